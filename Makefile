@@ -1,0 +1,43 @@
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+WORKERS ?= 2
+BIN := .venv/bin
+
+.PHONY: help lab test lint bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make lab     set everything up and open the lab"
+	@echo "make test    set everything up, check the style and pass the tests"
+	@echo "make lint    ruff and pyright"
+	@echo "make bench   time Regard beside what else is installed, on this machine's CPU"
+	@echo "make clean   remove the environment, caches and builds"
+
+lab: .venv/lab.stamp
+	@$(BIN)/regard lab
+
+test: lint
+	$(BIN)/python -m pytest tests src/regard/attention src/regard/bench --doctest-modules -n $(WORKERS) -q -rs
+
+lint: .venv/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: .venv/test.stamp
+	$(BIN)/regard bench
+
+clean:
+	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch goes first: the ranges of the later packages then find it there and bring no other.
+.venv/torch.stamp:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": make PYTHON=/path/to/python3.11")'
+	@$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q "$(TORCH)"
+	@touch $@
+
+.venv/%.stamp: pyproject.toml | .venv/torch.stamp
+	$(BIN)/python -m pip install -q -e ".[$*]"
+	@touch $@

@@ -1,0 +1,192 @@
+"""A call, checked; and the few words that every combination of parts lowers to.
+
+A `Call` holds what the user passed, once it is known to fit together. A `Problem` is what kernels see: a dot product
+with a scale or a weighted sum of activations, at most one number and one vector by distance, a mask, and dropout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from .dropout import draw_seed
+from .errors import BadInput, Unsupported
+from .mask import ALL, Grid, Mask, Tiling
+from .masks import Everything
+from .part import Part
+from .positions import Numbers, Position, Vectors
+from .scores import Additive, Dot, Score
+
+
+@dataclass(frozen=True)
+class Call:
+    """One attention, as it was asked for: tensors and parts that fit together."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    score: Score
+    position: Position | None
+    mask: Mask
+    dropout: float = 0.0
+    seed: Tensor | None = None
+
+    @property
+    def grid(self) -> Grid:
+        batch, heads, queries, _ = self.q.shape
+        return Grid(queries, self.k.shape[2], batch, heads, self.q.device)
+
+    @property
+    def exact(self) -> torch.dtype:
+        """The type that sums and softmax are computed in."""
+        return torch.promote_types(self.q.dtype, torch.float32)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What kernels see. `weight` is None for the dot family; `numbers` and `vectors` are what distance adds."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Mask
+    scale: float = 1.0
+    weight: Tensor | None = None
+    activation: str = "tanh"
+    slope: float = 0.0
+    numbers: Numbers | None = None
+    vectors: Vectors | None = None
+    dropout: float = 0.0
+    seed: Tensor | None = None
+
+    @property
+    def grid(self) -> Grid:
+        batch, heads, queries, _ = self.q.shape
+        return Grid(queries, self.k.shape[2], batch, heads, self.q.device)
+
+
+def make_call(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    score: Score | None = None,
+    position: Position | None = None,
+    mask: Mask | None = None,
+    dropout: float = 0.0,
+    generator: torch.Generator | None = None,
+) -> Call:
+    """The call, or `BadInput` or `Unsupported` with what was given, what was wanted and what to do."""
+    score = Dot() if score is None else score
+    need_parts(score, position, mask)
+    q, k, v = under_autocast(q, k, v)
+    need_shapes(q, k, v)
+    if not isinstance(dropout, int | float) or not 0.0 <= dropout <= 1.0:
+        raise BadInput(f"dropout is {dropout!r}; it must be a number from 0 to 1.")
+    full = mask if mask is not None else Everything()
+    score.check(q, k)
+    if position is not None:
+        position.check(q, k)
+        if position.dot_only and not isinstance(score, Dot):
+            raise Unsupported(
+                f"{type(position).__name__} lives inside a dot product and goes with Dot; the score is "
+                f"{type(score).__name__}. Numbers by distance (Alibi, Bias, T5Bias) go with every score."
+            )
+    call = Call(q, k, v, score, position, full, float(dropout), draw_seed(generator, q.device) if dropout else None)
+    full.check(call.grid)
+    need_one_device(call)
+    return replace(call, mask=simplest(full, call.grid))
+
+
+def lower(call: Call) -> Problem:
+    """The call in kernels' words; differentiable in everything that is a tensor."""
+    additive = isinstance(call.score, Additive)
+    q, k = call.q, call.k
+    scale, vectors, numbers = 1.0, None, None
+    if not isinstance(call.score, Dot | Additive) or (call.position is not None and call.position.turns):
+        q, k = q.to(call.exact), k.to(call.exact)  # what is computed from q and k is not rounded before it is used
+    if call.position is not None:
+        numbers, vectors = call.position.numbers(q, k), call.position.vectors(q, k)
+        q, k = call.position.turn(q, k)
+    if not additive:
+        q, k, scale = call.score.lower(q, k)
+    return Problem(
+        q,
+        k,
+        call.v,
+        call.mask,
+        scale=scale,
+        weight=call.score.weight if additive else None,  # type: ignore[attr-defined]
+        activation=call.score.activation if additive else "",  # type: ignore[attr-defined]
+        slope=float(call.score.slope) if additive else 0.0,  # type: ignore[attr-defined]
+        numbers=numbers,
+        vectors=vectors,
+        dropout=call.dropout,
+        seed=call.seed,
+    )
+
+
+def simplest(mask: Mask, grid: Grid) -> Mask:
+    """`Everything()` when the mask forbids nothing in a call of these sizes (one query under `Causal`, say)."""
+    if isinstance(mask, Everything) or mask.tensors() or torch.compiler.is_compiling() or not grid.queries * grid.keys:
+        return mask
+    whole = mask.tiles(Tiling(replace(grid, device="cpu"), grid.queries, grid.keys))
+    return Everything() if int(whole.min()) == ALL else mask
+
+
+def under_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k, v in autocast's type where it is on, as torch does for its own attention."""
+    tensors = isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)
+    if not tensors or not torch.is_autocast_enabled(q.device.type) or q.dtype == torch.float64:
+        return q, k, v
+    dtype = torch.get_autocast_dtype(q.device.type)
+    return tuple(x.to(dtype) if x.dtype.is_floating_point else x for x in (q, k, v))  # type: ignore[return-value]
+
+
+def need_parts(score: object, position: object, mask: object) -> None:
+    for name, value, kind in (("score", score, Score), ("position", position, Position), ("mask", mask, Mask)):
+        if value is not None and not isinstance(value, kind):
+            hint = "Wrap a boolean tensor in regard.Pairs(...)." if isinstance(value, Tensor) else "Pass a part."
+            if isinstance(value, type) and issubclass(value, Part):
+                hint = f"Call it: {value.__name__}(...)."
+            raise BadInput(f"{name} is {value!r:.80}; it must be a {kind.__name__}. {hint}")
+
+
+def need_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raise unless q, k, v are floating, of one type and device, and their sizes fit."""
+    for name, value in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(value, Tensor):
+            raise BadInput(f"{name} is a {type(value).__name__}; it must be a tensor [batch, heads, tokens, head_dim].")
+        if value.dim() != 4:
+            raise BadInput(
+                f"{name} has shape {list(value.shape)}; it must be [batch, heads, tokens, head_dim]. "
+                "Add the missing sizes with unsqueeze, or split dim into heads with unflatten(-1, (heads, -1)).transpose(1, 2)."
+            )
+        if value.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+            raise BadInput(f"{name} is {value.dtype}; it must be float16, bfloat16, float32 or float64. Call .float() on it.")
+        if value.shape[-1] == 0 and name != "v":
+            raise BadInput(f"{name} has shape {list(value.shape)}; its head_dim must be at least 1.")
+    shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
+    if q.shape[0] != k.shape[0] or k.shape[0] != v.shape[0]:
+        raise BadInput(f"The batch sizes differ: {shapes}. Give all three the same; expand what is shared.")
+    if k.shape[1] != v.shape[1]:
+        raise BadInput(f"k and v must have the same heads: {shapes}.")
+    if k.shape[2] != v.shape[2]:
+        raise BadInput(f"k and v must have the same number of keys: {shapes}.")
+    if (k.shape[1] == 0) != (q.shape[1] == 0) or (k.shape[1] and q.shape[1] % k.shape[1]):
+        raise BadInput(f"q's heads must be a multiple of k's (query head h reads key head h // (heads // kv_heads)): {shapes}.")
+    if not q.dtype == k.dtype == v.dtype:
+        raise BadInput(f"The types differ: q {q.dtype}, k {k.dtype}, v {v.dtype}. Cast them to one, or use autocast.")
+
+
+def need_one_device(call: Call) -> None:
+    """Raise unless every tensor, the parts' own included, is on q's device."""
+    every = {"k": call.k, "v": call.v, **{f"{type(call.score).__name__}'s {n}": t for n, t in call.score.tensors().items()}}
+    if call.position is not None:
+        every |= {f"{type(call.position).__name__}'s {n}": t for n, t in call.position.tensors().items()}
+    every |= {f"the mask's tensor {n}": t for n, t in enumerate(call.mask.tensors())}
+    for name, tensor in every.items():
+        if tensor.device != call.q.device:
+            raise BadInput(f"q is on {call.q.device} and {name} on {tensor.device}. Move them to one device with .to(...).")

@@ -1,0 +1,124 @@
+"""One shape of operator for every backend that writes its own forward and backward.
+
+A `Problem` is spread into the flat arguments that torch.library takes, so that compiled graphs, autocast and autograd
+see an ordinary operator: `regard::NAME` and `regard::NAME_backward`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from . import mask_code
+from .call import Problem
+from .positions import Numbers, Vectors
+
+Forward = Callable[[Problem], tuple[Tensor, Tensor]]
+Backward = Callable[[Problem, Tensor, Tensor, Tensor], list[Tensor | None]]
+
+
+def operator(name: str, forward: Forward, backward: Backward) -> Forward:
+    """A function from a `Problem` to (output, log-sum-exp), differentiable in the problem's tensors.
+
+    `forward(problem)` returns both; `backward(problem, d_output, output, lse)` returns the gradients of q, k, v, weight,
+    numbers, asking and table, with None for what is not there.
+    """
+
+    @torch.library.custom_op(f"regard::{name}", mutates_args=())
+    def run(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        weight: Tensor | None,
+        numbers: Tensor | None,
+        asking: Tensor | None,
+        table: Tensor | None,
+        seed: Tensor | None,
+        mask_tensors: list[Tensor],
+        mask: str,
+        activation: str,
+        settings: list[float],
+    ) -> tuple[Tensor, Tensor]:
+        tensors = (q, k, v, weight, numbers, asking, table, seed)
+        return forward(gathered(tensors, mask_tensors, mask, activation, settings))
+
+    @run.register_fake
+    def _(q, k, v, weight, numbers, asking, table, seed, mask_tensors, mask, activation, settings):  # noqa: ANN001, ANN202
+        exact = torch.promote_types(v.dtype, torch.float32)
+        return v.new_empty(*q.shape[:3], v.shape[3]), v.new_empty(q.shape[:3], dtype=exact)
+
+    @torch.library.custom_op(f"regard::{name}_backward", mutates_args=())
+    def run_backward(
+        grad: Tensor,
+        output: Tensor,
+        lse: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        weight: Tensor | None,
+        numbers: Tensor | None,
+        asking: Tensor | None,
+        table: Tensor | None,
+        seed: Tensor | None,
+        mask_tensors: list[Tensor],
+        mask: str,
+        activation: str,
+        settings: list[float],
+    ) -> list[Tensor]:
+        tensors = (q, k, v, weight, numbers, asking, table, seed)
+        problem = gathered(tensors, mask_tensors, mask, activation, settings)
+        found = backward(problem, grad, output, lse)
+        return [q.new_empty(0) if x is None else g.to(x.dtype) for x, g in zip(tensors[:7], found, strict=True)]  # type: ignore[union-attr]
+
+    @run_backward.register_fake
+    def _(grad, output, lse, q, k, v, weight, numbers, asking, table, seed, mask_tensors, mask, activation, settings):  # noqa: ANN001, ANN202
+        return [q.new_empty(0) if x is None else torch.empty_like(x) for x in (q, k, v, weight, numbers, asking, table)]
+
+    def remember(ctx, inputs, output) -> None:  # noqa: ANN001
+        *tensors, mask_tensors, ctx.mask, ctx.activation, ctx.settings = inputs
+        ctx.save_for_backward(*output, *tensors, *mask_tensors)
+        ctx.mask_count = len(mask_tensors)
+        ctx.kept_alive = mask_code.hold(ctx.mask)
+
+    def pull(ctx, grad, _):  # noqa: ANN001, ANN202
+        output, lse, *rest = ctx.saved_tensors
+        tensors, mask_tensors = rest[:8], rest[8:]
+        found = run_backward(
+            grad.contiguous(), output, lse, *tensors, mask_tensors, ctx.mask, ctx.activation, ctx.settings
+        )
+        grads = [None if x is None else g for x, g in zip(tensors[:7], found, strict=True)]
+        return *grads, None, [None] * ctx.mask_count, None, None, None
+
+    run.register_autograd(pull, setup_context=remember)
+    return lambda problem: run(*spread(problem))  # type: ignore[return-value]
+
+
+def spread(p: Problem) -> tuple:
+    """The problem as an operator's arguments."""
+    mask, mask_tensors = mask_code.encode(p.mask)
+    asking, table, zero = p.vectors or (None, None, 0)
+    numbers, numbers_zero = p.numbers or (None, 0)
+    settings = [p.scale, p.slope, p.dropout, float(numbers_zero), float(zero)]
+    return p.q, p.k, p.v, p.weight, numbers, asking, table, p.seed, mask_tensors, mask, p.activation, settings
+
+
+def gathered(tensors: tuple, mask_tensors: list[Tensor], mask: str, activation: str, settings: list[float]) -> Problem:
+    """The problem that an operator's arguments stand for."""
+    q, k, v, weight, numbers, asking, table, seed = tensors
+    scale, slope, dropout, numbers_zero, zero = settings
+    return Problem(
+        q,
+        k,
+        v,
+        mask_code.decode(mask, mask_tensors),
+        scale=scale,
+        weight=weight,
+        activation=activation,
+        slope=slope,
+        numbers=None if numbers is None else Numbers(numbers, int(numbers_zero)),
+        vectors=None if table is None else Vectors(asking, table, int(zero)),
+        dropout=dropout,
+        seed=seed,
+    )

@@ -1,0 +1,175 @@
+"""What is compared: the same function written several ways, each forward and backward over the same inputs.
+
+Every function here returns calls by the name of who computes; each call gives the output and the gradients.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+import regard as rg
+
+Calls = dict[str, Callable[[], tuple[Tensor, ...]]]
+
+
+def draw(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
+    """Normal numbers, the same in every dtype, that gradients flow to."""
+    numbers = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    return numbers.to(dtype).requires_grad_()
+
+
+def with_gradients(forward: Callable[[], Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
+    """The output, and the gradient that a fixed wave over it sends to each input."""
+    output = forward()
+    wave = torch.arange(output.numel(), dtype=torch.float32).sin_().to(output.dtype).view_as(output)
+    return output.detach(), *torch.autograd.grad(output, inputs, wave)
+
+
+def eager(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+    """The formula as one writes it down: a matrix of scores, a softmax, a product."""
+    scores = q @ k.mT / math.sqrt(q.shape[-1])  # [batch, heads, queries, keys]
+    if bias is not None:
+        scores = scores + bias
+    if allowed is not None:
+        scores = scores.masked_fill(~allowed, -math.inf)
+    return scores.softmax(-1) @ v
+
+
+def distances(tokens: int) -> Tensor:
+    """i − j, `[tokens, tokens]`."""
+    place = torch.arange(tokens)
+    return place[:, None] - place
+
+
+def inputs(heads: int, tokens: int, dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k, v of one sequence."""
+    q, k, v = (draw(1, heads, tokens, dim, dtype=dtype, seed=seed) for seed in range(3))
+    return q, k, v
+
+
+def plain(heads: int, tokens: int, dim: int, dtype: torch.dtype = torch.float32) -> Calls:
+    """softmax(q kᵀ / √dim) v."""
+    x = inputs(heads, tokens, dim, dtype)
+    return {
+        "regard": lambda: with_gradients(lambda: rg.attend(*x), *x),
+        "SDPA": lambda: with_gradients(lambda: scaled_dot_product_attention(*x), *x),
+        "eager": lambda: with_gradients(lambda: eager(*x), *x),
+    }
+
+
+def causal(heads: int, tokens: int, dim: int, dtype: torch.dtype = torch.float32) -> Calls:
+    """The same, no key after the query."""
+    x = inputs(heads, tokens, dim, dtype)
+    return {
+        "regard": lambda: with_gradients(lambda: rg.attend(*x, mask=rg.Causal()), *x),
+        "SDPA": lambda: with_gradients(lambda: scaled_dot_product_attention(*x, is_causal=True), *x),
+        "eager": lambda: with_gradients(lambda: eager(*x, distances(tokens) >= 0), *x),
+    }
+
+
+def window(heads: int, tokens: int, dim: int, before: int, dtype: torch.dtype = torch.float32) -> Calls:
+    """The query itself and `before` keys back; the others get their square mask ready made."""
+    x = inputs(heads, tokens, dim, dtype)
+    mask = rg.Causal() & rg.Window(before)
+    square: list[Tensor] = []
+
+    def allowed() -> Tensor:
+        # Only who needs the square pays for it: at 32768 tokens it is a gigabyte.
+        if not square:
+            square.append((distances(tokens) >= 0) & (distances(tokens) <= before))
+        return square[0]
+
+    return {
+        "regard": lambda: with_gradients(lambda: rg.attend(*x, mask=mask), *x),
+        "SDPA": lambda: with_gradients(lambda: scaled_dot_product_attention(*x, attn_mask=allowed()), *x),
+        "eager": lambda: with_gradients(lambda: eager(*x, allowed()), *x),
+    }
+
+
+def alibi(heads: int, tokens: int, dim: int, dtype: torch.dtype = torch.float32) -> Calls:
+    """Causal, with −slope·(i − j); `heads` is a power of two, whose slopes are 2^(−8h/heads), h from 1."""
+    x = inputs(heads, tokens, dim, dtype)
+    slopes = 2.0 ** (-8.0 * torch.arange(1, heads + 1, dtype=dtype) / heads)
+
+    def formula() -> Tensor:
+        distance = distances(tokens)
+        return eager(*x, distance >= 0, -slopes[:, None, None] * distance)
+
+    return {
+        "regard": lambda: with_gradients(lambda: rg.attend(*x, mask=rg.Causal(), position=rg.Alibi()), *x),
+        "eager": lambda: with_gradients(formula, *x),
+    }
+
+
+def additive(heads: int, tokens: int, dim: int, dtype: torch.dtype = torch.float32) -> Calls:
+    """softmax(wᵀ tanh(q + k)) v, the weight learned too."""
+    q, k, v = inputs(heads, tokens, dim, dtype)
+    weight = draw(heads, dim, dtype=dtype, seed=3)
+
+    def formula() -> Tensor:
+        hidden = torch.tanh(q[:, :, :, None] + k[:, :, None])  # [batch, heads, queries, keys, dim]
+        scores = torch.einsum("bhijd,hd->bhij", hidden, weight)
+        return scores.softmax(-1) @ v
+
+    x = (q, k, v, weight)
+    return {
+        "regard": lambda: with_gradients(lambda: rg.attend(q, k, v, score=rg.Additive(weight)), *x),
+        "eager": lambda: with_gradients(formula, *x),
+    }
+
+
+def random_edges(nodes: int, edges: int) -> Tensor:
+    """Distinct edges `[2, edges]` in no order; an edge listed twice would be two for PyG and one for us."""
+    generator = torch.Generator().manual_seed(4)
+    number = torch.randint(nodes * nodes, (edges + edges // 8,), generator=generator).unique()
+    number = number[torch.randperm(len(number), generator=generator)[:edges]]
+    return torch.stack([number // nodes, number % nodes])
+
+
+def graph(nodes: int, edges: int, dtype: torch.dtype = torch.float32) -> Calls:
+    """A GAT layer of 8 heads × 16 from 128 features, its projection included, with PyG's own weights."""
+    from torch_geometric.nn import GATConv
+
+    torch.manual_seed(5)
+    layer = GATConv(128, 16, heads=8, add_self_loops=False).to(dtype)
+    edge_index = random_edges(nodes, edges)
+    mask = rg.Edges(edge_index)
+    weights = (layer.get_parameter(name) for name in ("lin.weight", "att_src", "att_dst", "bias"))
+    x = draw(nodes, 128, dtype=dtype), *weights
+    return {
+        "regard": lambda: with_gradients(lambda: gat(*x, mask=mask), *x),
+        "regard, first call": lambda: with_gradients(lambda: gat(*x, mask=rg.Edges(edge_index)), *x),
+        "PyG": lambda: with_gradients(lambda: layer(x[0], edge_index), *x),
+    }
+
+
+def gat(nodes: Tensor, projection: Tensor, source: Tensor, target: Tensor, bias: Tensor, mask: rg.Edges) -> Tensor:
+    """GATConv written with `attend`: one number per node and head is the query, one is the key."""
+    _, heads, _ = source.shape
+    values = (nodes @ projection.mT).unflatten(-1, (heads, -1))  # [nodes, heads, head_dim]
+    k = (values * source).sum(-1).mT[None, :, :, None]  # [1, heads, nodes, 1]
+    q = (values * target).sum(-1).mT[None, :, :, None]
+    score = rg.Additive(values.new_ones(heads, 1), activation="leaky_relu", slope=0.2)
+    mixed = rg.attend(q, k, values.transpose(0, 1)[None], score=score, mask=mask)  # [1, heads, nodes, head_dim]
+    return mixed[0].transpose(0, 1).flatten(1) + bias
+
+
+def look(heads: int, tokens: int, dim: int, cells: int, dtype: torch.dtype = torch.float32) -> Calls:
+    """Entropy, received weight, the eight largest weights and a map of plain attention; no gradient."""
+    q, k, _ = (x.detach() for x in inputs(heads, tokens, dim, dtype))
+
+    def ours() -> tuple[Tensor, ...]:
+        view = rg.look(q, k, top=8, map=(cells, cells))
+        found = (view.entropy, view.received, view.top_weights, view.map)
+        return tuple(x for x in found if x is not None)
+
+    def formula() -> tuple[Tensor, ...]:
+        weights = (q @ k.mT / math.sqrt(dim)).softmax(-1)
+        size = tokens // cells
+        pooled = weights.unflatten(-1, (cells, size)).sum(-1).unflatten(-2, (cells, size)).mean(-2)
+        return -torch.xlogy(weights, weights).sum(-1), weights.sum(-2), weights.topk(8).values, pooled
+
+    return {"regard": ours, "eager": formula}

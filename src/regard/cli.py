@@ -1,0 +1,178 @@
+"""The commands. Each prints for a person, or with --json one document for a machine; all else goes to stderr."""
+
+import json
+import os
+import sys
+import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+try:
+    import typer
+except ImportError:
+    raise SystemExit('The command line needs typer, which is not installed: pip install "regard[cli]"') from None
+
+app = typer.Typer(
+    help="Regard: every attention in one call, and a look inside.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, everything else on stderr.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def main() -> None:
+    """What the command `regard` runs."""
+    app()
+
+
+@contextmanager
+def one_paragraph(debug: bool) -> Iterator[None]:
+    """Turns an error inside into a paragraph on stderr and exit status 1; with `debug` it passes."""
+    try:
+        yield
+    except Exception as error:
+        if debug or isinstance(error, typer.Exit | typer.BadParameter):
+            raise
+        say(f"Error: {explain(error)}")
+        raise typer.Exit(1) from None
+
+
+def explain(error: Exception) -> str:
+    """Our own errors in their words, others with their class; as one paragraph."""
+    from regard import RegardError
+
+    text = " ".join(str(error).split())
+    return text if isinstance(error, RegardError) else f"{type(error).__name__}: {text} (--debug shows where)"
+
+
+def say(text: str) -> None:
+    """Words for the person at the terminal, out of the way of what is printed."""
+    print(text, file=sys.stderr)
+
+
+def answer(document: dict, text: str, as_json: bool) -> None:
+    """Prints one or the other."""
+    print(json.dumps(document, ensure_ascii=False) if as_json else text)
+
+
+@app.command(epilog="Example: regard info --json")
+def info(as_json: Json = False, debug: Debug = False) -> None:
+    """Versions, devices, and the backends that can run here, with the reason where one cannot."""
+    with one_paragraph(debug):
+        facts = gather()
+        answer(facts, describe(facts), as_json)
+
+
+def gather() -> dict:
+    """What `info` tells."""
+    import torch
+
+    from regard import machine
+    from regard.attention.attend import BACKENDS
+
+    return {
+        "versions": machine.versions(),
+        "devices": machine.devices(),
+        "threads": torch.get_num_threads(),
+        "backends": {name: refusal(name) for name in BACKENDS},
+        "advice": machine.traps(),
+    }
+
+
+def refusal(backend: str) -> str | None:
+    """Why a backend cannot do what it is there for on this machine; `None` when it can."""
+    import torch
+
+    import regard as rg
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    q = torch.ones(1, 1, 32, 16, device=device)
+    loops = torch.arange(32, device=device).expand(2, -1)
+    mask = rg.Edges(loops) if backend == "edges" else None
+    try:
+        rg.attend(q, q, q, mask=mask, backend=backend)
+    except rg.RegardError as error:
+        return " ".join(str(error).split())
+    return None
+
+
+def describe(facts: dict) -> str:
+    """The facts, for a person."""
+    lines = [f"{name:16} {found or 'not installed'}" for name, found in facts["versions"].items()]
+    lines += ["", *facts["devices"], f"{facts['threads']} threads", ""]
+    lines += [f"{name:16} {'runs here' if why is None else why}" for name, why in facts["backends"].items()]
+    return "\n".join(lines + [f"\n{line}" for line in facts["advice"]])
+
+
+Out = Annotated[Path | None, typer.Option(help="JSON file; benchmarks/results/cpu.json where that folder exists.")]
+
+
+@app.command(epilog="Example: regard bench --quick")
+def bench(
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: does it run, not how fast is it.")] = False,
+    out: Out = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 2,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Time and memory beside torch's own attention, the eager formula and PyG, in one run on this machine's CPU."""
+    if out and not out.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {out.parent}", param_hint="--out")
+    with one_paragraph(debug):
+        import torch
+
+        from regard.bench import cpu, result
+
+        torch.set_num_threads(threads)
+        found = cpu.run(quick, tell=say)
+        if path := out or usual_place(quick):
+            found.write(path)
+            say(f"Written to {path}")
+        answer(found.as_dict(), result.table(found), as_json)
+
+
+def usual_place(quick: bool) -> Path | None:
+    """Where results are kept; none outside a checkout, and none for numbers that mean nothing."""
+    folder = Path("benchmarks/results")
+    return folder / "cpu.json" if folder.is_dir() and not quick else None
+
+
+@app.command(epilog="Example: regard lab --no-open")
+def lab(
+    opened: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
+    out: Annotated[Path | None, typer.Option(help="HTML file; one in the user's cache folder by default.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """A page that shows who looks at whom in a sentence. Its path is the first line printed."""
+    if out and not out.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {out.parent}", param_hint="--out")
+    with one_paragraph(debug):
+        from regard.example import save_sentence
+
+        page = save_sentence(out or cache() / "lab.html").absolute()
+        answer({"page": str(page)}, str(page), as_json)
+        if opened and has_display():
+            webbrowser.open(page.as_uri())
+
+
+def cache() -> Path:
+    """The folder for what can be made again."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "regard"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def has_display() -> bool:
+    """Whether a browser would have a screen; without one, Python may start a browser inside the terminal."""
+    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+if __name__ == "__main__":
+    main()
