@@ -1,8 +1,10 @@
 """Regard: attention, whole. Every mechanism behind one call, and a way to look inside."""
 
 from .attention.attend import attend
+from .attention.convert import causal_from_start, from_additive, from_attn_mask, from_hugging_face, from_key_padding
 from .attention.errors import BadInput, Missing, RegardError, TooLarge, Unsupported
 from .attention.graph import Edges
+from .attention.look import look
 from .attention.mask import Mask
 from .attention.masks import (
     Blocks,
@@ -20,7 +22,56 @@ from .attention.masks import (
     longformer,
 )
 from .attention.methods import Exact, Method
+from .attention.plan import Plan, plan
 from .attention.positions import Alibi, Bias, Position, Rotary, Shaw, T5Bias, TransformerXL
 from .attention.scores import Additive, Bilinear, Cosine, Dot, Score
+from .attention.view import View
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Additive",
+    "Alibi",
+    "BadInput",
+    "Bias",
+    "Bilinear",
+    "Blocks",
+    "Causal",
+    "Cosine",
+    "Dilated",
+    "Documents",
+    "Dot",
+    "Edges",
+    "Everything",
+    "Exact",
+    "Global",
+    "Lengths",
+    "Mask",
+    "Method",
+    "Missing",
+    "NearBlocks",
+    "Pairs",
+    "Plan",
+    "Position",
+    "RandomBlocks",
+    "RegardError",
+    "Rotary",
+    "Score",
+    "Shaw",
+    "T5Bias",
+    "TooLarge",
+    "TransformerXL",
+    "Unsupported",
+    "View",
+    "Window",
+    "attend",
+    "bigbird",
+    "causal_from_start",
+    "from_additive",
+    "from_attn_mask",
+    "from_hugging_face",
+    "from_key_padding",
+    "longformer",
+    "look",
+    "plan",
+]

@@ -1,0 +1,45 @@
+"""How much memory there is, and how to say so."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+
+def available(device: torch.device) -> int:
+    """Bytes that could be allocated on a device now."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    limit = limit_of_group()
+    known = Path("/proc/meminfo")
+    if known.exists():
+        lines = dict(line.split(":", 1) for line in known.read_text().splitlines())
+        return min(int(lines["MemAvailable"].split()[0]) * 1024, limit)
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 1 << 62
+
+
+def limit_of_group() -> int:
+    """Bytes that this process's control group leaves free; a very large number without one."""
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = Path("/sys/fs/cgroup/memory.current").read_text().strip()
+    except OSError:
+        return 1 << 62
+    return 1 << 62 if limit == "max" else max(int(limit) - int(used), 0)
+
+
+def readable(count: float) -> str:
+    """Bytes as people write them.
+
+    >>> readable(3 * 2**30)
+    '3.0 GiB'
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

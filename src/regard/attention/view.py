@@ -1,0 +1,70 @@
+"""What a look saw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from .errors import BadInput
+from .mask import Mask
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """Weights and what can be said of them; what was not asked for is None.
+
+    `lse`, `entropy` (nats), `distance` (mean |i − j| under the weights) and `peak` (largest weight) are
+    `[batch, heads, queries]`, `received` (total weight a key gets) `[batch, heads, keys]`, `top_weights` and `top_keys`
+    `[batch, heads, queries, top]` (key −1 where a query has fewer), `map` `[batch, heads, rows, columns]`: the mean, over
+    a bucket of queries, of their weight on a bucket of keys; `weights` `[batch, heads, queries, keys]`. A query with no
+    allowed key has entropy, distance and peak 0 and lse −∞.
+    """
+
+    lse: Tensor
+    entropy: Tensor
+    distance: Tensor
+    peak: Tensor
+    received: Tensor
+    top_weights: Tensor | None
+    top_keys: Tensor | None
+    map: Tensor | None
+    weights: Tensor | None
+    mask: Mask
+    queries: int
+    keys: int
+    description: str
+
+    def plot(self, **options: Any) -> Figure:
+        """A figure of the weights, the map or the statistics; options: batch, head, queries and keys (words), title."""
+        from ..lab.draw import draw_view
+
+        return draw_view(self, **options)
+
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write the view to a file, `.html` (works by itself, offline), `.png` or `.svg`; options as for `plot`."""
+        from ..lab import draw, page
+
+        path = Path(path)
+        if path.suffix == ".html":
+            path.write_text(page.view_html(self, **options), encoding="utf-8")
+        elif path.suffix in (".png", ".svg"):
+            draw.save_figure(self.plot(**options), path)
+        else:
+            raise BadInput(f"A view cannot be saved as {path.name!r}; name it .html, .png or .svg.")
+        return path
+
+    def _repr_html_(self) -> str:
+        from ..lab.page import notebook_html
+
+        return notebook_html(self)
+
+    def __repr__(self) -> str:
+        batch, heads = self.lse.shape[:2]
+        held = [name for name in ("top_weights", "map", "weights") if getattr(self, name) is not None]
+        return f"View({self.description}: {batch} × {heads} heads, {self.queries} queries × {self.keys} keys; holds {held})"

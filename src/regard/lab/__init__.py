@@ -1,0 +1,1 @@
+"""The lab: views and masks as figures and pages."""
