@@ -65,7 +65,7 @@ class Graph:
         self.group = self.heads // p.k.shape[1]
         self.edges = self.order.rows.numel()
         self.starts, self.keys = self.order.starts.int(), self.order.columns.int()
-        self.key_starts, self.rows_by_key = self.order.key_starts.int(), self.order.rows[self.order.by_key].int()
+        self.key_starts, self.rows_by_key = self.order.key_starts.int(), self.order.rows_by_key.int()
 
     def flat(self, x: Tensor) -> Tensor:
         """x `[batch, heads or kv_heads, tokens, d]` as `[batch · heads, tokens, d]`."""
@@ -87,9 +87,8 @@ class Graph:
         return torch.sparse_csr_tensor(self.starts, self.keys, values, size, check_invariants=False) @ x
 
     def mix_back(self, values: Tensor, x: Tensor) -> Tensor:
-        """Σ over each key's edges of values `[edges]` · x `[queries, d]`."""
+        """Σ over each key's edges of values `[edges]`, in the order of keys, · x `[queries, d]`."""
         size = (self.p.grid.keys, self.p.grid.queries)
-        values = values[self.order.by_key]
         return torch.sparse_csr_tensor(self.key_starts, self.rows_by_key, values, size, check_invariants=False) @ x
 
     def dots(self, a: Tensor, b: Tensor) -> Tensor:
@@ -105,7 +104,11 @@ class Graph:
 
     def at_rows(self, x: Tensor) -> Tensor:
         """x `[queries, ...]` for each edge."""
-        return x.index_select(0, self.order.rows)
+        return take(x, self.order.rows)
+
+    def by_key(self, x: Tensor) -> Tensor:
+        """x `[edges, batch · heads]` in the order of keys, as `[batch · heads, edges]`."""
+        return take(x, self.order.by_key).mT.contiguous()
 
     def reduce(self, x: Tensor, how: str) -> Tensor:
         """x `[edges, ...]` reduced over each query's edges."""
@@ -134,6 +137,11 @@ def vector_index(g: Graph) -> Tensor:
     return (g.distance() + g.p.vectors.zero).clamp(0, g.p.vectors.table.shape[1] - 1)  # type: ignore[union-attr]
 
 
+def take(x: Tensor, index: Tensor) -> Tensor:
+    """x[index] along the first axis; rows that lie together are copied whole."""
+    return x.flatten(1).index_select(0, index).view(-1, *x.shape[1:]) if x.dim() > 2 else x.index_select(0, index)
+
+
 def steps(g: Graph, dim: int) -> Iterator[slice]:
     """The edges in steps that keep their gathered features small."""
     size = max(FEATURES // max(g.columns * dim, 1), 1)
@@ -150,7 +158,7 @@ def vector_features(g: Graph) -> tuple[Tensor, Tensor, Tensor]:
 def add_vectors(g: Graph, s: Tensor) -> None:
     asking, table, index = vector_features(g)
     for e in steps(g, asking.shape[-1]):
-        s[e] += g.p.scale * (asking[g.order.rows[e]] * table[index[e]]).sum(-1)
+        s[e] += g.p.scale * (take(asking, g.order.rows[e]) * take(table, index[e])).sum(-1)
 
 
 def additive_scores(g: Graph) -> Tensor:
@@ -158,7 +166,7 @@ def additive_scores(g: Graph) -> Tensor:
     q, k, weight = g.per_node(p.q), g.per_node(p.k), node_weight(g)
     s = q.new_empty(g.edges, g.columns)
     for e in steps(g, q.shape[-1]):
-        both = q[g.order.rows[e]].add_(k[g.order.columns[e]])
+        both = take(q, g.order.rows[e]).add_(take(k, g.order.columns[e]))
         s[e] = (activate(p, both) * weight).sum(-1)
     return s
 
@@ -214,11 +222,12 @@ def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tens
     weights = scores(g).sub_(g.at_rows(lse.flatten(0, 1).mT.contiguous())).exp_()
     drop = kept(g)
     used = weights if drop is None else weights * drop
-    dv = torch.stack([g.mix_back(used[:, c], grad[c]) for c in range(g.columns)])
+    turned = g.by_key(used)
+    dv = torch.stack([g.mix_back(turned[c], grad[c]) for c in range(g.columns)])
     d = g.dots(grad, v)
     d = d if drop is None else d.mul_(drop)
     d = d.sub_(g.at_rows(delta)).mul_(weights)
-    del weights, used
+    del weights, used, turned
     dq, dk, dweight = additive_gradients(g, d) if p.weight is not None else dot_gradients(g, d)
     dasking, dtable = vector_gradients(g, d) if p.vectors is not None else (None, None)
     dnumbers = number_gradients(g, d) if p.numbers is not None else None
@@ -226,9 +235,10 @@ def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tens
 
 
 def dot_gradients(g: Graph, d: Tensor) -> tuple[Tensor, Tensor, None]:
-    q, k, each = g.flat(g.p.q) * g.p.scale, g.flat(g.p.k) * g.p.scale, d.mT.contiguous()
-    dq = torch.stack([g.mix(each[c], k[c]) for c in range(g.columns)])
-    return dq, torch.stack([g.mix_back(each[c], q[c]) for c in range(g.columns)]), None
+    q, k = g.flat(g.p.q) * g.p.scale, g.flat(g.p.k) * g.p.scale
+    by_query, by_key = d.mT.contiguous(), g.by_key(d)
+    dq = torch.stack([g.mix(by_query[c], k[c]) for c in range(g.columns)])
+    return dq, torch.stack([g.mix_back(by_key[c], q[c]) for c in range(g.columns)]), None
 
 
 def number_gradients(g: Graph, d: Tensor) -> Tensor:
@@ -242,8 +252,8 @@ def vector_gradients(g: Graph, d: Tensor) -> tuple[Tensor, Tensor]:
     d_asking, d_table = torch.zeros_like(asking), torch.zeros_like(table)
     for e in steps(g, asking.shape[-1]):
         each = g.p.scale * d[e][..., None]
-        add_runs(d_asking, each * table[index[e]], g.order.starts, e)
-        d_table.index_put_((index[e],), each * asking[g.order.rows[e]], accumulate=True)
+        add_runs(d_asking, each * take(table, index[e]), g.order.starts, e)
+        d_table.index_put_((index[e],), each * take(asking, g.order.rows[e]), accumulate=True)
     d_table = d_table.unflatten(1, (g.batch, g.heads)).sum(1).transpose(0, 1)
     return g.per_head(d_asking.transpose(0, 1), g.p.q), d_table
 
@@ -253,16 +263,16 @@ def additive_gradients(g: Graph, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     q, k, weight = g.per_node(g.p.q), g.per_node(g.p.k), node_weight(g)
     dq, dk, dweight = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(weight)
     for e in steps(g, q.shape[-1]):
-        both = q[g.order.rows[e]].add_(k[g.order.columns[e]])
+        both = take(q, g.order.rows[e]).add_(take(k, g.order.columns[e]))
         act = activate(g.p, both.clone())
         each = d[e][..., None]
         dweight += (each * act).sum(0)
         add_runs(dq, activation_slope(g.p, both, act).mul_(each).mul_(weight), g.order.starts, e)
     for e in steps(g, q.shape[-1]):
         edge = g.order.by_key[e]
-        both = q[g.order.rows[edge]].add_(k[g.order.columns[edge]])
+        both = take(q, g.order.rows[edge]).add_(take(k, g.order.columns[edge]))
         act = activate(g.p, both.clone())
-        add_runs(dk, activation_slope(g.p, both, act).mul_(d[edge][..., None]).mul_(weight), g.order.key_starts, e)
+        add_runs(dk, activation_slope(g.p, both, act).mul_(take(d, edge)[..., None]).mul_(weight), g.order.key_starts, e)
     return dq.transpose(0, 1), dk.transpose(0, 1), dweight.view(g.batch, g.heads, -1).sum(0)
 
 

@@ -22,6 +22,7 @@ class Order(NamedTuple):
     columns: Tensor  # [edges]: the key of each
     key_starts: Tensor  # [keys + 1]: where each key's edges begin, edges sorted by (key, query)
     by_key: Tensor  # [edges]: the edge's number in the first order, for each in the second
+    rows_by_key: Tensor  # [edges]: the query of each in the second
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,7 +93,7 @@ def sort_edges(edge_index: Tensor, queries: int, keys: int) -> Order:
     by_key = torch.argsort(columns * queries + rows)
     starts = torch.searchsorted(rows, torch.arange(queries + 1, device=rows.device))
     key_starts = torch.searchsorted(columns[by_key], torch.arange(keys + 1, device=rows.device))
-    return Order(starts, rows, columns, key_starts, by_key)
+    return Order(starts, rows, columns, key_starts, by_key, rows[by_key])
 
 
 def need_range(edge_index: Tensor, queries: int, keys: int) -> None:

@@ -17,7 +17,7 @@ from .dropout import keep, kept_scale, row_keys
 from .schedule import Chunk, Shape, Span
 
 ELEMENTS = 1 << 20  # scores held at once
-FEATURES = 1 << 19  # activations of an additive score held at once
+FEATURES = 1 << 18  # activations of an additive score held at once
 TANH_LIMIT = 40.0  # e^(2·40) and its inverse are finite in float32
 
 
@@ -91,7 +91,8 @@ class Walker:
             self.form = additive_form(problem, self.q, self.k)
             if self.form == "exponential":
                 self.q, self.k = (2 * self.q).exp(), (2 * self.k).exp()
-        self.seed_rows: Tensor | None = None
+            self.one = torch.ones((), dtype=exact, device=self.q.device)
+            self.room = self.q.new_empty(0)
 
     def tile(self, chunk: Chunk) -> Tile:
         """The chunk's queries, last to first."""
@@ -249,15 +250,25 @@ def additive_form(problem: Problem, q: Tensor, k: Tensor) -> str:
 
 
 def activations(tile: Tile, span: Span, rows: slice) -> Tensor:
-    """act(q + k) of some of the chunk's rows (for the exponential form: 1 / (1 + e^2q e^2k)), `[batch, heads, rows, width, d]`."""
+    """act(q + k) of some of the chunk's rows, `[batch, heads, rows, width, d]`, in room that the next call overwrites.
+
+    For the exponential form 1 / (1 + e^2q e^2k), for leaky ReLU q + k itself.
+    """
     w = tile.walker
     q = w.rows(w.q, tile.chunk)[:, :, rows, None]
     k = w.k[tile.chunk.batch, :, span.first : span.last].repeat_interleave(w.group, dim=1)[:, :, None]
+    room = room_for(w, torch.broadcast_shapes(q.shape, k.shape))
     if w.form == "exponential":
-        return torch.mul(q, k).add_(1.0).reciprocal_()
-    if w.form == "tanh":
-        return torch.add(q, k).tanh_()
-    return torch.add(q, k)
+        return torch.addcmul(w.one, q, k, out=room).reciprocal_()
+    both = torch.add(q, k, out=room)
+    return both.tanh_() if w.form == "tanh" else both
+
+
+def room_for(w: Walker, shape: torch.Size) -> Tensor:
+    """Room for a tensor of this shape, kept for the next one: fresh memory costs more than the arithmetic."""
+    if w.room.numel() < shape.numel():
+        w.room = w.q.new_empty(shape.numel())
+    return w.room[: shape.numel()].view(shape)
 
 
 def row_steps(tile: Tile, span: Span) -> list[slice]:
@@ -286,26 +297,31 @@ def additive_scores(tile: Tile, span: Span) -> Tensor:
 def additive_gradients(sums: Gradients, tile: Tile, span: Span, d: Tensor) -> None:
     """dq = weight Σ_j d · act′, dk = weight Σ_i d · act′, dweight = Σ_ij d · act, with act′ from act alone."""
     w = tile.walker
-    weight = w.weight[:, None, :]  # [heads, 1, d]
     dq, dk = [], 0.0
     for rows in row_steps(tile, span):
-        act = activations(tile, span, rows)
-        part = d[:, :, rows]
-        flat = part.flatten(2)[:, :, None]  # [batch, heads, 1, rows · width]
-        if w.form == "exponential":
-            sums.weight += part.sum((0, 2, 3))[:, None] - 2.0 * (flat @ act.flatten(2, 3)).sum(0).squeeze(1)  # type: ignore[operator]
-            slope = act.addcmul_(act, act, value=-1.0).mul_(4.0)  # 1 − tanh² = 4 (r − r²)
-        elif w.form == "tanh":
-            sums.weight += (flat @ act.flatten(2, 3)).sum(0).squeeze(1)  # type: ignore[operator]
-            slope = act.square_().neg_().add_(1.0)
-        else:
-            slope = (act > 0).to(act.dtype).mul_(1.0 - w.problem.slope).add_(w.problem.slope)
-            sums.weight += (flat @ act.mul_(slope).flatten(2, 3)).sum(0).squeeze(1)  # type: ignore[operator]
-        slope *= part[..., None]
-        dq.append(slope.sum(3) * weight)
-        dk = dk + slope.sum(2) * weight
-    sums.to_rows(sums.q, tile, torch.cat(dq, dim=2))
-    batch, heads, width, dim = dk.shape  # type: ignore[union-attr]
-    dk = dk.view(batch, heads // w.group, w.group, width, dim).sum(2)  # type: ignore[union-attr]
-    sums.k[tile.chunk.batch, :, span.first : span.last] += dk
+        act, part = activations(tile, span, rows), d[:, :, rows]
+        slope = act_slope(sums, w, act, part)
+        dq.append((part[..., None, :] @ slope).squeeze(3))
+        dk = dk + slope.mul_(part[..., None]).sum(2)
+    factor = w.weight[:, None, :] * (4.0 if w.form == "exponential" else 1.0)  # [heads, 1, d]
+    sums.to_rows(sums.q, tile, torch.cat(dq, dim=2) * factor)
+    shared = (dk * factor).unflatten(1, (-1, w.group)).sum(2)
+    sums.k[tile.chunk.batch, :, span.first : span.last] += shared
 
+
+def act_slope(sums: Gradients, w: Walker, act: Tensor, d: Tensor) -> Tensor:
+    """act′, in place of the activations (a quarter of it for the exponential form); their share of dweight is added."""
+    if w.form == "exponential":
+        sums.weight += d.sum((0, 2, 3))[:, None] - 2.0 * weighed(d, act)  # type: ignore[operator]
+        return act.addcmul_(act, act, value=-1.0)  # 1 − tanh² = 4 (r − r²)
+    if w.form == "tanh":
+        sums.weight += weighed(d, act)  # type: ignore[operator]
+        return act.square_().neg_().add_(1.0)
+    slope = (act > 0).to(act.dtype).mul_(1.0 - w.problem.slope).add_(w.problem.slope)
+    sums.weight += weighed(d, act.mul_(slope))  # type: ignore[operator]
+    return slope
+
+
+def weighed(d: Tensor, act: Tensor) -> Tensor:
+    """Σ over batch, rows and keys of d · act, `[heads, d]`."""
+    return (d.flatten(2)[:, :, None] @ act.flatten(2, 3)).sum(0).squeeze(1)

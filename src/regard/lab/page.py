@@ -26,10 +26,11 @@ from ..attention.mask import NONE, Grid, Tiling
 from ..attention.masks import four
 from ..attention.view import View
 
-PALETTE = "#fdfae7 #e5f3c9 #b8e1ba #79c9bd #3fa9c0 #2b80b6 #2a58a1 #26357d #14184a".split()
+PALETTE = ["#fdfae7", "#e5f3c9", "#b8e1ba", "#79c9bd", "#3fa9c0", "#2b80b6", "#2a58a1", "#26357d", "#14184a"]
 """The colours of the weights from 0 to 1, evenly spaced; what lies between is interpolated."""
 PAGE_NUMBERS, NOTEBOOK_NUMBERS = 2**24, 2**22
 FEW_PAIRS = 2**22
+Words = Sequence[str] | None
 SIGNS = {"\n": "↵", "\r": "↵", "\t": "⇥"}
 
 
@@ -37,8 +38,8 @@ SIGNS = {"\n": "↵", "\r": "↵", "\t": "⇥"}
 class Shown:
     """What of a view is drawn: one batch, some heads, the words of the axes.
 
-    `cells` `[heads, rows, columns]` are its weights, or else its map, or None; `masked` `[heads or 1, rows, columns]` is
-    True where no pair of the cell is allowed, None where that is not known.
+    `cells` `[heads, rows, columns]` are its weights, or else its map, or None; `masked` `[heads or 1, rows, columns]`
+    is True where no pair of the cell is allowed, None where that is not known.
     """
 
     view: View
@@ -70,23 +71,26 @@ class Shown:
         values = self.part(name)
         if self.kind != "map":
             return values
-        rows = self.cells.shape[-2]  # type: ignore[union-attr]
-        sizes = bucket_sizes(self.view.queries, rows, values.device).clamp(min=1)
-        return values @ members(self.view.queries, rows).to(values.dtype) / sizes
+        size, rows = self.view.queries, self.cells.shape[-2]  # type: ignore[union-attr]
+        sums = values.new_zeros(len(values), rows).index_add_(1, buckets(size, rows, values.device), values)
+        return sums / bucket_sizes(size, rows, values.device).clamp(min=1)
 
     def dead(self) -> Tensor:
         """How many queries of each head may look at nothing, `[heads]`."""
         return self.part("lse").isneginf().sum(-1)
 
 
-def choose(
-    view: View, batch: int, head: int | None, queries: Sequence[str] | None, keys: Sequence[str] | None, most: int | None = None
-) -> Shown:
+def choose(view: View, batch: int, head: int | None, queries: Words, keys: Words, most: int | None = None) -> Shown:
     """What to draw of a view, at most `most` of its heads; raises `BadInput` for words or indices that do not fit."""
+    if not view.lse.numel() or not view.keys:
+        raise BadInput(f"There is nothing to draw of {view!r}; look at one token or more.")
     batches, heads = view.lse.shape[:2]
     need_index(batch, batches, "batch")
     chosen = list(range(heads))[:most] if head is None else [need_index(head, heads, "head")]
-    words = need_words(queries, view.queries, "queries"), need_words(keys, view.keys, "keys")
+    words = [
+        None if given is None else need_words(given, size, name)
+        for given, size, name in ((queries, view.queries, "queries"), (keys, view.keys, "keys"))
+    ]
     square = view.weights if view.weights is not None else view.map
     cells = None if square is None else plain(square[batch, chosen])
     return Shown(view, batch, chosen, cells, masked_cells(view, batch, chosen), *words)
@@ -99,12 +103,10 @@ def need_index(index: Any, size: int, name: str) -> int:
     return index
 
 
-def need_words(words: Sequence[str] | None, size: int, name: str) -> list[str] | None:
+def need_words(words: Sequence[object], size: int, name: str) -> list[str]:
     """The words as they are drawn; raises unless there is one for each of `size` tokens."""
-    if words is None:
-        return None
     if isinstance(words, str):
-        raise BadInput(f"{name} is the text {words!r:.40}; it must be a list of {size} words. Split it as the model does.")
+        raise BadInput(f"{name} is the text {words!r:.40}; it must be a list of {size} words. Split it into them.")
     if len(words) != size:
         raise BadInput(f"{name} has {len(words)} words; there are {size} {name}. Give one word for each.")
     return [visible(str(word)) for word in words]
@@ -116,14 +118,14 @@ def visible(word: str) -> str:
     >>> visible("\\n"), visible("  "), visible(" cat")
     ('↵', '␣␣', ' cat')
     """
-    word = "".join(SIGNS.get(letter, letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}") for letter in word)
-    return word if word.strip() else word.replace(" ", "␣")
+    seen = "".join(SIGNS.get(letter, letter if letter.isprintable() else "\ufffd") for letter in word)
+    return seen if seen.strip() else seen.replace(" ", "␣")
 
 
 def plain(x: Tensor) -> Tensor:
-    """The tensor's numbers on the CPU, in float32, or in float64 if they are that."""
+    """The tensor's numbers on the CPU, in types that a page can hold: float32, float64 or int32."""
     x = x.detach().cpu()
-    return x if x.dtype == torch.float64 else x.float()
+    return x.int() if not x.is_floating_point() else x if x.dtype == torch.float64 else x.float()
 
 
 def masked_cells(view: View, batch: int, heads: list[int]) -> Tensor | None:
@@ -165,8 +167,8 @@ def view_html(
     *,
     batch: int = 0,
     head: int | None = None,
-    queries: Sequence[str] | None = None,
-    keys: Sequence[str] | None = None,
+    queries: Words = None,
+    keys: Words = None,
     title: str | None = None,
 ) -> str:
     """The view as a whole HTML document that needs nothing else; raises `TooLarge` when it would hold too many numbers.
@@ -176,27 +178,30 @@ def view_html(
     shown = choose(view, batch, head, queries, keys)
     if (count := numbers(shown)) > PAGE_NUMBERS:
         raise TooLarge(
-            f"The page would hold {count:,} numbers; it can hold {PAGE_NUMBERS:,}. Give head= to show one head, or look "
-            "with map=(256, 256) in place of weights=True."
+            f"The page would hold {count:,} numbers; it can hold {PAGE_NUMBERS:,}. Give head= to show one head, or "
+            "look with map=(256, 256) in place of weights=True."
         )
     return fill({"title": escape(title or view.description), "data": script_safe(payload(shown, title))})
 
 
 def notebook_html(view: View, **options: Any) -> str:
     """The page inside a frame of its own, for a notebook's cell; a view too large for one is told in a sentence."""
-    count = numbers(choose(view, options.get("batch", 0), options.get("head"), None, None))
-    if count > NOTEBOOK_NUMBERS:
-        return (
-            f"<p><code>{escape(repr(view))}</code><br>{count:,} numbers are too many for a notebook's cell: "
-            '<code>view.save("view.html")</code> writes the page, <code>view.plot(head=0)</code> draws one head.</p>'
-        )
+    told = f"<code>{escape(repr(view))}</code>"
+    if not view.lse.numel() or not view.keys:
+        return f"<p>{told}</p>"
+    if (count := numbers(choose(view, options.get("batch", 0), options.get("head"), None, None))) > NOTEBOOK_NUMBERS:
+        save, plot = '<code>view.save("view.html")</code>', "<code>view.plot(head=0)</code>"
+        return f"<p>{told}<br>{count:,} numbers are too many for a cell: {save} writes them, {plot} draws one head.</p>"
     style = "width:100%;height:760px;border:1px solid #ddd;border-radius:8px"
     return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(view_html(view, **options))}"></iframe>'
 
 
 def numbers(shown: Shown) -> int:
     """How many numbers a page holds, near enough."""
-    return shown.cells.numel() if shown.cells is not None else 4 * shown.part("lse").numel() + shown.part("received").numel()
+    if shown.cells is not None:
+        return shown.cells.numel()
+    width = 0 if shown.view.top_weights is None else 2 * shown.view.top_weights.shape[-1]
+    return len(shown.heads) * (shown.view.queries * (3 + width) + shown.view.keys)
 
 
 def payload(shown: Shown, title: str | None) -> dict[str, Any]:
@@ -254,5 +259,5 @@ def script_safe(value: Any) -> str:
 
 def fill(values: dict[str, str]) -> str:
     """The page's template with its places filled."""
-    template = files(__package__).joinpath("view.html").read_text(encoding="utf-8")
+    template = files("regard.lab").joinpath("view.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda found: values[found[1]], template)

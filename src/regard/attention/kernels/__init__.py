@@ -1,0 +1,1 @@
+"""Kernels for a GPU, and the lists of tiles that they walk."""

@@ -1,0 +1,673 @@
+"""Looking, fused: what can be said of the weights, found tile by tile on the GPU.
+
+Three walks over the tiles that the mask leaves, none of which stores anything of queries × keys. The first owns rows of
+queries and needs one pass, since every sum can be carried from one maximum to a larger one. With the log-sum-exp known,
+the second owns columns of keys, so that what a key received and the cells of the map are sums in a fixed order. The
+third keeps each query's largest weights; the first has left it a bound below which nothing can be among them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ..call import Problem
+from ..masks import Everything
+from .lists import lists
+from .score import allowed
+
+if TYPE_CHECKING:
+    from ..look import Wish
+
+LARGEST_DIM = 256
+LARGEST_TOP = 32
+LN2 = tl.constexpr(math.log(2.0))
+LOG2E = 1.0 / math.log(2.0)
+LOWEST = tl.constexpr(-1.0e30)  # where a running maximum starts: finite, so that 0 · (old − new) is 0
+FORBIDDEN = -3.0e30  # far enough below it that its weight is 0
+EMPTY = tl.constexpr(-3.0e38)  # below every score that can be among the largest
+NOWHERE = tl.constexpr(1 << 30)
+
+
+class Shape(NamedTuple):
+    """A tile's queries and keys, and how a program runs."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+
+# By bytes of a number and padded head dim, the nearest above.
+ROWS = {
+    2: {64: Shape(128, 128, 8, 3), 128: Shape(128, 128, 8, 2), 256: Shape(64, 64, 4, 2)},
+    4: {64: Shape(64, 64, 8, 2), 128: Shape(32, 64, 8, 2), 256: Shape(32, 32, 8, 1)},
+}
+COLUMNS = {
+    2: {64: Shape(64, 128, 4, 3), 128: Shape(64, 128, 4, 2), 256: Shape(64, 64, 4, 2)},
+    4: {64: Shape(64, 64, 8, 2), 128: Shape(64, 32, 8, 2), 256: Shape(32, 32, 8, 1)},
+}
+TOP = {
+    2: {64: Shape(128, 128, 8, 2), 128: Shape(128, 128, 8, 2), 256: Shape(64, 64, 4, 2)},
+    4: {64: Shape(64, 64, 8, 2), 128: Shape(32, 64, 8, 2), 256: Shape(32, 32, 8, 1)},
+}
+# A band of distances is as wide as both sides of the tile together, and must be a power of two.
+VECTORS = {2: {128: Shape(64, 64, 4, 2), 256: Shape(32, 32, 4, 1)}, 4: {128: Shape(32, 32, 4, 1), 256: Shape(32, 32, 8, 1)}}
+ADDITIVE = {2: {256: Shape(32, 64, 4, 1)}, 4: {256: Shape(32, 64, 4, 1)}}
+SMALLEST_ROWS = 16  # the least that a matrix product takes
+CLASSES = 2  # classes of tiles a wanted weight, from whose maxima the bound comes
+
+
+@triton.jit
+def features(p_x, first, token, size, SPAN: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
+    """Tokens first … of x, `[SPAN, BD]`; zeros beyond the last and beyond the head dim."""
+    o_t = tl.arange(0, SPAN)
+    o_d = tl.arange(0, BD)
+    m_x = (first + o_t < size)[:, None]
+    if BD > D:
+        m_x = m_x & (o_d < D)[None, :]
+    return tl.load(p_x + tl.cast(first, tl.int64) * token + o_t[:, None] * token + o_d[None, :], mask=m_x, other=0.0)
+
+
+@triton.jit
+def across(p_x, first, token, size, SPAN: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
+    """The same tokens as `[BD, SPAN]`."""
+    o_t = tl.arange(0, SPAN)
+    o_d = tl.arange(0, BD)
+    m_x = (first + o_t < size)[None, :]
+    if BD > D:
+        m_x = m_x & (o_d < D)[:, None]
+    return tl.load(p_x + tl.cast(first, tl.int64) * token + o_t[None, :] * token + o_d[:, None], mask=m_x, other=0.0)
+
+
+@triton.jit
+def activated(x, slope, TANH: tl.constexpr):
+    if TANH:
+        e = tl.exp2(tl.abs(x) * -2.8853900817779268)
+        y = (1.0 - e) / (1.0 + e)
+        return tl.where(x < 0, -y, y)
+    return tl.where(x > 0, x, x * slope)
+
+
+@triton.jit
+def band(p_table, least, zero, entries, D: tl.constexpr, BD: tl.constexpr, WIDTH: tl.constexpr, ACROSS: tl.constexpr):
+    """The table's vectors for distances least … least + WIDTH − 1, `[WIDTH, BD]`, or `[BD, WIDTH]` across."""
+    o_x = tl.minimum(tl.maximum(least + tl.arange(0, WIDTH) + zero, 0), entries - 1)
+    o_d = tl.arange(0, BD)
+    if ACROSS:
+        return tl.load(p_table + o_x[None, :] * D + o_d[:, None], mask=(o_d < D)[:, None], other=0.0)
+    return tl.load(p_table + o_x[:, None] * D + o_d[None, :], mask=(o_d < D)[None, :], other=0.0)
+
+
+@triton.jit
+def scores(
+    b_own,
+    b_asking,
+    p_own,
+    p_other,
+    p_asking,
+    p_weight,
+    p_numbers,
+    p_table,
+    p_packed,
+    own_first,
+    own_size,
+    own_token,
+    first,
+    size,
+    token,
+    asking_token,
+    offset,
+    bit,
+    scale,
+    forbidden,
+    slope,
+    numbers_zero,
+    numbers_entries,
+    table_zero,
+    table_entries,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    OWN: tl.constexpr,
+    SPAN: tl.constexpr,
+    BY_KEY: tl.constexpr,
+    LISTED: tl.constexpr,
+    SCORE: tl.constexpr,
+    NUMBERS: tl.constexpr,
+    VECTORS: tl.constexpr,
+    FOLDED: tl.constexpr,
+):
+    """A tile of scores in base 2, `[OWN, SPAN]`: rows × columns, or by key columns × rows.
+
+    Folded scores still want their factor `scale`; `forbidden` stands where the mask, or the edge of the keys, forbids.
+    """
+    o_own = tl.arange(0, OWN)
+    o_other = tl.arange(0, SPAN)
+    if SCORE == "dot":
+        b_other = across(p_other, first, token, size, SPAN, D, BD)
+        s = tl.dot(b_own, b_other, input_precision="ieee")
+    else:
+        s = tl.zeros([OWN, SPAN], tl.float32)
+        p_x = p_own + tl.cast(own_first, tl.int64) * own_token + o_own * own_token
+        p_y = p_other + tl.cast(first, tl.int64) * token + o_other * token
+        m_x = own_first + o_own < own_size
+        m_y = first + o_other < size
+        for d in range(D):
+            b_x = tl.load(p_x + d, mask=m_x, other=0.0).to(tl.float32)
+            b_y = tl.load(p_y + d, mask=m_y, other=0.0).to(tl.float32)
+            s += tl.load(p_weight + d) * activated(b_x[:, None] + b_y[None, :], slope, SCORE == "tanh")
+    if VECTORS:
+        if BY_KEY:
+            b_table = band(p_table, first + offset - own_first - (OWN - 1), table_zero, table_entries, D, BD, OWN + SPAN, False)
+            b_askers = across(p_asking, first, asking_token, size, SPAN, D, BD)
+            b_band = tl.dot(b_table, b_askers, input_precision="ieee")
+            s += tl.gather(b_band, o_other[None, :] - o_own[:, None] + (OWN - 1), 0)
+        else:
+            b_table = band(p_table, own_first + offset - first - (SPAN - 1), table_zero, table_entries, D, BD, OWN + SPAN, True)
+            b_band = tl.dot(b_asking, b_table, input_precision="ieee")
+            s += tl.gather(b_band, o_own[:, None] - o_other[None, :] + (SPAN - 1), 1)
+    if not FOLDED:
+        s = s * scale
+    if NUMBERS:
+        if BY_KEY:
+            o_x = (first + offset - own_first) + (o_other[None, :] - o_own[:, None])
+        else:
+            o_x = (own_first + offset - first) + (o_own[:, None] - o_other[None, :])
+        o_x = tl.minimum(tl.maximum(o_x + numbers_zero, 0), numbers_entries - 1)
+        s = tl.maximum(s + tl.load(p_numbers + o_x), forbidden)  # a table may hold −∞
+    if LISTED:
+        if bit >= 0:
+            if BY_KEY:
+                s = tl.where(allowed(p_packed, bit, SPAN, OWN, True), s, forbidden)
+            else:
+                s = tl.where(allowed(p_packed, bit, OWN, SPAN, False), s, forbidden)
+    elif not BY_KEY:
+        if first + SPAN > size:
+            s = tl.where((first + o_other < size)[None, :], s, forbidden)
+    return s
+
+
+@triton.jit(
+    do_not_specialize=[
+        "queries", "keys", "heads", "group", "tile_rows", "offset", "batch_stride", "head_stride",
+        "numbers_zero", "numbers_entries", "table_zero", "table_entries", "scale", "forbidden", "slope", "top",
+    ]
+)  # fmt: skip
+def look_rows(
+    p_q, p_k, p_asking, p_weight, p_numbers, p_table, p_starts, p_tile, p_bits, p_packed,
+    p_lse, p_level, p_entropy, p_distance, p_peak, p_floor,
+    q_batch, q_head, q_token, k_batch, k_head, k_token, a_batch, a_head, a_token,
+    queries, keys, heads, group, tile_rows, offset, batch_stride, head_stride,
+    scale, forbidden, slope, numbers_zero, numbers_entries, table_zero, table_entries, top,
+    D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CLASSES: tl.constexpr, LISTED: tl.constexpr,
+    SCORE: tl.constexpr, NUMBERS: tl.constexpr, VECTORS: tl.constexpr, FOLDED: tl.constexpr,
+):  # fmt: skip
+    """Log-sum-exp, entropy, distance and peak of BM queries, in base 2 with a running maximum m and t = s − m:
+
+        l = Σ 2^t,   e = Σ 2^t · t,   d = Σ 2^t · |i − j|
+        lse = m + log2 l,   entropy = log2 l − e / l,   distance = d / l,   peak = 1 / l
+
+    When m grows by x, every sum fades by 2^−x, and e loses x · l first. `floor` is the top-th largest among the maxima
+    of CLASSES classes of tiles: at least so many scores are no less.
+    """
+    i_tile = tile_rows - 1 - tl.program_id(0) % tile_rows  # the last rows have the most keys under a causal mask
+    i_both = tl.program_id(0) // tile_rows
+    i_b = tl.cast(i_both // heads, tl.int64)
+    i_h = tl.cast(i_both % heads, tl.int64)
+    i_row = i_tile * BM
+    p_q += i_b * q_batch + i_h * q_head
+    p_k += i_b * k_batch + (i_h // group) * k_head
+    p_weight += i_h * D
+    p_numbers += i_h * numbers_entries
+    p_table += i_h * table_entries * D
+    o_row = i_row + tl.arange(0, BM)
+    b_q = features(p_q, i_row, q_token, queries, BM, D, BD) if SCORE == "dot" else 0
+    if VECTORS:
+        p_asking += i_b * a_batch + i_h * a_head
+        b_asking = features(p_asking, i_row, a_token, queries, BM, D, BD)
+    else:
+        b_asking = 0
+    m = tl.full([BM], LOWEST, tl.float32)
+    l = tl.zeros([BM], tl.float32)
+    e = tl.zeros([BM], tl.float32)
+    d = tl.zeros([BM], tl.float32)
+    o_class = tl.arange(0, CLASSES)
+    b_tops = tl.full([BM, CLASSES], EMPTY, tl.float32)
+    b_place = (o_row + offset).to(tl.float32)
+    if LISTED:
+        p_starts += (i_b * batch_stride + i_h * head_stride) * (tile_rows + 1) + i_tile
+        first, last = tl.load(p_starts), tl.load(p_starts + 1)
+    else:
+        first, last = 0, tl.cdiv(keys, BN)
+    for x in tl.range(first, last):
+        if LISTED:
+            i_column, bit = tl.load(p_tile + x) * BN, tl.load(p_bits + x)
+        else:
+            i_column, bit = x * BN, -1
+        s = scores(
+            b_q, b_asking, p_q, p_k, p_asking, p_weight, p_numbers, p_table, p_packed,
+            i_row, queries, q_token, i_column, keys, k_token, a_token, offset, bit, scale, forbidden, slope,
+            numbers_zero, numbers_entries, table_zero, table_entries,
+            D, BD, BM, BN, False, LISTED, SCORE, NUMBERS, VECTORS, FOLDED,
+        )  # fmt: skip
+        high = tl.max(s, 1)
+        if FOLDED:
+            high = high * scale
+            high_m = tl.maximum(m, high)
+            t = s * scale - high_m[:, None]
+        else:
+            high_m = tl.maximum(m, high)
+            t = s - high_m[:, None]
+        p = tl.exp2(t)
+        fade = tl.exp2(m - high_m)
+        apart = tl.abs((i_column + tl.arange(0, BN)).to(tl.float32)[None, :] - b_place[:, None])
+        e = (e + l * (m - high_m)) * fade + tl.sum(p * t, 1)
+        d = d * fade + tl.sum(p * apart, 1)
+        l = l * fade + tl.sum(p, 1)
+        m = high_m
+        if CLASSES > 1:
+            b_tops = tl.where((o_class == x % CLASSES)[None, :], tl.maximum(b_tops, high[:, None]), b_tops)
+    alive = l > 0
+    safe = tl.where(alive, l, 1.0)
+    level = m + tl.log2(safe)
+    m_row = o_row < queries
+    o_out = tl.cast(i_both, tl.int64) * queries + o_row
+    tl.store(p_level + o_out, tl.where(alive, level, float("inf")), mask=m_row)
+    tl.store(p_lse + o_out, tl.where(alive, level * LN2, -float("inf")), mask=m_row)
+    tl.store(p_entropy + o_out, tl.where(alive, tl.maximum((tl.log2(safe) - e / safe) * LN2, 0.0), 0.0), mask=m_row)
+    tl.store(p_distance + o_out, tl.where(alive, d / safe, 0.0), mask=m_row)
+    tl.store(p_peak + o_out, tl.where(alive, 1.0 / safe, 0.0), mask=m_row)
+    if CLASSES > 1:
+        b_tops = tl.sort(b_tops, descending=True)
+        floor = tl.sum(tl.where((o_class == top - 1)[None, :], b_tops, 0.0), 1)
+        tl.store(p_floor + o_out, floor, mask=m_row)
+
+
+@triton.jit
+def pooled(b_sum, b_piece, BN: tl.constexpr, PIECES: tl.constexpr):
+    """Sums of a vector's entries by piece, `[PIECES]`."""
+    o_piece = tl.arange(0, PIECES)
+    return tl.sum(tl.where(o_piece[:, None] == b_piece[None, :], b_sum[None, :], 0.0), 1)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "queries", "keys", "heads", "group", "tile_columns", "offset", "batch_stride", "head_stride",
+        "numbers_zero", "numbers_entries", "table_zero", "table_entries", "scale", "forbidden", "slope", "map_rows", "map_pieces",
+    ]
+)  # fmt: skip
+def look_columns(
+    p_q, p_k, p_asking, p_weight, p_numbers, p_table, p_starts, p_tile, p_bits, p_packed,
+    p_level, p_received, p_row_bucket, p_key_bucket, p_cells, p_weights,
+    q_batch, q_head, q_token, k_batch, k_head, k_token, a_batch, a_head, a_token,
+    queries, keys, heads, group, tile_columns, offset, batch_stride, head_stride,
+    scale, forbidden, slope, numbers_zero, numbers_entries, table_zero, table_entries, map_rows, map_pieces,
+    D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BUCKETS: tl.constexpr, PIECES: tl.constexpr,
+    WEIGHTS: tl.constexpr, LISTED: tl.constexpr, SCORE: tl.constexpr, NUMBERS: tl.constexpr, VECTORS: tl.constexpr,
+    FOLDED: tl.constexpr,
+):  # fmt: skip
+    """What BN keys received, and their part of the map, with the log-sum-exp of each query known:
+
+        p = 2^(s − lse),   received = Σ_i p,   cells[r, piece] = Σ over i of bucket r and j of the piece of p
+
+    A tile of keys is cut into pieces by the map's buckets. Queries come in ascending order, so a bucket's sum is complete
+    when the next bucket begins; a tile of queries touches at most BUCKETS of them (0: no map).
+    """
+    i_tile = tl.program_id(0) % tile_columns
+    i_both = tl.program_id(0) // tile_columns
+    i_b = tl.cast(i_both // heads, tl.int64)
+    i_h = tl.cast(i_both % heads, tl.int64)
+    i_column = i_tile * BN
+    p_q += i_b * q_batch + i_h * q_head
+    p_k += i_b * k_batch + (i_h // group) * k_head
+    p_weight += i_h * D
+    p_numbers += i_h * numbers_entries
+    p_table += i_h * table_entries * D
+    if VECTORS:
+        p_asking += i_b * a_batch + i_h * a_head
+    p_level += tl.cast(i_both, tl.int64) * queries
+    o_column = i_column + tl.arange(0, BN)
+    o_m = tl.arange(0, BM)
+    m_column = o_column < keys
+    b_k = features(p_k, i_column, k_token, keys, BN, D, BD) if SCORE == "dot" else 0
+    b_received = tl.zeros([BN], tl.float32)
+    b_sum = tl.zeros([BN], tl.float32)
+    at = -1
+    if BUCKETS > 0:
+        o_piece = tl.arange(0, PIECES)
+        i_piece = tl.load(p_key_bucket + i_column)
+        m_piece = o_piece <= tl.load(p_key_bucket + tl.minimum(i_column + BN, keys) - 1) - i_piece
+        b_piece = tl.load(p_key_bucket + o_column, mask=m_column, other=-1) - i_piece
+        b_piece = tl.where(m_column, b_piece, -1)
+        p_cells += tl.cast(i_both, tl.int64) * map_rows * map_pieces + i_piece + i_tile
+    if LISTED:
+        p_starts += (i_b * batch_stride + i_h * head_stride) * (tile_columns + 1) + i_tile
+        first, last = tl.load(p_starts), tl.load(p_starts + 1)
+    else:
+        first, last = 0, tl.cdiv(queries, BM)
+    for x in tl.range(first, last):
+        if LISTED:
+            i_row, bit = tl.load(p_tile + x) * BM, tl.load(p_bits + x)
+        else:
+            i_row, bit = x * BM, -1
+        s = scores(
+            b_k, 0, p_k, p_q, p_asking, p_weight, p_numbers, p_table, p_packed,
+            i_column, keys, k_token, i_row, queries, q_token, a_token, offset, bit, scale, forbidden, slope,
+            numbers_zero, numbers_entries, table_zero, table_entries,
+            D, BD, BN, BM, True, LISTED, SCORE, NUMBERS, VECTORS, FOLDED,
+        )  # fmt: skip
+        b_level = tl.load(p_level + i_row + o_m, mask=i_row + o_m < queries, other=float("inf"))
+        if FOLDED:
+            p = tl.exp2(s * scale - b_level[None, :])
+        else:
+            p = tl.exp2(s - b_level[None, :])
+        if WEIGHTS:
+            p_out = p_weights + (tl.cast(i_both, tl.int64) * queries + i_row) * keys + o_m[None, :].to(tl.int64) * keys
+            tl.store(p_out + o_column[:, None], p, mask=m_column[:, None] & (i_row + o_m < queries)[None, :])
+        if BUCKETS == 0:
+            b_received += tl.sum(p, 1)
+        else:
+            i_first = tl.load(p_row_bucket + i_row)
+            i_last = tl.load(p_row_bucket + tl.minimum(i_row + BM, queries) - 1)
+            if BUCKETS > 1:
+                b_bucket = tl.load(p_row_bucket + i_row + o_m, mask=i_row + o_m < queries, other=-1)
+            for u in tl.static_range(BUCKETS):
+                if BUCKETS > 1:
+                    b_part = tl.sum(tl.where((b_bucket == i_first + u)[None, :], p, 0.0), 1)
+                else:
+                    b_part = tl.sum(p, 1)
+                if i_first + u <= i_last:
+                    if i_first + u == at:
+                        b_sum += b_part
+                    else:
+                        p_out = p_cells + tl.cast(tl.maximum(at, 0), tl.int64) * map_pieces + o_piece
+                        tl.store(p_out, pooled(b_sum, b_piece, BN, PIECES), mask=m_piece & (at >= 0))
+                        b_received += b_sum
+                        b_sum = b_part
+                        at = i_first + u
+    if BUCKETS > 0:
+        p_out = p_cells + tl.cast(tl.maximum(at, 0), tl.int64) * map_pieces + o_piece
+        tl.store(p_out, pooled(b_sum, b_piece, BN, PIECES), mask=m_piece & (at >= 0))
+        b_received += b_sum
+    tl.store(p_received + tl.cast(i_both, tl.int64) * keys + o_column, b_received, mask=m_column)
+
+
+@triton.jit
+def sortable(x):
+    """A float32 as an int32 of the same order, and back."""
+    y = x.to(tl.int32, bitcast=True) if x.dtype == tl.float32 else x
+    y = y ^ ((y >> 31) & 0x7FFFFFFF)
+    return y if x.dtype == tl.float32 else y.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def score_of(b_best):
+    """The score in a 64-bit candidate."""
+    return sortable((b_best >> 32).to(tl.int32))
+
+
+@triton.jit(
+    do_not_specialize=[
+        "queries", "keys", "heads", "group", "tile_rows", "offset", "batch_stride", "head_stride",
+        "numbers_zero", "numbers_entries", "table_zero", "table_entries", "scale", "forbidden", "slope", "top",
+    ]
+)  # fmt: skip
+def look_top(
+    p_q, p_k, p_asking, p_weight, p_numbers, p_table, p_starts, p_tile, p_bits, p_packed,
+    p_level, p_floor, p_top_weights, p_top_keys,
+    q_batch, q_head, q_token, k_batch, k_head, k_token, a_batch, a_head, a_token,
+    queries, keys, heads, group, tile_rows, offset, batch_stride, head_stride,
+    scale, forbidden, slope, numbers_zero, numbers_entries, table_zero, table_entries, top,
+    D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PLACES: tl.constexpr, LISTED: tl.constexpr,
+    SCORE: tl.constexpr, NUMBERS: tl.constexpr, VECTORS: tl.constexpr, FOLDED: tl.constexpr,
+):  # fmt: skip
+    """The largest weights of BM queries and their keys.
+
+    A candidate is a 64-bit number: the score's bits in their order, then the key's complement, so that the lower key
+    wins a tie. A tile gives up its largest scores one a row at a time, for as long as any row takes one.
+    """
+    i_tile = tile_rows - 1 - tl.program_id(0) % tile_rows
+    i_both = tl.program_id(0) // tile_rows
+    i_b = tl.cast(i_both // heads, tl.int64)
+    i_h = tl.cast(i_both % heads, tl.int64)
+    i_row = i_tile * BM
+    p_q += i_b * q_batch + i_h * q_head
+    p_k += i_b * k_batch + (i_h // group) * k_head
+    p_weight += i_h * D
+    p_numbers += i_h * numbers_entries
+    p_table += i_h * table_entries * D
+    o_row = i_row + tl.arange(0, BM)
+    m_row = o_row < queries
+    o_out = tl.cast(i_both, tl.int64) * queries + o_row
+    o_n = tl.arange(0, BN)
+    b_q = features(p_q, i_row, q_token, queries, BM, D, BD) if SCORE == "dot" else 0
+    if VECTORS:
+        p_asking += i_b * a_batch + i_h * a_head
+        b_asking = features(p_asking, i_row, a_token, queries, BM, D, BD)
+    else:
+        b_asking = 0
+    # The same score may differ in its last bits from that of another kernel.
+    b_floor = tl.load(p_floor + o_out, mask=m_row, other=0.0)
+    b_floor -= tl.abs(b_floor) * 2.44e-4 + 2.44e-4
+    if FOLDED:
+        b_floor = b_floor / scale
+    o_place = tl.arange(0, PLACES)
+    b_best = (sortable(tl.full([BM, PLACES], EMPTY, tl.float32)).to(tl.int64) << 32) | o_place[None, :].to(tl.int64)
+    b_least = tl.min(b_best, 1)
+    if LISTED:
+        p_starts += (i_b * batch_stride + i_h * head_stride) * (tile_rows + 1) + i_tile
+        first, last = tl.load(p_starts), tl.load(p_starts + 1)
+    else:
+        first, last = 0, tl.cdiv(keys, BN)
+    for x in tl.range(first, last):
+        if LISTED:
+            i_column, bit = tl.load(p_tile + x) * BN, tl.load(p_bits + x)
+        else:
+            i_column, bit = x * BN, -1
+        s = scores(
+            b_q, b_asking, p_q, p_k, p_asking, p_weight, p_numbers, p_table, p_packed,
+            i_row, queries, q_token, i_column, keys, k_token, a_token, offset, bit, scale, forbidden, slope,
+            numbers_zero, numbers_entries, table_zero, table_entries,
+            D, BD, BM, BN, False, LISTED, SCORE, NUMBERS, VECTORS, FOLDED,
+        )  # fmt: skip
+        high = tl.max(s, 1)
+        taken = m_row & (high >= b_floor) & (high > score_of(b_least)) & (high > forbidden)
+        while tl.max(taken.to(tl.int32), 0) > 0:
+            column = tl.min(tl.where(s == high[:, None], o_n[None, :], NOWHERE), 1)
+            b_new = (sortable(high).to(tl.int64) << 32) | (0xFFFFFFFF - (i_column + column).to(tl.int64))
+            b_best = tl.where(taken[:, None] & (b_best == b_least[:, None]), b_new[:, None], b_best)
+            b_least = tl.min(b_best, 1)
+            s = tl.where(o_n[None, :] == column[:, None], forbidden, s)
+            high = tl.max(s, 1)
+            taken = m_row & (high >= b_floor) & (high > score_of(b_least)) & (high > forbidden)
+    b_best = tl.sort(b_best, descending=True)
+    b_score = score_of(b_best)
+    if FOLDED:
+        b_score = b_score * scale
+    b_level = tl.load(p_level + o_out, mask=m_row, other=float("inf"))
+    b_weight = tl.exp2(b_score - b_level[:, None])
+    b_weight = tl.where(b_score > LOWEST, b_weight, 0.0)
+    b_key = tl.where(b_weight > 0, 0xFFFFFFFF - (b_best & 0xFFFFFFFF), -1)
+    p_out = o_out[:, None] * top + o_place[None, :]
+    m_out = m_row[:, None] & (o_place < top)[None, :]
+    tl.store(p_top_weights + p_out, b_weight, mask=m_out)
+    tl.store(p_top_keys + p_out, b_key, mask=m_out)
+
+
+def covers(problem: Problem, wish: Wish) -> str | None:
+    """Why the kernels cannot look at this; None when they can."""
+    grid = problem.grid
+    if torch.float64 in (problem.q.dtype, problem.v.dtype):
+        return "the kernels compute in float32, and the call is in float64"
+    if problem.q.shape[-1] > LARGEST_DIM:
+        return f"the head dim is {problem.q.shape[-1]}; the kernels hold at most {LARGEST_DIM}"
+    if wish.top > LARGEST_TOP:
+        return f"the kernels keep at most {LARGEST_TOP} weights a query, and {wish.top} are asked for"
+    if wish.map is not None and (wish.map[0] > grid.queries or wish.map[1] > grid.keys):
+        return "the map has more rows than queries or more columns than keys"
+    if not grid.batch * grid.heads * grid.queries * grid.keys:
+        return "there is nothing to look at"
+    return None
+
+
+def statistics(problem: Problem, wish: Wish) -> dict[str, Tensor | None]:
+    """All of a view's tensors, by name."""
+    with torch.cuda.device_of(problem.q):
+        ready = Ready(problem)
+        found = look_at_rows(ready, wish)
+        found |= look_at_columns(ready, wish, found.pop("level"))
+        return found
+
+
+class Ready:
+    """A problem as the kernels read it: tensors whose rows are aligned, tables in base 2, and what is constant."""
+
+    def __init__(self, problem: Problem):
+        self.problem, self.grid = problem, problem.grid
+        self.dot = problem.weight is None
+        self.q, self.k = aligned(problem.q), aligned(problem.k)
+        self.asking = self.table = self.numbers = self.weight = self.q
+        self.zeros = [0, 1, 0, 1]
+        if problem.weight is not None:
+            self.weight = (problem.weight.float() * LOG2E).contiguous()
+        if problem.numbers is not None:
+            self.numbers = (problem.numbers.table.float() * LOG2E).contiguous()
+            self.zeros[:2] = problem.numbers.zero, self.numbers.shape[1]
+        if problem.vectors is not None:
+            dtype = torch.promote_types(problem.vectors.queries.dtype, problem.vectors.table.dtype)
+            self.asking = aligned(problem.vectors.queries.to(dtype))
+            self.table = problem.vectors.table.to(dtype).contiguous()
+            self.zeros[2:] = problem.vectors.zero, self.table.shape[1]
+        self.dim = problem.q.shape[-1]
+        self.padded = max(triton.next_power_of_2(self.dim), 16)
+        self.scale = problem.scale * LOG2E if self.dot else 1.0
+        # A positive factor can wait until after the maximum; a tiny one would push what is forbidden to infinity.
+        self.folded = self.dot and problem.numbers is None and 1e-6 < self.scale < 1e6
+
+    def shape(self, table: dict[int, dict[int, Shape]]) -> Shape:
+        """The tile for this problem."""
+        table = ADDITIVE if not self.dot else VECTORS if self.problem.vectors is not None else table
+        by_dim = table[self.q.element_size()]
+        return by_dim[min(dim for dim in by_dim if dim >= self.padded)]
+
+    def empty(self, *size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return self.q.new_empty(self.grid.batch, self.grid.heads, *size, dtype=dtype)
+
+    def zeroed(self, *size: int) -> Tensor:
+        return self.q.new_zeros(self.grid.batch, self.grid.heads, *size, dtype=torch.float32)
+
+    def run(self, kernel, shape: Shape, results: tuple, extra: tuple, by_key: bool, **constants: int | bool) -> None:  # noqa: ANN001
+        """Launch a kernel over every row of tiles (by key: every column)."""
+        p, grid = self.problem, self.grid
+        tiles = -(-grid.keys // shape.columns) if by_key else -(-grid.queries // shape.rows)
+        listed = not isinstance(p.mask, Everything)
+        visits = lists(p.mask, grid, shape.rows, shape.columns, transposed=by_key) if listed else None
+        dummy = self.q
+        walked = (visits.starts, visits.tile, visits.bits, visits.packed) if visits else (dummy,) * 4
+        strides = (visits.batch_stride, visits.head_stride) if visits else (0, 0)
+        kernel[(tiles * grid.batch * grid.heads,)](
+            self.q, self.k, self.asking, self.weight, self.numbers, self.table, *walked, *results,
+            *steps(self.q), *steps(self.k), *steps(self.asking),
+            grid.queries, grid.keys, grid.heads, grid.heads // self.k.shape[1], tiles, grid.offset, *strides,
+            self.scale, FORBIDDEN / (self.scale if self.folded else 1.0), p.slope, *self.zeros, *extra,
+            D=self.dim, BD=self.padded, BM=shape.rows, BN=shape.columns, LISTED=listed, FOLDED=self.folded,
+            SCORE="dot" if self.dot else p.activation, NUMBERS=p.numbers is not None, VECTORS=p.vectors is not None,
+            num_warps=shape.warps, num_stages=shape.stages, **constants,
+        )  # fmt: skip
+
+
+def aligned(x: Tensor) -> Tensor:
+    """x, or a copy whose last axis is contiguous and whose rows start at multiples of 16 numbers."""
+    steps = [step for step, size in zip(x.stride()[:-1], x.shape[:-1], strict=True) if size > 1]
+    if x.stride(-1) == 1 and not any(step % 16 for step in steps) and x.data_ptr() % 16 == 0:
+        return x
+    return pad(x, (0, -x.shape[-1] % 16)) if x.shape[-1] % 16 else x.clone(memory_format=torch.contiguous_format)
+
+
+def steps(x: Tensor) -> list[int]:
+    """Strides of batch, heads and tokens; what is there once has none."""
+    return [0 if size == 1 else step for step, size in zip(x.stride()[:3], x.shape[:3], strict=True)]
+
+
+def look_at_rows(ready: Ready, wish: Wish) -> dict[str, Tensor | None]:
+    """Everything that belongs to a query; `level` is its log-sum-exp in base 2."""
+    queries = ready.grid.queries
+    names = "lse level entropy distance peak".split()
+    found: dict[str, Tensor | None] = {name: ready.empty(queries) for name in names}
+    floor = ready.empty(queries) if wish.top else ready.q
+    places = max(triton.next_power_of_2(wish.top), 2) if wish.top else 0
+    classes = CLASSES * places or 1
+    results = (*found.values(), floor)
+    ready.run(look_rows, ready.shape(ROWS), results, (wish.top,), False, CLASSES=classes)
+    found |= {"top_weights": None, "top_keys": None}
+    if wish.top:
+        found["top_weights"] = ready.empty(queries, wish.top)
+        found["top_keys"] = ready.empty(queries, wish.top, dtype=torch.int64)
+        results = (found["level"], floor, found["top_weights"], found["top_keys"])
+        ready.run(look_top, ready.shape(TOP), results, (wish.top,), False, PLACES=places)
+    return found
+
+
+def look_at_columns(ready: Ready, wish: Wish, level: Tensor) -> dict[str, Tensor | None]:
+    """Everything that is summed over queries, and the weights themselves."""
+    grid = ready.grid
+    shape = ready.shape(COLUMNS)
+    received = ready.empty(grid.keys)
+    weights = ready.zeroed(grid.queries, grid.keys) if wish.weights else None
+    cells = by_row = by_key = ready.q
+    buckets = pieces = count = 0
+    if wish.map is not None:
+        shape, buckets = bucket_shape(ready, shape, wish.map[0])
+        pieces = triton.next_power_of_2(touched(grid.keys, wish.map[1], shape.columns))
+        count = wish.map[1] + -(-grid.keys // shape.columns)
+        cells = ready.zeroed(wish.map[0], count)
+        by_row, by_key = (bucket_of(size, n, cells.device) for size, n in zip((grid.queries, grid.keys), wish.map, strict=True))
+    results = (level, received, by_row, by_key, cells, ready.q if weights is None else weights)
+    extra = (wish.map[0] if wish.map else 0, count)
+    constants = {"BUCKETS": buckets, "PIECES": pieces or 1, "WEIGHTS": wish.weights}
+    ready.run(look_columns, shape, results, extra, True, **constants)
+    pooled_map = None if wish.map is None else joined(cells, grid.queries, grid.keys, wish.map, shape.columns)
+    return {"received": received, "map": pooled_map, "weights": weights}
+
+
+def touched(size: int, count: int, span: int) -> int:
+    """How many of `count` buckets over `size` tokens a tile of `span` touches at most."""
+    least, uneven = size // count, size % count
+    if not uneven and (least % span == 0 or span % least == 0):
+        return max(span // least, 1)
+    return min(-(-(span - 1) // least) + 1, count)
+
+
+def bucket_shape(ready: Ready, shape: Shape, rows: int) -> tuple[Shape, int]:
+    """A tile with so few rows that it touches few buckets, and how many."""
+    queries = ready.grid.queries
+    while touched(queries, rows, shape.rows) > 2 and shape.rows > SMALLEST_ROWS:
+        columns = shape.columns if ready.problem.vectors is None else max(shape.columns // 2, 32)
+        if ready.problem.vectors is not None and columns == shape.columns:
+            break  # a band needs a square, and bits come in words of 32
+        shape = shape._replace(rows=shape.rows // 2, columns=columns)
+    return shape, touched(queries, rows, shape.rows)
+
+
+def bucket_of(size: int, count: int, device: torch.device) -> Tensor:
+    """The bucket of each token, int32: bucket r starts at ⌊r · size / count⌋."""
+    return (((torch.arange(size, device=device) + 1) * count - 1) // size).int()
+
+
+def joined(cells: Tensor, queries: int, keys: int, size: tuple[int, int], columns: int) -> Tensor:
+    """The map from its pieces: piece c + t is the part of bucket c in the key tile t."""
+    starts = [torch.arange(n + 1, device=cells.device) * total // n for n, total in zip(size, (queries, keys), strict=True)]
+    first, last = starts[1][:-1] // columns, (starts[1][1:] - 1) // columns
+    most = -(-keys // size[1])
+    step = torch.arange((most + columns - 2) // columns + 1, device=cells.device)
+    tile = first[:, None] + step  # [columns of the map, tiles of a bucket]
+    inside = tile <= last[:, None]
+    piece = torch.where(inside, tile, first[:, None]) + torch.arange(size[1], device=cells.device)[:, None]
+    parts = cells[..., piece].masked_fill_(~inside, 0.0).sum(-1)
+    return parts / starts[0].diff()[:, None]

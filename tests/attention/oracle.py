@@ -1,0 +1,187 @@
+"""The oracle: a backend's output and gradients beside those of the reference in float64.
+
+With truth = reference in float64 on the inputs as the type rounds them, and own = reference in the type itself:
+
+    |backend − truth| ≤ 2 · |own − truth| + floor
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import regard as rg
+from regard.attention import reference
+from regard.attention.call import Call, make_call
+
+# What no backend can avoid, however it is written: one rounding of the result to its type, half an ulp of the largest
+# number; and sums taken in another order in the type that sums are computed in, a few ulps of the numbers added, which
+# may cancel (see `cancelling`).
+ULPS = 8
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call, its tensors in float64; `dtype` is what q, k, v are rounded to, `carried` what parts' tensors are."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    score: rg.Score
+    position: rg.Position | None = None
+    mask: rg.Mask | None = None
+    dropout: float = 0.0
+    dtype: torch.dtype = torch.float64
+    carried: torch.dtype | None = None
+    transposed: bool = False
+    seed: int = 0
+
+    def __str__(self) -> str:
+        sizes = " ".join(f"{name}{list(x.shape)}" for name, x in (("q", self.q), ("k", self.k), ("v", self.v)))
+        parts = " · ".join(str(part) for part in (self.score, self.position, self.mask) if part is not None)
+        return f"{parts} on {sizes} {self.dtype} (parts {self.carried}), dropout {self.dropout}, seed {self.seed}"
+
+    def call(self) -> Call:
+        q, k, v = (x.to(self.dtype) for x in (self.q, self.k, self.v))
+        return make_call(q, k, v, score=self.score, position=self.position, mask=self.mask, dropout=self.dropout)
+
+    def parts(self) -> dict[str, rg.Score | rg.Position]:
+        return {"score": self.score} | ({} if self.position is None else {"position": self.position})
+
+
+def agree(case: Case, *backends: str) -> None:
+    """Assert that each backend agrees with the oracle, in its output and in every gradient."""
+    rounded = as_rounded(case)
+    truth = results(rounded, "reference", torch.float64, torch.float64)
+    own, sizes = own_errors(case, truth), cancelling(rounded)
+    for backend in backends:
+        with poisoned():
+            found = results(rounded, backend, case.dtype, case.carried or case.dtype)
+        same_results(f"{backend}: {case}", found, truth, own, sizes)
+
+
+def own_errors(case: Case, truth: dict[str, Tensor]) -> dict[str, float]:
+    """How far off the reference itself is in the case's type, by name.
+
+    float64 has no truth above it: there the reference errs what it errs in float32, in proportion to the types' ulps.
+    """
+    if case.dtype == torch.float64:
+        single = replace(case, dtype=torch.float32)
+        truth = results(as_rounded(single), "reference", torch.float64, torch.float64)
+        ratio = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
+        return {name: ratio * off for name, off in own_errors(single, truth).items()}
+    own = results(as_rounded(case), "reference", case.dtype, case.carried or case.dtype)
+    return {name: error(own[name], want) for name, want in truth.items()}
+
+
+def cancelling(case: Case) -> dict[str, float]:
+    """How large the numbers are that cancel in each gradient.
+
+    The gradient of a row's scores is p · (d_output·v − δ). Here the difference is replaced by what either side is made
+    of, Σ |d_output| |v|, with a random sign a row, and goes on to every tensor as the true one does.
+    """
+    leaves, parts = leaves_of(case, torch.float64, torch.float64)
+    q, k, v = (leaves[name] for name in "qkv")
+    call = make_call(q, k, v, **parts, mask=case.mask)
+    score = reference.scores(call)
+    flow = pull(torch.empty(*score.shape[:3], v.shape[3]), torch.float64, case.seed).abs()
+    terms = (flow @ reference.per_query_head(v, call).abs().mT).amax(-1, keepdim=True) / max(1.0 - case.dropout, 0.1)
+    signs = torch.randint(2, terms.shape, generator=torch.Generator().manual_seed(case.seed)) * 2 - 1
+    off = (reference.softmax(score) * terms * signs).detach()
+    found = torch.autograd.grad((score.masked_fill(score == -torch.inf, 0.0) * off).sum(), leaves.values(), allow_unused=True)
+    return {f"gradient of {name}": 0.0 if g is None else largest(g) for name, g in zip(leaves, found, strict=True)}
+
+
+def same_results(
+    what: str, found: dict[str, Tensor], truth: dict[str, Tensor], own: dict[str, float], sizes: dict[str, float]
+) -> None:
+    """Assert the rule for each tensor by name; `own` is what the reference errs, `sizes` what cancels."""
+    ulp = torch.finfo(torch.promote_types(found["output"].dtype, torch.float32)).eps
+    scale = max(1.0, *(largest(x) for x in truth.values()))
+    assert found.keys() == truth.keys(), f"{what}: {list(found)}, not {list(truth)}"
+    for name, want in truth.items():
+        got = found[name]
+        assert got.shape == want.shape, f"{what}: {name} is {list(got.shape)}, not {list(want.shape)}"
+        assert bool(got.isfinite().all()), f"{what}: {name} is not finite"
+        rounding = torch.finfo(got.dtype).eps / 2 * largest(want)
+        limit = 2 * own[name] + rounding + ULPS * ulp * max(scale, sizes.get(name, 0.0))
+        off = error(got, want)
+        assert off <= limit, f"{what}: {name} is off by {off:.3g}, more than {limit:.3g} (reference: {own[name]:.3g})"
+
+
+def results(case: Case, backend: str, dtype: torch.dtype, carried: torch.dtype) -> dict[str, Tensor]:
+    """The output and the gradient of every floating tensor that went in, by name."""
+    leaves, parts = leaves_of(case, dtype, carried)
+    generator = torch.Generator().manual_seed(case.seed)
+    options: dict[str, Any] = {"mask": case.mask, "dropout": case.dropout, "generator": generator, "backend": backend}
+    output = rg.attend(leaves["q"], leaves["k"], leaves["v"], **parts, **options)
+    assert output.dtype == dtype, f"{backend}: {case}: the output is {output.dtype}"
+    output.backward(pull(output, dtype, case.seed))
+    absent = [name for name, x in leaves.items() if x.grad is None]
+    assert not absent, f"{backend}: {case}: no gradient of {absent}"
+    return {"output": output.detach(), **{f"gradient of {name}": x.grad for name, x in leaves.items()}}  # type: ignore[dict-item]
+
+
+def leaves_of(case: Case, dtype: torch.dtype, carried: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Every floating tensor of the case as a new leaf, by name; and the parts that carry some of them."""
+    leaves = {name: leaf(laid_out(getattr(case, name), case.transposed), dtype) for name in "qkv"}
+    parts = {kind: cast(part, carried) for kind, part in case.parts().items()}
+    leaves |= {f"{kind}.{name}": x for kind, part in parts.items() for name, x in part.tensors().items()}
+    return leaves, parts
+
+
+def as_rounded(case: Case) -> Case:
+    """The case with every number as its type holds it, in float64."""
+    carried = case.carried or case.dtype
+    once = lambda x: x.to(case.dtype).double()  # noqa: E731
+    parts = {kind: cast(cast(part, carried), torch.float64, grad=False) for kind, part in case.parts().items()}
+    return replace(case, q=once(case.q), k=once(case.k), v=once(case.v), **parts)
+
+
+def cast(part: Any, dtype: torch.dtype, grad: bool = True) -> Any:
+    """The part with its tensors as new leaves of a type."""
+    return replace(part, **{name: leaf(x, dtype, grad) for name, x in part.tensors().items()})
+
+
+def leaf(x: Tensor, dtype: torch.dtype, grad: bool = True) -> Tensor:
+    return x.detach().to(dtype, copy=True).requires_grad_(grad)
+
+
+def laid_out(x: Tensor, transposed: bool) -> Tensor:
+    """x as modules hand it over, heads split from the last axis and moved forward, or plain."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2) if transposed else x.contiguous()
+
+
+def pull(output: Tensor, dtype: torch.dtype, seed: int) -> Tensor:
+    """What flows back: numbers of size one that every type holds exactly."""
+    generator = torch.Generator().manual_seed(seed + 1)
+    return (torch.randint(-16, 17, output.shape, generator=generator) / 8).to(dtype)
+
+
+def largest(x: Tensor) -> float:
+    return float(x.double().abs().max()) if x.numel() else 0.0
+
+
+def error(found: Tensor, truth: Tensor) -> float:
+    return largest(found.double() - truth)
+
+
+@contextmanager
+def poisoned() -> Iterator[None]:
+    """Memory that an operation leaves unwritten holds NaN."""
+    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]

@@ -1,0 +1,80 @@
+"""Every backend beside the reference, over thousands of combinations of parts that a seed draws."""
+
+import pytest
+import torch
+
+from regard.attention import edges, tile
+from regard.attention.attend import BACKENDS, choose
+
+from .draw import KINDS, Draw
+from .oracle import Case, agree
+
+CHUNKS, EACH = 40, 55
+DTYPES = [torch.float64] * 6 + [torch.float32] * 2 + [torch.float16, torch.bfloat16]
+
+
+def able(case: Case) -> list[str]:
+    """Every backend that has no reason against the case, the one that `auto` takes by that name."""
+    call = case.call()
+    chosen = choose(call, "auto")
+    able = [name for name, module in BACKENDS.items() if module.reason(call) is None and name != "reference"]
+    return ["auto" if name == chosen else name for name in able]
+
+
+def cut(monkeypatch: pytest.MonkeyPatch, features: int) -> None:
+    """Limits so small that every tile, every step over features and every group of edges is cut."""
+    monkeypatch.setattr(tile, "ELEMENTS", 1)
+    monkeypatch.setattr(tile, "FEATURES", features)
+    monkeypatch.setattr(edges, "FEATURES", features)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_backends_agree(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if chunk % 2:
+        cut(monkeypatch, features=100)
+    for number in range(chunk * EACH, (chunk + 1) * EACH):
+        draw = Draw(number)
+        case = draw.case(*draw.sizes(), DTYPES[number % len(DTYPES)])
+        agree(case, *able(case))
+
+
+@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("shape", [(300, 500), (129, 64), (1, 700), (500, 260)], ids=str)
+def test_backends_agree_over_many_tiles(shape: tuple[int, int], number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if number % 3:
+        cut(monkeypatch, features=20_000)
+    draw = Draw(f"{shape} {number}")
+    case = draw.case(*shape, DTYPES[number % len(DTYPES)], small=True)
+    agree(case, *able(case))
+
+
+@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_mask_over_many_tiles(kind: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if number:
+        cut(monkeypatch, features=20_000)
+    draw = Draw(f"{kind} {number}")
+    case = draw.case(150, 290, torch.float64, kind, small=True)
+    agree(case, *able(case))
+
+
+@pytest.mark.parametrize("number", range(120))
+def test_graphs(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if number % 2:
+        cut(monkeypatch, features=100)
+    draw = Draw(f"graph {number}")
+    case = draw.case(*draw.sizes(), DTYPES[number % len(DTYPES)], "edges")
+    agree(case, "edges", "blockwise")
+
+
+def test_the_draw_reaches_everything() -> None:
+    """The combinations above hold every score, position, mask and backend."""
+    seen: set[str] = set()
+    for number in range(500):
+        draw = Draw(number)
+        case = draw.case(*draw.sizes(), DTYPES[number % len(DTYPES)])
+        seen |= {type(part).__name__ for part in (case.score, case.position, case.mask)}
+        seen |= {choose(case.call(), "auto"), *able(case)}
+    wanted = "Dot Bilinear Cosine Additive Rotary Alibi Bias T5Bias Shaw TransformerXL NoneType Everything Causal Window"
+    wanted += " Dilated Global RandomBlocks NearBlocks Blocks Lengths Documents Edges Pairs And Or Not Parity Stripes Reach"
+    assert set(wanted.split()) | {"edges", "sdpa", "blockwise"} <= seen

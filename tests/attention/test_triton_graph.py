@@ -1,0 +1,230 @@
+"""Kernels along edges beside the formula in float64: output, log-sum-exp and every gradient.
+
+Without a GPU they run in Triton's interpreter; with one, the same cases run on it.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+triton = pytest.importorskip("triton")
+
+import regard as rg
+from regard.attention import edges
+from regard.attention.call import Problem, lower, make_call
+from regard.attention.kernels import graph
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+ULPS = 16
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call on a graph, by its sizes."""
+
+    heads: int = 2
+    head_dim: int = 8
+    value_dim: int = 8
+    queries: int = 13
+    keys: int = 13
+    edges: int = 60
+    batch: int = 1
+    kv_heads: int = 0
+    score: str = "dot"
+    shared: bool = False
+    numbers: bool = False
+    dropout: float = 0.0
+    dtype: torch.dtype = torch.float32
+    packed: bool = True
+    hub: int = 0  # edges into query 1, and as many out of key 2
+
+
+def edge_index(case: Case, generator: torch.Generator) -> Tensor:
+    """Random edges, with an isolated query, an isolated key, and hubs where asked for."""
+    source = torch.randint(case.keys, (case.edges,), generator=generator)
+    target = torch.randint(case.queries, (case.edges,), generator=generator)
+    stays = (source != case.keys - 1) & (target != 0 if case.queries > 1 else True)
+    many = torch.arange(case.hub)
+    source = torch.cat([source[stays], many, torch.full_like(many, 2)])
+    target = torch.cat([target[stays], torch.ones_like(many), many + 1])
+    return torch.stack([source, target])
+
+
+def draw(case: Case) -> tuple[dict[str, Tensor], rg.Edges]:
+    """The tensors in float64 as the case's type holds them, and the graph."""
+    generator = torch.Generator().manual_seed(zlib.crc32(str(case).encode()))
+    kv_heads = case.kv_heads or case.heads
+    normal = lambda *size: torch.randn(size, generator=generator).to(case.dtype).double()  # noqa: E731
+    tensors = {
+        "q": normal(case.batch, case.heads, case.queries, case.head_dim),
+        "k": normal(case.batch, kv_heads, case.keys, case.head_dim),
+        "v": normal(case.batch, kv_heads, case.keys, case.value_dim),
+    }
+    if case.shared:
+        tensors["v"] = tensors["k"]
+    if case.score != "dot":
+        tensors["weight"] = normal(case.heads, case.head_dim)
+    if case.numbers:
+        tensors["numbers"] = normal(case.heads, 9)
+    return tensors, rg.Edges(edge_index(case, generator))
+
+
+def problem(case: Case, tensors: dict[str, Tensor], mask: rg.Edges) -> Problem:
+    score = rg.Additive(tensors["weight"], activation=case.score) if case.score != "dot" else None
+    position = rg.Bias(tensors["numbers"], zero=4) if case.numbers else None
+    generator = torch.Generator().manual_seed(3)
+    q, k, v = (tensors[name] for name in "qkv")
+    return lower(
+        make_call(q, k, v, score=score, position=position, mask=mask, dropout=case.dropout, generator=generator)
+    )
+
+
+def laid_out(case: Case, x: Tensor) -> Tensor:
+    """x as a layer hands it over, a node's heads side by side, or a head's nodes."""
+    x = x.to(case.dtype).to(DEVICE)
+    return x.transpose(1, 2).contiguous().transpose(1, 2) if case.packed and x.dim() == 4 else x.contiguous()
+
+
+def results(p: Problem, module, grad: Tensor) -> dict[str, Tensor]:
+    """Output, log-sum-exp and gradients of what computes forward and backward."""
+    output, lse = module.forward(p)
+    names = ("q", "k", "v", "weight", "numbers", "asking", "table")
+    found = zip(names, module.backward(p, grad, output, lse), strict=True)
+    gradients = {f"gradient of {name}": x for name, x in found if x is not None}
+    return {"output": output, "lse": lse, **gradients}
+
+
+def check(case: Case) -> None:
+    """Assert that the kernels err at most twice what plain torch errs in the same type, plus a few roundings."""
+    tensors, mask = draw(case)
+    generator = torch.Generator().manual_seed(1)
+    exact = problem(case, tensors, mask)
+    grad = torch.randint(-16, 17, (*exact.q.shape[:3], exact.v.shape[3]), generator=generator).double() / 8
+    truth = results(exact, edges, grad)
+    same = tensors["k"] is tensors["v"]
+    own = problem(case, {name: x.to(case.dtype) for name, x in tensors.items()}, mask)
+    own_found = results(own, edges, grad.to(case.dtype))
+    here = {name: laid_out(case, x) for name, x in tensors.items()}
+    if same:
+        here["v"] = here["k"]
+    p = problem(case, here, rg.Edges(mask.edge_index.to(DEVICE)))
+    assert graph.covers(p) is None
+    assert graph.shares(p.k, p.v) == case.shared
+    found = results(p, graph, laid_out(case, grad))
+    compare(case, found, truth, own_found)
+
+
+def largest(x: Tensor) -> float:
+    """The largest finite size in x; −∞ − −∞ and the like do not count."""
+    return float(x.nan_to_num(0.0, 0.0, 0.0).abs().max()) if x.numel() else 0.0
+
+
+def compare(case: Case, found: dict[str, Tensor], truth: dict[str, Tensor], own: dict[str, Tensor]) -> None:
+    assert found.keys() == truth.keys()
+    scale = max(1.0, *(largest(x) for x in truth.values()))
+    for name, want in truth.items():
+        got = found[name].double().cpu()
+        assert got.shape == want.shape, f"{case}: {name} is {list(got.shape)}, not {list(want.shape)}"
+        assert torch.equal(got.isfinite(), want.isfinite()), f"{case}: {name} is not finite where it should be"
+        assert not bool(got.isnan().any()), f"{case}: {name} has NaN"
+        off, allowed = largest(got - want), 2 * largest(own[name].double() - want)
+        rounding = torch.finfo(found[name].dtype).eps / 2 * largest(want)
+        limit = allowed + rounding + ULPS * torch.finfo(torch.float32).eps * scale
+        assert off <= limit, f"{case}: {name} is off by {off:.3g}, more than {limit:.3g}"
+
+
+PLAIN = Case()
+CASES = [
+    PLAIN,
+    replace(PLAIN, score="leaky_relu"),
+    replace(PLAIN, score="tanh", value_dim=5),
+    replace(PLAIN, score="leaky_relu", head_dim=1, value_dim=16, heads=8),
+    replace(PLAIN, score="leaky_relu", head_dim=16, value_dim=16, heads=4, shared=True),
+    replace(PLAIN, score="tanh", head_dim=1, value_dim=3, heads=3, numbers=True),
+    replace(PLAIN, head_dim=1, value_dim=1, heads=1),
+    replace(PLAIN, head_dim=7, value_dim=19, heads=3, packed=False),
+    replace(PLAIN, head_dim=33, value_dim=64, heads=5),
+    replace(PLAIN, head_dim=256, value_dim=100, heads=2, queries=5, keys=6, edges=12),
+    replace(PLAIN, numbers=True, queries=7, keys=17),
+    replace(PLAIN, numbers=True, queries=17, keys=7, score="leaky_relu", dropout=0.4),
+    replace(PLAIN, heads=6, kv_heads=2, batch=3, dropout=0.3),
+    replace(PLAIN, heads=6, kv_heads=3, batch=2, score="leaky_relu", packed=False),
+    replace(PLAIN, heads=4, kv_heads=1, batch=2, score="tanh", shared=True, dropout=0.2),
+    replace(PLAIN, dtype=torch.float16, score="leaky_relu", head_dim=1, value_dim=16),
+    replace(PLAIN, dtype=torch.float16, head_dim=24, batch=2, numbers=True),
+    replace(PLAIN, dtype=torch.float16, score="leaky_relu", shared=True, heads=8, head_dim=16, value_dim=16),
+    replace(PLAIN, queries=1, keys=29, edges=20),
+    replace(PLAIN, queries=29, keys=3, edges=0),
+    replace(PLAIN, dropout=1.0, edges=30),
+]
+HUBS = [
+    replace(PLAIN, queries=60, keys=60, hub=59),
+    replace(PLAIN, queries=60, keys=60, hub=59, score="leaky_relu", head_dim=1, value_dim=16, heads=4, dropout=0.3),
+    replace(PLAIN, queries=60, keys=60, hub=59, score="tanh", numbers=True, batch=2, heads=2, kv_heads=1),
+    replace(PLAIN, queries=60, keys=60, hub=59, score="leaky_relu", shared=True, dtype=torch.float16),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_kernels_agree_with_float64(case: Case) -> None:
+    check(case)
+
+
+@pytest.mark.parametrize("case", HUBS, ids=str)
+def test_nodes_with_many_edges_are_cut_and_merged(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "SEGMENT", 16)
+    check(case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", [*CASES, *HUBS], ids=str)
+def test_bfloat16_agrees_with_float64(case: Case) -> None:
+    check(replace(case, dtype=torch.bfloat16))
+
+
+@pytest.mark.gpu
+def test_a_node_with_a_million_edges() -> None:
+    check(Case(queries=1_000_001, keys=1_000_001, edges=4_000_000, hub=1_000_000, score="leaky_relu", shared=True))
+
+
+def test_the_layout_is_made_once() -> None:
+    mask = rg.Edges(torch.randint(9, (2, 20), generator=torch.Generator().manual_seed(0)))
+    assert graph.layout(mask.order(9, 9)) is graph.layout(mask.order(9, 9))
+
+
+def test_the_output_has_a_nodes_heads_side_by_side() -> None:
+    tensors, mask = draw(PLAIN)
+    here = {name: laid_out(PLAIN, x) for name, x in tensors.items()}
+    output, _ = graph.forward(problem(PLAIN, here, rg.Edges(mask.edge_index.to(DEVICE))))
+    assert output.transpose(1, 2).is_contiguous()
+
+
+def test_the_same_call_gives_the_same_bits() -> None:
+    case = replace(PLAIN, score="leaky_relu", dropout=0.3)
+    tensors, mask = draw(case)
+    here = {name: laid_out(case, x) for name, x in tensors.items()}
+    p = problem(case, here, rg.Edges(mask.edge_index.to(DEVICE)))
+    grad = torch.ones_like(p.v)
+    once, again = (results(p, graph, grad) for _ in range(2))
+    assert all(torch.equal(once[name], again[name]) for name in once)
+
+
+def test_what_is_not_covered_has_a_reason() -> None:
+    tensors, mask = draw(PLAIN)
+    assert "float64" in str(graph.covers(problem(PLAIN, tensors, mask)))
+    small = {name: x.float() for name, x in tensors.items()}
+    p = problem(PLAIN, small, mask)
+    assert "graph" in str(graph.covers(replace(p, mask=rg.Causal())))
+    wide = {name: torch.zeros(*x.shape[:3], 300) for name, x in small.items()}
+    assert "head_dim" in str(graph.covers(problem(PLAIN, wide, mask)))
+    vectors = lower(make_call(*small.values(), position=rg.Shaw(torch.zeros(2, 3, 8)), mask=mask))
+    assert "vectors" in str(graph.covers(vectors))

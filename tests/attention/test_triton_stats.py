@@ -1,0 +1,238 @@
+"""The kernels that look, beside the formula in float64: every statistic, for every score, position and kind of mask."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
+pytest.importorskip("triton")
+
+import regard as rg
+from regard.attention import reference
+from regard.attention.call import lower, make_call
+from regard.attention.kernels import stats
+from regard.attention.look import Wish, bucket_sizes, buckets
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+NAMES = "lse entropy distance peak received top_weights top_keys map weights".split()
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles small enough for the interpreter, and for sizes that no tile divides."""
+    if DEVICE == "cpu":
+        small = {size: {256: stats.Shape(32, 32, 4, 1)} for size in (2, 4)}
+        for name in ("ROWS", "COLUMNS", "TOP", "VECTORS", "ADDITIVE"):
+            monkeypatch.setattr(stats, name, small)
+
+
+def draw(*size: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> torch.Tensor:
+    return (torch.randn(*size) * scale).to(dtype).to(DEVICE)
+
+
+def look(q, k, wish: Wish, **parts):  # noqa: ANN001, ANN003, ANN201
+    """(what the kernels say, the true weights)."""
+    call = make_call(q, k, k, **parts)
+    problem = lower(call)
+    assert stats.covers(problem, wish) is None
+    exact = make_call(q.double(), k.double(), k.double(), **doubled(parts))
+    score = reference.scores(exact)
+    return stats.statistics(problem, wish), reference.softmax(score), score.logsumexp(-1)
+
+
+def doubled(parts: dict) -> dict:
+    from dataclasses import replace
+
+    cast = lambda part: replace(part, **{n: t.double() for n, t in part.tensors().items()})  # noqa: E731
+    return {name: cast(part) if name != "mask" and part is not None else part for name, part in parts.items()}
+
+
+def agree(q, k, wish: Wish, tolerance: float = 2e-5, **parts) -> None:  # noqa: ANN001, ANN003
+    """Assert that every statistic is what the true weights say."""
+    found, p, lse = look(q, k, wish, **parts)
+    assert set(found) == set(NAMES)
+    queries, keys = p.shape[-2:]
+    i = torch.arange(queries, device=p.device)[:, None] + keys - queries
+    apart = (i - torch.arange(keys, device=p.device)).abs()
+    want = {
+        "lse": lse,
+        "entropy": -(p * p.clamp(min=1e-300).log()).sum(-1),
+        "distance": (p * apart).sum(-1),
+        "peak": p.amax(-1),
+        "received": p.sum(2),
+    }
+    if wish.map:
+        rows, columns = (torch.nn.functional.one_hot(buckets(n, c, p.device), c).double() for n, c in zip((queries, keys), wish.map, strict=True))
+        want["map"] = (rows.mT @ p @ columns) / bucket_sizes(queries, wish.map[0], p.device).clamp(min=1)[:, None]
+    if wish.weights:
+        want["weights"] = p
+    for name, value in want.items():
+        assert found[name].shape == value.shape, name
+        assert not found[name].isnan().any(), name
+        finite = value.isfinite()
+        assert torch.equal(found[name].isfinite(), finite), name
+        off = (found[name][finite].double() - value[finite]).abs() / (1 + value[finite].abs())
+        assert off.numel() == 0 or off.max() <= tolerance, f"{name} is off by {off.max():.3g}"
+    for name in ("map", "weights", "top_weights", "top_keys"):
+        assert (found[name] is None) == (name not in want and not (name.startswith("top") and wish.top)), name
+    if wish.top:
+        tops_agree(found, p, wish.top, tolerance)
+
+
+def tops_agree(found: dict, p: torch.Tensor, top: int, tolerance: float) -> None:
+    count = min(top, p.shape[-1])
+    want = torch.zeros(*p.shape[:-1], top, dtype=p.dtype, device=p.device)
+    want[..., :count] = p.topk(count).values
+    weights, keys = found["top_weights"], found["top_keys"]
+    assert keys.dtype == torch.int64
+    assert (weights.double() - want).abs().max() <= tolerance
+    assert torch.equal(keys == -1, weights == 0)
+    assert bool((weights[keys == -1] == 0).all())
+    there = p.gather(-1, keys.clamp(min=0)).masked_fill(keys < 0, 0.0)
+    assert (there - weights.double()).abs().max() <= tolerance
+    for row in keys.flatten(0, -2):
+        real = row[row >= 0]
+        assert len(real.unique()) == len(real)
+
+
+MASKS = {
+    "everything": lambda: None,
+    "causal": rg.Causal,
+    "window": lambda: rg.Window(9, 4),
+    "sparse": lambda: rg.Window(3) | rg.Global(2),
+    "dead rows": lambda: rg.Window(5) & ~rg.Global(6),
+    "lengths": lambda: rg.Lengths(torch.tensor([50, 0], device=DEVICE)),
+    "a head each": lambda: rg.Pairs(torch.rand(1, 4, 70, 83, device=DEVICE) > 0.5),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_every_mask(mask: str) -> None:
+    q, k = draw(2, 4, 70, 20), draw(2, 2, 83, 20)
+    agree(q, k, Wish(True, 5, (7, 9)), mask=MASKS[mask]())
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("size", [(1, 1), (64, 96), (3, 2), (2, 3), (4, 6), (13, 17), (40, 31), (32, 48)])
+def test_every_size_of_the_map(size: tuple[int, int], causal: bool) -> None:
+    q, k = draw(1, 1, 64, 16), draw(1, 1, 96, 16)
+    agree(q, k, Wish(False, 0, size), mask=rg.Causal() if causal else None)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 70), (53, 1), (53, 97), (97, 53)])
+def test_odd_sizes(sizes: tuple[int, int]) -> None:
+    queries, keys = sizes
+    q, k = draw(1, 3, queries, 19), draw(1, 3, keys, 19)
+    agree(q, k, Wish(True, 3, (1, 1)), mask=rg.Window(20, 20))
+
+
+POSITIONS = {
+    "alibi": lambda: rg.Alibi(),
+    "bias": lambda: rg.Bias(draw(4, 31), zero=12),
+    "shaw": lambda: rg.Shaw(draw(4, 21, 24), zero=10),
+    "transformer-xl": lambda: rg.TransformerXL(draw(4, 100, 24), draw(4, 24), draw(4, 24), zero=20),
+    "rotary": lambda: rg.Rotary(),
+}
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_position(position: str, causal: bool) -> None:
+    q, k = draw(1, 4, 45, 24), draw(1, 2, 66, 24)
+    agree(q, k, Wish(True, 4, (5, 6)), position=POSITIONS[position](), mask=rg.Causal() if causal else None)
+
+
+SCORES = {
+    "negative": lambda: rg.Dot(scale=-0.7),
+    "nothing": lambda: rg.Dot(scale=0.0),
+    "tiny": lambda: rg.Dot(scale=1e-9),
+    "large": lambda: rg.Dot(scale=30.0),
+    "cosine": lambda: rg.Cosine(7.0),
+    "tanh": lambda: rg.Additive(draw(4, 12)),
+    "leaky": lambda: rg.Additive(draw(4, 12), activation="leaky_relu", slope=0.3),
+}
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_every_score(score: str) -> None:
+    q, k = draw(1, 4, 37, 12), draw(1, 4, 50, 12)
+    agree(q, k, Wish(True, 4, (5, 6)), score=SCORES[score](), position=rg.Alibi(), mask=rg.Causal(), tolerance=5e-5)
+    agree(q, k, Wish(True, 4, (5, 6)), score=SCORES[score](), mask=rg.Causal(), tolerance=5e-5)
+
+
+def test_saturated_additive() -> None:
+    q, k = draw(1, 1, 20, 8, scale=60.0), draw(1, 1, 20, 8, scale=60.0)
+    agree(q, k, Wish(False, 2, None), score=rg.Additive(draw(1, 8)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)])
+def test_half_types(dtype: torch.dtype) -> None:
+    q, k = draw(1, 2, 70, 64, dtype=dtype), draw(1, 2, 70, 64, dtype=dtype)
+    agree(q, k, Wish(True, 8, (7, 7)), mask=rg.Causal())
+
+
+def test_strides_of_modules() -> None:
+    q, k = (draw(2, 40, 3, 32).transpose(1, 2) for _ in range(2))
+    agree(q, k, Wish(True, 2, (4, 4)))
+    q, k = draw(2, 3, 40, 33)[..., 1:], draw(2, 3, 32, 40).mT
+    agree(q, k, Wish(True, 2, (4, 4)))
+
+
+def test_ties_go_to_the_lowest_key() -> None:
+    q, k = torch.zeros(1, 1, 5, 16, device=DEVICE), draw(1, 1, 70, 16)
+    found, _, _ = look(q, k, Wish(False, 6, None))
+    assert found["top_keys"].tolist() == [[[list(range(6))] * 5]]
+    assert torch.allclose(found["top_weights"], torch.tensor(1 / 70, device=DEVICE))
+
+
+@pytest.mark.parametrize("top", [1, 2, 7, 32])
+def test_largest_in_any_order(top: int) -> None:
+    """Scores that rise, fall, or stand all in one tile."""
+    d = 16
+    q = torch.ones(1, 3, 4, d, device=DEVICE)
+    line = torch.arange(100.0, device=DEVICE) / 10
+    peaked = torch.where((line * 10 >= 40) & (line * 10 < 60), line, -line)
+    k = torch.stack([line, -line, peaked])[None, :, :, None].expand(1, 3, 100, d).contiguous() / d
+    agree(q, k, Wish(False, top, None), score=rg.Dot(scale=1.0))
+
+
+def test_table_of_minus_infinity() -> None:
+    table = torch.zeros(2, 9, device=DEVICE)
+    table[:, 5:] = -torch.inf
+    q, k = draw(1, 2, 40, 16), draw(1, 2, 40, 16)
+    found, p, _ = look(q, k, Wish(True, 3, (4, 4)), position=rg.Bias(table, zero=4))
+    assert not any(x.isnan().any() for x in found.values())
+    assert (found["weights"].double() - p).abs().max() < 1e-5
+
+
+def test_same_bits_twice() -> None:
+    q, k = draw(1, 2, 70, 32), draw(1, 2, 70, 32)
+    first, second = (look(q, k, Wish(True, 4, (5, 7)), mask=rg.Causal())[0] for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in NAMES)
+
+
+def test_says_what_it_cannot_do() -> None:
+    q = draw(1, 1, 4, 16)
+    problem = lower(make_call(q.double(), q.double(), q.double()))
+    assert "float64" in stats.covers(problem, Wish(False, 0, None))
+    problem = lower(make_call(q, q, q))
+    assert "32" in stats.covers(problem, Wish(False, 33, None))
+    assert "map" in stats.covers(problem, Wish(False, 0, (5, 4)))
+    wide = draw(1, 1, 4, 300)
+    assert "head dim" in stats.covers(lower(make_call(wide, wide, wide)), Wish(False, 0, None))
+
+
+@pytest.mark.gpu
+def test_a_hundred_thousand_tokens() -> None:
+    q, k = draw(1, 1, 131072, 64, dtype=torch.bfloat16), draw(1, 1, 131072, 64, dtype=torch.bfloat16)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    view = rg.look(q, k, top=8, map=256, mask=rg.Causal())
+    assert torch.cuda.max_memory_allocated() - before < 1 << 30
+    assert torch.allclose(view.map.sum(-1), torch.ones_like(view.map[..., 0]), atol=1e-3)
+    assert torch.allclose(view.received.double().sum(), torch.tensor(131072.0, dtype=torch.float64, device="cuda"), rtol=1e-4)
