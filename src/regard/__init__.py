@@ -21,7 +21,7 @@ from .attention.masks import (
     bigbird,
     longformer,
 )
-from .attention.methods import Exact, Method
+from .attention.methods import Exact, Linformer, Method, Nystrom, Performer
 from .attention.plan import Plan, plan
 from .attention.positions import Alibi, Bias, Position, Rotary, Shaw, T5Bias, TransformerXL
 from .attention.scores import Additive, Bilinear, Cosine, Dot, Score
@@ -46,11 +46,14 @@ __all__ = [
     "Exact",
     "Global",
     "Lengths",
+    "Linformer",
     "Mask",
     "Method",
     "Missing",
     "NearBlocks",
+    "Nystrom",
     "Pairs",
+    "Performer",
     "Plan",
     "Position",
     "RandomBlocks",

@@ -15,7 +15,6 @@ from matplotlib import font_manager
 from matplotlib.figure import Figure
 
 import regard as rg
-from regard.attention.look import look
 from regard.lab import draw, page
 
 ENGLISH = ["The", "animal", "was", "too", "tired"]
@@ -26,7 +25,7 @@ TYPES = {"float32": torch.float32, "float64": torch.float64, "int32": torch.int3
 
 def view_of(queries=5, keys=5, heads=3, batch=2, dtype=torch.float32, **options):
     q, k = torch.randn(batch, heads, queries, 8, dtype=dtype), torch.randn(batch, heads, keys, 8, dtype=dtype)
-    return look(2 * q, k, **options)
+    return rg.look(2 * q, k, **options)
 
 
 def data_of(html):
@@ -135,7 +134,7 @@ def test_a_notebook_gets_a_frame_or_a_sentence(monkeypatch):
     assert view._repr_html_().count("<iframe") == 1
     monkeypatch.setattr(page, "NOTEBOOK_NUMBERS", 10)
     assert "75 numbers are too many" in page.notebook_html(view)
-    assert "<iframe" not in page.notebook_html(look(torch.ones(1, 1, 0, 4), torch.ones(1, 1, 3, 4)))
+    assert "<iframe" not in page.notebook_html(rg.look(torch.ones(1, 1, 0, 4), torch.ones(1, 1, 3, 4)))
 
 
 def test_a_page_has_a_limit(monkeypatch):
@@ -167,7 +166,7 @@ def test_what_does_not_fit_is_said(make, options, message):
 
 def test_nothing_cannot_be_drawn():
     with pytest.raises(rg.BadInput, match="nothing to draw"):
-        draw.draw_view(look(torch.ones(1, 1, 0, 4), torch.ones(1, 1, 3, 4)))
+        draw.draw_view(rg.look(torch.ones(1, 1, 0, 4), torch.ones(1, 1, 3, 4)))
 
 
 def test_the_image_is_the_tensor_and_masked_cells_are_hatched():

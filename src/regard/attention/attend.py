@@ -38,7 +38,7 @@ def attend(
         weight(i, ·) = softmax over j
         output(i)    = Σ_j weight(i, j) · v_j
 
-    q is `[batch, heads, queries, head_dim]`; k and v `[batch, kv_heads, keys, …]`, where heads is a multiple of kv_heads.
+    q is `[batch, heads, queries, head_dim]`; k and v `[batch, kv_heads, keys, …]`, heads a multiple of kv_heads.
     Differentiable in q, k, v and in every tensor that a part carries. A row with no allowed key gives zeros. Raises
     `BadInput` for arguments that do not fit, `Unsupported` for parts that do not go together or a named backend that
     cannot run them.

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from .call import Call, Problem, lower
 from .operator import operator
-from .schedule import chunks
-from .tile import Gradients, Walker, shape_for
+from .schedule import Chunk, Span, chunks
+from .tile import Gradients, Tile, Walker, shape_for
 
 
 def reason(call: Call) -> str | None:
@@ -38,31 +38,38 @@ def forward(p: Problem) -> tuple[Tensor, Tensor]:
     lse = p.v.new_full(p.q.shape[:3], -torch.inf, dtype=walker.exact)
     shape, together = shape_for(p)
     for chunk in chunks(p.mask, walker.grid, shape, together):
-        if not chunk.spans:
-            continue
-        tile = walker.tile(chunk)
-        top = total = mixed = None
-        for span in chunk.spans:
-            s = tile.scores(span)
-            high = s.amax(-1, keepdim=True)
-            high = high if top is None else torch.maximum(top, high)
-            safe = high.masked_fill(high == -torch.inf, 0.0)
-            weights = s.sub_(safe).exp_()
-            sums = weights.sum(-1, keepdim=True)
-            kept = tile.kept(span)
-            weights = weights if kept is None else weights.mul_(kept)
-            part = torch.bmm(walker.grouped(weights), walker.keys(walker.v, chunk, span))
-            part = part.view(*sums.shape[:3], -1)
-            if top is not None:
-                fade = (top - safe).exp_()
-                sums, part = sums + total * fade, part + mixed * fade
-            top, total, mixed = high, sums, part
-        alive = total > 0
-        found = mixed / torch.where(alive, total, 1.0)
-        output[chunk.batch, :, chunk.first : chunk.last] = found.flip(2).to(output.dtype)
-        whole = torch.where(alive, top + total.log(), -torch.inf).squeeze(-1)
-        lse[chunk.batch, :, chunk.first : chunk.last] = whole.flip(2)
+        if chunk.spans:
+            mixed, level = forward_chunk(walker, chunk)
+            output[chunk.batch, :, chunk.first : chunk.last] = mixed.flip(2).to(output.dtype)
+            lse[chunk.batch, :, chunk.first : chunk.last] = level.flip(2)
     return output, lse
+
+
+def forward_chunk(walker: Walker, chunk: Chunk) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp of one chunk's rows, last to first."""
+    tile = walker.tile(chunk)
+    top, total, mixed = meet(tile, chunk.spans[0], None)
+    for span in chunk.spans[1:]:
+        high, sums, part = meet(tile, span, top)
+        fade = (top - high.masked_fill(high == -torch.inf, 0.0)).exp_()
+        top, total, mixed = high, sums + total * fade, part + mixed * fade
+    alive = total > 0
+    level = torch.where(alive, top + total.log(), -torch.inf).squeeze(-1)
+    return mixed / torch.where(alive, total, 1.0), level
+
+
+def meet(tile: Tile, span: Span, top: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """(m, l, Σ p·v) of one span, with m the maximum of its scores and of those before, `top`."""
+    walker = tile.walker
+    s = tile.scores(span)
+    high = s.amax(-1, keepdim=True)
+    high = high if top is None else torch.maximum(top, high)
+    weights = s.sub_(high.masked_fill(high == -torch.inf, 0.0)).exp_()
+    total = weights.sum(-1, keepdim=True)
+    kept = tile.kept(span)
+    weights = weights if kept is None else weights.mul_(kept)
+    mixed = torch.bmm(walker.grouped(weights), walker.keys(walker.v, tile.chunk, span))
+    return high, total, mixed.view(*total.shape[:3], -1)
 
 
 def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
@@ -85,11 +92,7 @@ def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tens
             d = torch.bmm(grouped, walker.keys(walker.v, chunk, span).mT).view_as(weights)
             d = d if kept is None else d.mul_(kept)
             sums.add(tile, span, d.sub_(d_delta).mul_(weights))
-    return [sums.q, sums.k, sums.v, sums.weight, flipped(sums.numbers), sums.asking, flipped(sums.vectors)]
-
-
-def flipped(table: Tensor | None) -> Tensor | None:
-    return None if table is None else table.flip(1)
+    return sums.found()
 
 
 solve = operator("blockwise", forward, backward)

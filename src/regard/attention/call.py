@@ -162,10 +162,12 @@ def need_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
         if value.dim() != 4:
             raise BadInput(
                 f"{name} has shape {list(value.shape)}; it must be [batch, heads, tokens, head_dim]. "
-                "Add the missing sizes with unsqueeze, or split dim into heads with unflatten(-1, (heads, -1)).transpose(1, 2)."
+                "Add missing sizes with unsqueeze, or split dim into heads: x.unflatten(-1, (heads, -1)).transpose(1, 2)."
             )
         if value.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-            raise BadInput(f"{name} is {value.dtype}; it must be float16, bfloat16, float32 or float64. Call .float() on it.")
+            raise BadInput(
+                f"{name} is {value.dtype}; it must be float16, bfloat16, float32 or float64. Call .float() on it."
+            )
         if value.shape[-1] == 0 and name != "v":
             raise BadInput(f"{name} has shape {list(value.shape)}; its head_dim must be at least 1.")
     shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
@@ -176,17 +178,25 @@ def need_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
     if k.shape[2] != v.shape[2]:
         raise BadInput(f"k and v must have the same number of keys: {shapes}.")
     if (k.shape[1] == 0) != (q.shape[1] == 0) or (k.shape[1] and q.shape[1] % k.shape[1]):
-        raise BadInput(f"q's heads must be a multiple of k's (query head h reads key head h // (heads // kv_heads)): {shapes}.")
+        raise BadInput(
+            f"q's heads must be a multiple of k's (query head h reads key head h // (heads // kv_heads)): {shapes}."
+        )
     if not q.dtype == k.dtype == v.dtype:
         raise BadInput(f"The types differ: q {q.dtype}, k {k.dtype}, v {v.dtype}. Cast them to one, or use autocast.")
 
 
 def need_one_device(call: Call) -> None:
     """Raise unless every tensor, the parts' own included, is on q's device."""
-    every = {"k": call.k, "v": call.v, **{f"{type(call.score).__name__}'s {n}": t for n, t in call.score.tensors().items()}}
+    every = {
+        "k": call.k,
+        "v": call.v,
+        **{f"{type(call.score).__name__}'s {n}": t for n, t in call.score.tensors().items()},
+    }
     if call.position is not None:
         every |= {f"{type(call.position).__name__}'s {n}": t for n, t in call.position.tensors().items()}
     every |= {f"the mask's tensor {n}": t for n, t in enumerate(call.mask.tensors())}
     for name, tensor in every.items():
         if tensor.device != call.q.device:
-            raise BadInput(f"q is on {call.q.device} and {name} on {tensor.device}. Move them to one device with .to(...).")
+            raise BadInput(
+                f"q is on {call.q.device} and {name} on {tensor.device}. Move them to one device with .to(...)."
+            )

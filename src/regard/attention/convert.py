@@ -26,7 +26,10 @@ def from_key_padding(key_padding_mask: Tensor) -> Mask:
 
 
 def from_attn_mask(attn_mask: Tensor, heads: int | None = None) -> Mask:
-    """From `nn.MultiheadAttention`'s `attn_mask`, `[queries, keys]` or `[batch · heads, queries, keys]`: True (or −∞) drops a pair."""
+    """From `nn.MultiheadAttention`'s `attn_mask`: True (or −∞) drops a pair.
+
+    It is `[queries, keys]`, or `[batch · heads, queries, keys]` when `heads` says how to part the first size.
+    """
     need_tensor(attn_mask, "attn_mask", (2, 3), "[queries, keys] or [batch · heads, queries, keys]", False)
     drop = dropped(attn_mask, "attn_mask")
     if drop.dim() == 2:
@@ -46,12 +49,17 @@ def from_additive(mask: Tensor) -> Mask:
 
 
 def from_hugging_face(attention_mask: Tensor) -> Mask:
-    """From Hugging Face's `attention_mask`: 1 for a real token and 0 for padding `[batch, keys]`, or additive in four dimensions."""
+    """From Hugging Face's `attention_mask [batch, keys]`: 1 for a real token, 0 for padding.
+
+    With four dimensions it is one that is added to the scores, or 0 and 1 for each pair.
+    """
     if isinstance(attention_mask, Tensor) and attention_mask.dim() == 4 and attention_mask.dtype.is_floating_point:
         return from_additive(attention_mask)
     need_tensor(attention_mask, "attention_mask", (2, 4), "0 or 1, [batch, keys] or [batch, 1, queries, keys]", False)
     if bool(((attention_mask != 0) & (attention_mask != 1)).any()):
-        raise BadInput("attention_mask has numbers other than 0 and 1; for one that is added to scores use from_additive.")
+        raise BadInput(
+            "attention_mask has numbers other than 0 and 1; for one that is added to scores use from_additive."
+        )
     real = attention_mask != 0
     return Pairs(real[:, None, None, :] if real.dim() == 2 else real)
 
@@ -75,7 +83,7 @@ def dropped(mask: Tensor, name: str) -> Tensor:
     drop = mask <= torch.finfo(mask.dtype).min
     if bool(((mask != 0) & ~drop).any()):
         raise BadInput(
-            f"{name} has numbers other than 0 and −∞: those are a bias, not a mask. Use a position such as Bias for what "
-            "is added, and a mask for what is forbidden."
+            f"{name} has numbers other than 0 and −∞: those are a bias, not a mask. Use a position such as Bias for "
+            "what is added, and a mask for what is forbidden."
         )
     return drop

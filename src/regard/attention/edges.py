@@ -94,9 +94,7 @@ class Graph:
     def dots(self, a: Tensor, b: Tensor) -> Tensor:
         """a[query] · b[key] for each edge, `[edges, batch · heads]`; a and b are flat."""
         size = (self.p.grid.queries, self.p.grid.keys)
-        pattern = torch.sparse_csr_tensor(
-            self.starts, self.keys, a.new_zeros(self.edges), size, check_invariants=False
-        )
+        pattern = torch.sparse_csr_tensor(self.starts, self.keys, a.new_zeros(self.edges), size, check_invariants=False)
         found = a.new_empty(self.edges, self.columns)
         for c in range(self.columns):
             found[:, c] = torch.sparse.sampled_addmm(pattern, a[c], b[c].mT, beta=0.0).values()
@@ -272,7 +270,9 @@ def additive_gradients(g: Graph, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         edge = g.order.by_key[e]
         both = take(q, g.order.rows[edge]).add_(take(k, g.order.columns[edge]))
         act = activate(g.p, both.clone())
-        add_runs(dk, activation_slope(g.p, both, act).mul_(take(d, edge)[..., None]).mul_(weight), g.order.key_starts, e)
+        add_runs(
+            dk, activation_slope(g.p, both, act).mul_(take(d, edge)[..., None]).mul_(weight), g.order.key_starts, e
+        )
     return dq.transpose(0, 1), dk.transpose(0, 1), dweight.view(g.batch, g.heads, -1).sum(0)
 
 

@@ -100,11 +100,14 @@ def need_range(edge_index: Tensor, queries: int, keys: int) -> None:
     """Raise unless every source is a key and every target a query."""
     if not edge_index.numel():
         return
-    for name, row, limit, kind in (("sources", edge_index[0], keys, "keys"), ("targets", edge_index[1], queries, "queries")):
+    for name, row, limit, kind in (
+        ("sources", edge_index[0], keys, "keys"),
+        ("targets", edge_index[1], queries, "queries"),
+    ):
         least, most = int(row.min()), int(row.max())
         if least < 0 or most >= limit:
             where = int(((row < 0) | (row >= limit)).nonzero()[0])
             raise BadInput(
-                f"edge_index has {name} from {least} to {most} (the first bad one is edge {where}); there are {limit} {kind}, "
-                f"so they must be 0 … {limit - 1}. Row 0 holds sources (keys), row 1 targets (queries)."
+                f"edge_index has {name} from {least} to {most} (the first bad one is edge {where}); there are {limit} "
+                f"{kind}, so they must be 0 … {limit - 1}. Row 0 holds sources (keys), row 1 targets (queries)."
             )

@@ -49,10 +49,10 @@ def look(
     top: int = 0,
     map: int | tuple[int, int] | None = None,
 ) -> View:
-    """What attends to what in `attend(q, k, v, …)`, as a `View`; nothing of queries × keys is held unless `weights` asks.
+    """What attends to what in `attend(q, k, v, …)`, as a `View`; nothing of queries × keys unless `weights` asks.
 
-    `top` asks for each query's largest weights and their keys, `map` for the weights pooled to rows × columns. Raises as
-    `attend` does, and `TooLarge` when the weights would not fit into memory.
+    `top` asks for each query's largest weights and their keys, `map` for the weights pooled to rows × columns.
+    Raises as `attend` does, and `TooLarge` when the weights would not fit into memory.
 
     >>> import torch, regard as rg
     >>> x = torch.eye(4).view(1, 1, 4, 4)
@@ -70,8 +70,13 @@ def look(
     parts = [str(part) for part in (call.score, position, mask) if part is not None]
     with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
         found = statistics(call, wish)
-    sizes = {"queries": call.grid.queries, "keys": call.grid.keys}
-    return View(**found, **sizes, mask=call.mask, description=" · ".join(parts))
+    return View(
+        **found,  # type: ignore[arg-type]
+        mask=call.mask,
+        queries=call.grid.queries,
+        keys=call.grid.keys,
+        description=" · ".join(parts),
+    )
 
 
 def pair(map: int | tuple[int, int] | None) -> tuple[int, int] | None:
@@ -128,7 +133,7 @@ class Totals:
         if self.map is not None:
             counts = bucket_sizes(self.grid.queries, self.map.shape[-2], self.map.device)
             self.map /= counts.clamp(min=1)[:, None]
-        names = "lse entropy distance peak received top_weights top_keys map weights".split()
+        names = ["lse", "entropy", "distance", "peak", "received", "top_weights", "top_keys", "map", "weights"]
         return {name: getattr(self, name) for name in names}
 
 
@@ -239,7 +244,9 @@ def spread_edges(g: edges.Graph, weights: Tensor, totals: Totals) -> None:
         down, across = totals.map.shape[-2:]
         row = buckets(totals.grid.queries, down, weights.device)[order.rows]
         column = buckets(totals.grid.keys, across, weights.device)[order.columns]
-        cells = weights.new_zeros(down * across, g.columns).index_put_((row * across + column,), weights, accumulate=True)
+        cells = weights.new_zeros(down * across, g.columns).index_put_(
+            (row * across + column,), weights, accumulate=True
+        )
         totals.map.copy_(cells.mT.unflatten(0, (g.batch, g.heads)).unflatten(-1, (down, across)))
     if totals.wish.top:
         top_edges(g, every, totals)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .errors import BadInput
-from .part import Part, need_count, need_tensor
+from .part import Part
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

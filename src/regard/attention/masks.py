@@ -113,7 +113,9 @@ class Global(Mask):
                 need_count(token, "an index of Global's tokens")
         elif isinstance(self.tokens, Tensor):
             boolean = self.tokens.dtype == torch.bool
-            need_tensor(self.tokens, "Global's tokens", (2,) if boolean else (1,), "boolean [batch, keys] or indices [n]", False)
+            need_tensor(
+                self.tokens, "Global's tokens", (2,) if boolean else (1,), "boolean [batch, keys] or indices [n]", False
+            )
             if self.tokens.dtype.is_floating_point:
                 raise BadInput(f"Global's tokens are {self.tokens.dtype}; give indices or a boolean [batch, keys].")
         else:
@@ -155,14 +157,19 @@ class Blocks(Mask):
 
     def __post_init__(self) -> None:
         need_count(self.block, "Blocks' block", 1)
-        need_boolean(self.layout, "Blocks' layout", (2, 3, 4), "boolean [rows, columns], with heads and batch in front if they matter")
+        need_boolean(
+            self.layout,
+            "Blocks' layout",
+            (2, 3, 4),
+            "boolean [rows, columns], with heads and batch in front if they matter",
+        )
 
     def check(self, grid: Grid) -> None:
         wanted = [-(-grid.queries // self.block), -(-grid.keys // self.block)]
         if list(self.layout.shape[-2:]) != wanted:
             raise BadInput(
-                f"Blocks' layout is {list(self.layout.shape)}; {grid.queries} queries and {grid.keys} keys in blocks of "
-                f"{self.block} make [..., {wanted[0]}, {wanted[1]}]."
+                f"Blocks' layout is {list(self.layout.shape)}; {grid.queries} queries and {grid.keys} keys in blocks "
+                f"of {self.block} make [..., {wanted[0]}, {wanted[1]}]."
             )
         need_front("Blocks' layout", self.layout, grid)
 
@@ -230,7 +237,9 @@ class Lengths(Mask):
     def check(self, grid: Grid) -> None:
         for name, value in (("keys", self.keys), ("queries", self.queries)):
             if value is not None and value.shape[0] != grid.batch:
-                raise BadInput(f"Lengths' {name} are {list(value.shape)}; the batch is {grid.batch}. Give one a row of it.")
+                raise BadInput(
+                    f"Lengths' {name} are {list(value.shape)}; the batch is {grid.batch}. Give one a row of it."
+                )
 
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
         return self.permits(i, j, Grid(0, 0))
@@ -276,7 +285,8 @@ class Documents(Mask):
             need_batch("Documents' query_ids", self.query_ids, "[batch, queries]", grid, grid.queries)
         elif grid.queries > grid.keys:
             raise BadInput(
-                f"Documents knows the ids of {grid.keys} keys; {grid.queries} queries need query_ids [batch, queries] of their own."
+                f"Documents knows the ids of {grid.keys} keys; {grid.queries} queries need ids of their own: "
+                "query_ids [batch, queries]."
             )
 
     def of_queries(self, grid: Grid) -> Tensor:
@@ -305,7 +315,9 @@ class Pairs(Mask):
     formula = "allowed[b, h, row(i), j]"
 
     def __post_init__(self) -> None:
-        need_boolean(self.allowed, "Pairs' allowed", (2, 3, 4), "boolean, broadcasting to [batch, heads, queries, keys]")
+        need_boolean(
+            self.allowed, "Pairs' allowed", (2, 3, 4), "boolean, broadcasting to [batch, heads, queries, keys]"
+        )
 
     def check(self, grid: Grid) -> None:
         wanted = (grid.queries, grid.keys)
@@ -337,9 +349,7 @@ class Pairs(Mask):
         return f"Pairs(<bool {list(self.allowed.shape)}>)"
 
 
-def longformer(
-    window: int, tokens: int | tuple[int, ...] | Tensor = 1, *, causal: bool = False, step: int = 1
-) -> Mask:
+def longformer(window: int, tokens: int | tuple[int, ...] | Tensor = 1, *, causal: bool = False, step: int = 1) -> Mask:
     """Longformer's mask: a window of `window` keys around each query (half on each side) and global tokens.
 
     `causal` keeps what came before only; a `step` above 1 dilates the window.
@@ -359,7 +369,9 @@ def bigbird(block: int = 64, *, window: int = 3, random: int = 3, tokens: int | 
     `tokens` are the global tokens, one block of them unless given.
     """
     need_count(window, "bigbird's window", 1)
-    return NearBlocks(block, window // 2) | RandomBlocks(block, random, seed) | Global(block if tokens is None else tokens)
+    return (
+        NearBlocks(block, window // 2) | RandomBlocks(block, random, seed) | Global(block if tokens is None else tokens)
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -416,7 +428,7 @@ def sizes(tiling: Tiling) -> tuple[Tensor, Tensor]:
 
 
 def block_tiles(layout: Tensor, block: int, rows: tuple[Tensor, Tensor], columns: tuple[Tensor, Tensor]) -> Tensor:
-    """Answers for tiles (first and last row, first and last column) from a layout of blocks, by sums over rectangles."""
+    """Answers for tiles, given their first and last rows and columns, from a layout of blocks: sums over rectangles."""
     sums = pad(layout.long().cumsum(-1).cumsum(-2), (1, 0, 1, 0))
     (r_first, r_last), (c_first, c_last) = rows, columns
     top, bottom, left, right = r_first // block, r_last // block + 1, c_first // block, c_last // block + 1

@@ -24,6 +24,8 @@ from .positions import Position
 from .reference import per_query_head, softmax
 from .scores import Additive, Score
 
+CHUNK = 128  # tokens compared pair by pair; the sums between chunks then take no more than the features themselves
+
 
 class Method(Part):
     """How the weights are computed."""
@@ -282,11 +284,10 @@ def sum_in_order(asked: Tensor, held: Tensor, v: Tensor) -> Tensor:
     """`sum_all` over j ≤ i alone, the last query beside the last key.
 
     Tokens are cut into chunks: within a chunk pairs are compared, and what came before it is one matrix of features ×
-    value dim. With chunks of √(features · value dim) tokens both take the same memory.
+    value dim.
     """
-    queries, size = asked.shape[2], max(32, math.isqrt(asked.shape[-1] * v.shape[-1]))
-    tokens = max(queries, held.shape[2])
-    asked, held, v = chunked(asked, queries, size), chunked(held, tokens, size, -torch.inf), chunked(v, tokens, size)
+    queries, tokens = asked.shape[2], max(asked.shape[2], held.shape[2])
+    asked, held, v = chunked(asked, queries), chunked(held, tokens, -torch.inf), chunked(v, tokens)
     last = slice(-asked.shape[2], None)
     before, level = sums_before(held, v)
     share, far = shares(asked + level[:, :, last])
@@ -313,7 +314,7 @@ def sums_before(held: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 def sum_inside(asked: Tensor, held: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """(sums, top): e^top · sums is Σ φ(q_i)·φ(k_j) v_j over j ≤ i of the same chunk, at a level of each query's own.
 
-    sums `[batch, heads, chunks, size, value dim]`, top `[batch, heads, chunks, size, 1]`.
+    sums `[batch, heads, chunks, CHUNK, value dim]`, top `[batch, heads, chunks, CHUNK, 1]`.
     """
     each = held.detach().amax(-1, keepdim=True)
     so_far = each.cummax(-2).values
@@ -334,10 +335,10 @@ def finite(level: Tensor) -> Tensor:
     return level.masked_fill(level == -torch.inf, 0.0)
 
 
-def chunked(x: Tensor, tokens: int, size: int, value: float = 0.0) -> Tensor:
-    """x `[batch, heads, n, d]` as the end of `[batch, heads, chunks, size, d]`, enough for `tokens`; `value` before."""
-    missing = -(-tokens // size) * size - x.shape[2]
-    return pad(x, (0, 0, missing, 0), value=value).unflatten(2, (-1, size))
+def chunked(x: Tensor, tokens: int, value: float = 0.0) -> Tensor:
+    """x `[batch, heads, n, d]` as the end of `[batch, heads, chunks, CHUNK, d]`, enough for `tokens`; `value` before."""
+    missing = -(-tokens // CHUNK) * CHUNK - x.shape[2]
+    return pad(x, (0, 0, missing, 0), value=value).unflatten(2, (-1, CHUNK))
 
 
 @torch.library.custom_op("regard::orthogonal_directions", mutates_args=())

@@ -22,8 +22,8 @@ Backward = Callable[[Problem, Tensor, Tensor, Tensor], list[Tensor | None]]
 def operator(name: str, forward: Forward, backward: Backward) -> Forward:
     """A function from a `Problem` to (output, log-sum-exp), differentiable in the problem's tensors.
 
-    `forward(problem)` returns both; `backward(problem, d_output, output, lse)` returns the gradients of q, k, v, weight,
-    numbers, asking and table, with None for what is not there.
+    `forward(problem)` returns both; `backward(problem, d_output, output, lse)` returns the gradients of q, k, v,
+    weight, numbers, asking and table, with anything for what is not there.
     """
 
     @torch.library.custom_op(f"regard::{name}", mutates_args=())
@@ -45,7 +45,7 @@ def operator(name: str, forward: Forward, backward: Backward) -> Forward:
         return forward(gathered(tensors, mask_tensors, mask, activation, settings))
 
     @run.register_fake
-    def _(q, k, v, weight, numbers, asking, table, seed, mask_tensors, mask, activation, settings):  # noqa: ANN001, ANN202
+    def _(q, k, v, weight, numbers, asking, table, seed, mask_tensors, mask, activation, settings):
         exact = torch.promote_types(v.dtype, torch.float32)
         return v.new_empty(*q.shape[:3], v.shape[3]), v.new_empty(q.shape[:3], dtype=exact)
 
@@ -70,19 +70,20 @@ def operator(name: str, forward: Forward, backward: Backward) -> Forward:
         tensors = (q, k, v, weight, numbers, asking, table, seed)
         problem = gathered(tensors, mask_tensors, mask, activation, settings)
         found = backward(problem, grad, output, lse)
-        return [q.new_empty(0) if x is None else g.to(x.dtype) for x, g in zip(tensors[:7], found, strict=True)]  # type: ignore[union-attr]
+        pairs = zip(tensors[:7], found, strict=True)
+        return [q.new_empty(0) if x is None or g is None else g.to(x.dtype) for x, g in pairs]
 
     @run_backward.register_fake
-    def _(grad, output, lse, q, k, v, weight, numbers, asking, table, seed, mask_tensors, mask, activation, settings):  # noqa: ANN001, ANN202
+    def _(grad, output, lse, q, k, v, weight, numbers, asking, table, seed, mask_tensors, mask, activation, settings):
         return [q.new_empty(0) if x is None else torch.empty_like(x) for x in (q, k, v, weight, numbers, asking, table)]
 
-    def remember(ctx, inputs, output) -> None:  # noqa: ANN001
+    def remember(ctx, inputs, output) -> None:
         *tensors, mask_tensors, ctx.mask, ctx.activation, ctx.settings = inputs
         ctx.save_for_backward(*output, *tensors, *mask_tensors)
         ctx.mask_count = len(mask_tensors)
         ctx.kept_alive = mask_code.hold(ctx.mask)
 
-    def pull(ctx, grad, _):  # noqa: ANN001, ANN202
+    def pull(ctx, grad, _):
         output, lse, *rest = ctx.saved_tensors
         tensors, mask_tensors = rest[:8], rest[8:]
         found = run_backward(

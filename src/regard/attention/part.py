@@ -24,7 +24,8 @@ class Part:
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and all(
-            same(a, b) for a, b in zip(self.values(), other.values(), strict=True)  # type: ignore[attr-defined]
+            same(a, b)
+            for a, b in zip(self.values(), other.values(), strict=True)  # type: ignore[attr-defined]
         )
 
     def __hash__(self) -> int:

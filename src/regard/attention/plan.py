@@ -69,7 +69,7 @@ def plan(
     """
     call = make_call(q, k, v, score=score, position=position, mask=mask, dropout=dropout)
     parts = [str(part) for part in (call.score, position, mask, method) if part is not None]
-    text = f"{' · '.join(parts)} on {list(q.shape)}, {list(k.shape)}, {list(v.shape)} {str(q.dtype).removeprefix('torch.')}"
+    text = f"{' · '.join(parts)} on q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}, {q.dtype}"
     if method is not None and not isinstance(method, Exact):
         every = dict.fromkeys(BACKENDS, f"{type(method).__name__} computes its own way")
         return Plan(type(method).__name__.lower(), every, 0, moved(call), 0, 1.0, text)
@@ -129,5 +129,3 @@ def peak(call: Call, name: str) -> int:
     held = min(together, grid.batch) * grid.heads * shape.rows * shape.width * size
     exact = 0 if call.q.dtype == call.exact else sum(x.numel() * size for x in (call.q, call.k, call.v))
     return output + exact + 3 * held + heads * grid.queries * size
-
-

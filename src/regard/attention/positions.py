@@ -177,8 +177,8 @@ class T5Bias(Position):
         one_side = self.table.shape[1] // 2 if self.bidirectional else self.table.shape[1]
         if self.max_distance <= one_side // 2:
             raise BadInput(
-                f"T5Bias's max_distance is {self.max_distance}; with {self.table.shape[1]} buckets the exact ones already "
-                f"reach {one_side // 2 - 1}. Give a larger max_distance, or fewer buckets."
+                f"T5Bias's max_distance is {self.max_distance}; with {self.table.shape[1]} buckets the exact ones "
+                f"already reach {one_side // 2 - 1}. Give a larger max_distance, or fewer buckets."
             )
 
     def check(self, q: Tensor, k: Tensor) -> None:
@@ -291,8 +291,8 @@ def by_distance(q: Tensor, table: Tensor, index: Tensor) -> Tensor:
 def need_heads(name: str, value: Tensor, q: Tensor) -> None:
     if value.shape[0] != q.shape[1]:
         raise BadInput(
-            f"{name} is {list(value.shape)}; q {list(q.shape)} has {q.shape[1]} heads. Its first size must be the heads "
-            "(expand a shared table: table.expand(heads, ...))."
+            f"{name} is {list(value.shape)}; q {list(q.shape)} has {q.shape[1]} heads. Its first size must be the "
+            "heads (expand a shared table: table.expand(heads, ...))."
         )
 
 

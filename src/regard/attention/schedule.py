@@ -88,9 +88,11 @@ def spans_of(row: list[int], keys: int, shape: Shape) -> list[Span]:
         end = at
         while end < len(row) and row[end] != NONE and end - at < tiles:
             end += 1
-        edge = lambda tile: min(tile * shape.columns, keys)  # noqa: E731
-        mixed = runs([tile for tile in range(at, end) if row[tile] != ALL])
-        found.append(Span(edge(at), edge(end), tuple((edge(a), edge(b)) for a, b in mixed)))
+        whole, *mixed = (
+            (first * shape.columns, min(last * shape.columns, keys))
+            for first, last in [(at, end), *runs([tile for tile in range(at, end) if row[tile] != ALL])]
+        )
+        found.append(Span(*whole, tuple(mixed)))
         at = end
     return found
 

@@ -149,7 +149,8 @@ class Additive(Score):
         wanted = [q.shape[1], q.shape[-1]]
         if list(self.weight.shape) != wanted:
             raise BadInput(
-                f"Additive's weight is {list(self.weight.shape)}; with q {list(q.shape)} it must be [heads, d] = {wanted}."
+                f"Additive's weight is {list(self.weight.shape)}; with q {list(q.shape)} it must be [heads, d] = "
+                f"{wanted}."
             )
 
     def similarity(self, q: Tensor, k: Tensor) -> Tensor:

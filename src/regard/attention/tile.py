@@ -23,8 +23,7 @@ TANH_LIMIT = 40.0  # e^(2·40) and its inverse are finite in float32
 
 def shape_for(problem: Problem) -> tuple[Shape, int]:
     """How to cut the work, and how many batch rows to take together."""
-    batch, heads, queries, _ = problem.q.shape
-    keys = problem.k.shape[2]
+    heads, queries, keys = problem.q.shape[1], problem.q.shape[2], problem.k.shape[2]
     rows = 128 if queries > 128 else max(queries, 1)
     columns = 64
     width = max(ELEMENTS // max(heads * rows, 1) // columns, 4) * columns
@@ -79,20 +78,21 @@ class Walker:
         self.scale = problem.scale
         self.q, self.k, self.v = (x.to(exact) for x in (problem.q, problem.k.contiguous(), problem.v.contiguous()))
         self.group = self.q.shape[1] // max(self.k.shape[1], 1)
-        self.numbers = self.vectors = self.asking = None
+        self.numbers: Table | None = None
+        self.vectors: Table | None = None
+        self.asking = self.q
         if problem.numbers is not None:
             self.numbers = Table(problem.numbers.table.to(exact).flip(1), problem.numbers.zero)
         if problem.vectors is not None:
             self.asking = problem.vectors.queries.to(exact)
             self.vectors = Table(problem.vectors.table.to(exact).flip(1), problem.vectors.zero)
         self.additive = problem.weight is not None
-        if self.additive:
-            self.weight = problem.weight.to(exact)  # type: ignore[union-attr]
-            self.form = additive_form(problem, self.q, self.k)
-            if self.form == "exponential":
-                self.q, self.k = (2 * self.q).exp(), (2 * self.k).exp()
-            self.one = torch.ones((), dtype=exact, device=self.q.device)
-            self.room = self.q.new_empty(0)
+        self.weight = self.q.new_empty(0) if problem.weight is None else problem.weight.to(exact)
+        self.form = additive_form(problem, self.q, self.k) if self.additive else "dot"
+        if self.form == "exponential":
+            self.q, self.k = (2 * self.q).exp(), (2 * self.k).exp()
+        self.one = torch.ones((), dtype=exact, device=self.q.device)
+        self.room = self.q.new_empty(0)
 
     def tile(self, chunk: Chunk) -> Tile:
         """The chunk's queries, last to first."""
@@ -122,13 +122,13 @@ class Tile:
     places: Tensor  # [rows], i of each, last to first
 
     def scores(self, span: Span) -> Tensor:
-        """Scores of the chunk's rows (last to first) and the span's keys, −∞ where forbidden, `[batch, heads, rows, width]`."""
+        """Scores of the chunk's rows on the span's keys, −∞ where forbidden, `[batch, heads, rows, width]`."""
         w = self.walker
         s = additive_scores(self, span) if w.additive else self.dot(span)
         if w.numbers is not None:
-            s += self.numbers(span)
+            s += self.numbers(span, w.numbers)
         if w.vectors is not None:
-            s += self.vectors(span)
+            s += self.vectors(span, w.vectors)
         self.forbid(s, span)
         return s
 
@@ -154,20 +154,18 @@ class Tile:
         highest = self.chunk.last - 1 + self.walker.grid.offset - span.first
         return table.cut(highest, len(self.places) + span.last - span.first - 1)
 
-    def numbers(self, span: Span) -> Tensor:
+    def numbers(self, span: Span, table: Table) -> Tensor:
         """What distance adds, `[heads, rows, width]`: a view of one vector a head."""
-        table = self.walker.numbers
-        first, last, before, after = self.cut(table, span)  # type: ignore[arg-type]
-        line = spread(table.entries[:, first:last], before, after)  # type: ignore[union-attr]
+        first, last, before, after = self.cut(table, span)
+        line = spread(table.entries[:, first:last], before, after)
         return line.unfold(1, span.last - span.first, 1)
 
-    def vectors(self, span: Span) -> Tensor:
+    def vectors(self, span: Span, table: Table) -> Tensor:
         """What distance adds when the query is asked, `[batch, heads, rows, width]`."""
         w = self.walker
-        first, last, before, after = self.cut(w.vectors, span)  # type: ignore[arg-type]
-        asking = w.rows(w.asking, self.chunk) * w.scale  # type: ignore[arg-type]
-        band = spread(asking @ w.vectors.entries[:, first:last].mT, before, after)  # type: ignore[union-attr]
-        return sheared(band, span.last - span.first)
+        first, last, before, after = self.cut(table, span)
+        asking = w.rows(w.asking, self.chunk) * w.scale
+        return sheared(spread(asking @ table.entries[:, first:last].mT, before, after), span.last - span.first)
 
     def kept(self, span: Span) -> Tensor | None:
         """What the weights are multiplied with by dropout; None without it."""
@@ -186,12 +184,11 @@ class Gradients:
 
     def __init__(self, walker: Walker):
         self.walker = walker
-        zeros = lambda x: None if x is None else torch.zeros_like(x)  # noqa: E731
-        self.q, self.k, self.v = zeros(walker.q), zeros(walker.k), zeros(walker.v)
-        self.weight = zeros(walker.weight) if walker.additive else None
-        self.numbers = zeros(walker.numbers.entries) if walker.numbers else None
-        self.vectors = zeros(walker.vectors.entries) if walker.vectors else None
-        self.asking = zeros(walker.asking)
+        self.q, self.k, self.v = (torch.zeros_like(x) for x in (walker.q, walker.k, walker.v))
+        self.weight = torch.zeros_like(walker.weight)
+        self.numbers = None if walker.numbers is None else torch.zeros_like(walker.numbers.entries)
+        self.vectors = None if walker.vectors is None else torch.zeros_like(walker.vectors.entries)
+        self.asking = None if walker.vectors is None else torch.zeros_like(walker.asking)
 
     def add(self, tile: Tile, span: Span, d: Tensor) -> None:
         """Push the gradient `d` of a tile's scores, `[batch, heads, rows, width]`, to where they came from."""
@@ -199,30 +196,30 @@ class Gradients:
         if w.additive:
             additive_gradients(self, tile, span, d)
         else:
-            both = w.grouped(d)
-            dq = torch.bmm(both, w.keys(w.k, tile.chunk, span)) * w.scale
-            self.to_rows(self.q, tile, dq.view(-1, w.grid.heads, len(tile.places), w.q.shape[-1]))
-            q = w.grouped(w.rows(w.q, tile.chunk)) * w.scale
-            w.keys(self.k, tile.chunk, span).baddbmm_(both.mT, q)
-        if self.numbers is not None:
-            self.add_numbers(tile, span, d)
-        if self.vectors is not None:
-            self.add_vectors(tile, span, d)
+            self.add_dot(tile, span, w.grouped(d))
+        if self.numbers is not None and w.numbers is not None:
+            first, last, before, after = tile.cut(w.numbers, span)
+            self.numbers[:, first:last] += gather(unsheared(d.sum(0)).sum(-2), before, after)
+        if self.vectors is not None and self.asking is not None and w.vectors is not None:
+            first, last, before, after = tile.cut(w.vectors, span)
+            band = gather(unsheared(d), before, after) * w.scale  # [batch, heads, rows, entries]
+            self.to_rows(self.asking, tile, band @ w.vectors.entries[:, first:last])
+            self.vectors[:, first:last] += (band.mT @ w.rows(w.asking, tile.chunk)).sum(0)
+
+    def add_dot(self, tile: Tile, span: Span, d: Tensor) -> None:
+        w = self.walker
+        dq = torch.bmm(d, w.keys(w.k, tile.chunk, span)) * w.scale
+        self.to_rows(self.q, tile, dq.view(-1, w.grid.heads, len(tile.places), w.q.shape[-1]))
+        q = w.grouped(w.rows(w.q, tile.chunk)) * w.scale
+        w.keys(self.k, tile.chunk, span).baddbmm_(d.mT, q)
 
     def to_rows(self, total: Tensor, tile: Tile, d: Tensor) -> None:
         total[tile.chunk.batch, :, tile.chunk.first : tile.chunk.last] += d.flip(2)
 
-    def add_numbers(self, tile: Tile, span: Span, d: Tensor) -> None:
-        first, last, before, after = tile.cut(self.walker.numbers, span)  # type: ignore[arg-type]
-        line = unsheared(d.sum(0)).sum(-2)  # [heads, rows + width − 1]
-        self.numbers[:, first:last] += gather(line, before, after)  # type: ignore[index]
-
-    def add_vectors(self, tile: Tile, span: Span, d: Tensor) -> None:
-        w = self.walker
-        first, last, before, after = tile.cut(w.vectors, span)  # type: ignore[arg-type]
-        band = gather(unsheared(d), before, after) * w.scale  # [batch, heads, rows, entries]
-        self.to_rows(self.asking, tile, band @ w.vectors.entries[:, first:last])  # type: ignore[union-attr, arg-type]
-        self.vectors[:, first:last] += (band.mT @ w.rows(w.asking, tile.chunk)).sum(0)  # type: ignore[index, arg-type]
+    def found(self) -> list[Tensor | None]:
+        """Gradients of q, k, v, weight, numbers, asking, table."""
+        numbers, vectors = (None if x is None else x.flip(1) for x in (self.numbers, self.vectors))
+        return [self.q, self.k, self.v, self.weight, numbers, self.asking, vectors]
 
 
 def sheared(band: Tensor, width: int) -> Tensor:
@@ -242,7 +239,7 @@ def unsheared(d: Tensor) -> Tensor:
 
 
 def additive_form(problem: Problem, q: Tensor, k: Tensor) -> str:
-    """How to compute the activations: tanh(q + k) = 1 − 2 / (1 + e^2q · e^2k) needs no tanh, only room in the exponent."""
+    """How to compute the activations: tanh(q + k) = 1 − 2 / (1 + e^2q · e^2k), as long as the powers are finite."""
     if problem.activation != "tanh":
         return problem.activation
     roomy = all(x.numel() == 0 or bool(x.abs().amax() < TANH_LIMIT) for x in (q, k))
@@ -274,7 +271,9 @@ def room_for(w: Walker, shape: torch.Size) -> Tensor:
 def row_steps(tile: Tile, span: Span) -> list[slice]:
     """The chunk's rows in steps that keep the activations small."""
     w = tile.walker
-    each = max((tile.chunk.batch.stop - tile.chunk.batch.start) * w.grid.heads * (span.last - span.first) * w.q.shape[-1], 1)
+    each = max(
+        (tile.chunk.batch.stop - tile.chunk.batch.start) * w.grid.heads * (span.last - span.first) * w.q.shape[-1], 1
+    )
     step = max(FEATURES // each, 1)
     return [slice(r, min(r + step, len(tile.places))) for r in range(0, len(tile.places), step)]
 
@@ -297,7 +296,8 @@ def additive_scores(tile: Tile, span: Span) -> Tensor:
 def additive_gradients(sums: Gradients, tile: Tile, span: Span, d: Tensor) -> None:
     """dq = weight Σ_j d · act′, dk = weight Σ_i d · act′, dweight = Σ_ij d · act, with act′ from act alone."""
     w = tile.walker
-    dq, dk = [], 0.0
+    dq: list[Tensor] = []
+    dk = torch.zeros_like(d[:, :, 0, :, None])
     for rows in row_steps(tile, span):
         act, part = activations(tile, span, rows), d[:, :, rows]
         slope = act_slope(sums, w, act, part)
@@ -312,13 +312,13 @@ def additive_gradients(sums: Gradients, tile: Tile, span: Span, d: Tensor) -> No
 def act_slope(sums: Gradients, w: Walker, act: Tensor, d: Tensor) -> Tensor:
     """act′, in place of the activations (a quarter of it for the exponential form); their share of dweight is added."""
     if w.form == "exponential":
-        sums.weight += d.sum((0, 2, 3))[:, None] - 2.0 * weighed(d, act)  # type: ignore[operator]
+        sums.weight += d.sum((0, 2, 3))[:, None] - 2.0 * weighed(d, act)
         return act.addcmul_(act, act, value=-1.0)  # 1 − tanh² = 4 (r − r²)
     if w.form == "tanh":
-        sums.weight += weighed(d, act)  # type: ignore[operator]
+        sums.weight += weighed(d, act)
         return act.square_().neg_().add_(1.0)
     slope = (act > 0).to(act.dtype).mul_(1.0 - w.problem.slope).add_(w.problem.slope)
-    sums.weight += weighed(d, act.mul_(slope))  # type: ignore[operator]
+    sums.weight += weighed(d, act.mul_(slope))
     return slope
 
 

@@ -20,10 +20,10 @@ class View:
     """Weights and what can be said of them; what was not asked for is None.
 
     `lse`, `entropy` (nats), `distance` (mean |i − j| under the weights) and `peak` (largest weight) are
-    `[batch, heads, queries]`, `received` (total weight a key gets) `[batch, heads, keys]`, `top_weights` and `top_keys`
-    `[batch, heads, queries, top]` (key −1 where a query has fewer), `map` `[batch, heads, rows, columns]`: the mean, over
-    a bucket of queries, of their weight on a bucket of keys; `weights` `[batch, heads, queries, keys]`. A query with no
-    allowed key has entropy, distance and peak 0 and lse −∞.
+    `[batch, heads, queries]`, `received` (total weight a key gets) `[batch, heads, keys]`, `top_weights` and
+    `top_keys` `[batch, heads, queries, top]` (key −1 where a query has fewer), `map` `[batch, heads, rows, columns]`:
+    the mean, over a bucket of queries, of their weight on a bucket of keys; `weights` `[batch, heads, queries, keys]`.
+    A query with no allowed key has entropy, distance and peak 0 and lse −∞.
     """
 
     lse: Tensor
@@ -48,13 +48,15 @@ class View:
 
     def save(self, path: str | Path, **options: Any) -> Path:
         """Write the view to a file, `.html` (works by itself, offline), `.png` or `.svg`; options as for `plot`."""
-        from ..lab import draw, page
-
         path = Path(path)
         if path.suffix == ".html":
-            path.write_text(page.view_html(self, **options), encoding="utf-8")
+            from ..lab.page import view_html
+
+            path.write_text(view_html(self, **options), encoding="utf-8")
         elif path.suffix in (".png", ".svg"):
-            draw.save_figure(self.plot(**options), path)
+            from ..lab.draw import save_figure
+
+            save_figure(self.plot(**options), path)
         else:
             raise BadInput(f"A view cannot be saved as {path.name!r}; name it .html, .png or .svg.")
         return path
@@ -67,4 +69,5 @@ class View:
     def __repr__(self) -> str:
         batch, heads = self.lse.shape[:2]
         held = [name for name in ("top_weights", "map", "weights") if getattr(self, name) is not None]
-        return f"View({self.description}: {batch} × {heads} heads, {self.queries} queries × {self.keys} keys; holds {held})"
+        sizes = f"{batch} × {heads} heads, {self.queries} queries × {self.keys} keys"
+        return f"View({self.description}: {sizes}; holds {held})"

@@ -203,12 +203,12 @@ def whole_scores(
 
 
 @triton.jit(do_not_specialize=["heads", "kv_heads", "queries", "keys", "tile_rows", "tile_columns", "group_b", "group_h",
-                               "entries", "zero", "threshold", "dim_v"])  # fmt: skip
+                               "entries", "zero", "threshold"])  # fmt: skip
 def forward_kernel(
     A, B, W, TOP_A, TOP_B, LINE_A, LINE_B, V, NUMBERS_, SEED, STARTS, TILE, BITS, PACKED, OUT, LSE,
     stride_vb, stride_vh, stride_vn, heads, kv_heads, queries, keys, padded_q, padded_k, tile_rows, tile_columns,
-    group_b, group_h, entries, zero, threshold, scale, slope, dim_v,
-    TANH: tl.constexpr, NUMBERS: tl.constexpr, DROPOUT: tl.constexpr, DP: tl.constexpr, BV: tl.constexpr, UP: tl.constexpr,
+    group_b, group_h, entries, zero, threshold, scale, slope,
+    DIM_V: tl.constexpr, TANH: tl.constexpr, NUMBERS: tl.constexpr, DROPOUT: tl.constexpr, DP: tl.constexpr, BV: tl.constexpr, UP: tl.constexpr,
     RM: tl.constexpr, RN: tl.constexpr, TM: tl.constexpr, TN: tl.constexpr,
 ):  # fmt: skip
     """output = Σ_j p · v / l, lse = m + log l, over the tiles of one row of tiles, with a running maximum m and sum l."""
@@ -236,7 +236,9 @@ def forward_kernel(
     m = tl.full([BM], -float("inf"), tl.float32)
     l = tl.zeros([BM], tl.float32)
     acc = tl.zeros([BM, BV], tl.float32)
-    for e in range(tl.load(STARTS + group * (tile_rows + 1) + i_r), tl.load(STARTS + group * (tile_rows + 1) + i_r + 1)):
+    for e in range(
+        tl.load(STARTS + group * (tile_rows + 1) + i_r), tl.load(STARTS + group * (tile_rows + 1) + i_r + 1)
+    ):
         i_c = tl.load(TILE + e)
         bits = tl.load(BITS + e)
         near = top_a + tl.load(TOP_B + i_kv * tile_columns + i_c) < ROOM
@@ -255,7 +257,7 @@ def forward_kernel(
             p = tl.where(kept(b_keys, i_c * BN + o_c, threshold, False), p * scale, 0.0)
         o_j = i_c * BN + o_c
         v = tl.load(p_v + o_j.to(tl.int64)[:, None] * stride_vn + o_v[None, :],
-                    mask=(o_j < keys)[:, None] & (o_v < dim_v)[None, :], other=0.0)  # fmt: skip
+                    mask=(o_j < keys)[:, None] & (o_v < DIM_V)[None, :], other=0.0)  # fmt: skip
         acc = tl.dot(p.to(v.dtype), v, acc * fade[:, None], input_precision="ieee")
 
     alive = l > 0
@@ -263,24 +265,24 @@ def forward_kernel(
     o_i = i_r * BM + o_r
     line = tl.load(LINE_A + i_x.to(tl.int64) * padded_q + o_i)
     lse = tl.where(alive, (m + tl.log2(tl.where(alive, l, 1.0)) + line) * LN2, -float("inf"))
-    p_o = OUT + (i_x.to(tl.int64) * queries + o_i)[:, None] * dim_v + o_v[None, :]
-    tl.store(p_o, acc.to(OUT.dtype.element_ty), mask=(o_i < queries)[:, None] & (o_v < dim_v)[None, :])
+    p_o = OUT + (i_x.to(tl.int64) * queries + o_i)[:, None] * DIM_V + o_v[None, :]
+    tl.store(p_o, acc.to(OUT.dtype.element_ty), mask=(o_i < queries)[:, None] & (o_v < DIM_V)[None, :])
     tl.store(LSE + i_x.to(tl.int64) * queries + o_i, lse, mask=o_i < queries)
 
 
-@triton.jit(do_not_specialize=["queries", "dim_v"])
-def delta_kernel(
-    GRAD, OUT, LSE, LINE, DELTA, LEVEL, queries, padded_q, dim_v, BT: tl.constexpr, BV: tl.constexpr
-):
+@triton.jit(do_not_specialize=["queries"])
+def delta_kernel(GRAD, OUT, LSE, LINE, DELTA, LEVEL, queries, padded_q, DIM_V: tl.constexpr, BT: tl.constexpr, BV: tl.constexpr):
     """δ = Σ d_output · output, and the lse in units of log 2 less LINE (∞ for rows without keys)."""
     i_x = tl.program_id(1).to(tl.int64)
     o_i = tl.program_id(0) * BT + tl.arange(0, BT)
     total = tl.zeros([BT], tl.float32)
-    for v in range(0, dim_v, BV):
+    for v in range(0, DIM_V, BV):
         o_v = v + tl.arange(0, BV)
-        m = (o_i < queries)[:, None] & (o_v < dim_v)[None, :]
-        o = (i_x * queries + o_i)[:, None] * dim_v + o_v[None, :]
-        total += tl.sum(tl.load(GRAD + o, mask=m, other=0.0).to(tl.float32) * tl.load(OUT + o, mask=m, other=0.0).to(tl.float32), 1)
+        m = (o_i < queries)[:, None] & (o_v < DIM_V)[None, :]
+        o = (i_x * queries + o_i)[:, None] * DIM_V + o_v[None, :]
+        total += tl.sum(
+            tl.load(GRAD + o, mask=m, other=0.0).to(tl.float32) * tl.load(OUT + o, mask=m, other=0.0).to(tl.float32), 1
+        )
     lse = tl.load(LSE + i_x * queries + o_i, mask=o_i < queries, other=-float("inf"))
     level = lse * LOG2E - tl.load(LINE + i_x * padded_q + o_i)
     tl.store(DELTA + i_x * padded_q + o_i, total)
@@ -288,12 +290,12 @@ def delta_kernel(
 
 
 @triton.jit(do_not_specialize=["heads", "kv_heads", "queries", "keys", "tile_rows", "tile_columns", "group_x", "copy_x",
-                               "first_copy", "first_entry", "entries", "zero", "threshold", "dim_v"])  # fmt: skip
+                               "first_copy", "first_entry", "entries", "zero", "threshold"])  # fmt: skip
 def scores_kernel(
     A, B, W, TOP_A, TOP_B, LINE_B, V, NUMBERS_, SEED, OWNER, TILE, BITS, PACKED, GRAD, DELTA, LEVEL, DS, P,
     stride_vb, stride_vh, stride_vn, heads, kv_heads, queries, keys, padded_q, padded_k, tile_rows, tile_columns,
-    group_x, copy_x, first_copy, first_entry, entries, zero, threshold, scale, slope, dim_v,
-    TANH: tl.constexpr, NUMBERS: tl.constexpr, DROPOUT: tl.constexpr, DP: tl.constexpr, BV: tl.constexpr, UP: tl.constexpr,
+    group_x, copy_x, first_copy, first_entry, entries, zero, threshold, scale, slope,
+    DIM_V: tl.constexpr, TANH: tl.constexpr, NUMBERS: tl.constexpr, DROPOUT: tl.constexpr, DP: tl.constexpr, BV: tl.constexpr, UP: tl.constexpr,
     RM: tl.constexpr, RN: tl.constexpr, TM: tl.constexpr, TN: tl.constexpr,
 ):  # fmt: skip
     """p = exp(s − lse) (dropped: p · kept) and ds = p · (kept · d_output vᵀ − δ) of one tile, to scratch."""
@@ -325,12 +327,12 @@ def scores_kernel(
 
     d = tl.zeros([BM, BN], tl.float32)
     p_v = V + i_b.to(tl.int64) * stride_vb + (i_h // (heads // kv_heads)).to(tl.int64) * stride_vh
-    p_g = GRAD + (i_x.to(tl.int64) * queries + o_i)[:, None] * dim_v
-    for c in range(0, dim_v, BV):
+    p_g = GRAD + (i_x.to(tl.int64) * queries + o_i)[:, None] * DIM_V
+    for c in range(0, DIM_V, BV):
         o_v = c + tl.arange(0, BV)
-        g = tl.load(p_g + o_v[None, :], mask=(o_i < queries)[:, None] & (o_v < dim_v)[None, :], other=0.0)
+        g = tl.load(p_g + o_v[None, :], mask=(o_i < queries)[:, None] & (o_v < DIM_V)[None, :], other=0.0)
         v = tl.load(p_v + o_j.to(tl.int64)[None, :] * stride_vn + o_v[:, None],
-                    mask=(o_j < keys)[None, :] & (o_v < dim_v)[:, None], other=0.0)  # fmt: skip
+                    mask=(o_j < keys)[None, :] & (o_v < DIM_V)[:, None], other=0.0)  # fmt: skip
         d = tl.dot(g, v, d, input_precision="ieee")
     dropped = p
     if DROPOUT:
@@ -341,6 +343,59 @@ def scores_kernel(
     o = slot * (BM * BN) + o_r[:, None] * BN + o_c[None, :]
     tl.store(DS + o, d)
     tl.store(P + o, dropped.to(P.dtype.element_ty))
+
+
+@triton.jit
+def pair(p_a, p_b, u, padded_q, padded_k, TANH: tl.constexpr, NEAR: tl.constexpr, HALF: tl.constexpr):
+    """r of two d for tanh, q + k for leaky ReLU; `[RM, RN, TM, TN]` each."""
+    if TANH and NEAR:
+        a1, a2 = halves(tl.load(p_a + (HALF + u) * padded_q))
+        b1, b2 = halves(tl.load(p_b + (HALF + u) * padded_k))
+        m1, m2 = tl.fma(a1, b1, 1.0), tl.fma(a2, b2, 1.0)
+        both = inverse(m1 * m2)
+        return both * m2, both * m1
+    else:
+        a1, a2 = halves(tl.load(p_a + u * padded_q))
+        b1, b2 = halves(tl.load(p_b + u * padded_k))
+        x1, x2 = a1 + b1, a2 + b2
+        if TANH:
+            x1, x2 = sigma(x1), sigma(x2)
+        return x1, x2
+
+
+@triton.jit
+def add_rows(
+    t1, t2, d, p_a, p_b, padded_q, padded_k, slope, TANH: tl.constexpr, NEAR: tl.constexpr, HALF: tl.constexpr, DU: tl.constexpr
+):
+    """A tile's Σ_j ds · r and Σ_j ds · r² (leaky ReLU: ds · act and ds · act′) added to t1 and t2, for DU of the d."""
+    n1, n2 = (), ()
+    for u in tl.static_range(DU // 2):
+        x1, x2 = pair(p_a, p_b, u, padded_q, padded_k, TANH, NEAR, HALF)
+        if TANH:
+            y1, y2 = d * x1, d * x2
+            n1 = n1 + (t1[2 * u] + tl.sum(y1, 1), t1[2 * u + 1] + tl.sum(y2, 1))
+            n2 = n2 + (t2[2 * u] + tl.sum(y1 * x1, 1), t2[2 * u + 1] + tl.sum(y2 * x2, 1))
+        else:
+            y1, y2 = tl.where(x1 > 0, d, d * slope), tl.where(x2 > 0, d, d * slope)
+            n1 = n1 + (t1[2 * u] + tl.sum(y1 * x1, 1), t1[2 * u + 1] + tl.sum(y2 * x2, 1))
+            n2 = n2 + (t2[2 * u] + tl.sum(y1, 1), t2[2 * u + 1] + tl.sum(y2, 1))
+    return n1, n2
+
+
+@triton.jit
+def add_columns(
+    t, d, p_a, p_b, padded_q, padded_k, slope, TANH: tl.constexpr, NEAR: tl.constexpr, HALF: tl.constexpr, DU: tl.constexpr
+):
+    """A tile's Σ_i ds · (r − r²) (leaky ReLU: ds · act′) added to t, for DU of the d."""
+    n = ()
+    for u in tl.static_range(DU // 2):
+        x1, x2 = pair(p_a, p_b, u, padded_q, padded_k, TANH, NEAR, HALF)
+        if TANH:
+            y1, y2 = d * (x1 - x1 * x1), d * (x2 - x2 * x2)
+        else:
+            y1, y2 = tl.where(x1 > 0, d, d * slope), tl.where(x2 > 0, d, d * slope)
+        n = n + (t[2 * u] + tl.sum(y1, 0), t[2 * u + 1] + tl.sum(y2, 0))
+    return n
 
 
 @triton.jit(do_not_specialize=["heads", "kv_heads", "tile_rows", "tile_columns", "group_x", "copy_x", "first_copy",
@@ -381,37 +436,12 @@ def rows_kernel(
         t2 = t2 + (tl.zeros([RM, TM, TN], tl.float32),)
     for e in range(first, last):
         i_c = tl.load(TILE + e)
-        d = tl.load(DS + (slot + e) * (BM * BN) + r4 * BN + c4)
+        d = tl.load(tl.max_contiguous(DS + (slot + e) * (BM * BN) + r4 * BN + c4, [1, 1, 1, 1]))
         near = top_a + tl.load(TOP_B + i_kv * tile_columns + i_c) < ROOM
-        n1, n2 = (), ()
-        if TANH:
-            if near:
-                for u in tl.static_range(DU // 2):
-                    a1, a2 = halves(tl.load(p_a + (HALF + u) * padded_q))
-                    b1, b2 = halves(tl.load(p_b + i_c * BN + (HALF + u) * padded_k))
-                    m1, m2 = tl.fma(a1, b1, 1.0), tl.fma(a2, b2, 1.0)
-                    both = inverse(m1 * m2)
-                    r1, r2 = both * m2, both * m1
-                    x1, x2 = d * r1, d * r2
-                    n1 = n1 + (t1[2 * u] + tl.sum(x1, 1), t1[2 * u + 1] + tl.sum(x2, 1))
-                    n2 = n2 + (t2[2 * u] + tl.sum(x1 * r1, 1), t2[2 * u + 1] + tl.sum(x2 * r2, 1))
-            else:
-                for u in tl.static_range(DU // 2):
-                    a1, a2 = halves(tl.load(p_a + u * padded_q))
-                    b1, b2 = halves(tl.load(p_b + i_c * BN + u * padded_k))
-                    r1, r2 = sigma(a1 + b1), sigma(a2 + b2)
-                    x1, x2 = d * r1, d * r2
-                    n1 = n1 + (t1[2 * u] + tl.sum(x1, 1), t1[2 * u + 1] + tl.sum(x2, 1))
-                    n2 = n2 + (t2[2 * u] + tl.sum(x1 * r1, 1), t2[2 * u + 1] + tl.sum(x2 * r2, 1))
+        if near or not TANH:
+            t1, t2 = add_rows(t1, t2, d, p_a, p_b + i_c * BN, padded_q, padded_k, slope, TANH, True, HALF, DU)
         else:
-            for u in tl.static_range(DU // 2):
-                a1, a2 = halves(tl.load(p_a + u * padded_q))
-                b1, b2 = halves(tl.load(p_b + i_c * BN + u * padded_k))
-                x1, x2 = a1 + b1, a2 + b2
-                y1, y2 = tl.where(x1 > 0, d, d * slope), tl.where(x2 > 0, d, d * slope)
-                n1 = n1 + (t1[2 * u] + tl.sum(y1 * x1, 1), t1[2 * u + 1] + tl.sum(y2 * x2, 1))
-                n2 = n2 + (t2[2 * u] + tl.sum(y1, 1), t2[2 * u + 1] + tl.sum(y2, 1))
-        t1, t2 = n1, n2
+            t1, t2 = add_rows(t1, t2, d, p_a, p_b + i_c * BN, padded_q, padded_k, slope, TANH, False, HALF, DU)
     if first < last:
         r2d = i_r * BM + tl.arange(0, RM)[:, None] * TM + tl.arange(0, TM)[None, :]
         for u in tl.static_range(DU):
@@ -463,31 +493,12 @@ def columns_kernel(
     for x in range(first, last):
         e = tl.load(ORDER + x)
         i_r = tl.load(OWNER + e) % tile_rows
-        d = tl.load(DS + (slot + e) * (BM * BN) + r4 * BN + c4)
+        d = tl.load(tl.max_contiguous(DS + (slot + e) * (BM * BN) + r4 * BN + c4, [1, 1, 1, 1]))
         near = top_b + tl.load(TOP_A + i_x * tile_rows + i_r) < ROOM
-        n = ()
-        if TANH:
-            if near:
-                for u in tl.static_range(DU // 2):
-                    a1, a2 = halves(tl.load(p_a + i_r * BM + (HALF + u) * padded_q))
-                    b1, b2 = halves(tl.load(p_b + (HALF + u) * padded_k))
-                    m1, m2 = tl.fma(a1, b1, 1.0), tl.fma(a2, b2, 1.0)
-                    both = inverse(m1 * m2)
-                    r1, r2 = both * m2, both * m1
-                    n = n + (t[2 * u] + tl.sum(d * (r1 - r1 * r1), 0), t[2 * u + 1] + tl.sum(d * (r2 - r2 * r2), 0))
-            else:
-                for u in tl.static_range(DU // 2):
-                    a1, a2 = halves(tl.load(p_a + i_r * BM + u * padded_q))
-                    b1, b2 = halves(tl.load(p_b + u * padded_k))
-                    r1, r2 = sigma(a1 + b1), sigma(a2 + b2)
-                    n = n + (t[2 * u] + tl.sum(d * (r1 - r1 * r1), 0), t[2 * u + 1] + tl.sum(d * (r2 - r2 * r2), 0))
+        if near or not TANH:
+            t = add_columns(t, d, p_a + i_r * BM, p_b, padded_q, padded_k, slope, TANH, True, HALF, DU)
         else:
-            for u in tl.static_range(DU // 2):
-                a1, a2 = halves(tl.load(p_a + i_r * BM + u * padded_q))
-                b1, b2 = halves(tl.load(p_b + u * padded_k))
-                y1, y2 = tl.where(a1 + b1 > 0, d, d * slope), tl.where(a2 + b2 > 0, d, d * slope)
-                n = n + (t[2 * u] + tl.sum(y1, 0), t[2 * u + 1] + tl.sum(y2, 0))
-        t = n
+            t = add_columns(t, d, p_a + i_r * BM, p_b, padded_q, padded_k, slope, TANH, False, HALF, DU)
     if first < last:
         c2d = i_c * BN + tl.arange(0, RN)[:, None] * TN + tl.arange(0, TN)[None, :]
         for u in tl.static_range(DU):
@@ -500,11 +511,11 @@ def columns_kernel(
 
 
 @triton.jit(do_not_specialize=["queries", "keys", "tile_rows", "tile_columns", "group_x", "copy_x", "first_copy",
-                               "first_entry", "last_entry", "dim_v"])  # fmt: skip
+                               "first_entry", "last_entry"])  # fmt: skip
 def values_kernel(
     P, GRAD, FIRST, LAST, ORDER, OWNER, DV, queries, keys, tile_rows, tile_columns,
-    group_x, copy_x, first_copy, first_entry, last_entry, dim_v,
-    BM: tl.constexpr, BN: tl.constexpr, BV: tl.constexpr,
+    group_x, copy_x, first_copy, first_entry, last_entry,
+    DIM_V: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
     """dv = Σ_i p · d_output, for the keys of one column of tiles and BV of the value's numbers."""
     line = tl.program_id(0)
@@ -518,13 +529,13 @@ def values_kernel(
         e = tl.load(ORDER + x)
         o_i = tl.load(OWNER + e) % tile_rows * BM + o_r
         p = tl.load(P + (slot + e) * (BM * BN) + o_r[None, :] * BN + o_c[:, None])
-        g = tl.load(GRAD + (i_x * queries + o_i)[:, None] * dim_v + o_v[None, :],
-                    mask=(o_i < queries)[:, None] & (o_v < dim_v)[None, :], other=0.0)  # fmt: skip
+        g = tl.load(GRAD + (i_x * queries + o_i)[:, None] * DIM_V + o_v[None, :],
+                    mask=(o_i < queries)[:, None] & (o_v < DIM_V)[None, :], other=0.0)  # fmt: skip
         acc = tl.dot(p, g, acc, input_precision="ieee")
     if first < last:
         o_j = i_c * BN + o_c
-        p_d = DV + (i_x * keys + o_j)[:, None] * dim_v + o_v[None, :]
-        m = (o_j < keys)[:, None] & (o_v < dim_v)[None, :]
+        p_d = DV + (i_x * keys + o_j)[:, None] * DIM_V + o_v[None, :]
+        m = (o_j < keys)[:, None] & (o_v < DIM_V)[None, :]
         tl.store(p_d, tl.load(p_d, mask=m, other=0.0) + acc, mask=m)
 
 
@@ -604,7 +615,9 @@ def prepare(p: Problem, patch: Patch) -> Prepared:
         batch, own, tokens, _ = x.shape
         tiles = -(-tokens // size)
         out = x.new_empty(batch * own, planes, dp // 2, tiles * size, dtype=torch.int64)
-        top, line = (x.new_empty(n, m, dtype=torch.float32) for n, m in ((batch * own, tiles), (batch * heads, tiles * size)))
+        top, line = (
+            x.new_empty(n, m, dtype=torch.float32) for n, m in ((batch * own, tiles), (batch * heads, tiles * size))
+        )
         prepare_kernel[(tiles, batch * own)](
             x, weight, out, top, line, *x.stride()[:3], own, group, tokens, tiles * size, head_dim, 0.5 + 0.5 * p.slope,
             TANH=planes == 2, QUERY=query, DP=dp, BT=size, BP=min(16, dp // 2), num_warps=4,
@@ -701,8 +714,8 @@ def forward(p: Problem) -> tuple[Tensor, Tensor]:
         ready.a, ready.b, ready.weight, ready.top_a, ready.top_b, ready.line_a, ready.line_b, ready.v, table,
         ready.weight if p.seed is None else p.seed, tiles.starts, tiles.tile, tiles.bits, tiles.packed, output, lse,
         *ready.v.stride()[:3], heads, kv_heads, queries, keys, *sizes, tiles.batch_stride, tiles.head_stride,
-        entries, zero, threshold(p.dropout), kept_scale(p.dropout), p.slope, dim_v,
-        TANH=ready.tanh, NUMBERS=p.numbers is not None, DROPOUT=p.seed is not None, DP=ready.dp,
+        entries, zero, threshold(p.dropout), kept_scale(p.dropout), p.slope,
+        DIM_V=dim_v, TANH=ready.tanh, NUMBERS=p.numbers is not None, DROPOUT=p.seed is not None, DP=ready.dp,
         BV=max(triton.next_power_of_2(dim_v), 16), UP=min(PAIRS, ready.dp // 2), RM=rm, RN=rn, TM=tm, TN=tn,
         num_warps=warps, num_stages=1,
     )  # fmt: skip
@@ -714,11 +727,20 @@ def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tens
     batch, heads, queries, head_dim = p.q.shape
     kv_heads, keys, dim_v = p.v.shape[1:]
     if not output.numel() or not keys:
-        return [*(None if x is None else torch.zeros_like(x) for x in (p.q, p.k, p.v, p.weight, p.numbers and p.numbers.table)), None, None]
+        return [
+            *(
+                None if x is None else torch.zeros_like(x)
+                for x in (p.q, p.k, p.v, p.weight, p.numbers and p.numbers.table)
+            ),
+            None,
+            None,
+        ]
     ready = prepare(p, SCORES)
     sums = Sums(ready)
     walk(ready, sums, grad.contiguous(), output.contiguous(), lse.contiguous())
-    by_head = lambda x: x.view(batch, kv_heads, -1, *x.shape[1:]).sum(2) if kv_heads < heads else x.view(batch, heads, *x.shape[1:])  # noqa: E731
+    by_head = lambda x: (
+        x.view(batch, kv_heads, -1, *x.shape[1:]).sum(2) if kv_heads < heads else x.view(batch, heads, *x.shape[1:])
+    )  # noqa: E731
     return [
         sums.q.view(batch, heads, *sums.q.shape[1:])[:, :, :head_dim, :queries].mT.to(p.q.dtype).contiguous(),
         by_head(sums.k)[:, :, :head_dim, :keys].mT.to(p.k.dtype).contiguous(),
@@ -771,7 +793,7 @@ def walk(ready: Prepared, sums: Sums, grad: Tensor, output: Tensor, lse: Tensor)
     wide = max(triton.next_power_of_2(dim_v), 16)
     delta, level = (torch.empty_like(ready.line_a) for _ in range(2))
     delta_kernel[(tile_rows, batch * heads)](
-        grad, output, lse, ready.line_a, delta, level, queries, padded_q, dim_v, BT=rows, BV=min(wide, 64), num_warps=4
+        grad, output, lse, ready.line_a, delta, level, queries, padded_q, DIM_V=dim_v, BT=rows, BV=min(wide, 64), num_warps=4
     )
     listed = entries_of(tiles, tile_columns)
     work, group_x, copy_x = parts(ready)
@@ -787,7 +809,7 @@ def walk(ready: Prepared, sums: Sums, grad: Tensor, output: Tensor, lse: Tensor)
         scores_kernel[(part.last - part.first, part.copies)](
             *both, ready.line_b, ready.v, table, seed, listed.owner, tiles.tile, tiles.bits, tiles.packed, grad, delta, level,
             ds, weights, *ready.v.stride()[:3], heads, kv_heads, queries, keys, *ready.sizes, *span, entries, zero,
-            threshold(p.dropout), kept_scale(p.dropout), p.slope, dim_v, **shared, NUMBERS=p.numbers is not None,
+            threshold(p.dropout), kept_scale(p.dropout), p.slope, DIM_V=dim_v, **shared, NUMBERS=p.numbers is not None,
             DROPOUT=p.seed is not None, BV=min(wide, 64), UP=min(PAIRS, ready.dp // 2), **axes(SCORES), num_stages=1,
         )  # fmt: skip
         rows_kernel[(ready.dp // owned * tile_rows * tiles.groups, part.copies)](
@@ -800,7 +822,7 @@ def walk(ready: Prepared, sums: Sums, grad: Tensor, output: Tensor, lse: Tensor)
         )  # fmt: skip
         values_kernel[(listed.columns, part.copies, -(-dim_v // min(wide, 128)))](
             weights, grad, first, last, listed.order, listed.owner, sums.v, queries, keys, tile_rows, tile_columns, *span,
-            part.last, dim_v, BM=rows, BN=columns, BV=min(wide, 128), num_warps=8, num_stages=2,
+            part.last, DIM_V=dim_v, BM=rows, BN=columns, BV=min(wide, 128), num_warps=8, num_stages=2,
         )  # fmt: skip
         if sums.distances is not None:
             lines, length = sums.distances.shape[1:]

@@ -59,7 +59,19 @@ EDGE = 256  # the origin of a line is a multiple of this, and so of every tile's
 PROGRAMS = 3  # programs a multiprocessor that the work should be enough for
 LEAST = 16  # tiles that a piece of a cut list has at least
 
-SIZES = ["queries", "keys", "heads", "share", "origin", "length", "instances", "parts", "tile_rows", "lines", "threshold"]
+SIZES = [
+    "queries",
+    "keys",
+    "heads",
+    "share",
+    "origin",
+    "length",
+    "instances",
+    "parts",
+    "tile_rows",
+    "lines",
+    "threshold",
+]
 
 
 @triton.jit
@@ -83,6 +95,18 @@ def put_tokens(p, o_n, b_x, limit, D: tl.constexpr, BD: tl.constexpr):
 
 
 @triton.jit
+def numbers_at(p_line, i_tile, BM: tl.constexpr, BN: tl.constexpr, TURNED: tl.constexpr):
+    """Numbers by distance of a tile whose corner is at p_line, to start its product from."""
+    b_n = tl.zeros([BN, BM] if TURNED else [BM, BN], tl.float32)
+    o_m, o_n = tl.arange(0, BM), tl.arange(0, BN)
+    o_x = o_n[:, None] - o_m[None, :] if TURNED else o_n[None, :] - o_m[:, None]
+    # Always so; but what is loaded under a condition is not staged through shared memory, a number at a time.
+    if i_tile >= 0:
+        b_n = tl.load(p_line + o_x)
+    return b_n
+
+
+@triton.jit
 def put_part(p, i_part, b_x, ROWS: tl.constexpr, BD: tl.constexpr):
     """Store partial sums `[ROWS, BD]` as number i_part."""
     o_x = tl.arange(0, ROWS)[:, None] * BD + tl.arange(0, BD)[None, :]
@@ -101,7 +125,7 @@ def forward_tiles(
 ):  # fmt: skip
     """A piece of one row of tiles, with a running maximum m and sum l, in base 2:
 
-        s = log2(e) · (scale·(q·k + asking·table[j − i]) + numbers[j − i]),   −∞ where the mask forbids
+        s = log2(e) · scale · (q·k + asking·table[j − i] + numbers[j − i]),   −∞ where the mask forbids
         p = 2^(s − m),   l = Σ p,   o = Σ keep·p·v / l,   lse = ln 2 · (m + log2 l)
 
     Pieces of a cut list leave (m, l, Σ p·v) to be merged.
@@ -138,26 +162,20 @@ def forward_tiles(
         i_bits = tl.load(p_bits + x)
         o_k = tl.minimum(o_n, keys - 1 - i_tile * BN)
         b_k = tokens_at(p_k + (i_tile * BN).to(tl.int64) * kn, o_k, kn, D, BD)
+        b_s = numbers_at(p_numbers + i_tile * BN, i_tile, BM, BN, False) if NUMBERS else tl.zeros([BM, BN], tl.float32)
         if VECTORS:
             p_band = p_table + i_tile * BN * D
             b_high = tl.dot(b_a, tl.trans(tokens_at(p_band, o_n, D, D, BD)), input_precision=PRECISION)
             if i_tile != i_before + 1:
                 b_low = tl.dot(b_a, tl.trans(tokens_at(p_band - BN * D, o_n, D, D, BD)), input_precision=PRECISION)
-            b_s = tl.dot(b_q, tl.trans(b_k), sheared(b_low, b_high, BN), input_precision=PRECISION)
+            b_s += sheared(b_low, b_high, BN)
             b_low = b_high
             i_before = i_tile
-        else:
-            b_s = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION)
-        if NUMBERS:
-            b_s = b_s * scale + tl.load(p_numbers + i_tile * BN + o_n[None, :] - o_m[:, None])
+        b_s = tl.dot(b_q, tl.trans(b_k), b_s, input_precision=PRECISION)
         if i_bits >= 0:
             b_s = tl.where(allowed(p_packed, i_bits, BM, BN, False), b_s, -float("inf"))
-        if NUMBERS:
-            b_top = tl.maximum(b_m, tl.max(b_s, 1))
-            b_p = tl.exp2(b_s - b_top[:, None])
-        else:
-            b_top = tl.maximum(b_m, tl.max(b_s, 1) * scale)
-            b_p = tl.exp2(b_s * scale - b_top[:, None])
+        b_top = tl.maximum(b_m, tl.max(b_s, 1) * scale)
+        b_p = tl.exp2(b_s * scale - b_top[:, None])
         b_fade = tl.exp2(b_m - b_top)
         b_l = b_l * b_fade + tl.sum(b_p, 1)
         b_m = b_top
@@ -171,7 +189,20 @@ def forward_tiles(
         tl.store(p_tops + i_part.to(tl.int64) * BM + o_m, b_m)
         tl.store(p_totals + i_part.to(tl.int64) * BM + o_m, b_l)
     else:
-        put_output(p_o, p_lse, b_m, b_l, b_o, (i_b * heads + i_h).to(tl.int64) * queries, i_row, queries, keep_scale, DV, BDV, BM)
+        put_output(
+            p_o,
+            p_lse,
+            b_m,
+            b_l,
+            b_o,
+            (i_b * heads + i_h).to(tl.int64) * queries,
+            i_row,
+            queries,
+            keep_scale,
+            DV,
+            BDV,
+            BM,
+        )
 
 
 @triton.jit
@@ -211,7 +242,9 @@ def merge_outputs(
         b_l = b_l * b_old + tl.load(p_totals + i_part * BM + o_m) * b_new
         b_o = b_o * b_old[:, None] + tl.load(p_sums + i_part * (BM * BDV) + o_x) * b_new[:, None]
         b_m = b_most
-    put_output(p_o, p_lse, b_m, b_l, b_o, (i_b * heads + i_h).to(tl.int64) * queries, i_row, queries, keep_scale, DV, BDV, BM)
+    put_output(
+        p_o, p_lse, b_m, b_l, b_o, (i_b * heads + i_h).to(tl.int64) * queries, i_row, queries, keep_scale, DV, BDV, BM
+    )
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -257,7 +290,7 @@ def backward_rows(
 ):  # fmt: skip
     """A piece of one row of tiles, with p = 2^(s − level) as in the forward pass:
 
-        ds = p · (keep·d_o·v − delta),   dq = scale · Σ_j ds·k,   d asking = scale · Σ_j ds·table[j − i]
+    ds = p · (keep·d_o·v − delta),   dq = scale · Σ_j ds·k,   d asking = scale · Σ_j ds·table[j − i]
     """
     i_item = tl.program_id(0) // instances
     i_instance = tl.program_id(0) % instances
@@ -294,6 +327,7 @@ def backward_rows(
         o_k = tl.minimum(o_n, keys - 1 - i_tile * BN)
         b_k = tokens_at(p_k + (i_tile * BN).to(tl.int64) * kn, o_k, kn, D, BD)
         b_v = tokens_at(p_v + (i_tile * BN).to(tl.int64) * vn, o_k, vn, DV, BDV)
+        b_s = numbers_at(p_numbers + i_tile * BN, i_tile, BM, BN, False) if NUMBERS else tl.zeros([BM, BN], tl.float32)
         if VECTORS:
             p_band = p_table + i_tile * BN * D
             b_high = tl.dot(b_a, tl.trans(tokens_at(p_band, o_n, D, D, BD)), input_precision=PRECISION)
@@ -304,15 +338,10 @@ def backward_rows(
                     b_old = tokens_at(p_table + i_before * BN * D, o_n, D, D, BD)
                     b_da = tl.dot(b_waiting.to(b_old.dtype), b_old, b_da, input_precision=PRECISION)
                     b_waiting = tl.zeros([BM, BN], tl.float32)
-            b_s = tl.dot(b_q, tl.trans(b_k), sheared(b_low, b_high, BN), input_precision=PRECISION)
+            b_s += sheared(b_low, b_high, BN)
             b_low = b_high
             i_before = i_tile
-        else:
-            b_s = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION)
-        if NUMBERS:
-            b_s = b_s * scale + tl.load(p_numbers + i_tile * BN + o_n[None, :] - o_m[:, None]) - b_level[:, None]
-        else:
-            b_s = b_s * scale - b_level[:, None]
+        b_s = tl.dot(b_q, tl.trans(b_k), b_s, input_precision=PRECISION) * scale - b_level[:, None]
         if i_bits >= 0:
             b_s = tl.where(allowed(p_packed, i_bits, BM, BN, False), b_s, -float("inf"))
         b_p = tl.exp2(b_s)
@@ -345,12 +374,12 @@ def backward_columns(
     p_q, p_k, p_v, p_grad, p_level, p_delta, p_numbers, p_asking, p_table, p_seed, p_dk, p_dv, p_dk_parts, p_dv_parts,
     p_group, p_row, p_first, p_last, p_slot, p_tile, p_bits, p_packed,
     qb, qh, qn, kb, kh, kn, vb, vh, vn, ab, ah, an,
-    queries, keys, heads, share, origin, length, instances, parts, scale, d_scale, threshold, keep_scale,
+    queries, keys, heads, share, origin, length, instances, scale, d_scale, threshold, keep_scale,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, NUMBERS: tl.constexpr, VECTORS: tl.constexpr,
-    DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """A piece of one column of tiles, for each of `parts` query heads that share its keys:
+    """A piece of one column of tiles, for each of PARTS query heads that share its keys:
 
         dv = Σ_i keep·p·d_o,   dk = scale · Σ_i ds·q
 
@@ -363,16 +392,16 @@ def backward_columns(
     i_column = tl.load(p_row + i_item)
     i_first, i_last = tl.load(p_first + i_item), tl.load(p_last + i_item)
     i_slot = tl.load(p_slot + i_item)
-    i_b, i_shared = place(tl.load(p_group + i_item), i_instance, heads // parts, BY_BATCH, BY_HEAD)
-    i_kv = i_shared * parts // share
+    i_b, i_shared = place(tl.load(p_group + i_item), i_instance, heads // PARTS, BY_BATCH, BY_HEAD)
+    i_kv = i_shared * PARTS // share
     o_m, o_n = tl.arange(0, BM), tl.arange(0, BN)
     o_k = tl.minimum(i_column * BN + o_n, keys - 1)
     b_k = tokens_at(p_k + i_b.to(tl.int64) * kb + i_kv.to(tl.int64) * kh, o_k, kn, D, BD)
     b_v = tokens_at(p_v + i_b.to(tl.int64) * vb + i_kv.to(tl.int64) * vh, o_k, vn, DV, BDV)
     b_dk = tl.zeros([BN, BD], tl.float32)
     b_dv = tl.zeros([BN, BDV], tl.float32)
-    for i_part in range(parts):
-        i_h = i_shared * parts + i_part
+    for i_part in range(PARTS):
+        i_h = i_shared * PARTS + i_part
         first = (i_b * heads + i_h).to(tl.int64) * queries
         p_qh = p_q + i_b.to(tl.int64) * qb + i_h.to(tl.int64) * qh
         i_next = tl.load(p_tile + i_first, mask=i_first < i_last, other=0)
@@ -387,20 +416,23 @@ def backward_columns(
             b_level = spread(tl.load(p_level + first + first_row + o_q), TURNED)
             b_delta = spread(tl.load(p_delta + first + first_row + o_q), TURNED)
             o_x = origin + i_column * BN - i_tile * BM
+            if NUMBERS:
+                b_s = numbers_at(p_numbers + i_h * length + o_x, i_tile, BM, BN, TURNED)
+            else:
+                b_s = tl.zeros([BN, BM] if TURNED else [BM, BN], tl.float32)
             if VECTORS:
-                b_a = tokens_at(p_asking + i_b.to(tl.int64) * ab + i_h.to(tl.int64) * ah + first_row * an, o_q, an, D, BD)
+                b_a = tokens_at(
+                    p_asking + i_b.to(tl.int64) * ab + i_h.to(tl.int64) * ah + first_row * an, o_q, an, D, BD
+                )
                 p_band = p_table + (i_h.to(tl.int64) * length + o_x) * D
                 b_high = tl.dot(b_a, tl.trans(tokens_at(p_band, o_n, D, D, BD)), input_precision=PRECISION)
                 b_low = tl.dot(b_a, tl.trans(tokens_at(p_band - BN * D, o_n, D, D, BD)), input_precision=PRECISION)
-                b_s = tl.dot(b_q, tl.trans(b_k), sheared(b_low, b_high, BN), input_precision=PRECISION)
+                b_s = tl.dot(b_q, tl.trans(b_k), b_s + sheared(b_low, b_high, BN), input_precision=PRECISION)
                 b_d = tl.dot(b_grad, tl.trans(b_v), input_precision=PRECISION)
             else:
-                b_s = tl.dot(b_k, tl.trans(b_q), input_precision=PRECISION)
+                b_s = tl.dot(b_k, tl.trans(b_q), b_s, input_precision=PRECISION)
                 b_d = tl.dot(b_v, tl.trans(b_grad), input_precision=PRECISION)
             b_s = b_s * scale - b_level
-            if NUMBERS:
-                o_line = o_n[:, None] - o_m[None, :] if TURNED else o_n[None, :] - o_m[:, None]
-                b_s += tl.load(p_numbers + i_h * length + o_x + o_line)
             if i_bits >= 0:
                 b_s = tl.where(allowed(p_packed, i_bits, BM, BN, TURNED), b_s, -float("inf"))
             b_p = tl.exp2(b_s)
@@ -422,7 +454,7 @@ def backward_columns(
         put_part(p_dk_parts, i_slot * instances + i_instance, b_dk, BN, BD)
         put_part(p_dv_parts, i_slot * instances + i_instance, b_dv, BN, BDV)
     else:
-        first = (i_b * (heads // parts) + i_shared).to(tl.int64) * keys
+        first = (i_b * (heads // PARTS) + i_shared).to(tl.int64) * keys
         put_tokens(p_dk + first * D, i_column * BN + o_n, b_dk, keys, D, BD)
         put_tokens(p_dv + first * DV, i_column * BN + o_n, b_dv, keys, DV, BDV)
 
@@ -456,8 +488,6 @@ def backward_diagonals(
     o_m, o_n = tl.arange(0, BM), tl.arange(0, BN)
     o_x = origin + i_across * BN
     b_sum = tl.zeros([BM, BN], tl.float32)
-    if NUMBERS:
-        p_line = p_numbers + i_h * length + o_x + o_n[None, :] - o_m[:, None]
     if VECTORS:
         p_band = p_table + (i_h.to(tl.int64) * length + o_x) * D
         b_right = tokens_at(p_band, o_n, D, D, BD)
@@ -485,16 +515,18 @@ def backward_diagonals(
             b_grad = tokens_at(p_grad + (first + first_row) * DV, o_q, DV, DV, BDV)
             b_level = tl.load(p_level + first + first_row + o_q)
             b_delta = tl.load(p_delta + first + first_row + o_q)
+            if NUMBERS:
+                b_s = numbers_at(p_numbers + i_h * length + o_x, i_tile, BM, BN, False)
+            else:
+                b_s = tl.zeros([BM, BN], tl.float32)
             if VECTORS:
-                b_a = tokens_at(p_asking + i_b.to(tl.int64) * ab + i_h.to(tl.int64) * ah + first_row * an, o_q, an, D, BD)
+                b_a = tokens_at(
+                    p_asking + i_b.to(tl.int64) * ab + i_h.to(tl.int64) * ah + first_row * an, o_q, an, D, BD
+                )
                 b_high = tl.dot(b_a, tl.trans(b_right), input_precision=PRECISION)
                 b_low = tl.dot(b_a, tl.trans(b_left), input_precision=PRECISION)
-                b_s = tl.dot(b_q, tl.trans(b_k), sheared(b_low, b_high, BN), input_precision=PRECISION)
-            else:
-                b_s = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION)
-            b_s = b_s * scale - b_level[:, None]
-            if NUMBERS:
-                b_s += tl.load(p_line)
+                b_s += sheared(b_low, b_high, BN)
+            b_s = tl.dot(b_q, tl.trans(b_k), b_s, input_precision=PRECISION) * scale - b_level[:, None]
             if i_bits >= 0:
                 b_s = tl.where(allowed(p_packed, i_bits, BM, BN, False), b_s, -float("inf"))
             b_p = tl.exp2(b_s)
@@ -509,23 +541,26 @@ def backward_diagonals(
                 b_low, b_high = unsheared(b_d, BN)
                 b_dleft = tl.dot(tl.trans(b_low.to(b_a.dtype)), b_a, b_dleft, input_precision=PRECISION)
                 b_dright = tl.dot(tl.trans(b_high.to(b_a.dtype)), b_a, b_dright, input_precision=PRECISION)
-    if i_slot >= 0:
-        i_out = (i_slot * instances + i_instance).to(tl.int64)
-    else:
-        i_out = (i_shared * heads + i_h).to(tl.int64) * lines + i_line
+    i_part = i_slot * instances + i_instance
+    i_out = (i_shared * heads + i_h).to(tl.int64) * lines + i_line
     if NUMBERS:
         b_low, b_high = unsheared(b_sum, BN)
-        p_out = p_dnumbers
+        b_dlow, b_dhigh = tl.sum(b_low, 0), tl.sum(b_high, 0)
         if i_slot >= 0:
-            p_out = p_dnumbers_parts
-        tl.store(p_out + i_out * (2 * BN) + o_n, tl.sum(b_low, 0))
-        tl.store(p_out + i_out * (2 * BN) + BN + o_n, tl.sum(b_high, 0))
+            tl.store(p_dnumbers_parts + i_part * (2 * BN) + o_n, b_dlow)
+            tl.store(p_dnumbers_parts + i_part * (2 * BN) + BN + o_n, b_dhigh)
+        else:
+            tl.store(p_dnumbers + i_out * (2 * BN) + o_n, b_dlow)
+            tl.store(p_dnumbers + i_out * (2 * BN) + BN + o_n, b_dhigh)
     if VECTORS:
-        p_out = p_dtable
+        b_dleft *= d_scale
+        b_dright *= d_scale
         if i_slot >= 0:
-            p_out = p_dtable_parts
-        put_tokens(p_out + i_out * (2 * BN * D), o_n, b_dleft * d_scale, BN, D, BD)
-        put_tokens(p_out + i_out * (2 * BN * D) + BN * D, o_n, b_dright * d_scale, BN, D, BD)
+            put_part(p_dtable_parts, i_part * 2, b_dleft, BN, BD)
+            put_part(p_dtable_parts, i_part * 2 + 1, b_dright, BN, BD)
+        else:
+            put_tokens(p_dtable + i_out * (2 * BN * D), o_n, b_dleft, BN, D, BD)
+            put_tokens(p_dtable + i_out * (2 * BN * D) + BN * D, o_n, b_dright, BN, D, BD)
 
 
 class Work:
@@ -533,25 +568,37 @@ class Work:
 
     def __init__(self, p: Problem):
         dtype = p.v.dtype
-        sign = -1.0 if p.scale < 0 else 0.0 if p.scale == 0 else 1.0  # kernels take the maximum before they scale
-        self.p, self.grid, self.sign = p, p.grid, sign
-        self.scale = abs(p.scale) if p.scale else 1.0
-        self.q, self.k, self.v = (ready(x, dtype) for x in (p.q if sign == 1.0 else p.q * sign, p.k, p.v))
+        self.p, self.grid = p, p.grid
+        self.scale = abs(p.scale) or 1.0
+        self.q, self.k, self.v = (ready(x, dtype) for x in (self.signed(p.q), p.k, p.v))
         self.share = p.q.shape[1] // p.k.shape[1]
         self.dim, self.value_dim = self.q.shape[-1], self.v.shape[-1]
         self.origin = -(-self.grid.queries // EDGE) * EDGE
         self.length = self.origin + -(-self.grid.keys // EDGE) * EDGE
         self.numbers = self.asking = self.table = None
         if p.numbers is not None:
-            self.numbers = (self.along(p.numbers.table, p.numbers.zero).float() * LOG2E).contiguous()
+            self.numbers = (self.along(p.numbers.table, p.numbers.zero).float() / self.scale).contiguous()
         if p.vectors is not None:
-            self.asking = ready(p.vectors.queries if sign == 1.0 else p.vectors.queries * sign, dtype)
+            self.asking = ready(self.signed(p.vectors.queries), dtype)
             self.table = ready(self.along(p.vectors.table, p.vectors.zero), dtype).contiguous()
+
+    def signed(self, x: Tensor) -> Tensor:
+        """Queries or their gradient with the scale's sign: kernels take the maximum before they scale."""
+        return x if self.p.scale > 0 else -x if self.p.scale < 0 else torch.zeros_like(x)
 
     def along(self, table: Tensor, zero: int) -> Tensor:
         """The table's entries along the line, `[heads, length, ...]`."""
         x = torch.arange(self.length, device=table.device)
         return table[:, (self.origin - x + self.grid.offset + zero).clamp(0, table.shape[1] - 1)]
+
+    def joined(self, bands: Tensor, tile_rows: int, size: int) -> Tensor:
+        """The bands of all diagonals, `[batch, heads, diagonals, 2 · size, ...]`, added up along the line."""
+        low, high = bands.sum(0).split(size, 2)
+        line = bands.new_zeros(bands.shape[1], self.length, *bands.shape[4:])
+        first, count = self.origin - (tile_rows - 1) * size, bands.shape[2] * size
+        line[:, first : first + count] += high.flatten(1, 2)
+        line[:, first - size : first - size + count] += low.flatten(1, 2)
+        return line
 
     def folded(self, line: Tensor, size: int, zero: int) -> Tensor:
         """The adjoint of `along`: line `[heads, length, ...]` as a table of `size` entries."""
@@ -598,7 +645,9 @@ def ready(x: Tensor, dtype: torch.dtype) -> Tensor:
     x = x.to(dtype)
     if x.shape[-1] % 16:
         return torch.nn.functional.pad(x, (0, -x.shape[-1] % 16))
-    aligned = x.stride(-1) == 1 and all(s % 8 == 0 or n == 1 for s, n in zip(x.stride()[:-1], x.shape[:-1], strict=True))
+    aligned = x.stride(-1) == 1 and all(
+        s % 8 == 0 or n == 1 for s, n in zip(x.stride()[:-1], x.shape[:-1], strict=True)
+    )
     return x if aligned else x.contiguous()
 
 
@@ -646,7 +695,7 @@ def forward(p: Problem) -> tuple[Tensor, Tensor]:
     if len(pieces.cuts):
         sizes = {name: given[name] for name in ("queries", "heads", "instances", "keep_scale", "DV", "BDV", "BM")}
         merge_outputs[(len(pieces.cuts) * instances,)](output, lse, pieces.cuts, **partial, **sizes, **grouping(tiles))
-    return output[..., : p.v.shape[-1]], lse
+    return (output if output.shape[-1] == p.v.shape[-1] else output[..., : p.v.shape[-1]].contiguous()), lse
 
 
 def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
@@ -663,9 +712,8 @@ def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tens
     dk, dv = by_columns(work, common)
     dnumbers, dtable = by_diagonals(work, common) if p.numbers is not None or p.vectors is not None else (None, None)
     dim = p.q.shape[-1]
-    dasking = None if dasking is None else dasking[..., :dim] * work.sign if work.sign != 1.0 else dasking[..., :dim]
-    dq = dq[..., :dim] if work.sign == 1.0 else dq[..., :dim] * work.sign
-    return [dq, dk[..., :dim], dv[..., : p.v.shape[-1]], None, dnumbers, dasking, dtable]
+    dasking = None if dasking is None else work.signed(dasking)[..., :dim]
+    return [work.signed(dq)[..., :dim], dk[..., :dim], dv[..., : p.v.shape[-1]], None, dnumbers, dasking, dtable]
 
 
 def by_rows(work: Work, common: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
@@ -677,7 +725,13 @@ def by_rows(work: Work, common: dict[str, Tensor]) -> tuple[Tensor, Tensor | Non
     out = [work.q.new_empty(work.q.shape) if there else None for there in (True, work.table is not None)]
     partial = [None if x is None else parts_for(x, pieces, instances, shape.rows, given["BD"]) for x in out]
     backward_rows[(len(pieces.row) * instances,)](
-        p_dq=out[0], p_dasking=out[1], p_dq_parts=partial[0], p_dasking_parts=partial[1], d_scale=work.scale, **common, **given
+        p_dq=out[0],
+        p_dasking=out[1],
+        p_dq_parts=partial[0],
+        p_dasking_parts=partial[1],
+        d_scale=work.scale,
+        **common,
+        **given,
     )
     for x, part in zip(out, partial, strict=True):
         if x is not None:
@@ -696,7 +750,7 @@ def by_columns(work: Work, common: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     out = [x.new_empty(grid.batch, grid.heads // parts, *x.shape[2:], dtype=exact) for x in (work.k, work.v)]
     partial = [parts_for(out[0], pieces, instances, shape.columns, given[name]) for name in ("BD", "BDV")]
     backward_columns[(len(pieces.row) * instances,)](
-        p_dk=out[0], p_dv=out[1], p_dk_parts=partial[0], p_dv_parts=partial[1], parts=parts, d_scale=work.scale,
+        p_dk=out[0], p_dv=out[1], p_dk_parts=partial[0], p_dv_parts=partial[1], PARTS=parts, d_scale=work.scale,
         **common, **given,
     )  # fmt: skip
     for x, part in zip(out, partial, strict=True):
@@ -707,32 +761,30 @@ def by_columns(work: Work, common: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def by_diagonals(work: Work, common: dict[str, Tensor]) -> tuple[Tensor | None, Tensor | None]:
-    """d numbers and d table."""
+    """d numbers and d table. The rows of the batch are taken together, unless each has a mask of its own."""
     shape, grid, p = work.shape(DIAGONALS), work.grid, work.p
     by_row = lists(p.mask, grid, shape.rows, shape.columns)
     tiles = diagonals(by_row, grid)
     parts = 1 if tiles.batch_stride else grid.batch
     pieces, instances = cut(tiles, grid.batch * grid.heads // parts)
     given = work.arguments(tiles, pieces, shape, instances)
-    lines, band = tiles.starts.shape[1] - 1, 2 * shape.columns
-    there = (work.numbers is not None, work.table is not None)
-    sizes = ((band,), (band, work.dim))
-    front = (grid.batch // parts, grid.heads, lines)
-    out = [torch.empty(*front, *s, device=work.q.device) if t else None for t, s in zip(there, sizes, strict=True)]
-    partial = [parts_for(work.q, pieces, instances, *s) if t else None for t, s in zip(there, sizes, strict=True)]
+    tile_rows, lines, band = by_row.starts.shape[1] - 1, tiles.starts.shape[1] - 1, 2 * shape.columns
+    widths = (1 if p.numbers is not None else None, work.dim if p.vectors is not None else None)
+    front = (grid.batch // parts, grid.heads, lines, band)
+    out = [None if w is None else torch.empty(*front, w, device=work.q.device) for w in widths]
+    partial = [None if w is None else parts_for(work.q, pieces, instances, band, triton.next_power_of_2(w)) for w in widths]
     backward_diagonals[(len(pieces.row) * instances,)](
         p_dnumbers=out[0], p_dtable=out[1], p_dnumbers_parts=partial[0], p_dtable_parts=partial[1],
-        parts=parts, tile_rows=by_row.starts.shape[1] - 1, lines=lines, d_scale=work.scale, **common, **given,
+        parts=parts, tile_rows=tile_rows, lines=lines, d_scale=work.scale, **common, **given,
     )  # fmt: skip
-    found = [None, None]
-    for n, (x, part, table) in enumerate(zip(out, partial, (p.numbers, p.vectors), strict=True)):
+    tables: list[Tensor | None] = [None, None]
+    for n, (x, part, source) in enumerate(zip(out, partial, (p.numbers, p.vectors), strict=True)):
         if x is not None:
-            whole = x.view(*front[:2], lines * band, -1)
-            add_parts(whole, part, tiles, pieces, instances, band, 1.0)
-            line = work.joined(whole.view(x.shape), shape)
-            found[n] = work.folded(line, table.table.shape[1], table.zero)  # type: ignore[union-attr]
-    dtable = None if found[1] is None else found[1][..., : p.q.shape[-1]]
-    return found[0], dtable
+            add_parts(x.flatten(2, 3), part, tiles, pieces, instances, band, 1.0)  # type: ignore[arg-type]
+            line = work.joined(x, tile_rows, shape.columns)
+            tables[n] = work.folded(line, source.table.shape[1], source.zero)  # type: ignore[union-attr]
+    numbers, table = tables
+    return None if numbers is None else numbers[..., 0], None if table is None else table[..., : p.q.shape[-1]]
 
 
 def add_parts(
@@ -743,5 +795,15 @@ def add_parts(
         dim = out.shape[-1]
         wide = partial.shape[-1] if partial.dim() == 3 else 1
         sum_parts[(len(pieces.cuts) * instances,)](
-            out, pieces.cuts, partial, out.shape[2], out.shape[1], instances, scale, D=dim, BD=wide, ROWS=rows, **grouping(tiles)
+            out,
+            pieces.cuts,
+            partial,
+            out.shape[2],
+            out.shape[1],
+            instances,
+            scale,
+            D=dim,
+            BD=wide,
+            ROWS=rows,
+            **grouping(tiles),
         )

@@ -23,12 +23,14 @@ from ..graph import Edges, Order
 
 FEATURES = 256  # features of a node that one program holds: heads beyond them go to other programs
 LANES = 32  # threads of a program: one warp, so that no sum crosses a barrier
-EDGES_FORWARD = {4: 8, 2: 8}  # edges in a chunk at 128 features a program, by bytes of a feature
-EDGES_BY_KEY = {4: 8, 2: 8}
-EDGES_BY_QUERY = {4: 8, 2: 8}
+EDGES_FORWARD = {4: 8, 2: 4}  # edges in a chunk at 128 features a program, by bytes of a feature
+EDGES_BY_KEY = {4: 4, 2: 2}
+EDGES_BY_QUERY = {4: 8, 2: 4}
 NODES_IN_TURN = 8  # chunks of nodes that a program goes through, one after another
+GRAIN = 8  # nodes stand by falling numbers of edges in steps of this; inside a step they keep their order
 SEGMENT = 1024  # edges of a node that one program walks; nodes with more are cut
 LARGEST_DIM = 256
+SIGNS_UP_TO = 32  # head_dim up to which leaky ReLU's slopes are kept as bits, at most 32
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 LOWEST = tl.constexpr(-3.0e38)
@@ -86,18 +88,22 @@ def layout(order: Order) -> Layout:
     known = _layouts.get(order.columns)
     if known is None:
         known = Layout(
-            side(order.starts), side(order.key_starts), order.columns.int(), order.rows[order.by_key].int(), order.by_key.int()
+            side(order.starts),
+            side(order.key_starts),
+            order.columns.int(),
+            order.rows[order.by_key].int(),
+            order.by_key.int(),
         )
         _layouts[order.columns] = known
     return known
 
 
 def side(starts: Tensor) -> Side:
-    """The nodes whose runs of edges begin at `starts [nodes + 1]`: equal numbers of chunks together, the most first."""
+    """The nodes whose runs of edges begin at `starts [nodes + 1]`: those with about as many edges together, the most first."""
     counts = starts.diff()
     short = counts <= SEGMENT
-    chunks = torch.where(short, (counts + 7) // 8, -1)
-    nodes = chunks.argsort(descending=True, stable=True)[: int(short.sum())]
+    steps = torch.where(short, (counts + GRAIN - 1) // GRAIN, -1)
+    nodes = steps.argsort(descending=True, stable=True)[: int(short.sum())]
     whole = Walk(nodes.int(), starts[nodes].int(), starts[nodes + 1].int())
     cut = (~short).nonzero().flatten()
     if not cut.numel():
@@ -141,6 +147,19 @@ def activate(z, slope, TANH: tl.constexpr):
 
 
 @triton.jit
+def longest(p_begins, p_ends, begin, end, first, count, BN: tl.constexpr, GRAIN: tl.constexpr, SEGMENTS: tl.constexpr):
+    """A number of edges that no node of the tile exceeds: whole nodes stand by falling numbers of edges."""
+    if SEGMENTS and BN > 1:
+        most = tl.max(end - begin)
+    else:
+        # Read as a scalar, the bound is known to be the same for all threads.
+        most = tl.load(p_ends + first, mask=first < count, other=0) - tl.load(p_begins + first, mask=first < count, other=0)
+        if BN > 1:
+            most = (most + GRAIN - 1) // GRAIN * GRAIN
+    return most
+
+
+@triton.jit
 def number_of(p_numbers, number_size, number_zero, heads, m_h, i, j):
     """numbers[head, clamp(i − j + zero)] of i and j `[nodes, edges]` → `[heads, nodes, edges]`."""
     at = tl.minimum(tl.maximum(i - j + number_zero, 0), number_size - 1)
@@ -154,7 +173,7 @@ def forward_kernel(
     count, queries, keys, q_token, q_batch, k_token, k_batch, v_token, v_batch, out_batch, lse_batch,
     scale, slope, number_size, number_zero, least, kept,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, C: tl.constexpr,
-    BH: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr, TURNS: tl.constexpr,
+    BH: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr, TURNS: tl.constexpr, GRAIN: tl.constexpr,
     ADDITIVE: tl.constexpr, TANH: tl.constexpr, SHARED: tl.constexpr, NUMBERS: tl.constexpr, DROPOUT: tl.constexpr,
     SEGMENTS: tl.constexpr,
 ):  # fmt: skip
@@ -182,7 +201,8 @@ def forward_kernel(
     if ADDITIVE:
         b_weight = tl.load(p_weight + o_q, mask=m_hd, other=0.0).to(tl.float32) * LOG2E
     for turn in range(TURNS):
-        o_n = (tl.program_id(0) * TURNS + turn) * BN + tl.arange(0, BN)
+        first = (tl.program_id(0) * TURNS + turn) * BN
+        o_n = first + tl.arange(0, BN)
         m_n = o_n < count
         node = tl.load(p_nodes + o_n, mask=m_n, other=0)
         begin = tl.load(p_begins + o_n, mask=m_n, other=0)
@@ -197,7 +217,7 @@ def forward_kernel(
         acc = tl.zeros([BH, BN, BC], tl.float32)
         o_edge = begin[:, None] + o_e[None, :]
         column = tl.load(p_columns + o_edge, mask=o_edge < end[:, None], other=0)
-        for i_edge in range(0, tl.max(end - begin), BE):
+        for i_edge in range(0, longest(p_begins, p_ends, begin, end, first, count, BN, GRAIN, SEGMENTS), BE):
             here = column
             m_e = o_edge < end[:, None]
             o_edge += BE
@@ -266,21 +286,22 @@ def facts_kernel(
 @triton.jit(do_not_specialize=["count", "queries", "keys", "edges", "number_size", "number_zero", "least"])
 def by_key_kernel(
     p_q, p_k, p_v, p_weight, p_numbers, p_seed, p_grad, p_facts, p_nodes, p_begins, p_ends, p_rows, p_slots,
-    p_dk, p_dv, p_ds, p_dweight,
+    p_dk, p_dv, p_ds, p_signs, p_dweight,
     count, queries, keys, edges, q_token, q_batch, k_token, k_batch, v_token, v_batch, grad_token, grad_batch,
     dk_batch, dv_batch,
     scale, slope, number_size, number_zero, least, kept,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, C: tl.constexpr,
-    BH: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr, TURNS: tl.constexpr,
-    ADDITIVE: tl.constexpr, TANH: tl.constexpr, READY: tl.constexpr, NUMBERS: tl.constexpr, DROPOUT: tl.constexpr,
-    SEGMENTS: tl.constexpr,
+    BH: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr, TURNS: tl.constexpr, GRAIN: tl.constexpr,
+    ADDITIVE: tl.constexpr, TANH: tl.constexpr, READY: tl.constexpr, SIGNS: tl.constexpr,
+    NUMBERS: tl.constexpr, DROPOUT: tl.constexpr, SEGMENTS: tl.constexpr,
 ):  # fmt: skip
     """Each key's gradients, one sweep over its edges, and the gradient of every edge's score.
 
     p_i = exp(s_i − lse_i),   dv = Σ_i p_i · kept_i · grad_i,   ds_i = p_i · (kept_i · grad_i·v − grad_i·output_i)
     dk = scale · Σ_i ds_i · q_i   or   weight · Σ_i ds_i · act′(q_i + k),   dweight = Σ_i ds_i · act(q_i + k)
 
-    `ds` goes to the edge's place by query; with READY (head_dim 1) it is ds · act′, which dq sums as it is.
+    `ds` goes to the edge's place by query; with READY (head_dim 1) it is ds · act′, which dq sums as it is. With SIGNS
+    (leaky ReLU of a narrow head) so do the signs of q_i + k, one bit each, so that dq need not gather k.
     """
     i_batch = tl.program_id(2)
     o_h = tl.program_id(1) * BH + tl.arange(0, BH)
@@ -300,13 +321,15 @@ def by_key_kernel(
     p_grad += i_batch.to(tl.int64) * grad_batch
     p_facts += i_batch.to(tl.int64) * queries * (2 * HEADS)
     p_ds += i_batch.to(tl.int64) * edges * HEADS
+    p_signs += i_batch.to(tl.int64) * edges * HEADS
     p_dk += i_batch.to(tl.int64) * dk_batch
     p_dv += i_batch.to(tl.int64) * dv_batch
     if ADDITIVE:
         b_weight = tl.load(p_weight + o_q, mask=m_hd, other=0.0).to(tl.float32)
         dweight = tl.zeros([BH, BN, BD], tl.float32)
     for turn in range(TURNS):
-        o_n = (tl.program_id(0) * TURNS + turn) * BN + tl.arange(0, BN)
+        first = (tl.program_id(0) * TURNS + turn) * BN
+        o_n = first + tl.arange(0, BN)
         m_n = o_n < count
         node = tl.load(p_nodes + o_n, mask=m_n, other=0)
         begin = tl.load(p_begins + o_n, mask=m_n, other=0)
@@ -321,7 +344,7 @@ def by_key_kernel(
         o_edge = begin[:, None] + o_e[None, :]
         row = tl.load(p_rows + o_edge, mask=o_edge < end[:, None], other=0)
         slot = tl.load(p_slots + o_edge, mask=o_edge < end[:, None], other=0)
-        for i_edge in range(0, tl.max(end - begin), BE):
+        for i_edge in range(0, longest(p_begins, p_ends, begin, end, first, count, BN, GRAIN, SEGMENTS), BE):
             here = row
             there = slot
             m_e = o_edge < end[:, None]
@@ -338,7 +361,8 @@ def by_key_kernel(
             lse = tl.load(p_at, mask=m_f, other=0.0)
             delta = tl.load(p_at + HEADS, mask=m_f, other=0.0)
             if ADDITIVE:
-                act, rise = activate(b_q + b_k[:, :, None, :], slope, TANH)
+                z = b_q + b_k[:, :, None, :]
+                act, rise = activate(z, slope, TANH)
                 s = tl.sum(act * b_weight[:, None, None, :], 3) * LOG2E
             else:
                 s = tl.sum(b_q * b_k[:, :, None, :], 3) * (scale * LOG2E)
@@ -363,7 +387,11 @@ def by_key_kernel(
                     ds = tl.sum(pulled, 3)
             else:
                 dk += tl.sum(ds[:, :, :, None] * b_q, 2)
-            tl.store(p_ds + there.to(tl.int64)[None, :, :] * HEADS + o_h[:, None, None], ds, mask=m_f)
+            o_to = there.to(tl.int64)[None, :, :] * HEADS + o_h[:, None, None]
+            tl.store(p_ds + o_to, ds, mask=m_f)
+            if SIGNS:
+                signs = tl.sum((z > 0).to(tl.int32) << o_d[None, None, None, :], 3)
+                tl.store(p_signs + o_to, signs.to(p_signs.dtype.element_ty), mask=m_f)
         if ADDITIVE:
             dk *= b_weight[:, None, :]
         else:
@@ -378,15 +406,17 @@ def by_key_kernel(
 
 @triton.jit(do_not_specialize=["count", "edges"])
 def by_query_kernel(
-    p_q, p_k, p_weight, p_ds, p_nodes, p_begins, p_ends, p_columns, p_dq,
+    p_q, p_k, p_weight, p_ds, p_signs, p_nodes, p_begins, p_ends, p_columns, p_dq,
     count, edges, q_token, q_batch, k_token, k_batch, dq_batch, scale, slope,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
-    BH: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr, TURNS: tl.constexpr,
-    ADDITIVE: tl.constexpr, TANH: tl.constexpr, READY: tl.constexpr, SEGMENTS: tl.constexpr,
+    BH: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr, TURNS: tl.constexpr, GRAIN: tl.constexpr,
+    ADDITIVE: tl.constexpr, TANH: tl.constexpr, READY: tl.constexpr, SIGNS: tl.constexpr, SEGMENTS: tl.constexpr,
 ):  # fmt: skip
     """Each query's gradient, from the gradients of its edges' scores.
 
     dq = scale · Σ_j ds_j · k_j   or   weight · Σ_j ds_j · act′(q + k_j)   or, with READY, weight · Σ_j ds_j
+
+    With SIGNS, act′ is read from the bits that `by_key_kernel` left; k is not gathered.
     """
     i_batch = tl.program_id(2)
     o_h = tl.program_id(1) * BH + tl.arange(0, BH)
@@ -399,11 +429,13 @@ def by_query_kernel(
     p_q += i_batch.to(tl.int64) * q_batch
     p_k += i_batch.to(tl.int64) * k_batch
     p_ds += i_batch.to(tl.int64) * edges * HEADS
+    p_signs += i_batch.to(tl.int64) * edges * HEADS
     p_dq += i_batch.to(tl.int64) * dq_batch
     if ADDITIVE:
         b_weight = tl.load(p_weight + o_q, mask=m_hd, other=0.0).to(tl.float32)
     for turn in range(TURNS):
-        o_n = (tl.program_id(0) * TURNS + turn) * BN + tl.arange(0, BN)
+        first = (tl.program_id(0) * TURNS + turn) * BN
+        o_n = first + tl.arange(0, BN)
         m_n = o_n < count
         node = tl.load(p_nodes + o_n, mask=m_n, other=0)
         begin = tl.load(p_begins + o_n, mask=m_n, other=0)
@@ -411,18 +443,23 @@ def by_query_kernel(
         m_nd = m_n[None, :, None] & m_hd[:, None, :]
         own = node.to(tl.int64)[None, :, None]
         dq = tl.zeros([BH, BN, BD], tl.float32)
-        if ADDITIVE and not READY:
+        if ADDITIVE and not READY and not SIGNS:
             b_q = tl.load(p_q + own * q_token + o_q[:, None, :], mask=m_nd, other=0.0).to(tl.float32)
         o_edge = begin[:, None] + o_e[None, :]
-        if not READY:
+        if not READY and not SIGNS:
             column = tl.load(p_columns + o_edge, mask=o_edge < end[:, None], other=0)
-        for i_edge in range(0, tl.max(end - begin), BE):
+        for i_edge in range(0, longest(p_begins, p_ends, begin, end, first, count, BN, GRAIN, SEGMENTS), BE):
             m_e = o_edge < end[:, None]
-            p_at = p_ds + o_edge.to(tl.int64)[None, :, :] * HEADS + o_h[:, None, None]
-            ds = tl.load(p_at, mask=m_e[None, :, :] & m_h[:, None, None], other=0.0)
+            m_at = m_e[None, :, :] & m_h[:, None, None]
+            o_at = o_edge.to(tl.int64)[None, :, :] * HEADS + o_h[:, None, None]
+            ds = tl.load(p_ds + o_at, mask=m_at, other=0.0)
             o_edge += BE
             if READY:
                 dq += tl.sum(ds, 2)[:, :, None]
+            elif SIGNS:
+                signs = tl.load(p_signs + o_at, mask=m_at, other=0).to(tl.int32)
+                above = (signs[:, :, :, None] >> o_d[None, None, None, :]) & 1
+                dq += tl.sum(ds[:, :, :, None] * tl.where(above != 0, 1.0, slope), 2)
             else:
                 here = column.to(tl.int64)[None, :, :, None]
                 column = tl.load(p_columns + o_edge, mask=o_edge < end[:, None], other=0)
@@ -501,6 +538,7 @@ class Run:
         self.numbers = self.q if p.numbers is None else p.numbers.table.contiguous()
         self.seed = self.layout.columns if p.seed is None else p.seed
         self.ready = p.weight is not None and self.head_dim == 1 and p.numbers is None
+        self.signs = p.weight is not None and p.activation != "tanh" and 1 < self.head_dim <= SIGNS_UP_TO
 
     def shape(self, edges: dict[int, int]) -> Shape:
         size = max(x.element_size() for x in (self.q, self.v))
@@ -517,7 +555,7 @@ class Run:
     def constants(self, s: Shape) -> dict:
         return {
             "HEADS": self.heads, "GROUP": self.heads // self.k.shape[1], "D": self.head_dim, "BH": s.heads, "BD": s.head_dim,
-            "BE": s.edges, "BN": s.nodes, "TURNS": NODES_IN_TURN,
+            "BE": s.edges, "BN": s.nodes, "TURNS": NODES_IN_TURN, "GRAIN": GRAIN,
             "ADDITIVE": self.p.weight is not None, "TANH": self.p.activation == "tanh", "num_warps": LANES // 32,
         }  # fmt: skip
 
@@ -588,8 +626,10 @@ def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tens
     grad = packed(grad)
     facts = node_facts(run, grad, packed(output), lse)
     ds = p.v.new_empty((run.batch, run.layout.columns.numel(), run.heads), dtype=torch.float32)
-    dk, dv, dweight = key_gradients(run, grad, facts, ds)
-    dq = query_gradients(run, ds)
+    bits = torch.int16 if run.head_dim <= 16 else torch.int32
+    signs = ds.new_empty(ds.shape if run.signs else 1, dtype=bits)
+    dk, dv, dweight = key_gradients(run, grad, facts, ds, signs)
+    dq = query_gradients(run, ds, signs)
     dnumbers = number_gradients(run, ds) if p.numbers is not None else None
     return [dq.transpose(1, 2), per_kv_head(run, dk), per_kv_head(run, dv), dweight, dnumbers, None, None]
 
@@ -607,28 +647,27 @@ def node_facts(run: Run, grad: Tensor, output: Tensor, lse: Tensor) -> Tensor:
     return facts
 
 
-def key_gradients(run: Run, grad: Tensor, facts: Tensor, ds: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """dk and dv `[batch, keys, heads, ...]`, dweight; `ds` is filled."""
+def key_gradients(run: Run, grad: Tensor, facts: Tensor, ds: Tensor, signs: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """dk and dv `[batch, keys, heads, ...]`, dweight; `ds` and `signs` are filled."""
     grouped = run.k.shape[1] != run.heads
     dk = per_node(run.p, run.keys, run.head_dim, torch.float32 if grouped else run.k.dtype)
     dv = per_node(run.p, run.keys, run.value_dim, torch.float32 if grouped else run.v.dtype)
     by_key = run.layout.by_key
-    dweight = launch_by_key(run, by_key.whole, grad, facts, ds, dk, dv, False)
+    dweight = launch_by_key(run, by_key.whole, (grad, facts, ds, signs), dk, dv, False)
     if by_key.segments is not None:
         count = by_key.segments.nodes.numel()
         part_k = per_node(run.p, count, run.head_dim, torch.float32)
         part_v = per_node(run.p, count, run.value_dim, torch.float32)
-        more = launch_by_key(run, by_key.segments, grad, facts, ds, part_k, part_v, True)
+        more = launch_by_key(run, by_key.segments, (grad, facts, ds, signs), part_k, part_v, True)
         dk[:, by_key.cut] = join(part_k, by_key, "sum").to(dk.dtype)
         dv[:, by_key.cut] = join(part_v, by_key, "sum").to(dv.dtype)
         dweight += more
     return dk, dv, None if run.p.weight is None else dweight
 
 
-def launch_by_key(
-    run: Run, walk: Walk, grad: Tensor, facts: Tensor, ds: Tensor, dk: Tensor, dv: Tensor, segments: bool
-) -> Tensor:
-    """dweight, summed over these nodes."""
+def launch_by_key(run: Run, walk: Walk, tensors: tuple, dk: Tensor, dv: Tensor, segments: bool) -> Tensor:
+    """dweight, summed over these nodes; `tensors` are grad, facts, ds, signs."""
+    grad, facts, ds, signs = tensors
     s, count = run.shape(EDGES_BY_KEY), walk.nodes.numel()
     grid = run.grid(count, s)
     additive = run.p.weight is not None
@@ -636,34 +675,34 @@ def launch_by_key(
     if count:
         by_key_kernel[grid](
             run.q, run.k, run.v, run.weight, run.numbers, run.seed, grad, facts, *walk, run.layout.rows, run.layout.slots,
-            dk, dv, ds, parts, count, run.queries, run.keys, run.layout.columns.numel(),
+            dk, dv, ds, signs, parts, count, run.queries, run.keys, run.layout.columns.numel(),
             *strides(run.q), *strides(run.k), *strides(run.v), *strides(grad), outer(dk), outer(dv),
             run.p.scale, run.p.slope, *run.numbers_and_dropout(),
-            READY=run.ready, SEGMENTS=segments, **run.constants(s), **run.value_constants(s),
+            READY=run.ready, SIGNS=run.signs, SEGMENTS=segments, **run.constants(s), **run.value_constants(s),
         )  # fmt: skip
     return parts.sum(0)
 
 
-def query_gradients(run: Run, ds: Tensor) -> Tensor:
+def query_gradients(run: Run, ds: Tensor, signs: Tensor) -> Tensor:
     """dq `[batch, queries, heads, head_dim]`."""
     dq = per_node(run.p, run.queries, run.head_dim, run.q.dtype)
     by_query = run.layout.by_query
-    launch_by_query(run, by_query.whole, ds, dq, False)
+    launch_by_query(run, by_query.whole, ds, signs, dq, False)
     if by_query.segments is not None:
         part = per_node(run.p, by_query.segments.nodes.numel(), run.head_dim, torch.float32)
-        launch_by_query(run, by_query.segments, ds, part, True)
+        launch_by_query(run, by_query.segments, ds, signs, part, True)
         dq[:, by_query.cut] = join(part, by_query, "sum").to(dq.dtype)
     return dq
 
 
-def launch_by_query(run: Run, walk: Walk, ds: Tensor, dq: Tensor, segments: bool) -> None:
-    s = shape(run.heads, run.head_dim, 1, 4 if run.ready else run.k.element_size(), EDGES_BY_QUERY)
+def launch_by_query(run: Run, walk: Walk, ds: Tensor, signs: Tensor, dq: Tensor, segments: bool) -> None:
+    s = shape(run.heads, run.head_dim, 1, 4 if run.ready or run.signs else run.k.element_size(), EDGES_BY_QUERY)
     count = walk.nodes.numel()
     if count:
         by_query_kernel[run.grid(count, s)](
-            run.q, run.k, run.weight, ds, *walk, run.layout.columns, dq,
+            run.q, run.k, run.weight, ds, signs, *walk, run.layout.columns, dq,
             count, run.layout.columns.numel(), *strides(run.q), *strides(run.k), outer(dq), run.p.scale, run.p.slope,
-            READY=run.ready, SEGMENTS=segments, **run.constants(s),
+            READY=run.ready, SIGNS=run.signs, SEGMENTS=segments, **run.constants(s),
         )  # fmt: skip
 
 

@@ -138,7 +138,9 @@ def pack_mixed(mask: Mask, grid: Grid, states: Tensor, front: tuple[int, int], r
 
 def ask(mask: Mask, grid: Grid, places: Tensor, front: tuple[int, int], rows: int, columns: int) -> Tensor:
     """The predicate's answers in tiles at `places [tiles, 2]`, `[groups, tiles, rows, columns]`; False beyond the edge."""
-    r, c = (places[:, x, None] * size + torch.arange(size, device=places.device) for x, size in ((0, rows), (1, columns)))
+    r, c = (
+        places[:, x, None] * size + torch.arange(size, device=places.device) for x, size in ((0, rows), (1, columns))
+    )
     row, column = r.reshape(-1, 1), c.repeat_interleave(rows, 0)  # [tiles · rows, 1 or columns]
     i, j = row.clamp(max=grid.queries - 1) + grid.offset, column.clamp(max=grid.keys - 1)
     allowed = mask.permits(i, j, grid) & (row < grid.queries) & (column < grid.keys)

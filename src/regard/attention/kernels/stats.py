@@ -58,7 +58,10 @@ TOP = {
     4: {64: Shape(64, 64, 8, 2), 128: Shape(32, 64, 8, 2), 256: Shape(32, 32, 8, 1)},
 }
 # A band of distances is as wide as both sides of the tile together, and must be a power of two.
-VECTORS = {2: {128: Shape(64, 64, 4, 2), 256: Shape(32, 32, 4, 1)}, 4: {128: Shape(32, 32, 4, 1), 256: Shape(32, 32, 8, 1)}}
+VECTORS = {
+    2: {128: Shape(64, 64, 4, 2), 256: Shape(32, 32, 4, 1)},
+    4: {128: Shape(32, 32, 4, 1), 256: Shape(32, 32, 8, 1)},
+}
 ADDITIVE = {2: {256: Shape(32, 64, 4, 1)}, 4: {256: Shape(32, 64, 4, 1)}}
 SMALLEST_ROWS = 16  # the least that a matrix product takes
 CLASSES = 2  # classes of tiles a wanted weight, from whose maxima the bound comes
@@ -164,12 +167,16 @@ def scores(
             s += tl.load(p_weight + d) * activated(b_x[:, None] + b_y[None, :], slope, SCORE == "tanh")
     if VECTORS:
         if BY_KEY:
-            b_table = band(p_table, first + offset - own_first - (OWN - 1), table_zero, table_entries, D, BD, OWN + SPAN, False)
+            b_table = band(
+                p_table, first + offset - own_first - (OWN - 1), table_zero, table_entries, D, BD, OWN + SPAN, False
+            )
             b_askers = across(p_asking, first, asking_token, size, SPAN, D, BD)
             b_band = tl.dot(b_table, b_askers, input_precision="ieee")
             s += tl.gather(b_band, o_other[None, :] - o_own[:, None] + (OWN - 1), 0)
         else:
-            b_table = band(p_table, own_first + offset - first - (SPAN - 1), table_zero, table_entries, D, BD, OWN + SPAN, True)
+            b_table = band(
+                p_table, own_first + offset - first - (SPAN - 1), table_zero, table_entries, D, BD, OWN + SPAN, True
+            )
             b_band = tl.dot(b_asking, b_table, input_precision="ieee")
             s += tl.gather(b_band, o_own[:, None] - o_other[None, :] + (SPAN - 1), 1)
     if not FOLDED:
@@ -562,7 +569,7 @@ class Ready:
     def zeroed(self, *size: int) -> Tensor:
         return self.q.new_zeros(self.grid.batch, self.grid.heads, *size, dtype=torch.float32)
 
-    def run(self, kernel, shape: Shape, results: tuple, extra: tuple, by_key: bool, **constants: int | bool) -> None:  # noqa: ANN001
+    def run(self, kernel, shape: Shape, results: tuple, extra: tuple, by_key: bool, **constants: int | bool) -> None:
         """Launch a kernel over every row of tiles (by key: every column)."""
         p, grid = self.problem, self.grid
         tiles = -(-grid.keys // shape.columns) if by_key else -(-grid.queries // shape.rows)
@@ -598,7 +605,7 @@ def steps(x: Tensor) -> list[int]:
 def look_at_rows(ready: Ready, wish: Wish) -> dict[str, Tensor | None]:
     """Everything that belongs to a query; `level` is its log-sum-exp in base 2."""
     queries = ready.grid.queries
-    names = "lse level entropy distance peak".split()
+    names = ["lse", "level", "entropy", "distance", "peak"]
     found: dict[str, Tensor | None] = {name: ready.empty(queries) for name in names}
     floor = ready.empty(queries) if wish.top else ready.q
     places = max(triton.next_power_of_2(wish.top), 2) if wish.top else 0
@@ -627,7 +634,9 @@ def look_at_columns(ready: Ready, wish: Wish, level: Tensor) -> dict[str, Tensor
         pieces = triton.next_power_of_2(touched(grid.keys, wish.map[1], shape.columns))
         count = wish.map[1] + -(-grid.keys // shape.columns)
         cells = ready.zeroed(wish.map[0], count)
-        by_row, by_key = (bucket_of(size, n, cells.device) for size, n in zip((grid.queries, grid.keys), wish.map, strict=True))
+        by_row, by_key = (
+            bucket_of(size, n, cells.device) for size, n in zip((grid.queries, grid.keys), wish.map, strict=True)
+        )
     results = (level, received, by_row, by_key, cells, ready.q if weights is None else weights)
     extra = (wish.map[0] if wish.map else 0, count)
     constants = {"BUCKETS": buckets, "PIECES": pieces or 1, "WEIGHTS": wish.weights}
@@ -662,7 +671,9 @@ def bucket_of(size: int, count: int, device: torch.device) -> Tensor:
 
 def joined(cells: Tensor, queries: int, keys: int, size: tuple[int, int], columns: int) -> Tensor:
     """The map from its pieces: piece c + t is the part of bucket c in the key tile t."""
-    starts = [torch.arange(n + 1, device=cells.device) * total // n for n, total in zip(size, (queries, keys), strict=True)]
+    starts = [
+        torch.arange(n + 1, device=cells.device) * total // n for n, total in zip(size, (queries, keys), strict=True)
+    ]
     first, last = starts[1][:-1] // columns, (starts[1][1:] - 1) // columns
     most = -(-keys // size[1])
     step = torch.arange((most + columns - 2) // columns + 1, device=cells.device)

@@ -1,0 +1,72 @@
+"""Fused kernels on a GPU, in Triton's language: every score, position and mask, in memory linear in the sequence."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import torch
+from torch import Tensor
+
+from .call import Call, Problem, lower
+from .operator import operator
+
+WIDEST = 256  # the greatest head_dim whose tiles fit a multiprocessor
+
+
+def reason(call: Call) -> str | None:
+    """Why this backend cannot run the call; None when it can."""
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed; torch for CUDA brings it"
+    if interpreting():
+        if call.q.dtype == torch.bfloat16:
+            return "Triton's interpreter computes bfloat16 wrongly"
+    elif call.q.device.type != "cuda":
+        return f"the tensors are on {call.q.device.type}, and these kernels run on a GPU"
+    elif torch.version.cuda and torch.cuda.get_device_capability(call.q.device) < (8, 0):
+        return "the GPU is older than these kernels know (compute capability 8.0)"
+    if call.q.dtype == torch.float64:
+        return "these kernels compute in float32 at most, and the tensors are float64"
+    widest = max(call.q.shape[-1], call.v.shape[-1])
+    return f"a head_dim of {widest} is above {WIDEST}" if widest > WIDEST else None
+
+
+def slower(call: Call) -> str | None:
+    """Why another backend would do it faster; None when this one is the best."""
+    return "Triton's interpreter is for tests" if interpreting() else None
+
+
+def run(call: Call) -> Tensor:
+    """The output, `[batch, heads, queries, value dim]`."""
+    with torch.autocast(call.q.device.type, enabled=False):
+        return solve(lower(call))[0]
+
+
+def forward(p: Problem) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp."""
+    return family(p).forward(p)
+
+
+def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
+    """Gradients of q, k, v, weight, numbers, asking, table."""
+    return family(p).backward(p, grad, output, lse)
+
+
+def family(p: Problem):  # noqa: ANN201
+    """The kernels of the problem's score. Triton is imported only here, when it is needed."""
+    if p.weight is None:
+        from .kernels import dot
+
+        return dot
+    from .kernels import additive
+
+    return additive
+
+
+def interpreting() -> bool:
+    """Whether kernels run in Triton's interpreter, on the CPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+solve = operator("triton", forward, backward)
+"""(output, log-sum-exp) of a lowered problem."""
