@@ -30,9 +30,8 @@ def vectors(heads: int = 2) -> Tensor:
 
 
 def save_sentence(path: Path) -> Path:
-    """Writes the picture of the sentence looking at itself: alike words attend, and the heads differ in reach."""
+    """Writes the picture of the sentence looking at itself: alike words attend, the first head far, the second near."""
     k = vectors()
-    view = rg.look(6.0 * k, k, position=rg.Alibi(), weights=True)
+    view = rg.look(6.0 * k, k, position=rg.Alibi(torch.tensor([0.0, 1.0])), weights=True)
     words = list(MEANINGS)
-    view.save(str(path), queries=words, keys=words, title="Who looks at whom")
-    return path
+    return view.save(path, queries=words, keys=words, title="Who looks at whom")

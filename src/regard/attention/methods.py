@@ -336,7 +336,7 @@ def finite(level: Tensor) -> Tensor:
 
 
 def chunked(x: Tensor, tokens: int, value: float = 0.0) -> Tensor:
-    """x `[batch, heads, n, d]` as the end of `[batch, heads, chunks, CHUNK, d]`, enough for `tokens`; `value` before."""
+    """x `[batch, heads, n, d]` as the last of `tokens`, in chunks `[batch, heads, chunks, CHUNK, d]`, `value` before it."""
     missing = -(-tokens // CHUNK) * CHUNK - x.shape[2]
     return pad(x, (0, 0, missing, 0), value=value).unflatten(2, (-1, CHUNK))
 

@@ -346,6 +346,15 @@ def scores_kernel(
 
 
 @triton.jit
+def in_patches(p_tile):
+    """Pointers `[RM, RN, TM, TN]` with hints that lead the compiler to threads on the last two axes, one number each.
+
+    Left alone it would give a thread four neighbours in TN, and every sum over a patch would cross threads.
+    """
+    return tl.multiple_of(tl.max_contiguous(p_tile, [1, 1, 2, 4]), [4, 4, 4, 4])
+
+
+@triton.jit
 def pair(p_a, p_b, u, padded_q, padded_k, TANH: tl.constexpr, NEAR: tl.constexpr, HALF: tl.constexpr):
     """r of two d for tanh, q + k for leaky ReLU; `[RM, RN, TM, TN]` each."""
     if TANH and NEAR:
@@ -436,7 +445,7 @@ def rows_kernel(
         t2 = t2 + (tl.zeros([RM, TM, TN], tl.float32),)
     for e in range(first, last):
         i_c = tl.load(TILE + e)
-        d = tl.load(tl.max_contiguous(DS + (slot + e) * (BM * BN) + r4 * BN + c4, [1, 1, 1, 1]))
+        d = tl.load(in_patches(DS + (slot + e) * (BM * BN) + r4 * BN + c4))
         near = top_a + tl.load(TOP_B + i_kv * tile_columns + i_c) < ROOM
         if near or not TANH:
             t1, t2 = add_rows(t1, t2, d, p_a, p_b + i_c * BN, padded_q, padded_k, slope, TANH, True, HALF, DU)
@@ -493,7 +502,7 @@ def columns_kernel(
     for x in range(first, last):
         e = tl.load(ORDER + x)
         i_r = tl.load(OWNER + e) % tile_rows
-        d = tl.load(tl.max_contiguous(DS + (slot + e) * (BM * BN) + r4 * BN + c4, [1, 1, 1, 1]))
+        d = tl.load(in_patches(DS + (slot + e) * (BM * BN) + r4 * BN + c4))
         near = top_b + tl.load(TOP_A + i_x * tile_rows + i_r) < ROOM
         if near or not TANH:
             t = add_columns(t, d, p_a + i_r * BM, p_b, padded_q, padded_k, slope, TANH, True, HALF, DU)

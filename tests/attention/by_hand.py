@@ -1,0 +1,182 @@
+"""Attention written out a second time, pair by pair from the definitions, for the tests to compare with.
+
+Nothing here comes from the library but the parts' fields: masks answer for one (batch, head, row, key) in plain Python,
+scores and positions are loops over queries and keys.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+import regard as rg
+from regard.attention.mask import And, Grid, Not, Or
+
+
+def allowed(mask: rg.Mask, grid: Grid) -> Tensor:
+    """Every pair's answer, `[batch, heads, queries, keys]`."""
+    found = torch.zeros(grid.batch, grid.heads, grid.queries, grid.keys, dtype=torch.bool)
+    for b in range(grid.batch):
+        for h in range(grid.heads):
+            for row in range(grid.queries):
+                for j in range(grid.keys):
+                    found[b, h, row, j] = one(mask, grid, b, h, row, j)
+    return found
+
+
+def one(mask: rg.Mask, grid: Grid, b: int, h: int, row: int, j: int) -> bool:
+    """May the query in this row look at key j? The definitions, one after the other."""
+    i = row + grid.keys - grid.queries
+    match mask:
+        case And():
+            return one(mask.left, grid, b, h, row, j) and one(mask.right, grid, b, h, row, j)
+        case Or():
+            return one(mask.left, grid, b, h, row, j) or one(mask.right, grid, b, h, row, j)
+        case Not():
+            return not one(mask.mask, grid, b, h, row, j)
+        case rg.Everything():
+            return True
+        case rg.Causal():
+            return j <= i
+        case rg.Window():
+            return i - mask.before <= j <= i + mask.after
+        case rg.Dilated():
+            within = i - mask.before * mask.step <= j <= i + mask.after * mask.step
+            return within and abs(i - j) % mask.step == 0
+        case rg.Global():
+            return is_global(mask.tokens, b, i) or is_global(mask.tokens, b, j)
+        case rg.NearBlocks():
+            return abs(math.floor(i / mask.block) - j // mask.block) <= mask.reach
+        case rg.Blocks():
+            return bool(cell(mask.layout, b, h, row // mask.block, j // mask.block))
+        case rg.Lengths():
+            real = mask.queries is None or row < int(mask.queries[b])
+            return j < int(mask.keys[b]) and real
+        case rg.Documents():
+            mine = int(mask.ids[b, i] if mask.query_ids is None else mask.query_ids[b, row])
+            return mine >= 0 and mine == int(mask.ids[b, j])
+        case rg.Edges():
+            return (j, row) in set(zip(*mask.edge_index.tolist(), strict=True))
+        case rg.Pairs():
+            return bool(cell(mask.allowed, b, h, row, j))
+        case _:
+            place = torch.tensor([[i]]), torch.tensor([[j]])
+            return bool(cell(mask.allow(*place), b, h, 0, 0))
+
+
+def cell(x: Tensor, *index: int) -> Tensor:
+    """One entry of a tensor that broadcasts to four dimensions."""
+    at = index[4 - x.dim() :]
+    return x[tuple(min(place, size - 1) if size == 1 else place for place, size in zip(at, x.shape, strict=True))]
+
+
+def is_global(tokens: int | tuple[int, ...] | Tensor, b: int, place: int) -> bool:
+    if isinstance(tokens, int):
+        return 0 <= place < tokens
+    if isinstance(tokens, Tensor) and tokens.dtype == torch.bool:
+        return place >= 0 and bool(tokens[b, place])
+    return place in [int(token) for token in tokens]
+
+
+def similarity(score: rg.Score, q: Tensor, k: Tensor, h: int) -> Tensor:
+    """The score of one query and one key of head h."""
+    match score:
+        case rg.Dot():
+            return (q * k).sum() * (len(q) ** -0.5 if score.scale is None else score.scale)
+        case rg.Bilinear():
+            return q @ score.weight[h] @ k
+        case rg.Cosine():
+            scale = score.scale if not isinstance(score.scale, Tensor) else score.scale.expand(h + 1)[h]
+            return scale * (q * k).sum() / (q.norm() * k.norm())
+        case rg.Additive():
+            x = q + k
+            bent = x.tanh() if score.activation == "tanh" else torch.where(x > 0, x, score.slope * x)
+            return (score.weight[h] * bent).sum()
+    raise AssertionError(score)
+
+
+def entry(table: Tensor, place: int) -> Tensor:
+    """The entry of a table whose nearest end serves places beyond it."""
+    return table[min(max(place, 0), len(table) - 1)]
+
+
+def scored(call_score: rg.Score, position: rg.Position | None, q: Tensor, k: Tensor, i: int, j: int, h: int, heads: int) -> Tensor:
+    """similarity + position of one pair."""
+    scale = (len(q) ** -0.5 if call_score.scale is None else call_score.scale) if isinstance(call_score, rg.Dot) else 1.0
+    match position:
+        case None:
+            return similarity(call_score, q, k, h)
+        case rg.Rotary():
+            return similarity(call_score, turned(q, i, position), turned(k, j, position), h)
+        case rg.Alibi():
+            slope = alibi_slope(h, heads) if position.slopes is None else position.slopes[h]
+            return similarity(call_score, q, k, h) - slope * abs(i - j)
+        case rg.Bias():
+            return similarity(call_score, q, k, h) + entry(position.table[h], i - j + position.zero)
+        case rg.T5Bias():
+            return similarity(call_score, q, k, h) + position.table[h, t5_bucket(j - i, position)]
+        case rg.Shaw():
+            return similarity(call_score, q, k, h) + scale * (q @ entry(position.keys[h], i - j + position.zero))
+        case rg.TransformerXL():
+            content = (q + position.content_bias[h]) @ k
+            return scale * (content + (q + position.position_bias[h]) @ entry(position.embedding[h], i - j + position.zero))
+    raise AssertionError(position)
+
+
+def turned(x: Tensor, place: int, rotary: rg.Rotary) -> Tensor:
+    """Coordinates m and m + dim/2 turned together by place · base^(−2m/dim)."""
+    dim = rotary.dim or len(x)
+    y = x.clone()
+    for m in range(dim // 2):
+        angle = place * rotary.base ** (-2 * m / dim)
+        a, b = x[m], x[m + dim // 2]
+        y[m], y[m + dim // 2] = a * math.cos(angle) - b * math.sin(angle), b * math.cos(angle) + a * math.sin(angle)
+    return y
+
+
+def alibi_slope(h: int, heads: int) -> float:
+    """The paper's slopes: powers of 2^(−8/n) for n a power of two, then every other one of twice as many."""
+    n = 2 ** int(math.log2(heads))
+    return 2 ** (-8 / n * (h + 1)) if h < n else 2 ** (-8 / (2 * n) * (2 * (h - n) + 1))
+
+
+def t5_bucket(relative: int, part: rg.T5Bias) -> int:
+    """T5's bucket of j − i."""
+    buckets, start = part.table.shape[1], 0
+    if part.bidirectional:
+        buckets //= 2
+        start = buckets if relative > 0 else 0
+        far = abs(relative)
+    else:
+        far = max(-relative, 0)
+    exact = buckets // 2
+    if far < exact:
+        return start + far
+    wide = exact + int(math.log(far / exact) / math.log(part.max_distance / exact) * (buckets - exact))
+    return start + min(wide, buckets - 1)
+
+
+def weights(score: rg.Score, position: rg.Position | None, pairs: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    """Every weight, `[batch, heads, queries, keys]`; `pairs` is who may look at whom."""
+    batch, heads, queries, _ = q.shape
+    keys, group = k.shape[2], heads // k.shape[1]
+    found = torch.zeros(batch, heads, queries, keys, dtype=q.dtype)
+    for b in range(batch):
+        for h in range(heads):
+            for row in range(queries):
+                seen = [j for j in range(keys) if pairs[b, h, row, j]]
+                if not seen:
+                    continue
+                i = row + keys - queries
+                line = torch.stack([scored(score, position, q[b, h, row], k[b, h // group, j], i, j, h, heads) for j in seen])
+                grown = (line - line.max()).exp()
+                found[b, h, row, seen] = grown / grown.sum()
+    return found
+
+
+def attend(weights: Tensor, v: Tensor) -> Tensor:
+    """The values mixed, head h of the weights with head h // group of v."""
+    group = weights.shape[1] // v.shape[1]
+    return torch.stack([weights[:, h] @ v[:, h // group] for h in range(weights.shape[1])], dim=1)
