@@ -18,7 +18,7 @@ from . import by_hand
 from .draw import KINDS, Draw, Parity, Reach, Stripes
 
 SHAPES = [(1, 1), (1, 9), (9, 1), (7, 7), (13, 29), (29, 13), (53, 53)]
-TILES = [(1, 1), (2, 3), (4, 4), (16, 8), (8, 64), (100, 100)]
+TILES = [(1, 1), (2, 3), (16, 8), (8, 64)]
 # Everything else answers exactly. A user's mask has no tiles of its own; Documents knows each run's least and greatest
 # id only; a combination cannot know that two halves that are mixed exclude each other.
 INEXACT = ("parity", "stripes", "reach", "documents", "longformer", "bigbird")
@@ -53,14 +53,14 @@ def obeys(mask: rg.Mask, grid: Grid, rows: int, columns: int, exact: bool) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tiles_keep_their_promises(kind: str) -> None:
-    for number, (queries, keys) in enumerate(SHAPES * 3):
+    for number, (queries, keys) in enumerate(SHAPES * 2):
         grid = Grid(queries, keys, batch=2, heads=3)
         mask = Draw(f"{kind} {number}").primitive(grid, kind)
         for rows, columns in TILES:
             obeys(mask, grid, rows, columns, exact=kind not in INEXACT)
 
 
-@pytest.mark.parametrize("number", range(150))
+@pytest.mark.parametrize("number", range(100))
 def test_tiles_of_combinations_keep_their_promises(number: int) -> None:
     draw = Draw(f"tiles {number}")
     grid = Grid(*draw.rng.choice(SHAPES), batch=draw.rng.choice([1, 2]), heads=draw.rng.choice([1, 3]))
@@ -70,7 +70,6 @@ def test_tiles_of_combinations_keep_their_promises(number: int) -> None:
 
 
 def test_sorted_documents_are_exact() -> None:
-    """Apart from one kind of tile: equal ids everywhere, but negative ones in between."""
     grid = Grid(53, 53, batch=2)
     ids = torch.randint(0, 5, (2, 53)).sort(dim=1).values
     for rows, columns in [(1, 1), (4, 4), (16, 8)]:
@@ -242,20 +241,27 @@ PLAIN = [
 NAMES = {**vars(rg), "Parity": Parity}
 
 
+def prints_as_its_line(mask: rg.Mask) -> None:
+    """Assert that the text of a mask makes an equal one."""
+    again = eval(repr(mask), NAMES)
+    same = again == mask
+    assert same, f"{mask!r} makes another mask"
+    assert hash(again) == hash(mask) and repr(again) == repr(mask)
+
+
 @pytest.mark.parametrize("mask", PLAIN, ids=repr)
 def test_prints_as_the_line_that_makes_it(mask: rg.Mask) -> None:
-    assert eval(repr(mask), NAMES) == mask
-    assert hash(eval(repr(mask), NAMES)) == hash(mask)
+    prints_as_its_line(mask)
 
 
-@pytest.mark.parametrize("number", range(60))
+@pytest.mark.parametrize("number", range(20))
 def test_combinations_print_as_the_line_that_makes_them(number: int) -> None:
     draw = Draw(f"repr {number}")
     mask = draw.primitive(Grid(8, 8), "causal")
     for _ in range(6):
         other = draw.primitive(Grid(8, 8), draw.rng.choice(["causal", "window", "dilated", "random_blocks", "parity"]))
         mask = draw.rng.choice([lambda m, o: m & o, lambda m, o: o & m, lambda m, o: m | o, lambda m, o: o | m, lambda m, o: ~m])(mask, other)
-    assert eval(repr(mask), NAMES) == mask
+    prints_as_its_line(mask)
 
 
 TENSORS = {

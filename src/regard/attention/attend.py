@@ -7,7 +7,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from . import blockwise, edges, reference, sdpa
+from . import blockwise, edges, reference, sdpa, triton
 from .call import Call, make_call
 from .errors import BadInput, Unsupported
 from .mask import Mask
@@ -15,7 +15,13 @@ from .methods import Exact, Method
 from .positions import Position
 from .scores import Score
 
-BACKENDS: dict[str, ModuleType] = {"edges": edges, "sdpa": sdpa, "blockwise": blockwise, "reference": reference}
+BACKENDS: dict[str, ModuleType] = {
+    "edges": edges,
+    "sdpa": sdpa,
+    "triton": triton,
+    "blockwise": blockwise,
+    "reference": reference,
+}
 """The backends, in the order in which `auto` asks them."""
 
 
@@ -59,6 +65,7 @@ def attend(
     if empty(call):
         return nothing(call)
     if not isinstance(method, Exact):
+        need_auto(method, backend)
         return method.attend(call)
     return BACKENDS[choose(call, backend)].run(call)
 
@@ -73,6 +80,14 @@ def choose(call: Call, backend: str) -> str:
     if why is not None:
         raise Unsupported(f"backend {backend!r} cannot run this: {why}. Use backend='auto', or see regard.plan(...).")
     return backend
+
+
+def need_auto(method: Method, backend: str) -> None:
+    """Raise when a backend was named for a method that computes its own way."""
+    if backend != "auto":
+        raise Unsupported(
+            f"{type(method).__name__} computes its own way; backend {backend!r} runs Exact() only. Leave it out."
+        )
 
 
 def against(name: str, call: Call) -> str | None:

@@ -194,7 +194,7 @@ class Performer(Method):
     `Rotary` or without; of the masks `Lengths`, `Causal` and their `&`.
 
     FAVOR+ (Choromanski et al., 2021). Instead of the paper's small constant in φ, each feature of the keys is divided
-    by its largest and the queries' multiplied by it, which changes nothing and keeps every denominator away from zero.
+    by its largest and the queries' multiplied by it, which changes nothing and keeps the denominators away from zero.
 
     >>> import torch, regard as rg
     >>> q, k, v = torch.linspace(-1, 1, 3 * 100 * 4).view(3, 1, 1, 100, 4)
@@ -336,7 +336,7 @@ def finite(level: Tensor) -> Tensor:
 
 
 def chunked(x: Tensor, tokens: int, value: float = 0.0) -> Tensor:
-    """x `[batch, heads, n, d]` as the last of `tokens`, in chunks `[batch, heads, chunks, CHUNK, d]`, `value` before it."""
+    """x `[batch, heads, n, d]` as the last of `tokens` in `[batch, heads, chunks, CHUNK, d]`; `value` before it."""
     missing = -(-tokens // CHUNK) * CHUNK - x.shape[2]
     return pad(x, (0, 0, missing, 0), value=value).unflatten(2, (-1, CHUNK))
 
@@ -355,7 +355,7 @@ def _(like: Tensor, features: int, seed: int) -> Tensor:
 @functools.lru_cache(maxsize=64)
 def draw_directions(features: int, dim: int, seed: int) -> Tensor:
     """Rows orthogonal in blocks of `dim`, uniform in direction, as long as normal vectors; float64 on the CPU."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator("cpu").manual_seed(seed)
     draw = functools.partial(torch.randn, generator=generator, dtype=torch.float64, device="cpu")
     basis, triangle = torch.linalg.qr(draw(-(-features // dim), dim, dim))
     basis = basis * triangle.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # the signs make the bases uniform

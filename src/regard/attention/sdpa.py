@@ -36,6 +36,6 @@ def run(call: Call) -> Tensor:
         q, k, v = p.q.to(p.v.dtype), p.k.to(p.v.dtype), p.v
         dim = max(q.shape[-1], v.shape[-1])  # the fused kernels want one head_dim; zeros change nothing
         q, k, v = (x if x.shape[-1] == dim else pad(x, (0, dim - x.shape[-1])) for x in (q, k, v))
-        causal, grouped = isinstance(call.mask, Causal), q.shape[1] != k.shape[1]
+        causal, grouped = isinstance(call.mask, Causal), bool(q.shape[1] != k.shape[1])
         found = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=p.scale, enable_gqa=grouped)
         return found if dim == p.v.shape[-1] else found[..., : p.v.shape[-1]]

@@ -53,8 +53,8 @@ class Patch(NamedTuple):
 # The last three cut the same tiles: they read each other's scratch.
 FORWARD = Patch(4, 8, 16, 16, 8)
 SCORES = Patch(4, 8, 16, 16, 8)
-BY_ROW = Patch(4, 8, 16, 16, 8)
-BY_COLUMN = Patch(4, 8, 16, 16, 8)
+BY_ROW = Patch(2, 16, 32, 8, 8)
+BY_COLUMN = Patch(8, 4, 8, 32, 8)
 PAIRS = 4  # pairs of d in one turn of the loop over d
 OWNED = 8  # d that a program owns in backward
 SCRATCH = 1 << 29  # bytes
@@ -346,15 +346,6 @@ def scores_kernel(
 
 
 @triton.jit
-def in_patches(p_tile):
-    """Pointers `[RM, RN, TM, TN]` with hints that lead the compiler to threads on the last two axes, one number each.
-
-    Left alone it would give a thread four neighbours in TN, and every sum over a patch would cross threads.
-    """
-    return tl.multiple_of(tl.max_contiguous(p_tile, [1, 1, 2, 4]), [4, 4, 4, 4])
-
-
-@triton.jit
 def pair(p_a, p_b, u, padded_q, padded_k, TANH: tl.constexpr, NEAR: tl.constexpr, HALF: tl.constexpr):
     """r of two d for tanh, q + k for leaky ReLU; `[RM, RN, TM, TN]` each."""
     if TANH and NEAR:
@@ -445,7 +436,10 @@ def rows_kernel(
         t2 = t2 + (tl.zeros([RM, TM, TN], tl.float32),)
     for e in range(first, last):
         i_c = tl.load(TILE + e)
-        d = tl.load(in_patches(DS + (slot + e) * (BM * BN) + r4 * BN + c4))
+        # Hints for threads on the last two axes with one number each: left alone the compiler gives a thread four
+        # neighbours in TN, and every sum over a patch crosses threads.
+        p_d = tl.max_contiguous(DS + (slot + e) * (BM * BN) + r4 * BN + c4, [1, 1, 2, 4])
+        d = tl.load(tl.multiple_of(p_d, [4, 4, 4, 4]))
         near = top_a + tl.load(TOP_B + i_kv * tile_columns + i_c) < ROOM
         if near or not TANH:
             t1, t2 = add_rows(t1, t2, d, p_a, p_b + i_c * BN, padded_q, padded_k, slope, TANH, True, HALF, DU)
@@ -502,7 +496,10 @@ def columns_kernel(
     for x in range(first, last):
         e = tl.load(ORDER + x)
         i_r = tl.load(OWNER + e) % tile_rows
-        d = tl.load(in_patches(DS + (slot + e) * (BM * BN) + r4 * BN + c4))
+        # Hints for threads on the last two axes with one number each: left alone the compiler gives a thread four
+        # neighbours in TN, and every sum over a patch crosses threads.
+        p_d = tl.max_contiguous(DS + (slot + e) * (BM * BN) + r4 * BN + c4, [1, 1, 2, 4])
+        d = tl.load(tl.multiple_of(p_d, [4, 4, 4, 4]))
         near = top_b + tl.load(TOP_A + i_x * tile_rows + i_r) < ROOM
         if near or not TANH:
             t = add_columns(t, d, p_a + i_r * BM, p_b, padded_q, padded_k, slope, TANH, True, HALF, DU)

@@ -99,6 +99,8 @@ def numbers_at(p_line, i_tile, BM: tl.constexpr, BN: tl.constexpr, TURNED: tl.co
     """Numbers by distance of a tile whose corner is at p_line, to start its product from."""
     b_n = tl.zeros([BN, BM] if TURNED else [BM, BN], tl.float32)
     o_m, o_n = tl.arange(0, BM), tl.arange(0, BN)
+    # In 64 bits, where sums may be regrouped: all of a thread's addresses then are one, with different constants.
+    o_m, o_n = o_m.to(tl.int64), o_n.to(tl.int64)
     o_x = o_n[:, None] - o_m[None, :] if TURNED else o_n[None, :] - o_m[:, None]
     # Always so; but what is loaded under a condition is not staged through shared memory, a number at a time.
     if i_tile >= 0:
@@ -267,15 +269,23 @@ def sum_parts(
 
 
 @triton.jit(do_not_specialize=SIZES)
-def prepare_rows(p_o, p_grad, p_lse, p_delta, p_level, length, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr):
-    """delta = Σ o·d_o of each row, and its lse in base 2, +∞ where it saw no key so that its weights come out as zeros."""
-    o_m = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
-    o_q = tl.minimum(o_m, length - 1)
-    b_o = tokens_at(p_o, o_q, DV, DV, BDV).to(tl.float32)
-    b_grad = tokens_at(p_grad, o_q, DV, DV, BDV).to(tl.float32)
-    b_lse = tl.load(p_lse + o_q)
-    tl.store(p_delta + o_m, tl.sum(b_o * b_grad, 1), mask=o_m < length)
-    tl.store(p_level + o_m, tl.where(b_lse == -float("inf"), float("inf"), b_lse * (1.0 / LN2)), mask=o_m < length)
+def prepare_rows(
+    p_o, p_grad, p_lse, p_delta, p_level, queries, instances, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr
+):  # fmt: skip
+    """delta = Σ o·d_o of each row, and its lse in base 2, +∞ where it saw no key so that its weights come out as zeros.
+
+    Both are as long as whole tiles; what lies beyond the last row is like a row that saw no key.
+    """
+    i_row, i_instance = tl.program_id(0) // instances, (tl.program_id(0) % instances).to(tl.int64)
+    o_m = i_row * BM + tl.arange(0, BM)
+    o_q = tl.minimum(o_m, queries - 1)
+    b_o = tokens_at(p_o + i_instance * queries * DV, o_q, DV, DV, BDV).to(tl.float32)
+    b_grad = tokens_at(p_grad + i_instance * queries * DV, o_q, DV, DV, BDV).to(tl.float32)
+    b_lse = tl.load(p_lse + i_instance * queries + o_q)
+    m_dead = (b_lse == -float("inf")) | (o_m >= queries)
+    padded = tl.num_programs(0) // instances * BM
+    tl.store(p_delta + i_instance * padded + o_m, tl.sum(b_o * b_grad, 1))
+    tl.store(p_level + i_instance * padded + o_m, tl.where(m_dead, float("inf"), b_lse * (1.0 / LN2)))
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -283,7 +293,7 @@ def backward_rows(
     p_q, p_k, p_v, p_grad, p_level, p_delta, p_numbers, p_asking, p_table, p_seed, p_dq, p_dasking, p_dq_parts, p_dasking_parts,
     p_group, p_row, p_first, p_last, p_slot, p_tile, p_bits, p_packed,
     qb, qh, qn, kb, kh, kn, vb, vh, vn, ab, ah, an,
-    queries, keys, heads, share, origin, length, instances, scale, d_scale, threshold, keep_scale,
+    queries, keys, padded, heads, share, origin, length, instances, scale, d_scale, threshold, keep_scale,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, NUMBERS: tl.constexpr, VECTORS: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
@@ -306,7 +316,8 @@ def backward_rows(
     o_q = tl.minimum(i_row * BM + o_m, queries - 1)
     b_q = tokens_at(p_q + i_b.to(tl.int64) * qb + i_h.to(tl.int64) * qh, o_q, qn, D, BD)
     b_grad = tokens_at(p_grad + first * DV, o_q, DV, DV, BDV)
-    b_level, b_delta = tl.load(p_level + first + o_q), tl.load(p_delta + first + o_q)
+    o_level = (i_b * heads + i_h).to(tl.int64) * padded + i_row * BM + o_m
+    b_level, b_delta = tl.load(p_level + o_level), tl.load(p_delta + o_level)
     if NUMBERS:
         p_numbers += i_h * length + origin - i_row * BM
     if VECTORS:
@@ -374,7 +385,7 @@ def backward_columns(
     p_q, p_k, p_v, p_grad, p_level, p_delta, p_numbers, p_asking, p_table, p_seed, p_dk, p_dv, p_dk_parts, p_dv_parts,
     p_group, p_row, p_first, p_last, p_slot, p_tile, p_bits, p_packed,
     qb, qh, qn, kb, kh, kn, vb, vh, vn, ab, ah, an,
-    queries, keys, heads, share, origin, length, instances, scale, d_scale, threshold, keep_scale,
+    queries, keys, padded, heads, share, origin, length, instances, scale, d_scale, threshold, keep_scale,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, NUMBERS: tl.constexpr, VECTORS: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PARTS: tl.constexpr,
@@ -413,8 +424,8 @@ def backward_columns(
             first_row = (i_tile * BM).to(tl.int64)
             b_q = tokens_at(p_qh + first_row * qn, o_q, qn, D, BD)
             b_grad = tokens_at(p_grad + (first + first_row) * DV, o_q, DV, DV, BDV)
-            b_level = spread(tl.load(p_level + first + first_row + o_q), TURNED)
-            b_delta = spread(tl.load(p_delta + first + first_row + o_q), TURNED)
+            o_level = (i_b * heads + i_h).to(tl.int64) * padded + first_row + o_m
+            b_level, b_delta = spread(tl.load(p_level + o_level), TURNED), spread(tl.load(p_delta + o_level), TURNED)
             o_x = origin + i_column * BN - i_tile * BM
             if NUMBERS:
                 b_s = numbers_at(p_numbers + i_h * length + o_x, i_tile, BM, BN, TURNED)
@@ -465,7 +476,7 @@ def backward_diagonals(
     p_dnumbers, p_dtable, p_dnumbers_parts, p_dtable_parts,
     p_group, p_row, p_first, p_last, p_slot, p_tile, p_bits, p_packed,
     qb, qh, qn, kb, kh, kn, vb, vh, vn, ab, ah, an,
-    queries, keys, heads, share, origin, length, instances, parts, tile_rows, lines, scale, d_scale, threshold, keep_scale,
+    queries, keys, padded, heads, share, origin, length, instances, parts, tile_rows, lines, scale, d_scale, threshold, keep_scale,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, NUMBERS: tl.constexpr, VECTORS: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
@@ -513,8 +524,8 @@ def backward_diagonals(
             b_k = tokens_at(p_kh + first_column * kn, o_k, kn, D, BD)
             b_v = tokens_at(p_vh + first_column * vn, o_k, vn, DV, BDV)
             b_grad = tokens_at(p_grad + (first + first_row) * DV, o_q, DV, DV, BDV)
-            b_level = tl.load(p_level + first + first_row + o_q)
-            b_delta = tl.load(p_delta + first + first_row + o_q)
+            o_level = (i_b * heads + i_h).to(tl.int64) * padded + first_row + o_m
+            b_level, b_delta = tl.load(p_level + o_level), tl.load(p_delta + o_level)
             if NUMBERS:
                 b_s = numbers_at(p_numbers + i_h * length + o_x, i_tile, BM, BN, False)
             else:
@@ -702,12 +713,12 @@ def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tens
     """Gradients of q, k, v, weight (none here), numbers, asking, table."""
     work = Work(p)
     grad, output = (ready(x.contiguous(), p.v.dtype) for x in (grad, output))
-    delta, level = torch.empty_like(lse), torch.empty_like(lse)
-    wide = triton.next_power_of_2(work.value_dim)
-    prepare_rows[(triton.cdiv(lse.numel(), 64),)](
-        output, grad, lse, delta, level, lse.numel(), DV=work.value_dim, BDV=wide, BM=64
-    )
-    common = {"p_grad": grad, "p_level": level, "p_delta": delta}
+    batch, heads, queries = lse.shape
+    padded = triton.cdiv(queries, EDGE) * EDGE
+    delta, level = (lse.new_empty(batch, heads, padded) for _ in range(2))
+    sizes = {"DV": work.value_dim, "BDV": triton.next_power_of_2(work.value_dim), "BM": 64}
+    prepare_rows[(padded // 64 * batch * heads,)](output, grad, lse, delta, level, queries, batch * heads, **sizes)
+    common = {"p_grad": grad, "p_level": level, "p_delta": delta, "padded": padded}
     dq, dasking = by_rows(work, common)
     dk, dv = by_columns(work, common)
     dnumbers, dtable = by_diagonals(work, common) if p.numbers is not None or p.vectors is not None else (None, None)
@@ -716,7 +727,7 @@ def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tens
     return [work.signed(dq)[..., :dim], dk[..., :dim], dv[..., : p.v.shape[-1]], None, dnumbers, dasking, dtable]
 
 
-def by_rows(work: Work, common: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+def by_rows(work: Work, common: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
     """dq and d asking."""
     shape, grid = work.shape(ROWS), work.grid
     tiles = lists(work.p.mask, grid, shape.rows, shape.columns)
@@ -739,7 +750,7 @@ def by_rows(work: Work, common: dict[str, Tensor]) -> tuple[Tensor, Tensor | Non
     return out[0], out[1]  # type: ignore[return-value]
 
 
-def by_columns(work: Work, common: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+def by_columns(work: Work, common: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """dk and dv. Heads that share keys are taken together, unless each has a mask of its own."""
     shape, grid = work.shape(COLUMNS), work.grid
     tiles = lists(work.p.mask, grid, shape.rows, shape.columns, transposed=True)
@@ -760,7 +771,7 @@ def by_columns(work: Work, common: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     return out[0], out[1]
 
 
-def by_diagonals(work: Work, common: dict[str, Tensor]) -> tuple[Tensor | None, Tensor | None]:
+def by_diagonals(work: Work, common: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
     """d numbers and d table. The rows of the batch are taken together, unless each has a mask of its own."""
     shape, grid, p = work.shape(DIAGONALS), work.grid, work.p
     by_row = lists(p.mask, grid, shape.rows, shape.columns)

@@ -26,7 +26,9 @@ LANES = 32  # threads of a program: one warp, so that no sum crosses a barrier
 EDGES_FORWARD = {4: 8, 2: 4}  # edges in a chunk at 128 features a program, by bytes of a feature
 EDGES_BY_KEY = {4: 4, 2: 2}
 EDGES_BY_QUERY = {4: 8, 2: 4}
-NODES_IN_TURN = 8  # chunks of nodes that a program goes through, one after another
+EDGES_SUMMED = {4: 16}  # where dq needs no neighbour's features
+NODES_IN_TURN = 8  # tiles of nodes that a program goes through, one after another, where there are many
+PROGRAMS = 1 << 14  # programs that keep a large GPU busy
 GRAIN = 8  # nodes stand by falling numbers of edges in steps of this; inside a step they keep their order
 SEGMENT = 1024  # edges of a node that one program walks; nodes with more are cut
 LARGEST_DIM = 256
@@ -114,7 +116,7 @@ def side(starts: Tensor) -> Side:
     owner = cut[which]
     begins = starts[owner] + SEGMENT * (torch.arange(which.numel(), device=cut.device) - offsets[which])
     ends = torch.minimum(begins + SEGMENT, starts[owner + 1])
-    return Side(whole, Walk(owner.int(), begins.int(), ends.int()), cut, offsets)
+    return Side(whole, Walk(owner.int(), begins.int(), ends.int()), cut.int(), offsets.int())
 
 
 @triton.jit
@@ -167,13 +169,13 @@ def number_of(p_numbers, number_size, number_zero, heads, m_h, i, j):
     return tl.load(p_at, mask=m_h[:, None, None], other=0.0).to(tl.float32)
 
 
-@triton.jit(do_not_specialize=["count", "queries", "keys", "number_size", "number_zero", "least"])
+@triton.jit(do_not_specialize=["count", "turns", "queries", "keys", "number_size", "number_zero", "least"])
 def forward_kernel(
     p_q, p_k, p_v, p_weight, p_numbers, p_seed, p_nodes, p_begins, p_ends, p_columns, p_out, p_lse,
-    count, queries, keys, q_token, q_batch, k_token, k_batch, v_token, v_batch, out_batch, lse_batch,
+    count, turns, queries, keys, q_token, q_batch, k_token, k_batch, v_token, v_batch, out_batch, lse_batch,
     scale, slope, number_size, number_zero, least, kept,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, C: tl.constexpr,
-    BH: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr, TURNS: tl.constexpr, GRAIN: tl.constexpr,
+    BH: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr, GRAIN: tl.constexpr,
     ADDITIVE: tl.constexpr, TANH: tl.constexpr, SHARED: tl.constexpr, NUMBERS: tl.constexpr, DROPOUT: tl.constexpr,
     SEGMENTS: tl.constexpr,
 ):  # fmt: skip
@@ -200,8 +202,8 @@ def forward_kernel(
     p_lse += i_batch.to(tl.int64) * lse_batch
     if ADDITIVE:
         b_weight = tl.load(p_weight + o_q, mask=m_hd, other=0.0).to(tl.float32) * LOG2E
-    for turn in range(TURNS):
-        first = (tl.program_id(0) * TURNS + turn) * BN
+    for turn in range(turns):
+        first = (tl.program_id(0) * turns + turn) * BN
         o_n = first + tl.arange(0, BN)
         m_n = o_n < count
         node = tl.load(p_nodes + o_n, mask=m_n, other=0)
@@ -283,15 +285,15 @@ def facts_kernel(
     tl.store(p_to + HEADS, tl.sum(b_grad * b_out, 2), mask=m_nh)
 
 
-@triton.jit(do_not_specialize=["count", "queries", "keys", "edges", "number_size", "number_zero", "least"])
+@triton.jit(do_not_specialize=["count", "turns", "queries", "keys", "edges", "number_size", "number_zero", "least"])
 def by_key_kernel(
     p_q, p_k, p_v, p_weight, p_numbers, p_seed, p_grad, p_facts, p_nodes, p_begins, p_ends, p_rows, p_slots,
     p_dk, p_dv, p_ds, p_signs, p_dweight,
-    count, queries, keys, edges, q_token, q_batch, k_token, k_batch, v_token, v_batch, grad_token, grad_batch,
+    count, turns, queries, keys, edges, q_token, q_batch, k_token, k_batch, v_token, v_batch, grad_token, grad_batch,
     dk_batch, dv_batch,
     scale, slope, number_size, number_zero, least, kept,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, C: tl.constexpr,
-    BH: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr, TURNS: tl.constexpr, GRAIN: tl.constexpr,
+    BH: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr, GRAIN: tl.constexpr,
     ADDITIVE: tl.constexpr, TANH: tl.constexpr, READY: tl.constexpr, SIGNS: tl.constexpr,
     NUMBERS: tl.constexpr, DROPOUT: tl.constexpr, SEGMENTS: tl.constexpr,
 ):  # fmt: skip
@@ -327,8 +329,8 @@ def by_key_kernel(
     if ADDITIVE:
         b_weight = tl.load(p_weight + o_q, mask=m_hd, other=0.0).to(tl.float32)
         dweight = tl.zeros([BH, BN, BD], tl.float32)
-    for turn in range(TURNS):
-        first = (tl.program_id(0) * TURNS + turn) * BN
+    for turn in range(turns):
+        first = (tl.program_id(0) * turns + turn) * BN
         o_n = first + tl.arange(0, BN)
         m_n = o_n < count
         node = tl.load(p_nodes + o_n, mask=m_n, other=0)
@@ -404,12 +406,12 @@ def by_key_kernel(
         tl.store(p_dweight + i_part * (HEADS * D) + o_q, tl.sum(dweight, 1), mask=m_hd)
 
 
-@triton.jit(do_not_specialize=["count", "edges"])
+@triton.jit(do_not_specialize=["count", "turns", "edges"])
 def by_query_kernel(
     p_q, p_k, p_weight, p_ds, p_signs, p_nodes, p_begins, p_ends, p_columns, p_dq,
-    count, edges, q_token, q_batch, k_token, k_batch, dq_batch, scale, slope,
+    count, turns, edges, q_token, q_batch, k_token, k_batch, dq_batch, scale, slope,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
-    BH: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr, TURNS: tl.constexpr, GRAIN: tl.constexpr,
+    BH: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr, GRAIN: tl.constexpr,
     ADDITIVE: tl.constexpr, TANH: tl.constexpr, READY: tl.constexpr, SIGNS: tl.constexpr, SEGMENTS: tl.constexpr,
 ):  # fmt: skip
     """Each query's gradient, from the gradients of its edges' scores.
@@ -433,8 +435,8 @@ def by_query_kernel(
     p_dq += i_batch.to(tl.int64) * dq_batch
     if ADDITIVE:
         b_weight = tl.load(p_weight + o_q, mask=m_hd, other=0.0).to(tl.float32)
-    for turn in range(TURNS):
-        first = (tl.program_id(0) * TURNS + turn) * BN
+    for turn in range(turns):
+        first = (tl.program_id(0) * turns + turn) * BN
         o_n = first + tl.arange(0, BN)
         m_n = o_n < count
         node = tl.load(p_nodes + o_n, mask=m_n, other=0)
@@ -474,6 +476,53 @@ def by_query_kernel(
             dq *= scale
         to = (o_n if SEGMENTS else node).to(tl.int64)[None, :, None]
         tl.store(p_dq + to * (HEADS * D) + o_q[:, None, :], dq.to(p_dq.dtype.element_ty), mask=m_nd)
+
+
+@triton.jit(do_not_specialize=["part_batch", "part_lse_batch", "out_batch", "lse_batch"])
+def merge_kernel(
+    p_part, p_part_lse, p_offsets, p_nodes, p_out, p_lse, part_batch, part_lse_batch, out_batch, lse_batch,
+    HEADS: tl.constexpr, C: tl.constexpr, BC: tl.constexpr, BS: tl.constexpr, WEIGHED: tl.constexpr,
+):  # fmt: skip
+    """What the segments of a node found, put together.
+
+    Σ_s part_s   or, WEIGHED,   lse = log Σ_s exp(lse_s),   Σ_s exp(lse_s − lse) · part_s
+    """
+    i_head = tl.program_id(1)
+    i_batch = tl.program_id(2).to(tl.int64)
+    begin = tl.load(p_offsets + tl.program_id(0))
+    end = tl.load(p_offsets + tl.program_id(0) + 1)
+    node = tl.load(p_nodes + tl.program_id(0)).to(tl.int64)
+    o_s = tl.arange(0, BS)
+    o_c = tl.arange(0, BC)
+    p_part += i_batch * part_batch + i_head * C
+    p_part_lse += i_batch * part_lse_batch + i_head
+    factor = 1.0
+    if WEIGHED:
+        above = tl.full([BS], LOWEST, tl.float32)
+        sums = tl.zeros([BS], tl.float32)
+        for i_segment in range(begin, end, BS):
+            o_at = (i_segment + o_s).to(tl.int64)
+            lse = tl.load(p_part_lse + o_at * HEADS, mask=o_at < end, other=float("-inf")) * LOG2E
+            risen = tl.maximum(above, lse)
+            sums = sums * tl.exp2(above - risen) + tl.exp2(lse - risen)
+            above = risen
+        top = tl.max(above, 0)
+        total = tl.sum(sums * tl.exp2(above - top), 0)
+        alive = total > 0
+        factor = tl.where(alive, 1.0 / tl.where(alive, total, 1.0), 0.0)
+        whole = tl.where(alive, (top + tl.log2(tl.where(alive, total, 1.0))) * LN2, float("-inf"))
+        tl.store(p_lse + i_batch * lse_batch + node * HEADS + i_head, whole)
+    acc = tl.zeros([BS, BC], tl.float32)
+    for i_segment in range(begin, end, BS):
+        o_at = (i_segment + o_s).to(tl.int64)
+        m = (o_at < end)[:, None] & (o_c < C)[None, :]
+        part = tl.load(p_part + o_at[:, None] * (HEADS * C) + o_c[None, :], mask=m, other=0.0)
+        if WEIGHED:
+            lse = tl.load(p_part_lse + o_at * HEADS, mask=o_at < end, other=float("-inf")) * LOG2E
+            part *= tl.exp2(lse - top)[:, None]
+        acc += part
+    p_to = p_out + i_batch * out_batch + node * (HEADS * C) + i_head * C + o_c
+    tl.store(p_to, (tl.sum(acc, 0) * factor).to(p_out.dtype.element_ty), mask=o_c < C)
 
 
 class Shape(NamedTuple):
@@ -544,8 +593,12 @@ class Run:
         size = max(x.element_size() for x in (self.q, self.v))
         return shape(self.heads, self.head_dim, self.value_dim, size, edges)
 
+    def turns(self, count: int, s: Shape) -> int:
+        """How many tiles of nodes a program goes through: one where there are few, so that all processors have work."""
+        return min(max(count // (s.nodes * PROGRAMS), 1), NODES_IN_TURN)
+
     def grid(self, count: int, s: Shape) -> tuple[int, int, int]:
-        return triton.cdiv(count, s.nodes * NODES_IN_TURN), triton.cdiv(self.heads, s.heads), self.batch
+        return triton.cdiv(count, s.nodes * self.turns(count, s)), triton.cdiv(self.heads, s.heads), self.batch
 
     def numbers_and_dropout(self) -> tuple:
         p = self.p
@@ -555,7 +608,7 @@ class Run:
     def constants(self, s: Shape) -> dict:
         return {
             "HEADS": self.heads, "GROUP": self.heads // self.k.shape[1], "D": self.head_dim, "BH": s.heads, "BD": s.head_dim,
-            "BE": s.edges, "BN": s.nodes, "TURNS": NODES_IN_TURN, "GRAIN": GRAIN,
+            "BE": s.edges, "BN": s.nodes, "GRAIN": GRAIN,
             "ADDITIVE": self.p.weight is not None, "TANH": self.p.activation == "tanh", "num_warps": LANES // 32,
         }  # fmt: skip
 
@@ -582,7 +635,7 @@ def launch_forward(run: Run, walk: Walk, out: Tensor, lse: Tensor, segments: boo
         return
     forward_kernel[run.grid(count, s)](
         run.q, run.k, run.v, run.weight, run.numbers, run.seed, *walk, run.layout.columns, out, lse,
-        count, run.queries, run.keys, *strides(run.q), *strides(run.k), *strides(run.v), outer(out), outer(lse),
+        count, run.turns(count, s), run.queries, run.keys, *strides(run.q), *strides(run.k), *strides(run.v), outer(out), outer(lse),
         run.p.scale, run.p.slope, *run.numbers_and_dropout(),
         SHARED=run.shared, SEGMENTS=segments, **run.constants(s), **run.value_constants(s),
     )  # fmt: skip
@@ -599,25 +652,18 @@ def merge_forward(run: Run, nodes: Side, out: Tensor, lse: Tensor) -> None:
     part = per_node(run.p, count, run.value_dim, torch.float32)
     part_lse = per_node(run.p, count, 1, torch.float32)[..., 0]
     launch_forward(run, nodes.segments, part, part_lse, True)  # type: ignore[arg-type]
-    top = join(part_lse, nodes, "max")
-    safe = top.masked_fill(top == -torch.inf, 0.0)
-    share = (part_lse - spread(safe, nodes)).exp_()
-    total = join(share, nodes, "sum")
-    mixed = join(part.mul_(share[..., None]), nodes, "sum") / total.masked_fill(total == 0, 1.0)[..., None]
-    out[:, nodes.cut] = mixed.to(out.dtype)
-    lse[:, nodes.cut] = safe + total.log()
+    merge(nodes, part, out, part_lse, lse)
 
 
-def join(x: Tensor, nodes: Side, how: str) -> Tensor:
-    """x `[batch, segments, ...]` reduced to `[batch, cut nodes, ...]`."""
-    x = x.transpose(0, 1).contiguous()
-    return torch.segment_reduce(x, how, offsets=nodes.offsets, axis=0, unsafe=True).transpose(0, 1)
-
-
-def spread(x: Tensor, nodes: Side) -> Tensor:
-    """x `[batch, cut nodes, ...]` for each of their segments."""
-    count = nodes.segments.nodes.numel()  # type: ignore[union-attr]
-    return x.repeat_interleave(nodes.offsets.diff(), 1, output_size=count)  # type: ignore[union-attr]
+def merge(nodes: Side, part: Tensor, out: Tensor, part_lse: Tensor | None = None, lse: Tensor | None = None) -> None:
+    """Put parts `[batch, segments, heads, d]` together, weighed where they have a log-sum-exp, in `out`'s cut nodes."""
+    batch, _, heads, dim = part.shape
+    weighed = (part, out) if part_lse is None or lse is None else (part_lse, lse)
+    merge_kernel[nodes.cut.numel(), heads, batch](  # type: ignore[union-attr]
+        part, weighed[0], nodes.offsets, nodes.cut, out, weighed[1],
+        part.stride(0), weighed[0].stride(0), out.stride(0), weighed[1].stride(0),
+        HEADS=heads, C=dim, BC=power(dim), BS=32, WEIGHED=part_lse is not None, num_warps=4,
+    )  # fmt: skip
 
 
 def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
@@ -659,8 +705,8 @@ def key_gradients(run: Run, grad: Tensor, facts: Tensor, ds: Tensor, signs: Tens
         part_k = per_node(run.p, count, run.head_dim, torch.float32)
         part_v = per_node(run.p, count, run.value_dim, torch.float32)
         more = launch_by_key(run, by_key.segments, (grad, facts, ds, signs), part_k, part_v, True)
-        dk[:, by_key.cut] = join(part_k, by_key, "sum").to(dk.dtype)
-        dv[:, by_key.cut] = join(part_v, by_key, "sum").to(dv.dtype)
+        merge(by_key, part_k, dk)
+        merge(by_key, part_v, dv)
         dweight += more
     return dk, dv, None if run.p.weight is None else dweight
 
@@ -675,7 +721,7 @@ def launch_by_key(run: Run, walk: Walk, tensors: tuple, dk: Tensor, dv: Tensor, 
     if count:
         by_key_kernel[grid](
             run.q, run.k, run.v, run.weight, run.numbers, run.seed, grad, facts, *walk, run.layout.rows, run.layout.slots,
-            dk, dv, ds, signs, parts, count, run.queries, run.keys, run.layout.columns.numel(),
+            dk, dv, ds, signs, parts, count, run.turns(count, s), run.queries, run.keys, run.layout.columns.numel(),
             *strides(run.q), *strides(run.k), *strides(run.v), *strides(grad), outer(dk), outer(dv),
             run.p.scale, run.p.slope, *run.numbers_and_dropout(),
             READY=run.ready, SIGNS=run.signs, SEGMENTS=segments, **run.constants(s), **run.value_constants(s),
@@ -691,17 +737,18 @@ def query_gradients(run: Run, ds: Tensor, signs: Tensor) -> Tensor:
     if by_query.segments is not None:
         part = per_node(run.p, by_query.segments.nodes.numel(), run.head_dim, torch.float32)
         launch_by_query(run, by_query.segments, ds, signs, part, True)
-        dq[:, by_query.cut] = join(part, by_query, "sum").to(dq.dtype)
+        merge(by_query, part, dq)
     return dq
 
 
 def launch_by_query(run: Run, walk: Walk, ds: Tensor, signs: Tensor, dq: Tensor, segments: bool) -> None:
-    s = shape(run.heads, run.head_dim, 1, 4 if run.ready or run.signs else run.k.element_size(), EDGES_BY_QUERY)
+    summed = run.ready or run.signs
+    s = shape(run.heads, run.head_dim, 1, 4 if summed else run.k.element_size(), EDGES_SUMMED if summed else EDGES_BY_QUERY)
     count = walk.nodes.numel()
     if count:
         by_query_kernel[run.grid(count, s)](
             run.q, run.k, run.weight, ds, signs, *walk, run.layout.columns, dq,
-            count, run.layout.columns.numel(), *strides(run.q), *strides(run.k), outer(dq), run.p.scale, run.p.slope,
+            count, run.turns(count, s), run.layout.columns.numel(), *strides(run.q), *strides(run.k), outer(dq), run.p.scale, run.p.slope,
             READY=run.ready, SIGNS=run.signs, SEGMENTS=segments, **run.constants(s),
         )  # fmt: skip
 

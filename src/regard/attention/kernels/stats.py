@@ -145,10 +145,11 @@ def scores(
     NUMBERS: tl.constexpr,
     VECTORS: tl.constexpr,
     FOLDED: tl.constexpr,
+    EDGE: tl.constexpr,
 ):
     """A tile of scores in base 2, `[OWN, SPAN]`: rows × columns, or by key columns × rows.
 
-    Folded scores still want their factor `scale`; `forbidden` stands where the mask, or the edge of the keys, forbids.
+    Folded scores still want their factor `scale`; `forbidden` stands where the mask forbids or, at an EDGE, the keys end.
     """
     o_own = tl.arange(0, OWN)
     o_other = tl.arange(0, SPAN)
@@ -194,10 +195,30 @@ def scores(
                 s = tl.where(allowed(p_packed, bit, SPAN, OWN, True), s, forbidden)
             else:
                 s = tl.where(allowed(p_packed, bit, OWN, SPAN, False), s, forbidden)
-    elif not BY_KEY:
-        if first + SPAN > size:
-            s = tl.where((first + o_other < size)[None, :], s, forbidden)
+    if EDGE:
+        s = tl.where((first + o_other < size)[None, :], s, forbidden)
     return s
+
+
+@triton.jit
+def carried(
+    s, m, l, e, d, b_tops, i_column, b_place, x, scale, BN: tl.constexpr, CLASSES: tl.constexpr, FOLDED: tl.constexpr
+):  # fmt: skip
+    """The sums of `look_rows` after one more tile of scores."""
+    high = tl.max(s, 1)
+    if FOLDED:
+        high = high * scale
+    high_m = tl.maximum(m, high)
+    t = s * scale - high_m[:, None] if FOLDED else s - high_m[:, None]
+    p = tl.exp2(t)
+    fade = tl.exp2(m - high_m)
+    apart = tl.arange(0, BN).to(tl.float32)[None, :] + (tl.cast(i_column, tl.float32) - b_place)[:, None]
+    e = (e + l * (m - high_m)) * fade + tl.sum(p * t, 1)
+    d = d * fade + tl.sum(p * tl.abs(apart), 1)
+    l = l * fade + tl.sum(p, 1)
+    if CLASSES > 1:
+        b_tops = tl.where((tl.arange(0, CLASSES) == x % CLASSES)[None, :], tl.maximum(b_tops, high[:, None]), b_tops)
+    return high_m, l, e, d, b_tops
 
 
 @triton.jit(
@@ -251,7 +272,7 @@ def look_rows(
         p_starts += (i_b * batch_stride + i_h * head_stride) * (tile_rows + 1) + i_tile
         first, last = tl.load(p_starts), tl.load(p_starts + 1)
     else:
-        first, last = 0, tl.cdiv(keys, BN)
+        first, last = 0, keys // BN
     for x in tl.range(first, last):
         if LISTED:
             i_column, bit = tl.load(p_tile + x) * BN, tl.load(p_bits + x)
@@ -261,25 +282,17 @@ def look_rows(
             b_q, b_asking, p_q, p_k, p_asking, p_weight, p_numbers, p_table, p_packed,
             i_row, queries, q_token, i_column, keys, k_token, a_token, offset, bit, scale, forbidden, slope,
             numbers_zero, numbers_entries, table_zero, table_entries,
-            D, BD, BM, BN, False, LISTED, SCORE, NUMBERS, VECTORS, FOLDED,
+            D, BD, BM, BN, False, LISTED, SCORE, NUMBERS, VECTORS, FOLDED, False,
         )  # fmt: skip
-        high = tl.max(s, 1)
-        if FOLDED:
-            high = high * scale
-            high_m = tl.maximum(m, high)
-            t = s * scale - high_m[:, None]
-        else:
-            high_m = tl.maximum(m, high)
-            t = s - high_m[:, None]
-        p = tl.exp2(t)
-        fade = tl.exp2(m - high_m)
-        apart = tl.abs((i_column + tl.arange(0, BN)).to(tl.float32)[None, :] - b_place[:, None])
-        e = (e + l * (m - high_m)) * fade + tl.sum(p * t, 1)
-        d = d * fade + tl.sum(p * apart, 1)
-        l = l * fade + tl.sum(p, 1)
-        m = high_m
-        if CLASSES > 1:
-            b_tops = tl.where((o_class == x % CLASSES)[None, :], tl.maximum(b_tops, high[:, None]), b_tops)
+        m, l, e, d, b_tops = carried(s, m, l, e, d, b_tops, i_column, b_place, x, scale, BN, CLASSES, FOLDED)
+    if not LISTED and last * BN < keys:  # the rest of the keys, apart: a mask in every tile would cost a third more
+        s = scores(
+            b_q, b_asking, p_q, p_k, p_asking, p_weight, p_numbers, p_table, p_packed,
+            i_row, queries, q_token, last * BN, keys, k_token, a_token, offset, -1, scale, forbidden, slope,
+            numbers_zero, numbers_entries, table_zero, table_entries,
+            D, BD, BM, BN, False, LISTED, SCORE, NUMBERS, VECTORS, FOLDED, True,
+        )  # fmt: skip
+        m, l, e, d, b_tops = carried(s, m, l, e, d, b_tops, last * BN, b_place, last, scale, BN, CLASSES, FOLDED)
     alive = l > 0
     safe = tl.where(alive, l, 1.0)
     level = m + tl.log2(safe)
@@ -367,7 +380,7 @@ def look_columns(
             b_k, 0, p_k, p_q, p_asking, p_weight, p_numbers, p_table, p_packed,
             i_column, keys, k_token, i_row, queries, q_token, a_token, offset, bit, scale, forbidden, slope,
             numbers_zero, numbers_entries, table_zero, table_entries,
-            D, BD, BN, BM, True, LISTED, SCORE, NUMBERS, VECTORS, FOLDED,
+            D, BD, BN, BM, True, LISTED, SCORE, NUMBERS, VECTORS, FOLDED, False,
         )  # fmt: skip
         b_level = tl.load(p_level + i_row + o_m, mask=i_row + o_m < queries, other=float("inf"))
         if FOLDED:
@@ -419,6 +432,23 @@ def score_of(b_best):
     return sortable((b_best >> 32).to(tl.int32))
 
 
+@triton.jit
+def merged(s, b_best, b_least, b_floor, i_column, forbidden, BN: tl.constexpr):
+    """The best candidates and the least of them, after one more tile of scores."""
+    o_n = tl.arange(0, BN)[None, :]
+    high = tl.max(s, 1)
+    taken = (high >= b_floor) & (high > score_of(b_least)) & (high > forbidden)
+    while tl.max(taken.to(tl.int32), 0) > 0:
+        column = tl.min(tl.where(s == high[:, None], o_n, NOWHERE), 1)
+        b_new = (sortable(high).to(tl.int64) << 32) | (0xFFFFFFFF - (i_column + column).to(tl.int64))
+        b_best = tl.where(taken[:, None] & (b_best == b_least[:, None]), b_new[:, None], b_best)
+        b_least = tl.min(b_best, 1)
+        s = tl.where(o_n == column[:, None], forbidden, s)
+        high = tl.max(s, 1)
+        taken = (high >= b_floor) & (high > score_of(b_least)) & (high > forbidden)
+    return b_best, b_least
+
+
 @triton.jit(
     do_not_specialize=[
         "queries", "keys", "heads", "group", "tile_rows", "offset", "batch_stride", "head_stride",
@@ -452,7 +482,6 @@ def look_top(
     o_row = i_row + tl.arange(0, BM)
     m_row = o_row < queries
     o_out = tl.cast(i_both, tl.int64) * queries + o_row
-    o_n = tl.arange(0, BN)
     b_q = features(p_q, i_row, q_token, queries, BM, D, BD) if SCORE == "dot" else 0
     if VECTORS:
         p_asking += i_b * a_batch + i_h * a_head
@@ -460,7 +489,7 @@ def look_top(
     else:
         b_asking = 0
     # The same score may differ in its last bits from that of another kernel.
-    b_floor = tl.load(p_floor + o_out, mask=m_row, other=0.0)
+    b_floor = tl.load(p_floor + o_out, mask=m_row, other=float("inf"))
     b_floor -= tl.abs(b_floor) * 2.44e-4 + 2.44e-4
     if FOLDED:
         b_floor = b_floor / scale
@@ -471,7 +500,7 @@ def look_top(
         p_starts += (i_b * batch_stride + i_h * head_stride) * (tile_rows + 1) + i_tile
         first, last = tl.load(p_starts), tl.load(p_starts + 1)
     else:
-        first, last = 0, tl.cdiv(keys, BN)
+        first, last = 0, keys // BN
     for x in tl.range(first, last):
         if LISTED:
             i_column, bit = tl.load(p_tile + x) * BN, tl.load(p_bits + x)
@@ -481,18 +510,17 @@ def look_top(
             b_q, b_asking, p_q, p_k, p_asking, p_weight, p_numbers, p_table, p_packed,
             i_row, queries, q_token, i_column, keys, k_token, a_token, offset, bit, scale, forbidden, slope,
             numbers_zero, numbers_entries, table_zero, table_entries,
-            D, BD, BM, BN, False, LISTED, SCORE, NUMBERS, VECTORS, FOLDED,
+            D, BD, BM, BN, False, LISTED, SCORE, NUMBERS, VECTORS, FOLDED, False,
         )  # fmt: skip
-        high = tl.max(s, 1)
-        taken = m_row & (high >= b_floor) & (high > score_of(b_least)) & (high > forbidden)
-        while tl.max(taken.to(tl.int32), 0) > 0:
-            column = tl.min(tl.where(s == high[:, None], o_n[None, :], NOWHERE), 1)
-            b_new = (sortable(high).to(tl.int64) << 32) | (0xFFFFFFFF - (i_column + column).to(tl.int64))
-            b_best = tl.where(taken[:, None] & (b_best == b_least[:, None]), b_new[:, None], b_best)
-            b_least = tl.min(b_best, 1)
-            s = tl.where(o_n[None, :] == column[:, None], forbidden, s)
-            high = tl.max(s, 1)
-            taken = m_row & (high >= b_floor) & (high > score_of(b_least)) & (high > forbidden)
+        b_best, b_least = merged(s, b_best, b_least, b_floor, i_column, forbidden, BN)
+    if not LISTED and last * BN < keys:
+        s = scores(
+            b_q, b_asking, p_q, p_k, p_asking, p_weight, p_numbers, p_table, p_packed,
+            i_row, queries, q_token, last * BN, keys, k_token, a_token, offset, -1, scale, forbidden, slope,
+            numbers_zero, numbers_entries, table_zero, table_entries,
+            D, BD, BM, BN, False, LISTED, SCORE, NUMBERS, VECTORS, FOLDED, True,
+        )  # fmt: skip
+        b_best, b_least = merged(s, b_best, b_least, b_floor, last * BN, forbidden, BN)
     b_best = tl.sort(b_best, descending=True)
     b_score = score_of(b_best)
     if FOLDED:

@@ -1,0 +1,150 @@
+"""The kernels for few queries over many keys, beside the formula in float64."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
+pytest.importorskip("triton")
+
+import regard as rg
+from regard.attention import reference
+from regard.attention.call import lower, make_call
+from regard.attention.kernels import decode
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(autouse=True)
+def small_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short spans, so that a few keys make several of them."""
+    monkeypatch.setattr(decode, "LEAST_KEYS", 32)
+    if DEVICE == "cpu":
+        monkeypatch.setattr(decode, "SHAPES", {size: {256: decode.Shape(16, 4, 1)} for size in (2, 4)})
+
+
+def draw(*size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*size).to(dtype).to(DEVICE)
+
+
+def doubled(part):  # noqa: ANN001, ANN201
+    return part and replace(part, **{name: x.double() for name, x in part.tensors().items()})
+
+
+def agree(q, k, v, tolerance: float = 1e-5, **options) -> None:  # noqa: ANN001, ANN003
+    call = make_call(q, k, v, **options)
+    problem = lower(call)
+    assert decode.covers(problem) is None
+    exact = replace(
+        call, q=q.double(), k=k.double(), v=v.double(), score=doubled(call.score), position=doubled(call.position)
+    )
+    score = reference.scores(exact)
+    want = reference.drop(reference.softmax(score), exact) @ reference.per_query_head(exact.v, exact)
+    output, lse = decode.forward(problem)
+    assert output.shape == want.shape and output.dtype == v.dtype and lse.dtype == torch.float32
+    assert bool(output.isfinite().all())
+    assert (output.double() - want).abs().max() <= tolerance * (1 + want.abs().max())
+    level = score.logsumexp(-1)
+    assert torch.equal(lse == -torch.inf, level == -torch.inf)
+    alive = level.isfinite()
+    assert not alive.any() or (lse[alive].double() - level[alive]).abs().max() <= tolerance * (1 + level[alive].abs().max())
+
+
+@pytest.mark.parametrize("queries", [1, 3, 16])
+@pytest.mark.parametrize("heads", [(1, 1), (6, 2), (8, 8), (20, 1)])
+def test_heads_and_queries(heads: tuple[int, int], queries: int) -> None:
+    many, few = heads
+    agree(draw(2, many, queries, 16), draw(2, few, 90, 16), draw(2, few, 90, 16))
+
+
+MASKS = {
+    "causal": rg.Causal,
+    "window": lambda: rg.Window(11),
+    "far": lambda: ~rg.Window(11) & rg.Causal(),
+    "lengths": lambda: rg.Lengths(torch.tensor([41, 0], device=DEVICE)),
+    "short queries": lambda: rg.Lengths(torch.tensor([90, 70], device=DEVICE), torch.tensor([2, 5], device=DEVICE)),
+    "a head each": lambda: rg.Pairs(torch.rand(1, 6, 5, 90, device=DEVICE) > 0.7),
+    "a batch each": lambda: rg.Pairs(torch.rand(2, 1, 5, 90, device=DEVICE) > 0.7),
+    "nothing": lambda: ~rg.Causal() & rg.Causal(),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_every_mask(mask: str) -> None:
+    agree(draw(2, 6, 5, 16), draw(2, 2, 90, 16), draw(2, 2, 90, 16), mask=MASKS[mask]())
+
+
+POSITIONS = {
+    "alibi": lambda: rg.Alibi(),
+    "bias": lambda: rg.Bias(draw(4, 31), zero=5),
+    "shaw": lambda: rg.Shaw(draw(4, 21, 24), zero=3),
+    "transformer-xl": lambda: rg.TransformerXL(draw(4, 100, 24), draw(4, 24), draw(4, 24), zero=20),
+    "rotary": lambda: rg.Rotary(),
+}
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+def test_every_position(position: str) -> None:
+    q, k, v = draw(2, 4, 3, 24), draw(2, 2, 70, 24), draw(2, 2, 70, 24)
+    agree(q, k, v, position=POSITIONS[position](), mask=rg.Causal())
+
+
+@pytest.mark.parametrize("dropout", [0.3, 1.0])
+def test_dropout(dropout: float) -> None:
+    q, k, v = draw(2, 4, 3, 16), draw(2, 2, 70, 16), draw(2, 2, 70, 16)
+    agree(q, k, v, dropout=dropout, generator=torch.Generator().manual_seed(3), mask=rg.Causal())
+
+
+@pytest.mark.parametrize("dims", [(16, 48), (19, 7), (80, 33)])
+@pytest.mark.parametrize("keys", [1, 33, 101])
+def test_odd_sizes(dims: tuple[int, int], keys: int) -> None:
+    agree(draw(1, 2, 2, dims[0]), draw(1, 1, keys, dims[0]), draw(1, 1, keys, dims[1]))
+
+
+def test_scales_of_either_sign() -> None:
+    q, k, v = draw(1, 2, 2, 16), draw(1, 2, 60, 16), draw(1, 2, 60, 16)
+    for scale in (-1.3, 0.0, 40.0):
+        agree(q, k, v, score=rg.Dot(scale=scale), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)])
+def test_half_types(dtype: torch.dtype) -> None:
+    q, k, v = draw(1, 4, 2, 64, dtype=dtype), draw(1, 2, 90, 64, dtype=dtype), draw(1, 2, 90, 64, dtype=dtype)
+    agree(q, k, v, tolerance=2 * torch.finfo(dtype).eps, mask=rg.Causal())
+    agree(q, k, v, tolerance=2 * torch.finfo(dtype).eps, position=rg.Shaw(draw(4, 9, 64, dtype=dtype), zero=2))
+
+
+def test_part_of_a_cache() -> None:
+    """Keys and values are the front of a longer buffer, tokens before heads."""
+    cache = draw(2, 2, 128, 2, 16)
+    k, v = (x[:, :77].transpose(1, 2) for x in cache)
+    agree(draw(2, 1, 4, 16).transpose(1, 2), k, v)
+
+
+def test_same_bits_twice() -> None:
+    problem = lower(make_call(draw(2, 4, 2, 16), draw(2, 2, 90, 16), draw(2, 2, 90, 16)))
+    first, second = decode.forward(problem), decode.forward(problem)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_spans_cover_the_keys() -> None:
+    for keys in (1, 31, 64, 1000, 32768, 100_003):
+        for programs in (1, 8, 128, 5000):
+            spans = decode.spans_for(programs, keys, 64, 132)
+            each = -(-(-(-keys // 64)) // spans)
+            assert spans >= 1 and (spans - 1) * each * 64 < keys <= spans * each * 64
+
+
+def test_says_what_it_cannot_do() -> None:
+    x = draw(1, 1, 4, 16)
+    reason = lambda *qkv, **parts: decode.covers(lower(make_call(*qkv, **parts)))  # noqa: E731
+    assert "float64" in reason(x.double(), x.double(), x.double())
+    assert "additive" in reason(x, x, x, score=rg.Additive(draw(1, 16)))
+    assert "17 queries" in reason(draw(1, 1, 17, 16), x, x)
+    assert "head dim" in reason(x, x, draw(1, 1, 4, 300))
