@@ -1,17 +1,28 @@
-"""Puts the table of results/cpu.json into README.md and README.zh.md, between their markers."""
+"""Puts the tables of results/ into README.md and README.zh.md, between their markers: the CPU's, and a GPU's."""
 
 from pathlib import Path
 
 from regard.bench.result import Result, insert, markdown
 
 HERE = Path(__file__).parent
+PAGES = (("README.md", "en"), ("README.zh.md", "zh"))
 
 
 def main() -> None:
-    result = Result.read(HERE / "results" / "cpu.json")
-    for name, language in (("README.md", "en"), ("README.zh.md", "zh")):
+    for name, language in PAGES:
         page = HERE.parent / name
-        page.write_text(insert(page.read_text(encoding="utf-8"), markdown(result, language)), encoding="utf-8")
+        text = page.read_text(encoding="utf-8")
+        for kind, path in results(HERE / "results").items():
+            if f"<!-- bench:{kind} -->" in text:
+                text = insert(text, markdown(Result.read(path), language), kind)
+        page.write_text(text, encoding="utf-8")
+
+
+def results(folder: Path) -> dict[str, Path]:
+    """The files to take tables from, by the name of their markers; of several GPUs the H200's, or else the first."""
+    gpus = sorted((path for path in folder.glob("*.json") if path.stem != "cpu"), key=lambda x: (x.stem != "h200", x))
+    found = {"cpu": folder / "cpu.json"} if (folder / "cpu.json").exists() else {}
+    return found | ({"gpu": gpus[0]} if gpus else {})
 
 
 if __name__ == "__main__":

@@ -7,7 +7,10 @@ import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
+
+if TYPE_CHECKING:
+    from regard.bench.result import Result
 
 try:
     import typer
@@ -110,37 +113,73 @@ def describe(facts: dict) -> str:
     return "\n".join(lines + [f"\n{line}" for line in facts["advice"]])
 
 
-Out = Annotated[Path | None, typer.Option(help="JSON file; benchmarks/results/cpu.json where that folder exists.")]
+Out = Annotated[
+    Path | None, typer.Option(help="JSON file; where benchmarks/results exists, one there named after the device.")
+]
 
 
 @app.command(epilog="Example: regard bench --quick")
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: does it run, not how fast is it.")] = False,
     out: Out = None,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 2,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of torch, on the CPU.")] = 2,
+    device: Annotated[str, typer.Option(help="cpu or cuda; the GPU where there is one, unless said.")] = "",
+    only: Annotated[str, typer.Option(help="Only the comparisons on a GPU with this in their name or shape.")] = "",
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Time and memory beside torch's own attention, the eager formula and PyG, in one run on this machine's CPU."""
+    """Time and memory beside what else is installed (torch's own attention, PyG, transformers), in one run here."""
     if out and not out.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {out.parent}", param_hint="--out")
+    if device not in ("", "cpu", "cuda"):
+        raise typer.BadParameter(f"{device!r} is neither cpu nor cuda", param_hint="--device")
     with one_paragraph(debug):
         import torch
 
-        from regard.bench import cpu, result
+        from regard.bench import result
 
-        torch.set_num_threads(threads)
-        found = cpu.run(quick, tell=say)
-        if path := out or usual_place(quick):
-            found.write(path)
-            say(f"Written to {path}")
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        if only and device == "cpu":
+            raise typer.BadParameter("it chooses among the comparisons on a GPU", param_hint="--only")
+        found = bench_gpu(quick, only, out) if device == "cuda" else bench_cpu(quick, threads, out)
         answer(found.as_dict(), result.table(found), as_json)
+        if found.failed:
+            raise typer.Exit(1)
 
 
-def usual_place(quick: bool) -> Path | None:
+def bench_cpu(quick: bool, threads: int, out: Path | None) -> "Result":
+    """The comparisons on the CPU, written to their file."""
+    import torch
+
+    from regard.bench import cpu
+
+    torch.set_num_threads(threads)
+    found = cpu.run(quick, tell=say)
+    if path := out or usual_place(quick, "cpu.json"):
+        found.write(path)
+        say(f"Written to {path}")
+    return found
+
+
+def bench_gpu(quick: bool, only: str, out: Path | None) -> "Result":
+    """The comparisons on the GPU, written to their file after each, so that a run cut short keeps what it had."""
+    import torch
+
+    from regard import Unsupported
+    from regard.bench import gpu
+
+    if not torch.cuda.is_available():
+        raise Unsupported("There is no GPU that torch can use here. Run regard bench --device cpu.")
+    path = out or usual_place(quick or bool(only), gpu.file_name(gpu.device_name()))
+    if path:
+        say(f"Writing to {path}")
+    return gpu.run(quick, only, tell=say, save=lambda found: found.write(path) if path else None)
+
+
+def usual_place(quick: bool, name: str) -> Path | None:
     """Where results are kept; none outside a checkout, and none for numbers that mean nothing."""
     folder = Path("benchmarks/results")
-    return folder / "cpu.json" if folder.is_dir() and not quick else None
+    return folder / name if folder.is_dir() and not quick else None
 
 
 @app.command(epilog="Example: regard lab --no-open")

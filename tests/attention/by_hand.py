@@ -88,7 +88,8 @@ def similarity(score: rg.Score, q: Tensor, k: Tensor, h: int) -> Tensor:
         case rg.Bilinear():
             return q @ score.weight[h] @ k
         case rg.Cosine():
-            scale = score.scale if not isinstance(score.scale, Tensor) else score.scale.expand(h + 1)[h]
+            each = isinstance(score.scale, Tensor) and score.scale.dim() > 0
+            scale = score.scale[h] if each else score.scale  # type: ignore[index]
             return scale * (q * k).sum() / (q.norm() * k.norm())
         case rg.Additive():
             x = q + k

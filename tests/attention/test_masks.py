@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard as rg
 from regard.attention.mask import ALL, MIXED, NONE, And, Grid, Not, Or, Tiling
@@ -16,6 +14,7 @@ from regard.attention.schedule import states
 
 from . import by_hand
 from .draw import KINDS, Draw, Parity, Reach, Stripes
+from .watch_memory import Largest
 
 SHAPES = [(1, 1), (1, 9), (9, 1), (7, 7), (13, 29), (29, 13), (53, 53)]
 TILES = [(1, 1), (2, 3), (16, 8), (8, 64)]
@@ -305,21 +304,6 @@ def test_every_mask_has_a_formula(mask: rg.Mask) -> None:
     if isinstance(mask, And | Or | Not):
         word = {And: " and ", Or: " or ", Not: "not "}[type(mask)]
         assert word in mask.formula
-
-
-class Largest(TorchDispatchMode):
-    """Remembers how many elements the largest tensor had that any operation made."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for x in found if isinstance(found, tuple | list) else [found]:
-            if isinstance(x, Tensor):
-                self.elements = max(self.elements, x.numel())
-        return found
 
 
 LONG = {

@@ -38,7 +38,7 @@ def same_with_gradients(found: Tensor, want: Tensor, leaves: list[Tensor]) -> No
     """Assert equal outputs and equal gradients of every leaf."""
     close(found, want)
     flow = torch.randn_like(want)
-    for a, b in zip(torch.autograd.grad(found, leaves, flow), torch.autograd.grad(want, leaves, flow), strict=True):
+    for a, b in zip(torch.autograd.grad(found, leaves, flow), torch.autograd.grad(want, leaves, flow, retain_graph=True), strict=True):
         close(a, b)
 
 

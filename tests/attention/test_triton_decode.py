@@ -53,7 +53,9 @@ def agree(q, k, v, tolerance: float = 1e-5, **options) -> None:  # noqa: ANN001,
     level = score.logsumexp(-1)
     assert torch.equal(lse == -torch.inf, level == -torch.inf)
     alive = level.isfinite()
-    assert not alive.any() or (lse[alive].double() - level[alive]).abs().max() <= tolerance * (1 + level[alive].abs().max())
+    assert not alive.any() or (lse[alive].double() - level[alive]).abs().max() <= tolerance * (
+        1 + level[alive].abs().max()
+    )
 
 
 @pytest.mark.parametrize("queries", [1, 3, 16])

@@ -18,10 +18,11 @@ if not torch.cuda.is_available():
 
 triton = pytest.importorskip("triton")
 
-import regard as rg
-from regard.attention import edges
-from regard.attention.call import Problem, lower, make_call
-from regard.attention.kernels import graph
+import regard as rg  # noqa: E402
+from regard.attention import edges  # noqa: E402
+from regard.attention.call import Problem, lower, make_call  # noqa: E402
+from regard.attention.kernels import graph  # noqa: E402
+from regard.attention.operator import operator  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ULPS = 16
@@ -162,6 +163,8 @@ CASES = [
     replace(PLAIN, dtype=torch.float16, score="leaky_relu", head_dim=1, value_dim=16),
     replace(PLAIN, dtype=torch.float16, head_dim=24, batch=2, numbers=True),
     replace(PLAIN, dtype=torch.float16, score="leaky_relu", shared=True, heads=8, head_dim=16, value_dim=16),
+    replace(PLAIN, score="leaky_relu", head_dim=29, value_dim=3, numbers=True, queries=9, keys=11, batch=2),
+    replace(PLAIN, score="leaky_relu", head_dim=35, value_dim=35, heads=1, shared=True, queries=9, keys=9),
     replace(PLAIN, queries=1, keys=29, edges=20),
     replace(PLAIN, queries=29, keys=3, edges=0),
     replace(PLAIN, dropout=1.0, edges=30),
@@ -194,6 +197,22 @@ def test_bfloat16_agrees_with_float64(case: Case) -> None:
 @pytest.mark.gpu
 def test_a_node_with_a_million_edges() -> None:
     check(Case(queries=1_000_001, keys=1_000_001, edges=4_000_000, hub=1_000_000, score="leaky_relu", shared=True))
+
+
+def test_gradients_flow_through_an_operator() -> None:
+    case = replace(PLAIN, score="leaky_relu", head_dim=4, value_dim=4, shared=True)
+    tensors, mask = draw(case)
+    solve = operator("graph_under_test", graph.forward, graph.backward)
+    wave = torch.arange(4 * 13 * 2).sin().reshape(1, 2, 13, 4)
+    found = []
+    for dtype, run in ((torch.float32, solve), (torch.float64, edges.solve)):
+        device = DEVICE if dtype == torch.float32 else "cpu"
+        q, x, weight = (tensors[name].to(device, dtype).requires_grad_() for name in ("q", "k", "weight"))
+        p = problem(case, {"q": q, "k": x, "v": x, "weight": weight}, rg.Edges(mask.edge_index.to(device)))
+        run(p)[0].backward(wave.to(device, dtype))
+        found.append([y.grad.double().cpu() for y in (q, x, weight)])  # type: ignore[union-attr]
+    for got, want in zip(*found, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
 def test_the_layout_is_made_once() -> None:

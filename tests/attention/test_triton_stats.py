@@ -67,7 +67,10 @@ def agree(q, k, wish: Wish, tolerance: float = 2e-5, **parts) -> None:  # noqa: 
         "received": p.sum(2),
     }
     if wish.map:
-        rows, columns = (torch.nn.functional.one_hot(buckets(n, c, p.device), c).double() for n, c in zip((queries, keys), wish.map, strict=True))
+        rows, columns = (
+            torch.nn.functional.one_hot(buckets(n, c, p.device), c).double()
+            for n, c in zip((queries, keys), wish.map, strict=True)
+        )
         want["map"] = (rows.mT @ p @ columns) / bucket_sizes(queries, wish.map[0], p.device).clamp(min=1)[:, None]
     if wish.weights:
         want["weights"] = p
@@ -235,4 +238,6 @@ def test_a_hundred_thousand_tokens() -> None:
     view = rg.look(q, k, top=8, map=256, mask=rg.Causal())
     assert torch.cuda.max_memory_allocated() - before < 1 << 30
     assert torch.allclose(view.map.sum(-1), torch.ones_like(view.map[..., 0]), atol=1e-3)
-    assert torch.allclose(view.received.double().sum(), torch.tensor(131072.0, dtype=torch.float64, device="cuda"), rtol=1e-4)
+    assert torch.allclose(
+        view.received.double().sum(), torch.tensor(131072.0, dtype=torch.float64, device="cuda"), rtol=1e-4
+    )

@@ -162,7 +162,7 @@ def need_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
         if value.dim() != 4:
             raise BadInput(
                 f"{name} has shape {list(value.shape)}; it must be [batch, heads, tokens, head_dim]. "
-                "Add missing sizes with unsqueeze; split dim into heads with unflatten(-1, (heads, -1)).transpose(1, 2)."
+                "Add missing sizes with unsqueeze; part dim into heads by unflatten(-1, (heads, -1)).transpose(1, 2)."
             )
         if value.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
             raise BadInput(

@@ -11,6 +11,8 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Iterator
+from importlib.util import find_spec
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -195,8 +197,20 @@ def kept(g: Graph) -> Tensor | None:
     return ((finish(x) & 0x7FFFFFFF) >= threshold(p.dropout)).to(g.exact) * kept_scale(p.dropout)
 
 
+def fused(p: Problem) -> ModuleType | None:
+    """The kernels that do all of it at once on a GPU, when they can."""
+    if not p.q.is_cuda or find_spec("triton") is None:
+        return None
+    from .kernels import graph
+
+    return graph if graph.covers(p) is None else None
+
+
 def forward(p: Problem) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp."""
+    kernels = fused(p)
+    if kernels is not None:
+        return kernels.forward(p)
     g = Graph(p)
     s = scores(g)
     top = g.reduce(s, "max")  # [queries, batch · heads]
@@ -214,6 +228,9 @@ def forward(p: Problem) -> tuple[Tensor, Tensor]:
 
 def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
     """Gradients of q, k, v, weight, numbers, asking, table."""
+    kernels = fused(p)
+    if kernels is not None:
+        return kernels.backward(p, grad, output, lse)
     g = Graph(p)
     grad, v = grad.to(g.exact).flatten(0, 1), g.flat(p.v)
     delta = (grad * output.to(g.exact).flatten(0, 1)).sum(-1).mT.contiguous()  # [queries, batch · heads]

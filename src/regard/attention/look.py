@@ -8,6 +8,8 @@ so every tile gives true weights p = exp(s − lse), from which all statistics a
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -105,12 +107,24 @@ def need_room(call: Call, wish: Wish) -> None:
 
 def statistics(call: Call, wish: Wish) -> dict[str, Tensor | None]:
     """All of a view's tensors, by name."""
+    p = lower(call)
+    along = against("edges", call) is None
+    kernels = None if along else fused(p, wish)
+    if kernels is not None:
+        return kernels.statistics(p, wish)
     totals = Totals(call, wish)
     if call.grid.queries * call.grid.keys * call.grid.batch * call.grid.heads:
-        p = lower(call)
-        along = against("edges", call) is None
         (walk_edges if along else walk_tiles)(p, totals)
     return totals.found()
+
+
+def fused(p: Problem, wish: Wish) -> ModuleType | None:
+    """The kernels that do all of it at once on a GPU, when they can."""
+    if not p.q.is_cuda or find_spec("triton") is None:
+        return None
+    from .kernels import stats
+
+    return stats if stats.covers(p, wish) is None else None
 
 
 class Totals:

@@ -48,6 +48,51 @@ def seconds(call: Call) -> float:
     return time.perf_counter() - start
 
 
+def gpu_times(calls: Mapping[str, Call], budget: float = 0.3, rounds: int = 2) -> dict[str, float]:
+    """Median seconds of each call on the GPU, by its own clock, with its cache emptied before each.
+
+    Each call runs for `budget` seconds in all, in `rounds` stretches that take turns, so that what disturbs the machine
+    disturbs all of them alike; a stretch begins with calls that do not count.
+    """
+    spent: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            spent[name] += stretch(call, budget / rounds)
+    return {name: median(values) for name, values in spent.items()}
+
+
+def stretch(call: Call, budget: float, least: int = 3, most: int = 200) -> list[float]:
+    """Seconds of each of as many calls as the budget allows."""
+    torch.cuda.empty_cache()
+    filler = torch.empty(256_000_000, dtype=torch.int8, device="cuda")  # larger than any cache
+    call()
+    once = max(clocked(call, filler, 2)[-1], 1e-6)
+    clocked(call, filler, min(int(budget / 5 / once), most))
+    return clocked(call, filler, min(max(int(budget / once), least), most))
+
+
+def clocked(call: Call, filler: Tensor, count: int) -> list[float]:
+    """Seconds of each of `count` calls, queued without waiting for one another."""
+    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
+    for start, end in events:
+        filler.zero_()
+        start.record()
+        call()
+        end.record()
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) / 1e3 for start, end in events]
+
+
+def gpu_memory(call: Call) -> int:
+    """Peak bytes on the GPU that a call takes beyond what stood before it."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
 def extra_memory(make: Callable[[], Call]) -> int:
     """Peak bytes that a call takes beyond what stood before it.
 

@@ -2,7 +2,8 @@
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +27,51 @@ CHINESE = {
     "limit": "上限",
     "regard, first call": "Regard 首次调用",
     "4.5 × own time at N/4": "自身 N/4 用时 × 4.5",
+    "dense causal": "稠密因果",
+    "window ±512": "窗口 ±512",
+    "window ±512 with ALiBi": "窗口 ±512 + ALiBi",
+    "causal window of 1024 back": "因果窗口（向前 1024）",
+    "causal window of 1024 back with ALiBi": "因果窗口（向前 1024）+ ALiBi",
+    "Longformer layer": "Longformer 层",
+    "BigBird, block 64": "BigBird，块 64",
+    "learned bias by distance": "按距离学习的偏置",
+    "Transformer-XL": "Transformer-XL",
+    "sentences of 32–1024 tokens": "长 32–1024 的句子",
+    "GATv2 layer, 8 × 16": "GATv2 层，8 × 16",
+    "look: entropy, top 8, received, map 256 × 256": "look：熵、前 8 项、所得、256 × 256 图",
+    "decoding one token": "解码一个词",
+    "compiled": "编译后的公式",
+    "PyG, compiled": "PyG，编译后",
+    "FlexAttention, blocks of 64": "FlexAttention，块 64",
+    "SDPA, cuDNN": "SDPA（cuDNN）",
+    "cuDNN's graph API, noted earlier": "cuDNN 图接口（先前记录）",
 }
+PHRASES = {
+    "not met": "未达到",
+    "met": "达到",
+    " against ": " 对 ",
+    " of matrix products": "（矩阵乘）",
+    " of memory": "（显存带宽）",
+    " of exp unit": "（特殊函数单元）",
+    "memory ≥": "显存 ≥",
+}
+GPU_HEADINGS = {
+    "en": (
+        "work",
+        "shape",
+        "Regard",
+        "against",
+        "theirs",
+        "times faster",
+        "goal",
+        "memory",
+        "of the limit",
+        "first call",
+    ),
+    "zh": ("任务", "形状", "Regard", "对比", "对方", "快几倍", "目标", "显存", "达到上限的", "首次调用"),
+}
+LIMITS = {"matrix products": 750e12, "memory": 4.16e12, "exp unit": 4.03e12}
+"""Operations, bytes and special functions a second, measured on an H200."""
 
 
 @dataclass(frozen=True)
@@ -64,22 +109,148 @@ class Row:
         ours = quantity(self.ours, self.measure)
         return self.work, self.shape, self.measure, ours, self.against or "", theirs, better, goal
 
+    def as_dict(self) -> dict:
+        """The row as JSON has it, with its ratio and whether the goal was met."""
+        return asdict(self) | {"better": self.better, "met": self.met}
+
+    @classmethod
+    def from_dict(cls, found: dict) -> "Row":
+        """The row that `as_dict` wrote."""
+        return cls(**{name: value for name, value in found.items() if name not in ("better", "met")})
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a work takes: seconds of the forward pass, of forward and backward, and their peaks in bytes."""
+
+    forward: float | None = None
+    both: float | None = None
+    forward_bytes: float | None = None
+    both_bytes: float | None = None
+
+
+@dataclass(frozen=True)
+class Goal:
+    """How many times less time (forward; forward and backward) and memory ours should take."""
+
+    forward: float | None = None
+    both: float | None = None
+    memory: float | None = None
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a work cannot do without, of the resource that limits it; `limit` is one of `LIMITS`."""
+
+    limit: str
+    forward: float
+    both: float = 0.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """A work on a GPU beside one peer; `first` is the seconds of our first call, compilation included.
+
+    >>> line = Line("causal", "N8192", Cost(2e-3, 6e-3), Need("matrix products", 1.1e12, 3.85e12), 0.5, "SDPA",
+    ...             Cost(2e-3, 9e-3), Goal(0.98, 1.2))
+    >>> line.better.forward, line.better.memory, line.met
+    (1.0, None, True)
+    >>> line.cells()[5:7], line.cells()[8]
+    (('1×, 1.5×', '≥ 0.98×, ≥ 1.2×, met'), '73 %, 86 % of matrix products')
+    """
+
+    work: str
+    shape: str
+    ours: Cost
+    need: Need
+    first: float | None = None
+    against: str | None = None
+    theirs: Cost = field(default_factory=Cost)
+    goal: Goal = field(default_factory=Goal)
+    limited: bool = True
+
+    @property
+    def better(self) -> Goal:
+        """How many times less ours is than theirs."""
+        ours, theirs = self.ours, self.theirs
+        memory = ratio(theirs.both_bytes, ours.both_bytes) or ratio(theirs.forward_bytes, ours.forward_bytes)
+        return Goal(ratio(theirs.forward, ours.forward), ratio(theirs.both, ours.both), memory)
+
+    @property
+    def met(self) -> bool | None:
+        """Whether that reaches every goal whose quantity was measured; `None` where there is none."""
+        pairs = zip(asdict(self.better).values(), asdict(self.goal).values(), strict=True)
+        known = [better >= goal for better, goal in pairs if better is not None and goal is not None]
+        return all(known) if known else None
+
+    @property
+    def share(self) -> Cost:
+        """What part of the limit our two passes reach."""
+        rate = LIMITS[self.need.limit]
+        forward, both = ratio(self.need.forward / rate, self.ours.forward), ratio(self.need.both / rate, self.ours.both)
+        return Cost(forward, both) if self.limited else Cost()
+
+    def cells(self) -> tuple[str, ...]:
+        """The line as it is read, one text under each heading; times are forward, then forward and backward."""
+        ours, theirs, better, goal = self.ours, self.theirs, self.better, self.goal
+        goals = commas(goal.forward, goal.both, text=lambda x: f"≥ {x:g}×")
+        if goal.memory is not None:
+            goals = ", ".join(filter(None, [goals, f"memory ≥ {goal.memory:g}×"]))
+        verdict = "" if self.met is None else f", {'met' if self.met else 'not met'}"
+        memory = [c.forward_bytes if c.both_bytes is None else c.both_bytes for c in (ours, theirs)]
+        share = commas(self.share.forward, self.share.both, text=lambda x: f"{x:.0%}".replace("%", " %"))
+        return (
+            self.work,
+            self.shape,
+            commas(ours.forward, ours.both, text=lambda x: quantity(x, "time")),
+            self.against or "",
+            commas(theirs.forward, theirs.both, text=lambda x: quantity(x, "time")),
+            commas(better.forward, better.both, text=lambda x: f"{x:.3g}×"),
+            goals + verdict if goals else "",
+            " against ".join(quantity(x, "memory") for x in memory if x is not None),
+            f"{share} of {self.need.limit}" if share else "",
+            "" if self.first is None else quantity(self.first, "time"),
+        )
+
+    def as_dict(self) -> dict:
+        """The line as JSON has it, with its ratios, its share of the limit and whether the goals were met."""
+        found = {"better": asdict(self.better), "met": self.met}
+        return asdict(self) | found | {"share": {"forward": self.share.forward, "both": self.share.both}}
+
+    @classmethod
+    def from_dict(cls, found: dict) -> "Line":
+        """The line that `as_dict` wrote."""
+        kinds = {"ours": Cost, "theirs": Cost, "goal": Goal, "need": Need}
+        kept = {name: value for name, value in found.items() if name not in ("better", "met", "share")}
+        return cls(**kept | {name: kind(**found[name]) for name, kind in kinds.items()})
+
+
+def ratio(over: float | None, under: float | None) -> float | None:
+    """One over the other, `None` where either is missing or nothing."""
+    return over / under if over and under else None
+
+
+def commas(*values: float | None, text: Callable[[float], str]) -> str:
+    """The values there are, as texts with commas between them."""
+    return ", ".join(text(value) for value in values if value is not None)
+
 
 @dataclass(frozen=True)
 class Result:
-    """A run: where, when and with what it was made, its rows, and notes on what was left out."""
+    """A run: where, when and with what it was made, its rows, notes on what was left out, and what failed."""
 
     device: str
     date: str
     threads: int
     quick: bool
     versions: dict[str, str | None]
-    rows: tuple[Row, ...]
+    rows: tuple[Row | Line, ...]
     notes: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
 
     def as_dict(self) -> dict:
         """Everything as JSON has it, each row with its ratio and whether the goal was met."""
-        rows = [asdict(row) | {"better": row.better, "met": row.met} for row in self.rows]
+        rows = [row.as_dict() for row in self.rows]
         return asdict(self) | {"rows": rows}
 
     def write(self, path: Path) -> None:
@@ -90,12 +261,25 @@ class Result:
     def read(cls, path: Path) -> "Result":
         """The run that `write` wrote."""
         found = json.loads(path.read_text(encoding="utf-8"))
-        rows = tuple(Row(**{k: v for k, v in row.items() if k not in ("better", "met")}) for row in found["rows"])
-        return cls(**found | {"rows": rows, "notes": tuple(found["notes"])})
+        rows = tuple((Row if "measure" in row else Line).from_dict(row) for row in found["rows"])
+        return cls(**found | {"rows": rows} | {name: tuple(found.get(name, ())) for name in ("notes", "failed")})
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether its rows are those of a GPU."""
+        return any(isinstance(row, Line) for row in self.rows)
+
+    @property
+    def headings(self) -> dict[str, tuple[str, ...]]:
+        """What stands above its columns, by language."""
+        return GPU_HEADINGS if self.on_gpu else HEADINGS
 
     def title(self) -> str:
         """Where, when and with what, in a line."""
-        return f"{self.device}; {self.threads} threads, torch {self.versions.get('torch')}, fp32, {self.date[:10]}"
+        torch, day = self.versions.get("torch"), self.date[:10]
+        if self.on_gpu:
+            return f"{self.device}; torch {torch}, Triton {self.versions.get('triton')}, bf16 (graphs fp32), {day}"
+        return f"{self.device}; {self.threads} threads, torch {torch}, fp32, {day}"
 
 
 def quantity(value: float, measure: str) -> str:
@@ -111,15 +295,16 @@ def quantity(value: float, measure: str) -> str:
 
 def table(result: Result) -> str:
     """The run for a terminal, columns aligned."""
-    lines = [HEADINGS["en"], *(row.cells() for row in result.rows)]
+    lines = [result.headings["en"], *(row.cells() for row in result.rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rows = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    return "\n".join([result.title(), "", *rows, *result.notes])
+    return "\n".join([result.title(), "", *rows, *result.notes, *(f"Failed: {text}" for text in result.failed)])
 
 
 def markdown(result: Result, language: str) -> str:
     """The run as a Markdown table, with the line of where and when above it."""
-    lines = [HEADINGS[language], tuple("---" for _ in HEADINGS[language])]
+    headings = result.headings[language]
+    lines = [headings, tuple("---" for _ in headings)]
     lines += [tuple(translate(cell, language) for cell in row.cells()) for row in result.rows]
     rows = ["| " + " | ".join(line) + " |" for line in lines]
     return "\n".join([result.title(), "", *rows])
@@ -129,7 +314,10 @@ def translate(text: str, language: str) -> str:
     """A cell in the page's language."""
     if language == "en":
         return text
-    return CHINESE.get(text, text).replace("not met", "未达到").replace("met", "达到")
+    text = CHINESE.get(text, text)
+    for english, chinese in PHRASES.items():
+        text = text.replace(english, chinese)
+    return text
 
 
 def insert(page: str, text: str, name: str = "cpu") -> str:

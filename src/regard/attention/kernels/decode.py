@@ -27,7 +27,7 @@ LOWEST = tl.constexpr(-1.0e30)
 FORBIDDEN = tl.constexpr(-3.0e30)
 LARGEST_DIM = 256
 MOST_QUERIES = 16
-MOST_ROWS = 64  # rows of a tile; more go to other programs
+MOST_ROWS = {2: 64, 4: 16}  # rows of a tile, by bytes of a number; more go to other programs
 PROGRAMS = 16  # a multiprocessor, over the whole run
 LEAST_KEYS = 256  # keys of a program, unless there are fewer
 MERGED = 16  # spans that are merged at once
@@ -203,8 +203,9 @@ def solve(p: Problem) -> tuple[Tensor, Tensor]:
     group = grid.heads // kv_heads
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (p.q, p.k, p.v))
     padded = [max(triton.next_power_of_2(x.shape[-1]), 16) for x in (q, v)]
-    shape = shape_for(max(q.element_size(), v.element_size()), max(padded))
-    rows = min(max(triton.next_power_of_2(group * grid.queries), 16), MOST_ROWS)
+    size = max(q.element_size(), v.element_size())
+    shape = shape_for(size, max(padded))
+    rows = min(max(triton.next_power_of_2(group * grid.queries), 16), MOST_ROWS[size])
     row_tiles = -(-group * grid.queries // rows)
     spans = spans_for(grid.batch * kv_heads * row_tiles, grid.keys, shape.columns, processors(p.q.device))
     lines = grid.batch * grid.heads * grid.queries
@@ -225,7 +226,9 @@ def solve(p: Problem) -> tuple[Tensor, Tensor]:
     output = v.new_empty(*q.shape[:3], values)
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     scale = kept_scale(p.dropout) if p.seed is not None else 1.0
-    decode_merge[(lines,)](part, top, total, output, lse, spans, scale, DV=values, BDV=padded[1], BS=MERGED, num_warps=2)
+    decode_merge[(lines,)](
+        part, top, total, output, lse, spans, scale, DV=values, BDV=padded[1], BS=MERGED, num_warps=2
+    )
     return output, lse
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..call import Problem
 from ..dropout import kept_scale, threshold
 from .lists import Items, Lists, diagonals, items, lists
-from .score import allowed, kept, place, row_keys, sheared, spread, unsheared
+from .score import allowed, kept, numbers_at, place, row_keys, sheared, spread, unsheared
 
 LOG2E = math.log2(math.e)
 FLOOR = tl.constexpr(-1e30)  # below every score; unlike −∞ it can be subtracted from itself
@@ -59,19 +59,8 @@ EDGE = 256  # the origin of a line is a multiple of this, and so of every tile's
 PROGRAMS = 3  # programs a multiprocessor that the work should be enough for
 LEAST = 16  # tiles that a piece of a cut list has at least
 
-SIZES = [
-    "queries",
-    "keys",
-    "heads",
-    "share",
-    "origin",
-    "length",
-    "instances",
-    "parts",
-    "tile_rows",
-    "lines",
-    "threshold",
-]
+# Not specialised, so that new sizes need no new kernels; origin, length and padded are always multiples of 16.
+SIZES = ["queries", "keys", "heads", "share", "instances", "parts", "tile_rows", "lines", "threshold"]
 
 
 @triton.jit
@@ -95,20 +84,6 @@ def put_tokens(p, o_n, b_x, limit, D: tl.constexpr, BD: tl.constexpr):
 
 
 @triton.jit
-def numbers_at(p_line, i_tile, BM: tl.constexpr, BN: tl.constexpr, TURNED: tl.constexpr):
-    """Numbers by distance of a tile whose corner is at p_line, to start its product from."""
-    b_n = tl.zeros([BN, BM] if TURNED else [BM, BN], tl.float32)
-    o_m, o_n = tl.arange(0, BM), tl.arange(0, BN)
-    # In 64 bits, where sums may be regrouped: all of a thread's addresses then are one, with different constants.
-    o_m, o_n = o_m.to(tl.int64), o_n.to(tl.int64)
-    o_x = o_n[:, None] - o_m[None, :] if TURNED else o_n[None, :] - o_m[:, None]
-    # Always so; but what is loaded under a condition is not staged through shared memory, a number at a time.
-    if i_tile >= 0:
-        b_n = tl.load(p_line + o_x)
-    return b_n
-
-
-@triton.jit
 def put_part(p, i_part, b_x, ROWS: tl.constexpr, BD: tl.constexpr):
     """Store partial sums `[ROWS, BD]` as number i_part."""
     o_x = tl.arange(0, ROWS)[:, None] * BD + tl.arange(0, BD)[None, :]
@@ -118,7 +93,7 @@ def put_part(p, i_part, b_x, ROWS: tl.constexpr, BD: tl.constexpr):
 @triton.jit(do_not_specialize=SIZES)
 def forward_tiles(
     p_q, p_k, p_v, p_o, p_lse, p_numbers, p_asking, p_table, p_seed,
-    p_group, p_row, p_first, p_last, p_slot, p_tile, p_bits, p_packed, p_sums, p_tops, p_totals,
+    p_group, p_row, p_first, p_last, p_slot, p_tile, p_ends, p_bits, p_packed, p_sums, p_tops, p_totals,
     qb, qh, qn, kb, kh, kn, vb, vh, vn, ab, ah, an,
     queries, keys, heads, share, origin, length, instances, scale, threshold, keep_scale,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
@@ -145,7 +120,7 @@ def forward_tiles(
     o_q = tl.minimum(i_row * BM + o_m, queries - 1)
     b_q = tokens_at(p_q + i_b.to(tl.int64) * qb + i_h.to(tl.int64) * qh, o_q, qn, D, BD)
     if NUMBERS:
-        p_numbers += i_h * length + origin - i_row * BM
+        p_numbers += i_h * 8 * length
     if VECTORS:
         b_a = tokens_at(p_asking + i_b.to(tl.int64) * ab + i_h.to(tl.int64) * ah, o_q, an, D, BD)
         p_table += (i_h.to(tl.int64) * length + origin - i_row * BM) * D
@@ -155,36 +130,43 @@ def forward_tiles(
     b_m = tl.full([BM], FLOOR, tl.float32)
     b_l = tl.zeros([BM], tl.float32)
     b_o = tl.zeros([BM, BDV], tl.float32)
-    i_before = -2
-    i_next = tl.load(p_tile + i_first, mask=i_first < i_last, other=0)
-    for x in range(i_first, i_last):
-        i_tile = i_next
-        # One step ahead, so that the loads of keys need not wait for it.
-        i_next = tl.load(p_tile + x + 1, mask=x + 1 < i_last, other=0)
-        i_bits = tl.load(p_bits + x)
-        o_k = tl.minimum(o_n, keys - 1 - i_tile * BN)
-        b_k = tokens_at(p_k + (i_tile * BN).to(tl.int64) * kn, o_k, kn, D, BD)
-        b_s = numbers_at(p_numbers + i_tile * BN, i_tile, BM, BN, False) if NUMBERS else tl.zeros([BM, BN], tl.float32)
+    # With vectors by distance the list is walked in runs of neighbours: what one tile computed of the band serves the next.
+    while i_first < i_last:
+        i_end = i_last
+        i_next = tl.load(p_tile + i_first)
         if VECTORS:
-            p_band = p_table + i_tile * BN * D
-            b_high = tl.dot(b_a, tl.trans(tokens_at(p_band, o_n, D, D, BD)), input_precision=PRECISION)
-            if i_tile != i_before + 1:
-                b_low = tl.dot(b_a, tl.trans(tokens_at(p_band - BN * D, o_n, D, D, BD)), input_precision=PRECISION)
-            b_s += sheared(b_low, b_high, BN)
-            b_low = b_high
-            i_before = i_tile
-        b_s = tl.dot(b_q, tl.trans(b_k), b_s, input_precision=PRECISION)
-        if i_bits >= 0:
-            b_s = tl.where(allowed(p_packed, i_bits, BM, BN, False), b_s, -float("inf"))
-        b_top = tl.maximum(b_m, tl.max(b_s, 1) * scale)
-        b_p = tl.exp2(b_s * scale - b_top[:, None])
-        b_fade = tl.exp2(b_m - b_top)
-        b_l = b_l * b_fade + tl.sum(b_p, 1)
-        b_m = b_top
-        if DROPOUT:
-            b_p = tl.where(kept(b_keys, i_tile * BN + o_n, threshold, False), b_p, 0.0)
-        b_v = tokens_at(p_v + (i_tile * BN).to(tl.int64) * vn, o_k, vn, DV, BDV)
-        b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * b_fade[:, None], input_precision=PRECISION)
+            i_end = tl.minimum(tl.load(p_ends + i_first), i_last)
+            p_band = p_table + (i_next - 1) * BN * D
+            b_low = tl.dot(b_a, tl.trans(tokens_at(p_band, o_n, D, D, BD)), input_precision=PRECISION)
+        for x in range(i_first, i_end):
+            i_tile = i_next
+            # One step ahead, so that the loads of keys need not wait for it.
+            i_next = tl.load(p_tile + x + 1, mask=x + 1 < i_end, other=0)
+            i_bits = tl.load(p_bits + x)
+            o_k = tl.minimum(o_n, keys - 1 - i_tile * BN)
+            b_k = tokens_at(p_k + (i_tile * BN).to(tl.int64) * kn, o_k, kn, D, BD)
+            if NUMBERS:
+                b_s = numbers_at(p_numbers, origin + i_tile * BN - i_row * BM, length, BM, BN, False)
+            else:
+                b_s = tl.zeros([BM, BN], tl.float32)
+            if VECTORS:
+                p_high = p_table + i_tile * BN * D
+                b_high = tl.dot(b_a, tl.trans(tokens_at(p_high, o_n, D, D, BD)), input_precision=PRECISION)
+                b_s += sheared(b_low, b_high, BN)
+                b_low = b_high
+            b_s = tl.dot(b_q, tl.trans(b_k), b_s, input_precision=PRECISION)
+            if i_bits >= 0:
+                b_s = tl.where(allowed(p_packed, i_bits, BM, BN, False), b_s, -float("inf"))
+            b_top = tl.maximum(b_m, tl.max(b_s, 1) * scale)
+            b_p = tl.exp2(b_s * scale - b_top[:, None])
+            b_fade = tl.exp2(b_m - b_top)
+            b_l = b_l * b_fade + tl.sum(b_p, 1)
+            b_m = b_top
+            if DROPOUT:
+                b_p = tl.where(kept(b_keys, i_tile * BN + o_n, threshold, False), b_p, 0.0)
+            b_v = tokens_at(p_v + (i_tile * BN).to(tl.int64) * vn, o_k, vn, DV, BDV)
+            b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * b_fade[:, None], input_precision=PRECISION)
+        i_first = i_end
     if i_slot >= 0:
         i_part = i_slot * instances + i_instance
         put_part(p_sums, i_part, b_o, BM, BDV)
@@ -251,10 +233,10 @@ def merge_outputs(
 
 @triton.jit(do_not_specialize=SIZES)
 def sum_parts(
-    p_out, p_cuts, p_parts, length, heads, instances, scale,
+    p_out, p_cuts, p_parts, lines, heads, instances, scale,
     D: tl.constexpr, BD: tl.constexpr, ROWS: tl.constexpr, BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr,
 ):  # fmt: skip
-    """Rows of `p_out [batch, heads, length, D]` from the partial sums of their pieces, added in order."""
+    """Rows of `p_out [batch, heads, lines, D]` from the partial sums of their pieces, added in order."""
     i_cut = tl.program_id(0) // instances
     i_instance = tl.program_id(0) % instances
     p_cuts += i_cut * 4
@@ -265,7 +247,7 @@ def sum_parts(
     b_sum = tl.zeros([ROWS, BD], tl.float32)
     for i_slot in range(tl.load(p_cuts + 2), tl.load(p_cuts + 3)):
         b_sum += tl.load(p_parts + (i_slot * instances + i_instance).to(tl.int64) * (ROWS * BD) + o_x)
-    put_tokens(p_out + (i_b * heads + i_h).to(tl.int64) * length * D, i_row * ROWS + o_r, b_sum * scale, length, D, BD)
+    put_tokens(p_out + (i_b * heads + i_h).to(tl.int64) * lines * D, i_row * ROWS + o_r, b_sum * scale, lines, D, BD)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -291,7 +273,7 @@ def prepare_rows(
 @triton.jit(do_not_specialize=SIZES)
 def backward_rows(
     p_q, p_k, p_v, p_grad, p_level, p_delta, p_numbers, p_asking, p_table, p_seed, p_dq, p_dasking, p_dq_parts, p_dasking_parts,
-    p_group, p_row, p_first, p_last, p_slot, p_tile, p_bits, p_packed,
+    p_group, p_row, p_first, p_last, p_slot, p_tile, p_ends, p_bits, p_packed,
     qb, qh, qn, kb, kh, kn, vb, vh, vn, ab, ah, an,
     queries, keys, padded, heads, share, origin, length, instances, scale, d_scale, threshold, keep_scale,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
@@ -319,7 +301,7 @@ def backward_rows(
     o_level = (i_b * heads + i_h).to(tl.int64) * padded + i_row * BM + o_m
     b_level, b_delta = tl.load(p_level + o_level), tl.load(p_delta + o_level)
     if NUMBERS:
-        p_numbers += i_h * length + origin - i_row * BM
+        p_numbers += i_h * 8 * length
     if VECTORS:
         b_a = tokens_at(p_asking + i_b.to(tl.int64) * ab + i_h.to(tl.int64) * ah, o_q, an, D, BD)
         p_table += (i_h.to(tl.int64) * length + origin - i_row * BM) * D
@@ -329,47 +311,51 @@ def backward_rows(
     if DROPOUT:
         b_keys = row_keys(p_seed, i_b, i_h, i_row * BM + o_m + keys - queries)
     b_dq = tl.zeros([BM, BD], tl.float32)
-    i_before = -2
-    i_next = tl.load(p_tile + i_first, mask=i_first < i_last, other=0)
-    for x in range(i_first, i_last):
-        i_tile = i_next
-        i_next = tl.load(p_tile + x + 1, mask=x + 1 < i_last, other=0)
-        i_bits = tl.load(p_bits + x)
-        o_k = tl.minimum(o_n, keys - 1 - i_tile * BN)
-        b_k = tokens_at(p_k + (i_tile * BN).to(tl.int64) * kn, o_k, kn, D, BD)
-        b_v = tokens_at(p_v + (i_tile * BN).to(tl.int64) * vn, o_k, vn, DV, BDV)
-        b_s = numbers_at(p_numbers + i_tile * BN, i_tile, BM, BN, False) if NUMBERS else tl.zeros([BM, BN], tl.float32)
+    # With vectors by distance the list is walked in runs of neighbours: what one tile computed of the band serves the next.
+    while i_first < i_last:
+        i_end = i_last
+        i_next = tl.load(p_tile + i_first)
         if VECTORS:
-            p_band = p_table + i_tile * BN * D
-            b_high = tl.dot(b_a, tl.trans(tokens_at(p_band, o_n, D, D, BD)), input_precision=PRECISION)
-            b_r = tokens_at(p_band - BN * D, o_n, D, D, BD)
-            if i_tile != i_before + 1:
-                b_low = tl.dot(b_a, tl.trans(b_r), input_precision=PRECISION)
-                if i_before >= 0:
-                    b_old = tokens_at(p_table + i_before * BN * D, o_n, D, D, BD)
-                    b_da = tl.dot(b_waiting.to(b_old.dtype), b_old, b_da, input_precision=PRECISION)
-                    b_waiting = tl.zeros([BM, BN], tl.float32)
-            b_s += sheared(b_low, b_high, BN)
-            b_low = b_high
-            i_before = i_tile
-        b_s = tl.dot(b_q, tl.trans(b_k), b_s, input_precision=PRECISION) * scale - b_level[:, None]
-        if i_bits >= 0:
-            b_s = tl.where(allowed(p_packed, i_bits, BM, BN, False), b_s, -float("inf"))
-        b_p = tl.exp2(b_s)
-        b_d = tl.dot(b_grad, tl.trans(b_v), input_precision=PRECISION)
-        if DROPOUT:
-            b_d = tl.where(kept(b_keys, i_tile * BN + o_n, threshold, False), b_d * keep_scale, 0.0)
-        b_d = b_p * (b_d - b_delta[:, None])
-        b_dq = tl.dot(b_d.to(b_k.dtype), b_k, b_dq, input_precision=PRECISION)
+            i_end = tl.minimum(tl.load(p_ends + i_first), i_last)
+            p_band = p_table + (i_next - 1) * BN * D
+            b_low = tl.dot(b_a, tl.trans(tokens_at(p_band, o_n, D, D, BD)), input_precision=PRECISION)
+        for x in range(i_first, i_end):
+            i_tile = i_next
+            i_next = tl.load(p_tile + x + 1, mask=x + 1 < i_end, other=0)
+            i_bits = tl.load(p_bits + x)
+            o_k = tl.minimum(o_n, keys - 1 - i_tile * BN)
+            b_k = tokens_at(p_k + (i_tile * BN).to(tl.int64) * kn, o_k, kn, D, BD)
+            b_v = tokens_at(p_v + (i_tile * BN).to(tl.int64) * vn, o_k, vn, DV, BDV)
+            if NUMBERS:
+                b_s = numbers_at(p_numbers, origin + i_tile * BN - i_row * BM, length, BM, BN, False)
+            else:
+                b_s = tl.zeros([BM, BN], tl.float32)
+            if VECTORS:
+                p_high = p_table + i_tile * BN * D
+                b_high = tl.dot(b_a, tl.trans(tokens_at(p_high, o_n, D, D, BD)), input_precision=PRECISION)
+                b_r = tokens_at(p_high - BN * D, o_n, D, D, BD)
+                b_s += sheared(b_low, b_high, BN)
+                b_low = b_high
+            b_s = tl.dot(b_q, tl.trans(b_k), b_s, input_precision=PRECISION) * scale - b_level[:, None]
+            if i_bits >= 0:
+                b_s = tl.where(allowed(p_packed, i_bits, BM, BN, False), b_s, -float("inf"))
+            b_p = tl.exp2(b_s)
+            b_d = tl.dot(b_grad, tl.trans(b_v), input_precision=PRECISION)
+            if DROPOUT:
+                b_d = tl.where(kept(b_keys, i_tile * BN + o_n, threshold, False), b_d * keep_scale, 0.0)
+            b_d = b_p * (b_d - b_delta[:, None])
+            b_dq = tl.dot(b_d.to(b_k.dtype), b_k, b_dq, input_precision=PRECISION)
+            if VECTORS:
+                # Neighbouring tiles share a block of distances: what this one has for it joins what the last one left.
+                b_left, b_right = unsheared(b_d, BN)
+                b_da = tl.dot((b_waiting + b_left).to(b_r.dtype), b_r, b_da, input_precision=PRECISION)
+                b_waiting = b_right
         if VECTORS:
-            # Neighbouring tiles share a block of distances: what this one has for it joins what the last one left.
-            b_left, b_right = unsheared(b_d, BN)
-            b_da = tl.dot((b_waiting + b_left).to(b_r.dtype), b_r, b_da, input_precision=PRECISION)
-            b_waiting = b_right
-    if VECTORS:
-        if i_before >= 0:
-            b_old = tokens_at(p_table + i_before * BN * D, o_n, D, D, BD)
+            p_band += (i_end - i_first) * BN * D
+            b_old = tokens_at(p_band, o_n, D, D, BD)
             b_da = tl.dot(b_waiting.to(b_old.dtype), b_old, b_da, input_precision=PRECISION)
+            b_waiting = tl.zeros([BM, BN], tl.float32)
+        i_first = i_end
     if i_slot >= 0:
         put_part(p_dq_parts, i_slot * instances + i_instance, b_dq, BM, BD)
         if VECTORS:
@@ -428,7 +414,7 @@ def backward_columns(
             b_level, b_delta = spread(tl.load(p_level + o_level), TURNED), spread(tl.load(p_delta + o_level), TURNED)
             o_x = origin + i_column * BN - i_tile * BM
             if NUMBERS:
-                b_s = numbers_at(p_numbers + i_h * length + o_x, i_tile, BM, BN, TURNED)
+                b_s = numbers_at(p_numbers + i_h * 8 * length, o_x, length, BM, BN, TURNED)
             else:
                 b_s = tl.zeros([BN, BM] if TURNED else [BM, BN], tl.float32)
             if VECTORS:
@@ -527,7 +513,7 @@ def backward_diagonals(
             o_level = (i_b * heads + i_h).to(tl.int64) * padded + first_row + o_m
             b_level, b_delta = tl.load(p_level + o_level), tl.load(p_delta + o_level)
             if NUMBERS:
-                b_s = numbers_at(p_numbers + i_h * length + o_x, i_tile, BM, BN, False)
+                b_s = numbers_at(p_numbers + i_h * 8 * length, o_x, length, BM, BN, False)
             else:
                 b_s = tl.zeros([BM, BN], tl.float32)
             if VECTORS:
@@ -584,11 +570,13 @@ class Work:
         self.q, self.k, self.v = (ready(x, dtype) for x in (self.signed(p.q), p.k, p.v))
         self.share = p.q.shape[1] // p.k.shape[1]
         self.dim, self.value_dim = self.q.shape[-1], self.v.shape[-1]
-        self.origin = -(-self.grid.queries // EDGE) * EDGE
+        self.origin = -(-self.grid.queries // EDGE) * EDGE + EDGE  # so that copies that are moved lose nothing
         self.length = self.origin + -(-self.grid.keys // EDGE) * EDGE
         self.numbers = self.asking = self.table = None
         if p.numbers is not None:
-            self.numbers = (self.along(p.numbers.table, p.numbers.zero).float() / self.scale).contiguous()
+            line = self.along(p.numbers.table, p.numbers.zero).float() / self.scale
+            both = (line, line.flip(1).roll(1, 1))  # entry y of the second is that of x = length − y
+            self.numbers = torch.stack([x.roll(copy, 1) for x in both for copy in range(4)], 1)  # [heads, 8, length]
         if p.vectors is not None:
             self.asking = ready(self.signed(p.vectors.queries), dtype)
             self.table = ready(self.along(p.vectors.table, p.vectors.zero), dtype).contiguous()
@@ -684,6 +672,15 @@ def cut(tiles: Lists, programs: int) -> tuple[Items, int]:
     return items(tiles, limit(tiles, instances)), instances
 
 
+def ends(tiles: Lists) -> Tensor:
+    """Where the run of neighbouring tiles ends that each listed tile is in; runs may go on into the next row's list."""
+    count = len(tiles.tile)
+    at = torch.arange(1, count + 1, dtype=torch.int32, device=tiles.tile.device)
+    last = torch.ones(count, dtype=torch.bool, device=at.device)
+    last[:-1] = tiles.tile[1:] != tiles.tile[:-1] + 1
+    return torch.where(last, at, count).flip(0).cummin(0).values.flip(0)
+
+
 def parts_for(like: Tensor, pieces: Items, instances: int, *size: int) -> Tensor:
     """Room for partial sums of cut lists, float32."""
     return torch.empty(pieces.slots * instances, *size, dtype=torch.float32, device=like.device)
@@ -702,6 +699,7 @@ def forward(p: Problem) -> tuple[Tensor, Tensor]:
     sums = parts_for(output, pieces, instances, shape.rows, given["BDV"])
     tops, totals = (parts_for(output, pieces, instances, shape.rows) for _ in range(2))
     partial = {"p_sums": sums, "p_tops": tops, "p_totals": totals}
+    given["p_ends"] = ends(tiles) if p.vectors is not None else None
     forward_tiles[(len(pieces.row) * instances,)](p_o=output, p_lse=lse, **partial, **given)
     if len(pieces.cuts):
         sizes = {name: given[name] for name in ("queries", "heads", "instances", "keep_scale", "DV", "BDV", "BM")}
@@ -733,6 +731,7 @@ def by_rows(work: Work, common: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
     tiles = lists(work.p.mask, grid, shape.rows, shape.columns)
     pieces, instances = cut(tiles, grid.batch * grid.heads)
     given = work.arguments(tiles, pieces, shape, instances)
+    given["p_ends"] = ends(tiles) if work.table is not None else None
     out = [work.q.new_empty(work.q.shape) if there else None for there in (True, work.table is not None)]
     partial = [None if x is None else parts_for(x, pieces, instances, shape.rows, given["BD"]) for x in out]
     backward_rows[(len(pieces.row) * instances,)](

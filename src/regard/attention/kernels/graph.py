@@ -1,9 +1,10 @@
 """Attention along the edges of a graph, fused: nothing of an edge but one number a head is ever stored.
 
-A program owns a few nodes and walks their edges in chunks; a tile is `[heads, nodes, edges, dim]`, an order in
-which Triton spreads a neighbour's features over the threads of a warp and keeps every sum over edges inside a thread. Forward walks by query.
-Backward walks by key first, where dk, dv and the score's gradient of each edge are found from one gather of q and of the
-output's gradient; then by query, where those gradients are summed into dq. Nodes with very many edges are cut into
+A program owns a few nodes and walks their edges in chunks. A tile is `[heads, nodes, edges, dim]`, an order in which
+Triton spreads a neighbour's features over the threads of a warp and keeps every sum over edges inside a thread.
+
+Forward walks by query. Backward walks by key first: one gather of q and of the output's gradient gives dk, dv and the
+gradient of every edge's score; then by query, where those are summed into dq. Nodes with very many edges are cut into
 segments whose results are merged.
 """
 
@@ -23,7 +24,7 @@ from ..graph import Edges, Order
 
 FEATURES = 256  # features of a node that one program holds: heads beyond them go to other programs
 LANES = 32  # threads of a program: one warp, so that no sum crosses a barrier
-EDGES_FORWARD = {4: 8, 2: 4}  # edges in a chunk at 128 features a program, by bytes of a feature
+EDGES_FORWARD = {4: 4, 2: 4}  # edges in a chunk at 128 features a program, by bytes of a feature
 EDGES_BY_KEY = {4: 4, 2: 2}
 EDGES_BY_QUERY = {4: 8, 2: 4}
 EDGES_SUMMED = {4: 16}  # where dq needs no neighbour's features
@@ -31,8 +32,10 @@ NODES_IN_TURN = 8  # tiles of nodes that a program goes through, one after anoth
 PROGRAMS = 1 << 14  # programs that keep a large GPU busy
 GRAIN = 8  # nodes stand by falling numbers of edges in steps of this; inside a step they keep their order
 SEGMENT = 1024  # edges of a node that one program walks; nodes with more are cut
+KEEP = ""  # what the cache does with keys of one number a head, which may fit into it: "" or "evict_last"
 LARGEST_DIM = 256
 SIGNS_UP_TO = 32  # head_dim up to which leaky ReLU's slopes are kept as bits, at most 32
+LARGEST_INDEX = (1 << 31) - (1 << 16)  # kernels look a little beyond the last edge
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 LOWEST = tl.constexpr(-3.0e38)
@@ -80,8 +83,10 @@ def covers(p: Problem) -> str | None:
         return f"head_dim is above {LARGEST_DIM}"
     if not p.q.numel() * p.v.numel():
         return "there is nothing to compute"
-    if p.q.shape[0] > 65535 or p.mask.order(p.grid.queries, p.grid.keys).rows.numel() >= 1 << 31:
-        return "there are more edges or batches than 32 bits number"
+    if p.q.shape[0] > 65535:
+        return "there are more than 65535 batches"
+    if max(p.grid.queries, p.grid.keys, p.mask.order(p.grid.queries, p.grid.keys).rows.numel()) > LARGEST_INDEX:
+        return "there are more nodes or edges than 32 bits can number"
     return None
 
 
@@ -101,7 +106,7 @@ def layout(order: Order) -> Layout:
 
 
 def side(starts: Tensor) -> Side:
-    """The nodes whose runs of edges begin at `starts [nodes + 1]`: those with about as many edges together, the most first."""
+    """The nodes whose runs of edges begin at `starts [nodes + 1]`: the most edges first."""
     counts = starts.diff()
     short = counts <= SEGMENT
     steps = torch.where(short, (counts + GRAIN - 1) // GRAIN, -1)
@@ -155,10 +160,21 @@ def longest(p_begins, p_ends, begin, end, first, count, BN: tl.constexpr, GRAIN:
         most = tl.max(end - begin)
     else:
         # Read as a scalar, the bound is known to be the same for all threads.
-        most = tl.load(p_ends + first, mask=first < count, other=0) - tl.load(p_begins + first, mask=first < count, other=0)
+        most = tl.load(p_ends + first, mask=first < count, other=0)
+        most -= tl.load(p_begins + first, mask=first < count, other=0)
         if BN > 1:
             most = (most + GRAIN - 1) // GRAIN * GRAIN
     return most
+
+
+@triton.jit
+def nodes_at(p_nodes, p_begins, p_ends, p_others, o_n, m_n, BE: tl.constexpr):
+    """Some nodes, where their edges begin and end, and the other ends of their first edges."""
+    node = tl.load(p_nodes + o_n, mask=m_n, other=0)
+    begin = tl.load(p_begins + o_n, mask=m_n, other=0)
+    end = tl.load(p_ends + o_n, mask=m_n, other=0)
+    o_edge = begin[:, None] + tl.arange(0, BE)[None, :]
+    return node, begin, end, tl.load(p_others + o_edge, mask=o_edge < end[:, None], other=0)
 
 
 @triton.jit
@@ -177,7 +193,7 @@ def forward_kernel(
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, C: tl.constexpr,
     BH: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr, GRAIN: tl.constexpr,
     ADDITIVE: tl.constexpr, TANH: tl.constexpr, SHARED: tl.constexpr, NUMBERS: tl.constexpr, DROPOUT: tl.constexpr,
-    SEGMENTS: tl.constexpr,
+    SEGMENTS: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """Each query's mix of values, one sweep over its edges with a running maximum.
 
@@ -202,61 +218,65 @@ def forward_kernel(
     p_lse += i_batch.to(tl.int64) * lse_batch
     if ADDITIVE:
         b_weight = tl.load(p_weight + o_q, mask=m_hd, other=0.0).to(tl.float32) * LOG2E
+    first = tl.program_id(0) * turns * BN
+    o_n = first + tl.arange(0, BN)
+    node, begin, end, other = nodes_at(p_nodes, p_begins, p_ends, p_columns, o_n, o_n < count, BE)
     for turn in range(turns):
-        first = (tl.program_id(0) * turns + turn) * BN
-        o_n = first + tl.arange(0, BN)
         m_n = o_n < count
-        node = tl.load(p_nodes + o_n, mask=m_n, other=0)
-        begin = tl.load(p_begins + o_n, mask=m_n, other=0)
-        end = tl.load(p_ends + o_n, mask=m_n, other=0)
-        m_q = m_n[None, :, None] & m_hd[:, None, :]
-        b_q = tl.load(p_q + node.to(tl.int64)[None, :, None] * q_token + o_q[:, None, :], mask=m_q, other=0.0)
-        b_q = b_q.to(tl.float32)
+        # The next nodes' edges are on their way while these are summed.
+        m_next = (o_n + BN < count) & (turn + 1 < turns)
+        coming = nodes_at(p_nodes, p_begins, p_ends, p_columns, o_n + BN, m_next, BE)
+        own = node.to(tl.int64)[None, :, None, None]
+        m_q = m_n[None, :, None, None] & m_hd[:, None, None, :]
+        b_q = tl.load(p_q + own * q_token + o_q[:, None, None, :], mask=m_q, other=0.0).to(tl.float32)
         if not ADDITIVE:
             b_q *= scale * LOG2E
-        top = tl.full([BH, BN], LOWEST, tl.float32)
-        total = tl.zeros([BH, BN], tl.float32)
-        acc = tl.zeros([BH, BN, BC], tl.float32)
+        top = tl.full([BH, BN, 1], LOWEST, tl.float32)
+        total = tl.zeros([BH, BN, 1], tl.float32)
+        acc = tl.zeros([BH, BN, 1, BC], tl.float32)
         o_edge = begin[:, None] + o_e[None, :]
-        column = tl.load(p_columns + o_edge, mask=o_edge < end[:, None], other=0)
-        for i_edge in range(0, longest(p_begins, p_ends, begin, end, first, count, BN, GRAIN, SEGMENTS), BE):
-            here = column
+        for _i_edge in range(0, longest(p_begins, p_ends, begin, end, first, count, BN, GRAIN, SEGMENTS), BE):
+            here = other
             m_e = o_edge < end[:, None]
             o_edge += BE
-            column = tl.load(p_columns + o_edge, mask=o_edge < end[:, None], other=0)
+            other = tl.load(p_columns + o_edge, mask=o_edge < end[:, None], other=0)
             at = here.to(tl.int64)[None, :, :, None]
             m_k = m_e[None, :, :, None] & m_hd[:, None, None, :]
-            b_k = tl.load(p_k + at * k_token + o_k[:, None, None, :], mask=m_k, other=0.0).to(tl.float32)
+            b_k = tl.load(p_k + at * k_token + o_k[:, None, None, :], mask=m_k, other=0.0, eviction_policy=KEEP)
+            b_k = b_k.to(tl.float32)
             if SHARED:
                 b_v = b_k
             else:
                 m_v = m_e[None, :, :, None] & m_hc[:, None, None, :]
                 b_v = tl.load(p_v + at * v_token + o_v[:, None, None, :], mask=m_v, other=0.0).to(tl.float32)
             if ADDITIVE:
-                act, rise = activate(b_k + b_q[:, :, None, :], slope, TANH)
+                act, _rise = activate(b_k + b_q, slope, TANH)
                 s = tl.sum(act * b_weight[:, None, None, :], 3)
             else:
-                s = tl.sum(b_k * b_q[:, :, None, :], 3)
+                s = tl.sum(b_k * b_q, 3)
             place = node[:, None] + (keys - queries)
             if NUMBERS:
                 s += number_of(p_numbers, number_size, number_zero, o_h, m_h, place, here) * LOG2E
             s = tl.where(m_e[None, :, :], s, float("-inf"))
-            above = tl.maximum(top, tl.max(s, 2))
-            p = tl.exp2(s - above[:, :, None])
+            above = tl.maximum(top, tl.max(s, 2, keep_dims=True))
+            p = tl.exp2(s - above)
             shrink = tl.exp2(top - above)
-            total = total * shrink + tl.sum(p, 2)
+            total = total * shrink + tl.sum(p, 2, keep_dims=True)
             if DROPOUT:
                 p = tl.where(kept_pairs(p_seed, i_batch, o_h, place, here, least), p, 0.0)
-            acc = acc * shrink[:, :, None] + tl.sum(p[:, :, :, None] * b_v, 2)
+            acc = acc * shrink[:, :, :, None] + tl.sum(p[:, :, :, None] * b_v, 2, keep_dims=True)
             top = above
         alive = total > 0
         factor = kept / tl.where(alive, total, 1.0)
         lse = tl.where(alive, (top + tl.log2(tl.where(alive, total, 1.0))) * LN2, float("-inf"))
-        to = (o_n if SEGMENTS else node).to(tl.int64)
-        p_to = p_out + to[None, :, None] * (HEADS * C) + (o_h[:, None] * C + o_c[None, :])[:, None, :]
-        b_out = (acc * factor[:, :, None]).to(p_out.dtype.element_ty)
-        tl.store(p_to, b_out, mask=m_n[None, :, None] & m_hc[:, None, :])
-        tl.store(p_lse + to[None, :] * HEADS + o_h[:, None], lse, mask=m_n[None, :] & m_h[:, None])
+        to = (o_n if SEGMENTS else node).to(tl.int64)[None, :, None]
+        p_to = p_out + to[:, :, :, None] * (HEADS * C) + (o_h[:, None] * C + o_c[None, :])[:, None, None, :]
+        b_out = (acc * factor[:, :, :, None]).to(p_out.dtype.element_ty)
+        tl.store(p_to, b_out, mask=m_n[None, :, None, None] & m_hc[:, None, None, :])
+        tl.store(p_lse + to * HEADS + o_h[:, None, None], lse, mask=m_n[None, :, None] & m_h[:, None, None])
+        first += BN
+        o_n += BN
+        node, begin, end, other = coming
 
 
 @triton.jit(do_not_specialize=["count", "lse_token", "lse_head", "lse_batch"])
@@ -328,31 +348,36 @@ def by_key_kernel(
     p_dv += i_batch.to(tl.int64) * dv_batch
     if ADDITIVE:
         b_weight = tl.load(p_weight + o_q, mask=m_hd, other=0.0).to(tl.float32)
-        dweight = tl.zeros([BH, BN, BD], tl.float32)
+    # Of one number a head, threads hold one edge each, and what is summed over edges is summed at the end.
+    if BD == 1:
+        dweight = tl.zeros([BH, BN, BE], tl.float32)
+    else:
+        dweight = tl.zeros([BH, BN, 1, BD], tl.float32)
+    first = tl.program_id(0) * turns * BN
+    o_n = first + tl.arange(0, BN)
+    node, begin, end, other = nodes_at(p_nodes, p_begins, p_ends, p_rows, o_n, o_n < count, BE)
     for turn in range(turns):
-        first = (tl.program_id(0) * turns + turn) * BN
-        o_n = first + tl.arange(0, BN)
         m_n = o_n < count
-        node = tl.load(p_nodes + o_n, mask=m_n, other=0)
-        begin = tl.load(p_begins + o_n, mask=m_n, other=0)
-        end = tl.load(p_ends + o_n, mask=m_n, other=0)
-        m_nd = m_n[None, :, None] & m_hd[:, None, :]
-        m_nc = m_n[None, :, None] & m_hc[:, None, :]
-        own = node.to(tl.int64)[None, :, None]
-        b_k = tl.load(p_k + own * k_token + o_k[:, None, :], mask=m_nd, other=0.0).to(tl.float32)
-        b_v = tl.load(p_v + own * v_token + o_v[:, None, :], mask=m_nc, other=0.0).to(tl.float32)
-        dk = tl.zeros([BH, BN, BD], tl.float32)
-        dv = tl.zeros([BH, BN, BC], tl.float32)
+        # The next nodes' edges are on their way while these are summed.
+        m_next = (o_n + BN < count) & (turn + 1 < turns)
+        coming = nodes_at(p_nodes, p_begins, p_ends, p_rows, o_n + BN, m_next, BE)
+        m_nd = m_n[None, :, None, None] & m_hd[:, None, None, :]
+        m_nc = m_n[None, :, None, None] & m_hc[:, None, None, :]
+        own = node.to(tl.int64)[None, :, None, None]
+        b_k = tl.load(p_k + own * k_token + o_k[:, None, None, :], mask=m_nd, other=0.0).to(tl.float32)
+        b_v = tl.load(p_v + own * v_token + o_v[:, None, None, :], mask=m_nc, other=0.0).to(tl.float32)
+        if BD == 1:
+            dk = tl.zeros([BH, BN, BE], tl.float32)
+        else:
+            dk = tl.zeros([BH, BN, 1, BD], tl.float32)
+        dv = tl.zeros([BH, BN, 1, BC], tl.float32)
         o_edge = begin[:, None] + o_e[None, :]
-        row = tl.load(p_rows + o_edge, mask=o_edge < end[:, None], other=0)
-        slot = tl.load(p_slots + o_edge, mask=o_edge < end[:, None], other=0)
-        for i_edge in range(0, longest(p_begins, p_ends, begin, end, first, count, BN, GRAIN, SEGMENTS), BE):
-            here = row
-            there = slot
+        for _i_edge in range(0, longest(p_begins, p_ends, begin, end, first, count, BN, GRAIN, SEGMENTS), BE):
+            here = other
             m_e = o_edge < end[:, None]
+            slot = tl.load(p_slots + o_edge, mask=m_e, other=0)
             o_edge += BE
-            row = tl.load(p_rows + o_edge, mask=o_edge < end[:, None], other=0)
-            slot = tl.load(p_slots + o_edge, mask=o_edge < end[:, None], other=0)
+            other = tl.load(p_rows + o_edge, mask=o_edge < end[:, None], other=0)
             at = here.to(tl.int64)[None, :, :, None]
             m_q = m_e[None, :, :, None] & m_hd[:, None, None, :]
             m_o = m_e[None, :, :, None] & m_hc[:, None, None, :]
@@ -363,47 +388,59 @@ def by_key_kernel(
             lse = tl.load(p_at, mask=m_f, other=0.0)
             delta = tl.load(p_at + HEADS, mask=m_f, other=0.0)
             if ADDITIVE:
-                z = b_q + b_k[:, :, None, :]
+                z = b_q + b_k
                 act, rise = activate(z, slope, TANH)
                 s = tl.sum(act * b_weight[:, None, None, :], 3) * LOG2E
             else:
-                s = tl.sum(b_q * b_k[:, :, None, :], 3) * (scale * LOG2E)
+                s = tl.sum(b_q * b_k, 3) * (scale * LOG2E)
             place = here + (keys - queries)
             key = tl.broadcast_to(node[:, None], (BN, BE))
             if NUMBERS:
                 s += number_of(p_numbers, number_size, number_zero, o_h, m_h, place, key) * LOG2E
             p = tl.where(m_e[None, :, :], tl.exp2(s - lse), 0.0)
-            dp = tl.sum(b_grad * b_v[:, :, None, :], 3)
+            dp = tl.sum(b_grad * b_v, 3)
             used = p
             if DROPOUT:
                 stays = kept_pairs(p_seed, i_batch, o_h, place, key, least)
                 used = tl.where(stays, p * kept, 0.0)
                 dp = tl.where(stays, dp * kept, 0.0)
             ds = p * (dp - delta)
-            dv += tl.sum(used[:, :, :, None] * b_grad, 2)
-            if ADDITIVE:
-                dweight += tl.sum(ds[:, :, :, None] * act, 2)
-                pulled = ds[:, :, :, None] * rise
-                dk += tl.sum(pulled, 2)
+            dv += tl.sum(used[:, :, :, None] * b_grad, 2, keep_dims=True)
+            if not ADDITIVE:
+                rise = b_q
+            if BD == 1:
+                if ADDITIVE:
+                    dweight += ds * tl.sum(act, 3)
+                pulled = ds * tl.sum(rise, 3)
+                dk += pulled
                 if READY:
-                    ds = tl.sum(pulled, 3)
+                    ds = pulled
             else:
-                dk += tl.sum(ds[:, :, :, None] * b_q, 2)
-            o_to = there.to(tl.int64)[None, :, :] * HEADS + o_h[:, None, None]
+                if ADDITIVE:
+                    dweight += tl.sum(ds[:, :, :, None] * act, 2, keep_dims=True)
+                dk += tl.sum(ds[:, :, :, None] * rise, 2, keep_dims=True)
+            o_to = slot.to(tl.int64)[None, :, :] * HEADS + o_h[:, None, None]
             tl.store(p_ds + o_to, ds, mask=m_f)
             if SIGNS:
                 signs = tl.sum((z > 0).to(tl.int32) << o_d[None, None, None, :], 3)
                 tl.store(p_signs + o_to, signs.to(p_signs.dtype.element_ty), mask=m_f)
+        if BD == 1:
+            dk = tl.sum(dk, 2, keep_dims=True)[:, :, :, None]
         if ADDITIVE:
-            dk *= b_weight[:, None, :]
+            dk *= b_weight[:, None, None, :]
         else:
             dk *= scale
-        to = (o_n if SEGMENTS else node).to(tl.int64)[None, :, None]
-        tl.store(p_dk + to * (HEADS * D) + o_q[:, None, :], dk.to(p_dk.dtype.element_ty), mask=m_nd)
-        tl.store(p_dv + to * (HEADS * C) + o_o[:, None, :], dv.to(p_dv.dtype.element_ty), mask=m_nc)
+        to = (o_n if SEGMENTS else node).to(tl.int64)[None, :, None, None]
+        tl.store(p_dk + to * (HEADS * D) + o_q[:, None, None, :], dk.to(p_dk.dtype.element_ty), mask=m_nd)
+        tl.store(p_dv + to * (HEADS * C) + o_o[:, None, None, :], dv.to(p_dv.dtype.element_ty), mask=m_nc)
+        first += BN
+        o_n += BN
+        node, begin, end, other = coming
     if ADDITIVE:
         i_part = i_batch.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-        tl.store(p_dweight + i_part * (HEADS * D) + o_q, tl.sum(dweight, 1), mask=m_hd)
+        if BD == 1:
+            dweight = tl.sum(dweight, 2, keep_dims=True)[:, :, :, None]
+        tl.store(p_dweight + i_part * (HEADS * D) + o_q, tl.sum(tl.sum(dweight, 2), 1), mask=m_hd)
 
 
 @triton.jit(do_not_specialize=["count", "turns", "edges"])
@@ -442,40 +479,40 @@ def by_query_kernel(
         node = tl.load(p_nodes + o_n, mask=m_n, other=0)
         begin = tl.load(p_begins + o_n, mask=m_n, other=0)
         end = tl.load(p_ends + o_n, mask=m_n, other=0)
-        m_nd = m_n[None, :, None] & m_hd[:, None, :]
-        own = node.to(tl.int64)[None, :, None]
-        dq = tl.zeros([BH, BN, BD], tl.float32)
+        m_nd = m_n[None, :, None, None] & m_hd[:, None, None, :]
+        own = node.to(tl.int64)[None, :, None, None]
+        dq = tl.zeros([BH, BN, 1, BD], tl.float32)
         if ADDITIVE and not READY and not SIGNS:
-            b_q = tl.load(p_q + own * q_token + o_q[:, None, :], mask=m_nd, other=0.0).to(tl.float32)
+            b_q = tl.load(p_q + own * q_token + o_q[:, None, None, :], mask=m_nd, other=0.0).to(tl.float32)
         o_edge = begin[:, None] + o_e[None, :]
         if not READY and not SIGNS:
             column = tl.load(p_columns + o_edge, mask=o_edge < end[:, None], other=0)
-        for i_edge in range(0, longest(p_begins, p_ends, begin, end, first, count, BN, GRAIN, SEGMENTS), BE):
+        for _i_edge in range(0, longest(p_begins, p_ends, begin, end, first, count, BN, GRAIN, SEGMENTS), BE):
             m_e = o_edge < end[:, None]
             m_at = m_e[None, :, :] & m_h[:, None, None]
             o_at = o_edge.to(tl.int64)[None, :, :] * HEADS + o_h[:, None, None]
             ds = tl.load(p_ds + o_at, mask=m_at, other=0.0)
             o_edge += BE
             if READY:
-                dq += tl.sum(ds, 2)[:, :, None]
+                dq += tl.sum(ds, 2, keep_dims=True)[:, :, :, None]
             elif SIGNS:
                 signs = tl.load(p_signs + o_at, mask=m_at, other=0).to(tl.int32)
                 above = (signs[:, :, :, None] >> o_d[None, None, None, :]) & 1
-                dq += tl.sum(ds[:, :, :, None] * tl.where(above != 0, 1.0, slope), 2)
+                dq += tl.sum(ds[:, :, :, None] * tl.where(above != 0, 1.0, slope), 2, keep_dims=True)
             else:
                 here = column.to(tl.int64)[None, :, :, None]
                 column = tl.load(p_columns + o_edge, mask=o_edge < end[:, None], other=0)
                 m_k = m_e[None, :, :, None] & m_hd[:, None, None, :]
                 b_k = tl.load(p_k + here * k_token + o_k[:, None, None, :], mask=m_k, other=0.0).to(tl.float32)
                 if ADDITIVE:
-                    act, b_k = activate(b_k + b_q[:, :, None, :], slope, TANH)
-                dq += tl.sum(ds[:, :, :, None] * b_k, 2)
+                    _act, b_k = activate(b_k + b_q, slope, TANH)
+                dq += tl.sum(ds[:, :, :, None] * b_k, 2, keep_dims=True)
         if ADDITIVE:
-            dq *= b_weight[:, None, :]
+            dq *= b_weight[:, None, None, :]
         else:
             dq *= scale
-        to = (o_n if SEGMENTS else node).to(tl.int64)[None, :, None]
-        tl.store(p_dq + to * (HEADS * D) + o_q[:, None, :], dq.to(p_dq.dtype.element_ty), mask=m_nd)
+        to = (o_n if SEGMENTS else node).to(tl.int64)[None, :, None, None]
+        tl.store(p_dq + to * (HEADS * D) + o_q[:, None, None, :], dq.to(p_dq.dtype.element_ty), mask=m_nd)
 
 
 @triton.jit(do_not_specialize=["part_batch", "part_lse_batch", "out_batch", "lse_batch"])
@@ -551,7 +588,7 @@ def shape(heads: int, head_dim: int, value_dim: int, size: int, edges: dict[int,
 
 def packed(x: Tensor) -> Tensor:
     """x `[batch, heads, tokens, d]` with a node's features side by side in memory: itself if they are, or a copy."""
-    _, heads, tokens, dim = x.shape
+    heads, dim = x.shape[1], x.shape[3]
     ready = (dim == 1 or x.stride(3) == 1) and (heads == 1 or x.stride(1) == dim)
     return x if ready else x.transpose(1, 2).contiguous().transpose(1, 2)
 
@@ -607,8 +644,8 @@ class Run:
 
     def constants(self, s: Shape) -> dict:
         return {
-            "HEADS": self.heads, "GROUP": self.heads // self.k.shape[1], "D": self.head_dim, "BH": s.heads, "BD": s.head_dim,
-            "BE": s.edges, "BN": s.nodes, "GRAIN": GRAIN,
+            "HEADS": self.heads, "GROUP": self.heads // self.k.shape[1], "D": self.head_dim,
+            "BH": s.heads, "BD": s.head_dim, "BE": s.edges, "BN": s.nodes, "GRAIN": GRAIN,
             "ADDITIVE": self.p.weight is not None, "TANH": self.p.activation == "tanh", "num_warps": LANES // 32,
         }  # fmt: skip
 
@@ -618,7 +655,7 @@ class Run:
 
 
 def forward(p: Problem) -> tuple[Tensor, Tensor]:
-    """Output `[batch, heads, queries, value dim]` and log-sum-exp `[batch, heads, queries]`, a node's heads side by side."""
+    """Output `[batch, heads, queries, value dim]` and log-sum-exp; in memory a node's heads lie side by side."""
     run = Run(p)
     out = per_node(p, run.queries, run.value_dim, p.v.dtype)
     lse = per_node(p, run.queries, 1, torch.float32)[..., 0]
@@ -635,9 +672,10 @@ def launch_forward(run: Run, walk: Walk, out: Tensor, lse: Tensor, segments: boo
         return
     forward_kernel[run.grid(count, s)](
         run.q, run.k, run.v, run.weight, run.numbers, run.seed, *walk, run.layout.columns, out, lse,
-        count, run.turns(count, s), run.queries, run.keys, *strides(run.q), *strides(run.k), *strides(run.v), outer(out), outer(lse),
-        run.p.scale, run.p.slope, *run.numbers_and_dropout(),
-        SHARED=run.shared, SEGMENTS=segments, **run.constants(s), **run.value_constants(s),
+        count, run.turns(count, s), run.queries, run.keys, *strides(run.q), *strides(run.k), *strides(run.v),
+        outer(out), outer(lse), run.p.scale, run.p.slope, *run.numbers_and_dropout(),
+        SHARED=run.shared, SEGMENTS=segments, KEEP=KEEP if run.head_dim == 1 else "",
+        **run.constants(s), **run.value_constants(s),
     )  # fmt: skip
 
 
@@ -674,7 +712,7 @@ def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tens
     ds = p.v.new_empty((run.batch, run.layout.columns.numel(), run.heads), dtype=torch.float32)
     bits = torch.int16 if run.head_dim <= 16 else torch.int32
     signs = ds.new_empty(ds.shape if run.signs else 1, dtype=bits)
-    dk, dv, dweight = key_gradients(run, grad, facts, ds, signs)
+    dk, dv, dweight = key_gradients(run, (grad, facts, ds, signs))
     dq = query_gradients(run, ds, signs)
     dnumbers = number_gradients(run, ds) if p.numbers is not None else None
     return [dq.transpose(1, 2), per_kv_head(run, dk), per_kv_head(run, dv), dweight, dnumbers, None, None]
@@ -687,24 +725,25 @@ def node_facts(run: Run, grad: Tensor, output: Tensor, lse: Tensor) -> Tensor:
     heads = min(heads, max(FEATURES // width, 1))
     nodes = max(4096 // (heads * width), 1)
     facts_kernel[triton.cdiv(run.queries, nodes), triton.cdiv(run.heads, heads), run.batch](
-        grad, output, lse, facts, run.queries, *strides(grad), *strides(output), lse.stride(2), lse.stride(1), lse.stride(0),
+        grad, output, lse, facts, run.queries, *strides(grad), *strides(output),
+        lse.stride(2), lse.stride(1), lse.stride(0),
         HEADS=run.heads, C=run.value_dim, BH=heads, BC=width, BN=nodes, num_warps=4,
     )  # fmt: skip
     return facts
 
 
-def key_gradients(run: Run, grad: Tensor, facts: Tensor, ds: Tensor, signs: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """dk and dv `[batch, keys, heads, ...]`, dweight; `ds` and `signs` are filled."""
+def key_gradients(run: Run, tensors: tuple) -> tuple[Tensor, Tensor, Tensor | None]:
+    """dk and dv `[batch, keys, heads, ...]`, dweight; of `tensors` (grad, facts, ds, signs) the last two are filled."""
     grouped = run.k.shape[1] != run.heads
     dk = per_node(run.p, run.keys, run.head_dim, torch.float32 if grouped else run.k.dtype)
     dv = per_node(run.p, run.keys, run.value_dim, torch.float32 if grouped else run.v.dtype)
     by_key = run.layout.by_key
-    dweight = launch_by_key(run, by_key.whole, (grad, facts, ds, signs), dk, dv, False)
+    dweight = launch_by_key(run, by_key.whole, tensors, dk, dv, False)
     if by_key.segments is not None:
         count = by_key.segments.nodes.numel()
         part_k = per_node(run.p, count, run.head_dim, torch.float32)
         part_v = per_node(run.p, count, run.value_dim, torch.float32)
-        more = launch_by_key(run, by_key.segments, (grad, facts, ds, signs), part_k, part_v, True)
+        more = launch_by_key(run, by_key.segments, tensors, part_k, part_v, True)
         merge(by_key, part_k, dk)
         merge(by_key, part_v, dv)
         dweight += more
@@ -720,8 +759,9 @@ def launch_by_key(run: Run, walk: Walk, tensors: tuple, dk: Tensor, dv: Tensor, 
     parts = facts.new_empty((run.batch * grid[0] if additive else 1, run.heads, run.head_dim))
     if count:
         by_key_kernel[grid](
-            run.q, run.k, run.v, run.weight, run.numbers, run.seed, grad, facts, *walk, run.layout.rows, run.layout.slots,
-            dk, dv, ds, signs, parts, count, run.turns(count, s), run.queries, run.keys, run.layout.columns.numel(),
+            run.q, run.k, run.v, run.weight, run.numbers, run.seed, grad, facts, *walk, run.layout.rows,
+            run.layout.slots, dk, dv, ds, signs, parts,
+            count, run.turns(count, s), run.queries, run.keys, run.layout.columns.numel(),
             *strides(run.q), *strides(run.k), *strides(run.v), *strides(grad), outer(dk), outer(dv),
             run.p.scale, run.p.slope, *run.numbers_and_dropout(),
             READY=run.ready, SIGNS=run.signs, SEGMENTS=segments, **run.constants(s), **run.value_constants(s),
@@ -742,13 +782,13 @@ def query_gradients(run: Run, ds: Tensor, signs: Tensor) -> Tensor:
 
 
 def launch_by_query(run: Run, walk: Walk, ds: Tensor, signs: Tensor, dq: Tensor, segments: bool) -> None:
-    summed = run.ready or run.signs
-    s = shape(run.heads, run.head_dim, 1, 4 if summed else run.k.element_size(), EDGES_SUMMED if summed else EDGES_BY_QUERY)
-    count = walk.nodes.numel()
+    size, edges = (4, EDGES_SUMMED) if run.ready or run.signs else (run.k.element_size(), EDGES_BY_QUERY)
+    s, count = shape(run.heads, run.head_dim, 1, size, edges), walk.nodes.numel()
     if count:
         by_query_kernel[run.grid(count, s)](
             run.q, run.k, run.weight, ds, signs, *walk, run.layout.columns, dq,
-            count, run.turns(count, s), run.layout.columns.numel(), *strides(run.q), *strides(run.k), outer(dq), run.p.scale, run.p.slope,
+            count, run.turns(count, s), run.layout.columns.numel(), *strides(run.q), *strides(run.k), outer(dq),
+            run.p.scale, run.p.slope,
             READY=run.ready, SIGNS=run.signs, SEGMENTS=segments, **run.constants(s),
         )  # fmt: skip
 

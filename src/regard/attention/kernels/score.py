@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
+import torch
 import triton
 import triton.language as tl
+
+PLAIN = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1" or torch.version.hip is not None)  # no inline assembly
 
 
 @triton.jit
@@ -63,6 +68,30 @@ def kept(b_keys, o_j, threshold, TURNED: tl.constexpr):
     b_column = o_j.to(tl.uint32) * 0x9E3779B1
     x = mix(spread(b_keys, TURNED) ^ (b_column[:, None] if TURNED else b_column[None, :]))
     return (x & 0x7FFFFFFF).to(tl.int32) >= threshold
+
+
+@triton.jit
+def numbers_at(p_line, o_x, length, BM: tl.constexpr, BN: tl.constexpr, TURNED: tl.constexpr):
+    """Numbers by distance of a tile whose corner is at entry o_x of the line, to start its product from.
+
+    The line is there in four copies, each one entry further right than the last: row r reads copy r % 4, where its
+    columns start at a multiple of four and neighbours can be loaded together. Four more, reversed, serve turned tiles.
+    """
+    if TURNED:
+        o_down, o_right = tl.arange(0, BN), tl.arange(0, BM)
+        p_line += 5 * length - o_x
+    else:
+        o_down, o_right = tl.arange(0, BM), tl.arange(0, BN)
+        p_line += o_x
+    p_n = p_line + ((o_down % 4) * length - o_down // 4 * 4)[:, None] + o_right[None, :]
+    if PLAIN:
+        b_n = tl.load(p_n)
+    else:
+        # An ordinary load would be given a layout of its own and pass through shared memory on its way to the product's.
+        b_n = tl.inline_asm_elementwise(
+            "ld.global.nc.v2.f32 {$0, $1}, [$2];", "=f,=f,l,l", [p_n.to(tl.int64)], tl.float32, is_pure=True, pack=2
+        )
+    return b_n
 
 
 @triton.jit

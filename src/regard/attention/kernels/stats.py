@@ -19,6 +19,7 @@ from torch.nn.functional import pad
 
 from ..call import Problem
 from ..masks import Everything
+from ..positions import Numbers
 from .lists import lists
 from .score import allowed
 
@@ -33,6 +34,7 @@ LOWEST = tl.constexpr(-1.0e30)  # where a running maximum starts: finite, so tha
 FORBIDDEN = -3.0e30  # far enough below it that its weight is 0
 EMPTY = tl.constexpr(-3.0e38)  # below every score that can be among the largest
 NOWHERE = tl.constexpr(1 << 30)
+PLAIN = tl.constexpr(triton.knobs.runtime.interpret or torch.version.hip is not None)
 
 
 class Shape(NamedTuple):
@@ -47,15 +49,15 @@ class Shape(NamedTuple):
 # By bytes of a number and padded head dim, the nearest above.
 ROWS = {
     2: {64: Shape(128, 128, 8, 3), 128: Shape(128, 128, 8, 2), 256: Shape(64, 64, 4, 2)},
-    4: {64: Shape(64, 64, 8, 2), 128: Shape(32, 64, 8, 2), 256: Shape(32, 32, 8, 1)},
+    4: {256: Shape(64, 64, 8, 2)},
 }
 COLUMNS = {
     2: {64: Shape(64, 128, 4, 3), 128: Shape(64, 128, 4, 2), 256: Shape(64, 64, 4, 2)},
-    4: {64: Shape(64, 64, 8, 2), 128: Shape(64, 32, 8, 2), 256: Shape(32, 32, 8, 1)},
+    4: {256: Shape(64, 128, 8, 2)},
 }
 TOP = {
     2: {64: Shape(128, 128, 8, 2), 128: Shape(128, 128, 8, 2), 256: Shape(64, 64, 4, 2)},
-    4: {64: Shape(64, 64, 8, 2), 128: Shape(32, 64, 8, 2), 256: Shape(32, 32, 8, 1)},
+    4: {256: Shape(64, 64, 8, 2)},
 }
 # A band of distances is as wide as both sides of the tile together, and must be a power of two.
 VECTORS = {
@@ -63,28 +65,31 @@ VECTORS = {
     4: {128: Shape(32, 32, 4, 1), 256: Shape(32, 32, 8, 1)},
 }
 ADDITIVE = {2: {256: Shape(32, 64, 4, 1)}, 4: {256: Shape(32, 64, 4, 1)}}
+MARGIN = 256  # no tile is larger, so none reads beyond a line's ends
+LEAST_SCALE = 1e-6
 SMALLEST_ROWS = 16  # the least that a matrix product takes
+CHUNK = 32  # numbers of a float32 head that are multiplied at once: those of a whole head would not fit into registers
 CLASSES = 2  # classes of tiles a wanted weight, from whose maxima the bound comes
 
 
 @triton.jit
-def features(p_x, first, token, size, SPAN: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
-    """Tokens first … of x, `[SPAN, BD]`; zeros beyond the last and beyond the head dim."""
+def features(p_x, first, token, size, SPAN: tl.constexpr, D, BD: tl.constexpr, WHOLE: tl.constexpr):
+    """Tokens first … of x, `[SPAN, BD]`; zeros beyond the last, and beyond D numbers unless they are WHOLE."""
     o_t = tl.arange(0, SPAN)
     o_d = tl.arange(0, BD)
     m_x = (first + o_t < size)[:, None]
-    if BD > D:
+    if not WHOLE:
         m_x = m_x & (o_d < D)[None, :]
     return tl.load(p_x + tl.cast(first, tl.int64) * token + o_t[:, None] * token + o_d[None, :], mask=m_x, other=0.0)
 
 
 @triton.jit
-def across(p_x, first, token, size, SPAN: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
+def across(p_x, first, token, size, SPAN: tl.constexpr, D, BD: tl.constexpr, WHOLE: tl.constexpr):
     """The same tokens as `[BD, SPAN]`."""
     o_t = tl.arange(0, SPAN)
     o_d = tl.arange(0, BD)
     m_x = (first + o_t < size)[None, :]
-    if BD > D:
+    if not WHOLE:
         m_x = m_x & (o_d < D)[:, None]
     return tl.load(p_x + tl.cast(first, tl.int64) * token + o_t[None, :] * token + o_d[:, None], mask=m_x, other=0.0)
 
@@ -99,13 +104,27 @@ def activated(x, slope, TANH: tl.constexpr):
 
 
 @triton.jit
-def band(p_table, least, zero, entries, D: tl.constexpr, BD: tl.constexpr, WIDTH: tl.constexpr, ACROSS: tl.constexpr):
-    """The table's vectors for distances least … least + WIDTH − 1, `[WIDTH, BD]`, or `[BD, WIDTH]` across."""
-    o_x = tl.minimum(tl.maximum(least + tl.arange(0, WIDTH) + zero, 0), entries - 1)
+def band(p_table, highest, zero, entries, D: tl.constexpr, BD: tl.constexpr, B: tl.constexpr, ACROSS: tl.constexpr):
+    """The table's vectors for distances highest, highest − 1, …, `[B, BD]`, or `[BD, B]` across."""
+    o_x = tl.minimum(tl.maximum(highest - tl.arange(0, B) + zero, 0), entries - 1)
     o_d = tl.arange(0, BD)
     if ACROSS:
-        return tl.load(p_table + o_x[None, :] * D + o_d[:, None], mask=(o_d < D)[:, None], other=0.0)
-    return tl.load(p_table + o_x[:, None] * D + o_d[None, :], mask=(o_d < D)[None, :], other=0.0)
+        b_x = tl.load(p_table + o_x[None, :] * D + o_d[:, None], mask=(o_d < D)[:, None], other=0.0)
+    else:
+        b_x = tl.load(p_table + o_x[:, None] * D + o_d[None, :], mask=(o_d < D)[None, :], other=0.0)
+    return b_x
+
+
+@triton.jit
+def numbers(p_line, o_x):
+    """The line's entries o_x."""
+    if PLAIN:
+        b_x = tl.load(p_line + o_x)
+    else:
+        # An ordinary load would be given a layout of its own and pass through shared memory on its way to the scores'.
+        p_x = (p_line + o_x).to(tl.int64)
+        b_x = tl.inline_asm_elementwise("ld.global.nc.f32 $0, [$1];", "=f,l", [p_x], tl.float32, is_pure=True, pack=1)
+    return b_x
 
 
 @triton.jit
@@ -131,8 +150,7 @@ def scores(
     scale,
     forbidden,
     slope,
-    numbers_zero,
-    numbers_entries,
+    origin,
     table_zero,
     table_entries,
     D: tl.constexpr,
@@ -144,18 +162,24 @@ def scores(
     SCORE: tl.constexpr,
     NUMBERS: tl.constexpr,
     VECTORS: tl.constexpr,
-    FOLDED: tl.constexpr,
     EDGE: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):
-    """A tile of scores in base 2, `[OWN, SPAN]`: rows × columns, or by key columns × rows.
+    """A tile of scores but for their factor `scale`, `[OWN, SPAN]`: rows × columns, or by key columns × rows.
 
-    Folded scores still want their factor `scale`; `forbidden` stands where the mask forbids or, at an EDGE, the keys end.
+    With it they are in base 2. `forbidden` stands where the mask forbids or, at an EDGE, the keys end.
     """
     o_own = tl.arange(0, OWN)
     o_other = tl.arange(0, SPAN)
-    if SCORE == "dot":
-        b_other = across(p_other, first, token, size, SPAN, D, BD)
+    if SCORE == "dot" and CHUNK == 0:
+        b_other = across(p_other, first, token, size, SPAN, D, BD, D == BD)
         s = tl.dot(b_own, b_other, input_precision="ieee")
+    elif SCORE == "dot":
+        s = tl.zeros([OWN, SPAN], tl.float32)
+        for d in range(0, D, CHUNK):
+            b_x = features(p_own + d, own_first, own_token, own_size, OWN, D - d, CHUNK, D % CHUNK == 0)
+            b_y = across(p_other + d, first, token, size, SPAN, D - d, CHUNK, D % CHUNK == 0)
+            s = tl.dot(b_x, b_y, s, input_precision="ieee")
     else:
         s = tl.zeros([OWN, SPAN], tl.float32)
         p_x = p_own + tl.cast(own_first, tl.int64) * own_token + o_own * own_token
@@ -167,28 +191,36 @@ def scores(
             b_y = tl.load(p_y + d, mask=m_y, other=0.0).to(tl.float32)
             s += tl.load(p_weight + d) * activated(b_x[:, None] + b_y[None, :], slope, SCORE == "tanh")
     if VECTORS:
+        # Column c of row r is at c − r of the band: a rotation of what the row takes from either half of it.
+        tl.static_assert(OWN == SPAN)
         if BY_KEY:
-            b_table = band(
-                p_table, first + offset - own_first - (OWN - 1), table_zero, table_entries, D, BD, OWN + SPAN, False
+            high = first + offset - own_first
+            b_askers = across(p_asking, first, asking_token, size, SPAN, D, BD, D == BD)
+            b_near = tl.dot(
+                band(p_table, high, table_zero, table_entries, D, BD, OWN, False), b_askers, input_precision="ieee"
             )
-            b_askers = across(p_asking, first, asking_token, size, SPAN, D, BD)
-            b_band = tl.dot(b_table, b_askers, input_precision="ieee")
-            s += tl.gather(b_band, o_other[None, :] - o_own[:, None] + (OWN - 1), 0)
+            b_far = tl.dot(
+                band(p_table, high + OWN, table_zero, table_entries, D, BD, OWN, False),
+                b_askers,
+                input_precision="ieee",
+            )
+            o_c, o_r = o_own[:, None], o_other[None, :]
+            s += tl.gather(tl.where(o_c < OWN - o_r, b_near, b_far), (o_c - o_r) & (OWN - 1), 0)
         else:
-            b_table = band(
-                p_table, own_first + offset - first - (SPAN - 1), table_zero, table_entries, D, BD, OWN + SPAN, True
+            high = own_first + offset - first
+            b_near = tl.dot(
+                b_asking, band(p_table, high, table_zero, table_entries, D, BD, OWN, True), input_precision="ieee"
             )
-            b_band = tl.dot(b_asking, b_table, input_precision="ieee")
-            s += tl.gather(b_band, o_own[:, None] - o_other[None, :] + (SPAN - 1), 1)
-    if not FOLDED:
-        s = s * scale
+            b_far = tl.dot(
+                b_asking, band(p_table, high + OWN, table_zero, table_entries, D, BD, OWN, True), input_precision="ieee"
+            )
+            o_c, o_r = o_other[None, :], o_own[:, None]
+            s += tl.gather(tl.where(o_c < OWN - o_r, b_near, b_far), (o_c - o_r) & (OWN - 1), 1)
     if NUMBERS:
         if BY_KEY:
-            o_x = (first + offset - own_first) + (o_other[None, :] - o_own[:, None])
+            s += numbers(p_numbers, (origin + own_first - first) + (o_own[:, None] - o_other[None, :]))
         else:
-            o_x = (own_first + offset - first) + (o_own[:, None] - o_other[None, :])
-        o_x = tl.minimum(tl.maximum(o_x + numbers_zero, 0), numbers_entries - 1)
-        s = tl.maximum(s + tl.load(p_numbers + o_x), forbidden)  # a table may hold −∞
+            s += numbers(p_numbers, (origin + first - own_first) + (o_other[None, :] - o_own[:, None]))
     if LISTED:
         if bit >= 0:
             if BY_KEY:
@@ -202,14 +234,12 @@ def scores(
 
 @triton.jit
 def carried(
-    s, m, l, e, d, b_tops, i_column, b_place, x, scale, BN: tl.constexpr, CLASSES: tl.constexpr, FOLDED: tl.constexpr
+    s, m, l, e, d, b_tops, i_column, b_place, x, scale, BN: tl.constexpr, CLASSES: tl.constexpr
 ):  # fmt: skip
     """The sums of `look_rows` after one more tile of scores."""
-    high = tl.max(s, 1)
-    if FOLDED:
-        high = high * scale
+    high = tl.max(s, 1) * scale
     high_m = tl.maximum(m, high)
-    t = s * scale - high_m[:, None] if FOLDED else s - high_m[:, None]
+    t = s * scale - high_m[:, None]
     p = tl.exp2(t)
     fade = tl.exp2(m - high_m)
     apart = tl.arange(0, BN).to(tl.float32)[None, :] + (tl.cast(i_column, tl.float32) - b_place)[:, None]
@@ -224,7 +254,7 @@ def carried(
 @triton.jit(
     do_not_specialize=[
         "queries", "keys", "heads", "group", "tile_rows", "offset", "batch_stride", "head_stride",
-        "numbers_zero", "numbers_entries", "table_zero", "table_entries", "scale", "forbidden", "slope", "top",
+        "table_zero", "table_entries", "scale", "forbidden", "slope", "top",
     ]
 )  # fmt: skip
 def look_rows(
@@ -232,9 +262,9 @@ def look_rows(
     p_lse, p_level, p_entropy, p_distance, p_peak, p_floor,
     q_batch, q_head, q_token, k_batch, k_head, k_token, a_batch, a_head, a_token,
     queries, keys, heads, group, tile_rows, offset, batch_stride, head_stride,
-    scale, forbidden, slope, numbers_zero, numbers_entries, table_zero, table_entries, top,
+    scale, forbidden, slope, origin, length, table_zero, table_entries, top,
     D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CLASSES: tl.constexpr, LISTED: tl.constexpr,
-    SCORE: tl.constexpr, NUMBERS: tl.constexpr, VECTORS: tl.constexpr, FOLDED: tl.constexpr,
+    SCORE: tl.constexpr, NUMBERS: tl.constexpr, VECTORS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Log-sum-exp, entropy, distance and peak of BM queries, in base 2 with a running maximum m and t = s − m:
 
@@ -252,13 +282,13 @@ def look_rows(
     p_q += i_b * q_batch + i_h * q_head
     p_k += i_b * k_batch + (i_h // group) * k_head
     p_weight += i_h * D
-    p_numbers += i_h * numbers_entries
+    p_numbers += i_h * length
     p_table += i_h * table_entries * D
     o_row = i_row + tl.arange(0, BM)
-    b_q = features(p_q, i_row, q_token, queries, BM, D, BD) if SCORE == "dot" else 0
+    b_q = features(p_q, i_row, q_token, queries, BM, D, BD, D == BD) if SCORE == "dot" and CHUNK == 0 else 0
     if VECTORS:
         p_asking += i_b * a_batch + i_h * a_head
-        b_asking = features(p_asking, i_row, a_token, queries, BM, D, BD)
+        b_asking = features(p_asking, i_row, a_token, queries, BM, D, BD, D == BD)
     else:
         b_asking = 0
     m = tl.full([BM], LOWEST, tl.float32)
@@ -281,18 +311,18 @@ def look_rows(
         s = scores(
             b_q, b_asking, p_q, p_k, p_asking, p_weight, p_numbers, p_table, p_packed,
             i_row, queries, q_token, i_column, keys, k_token, a_token, offset, bit, scale, forbidden, slope,
-            numbers_zero, numbers_entries, table_zero, table_entries,
-            D, BD, BM, BN, False, LISTED, SCORE, NUMBERS, VECTORS, FOLDED, False,
+            origin, table_zero, table_entries,
+            D, BD, BM, BN, False, LISTED, SCORE, NUMBERS, VECTORS, False, CHUNK,
         )  # fmt: skip
-        m, l, e, d, b_tops = carried(s, m, l, e, d, b_tops, i_column, b_place, x, scale, BN, CLASSES, FOLDED)
+        m, l, e, d, b_tops = carried(s, m, l, e, d, b_tops, i_column, b_place, x, scale, BN, CLASSES)
     if not LISTED and last * BN < keys:  # the rest of the keys, apart: a mask in every tile would cost a third more
         s = scores(
             b_q, b_asking, p_q, p_k, p_asking, p_weight, p_numbers, p_table, p_packed,
             i_row, queries, q_token, last * BN, keys, k_token, a_token, offset, -1, scale, forbidden, slope,
-            numbers_zero, numbers_entries, table_zero, table_entries,
-            D, BD, BM, BN, False, LISTED, SCORE, NUMBERS, VECTORS, FOLDED, True,
+            origin, table_zero, table_entries,
+            D, BD, BM, BN, False, LISTED, SCORE, NUMBERS, VECTORS, True, CHUNK,
         )  # fmt: skip
-        m, l, e, d, b_tops = carried(s, m, l, e, d, b_tops, last * BN, b_place, last, scale, BN, CLASSES, FOLDED)
+        m, l, e, d, b_tops = carried(s, m, l, e, d, b_tops, last * BN, b_place, last, scale, BN, CLASSES)
     alive = l > 0
     safe = tl.where(alive, l, 1.0)
     level = m + tl.log2(safe)
@@ -319,7 +349,7 @@ def pooled(b_sum, b_piece, BN: tl.constexpr, PIECES: tl.constexpr):
 @triton.jit(
     do_not_specialize=[
         "queries", "keys", "heads", "group", "tile_columns", "offset", "batch_stride", "head_stride",
-        "numbers_zero", "numbers_entries", "table_zero", "table_entries", "scale", "forbidden", "slope", "map_rows", "map_pieces",
+        "table_zero", "table_entries", "scale", "forbidden", "slope", "map_rows", "map_pieces",
     ]
 )  # fmt: skip
 def look_columns(
@@ -327,10 +357,10 @@ def look_columns(
     p_level, p_received, p_row_bucket, p_key_bucket, p_cells, p_weights,
     q_batch, q_head, q_token, k_batch, k_head, k_token, a_batch, a_head, a_token,
     queries, keys, heads, group, tile_columns, offset, batch_stride, head_stride,
-    scale, forbidden, slope, numbers_zero, numbers_entries, table_zero, table_entries, map_rows, map_pieces,
+    scale, forbidden, slope, origin, length, table_zero, table_entries, map_rows, map_pieces,
     D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BUCKETS: tl.constexpr, PIECES: tl.constexpr,
     WEIGHTS: tl.constexpr, LISTED: tl.constexpr, SCORE: tl.constexpr, NUMBERS: tl.constexpr, VECTORS: tl.constexpr,
-    FOLDED: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):  # fmt: skip
     """What BN keys received, and their part of the map, with the log-sum-exp of each query known:
 
@@ -347,7 +377,7 @@ def look_columns(
     p_q += i_b * q_batch + i_h * q_head
     p_k += i_b * k_batch + (i_h // group) * k_head
     p_weight += i_h * D
-    p_numbers += i_h * numbers_entries
+    p_numbers += i_h * length
     p_table += i_h * table_entries * D
     if VECTORS:
         p_asking += i_b * a_batch + i_h * a_head
@@ -355,7 +385,7 @@ def look_columns(
     o_column = i_column + tl.arange(0, BN)
     o_m = tl.arange(0, BM)
     m_column = o_column < keys
-    b_k = features(p_k, i_column, k_token, keys, BN, D, BD) if SCORE == "dot" else 0
+    b_k = features(p_k, i_column, k_token, keys, BN, D, BD, D == BD) if SCORE == "dot" and CHUNK == 0 else 0
     b_received = tl.zeros([BN], tl.float32)
     b_sum = tl.zeros([BN], tl.float32)
     at = -1
@@ -379,14 +409,11 @@ def look_columns(
         s = scores(
             b_k, 0, p_k, p_q, p_asking, p_weight, p_numbers, p_table, p_packed,
             i_column, keys, k_token, i_row, queries, q_token, a_token, offset, bit, scale, forbidden, slope,
-            numbers_zero, numbers_entries, table_zero, table_entries,
-            D, BD, BN, BM, True, LISTED, SCORE, NUMBERS, VECTORS, FOLDED, False,
+            origin, table_zero, table_entries,
+            D, BD, BN, BM, True, LISTED, SCORE, NUMBERS, VECTORS, False, CHUNK,
         )  # fmt: skip
         b_level = tl.load(p_level + i_row + o_m, mask=i_row + o_m < queries, other=float("inf"))
-        if FOLDED:
-            p = tl.exp2(s * scale - b_level[None, :])
-        else:
-            p = tl.exp2(s - b_level[None, :])
+        p = tl.exp2(s * scale - b_level[None, :])
         if WEIGHTS:
             p_out = p_weights + (tl.cast(i_both, tl.int64) * queries + i_row) * keys + o_m[None, :].to(tl.int64) * keys
             tl.store(p_out + o_column[:, None], p, mask=m_column[:, None] & (i_row + o_m < queries)[None, :])
@@ -452,7 +479,7 @@ def merged(s, b_best, b_least, b_floor, i_column, forbidden, BN: tl.constexpr):
 @triton.jit(
     do_not_specialize=[
         "queries", "keys", "heads", "group", "tile_rows", "offset", "batch_stride", "head_stride",
-        "numbers_zero", "numbers_entries", "table_zero", "table_entries", "scale", "forbidden", "slope", "top",
+        "table_zero", "table_entries", "scale", "forbidden", "slope", "top",
     ]
 )  # fmt: skip
 def look_top(
@@ -460,9 +487,9 @@ def look_top(
     p_level, p_floor, p_top_weights, p_top_keys,
     q_batch, q_head, q_token, k_batch, k_head, k_token, a_batch, a_head, a_token,
     queries, keys, heads, group, tile_rows, offset, batch_stride, head_stride,
-    scale, forbidden, slope, numbers_zero, numbers_entries, table_zero, table_entries, top,
+    scale, forbidden, slope, origin, length, table_zero, table_entries, top,
     D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PLACES: tl.constexpr, LISTED: tl.constexpr,
-    SCORE: tl.constexpr, NUMBERS: tl.constexpr, VECTORS: tl.constexpr, FOLDED: tl.constexpr,
+    SCORE: tl.constexpr, NUMBERS: tl.constexpr, VECTORS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """The largest weights of BM queries and their keys.
 
@@ -477,22 +504,21 @@ def look_top(
     p_q += i_b * q_batch + i_h * q_head
     p_k += i_b * k_batch + (i_h // group) * k_head
     p_weight += i_h * D
-    p_numbers += i_h * numbers_entries
+    p_numbers += i_h * length
     p_table += i_h * table_entries * D
     o_row = i_row + tl.arange(0, BM)
     m_row = o_row < queries
     o_out = tl.cast(i_both, tl.int64) * queries + o_row
-    b_q = features(p_q, i_row, q_token, queries, BM, D, BD) if SCORE == "dot" else 0
+    b_q = features(p_q, i_row, q_token, queries, BM, D, BD, D == BD) if SCORE == "dot" and CHUNK == 0 else 0
     if VECTORS:
         p_asking += i_b * a_batch + i_h * a_head
-        b_asking = features(p_asking, i_row, a_token, queries, BM, D, BD)
+        b_asking = features(p_asking, i_row, a_token, queries, BM, D, BD, D == BD)
     else:
         b_asking = 0
     # The same score may differ in its last bits from that of another kernel.
     b_floor = tl.load(p_floor + o_out, mask=m_row, other=float("inf"))
     b_floor -= tl.abs(b_floor) * 2.44e-4 + 2.44e-4
-    if FOLDED:
-        b_floor = b_floor / scale
+    b_floor = b_floor / scale
     o_place = tl.arange(0, PLACES)
     b_best = (sortable(tl.full([BM, PLACES], EMPTY, tl.float32)).to(tl.int64) << 32) | o_place[None, :].to(tl.int64)
     b_least = tl.min(b_best, 1)
@@ -509,22 +535,20 @@ def look_top(
         s = scores(
             b_q, b_asking, p_q, p_k, p_asking, p_weight, p_numbers, p_table, p_packed,
             i_row, queries, q_token, i_column, keys, k_token, a_token, offset, bit, scale, forbidden, slope,
-            numbers_zero, numbers_entries, table_zero, table_entries,
-            D, BD, BM, BN, False, LISTED, SCORE, NUMBERS, VECTORS, FOLDED, False,
+            origin, table_zero, table_entries,
+            D, BD, BM, BN, False, LISTED, SCORE, NUMBERS, VECTORS, False, CHUNK,
         )  # fmt: skip
         b_best, b_least = merged(s, b_best, b_least, b_floor, i_column, forbidden, BN)
     if not LISTED and last * BN < keys:
         s = scores(
             b_q, b_asking, p_q, p_k, p_asking, p_weight, p_numbers, p_table, p_packed,
             i_row, queries, q_token, last * BN, keys, k_token, a_token, offset, -1, scale, forbidden, slope,
-            numbers_zero, numbers_entries, table_zero, table_entries,
-            D, BD, BM, BN, False, LISTED, SCORE, NUMBERS, VECTORS, FOLDED, True,
+            origin, table_zero, table_entries,
+            D, BD, BM, BN, False, LISTED, SCORE, NUMBERS, VECTORS, True, CHUNK,
         )  # fmt: skip
         b_best, b_least = merged(s, b_best, b_least, b_floor, last * BN, forbidden, BN)
     b_best = tl.sort(b_best, descending=True)
-    b_score = score_of(b_best)
-    if FOLDED:
-        b_score = b_score * scale
+    b_score = score_of(b_best) * scale
     b_level = tl.load(p_level + o_out, mask=m_row, other=float("inf"))
     b_weight = tl.exp2(b_score - b_level[:, None])
     b_weight = tl.where(b_score > LOWEST, b_weight, 0.0)
@@ -561,29 +585,44 @@ def statistics(problem: Problem, wish: Wish) -> dict[str, Tensor | None]:
 
 
 class Ready:
-    """A problem as the kernels read it: tensors whose rows are aligned, tables in base 2, and what is constant."""
+    """A problem as the kernels read it: tensors whose rows are aligned, a positive scale, numbers along a line."""
 
     def __init__(self, problem: Problem):
         self.problem, self.grid = problem, problem.grid
         self.dot = problem.weight is None
-        self.q, self.k = aligned(problem.q), aligned(problem.k)
+        self.scale = problem.scale * LOG2E if self.dot else LOG2E
+        q, asking = problem.q, problem.vectors and problem.vectors.queries
+        if not LEAST_SCALE < self.scale < 1.0 / LEAST_SCALE:
+            # The maximum is taken before the scale, and what is forbidden must stay finite.
+            factor = math.copysign(1.0, self.scale) if LEAST_SCALE < -self.scale < 1.0 / LEAST_SCALE else self.scale
+            wide = q.dtype if abs(factor) == 1.0 else torch.float32
+            q, asking = (x if x is None else x.to(wide) * factor for x in (q, asking))
+            self.scale /= factor or 1.0
+            self.scale = self.scale or 1.0
+        self.q, self.k = aligned(q), aligned(problem.k.to(q.dtype))
         self.asking = self.table = self.numbers = self.weight = self.q
-        self.zeros = [0, 1, 0, 1]
+        self.origin, self.length = 0, 0
+        self.table_ends = [0, 1]
         if problem.weight is not None:
-            self.weight = (problem.weight.float() * LOG2E).contiguous()
+            self.weight = problem.weight.float().contiguous()
         if problem.numbers is not None:
-            self.numbers = (problem.numbers.table.float() * LOG2E).contiguous()
-            self.zeros[:2] = problem.numbers.zero, self.numbers.shape[1]
-        if problem.vectors is not None:
-            dtype = torch.promote_types(problem.vectors.queries.dtype, problem.vectors.table.dtype)
-            self.asking = aligned(problem.vectors.queries.to(dtype))
-            self.table = problem.vectors.table.to(dtype).contiguous()
-            self.zeros[2:] = problem.vectors.zero, self.table.shape[1]
-        self.dim = problem.q.shape[-1]
+            self.numbers = self.line(problem.numbers)
+        if asking is not None:
+            dtype = torch.promote_types(asking.dtype, problem.vectors.table.dtype)  # type: ignore[union-attr]
+            self.asking = aligned(asking.to(dtype))
+            self.table = problem.vectors.table.to(dtype).contiguous()  # type: ignore[union-attr]
+            self.table_ends = [problem.vectors.zero, self.table.shape[1]]  # type: ignore[union-attr]
+        self.dim = q.shape[-1]
         self.padded = max(triton.next_power_of_2(self.dim), 16)
-        self.scale = problem.scale * LOG2E if self.dot else 1.0
-        # A positive factor can wait until after the maximum; a tiny one would push what is forbidden to infinity.
-        self.folded = self.dot and problem.numbers is None and 1e-6 < self.scale < 1e6
+        self.forbidden = FORBIDDEN / self.scale
+
+    def line(self, numbers: Numbers) -> Tensor:
+        """The numbers at every j − row, `[heads, length]`; that of 0 is at `origin`. They are to be scaled with the rest."""
+        before, after = (-(-size // MARGIN) * MARGIN for size in (self.grid.queries, self.grid.keys))
+        self.origin, self.length = before, before + after
+        distance = before + self.grid.offset - torch.arange(self.length, device=self.q.device)
+        entries = (distance + numbers.zero).clamp(0, numbers.table.shape[1] - 1)
+        return (numbers.table.float() * (LOG2E / self.scale)).clamp(min=FORBIDDEN / self.scale)[:, entries].contiguous()
 
     def shape(self, table: dict[int, dict[int, Shape]]) -> Shape:
         """The tile for this problem."""
@@ -610,8 +649,9 @@ class Ready:
             self.q, self.k, self.asking, self.weight, self.numbers, self.table, *walked, *results,
             *steps(self.q), *steps(self.k), *steps(self.asking),
             grid.queries, grid.keys, grid.heads, grid.heads // self.k.shape[1], tiles, grid.offset, *strides,
-            self.scale, FORBIDDEN / (self.scale if self.folded else 1.0), p.slope, *self.zeros, *extra,
-            D=self.dim, BD=self.padded, BM=shape.rows, BN=shape.columns, LISTED=listed, FOLDED=self.folded,
+            self.scale, self.forbidden, p.slope, self.origin, self.length, *self.table_ends, *extra,
+            D=self.dim, BD=self.padded, BM=shape.rows, BN=shape.columns, LISTED=listed,
+            CHUNK=CHUNK if self.q.element_size() > 2 else 0,
             SCORE="dot" if self.dot else p.activation, NUMBERS=p.numbers is not None, VECTORS=p.vectors is not None,
             num_warps=shape.warps, num_stages=shape.stages, **constants,
         )  # fmt: skip

@@ -1,0 +1,142 @@
+"""The public surface: its names, and what importing it costs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import regard as rg
+
+NAMES = {
+    "calls": "attend look plan",
+    "what they return": "View Plan",
+    "scores": "Dot Bilinear Cosine Additive",
+    "positions": "Rotary Alibi Bias T5Bias Shaw TransformerXL",
+    "masks": "Everything Causal Window Dilated Global RandomBlocks Blocks Lengths Documents Edges Pairs NearBlocks",
+    "recipes": "longformer bigbird",
+    "methods": "Exact Linformer Nystrom Performer",
+    "what one's own parts derive from": "Mask Score Position Method",
+    "converters": "from_key_padding from_attn_mask from_additive from_hugging_face causal_from_start",
+    "errors": "RegardError BadInput Unsupported TooLarge Missing",
+}
+
+
+def test_names() -> None:
+    assert sorted(rg.__all__) == sorted(name for names in NAMES.values() for name in names.split())
+    assert len(set(rg.__all__)) == len(rg.__all__)
+
+
+@pytest.mark.parametrize("name", sorted(rg.__all__))
+def test_every_name_is_there_and_says_what_it_is(name: str) -> None:
+    thing = getattr(rg, name)
+    assert callable(thing) and thing.__doc__ and thing.__doc__.strip()
+    assert thing.__module__.startswith("regard.")
+
+
+def test_parts_are_frozen_dataclasses() -> None:
+    for kind in ("scores", "positions", "masks", "methods"):
+        for name in NAMES[kind].split():
+            part = getattr(rg, name)
+            assert part.__dataclass_params__.frozen and part.formula, name
+
+
+def modules_of(code: str) -> tuple[set[str], str, str]:
+    """What a fresh interpreter has imported after some code, and what it printed."""
+    listing = "import sys, json; sys.stdout.write('\\n' + json.dumps(sorted(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", f"{code}\n{listing}"], capture_output=True, text=True, check=True)
+    printed, _, modules = ran.stdout.rpartition("\n")
+    return set(json.loads(modules)), printed, ran.stderr
+
+
+def test_importing_loads_torch_and_nothing_heavy() -> None:
+    alone, _, _ = modules_of("import torch")
+    ours, printed, warned = modules_of("import regard")
+    roots = {name.partition(".")[0] for name in ours - alone}
+    heavy = "matplotlib scipy transformers torch_geometric triton typer rich pandas PIL tokenizers accelerate starlette uvicorn sklearn"
+    assert not roots & set(heavy.split())
+    assert roots <= {"regard", "_pytest"} | set(sys.stdlib_module_names), roots
+    assert not {name for name in ours if name.startswith(("regard.lab", "regard.bench", "regard.cli"))}
+    assert not printed and not warned
+
+
+def test_importing_does_no_work() -> None:
+    """No compiled kernels, no threads, no random numbers, no files."""
+    code = """
+import torch, threading
+state, threads = torch.get_rng_state(), torch.get_num_threads()
+import regard
+assert torch.equal(state, torch.get_rng_state()) and threads == torch.get_num_threads()
+assert threading.active_count() == 1 and torch.get_default_dtype() == torch.float32
+assert not torch.are_deterministic_algorithms_enabled()
+"""
+    modules_of(code)
+
+
+def test_attending_loads_nothing_heavy_either() -> None:
+    """Eager calls on the CPU need torch alone: no compiler, no plotting."""
+    code = """
+import torch, regard as rg
+x = torch.randn(1, 2, 9, 4, requires_grad=True)
+rg.attend(x, x, x, mask=rg.Causal() & rg.Window(3), position=rg.Alibi()).sum().backward()
+rg.look(x, x, top=2, map=3)
+str(rg.plan(x, x, x))
+"""
+    ours, _, warned = modules_of(code)
+    assert not {name.partition(".")[0] for name in ours} & {"matplotlib", "scipy", "transformers", "torch_geometric", "typer"}
+    assert not warned
+
+
+def test_version() -> None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        installed = version("regard")
+    except PackageNotFoundError:
+        installed = rg.__version__
+    assert rg.__version__ == installed
+
+
+def test_a_plan_reads_as_a_table() -> None:
+    q = torch.randn(1, 4, 64, 8)
+    plan = rg.plan(q, q, q, mask=rg.Causal() & rg.Window(9), position=rg.Alibi())
+    text = str(plan)
+    assert plan.backend == "blockwise" and set(plan.reasons) == {"edges", "sdpa", "reference"}
+    assert all(why for why in plan.reasons.values())
+    assert all(word in text for word in ("blockwise", "Alibi()", "Causal() & Window(before=9)", "operations", "bytes", "peak", "tiles"))
+    assert all(why in text for why in plan.reasons.values())
+    assert plan.operations > 0 and plan.bytes == 4 * q.numel() * 4 and plan.peak > 0 and 0 < plan.tiles <= 1
+
+
+@pytest.mark.parametrize("backend", ["reference", "blockwise", "sdpa"])
+def test_a_plan_of_a_named_backend(backend: str) -> None:
+    q = torch.randn(1, 4, 64, 8)
+    plan = rg.plan(q, q, q, mask=rg.Causal(), backend=backend)
+    assert plan.backend == backend and backend not in plan.reasons
+
+
+def test_the_plan_says_who_runs() -> None:
+    """What the plan names is what auto runs."""
+    q = torch.randn(1, 2, 40, 8)
+    sparse, dense = rg.Edges(torch.tensor([[0], [1]])), rg.Edges(torch.cartesian_prod(torch.arange(40), torch.arange(40)).mT.contiguous())
+    plans = {
+        "sdpa": {},
+        "blockwise": {"position": rg.Alibi()},
+        "edges": {"mask": sparse},
+    }
+    for name, parts in plans.items():
+        assert rg.plan(q, q, q, **parts).backend == name
+        assert torch.equal(rg.attend(q, q, q, **parts), rg.attend(q, q, q, **parts, backend=name))
+    assert rg.plan(q, q, q, mask=dense).backend != "edges"
+    assert rg.plan(q, q, q, mask=sparse).tiles == 1 / 1600
+    assert rg.plan(q[:, :, -1:], q, q, mask=rg.Causal()).backend == "sdpa", "one query sees everything under Causal"
+
+
+def test_the_plan_of_a_window_visits_few_tiles() -> None:
+    q = torch.empty(1, 1, 8192, 8)
+    plan = rg.plan(q, q, q, mask=rg.Causal() & rg.Window(255))
+    whole = rg.plan(q, q, q, mask=rg.Causal() & rg.Window(8191))
+    assert plan.tiles < 0.08 and plan.operations < whole.operations / 5

@@ -1,0 +1,230 @@
+"""The kernels of additive scores beside the reference in float64: the output and every gradient.
+
+Without a GPU they run in Triton's interpreter, in tiles small enough for it; with one, the same cases and larger ones run
+on it in the tiles that users get.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+pytest.importorskip("triton")
+
+import regard as rg
+from regard.attention import triton as backend
+from regard.attention.call import Problem, lower, make_call
+from regard.attention.kernels import additive
+from regard.attention.kernels.additive import Part, Patch, Shapes
+
+from .oracle import Case, as_rounded, cancelling, leaves_of, own_errors, poisoned, pull, results, same_results
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SMALL = Shapes(Patch(2, 4, 8, 8, 1), Patch(2, 4, 8, 8, 1), Patch(2, 4, 8, 8, 1), Patch(4, 2, 4, 16, 1))
+ACTIVATIONS = pytest.mark.parametrize("activation", ["tanh", "leaky_relu"])
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles of 16 × 32 in the interpreter, so that short sequences have several."""
+    if DEVICE == "cpu":
+        monkeypatch.setattr(additive, "SHAPES", {2: SMALL, 4: SMALL})
+
+
+def draw(
+    queries: int = 21,
+    keys: int = 37,
+    head_dim: int = 5,
+    value_dim: int = 7,
+    *,
+    batch: int = 1,
+    heads: int = 2,
+    kv_heads: int | None = None,
+    activation: str = "tanh",
+    scale: float = 1.0,
+    dtype: torch.dtype = torch.float32,
+    **rest: Any,
+) -> Case:
+    """A case of these sizes; `scale` is the size of q's and k's numbers."""
+    kv_heads = heads if kv_heads is None else kv_heads
+    normal = lambda *sizes: torch.randn(*sizes, dtype=torch.float64)  # noqa: E731
+    q, k = scale * normal(batch, heads, queries, head_dim), scale * normal(batch, kv_heads, keys, head_dim)
+    score = rg.Additive(normal(heads, head_dim), activation, slope=0.3)
+    return Case(q, k, normal(batch, kv_heads, keys, value_dim), score, dtype=dtype, **rest)
+
+
+def agree(case: Case) -> None:
+    """Assert the oracle's rule: an error of at most twice the reference's own, and what no one can avoid."""
+    rounded = as_rounded(case)
+    truth = results(rounded, "reference", torch.float64, torch.float64)
+    with poisoned():
+        found = on_device(rounded, case.dtype, case.carried or case.dtype)
+    same_results(f"additive kernels: {case}", found, truth, own_errors(case, truth), cancelling(rounded))
+
+
+def on_device(case: Case, dtype: torch.dtype, carried: torch.dtype) -> dict[str, Tensor]:
+    """The kernels' output and the gradient of every tensor that went in, by name."""
+    leaves, parts = leaves_of(case, dtype, carried)
+    q, k, v = (leaves[name].to(DEVICE) for name in "qkv")
+    moved = {kind: replace(part, **{n: x.to(DEVICE) for n, x in part.tensors().items()}) for kind, part in parts.items()}
+    mask = None if case.mask is None else case.mask.to(DEVICE)
+    generator = torch.Generator().manual_seed(case.seed)
+    call = make_call(q, k, v, **moved, mask=mask, dropout=case.dropout, generator=generator)
+    assert backend.reason(call) is None
+    output = backend.run(call).cpu()
+    output.backward(pull(output, dtype, case.seed))
+    return {"output": output.detach(), **{f"gradient of {name}": x.grad for name, x in leaves.items()}}  # type: ignore[dict-item]
+
+
+def problem(case: Case) -> Problem:
+    """The case as kernels see it."""
+    q, k, v = (x.to(case.dtype).to(DEVICE) for x in (case.q, case.k, case.v))
+    score = replace(case.score, weight=case.score.weight.to(case.dtype).to(DEVICE))  # type: ignore[attr-defined]
+    return lower(make_call(q, k, v, score=score, mask=case.mask))
+
+
+@ACTIVATIONS
+@pytest.mark.parametrize("head_dim", [1, 3, 8, 20])
+def test_every_head_dim(head_dim: int, activation: str) -> None:
+    agree(draw(head_dim=head_dim, activation=activation))
+
+
+@ACTIVATIONS
+@pytest.mark.parametrize("sizes", [(1, 40), (40, 1), (16, 32), (35, 20)], ids=str)
+def test_every_shape(sizes: tuple[int, int], activation: str) -> None:
+    agree(draw(*sizes, value_dim=17, activation=activation, mask=rg.Causal()))
+
+
+MASKS = {
+    "window": rg.Window(6, 3),
+    "lengths": rg.Lengths(torch.tensor([5, 30]), torch.tensor([21, 0])),
+    "a head's own": rg.Pairs(torch.rand(1, 4, 21, 37, generator=torch.Generator().manual_seed(5)) > 0.6),
+    "both": rg.Pairs(torch.rand(2, 4, 21, 37, generator=torch.Generator().manual_seed(6)) > 0.6),
+    "nothing": rg.Causal() & ~rg.Causal(),
+    "blocks": rg.Global(2) | rg.Window(3),
+}
+
+
+@ACTIVATIONS
+@pytest.mark.parametrize("name", MASKS)
+def test_every_kind_of_mask(name: str, activation: str) -> None:
+    agree(draw(batch=2, heads=4, kv_heads=2, activation=activation, mask=MASKS[name]))
+
+
+@ACTIVATIONS
+@pytest.mark.parametrize("zero", [0, 4, 60, -20])
+def test_numbers_by_distance(zero: int, activation: str) -> None:
+    table = torch.randn(2, 9, dtype=torch.float64)
+    agree(draw(batch=2, activation=activation, position=rg.Bias(table, zero=zero), mask=rg.Window(25, 25)))
+
+
+@ACTIVATIONS
+def test_a_long_table(activation: str) -> None:
+    agree(draw(activation=activation, position=rg.Bias(torch.randn(2, 90, dtype=torch.float64), zero=45)))
+
+
+@ACTIVATIONS
+@pytest.mark.parametrize("dropout", [0.3, 1.0])
+def test_dropout(dropout: float, activation: str) -> None:
+    agree(draw(batch=2, heads=4, kv_heads=2, activation=activation, dropout=dropout, mask=rg.Causal()))
+
+
+@ACTIVATIONS
+@pytest.mark.parametrize("scale", [1e-4, 4.0, 15.0, 60.0])
+def test_numbers_of_any_size(scale: float, activation: str) -> None:
+    agree(draw(activation=activation, scale=scale))
+
+
+def test_saturated_numbers_that_cancel() -> None:
+    """q + k is moderate although neither has room in an exponential; only the tiles that hold them take the long way."""
+    case = draw(40, 70)
+    far = torch.where(torch.arange(40) < 16, 0.0, 90.0)[:, None]
+    q, k = case.q + far, case.k - torch.where(torch.arange(70) < 32, 0.0, 90.0)[:, None]
+    agree(replace(case, q=q, k=k))
+    agree(replace(case, q=-q, k=-k))
+
+
+@ACTIVATIONS
+def test_half_precision(activation: str) -> None:
+    agree(draw(dtype=torch.float16, activation=activation))
+    agree(draw(dtype=torch.float16, carried=torch.float32, activation=activation, transposed=True, head_dim=8))
+
+
+@ACTIVATIONS
+@pytest.mark.parametrize("room", [1, 2, 5])
+def test_work_in_parts(room: int, activation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scratch for a few tiles only: copies of lists, and lists themselves, are cut."""
+    shape = additive.SHAPES[4].scores
+    monkeypatch.setattr(additive, "SCRATCH", room * shape.rows * shape.columns * 8)
+    position = rg.Bias(torch.randn(2, 9, dtype=torch.float64), zero=4)
+    agree(draw(40, 70, batch=2, activation=activation, mask=rg.Causal(), position=position))
+    agree(draw(40, 70, batch=2, activation=activation, mask=rg.Lengths(torch.tensor([70, 33]))))
+
+
+def test_parts_hold_every_tile_once() -> None:
+    for copies, n, room in ((3, 5, 100), (3, 5, 7), (7, 5, 10), (2, 11, 4), (4, 0, 9), (1, 1, 1)):
+        parts = list(additive.cut(copies, n, room))
+        seen = [(c, e) for part in parts for c in range(part.copy, part.copy + part.copies) for e in range(*part[2:])]
+        assert sorted(seen) == [(c, e) for c in range(copies) for e in range(n)]
+        assert all(isinstance(part, Part) and part.copies * (part.last - part.first) <= max(room, 1) for part in parts)
+
+
+def test_rows_without_keys() -> None:
+    p = problem(draw(mask=rg.Pairs(torch.arange(21)[:, None].expand(21, 37) % 3 > 0).to(DEVICE)))
+    output, lse = additive.forward(p)
+    assert bool((lse[:, :, ::3] == -torch.inf).all()) and bool((output[:, :, ::3] == 0).all())
+    dq = additive.backward(p, torch.ones_like(output), output, lse)[0]
+    assert bool((dq[:, :, ::3] == 0).all()) and bool(dq.isfinite().all())  # type: ignore[index, union-attr]
+
+
+@pytest.mark.parametrize("sizes", [(0, 5), (5, 0), (0, 0)], ids=str)
+def test_nothing_to_do(sizes: tuple[int, int]) -> None:
+    p = problem(draw(*sizes))
+    output, lse = additive.forward(p)
+    found = additive.backward(p, output, output, lse)
+    assert bool((output == 0).all()) and bool((lse == -torch.inf).all())
+    assert [None if x is None else x.shape for x in found] == [p.q.shape, p.k.shape, p.v.shape, p.weight.shape, None, None, None]  # type: ignore[union-attr]
+
+
+def test_the_log_sum_exp_is_that_of_the_scores() -> None:
+    for activation in ("tanh", "leaky_relu"):
+        case = draw(activation=activation)
+        truth = case.score.similarity(case.q, case.k).logsumexp(-1)
+        torch.testing.assert_close(additive.forward(problem(case))[1].cpu().double(), truth, rtol=1e-5, atol=1e-5)
+
+
+def test_the_same_bits_each_time() -> None:
+    p = problem(draw(40, 70, batch=2, heads=4, kv_heads=2))
+    output, lse = additive.forward(p)
+    first, second = (additive.backward(p, torch.ones_like(output), output, lse) for _ in range(2))
+    assert torch.equal(output, additive.forward(p)[0])
+    assert all(x is y or torch.equal(x, y) for x, y in zip(first, second, strict=True))  # type: ignore[arg-type]
+
+
+@pytest.mark.gpu
+@ACTIVATIONS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("head_dim", [1, 16, 33, 64, 128, 200, 256])
+def test_tiles_that_users_get(head_dim: int, dtype: torch.dtype, activation: str) -> None:
+    rest = dict(activation=activation, dtype=dtype, scale=2.0 if head_dim < 64 else 0.5)
+    agree(draw(150, 290, head_dim, head_dim, batch=2, mask=rg.Causal(), **rest))
+    agree(draw(200, 131, head_dim, 40, heads=4, kv_heads=2, dropout=0.2, transposed=True, **rest))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_every_mask_in_tiles_that_users_get(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    pairs = rg.Pairs(torch.rand(2, 2, 300, 411, generator=generator) > 0.9)
+    for mask in (rg.Window(40, 9), rg.Lengths(torch.tensor([400, 77])), rg.Global(3) | rg.Window(20), pairs):
+        position = rg.Bias(torch.randn(2, 77, dtype=torch.float64), zero=30)
+        agree(draw(300, 411, 32, 48, batch=2, mask=mask, position=position, dtype=dtype))
+    agree(draw(300, 411, 32, 48, scale=8.0, dtype=dtype))
