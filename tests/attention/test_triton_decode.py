@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import replace
 
@@ -33,11 +34,11 @@ def draw(*size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(*size).to(dtype).to(DEVICE)
 
 
-def doubled(part):  # noqa: ANN001, ANN201
+def doubled(part):
     return part and replace(part, **{name: x.double() for name, x in part.tensors().items()})
 
 
-def agree(q, k, v, tolerance: float = 1e-5, **options) -> None:  # noqa: ANN001, ANN003
+def agree(q, k, v, tolerance: float = 1e-5, **options) -> None:
     call = make_call(q, k, v, **options)
     problem = lower(call)
     assert decode.covers(problem) is None
@@ -139,7 +140,7 @@ def test_spans_cover_the_keys() -> None:
     for keys in (1, 31, 64, 1000, 32768, 100_003):
         for programs in (1, 8, 128, 5000):
             spans = decode.spans_for(programs, keys, 64, 132)
-            each = -(-(-(-keys // 64)) // spans)
+            each = math.ceil(math.ceil(keys / 64) / spans)
             assert spans >= 1 and (spans - 1) * each * 64 < keys <= spans * each * 64
 
 

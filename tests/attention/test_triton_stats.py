@@ -19,7 +19,7 @@ from regard.attention.kernels import stats
 from regard.attention.look import Wish, bucket_sizes, buckets
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-NAMES = "lse entropy distance peak received top_weights top_keys map weights".split()
+NAMES = ["lse", "entropy", "distance", "peak", "received", "top_weights", "top_keys", "map", "weights"]
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def draw(*size: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> 
     return (torch.randn(*size) * scale).to(dtype).to(DEVICE)
 
 
-def look(q, k, wish: Wish, **parts):  # noqa: ANN001, ANN003, ANN201
+def look(q, k, wish: Wish, **parts):
     """(what the kernels say, the true weights)."""
     call = make_call(q, k, k, **parts)
     problem = lower(call)
@@ -52,7 +52,7 @@ def doubled(parts: dict) -> dict:
     return {name: cast(part) if name != "mask" and part is not None else part for name, part in parts.items()}
 
 
-def agree(q, k, wish: Wish, tolerance: float = 2e-5, **parts) -> None:  # noqa: ANN001, ANN003
+def agree(q, k, wish: Wish, tolerance: float = 2e-5, **parts) -> None:
     """Assert that every statistic is what the true weights say."""
     found, p, lse = look(q, k, wish, **parts)
     assert set(found) == set(NAMES)
@@ -109,36 +109,36 @@ MASKS = {
     "window": lambda: rg.Window(9, 4),
     "sparse": lambda: rg.Window(3) | rg.Global(2),
     "dead rows": lambda: rg.Window(5) & ~rg.Global(6),
-    "lengths": lambda: rg.Lengths(torch.tensor([50, 0], device=DEVICE)),
-    "a head each": lambda: rg.Pairs(torch.rand(1, 4, 70, 83, device=DEVICE) > 0.5),
+    "lengths": lambda: rg.Lengths(torch.tensor([40, 0], device=DEVICE)),
+    "a head each": lambda: rg.Pairs(torch.rand(1, 2, 37, 50, device=DEVICE) > 0.5),
 }
 
 
 @pytest.mark.parametrize("mask", MASKS)
 def test_every_mask(mask: str) -> None:
-    q, k = draw(2, 4, 70, 20), draw(2, 2, 83, 20)
+    q, k = draw(2, 2, 37, 20), draw(2, 1, 50, 20)
     agree(q, k, Wish(True, 5, (7, 9)), mask=MASKS[mask]())
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("size", [(1, 1), (64, 96), (3, 2), (2, 3), (4, 6), (13, 17), (40, 31), (32, 48)])
+@pytest.mark.parametrize("size", [(1, 1), (64, 64), (3, 2), (2, 4), (13, 17), (40, 31)])
 def test_every_size_of_the_map(size: tuple[int, int], causal: bool) -> None:
-    q, k = draw(1, 1, 64, 16), draw(1, 1, 96, 16)
+    q, k = draw(1, 1, 64, 16), draw(1, 1, 64, 16)
     agree(q, k, Wish(False, 0, size), mask=rg.Causal() if causal else None)
 
 
-@pytest.mark.parametrize("sizes", [(1, 1), (1, 70), (53, 1), (53, 97), (97, 53)])
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 70), (53, 1), (37, 71), (71, 37)])
 def test_odd_sizes(sizes: tuple[int, int]) -> None:
     queries, keys = sizes
-    q, k = draw(1, 3, queries, 19), draw(1, 3, keys, 19)
+    q, k = draw(1, 1, queries, 19), draw(1, 1, keys, 19)
     agree(q, k, Wish(True, 3, (1, 1)), mask=rg.Window(20, 20))
 
 
 POSITIONS = {
     "alibi": lambda: rg.Alibi(),
-    "bias": lambda: rg.Bias(draw(4, 31), zero=12),
-    "shaw": lambda: rg.Shaw(draw(4, 21, 24), zero=10),
-    "transformer-xl": lambda: rg.TransformerXL(draw(4, 100, 24), draw(4, 24), draw(4, 24), zero=20),
+    "bias": lambda: rg.Bias(draw(2, 31), zero=12),
+    "shaw": lambda: rg.Shaw(draw(2, 21, 24), zero=10),
+    "transformer-xl": lambda: rg.TransformerXL(draw(2, 100, 24), draw(2, 24), draw(2, 24), zero=20),
     "rotary": lambda: rg.Rotary(),
 }
 
@@ -146,7 +146,7 @@ POSITIONS = {
 @pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_every_position(position: str, causal: bool) -> None:
-    q, k = draw(1, 4, 45, 24), draw(1, 2, 66, 24)
+    q, k = draw(1, 2, 37, 24), draw(1, 1, 50, 24)
     agree(q, k, Wish(True, 4, (5, 6)), position=POSITIONS[position](), mask=rg.Causal() if causal else None)
 
 
@@ -156,14 +156,14 @@ SCORES = {
     "tiny": lambda: rg.Dot(scale=1e-9),
     "large": lambda: rg.Dot(scale=30.0),
     "cosine": lambda: rg.Cosine(7.0),
-    "tanh": lambda: rg.Additive(draw(4, 12)),
-    "leaky": lambda: rg.Additive(draw(4, 12), activation="leaky_relu", slope=0.3),
+    "tanh": lambda: rg.Additive(draw(1, 12)),
+    "leaky": lambda: rg.Additive(draw(1, 12), activation="leaky_relu", slope=0.3),
 }
 
 
 @pytest.mark.parametrize("score", SCORES)
 def test_every_score(score: str) -> None:
-    q, k = draw(1, 4, 37, 12), draw(1, 4, 50, 12)
+    q, k = draw(1, 1, 37, 12), draw(1, 1, 50, 12)
     agree(q, k, Wish(True, 4, (5, 6)), score=SCORES[score](), position=rg.Alibi(), mask=rg.Causal(), tolerance=5e-5)
     agree(q, k, Wish(True, 4, (5, 6)), score=SCORES[score](), mask=rg.Causal(), tolerance=5e-5)
 
@@ -175,14 +175,14 @@ def test_saturated_additive() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)])
 def test_half_types(dtype: torch.dtype) -> None:
-    q, k = draw(1, 2, 70, 64, dtype=dtype), draw(1, 2, 70, 64, dtype=dtype)
+    q, k = draw(1, 1, 70, 64, dtype=dtype), draw(1, 1, 70, 64, dtype=dtype)
     agree(q, k, Wish(True, 8, (7, 7)), mask=rg.Causal())
 
 
 def test_strides_of_modules() -> None:
-    q, k = (draw(2, 40, 3, 32).transpose(1, 2) for _ in range(2))
+    q, k = (draw(1, 40, 2, 32).transpose(1, 2) for _ in range(2))
     agree(q, k, Wish(True, 2, (4, 4)))
-    q, k = draw(2, 3, 40, 33)[..., 1:], draw(2, 3, 32, 40).mT
+    q, k = draw(1, 2, 40, 33)[..., 1:], draw(1, 2, 32, 40).mT
     agree(q, k, Wish(True, 2, (4, 4)))
 
 
@@ -214,7 +214,7 @@ def test_table_of_minus_infinity() -> None:
 
 
 def test_same_bits_twice() -> None:
-    q, k = draw(1, 2, 70, 32), draw(1, 2, 70, 32)
+    q, k = draw(1, 1, 70, 32), draw(1, 1, 70, 32)
     first, second = (look(q, k, Wish(True, 4, (5, 7)), mask=rg.Causal())[0] for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in NAMES)
 

@@ -34,13 +34,13 @@ def run(call: Call) -> Tensor:
 def forward(p: Problem) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp, chunk of queries by chunk of queries."""
     walker = Walker(p)
-    output = p.v.new_zeros(*p.q.shape[:3], p.v.shape[3])
+    output = p.v.new_zeros(*p.q.shape[:3], p.v.shape[3], dtype=walker.exact)
     lse = p.v.new_full(p.q.shape[:3], -torch.inf, dtype=walker.exact)
     shape, together = shape_for(p)
     for chunk in chunks(p.mask, walker.grid, shape, together):
         if chunk.spans:
             mixed, level = forward_chunk(walker, chunk)
-            output[chunk.batch, :, chunk.first : chunk.last] = mixed.flip(2).to(output.dtype)
+            output[chunk.batch, :, chunk.first : chunk.last] = mixed.flip(2)
             lse[chunk.batch, :, chunk.first : chunk.last] = level.flip(2)
     return output, lse
 
@@ -77,7 +77,7 @@ def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tens
     walker = Walker(p)
     sums = Gradients(walker)
     grad = grad.to(walker.exact)
-    delta = (grad * output.to(walker.exact)).sum(-1, keepdim=True)
+    delta = (grad * output).sum(-1, keepdim=True)
     level = lse.masked_fill(lse == -torch.inf, torch.inf)[..., None]
     shape, together = shape_for(p)
     for chunk in chunks(p.mask, walker.grid, shape, together):

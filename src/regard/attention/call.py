@@ -6,6 +6,7 @@ with a scale or a weighted sum of activations, at most one number and one vector
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 import torch
@@ -130,10 +131,15 @@ def lower(call: Call) -> Problem:
 
 def simplest(mask: Mask, grid: Grid) -> Mask:
     """`Everything()` when the mask forbids nothing in a call of these sizes (one query under `Causal`, say)."""
-    if isinstance(mask, Everything) or mask.tensors() or torch.compiler.is_compiling() or not grid.queries * grid.keys:
+    if isinstance(mask, Everything) or mask.tensors() or torch.compiler.is_compiling():
         return mask
-    whole = mask.tiles(Tiling(replace(grid, device="cpu"), grid.queries, grid.keys))
-    return Everything() if int(whole.min()) == ALL else mask
+    return Everything() if forbids_nothing(mask, grid.queries, grid.keys) else mask
+
+
+@functools.lru_cache(maxsize=1024)
+def forbids_nothing(mask: Mask, queries: int, keys: int) -> bool:
+    """Whether all pairs of a call are allowed, as far as the mask can tell without looking at them."""
+    return bool(queries and keys) and int(mask.tiles(Tiling(Grid(queries, keys), queries, keys)).min()) == ALL
 
 
 def under_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -223,7 +223,7 @@ def forward(p: Problem) -> tuple[Tensor, Tensor]:
     mixed = torch.stack([g.mix(weights[c], v[c]) for c in range(g.columns)])
     mixed /= torch.where(alive, total, 1.0).mT[..., None]
     lse = torch.where(alive, top + total.log(), -torch.inf).mT.contiguous()
-    return mixed.unflatten(0, (g.batch, g.heads)).to(p.v.dtype), lse.unflatten(0, (g.batch, g.heads))
+    return mixed.unflatten(0, (g.batch, g.heads)), lse.unflatten(0, (g.batch, g.heads))
 
 
 def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
@@ -233,7 +233,7 @@ def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tens
         return kernels.backward(p, grad, output, lse)
     g = Graph(p)
     grad, v = grad.to(g.exact).flatten(0, 1), g.flat(p.v)
-    delta = (grad * output.to(g.exact).flatten(0, 1)).sum(-1).mT.contiguous()  # [queries, batch · heads]
+    delta = (grad * output.flatten(0, 1)).sum(-1).mT.contiguous()  # [queries, batch · heads]
     weights = scores(g).sub_(g.at_rows(lse.flatten(0, 1).mT.contiguous())).exp_()
     drop = kept(g)
     used = weights if drop is None else weights * drop

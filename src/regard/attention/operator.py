@@ -19,12 +19,26 @@ Forward = Callable[[Problem], tuple[Tensor, Tensor]]
 Backward = Callable[[Problem, Tensor, Tensor, Tensor], list[Tensor | None]]
 
 
-def operator(name: str, forward: Forward, backward: Backward) -> Forward:
+def operator(name: str, forward: Forward, backward: Backward, rounded: bool = False) -> Forward:
     """A function from a `Problem` to (output, log-sum-exp), differentiable in the problem's tensors.
 
     `forward(problem)` returns both; `backward(problem, d_output, output, lse)` returns the gradients of q, k, v,
-    weight, numbers, asking and table, with anything for what is not there.
+    weight, numbers, asking and table, with anything for what is not there. The output that backward gets is exact
+    (float32 at least), because Σ output · d_output decides all gradients; a `rounded` operator returns it in v's type
+    where the score is a dot product, whose gradients forgive it, and saves the memory.
     """
+
+    def output_type(v: Tensor, weight: Tensor | None) -> torch.dtype:
+        exact = torch.promote_types(v.dtype, torch.float32)
+        return v.dtype if rounded and weight is None else exact
+
+    def room(q: Tensor, v: Tensor, weight: Tensor | None) -> Tensor:
+        """How the output lies in memory: token by token where v does, as graphs have it, else head by head."""
+        batch, heads, queries, dim = *q.shape[:3], v.shape[3]
+        dtype = output_type(v, weight)
+        if by_token(v):
+            return torch.empty(batch, queries, heads, dim, dtype=dtype, device="meta").transpose(1, 2)
+        return torch.empty(batch, heads, queries, dim, dtype=dtype, device="meta")
 
     @torch.library.custom_op(f"regard::{name}", mutates_args=())
     def run(
@@ -42,12 +56,13 @@ def operator(name: str, forward: Forward, backward: Backward) -> Forward:
         settings: list[float],
     ) -> tuple[Tensor, Tensor]:
         tensors = (q, k, v, weight, numbers, asking, table, seed)
-        return forward(gathered(tensors, mask_tensors, mask, activation, settings))
+        output, lse = forward(gathered(tensors, mask_tensors, mask, activation, settings))
+        return laid_out(output.to(output_type(v, weight)), room(q, v, weight)), lse.contiguous()
 
     @run.register_fake
     def _(q, k, v, weight, numbers, asking, table, seed, mask_tensors, mask, activation, settings):
         exact = torch.promote_types(v.dtype, torch.float32)
-        return v.new_empty(*q.shape[:3], v.shape[3]), v.new_empty(q.shape[:3], dtype=exact)
+        return torch.empty_like(room(q, v, weight), device=v.device), v.new_empty(q.shape[:3], dtype=exact)
 
     @torch.library.custom_op(f"regard::{name}_backward", mutates_args=())
     def run_backward(
@@ -71,7 +86,7 @@ def operator(name: str, forward: Forward, backward: Backward) -> Forward:
         problem = gathered(tensors, mask_tensors, mask, activation, settings)
         found = backward(problem, grad, output, lse)
         pairs = zip(tensors[:7], found, strict=True)
-        return [q.new_empty(0) if x is None or g is None else g.to(x.dtype) for x, g in pairs]
+        return [q.new_empty(0) if x is None or g is None else laid_out(g.to(x.dtype), x) for x, g in pairs]
 
     @run_backward.register_fake
     def _(grad, output, lse, q, k, v, weight, numbers, asking, table, seed, mask_tensors, mask, activation, settings):
@@ -93,7 +108,23 @@ def operator(name: str, forward: Forward, backward: Backward) -> Forward:
         return *grads, None, [None] * ctx.mask_count, None, None, None
 
     run.register_autograd(pull, setup_context=remember)
-    return lambda problem: run(*spread(problem))  # type: ignore[return-value]
+
+    def solve(problem: Problem) -> tuple[Tensor, Tensor]:
+        output, lse = run(*spread(problem))
+        return output.to(problem.v.dtype), lse
+
+    return solve
+
+
+def by_token(x: Tensor) -> bool:
+    """Whether x `[batch, heads, tokens, dim]` holds the heads of a token together."""
+    return x.shape[1] > 1 and x.shape[2] > 1 and x.stride(1) < x.stride(2)
+
+
+def laid_out(x: Tensor, like: Tensor) -> Tensor:
+    """x in memory as torch would lay out something like `like`, which is what a compiled graph was promised."""
+    wanted = torch.empty_like(like, device="meta").stride()
+    return x if x.stride() == wanted else torch.empty_strided(x.shape, wanted, dtype=x.dtype, device=x.device).copy_(x)
 
 
 def spread(p: Problem) -> tuple:

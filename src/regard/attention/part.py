@@ -35,7 +35,7 @@ class Part:
         """The part's fields, in order (for a plain subclass: its attributes)."""
         if dataclasses.is_dataclass(self):
             return tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.compare)
-        return tuple(value for name, value in sorted(vars(self).items()) if not name.startswith("_"))
+        return tuple(value for _, value in sorted(vars(self).items()))
 
     def __repr__(self) -> str:
         if not dataclasses.is_dataclass(self):
@@ -58,7 +58,10 @@ def same(a: Any, b: Any) -> bool:
 
 
 def shape_of(value: Any) -> Any:
-    return tuple(value.shape) if isinstance(value, Tensor) else value if isinstance(value, int | float | str) else None
+    """What of a field goes into a hash: a tensor's shape, a plain value itself."""
+    if isinstance(value, Tensor):
+        return tuple(value.shape)
+    return value if isinstance(value, int | float | str | Part) else None
 
 
 def show(value: Any) -> str:

@@ -71,5 +71,5 @@ def interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-solve = operator("triton", forward, backward)
+solve = operator("triton", forward, backward, rounded=True)
 """(output, log-sum-exp) of a lowered problem."""

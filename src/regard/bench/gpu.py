@@ -430,38 +430,36 @@ def measure(
     comparison: Comparison, work: Work, ready: dict[str, Forward], budget: float, device: str, notes: list[str]
 ) -> dict[str, Cost]:
     """Each way's cost; a peer's pass that fails is left out with a note, one that computes something else raises."""
+    grad = upstream(ready["regard"]()) if work.inputs else None  # type: ignore[arg-type]
     calls: dict[str, Call] = {}
     memory: dict[str, float] = {}
-    grad = upstream(ready["regard"]()) if work.inputs else None  # type: ignore[arg-type]
     wanted: tuple[Tensor, ...] = ()
     for who, forward in ready.items():
         found: tuple[Tensor, ...] = ()
         for kind, call in kinds(work, forward, grad).items():
             try:
                 found += several(call())
-                calls[f"{who}: {kind}"] = call
                 memory[f"{who}: {kind}"] = gpu_memory(call) if device == "cuda" else 0.0
+                calls[f"{who}: {kind}"] = call
             except Exception as error:
                 if who == "regard" or not healthy(device):
                     raise
-                calls.pop(f"{who}: {kind}", None)
-                notes.append(f"{comparison.name}: {who} has no {kind}: {brief(error)}")
+                notes.append(f"{comparison.name}: {who} has no {kind} pass: {brief(error)}")
                 break
-        if who == "regard":
-            wanted = found
-        else:
-            check(f"{comparison.name}, beside {who}", wanted[: len(found)], found, comparison.beside)
-        del found
+        wanted = wanted or found
+        check(f"{comparison.name}, beside {who}", wanted[: len(found)], found, comparison.beside)
+        found = ()
         clear(device)
-    del wanted
+    wanted = ()
+    clear(device)
     took = gpu_times(calls, budget) if device == "cuda" else times(calls, budget, least=1)
     return {who: cost(who, took, memory) for who in ready if f"{who}: forward" in took}
 
 
-def kinds(work: Work, forward: Forward, grad: Tensor | None) -> dict[str, Call]:
+def kinds(work: Work, forward: Forward, grad: Tensor | None) -> dict[str, Callable[[], Tensor | tuple[Tensor, ...]]]:
     """The passes that are measured: forward without gradients and, where there are inputs, forward and backward."""
 
-    def alone() -> object:
+    def alone() -> Tensor | tuple[Tensor, ...]:
         with torch.no_grad():
             return forward()
 

@@ -6,10 +6,10 @@ writes it down, and serves as the oracle of a small problem in float64.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,7 +47,7 @@ class Work(NamedTuple):
     """One function of `inputs`, to which gradients flow (none: there is no backward pass), by who computes it."""
 
     inputs: tuple[Tensor, ...]
-    ways: dict[str, Callable[[], Forward]]
+    ways: Mapping[str, Callable[[], Forward]]
     need: Need
 
 
@@ -124,12 +124,12 @@ def dense(at: At, batch: int, heads: int, tokens: int, dim: int) -> Work:
     return Work(x, ways, products(batch * heads * tokens * (tokens + 1) / 2, dim))
 
 
-def by_cudnn(*x: Tensor, **options: bool) -> Tensor:
+def by_cudnn(q: Tensor, k: Tensor, v: Tensor, **options: bool) -> Tensor:
     """SDPA by cuDNN's kernel or not at all (anywhere but on a GPU, by whichever there is)."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION) if x[0].is_cuda else nullcontext():
-        return scaled_dot_product_attention(*x, **options)
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION) if q.is_cuda else nullcontext():
+        return scaled_dot_product_attention(q, k, v, **options)
 
 
 def window(at: At, batch: int, heads: int, tokens: int, dim: int, before: int, after: int, alibi: bool = False) -> Work:
@@ -362,7 +362,7 @@ def gatv2_layer(at: At, nodes: int, edges: int) -> Work:
 def graph_work(
     at: At,
     x: tuple[Tensor, ...],
-    learned: dict[str, Parameter],
+    learned: Mapping[Any, Parameter],
     layer: str,
     ours: Callable[..., Tensor],
     edges: int,

@@ -112,7 +112,7 @@ def decode_spans(
     first = low + i_span * each
     last = tl.minimum(first + each, high)
     m = tl.full([BM], LOWEST, tl.float32)
-    l = tl.zeros([BM], tl.float32)
+    total = tl.zeros([BM], tl.float32)
     b_part = tl.zeros([BM, BDV], tl.float32)
     for n in tl.range(first, last, BN):
         o_j = n + o_n
@@ -133,7 +133,7 @@ def decode_spans(
         grown = tl.maximum(m, tl.max(s, 1))
         p = tl.exp2(s - grown[:, None])
         fade = tl.exp2(m - grown)
-        l = l * fade + tl.sum(p, 1)
+        total = total * fade + tl.sum(p, 1)
         if DROPOUT:
             p = tl.where(kept(b_keys, o_j, threshold, False), p, 0.0)
         p_values = p_v + tl.cast(n, tl.int64) * v_token + o_n[:, None] * v_token + o_v[None, :]
@@ -142,7 +142,7 @@ def decode_spans(
         m = grown
     o_out = (i_b * kv_heads + i_kv) * group * queries + o_r
     tl.store(p_top + o_out * spans + i_span, m, mask=m_r)
-    tl.store(p_sum + o_out * spans + i_span, l, mask=m_r)
+    tl.store(p_sum + o_out * spans + i_span, total, mask=m_r)
     p_out = p_part + (o_out * spans + i_span)[:, None] * DV + o_v[None, :]
     tl.store(p_out, b_part, mask=m_r[:, None] & (o_v < DV)[None, :])
 
@@ -152,7 +152,10 @@ def decode_merge(
     p_part, p_top, p_sum, p_output, p_lse, spans, kept_scale,
     DV: tl.constexpr, BDV: tl.constexpr, BS: tl.constexpr,
 ):  # fmt: skip
-    """One row's spans together: with M = max m, output = Σ 2^(m − M) · part / Σ 2^(m − M) · l and lse = M + log2 of that sum."""
+    """One row's spans together, with M = max m:
+
+    L = Σ 2^(m − M) · l,   output = Σ 2^(m − M) · part / L,   lse = M + log2 L
+    """
     i_row = tl.cast(tl.program_id(0), tl.int64)
     o_s = tl.arange(0, BS)
     o_v = tl.arange(0, BDV)
@@ -277,7 +280,7 @@ def numbers_of(p: Problem) -> tuple[Tensor, int]:
 
 
 def products(p: Problem) -> tuple[Tensor, int]:
-    """Each query's product with every vector by distance in base 2, `[heads, batch · queries, n]`, and where distance 0 is."""
+    """Each query's products with vectors by distance in base 2, `[heads, batch · queries, n]`, and distance 0's place."""
     if p.vectors is None:
         return p.q, 0
     asking, table, zero = p.vectors

@@ -55,6 +55,7 @@ DIAGONALS = {
     2: {64: Shape(64, 64, 4, 3), 128: Shape(64, 64, 4, 2), 256: Shape(32, 32, 4, 2)},
     4: {64: Shape(32, 32, 4, 1), 128: Shape(32, 32, 4, 1), 256: Shape(32, 32, 8, 1)},
 }
+EXACT = "ieee"  # products of float32
 EDGE = 256  # the origin of a line is a multiple of this, and so of every tile's sizes
 PROGRAMS = 3  # programs a multiprocessor that the work should be enough for
 LEAST = 16  # tiles that a piece of a cut list has at least
@@ -635,7 +636,7 @@ class Work:
             D=self.dim, BD=triton.next_power_of_2(self.dim), DV=self.value_dim, BDV=triton.next_power_of_2(self.value_dim),
             BM=shape.rows, BN=shape.columns, **grouping(tiles), NUMBERS=self.numbers is not None,
             VECTORS=self.table is not None, DROPOUT=p.seed is not None,
-            PRECISION="ieee" if self.v.dtype == torch.float32 else "tf32", **launch(shape),
+            PRECISION=EXACT if self.v.dtype == torch.float32 else "tf32", **launch(shape),
         )  # fmt: skip
 
 

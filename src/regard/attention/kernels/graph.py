@@ -349,10 +349,7 @@ def by_key_kernel(
     if ADDITIVE:
         b_weight = tl.load(p_weight + o_q, mask=m_hd, other=0.0).to(tl.float32)
     # Of one number a head, threads hold one edge each, and what is summed over edges is summed at the end.
-    if BD == 1:
-        dweight = tl.zeros([BH, BN, BE], tl.float32)
-    else:
-        dweight = tl.zeros([BH, BN, 1, BD], tl.float32)
+    dweight = tl.zeros([BH, BN, BE], tl.float32) if BD == 1 else tl.zeros([BH, BN, 1, BD], tl.float32)
     first = tl.program_id(0) * turns * BN
     o_n = first + tl.arange(0, BN)
     node, begin, end, other = nodes_at(p_nodes, p_begins, p_ends, p_rows, o_n, o_n < count, BE)
@@ -366,10 +363,7 @@ def by_key_kernel(
         own = node.to(tl.int64)[None, :, None, None]
         b_k = tl.load(p_k + own * k_token + o_k[:, None, None, :], mask=m_nd, other=0.0).to(tl.float32)
         b_v = tl.load(p_v + own * v_token + o_v[:, None, None, :], mask=m_nc, other=0.0).to(tl.float32)
-        if BD == 1:
-            dk = tl.zeros([BH, BN, BE], tl.float32)
-        else:
-            dk = tl.zeros([BH, BN, 1, BD], tl.float32)
+        dk = tl.zeros([BH, BN, BE], tl.float32) if BD == 1 else tl.zeros([BH, BN, 1, BD], tl.float32)
         dv = tl.zeros([BH, BN, 1, BC], tl.float32)
         o_edge = begin[:, None] + o_e[None, :]
         for _i_edge in range(0, longest(p_begins, p_ends, begin, end, first, count, BN, GRAIN, SEGMENTS), BE):
@@ -655,9 +649,9 @@ class Run:
 
 
 def forward(p: Problem) -> tuple[Tensor, Tensor]:
-    """Output `[batch, heads, queries, value dim]` and log-sum-exp; in memory a node's heads lie side by side."""
+    """Output `[batch, heads, queries, value dim]` and log-sum-exp, float32; in memory a node's heads lie side by side."""
     run = Run(p)
-    out = per_node(p, run.queries, run.value_dim, p.v.dtype)
+    out = per_node(p, run.queries, run.value_dim, torch.float32)
     lse = per_node(p, run.queries, 1, torch.float32)[..., 0]
     by_query = run.layout.by_query
     launch_forward(run, by_query.whole, out, lse, False)

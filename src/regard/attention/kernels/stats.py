@@ -104,14 +104,40 @@ def activated(x, slope, TANH: tl.constexpr):
 
 
 @triton.jit
-def band(p_table, highest, zero, entries, D: tl.constexpr, BD: tl.constexpr, B: tl.constexpr, ACROSS: tl.constexpr):
+def band(
+    p_table, highest, zero, entries, left, D: tl.constexpr, BD: tl.constexpr, B: tl.constexpr, ACROSS: tl.constexpr
+):  # fmt: skip
     """The table's vectors for distances highest, highest − 1, …, `[B, BD]`, or `[BD, B]` across."""
     o_x = tl.minimum(tl.maximum(highest - tl.arange(0, B) + zero, 0), entries - 1)
     o_d = tl.arange(0, BD)
     if ACROSS:
-        b_x = tl.load(p_table + o_x[None, :] * D + o_d[:, None], mask=(o_d < D)[:, None], other=0.0)
+        b_x = tl.load(p_table + o_x[None, :] * D + o_d[:, None], mask=(o_d < left)[:, None], other=0.0)
     else:
-        b_x = tl.load(p_table + o_x[:, None] * D + o_d[None, :], mask=(o_d < D)[None, :], other=0.0)
+        b_x = tl.load(p_table + o_x[:, None] * D + o_d[None, :], mask=(o_d < left)[None, :], other=0.0)
+    return b_x
+
+
+@triton.jit
+def asked(
+    b_asking, p_asking, p_table, first, size, token, highest, zero, entries,
+    D: tl.constexpr, BD: tl.constexpr, B: tl.constexpr, BY_KEY: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """B queries' products with the vectors of distances highest, highest − 1, …, `[B, B]`; by key transposed."""
+    if CHUNK > 0:
+        b_x = tl.zeros([B, B], tl.float32)
+        for d in range(0, D, CHUNK):
+            b_t = band(p_table + d, highest, zero, entries, D - d, D, CHUNK, B, not BY_KEY)
+            if BY_KEY:
+                b_a = across(p_asking + d, first, token, size, B, D - d, CHUNK, D % CHUNK == 0)
+                b_x = tl.dot(b_t, b_a, b_x, input_precision="ieee")
+            else:
+                b_a = features(p_asking + d, first, token, size, B, D - d, CHUNK, D % CHUNK == 0)
+                b_x = tl.dot(b_a, b_t, b_x, input_precision="ieee")
+    elif BY_KEY:
+        b_a = across(p_asking, first, token, size, B, D, BD, D == BD)
+        b_x = tl.dot(band(p_table, highest, zero, entries, D, D, BD, B, False), b_a, input_precision="ieee")
+    else:
+        b_x = tl.dot(b_asking, band(p_table, highest, zero, entries, D, D, BD, B, True), input_precision="ieee")
     return b_x
 
 
@@ -191,37 +217,28 @@ def scores(
             b_y = tl.load(p_y + d, mask=m_y, other=0.0).to(tl.float32)
             s += tl.load(p_weight + d) * activated(b_x[:, None] + b_y[None, :], slope, SCORE == "tanh")
     if VECTORS:
-        # Column c of row r is at c − r of the band: a rotation of what the row takes from either half of it.
         tl.static_assert(OWN == SPAN)
-        if BY_KEY:
-            high = first + offset - own_first
-            b_askers = across(p_asking, first, asking_token, size, SPAN, D, BD, D == BD)
-            b_near = tl.dot(
-                band(p_table, high, table_zero, table_entries, D, BD, OWN, False), b_askers, input_precision="ieee"
-            )
-            b_far = tl.dot(
-                band(p_table, high + OWN, table_zero, table_entries, D, BD, OWN, False),
-                b_askers,
-                input_precision="ieee",
-            )
-            o_c, o_r = o_own[:, None], o_other[None, :]
-            s += tl.gather(tl.where(o_c < OWN - o_r, b_near, b_far), (o_c - o_r) & (OWN - 1), 0)
-        else:
-            high = own_first + offset - first
-            b_near = tl.dot(
-                b_asking, band(p_table, high, table_zero, table_entries, D, BD, OWN, True), input_precision="ieee"
-            )
-            b_far = tl.dot(
-                b_asking, band(p_table, high + OWN, table_zero, table_entries, D, BD, OWN, True), input_precision="ieee"
-            )
-            o_c, o_r = o_other[None, :], o_own[:, None]
-            s += tl.gather(tl.where(o_c < OWN - o_r, b_near, b_far), (o_c - o_r) & (OWN - 1), 1)
+        i_row = first if BY_KEY else own_first
+        rows = size if BY_KEY else own_size
+        high = first + offset - own_first if BY_KEY else own_first + offset - first
+        b_near = asked(
+            b_asking, p_asking, p_table, i_row, rows, asking_token, high, table_zero, table_entries,
+            D, BD, OWN, BY_KEY, CHUNK,
+        )  # fmt: skip
+        b_far = asked(
+            b_asking, p_asking, p_table, i_row, rows, asking_token, high + OWN, table_zero, table_entries,
+            D, BD, OWN, BY_KEY, CHUNK,
+        )  # fmt: skip
+        # Column c of row r is at c − r of the band: a rotation of what the row takes from either half of it.
+        o_c = o_own[:, None] if BY_KEY else o_other[None, :]
+        o_r = o_other[None, :] if BY_KEY else o_own[:, None]
+        s += tl.gather(tl.where(o_c < OWN - o_r, b_near, b_far), (o_c - o_r) & (OWN - 1), 0 if BY_KEY else 1)
     if NUMBERS:
         if BY_KEY:
             s += numbers(p_numbers, (origin + own_first - first) + (o_own[:, None] - o_other[None, :]))
         else:
             s += numbers(p_numbers, (origin + first - own_first) + (o_other[None, :] - o_own[:, None]))
-    if LISTED:
+    if LISTED:  # noqa: SIM102
         if bit >= 0:
             if BY_KEY:
                 s = tl.where(allowed(p_packed, bit, SPAN, OWN, True), s, forbidden)
@@ -234,7 +251,7 @@ def scores(
 
 @triton.jit
 def carried(
-    s, m, l, e, d, b_tops, i_column, b_place, x, scale, BN: tl.constexpr, CLASSES: tl.constexpr
+    s, m, total, e, d, b_tops, i_column, b_place, x, scale, BN: tl.constexpr, CLASSES: tl.constexpr
 ):  # fmt: skip
     """The sums of `look_rows` after one more tile of scores."""
     high = tl.max(s, 1) * scale
@@ -243,12 +260,12 @@ def carried(
     p = tl.exp2(t)
     fade = tl.exp2(m - high_m)
     apart = tl.arange(0, BN).to(tl.float32)[None, :] + (tl.cast(i_column, tl.float32) - b_place)[:, None]
-    e = (e + l * (m - high_m)) * fade + tl.sum(p * t, 1)
+    e = (e + total * (m - high_m)) * fade + tl.sum(p * t, 1)
     d = d * fade + tl.sum(p * tl.abs(apart), 1)
-    l = l * fade + tl.sum(p, 1)
+    total = total * fade + tl.sum(p, 1)
     if CLASSES > 1:
         b_tops = tl.where((tl.arange(0, CLASSES) == x % CLASSES)[None, :], tl.maximum(b_tops, high[:, None]), b_tops)
-    return high_m, l, e, d, b_tops
+    return high_m, total, e, d, b_tops
 
 
 @triton.jit(
@@ -288,11 +305,9 @@ def look_rows(
     b_q = features(p_q, i_row, q_token, queries, BM, D, BD, D == BD) if SCORE == "dot" and CHUNK == 0 else 0
     if VECTORS:
         p_asking += i_b * a_batch + i_h * a_head
-        b_asking = features(p_asking, i_row, a_token, queries, BM, D, BD, D == BD)
-    else:
-        b_asking = 0
+    b_asking = features(p_asking, i_row, a_token, queries, BM, D, BD, D == BD) if VECTORS and CHUNK == 0 else 0
     m = tl.full([BM], LOWEST, tl.float32)
-    l = tl.zeros([BM], tl.float32)
+    total = tl.zeros([BM], tl.float32)
     e = tl.zeros([BM], tl.float32)
     d = tl.zeros([BM], tl.float32)
     o_class = tl.arange(0, CLASSES)
@@ -314,7 +329,7 @@ def look_rows(
             origin, table_zero, table_entries,
             D, BD, BM, BN, False, LISTED, SCORE, NUMBERS, VECTORS, False, CHUNK,
         )  # fmt: skip
-        m, l, e, d, b_tops = carried(s, m, l, e, d, b_tops, i_column, b_place, x, scale, BN, CLASSES)
+        m, total, e, d, b_tops = carried(s, m, total, e, d, b_tops, i_column, b_place, x, scale, BN, CLASSES)
     if not LISTED and last * BN < keys:  # the rest of the keys, apart: a mask in every tile would cost a third more
         s = scores(
             b_q, b_asking, p_q, p_k, p_asking, p_weight, p_numbers, p_table, p_packed,
@@ -322,9 +337,9 @@ def look_rows(
             origin, table_zero, table_entries,
             D, BD, BM, BN, False, LISTED, SCORE, NUMBERS, VECTORS, True, CHUNK,
         )  # fmt: skip
-        m, l, e, d, b_tops = carried(s, m, l, e, d, b_tops, last * BN, b_place, last, scale, BN, CLASSES)
-    alive = l > 0
-    safe = tl.where(alive, l, 1.0)
+        m, total, e, d, b_tops = carried(s, m, total, e, d, b_tops, last * BN, b_place, last, scale, BN, CLASSES)
+    alive = total > 0
+    safe = tl.where(alive, total, 1.0)
     level = m + tl.log2(safe)
     m_row = o_row < queries
     o_out = tl.cast(i_both, tl.int64) * queries + o_row
@@ -366,8 +381,8 @@ def look_columns(
 
         p = 2^(s − lse),   received = Σ_i p,   cells[r, piece] = Σ over i of bucket r and j of the piece of p
 
-    A tile of keys is cut into pieces by the map's buckets. Queries come in ascending order, so a bucket's sum is complete
-    when the next bucket begins; a tile of queries touches at most BUCKETS of them (0: no map).
+    A tile of keys is cut into pieces by the map's buckets. Queries come in ascending order, so a bucket's sum is
+    complete when the next bucket begins; a tile of queries touches at most BUCKETS of them (0: no map).
     """
     i_tile = tl.program_id(0) % tile_columns
     i_both = tl.program_id(0) // tile_columns
@@ -512,9 +527,7 @@ def look_top(
     b_q = features(p_q, i_row, q_token, queries, BM, D, BD, D == BD) if SCORE == "dot" and CHUNK == 0 else 0
     if VECTORS:
         p_asking += i_b * a_batch + i_h * a_head
-        b_asking = features(p_asking, i_row, a_token, queries, BM, D, BD, D == BD)
-    else:
-        b_asking = 0
+    b_asking = features(p_asking, i_row, a_token, queries, BM, D, BD, D == BD) if VECTORS and CHUNK == 0 else 0
     # The same score may differ in its last bits from that of another kernel.
     b_floor = tl.load(p_floor + o_out, mask=m_row, other=float("inf"))
     b_floor -= tl.abs(b_floor) * 2.44e-4 + 2.44e-4
@@ -612,12 +625,13 @@ class Ready:
             self.asking = aligned(asking.to(dtype))
             self.table = problem.vectors.table.to(dtype).contiguous()  # type: ignore[union-attr]
             self.table_ends = [problem.vectors.zero, self.table.shape[1]]  # type: ignore[union-attr]
+        self.size = max(self.q.element_size(), self.asking.element_size())
         self.dim = q.shape[-1]
         self.padded = max(triton.next_power_of_2(self.dim), 16)
         self.forbidden = FORBIDDEN / self.scale
 
     def line(self, numbers: Numbers) -> Tensor:
-        """The numbers at every j − row, `[heads, length]`; that of 0 is at `origin`. They are to be scaled with the rest."""
+        """The numbers at every j − row, `[heads, length]`, to be scaled with the rest; that of 0 is at `origin`."""
         before, after = (-(-size // MARGIN) * MARGIN for size in (self.grid.queries, self.grid.keys))
         self.origin, self.length = before, before + after
         distance = before + self.grid.offset - torch.arange(self.length, device=self.q.device)
@@ -627,7 +641,7 @@ class Ready:
     def shape(self, table: dict[int, dict[int, Shape]]) -> Shape:
         """The tile for this problem."""
         table = ADDITIVE if not self.dot else VECTORS if self.problem.vectors is not None else table
-        by_dim = table[self.q.element_size()]
+        by_dim = table[self.size]
         return by_dim[min(dim for dim in by_dim if dim >= self.padded)]
 
     def empty(self, *size: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -651,7 +665,7 @@ class Ready:
             grid.queries, grid.keys, grid.heads, grid.heads // self.k.shape[1], tiles, grid.offset, *strides,
             self.scale, self.forbidden, p.slope, self.origin, self.length, *self.table_ends, *extra,
             D=self.dim, BD=self.padded, BM=shape.rows, BN=shape.columns, LISTED=listed,
-            CHUNK=CHUNK if self.q.element_size() > 2 else 0,
+            CHUNK=CHUNK if self.size > 2 else 0,
             SCORE="dot" if self.dot else p.activation, NUMBERS=p.numbers is not None, VECTORS=p.vectors is not None,
             num_warps=shape.warps, num_stages=shape.stages, **constants,
         )  # fmt: skip
