@@ -57,7 +57,7 @@ def test_peers_compute_the_formula(comparison: Comparison) -> None:
 def test_formula_that_is_compiled_is_the_same() -> None:
     q, k, v = works.qkv(HERE, 2, 1, 13, 5)
     weight = HERE.learned(1, 5, seed=3)
-    check("additive", [works.summed(q, k, v, weight)], [works.multiplied(q, k, v, weight)])
+    check("additive", [works.summed(q, k, v, weight).detach()], [works.multiplied(q, k, v, weight).detach()])
 
 
 def test_useful_operations_are_those_of_the_mask() -> None:
@@ -150,7 +150,7 @@ def test_run_goes_on_after_failures(tmp_path: Path) -> None:
 
 
 def test_unknown_name_is_refused() -> None:
-    with pytest.raises(RegardError, match="'nonsense'.*dense causal"):
+    with pytest.raises(RegardError, match=r"'nonsense'.*dense causal"):
         gpu.run(only="nonsense")
 
 

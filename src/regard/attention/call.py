@@ -148,7 +148,8 @@ def under_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Ten
     if not tensors or not torch.is_autocast_enabled(q.device.type) or q.dtype == torch.float64:
         return q, k, v
     dtype = torch.get_autocast_dtype(q.device.type)
-    return tuple(x.to(dtype) if x.dtype.is_floating_point else x for x in (q, k, v))  # type: ignore[return-value]
+    q, k, v = (x.to(dtype) if x.dtype.is_floating_point else x for x in (q, k, v))
+    return q, k, v
 
 
 def need_parts(score: object, position: object, mask: object) -> None:

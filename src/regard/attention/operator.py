@@ -101,8 +101,10 @@ def operator(name: str, forward: Forward, backward: Backward, rounded: bool = Fa
     def pull(ctx, grad, _):
         output, lse, *rest = ctx.saved_tensors
         tensors, mask_tensors = rest[:8], rest[8:]
+        # A gradient that came from a sum or a slice is written out; one whose tokens lie together is left so.
+        whole = grad if grad.stride(-1) == 1 and 0 not in grad.stride() else grad.contiguous()
         found = run_backward(
-            grad.contiguous(), output, lse, *tensors, mask_tensors, ctx.mask, ctx.activation, ctx.settings
+            whole, output, lse, *tensors, mask_tensors, ctx.mask, ctx.activation, ctx.settings
         )
         grads = [None if x is None else g for x, g in zip(tensors[:7], found, strict=True)]
         return *grads, None, [None] * ctx.mask_count, None, None, None

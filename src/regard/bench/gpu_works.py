@@ -124,7 +124,7 @@ def dense(at: At, batch: int, heads: int, tokens: int, dim: int) -> Work:
     return Work(x, ways, products(batch * heads * tokens * (tokens + 1) / 2, dim))
 
 
-def by_cudnn(q: Tensor, k: Tensor, v: Tensor, **options: bool) -> Tensor:
+def by_cudnn(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     """SDPA by cuDNN's kernel or not at all (anywhere but on a GPU, by whichever there is)."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 

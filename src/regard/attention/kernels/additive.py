@@ -5,7 +5,7 @@ The score is no matrix product: its cost is an activation for each (query, key, 
 - tanh(q + k) = 1 − 2r with r = 1 / (1 + e^2q · e^2k): the exponentials are taken once a token, and two reciprocals cost
   one, w₁/m₁ + w₂/m₂ = (w₁m₂ + w₂m₁) / (m₁m₂). Where a tile's numbers leave no room for that product, it takes
   r = 1 / (1 + e^2(q+k)) for each element.
-- leaky(x) = (1+slope)/2 · x + (1−slope)/2 · |x|: the first part is a number a key and one a query.
+- leaky(x) = slope · x + (1 − slope) · max(x, 0): the first part is a number a query and one a key.
 - A thread owns a patch of queries × keys: tiles are `[RM, RN, TM, TN]` with threads on the last two axes and registers
   on the first two, so that a step in d loads RM + RN numbers for RM · RN elements.
 
@@ -116,12 +116,12 @@ def sigma(x):
 
 @triton.jit(do_not_specialize=["heads", "group", "tokens", "head_dim"])
 def prepare_kernel(
-    p_x, p_w, p_out, p_top, p_line, stride_b, stride_h, stride_n, heads, group, tokens, padded, head_dim, half,
+    p_x, p_w, p_out, p_top, p_line, stride_b, stride_h, stride_n, heads, group, tokens, padded, head_dim, slope,
     TANH: tl.constexpr, QUERY: tl.constexpr, DP: tl.constexpr, BT: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
     """x in float32, tokens last and d in pairs; e^2x too for tanh; the largest |x| of a tile; what a token adds alone.
 
-    p_line, in units of log 2: Σ weight for tanh's queries; half · Σ weight · x for leaky ReLU, half = (1 + slope) / 2.
+    p_line, in units of log 2: Σ weight for tanh's queries; slope · Σ weight · x for leaky ReLU.
     """
     i_t = tl.program_id(0)
     i_x = tl.program_id(1).to(tl.int64)
@@ -153,7 +153,7 @@ def prepare_kernel(
                     x = tl.full([BP, BT], 1.0, tl.float32)
                 else:
                     m = (o_n[None, :] < tokens) & (o_d < head_dim)
-                    x = half * tl.load(p_token + o_d, mask=m, other=0.0).to(tl.float32)
+                    x = slope * tl.load(p_token + o_d, mask=m, other=0.0).to(tl.float32)
                 total += tl.sum(w * x, 0)
             tl.store(p_line + (i_b * heads * group + h) * padded + o_n, total * LOG2E)
 
@@ -164,7 +164,7 @@ def patch_scores(
     TANH: tl.constexpr, DP: tl.constexpr, UP: tl.constexpr,
     RM: tl.constexpr, RN: tl.constexpr, TM: tl.constexpr, TN: tl.constexpr,
 ):  # fmt: skip
-    """Scores `[rows, columns]` in units of log 2 without what p_line has: −2 Σ w · r, or (1 − slope)/2 · Σ w · |x|."""
+    """Scores `[rows, columns]` in units of log 2 without what p_line has: −2 Σ w · r, or (1 − slope) · Σ w · max(x, 0)."""
     HALF: tl.constexpr = DP // 2
     s = tl.zeros([RM, RN, TM, TN], tl.float32)
     if TANH:
@@ -189,9 +189,9 @@ def patch_scores(
                 a1, a2 = halves(tl.load(p_a4 + (p + u) * padded_q))
                 b1, b2 = halves(tl.load(p_b4 + (p + u) * padded_k))
                 w1, w2 = tl.load(p_weight + 2 * (p + u)), tl.load(p_weight + 2 * (p + u) + 1)
-                s += w1 * tl.abs(a1 + b1)
-                s += w2 * tl.abs(a2 + b2)
-        s *= (0.5 - 0.5 * slope) * LOG2E
+                s += w1 * tl.maximum(a1 + b1, 0.0)
+                s += w2 * tl.maximum(a2 + b2, 0.0)
+        s *= (1.0 - slope) * LOG2E
     return tl.reshape(tl.permute(s, (0, 2, 1, 3)), (RM * TM, RN * TN))
 
 
@@ -673,7 +673,7 @@ def prepare(p: Problem, patch: Patch) -> Prepared:
         top = x.new_empty(batch * own, tiles, dtype=torch.float32)
         line = x.new_empty(batch * heads, tiles * size, dtype=torch.float32)
         prepare_kernel[(tiles, batch * own)](
-            x, weight, out, top, line, *x.stride()[:3], own, group, tokens, tiles * size, head_dim, 0.5 + 0.5 * p.slope,
+            x, weight, out, top, line, *x.stride()[:3], own, group, tokens, tiles * size, head_dim, p.slope,
             TANH=planes == 2, QUERY=query, DP=dp, BT=size, BP=min(16, triton.next_power_of_2(dp // 2)), num_warps=4,
         )  # fmt: skip
         made.append((out, top, line))

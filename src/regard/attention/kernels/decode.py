@@ -280,7 +280,7 @@ def numbers_of(p: Problem) -> tuple[Tensor, int]:
 
 
 def products(p: Problem) -> tuple[Tensor, int]:
-    """Each query's products with vectors by distance in base 2, `[heads, batch · queries, n]`, and distance 0's place."""
+    """Each query's products with vectors by distance in base 2, `[heads, batch · queries, n]`; and distance 0's."""
     if p.vectors is None:
         return p.q, 0
     asking, table, zero = p.vectors

@@ -649,7 +649,7 @@ class Run:
 
 
 def forward(p: Problem) -> tuple[Tensor, Tensor]:
-    """Output `[batch, heads, queries, value dim]` and log-sum-exp, float32; in memory a node's heads lie side by side."""
+    """Output `[batch, heads, queries, value dim]` and log-sum-exp, float32; a node's heads lie side by side."""
     run = Run(p)
     out = per_node(p, run.queries, run.value_dim, torch.float32)
     lse = per_node(p, run.queries, 1, torch.float32)[..., 0]
@@ -701,7 +701,7 @@ def merge(nodes: Side, part: Tensor, out: Tensor, part_lse: Tensor | None = None
 def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
     """Gradients of q, k, v, weight, numbers, asking, table; None for what is not there."""
     run = Run(p)
-    grad = packed(grad)
+    grad = packed(grad.to(p.v.dtype))  # it came from a result of that type: nothing is lost
     facts = node_facts(run, grad, packed(output), lse)
     ds = p.v.new_empty((run.batch, run.layout.columns.numel(), run.heads), dtype=torch.float32)
     bits = torch.int16 if run.head_dim <= 16 else torch.int32
