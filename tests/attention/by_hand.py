@@ -103,9 +103,13 @@ def entry(table: Tensor, place: int) -> Tensor:
     return table[min(max(place, 0), len(table) - 1)]
 
 
-def scored(call_score: rg.Score, position: rg.Position | None, q: Tensor, k: Tensor, i: int, j: int, h: int, heads: int) -> Tensor:
+def scored(
+    call_score: rg.Score, position: rg.Position | None, q: Tensor, k: Tensor, i: int, j: int, h: int, heads: int
+) -> Tensor:
     """similarity + position of one pair."""
-    scale = (len(q) ** -0.5 if call_score.scale is None else call_score.scale) if isinstance(call_score, rg.Dot) else 1.0
+    scale = (
+        (len(q) ** -0.5 if call_score.scale is None else call_score.scale) if isinstance(call_score, rg.Dot) else 1.0
+    )
     match position:
         case None:
             return similarity(call_score, q, k, h)
@@ -122,7 +126,9 @@ def scored(call_score: rg.Score, position: rg.Position | None, q: Tensor, k: Ten
             return similarity(call_score, q, k, h) + scale * (q @ entry(position.keys[h], i - j + position.zero))
         case rg.TransformerXL():
             content = (q + position.content_bias[h]) @ k
-            return scale * (content + (q + position.position_bias[h]) @ entry(position.embedding[h], i - j + position.zero))
+            return scale * (
+                content + (q + position.position_bias[h]) @ entry(position.embedding[h], i - j + position.zero)
+            )
     raise AssertionError(position)
 
 
@@ -171,7 +177,9 @@ def weights(score: rg.Score, position: rg.Position | None, pairs: Tensor, q: Ten
                 if not seen:
                     continue
                 i = row + keys - queries
-                line = torch.stack([scored(score, position, q[b, h, row], k[b, h // group, j], i, j, h, heads) for j in seen])
+                line = torch.stack(
+                    [scored(score, position, q[b, h, row], k[b, h // group, j], i, j, h, heads) for j in seen]
+                )
                 grown = (line - line.max()).exp()
                 found[b, h, row, seen] = grown / grown.sum()
     return found

@@ -79,7 +79,9 @@ class Draw:
 
     def mask(self, grid: Grid) -> rg.Mask | None:
         """None, one kind, or a combination."""
-        return self.rng.choice([lambda: None, lambda: self.primitive(grid), lambda: self.primitive(grid), lambda: self.tree(grid)])()
+        return self.rng.choice(
+            [lambda: None, lambda: self.primitive(grid), lambda: self.primitive(grid), lambda: self.tree(grid)]
+        )()
 
     def mask_everything(self, grid: Grid) -> rg.Mask:
         return rg.Everything()
@@ -143,7 +145,9 @@ class Draw:
         return Reach(self.whole(0, 10, grid.batch, grid.heads))
 
     def mask_longformer(self, grid: Grid) -> rg.Mask:
-        return rg.longformer(self.rng.choice([2, 8]), self.rng.randrange(3), causal=self.chance(0.5), step=self.rng.choice([1, 2]))
+        return rg.longformer(
+            self.rng.choice([2, 8]), self.rng.randrange(3), causal=self.chance(0.5), step=self.rng.choice([1, 2])
+        )
 
     def mask_bigbird(self, grid: Grid) -> rg.Mask:
         return rg.bigbird(self.rng.choice([2, 8]), random=self.rng.randrange(3), seed=self.rng.randrange(100))
@@ -177,13 +181,19 @@ class Draw:
             lambda: rg.Alibi(),
             lambda: rg.Alibi(self.normal(heads) * 4 / tokens),
             lambda: rg.Bias(self.normal(heads, count), zero),
-            lambda: rg.T5Bias(self.normal(heads, self.rng.choice([4, 9, 32])), self.chance(0.5), self.rng.choice([20, 128])),
+            lambda: rg.T5Bias(
+                self.normal(heads, self.rng.choice([4, 9, 32])), self.chance(0.5), self.rng.choice([20, 128])
+            ),
         ]
         vectors = [
             lambda: rg.Shaw(self.normal(heads, count, dim), zero),
-            lambda: rg.TransformerXL(self.normal(heads, count, dim), self.normal(heads, dim), self.normal(heads, dim), zero),
+            lambda: rg.TransformerXL(
+                self.normal(heads, count, dim), self.normal(heads, dim), self.normal(heads, dim), zero
+            ),
         ]
-        turns = [lambda: rg.Rotary(self.rng.choice([10000.0, 100.0]), self.rng.choice([None, 2]) if dim % 2 == 0 else 2)]
+        turns = [
+            lambda: rg.Rotary(self.rng.choice([10000.0, 100.0]), self.rng.choice([None, 2]) if dim % 2 == 0 else 2)
+        ]
         return self.rng.choice(numbers + (vectors + (turns if dim > 1 else []) if dot else []))()
 
     def sizes(self) -> tuple[int, int]:
@@ -192,7 +202,9 @@ class Draw:
     def case(self, queries: int, keys: int, dtype: torch.dtype, mask: str = "any", small: bool = False) -> Case:
         """A whole call; `mask` names its kind; `small` keeps the other sizes small."""
         batch, kv_heads, group = self.rng.choice([1, 1, 2, 3]), self.rng.choice([1, 2]), self.rng.choice([1, 1, 2, 3])
-        batch, kv_heads, group = (min(size, 2) for size in (batch, kv_heads, group)) if small else (batch, kv_heads, group)
+        batch, kv_heads, group = (
+            (min(size, 2) for size in (batch, kv_heads, group)) if small else (batch, kv_heads, group)
+        )
         heads, dim = kv_heads * group, self.rng.choice([2, 3, 8] if small else [1, 2, 3, 8, 8, 16, 33])
         key_dim = self.rng.choice([dim, dim, dim, dim, 5])
         score = self.score(heads, dim, key_dim)

@@ -94,7 +94,9 @@ def cancelling(case: Case) -> dict[str, float]:
     terms = (flow @ reference.per_query_head(v, call).abs().mT).amax(-1, keepdim=True) / max(1.0 - case.dropout, 0.1)
     signs = torch.randint(2, terms.shape, generator=torch.Generator().manual_seed(case.seed)) * 2 - 1
     off = (reference.softmax(score) * terms * signs).detach()
-    found = torch.autograd.grad((score.masked_fill(score == -torch.inf, 0.0) * off).sum(), leaves.values(), allow_unused=True)
+    found = torch.autograd.grad(
+        (score.masked_fill(score == -torch.inf, 0.0) * off).sum(), leaves.values(), allow_unused=True
+    )
     return {f"gradient of {name}": 0.0 if g is None else largest(g) for name, g in zip(leaves, found, strict=True)}
 
 

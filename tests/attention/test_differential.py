@@ -75,6 +75,10 @@ def test_the_draw_reaches_everything() -> None:
         case = draw.case(*draw.sizes(), DTYPES[number % len(DTYPES)])
         seen |= {type(part).__name__ for part in (case.score, case.position, case.mask)}
         seen |= {choose(case.call(), "auto"), *able(case)}
-    wanted = "Dot Bilinear Cosine Additive Rotary Alibi Bias T5Bias Shaw TransformerXL NoneType Everything Causal Window"
-    wanted += " Dilated Global RandomBlocks NearBlocks Blocks Lengths Documents Edges Pairs And Or Not Parity Stripes Reach"
+    wanted = (
+        "Dot Bilinear Cosine Additive Rotary Alibi Bias T5Bias Shaw TransformerXL NoneType Everything Causal Window"
+    )
+    wanted += (
+        " Dilated Global RandomBlocks NearBlocks Blocks Lengths Documents Edges Pairs And Or Not Parity Stripes Reach"
+    )
     assert set(wanted.split()) | {"edges", "sdpa", "blockwise"} <= seen

@@ -58,7 +58,9 @@ def test_sdpa_with_grouped_heads(kv_heads: int, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("shape", [(7, 9), (1, 9), (3, 7, 9), (2, 1, 7, 9), (2, 3, 7, 9), (2, 3, 1, 9), (2, 1, 1, 9)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(7, 9), (1, 9), (3, 7, 9), (2, 1, 7, 9), (2, 3, 7, 9), (2, 3, 1, 9), (2, 1, 1, 9)], ids=str
+)
 def test_sdpa_with_a_boolean_mask(shape: tuple[int, ...], backend: str) -> None:
     q, k, v = ready((2, 3, 7, 8), (2, 3, 9, 8), (2, 3, 9, 8))
     allowed = torch.rand(shape) < 0.5
@@ -108,7 +110,10 @@ class Module:
 
     def ours(self, q: Tensor, k: Tensor, v: Tensor, mask: rg.Mask | None, backend: str) -> Tensor:
         w, b = self.theirs.in_proj_weight.chunk(3), self.theirs.in_proj_bias.chunk(3)
-        q, k, v = ((x @ w.mT + b).unflatten(-1, (self.heads, -1)).transpose(1, 2) for x, w, b in zip((q, k, v), w, b, strict=True))
+        q, k, v = (
+            (x @ w.mT + b).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for x, w, b in zip((q, k, v), w, b, strict=True)
+        )
         mixed = rg.attend(q, k, v, mask=mask, backend=backend)
         return self.theirs.out_proj(mixed.transpose(1, 2).flatten(2))
 
@@ -183,7 +188,9 @@ def per_node(x: Tensor) -> Tensor:
 def sides(nodes: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Features of sources and of targets; the same tensor where they are the same nodes."""
     source = torch.randn(nodes[0], 10, dtype=torch.float64, requires_grad=True)
-    return source, source if nodes[0] == nodes[1] else torch.randn(nodes[1], 10, dtype=torch.float64, requires_grad=True)
+    return source, source if nodes[0] == nodes[1] else torch.randn(
+        nodes[1], 10, dtype=torch.float64, requires_grad=True
+    )
 
 
 @pytest.mark.parametrize("backend", GRAPH_BACKENDS)
@@ -236,7 +243,9 @@ def test_transformer_conv(name: str, backend: str) -> None:
 @pytest.mark.parametrize("backend", GRAPH_BACKENDS)
 def test_an_edge_listed_twice_is_one_edge(backend: str) -> None:
     edges = random_graph((12, 12), 30)
-    twice = torch.cat([edges, edges[:, ::2], edges[:, :3]], dim=1)[:, torch.randperm(edges.shape[1] + len(edges[0, ::2]) + 3)]
+    twice = torch.cat([edges, edges[:, ::2], edges[:, :3]], dim=1)[
+        :, torch.randperm(edges.shape[1] + len(edges[0, ::2]) + 3)
+    ]
     q, k, v = ready(*[(2, 3, 12, 4)] * 3)
     once = rg.attend(q, k, v, mask=rg.Edges(edges), backend=backend)
     same(rg.attend(q, k, v, mask=rg.Edges(twice), backend=backend), once, [q, k, v])

@@ -31,7 +31,16 @@ def drawn(name: str, number: int, **changes: Any) -> Case:
 def attend(case: Case, backend: str, **changes: Any) -> Tensor:
     case = replace(case, **changes)
     generator = torch.Generator().manual_seed(case.seed)
-    return rg.attend(case.q, case.k, case.v, **case.parts(), mask=case.mask, dropout=case.dropout, generator=generator, backend=backend)
+    return rg.attend(
+        case.q,
+        case.k,
+        case.v,
+        **case.parts(),
+        mask=case.mask,
+        dropout=case.dropout,
+        generator=generator,
+        backend=backend,
+    )
 
 
 def close(found: Tensor, want: Tensor, tolerance: float = 1e-11) -> None:
@@ -72,7 +81,9 @@ def test_dead_rows_are_zero_and_pull_nothing(number: int) -> None:
 def test_the_future_cannot_leak(number: int, backend: str) -> None:
     """Under Causal no later key or value moves an early output, neither by gradient nor in fact."""
     draw = Draw(f"future {number}")
-    case = replace(draw.case(*draw.rng.choice([(53, 53), (7, 20), (150, 150)]), torch.float64, small=True), mask=rg.Causal())
+    case = replace(
+        draw.case(*draw.rng.choice([(53, 53), (7, 20), (150, 150)]), torch.float64, small=True), mask=rg.Causal()
+    )
     queries, keys = case.q.shape[2], case.k.shape[2]
     cut = queries // 2
     seen = cut + keys - queries + 1  # keys that row `cut` and those before it may see
@@ -125,9 +136,15 @@ CACHED: dict[str, dict[str, Any]] = {
     "Shaw": {"mask": rg.Causal(), "position": rg.Shaw(torch.randn(HEADS, 30, DIM, dtype=torch.float64))},
     "TransformerXL": {
         "mask": rg.Causal(),
-        "position": rg.TransformerXL(*(torch.randn(s, dtype=torch.float64) for s in [(HEADS, 150, DIM), (HEADS, DIM), (HEADS, DIM)])),
+        "position": rg.TransformerXL(
+            *(torch.randn(s, dtype=torch.float64) for s in [(HEADS, 150, DIM), (HEADS, DIM), (HEADS, DIM)])
+        ),
     },
-    "Additive": {"mask": rg.Causal(), "score": rg.Additive(torch.randn(HEADS, DIM, dtype=torch.float64)), "position": rg.Alibi()},
+    "Additive": {
+        "mask": rg.Causal(),
+        "score": rg.Additive(torch.randn(HEADS, DIM, dtype=torch.float64)),
+        "position": rg.Alibi(),
+    },
     "dropout": {"mask": rg.Causal(), "dropout": 0.3},
 }
 
@@ -147,7 +164,11 @@ def test_cache_equals_no_cache(name: str, backend: str) -> None:
 
 
 # The others look ahead, or hold tensors of the whole length.
-STEPPED = [name for name in CACHED if name not in ("Window both ways", "Global", "RandomBlocks", "NearBlocks", "Documents", "Lengths")]
+STEPPED = [
+    name
+    for name in CACHED
+    if name not in ("Window both ways", "Global", "RandomBlocks", "NearBlocks", "Documents", "Lengths")
+]
 
 
 @pytest.mark.parametrize("name", STEPPED)
@@ -243,7 +264,10 @@ def test_same_bits_of_a_look_with_two_threads() -> None:
 def kept(shape: tuple[int, int, int, int], dropout: float, seed: int, backend: str = "blockwise") -> Tensor:
     """Which weights dropout kept, read off the output for equal scores and values that are the identity."""
     batch, heads, queries, keys = shape
-    q, k = torch.zeros(batch, heads, queries, 1, dtype=torch.float64), torch.zeros(batch, heads, keys, 1, dtype=torch.float64)
+    q, k = (
+        torch.zeros(batch, heads, queries, 1, dtype=torch.float64),
+        torch.zeros(batch, heads, keys, 1, dtype=torch.float64),
+    )
     v = torch.eye(keys, dtype=torch.float64).expand(batch, heads, keys, keys)
     return rg.attend(q, k, v, dropout=dropout, generator=torch.Generator().manual_seed(seed), backend=backend) * keys
 
@@ -260,7 +284,9 @@ def test_dropout_is_the_same_on_every_backend(dropout: float, monkeypatch: pytes
 def test_dropout_along_edges_is_that_of_the_pairs() -> None:
     q, k, v = torch.randn(3, 2, 3, 12, 4, dtype=torch.float64)
     graph = rg.Edges(torch.randint(12, (2, 40)))
-    run = lambda backend: rg.attend(q, k, v, mask=graph, dropout=0.4, generator=torch.Generator().manual_seed(2), backend=backend)  # noqa: E731
+    run = lambda backend: rg.attend(
+        q, k, v, mask=graph, dropout=0.4, generator=torch.Generator().manual_seed(2), backend=backend
+    )  # noqa: E731
     close(run("edges"), run("reference"))
     close(run("blockwise"), run("reference"))
 
@@ -326,7 +352,13 @@ def test_attend_leaves_its_arguments_alone() -> None:
     for number in range(30):
         case = drawn("untouched", number)
         call = make_call(case.q, case.k, case.v, **case.parts(), mask=case.mask)
-        given = [case.q, case.k, case.v, *call.mask.tensors(), *(x for part in case.parts().values() for x in part.tensors().values())]
+        given = [
+            case.q,
+            case.k,
+            case.v,
+            *call.mask.tensors(),
+            *(x for part in case.parts().values() for x in part.tensors().values()),
+        ]
         copies = [x.clone() for x in given]
         for backend in BACKENDS:
             results(case, backend, torch.float64, torch.float64)
@@ -336,7 +368,18 @@ def test_attend_leaves_its_arguments_alone() -> None:
 
 def test_the_parts_are_optional_and_their_defaults_said_aloud_change_nothing() -> None:
     q, k, v = torch.randn(3, 1, 2, 9, 4)
-    aloud = rg.attend(q, k, v, score=rg.Dot(), position=None, mask=rg.Everything(), method=rg.Exact(), dropout=0.0, generator=None, backend="auto")
+    aloud = rg.attend(
+        q,
+        k,
+        v,
+        score=rg.Dot(),
+        position=None,
+        mask=rg.Everything(),
+        method=rg.Exact(),
+        dropout=0.0,
+        generator=None,
+        backend="auto",
+    )
     assert torch.equal(rg.attend(q, k, v), aloud)
 
 
@@ -348,7 +391,9 @@ def test_a_second_derivative_is_refused_or_right(backend: str) -> None:
 
     def twice(backend: str) -> Tensor:
         x = q.detach().requires_grad_()
-        (first,) = torch.autograd.grad(rg.attend(x, k, v, mask=graph, backend=backend).square().sum(), x, create_graph=True)
+        (first,) = torch.autograd.grad(
+            rg.attend(x, k, v, mask=graph, backend=backend).square().sum(), x, create_graph=True
+        )
         return torch.autograd.grad(first.sum(), x)[0]
 
     try:

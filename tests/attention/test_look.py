@@ -65,12 +65,18 @@ def sees(case: Case, top: int = 3, size: tuple[int, int] = (4, 6), tolerance: fl
     }
     for name, right in want.items():
         got = getattr(view, name)
-        assert got.dtype == torch.promote_types(case.dtype, torch.float32) and not got.requires_grad, f"{name} of {case}"
+        assert got.dtype == torch.promote_types(case.dtype, torch.float32) and not got.requires_grad, (
+            f"{name} of {case}"
+        )
         scale = max(1.0, float(right[right.isfinite()].abs().max())) if right.isfinite().any() else 1.0
-        torch.testing.assert_close(got.double(), right, rtol=0.0, atol=tolerance * scale, msg=lambda m, name=name: f"{name} of {case}: {m}")
+        torch.testing.assert_close(
+            got.double(), right, rtol=0.0, atol=tolerance * scale, msg=lambda m, name=name: f"{name} of {case}: {m}"
+        )
     named = view.top_keys.clamp(min=0)
     at_names = torch.where(view.top_keys >= 0, weights.gather(-1, named), 0.0)
-    torch.testing.assert_close(at_names, want["top_weights"], rtol=0.0, atol=tolerance, msg=lambda m: f"top_keys of {case}: {m}")
+    torch.testing.assert_close(
+        at_names, want["top_weights"], rtol=0.0, atol=tolerance, msg=lambda m: f"top_keys of {case}: {m}"
+    )
     for row in view.top_keys.flatten(0, 2).tolist():
         real = [key for key in row if key >= 0]
         assert len(set(real)) == len(real) and row[: len(real)] == real, f"top_keys of {case}: {row}"
@@ -129,8 +135,17 @@ def test_the_lowest_of_equal_keys_comes_first() -> None:
     assert equal_keys(rg.Everything(), 2, 9, 3).tolist() == [[0, 1, 2]] * 2
     assert equal_keys(rg.Window(2, 1), 3, 3, 2).tolist() == [[0, 1], [0, 1], [0, 1]]
     assert equal_keys(rg.Causal(), 4, 4, 3).tolist() == [[0, -1, -1], [0, 1, -1], [0, 1, 2], [0, 1, 2]]
-    assert equal_keys(rg.Edges(torch.tensor([[7, 3, 5, 1], [1, 1, 1, 0]])), 9, 9, 2)[:3].tolist() == [[1, -1], [3, 5], [-1, -1]]
-    assert equal_keys(~rg.Causal(), 300, 300, 2)[[0, 200, 298, 299]].tolist() == [[1, 2], [201, 202], [299, -1], [-1, -1]]
+    assert equal_keys(rg.Edges(torch.tensor([[7, 3, 5, 1], [1, 1, 1, 0]])), 9, 9, 2)[:3].tolist() == [
+        [1, -1],
+        [3, 5],
+        [-1, -1],
+    ]
+    assert equal_keys(~rg.Causal(), 300, 300, 2)[[0, 200, 298, 299]].tolist() == [
+        [1, 2],
+        [201, 202],
+        [299, -1],
+        [-1, -1],
+    ]
 
 
 def test_the_lowest_of_equal_keys_comes_first_across_spans(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +161,11 @@ def test_keys_too_small_to_weigh_are_still_keys(dense_graph: bool) -> None:
     """A query with two keys has two, though the weight of one rounds to zero; −1 means that there is none."""
     q, k = torch.full((1, 1, 8, 1), 1.0), torch.zeros(1, 1, 8, 1)
     k[0, 0, 3] = 1e4
-    pairs = [(0, 3), (1, 3)] if not dense_graph else [(row, key) for row in range(2, 8) for key in range(8)] + [(0, 3), (1, 3)]
+    pairs = (
+        [(0, 3), (1, 3)]
+        if not dense_graph
+        else [(row, key) for row in range(2, 8) for key in range(8)] + [(0, 3), (1, 3)]
+    )
     index = torch.tensor(pairs).mT.flip(0).contiguous()
     index = torch.cat([index, torch.tensor([[5], [0]])], dim=1)
     view = rg.look(q, k, mask=rg.Edges(index), score=rg.Dot(scale=1.0), top=3)
@@ -182,12 +201,19 @@ def test_attend_is_the_weights_times_v(number: int) -> None:
     case = dataclasses.replace(draw.case(*draw.sizes(), torch.float64), dropout=0.0)
     weights = rg.look(case.q, case.k, case.v, **case.parts(), mask=case.mask, weights=True).weights
     v = case.v.repeat_interleave(case.q.shape[1] // case.k.shape[1], dim=1)
-    torch.testing.assert_close(rg.attend(case.q, case.k, case.v, **case.parts(), mask=case.mask), weights @ v, rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        rg.attend(case.q, case.k, case.v, **case.parts(), mask=case.mask), weights @ v, rtol=0, atol=1e-12
+    )
 
 
 def test_what_was_not_asked_for_is_none() -> None:
     q = torch.randn(1, 2, 5, 4)
-    asked: dict[str, dict[str, Any]] = {"top_weights": {"top": 2}, "top_keys": {"top": 2}, "map": {"map": 2}, "weights": {"weights": True}}
+    asked: dict[str, dict[str, Any]] = {
+        "top_weights": {"top": 2},
+        "top_keys": {"top": 2},
+        "map": {"map": 2},
+        "weights": {"weights": True},
+    }
     view = rg.look(q, q)
     assert all(getattr(view, name) is not None for name in STATISTICS)
     assert all(getattr(view, name) is None for name in OPTIONAL)
@@ -211,12 +237,16 @@ def test_values_are_not_needed_and_not_read() -> None:
     alone = rg.look(q, k, top=2, weights=True)
     for v in (torch.randn(1, 2, 7, 3), torch.full((1, 2, 7, 6), torch.nan), torch.randn(1, 2, 7, 0)):
         beside = rg.look(q, k, v, top=2, weights=True)
-        assert all(torch.equal(getattr(alone, name), getattr(beside, name)) for name in [*STATISTICS, "weights", "top_keys"])
+        assert all(
+            torch.equal(getattr(alone, name), getattr(beside, name)) for name in [*STATISTICS, "weights", "top_keys"]
+        )
 
 
 @pytest.mark.parametrize("graph", [False, True])
 def test_looking_needs_no_gradient_and_changes_nothing(graph: bool) -> None:
-    q, k, v, weight = (torch.randn(s, requires_grad=True) for s in [(1, 2, 30, 4), (1, 2, 30, 4), (1, 2, 30, 4), (2, 4)])
+    q, k, v, weight = (
+        torch.randn(s, requires_grad=True) for s in [(1, 2, 30, 4), (1, 2, 30, 4), (1, 2, 30, 4), (2, 4)]
+    )
     parts: dict[str, Any] = {"score": rg.Additive(weight), "position": rg.Alibi()}
     parts["mask"] = rg.Edges(torch.tensor([[0, 1, 4], [1, 2, 2]])) if graph else rg.Causal()
     before = rg.attend(q, k, v, **parts)
@@ -249,7 +279,10 @@ LINEAR: dict[str, dict[str, Any]] = {
     "Alibi": {"position": rg.Alibi(), "mask": rg.Causal()},
     "T5Bias": {"position": rg.T5Bias(torch.randn(1, 32))},
     "Shaw": {"position": rg.Shaw(torch.randn(1, 33, 8), zero=16), "mask": rg.Causal()},
-    "TransformerXL": {"position": rg.TransformerXL(torch.randn(1, 4096, 8), torch.randn(1, 8), torch.randn(1, 8)), "mask": rg.Causal()},
+    "TransformerXL": {
+        "position": rg.TransformerXL(torch.randn(1, 4096, 8), torch.randn(1, 8), torch.randn(1, 8)),
+        "mask": rg.Causal(),
+    },
     "Rotary": {"position": rg.Rotary(), "mask": rg.Window(100, 100)},
     "Additive": {"score": rg.Additive(torch.randn(1, 8)), "mask": rg.Window(600)},
     "Lengths": {"mask": rg.Lengths(torch.tensor([3000]))},

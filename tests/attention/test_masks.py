@@ -31,7 +31,10 @@ def full(pairs: Tensor, grid: Grid) -> Tensor:
 def true_tiles(pairs: Tensor, rows: int, columns: int) -> Tensor:
     """What the tiles of these pairs are, by looking at each."""
     split = [[tile for tile in line.split(columns, dim=-1)] for line in pairs.split(rows, dim=-2)]
-    three = [[torch.where(x.all(-1).all(-1), ALL, torch.where(x.any(-1).any(-1), MIXED, NONE)) for x in line] for line in split]
+    three = [
+        [torch.where(x.all(-1).all(-1), ALL, torch.where(x.any(-1).any(-1), MIXED, NONE)) for x in line]
+        for line in split
+    ]
     return torch.stack([torch.stack(line, dim=-1) for line in three], dim=-2)
 
 
@@ -259,7 +262,9 @@ def test_combinations_print_as_the_line_that_makes_them(number: int) -> None:
     mask = draw.primitive(Grid(8, 8), "causal")
     for _ in range(6):
         other = draw.primitive(Grid(8, 8), draw.rng.choice(["causal", "window", "dilated", "random_blocks", "parity"]))
-        mask = draw.rng.choice([lambda m, o: m & o, lambda m, o: o & m, lambda m, o: m | o, lambda m, o: o | m, lambda m, o: ~m])(mask, other)
+        mask = draw.rng.choice(
+            [lambda m, o: m & o, lambda m, o: o & m, lambda m, o: m | o, lambda m, o: o | m, lambda m, o: ~m]
+        )(mask, other)
     prints_as_its_line(mask)
 
 
@@ -285,7 +290,14 @@ def test_masks_with_tensors_are_equal_when_these_are(name: str) -> None:
 
 
 def test_unequal_masks() -> None:
-    different = [*PLAIN[:14], *(make() for make in TENSORS.values()), rg.Lengths(torch.tensor([1, 3])), Parity(), Stripes(1), Stripes(2)]
+    different = [
+        *PLAIN[:14],
+        *(make() for make in TENSORS.values()),
+        rg.Lengths(torch.tensor([1, 3])),
+        Parity(),
+        Stripes(1),
+        Stripes(2),
+    ]
     assert all(a != b for n, a in enumerate(different) for b in different[:n])
     assert Stripes(2) == Stripes(2) and len({rg.Window(3), rg.Window(3), rg.Window(4)}) == 2
     assert rg.Causal() & rg.Window(2) != rg.Causal() | rg.Window(2)

@@ -38,7 +38,11 @@ def same_with_gradients(found: Tensor, want: Tensor, leaves: list[Tensor]) -> No
     """Assert equal outputs and equal gradients of every leaf."""
     close(found, want)
     flow = torch.randn_like(want)
-    for a, b in zip(torch.autograd.grad(found, leaves, flow), torch.autograd.grad(want, leaves, flow, retain_graph=True), strict=True):
+    for a, b in zip(
+        torch.autograd.grad(found, leaves, flow),
+        torch.autograd.grad(want, leaves, flow, retain_graph=True),
+        strict=True,
+    ):
         close(a, b)
 
 
@@ -67,7 +71,14 @@ def relative_shift(x: Tensor) -> Tensor:
 def test_transformer_xl_as_it_was_written(queries: int, memory: int, backend: str) -> None:
     """The original: distances klen − 1 … 0 in a row, the shift, a causal mask that lets memory be seen."""
     keys, heads, dim = queries + memory, 3, 6
-    q, k, v, r, u, w = ready((2, heads, queries, dim), (2, heads, keys, dim), (2, heads, keys, 4), (heads, keys, dim), (heads, dim), (heads, dim))
+    q, k, v, r, u, w = ready(
+        (2, heads, queries, dim),
+        (2, heads, keys, dim),
+        (2, heads, keys, 4),
+        (heads, keys, dim),
+        (heads, dim),
+        (heads, dim),
+    )
     content = torch.einsum("bhid,bhjd->bhij", q + u[:, None], k)
     by_distance = torch.einsum("bhid,hjd->bhij", q + w[:, None], r)  # r[:, j] stands for distance keys − 1 − j
     score = (content + relative_shift(by_distance)) / math.sqrt(dim)
@@ -100,7 +111,9 @@ def test_shaw_with_clipping(queries: int, keys: int, reach: int, backend: str) -
     rows = []
     for row in range(queries):
         i = row + keys - queries
-        beside = torch.stack([k[:, :, j] + table[:, min(max(i - j, -reach), reach) + reach] for j in range(keys)], dim=2)
+        beside = torch.stack(
+            [k[:, :, j] + table[:, min(max(i - j, -reach), reach) + reach] for j in range(keys)], dim=2
+        )
         rows.append((q[:, :, row, None] * beside).sum(-1) / math.sqrt(6))
     want = torch.stack(rows, dim=2).softmax(-1) @ v
     found = rg.attend(q, k, v, position=rg.Shaw(table, zero=reach), mask=everything(queries, keys), backend=backend)
@@ -126,7 +139,9 @@ def test_t5_bias(queries: int, keys: int, bidirectional: bool, backend: str) -> 
     bias = table[:, T5Attention._relative_position_bucket(relative, bidirectional, 32, 128)]
     want = (q @ k.mT + bias).softmax(-1) @ v
     position = rg.T5Bias(table, bidirectional)
-    found = rg.attend(q, k, v, score=rg.Dot(scale=1.0), position=position, mask=everything(queries, keys), backend=backend)
+    found = rg.attend(
+        q, k, v, score=rg.Dot(scale=1.0), position=position, mask=everything(queries, keys), backend=backend
+    )
     same_with_gradients(found, want, [q, k, v, table])
 
 
@@ -147,7 +162,10 @@ def test_alibi_slopes_of_the_paper() -> None:
     """Eight heads: ½, ¼, … 1/256; others as the paper interpolates."""
     q, k = torch.zeros(1, 8, 1, 1, dtype=torch.float64), torch.zeros(1, 8, 2, 1, dtype=torch.float64)
     view = rg.look(q, k, position=rg.Alibi(), weights=True)
-    close(view.weights[0, :, 0, 1] / view.weights[0, :, 0, 0], torch.exp2(-torch.arange(1.0, 9.0, dtype=torch.float64)).exp())
+    close(
+        view.weights[0, :, 0, 1] / view.weights[0, :, 0, 0],
+        torch.exp2(-torch.arange(1.0, 9.0, dtype=torch.float64)).exp(),
+    )
 
 
 def test_alibi_reaches_both_ways() -> None:
@@ -207,7 +225,9 @@ POSITIONS: dict[str, Callable[[], rg.Position]] = {
     "Bias": lambda: rg.Bias(torch.randn(2, 21, dtype=torch.float64), zero=10),
     "T5Bias": lambda: rg.T5Bias(torch.randn(2, 32, dtype=torch.float64), max_distance=40),
     "Shaw": lambda: rg.Shaw(torch.randn(2, 9, 4, dtype=torch.float64), zero=4),
-    "TransformerXL": lambda: rg.TransformerXL(*(torch.randn(s, dtype=torch.float64) for s in [(2, 25, 4), (2, 4), (2, 4)]), zero=12),
+    "TransformerXL": lambda: rg.TransformerXL(
+        *(torch.randn(s, dtype=torch.float64) for s in [(2, 25, 4), (2, 4), (2, 4)]), zero=12
+    ),
 }
 
 
@@ -235,7 +255,16 @@ def test_positions_print_and_compare(name: str) -> None:
 
 
 def test_parts_without_tensors_print_as_the_line_that_makes_them() -> None:
-    for part in (rg.Dot(), rg.Dot(scale=0.5), rg.Cosine(), rg.Cosine(scale=2.0), rg.Rotary(), rg.Rotary(500.0, 8), rg.Alibi(), rg.Exact()):
+    for part in (
+        rg.Dot(),
+        rg.Dot(scale=0.5),
+        rg.Cosine(),
+        rg.Cosine(scale=2.0),
+        rg.Rotary(),
+        rg.Rotary(500.0, 8),
+        rg.Alibi(),
+        rg.Exact(),
+    ):
         assert eval(repr(part), vars(rg)) == part and part.formula
 
 

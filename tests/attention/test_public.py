@@ -72,7 +72,9 @@ def test_importing_loads_torch_and_nothing_else(fresh: dict) -> None:
     roots = {name.partition(".")[0] for name in fresh["imported"]}
     assert roots - set(sys.stdlib_module_names) == {"regard"}
     assert not [name for name in fresh["imported"] if name.startswith(("regard.lab", "regard.bench", "regard.cli"))]
-    assert not [name for name in fresh["imported"] if name.startswith("regard.attention.kernels.")], "kernels are a GPU's"
+    assert not [name for name in fresh["imported"] if name.startswith("regard.attention.kernels.")], (
+        "kernels are a GPU's"
+    )
 
 
 def test_importing_does_no_work(fresh: dict) -> None:
@@ -80,7 +82,7 @@ def test_importing_does_no_work(fresh: dict) -> None:
 
 
 def test_eager_calls_on_the_cpu_need_torch_alone(fresh: dict) -> None:
-    heavy = "matplotlib scipy transformers torch_geometric triton typer rich pandas tokenizers accelerate starlette uvicorn"
+    heavy = "matplotlib scipy transformers torch_geometric typer rich pandas tokenizers accelerate starlette uvicorn"
     assert not {name.partition(".")[0] for name in fresh["used"]} & set(heavy.split())
 
 
@@ -100,7 +102,10 @@ def test_a_plan_reads_as_a_table() -> None:
     text = str(plan)
     assert plan.backend == "blockwise" and set(plan.reasons) == set(BACKENDS) - {"blockwise"}
     assert all(why for why in plan.reasons.values())
-    assert all(word in text for word in ("blockwise", "Alibi()", "Causal() & Window(before=9)", "operations", "bytes", "peak", "tiles"))
+    assert all(
+        word in text
+        for word in ("blockwise", "Alibi()", "Causal() & Window(before=9)", "operations", "bytes", "peak", "tiles")
+    )
     assert all(why in text for why in plan.reasons.values())
     assert plan.operations > 0 and plan.bytes == 4 * q.numel() * 4 and plan.peak > 0 and 0 < plan.tiles <= 1
 
@@ -115,7 +120,10 @@ def test_a_plan_of_a_named_backend(backend: str) -> None:
 def test_the_plan_says_who_runs() -> None:
     """What the plan names is what auto runs."""
     q = torch.randn(1, 2, 40, 8)
-    sparse, dense = rg.Edges(torch.tensor([[0], [1]])), rg.Edges(torch.cartesian_prod(torch.arange(40), torch.arange(40)).mT.contiguous())
+    sparse, dense = (
+        rg.Edges(torch.tensor([[0], [1]])),
+        rg.Edges(torch.cartesian_prod(torch.arange(40), torch.arange(40)).mT.contiguous()),
+    )
     plans = {
         "sdpa": {},
         "blockwise": {"position": rg.Alibi()},

@@ -17,7 +17,11 @@ BACKENDS = ["reference", "blockwise", "sdpa", "edges"]
 
 def tensors(**other: Any) -> dict[str, Any]:
     """q, k, v that fit, or others in their place."""
-    fit = {"q": torch.randn(BATCH, HEADS, QUERIES, DIM), "k": torch.randn(BATCH, 2, KEYS, DIM), "v": torch.randn(BATCH, 2, KEYS, 3)}
+    fit = {
+        "q": torch.randn(BATCH, HEADS, QUERIES, DIM),
+        "k": torch.randn(BATCH, 2, KEYS, DIM),
+        "v": torch.randn(BATCH, 2, KEYS, 3),
+    }
     return fit | other
 
 
@@ -39,8 +43,14 @@ SHAPES = {
     "v of five dimensions": ({"v": torch.randn(1, 2, 2, 7, 3)}, ["v", "[1, 2, 2, 7, 3]"]),
     "batch of k": ({"k": torch.randn(3, 2, 7, 6)}, ["batch", "[2, 4, 5, 6]", "[3, 2, 7, 6]"]),
     "batch of v": ({"v": torch.randn(1, 2, 7, 3)}, ["batch", "[1, 2, 7, 3]"]),
-    "heads that do not divide": ({"k": torch.randn(2, 3, 7, 6), "v": torch.randn(2, 3, 7, 3)}, ["heads", "[2, 4, 5, 6]", "[2, 3, 7, 6]"]),
-    "fewer query heads": ({"k": torch.randn(2, 8, 7, 6), "v": torch.randn(2, 8, 7, 3)}, ["heads", "[2, 4, 5, 6]", "[2, 8, 7, 6]"]),
+    "heads that do not divide": (
+        {"k": torch.randn(2, 3, 7, 6), "v": torch.randn(2, 3, 7, 3)},
+        ["heads", "[2, 4, 5, 6]", "[2, 3, 7, 6]"],
+    ),
+    "fewer query heads": (
+        {"k": torch.randn(2, 8, 7, 6), "v": torch.randn(2, 8, 7, 3)},
+        ["heads", "[2, 4, 5, 6]", "[2, 8, 7, 6]"],
+    ),
     "no key heads": ({"k": torch.randn(2, 0, 7, 6), "v": torch.randn(2, 0, 7, 3)}, ["heads", "[2, 0, 7, 6]"]),
     "heads of v": ({"v": torch.randn(2, 4, 7, 3)}, ["heads", "[2, 2, 7, 6]", "[2, 4, 7, 3]"]),
     "keys of v": ({"v": torch.randn(2, 2, 8, 3)}, ["keys", "[2, 2, 7, 6]", "[2, 2, 8, 3]"]),
@@ -70,10 +80,16 @@ T = torch.ones
 LONG = torch.int64
 MASKS: dict[str, tuple[Callable[[], rg.Mask | Any], list[str]]] = {
     "Lengths of another batch": (lambda: rg.Lengths(T(3, dtype=LONG)), ["Lengths", "[3]", "2"]),
-    "Lengths' queries of another batch": (lambda: rg.Lengths(T(2, dtype=LONG), T(3, dtype=LONG)), ["Lengths", "queries", "[3]", "2"]),
+    "Lengths' queries of another batch": (
+        lambda: rg.Lengths(T(2, dtype=LONG), T(3, dtype=LONG)),
+        ["Lengths", "queries", "[3]", "2"],
+    ),
     "Documents of other keys": (lambda: rg.Documents(T(2, 5, dtype=LONG)), ["Documents", "[2, 5]", "[2, 7]"]),
     "Documents of another batch": (lambda: rg.Documents(T(1, 7, dtype=LONG)), ["Documents", "[1, 7]", "[2, 7]"]),
-    "Documents' queries": (lambda: rg.Documents(T(2, 7, dtype=LONG), T(2, 7, dtype=LONG)), ["query_ids", "[2, 7]", "[2, 5]"]),
+    "Documents' queries": (
+        lambda: rg.Documents(T(2, 7, dtype=LONG), T(2, 7, dtype=LONG)),
+        ["query_ids", "[2, 7]", "[2, 5]"],
+    ),
     "Global of other keys": (lambda: rg.Global(T(2, 5, dtype=torch.bool)), ["Global", "[2, 5]", "[2, 7]"]),
     "Global of another batch": (lambda: rg.Global(T(3, 7, dtype=torch.bool)), ["Global", "[3, 7]", "[2, 7]"]),
     "Global beyond the keys": (lambda: rg.Global((1, 7)), ["Global", "7", "6"]),
@@ -108,7 +124,9 @@ def test_masks_that_do_not_fit(name: str, function: Callable[..., object]) -> No
 
 def test_documents_of_more_queries_than_keys() -> None:
     q, ids = torch.randn(2, 4, 9, 6), T(2, 7, dtype=LONG)
-    refused(rg.BadInput, ["Documents", "9", "7", "query_ids"], lambda: rg.attend(**tensors(q=q), mask=rg.Documents(ids)))
+    refused(
+        rg.BadInput, ["Documents", "9", "7", "query_ids"], lambda: rg.attend(**tensors(q=q), mask=rg.Documents(ids))
+    )
 
 
 MAKING: dict[str, tuple[Callable[[], object], list[str]]] = {
@@ -161,8 +179,14 @@ MAKING: dict[str, tuple[Callable[[], object], list[str]]] = {
     "Bilinear of whole numbers": (lambda: rg.Bilinear(T(4, 6, 6, dtype=LONG)), ["Bilinear", "torch.int64"]),
     "Bilinear of a module": (lambda: rg.Bilinear(torch.nn.Linear(6, 6)), ["Bilinear", "Linear"]),
     "Additive weight": (lambda: rg.Additive(T(6)), ["Additive", "[6]", "[heads, d]"]),
-    "Additive activation": (lambda: rg.Additive(T(4, 6), activation="relu"), ["Additive", "'relu'", "tanh", "leaky_relu"]),
-    "Additive slope": (lambda: rg.Additive(T(4, 6), activation="leaky_relu", slope="steep"), ["Additive", "slope", "'steep'"]),
+    "Additive activation": (
+        lambda: rg.Additive(T(4, 6), activation="relu"),
+        ["Additive", "'relu'", "tanh", "leaky_relu"],
+    ),
+    "Additive slope": (
+        lambda: rg.Additive(T(4, 6), activation="leaky_relu", slope="steep"),
+        ["Additive", "slope", "'steep'"],
+    ),
     "Rotary base": (lambda: rg.Rotary(base=0.0), ["Rotary", "base", "0"]),
     "Rotary odd dim": (lambda: rg.Rotary(dim=3), ["Rotary", "dim", "3", "even"]),
     "Rotary dim 0": (lambda: rg.Rotary(dim=0), ["Rotary", "dim", "0"]),
@@ -175,24 +199,51 @@ MAKING: dict[str, tuple[Callable[[], object], list[str]]] = {
     "T5Bias few buckets": (lambda: rg.T5Bias(T(4, 3)), ["T5Bias", "[4, 3]", "4 buckets"]),
     "T5Bias empty table": (lambda: rg.T5Bias(T(4, 0), bidirectional=False), ["T5Bias", "[4, 0]", "2 buckets"]),
     "T5Bias distance": (lambda: rg.T5Bias(T(4, 32), max_distance=0), ["T5Bias", "max_distance", "0"]),
-    "T5Bias distance within the exact ones": (lambda: rg.T5Bias(T(4, 32), max_distance=8), ["T5Bias", "max_distance", "8"]),
+    "T5Bias distance within the exact ones": (
+        lambda: rg.T5Bias(T(4, 32), max_distance=8),
+        ["T5Bias", "max_distance", "8"],
+    ),
     "Shaw keys": (lambda: rg.Shaw(T(9, 6)), ["Shaw", "[9, 6]", "[heads, n, d]"]),
     "Shaw empty": (lambda: rg.Shaw(T(4, 0, 6)), ["Shaw", "[4, 0, 6]"]),
-    "TransformerXL embedding": (lambda: rg.TransformerXL(T(9, 6), T(4, 6), T(4, 6)), ["TransformerXL", "embedding", "[9, 6]"]),
+    "TransformerXL embedding": (
+        lambda: rg.TransformerXL(T(9, 6), T(4, 6), T(4, 6)),
+        ["TransformerXL", "embedding", "[9, 6]"],
+    ),
     "TransformerXL empty": (lambda: rg.TransformerXL(T(4, 0, 6), T(4, 6), T(4, 6)), ["TransformerXL", "[4, 0, 6]"]),
-    "TransformerXL content_bias": (lambda: rg.TransformerXL(T(4, 9, 6), T(6), T(4, 6)), ["TransformerXL", "content_bias", "[6]"]),
-    "TransformerXL position_bias": (lambda: rg.TransformerXL(T(4, 9, 6), T(4, 6), T(6)), ["TransformerXL", "position_bias", "[6]"]),
-    "from_key_padding": (lambda: rg.from_key_padding(T(7, dtype=torch.bool)), ["key_padding_mask", "[7]", "[batch, keys]"]),
-    "from_key_padding of whole numbers": (lambda: rg.from_key_padding(T(2, 7, dtype=LONG)), ["key_padding_mask", "torch.int64"]),
+    "TransformerXL content_bias": (
+        lambda: rg.TransformerXL(T(4, 9, 6), T(6), T(4, 6)),
+        ["TransformerXL", "content_bias", "[6]"],
+    ),
+    "TransformerXL position_bias": (
+        lambda: rg.TransformerXL(T(4, 9, 6), T(4, 6), T(6)),
+        ["TransformerXL", "position_bias", "[6]"],
+    ),
+    "from_key_padding": (
+        lambda: rg.from_key_padding(T(7, dtype=torch.bool)),
+        ["key_padding_mask", "[7]", "[batch, keys]"],
+    ),
+    "from_key_padding of whole numbers": (
+        lambda: rg.from_key_padding(T(2, 7, dtype=LONG)),
+        ["key_padding_mask", "torch.int64"],
+    ),
     "from_key_padding of biases": (lambda: rg.from_key_padding(-3 * T(2, 7)), ["key_padding_mask", "bias"]),
     "from_attn_mask": (lambda: rg.from_attn_mask(T(2, 4, 5, 7, dtype=torch.bool)), ["attn_mask", "[2, 4, 5, 7]"]),
-    "from_attn_mask without heads": (lambda: rg.from_attn_mask(T(8, 5, 7, dtype=torch.bool)), ["attn_mask", "[8, 5, 7]", "heads"]),
-    "from_attn_mask of other heads": (lambda: rg.from_attn_mask(T(8, 5, 7, dtype=torch.bool), heads=3), ["attn_mask", "[8, 5, 7]", "heads"]),
+    "from_attn_mask without heads": (
+        lambda: rg.from_attn_mask(T(8, 5, 7, dtype=torch.bool)),
+        ["attn_mask", "[8, 5, 7]", "heads"],
+    ),
+    "from_attn_mask of other heads": (
+        lambda: rg.from_attn_mask(T(8, 5, 7, dtype=torch.bool), heads=3),
+        ["attn_mask", "[8, 5, 7]", "heads"],
+    ),
     "from_additive of biases": (lambda: rg.from_additive(T(5, 7)), ["bias", "mask"]),
     "from_additive of NaN": (lambda: rg.from_additive(torch.nan * T(5, 7)), ["bias", "mask"]),
     "from_additive of booleans": (lambda: rg.from_additive(T(5, 7, dtype=torch.bool)), ["mask", "torch.bool"]),
     "from_hugging_face": (lambda: rg.from_hugging_face(T(2, 5, 7)), ["attention_mask", "[2, 5, 7]"]),
-    "from_hugging_face of other numbers": (lambda: rg.from_hugging_face(2 * T(2, 7, dtype=LONG)), ["attention_mask", "0 and 1"]),
+    "from_hugging_face of other numbers": (
+        lambda: rg.from_hugging_face(2 * T(2, 7, dtype=LONG)),
+        ["attention_mask", "0 and 1"],
+    ),
     "from_hugging_face of a list": (lambda: rg.from_hugging_face([[1, 1]]), ["attention_mask", "list"]),
     "causal_from_start": (lambda: rg.causal_from_start(-1, 4), ["queries", "-1"]),
 }
@@ -212,7 +263,10 @@ PARTS: dict[str, tuple[dict[str, object], list[str]]] = {
     "a position's class": ({"position": rg.Alibi}, ["position", "Alibi(...)"]),
     "a tensor as position": ({"position": torch.zeros(5, 7)}, ["position", "Position"]),
     "a mask as position": ({"position": rg.Causal()}, ["position", "Causal", "Position"]),
-    "Bilinear of other heads": ({"score": rg.Bilinear(T(2, 6, 6))}, ["Bilinear", "[2, 6, 6]", "[4, 6, 6]", "[2, 4, 5, 6]"]),
+    "Bilinear of other heads": (
+        {"score": rg.Bilinear(T(2, 6, 6))},
+        ["Bilinear", "[2, 6, 6]", "[4, 6, 6]", "[2, 4, 5, 6]"],
+    ),
     "Bilinear of other sizes": ({"score": rg.Bilinear(T(4, 5, 6))}, ["Bilinear", "[4, 5, 6]", "[4, 6, 6]"]),
     "Cosine of other heads": ({"score": rg.Cosine(T(3))}, ["Cosine", "[3]", "4"]),
     "Additive of other heads": ({"score": rg.Additive(T(2, 6))}, ["Additive", "[2, 6]", "[4, 6]", "[2, 4, 5, 6]"]),
@@ -222,10 +276,22 @@ PARTS: dict[str, tuple[dict[str, object], list[str]]] = {
     "T5Bias of other heads": ({"position": rg.T5Bias(T(3, 32))}, ["T5Bias", "[3, 32]", "4"]),
     "Shaw of other heads": ({"position": rg.Shaw(T(3, 9, 6))}, ["Shaw", "[3, 9, 6]", "4"]),
     "Shaw of another size": ({"position": rg.Shaw(T(4, 9, 5))}, ["Shaw", "[4, 9, 5]", "6"]),
-    "TransformerXL of other heads": ({"position": rg.TransformerXL(T(3, 9, 6), T(4, 6), T(4, 6))}, ["embedding", "[3, 9, 6]", "4"]),
-    "TransformerXL of another size": ({"position": rg.TransformerXL(T(4, 9, 5), T(4, 6), T(4, 6))}, ["embedding", "[4, 9, 5]", "6"]),
-    "TransformerXL content of other heads": ({"position": rg.TransformerXL(T(4, 9, 6), T(2, 6), T(4, 6))}, ["content_bias", "[2, 6]", "4"]),
-    "TransformerXL position of another size": ({"position": rg.TransformerXL(T(4, 9, 6), T(4, 6), T(4, 5))}, ["position_bias", "[4, 5]", "6"]),
+    "TransformerXL of other heads": (
+        {"position": rg.TransformerXL(T(3, 9, 6), T(4, 6), T(4, 6))},
+        ["embedding", "[3, 9, 6]", "4"],
+    ),
+    "TransformerXL of another size": (
+        {"position": rg.TransformerXL(T(4, 9, 5), T(4, 6), T(4, 6))},
+        ["embedding", "[4, 9, 5]", "6"],
+    ),
+    "TransformerXL content of other heads": (
+        {"position": rg.TransformerXL(T(4, 9, 6), T(2, 6), T(4, 6))},
+        ["content_bias", "[2, 6]", "4"],
+    ),
+    "TransformerXL position of another size": (
+        {"position": rg.TransformerXL(T(4, 9, 6), T(4, 6), T(4, 5))},
+        ["position_bias", "[4, 5]", "6"],
+    ),
     "Rotary of too many": ({"position": rg.Rotary(dim=8)}, ["Rotary", "6", "8"]),
 }
 
@@ -256,7 +322,9 @@ INSIDE = [rg.Rotary(), rg.Shaw(T(4, 9, 6)), rg.TransformerXL(T(4, 9, 6), T(4, 6)
 @pytest.mark.parametrize("score", SCORES, ids=lambda part: type(part).__name__)
 @pytest.mark.parametrize("position", INSIDE, ids=lambda part: type(part).__name__)
 @pytest.mark.parametrize("function", [rg.attend, rg.look, rg.plan])
-def test_positions_inside_a_dot_product(score: rg.Score, position: rg.Position, function: Callable[..., object]) -> None:
+def test_positions_inside_a_dot_product(
+    score: rg.Score, position: rg.Position, function: Callable[..., object]
+) -> None:
     words = [type(score).__name__, type(position).__name__, "Dot", "Alibi"]
     refused(rg.Unsupported, words, lambda: function(**tensors(), score=score, position=position))
 
@@ -334,14 +402,18 @@ def test_bad_top(top: object) -> None:
     refused(rg.BadInput, ["top", str(top)], lambda: rg.look(**tensors(), top=top))
 
 
-@pytest.mark.parametrize("size", [0, -1, (0, 4), (4, -1), (4,), (1, 2, 3), 2.5, (1.5, 2), "ab", True, (2, None)], ids=str)
+@pytest.mark.parametrize(
+    "size", [0, -1, (0, 4), (4, -1), (4,), (1, 2, 3), 2.5, (1.5, 2), "ab", True, (2, None)], ids=str
+)
 def test_bad_map(size: object) -> None:
     refused(rg.BadInput, ["map"], lambda: rg.look(**tensors(), map=size))
 
 
 def test_weights_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.attention.look.available", lambda device: 1000)
-    refused(rg.TooLarge, ["2 × 4 × 5 × 7", "1.1 KiB", "1000 B", "top", "map"], lambda: rg.look(**tensors(), weights=True))
+    refused(
+        rg.TooLarge, ["2 × 4 × 5 × 7", "1.1 KiB", "1000 B", "top", "map"], lambda: rg.look(**tensors(), weights=True)
+    )
     assert rg.look(**tensors()).weights is None
 
 
@@ -386,7 +458,9 @@ EMPTY_MASKS: dict[str, Callable[[int, int, int], rg.Mask | None]] = {
     "a combination": lambda batch, queries, keys: ~rg.Causal() | (rg.Window(2, 2) & rg.RandomBlocks(2, 1)),
     "recipes": lambda batch, queries, keys: rg.longformer(4, 0) | rg.bigbird(2, tokens=0),
     "Lengths": lambda batch, queries, keys: rg.Lengths(torch.zeros(batch, dtype=LONG), torch.ones(batch, dtype=LONG)),
-    "Documents": lambda batch, queries, keys: rg.Documents(torch.zeros(batch, keys, dtype=LONG), torch.zeros(batch, queries, dtype=LONG)),
+    "Documents": lambda batch, queries, keys: rg.Documents(
+        torch.zeros(batch, keys, dtype=LONG), torch.zeros(batch, queries, dtype=LONG)
+    ),
     "Pairs": lambda batch, queries, keys: rg.Pairs(torch.ones(queries, keys, dtype=torch.bool)),
     "Blocks": lambda batch, queries, keys: rg.Blocks(torch.ones(-(-queries // 4), -(-keys // 4), dtype=torch.bool), 4),
     "Edges": lambda batch, queries, keys: rg.Edges(torch.zeros(2, 0, dtype=LONG)),
@@ -415,9 +489,13 @@ def test_empty_calls_work(what: str, mask: str) -> None:
 @pytest.mark.parametrize("score", ["Additive", "Bilinear", "Cosine"])
 def test_empty_calls_give_parts_their_gradients(what: str, score: str) -> None:
     q, k, v = (torch.randn(shape) for shape in EMPTY[what])
-    weight = {"Additive": torch.randn(4, 6), "Bilinear": torch.randn(4, 6, 6), "Cosine": torch.randn(4)}[score].requires_grad_()
+    weight = {"Additive": torch.randn(4, 6), "Bilinear": torch.randn(4, 6, 6), "Cosine": torch.randn(4)}[
+        score
+    ].requires_grad_()
     table = torch.randn(4, 5).requires_grad_()
-    rg.attend(q.requires_grad_(), k, v, score=getattr(rg, score)(weight), position=rg.Bias(table, zero=2)).sum().backward()
+    rg.attend(
+        q.requires_grad_(), k, v, score=getattr(rg, score)(weight), position=rg.Bias(table, zero=2)
+    ).sum().backward()
     assert weight.grad is not None and not weight.grad.any()
     assert table.grad is not None and not table.grad.any()
 
@@ -475,11 +553,19 @@ def test_huge_numbers(dtype: torch.dtype, backend: str) -> None:
     q, k, v = (SIZES[dtype] * (2 * torch.rand(1, 2, 9, 8, generator=generator) - 1) for _ in range(3))
     q, k, v = (x.to(dtype) for x in (q, k, v))
     graph = rg.Edges(torch.tensor([[0, 3, 5, 8], [0, 1, 1, 7]]))
-    scores = [rg.Dot(), rg.Cosine(3.0), rg.Bilinear(T(2, 8, 8)), rg.Additive(T(2, 8)), rg.Additive(T(2, 8), "leaky_relu")]
+    scores = [
+        rg.Dot(),
+        rg.Cosine(3.0),
+        rg.Bilinear(T(2, 8, 8)),
+        rg.Additive(T(2, 8)),
+        rg.Additive(T(2, 8), "leaky_relu"),
+    ]
     for score in scores[: 3 if backend == "sdpa" else None]:
         attended(q, k, v, score=score, mask=graph if backend == "edges" else None, backend=backend)
     if backend != "sdpa":
-        attended(q, k, v, position=rg.Alibi(SIZES[dtype] * T(2)), mask=graph if backend == "edges" else None, backend=backend)
+        attended(
+            q, k, v, position=rg.Alibi(SIZES[dtype] * T(2)), mask=graph if backend == "edges" else None, backend=backend
+        )
 
 
 @pytest.mark.parametrize("backend", ["blockwise", "edges"])

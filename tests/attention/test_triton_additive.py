@@ -80,6 +80,7 @@ def on_device(case: Case, dtype: torch.dtype, carried: torch.dtype) -> dict[str,
     call = make_call(q, k, v, **moved, mask=mask, dropout=case.dropout, generator=generator)
     assert backend.reason(call) is None
     output = backend.run(call).cpu()
+    assert output.dtype == dtype
     output.backward(pull(output, dtype, case.seed))
     return {"output": output.detach(), **{f"gradient of {name}": x.grad for name, x in leaves.items()}}  # type: ignore[dict-item]
 
@@ -137,10 +138,9 @@ def test_dropout(dropout: float, activation: str) -> None:
     agree(draw(batch=2, heads=4, kv_heads=2, activation=activation, dropout=dropout, mask=rg.Causal()))
 
 
-@ACTIVATIONS
 @pytest.mark.parametrize("scale", [1e-4, 4.0, 15.0, 60.0])
-def test_numbers_of_any_size(scale: float, activation: str) -> None:
-    agree(draw(activation=activation, scale=scale))
+def test_numbers_of_any_size(scale: float) -> None:
+    agree(draw(scale=scale))
 
 
 def test_saturated_numbers_that_cancel() -> None:

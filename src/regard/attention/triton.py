@@ -11,8 +11,10 @@ from torch import Tensor
 
 from .call import Call, Problem, lower
 from .operator import operator
+from .positions import Shaw, TransformerXL
 
-WIDEST = 256  # the greatest head_dim whose tiles fit a multiprocessor
+# The greatest head_dim whose tiles fit a multiprocessor, by bytes of an element; and with vectors by distance.
+WIDEST, WIDEST_VECTORS = {2: 256, 4: 256}, {2: 128, 4: 64}
 
 
 def reason(call: Call) -> str | None:
@@ -28,8 +30,18 @@ def reason(call: Call) -> str | None:
         return "the GPU is older than these kernels know (compute capability 8.0)"
     if call.q.dtype == torch.float64:
         return "these kernels compute in float32 at most, and the tensors are float64"
+    return too_wide(call)
+
+
+def too_wide(call: Call) -> str | None:
+    """What is wrong with the head dims; None when tiles of them fit."""
     widest = max(call.q.shape[-1], call.v.shape[-1])
-    return f"a head_dim of {widest} is above {WIDEST}" if widest > WIDEST else None
+    vectors = call.position is not None and isinstance(call.position, Shaw | TransformerXL)
+    limit = (WIDEST_VECTORS if vectors else WIDEST)[call.q.dtype.itemsize]
+    if widest <= limit:
+        return None
+    what = f" with {type(call.position).__name__} in {str(call.q.dtype).removeprefix('torch.')}" if vectors else ""
+    return f"a head_dim of {widest} is more than the {limit} whose tiles fit a multiprocessor{what}"
 
 
 def slower(call: Call) -> str | None:

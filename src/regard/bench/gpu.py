@@ -269,8 +269,8 @@ class Worker:
             self.process.start()
             theirs.close()
         name = COMPARISONS[number].name
-        self.pipe.send((number, quick, budget))
         try:
+            self.pipe.send((number, quick, budget))
             if not self.pipe.poll(patience):
                 self.stop(kindly=False)
                 return Found(failed=f"{name}: took longer than {patience:g} s and was stopped")

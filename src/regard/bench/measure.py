@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -52,13 +53,14 @@ def gpu_times(calls: Mapping[str, Call], budget: float = 0.3, rounds: int = 2) -
     """Median seconds of each call on the GPU, by its own clock, with its cache emptied before each.
 
     Each call runs for `budget` seconds in all, in `rounds` stretches that take turns, so that what disturbs the machine
-    disturbs all of them alike; a stretch begins with calls that do not count.
+    disturbs all of them alike; a stretch begins with calls that do not count. One that runs out of memory is left out.
     """
     spent: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
-            spent[name] += stretch(call, budget / rounds)
-    return {name: median(values) for name, values in spent.items()}
+            with suppress(torch.OutOfMemoryError):
+                spent[name] += stretch(call, budget / rounds)
+    return {name: median(values) for name, values in spent.items() if values}
 
 
 def stretch(call: Call, budget: float, least: int = 3, most: int = 200) -> list[float]:
@@ -66,7 +68,10 @@ def stretch(call: Call, budget: float, least: int = 3, most: int = 200) -> list[
     torch.cuda.empty_cache()
     filler = torch.empty(256_000_000, dtype=torch.int8, device="cuda")  # larger than any cache
     call()
-    once = max(clocked(call, filler, 2)[-1], 1e-6)
+    sample = clocked(call, filler, 2)
+    if sum(sample) >= budget:
+        return sample
+    once = max(sample[-1], 1e-6)
     clocked(call, filler, min(int(budget / 5 / once), most))
     return clocked(call, filler, min(max(int(budget / once), least), most))
 

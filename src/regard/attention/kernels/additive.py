@@ -258,18 +258,22 @@ def forward_kernel(
         p_key = p_line_b + i_x.to(tl.int64) * padded_k + i_c * BN
         s = whole_scores(s, p_key, p_numbers + i_h * entries, p_packed, bits, o_r, o_c, distance, entries - 1,
                          TANH, NUMBERS, BM, BN)  # fmt: skip
-        high = tl.maximum(m, tl.max(s, 1))
-        safe = tl.where(high == -float("inf"), 0.0, high)
+        top = tl.maximum(m, tl.max(s, 1))
+        safe = tl.where(top == -float("inf"), 0.0, top)
         p = tl.exp2(s - safe[:, None])
         fade = tl.exp2(m - safe)
         total = total * fade + tl.sum(p, 1)
-        m = high
+        m = top
         if DROPOUT:
             p = tl.where(kept(b_keys, i_c * BN + o_c, threshold, False), p * scale, 0.0)
         o_j = i_c * BN + o_c
         v = tl.load(p_value + o_j.to(tl.int64)[:, None] * stride_vn + o_v[None, :],
                     mask=(o_j < keys)[:, None] & (o_v < DIM_V)[None, :], other=0.0)  # fmt: skip
-        acc = tl.dot(p.to(v.dtype), v, acc * fade[:, None], input_precision=PRECISION)
+        high = p.to(v.dtype)
+        acc = tl.dot(high, v, acc * fade[:, None], input_precision=PRECISION)
+        if v.dtype != tl.float32:
+            # The rest of the weights too: δ = Σ output · d_output decides all gradients, the weight's in float32.
+            acc = tl.dot((p - high.to(tl.float32)).to(v.dtype), v, acc)
 
     alive = total > 0
     acc = acc / tl.where(alive, total, 1.0)[:, None]
@@ -755,10 +759,10 @@ def cut(copies: int, n: int, room: int) -> Iterator[Part]:
 
 
 def forward(p: Problem) -> tuple[Tensor, Tensor]:
-    """(output, lse) of an additive problem."""
+    """(output, lse) of an additive problem, both in float32."""
     batch, heads, queries, _ = p.q.shape
     kv_heads, keys, dim_v = p.v.shape[1:]
-    output = p.v.new_empty(batch, heads, queries, dim_v)
+    output = p.v.new_empty(batch, heads, queries, dim_v, dtype=torch.float32)
     lse = p.v.new_empty(batch, heads, queries, dtype=torch.float32)
     if not output.numel() or not keys:
         return output.zero_(), lse.fill_(-math.inf)
@@ -846,7 +850,7 @@ class Walk:
 
     def __init__(self, ready: Prepared, sums: Sums, grad: Tensor, output: Tensor, lse: Tensor):
         p = ready.problem
-        self.ready, self.sums, self.grad, self.tiles = ready, sums, grad, ready.tiles
+        self.ready, self.sums, self.grad, self.tiles = ready, sums, grad.to(p.v.dtype), ready.tiles
         self.sizes = (p.q.shape[1], p.k.shape[1], p.q.shape[2], p.k.shape[2])  # heads, kv_heads, queries, keys
         self.wide = max(triton.next_power_of_2(p.v.shape[3]), 16)
         self.owned = min(OWNED, ready.dp)

@@ -36,26 +36,23 @@ class Shape(NamedTuple):
 # By bytes of an element, then by the greater of the (padded) head dims.
 FORWARD = {
     2: {64: Shape(128, 64, 4, 3), 128: Shape(128, 64, 8, 3), 256: Shape(128, 64, 8, 2)},
-    4: {64: Shape(32, 32, 4, 2), 128: Shape(32, 32, 4, 2), 256: Shape(16, 32, 4, 1)},
+    4: {64: Shape(64, 64, 4, 1), 128: Shape(64, 32, 4, 1), 256: Shape(16, 32, 4, 1)},
 }
 ROWS = {
     2: {64: Shape(128, 64, 8, 3), 128: Shape(64, 64, 4, 2), 256: Shape(64, 32, 8, 2)},
-    4: {64: Shape(32, 32, 4, 2), 128: Shape(32, 32, 4, 1), 256: Shape(16, 32, 4, 1)},
+    4: {64: Shape(64, 64, 4, 1), 128: Shape(64, 32, 4, 1), 256: Shape(16, 32, 4, 1)},
 }
 COLUMNS = {
     2: {64: Shape(64, 128, 8, 3), 128: Shape(64, 64, 4, 2), 256: Shape(32, 64, 8, 2)},
-    4: {64: Shape(32, 32, 4, 2), 128: Shape(32, 32, 4, 1), 256: Shape(16, 32, 4, 1)},
-}
-# Square ones: for vectors by distance, and for the walk along diagonals.
-SQUARE = {
-    2: {64: Shape(64, 64, 4, 2), 128: Shape(64, 64, 8, 2), 256: Shape(32, 32, 4, 1)},
-    4: {64: Shape(32, 32, 4, 1), 128: Shape(32, 32, 4, 1), 256: Shape(32, 32, 8, 1)},
+    4: {64: Shape(64, 64, 4, 1), 128: Shape(32, 64, 4, 1), 256: Shape(16, 32, 4, 1)},
 }
 DIAGONALS = {
     2: {64: Shape(64, 64, 4, 3), 128: Shape(64, 64, 4, 2), 256: Shape(32, 32, 4, 2)},
-    4: {64: Shape(32, 32, 4, 1), 128: Shape(32, 32, 4, 1), 256: Shape(32, 32, 8, 1)},
+    4: {64: Shape(64, 64, 4, 1), 128: Shape(32, 32, 4, 1), 256: Shape(32, 32, 8, 1)},
 }
-EXACT = "ieee"  # products of float32
+# Square, for everything when there are vectors by distance. Wider heads would not fit.
+SQUARE = {2: {64: Shape(64, 64, 4, 2), 128: Shape(64, 64, 8, 2)}, 4: {64: Shape(32, 32, 4, 1)}}
+EXACT = "tf32x3"  # products of float32: three of tensor cores, whose sum is as exact
 EDGE = 256  # the origin of a line is a multiple of this, and so of every tile's sizes
 PROGRAMS = 3  # programs a multiprocessor that the work should be enough for
 LEAST = 16  # tiles that a piece of a cut list has at least
@@ -617,7 +614,7 @@ class Work:
     def shape(self, table: dict[int, dict[int, Shape]]) -> Shape:
         """The tile for these types and sizes."""
         widest = max(triton.next_power_of_2(self.dim), triton.next_power_of_2(self.value_dim), 64)
-        return (SQUARE if self.table is not None and table is not DIAGONALS else table)[self.v.itemsize][widest]
+        return (table if self.table is None else SQUARE)[self.v.itemsize][widest]
 
     def arguments(self, tiles: Lists, pieces: Items, shape: Shape, instances: int) -> dict[str, Any]:
         """What all kernels that walk tiles are given."""

@@ -34,6 +34,7 @@ LOWEST = tl.constexpr(-1.0e30)  # where a running maximum starts: finite, so tha
 FORBIDDEN = -3.0e30  # far enough below it that its weight is 0
 EMPTY = tl.constexpr(-3.0e38)  # below every score that can be among the largest
 NOWHERE = tl.constexpr(1 << 30)
+LEAST = tl.constexpr(-(1 << 62))  # below every candidate
 PLAIN = tl.constexpr(triton.knobs.runtime.interpret or torch.version.hip is not None)
 
 
@@ -349,16 +350,27 @@ def look_rows(
     tl.store(p_distance + o_out, tl.where(alive, d / safe, 0.0), mask=m_row)
     tl.store(p_peak + o_out, tl.where(alive, 1.0 / safe, 0.0), mask=m_row)
     if CLASSES > 1:
-        b_tops = tl.sort(b_tops, descending=True)
-        floor = tl.sum(tl.where((o_class == top - 1)[None, :], b_tops, 0.0), 1)
+        for _ in range(top - 1):
+            i_best = tl.argmax(b_tops, 1)
+            b_tops = tl.where(o_class[None, :] == i_best[:, None], EMPTY, b_tops)
+        floor = tl.max(b_tops, 1)
         tl.store(p_floor + o_out, floor, mask=m_row)
 
 
 @triton.jit
-def pooled(b_sum, b_piece, BN: tl.constexpr, PIECES: tl.constexpr):
-    """Sums of a vector's entries by piece, `[PIECES]`."""
-    o_piece = tl.arange(0, PIECES)
-    return tl.sum(tl.where(o_piece[:, None] == b_piece[None, :], b_sum[None, :], 0.0), 1)
+def pooled(b_part, i_bucket, b_received, b_sum, at, p_cells, map_pieces, b_piece, m_piece, PIECES: tl.constexpr):
+    """(received, the open bucket's sum, its number) with one more part; a new bucket closes the open one."""
+    if i_bucket == at:
+        b_sum += b_part
+    else:
+        o_piece = tl.arange(0, PIECES)
+        b_cells = tl.sum(tl.where(o_piece[:, None] == b_piece[None, :], b_sum[None, :], 0.0), 1)
+        p_line = p_cells + tl.cast(tl.maximum(at, 0), tl.int64) * map_pieces + o_piece
+        tl.store(p_line, b_cells, mask=m_piece & (at >= 0))
+        b_received += b_sum
+        b_sum = b_part
+        at = i_bucket
+    return b_received, b_sum, at
 
 
 @triton.jit(
@@ -382,7 +394,8 @@ def look_columns(
         p = 2^(s − lse),   received = Σ_i p,   cells[r, piece] = Σ over i of bucket r and j of the piece of p
 
     A tile of keys is cut into pieces by the map's buckets. Queries come in ascending order, so a bucket's sum is
-    complete when the next bucket begins; a tile of queries touches at most BUCKETS of them (0: no map).
+    complete when the next bucket begins; a tile of queries touches BUCKETS of them
+    at most (3: any number; 0: there is no map).
     """
     i_tile = tl.program_id(0) % tile_columns
     i_both = tl.program_id(0) // tile_columns
@@ -430,33 +443,41 @@ def look_columns(
         b_level = tl.load(p_level + i_row + o_m, mask=i_row + o_m < queries, other=float("inf"))
         p = tl.exp2(s * scale - b_level[None, :])
         if WEIGHTS:
-            p_out = p_weights + (tl.cast(i_both, tl.int64) * queries + i_row) * keys + o_m[None, :].to(tl.int64) * keys
-            tl.store(p_out + o_column[:, None], p, mask=m_column[:, None] & (i_row + o_m < queries)[None, :])
+            p_pairs = (
+                p_weights + (tl.cast(i_both, tl.int64) * queries + i_row) * keys + o_m[None, :].to(tl.int64) * keys
+            )
+            tl.store(p_pairs + o_column[:, None], p, mask=m_column[:, None] & (i_row + o_m < queries)[None, :])
         if BUCKETS == 0:
             b_received += tl.sum(p, 1)
         else:
             i_first = tl.load(p_row_bucket + i_row)
             i_last = tl.load(p_row_bucket + tl.minimum(i_row + BM, queries) - 1)
-            if BUCKETS > 1:
+            if BUCKETS == 1:
+                b_received, b_sum, at = pooled(
+                    tl.sum(p, 1), i_first, b_received, b_sum, at, p_cells, map_pieces, b_piece, m_piece, PIECES
+                )
+            else:
                 b_bucket = tl.load(p_row_bucket + i_row + o_m, mask=i_row + o_m < queries, other=-1)
-            for u in tl.static_range(BUCKETS):
-                if BUCKETS > 1:
-                    b_part = tl.sum(tl.where((b_bucket == i_first + u)[None, :], p, 0.0), 1)
+                b_part = tl.sum(tl.where((b_bucket == i_first)[None, :], p, 0.0), 1)
+                b_received, b_sum, at = pooled(
+                    b_part, i_first, b_received, b_sum, at, p_cells, map_pieces, b_piece, m_piece, PIECES
+                )
+                if BUCKETS == 2:
+                    if i_last > i_first:
+                        b_part = tl.sum(tl.where((b_bucket == i_last)[None, :], p, 0.0), 1)
+                        b_received, b_sum, at = pooled(
+                            b_part, i_last, b_received, b_sum, at, p_cells, map_pieces, b_piece, m_piece, PIECES
+                        )
                 else:
-                    b_part = tl.sum(p, 1)
-                if i_first + u <= i_last:
-                    if i_first + u == at:
-                        b_sum += b_part
-                    else:
-                        p_out = p_cells + tl.cast(tl.maximum(at, 0), tl.int64) * map_pieces + o_piece
-                        tl.store(p_out, pooled(b_sum, b_piece, BN, PIECES), mask=m_piece & (at >= 0))
-                        b_received += b_sum
-                        b_sum = b_part
-                        at = i_first + u
+                    for i_bucket in range(i_first + 1, i_last + 1):
+                        b_part = tl.sum(tl.where((b_bucket == i_bucket)[None, :], p, 0.0), 1)
+                        b_received, b_sum, at = pooled(
+                            b_part, i_bucket, b_received, b_sum, at, p_cells, map_pieces, b_piece, m_piece, PIECES
+                        )
     if BUCKETS > 0:
-        p_out = p_cells + tl.cast(tl.maximum(at, 0), tl.int64) * map_pieces + o_piece
-        tl.store(p_out, pooled(b_sum, b_piece, BN, PIECES), mask=m_piece & (at >= 0))
-        b_received += b_sum
+        b_received, b_sum, at = pooled(
+            b_sum, map_rows, b_received, b_sum, at, p_cells, map_pieces, b_piece, m_piece, PIECES
+        )
     tl.store(p_received + tl.cast(i_both, tl.int64) * keys + o_column, b_received, mask=m_column)
 
 
@@ -560,16 +581,15 @@ def look_top(
             D, BD, BM, BN, False, LISTED, SCORE, NUMBERS, VECTORS, True, CHUNK,
         )  # fmt: skip
         b_best, b_least = merged(s, b_best, b_least, b_floor, last * BN, forbidden, BN)
-    b_best = tl.sort(b_best, descending=True)
-    b_score = score_of(b_best) * scale
     b_level = tl.load(p_level + o_out, mask=m_row, other=float("inf"))
-    b_weight = tl.exp2(b_score - b_level[:, None])
-    b_weight = tl.where(b_score > LOWEST, b_weight, 0.0)
-    b_key = tl.where(b_weight > 0, 0xFFFFFFFF - (b_best & 0xFFFFFFFF), -1)
-    p_out = o_out[:, None] * top + o_place[None, :]
-    m_out = m_row[:, None] & (o_place < top)[None, :]
-    tl.store(p_top_weights + p_out, b_weight, mask=m_out)
-    tl.store(p_top_keys + p_out, b_key, mask=m_out)
+    for x in range(top):
+        b_new = tl.max(b_best, 1)
+        b_best = tl.where(b_best == b_new[:, None], LEAST, b_best)
+        b_score = score_of(b_new) * scale
+        b_weight = tl.where(b_score > LOWEST, tl.exp2(b_score - b_level), 0.0)
+        tl.store(p_top_weights + o_out * top + x, b_weight, mask=m_row)
+        b_key = tl.where(b_weight > 0, 0xFFFFFFFF - (b_new & 0xFFFFFFFF), -1)
+        tl.store(p_top_keys + o_out * top + x, b_key, mask=m_row)
 
 
 def covers(problem: Problem, wish: Wish) -> str | None:
@@ -736,14 +756,14 @@ def touched(size: int, count: int, span: int) -> int:
 
 
 def bucket_shape(ready: Ready, shape: Shape, rows: int) -> tuple[Shape, int]:
-    """A tile with so few rows that it touches few buckets, and how many."""
+    """A tile with so few rows that it touches few buckets, and how many; 3 stands for more."""
     queries = ready.grid.queries
     while touched(queries, rows, shape.rows) > 2 and shape.rows > SMALLEST_ROWS:
         columns = shape.columns if ready.problem.vectors is None else max(shape.columns // 2, 32)
         if ready.problem.vectors is not None and columns == shape.columns:
             break  # a band needs a square, and bits come in words of 32
         shape = shape._replace(rows=shape.rows // 2, columns=columns)
-    return shape, touched(queries, rows, shape.rows)
+    return shape, min(touched(queries, rows, shape.rows), 3)
 
 
 def bucket_of(size: int, count: int, device: torch.device) -> Tensor:

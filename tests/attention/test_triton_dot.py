@@ -1,0 +1,245 @@
+"""The kernels of the dot family beside the reference in float64: the output and every gradient.
+
+Without a GPU they run in Triton's interpreter, in tiles small enough for it; with one, the same cases and larger ones
+run on it in the tiles that users get.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+pytest.importorskip("triton")
+
+import regard as rg
+from regard.attention import triton as backend
+from regard.attention.call import Problem, lower, make_call
+from regard.attention.kernels import dot
+from regard.attention.kernels.dot import Shape
+from regard.attention.kernels.lists import Lists, diagonals, items, lists
+from regard.attention.mask import Grid
+
+from .oracle import Case, as_rounded, cancelling, leaves_of, own_errors, poisoned, pull, results, same_results
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+FLAT, SQUARE = Shape(16, 32, 4, 1), Shape(32, 32, 4, 1)
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tiles in the interpreter, so that short sequences have several."""
+    if DEVICE == "cpu":
+        for name, shape in (("FORWARD", FLAT), ("ROWS", FLAT), ("COLUMNS", FLAT), ("SQUARE", SQUARE), ("DIAGONALS", SQUARE)):
+            monkeypatch.setattr(dot, name, {size: dict.fromkeys((64, 128, 256), shape) for size in (2, 4)})
+
+
+@pytest.fixture
+def all_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every list longer than one tile is cut, so that everything is merged from pieces."""
+    monkeypatch.setattr(dot, "limit", lambda *_: 1)
+
+
+def draw(
+    queries: int = 21,
+    keys: int = 37,
+    head_dim: int = 5,
+    value_dim: int = 7,
+    *,
+    batch: int = 1,
+    heads: int = 2,
+    kv_heads: int | None = None,
+    scale: float | None = None,
+    dtype: torch.dtype = torch.float32,
+    **rest: Any,
+) -> Case:
+    kv_heads = heads if kv_heads is None else kv_heads
+    q, k = numbers(batch, heads, queries, head_dim), numbers(batch, kv_heads, keys, head_dim)
+    return Case(q, k, numbers(batch, kv_heads, keys, value_dim), rg.Dot(scale), dtype=dtype, **rest)
+
+
+def numbers(*sizes: int) -> Tensor:
+    return torch.randn(*sizes, dtype=torch.float64)
+
+
+def problem_of(case: Case) -> tuple[Problem, dict[str, Tensor]]:
+    """The case lowered for the kernels, on the device they run on, and the leaves it came from."""
+    leaves, parts = leaves_of(case, case.dtype, case.carried or case.dtype)
+    q, k, v = (leaves[name] for name in "qkv")
+    generator = torch.Generator().manual_seed(case.seed)
+    call = make_call(q, k, v, **parts, mask=case.mask, dropout=case.dropout, generator=generator)
+    on = lambda x: x.to(DEVICE) if isinstance(x, Tensor) else x  # noqa: E731
+    p = lower(call)
+    moved = {name: None if x is None else type(x)(*map(on, x)) for name, x in (("numbers", p.numbers), ("vectors", p.vectors))}
+    mask = p.mask.to(DEVICE) if DEVICE == "cuda" else p.mask
+    return replace(p, q=on(p.q), k=on(p.k), v=on(p.v), seed=on(p.seed), mask=mask, **moved), leaves
+
+
+def agree(case: Case) -> None:
+    """Assert that the kernels agree with the oracle, in the output and in every gradient."""
+    rounded = as_rounded(case)
+    truth = results(rounded, "reference", torch.float64, torch.float64)
+    p, leaves = problem_of(rounded if case.dtype == torch.float64 else replace(rounded, dtype=case.dtype))
+    with poisoned():
+        output = backend.solve(p)[0]
+        output.backward(pull(output, case.dtype, case.seed).to(DEVICE))
+    found = {"output": output.detach().cpu(), **{f"gradient of {name}": x.grad for name, x in leaves.items()}}
+    assert all(x is not None for x in found.values()), f"{case}: {[name for name, x in found.items() if x is None]}"
+    same_results(f"triton: {case}", found, truth, own_errors(case, truth), cancelling(rounded))  # type: ignore[arg-type]
+
+
+def bias(n: int, zero: int, heads: int = 2) -> rg.Bias:
+    return rg.Bias(numbers(heads, n), zero)
+
+
+def shaw(n: int, zero: int, head_dim: int = 5, heads: int = 2) -> rg.Shaw:
+    return rg.Shaw(numbers(heads, n, head_dim), zero)
+
+
+def transformer_xl(n: int, zero: int = 0, head_dim: int = 5, heads: int = 2) -> rg.TransformerXL:
+    return rg.TransformerXL(numbers(heads, n, head_dim), numbers(heads, head_dim), numbers(heads, head_dim), zero)
+
+
+MASKS = {
+    "everything": lambda: rg.Everything(),
+    "causal": lambda: rg.Causal(),
+    "window and global": lambda: rg.Window(9, 3) | rg.Global(2),
+    "dilated": lambda: rg.Dilated(3, 2, 4),
+    "random blocks": lambda: rg.RandomBlocks(8, 2, 1) | rg.Window(2),
+    "lengths, one of them none": lambda: rg.Lengths(torch.tensor([0, 23])),
+    "documents": lambda: rg.Documents(torch.tensor([[0] * 9 + [1] * 20 + [-1] * 8, [3] * 37])) & rg.Causal(),
+    "pairs by head": lambda: rg.Pairs(torch.rand(1, 4, 21, 37) > 0.7),
+    "pairs by batch and head": lambda: rg.Pairs(torch.rand(2, 4, 21, 37) > 0.7),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks(name: str) -> None:
+    agree(draw(batch=2, heads=4, kv_heads=2, mask=MASKS[name]()))
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "head_dim", "value_dim"), [(1, 1, 1, 1), (1, 70, 16, 3), (53, 1, 3, 16), (40, 33, 48, 33)]
+)
+def test_sizes(queries: int, keys: int, head_dim: int, value_dim: int) -> None:
+    agree(draw(queries, keys, head_dim, value_dim, mask=rg.Causal()))
+
+
+@pytest.mark.parametrize("scale", [-0.7, 0.0, 3.0])
+def test_scales(scale: float) -> None:
+    agree(draw(scale=scale, mask=rg.Window(9, 4)))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_half_types_and_layouts(transposed: bool) -> None:
+    agree(draw(head_dim=16, dtype=torch.float16, transposed=transposed, mask=rg.Causal()))
+
+
+@pytest.mark.parametrize(
+    "position", [lambda: bias(5, 2), lambda: bias(80, 30), lambda: bias(1, 0), lambda: rg.Alibi(torch.rand(2).double())]
+)
+@pytest.mark.parametrize("mask", [rg.Everything(), rg.Causal()])
+def test_numbers_by_distance(position: Any, mask: rg.Mask) -> None:
+    agree(draw(34, 37, position=position(), mask=mask))
+
+
+@pytest.mark.parametrize("position", [lambda: shaw(5, 2), lambda: transformer_xl(80, 30), lambda: transformer_xl(37)])
+@pytest.mark.parametrize("mask", [rg.Everything(), rg.Causal(), rg.Window(3) | rg.Dilated(1, 1, 33)])
+def test_vectors_by_distance(position: Any, mask: rg.Mask) -> None:
+    agree(draw(34, 70, position=position(), mask=mask))
+
+
+@pytest.mark.parametrize("position", [lambda: None, lambda: bias(9, 4), lambda: transformer_xl(9, 4)])
+def test_merging(position: Any, all_cut: None) -> None:
+    agree(draw(40, 70, batch=2, position=position(), mask=rg.Causal()))
+
+
+def test_merging_where_heads_differ(all_cut: None) -> None:
+    agree(draw(batch=2, heads=4, kv_heads=2, position=bias(9, 4, 4), mask=rg.Pairs(torch.rand(2, 4, 21, 37) > 0.7)))
+
+
+@pytest.mark.parametrize("position", [lambda: None, lambda: bias(9, 4), lambda: shaw(9, 4)])
+@pytest.mark.parametrize("dropout", [0.3, 1.0])
+def test_dropout(position: Any, dropout: float) -> None:
+    agree(draw(batch=2, position=position(), mask=rg.Causal(), dropout=dropout))
+
+
+def test_the_same_bits_every_time(all_cut: None) -> None:
+    p, _ = problem_of(draw(40, 70, batch=2, position=transformer_xl(70), mask=rg.Causal()))
+    with torch.no_grad():
+        output, lse = backend.forward(p)
+        one, two = (backend.backward(p, torch.ones_like(output), output, lse) for _ in range(2))
+    assert all(a is None or torch.equal(a, b) for a, b in zip(one, two, strict=True))  # type: ignore[arg-type]
+
+
+def allowed(tiles: Lists, grid: Grid, corner: Any) -> Tensor:
+    """Every pair's answer from the lists; `corner(line, tile)` is the (row, column) of a listed tile."""
+    pairs = torch.zeros(grid.batch, grid.heads, grid.queries + tiles.rows, grid.keys + tiles.columns, dtype=torch.bool)
+    for b in range(grid.batch):
+        for h in range(grid.heads):
+            starts = tiles.starts[b * tiles.batch_stride + h * tiles.head_stride].tolist()
+            for line, (first, last) in enumerate(zip(starts, starts[1:], strict=False)):
+                for tile, bits in zip(tiles.tile[first:last].tolist(), tiles.bits[first:last].tolist(), strict=True):
+                    row, column = (x * y for x, y in zip(corner(line, tile), (tiles.rows, tiles.columns), strict=True))
+                    words = tiles.packed[bits].long()[..., None] if bits >= 0 else torch.tensor(-1)
+                    answers = ((words >> torch.arange(32)) & 1).bool().expand(tiles.rows, -1, 32).flatten(1)
+                    pairs[b, h, row : row + tiles.rows, column : column + tiles.columns] = answers.expand(-1, tiles.columns)
+    assert not pairs[:, :, grid.queries :].any()
+    assert not pairs[..., grid.keys :].any()
+    return pairs[:, :, : grid.queries, : grid.keys]
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_lists_say_what_the_mask_says(name: str) -> None:
+    mask, grid = MASKS[name](), Grid(21, 37, 2, 4)
+    want = mask.permits(*grid.places(), grid).expand(2, 4, 21, 37)
+    by_row, by_column = lists(mask, grid, 32, 32), lists(mask, grid, 32, 32, transposed=True)
+    assert torch.equal(allowed(by_row, grid, lambda line, tile: (line, tile)), want)
+    assert torch.equal(allowed(by_column, grid, lambda line, tile: (tile, line)), want)
+    assert torch.equal(allowed(diagonals(by_row, grid), grid, lambda line, tile: (tile, tile + line)), want)
+    assert lists(mask, grid, 32, 32) is by_row
+
+
+def test_lists_follow_tensors_that_are_written_to() -> None:
+    lengths, grid = torch.tensor([3, 5]), Grid(8, 8, 2, 1)
+    before = lists(rg.Lengths(lengths), grid, 16, 32)
+    assert lists(rg.Lengths(lengths), grid, 16, 32) is before
+    lengths[0] = 0
+    assert len(lists(rg.Lengths(lengths), grid, 16, 32).tile) < len(before.tile)
+
+
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_items_cover_every_list_once(limit: int) -> None:
+    tiles = lists(rg.Causal() | rg.Global(1), Grid(100, 130), 16, 32)
+    pieces = items(tiles, limit)
+    sizes = pieces.last - pieces.first
+    assert sizes.max() <= limit
+    assert (sizes.diff() <= 0).all()
+    assert sorted(x for a, b in zip(pieces.first, pieces.last, strict=True) for x in range(a, b)) == list(range(len(tiles.tile)))
+    assert pieces.slots == (pieces.slot >= 0).sum() == (pieces.cuts[:, 3] - pieces.cuts[:, 2]).sum()
+
+
+def test_refusals() -> None:
+    wide = torch.zeros(1, 1, 2, 300, device=DEVICE)
+    assert "head_dim of 300" in (backend.reason(make_call(wide, wide, wide)) or "")
+    double = torch.zeros(1, 1, 2, 8, device=DEVICE, dtype=torch.float64)
+    assert "float64" in (backend.reason(make_call(double, double, double)) or "")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("head_dim", [16, 64, 80, 128, 256])
+@pytest.mark.parametrize("position", [None, "bias", "shaw"])
+def test_large(dtype: torch.dtype, head_dim: int, position: str | None) -> None:
+    if position == "shaw" and head_dim > backend.WIDEST_VECTORS[dtype.itemsize]:
+        pytest.skip("wider than these kernels take")
+    part = {None: None, "bias": bias(301, 150, 4), "shaw": shaw(301, 150, head_dim, 4)}[position]
+    mask = rg.Window(200, 50) | rg.Global(3)
+    agree(draw(517, 613, head_dim, head_dim, batch=2, heads=4, kv_heads=2, dtype=dtype, position=part, mask=mask))
