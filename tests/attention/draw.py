@@ -1,4 +1,4 @@
-"""Parts and calls drawn at random by a seed: what the differential tests, the masks' laws and the looks walk through."""
+"""Parts and calls drawn at random by a seed: what the differential tests, the laws and the looks walk through."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ class Draw:
             dropout=self.rng.choice([0.0, 0.0, 0.0, 0.3, 0.9]),
             dtype=dtype,
             carried=torch.float32 if half and self.chance(0.5) else None,
-            transposed=self.chance(0.5),
+            layout=self.rng.choice(["plain", "by token", "by feature"]),
             seed=self.rng.randrange(1000),
         )
 

@@ -39,13 +39,13 @@ class Case:
     dropout: float = 0.0
     dtype: torch.dtype = torch.float64
     carried: torch.dtype | None = None
-    transposed: bool = False
+    layout: str = "plain"
     seed: int = 0
 
     def __str__(self) -> str:
         sizes = " ".join(f"{name}{list(x.shape)}" for name, x in (("q", self.q), ("k", self.k), ("v", self.v)))
         parts = " · ".join(str(part) for part in (self.score, self.position, self.mask) if part is not None)
-        return f"{parts} on {sizes} {self.dtype} (parts {self.carried}), dropout {self.dropout}, seed {self.seed}"
+        return f"{parts} on {sizes} {self.dtype} (parts {self.carried}) {self.layout}, dropout {self.dropout}, seed {self.seed}"
 
     def call(self) -> Call:
         q, k, v = (x.to(self.dtype) for x in (self.q, self.k, self.v))
@@ -132,7 +132,7 @@ def results(case: Case, backend: str, dtype: torch.dtype, carried: torch.dtype) 
 
 def leaves_of(case: Case, dtype: torch.dtype, carried: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Every floating tensor of the case as a new leaf, by name; and the parts that carry some of them."""
-    leaves = {name: leaf(laid_out(getattr(case, name), case.transposed), dtype) for name in "qkv"}
+    leaves = {name: leaf(laid_out(getattr(case, name), case.layout), dtype) for name in "qkv"}
     parts = {kind: cast(part, carried) for kind, part in case.parts().items()}
     leaves |= {f"{kind}.{name}": x for kind, part in parts.items() for name, x in part.tensors().items()}
     return leaves, parts
@@ -155,9 +155,10 @@ def leaf(x: Tensor, dtype: torch.dtype, grad: bool = True) -> Tensor:
     return x.detach().to(dtype, copy=True).requires_grad_(grad)
 
 
-def laid_out(x: Tensor, transposed: bool) -> Tensor:
-    """x as modules hand it over, heads split from the last axis and moved forward, or plain."""
-    return x.transpose(1, 2).contiguous().transpose(1, 2) if transposed else x.contiguous()
+def laid_out(x: Tensor, layout: str) -> Tensor:
+    """x in memory as it is written, as modules hand it over (heads split from the last axis), or feature by feature."""
+    swapped = {"plain": (0, 0), "by token": (1, 2), "by feature": (2, 3)}[layout]
+    return x.transpose(*swapped).contiguous().transpose(*swapped)
 
 
 def pull(output: Tensor, dtype: torch.dtype, seed: int) -> Tensor:

@@ -202,7 +202,7 @@ def test_compiled_under_autocast() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", PARTS)
 def test_every_floating_type(name: str, dtype: torch.dtype) -> None:
-    """Whatever the type of the parts' own tensors, the output has that of q, k, v, and each gradient that of its tensor."""
+    """The output has the type of q, k, v, whatever that of the parts' tensors; each gradient has its tensor's."""
     backend, parts, carried = PARTS[name]
     inputs = qkv(11, dtype=dtype)
     output = rg.attend(*inputs, **parts(*carried), backend=backend)

@@ -17,7 +17,7 @@ from regard.attention.call import make_call
 from regard.attention.mask import Grid
 
 from .draw import Draw
-from .oracle import Case, results
+from .oracle import Case, leaves_of, pull, results
 
 BACKENDS = ["reference", "blockwise", "auto"]
 CASES = range(40)
@@ -251,7 +251,7 @@ def test_same_bits_of_a_graph_with_two_threads(name: str) -> None:
 def test_same_bits_of_a_look_with_two_threads() -> None:
     case = large("edges")
     q, k = case.q.float(), case.k.float()
-    fields = "lse entropy distance received map top_weights".split()
+    fields = ["lse", "entropy", "distance", "received", "map", "top_weights"]
 
     def run() -> dict[str, Tensor]:
         view = rg.look(q, k, mask=GRAPH, top=3, map=4)
@@ -284,9 +284,10 @@ def test_dropout_is_the_same_on_every_backend(dropout: float, monkeypatch: pytes
 def test_dropout_along_edges_is_that_of_the_pairs() -> None:
     q, k, v = torch.randn(3, 2, 3, 12, 4, dtype=torch.float64)
     graph = rg.Edges(torch.randint(12, (2, 40)))
-    run = lambda backend: rg.attend(
-        q, k, v, mask=graph, dropout=0.4, generator=torch.Generator().manual_seed(2), backend=backend
-    )  # noqa: E731
+
+    def run(backend: str) -> Tensor:
+        return rg.attend(q, k, v, mask=graph, dropout=0.4, generator=torch.Generator().manual_seed(2), backend=backend)
+
     close(run("edges"), run("reference"))
     close(run("blockwise"), run("reference"))
 
@@ -364,6 +365,23 @@ def test_attend_leaves_its_arguments_alone() -> None:
             results(case, backend, torch.float64, torch.float64)
             attend(case, backend)
         assert all(torch.equal(x, y) for x, y in zip(given, copies, strict=True)), str(case)
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_gradients_can_be_asked_for_one_at_a_time(number: int) -> None:
+    """What needs a gradient does not change what it is, and what needs none gets none."""
+    case = drawn("one at a time", number)
+    for backend in BACKENDS:
+        every = results(case, backend, torch.float64, torch.float64)
+        leaves, parts = leaves_of(case, torch.float64, torch.float64)
+        for name, leaf in leaves.items():
+            for other, x in leaves.items():
+                x.requires_grad_(other == name)
+            generator = torch.Generator().manual_seed(case.seed)
+            options = {"mask": case.mask, "dropout": case.dropout, "generator": generator, "backend": backend}
+            output = rg.attend(leaves["q"], leaves["k"], leaves["v"], **parts, **options)
+            (found,) = torch.autograd.grad(output, leaf, pull(output, torch.float64, case.seed))
+            close(found, every[f"gradient of {name}"])
 
 
 def test_the_parts_are_optional_and_their_defaults_said_aloud_change_nothing() -> None:

@@ -18,8 +18,8 @@ from .draw import KINDS, Draw
 from .oracle import Case
 from .watch_memory import largest_of
 
-STATISTICS = "lse entropy distance peak received".split()
-OPTIONAL = "top_weights top_keys map weights".split()
+STATISTICS = ["lse", "entropy", "distance", "peak", "received"]
+OPTIONAL = ["top_weights", "top_keys", "map", "weights"]
 
 
 def dense(case: Case) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -301,6 +304,52 @@ def test_unequal_masks() -> None:
     assert all(a != b for n, a in enumerate(different) for b in different[:n])
     assert Stripes(2) == Stripes(2) and len({rg.Window(3), rg.Window(3), rg.Window(4)}) == 2
     assert rg.Causal() & rg.Window(2) != rg.Causal() | rg.Window(2)
+
+
+class Holder(rg.Mask):
+    """A user's mask that holds what it likes."""
+
+    def __init__(self, thing: Any):
+        self.thing = thing
+
+    def allow(self, i: Tensor, j: Tensor) -> Tensor:
+        return (i - j) % 2 == 0
+
+
+@dataclass
+class Plain(rg.Mask):
+    """A user's mask as a dataclass that is not even frozen."""
+
+    steps: list[int]
+
+    def allow(self, i: Tensor, j: Tensor) -> Tensor:
+        return (i - j) % self.steps[0] == 0
+
+
+HELD = {
+    "a list": lambda: Holder([1, 2]),
+    "a dict": lambda: Holder({"a": 1}),
+    "a function": lambda: Holder(len),
+    "an array": lambda: Holder(np.arange(3)),
+    "nothing": lambda: Holder(None),
+    "a dataclass": lambda: Plain([2]),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_masks_of_ones_own_may_hold_anything(name: str) -> None:
+    q = torch.randn(1, 2, 9, 4)
+    want = rg.attend(q, q, q, mask=Parity())
+    for mask in (HELD[name](), HELD[name](), HELD[name]() & rg.Everything()):
+        torch.testing.assert_close(rg.attend(q, q, q, mask=mask), want)
+    assert HELD[name]() == HELD[name]() and hash(HELD[name]()) == hash(HELD[name]())
+    assert HELD[name]() != Holder("something else") and repr(HELD[name]())
+
+
+def test_a_mask_moves_with_its_tensors() -> None:
+    mask = (rg.Causal() & rg.Lengths(torch.tensor([1]), torch.tensor([2]))) | ~rg.Edges(torch.tensor([[0], [1]]))
+    assert {x.device.type for x in mask.to("meta").tensors()} == {"meta"} and len(mask.to("meta").tensors()) == 3
+    assert mask.to("cpu") == mask and rg.Causal().to("meta") == rg.Causal()
 
 
 def test_masks_are_frozen() -> None:

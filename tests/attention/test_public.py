@@ -51,7 +51,8 @@ import torch, threading
 alone, state, threads = set(sys.modules), torch.get_rng_state(), torch.get_num_threads()
 import regard as rg
 after = sorted(set(sys.modules) - alone)
-quiet = torch.equal(state, torch.get_rng_state()) and threads == torch.get_num_threads() and threading.active_count() == 1
+quiet = torch.equal(state, torch.get_rng_state())
+quiet = quiet and threads == torch.get_num_threads() and threading.active_count() == 1
 x = torch.randn(1, 2, 9, 4, requires_grad=True)
 rg.attend(x, x, x, mask=rg.Causal() & rg.Window(3), position=rg.Alibi()).sum().backward()
 rg.look(x, x, top=2, map=3)

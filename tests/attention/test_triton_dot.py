@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -37,7 +38,13 @@ FLAT, SQUARE = Shape(16, 32, 4, 1), Shape(32, 32, 4, 1)
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small tiles in the interpreter, so that short sequences have several."""
     if DEVICE == "cpu":
-        for name, shape in (("FORWARD", FLAT), ("ROWS", FLAT), ("COLUMNS", FLAT), ("SQUARE", SQUARE), ("DIAGONALS", SQUARE)):
+        for name, shape in (
+            ("FORWARD", FLAT),
+            ("ROWS", FLAT),
+            ("COLUMNS", FLAT),
+            ("SQUARE", SQUARE),
+            ("DIAGONALS", SQUARE),
+        ):
             monkeypatch.setattr(dot, name, {size: dict.fromkeys((64, 128, 256), shape) for size in (2, 4)})
 
 
@@ -77,7 +84,10 @@ def problem_of(case: Case) -> tuple[Problem, dict[str, Tensor]]:
     call = make_call(q, k, v, **parts, mask=case.mask, dropout=case.dropout, generator=generator)
     on = lambda x: x.to(DEVICE) if isinstance(x, Tensor) else x  # noqa: E731
     p = lower(call)
-    moved = {name: None if x is None else type(x)(*map(on, x)) for name, x in (("numbers", p.numbers), ("vectors", p.vectors))}
+    moved = {
+        name: None if x is None else type(x)(*map(on, x))
+        for name, x in (("numbers", p.numbers), ("vectors", p.vectors))
+    }
     mask = p.mask.to(DEVICE) if DEVICE == "cuda" else p.mask
     return replace(p, q=on(p.q), k=on(p.k), v=on(p.v), seed=on(p.seed), mask=mask, **moved), leaves
 
@@ -137,9 +147,9 @@ def test_scales(scale: float) -> None:
     agree(draw(scale=scale, mask=rg.Window(9, 4)))
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-def test_half_types_and_layouts(transposed: bool) -> None:
-    agree(draw(head_dim=16, dtype=torch.float16, transposed=transposed, mask=rg.Causal()))
+@pytest.mark.parametrize("layout", ["plain", "by token", "by feature"])
+def test_half_types_and_layouts(layout: str) -> None:
+    agree(draw(head_dim=16, dtype=torch.float16, layout=layout, mask=rg.Causal()))
 
 
 @pytest.mark.parametrize(
@@ -185,12 +195,14 @@ def allowed(tiles: Lists, grid: Grid, corner: Any) -> Tensor:
     for b in range(grid.batch):
         for h in range(grid.heads):
             starts = tiles.starts[b * tiles.batch_stride + h * tiles.head_stride].tolist()
-            for line, (first, last) in enumerate(zip(starts, starts[1:], strict=False)):
+            for line, (first, last) in enumerate(pairwise(starts)):
                 for tile, bits in zip(tiles.tile[first:last].tolist(), tiles.bits[first:last].tolist(), strict=True):
                     row, column = (x * y for x, y in zip(corner(line, tile), (tiles.rows, tiles.columns), strict=True))
                     words = tiles.packed[bits].long()[..., None] if bits >= 0 else torch.tensor(-1)
                     answers = ((words >> torch.arange(32)) & 1).bool().expand(tiles.rows, -1, 32).flatten(1)
-                    pairs[b, h, row : row + tiles.rows, column : column + tiles.columns] = answers.expand(-1, tiles.columns)
+                    pairs[b, h, row : row + tiles.rows, column : column + tiles.columns] = answers.expand(
+                        -1, tiles.columns
+                    )
     assert not pairs[:, :, grid.queries :].any()
     assert not pairs[..., grid.keys :].any()
     return pairs[:, :, : grid.queries, : grid.keys]
@@ -222,7 +234,9 @@ def test_items_cover_every_list_once(limit: int) -> None:
     sizes = pieces.last - pieces.first
     assert sizes.max() <= limit
     assert (sizes.diff() <= 0).all()
-    assert sorted(x for a, b in zip(pieces.first, pieces.last, strict=True) for x in range(a, b)) == list(range(len(tiles.tile)))
+    assert sorted(x for a, b in zip(pieces.first, pieces.last, strict=True) for x in range(a, b)) == list(
+        range(len(tiles.tile))
+    )
     assert pieces.slots == (pieces.slot >= 0).sum() == (pieces.cuts[:, 3] - pieces.cuts[:, 2]).sum()
 
 

@@ -47,7 +47,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Problem:
-    """What kernels see. `weight` is None for the dot family; `numbers` and `vectors` are what distance adds."""
+    """What kernels see. `weight` is None for the dot family; `numbers` and `vectors` are what distance adds.
+
+    `wanted` says, in backward, which gradients are: of q, k, v, weight, numbers, asking (vectors' queries), table.
+    """
 
     q: Tensor
     k: Tensor
@@ -61,6 +64,7 @@ class Problem:
     vectors: Vectors | None = None
     dropout: float = 0.0
     seed: Tensor | None = None
+    wanted: tuple[bool, ...] = (True,) * 7
 
     @property
     def grid(self) -> Grid:

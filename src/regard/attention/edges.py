@@ -245,7 +245,7 @@ def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tens
     del weights, used, turned
     dq, dk, dweight = additive_gradients(g, d) if p.weight is not None else dot_gradients(g, d)
     dasking, dtable = vector_gradients(g, d) if p.vectors is not None else (None, None)
-    dnumbers = number_gradients(g, d) if p.numbers is not None else None
+    dnumbers = number_gradients(g, d) if p.numbers is not None and p.wanted[4] else None
     return [g.per_head(dq, p.q), g.per_head(dk, p.k), g.per_head(dv, p.v), dweight, dnumbers, dasking, dtable]
 
 

@@ -21,10 +21,14 @@ from .part import Part, need_count, need_tensor
 
 
 class Numbers(NamedTuple):
-    """A number a head and distance: `table [heads, n]`, read at clamp(i − j + zero)."""
+    """A number a head and distance: `table [heads, n]`, read at clamp(i − j + zero).
+
+    With `slopes [heads]` it is −slope·|i − j| throughout, which a kernel may compute instead of reading.
+    """
 
     table: Tensor
     zero: int
+    slopes: Tensor | None = None
 
 
 class Vectors(NamedTuple):
@@ -128,7 +132,7 @@ class Alibi(Position):
     def numbers(self, q: Tensor, k: Tensor) -> Numbers:
         distance, zero = all_distances(q, k)
         slopes = self.by_head(q)
-        return Numbers(-slopes[:, None] * distance.abs().to(slopes.dtype), zero)
+        return Numbers(-slopes[:, None] * distance.abs().to(slopes.dtype), zero, slopes)
 
     def by_head(self, q: Tensor) -> Tensor:
         dtype = torch.promote_types(q.dtype, torch.float32)

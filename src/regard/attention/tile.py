@@ -186,7 +186,8 @@ class Gradients:
         self.walker = walker
         self.q, self.k, self.v = (torch.zeros_like(x) for x in (walker.q, walker.k, walker.v))
         self.weight = torch.zeros_like(walker.weight)
-        self.numbers = None if walker.numbers is None else torch.zeros_like(walker.numbers.entries)
+        wanted = walker.problem.wanted[4]
+        self.numbers = torch.zeros_like(walker.numbers.entries) if walker.numbers and wanted else None
         self.vectors = None if walker.vectors is None else torch.zeros_like(walker.vectors.entries)
         self.asking = None if walker.vectors is None else torch.zeros_like(walker.asking)
 

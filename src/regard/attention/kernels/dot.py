@@ -1,7 +1,7 @@
 """Fused attention of the dot family: scale·q·k, a number or a vector by distance, any mask, dropout.
 
-Tables by distance are first written out along one line, entry x for j − row = x − origin: their ends are repeated there,
-so kernels neither clamp nor look where a table ends. Its length is that of queries and keys together.
+Tables by distance are first written out along one line, entry x for j − row = x − origin: their ends are repeated
+there, so kernels neither clamp nor look where a table ends. Its length is that of queries and keys together.
 """
 
 from __future__ import annotations
@@ -66,11 +66,7 @@ def tokens_at(p, o_n, stride, D: tl.constexpr, BD: tl.constexpr):
     """Rows o_n of a matrix `[tokens, D]`, padded with zeros to BD columns."""
     o_d = tl.arange(0, BD)
     p_x = p + o_n[:, None] * stride + o_d[None, :]
-    if D == BD:
-        b_x = tl.load(p_x)
-    else:
-        b_x = tl.load(p_x, mask=(o_d < D)[None, :], other=0.0)
-    return b_x
+    return tl.load(p_x) if D == BD else tl.load(p_x, mask=(o_d < D)[None, :], other=0.0)
 
 
 @triton.jit
@@ -96,7 +92,7 @@ def forward_tiles(
     queries, keys, heads, share, origin, length, instances, scale, threshold, keep_scale,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, NUMBERS: tl.constexpr, VECTORS: tl.constexpr,
-    DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """A piece of one row of tiles, with a running maximum m and sum l, in base 2:
 
@@ -128,7 +124,7 @@ def forward_tiles(
     b_m = tl.full([BM], FLOOR, tl.float32)
     b_l = tl.zeros([BM], tl.float32)
     b_o = tl.zeros([BM, BDV], tl.float32)
-    # With vectors by distance the list is walked in runs of neighbours: what one tile computed of the band serves the next.
+    # With vectors by distance the list is walked in runs: what one tile computed of the band serves its neighbour.
     while i_first < i_last:
         i_end = i_last
         i_next = tl.load(p_tile + i_first)
@@ -144,7 +140,7 @@ def forward_tiles(
             o_k = tl.minimum(o_n, keys - 1 - i_tile * BN)
             b_k = tokens_at(p_k + (i_tile * BN).to(tl.int64) * kn, o_k, kn, D, BD)
             if NUMBERS:
-                b_s = numbers_at(p_numbers, origin + i_tile * BN - i_row * BM, length, BM, BN, False)
+                b_s = numbers_at(p_numbers, origin + i_tile * BN - i_row * BM, length, BM, BN, False, PAIRS)
             else:
                 b_s = tl.zeros([BM, BN], tl.float32)
             if VECTORS:
@@ -270,13 +266,14 @@ def prepare_rows(
 
 @triton.jit(do_not_specialize=SIZES)
 def backward_rows(
-    p_q, p_k, p_v, p_grad, p_level, p_delta, p_numbers, p_asking, p_table, p_seed, p_dq, p_dasking, p_dq_parts, p_dasking_parts,
+    p_q, p_k, p_v, p_grad, p_level, p_delta, p_numbers, p_asking, p_table, p_seed,
+    p_dq, p_dasking, p_dq_parts, p_dasking_parts,
     p_group, p_row, p_first, p_last, p_slot, p_tile, p_ends, p_bits, p_packed,
     qb, qh, qn, kb, kh, kn, vb, vh, vn, ab, ah, an,
     queries, keys, padded, heads, share, origin, length, instances, scale, d_scale, threshold, keep_scale,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, NUMBERS: tl.constexpr, VECTORS: tl.constexpr,
-    DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """A piece of one row of tiles, with p = 2^(s − level) as in the forward pass:
 
@@ -309,7 +306,7 @@ def backward_rows(
     if DROPOUT:
         b_keys = row_keys(p_seed, i_b, i_h, i_row * BM + o_m + keys - queries)
     b_dq = tl.zeros([BM, BD], tl.float32)
-    # With vectors by distance the list is walked in runs of neighbours: what one tile computed of the band serves the next.
+    # With vectors by distance the list is walked in runs: what one tile computed of the band serves its neighbour.
     while i_first < i_last:
         i_end = i_last
         i_next = tl.load(p_tile + i_first)
@@ -325,7 +322,7 @@ def backward_rows(
             b_k = tokens_at(p_k + (i_tile * BN).to(tl.int64) * kn, o_k, kn, D, BD)
             b_v = tokens_at(p_v + (i_tile * BN).to(tl.int64) * vn, o_k, vn, DV, BDV)
             if NUMBERS:
-                b_s = numbers_at(p_numbers, origin + i_tile * BN - i_row * BM, length, BM, BN, False)
+                b_s = numbers_at(p_numbers, origin + i_tile * BN - i_row * BM, length, BM, BN, False, PAIRS)
             else:
                 b_s = tl.zeros([BM, BN], tl.float32)
             if VECTORS:
@@ -372,7 +369,7 @@ def backward_columns(
     queries, keys, padded, heads, share, origin, length, instances, scale, d_scale, threshold, keep_scale,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, NUMBERS: tl.constexpr, VECTORS: tl.constexpr,
-    DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PARTS: tl.constexpr,
+    DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """A piece of one column of tiles, for each of PARTS query heads that share its keys:
 
@@ -412,7 +409,7 @@ def backward_columns(
             b_level, b_delta = spread(tl.load(p_level + o_level), TURNED), spread(tl.load(p_delta + o_level), TURNED)
             o_x = origin + i_column * BN - i_tile * BM
             if NUMBERS:
-                b_s = numbers_at(p_numbers + i_h * 8 * length, o_x, length, BM, BN, TURNED)
+                b_s = numbers_at(p_numbers + i_h * 8 * length, o_x, length, BM, BN, TURNED, PAIRS)
             else:
                 b_s = tl.zeros([BN, BM] if TURNED else [BM, BN], tl.float32)
             if VECTORS:
@@ -460,10 +457,11 @@ def backward_diagonals(
     p_dnumbers, p_dtable, p_dnumbers_parts, p_dtable_parts,
     p_group, p_row, p_first, p_last, p_slot, p_tile, p_bits, p_packed,
     qb, qh, qn, kb, kh, kn, vb, vh, vn, ab, ah, an,
-    queries, keys, padded, heads, share, origin, length, instances, parts, tile_rows, lines, scale, d_scale, threshold, keep_scale,
+    queries, keys, padded, heads, share, origin, length, instances, parts, tile_rows, lines,
+    scale, d_scale, threshold, keep_scale,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, NUMBERS: tl.constexpr, VECTORS: tl.constexpr,
-    DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """A piece of one diagonal of tiles, for `parts` rows of the batch; every tile on it has the same distances:
 
@@ -511,7 +509,7 @@ def backward_diagonals(
             o_level = (i_b * heads + i_h).to(tl.int64) * padded + first_row + o_m
             b_level, b_delta = tl.load(p_level + o_level), tl.load(p_delta + o_level)
             if NUMBERS:
-                b_s = numbers_at(p_numbers + i_h * 8 * length, o_x, length, BM, BN, False)
+                b_s = numbers_at(p_numbers + i_h * 8 * length, o_x, length, BM, BN, False, PAIRS)
             else:
                 b_s = tl.zeros([BM, BN], tl.float32)
             if VECTORS:
@@ -630,10 +628,11 @@ class Work:
             queries=self.grid.queries, keys=self.grid.keys, heads=self.grid.heads, share=self.share,
             origin=self.origin, length=self.length, instances=instances, scale=self.scale * LOG2E,
             threshold=threshold(p.dropout), keep_scale=kept_scale(p.dropout) if p.seed is not None else 1.0,
-            D=self.dim, BD=triton.next_power_of_2(self.dim), DV=self.value_dim, BDV=triton.next_power_of_2(self.value_dim),
+            D=self.dim, BD=triton.next_power_of_2(self.dim),
+            DV=self.value_dim, BDV=triton.next_power_of_2(self.value_dim),
             BM=shape.rows, BN=shape.columns, **grouping(tiles), NUMBERS=self.numbers is not None,
             VECTORS=self.table is not None, DROPOUT=p.seed is not None,
-            PRECISION=EXACT if self.v.dtype == torch.float32 else "tf32", **launch(shape),
+            PRECISION=EXACT if self.v.dtype == torch.float32 else "tf32", PAIRS=self.v.itemsize == 2, **launch(shape),
         )  # fmt: skip
 
 
@@ -780,7 +779,9 @@ def by_diagonals(work: Work, common: dict[str, Any]) -> tuple[Tensor | None, Ten
     widths = (1 if p.numbers is not None else None, work.dim if p.vectors is not None else None)
     front = (grid.batch // parts, grid.heads, lines, band)
     out = [None if w is None else torch.empty(*front, w, device=work.q.device) for w in widths]
-    partial = [None if w is None else parts_for(work.q, pieces, instances, band, triton.next_power_of_2(w)) for w in widths]
+    partial = [
+        None if w is None else parts_for(work.q, pieces, instances, band, triton.next_power_of_2(w)) for w in widths
+    ]
     backward_diagonals[(len(pieces.row) * instances,)](
         p_dnumbers=out[0], p_dtable=out[1], p_dnumbers_parts=partial[0], p_dtable_parts=partial[1],
         parts=parts, tile_rows=tile_rows, lines=lines, d_scale=work.scale, **common, **given,

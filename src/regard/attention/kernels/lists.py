@@ -1,8 +1,8 @@
 """Lists of tiles: which tiles of queries × keys a kernel visits, and the packed bits of those that the mask cuts.
 
-A row of tiles has a list of the tiles in it that allow anything, ascending; a tile is full, or it has its pairs' answers
-as bits. `lists` makes them from a mask's answers for tiles and asks the predicate in the mixed tiles only. `items`
-cuts the lists into pieces of work of like size.
+A row of tiles has a list of the tiles in it that allow anything, ascending; a tile is full, or it has its pairs'
+answers as bits. `lists` makes them from a mask's answers for tiles and asks the predicate in the mixed tiles only.
+`items` cuts the lists into pieces of work of like size.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Lists:
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """Pieces of work, longest first: tiles `first … last − 1` of a list. A cut row's pieces leave partial sums in slots.
+    """Pieces of work, longest first: tiles `first … last − 1` of a list. Those of a cut row leave their sums in slots.
 
     `cuts` has a line for each row that is cut: (group, row, first slot, last slot + 1).
     """
@@ -137,7 +137,7 @@ def pack_mixed(mask: Mask, grid: Grid, states: Tensor, front: tuple[int, int], r
 
 
 def ask(mask: Mask, grid: Grid, places: Tensor, front: tuple[int, int], rows: int, columns: int) -> Tensor:
-    """The predicate's answers in tiles at `places [tiles, 2]`, `[groups, tiles, rows, columns]`; False beyond the edge."""
+    """The answers in tiles at `places [tiles, 2]`, `[groups, tiles, rows, columns]`; False beyond the edge."""
     r, c = (
         places[:, x, None] * size + torch.arange(size, device=places.device) for x, size in ((0, rows), (1, columns))
     )

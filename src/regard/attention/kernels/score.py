@@ -71,11 +71,13 @@ def kept(b_keys, o_j, threshold, TURNED: tl.constexpr):
 
 
 @triton.jit
-def numbers_at(p_line, o_x, length, BM: tl.constexpr, BN: tl.constexpr, TURNED: tl.constexpr):
+def numbers_at(p_line, o_x, length, BM: tl.constexpr, BN: tl.constexpr, TURNED: tl.constexpr, PAIRS: tl.constexpr):
     """Numbers by distance of a tile whose corner is at entry o_x of the line, to start its product from.
 
     The line is there in four copies, each one entry further right than the last: row r reads copy r % 4, where its
     columns start at a multiple of four and neighbours can be loaded together. Four more, reversed, serve turned tiles.
+    PAIRS loads them two at a time. It is right only where the result starts a product of tensor cores, in whose layout
+    the numbers that a thread holds come in pairs of neighbours.
     """
     if TURNED:
         o_down, o_right = tl.arange(0, BN), tl.arange(0, BM)
@@ -84,10 +86,10 @@ def numbers_at(p_line, o_x, length, BM: tl.constexpr, BN: tl.constexpr, TURNED: 
         o_down, o_right = tl.arange(0, BM), tl.arange(0, BN)
         p_line += o_x
     p_n = p_line + ((o_down % 4) * length - o_down // 4 * 4)[:, None] + o_right[None, :]
-    if PLAIN:
+    if PLAIN or not PAIRS:
         b_n = tl.load(p_n)
     else:
-        # An ordinary load would be given a layout of its own and pass through shared memory on its way to the product's.
+        # An ordinary load would be given a layout of its own and go through shared memory to the product's.
         b_n = tl.inline_asm_elementwise(
             "ld.global.nc.v2.f32 {$0, $1}, [$2];", "=f,=f,l,l", [p_n.to(tl.int64)], tl.float32, is_pure=True, pack=2
         )
@@ -96,7 +98,7 @@ def numbers_at(p_line, o_x, length, BM: tl.constexpr, BN: tl.constexpr, TURNED: 
 
 @triton.jit
 def sheared(b_low, b_high, B: tl.constexpr):
-    """Products with distances as scores: column c of row r is at c − r of the band [b_low | b_high] that starts at −B."""
+    """Products with distances as scores: column c of row r is at c − r of the band [b_low | b_high], from −B on."""
     o_r, o_c = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
     # Each row's columns are a rotation of what it takes from either half, so one choice and one permutation do.
     return tl.gather(tl.where(o_c < B - o_r, b_high, b_low), (o_c - o_r) & (B - 1), 1)

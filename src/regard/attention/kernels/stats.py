@@ -34,7 +34,7 @@ LOWEST = tl.constexpr(-1.0e30)  # where a running maximum starts: finite, so tha
 FORBIDDEN = -3.0e30  # far enough below it that its weight is 0
 EMPTY = tl.constexpr(-3.0e38)  # below every score that can be among the largest
 NOWHERE = tl.constexpr(1 << 30)
-LEAST = tl.constexpr(-(1 << 62))  # below every candidate
+LEAST = tl.constexpr(-(1 << 63))  # below every candidate
 PLAIN = tl.constexpr(triton.knobs.runtime.interpret or torch.version.hip is not None)
 
 
