@@ -1,7 +1,7 @@
 """The kernels of additive scores beside the reference in float64: the output and every gradient.
 
-Without a GPU they run in Triton's interpreter, in tiles small enough for it; with one, the same cases and larger ones run
-on it in the tiles that users get.
+Without a GPU they run in Triton's interpreter, in tiles small enough for it; with one, the same cases and larger ones
+run on it in the tiles that users get.
 """
 
 from __future__ import annotations
@@ -132,13 +132,18 @@ def test_dropout(dropout: float, activation: str) -> None:
     agree(draw(batch=2, heads=2, kv_heads=1, head_dim=2, activation=activation, dropout=dropout, mask=rg.Causal()))
 
 
+@pytest.mark.parametrize("layout", ["by token", "by feature"])
+def test_every_layout_in_memory(layout: str) -> None:
+    agree(draw(layout=layout, heads=4, kv_heads=2, head_dim=3))
+
+
 @pytest.mark.parametrize("scale", [1e-4, 4.0, 15.0, 60.0])
 def test_numbers_of_any_size(scale: float) -> None:
     agree(draw(scale=scale))
 
 
 def test_saturated_numbers_that_cancel() -> None:
-    """q + k is moderate although neither has room in an exponential; only the tiles that hold them take the long way."""
+    """q + k is moderate although neither has room in an exponential; only tiles that hold such take the long way."""
     case = draw(40, 70, heads=1, head_dim=3)
     far = torch.where(torch.arange(40) < 16, 0.0, 90.0)[:, None]
     q, k = case.q + far, case.k - torch.where(torch.arange(70) < 32, 0.0, 90.0)[:, None]
@@ -149,7 +154,7 @@ def test_saturated_numbers_that_cancel() -> None:
 @ACTIVATIONS
 def test_half_precision(activation: str) -> None:
     agree(draw(dtype=torch.float16, activation=activation))
-    agree(draw(dtype=torch.float16, carried=torch.float32, activation=activation, transposed=True, head_dim=8))
+    agree(draw(dtype=torch.float16, carried=torch.float32, activation=activation, layout="by token", head_dim=8))
 
 
 @pytest.mark.parametrize("room", [1, 2, 5])
@@ -220,7 +225,7 @@ SIZES += [(64, dtype) for dtype in (torch.bfloat16, torch.float16, torch.float32
 def test_tiles_that_users_get(head_dim: int, dtype: torch.dtype, activation: str) -> None:
     rest: dict[str, Any] = dict(activation=activation, dtype=dtype, scale=2.0 if head_dim < 64 else 0.5)
     agree(draw(150, 290, head_dim, head_dim, mask=rg.Causal(), **rest))
-    agree(draw(200, 131, head_dim, 40, kv_heads=1, dropout=0.2, transposed=True, **rest))
+    agree(draw(200, 131, head_dim, 40, kv_heads=1, dropout=0.2, layout="by token", **rest))
 
 
 @pytest.mark.gpu

@@ -6,7 +6,7 @@ see an ordinary operator: `regard::NAME` and `regard::NAME_backward`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -108,18 +108,39 @@ def operator(name: str, forward: Forward, backward: Backward, rounded: bool = Fa
         output, lse, *rest = ctx.saved_tensors
         tensors, mask_tensors = rest[:9], rest[9:]
         wanted = [x is not None and need for x, need in zip(tensors[:7], ctx.needs_input_grad[:7], strict=True)]
-        # A gradient that came from a sum or a slice is written out; one whose tokens lie together is left so.
-        whole = grad if grad.stride(-1) == 1 and 0 not in grad.stride() else grad.contiguous()
         found = run_backward(
-            whole, output, lse, *tensors, mask_tensors, ctx.mask, ctx.activation, ctx.settings, wanted
+            written_out(grad), output, lse, *tensors, mask_tensors, ctx.mask, ctx.activation, ctx.settings, wanted
         )
         grads = [g if want else None for g, want in zip(found, wanted, strict=True)]
         return *grads, None, None, [None] * ctx.mask_count, None, None, None
 
     run.register_autograd(pull, setup_context=remember)
 
+    class Eager(torch.autograd.Function):
+        """The same outside compiled graphs, where torch.library's own bookkeeping would cost more than small kernels."""
+
+        @staticmethod
+        def forward(ctx, problem: Problem, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
+            output, lse = forward(problem)
+            output = output.to(output_type(problem.v, problem.weight))
+            ctx.problem = without_tensors(problem)
+            ctx.save_for_backward(output, lse, *tensors)
+            ctx.mark_non_differentiable(lse)
+            return output, lse
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+            output, lse, *tensors = ctx.saved_tensors
+            wanted = tuple(ctx.needs_input_grad[1:8])
+            problem = with_tensors(replace(ctx.problem, wanted=wanted), tensors)
+            found = backward(problem, written_out(grad), output, lse)
+            like = zip(tensors[:7], found, wanted, strict=True)
+            return None, *(g.to(x.dtype) if want and g is not None else None for x, g, want in like), None, None
+
     def solve(problem: Problem) -> tuple[Tensor, Tensor]:
-        output, lse = run(*spread(problem))
+        compiling = torch.compiler.is_compiling()
+        output, lse = run(*spread(problem)) if compiling else Eager.apply(problem, *tensors_of(problem))
         return output.to(problem.v.dtype), lse
 
     return solve
@@ -136,32 +157,60 @@ def laid_out(x: Tensor, like: Tensor) -> Tensor:
     return x if x.stride() == wanted else torch.empty_strided(x.shape, wanted, dtype=x.dtype, device=x.device).copy_(x)
 
 
+def written_out(grad: Tensor) -> Tensor:
+    """A gradient that came from a sum or a slice, in memory of its own; one whose tokens lie together is left so."""
+    return grad if grad.stride(-1) == 1 and 0 not in grad.stride() else grad.contiguous()
+
+
+def tensors_of(p: Problem) -> tuple[Tensor | None, ...]:
+    """Everything in a problem that is a tensor, its mask's aside."""
+    asking, table, _ = p.vectors or (None, None, 0)
+    numbers, _, slopes = p.numbers or (None, 0, None)
+    slopes = None if slopes is None else slopes.detach()
+    return p.q, p.k, p.v, p.weight, numbers, asking, table, p.seed, slopes
+
+
+def with_tensors(p: Problem, tensors: Sequence[Tensor | None]) -> Problem:
+    """The problem with other tensors in the places of its own."""
+    q, k, v, weight, numbers, asking, table, seed, slopes = tensors
+    return replace(
+        p,
+        q=q,
+        k=k,
+        v=v,
+        weight=weight,
+        numbers=p.numbers and p.numbers._replace(table=numbers, slopes=slopes),
+        vectors=p.vectors and p.vectors._replace(queries=asking, table=table),
+        seed=seed,
+    )
+
+
+def without_tensors(p: Problem) -> Problem:
+    """The problem as it can be kept for backward: autograd keeps the tensors, and drops them when it is done."""
+    return with_tensors(p, (None,) * 9)
+
+
 def spread(p: Problem) -> tuple:
     """The problem as an operator's arguments."""
     mask, mask_tensors = mask_code.encode(p.mask)
-    asking, table, zero = p.vectors or (None, None, 0)
-    numbers, numbers_zero, slopes = p.numbers or (None, 0, None)
-    settings = [p.scale, p.slope, p.dropout, float(numbers_zero), float(zero)]
-    slopes = None if slopes is None else slopes.detach()
-    tensors = (p.q, p.k, p.v, p.weight, numbers, asking, table, p.seed, slopes)
-    return *tensors, mask_tensors, mask, p.activation, settings
+    zeros = [float(x.zero) if x is not None else 0.0 for x in (p.numbers, p.vectors)]
+    return *tensors_of(p), mask_tensors, mask, p.activation, [p.scale, p.slope, p.dropout, *zeros]
 
 
 def gathered(tensors: tuple, mask_tensors: list[Tensor], mask: str, activation: str, settings: list[float]) -> Problem:
     """The problem that an operator's arguments stand for."""
-    q, k, v, weight, numbers, asking, table, seed, slopes = tensors
     scale, slope, dropout, numbers_zero, zero = settings
-    return Problem(
+    q, k, v, _, numbers, asking, table, *_ = tensors
+    bare = Problem(
         q,
         k,
         v,
         mask_code.decode(mask, mask_tensors),
         scale=scale,
-        weight=weight,
         activation=activation,
         slope=slope,
-        numbers=None if numbers is None else Numbers(numbers, int(numbers_zero), slopes),
-        vectors=None if table is None else Vectors(asking, table, int(zero)),
         dropout=dropout,
-        seed=seed,
+        numbers=None if numbers is None else Numbers(numbers, int(numbers_zero)),
+        vectors=None if table is None else Vectors(asking, table, int(zero)),
     )
+    return with_tensors(bare, tensors)

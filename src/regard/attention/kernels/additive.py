@@ -33,13 +33,14 @@ from .score import allowed, kept, row_keys
 
 
 class Patch(NamedTuple):
-    """A tile of rm·tm queries × rn·tn keys; a thread has rm × rn of them."""
+    """A tile of rm·tm queries × rn·tn keys; a thread has rm × rn of them, and at most `registers` (0: no limit)."""
 
     rm: int
     rn: int
     tm: int
     tn: int
     warps: int
+    registers: int = 0
 
     @property
     def rows(self) -> int:
@@ -164,7 +165,7 @@ def patch_scores(
     TANH: tl.constexpr, DP: tl.constexpr, UP: tl.constexpr,
     RM: tl.constexpr, RN: tl.constexpr, TM: tl.constexpr, TN: tl.constexpr,
 ):  # fmt: skip
-    """Scores `[rows, columns]` in units of log 2 without what p_line has: −2 Σ w · r, or (1 − slope) · Σ w · max(x, 0)."""
+    """Scores `[rows, columns]` in units of log 2, without p_line: −2 Σ w · r, or (1 − slope) · Σ w · max(x, 0)."""
     HALF: tl.constexpr = DP // 2
     s = tl.zeros([RM, RN, TM, TN], tl.float32)
     if TANH:
@@ -913,4 +914,5 @@ class Walk:
 
 def axes(patch: Patch) -> dict[str, int]:
     """A patch as a kernel's arguments; one stage, for nothing is worth a copy to shared memory ahead of its use."""
-    return dict(RM=patch.rm, RN=patch.rn, TM=patch.tm, TN=patch.tn, num_warps=patch.warps, num_stages=1)
+    limit = {"maxnreg": patch.registers} if patch.registers else {}
+    return dict(RM=patch.rm, RN=patch.rn, TM=patch.tm, TN=patch.tn, num_warps=patch.warps, num_stages=1) | limit

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..call import Problem
 from ..dropout import kept_scale, threshold
 from .lists import Items, Lists, diagonals, items, lists
-from .score import allowed, kept, numbers_at, place, row_keys, sheared, spread, unsheared
+from .score import allowed, by_distance, kept, place, row_keys, sheared, spread, unsheared
 
 LOG2E = math.log2(math.e)
 FLOOR = tl.constexpr(-1e30)  # below every score; unlike −∞ it can be subtracted from itself
@@ -35,15 +35,15 @@ class Shape(NamedTuple):
 
 # By bytes of an element, then by the greater of the (padded) head dims.
 FORWARD = {
-    2: {64: Shape(128, 64, 4, 3), 128: Shape(128, 64, 8, 3), 256: Shape(128, 64, 8, 2)},
+    2: {64: Shape(64, 64, 4, 3), 128: Shape(128, 128, 8, 3), 256: Shape(128, 64, 8, 2)},
     4: {64: Shape(64, 64, 4, 1), 128: Shape(64, 32, 4, 1), 256: Shape(16, 32, 4, 1)},
 }
 ROWS = {
-    2: {64: Shape(128, 64, 8, 3), 128: Shape(64, 64, 4, 2), 256: Shape(64, 32, 8, 2)},
+    2: {64: Shape(64, 64, 4, 3), 128: Shape(128, 64, 8, 3), 256: Shape(64, 32, 8, 2)},
     4: {64: Shape(64, 64, 4, 1), 128: Shape(64, 32, 4, 1), 256: Shape(16, 32, 4, 1)},
 }
 COLUMNS = {
-    2: {64: Shape(64, 128, 8, 3), 128: Shape(64, 64, 4, 2), 256: Shape(32, 64, 8, 2)},
+    2: {64: Shape(64, 64, 4, 3), 128: Shape(64, 128, 8, 3), 256: Shape(32, 64, 8, 2)},
     4: {64: Shape(64, 64, 4, 1), 128: Shape(32, 64, 4, 1), 256: Shape(16, 32, 4, 1)},
 }
 DIAGONALS = {
@@ -113,8 +113,6 @@ def forward_tiles(
     o_m, o_n = tl.arange(0, BM), tl.arange(0, BN)
     o_q = tl.minimum(i_row * BM + o_m, queries - 1)
     b_q = tokens_at(p_q + i_b.to(tl.int64) * qb + i_h.to(tl.int64) * qh, o_q, qn, D, BD)
-    if NUMBERS:
-        p_numbers += i_h * 8 * length
     if VECTORS:
         b_a = tokens_at(p_asking + i_b.to(tl.int64) * ab + i_h.to(tl.int64) * ah, o_q, an, D, BD)
         p_table += (i_h.to(tl.int64) * length + origin - i_row * BM) * D
@@ -140,7 +138,8 @@ def forward_tiles(
             o_k = tl.minimum(o_n, keys - 1 - i_tile * BN)
             b_k = tokens_at(p_k + (i_tile * BN).to(tl.int64) * kn, o_k, kn, D, BD)
             if NUMBERS:
-                b_s = numbers_at(p_numbers, origin + i_tile * BN - i_row * BM, length, BM, BN, False, PAIRS)
+                o_x = i_tile * BN - i_row * BM
+                b_s = by_distance(p_numbers, i_h, o_x, origin, keys - queries, length, BM, BN, False, PAIRS, NUMBERS)
             else:
                 b_s = tl.zeros([BM, BN], tl.float32)
             if VECTORS:
@@ -295,8 +294,6 @@ def backward_rows(
     b_grad = tokens_at(p_grad + first * DV, o_q, DV, DV, BDV)
     o_level = (i_b * heads + i_h).to(tl.int64) * padded + i_row * BM + o_m
     b_level, b_delta = tl.load(p_level + o_level), tl.load(p_delta + o_level)
-    if NUMBERS:
-        p_numbers += i_h * 8 * length
     if VECTORS:
         b_a = tokens_at(p_asking + i_b.to(tl.int64) * ab + i_h.to(tl.int64) * ah, o_q, an, D, BD)
         p_table += (i_h.to(tl.int64) * length + origin - i_row * BM) * D
@@ -322,7 +319,8 @@ def backward_rows(
             b_k = tokens_at(p_k + (i_tile * BN).to(tl.int64) * kn, o_k, kn, D, BD)
             b_v = tokens_at(p_v + (i_tile * BN).to(tl.int64) * vn, o_k, vn, DV, BDV)
             if NUMBERS:
-                b_s = numbers_at(p_numbers, origin + i_tile * BN - i_row * BM, length, BM, BN, False, PAIRS)
+                o_x = i_tile * BN - i_row * BM
+                b_s = by_distance(p_numbers, i_h, o_x, origin, keys - queries, length, BM, BN, False, PAIRS, NUMBERS)
             else:
                 b_s = tl.zeros([BM, BN], tl.float32)
             if VECTORS:
@@ -409,7 +407,8 @@ def backward_columns(
             b_level, b_delta = spread(tl.load(p_level + o_level), TURNED), spread(tl.load(p_delta + o_level), TURNED)
             o_x = origin + i_column * BN - i_tile * BM
             if NUMBERS:
-                b_s = numbers_at(p_numbers + i_h * 8 * length, o_x, length, BM, BN, TURNED, PAIRS)
+                o_c = o_x - origin
+                b_s = by_distance(p_numbers, i_h, o_c, origin, keys - queries, length, BM, BN, TURNED, PAIRS, NUMBERS)
             else:
                 b_s = tl.zeros([BN, BM] if TURNED else [BM, BN], tl.float32)
             if VECTORS:
@@ -509,7 +508,8 @@ def backward_diagonals(
             o_level = (i_b * heads + i_h).to(tl.int64) * padded + first_row + o_m
             b_level, b_delta = tl.load(p_level + o_level), tl.load(p_delta + o_level)
             if NUMBERS:
-                b_s = numbers_at(p_numbers + i_h * 8 * length, o_x, length, BM, BN, False, PAIRS)
+                o_c = o_x - origin
+                b_s = by_distance(p_numbers, i_h, o_c, origin, keys - queries, length, BM, BN, False, PAIRS, NUMBERS)
             else:
                 b_s = tl.zeros([BM, BN], tl.float32)
             if VECTORS:
@@ -559,7 +559,8 @@ def backward_diagonals(
 class Work:
     """A problem made ready for the kernels: types, strides, tables along a line."""
 
-    def __init__(self, p: Problem):
+    def __init__(self, p: Problem, sloped: bool = True):
+        """`sloped` numbers are computed rather than read, which their own gradient cannot be."""
         dtype = p.v.dtype
         self.p, self.grid = p, p.grid
         self.scale = abs(p.scale) or 1.0
@@ -569,7 +570,10 @@ class Work:
         self.origin = -(-self.grid.queries // EDGE) * EDGE + EDGE  # so that copies that are moved lose nothing
         self.length = self.origin + -(-self.grid.keys // EDGE) * EDGE
         self.numbers = self.asking = self.table = None
-        if p.numbers is not None:
+        self.sloped = sloped and p.numbers is not None and p.numbers.slopes is not None
+        if self.sloped:
+            self.numbers = p.numbers.slopes.float() / self.scale  # type: ignore[union-attr]
+        elif p.numbers is not None:
             line = self.along(p.numbers.table, p.numbers.zero).float() / self.scale
             both = (line, line.flip(1).roll(1, 1))  # entry y of the second is that of x = length − y
             self.numbers = torch.stack([x.roll(copy, 1) for x in both for copy in range(4)], 1)  # [heads, 8, length]
@@ -611,7 +615,7 @@ class Work:
 
     def shape(self, table: dict[int, dict[int, Shape]]) -> Shape:
         """The tile for these types and sizes."""
-        widest = max(triton.next_power_of_2(self.dim), triton.next_power_of_2(self.value_dim), 64)
+        widest = max(power(self.dim), power(self.value_dim), 64)
         return (table if self.table is None else SQUARE)[self.v.itemsize][widest]
 
     def arguments(self, tiles: Lists, pieces: Items, shape: Shape, instances: int) -> dict[str, Any]:
@@ -628,9 +632,9 @@ class Work:
             queries=self.grid.queries, keys=self.grid.keys, heads=self.grid.heads, share=self.share,
             origin=self.origin, length=self.length, instances=instances, scale=self.scale * LOG2E,
             threshold=threshold(p.dropout), keep_scale=kept_scale(p.dropout) if p.seed is not None else 1.0,
-            D=self.dim, BD=triton.next_power_of_2(self.dim),
-            DV=self.value_dim, BDV=triton.next_power_of_2(self.value_dim),
-            BM=shape.rows, BN=shape.columns, **grouping(tiles), NUMBERS=self.numbers is not None,
+            D=self.dim, BD=power(self.dim),
+            DV=self.value_dim, BDV=power(self.value_dim),
+            BM=shape.rows, BN=shape.columns, **grouping(tiles), NUMBERS=2 if self.sloped else int(self.numbers is not None),
             VECTORS=self.table is not None, DROPOUT=p.seed is not None,
             PRECISION=EXACT if self.v.dtype == torch.float32 else "tf32", PAIRS=self.v.itemsize == 2, **launch(shape),
         )  # fmt: skip
@@ -647,6 +651,11 @@ def ready(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if aligned else x.contiguous()
 
 
+def power(n: int) -> int:
+    """The least power of two that is not below n."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
 def launch(shape: Shape) -> dict[str, int]:
     return {"num_warps": shape.warps, "num_stages": shape.stages}
 
@@ -660,7 +669,7 @@ def limit(tiles: Lists, instances: int) -> int:
     device = tiles.tile.device
     many = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
     even = len(tiles.tile) * instances // (many * PROGRAMS)
-    return triton.next_power_of_2(max(even, LEAST))
+    return power(max(even, LEAST))
 
 
 def cut(tiles: Lists, programs: int) -> tuple[Items, int]:
@@ -706,17 +715,18 @@ def forward(p: Problem) -> tuple[Tensor, Tensor]:
 
 def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
     """Gradients of q, k, v, weight (none here), numbers, asking, table."""
-    work = Work(p)
+    of_numbers, of_table = p.numbers is not None and p.wanted[4], p.vectors is not None and p.wanted[6]
+    work = Work(p, sloped=not of_numbers)
     grad, output = (ready(x.contiguous(), p.v.dtype) for x in (grad, output))
     batch, heads, queries = lse.shape
-    padded = triton.cdiv(queries, EDGE) * EDGE
+    padded = -(-queries // EDGE) * EDGE
     delta, level = (lse.new_empty(batch, heads, padded) for _ in range(2))
-    sizes = {"DV": work.value_dim, "BDV": triton.next_power_of_2(work.value_dim), "BM": 64}
+    sizes = {"DV": work.value_dim, "BDV": power(work.value_dim), "BM": 64}
     prepare_rows[(padded // 64 * batch * heads,)](output, grad, lse, delta, level, queries, batch * heads, **sizes)
     common = {"p_grad": grad, "p_level": level, "p_delta": delta, "padded": padded}
     dq, dasking = by_rows(work, common)
     dk, dv = by_columns(work, common)
-    dnumbers, dtable = by_diagonals(work, common) if p.numbers is not None or p.vectors is not None else (None, None)
+    dnumbers, dtable = by_diagonals(work, common) if of_numbers or of_table else (None, None)
     dim = p.q.shape[-1]
     dasking = None if dasking is None else work.signed(dasking)[..., :dim]
     return [work.signed(dq)[..., :dim], dk[..., :dim], dv[..., : p.v.shape[-1]], None, dnumbers, dasking, dtable]
@@ -780,7 +790,7 @@ def by_diagonals(work: Work, common: dict[str, Any]) -> tuple[Tensor | None, Ten
     front = (grid.batch // parts, grid.heads, lines, band)
     out = [None if w is None else torch.empty(*front, w, device=work.q.device) for w in widths]
     partial = [
-        None if w is None else parts_for(work.q, pieces, instances, band, triton.next_power_of_2(w)) for w in widths
+        None if w is None else parts_for(work.q, pieces, instances, band, power(w)) for w in widths
     ]
     backward_diagonals[(len(pieces.row) * instances,)](
         p_dnumbers=out[0], p_dtable=out[1], p_dnumbers_parts=partial[0], p_dtable_parts=partial[1],

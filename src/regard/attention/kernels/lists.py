@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -220,8 +220,14 @@ _lists: OrderedDict[Any, tuple[list[Any], Lists]] = OrderedDict()
 
 def name_of(mask: Mask, tensors: list[Tensor]) -> Any:
     """What tells a mask from others, its tensors aside: its text, or itself when it holds what cannot be written."""
+    known = mask.__dict__.get("_text")
+    if known is not None:
+        return known
     try:
-        return write(mask, tensors), tuple(map(id, tensors))
+        name = write(mask, tensors), tuple(map(id, tensors))
+        if not tensors and is_dataclass(mask):
+            object.__setattr__(mask, "_text", name)  # written once for a mask that comes again
+        return name
     except BadInput:
         tensors[:] = mask.tensors()
         return id(mask)
