@@ -45,7 +45,8 @@ class Case:
     def __str__(self) -> str:
         sizes = " ".join(f"{name}{list(x.shape)}" for name, x in (("q", self.q), ("k", self.k), ("v", self.v)))
         parts = " · ".join(str(part) for part in (self.score, self.position, self.mask) if part is not None)
-        return f"{parts} on {sizes} {self.dtype} (parts {self.carried}) {self.layout}, dropout {self.dropout}, seed {self.seed}"
+        kind = f"{self.dtype} (parts {self.carried}) {self.layout}"
+        return f"{parts} on {sizes} {kind}, dropout {self.dropout}, seed {self.seed}"
 
     def call(self) -> Call:
         q, k, v = (x.to(self.dtype) for x in (self.q, self.k, self.v))

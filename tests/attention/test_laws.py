@@ -20,7 +20,7 @@ from .draw import Draw
 from .oracle import Case, leaves_of, pull, results
 
 BACKENDS = ["reference", "blockwise", "auto"]
-CASES = range(40)
+CASES = range(25)
 
 
 def drawn(name: str, number: int, **changes: Any) -> Case:
@@ -159,7 +159,7 @@ def test_cache_equals_no_cache(name: str, backend: str) -> None:
         return rg.attend(rows, k, v, **CACHED[name], generator=torch.Generator().manual_seed(5), backend=backend)
 
     whole = run(q)
-    for m in (1, 2, 53):
+    for m in (1, 53):
         close(run(q[:, :, -m:]), whole[:, :, -m:])
 
 
@@ -208,7 +208,7 @@ def same_bits(run: Callable[[], dict[str, Tensor]], times: int = 2) -> None:
             assert same, f"{name} differs by {(x - first[name]).abs().max():.3g}"
 
 
-@pytest.mark.parametrize("number", range(20))
+@pytest.mark.parametrize("number", range(10))
 def test_same_bits_twice(number: int) -> None:
     draw = Draw(f"bits {number}")
     case = draw.case(*draw.sizes(), draw.rng.choice([torch.float32, torch.bfloat16]))
@@ -367,7 +367,7 @@ def test_attend_leaves_its_arguments_alone() -> None:
         assert all(torch.equal(x, y) for x, y in zip(given, copies, strict=True)), str(case)
 
 
-@pytest.mark.parametrize("number", range(20))
+@pytest.mark.parametrize("number", range(8))
 def test_gradients_can_be_asked_for_one_at_a_time(number: int) -> None:
     """What needs a gradient does not change what it is, and what needs none gets none."""
     case = drawn("one at a time", number)

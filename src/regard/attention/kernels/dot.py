@@ -789,9 +789,7 @@ def by_diagonals(work: Work, common: dict[str, Any]) -> tuple[Tensor | None, Ten
     widths = (1 if p.numbers is not None else None, work.dim if p.vectors is not None else None)
     front = (grid.batch // parts, grid.heads, lines, band)
     out = [None if w is None else torch.empty(*front, w, device=work.q.device) for w in widths]
-    partial = [
-        None if w is None else parts_for(work.q, pieces, instances, band, power(w)) for w in widths
-    ]
+    partial = [None if w is None else parts_for(work.q, pieces, instances, band, power(w)) for w in widths]
     backward_diagonals[(len(pieces.row) * instances,)](
         p_dnumbers=out[0], p_dtable=out[1], p_dnumbers_parts=partial[0], p_dtable_parts=partial[1],
         parts=parts, tile_rows=tile_rows, lines=lines, d_scale=work.scale, **common, **given,
