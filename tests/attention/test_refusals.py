@@ -560,7 +560,7 @@ def test_huge_numbers(dtype: torch.dtype, backend: str) -> None:
         rg.Additive(T(2, 8)),
         rg.Additive(T(2, 8), "leaky_relu"),
     ]
-    for score in scores[: 3 if backend == "sdpa" else None]:
+    for score in scores[: 1 if backend == "sdpa" else None]:
         attended(q, k, v, score=score, mask=graph if backend == "edges" else None, backend=backend)
     if backend != "sdpa":
         attended(

@@ -61,7 +61,12 @@ class Shapes(NamedTuple):
 
 
 SHAPES = {  # by the bytes of a number
-    2: Shapes(Patch(4, 8, 16, 16, 8), Patch(4, 8, 16, 16, 8), Patch(2, 16, 32, 8, 8), Patch(8, 4, 8, 32, 8)),
+    2: Shapes(
+        Patch(4, 8, 16, 16, 8),
+        Patch(4, 8, 16, 16, 8, registers=128),
+        Patch(2, 16, 32, 8, 8),
+        Patch(8, 4, 8, 32, 8, registers=128),
+    ),
     4: Shapes(*[Patch(4, 4, 16, 16, 8)] * 4),
 }
 PRECISION = "tf32x3"  # of float32's products: three on tensor cores, as exact as one without them

@@ -708,7 +708,7 @@ def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tens
     signs = ds.new_empty(ds.shape if run.signs else 1, dtype=bits)
     dk, dv, dweight = key_gradients(run, (grad, facts, ds, signs))
     dq = query_gradients(run, ds, signs)
-    dnumbers = number_gradients(run, ds) if p.numbers is not None else None
+    dnumbers = number_gradients(run, ds) if p.numbers is not None and p.wanted[4] else None
     return [dq.transpose(1, 2), per_kv_head(run, dk), per_kv_head(run, dv), dweight, dnumbers, None, None]
 
 
@@ -797,7 +797,7 @@ def per_kv_head(run: Run, x: Tensor) -> Tensor:
 def number_gradients(run: Run, ds: Tensor) -> Tensor:
     """The gradients of the edges' scores, summed by distance: `[heads, n]`."""
     order: Order = run.p.mask.order(run.queries, run.keys)  # type: ignore[attr-defined]
-    table, zero = run.p.numbers  # type: ignore[misc]
+    table, zero, _ = run.p.numbers  # type: ignore[misc]
     distance = order.rows + (run.keys - run.queries) - order.columns
     index = (distance + zero).clamp(0, table.shape[1] - 1)
     return ds.new_zeros(table.shape[1], run.heads).index_put_((index,), ds.sum(0), accumulate=True).mT
