@@ -64,11 +64,12 @@ SHAPES = {  # by the bytes of a number
     2: Shapes(
         Patch(4, 8, 16, 16, 8),
         Patch(4, 8, 16, 16, 8, registers=128),
-        Patch(2, 16, 32, 8, 8),
+        Patch(2, 16, 32, 8, 8, registers=128),
         Patch(8, 4, 8, 32, 8, registers=128),
     ),
     4: Shapes(*[Patch(4, 4, 16, 16, 8)] * 4),
 }
+NARROW = Patch(8, 4, 8, 16, 4)  # forward, for half types and heads of at most 64
 PRECISION = "tf32x3"  # of float32's products: three on tensor cores, as exact as one without them
 PAIRS = 4  # pairs of d in one turn of the loop over d
 OWNED = 8  # d that a program owns in backward
@@ -772,7 +773,8 @@ def forward(p: Problem) -> tuple[Tensor, Tensor]:
     lse = p.v.new_empty(batch, heads, queries, dtype=torch.float32)
     if not output.numel() or not keys:
         return output.zero_(), lse.fill_(-math.inf)
-    ready = prepare(p, SHAPES[p.v.element_size()].forward)
+    narrow = p.v.element_size() == 2 and p.q.shape[3] <= 64
+    ready = prepare(p, NARROW if narrow else SHAPES[p.v.element_size()].forward)
     tiles = ready.tiles
     forward_kernel[(ready.sizes[2] * batch * heads,)](
         ready.a, ready.b, ready.weight, ready.top_a, ready.top_b, ready.line_a, ready.line_b, ready.v, ready.table,

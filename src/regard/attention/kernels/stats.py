@@ -49,7 +49,7 @@ class Shape(NamedTuple):
 
 # By bytes of a number and padded head dim, the nearest above.
 ROWS = {
-    2: {64: Shape(128, 128, 8, 3), 128: Shape(128, 128, 8, 2), 256: Shape(64, 64, 4, 2)},
+    2: {64: Shape(128, 128, 4, 3), 128: Shape(128, 128, 8, 2), 256: Shape(64, 64, 4, 2)},
     4: {256: Shape(64, 64, 8, 2)},
 }
 COLUMNS = {
@@ -57,7 +57,7 @@ COLUMNS = {
     4: {256: Shape(64, 128, 8, 2)},
 }
 TOP = {
-    2: {64: Shape(128, 128, 8, 2), 128: Shape(128, 128, 8, 2), 256: Shape(64, 64, 4, 2)},
+    2: {64: Shape(64, 64, 4, 2), 128: Shape(128, 128, 8, 2), 256: Shape(64, 64, 4, 2)},
     4: {256: Shape(64, 64, 8, 2)},
 }
 # A band of distances is as wide as both sides of the tile together, and must be a power of two.
