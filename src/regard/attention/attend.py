@@ -62,12 +62,11 @@ def attend(
     if not isinstance(method, Method):
         raise BadInput(f"method is {method!r:.80}; it must be a Method, such as Exact() or Nystrom(landmarks=64).")
     call = make_call(q, k, v, score=score, position=position, mask=mask, dropout=dropout, generator=generator)
+    exact = isinstance(method, Exact)
+    name = choose(call, backend) if exact else need_auto(method, backend)
     if empty(call):
         return nothing(call)
-    if not isinstance(method, Exact):
-        need_auto(method, backend)
-        return method.attend(call)
-    return BACKENDS[choose(call, backend)].run(call)
+    return BACKENDS[name].run(call) if exact else method.attend(call)
 
 
 def choose(call: Call, backend: str) -> str:
@@ -82,12 +81,13 @@ def choose(call: Call, backend: str) -> str:
     return backend
 
 
-def need_auto(method: Method, backend: str) -> None:
-    """Raise when a backend was named for a method that computes its own way."""
+def need_auto(method: Method, backend: str) -> str:
+    """The method's own name; raise when a backend was named for a method that computes its own way."""
     if backend != "auto":
         raise Unsupported(
             f"{type(method).__name__} computes its own way; backend {backend!r} runs Exact() only. Leave it out."
         )
+    return type(method).__name__.lower()
 
 
 def against(name: str, call: Call) -> str | None:
@@ -104,5 +104,7 @@ def empty(call: Call) -> bool:
 
 def nothing(call: Call) -> Tensor:
     """Empty in, empty out; no key to look at gives zeros. Gradients are zero, not absent."""
+    parts = [call.score, *([] if call.position is None else [call.position])]
+    every = [call.q, call.k, call.v, *(x for part in parts for x in part.tensors().values())]
     zeros = call.v.new_zeros(*call.q.shape[:3], call.v.shape[3])
-    return zeros + 0.0 * (call.q.sum() + call.k.sum() + call.v.sum())
+    return zeros + sum(x.flatten()[:0].sum().to(zeros.dtype) for x in every)

@@ -99,10 +99,11 @@ def make_call(
                 f"{type(position).__name__} lives inside a dot product and goes with Dot; the score is "
                 f"{type(score).__name__}. Numbers by distance (Alibi, Bias, T5Bias) go with every score."
             )
-    call = Call(q, k, v, score, position, full, float(dropout), draw_seed(generator, q.device) if dropout else None)
-    full.check(call.grid)
+    call = Call(q, k, v, score, position, full, float(dropout))
     need_one_device(call)
-    return replace(call, mask=simplest(full, call.grid))
+    full.check(call.grid)
+    seed = draw_seed(generator, q.device) if dropout else None
+    return replace(call, mask=simplest(full, call.grid), seed=seed)
 
 
 def lower(call: Call) -> Problem:
@@ -115,6 +116,8 @@ def lower(call: Call) -> Problem:
     if call.position is not None:
         numbers, vectors = call.position.numbers(q, k), call.position.vectors(q, k)
         q, k = call.position.turn(q, k)
+        if call.position.rounds:
+            q, k = q.to(call.q.dtype), k.to(call.k.dtype)
     if not additive:
         q, k, scale = call.score.lower(q, k)
     return Problem(
@@ -149,7 +152,9 @@ def forbids_nothing(mask: Mask, queries: int, keys: int) -> bool:
 def under_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """q, k, v in autocast's type where it is on, as torch does for its own attention."""
     tensors = isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)
-    if not tensors or not torch.is_autocast_enabled(q.device.type) or q.dtype == torch.float64:
+    if not tensors or q.device.type == "meta" or q.dtype == torch.float64:
+        return q, k, v
+    if not torch.is_autocast_enabled(q.device.type):
         return q, k, v
     dtype = torch.get_autocast_dtype(q.device.type)
     q, k, v = (x.to(dtype) if x.dtype.is_floating_point else x for x in (q, k, v))

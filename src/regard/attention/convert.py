@@ -12,7 +12,7 @@ from torch import Tensor
 from .errors import BadInput
 from .mask import Mask
 from .masks import Pairs
-from .part import need_tensor
+from .part import need_count, need_tensor
 
 
 def from_key_padding(key_padding_mask: Tensor) -> Mask:
@@ -70,6 +70,8 @@ def causal_from_start(queries: int, keys: int) -> Mask:
     >>> causal_from_start(2, 3).dense(2, 3).int().tolist()
     [[1, 0, 0], [1, 1, 0]]
     """
+    need_count(queries, "queries")
+    need_count(keys, "keys")
     row, j = torch.arange(queries)[:, None], torch.arange(keys)[None, :]
     return Pairs(j <= row)
 

@@ -259,7 +259,7 @@ def dot_gradients(g: Graph, d: Tensor) -> tuple[Tensor, Tensor, None]:
 def number_gradients(g: Graph, d: Tensor) -> Tensor:
     by_head = d.view(g.edges, g.batch, g.heads).sum(1)
     table = g.p.numbers.table  # type: ignore[union-attr]
-    return by_head.new_zeros(table.shape[1], g.heads).index_put_((number_index(g),), by_head, accumulate=True).mT
+    return sums_at(number_index(g), by_head, table.shape[1]).mT
 
 
 def vector_gradients(g: Graph, d: Tensor) -> tuple[Tensor, Tensor]:
@@ -268,7 +268,7 @@ def vector_gradients(g: Graph, d: Tensor) -> tuple[Tensor, Tensor]:
     for e in steps(g, asking.shape[-1]):
         each = g.p.scale * d[e][..., None]
         add_runs(d_asking, each * take(table, index[e]), g.order.starts, e)
-        d_table.index_put_((index[e],), each * take(asking, g.order.rows[e]), accumulate=True)
+        d_table += sums_at(index[e], each * take(asking, g.order.rows[e]), len(d_table))
     d_table = d_table.unflatten(1, (g.batch, g.heads)).sum(1).transpose(0, 1)
     return g.per_head(d_asking.transpose(0, 1), g.p.q), d_table
 
@@ -291,6 +291,13 @@ def additive_gradients(g: Graph, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             dk, activation_slope(g.p, both, act).mul_(take(d, edge)[..., None]).mul_(weight), g.order.key_starts, e
         )
     return dq.transpose(0, 1), dk.transpose(0, 1), dweight.view(g.batch, g.heads, -1).sum(0)
+
+
+def sums_at(index: Tensor, x: Tensor, size: int) -> Tensor:
+    """Sums of the rows of x that share an index, in the order of the rows: the same bits every time."""
+    index, order = index.sort(stable=True)
+    offsets = torch.searchsorted(index, torch.arange(size + 1, device=index.device))
+    return torch.segment_reduce(take(x, order), "sum", offsets=offsets, axis=0, unsafe=True)
 
 
 def add_runs(total: Tensor, x: Tensor, starts: Tensor, e: slice) -> None:

@@ -29,6 +29,8 @@ from .scores import Score
 from .tile import Tile, Walker, shape_for
 from .view import View
 
+FORBIDDEN = -1.0  # stands below every weight while the largest are gathered
+
 
 class Wish(NamedTuple):
     """What was asked for beside the statistics."""
@@ -62,7 +64,9 @@ def look(
     >>> view.top_keys.flatten().tolist(), view.entropy.max().item() < 1e-6
     ([0, 1, 2, 3], True)
     """
-    if not isinstance(method or Exact(), Exact):
+    if method is not None and not isinstance(method, Method):
+        raise BadInput(f"method is {method!r:.80}; it must be a Method, and look shows Exact() alone.")
+    if method is not None and not isinstance(method, Exact):
         raise Unsupported(f"{type(method).__name__} never forms the weights of queries on keys; look at Exact().")
     wish = Wish(weights, top, pair(map))
     need_count(top, "top")
@@ -85,12 +89,12 @@ def pair(map: int | tuple[int, int] | None) -> tuple[int, int] | None:
     """The size of the map as (rows, columns)."""
     if map is None:
         return None
-    size = (map, map) if isinstance(map, int) else tuple(map)
-    if len(size) != 2:
+    size = (map, map) if isinstance(map, int) else map
+    if not isinstance(size, tuple | list) or len(size) != 2:
         raise BadInput(f"map is {map!r}; it must be a number, or (rows, columns).")
     for count in size:
         need_count(count, "map's size", 1)
-    return size
+    return size[0], size[1]
 
 
 def need_room(call: Call, wish: Wish) -> None:
@@ -138,7 +142,7 @@ class Totals:
         self.lse = new(grid.queries, fill=-torch.inf)
         self.entropy, self.distance, self.peak = (new(grid.queries) for _ in range(3))
         self.received = new(grid.keys)
-        self.top_weights = new(grid.queries, wish.top) if wish.top else None
+        self.top_weights = new(grid.queries, wish.top, fill=FORBIDDEN) if wish.top else None
         self.top_keys = new(grid.queries, wish.top, fill=-1, dtype=torch.int64) if wish.top else None
         self.map = new(*wish.map) if wish.map else None
         self.weights = new(grid.queries, grid.keys) if wish.weights else None
@@ -147,6 +151,8 @@ class Totals:
         if self.map is not None:
             counts = bucket_sizes(self.grid.queries, self.map.shape[-2], self.map.device)
             self.map /= counts.clamp(min=1)[:, None]
+        if self.top_weights is not None:
+            self.top_weights.clamp_(min=0.0)
         names = ["lse", "entropy", "distance", "peak", "received", "top_weights", "top_keys", "map", "weights"]
         return {name: getattr(self, name) for name in names}
 
@@ -179,18 +185,18 @@ def add_tile(totals: Totals, tile: Tile, rows: tuple, keys: slice, s: Tensor, ls
     if totals.weights is not None:
         totals.weights[*rows, keys] = weights
     if totals.wish.top:
-        merge_top(totals, rows, j, weights)
+        merge_top(totals, rows, j, weights.masked_fill(s == -torch.inf, FORBIDDEN))
     if totals.map is not None:
         pool(totals, rows, keys, weights)
 
 
 def merge_top(totals: Totals, rows: tuple, j: Tensor, weights: Tensor) -> None:
-    """Keep each row's largest weights of those known and these; the lower key wins a tie."""
+    """Keep each row's largest weights of those known and these, negative where forbidden; the lower key wins a tie."""
     known, keys = totals.top_weights[rows], totals.top_keys[rows]  # type: ignore[index]
     count = min(totals.wish.top, weights.shape[-1])
     best, at = largest(weights, count)
     both = torch.cat([known, best], dim=-1)
-    names = torch.cat([keys, torch.where(best > 0, j[at], -1)], dim=-1)
+    names = torch.cat([keys, torch.where(best >= 0, j[at], -1)], dim=-1)
     best, at = largest(both, totals.wish.top)
     totals.top_weights[rows] = best  # type: ignore[index]
     totals.top_keys[rows] = names.gather(-1, at)  # type: ignore[index]
@@ -200,8 +206,8 @@ def largest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` largest along the last axis and where they are; the first of equals first."""
     values, at = x.topk(count, dim=-1)
     least = values[..., -1:]
-    within = ((values[..., 1:] == values[..., :-1]) & (values[..., 1:] > 0)).any()
-    beyond = ((x == least).sum(-1, keepdim=True) > (values == least).sum(-1, keepdim=True)) & (least > 0)
+    within = ((values[..., 1:] == values[..., :-1]) & (values[..., 1:] >= 0)).any()
+    beyond = ((x == least).sum(-1, keepdim=True) > (values == least).sum(-1, keepdim=True)) & (least >= 0)
     if not within and not beyond.any():
         return values, at
     values, at = x.sort(dim=-1, descending=True, stable=True)
@@ -258,9 +264,7 @@ def spread_edges(g: edges.Graph, weights: Tensor, totals: Totals) -> None:
         down, across = totals.map.shape[-2:]
         row = buckets(totals.grid.queries, down, weights.device)[order.rows]
         column = buckets(totals.grid.keys, across, weights.device)[order.columns]
-        cells = weights.new_zeros(down * across, g.columns).index_put_(
-            (row * across + column,), weights, accumulate=True
-        )
+        cells = edges.sums_at(row * across + column, weights, down * across)
         totals.map.copy_(cells.mT.unflatten(0, (g.batch, g.heads)).unflatten(-1, (down, across)))
     if totals.wish.top:
         top_edges(g, every, totals)

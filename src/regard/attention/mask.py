@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NONE, MIXED, ALL = 0, 1, 2
-CLASSES: dict[int, type[Mask]] = {}
+CLASSES: dict[str, type[Mask]] = {}
 
 
 @dataclass(frozen=True)
@@ -89,11 +89,11 @@ class Mask(Part):
     [[1, 0, 0], [0, 1, 0], [1, 0, 1]]
     """
 
-    number = 0
+    number = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.number = len(CLASSES) + 1  # how a compiled graph names the class
+        cls.number = str(len(CLASSES) + 1)  # how a compiled graph names the class
         CLASSES[cls.number] = cls
 
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
@@ -180,7 +180,7 @@ class And(Mask):
         self.right.check(grid)
 
     def __repr__(self) -> str:
-        return " & ".join(f"({part!r})" if isinstance(part, Or) else repr(part) for part in (self.left, self.right))
+        return f"{bracketed(self.left, Or)} & {bracketed(self.right, And | Or)}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -208,7 +208,7 @@ class Or(Mask):
         self.right.check(grid)
 
     def __repr__(self) -> str:
-        return " | ".join(f"({part!r})" if isinstance(part, And) else repr(part) for part in (self.left, self.right))
+        return f"{bracketed(self.left, And)} | {bracketed(self.right, And | Or)}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -234,4 +234,9 @@ class Not(Mask):
         self.mask.check(grid)
 
     def __repr__(self) -> str:
-        return f"~({self.mask!r})" if isinstance(self.mask, And | Or) else f"~{self.mask!r}"
+        return f"~{bracketed(self.mask, And | Or)}"
+
+
+def bracketed(mask: Mask, kinds: Any) -> str:
+    """The mask as it is written, in brackets where it is one of the kinds."""
+    return f"({mask!r})" if isinstance(mask, kinds) else repr(mask)

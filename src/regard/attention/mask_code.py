@@ -1,7 +1,8 @@
 """Masks as text, so that they can pass through an operator of torch.library and a compiled graph.
 
 In eager mode the text is a number that stands for the object. In a compiled graph, which outlives its objects, a
-mask's own fields are written out: numbers, strings and other masks as text, tensors numbered and passed beside it.
+mask's own fields are written out: strings and other masks as text, tensors and whole numbers (which may differ from
+call to call) numbered and passed beside it.
 """
 
 from __future__ import annotations
@@ -20,18 +21,19 @@ from .mask import CLASSES, Mask
 _objects: weakref.WeakValueDictionary[int, Mask] = weakref.WeakValueDictionary()
 
 
-def encode(mask: Mask) -> tuple[str, list[Tensor]]:
-    """(text, tensors) from which `decode` finds or makes the mask; in eager mode it must be kept alive until then."""
+def encode(mask: Mask) -> tuple[str, list[Tensor], list[int]]:
+    """What `decode` finds or makes the mask from; in eager mode it must be kept alive until then."""
     if torch.compiler.is_compiling():
         tensors: list[Tensor] = []
-        return write(mask, tensors), tensors
+        whole: list[int] = []
+        return write(mask, tensors, whole), tensors, whole
     _objects[id(mask)] = mask
-    return str(id(mask)), []
+    return str(id(mask)), [], []
 
 
-def decode(text: str, tensors: list[Tensor]) -> Mask:
-    """The mask that `encode` gave this text for."""
-    return _objects[int(text)] if text.isdecimal() else read(json.loads(text), tensors)
+def decode(text: str, tensors: list[Tensor], whole: list[int]) -> Mask:
+    """The mask that `encode` gave these for."""
+    return _objects[int(text)] if text.isdecimal() else read(json.loads(text), tensors, whole)
 
 
 def hold(text: str) -> Mask | None:
@@ -39,22 +41,25 @@ def hold(text: str) -> Mask | None:
     return _objects[int(text)] if text.isdecimal() else None
 
 
-def write(value: Any, tensors: list[Tensor]) -> str:
-    """A field as JSON."""
+def write(value: Any, tensors: list[Tensor], whole: list[int]) -> str:
+    """A field as JSON; tensors and whole numbers are added to the lists."""
     if isinstance(value, Mask):
         names = [f.name for f in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else list(value.__dict__)
-        inside = [f'"{name}": {write(getattr(value, name), tensors)}' for name in names]
-        return f'{{"class": {value.number}, "fields": {{{", ".join(inside)}}}}}'
+        inside = [f'"{name}": {write(getattr(value, name), tensors, whole)}' for name in names]
+        return f'{{"class": "{value.number}", "fields": {{{", ".join(inside)}}}}}'
     if isinstance(value, Tensor):
         tensors.append(value)
         return f'{{"tensor": {len(tensors) - 1}}}'
     if isinstance(value, tuple):
-        return f"[{', '.join([write(item, tensors) for item in value])}]"
+        return f"[{', '.join([write(item, tensors, whole) for item in value])}]"
     if value is None:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int | float):
+    if isinstance(value, int | torch.SymInt):
+        whole.append(value)  # type: ignore[arg-type]
+        return f'{{"whole": {len(whole) - 1}}}'
+    if isinstance(value, float):
         return str(value)
     if isinstance(value, str):
         return json.dumps(value)
@@ -64,15 +69,17 @@ def write(value: Any, tensors: list[Tensor]) -> str:
     )
 
 
-def read(node: Any, tensors: list[Tensor]) -> Any:
+def read(node: Any, tensors: list[Tensor], whole: list[int]) -> Any:
     """The field that `write` wrote."""
     if isinstance(node, list):
-        return tuple(read(item, tensors) for item in node)
+        return tuple(read(item, tensors, whole) for item in node)
     if not isinstance(node, dict):
         return node
     if "tensor" in node:
         return tensors[node["tensor"]]
+    if "whole" in node:
+        return whole[node["whole"]]
     mask = object.__new__(CLASSES[node["class"]])
     for name, value in node["fields"].items():
-        object.__setattr__(mask, name, read(value, tensors))
+        object.__setattr__(mask, name, read(value, tensors, whole))
     return mask

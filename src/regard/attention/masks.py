@@ -438,12 +438,10 @@ def block_tiles(layout: Tensor, block: int, rows: tuple[Tensor, Tensor], columns
 
 def id_ranges(ids: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
     """Least and greatest id of each run of `size` (negative ones aside), and whether it has negative ones."""
-    beyond = torch.iinfo(ids.dtype).max
-    missing = (0, -ids.shape[1] % size)
-    low = pad(torch.where(ids < 0, beyond, ids), missing, value=beyond).unflatten(1, (-1, size))
-    high = pad(ids.clamp(min=-1), missing, value=-1).unflatten(1, (-1, size))
-    holes = pad(ids < 0, missing).unflatten(1, (-1, size))
-    return low.amin(-1), high.amax(-1), holes.any(-1)  # each [batch, runs]
+    ids = ids.long()
+    ids = torch.cat([ids, ids[:, -1:].expand(-1, -ids.shape[1] % size)], dim=1).unflatten(1, (-1, size))
+    low = torch.where(ids < 0, torch.iinfo(torch.int64).max, ids)
+    return low.amin(-1), ids.clamp(min=-1).amax(-1), (ids < 0).any(-1)  # each [batch, runs]
 
 
 def need_boolean(value: Any, name: str, dims: tuple[int, ...], shape: str) -> None:

@@ -24,9 +24,9 @@ def operator(name: str, forward: Forward, backward: Backward, rounded: bool = Fa
     """A function from a `Problem` to (output, log-sum-exp), differentiable in the problem's tensors.
 
     `forward(problem)` returns both; `backward(problem, d_output, output, lse)` returns the gradients of q, k, v,
-    weight, numbers, asking and table, with anything for what is not there or not `problem.wanted`. The output that backward gets is exact
-    (float32 at least), because Σ output · d_output decides all gradients; a `rounded` operator returns it in v's type
-    where the score is a dot product, whose gradients forgive it, and saves the memory.
+    weight, numbers, asking and table, with anything for what is not there or not `problem.wanted`. The output that
+    backward gets is exact (float32 at least), because Σ output · d_output decides all gradients; a `rounded` operator
+    returns it in v's type where the score is a dot product, whose gradients forgive it, and saves the memory.
     """
 
     def output_type(v: Tensor, weight: Tensor | None) -> torch.dtype:
@@ -56,13 +56,14 @@ def operator(name: str, forward: Forward, backward: Backward, rounded: bool = Fa
         mask: str,
         activation: str,
         settings: list[float],
+        whole: list[int],
     ) -> tuple[Tensor, Tensor]:
         tensors = (q, k, v, weight, numbers, asking, table, seed, slopes)
-        output, lse = forward(gathered(tensors, mask_tensors, mask, activation, settings))
+        output, lse = forward(gathered(tensors, mask_tensors, mask, activation, settings, whole))
         return laid_out(output.to(output_type(v, weight)), room(q, v, weight)), lse.contiguous()
 
     @run.register_fake
-    def _(q, k, v, weight, numbers, asking, table, seed, slopes, mask_tensors, mask, activation, settings):
+    def _(q, k, v, weight, numbers, asking, table, seed, slopes, mask_tensors, mask, activation, settings, whole):
         exact = torch.promote_types(v.dtype, torch.float32)
         return torch.empty_like(room(q, v, weight), device=v.device), v.new_empty(q.shape[:3], dtype=exact)
 
@@ -84,10 +85,11 @@ def operator(name: str, forward: Forward, backward: Backward, rounded: bool = Fa
         mask: str,
         activation: str,
         settings: list[float],
+        whole: list[int],
         wanted: list[bool],
     ) -> list[Tensor]:
         tensors = (q, k, v, weight, numbers, asking, table, seed, slopes)
-        problem = replace(gathered(tensors, mask_tensors, mask, activation, settings), wanted=tuple(wanted))
+        problem = replace(gathered(tensors, mask_tensors, mask, activation, settings, whole), wanted=tuple(wanted))
         found = backward(problem, grad, output, lse)
         like = [x if want else None for x, want in zip(tensors[:7], wanted, strict=True)]
         pairs = zip(like, found, strict=True)
@@ -99,7 +101,7 @@ def operator(name: str, forward: Forward, backward: Backward, rounded: bool = Fa
         return [torch.empty_like(x) if x is not None and want else grad.new_empty(0) for x, want in wanted]
 
     def remember(ctx, inputs, output) -> None:
-        *tensors, mask_tensors, ctx.mask, ctx.activation, ctx.settings = inputs
+        *tensors, mask_tensors, ctx.mask, ctx.activation, ctx.settings, ctx.whole = inputs
         ctx.save_for_backward(*output, *tensors, *mask_tensors)
         ctx.mask_count = len(mask_tensors)
         ctx.kept_alive = mask_code.hold(ctx.mask)
@@ -109,15 +111,24 @@ def operator(name: str, forward: Forward, backward: Backward, rounded: bool = Fa
         tensors, mask_tensors = rest[:9], rest[9:]
         wanted = [x is not None and need for x, need in zip(tensors[:7], ctx.needs_input_grad[:7], strict=True)]
         found = run_backward(
-            written_out(grad), output, lse, *tensors, mask_tensors, ctx.mask, ctx.activation, ctx.settings, wanted
+            written_out(grad),
+            output,
+            lse,
+            *tensors,
+            mask_tensors,
+            ctx.mask,
+            ctx.activation,
+            ctx.settings,
+            ctx.whole,
+            wanted,
         )
         grads = [g if want else None for g, want in zip(found, wanted, strict=True)]
-        return *grads, None, None, [None] * ctx.mask_count, None, None, None
+        return *grads, None, None, [None] * ctx.mask_count, None, None, None, None
 
     run.register_autograd(pull, setup_context=remember)
 
     class Eager(torch.autograd.Function):
-        """The same outside compiled graphs, where torch.library's own bookkeeping would cost more than small kernels."""
+        """The same outside compiled graphs, where torch.library's bookkeeping would cost more than small kernels."""
 
         @staticmethod
         def forward(ctx, problem: Problem, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -192,25 +203,28 @@ def without_tensors(p: Problem) -> Problem:
 
 def spread(p: Problem) -> tuple:
     """The problem as an operator's arguments."""
-    mask, mask_tensors = mask_code.encode(p.mask)
-    zeros = [float(x.zero) if x is not None else 0.0 for x in (p.numbers, p.vectors)]
-    return *tensors_of(p), mask_tensors, mask, p.activation, [p.scale, p.slope, p.dropout, *zeros]
+    mask, mask_tensors, whole = mask_code.encode(p.mask)
+    zeros = [x.zero if x is not None else 0 for x in (p.numbers, p.vectors)]
+    return *tensors_of(p), mask_tensors, mask, p.activation, [p.scale, p.slope, p.dropout], [*zeros, *whole]
 
 
-def gathered(tensors: tuple, mask_tensors: list[Tensor], mask: str, activation: str, settings: list[float]) -> Problem:
+def gathered(
+    tensors: tuple, mask_tensors: list[Tensor], mask: str, activation: str, settings: list[float], whole: list[int]
+) -> Problem:
     """The problem that an operator's arguments stand for."""
-    scale, slope, dropout, numbers_zero, zero = settings
+    scale, slope, dropout = settings
+    numbers_zero, zero, *whole = whole
     q, k, v, _, numbers, asking, table, *_ = tensors
     bare = Problem(
         q,
         k,
         v,
-        mask_code.decode(mask, mask_tensors),
+        mask_code.decode(mask, mask_tensors, whole),
         scale=scale,
         activation=activation,
         slope=slope,
         dropout=dropout,
-        numbers=None if numbers is None else Numbers(numbers, int(numbers_zero)),
-        vectors=None if table is None else Vectors(asking, table, int(zero)),
+        numbers=None if numbers is None else Numbers(numbers, numbers_zero),
+        vectors=None if table is None else Vectors(asking, table, zero),
     )
     return with_tensors(bare, tensors)

@@ -54,7 +54,8 @@ def same(a: Any, b: Any) -> bool:
         return a is b or (a.dtype == b.dtype and a.device == b.device and torch.equal(a, b))
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return False
-    return type(a) is type(b) and bool(a == b)
+    equal = type(a) is type(b) and a == b
+    return bool(equal.all()) if hasattr(equal, "all") else bool(equal)
 
 
 def shape_of(value: Any) -> Any:

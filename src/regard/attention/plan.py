@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from .attend import BACKENDS, against, choose, empty
 from .call import Call, lower, make_call
+from .errors import BadInput
 from .mask import Mask
 from .memory import readable
 from .methods import Exact, Method
@@ -67,7 +69,10 @@ def plan(
     >>> planned.backend, planned.tiles < 0.1
     ('blockwise', True)
     """
-    call = make_call(q, k, v, score=score, position=position, mask=mask, dropout=dropout)
+    if method is not None and not isinstance(method, Method):
+        raise BadInput(f"method is {method!r:.80}; it must be a Method, such as Exact() or Nystrom(landmarks=64).")
+    spare = torch.Generator()  # planning draws nothing that training would miss
+    call = make_call(q, k, v, score=score, position=position, mask=mask, dropout=dropout, generator=spare)
     parts = [str(part) for part in (call.score, position, mask, method) if part is not None]
     text = f"{' · '.join(parts)} on q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}, {q.dtype}"
     if method is not None and not isinstance(method, Exact):

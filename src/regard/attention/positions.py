@@ -40,10 +40,14 @@ class Vectors(NamedTuple):
 
 
 class Position(Part):
-    """What distance adds. `dot_only` parts live inside a dot product; those that `turn` change q or k before it."""
+    """What distance adds. `dot_only` parts live inside a dot product; those that `turn` change q or k before it.
+
+    What is turned stays exact in half types, unless the part `rounds` it back to the call's type.
+    """
 
     dot_only = False
     turns = False
+    rounds = False
 
     def check(self, q: Tensor, k: Tensor) -> None:
         """Raise `BadInput` when these queries and keys do not fit."""
@@ -73,13 +77,14 @@ class Position(Part):
 class Rotary(Position):
     """Turns pairs of coordinates of q by i·θ and of k by j·θ, so that q·k depends on i − j (halves layout).
 
-    θ_m = base^(−2m/dim) for the first `dim` coordinates (all of them unless given); the rest are left alone.
+    θ_m = base^(−2m/dim) for the first `dim` coordinates (all of them unless given); the rest are left alone. Angles
+    are exact, and the turned q and k are rounded to their type again, as if they had come so.
     """
 
     base: float = 10000.0
     dim: int | None = None
     formula = "q·k → (R_i q)·(R_j k)"
-    dot_only = turns = True
+    dot_only = turns = rounds = True
 
     def __post_init__(self) -> None:
         if not self.base > 0:
@@ -232,7 +237,7 @@ class Shaw(Position):
         return scale * by_distance(q, self.keys.to(q.dtype), distance + self.zero)
 
     def vectors(self, q: Tensor, k: Tensor) -> Vectors:
-        return Vectors(q, self.keys.to(q.dtype), self.zero)
+        return Vectors(q, self.keys.to(torch.promote_types(q.dtype, self.keys.dtype)), self.zero)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -38,6 +38,8 @@ def scores(call: Call) -> Tensor:
     else:
         scale = call.score.factor(q.shape[-1]) if isinstance(call.score, Dot) else 1.0
         turned = call.position.turn(q, k)
+        if call.position.rounds:
+            turned = [x.to(call.q.dtype).to(call.exact) for x in turned]
         score = call.score.similarity(*turned) + call.position.added(q, k, scale, i - j)
     return score.masked_fill(~call.mask.permits(i, j, call.grid), -torch.inf)
 

@@ -141,6 +141,8 @@ class Additive(Score):
 
     def __post_init__(self) -> None:
         need_tensor(self.weight, "Additive's weight", (2,), "[heads, d]")
+        if not isinstance(self.slope, int | float):
+            raise BadInput(f"Additive's slope is {self.slope!r}; it must be a number.")
         if self.activation not in ACTIVATIONS:
             raise BadInput(f"Additive's activation is {self.activation!r}; it must be 'tanh' or 'leaky_relu'.")
 

@@ -9,7 +9,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from .call import Call, lower
 from .masks import Causal, Everything
 from .positions import Rotary
-from .scores import Additive
+from .scores import Additive, Dot
 
 
 def reason(call: Call) -> str | None:
@@ -18,6 +18,8 @@ def reason(call: Call) -> str | None:
         return "torch's kernels know dot products only, not Additive"
     if call.position is not None and not isinstance(call.position, Rotary):
         return f"torch's kernels would need {type(call.position).__name__} as a tensor of queries × keys"
+    if not isinstance(call.score, Dot) and call.q.dtype != call.exact:
+        return f"{type(call.score).__name__} changes q and k, which {call.q.dtype} would round before the product"
     if call.dropout:
         return "torch draws its own dropout, which no other backend could repeat"
     if isinstance(call.mask, Everything):
@@ -36,6 +38,7 @@ def run(call: Call) -> Tensor:
         q, k, v = p.q.to(p.v.dtype), p.k.to(p.v.dtype), p.v
         dim = max(q.shape[-1], v.shape[-1])  # the fused kernels want one head_dim; zeros change nothing
         q, k, v = (x if x.shape[-1] == dim else pad(x, (0, dim - x.shape[-1])) for x in (q, k, v))
-        causal, grouped = isinstance(call.mask, Causal), bool(q.shape[1] != k.shape[1])
-        found = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=p.scale, enable_gqa=grouped)
+        causal = isinstance(call.mask, Causal)
+        grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}  # a size that is compared is a plain bool
+        found = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=p.scale, **grouped)
         return found if dim == p.v.shape[-1] else found[..., : p.v.shape[-1]]

@@ -18,7 +18,8 @@ from .schedule import Chunk, Shape, Span
 
 ELEMENTS = 1 << 20  # scores held at once
 FEATURES = 1 << 18  # activations of an additive score held at once
-TANH_LIMIT = 40.0  # e^(2·40) and its inverse are finite in float32
+TANH_ROOM = 20.0  # |q| and |k| below which e^2q · e^2k is finite in float32
+TANH_SMALL = 0.25  # |q| and |k| below which tanh(q + k) is small, and 1 − 2 / (1 + e^2q e^2k) would lose its digits
 
 
 def shape_for(problem: Problem) -> tuple[Shape, int]:
@@ -91,8 +92,10 @@ class Walker:
         self.form = additive_form(problem, self.q, self.k) if self.additive else "dot"
         if self.form == "exponential":
             self.q, self.k = (2 * self.q).exp(), (2 * self.k).exp()
+        if self.form == "small":
+            self.q, self.k = (2 * self.q).expm1(), (2 * self.k).expm1()
         self.one = torch.ones((), dtype=exact, device=self.q.device)
-        self.room = self.q.new_empty(0)
+        self.rooms = [self.q.new_empty(0)] * 2
 
     def tile(self, chunk: Chunk) -> Tile:
         """The chunk's queries, last to first."""
@@ -240,33 +243,39 @@ def unsheared(d: Tensor) -> Tensor:
 
 
 def additive_form(problem: Problem, q: Tensor, k: Tensor) -> str:
-    """How to compute the activations: tanh(q + k) = 1 − 2 / (1 + e^2q · e^2k), as long as the powers are finite."""
+    """How to compute the activations; tanh by exponentials of q and k alone, as long as their product is finite."""
     if problem.activation != "tanh":
         return problem.activation
-    roomy = all(x.numel() == 0 or bool(x.abs().amax() < TANH_LIMIT) for x in (q, k))
-    return "exponential" if roomy else "tanh"
+    largest = max((float(x.abs().amax()) for x in (q, k) if x.numel()), default=0.0)
+    return "small" if largest < TANH_SMALL else "exponential" if largest < TANH_ROOM else "tanh"
 
 
 def activations(tile: Tile, span: Span, rows: slice) -> Tensor:
-    """act(q + k) of some of the chunk's rows, `[batch, heads, rows, width, d]`, in room that the next call overwrites.
+    """tanh(q + k), or for leaky ReLU q + k itself, of some of the chunk's rows, `[batch, heads, rows, width, d]`.
 
-    For the exponential form 1 / (1 + e^2q e^2k), for leaky ReLU q + k itself.
+    tanh(q + k) = 1 − 2 / (1 + e^2q e^2k) needs no more than a division, for the powers are a token's own. Near zero it
+    is x / (x + 2) with x = a + (a + 1)·b, where a = e^2q − 1 and b = e^2k − 1. The answer lies in room that the next
+    call overwrites.
     """
     w = tile.walker
     q = w.rows(w.q, tile.chunk)[:, :, rows, None]
     k = w.k[tile.chunk.batch, :, span.first : span.last].repeat_interleave(w.group, dim=1)[:, :, None]
-    room = room_for(w, torch.broadcast_shapes(q.shape, k.shape))
+    room = room_for(w, 0, torch.broadcast_shapes(q.shape, k.shape))
     if w.form == "exponential":
-        return torch.addcmul(w.one, q, k, out=room).reciprocal_()
+        inverse = torch.addcmul(w.one, q, k, out=room).reciprocal_()
+        return torch.add(w.one, inverse, alpha=-2.0, out=room)
+    if w.form == "small":
+        x = torch.addcmul(q, q + 1.0, k, out=room)
+        return x.div_(torch.add(x, 2.0, out=room_for(w, 1, x.shape)))
     both = torch.add(q, k, out=room)
     return both.tanh_() if w.form == "tanh" else both
 
 
-def room_for(w: Walker, shape: torch.Size) -> Tensor:
+def room_for(w: Walker, which: int, shape: torch.Size) -> Tensor:
     """Room for a tensor of this shape, kept for the next one: fresh memory costs more than the arithmetic."""
-    if w.room.numel() < shape.numel():
-        w.room = w.q.new_empty(shape.numel())
-    return w.room[: shape.numel()].view(shape)
+    if w.rooms[which].numel() < shape.numel():
+        w.rooms[which] = w.q.new_empty(shape.numel())
+    return w.rooms[which][: shape.numel()].view(shape)
 
 
 def row_steps(tile: Tile, span: Span) -> list[slice]:
@@ -285,12 +294,9 @@ def additive_scores(tile: Tile, span: Span) -> Tensor:
     parts = []
     for rows in row_steps(tile, span):
         act = activations(tile, span, rows)
-        if w.form == "exponential":
-            parts.append((act @ (-2.0 * weight)).squeeze(-1).add_(w.weight.sum(-1)[:, None, None]))
-        elif w.form == "tanh":
-            parts.append((act @ weight).squeeze(-1))
-        else:
-            parts.append((torch.nn.functional.leaky_relu_(act, w.problem.slope) @ weight).squeeze(-1))
+        if w.form == "leaky_relu":
+            act = torch.nn.functional.leaky_relu_(act, w.problem.slope)
+        parts.append((act @ weight).squeeze(-1))
     return torch.cat(parts, dim=2)
 
 
@@ -304,23 +310,19 @@ def additive_gradients(sums: Gradients, tile: Tile, span: Span, d: Tensor) -> No
         slope = act_slope(sums, w, act, part)
         dq.append((part[..., None, :] @ slope).squeeze(3))
         dk = dk + slope.mul_(part[..., None]).sum(2)
-    factor = w.weight[:, None, :] * (4.0 if w.form == "exponential" else 1.0)  # [heads, 1, d]
+    factor = w.weight[:, None, :]  # [heads, 1, d]
     sums.to_rows(sums.q, tile, torch.cat(dq, dim=2) * factor)
-    shared = (dk * factor).unflatten(1, (-1, w.group)).sum(2)
-    sums.k[tile.chunk.batch, :, span.first : span.last] += shared
+    sums.k[tile.chunk.batch, :, span.first : span.last] += (dk * factor).unflatten(1, (-1, w.group)).sum(2)
 
 
 def act_slope(sums: Gradients, w: Walker, act: Tensor, d: Tensor) -> Tensor:
-    """act′, in place of the activations (a quarter of it for the exponential form); their share of dweight is added."""
-    if w.form == "exponential":
-        sums.weight += d.sum((0, 2, 3))[:, None] - 2.0 * weighed(d, act)
-        return act.addcmul_(act, act, value=-1.0)  # 1 − tanh² = 4 (r − r²)
-    if w.form == "tanh":
-        sums.weight += weighed(d, act)
-        return act.square_().neg_().add_(1.0)
-    slope = (act > 0).to(act.dtype).mul_(1.0 - w.problem.slope).add_(w.problem.slope)
-    sums.weight += weighed(d, act.mul_(slope))
-    return slope
+    """act′, in place of the activations; their share of dweight is added."""
+    if w.form == "leaky_relu":
+        slope = (act > 0).to(act.dtype).mul_(1.0 - w.problem.slope).add_(w.problem.slope)
+        sums.weight += weighed(d, act.mul_(slope))
+        return slope
+    sums.weight += weighed(d, act)
+    return torch.addcmul(w.one, act, act, value=-1.0, out=act)  # 1 − tanh²
 
 
 def weighed(d: Tensor, act: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from .call import Call, Problem, lower
 from .operator import operator
 from .positions import Shaw, TransformerXL
+from .scores import Additive, Dot
 
 # The greatest head_dim whose tiles fit a multiprocessor, by bytes of an element; and with vectors by distance.
 WIDEST, WIDEST_VECTORS = {2: 256, 4: 256}, {2: 128, 4: 64}
@@ -53,7 +54,12 @@ def slower(call: Call) -> str | None:
 def run(call: Call) -> Tensor:
     """The output, `[batch, heads, queries, value dim]`."""
     with torch.autocast(call.q.device.type, enabled=False):
-        return solve(lower(call))[0]
+        p = lower(call)
+        if not isinstance(call.score, Dot | Additive):
+            p = replace(
+                p, v=p.v.to(call.exact)
+            )  # what the score makes of q and k may not fit the type, nor its products
+        return solve(p)[0].to(call.v.dtype)
 
 
 def forward(p: Problem) -> tuple[Tensor, Tensor]:

@@ -634,8 +634,9 @@ class Work:
             threshold=threshold(p.dropout), keep_scale=kept_scale(p.dropout) if p.seed is not None else 1.0,
             D=self.dim, BD=power(self.dim),
             DV=self.value_dim, BDV=power(self.value_dim),
-            BM=shape.rows, BN=shape.columns, **grouping(tiles), NUMBERS=2 if self.sloped else int(self.numbers is not None),
-            VECTORS=self.table is not None, DROPOUT=p.seed is not None,
+            BM=shape.rows, BN=shape.columns, **grouping(tiles),
+            NUMBERS=2 if self.sloped else int(self.numbers is not None), VECTORS=self.table is not None,
+            DROPOUT=p.seed is not None,
             PRECISION=EXACT if self.v.dtype == torch.float32 else "tf32", PAIRS=self.v.itemsize == 2, **launch(shape),
         )  # fmt: skip
 

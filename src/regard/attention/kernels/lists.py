@@ -224,7 +224,8 @@ def name_of(mask: Mask, tensors: list[Tensor]) -> Any:
     if known is not None:
         return known
     try:
-        name = write(mask, tensors), tuple(map(id, tensors))
+        whole: list[int] = []
+        name = write(mask, tensors, whole), tuple(map(id, tensors)), tuple(whole)
         if not tensors and is_dataclass(mask):
             object.__setattr__(mask, "_text", name)  # written once for a mask that comes again
         return name
