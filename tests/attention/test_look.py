@@ -25,7 +25,11 @@ OPTIONAL = ["top_weights", "top_keys", "map", "weights"]
 def dense(case: Case) -> tuple[Tensor, Tensor]:
     """Every weight, and the log-sum-exp of every row, in float64 from the formula."""
     q, k, v = (x.to(case.dtype).double() for x in (case.q, case.k, case.v))
-    scores = reference.scores(make_call(q, k, v, **case.parts(), mask=case.mask))
+    parts = case.parts()
+    if isinstance(parts.get("position"), rg.Rotary):  # the turned q and k are rounded to the call's type, by definition
+        q, k = (x.to(case.dtype).double() for x in parts["position"].turn(q, k))
+        parts |= {"position": None}
+    scores = reference.scores(make_call(q, k, v, **parts, mask=case.mask))
     return reference.softmax(scores), scores.logsumexp(-1)
 
 

@@ -29,6 +29,7 @@ EDGES_BY_KEY = {4: 4, 2: 2}
 EDGES_BY_QUERY = {4: 8, 2: 4}
 EDGES_SUMMED = {4: 16}  # where dq needs no neighbour's features
 NODES_IN_TURN = 8  # tiles of nodes that a program goes through, one after another, where there are many
+STAGES = 1  # a neighbour's number is loaded a step ahead by hand
 PROGRAMS = 1 << 14  # programs that keep a large GPU busy
 GRAIN = 8  # nodes stand by falling numbers of edges in steps of this; inside a step they keep their order
 SEGMENT = 1024  # edges of a node that one program walks; nodes with more are cut
@@ -640,7 +641,8 @@ class Run:
         return {
             "HEADS": self.heads, "GROUP": self.heads // self.k.shape[1], "D": self.head_dim,
             "BH": s.heads, "BD": s.head_dim, "BE": s.edges, "BN": s.nodes, "GRAIN": GRAIN,
-            "ADDITIVE": self.p.weight is not None, "TANH": self.p.activation == "tanh", "num_warps": LANES // 32,
+            "ADDITIVE": self.p.weight is not None, "TANH": self.p.activation == "tanh",
+            "num_warps": LANES // 32, "num_stages": STAGES,
         }  # fmt: skip
 
     def value_constants(self, s: Shape) -> dict:
