@@ -110,7 +110,7 @@ def test_bfloat16_is_safe_under_the_tests_setting() -> None:
 @pytest.mark.slow
 def test_quick_bench_measures_every_row(tmp_path: Path) -> None:
     out = tmp_path / "cpu.json"
-    done = call("bench", "--quick", "--json", "--threads", "1", "--out", str(out))
+    done = call("bench", "--quick", "--json", "--device", "cpu", "--threads", "1", "--out", str(out))
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
     assert found == json.loads(out.read_text(encoding="utf-8"))

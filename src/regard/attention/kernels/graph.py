@@ -28,7 +28,9 @@ EDGES_FORWARD = {4: 4, 2: 4}  # edges in a chunk at 128 features a program, by b
 EDGES_BY_KEY = {4: 4, 2: 2}
 EDGES_BY_QUERY = {4: 8, 2: 4}
 EDGES_SUMMED = {4: 16}  # where dq needs no neighbour's features
-NODES_IN_TURN = 8  # tiles of nodes that a program goes through, one after another, where there are many
+NODES_IN_TURN = (
+    1  # tiles of nodes that a program goes through; more were miscompiled by Triton 3.6 with one node a tile
+)
 STAGES = 1  # a neighbour's number is loaded a step ahead by hand
 PROGRAMS = 1 << 14  # programs that keep a large GPU busy
 GRAIN = 8  # nodes stand by falling numbers of edges in steps of this; inside a step they keep their order
