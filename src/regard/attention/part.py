@@ -54,7 +54,7 @@ def same(a: Any, b: Any) -> bool:
         return a is b or (a.dtype == b.dtype and a.device == b.device and torch.equal(a, b))
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return False
-    equal = type(a) is type(b) and a == b
+    equal: Any = type(a) is type(b) and a == b
     return bool(equal.all()) if hasattr(equal, "all") else bool(equal)
 
 

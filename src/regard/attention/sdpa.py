@@ -39,6 +39,6 @@ def run(call: Call) -> Tensor:
         dim = max(q.shape[-1], v.shape[-1])  # the fused kernels want one head_dim; zeros change nothing
         q, k, v = (x if x.shape[-1] == dim else pad(x, (0, dim - x.shape[-1])) for x in (q, k, v))
         causal = isinstance(call.mask, Causal)
-        grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}  # a size that is compared is a plain bool
-        found = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=p.scale, **grouped)
+        grouped = True if q.shape[1] != k.shape[1] else False  # noqa: SIM210, a comparison of symbolic sizes is no bool
+        found = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=p.scale, enable_gqa=grouped)
         return found if dim == p.v.shape[-1] else found[..., : p.v.shape[-1]]
