@@ -17,7 +17,7 @@ def able(case: Case) -> list[str]:
     """Every backend that has no reason against the case, the one that `auto` takes by that name."""
     call = case.call()
     chosen = choose(call, "auto")
-    # Triton's interpreter would take hours over these; its kernels are compared with the reference in files of their own.
+    # Triton's interpreter would take hours over these; its kernels have files of their own.
     elsewhere = {"reference", "triton"}
     able = [name for name, module in BACKENDS.items() if module.reason(call) is None and name not in elsewhere]
     return ["auto" if name == chosen else name for name in able]
