@@ -67,7 +67,7 @@ def from_hugging_face(attention_mask: Tensor) -> Mask:
 def causal_from_start(queries: int, keys: int) -> Mask:
     """Causal as torch's `is_causal` means it: query row r sees keys 0 … r, counted from the first key.
 
-    >>> causal_from_start(2, 3).dense(2, 3).int().tolist()
+    >>> causal_from_start(2, 3).dense(2, 3)[0, 0].int().tolist()
     [[1, 0, 0], [1, 1, 0]]
     """
     need_count(queries, "queries")

@@ -82,10 +82,11 @@ class Tiling:
 class Mask(Part):
     """Who may look at whom. Subclass it and write `allow(i, j)`; everything else works.
 
-    >>> class Even(Mask):
+    >>> import regard as rg
+    >>> class Even(rg.Mask):
     ...     def allow(self, i, j):
     ...         return (i + j) % 2 == 0
-    >>> (Even() & Causal()).dense(3, 3).int().tolist()
+    >>> (Even() & rg.Causal()).dense(3, 3).int().tolist()
     [[1, 0, 0], [0, 1, 0], [1, 0, 1]]
     """
 
