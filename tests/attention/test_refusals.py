@@ -383,11 +383,27 @@ CANNOT: dict[str, tuple[str, dict[str, object], list[str]]] = {
     "edges without a graph": ("edges", {"mask": rg.Causal()}, ["Edges"]),
     "edges of a combination": ("edges", {"mask": rg.Edges(torch.tensor([[0], [0]])) & rg.Causal()}, ["Edges"]),
     "sdpa of a sum": ("sdpa", {"score": rg.Additive(T(4, 6))}, ["Additive"]),
-    "sdpa with a bias": ("sdpa", {"position": rg.Alibi()}, ["Alibi"]),
+    "sdpa with vectors by distance": (
+        "sdpa",
+        {"position": rg.Shaw(torch.randn(HEADS, 3, DIM))},
+        ["Shaw"],
+    ),
     "sdpa with dropout": ("sdpa", {"dropout": 0.5}, ["dropout"]),
-    "sdpa with a window": ("sdpa", {"mask": rg.Window(2)}, ["mask"]),
-    "sdpa causal, not square": ("sdpa", {"mask": rg.Causal()}, ["causal"]),
 }
+
+
+@pytest.mark.parametrize(
+    "parts, words",
+    [
+        ({"mask": rg.Window(2)}, ["mask", "larger"]),
+        ({"mask": rg.Causal()}, ["mask", "larger"]),
+        ({"position": rg.Alibi()}, ["Alibi", "larger"]),
+    ],
+)
+def test_no_large_tensor_for_torch(parts: dict[str, Any], words: list[str]) -> None:
+    """A mask or a bias that would be larger than the queries and keys is not made into a tensor."""
+    q, k = torch.randn(1, 1, 63, 8), torch.randn(1, 1, 64, 8)
+    refused(rg.Unsupported, ["'sdpa'", "auto", *words], lambda: rg.attend(q, k, k, **parts, backend="sdpa"))
 
 
 @pytest.mark.parametrize("name", CANNOT)

@@ -1,4 +1,8 @@
-"""What torch's own fused kernels can do, handed to them."""
+"""What torch's own fused kernels can do, handed to them.
+
+Plain and causal dot products go as they are. On the CPU a mask or a number by distance goes along as a tensor where that
+tensor is no larger than the queries and keys themselves: few queries, short rows, or a mask that asks for the key alone.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from .call import Call, lower
+from .call import Call, lower, without_autocast
 from .masks import Causal, Everything
-from .positions import Rotary
+from .positions import Alibi, Bias, Rotary, T5Bias
 from .scores import Additive, Dot
 
 
@@ -16,29 +20,78 @@ def reason(call: Call) -> str | None:
     """Why this backend cannot run the call; None when it can."""
     if isinstance(call.score, Additive):
         return "torch's kernels know dot products only, not Additive"
-    if call.position is not None and not isinstance(call.position, Rotary):
+    if call.position is not None and not isinstance(call.position, Rotary | Alibi | Bias | T5Bias):
         return f"torch's kernels would need {type(call.position).__name__} as a tensor of queries × keys"
     if not isinstance(call.score, Dot) and call.q.dtype != call.exact:
         return f"{type(call.score).__name__} changes q and k, which {call.q.dtype} would round before the product"
     if call.dropout:
         return "torch draws its own dropout, which no other backend could repeat"
-    if isinstance(call.mask, Everything):
-        return None
-    if not isinstance(call.mask, Causal):
-        return "torch's kernels would need this mask as a tensor of queries × keys"
-    if call.grid.queries != call.grid.keys:
-        return "torch's causal mask starts at the first key; ours ends at the last, and queries ≠ keys here"
-    return None
+    return None if as_they_are(call) else too_large(call)
+
+
+def as_they_are(call: Call) -> bool:
+    """Whether torch's kernels know the mask and position by name."""
+    if call.position is not None and not isinstance(call.position, Rotary):
+        return False
+    square = call.grid.queries == call.grid.keys  # torch's causal mask starts at the first key, ours ends at the last
+    return isinstance(call.mask, Everything) or (isinstance(call.mask, Causal) and square)
+
+
+def too_large(call: Call) -> str | None:
+    """Why the mask or the numbers by distance should not become a tensor; None when they may."""
+    numbers = call.position is not None and not isinstance(call.position, Rotary)
+    what = type(call.position).__name__ if numbers else "this mask"
+    needs = f"torch's kernels would need {what} as a tensor of queries × keys"
+    if call.q.device.type != "cpu":
+        return needs
+    if numbers and call.q.dtype != call.exact:
+        return f"{needs}, rounded to {call.q.dtype}"
+    large = elements(call, numbers) > call.q.numel() + call.k.numel()
+    return f"{needs}, larger than the queries and keys" if large else None
+
+
+def elements(call: Call, numbers: bool) -> int:
+    """How many numbers the tensor would have; with a gradient of its own, torch keeps the weights too."""
+    grid = call.grid
+    i, j = grid.places()
+    shape = call.mask.permits(i[:2], j[:, :2], grid).shape  # whether it depends on the batch, heads, query
+    batch, heads = (shape[-4], shape[-3]) if len(shape) == 4 else (1, 1)
+    rows = grid.queries if numbers or shape[-2] > 1 or grid.queries == 1 else 1
+    if numbers and call.position is not None:
+        learned = any(x.requires_grad for x in call.position.tensors().values())
+        batch, heads = (grid.batch if learned else batch), grid.heads
+    return batch * heads * rows * grid.keys
 
 
 def run(call: Call) -> Tensor:
     """The output, `[batch, heads, queries, value dim]`."""
-    with torch.autocast(call.q.device.type, enabled=False):
+    with without_autocast(call.q.device):
         p = lower(call)
         q, k, v = p.q.to(p.v.dtype), p.k.to(p.v.dtype), p.v
         dim = max(q.shape[-1], v.shape[-1])  # the fused kernels want one head_dim; zeros change nothing
         q, k, v = (x if x.shape[-1] == dim else pad(x, (0, dim - x.shape[-1])) for x in (q, k, v))
-        causal = isinstance(call.mask, Causal)
         grouped = True if q.shape[1] != k.shape[1] else False  # noqa: SIM210, a comparison of symbolic sizes is no bool
-        found = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=p.scale, enable_gqa=grouped)
+        if as_they_are(call):
+            causal = isinstance(call.mask, Causal)
+            found = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=p.scale, enable_gqa=grouped)
+        else:
+            tensor, dead = as_tensor(call)
+            found = scaled_dot_product_attention(q, k, v, attn_mask=tensor, scale=p.scale, enable_gqa=grouped)
+            found = found if dead is None else found.masked_fill(dead, 0.0)
         return found if dim == p.v.shape[-1] else found[..., : p.v.shape[-1]]
+
+
+def as_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
+    """Mask and numbers by distance as torch takes them, and the rows that may look at nothing (here: at everything)."""
+    i, j = call.grid.places()
+    allowed = call.mask.permits(i, j, call.grid)
+    allowed = allowed.reshape((1,) * (4 - allowed.dim()) + allowed.shape)
+    dead: Tensor | None = ~allowed.any(-1, keepdim=True)
+    if not torch.compiler.is_compiling() and not bool(dead.any()):
+        dead = None
+    allowed = allowed if dead is None else allowed | dead
+    if call.position is None or isinstance(call.position, Rotary):
+        return allowed, dead
+    added = call.position.added(call.q, call.k, 1.0, i - j)
+    bias = torch.as_tensor(added, device=call.q.device).to(call.q.dtype)
+    return bias.masked_fill(~allowed, -torch.inf), dead

@@ -1,0 +1,1 @@
+"""Models: configurations, checkpoints, tokenizers, generation."""

@@ -1,0 +1,151 @@
+"""Heads: what is read off the last layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..attention.errors import BadInput
+from ..nn.block import ACTIVATIONS
+
+IGNORED = -100
+"""The label of a place that does not count."""
+
+
+@dataclass(frozen=True)
+class Pooler:
+    """One vector for the whole input: activation(dense(first token)), as BERT has it."""
+
+    dim: int
+    activation: str = "tanh"
+
+    def build(self) -> PoolerLayer:
+        return PoolerLayer(self)
+
+
+class PoolerLayer(nn.Module):
+    def __init__(self, config: Pooler) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.dim, config.dim)
+        self.activation = ACTIVATIONS[config.activation]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.activation(self.dense(hidden[:, 0]))
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A logit for each word of the vocabulary at each place.
+
+    `tied` uses the token embedding as the last matrix; `transform` puts dense, that activation and a norm before it;
+    `scale` multiplies what goes in (T5: dim^−½).
+    """
+
+    vocabulary: int
+    dim: int
+    tied: bool = True
+    bias: bool = False
+    transform: str | None = None
+    eps: float = 1e-12
+    scale: float = 1.0
+
+    def build(self) -> VocabularyHead:
+        return VocabularyHead(self)
+
+
+class VocabularyHead(nn.Module):
+    def __init__(self, config: Vocabulary) -> None:
+        super().__init__()
+        self.config = config
+        self.dense = nn.Linear(config.dim, config.dim) if config.transform else None
+        self.norm = nn.LayerNorm(config.dim, eps=config.eps) if config.transform else None
+        self.weight = None if config.tied else nn.Parameter(torch.randn(config.vocabulary, config.dim) * 0.02)
+        self.bias = nn.Parameter(torch.zeros(config.vocabulary)) if config.bias else None
+
+    def forward(self, hidden: Tensor, embedding: Tensor | None = None) -> Tensor:
+        """`[batch, tokens, vocabulary]`; `embedding [vocabulary, dim]` is the matrix when tied."""
+        x = hidden
+        if self.dense is not None and self.norm is not None:
+            x = self.norm(ACTIVATIONS[self.config.transform or "none"](self.dense(x)))
+        weight = self.weight if self.weight is not None else embedding
+        return functional.linear(x * self.config.scale if self.config.scale != 1.0 else x, weight, self.bias)
+
+
+@dataclass(frozen=True)
+class Classes:
+    """A logit for each class, of the whole input or (`per_token`) of each token.
+
+    `pool` says of what: the first token, the mean, the last token, or the model's own pooler. `hidden` puts a dense
+    layer with that activation before it. One class means a number.
+    """
+
+    classes: int
+    dim: int
+    per_token: bool = False
+    pool: Literal["first", "mean", "last", "pooler"] = "first"
+    hidden: str | None = None
+    bias: bool = True
+    dropout: float = 0.0
+
+    def build(self) -> ClassesHead:
+        return ClassesHead(self)
+
+
+class ClassesHead(nn.Module):
+    def __init__(self, config: Classes) -> None:
+        super().__init__()
+        self.config = config
+        self.dense = nn.Linear(config.dim, config.dim) if config.hidden else None
+        self.out = nn.Linear(config.dim, config.classes, config.bias)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[…, classes]` of `[…, dim]`."""
+        x = self.dropout(x)
+        if self.dense is not None:
+            x = self.dropout(ACTIVATIONS[self.config.hidden or "none"](self.dense(x)))
+        return self.out(x)
+
+    def pooled(self, hidden: Tensor, lengths: Tensor | None, pooled: Tensor | None) -> Tensor:
+        """What the logits are read off."""
+        if self.config.per_token:
+            return hidden
+        if self.config.pool == "pooler":
+            if pooled is None:
+                raise BadInput("The head reads the pooler, and this model has none. Give it one, or pool='first'.")
+            return pooled
+        return pool(hidden, lengths, self.config.pool)
+
+
+def pool(hidden: Tensor, lengths: Tensor | None, how: str) -> Tensor:
+    """`[batch, dim]`: the first token, the last real one, or the mean of the real ones."""
+    if how == "first":
+        return hidden[:, 0]
+    batch, tokens, _ = hidden.shape
+    if lengths is None:
+        return hidden[:, -1] if how == "last" else hidden.mean(1)
+    if how == "last":
+        return hidden[torch.arange(batch, device=hidden.device), (lengths - 1).clamp(min=0)]
+    real = torch.arange(tokens, device=hidden.device) < lengths[:, None]  # [batch, tokens]
+    return (hidden * real[..., None]).sum(1) / lengths.clamp(min=1)[:, None]
+
+
+def loss_of(logits: Tensor, labels: Tensor, shift: bool) -> Tensor:
+    """Mean cross-entropy over the places that count; of the next token's label when `shift`; squared error for numbers.
+
+    Every place ignored gives zero.
+    """
+    if labels.is_floating_point():
+        return functional.mse_loss(logits.squeeze(-1).float(), labels.float())
+    if shift:
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    if labels.shape != logits.shape[:-1]:
+        raise BadInput(f"labels has shape {list(labels.shape)}; for these logits it must be {list(logits.shape[:-1])}.")
+    total = functional.cross_entropy(
+        logits.flatten(0, -2).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+    return total / (labels != IGNORED).sum().clamp(min=1)

@@ -1,0 +1,235 @@
+"""The models: `embed → stack → head`, alone or as an encoder with a decoder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention.errors import BadInput
+from ..nn.attention import Memory
+from ..nn.cache import Cache
+from .config import Pair, Sequence
+from .heads import ClassesHead, VocabularyHead, loss_of
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a model answers; what it does not have is None. Shapes are in `Model`'s docstring."""
+
+    hidden: Tensor | None = None
+    logits: Tensor | None = None
+    pooled: Tensor | None = None
+    text: Tensor | None = None
+    image: Tensor | None = None
+    boxes: Tensor | None = None
+    cache: Cache | None = None
+    loss: Tensor | None = None
+
+
+class Model(nn.Module):
+    """What every model has: a configuration, a tokenizer where its folder had one, `save` and `generate`.
+
+    A model is called with names. `tokens [batch, tokens]`, `lengths [batch]` (padding stands at the end and never
+    matters), `segments`, `global_tokens`, `images [batch, channels, height, width]`, `sound [batch, frames, bins]`,
+    `targets [batch, tokens]` (of a decoder), `cache`, `labels`. It answers with an `Output`: `hidden [batch, tokens,
+    dim]`, `logits`, `pooled [batch, dim]`, `cache` (decoders, in evaluation), `loss` (when labels were given).
+    """
+
+    tokenizer: Any = None
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.config = config
+
+    def save(self, folder: str | Path, format: str = "regard") -> None:
+        """Write configuration, weights and tokenizer into a folder: ours, or one that transformers reads."""
+        from .checkpoint import save
+
+        save(self, folder, format)
+
+    def generate(self, **arguments: Any) -> Tensor:
+        """The tokens that the model writes on, prompt included. See `regard.models.generate.generate`."""
+        from .generate import generate
+
+        return generate(self, **arguments)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+
+class SequenceModel(Model):
+    """An encoder, or with a causal stack a decoder: `embed → stack → head`."""
+
+    config: Sequence
+
+    def __init__(self, config: Sequence) -> None:
+        super().__init__(config)
+        self.embed = config.embed.build()
+        self.stack = config.stack.build()
+        self.pooler = None if config.pooler is None else config.pooler.build()
+        self.head = None if config.head is None else config.head.build()
+
+    @property
+    def causal(self) -> bool:
+        return bool(getattr(self.config.stack, "causal", False))
+
+    def forward(
+        self,
+        *,
+        tokens: Tensor | None = None,
+        lengths: Tensor | None = None,
+        segments: Tensor | None = None,
+        global_tokens: Tensor | None = None,
+        images: Tensor | None = None,
+        sound: Tensor | None = None,
+        cache: Cache | None = None,
+        labels: Tensor | None = None,
+    ) -> Output:
+        given = pick(self.embed, tokens=tokens, images=images, sound=sound)
+        remember = self.causal and labels is None and (cache is not None or not self.training)
+        cache = (cache or Cache()).next() if remember else None
+        if cache is not None and lengths is not None:
+            return self.aligned(given, lengths, cache)
+        x = embedded(self.embed, given, segments, cache)
+        lengths = after(self.embed, lengths)
+        extra = {} if global_tokens is None else {"global_tokens": global_tokens}
+        hidden = self.stack(x, lengths=lengths, cache=cache, **extra)
+        if cache is not None:
+            cache.length += x.shape[1]
+        return self.answer(hidden, lengths, cache, labels)
+
+    def aligned(self, tokens: Tensor, lengths: Tensor, cache: Cache) -> Output:
+        """The answer for rows of different length, whose last tokens are made to stand together in the cache."""
+        if cache.length:
+            raise BadInput(
+                "lengths go with the first call of a cache; later tokens follow each row's last. Leave them out."
+            )
+        cache.padding = tokens.shape[1] - lengths
+        x = embedded(self.embed, roll(tokens, cache.padding), None, cache)
+        hidden = self.stack(x, cache=cache)
+        cache.length += x.shape[1]
+        return self.answer(roll(hidden, lengths), lengths, cache, None)
+
+    def answer(self, hidden: Tensor, lengths: Tensor | None, cache: Cache | None, labels: Tensor | None) -> Output:
+        """What the heads make of the last layer."""
+        pooled = None if self.pooler is None else self.pooler(hidden)
+        logits = None
+        if isinstance(self.head, VocabularyHead):
+            logits = self.head(hidden, matrix_of(self.embed))
+        elif isinstance(self.head, ClassesHead):
+            logits = self.head(self.head.pooled(hidden, lengths, pooled))
+        return Output(hidden, logits, pooled, cache=cache, loss=self.loss(logits, labels))
+
+    def loss(self, logits: Tensor | None, labels: Tensor | None) -> Tensor | None:
+        if labels is None:
+            return None
+        if logits is None:
+            raise BadInput("labels were given, and this model has no head to compare them with. Build it with one.")
+        return loss_of(logits, labels, shift=self.causal and isinstance(self.head, VocabularyHead))
+
+
+class PairModel(Model):
+    """An encoder and a decoder that reads it."""
+
+    config: Pair
+
+    def __init__(self, config: Pair) -> None:
+        super().__init__(config)
+        self.embed = config.embed.build()
+        self.stack = config.stack.build()
+        self.decoder_embed = None if config.decoder_embed is None else config.decoder_embed.build()
+        self.decoder = config.decoder.build()
+        self.head = None if config.head is None else config.head.build()
+
+    @property
+    def target_embed(self) -> nn.Module:
+        """The decoder's embedding: its own, or the encoder's."""
+        return self.embed if self.decoder_embed is None else self.decoder_embed
+
+    def forward(
+        self,
+        *,
+        tokens: Tensor | None = None,
+        lengths: Tensor | None = None,
+        images: Tensor | None = None,
+        sound: Tensor | None = None,
+        targets: Tensor | None = None,
+        target_lengths: Tensor | None = None,
+        cache: Cache | None = None,
+        labels: Tensor | None = None,
+    ) -> Output:
+        if targets is None and labels is not None:
+            targets = self.begun(labels)
+        if targets is None:
+            raise BadInput("An encoder–decoder needs targets (or labels): the decoder's tokens, [batch, tokens].")
+        remember = labels is None and target_lengths is None and (cache is not None or not self.training)
+        cache = (cache or Cache()).next() if remember else None
+        memory = self.remembered(cache)
+        if memory is None:
+            given = pick(self.embed, tokens=tokens, images=images, sound=sound)
+            memory = self.encode(given, lengths)
+            if cache is not None:
+                cache.put("source", (memory.x, memory.lengths))
+        x = embedded(self.target_embed, targets, None, cache)
+        hidden = self.decoder(x, lengths=target_lengths, memory=memory, cache=cache)
+        if cache is not None:
+            cache.length += targets.shape[1]
+        logits = None if self.head is None else self.head(hidden, matrix_of(self.target_embed))
+        loss = None if labels is None or logits is None else loss_of(logits, labels, shift=False)
+        return Output(hidden, logits, cache=cache, loss=loss)
+
+    def encode(self, given: Tensor, lengths: Tensor | None = None) -> Memory:
+        """What the decoder will read."""
+        lengths_after = after(self.embed, lengths)
+        return Memory(self.stack(embedded(self.embed, given, None, None), lengths=lengths_after), lengths_after)
+
+    def remembered(self, cache: Cache | None) -> Memory | None:
+        kept = None if cache is None else cache.get("source")
+        return None if kept is None else Memory(*kept)
+
+    def begun(self, labels: Tensor) -> Tensor:
+        """The decoder's tokens for these labels: the start token, then every label but the last."""
+        start = torch.full_like(labels[:, :1], self.config.start)
+        return torch.cat([start, labels[:, :-1].clamp(min=0)], dim=1)
+
+
+def pick(embed: nn.Module, **given: Tensor | None) -> Tensor:
+    """The one input that an embedding reads."""
+    wanted = getattr(embed, "reads", "tokens")
+    value = given.get(wanted)
+    if value is None:
+        have = ", ".join(name for name, value in given.items() if value is not None) or "nothing"
+        raise BadInput(f"This model reads {wanted}; it was given {have}. Call model({wanted}=...).")
+    return value
+
+
+def embedded(embed: nn.Module, given: Tensor, segments: Tensor | None, cache: Cache | None) -> Tensor:
+    """The input as vectors, `[batch, tokens, dim]`."""
+    if getattr(embed, "reads", "tokens") != "tokens":
+        return embed(given)
+    start, padding = (0, None) if cache is None else (cache.length, cache.padding)
+    return embed(given, segments=segments, start=start, padding=padding)
+
+
+def after(embed: nn.Module, lengths: Tensor | None) -> Tensor | None:
+    """Lengths as they are after an embedding that changes the number of tokens."""
+    change = getattr(embed, "lengths_after", None)
+    return lengths if lengths is None or change is None else change(lengths)
+
+
+def matrix_of(embed: nn.Module) -> Tensor | None:
+    """The token embedding `[vocabulary, dim]`, for a head that is tied to it."""
+    tokens = getattr(embed, "tokens", None)
+    return None if tokens is None else tokens.weight
+
+
+def roll(x: Tensor, by: Tensor) -> Tensor:
+    """Each row of `x [batch, tokens, …]` moved `by [batch]` places to the right, the end coming round to the front."""
+    tokens = x.shape[1]
+    index = (torch.arange(tokens, device=x.device) - by[:, None]) % tokens
+    return x[torch.arange(x.shape[0], device=x.device)[:, None], index]

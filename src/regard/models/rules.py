@@ -1,0 +1,113 @@
+"""What a checkpoint says of its own tokens when it writes: where a text begins and ends, and what is never written."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Rules:
+    """`start` are the tokens a decoder begins with, `end` those that end a text, `pad` fills what is shorter.
+
+    `never` are written nowhere, `never_first` not as the first new token; `first` and `last` are what the first new
+    token and the last possible one must be.
+    """
+
+    start: tuple[int, ...] = ()
+    end: tuple[int, ...] = ()
+    pad: int | None = None
+    never: tuple[int, ...] = ()
+    never_first: tuple[int, ...] = ()
+    first: int | None = None
+    last: int | None = None
+
+    @property
+    def filling(self) -> int:
+        """The token that fills short rows."""
+        return self.pad if self.pad is not None else self.end[0] if self.end else 0
+
+    def apply(self, scores: Tensor, new: int, min_new: int, max_new: int) -> Tensor:
+        """The scores `[batch, vocabulary]` of the token after `new` new ones, −∞ for what may not be written."""
+        if new == 0 and self.first is not None:
+            return only(scores, self.first)
+        if new == max_new - 1 and self.last is not None:
+            return only(scores, self.last)
+        banned = self.never + (self.end if new < min_new else ()) + (self.never_first if new == 0 else ())
+        return scores.index_fill(-1, as_tensor(banned, scores.device), -torch.inf) if banned else scores
+
+    def ends(self, tokens: Tensor) -> Tensor:
+        """Which of the tokens end a text."""
+        if len(self.end) == 1:
+            return tokens == self.end[0]
+        return torch.isin(tokens, as_tensor(self.end, tokens.device))
+
+    def lengths(self, tokens: Tensor) -> Tensor:
+        """How many tokens of each row `[batch, tokens]` there are up to its first end, that included; `[batch]`."""
+        before = self.ends(tokens).cumsum(1).roll(1, 1)
+        before[:, 0] = 0
+        return (before == 0).sum(1)
+
+
+def only(scores: Tensor, token: int) -> Tensor:
+    """Scores that leave one token."""
+    left = torch.full_like(scores, -torch.inf)
+    left[:, token] = 0.0
+    return left
+
+
+@functools.lru_cache(maxsize=64)
+def as_tensor(tokens: tuple[int, ...], device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.tensor(tokens, dtype=torch.long, device=device)
+
+
+def read_rules(generation: dict[str, Any], config: dict[str, Any]) -> Rules:
+    """The rules in a folder's `generation_config.json`, or where that is silent in its `config.json`.
+
+    >>> read_rules({"eos_token_id": [2, 7]}, {"pad_token_id": 0, "eos_token_id": 2})
+    Rules(start=(), end=(2, 7), pad=0, never=(), never_first=(), first=None, last=None)
+    """
+
+    def find(name: str) -> Any:
+        return config.get(name) if generation.get(name) is None else generation[name]
+
+    words = [word for word in find("bad_words_ids") or () if len(word) == 1]
+    return Rules(
+        start=several(find("decoder_start_token_id")),
+        end=several(find("eos_token_id")),
+        pad=find("pad_token_id"),
+        never=several(find("suppress_tokens")) + tuple(word[0] for word in words),
+        never_first=several(find("begin_suppress_tokens")),
+        first=find("forced_bos_token_id"),
+        last=next(iter(several(find("forced_eos_token_id"))), None),
+    )
+
+
+def write_rules(rules: Rules) -> dict[str, Any]:
+    """The rules as `read_rules` finds them in `generation_config.json`."""
+    found = {
+        "decoder_start_token_id": one_or_all(rules.start),
+        "eos_token_id": one_or_all(rules.end),
+        "pad_token_id": rules.pad,
+        "suppress_tokens": list(rules.never) or None,
+        "begin_suppress_tokens": list(rules.never_first) or None,
+        "forced_bos_token_id": rules.first,
+        "forced_eos_token_id": rules.last,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def several(value: Any) -> tuple[int, ...]:
+    """One token, or a list of them, or none, as a tuple."""
+    if value is None:
+        return ()
+    return (int(value),) if isinstance(value, int) else tuple(int(one) for one in value)
+
+
+def one_or_all(tokens: tuple[int, ...]) -> int | list[int] | None:
+    return None if not tokens else tokens[0] if len(tokens) == 1 else list(tokens)

@@ -1,0 +1,167 @@
+"""Two towers that meet: what a text says and what an image shows, as vectors of the same space."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..attention.errors import BadInput
+from .model import Model, Output
+
+SCALE = math.log(1 / 0.07)
+"""Where CLIP's scale begins, as a logarithm."""
+
+
+@dataclass(frozen=True)
+class Tower:
+    """`embed → stack →` one token's vector `→` a projection to `shared` dims (None: the vector as it is).
+
+    `end` says which token: None the first, a number the first of that token in each row, `"highest"` the one with the
+    highest number in each row. A row without that token gives its last.
+    """
+
+    embed: Any
+    stack: Any
+    shared: int | None = 512
+    end: int | Literal["highest"] | None = None
+
+    def build(self) -> TowerModule:
+        return TowerModule(self)
+
+
+@dataclass(frozen=True)
+class TwoTowers:
+    """A tower for text and one for images, either of which may be missing."""
+
+    text: Tower | None = None
+    image: Tower | None = None
+    family: str | None = None
+
+    def build(self) -> TwoTowersModel:
+        return TwoTowersModel(self)
+
+
+class Seen(NamedTuple):
+    """What a tower makes of a batch: every token, the one that stands for all, and that one in the shared space."""
+
+    hidden: Tensor
+    pooled: Tensor
+    shared: Tensor
+
+
+class TowerModule(nn.Module):
+    """See `Tower`."""
+
+    def __init__(self, config: Tower) -> None:
+        super().__init__()
+        self.end = config.end
+        self.embed = config.embed.build()
+        self.stack = config.stack.build()
+        linear = config.shared is not None
+        self.project = nn.Linear(config.stack.dim, config.shared, bias=False) if linear else nn.Identity()
+
+    def forward(self, given: Tensor, lengths: Tensor | None = None) -> Seen:
+        hidden = self.stack(self.embed(given), lengths=lengths)
+        if self.end is None:
+            pooled = hidden[:, 0]
+        else:
+            rows = torch.arange(hidden.shape[0], device=hidden.device)
+            pooled = hidden[rows, find_end(given, lengths, self.end)]
+        return Seen(hidden, pooled, functional.normalize(self.project(pooled), dim=-1))
+
+
+def find_end(tokens: Tensor, lengths: Tensor | None, end: int | str) -> Tensor:
+    """`[batch]`: the place of each row's end; padding is not looked at.
+
+    >>> find_end(torch.tensor([[1, 7, 7], [1, 9, 9]]), None, 7).tolist()
+    [1, 2]
+    """
+    lengths = torch.full_like(tokens[:, 0], tokens.shape[1]) if lengths is None else lengths
+    real = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]  # [batch, tokens]
+    if end == "highest":
+        return tokens.masked_fill(~real, -1).argmax(1)
+    found = real & (tokens == end)
+    return torch.where(found.any(1), found.int().argmax(1), lengths - 1)
+
+
+class TwoTowersModel(Model):
+    """Text and images in one space (CLIP).
+
+        text, image = normalised project(pooled);   logits = e^scale · image · textᵀ
+
+    Answers with `text [texts, dim]`, `image [images, dim]` (those that were given), and `logits [images, texts]` when
+    both were: a row an image, a column a text. `hidden` (after the final norm) and `pooled` are given for one alone.
+    `labels [images]` (or True, where each image stands beside its text) says which text belongs to each image; the
+    loss is the mean of the two cross-entropies, among texts for each image and among images for each text.
+
+    >>> from regard.models.families.clip import clip
+    >>> tower = {"layers": 1, "dim": 12, "heads": 3, "hidden": 20}
+    >>> model = clip(text=tower, image=tower, vocabulary=11, places=7, end=10, size=8, patch=4, shared=6).build()
+    >>> out = model(tokens=torch.tensor([[1, 10], [2, 10], [3, 10]]), images=torch.randn(2, 3, 8, 8))
+    >>> out.logits.shape, out.text.shape
+    (torch.Size([2, 3]), torch.Size([3, 6]))
+    """
+
+    config: TwoTowers
+
+    def __init__(self, config: TwoTowers) -> None:
+        super().__init__(config)
+        self.text = None if config.text is None else config.text.build()
+        self.image = None if config.image is None else config.image.build()
+        both = config.text is not None and config.image is not None
+        self.scale = nn.Parameter(torch.tensor(SCALE)) if both else None
+
+    def forward(
+        self,
+        *,
+        tokens: Tensor | None = None,
+        lengths: Tensor | None = None,
+        images: Tensor | None = None,
+        labels: Tensor | Literal[True] | None = None,
+    ) -> Output:
+        text = None if tokens is None else needed(self.text, "tokens")(tokens, lengths)
+        image = None if images is None else needed(self.image, "images")(images)
+        if text is None or image is None or self.scale is None:
+            return alone(text, image, labels)
+        logits = self.scale.exp() * image.shared @ text.shared.t()
+        loss = None if labels is None else contrast(logits, labels)
+        return Output(logits=logits, text=text.shared, image=image.shared, loss=loss)
+
+
+def needed(tower: TowerModule | None, what: str) -> TowerModule:
+    """The tower that reads this, or `BadInput`."""
+    if tower is None:
+        raise BadInput(f"{what} were given, and this model has no tower for them. Leave them out, or load the whole model.")
+    return tower
+
+
+def alone(text: Seen | None, image: Seen | None, labels: Any) -> Output:
+    """The answer for texts without images, or images without texts."""
+    if labels is not None:
+        raise BadInput("labels say which text belongs to each image. Give both tokens and images, or leave labels out.")
+    if text is not None:
+        return Output(text.hidden, pooled=text.pooled, text=text.shared)
+    if image is not None:
+        return Output(image.hidden, pooled=image.pooled, image=image.shared)
+    raise BadInput("This model reads tokens and images; it was given neither. Call model(tokens=...) or model(images=...).")
+
+
+def contrast(logits: Tensor, labels: Tensor | Literal[True]) -> Tensor:
+    """Cross-entropy of each image's text among the texts, and of each text's image among the images, averaged.
+
+    `logits [images, texts]`; `labels [images]`, or True where image n belongs to text n.
+    """
+    images = torch.arange(logits.shape[0], device=logits.device)
+    texts = images if labels is True else labels
+    if texts.shape != images.shape or (labels is True and logits.shape[0] != logits.shape[1]):
+        raise BadInput(
+            f"labels is {True if labels is True else list(texts.shape)} for {logits.shape[0]} images and "
+            f"{logits.shape[1]} texts. Give the number of each image's text, [{logits.shape[0]}]; True where they pair off."
+        )
+    logits = logits.float()
+    return (functional.cross_entropy(logits, texts) + functional.cross_entropy(logits.t()[texts], images)) / 2

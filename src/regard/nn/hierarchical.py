@@ -1,0 +1,153 @@
+"""Attention on two levels: near by and far away, within sentences and between them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..attention.errors import BadInput
+from ..attention.mask import Mask
+from ..attention.masks import Documents, Lengths, Window
+from ..attention.part import need_count
+from .attention import Attend, whole
+
+
+class LocalGlobal(nn.Module):
+    """Longformer's layer: every token looks at a window around it and at the global tokens; these look at all.
+
+        y_i = attend(query(x_i), key(x_j), value(x_j))                        over |i − j| ≤ window / 2 and global j
+        y_i = attend(query_global(x_i), key_global(x_j), value_global(x_j))   over all j, where i is global
+
+    and `out(y)` comes back, `[batch, tokens, dim]`. Work and memory grow with tokens · (window + global tokens).
+
+    >>> layer = LocalGlobal(dim=8, heads=2, window=4)
+    >>> first = torch.zeros(1, 9, dtype=torch.bool).index_fill(1, torch.tensor([0]), True)
+    >>> layer(torch.randn(1, 9, 8), global_tokens=first).shape
+    torch.Size([1, 9, 8])
+    """
+
+    def __init__(self, dim: int, heads: int, window: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        need_count(window, "LocalGlobal's window", 2)
+        if window % 2:
+            raise BadInput(f"LocalGlobal's window is {window}; half of it stands on each side. Make it even.")
+        self.heads, self.head_dim, self.window, self.dropout = heads, whole(dim, heads), window, dropout
+        self.query, self.key, self.value = (nn.Linear(dim, dim) for _ in range(3))
+        self.query_global, self.key_global, self.value_global = (nn.Linear(dim, dim) for _ in range(3))
+        self.out = nn.Linear(dim, dim)
+        self.attend, self.attend_global = Attend(), Attend()
+
+    def forward(self, x: Tensor, *, lengths: Tensor | None = None, global_tokens: Tensor | None = None) -> Tensor:
+        """`[batch, tokens, dim]`; `global_tokens` is boolean `[batch, tokens]`, those in the padding are ignored."""
+        real = real_tokens(x, lengths)
+        mask: Mask = Window(self.window // 2, self.window // 2)
+        if lengths is not None:
+            mask = mask & Lengths(lengths, lengths)
+        if global_tokens is None:
+            return self.out(self.mixed(self.attend, x, (self.query, self.key, self.value), mask))
+        need_flags(global_tokens, x)
+        chosen = global_tokens & real
+        local = self.mixed(self.attend, x, (self.query, self.key, self.value), mask | between(real, chosen))
+        wide = (self.query_global, self.key_global, self.value_global)
+        return self.out(
+            torch.where(chosen[..., None], self.mixed(self.attend_global, x, wide, between(chosen, real)), local)
+        )
+
+    def mixed(self, attend: nn.Module, x: Tensor, projections: tuple[nn.Linear, ...], mask: Mask) -> Tensor:
+        """What attention under the mask makes of x, `[batch, tokens, dim]`."""
+        q, k, v = (split(project(x), self.heads) for project in projections)
+        return joined(attend(q, k, v, mask=mask, dropout=self.dropout if self.training else 0.0))
+
+
+class Hierarchical(nn.Module):
+    """Attention within blocks (sentences), between them, and back to their tokens.
+
+        w_i = attend(q(x_i), k(x_j), v(x_j))     over the tokens j of i's block
+        s_b = attend(seed, pool_k(w_j), w_j)     over the tokens j of block b: what the block says
+        c_b = attend(q'(s_b), k'(s_a), v'(s_a))  over the blocks a
+        y_i = out(w_i + c_b)                     with b the block of i
+
+    `[batch, tokens, dim]` in and out. Blocks are `block` tokens each unless `ids` name each token's.
+
+    >>> layer = Hierarchical(dim=8, heads=2, block=4)
+    >>> layer(torch.randn(2, 10, 8), lengths=torch.tensor([10, 3])).shape
+    torch.Size([2, 10, 8])
+    """
+
+    def __init__(self, dim: int, heads: int, block: int = 64, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        need_count(block, "Hierarchical's block", 1)
+        self.heads, self.head_dim, self.block, self.dropout = heads, whole(dim, heads), block, dropout
+        self.within, self.across = nn.Linear(dim, 3 * dim), nn.Linear(dim, 3 * dim)
+        self.seed = nn.Parameter(torch.randn(heads, self.head_dim) * self.head_dim**-0.5)
+        self.pool_key, self.out = nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.attend, self.attend_pool, self.attend_across = Attend(), Attend(), Attend()
+
+    def forward(self, x: Tensor, *, lengths: Tensor | None = None, ids: Tensor | None = None) -> Tensor:
+        """`[batch, tokens, dim]`; `ids [batch, tokens]` numbers each row's blocks from 0, negative for no block."""
+        ids = self.blocks(x, lengths, ids)
+        count = int(ids.max()) + 1 if ids.numel() else 0
+        present = torch.arange(count, device=x.device).expand(x.shape[0], -1)  # [batch, blocks]
+        dropout = self.dropout if self.training else 0.0
+        q, k, v = (split(part, self.heads) for part in self.within(x).chunk(3, -1))
+        tokens = joined(self.attend(q, k, v, mask=Documents(ids), dropout=dropout))
+        said = self.pooled(tokens, Documents(ids, present))
+        q, k, v = (split(part, self.heads) for part in self.across(said).chunk(3, -1))
+        filled = (ids[:, None, :] == present[..., None]).any(-1) if count else present.bool()
+        told = joined(self.attend_across(q, k, v, mask=between(filled, filled), dropout=dropout))
+        return self.out(tokens + spread(told, ids))
+
+    def blocks(self, x: Tensor, lengths: Tensor | None, ids: Tensor | None) -> Tensor:
+        """Each token's block, `[batch, tokens]`, −1 for padding."""
+        batch, tokens = x.shape[:2]
+        if ids is None:
+            ids = (torch.arange(tokens, device=x.device) // self.block).expand(batch, -1)
+        elif ids.shape != x.shape[:2] or ids.dtype.is_floating_point or ids.dtype == torch.bool:
+            raise BadInput(
+                f"ids are {ids.dtype} {list(ids.shape)}; they must be whole numbers [batch, tokens] = "
+                f"{[batch, tokens]}, the same for the tokens of one block."
+            )
+        return torch.where(real_tokens(x, lengths), ids.long(), -1)
+
+    def pooled(self, x: Tensor, mask: Documents) -> Tensor:
+        """A vector for each block, `[batch, blocks, dim]`."""
+        blocks = mask.query_ids.shape[1]  # type: ignore[union-attr]
+        seed = self.seed[None, :, None].expand(x.shape[0], -1, blocks, -1).to(x.dtype)
+        return joined(self.attend_pool(seed, split(self.pool_key(x), self.heads), split(x, self.heads), mask=mask))
+
+
+def split(x: Tensor, heads: int) -> Tensor:
+    """`[batch, tokens, dim]` → `[batch, heads, tokens, head_dim]`."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def joined(x: Tensor) -> Tensor:
+    """`[batch, heads, tokens, head_dim]` → `[batch, tokens, dim]`."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def between(queries: Tensor, keys: Tensor) -> Documents:
+    """The mask that lets those queries see those keys; both boolean `[batch, tokens]`."""
+    return Documents(torch.where(keys, 0, -1), torch.where(queries, 0, -1))
+
+
+def spread(blocks: Tensor, ids: Tensor) -> Tensor:
+    """Each token's block of `[batch, blocks, dim]`, `[batch, tokens, dim]`; zeros for tokens of none."""
+    if not blocks.shape[1]:
+        return blocks.new_zeros(*ids.shape, blocks.shape[2])
+    found = blocks.gather(1, ids.clamp(min=0)[..., None].expand(-1, -1, blocks.shape[2]))
+    return found * (ids >= 0)[..., None]
+
+
+def real_tokens(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Which tokens are no padding, boolean `[batch, tokens]`."""
+    places = torch.arange(x.shape[1], device=x.device)
+    return (places < places.shape[0] if lengths is None else places < lengths[:, None]).expand(x.shape[:2])
+
+
+def need_flags(flags: Tensor, x: Tensor) -> None:
+    if flags.dtype != torch.bool or flags.shape != x.shape[:2]:
+        raise BadInput(
+            f"global_tokens is {flags.dtype} {list(flags.shape)}; it must be boolean [batch, tokens] = "
+            f"{list(x.shape[:2])}, True for the tokens that see all and are seen by all."
+        )

@@ -1,0 +1,177 @@
+"""Longformer's layer against transformers', and two levels of attention against the formula written out."""
+
+import pytest
+import torch
+from transformers import LongformerConfig
+from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
+
+import regard as rg
+from regard.attention.errors import BadInput
+from regard.nn.hierarchical import Hierarchical, LocalGlobal
+
+DIM, HEADS, TOKENS = 8, 2, 12
+CLOSE = 2e-6  # float32: theirs gives NaN in float64, where its most negative number does not fit its softmax
+NAMES = ("query", "key", "value", "query_global", "key_global", "value_global")
+
+
+def longformer(window):
+    config = LongformerConfig(
+        hidden_size=DIM, num_attention_heads=HEADS, attention_window=[window], attention_probs_dropout_prob=0.0
+    )
+    return LongformerSelfAttention(config, 0).eval()
+
+
+def ask_longformer(theirs, x, lengths, chosen):
+    """Their layer's output, told as LongformerModel tells it: −, 0, + for padding, local and global."""
+    real = torch.arange(x.shape[1]) < lengths[:, None]
+    told = torch.where(real, torch.where(chosen, 10000.0, 0.0), -10000.0)
+    return theirs(
+        x,
+        attention_mask=told,
+        is_index_masked=told < 0,
+        is_index_global_attn=told > 0,
+        is_global_attn=bool((told > 0).any()),
+    )[0]
+
+
+def same_weights(theirs, window):
+    mine = LocalGlobal(DIM, HEADS, window)
+    for name in NAMES:
+        getattr(mine, name).load_state_dict(getattr(theirs, name).state_dict())
+    with torch.no_grad():
+        mine.out.weight.copy_(torch.eye(DIM))
+        mine.out.bias.zero_()
+    return mine
+
+
+@pytest.mark.parametrize("window", [4, 6])
+@pytest.mark.parametrize("places", [[[0], [0]], [[0, 5, 11], [2, 3]], [[], [1, 4, 6]], [[], []]])
+def test_local_global_equals_longformer(places, window, generator):
+    theirs = longformer(window)
+    mine = same_weights(theirs, window)
+    x = torch.randn(2, TOKENS, DIM, generator=generator)
+    lengths = torch.tensor([TOKENS, 7])
+    chosen = torch.zeros(2, TOKENS, dtype=torch.bool)
+    for row, which in zip(chosen, places, strict=True):
+        row[which] = True
+    real = (torch.arange(TOKENS) < lengths[:, None])[..., None]
+    grad = torch.randn(2, TOKENS, DIM, generator=generator) * real
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    y, wanted = mine(a, lengths=lengths, global_tokens=chosen), ask_longformer(theirs, b, lengths, chosen)
+    assert torch.allclose(y * real, wanted * real, atol=CLOSE)
+    (y * grad).sum().backward()
+    (wanted * grad).sum().backward()
+    assert torch.allclose(a.grad, b.grad, atol=CLOSE)
+    for name in NAMES:
+        for mine_p, their_p in zip(getattr(mine, name).parameters(), getattr(theirs, name).parameters(), strict=True):
+            theirs_grad = torch.zeros_like(their_p) if their_p.grad is None else their_p.grad
+            assert torch.allclose(mine_p.grad, theirs_grad, atol=CLOSE), name
+
+
+def test_without_global_tokens_only_the_window_matters(generator):
+    layer = LocalGlobal(DIM, HEADS, 4)
+    x = torch.randn(1, TOKENS, DIM, generator=generator)
+    none = torch.zeros(1, TOKENS, dtype=torch.bool)
+    assert torch.allclose(layer(x), layer(x, global_tokens=none), atol=1e-6)
+    far = x.clone()
+    far[:, 5:] += 1
+    assert torch.equal(layer(x)[:, :3], layer(far)[:, :3])
+    assert not torch.allclose(layer(x)[:, 3], layer(far)[:, 3])
+
+
+def test_a_global_token_in_the_padding_is_none(generator):
+    layer = LocalGlobal(DIM, HEADS, 4)
+    x = torch.randn(2, TOKENS, DIM, generator=generator)
+    lengths = torch.tensor([TOKENS, 5])
+    chosen = torch.zeros(2, TOKENS, dtype=torch.bool)
+    chosen[1, 8] = True
+    assert torch.allclose(layer(x, lengths=lengths, global_tokens=chosen), layer(x, lengths=lengths), atol=1e-6)
+
+
+def test_local_global_is_linear_in_the_tokens():
+    mask = rg.Window(2, 2) | rg.Documents(torch.where(torch.arange(4096) < 1, 0, -1)[None], torch.zeros(1, 4096).long())
+    q = torch.zeros(1, 1, 4096, 4)
+    assert rg.plan(q, q, q, mask=mask).tiles < 0.2
+
+
+def padded(x, noise):
+    """x with other numbers behind the lengths 9 and 4."""
+    other = x.clone()
+    other[0, 9:], other[1, 4:] = noise, -noise
+    return other
+
+
+@pytest.mark.parametrize("kind", ["LocalGlobal", "Hierarchical", "Hierarchical with ids"])
+def test_padding_never_matters(kind, generator):
+    x = torch.randn(2, 11, DIM, generator=generator)
+    lengths = torch.tensor([9, 4])
+    chosen = torch.zeros(2, 11, dtype=torch.bool)
+    chosen[:, 1] = True
+    ids = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]).expand(2, -1)
+    layer = LocalGlobal(DIM, HEADS, 4) if kind == "LocalGlobal" else Hierarchical(DIM, HEADS, 3)
+    extra = {"LocalGlobal": {"global_tokens": chosen}, "Hierarchical": {}}.get(kind, {"ids": ids})
+    y, other = layer(x, lengths=lengths, **extra), layer(padded(x, 7.0), lengths=lengths, **extra)
+    short = {name: value[1:, :4] for name, value in extra.items()}
+    alone = layer(x[1:, :4], **short)
+    for row, length in enumerate(lengths.tolist()):
+        assert torch.equal(y[row, :length], other[row, :length])
+    assert torch.allclose(y[1:, :4], alone, atol=1e-6)
+
+
+def written_out(layer, x, ids):
+    """Hierarchical's formula for one row, block by block."""
+    q, k, v = layer.within(x).chunk(3, -1)
+    heads = [slice(h * layer.head_dim, (h + 1) * layer.head_dim) for h in range(layer.heads)]
+    scale = layer.head_dim**-0.5
+    tokens = torch.zeros_like(x)
+    for i in range(len(x)):
+        for at in heads:
+            weights = (scale * k[ids == ids[i]][:, at] @ q[i, at]).softmax(0)
+            tokens[i, at] = weights @ v[ids == ids[i]][:, at]
+    said = torch.zeros(int(ids.max()) + 1, x.shape[1])
+    for block in range(len(said)):
+        mine, keys = tokens[ids == block], layer.pool_key(tokens[ids == block])
+        for h, at in enumerate(heads):
+            said[block, at] = (scale * keys[:, at] @ layer.seed[h]).softmax(0) @ mine[:, at]
+    q, k, v = layer.across(said).chunk(3, -1)
+    told = torch.cat([(scale * q[:, at] @ k[:, at].T).softmax(-1) @ v[:, at] for at in heads], -1)
+    return layer.out(tokens + told[ids])
+
+
+@pytest.mark.parametrize("ids", [[0, 0, 0, 1, 1, 1, 2], [1, 0, 0, 1, 2, 2, 2]])
+def test_hierarchical_is_its_formula(ids, generator):
+    layer = Hierarchical(DIM, HEADS, 3)
+    x = torch.randn(7, DIM, generator=generator)
+    ids = torch.tensor(ids)
+    assert torch.allclose(layer(x[None], ids=ids[None])[0], written_out(layer, x, ids), atol=1e-6)
+    if ids.tolist() == sorted(ids.tolist()):
+        assert torch.equal(layer(x[None], ids=ids[None]), layer(x[None]))
+
+
+def test_a_block_number_that_no_token_has_changes_nothing(generator):
+    layer = Hierarchical(DIM, HEADS)
+    x = torch.randn(1, 5, DIM, generator=generator)
+    one, other = torch.tensor([[0, 0, 1, 1, 1]]), torch.tensor([[0, 0, 3, 3, 3]])
+    assert torch.allclose(layer(x, ids=one), layer(x, ids=other), atol=1e-6)
+
+
+def test_empty_rows_give_numbers_and_gradients(generator):
+    for layer in (LocalGlobal(DIM, HEADS, 2), Hierarchical(DIM, HEADS, 2)):
+        x = torch.randn(2, 5, DIM, generator=generator, requires_grad=True)
+        y = layer(x, lengths=torch.tensor([5, 0]))
+        y.sum().backward()
+        assert y.isfinite().all() and x.grad.isfinite().all() and x.grad[1].abs().sum() == 0
+        y = layer(x.detach(), lengths=torch.tensor([0, 0]))
+        assert y.isfinite().all()
+
+
+def test_wrong_calls_are_refused():
+    with pytest.raises(BadInput, match="window is 3"):
+        LocalGlobal(DIM, HEADS, 3)
+    with pytest.raises(BadInput, match="5 heads"):
+        Hierarchical(DIM, 5)
+    x = torch.zeros(2, 4, DIM)
+    with pytest.raises(BadInput, match=r"global_tokens is torch.int64 \[2, 4\]"):
+        LocalGlobal(DIM, HEADS, 2)(x, global_tokens=torch.zeros(2, 4).long())
+    with pytest.raises(BadInput, match=r"ids are torch.int64 \[2, 3\]"):
+        Hierarchical(DIM, HEADS)(x, ids=torch.zeros(2, 3).long())
