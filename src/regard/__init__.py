@@ -1,5 +1,6 @@
 """Regard: attention, whole. Every mechanism behind one call, and a way to look inside."""
 
+from . import models, nn
 from .attention.attend import attend
 from .attention.convert import causal_from_start, from_additive, from_attn_mask, from_hugging_face, from_key_padding
 from .attention.errors import BadInput, Missing, RegardError, TooLarge, Unsupported
@@ -26,6 +27,7 @@ from .attention.plan import Plan, plan
 from .attention.positions import Alibi, Bias, Position, Rotary, Shaw, T5Bias, TransformerXL
 from .attention.scores import Additive, Bilinear, Cosine, Dot, Score
 from .attention.view import View
+from .models.checkpoint import load
 
 __version__ = "0.1.0"
 
@@ -74,7 +76,10 @@ __all__ = [
     "from_attn_mask",
     "from_hugging_face",
     "from_key_padding",
+    "load",
     "longformer",
     "look",
+    "models",
+    "nn",
     "plan",
 ]

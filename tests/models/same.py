@@ -54,12 +54,20 @@ class Gradients:
         self.found = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in model.named_parameters()}
         for name, buffer in model.state_dict().items():
             self.found.setdefault(name, buffer)
+        self.found = named_as_saved(model, self.found)
 
     def names(self) -> list[str]:
         return list(self.found)
 
     def tensor(self, name: str) -> Tensor:
         return self.found[name]
+
+
+def named_as_saved(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors under the names of a saved folder, where transformers keeps those that were published."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    return revert_weight_conversion(model, tensors)
 
 
 def assert_same_gradients(ours: Any, theirs: Any, tolerance: float = 1e-4) -> None:

@@ -4,6 +4,7 @@ import json
 import pickle
 import random
 import struct
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from regard.attention.errors import BadInput
+from regard.attention.errors import BadInput, Missing
 from regard.models.folder import open_folder, write_folder
 
 TENSORS = {
@@ -348,3 +349,13 @@ def test_an_index_without_a_map(tmp_path, index):
 def test_files_without_an_index(tmp_path):
     (write(tmp_path, shard_bytes=1) / "model.safetensors.index.json").unlink()
     assert "no model.safetensors.index.json" in refusal(tmp_path)
+
+
+def test_without_safetensors_the_line_that_installs_it(tmp_path, monkeypatch):
+    weights = open_folder(write(tmp_path)).weights()
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    assert weights.shape("half") == (5,)
+    with pytest.raises(Missing, match=r'pip install "regard\[train\]"'):
+        weights.tensor("half")
+    with pytest.raises(Missing, match=r'pip install "regard\[train\]"'):
+        write(tmp_path / "new")

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import blockwise, edges, reference, sdpa, triton
-from .call import Call, make_call
+from .call import DOT, EVERYTHING, Call, checked, make_call, under_autocast
+from .dropout import draw_seed
 from .errors import BadInput, Unsupported
 from .mask import Mask
+from .masks import Everything
 from .methods import Exact, Method
 from .positions import Position
+from .remember import Memory
 from .scores import Score
 
+SETTLED = Memory(512)
 BACKENDS: dict[str, ModuleType] = {
     "edges": edges,
     "sdpa": sdpa,
@@ -58,15 +64,64 @@ def attend(
     >>> round(rg.attend(q, k, v, score=rg.Dot(scale=1.0)).item(), 4)     # 0.6·10 + 0.4·5 + 0·2
     8.0
     """
-    method = Exact() if method is None else method
+    parts: dict[str, Any] = {"score": score, "position": position, "mask": mask, "dropout": dropout}
+    if method is None or isinstance(method, Exact):
+        call, name = settled(q, k, v, parts, generator, backend)
+        return nothing(call) if empty(call) else BACKENDS[name].run(call)
     if not isinstance(method, Method):
         raise BadInput(f"method is {method!r:.80}; it must be a Method, such as Exact() or Nystrom(landmarks=64).")
-    call = make_call(q, k, v, score=score, position=position, mask=mask, dropout=dropout, generator=generator)
-    exact = isinstance(method, Exact)
-    name = choose(call, backend) if exact else need_auto(method, backend)
-    if empty(call):
-        return nothing(call)
-    return BACKENDS[name].run(call) if exact else method.attend(call)
+    call = make_call(q, k, v, **parts, generator=generator)
+    need_auto(method, backend)
+    return nothing(call) if empty(call) else method.attend(call)
+
+
+def settled(
+    q: Tensor, k: Tensor, v: Tensor, parts: dict[str, Any], generator: torch.Generator | None, backend: str
+) -> tuple[Call, str]:
+    """The call, known to fit together, and the backend that runs it; what was found for one of its kind is remembered."""
+    q, k, v = under_autocast(q, k, v)
+    mask = EVERYTHING if parts["mask"] is None else parts["mask"]
+    kind = kind_of(q, k, v, parts, backend)
+    find = functools.partial(settle, q, k, v, parts, backend)
+    allows_all, name = find() if kind is None else SETTLED.find(mask, kind, find)
+    dropout = parts["dropout"]
+    return Call(
+        q,
+        k,
+        v,
+        DOT if parts["score"] is None else parts["score"],
+        parts["position"],
+        EVERYTHING if allows_all else mask,
+        float(dropout),
+        draw_seed(generator, q.device) if dropout else None,
+    ), name
+
+
+def settle(q: Tensor, k: Tensor, v: Tensor, parts: dict[str, Any], backend: str) -> tuple[bool, str]:
+    """Whether the mask allows all pairs, and the name of the backend; raises when the call does not fit together."""
+    call = checked(q, k, v, **parts)
+    return isinstance(call.mask, Everything), choose(call, backend)
+
+
+def kind_of(q: Any, k: Any, v: Any, parts: dict[str, Any], backend: str) -> Any:
+    """What decides whether a call fits and who runs it, the mask aside; None where that cannot be remembered."""
+    if torch.compiler.is_compiling() or not isinstance(parts["mask"], Mask | None):
+        return None
+    try:
+        tensors = [(x.shape, x.dtype, x.device) for x in (q, k, v)]
+        kind = (*tensors, look_of(parts["score"]), look_of(parts["position"]), parts["dropout"], backend)
+        hash(kind)
+    except (AttributeError, TypeError):  # no tensors, symbolic sizes, or fields that cannot be compared
+        return None
+    return kind
+
+
+def look_of(part: Any) -> Any:
+    """A part without the contents of its tensors."""
+    if part is None:
+        return None
+    parts = vars(part).values()
+    return type(part), *[(x.shape, x.dtype, x.device, x.requires_grad) if isinstance(x, Tensor) else x for x in parts]
 
 
 def choose(call: Call, backend: str) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .call import Call, Problem, lower
+from .call import Call, Problem, lower, without_autocast
 from .operator import operator
 from .schedule import Chunk, Span, chunks
 from .tile import Gradients, Tile, Walker, shape_for
@@ -27,7 +27,7 @@ def reason(call: Call) -> str | None:
 
 def run(call: Call) -> Tensor:
     """The output, `[batch, heads, queries, value dim]`."""
-    with torch.autocast(call.q.device.type, enabled=False):
+    with without_autocast(call.q.device):
         return solve(lower(call))[0]
 
 

@@ -7,6 +7,7 @@ with a scale or a weighted sum of activations, at most one number and one vector
 from __future__ import annotations
 
 import functools
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,6 +20,8 @@ from .masks import Everything
 from .part import Part
 from .positions import Numbers, Position, Vectors
 from .scores import Additive, Dot, Score
+
+DOT, EVERYTHING = Dot(), Everything()
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Call:
 class Problem:
     """What kernels see. `weight` is None for the dot family; `numbers` and `vectors` are what distance adds.
 
-    `wanted` says, in backward, which gradients are: of q, k, v, weight, numbers, asking (vectors' queries), table.
+    `wanted` says which gradients are: of q, k, v, weight, numbers, asking (vectors' queries), table.
     """
 
     q: Tensor
@@ -71,6 +74,12 @@ class Problem:
         batch, heads, queries, _ = self.q.shape
         return Grid(queries, self.k.shape[2], batch, heads, self.q.device)
 
+    @property
+    def summed(self) -> bool:
+        """Whether a part's own tensor is in the scores: its gradient sums over all rows, whose errors must be small."""
+        learned = self.numbers is not None and self.numbers.slopes is None
+        return learned or self.weight is not None or self.vectors is not None
+
 
 def make_call(
     q: Tensor,
@@ -84,13 +93,26 @@ def make_call(
     generator: torch.Generator | None = None,
 ) -> Call:
     """The call, or `BadInput` or `Unsupported` with what was given, what was wanted and what to do."""
-    score = Dot() if score is None else score
+    call = checked(*under_autocast(q, k, v), score, position, mask, dropout)
+    return replace(call, seed=draw_seed(generator, call.q.device)) if dropout else call
+
+
+def checked(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    score: Score | None = None,
+    position: Position | None = None,
+    mask: Mask | None = None,
+    dropout: float = 0.0,
+) -> Call:
+    """The call without a seed, once it is known to fit together."""
+    score = DOT if score is None else score
     need_parts(score, position, mask)
-    q, k, v = under_autocast(q, k, v)
     need_shapes(q, k, v)
     if not isinstance(dropout, int | float) or not 0.0 <= dropout <= 1.0:
         raise BadInput(f"dropout is {dropout!r}; it must be a number from 0 to 1.")
-    full = mask if mask is not None else Everything()
+    full = mask if mask is not None else EVERYTHING
     score.check(q, k)
     if position is not None:
         position.check(q, k)
@@ -102,8 +124,7 @@ def make_call(
     call = Call(q, k, v, score, position, full, float(dropout))
     need_one_device(call)
     full.check(call.grid)
-    seed = draw_seed(generator, q.device) if dropout else None
-    return replace(call, mask=simplest(full, call.grid), seed=seed)
+    return replace(call, mask=simplest(full, call.grid))
 
 
 def lower(call: Call) -> Problem:
@@ -120,27 +141,37 @@ def lower(call: Call) -> Problem:
             q, k = q.to(call.q.dtype), k.to(call.k.dtype)
     if not additive:
         q, k, scale = call.score.lower(q, k)
+    weight = call.score.weight if additive else None  # type: ignore[attr-defined]
+    asking, table, _ = vectors or (None, None, 0)
+    graded = torch.is_grad_enabled()
+    every = (q, k, call.v, weight, None if numbers is None else numbers.table, asking, table)
     return Problem(
         q,
         k,
         call.v,
         call.mask,
         scale=scale,
-        weight=call.score.weight if additive else None,  # type: ignore[attr-defined]
+        weight=weight,
         activation=call.score.activation if additive else "",  # type: ignore[attr-defined]
         slope=float(call.score.slope) if additive else 0.0,  # type: ignore[attr-defined]
         numbers=numbers,
         vectors=vectors,
         dropout=call.dropout,
         seed=call.seed,
+        wanted=tuple([graded and x is not None and x.requires_grad for x in every]),
     )
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager:
+    """Where types stay as they are; autocast has had its say in `make_call`. Entering it costs, so only where it is on."""
+    return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()
 
 
 def simplest(mask: Mask, grid: Grid) -> Mask:
     """`Everything()` when the mask forbids nothing in a call of these sizes (one query under `Causal`, say)."""
     if isinstance(mask, Everything) or mask.tensors() or torch.compiler.is_compiling():
         return mask
-    return Everything() if forbids_nothing(mask, grid.queries, grid.keys) else mask
+    return EVERYTHING if forbids_nothing(mask, grid.queries, grid.keys) else mask
 
 
 @functools.lru_cache(maxsize=1024)

@@ -17,7 +17,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from .call import Call, Problem, lower
+from .call import Call, Problem, lower, without_autocast
 from .dropout import GOLDEN, finish, kept_scale, row_keys, signed, threshold
 from .graph import Edges, Order
 from .operator import operator
@@ -42,7 +42,7 @@ def slower(call: Call) -> str | None:
 
 def run(call: Call) -> Tensor:
     """The output, `[batch, heads, queries, value dim]`."""
-    with torch.autocast(call.q.device.type, enabled=False):
+    with without_autocast(call.q.device):
         return solve(lower(call))[0]
 
 

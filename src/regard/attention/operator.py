@@ -7,7 +7,6 @@ see an ordinary operator: `regard::NAME` and `regard::NAME_backward`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from . import mask_code
 from .call import Problem
 from .positions import Numbers, Vectors
 
+NOTHING = (None,) * 9
 Forward = Callable[[Problem], tuple[Tensor, Tensor]]
 Backward = Callable[[Problem, Tensor, Tensor, Tensor], list[Tensor | None]]
 
@@ -24,19 +24,21 @@ def operator(name: str, forward: Forward, backward: Backward, rounded: bool = Fa
     """A function from a `Problem` to (output, log-sum-exp), differentiable in the problem's tensors.
 
     `forward(problem)` returns both; `backward(problem, d_output, output, lse)` returns the gradients of q, k, v,
-    weight, numbers, asking and table, with anything for what is not there or not `problem.wanted`. The output that
-    backward gets is exact (float32 at least), because Σ output · d_output decides all gradients; a `rounded` operator
-    returns it in v's type where the score is a dot product, whose gradients forgive it, and saves the memory.
+    weight, numbers, asking and table, with anything for what is not there or not `problem.wanted`. The output is
+    rounded to v's type only for the caller: backward gets what forward returned, float32 at least, because
+    Σ output · d_output decides all gradients. A `rounded` operator returns v's type where the problem is not `summed`;
+    the gradients of q, k and v forgive it, and memory is saved.
     """
 
-    def output_type(v: Tensor, weight: Tensor | None) -> torch.dtype:
-        exact = torch.promote_types(v.dtype, torch.float32)
-        return v.dtype if rounded and weight is None else exact
+    def output_type(v: Tensor, *parts: Tensor | None) -> torch.dtype:
+        """The type of the output, by (weight, numbers, table, slopes)."""
+        weight, numbers, table, slopes = parts
+        summed = weight is not None or table is not None or (numbers is not None and slopes is None)
+        return v.dtype if rounded and not summed else torch.promote_types(v.dtype, torch.float32)
 
-    def room(q: Tensor, v: Tensor, weight: Tensor | None) -> Tensor:
+    def room(q: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
         """How the output lies in memory: token by token where v does, as graphs have it, else head by head."""
         batch, heads, queries, dim = *q.shape[:3], v.shape[3]
-        dtype = output_type(v, weight)
         if by_token(v):
             return torch.empty(batch, queries, heads, dim, dtype=dtype, device="meta").transpose(1, 2)
         return torch.empty(batch, heads, queries, dim, dtype=dtype, device="meta")
@@ -60,12 +62,14 @@ def operator(name: str, forward: Forward, backward: Backward, rounded: bool = Fa
     ) -> tuple[Tensor, Tensor]:
         tensors = (q, k, v, weight, numbers, asking, table, seed, slopes)
         output, lse = forward(gathered(tensors, mask_tensors, mask, activation, settings, whole))
-        return laid_out(output.to(output_type(v, weight)), room(q, v, weight)), lse.contiguous()
+        dtype = output_type(v, weight, numbers, table, slopes)
+        return laid_out(output.to(dtype), room(q, v, dtype)), lse.contiguous()
 
     @run.register_fake
     def _(q, k, v, weight, numbers, asking, table, seed, slopes, mask_tensors, mask, activation, settings, whole):
         exact = torch.promote_types(v.dtype, torch.float32)
-        return torch.empty_like(room(q, v, weight), device=v.device), v.new_empty(q.shape[:3], dtype=exact)
+        dtype = output_type(v, weight, numbers, table, slopes)
+        return torch.empty_like(room(q, v, dtype), device=v.device), v.new_empty(q.shape[:3], dtype=exact)
 
     @torch.library.custom_op(f"regard::{name}_backward", mutates_args=())
     def run_backward(
@@ -89,7 +93,7 @@ def operator(name: str, forward: Forward, backward: Backward, rounded: bool = Fa
         wanted: list[bool],
     ) -> list[Tensor]:
         tensors = (q, k, v, weight, numbers, asking, table, seed, slopes)
-        problem = replace(gathered(tensors, mask_tensors, mask, activation, settings, whole), wanted=tuple(wanted))
+        problem = gathered(tensors, mask_tensors, mask, activation, settings, whole, wanted)
         found = backward(problem, grad, output, lse)
         like = [x if want else None for x, want in zip(tensors[:7], wanted, strict=True)]
         pairs = zip(like, found, strict=True)
@@ -133,25 +137,29 @@ def operator(name: str, forward: Forward, backward: Backward, rounded: bool = Fa
         @staticmethod
         def forward(ctx, problem: Problem, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
             output, lse = forward(problem)
-            output = output.to(output_type(problem.v, problem.weight))
-            ctx.problem = without_tensors(problem)
+            ctx.problem = with_tensors(problem, NOTHING, problem.wanted)  # autograd keeps them, and drops them in time
             ctx.save_for_backward(output, lse, *tensors)
             ctx.mark_non_differentiable(lse)
-            return output, lse
+            ctx.set_materialize_grads(False)  # no zeros for the lse
+            return output.to(problem.v.dtype), lse
 
         @staticmethod
         @torch.autograd.function.once_differentiable
-        def backward(ctx, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        def backward(ctx, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:
             output, lse, *tensors = ctx.saved_tensors
-            wanted = tuple(ctx.needs_input_grad[1:8])
-            problem = with_tensors(replace(ctx.problem, wanted=wanted), tensors)
-            found = backward(problem, written_out(grad), output, lse)
+            wanted = ctx.needs_input_grad[1:8]
+            found = backward(with_tensors(ctx.problem, tensors, wanted), written_out(grad), output, lse)
             like = zip(tensors[:7], found, wanted, strict=True)
-            return None, *(g.to(x.dtype) if want and g is not None else None for x, g, want in like), None, None
+            grads = [g.to(x.dtype) if want and g is not None else None for x, g, want in like]
+            return None, *grads, None, None
 
     def solve(problem: Problem) -> tuple[Tensor, Tensor]:
-        compiling = torch.compiler.is_compiling()
-        output, lse = run(*spread(problem)) if compiling else Eager.apply(problem, *tensors_of(problem))
+        if torch.compiler.is_compiling():
+            output, lse = run(*spread(problem))
+        elif any(problem.wanted):
+            return Eager.apply(problem, *tensors_of(problem))
+        else:
+            output, lse = forward(problem)
         return output.to(problem.v.dtype), lse
 
     return solve
@@ -181,24 +189,13 @@ def tensors_of(p: Problem) -> tuple[Tensor | None, ...]:
     return p.q, p.k, p.v, p.weight, numbers, asking, table, p.seed, slopes
 
 
-def with_tensors(p: Problem, tensors: Sequence[Tensor | None]) -> Problem:
-    """The problem with other tensors in the places of its own."""
+def with_tensors(p: Problem, tensors: Sequence[Tensor | None], wanted: tuple[bool, ...]) -> Problem:
+    """The problem with other tensors in the places of its own, and other gradients wanted."""
     q, k, v, weight, numbers, asking, table, seed, slopes = tensors
-    return replace(
-        p,
-        q=q,
-        k=k,
-        v=v,
-        weight=weight,
-        numbers=p.numbers and p.numbers._replace(table=numbers, slopes=slopes),
-        vectors=p.vectors and p.vectors._replace(queries=asking, table=table),
-        seed=seed,
-    )
-
-
-def without_tensors(p: Problem) -> Problem:
-    """The problem as it can be kept for backward: autograd keeps the tensors, and drops them when it is done."""
-    return with_tensors(p, (None,) * 9)
+    by_number = None if p.numbers is None else Numbers(numbers, p.numbers.zero, slopes)  # type: ignore[arg-type]
+    by_vector = None if p.vectors is None else Vectors(asking, table, p.vectors.zero)  # type: ignore[arg-type]
+    parts = (weight, p.activation, p.slope, by_number, by_vector)
+    return Problem(q, k, v, p.mask, p.scale, *parts, p.dropout, seed, wanted)  # type: ignore[arg-type]
 
 
 def spread(p: Problem) -> tuple:
@@ -209,7 +206,13 @@ def spread(p: Problem) -> tuple:
 
 
 def gathered(
-    tensors: tuple, mask_tensors: list[Tensor], mask: str, activation: str, settings: list[float], whole: list[int]
+    tensors: tuple,
+    mask_tensors: list[Tensor],
+    mask: str,
+    activation: str,
+    settings: list[float],
+    whole: list[int],
+    wanted: Sequence[bool] = (True,) * 7,
 ) -> Problem:
     """The problem that an operator's arguments stand for."""
     scale, slope, dropout = settings
@@ -227,4 +230,4 @@ def gathered(
         numbers=None if numbers is None else Numbers(numbers, numbers_zero),
         vectors=None if table is None else Vectors(asking, table, zero),
     )
-    return with_tensors(bare, tensors)
+    return with_tensors(bare, tensors, tuple(wanted))

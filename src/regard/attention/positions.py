@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .errors import BadInput
 from .part import Part, need_count, need_tensor
+from .remember import constant
 
 
 class Numbers(NamedTuple):
@@ -101,17 +102,13 @@ class Rotary(Position):
             )
 
     def turn(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        queries, keys = q.shape[-2], k.shape[-2]
-        places = torch.arange(keys - queries, keys, device=q.device)
-        return self.rotate(q, places), self.rotate(k, torch.arange(keys, device=k.device))
+        return self.rotate(q, k.shape[-2] - q.shape[-2]), self.rotate(k, 0)
 
-    def rotate(self, x: Tensor, places: Tensor) -> Tensor:
-        """x `[..., tokens, d]` turned by `places [tokens]`."""
+    def rotate(self, x: Tensor, first: int) -> Tensor:
+        """x `[..., tokens, d]` turned by the places first, first + 1, …"""
         dim = self.dim or x.shape[-1]
         exact = torch.promote_types(x.dtype, torch.float32)
-        steps = torch.arange(0, dim, 2, device=x.device, dtype=torch.float64) / dim
-        angle = places.to(torch.float64)[:, None] * self.base**-steps  # [tokens, dim / 2]
-        cos, sin = angle.cos().to(exact), angle.sin().to(exact)
+        cos, sin = rotations(self.base, dim, first, x.shape[-2], exact, x.device)
         a, b, rest = x[..., : dim // 2].to(exact), x[..., dim // 2 : dim].to(exact), x[..., dim:]
         return torch.cat([(a * cos - b * sin).to(x.dtype), (b * cos + a * sin).to(x.dtype), rest], dim=-1)
 
@@ -135,9 +132,13 @@ class Alibi(Position):
         return -self.by_head(q)[:, None, None] * distance.abs().to(q.dtype)
 
     def numbers(self, q: Tensor, k: Tensor) -> Numbers:
+        exact = torch.promote_types(q.dtype, torch.float32)
+        if self.slopes is None:
+            return alibi_numbers(q.shape[1], q.shape[2], k.shape[2], exact, q.device)
+        slopes = self.slopes.to(exact)
         distance, zero = all_distances(q, k)
-        slopes = self.by_head(q)
-        return Numbers(-slopes[:, None] * distance.abs().to(slopes.dtype), zero, slopes)
+        computed = None if slopes.requires_grad else slopes  # a gradient goes through the table
+        return Numbers(-slopes[:, None] * distance.abs().to(exact), zero, computed)
 
     def by_head(self, q: Tensor) -> Tensor:
         dtype = torch.promote_types(q.dtype, torch.float32)
@@ -276,12 +277,31 @@ class TransformerXL(Position):
         return Vectors(q + self.position_bias.to(q.dtype)[:, None], self.embedding.to(q.dtype), self.zero)
 
 
+@constant
+def rotations(
+    base: float, dim: int, first: int, tokens: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Rotary's cosines and sines at the places first, first + 1, …, `[tokens, dim / 2]` each."""
+    steps = torch.arange(0, dim, 2, device=device, dtype=torch.float64) / dim
+    places = torch.arange(first, first + tokens, device=device).to(torch.float64)
+    angle = places[:, None] * base**-steps
+    return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
 def alibi_slopes(heads: int) -> list[float]:
     """The paper's slopes: 2^(−8h/heads) for a power of two, otherwise those and every other one of the next power."""
     power = 2 ** math.floor(math.log2(max(heads, 1)))
     slopes = [2.0 ** (-8.0 * (h + 1) / power) for h in range(power)]
     between = [2.0 ** (-8.0 * (h + 1) / (2 * power)) for h in range(0, 2 * power, 2)]
     return (slopes + between)[:heads]
+
+
+@constant
+def alibi_numbers(heads: int, queries: int, keys: int, dtype: torch.dtype, device: torch.device) -> Numbers:
+    """The paper's slopes at every distance of a call."""
+    slopes = torch.tensor(alibi_slopes(heads), dtype=dtype, device=device)
+    distance = torch.arange(1 - queries, keys, device=device)
+    return Numbers(-slopes[:, None] * distance.abs().to(dtype), queries - 1, slopes)
 
 
 def all_distances(q: Tensor, k: Tensor) -> tuple[Tensor, int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .call import Call
+from .call import Call, without_autocast
 from .dropout import keep, kept_scale, row_keys
 from .scores import Dot
 
@@ -24,7 +24,7 @@ def reason(call: Call) -> str | None:
 
 def run(call: Call) -> Tensor:
     """The output, `[batch, heads, queries, value dim]`."""
-    with torch.autocast(call.q.device.type, enabled=False):
+    with without_autocast(call.q.device):
         weights = drop(softmax(scores(call)), call)
         return (weights @ per_query_head(call.v, call).to(call.exact)).to(call.v.dtype)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from .call import Call, Problem, lower
+from .call import Call, Problem, lower, without_autocast
 from .operator import operator
 from .positions import Shaw, TransformerXL
 from .scores import Additive, Dot
@@ -53,37 +54,49 @@ def slower(call: Call) -> str | None:
 
 def run(call: Call) -> Tensor:
     """The output, `[batch, heads, queries, value dim]`."""
-    with torch.autocast(call.q.device.type, enabled=False):
+    with without_autocast(call.q.device):
         p = lower(call)
         if not isinstance(call.score, Dot | Additive):
-            p = replace(
-                p, v=p.v.to(call.exact)
-            )  # what the score makes of q and k may not fit the type, nor its products
+            p = replace(p, v=p.v.to(call.exact))  # what the score makes of q and k may not fit the type
         return solve(p)[0].to(call.v.dtype)
 
 
 def forward(p: Problem) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp."""
-    from .kernels import decode
-
-    p = replace(p, q=p.q.to(p.v.dtype), k=p.k.to(p.v.dtype))  # what was turned exactly is rounded for the tensor cores
-    return (decode if decode.covers(p) is None else family(p)).forward(p)
+    if p.q.dtype != p.v.dtype:  # what was turned exactly is rounded for the tensor cores
+        p = replace(p, q=p.q.to(p.v.dtype), k=p.k.to(p.v.dtype))
+    with on_its_device(p.q):
+        return (few(p) or family(p)).forward(p)
 
 
 def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
     """Gradients of q, k, v, weight, numbers, asking, table."""
-    return family(p).backward(p, grad, output, lse)
+    with on_its_device(p.q):
+        return family(p).backward(p, grad, output, lse)
+
+
+def few(p: Problem) -> ModuleType | None:
+    """The kernels for few queries over many keys, where the problem is one of those."""
+    from .kernels import decode
+
+    return decode if decode.covers(p) is None else None
 
 
 def family(p: Problem) -> ModuleType:
     """The kernels of the problem's score. Triton is imported only here, when it is needed."""
     if p.weight is None:
-        from .kernels import dot
+        from .kernels import passes
 
-        return dot
+        return passes
     from .kernels import additive
 
     return additive
+
+
+def on_its_device(x: Tensor) -> AbstractContextManager:
+    """Where kernels start on the tensor's own GPU, which need not be the current one."""
+    there = not x.is_cuda or x.device.index == torch.cuda.current_device()
+    return nullcontext() if there else torch.cuda.device(x.device)
 
 
 def interpreting() -> bool:

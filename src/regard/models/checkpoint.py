@@ -11,22 +11,34 @@ from torch import Tensor
 
 from ..attention.errors import BadInput
 from .config import as_dict, from_dict
-from .folder import Folder, open_folder, write_folder
+from .folder import Folder, open_folder, replace_files, text_writer, to_json, write_folder
 from .keys import Family, read_tensors, shown, table_of, write_tensors
 from .model import Model
-# from .tokenizer import Tokenizer
+from .rules import read_rules, write_rules
+from .tokenizer import Tokenizer
 
 FAMILIES = {
     "bert": "bert",
-    "roberta": "bert",
-    "distilbert": "bert",
+    "big_bird": "bigbird",
+    "camembert": "roberta",
+    "clip": "clip",
+    "clip_text_model": "clip_text",
+    "clip_vision_model": "clip_vision",
+    "deit": "vit",
+    "detr": "detr",
+    "detr_timm": "detr",
+    "distilbert": "distilbert",
     "gpt2": "gpt2",
     "llama": "llama",
+    "longformer": "longformer",
     "marian": "marian",
     "mistral": "llama",
     "qwen2": "llama",
+    "roberta": "roberta",
     "t5": "t5",
+    "vit": "vit",
     "whisper": "whisper",
+    "xlm-roberta": "roberta",
 }
 """Their `model_type`, and the file of `families` that knows it."""
 
@@ -39,7 +51,8 @@ def load(folder: str | Path, *, dtype: torch.dtype | None = None) -> Model:
     """
     found = open_folder(folder)
     model = read_ours(found) if found.format == "regard" else read_theirs(found)
-    #    model.tokenizer = Tokenizer.from_folder(found.path)
+    model.rules = read_rules(found.generation, found.config)
+    model.tokenizer = Tokenizer.from_folder(found.path)
     return (model if dtype is None else model.to(dtype)).eval()
 
 
@@ -74,6 +87,8 @@ def save(model: Model, folder: str | Path, format: str = "regard") -> None:
         write_folder(folder, config, write_tensors(rows, tensors), format="huggingface")
     else:
         raise BadInput(f"format is {format!r}; it must be 'regard' or 'huggingface'.")
+    if model.rules is not None:
+        replace_files(Path(folder), {"generation_config.json": text_writer(to_json(write_rules(model.rules)))})
     if model.tokenizer is not None:
         model.tokenizer.save(folder)
 

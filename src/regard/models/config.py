@@ -9,7 +9,9 @@ from typing import Any
 from ..attention.errors import BadInput
 from ..nn.block import StackConfig
 from ..nn.embeddings import Text
-from .heads import Classes, Pooler, Vocabulary
+from .heads import Classes, Pooler, Span, Vocabulary
+from .image import Image
+from .two_towers import Tower, TwoTowers
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,10 @@ class Pair:
         return PairModel(self)
 
 
-KINDS = {kind.__name__: kind for kind in (Sequence, Pair, Text, StackConfig, Pooler, Vocabulary, Classes)}
+KINDS = {
+    kind.__name__: kind
+    for kind in (Sequence, Pair, Text, StackConfig, Pooler, Vocabulary, Classes, Span, Image, Tower, TwoTowers)
+}
 
 
 def as_dict(config: Any) -> Any:

@@ -112,7 +112,7 @@ def make_task(
     given = {name: value for name, value in given.items() if value is not None}
     decoder = Cached if way.cache else Anew
     if isinstance(model, PairModel):
-        task = Task(model, decoder(model, given), begun(given, rules, way, model.device), None, rules, way)
+        task = Task(model, decoder(model, given), begun(model, given, rules, way), None, rules, way)
     else:
         prompt, lengths = need_prompt(given)
         task = Task(model, decoder(model, {}), prompt, lengths, rules, way)
@@ -171,14 +171,15 @@ def rules_of(model: Model, way: Way) -> Rules:
     return rules if way.pad is None else replace(rules, pad=way.pad)
 
 
-def begun(given: dict[str, Tensor], rules: Rules, way: Way, device: torch.device) -> Tensor:
+def begun(model: PairModel, given: dict[str, Tensor], rules: Rules, way: Way) -> Tensor:
     """What an encoder–decoder's text begins with, `[batch, tokens]`."""
     inputs = [value for name, value in given.items() if name != "lengths"]
     if not inputs:
         raise BadInput("There is nothing to read. Give tokens, images or sound, as the model reads.")
     if isinstance(way.start, Tensor):
         return need_tokens(way.start, "start", inputs[0].shape[0])
-    start = torch.tensor([several(way.start) or rules.start], dtype=torch.long, device=device)
+    first = rules.start or (model.config.start,) if way.start is None else several(way.start)
+    start = torch.tensor([first], dtype=torch.long, device=model.device)
     return need_tokens(start.expand(inputs[0].shape[0], -1), "start", inputs[0].shape[0])
 
 

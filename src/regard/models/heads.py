@@ -42,7 +42,8 @@ class Vocabulary:
     """A logit for each word of the vocabulary at each place.
 
     `tied` uses the token embedding as the last matrix; `transform` puts dense, that activation and a norm before it;
-    `scale` multiplies what goes in (T5: dim^−½).
+    `scale` multiplies what goes in (T5: dim^−½). `blank` is the word that means none, where labels are fewer than
+    places and the loss sums over all ways to lay them out (CTC).
     """
 
     vocabulary: int
@@ -52,6 +53,7 @@ class Vocabulary:
     transform: str | None = None
     eps: float = 1e-12
     scale: float = 1.0
+    blank: int | None = None
 
     def build(self) -> VocabularyHead:
         return VocabularyHead(self)
@@ -121,6 +123,16 @@ class ClassesHead(nn.Module):
         return pool(hidden, lengths, self.config.pool)
 
 
+@dataclass(frozen=True)
+class Span:
+    """Two logits a token: that an answer begins there, and that it ends there. Its labels are `[batch, 2]` places."""
+
+    dim: int
+
+    def build(self) -> ClassesHead:
+        return ClassesHead(Classes(2, self.dim, per_token=True))
+
+
 def pool(hidden: Tensor, lengths: Tensor | None, how: str) -> Tensor:
     """`[batch, dim]`: the first token, the last real one, or the mean of the real ones."""
     if how == "first":
@@ -132,6 +144,15 @@ def pool(hidden: Tensor, lengths: Tensor | None, how: str) -> Tensor:
         return hidden[torch.arange(batch, device=hidden.device), (lengths - 1).clamp(min=0)]
     real = torch.arange(tokens, device=hidden.device) < lengths[:, None]  # [batch, tokens]
     return (hidden * real[..., None]).sum(1) / lengths.clamp(min=1)[:, None]
+
+
+def span_loss(logits: Tensor, labels: Tensor, lengths: Tensor | None) -> Tensor:
+    """Mean cross-entropy of where the answer begins and ends, over the real tokens; `labels [batch, 2]`."""
+    places = logits.mT  # [batch, 2, tokens]
+    if lengths is not None:
+        padded = torch.arange(places.shape[2], device=places.device) >= lengths[:, None, None]
+        places = places.masked_fill(padded, -torch.inf)
+    return loss_of(places, labels, shift=False)
 
 
 def loss_of(logits: Tensor, labels: Tensor, shift: bool) -> Tensor:
@@ -149,3 +170,17 @@ def loss_of(logits: Tensor, labels: Tensor, shift: bool) -> Tensor:
         logits.flatten(0, -2).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum"
     )
     return total / (labels != IGNORED).sum().clamp(min=1)
+
+
+def alignment_loss(logits: Tensor, labels: Tensor, lengths: Tensor | None, blank: int) -> Tensor:
+    """CTC (Graves et al. 2006): −ln of the summed probability of all ways to lay a row's labels over its places.
+
+    A way repeats labels and puts blanks between them. `labels [batch, most]` are filled up with −100. The mean over
+    rows of the loss a label; a row with fewer places than its labels need counts as zero.
+    """
+    if labels.dim() != 2 or labels.shape[0] != logits.shape[0]:
+        raise BadInput(f"labels has shape {list(labels.shape)}; it must be [{logits.shape[0]}, labels of a row].")
+    counts = (labels != IGNORED).sum(1)
+    places = torch.full_like(counts, logits.shape[1]) if lengths is None else lengths
+    chances = logits.float().log_softmax(-1).transpose(0, 1)  # [places, batch, vocabulary]
+    return functional.ctc_loss(chances, labels.clamp(min=0), places, counts, blank, zero_infinity=True)

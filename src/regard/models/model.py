@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from ..attention.errors import BadInput
 from ..nn.attention import Memory
 from ..nn.cache import Cache
-from .config import Pair, Sequence
-from .heads import ClassesHead, VocabularyHead, loss_of
+from .heads import IGNORED, Classes, ClassesHead, Span, VocabularyHead, alignment_loss, loss_of, span_loss
+
+if TYPE_CHECKING:
+    from .config import Pair, Sequence
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Model(nn.Module):
     """
 
     tokenizer: Any = None
+    rules: Any = None
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -95,13 +98,21 @@ class SequenceModel(Model):
         cache = (cache or Cache()).next() if remember else None
         if cache is not None and lengths is not None:
             return self.aligned(given, lengths, cache)
-        x = embedded(self.embed, given, segments, cache)
+        x = embedded(self.embed, given, segments, cache, lengths)
         lengths = after(self.embed, lengths)
+        global_tokens = self.seen_by_all(x) if global_tokens is None else global_tokens
         extra = {} if global_tokens is None else {"global_tokens": global_tokens}
         hidden = self.stack(x, lengths=lengths, cache=cache, **extra)
         if cache is not None:
             cache.length += x.shape[1]
         return self.answer(hidden, lengths, cache, labels)
+
+    def seen_by_all(self, x: Tensor) -> Tensor | None:
+        """The first token, where a head reads the whole text off it and the stack would show it a window alone."""
+        head = self.config.head
+        if getattr(self.config.stack, "window", None) is None or not isinstance(head, Classes) or head.per_token:
+            return None
+        return (torch.arange(x.shape[1], device=x.device) == 0).expand(x.shape[:2])
 
     def aligned(self, tokens: Tensor, lengths: Tensor, cache: Cache) -> Output:
         """The answer for rows of different length, whose last tokens are made to stand together in the cache."""
@@ -123,13 +134,18 @@ class SequenceModel(Model):
             logits = self.head(hidden, matrix_of(self.embed))
         elif isinstance(self.head, ClassesHead):
             logits = self.head(self.head.pooled(hidden, lengths, pooled))
-        return Output(hidden, logits, pooled, cache=cache, loss=self.loss(logits, labels))
+        return Output(hidden, logits, pooled, cache=cache, loss=self.loss(logits, labels, lengths))
 
-    def loss(self, logits: Tensor | None, labels: Tensor | None) -> Tensor | None:
+    def loss(self, logits: Tensor | None, labels: Tensor | None, lengths: Tensor | None = None) -> Tensor | None:
         if labels is None:
             return None
         if logits is None:
             raise BadInput("labels were given, and this model has no head to compare them with. Build it with one.")
+        blank = getattr(self.config.head, "blank", None)
+        if blank is not None:
+            return alignment_loss(logits, labels, lengths, blank)
+        if isinstance(self.config.head, Span):
+            return span_loss(logits, labels, lengths)
         return loss_of(logits, labels, shift=self.causal and isinstance(self.head, VocabularyHead))
 
 
@@ -163,39 +179,55 @@ class PairModel(Model):
         cache: Cache | None = None,
         labels: Tensor | None = None,
     ) -> Output:
-        if targets is None and labels is not None:
-            targets = self.begun(labels)
         if targets is None:
-            raise BadInput("An encoder–decoder needs targets (or labels): the decoder's tokens, [batch, tokens].")
+            targets = self.begun(labels)
         remember = labels is None and target_lengths is None and (cache is not None or not self.training)
         cache = (cache or Cache()).next() if remember else None
         memory = self.remembered(cache)
         if memory is None:
-            given = pick(self.embed, tokens=tokens, images=images, sound=sound)
-            memory = self.encode(given, lengths)
+            memory = self.encode(pick(self.embed, tokens=tokens, images=images, sound=sound), lengths)
             if cache is not None:
                 cache.put("source", (memory.x, memory.lengths))
-        x = embedded(self.target_embed, targets, None, cache)
-        hidden = self.decoder(x, lengths=target_lengths, memory=memory, cache=cache)
-        if cache is not None:
-            cache.length += targets.shape[1]
+        hidden = self.decode(targets, memory, target_lengths, cache)
         logits = None if self.head is None else self.head(hidden, matrix_of(self.target_embed))
-        loss = None if labels is None or logits is None else loss_of(logits, labels, shift=False)
-        return Output(hidden, logits, cache=cache, loss=loss)
+        return Output(hidden, logits, cache=cache, loss=self.loss(logits, labels))
 
     def encode(self, given: Tensor, lengths: Tensor | None = None) -> Memory:
         """What the decoder will read."""
-        lengths_after = after(self.embed, lengths)
-        return Memory(self.stack(embedded(self.embed, given, None, None), lengths=lengths_after), lengths_after)
+        x = embedded(self.embed, given, None, None, lengths)
+        lengths = after(self.embed, lengths)
+        return Memory(self.stack(x, lengths=lengths), lengths)
 
     def remembered(self, cache: Cache | None) -> Memory | None:
+        """What an earlier call with this cache encoded."""
         kept = None if cache is None else cache.get("source")
         return None if kept is None else Memory(*kept)
 
-    def begun(self, labels: Tensor) -> Tensor:
+    def decode(self, targets: Tensor, memory: Memory, lengths: Tensor | None, cache: Cache | None) -> Tensor:
+        """The decoder's last layer, `[batch, tokens, dim]`; the cache has these targets behind it then."""
+        if targets.shape[0] != memory.x.shape[0]:
+            raise BadInput(f"targets has {targets.shape[0]} rows, the source {memory.x.shape[0]}; give one for each.")
+        x = embedded(self.target_embed, targets, None, cache)
+        hidden = self.decoder(x, lengths=lengths, memory=memory, cache=cache)
+        if cache is not None:
+            cache.length += targets.shape[1]
+        return hidden
+
+    def loss(self, logits: Tensor | None, labels: Tensor | None) -> Tensor | None:
+        if labels is None:
+            return None
+        if logits is None:
+            raise BadInput("labels were given, and this model has no head to compare them with. Build it with one.")
+        return loss_of(logits, labels, shift=False)
+
+    def begun(self, labels: Tensor | None) -> Tensor:
         """The decoder's tokens for these labels: the start token, then every label but the last."""
+        if labels is None:
+            raise BadInput("An encoder–decoder needs targets (or labels): the decoder's tokens, [batch, tokens].")
+        padding = (self.config.decoder_embed or self.config.embed).padding
+        fill = self.config.start if padding is None else padding
         start = torch.full_like(labels[:, :1], self.config.start)
-        return torch.cat([start, labels[:, :-1].clamp(min=0)], dim=1)
+        return torch.cat([start, labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, fill)], dim=1)
 
 
 def pick(embed: nn.Module, **given: Tensor | None) -> Tensor:
@@ -208,10 +240,13 @@ def pick(embed: nn.Module, **given: Tensor | None) -> Tensor:
     return value
 
 
-def embedded(embed: nn.Module, given: Tensor, segments: Tensor | None, cache: Cache | None) -> Tensor:
-    """The input as vectors, `[batch, tokens, dim]`."""
-    if getattr(embed, "reads", "tokens") != "tokens":
-        return embed(given)
+def embedded(
+    embed: nn.Module, given: Tensor, segments: Tensor | None, cache: Cache | None, lengths: Tensor | None = None
+) -> Tensor:
+    """The input as vectors, `[batch, tokens, dim]`; frames of sound reach into their neighbours, so lengths matter."""
+    reads = getattr(embed, "reads", "tokens")
+    if reads != "tokens":
+        return embed(given, lengths) if reads == "sound" else embed(given)
     start, padding = (0, None) if cache is None else (cache.length, cache.padding)
     return embed(given, segments=segments, start=start, padding=padding)
 

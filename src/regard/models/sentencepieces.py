@@ -148,7 +148,8 @@ class Renumbered:
 
     def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
         pieces = [self.pieces[number] for number in ids if number in self.pieces]
-        return self.backend.decoder.decode([p for p in pieces if not (skip_special_tokens and p in self.special)])
+        left_out = self.special if skip_special_tokens else ()
+        return self.backend.decoder.decode([piece for piece in pieces if piece not in left_out]).strip()
 
     def id_to_token(self, number: int) -> str | None:
         return self.pieces.get(number)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -95,17 +96,12 @@ class Found:
 def read_folder(path: Path) -> Found | None:
     """The folder's tokenizer; `None` where it holds no vocabulary."""
     files = read_settings(path)
-    if files.has("tokenizer.json"):
-        return finish(files, read_backend(path / "tokenizer.json"))
-    if files.has("vocab.txt"):
-        return finish(files, wordpiece(files))
-    if files.has("source.spm") or files.has("target.spm"):
-        return marian(files)
-    if files.has("spiece.model"):
-        return finish(files, sentencepiece(files))
-    if files.has("merges.txt") or files.has("vocab.json"):
-        return finish(files, byte_level(files))
-    return None
+    reader = next((reader for name, reader in READERS.items() if files.has(name)), None)
+    if reader is None:
+        return None
+    need_tokenizers()
+    found = reader(files)
+    return found if isinstance(found, Found) else finish(files, found)
 
 
 def read_settings(path: Path) -> Files:
@@ -129,21 +125,22 @@ def need_files(files: Files, *names: str) -> list[Path]:
     return [files.path / name for name in names]
 
 
-def need_tokenizers() -> Any:
+def need_tokenizers() -> None:
     try:
-        import tokenizers
+        import_module("tokenizers")
     except ImportError as error:
         message = 'Texts are tokenized with tokenizers, which is not installed: pip install "regard[train]"'
         raise Missing(message) from error
-    return tokenizers
 
 
-def read_backend(path: Path) -> Any:
+def serialized(files: Files) -> Any:
+    """The whole tokenizer in `tokenizer.json`."""
+    from tokenizers import Tokenizer
+
+    path = files.path / "tokenizer.json"
     refuse_pointer(path)
     try:
-        return need_tokenizers().Tokenizer.from_file(str(path))
-    except Missing:
-        raise
+        return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing narrower
         raise BadInput(f"{path} is not a tokenizer that can be read: {error}. Fetch it again.") from error
 
@@ -237,14 +234,13 @@ def around(backend: Any, start: str | None, end: str | None) -> Any:
 
 def wordpiece(files: Files) -> Any:
     """BERT's: words at spaces, punctuation and Chinese characters, then the longest pieces from the left."""
-    from tokenizers import decoders, models, normalizers, pre_tokenizers
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     files = replace(files, family=files.family if files.family in NAMES else "bert")
     names, settings = files.names(), files.settings
     lines = read_lines(files.path / "vocab.txt")
     numbers = {piece: number for number, piece in enumerate(lines)}
-    tokenizer = need_tokenizers().Tokenizer
-    backend = tokenizer(models.WordPiece(numbers, unk_token=names["unk_token"]))
+    backend = Tokenizer(models.WordPiece(numbers, unk_token=names["unk_token"]))
     backend.normalizer = normalizers.BertNormalizer(
         handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
         strip_accents=settings.get("strip_accents"),
@@ -265,14 +261,14 @@ def read_lines(path: Path) -> list[str]:
 
 def byte_level(files: Files) -> Any:
     """Pairs of bytes merged in a learned order: GPT-2's, and what RoBERTa, CLIP and Whisper put around it."""
-    from tokenizers import decoders, models, pre_tokenizers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     family = files.family if files.family in ("roberta", "clip", "whisper") else "gpt2"
     files = replace(files, family=family)
     numbers, merges = need_files(files, "vocab.json", "merges.txt")
     clip = {"end_of_word_suffix": "</w>", "unk_token": files.names()["unk_token"]} if family == "clip" else {}
     model = models.BPE(read_json(numbers), read_merges(merges), **clip)
-    backend = need_tokenizers().Tokenizer(model)
+    backend = Tokenizer(model)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=files.settings.get("add_prefix_space", False))
     backend.decoder = decoders.ByteLevel()
     return FINISH[family](files, add_tokens(files, backend))
@@ -341,7 +337,6 @@ def sentencepiece(files: Files) -> Any:
             f"{files.path} has the spiece.model of {files.family!r}; the rules of t5 and big_bird are known here. "
             "Save the tokenizer as tokenizer.json with the program that made it."
         )
-    need_tokenizers()
     extra = files.settings.get("extra_ids", 100) if files.family == "t5" else 0
     read = read_pieces(files.path / "spiece.model")
     backend = add_tokens(files, unigram_backend(read, [f"<extra_id_{extra - 1 - i}>" for i in range(extra)]))
@@ -354,7 +349,6 @@ def sentencepiece(files: Files) -> Any:
 
 def marian(files: Files) -> Found:
     """Marian's: a SentencePiece model per language, numbered by `vocab.json`."""
-    need_tokenizers()
     files = replace(files, family="marian", model=files.model or "marian")
     kept = need_files(files, "source.spm", "target.spm", "vocab.json")
     if files.settings.get("separate_vocabs"):
@@ -379,3 +373,15 @@ def renumbered(files: Files, spm: Path, vocabulary: Path) -> Renumbered:
     backend.add_tokens([AddedToken(code, normalized=False) for code in codes])
     set_template(backend, ["$A:0", f"{end}:0"], ["$A:0", "$B:0", f"{end}:0"])
     return Renumbered(backend, numbers, unknown, sorted(set(names.values())))
+
+
+READERS = {
+    "tokenizer.json": serialized,
+    "vocab.txt": wordpiece,
+    "source.spm": marian,
+    "target.spm": marian,
+    "spiece.model": sentencepiece,
+    "merges.txt": byte_level,
+    "vocab.json": byte_level,
+}
+"""How a vocabulary is read, by the file that shows its kind; the first that is there decides."""

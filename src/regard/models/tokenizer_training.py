@@ -134,8 +134,7 @@ def train_unigram(texts: list[str], size: int, lower: bool, special: Special) ->
     characters = sorted({character for word in words for character in word})
     need_size(size, len(special.tokens()) + len(characters), f"{len(characters)} characters")
     seed.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=4 * size, show_progress=False))
-    counted = count_pieces(seed, words)
-    counted |= Counter({character: 1 for character in characters if character not in counted})
+    counted = count_pieces(seed, words) | Counter(dict.fromkeys(seed.get_vocab(), 1))
     room = size - len(special.tokens())
     while True:
         counted = prune(counted, max(room, int(0.75 * len(counted))))

@@ -85,29 +85,30 @@ class Hierarchical(nn.Module):
 
     def forward(self, x: Tensor, *, lengths: Tensor | None = None, ids: Tensor | None = None) -> Tensor:
         """`[batch, tokens, dim]`; `ids [batch, tokens]` numbers each row's blocks from 0, negative for no block."""
-        ids = self.blocks(x, lengths, ids)
-        count = int(ids.max()) + 1 if ids.numel() else 0
+        ids, count = self.blocks(x, lengths, ids)
         present = torch.arange(count, device=x.device).expand(x.shape[0], -1)  # [batch, blocks]
         dropout = self.dropout if self.training else 0.0
         q, k, v = (split(part, self.heads) for part in self.within(x).chunk(3, -1))
         tokens = joined(self.attend(q, k, v, mask=Documents(ids), dropout=dropout))
         said = self.pooled(tokens, Documents(ids, present))
         q, k, v = (split(part, self.heads) for part in self.across(said).chunk(3, -1))
-        filled = (ids[:, None, :] == present[..., None]).any(-1) if count else present.bool()
+        filled = ids.new_zeros(x.shape[0], count + 1).scatter(1, ids + 1, 1)[:, 1:] > 0  # [batch, blocks]
         told = joined(self.attend_across(q, k, v, mask=between(filled, filled), dropout=dropout))
         return self.out(tokens + spread(told, ids))
 
-    def blocks(self, x: Tensor, lengths: Tensor | None, ids: Tensor | None) -> Tensor:
-        """Each token's block, `[batch, tokens]`, −1 for padding."""
+    def blocks(self, x: Tensor, lengths: Tensor | None, ids: Tensor | None) -> tuple[Tensor, int]:
+        """Each token's block, `[batch, tokens]`, −1 for padding; and how many there are at most in a row."""
         batch, tokens = x.shape[:2]
         if ids is None:
-            ids = (torch.arange(tokens, device=x.device) // self.block).expand(batch, -1)
-        elif ids.shape != x.shape[:2] or ids.dtype.is_floating_point or ids.dtype == torch.bool:
+            own = (torch.arange(tokens, device=x.device) // self.block).expand(batch, -1)
+            return torch.where(real_tokens(x, lengths), own, -1), -(-tokens // self.block)
+        if ids.shape != x.shape[:2] or ids.dtype.is_floating_point or ids.dtype == torch.bool:
             raise BadInput(
                 f"ids are {ids.dtype} {list(ids.shape)}; they must be whole numbers [batch, tokens] = "
                 f"{[batch, tokens]}, the same for the tokens of one block."
             )
-        return torch.where(real_tokens(x, lengths), ids.long(), -1)
+        ids = torch.where(real_tokens(x, lengths), ids.long(), -1).clamp(min=-1)
+        return ids, int(ids.max()) + 1 if ids.numel() else 0
 
     def pooled(self, x: Tensor, mask: Documents) -> Tensor:
         """A vector for each block, `[batch, blocks, dim]`."""

@@ -1,4 +1,4 @@
-"""What the things that attention is compared with share: padding, and attention that can be plugged in after a layer."""
+"""What the things to compare attention with share: padding, and attention plugged in after a layer."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def cleared(x: Tensor, real: Tensor | None) -> Tensor:
 
 
 def need_memory(memory: Memory | Tensor | None, cross: bool, name: str) -> Memory | None:
-    """The memory, padded, where the layers read one; raise when there is one and they do not, or the other way round."""
+    """The memory, padded, where the layers read one; raise when one is given and not read, or read and not given."""
     if (memory is not None) != cross:
         what = "was given a memory and reads none" if memory is not None else "reads a memory and was given none"
         raise BadInput(f"{name}(cross={cross}) {what}. Build it with cross={not cross}, or change the call.")

@@ -19,7 +19,7 @@ from .parts import SCORES, part_module
 from .plugged import cleared, need_memory, need_tokens, real_now
 from .pooling import SCORE_LINES, Mean
 
-KINDS: dict[str, type[nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+KINDS: dict[str, type[nn.RNN | nn.GRU | nn.LSTM]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 State = tuple[Tensor, ...]
 """(h,) or the LSTM's (h, c), each `[batch, layers · directions, hidden]`."""

@@ -69,11 +69,13 @@ def decode_spans(
     n_zero, n_entries, v_zero, v_entries, threshold,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     MASKED: tl.constexpr, NUMBERS: tl.constexpr, VECTORS: tl.constexpr, DROPOUT: tl.constexpr,
+    SHARP: tl.constexpr,
 ):  # fmt: skip
     """One span of keys for BM rows, (head of the group, query), in base 2 with a running maximum m:
 
         p = 2^(s − m),   l = Σ p,   part = Σ p · v
 
+    SHARP scales the part by l over the sum of the weights as they were rounded for the product with v.
     Backward is that of any exact attention with this output and log-sum-exp.
     """
     i_span = tl.program_id(0) % spans
@@ -113,6 +115,7 @@ def decode_spans(
     last = tl.minimum(first + each, high)
     m = tl.full([BM], LOWEST, tl.float32)
     total = tl.zeros([BM], tl.float32)
+    sharp = tl.zeros([BM], tl.float32)
     b_part = tl.zeros([BM, BDV], tl.float32)
     for n in tl.range(first, last, BN):
         o_j = n + o_n
@@ -134,12 +137,16 @@ def decode_spans(
         p = tl.exp2(s - grown[:, None])
         fade = tl.exp2(m - grown)
         total = total * fade + tl.sum(p, 1)
+        if SHARP:
+            sharp = sharp * fade + tl.sum(p.to(p_v.dtype.element_ty).to(tl.float32), 1)
         if DROPOUT:
             p = tl.where(kept(b_keys, o_j, threshold, False), p, 0.0)
         p_values = p_v + tl.cast(n, tl.int64) * v_token + o_n[:, None] * v_token + o_v[None, :]
         b_v = tl.load(p_values, mask=m_j[:, None] & (o_v < DV)[None, :], other=0.0)
         b_part = tl.dot(p.to(b_v.dtype), b_v, b_part * fade[:, None], input_precision="ieee")
         m = grown
+    if SHARP:
+        b_part *= tl.where(sharp > 0, total / sharp, 0.0)[:, None]
     o_out = (i_b * kv_heads + i_kv) * group * queries + o_r
     tl.store(p_top + o_out * spans + i_span, m, mask=m_r)
     tl.store(p_sum + o_out * spans + i_span, total, mask=m_r)
@@ -181,27 +188,22 @@ def decode_merge(
 
 def covers(problem: Problem) -> str | None:
     """Why these kernels cannot run the problem; None when they can."""
-    grid = problem.grid
     if problem.weight is not None:
         return "the score is additive"
+    queries, keys = problem.q.shape[2], problem.k.shape[2]
+    if queries > MOST_QUERIES:
+        return f"there are {queries} queries, more than {MOST_QUERIES}"
     if torch.float64 in (problem.q.dtype, problem.v.dtype):
         return "the kernels compute in float32, and the call is in float64"
     if max(problem.q.shape[-1], problem.v.shape[-1]) > LARGEST_DIM:
         return f"the head dim is more than {LARGEST_DIM}"
-    if grid.queries > MOST_QUERIES:
-        return f"there are {grid.queries} queries, more than {MOST_QUERIES}"
-    if not grid.batch * grid.heads * grid.queries * grid.keys * problem.v.shape[-1]:
+    if not problem.q.numel() * keys * problem.v.shape[-1]:
         return "there is nothing to compute"
     return None
 
 
 def forward(p: Problem) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp."""
-    with torch.cuda.device_of(p.q):
-        return solve(p)
-
-
-def solve(p: Problem) -> tuple[Tensor, Tensor]:
+    """Output, in float32 where the problem wants it exact, and log-sum-exp."""
     grid, kv_heads, values = p.grid, p.k.shape[1], p.v.shape[-1]
     group = grid.heads // kv_heads
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (p.q, p.k, p.v))
@@ -215,6 +217,7 @@ def solve(p: Problem) -> tuple[Tensor, Tensor]:
     part = q.new_empty(lines, spans, values, dtype=torch.float32)
     top, total = (q.new_empty(lines, spans, dtype=torch.float32) for _ in range(2))
     allowed, bounds, pair_strides = answers(p)
+    exact = torch.float32 if p.summed and any(p.wanted) else v.dtype
     numbers, n_zero = numbers_of(p)
     bias, v_zero = products(p)
     decode_spans[(grid.batch * kv_heads * row_tiles * spans,)](
@@ -224,9 +227,9 @@ def solve(p: Problem) -> tuple[Tensor, Tensor]:
         n_zero, numbers.shape[-1], v_zero, bias.shape[-1], threshold(p.dropout),
         D=q.shape[-1], BD=padded[0], DV=values, BDV=padded[1], BM=rows, BN=shape.columns,
         MASKED=not isinstance(p.mask, Everything), NUMBERS=p.numbers is not None, VECTORS=p.vectors is not None,
-        DROPOUT=p.seed is not None, num_warps=shape.warps, num_stages=shape.stages,
+        DROPOUT=p.seed is not None, SHARP=exact != v.dtype, num_warps=shape.warps, num_stages=shape.stages,
     )  # fmt: skip
-    output = v.new_empty(*q.shape[:3], values)
+    output = v.new_empty(*q.shape[:3], values, dtype=exact)
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     scale = kept_scale(p.dropout) if p.seed is not None else 1.0
     decode_merge[(lines,)](

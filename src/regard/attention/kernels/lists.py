@@ -8,19 +8,16 @@ answers as bits. `lists` makes them from a mask's answers for tiles and asks the
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ..errors import BadInput
 from ..mask import MIXED, NONE, Grid, Mask, Tiling
-from ..mask_code import write
+from ..remember import Memory
 
-REMEMBERED = 64  # lists kept for masks that come again
 PAIRS = 1 << 24  # pairs that the predicate is asked at once
 
 
@@ -63,13 +60,8 @@ class Items:
 
 def lists(mask: Mask, grid: Grid, rows: int, columns: int, transposed: bool = False) -> Lists:
     """The lists of a mask for tiles of `rows` queries × `columns` keys; those of the same mask are remembered."""
-    tensors: list[Tensor] = []
-    key = (name_of(mask, tensors), grid, rows, columns, transposed)
-    found = remembered(key, mask, tensors)
-    if found is None:
-        found = turned(lists(mask, grid, rows, columns), grid) if transposed else build(mask, grid, rows, columns)
-        remember(key, mask, tensors, found)
-    return found
+    make = lambda: turned(lists(mask, grid, rows, columns), grid) if transposed else build(mask, grid, rows, columns)  # noqa: E731
+    return REMEMBERED.find(mask, (grid, rows, columns, transposed), make)
 
 
 def build(mask: Mask, grid: Grid, rows: int, columns: int) -> Lists:
@@ -213,58 +205,6 @@ def cut(tiles: Lists, limit: int) -> Items:
     return Items(*(x[order].int() for x in numbers), cuts, slots)
 
 
+REMEMBERED = Memory(64)
 _items: weakref.WeakKeyDictionary[Lists, dict[int, Items]] = weakref.WeakKeyDictionary()
 _diagonals: weakref.WeakKeyDictionary[Lists, Lists] = weakref.WeakKeyDictionary()
-_lists: OrderedDict[Any, tuple[list[Any], Lists]] = OrderedDict()
-
-
-def name_of(mask: Mask, tensors: list[Tensor]) -> Any:
-    """What tells a mask from others, its tensors aside: its text, or itself when it holds what cannot be written."""
-    known = mask.__dict__.get("_text")
-    if known is not None:
-        return known
-    try:
-        whole: list[int] = []
-        name = write(mask, tensors, whole), tuple(map(id, tensors)), tuple(whole)
-        if not tensors and is_dataclass(mask):
-            object.__setattr__(mask, "_text", name)  # written once for a mask that comes again
-        return name
-    except BadInput:
-        tensors[:] = mask.tensors()
-        return id(mask)
-
-
-def remembered(key: Any, mask: Mask, tensors: list[Tensor]) -> Lists | None:
-    """The lists under this key, unless the mask or a tensor of it is another one by now, or was written to."""
-    marks, found = _lists.get(key, (None, None))
-    if marks is None or not all(holds(mark, x) for mark, x in zip(marks, [mask, *tensors], strict=True)):
-        return None
-    _lists.move_to_end(key)
-    return found
-
-
-def remember(key: Any, mask: Mask, tensors: list[Tensor], found: Lists) -> None:
-    own = None if isinstance(key[0], tuple) else weakref.ref(mask)
-    _lists[key] = [own, *map(mark, tensors)], found
-    for old in [k for k, (marks, _) in _lists.items() if any(gone(m) for m in marks)]:
-        del _lists[old]
-    while len(_lists) > REMEMBERED:
-        _lists.popitem(last=False)
-
-
-def mark(x: Tensor) -> tuple[Any, Any]:
-    """What shows later that a tensor is the same: its version, or a copy where torch counts none."""
-    return weakref.ref(x), x.clone() if x.is_inference() else x._version
-
-
-def holds(mark: Any, x: Mask | Tensor) -> bool:
-    """Whether the mark was made of this very object, with its contents as they are."""
-    if mark is None or isinstance(mark, weakref.ref):
-        return mark is None or mark() is x
-    ref, version = mark
-    return ref() is x and (torch.equal(version, x) if isinstance(version, Tensor) else version == x._version)  # type: ignore[union-attr, arg-type]
-
-
-def gone(mark: Any) -> bool:
-    ref = mark[0] if isinstance(mark, tuple) else mark
-    return ref is not None and ref() is None

@@ -1,39 +1,59 @@
-"""BERT (Devlin et al. 2018) and its kin: RoBERTa (Liu et al. 2019), DistilBERT (Sanh et al. 2019)."""
+"""BERT (Devlin et al. 2018), and what its kin (RoBERTa, Longformer, BigBird, DistilBERT) share with it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ...attention.errors import Unsupported
+from ...attention.errors import BadInput, Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings import Text
 from ..config import Sequence
-from ..heads import Classes, Pooler, Vocabulary
-from ..keys import Key, without_first
+from ..heads import Classes, Pooler, Span, Vocabulary
+from ..keys import SAME, Change, Key
 
 PREFIX = "bert."
 IGNORED = (
-    r"(bert|roberta|distilbert)?\.?embeddings\.(position_ids|token_type_ids)",
-    r"cls\.predictions\.decoder\.(weight|bias)",
+    r"embeddings\.(position_ids|token_type_ids)",
+    r"cls\.predictions\.(bias|decoder\.weight|decoder\.bias)",
     r"cls\.seq_relationship\.(weight|bias)",
 )
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python": "gelu",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "quick_gelu": "quick_gelu",
+    "tanh": "tanh",
+    "linear": "none",
+}
+"""Their names of activations, and ours; the first of several is the one that is written."""
 
 
 def bert(
     *, layers: int = 12, dim: int = 768, heads: int = 12, hidden: int = 3072, vocabulary: int = 30522, places: int = 512,
-    segments: int = 2, activation: str = "gelu", eps: float = 1e-12, dropout: float = 0.1, pooler: bool = True,
-    head: Any = None, family: str = "bert",
+    segments: int = 2, activation: str = "gelu", eps: float = 1e-12, dropout: float = 0.1,
+    attention_dropout: float | None = None, padding: int | None = 0, pooler: bool = True, head: Any = None,
+    family: str = "bert",
 ) -> Sequence:
-    """BERT-base by default, 109,482,240 parameters with its pooler.
+    """BERT-base by default, 109,482,240 parameters with its pooler (L, H, A are layers, dim, heads).
+
+    `head` "vocabulary" is the one that guesses masked words; `Classes` and `Span` are others.
 
     >>> bert(layers=2).stack.layers
     2
     """
+    if head == "vocabulary":
+        head = Vocabulary(vocabulary, dim, bias=True, transform=activation, eps=eps)
     return Sequence(
-        embed=Text(vocabulary, dim, places=places, segments=segments, norm=eps, dropout=dropout),
+        embed=Text(vocabulary, dim, places=places, segments=segments, norm=eps, padding=padding, dropout=dropout),
         stack=StackConfig(
-            dim, layers, heads, hidden, activation=activation, eps=eps, pre_norm=False,
-            dropout=dropout, attention_dropout=dropout,
+            dim, layers, heads, hidden, activation=activation, eps=eps, pre_norm=False, dropout=dropout,
+            attention_dropout=dropout if attention_dropout is None else attention_dropout,
         ),
         pooler=Pooler(dim) if pooler else None,
         head=head,
@@ -43,33 +63,73 @@ def bert(
 
 def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Sequence:
     """Our configuration of theirs."""
-    if config.get("is_decoder") or config.get("position_embedding_type", "absolute") != "absolute":
-        raise Unsupported("This BERT is a decoder or has relative positions, which are not read here.")
-    dim = config["hidden_size"]
-    has_pooler = any(name.removeprefix(PREFIX).startswith("pooler.") for name in shapes)
-    return bert(
-        layers=config["num_hidden_layers"], dim=dim, heads=config["num_attention_heads"],
-        hidden=config["intermediate_size"], vocabulary=config["vocab_size"], places=config["max_position_embeddings"],
-        segments=config["type_vocab_size"], activation=config.get("hidden_act", "gelu"), eps=config["layer_norm_eps"],
-        dropout=config.get("hidden_dropout_prob", 0.1), pooler=has_pooler, head=read_head(config, shapes, has_pooler),
-    )  # fmt: skip
+    pooler = f"{PREFIX}pooler.dense.weight" in shapes or "pooler.dense.weight" in shapes
+    return bert(**sizes(config), pooler=pooler, head=read_head(config, shapes, pooler))
 
 
-def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], has_pooler: bool) -> Any:
-    dim, eps = config["hidden_size"], config["layer_norm_eps"]
-    if "classifier.weight" in shapes:
-        return Classes(shapes["classifier.weight"][0], dim, per_token=not has_pooler, pool="pooler")
+def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], pooler: bool) -> Any:
+    """The head whose weights are there."""
     if "cls.predictions.bias" in shapes:
-        return Vocabulary(config["vocab_size"], dim, bias=True, transform=config.get("hidden_act", "gelu"), eps=eps)
+        return words(config, ours(config.get("hidden_act", "gelu")))
+    pool = {"pool": "pooler"} if pooler else {"per_token": True}
+    return plain_head(config, shapes, **pool)
+
+
+def sizes(config: dict[str, Any], padding: int = 0) -> dict[str, Any]:
+    """Their configuration as `bert`'s arguments; `padding` where it names none. `Unsupported` for what is not done here."""
+    if config.get("is_decoder") or config.get("position_embedding_type", "absolute") != "absolute":
+        raise Unsupported("This checkpoint is a decoder or has relative positions, which are not read here.")
+    return {
+        "layers": config["num_hidden_layers"],
+        "dim": config["hidden_size"],
+        "heads": config["num_attention_heads"],
+        "hidden": config["intermediate_size"],
+        "vocabulary": config["vocab_size"],
+        "places": config["max_position_embeddings"],
+        "segments": config.get("type_vocab_size", 2),
+        "activation": ours(config.get("hidden_act", "gelu")),
+        "eps": config.get("layer_norm_eps", 1e-12),
+        "dropout": config.get("hidden_dropout_prob", 0.1),
+        "attention_dropout": config.get("attention_probs_dropout_prob", 0.1),
+        "padding": config.get("pad_token_id", padding),
+    }
+
+
+def ours(activation: str) -> str:
+    """Our name of their activation."""
+    if activation not in ACTIVATIONS:
+        raise BadInput(f"The activation is {activation!r}; known here are {', '.join(ACTIVATIONS)}.")
+    return ACTIVATIONS[activation]
+
+
+def words(config: dict[str, Any], transform: str) -> Vocabulary:
+    """The head that guesses masked words."""
+    tied = config.get("tie_word_embeddings", True)
+    size, dim, eps = config["vocab_size"], config["hidden_size"], config.get("layer_norm_eps", 1e-12)
+    return Vocabulary(size, dim, tied=tied, bias=True, transform=transform, eps=eps)
+
+
+def plain_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], **how: Any) -> Any:
+    """A head of one matrix: classes, or the span of an answer; None where there is none."""
+    dim, dropout = config["hidden_size"], config.get("classifier_dropout") or config.get("hidden_dropout_prob", 0.1)
+    if "qa_outputs.weight" in shapes:
+        return Span(dim)
+    if "classifier.weight" in shapes:
+        return Classes(shapes["classifier.weight"][0], dim, dropout=dropout, **how)
     return None
 
 
 def write(config: Sequence) -> dict[str, Any]:
     """Their configuration of ours."""
+    return written(config, "bert", "Bert")
+
+
+def written(config: Sequence, model_type: str, name: str) -> dict[str, Any]:
+    """Their configuration of ours, as BERT and its kin have it; `name` begins their classes' names."""
     stack, embed, head = config.stack, config.embed, config.head
     return {
-        "model_type": "bert",
-        "architectures": [architecture(head)],
+        "model_type": model_type,
+        "architectures": [architecture(name, head)],
         "num_hidden_layers": stack.layers,
         "hidden_size": stack.dim,
         "num_attention_heads": stack.heads,
@@ -77,27 +137,63 @@ def write(config: Sequence) -> dict[str, Any]:
         "vocab_size": embed.vocabulary,
         "max_position_embeddings": embed.places,
         "type_vocab_size": embed.segments,
-        "hidden_act": stack.activation,
+        "hidden_act": theirs(stack.activation),
         "layer_norm_eps": stack.eps,
         "hidden_dropout_prob": stack.dropout,
         "attention_probs_dropout_prob": stack.attention_dropout,
-        **({"num_labels": head.classes} if isinstance(head, Classes) else {}),
+        "pad_token_id": embed.padding,
+        **about(head),
     }
 
 
-def architecture(head: Any) -> str:
+def theirs(activation: str) -> str:
+    """Their name of our activation."""
+    return next(name for name, own in ACTIVATIONS.items() if own == activation)
+
+
+def about(head: Any) -> dict[str, Any]:
+    """What their configuration says of a head."""
+    if isinstance(head, Classes):
+        return {"num_labels": head.classes}
+    return {"tie_word_embeddings": head.tied} if isinstance(head, Vocabulary) else {}
+
+
+def architecture(name: str, head: Any) -> str:
     """Their class for a model with this head."""
     if isinstance(head, Classes):
-        return "BertForTokenClassification" if head.per_token else "BertForSequenceClassification"
-    return "BertModel" if head is None else "BertForMaskedLM"
+        return f"{name}ForTokenClassification" if head.per_token else f"{name}ForSequenceClassification"
+    if isinstance(head, Span):
+        return f"{name}ForQuestionAnswering"
+    return f"{name}Model" if head is None else f"{name}ForMaskedLM"
 
 
 def keys(config: Sequence) -> list[Key]:
     base = "" if config.head is None else PREFIX
+    return [
+        *encoder_keys(base),
+        Key(base + "pooler.dense.{p}", "pooler.dense.{p}"),
+        *word_keys(config),
+        Key("qa_outputs.{p}" if isinstance(config.head, Span) else "classifier.{p}", "head.out.{p}"),
+    ]
+
+
+def word_keys(config: Sequence) -> list[Key]:
+    """The head that guesses masked words; its bias has the name that counts where the matrix is not tied."""
+    tied = getattr(config.head, "tied", True)
+    return [
+        Key("cls.predictions.transform.dense.{p}", "head.dense.{p}"),
+        Key("cls.predictions.transform.LayerNorm.{p}", "head.norm.{p}"),
+        Key("cls.predictions.bias" if tied else "cls.predictions.decoder.bias", "head.bias"),
+        Key("cls.predictions.decoder.weight", "head.weight"),
+    ]
+
+
+def encoder_keys(base: str, places: Change = SAME) -> list[Key]:
+    """Embeddings and layers."""
     block, theirs = "stack.blocks.{n}.", base + "encoder.layer.{n}."
     return [
         Key(base + "embeddings.word_embeddings.weight", "embed.tokens.weight"),
-        Key(base + "embeddings.position_embeddings.weight", "embed.places.weight"),
+        Key(base + "embeddings.position_embeddings.weight", "embed.places.weight", places),
         Key(base + "embeddings.token_type_embeddings.weight", "embed.segments.weight"),
         Key(base + "embeddings.LayerNorm.{p}", "embed.norm.{p}"),
         Key(theirs + "attention.self.query.{p}", block + "attention.q.{p}"),
@@ -108,9 +204,4 @@ def keys(config: Sequence) -> list[Key]:
         Key(theirs + "intermediate.dense.{p}", block + "feed_forward.up.{p}"),
         Key(theirs + "output.dense.{p}", block + "feed_forward.down.{p}"),
         Key(theirs + "output.LayerNorm.{p}", block + "feed_forward_norm.{p}"),
-        Key(base + "pooler.dense.{p}", "pooler.dense.{p}"),
-        Key("cls.predictions.transform.dense.{p}", "head.dense.{p}"),
-        Key("cls.predictions.transform.LayerNorm.{p}", "head.norm.{p}"),
-        Key("cls.predictions.bias", "head.bias"),
-        Key("classifier.{p}", "head.out.{p}"),
     ]

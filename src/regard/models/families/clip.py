@@ -51,16 +51,21 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TwoTower
     """Our configuration of theirs."""
     if "classifier.weight" in shapes:
         raise Unsupported("This CLIP has a head of classes over its patches, which is not read here. Save its towers.")
-    kind = config["model_type"]
-    text = config.get("text_config", {}) if kind == "clip" else config if kind == "clip_text_model" else None
-    image = config.get("vision_config", {}) if kind == "clip" else config if kind == "clip_vision_model" else None
+    text, image = told_of(config, "text"), told_of(config, "vision")
     parts: dict[str, Any] = {"text": None, "image": None}
     if text is not None:
         parts |= {"text": read_stack(text, TEXT), **read_text(text)}
     if image is not None:
         parts |= {"image": read_stack(image, IMAGE), **read_image(image)}
-    found = [shape[0] for name, shape in shapes.items() if name.endswith(("text_projection.weight", "visual_projection.weight"))]
-    return clip(**parts, shared=found[0] if found else None)
+    shared = shapes.get("text_projection.weight") or shapes.get("visual_projection.weight")
+    return clip(**parts, shared=shared[0] if shared else None)
+
+
+def told_of(config: dict[str, Any], side: str) -> dict[str, Any] | None:
+    """Their settings of a tower: the whole for a tower alone, else a part that older files spread over two."""
+    if config["model_type"] != "clip":
+        return config if config["model_type"] == f"clip_{side}_model" else None
+    return {**(config.get(f"{side}_config") or {}), **(config.get(f"{side}_config_dict") or {})}
 
 
 def read_stack(config: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,196 @@
+"""Hugging Face models through Regard: importing this registers the attention `"regard"` with transformers.
+
+    import regard.integrations.transformers
+    model = AutoModel.from_pretrained(folder, attn_implementation="regard")
+
+Every attention of such a model is a `regard.attend`, so `regard.watch` and `regard.edit` work on it under the names
+of its own modules. Masks are handed over as parts (`Causal`, `Window`, `Lengths`, `Documents`): nothing of queries ×
+keys is made unless the model itself makes it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention.attend import attend
+from ..attention.convert import causal_from_start, from_hugging_face
+from ..attention.errors import BadInput, Missing, Unsupported
+from ..attention.look import look
+from ..attention.mask import Mask
+from ..attention.masks import Causal, Documents, Everything, Lengths, Pairs, Window
+from ..attention.positions import Bias
+from ..attention.scores import Dot
+from ..nn.attention import both
+from ..nn.attentions import BORROWERS, lent
+
+try:
+    from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
+except ImportError as error:
+    raise Missing(
+        f"Hugging Face models need transformers 5 or later ({error}). Install it: pip install 'transformers>=5'."
+    ) from None
+
+NAME = "regard"
+REFUSED = {
+    "softcap": "caps its scores (config.attn_logit_softcapping)",
+    "s_aux": "has attention sinks (the parameter `sinks`)",
+    "cache": "runs on a paged cache (continuous batching)",
+}
+
+
+class Masked(Tensor):
+    """A mask as a part that passes for transformers' boolean `[batch, 1, queries, keys]`, without its memory.
+
+    `keys` of them can be seen at all: a static cache is empty beyond. Whoever computes with it gets it written out.
+    """
+
+    part: Mask
+    keys: int
+
+    @staticmethod
+    def __new__(cls, part: Mask, keys: int, shape: tuple[int, ...], device: torch.device | str) -> Masked:
+        made = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)  # type: ignore[attr-defined]
+        made.part, made.keys = part, keys
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        return function(*written(args), **written(kwargs or {}))
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"Masked({self.part!r}, keys={self.keys}, shape={list(self.shape)})"
+
+    def dense(self) -> Tensor:
+        """The mask written out, `[batch, 1, queries, keys]`."""
+        allowed = self.part.to(self.device).dense(self.shape[2], self.keys).to(self.device)
+        allowed = allowed.expand(self.shape[0], 1, -1, -1)
+        return torch.nn.functional.pad(allowed, (0, self.shape[3] - self.keys))
+
+
+def written(value: Any) -> Any:
+    """The value with every `Masked` in it written out."""
+    if isinstance(value, Masked):
+        return value.dense()
+    if isinstance(value, list | tuple):
+        return type(value)(written(one) for one in value)
+    return {key: written(one) for key, one in value.items()} if isinstance(value, dict) else value
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """transformers' attention function: the output `[batch, queries, heads, value dim]`, and the weights.
+
+    query, key, value are `[batch, heads or kv_heads, tokens, head_dim]`. Weights (without gradient) come back when the
+    model is called with `output_attentions=True`; None otherwise. Raises `Unsupported` for what Regard has no part for.
+    """
+    need_known(module, others)
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    mask, keys = read_mask(attention_mask, query, key, causal)
+    key, value = key[:, :, :keys], value[:, :, :keys]
+    parts: dict[str, Any] = {
+        "score": Dot() if scaling is None else Dot(scale=float(scaling)),
+        "position": None if position_bias is None else by_distance(position_bias[..., :keys], module),
+        "mask": mask,
+    }
+    # a compiled graph has no place for hooks
+    run = attend if torch.compiler.is_compiling() else lent(module)
+    output = run(query, key, value, **parts, dropout=dropout)
+    weights = look(query, key, value, **parts, weights=True).weights if others.get("output_attentions") else None
+    return output.transpose(1, 2).contiguous(), weights
+
+
+def need_known(module: nn.Module, others: dict[str, Any]) -> None:
+    for option, what in REFUSED.items():
+        if others.get(option) is not None:
+            raise Unsupported(
+                f"{type(module).__name__} {what}, for which Regard has no part. Load the model with "
+                "attn_implementation='eager'."
+            )
+
+
+def read_mask(given: Tensor | None, q: Tensor, k: Tensor, causal: bool) -> tuple[Mask | None, int]:
+    """The mask as a part, and how many keys it is about."""
+    queries, keys = q.shape[2], k.shape[2]
+    if isinstance(given, Masked) and given.shape[2:] == (queries, keys):
+        return given.part, given.keys
+    if given is not None:
+        return from_hugging_face(written(given)[..., :keys]), keys
+    if not causal or queries == 1:
+        return None, keys
+    if queries <= keys:  # torch's causal starts at the first key, so that later ones are seen by none
+        return Causal(), queries
+    return causal_from_start(queries, keys).to(q.device), keys
+
+
+def by_distance(bias: Tensor, module: nn.Module) -> Bias | None:
+    """What is added to scores `[batch or 1, heads, queries, keys]`, if it depends on distance alone."""
+    if not bias.requires_grad and not bias.any():
+        return None
+    table = bias[0]
+    if (bias != table).any() or (table[:, 1:, 1:] != table[:, :-1, :-1]).any():
+        raise Unsupported(
+            f"{type(module).__name__} adds a bias that depends on more than the distance of query and key, for which "
+            "Regard has no part. Load the model with attn_implementation='eager'."
+        )
+    rising = torch.cat([table[:, 0].flip(-1), table[:, 1:, 0]], dim=-1)  # from the last key of the first query on
+    return Bias(rising, zero=table.shape[1] - 1)
+
+
+def mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Callable = masking_utils.causal_mask_function,
+    attention_mask: Tensor | None = None,
+    use_vmap: bool = False,
+    device: torch.device | str = "cpu",
+    **others: Any,
+) -> Tensor:
+    """transformers' mask function: a `Masked`, or where no part says what the model wants a boolean tensor.
+
+    A query stands at row + q_offset, a key at column + kv_offset. Here queries are the last of the keys, so the keys
+    after the last query (a static cache's empty end) are left out.
+    """
+    written_out = functools.partial(
+        masking_utils.sdpa_mask,
+        batch_size,
+        q_length,
+        kv_length,
+        q_offset,
+        kv_offset,
+        mask_function,
+        attention_mask,
+        allow_is_causal_skip=False,
+        use_vmap=use_vmap,
+        device=device,
+    )
+    # a step over a static cache may be compiled, and is a row for each of the batch
+    if use_vmap or torch.compiler.is_compiling() or (isinstance(q_offset, Tensor) and q_length == 1):
+        return written_out()
+    part = part_of(mask_function, batch_size, q_length, kv_offset, device)
+    if part is None:
+        return written_out()
+    keys = kv_length
+    if part.of_places:
+        keys = int(q_offset) - kv_offset + q_length
+        if not q_length <= keys <= kv_length or not part.causal and keys != kv_length:
+            return written_out()
+    ...

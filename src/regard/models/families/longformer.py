@@ -1,0 +1,53 @@
+"""Longformer (Beltagy et al. 2020): RoBERTa over windows, with second projections for global tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..config import Sequence
+from ..keys import Key, without_first
+from .bert import encoder_keys, written
+from .roberta import IGNORED, arguments, head_keys, roberta, their_places, unused
+
+__all__ = ["IGNORED", "PREFIX", "keys", "longformer", "read", "write"]
+PREFIX = "longformer."
+
+
+def longformer(*, window: int | tuple[int, ...] = 512, places: int = 4096, **more: Any) -> Sequence:
+    """Longformer-base by default, 148,659,456 parameters with its pooler; `more` as in `roberta`.
+
+    `window` (their attention_window) is how many neighbours a token sees, half on either side: one number, or one a
+    layer. A head that classifies the whole text makes its first token global unless `global_tokens` say otherwise.
+
+    >>> longformer(layers=2, window=(32, 64)).stack.window
+    (32, 64)
+    """
+    plain = roberta(places=places, **{"family": "longformer", **more})
+    return replace(plain, stack=replace(plain.stack, window=window))
+
+
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Sequence:
+    """Our configuration of theirs."""
+    window = config["attention_window"]
+    window = tuple(window) if isinstance(window, list) else window
+    return longformer(window=window, **arguments(config, shapes, PREFIX))
+
+
+def write(config: Sequence) -> dict[str, Any]:
+    """Their configuration of ours."""
+    window = config.stack.window
+    window = list(window) if isinstance(window, tuple) else window
+    return {**written(config, "longformer", "Longformer"), **their_places(config), "attention_window": window}
+
+
+def keys(config: Sequence) -> list[Key]:
+    base = "" if config.head is None else PREFIX
+    block, theirs = "stack.blocks.{n}.attention.", base + "encoder.layer.{n}.attention.self."
+    return [
+        *encoder_keys(base, without_first(unused(config.embed.padding))),
+        *(Key(f"{theirs}{x}.{{p}}", f"{block}{x}.{{p}}") for x in ("query", "key", "value")),
+        *(Key(f"{theirs}{x}_global.{{p}}", f"{block}{x}_global.{{p}}") for x in ("query", "key", "value")),
+        Key(base + "pooler.dense.{p}", "pooler.dense.{p}"),
+        *head_keys(config),
+    ]

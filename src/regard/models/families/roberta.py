@@ -1,0 +1,93 @@
+"""RoBERTa (Liu et al. 2019), XLM-RoBERTa (Conneau et al. 2019) and CamemBERT (Martin et al. 2019)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..config import Sequence
+from ..heads import Classes, Span, Vocabulary
+from ..keys import Key, without_first
+from .bert import bert, encoder_keys, plain_head, sizes, words, written
+
+PREFIX = "roberta."
+IGNORED = (r"embeddings\.(position_ids|token_type_ids)", r"lm_head\.(bias|decoder\.weight|decoder\.bias)")
+
+
+def roberta(
+    *, layers: int = 12, dim: int = 768, heads: int = 12, hidden: int = 3072, vocabulary: int = 50265, places: int = 512,
+    segments: int = 1, eps: float = 1e-5, padding: int | None = 1, head: Any = None, family: str = "roberta", **more: Any,
+) -> Sequence:
+    """RoBERTa-base by default, 124,644,096 parameters with its pooler; `more` as in `bert`.
+
+    Its table of places begins with padding + 1 unused rows, which are not counted in `places`.
+
+    >>> roberta(layers=2, head="vocabulary").head.transform
+    'gelu'
+    """
+    if head == "vocabulary":
+        head = Vocabulary(vocabulary, dim, bias=True, transform="gelu", eps=eps)
+    return bert(
+        layers=layers, dim=dim, heads=heads, hidden=hidden, vocabulary=vocabulary, places=places, segments=segments,
+        eps=eps, padding=padding, head=head, family=family, **{"pooler": head is None, **more},
+    )  # fmt: skip
+
+
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Sequence:
+    """Our configuration of theirs."""
+    return roberta(**arguments(config, shapes, PREFIX))
+
+
+def arguments(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], prefix: str) -> dict[str, Any]:
+    """Their configuration as `roberta`'s arguments."""
+    found = sizes(config, padding=1)
+    pooler = f"{prefix}pooler.dense.weight" in shapes or "pooler.dense.weight" in shapes
+    places = found["places"] - unused(found["padding"])
+    return {**found, "places": places, "pooler": pooler, "head": read_head(config, shapes)}
+
+
+def unused(padding: int | None) -> int:
+    """How many rows stand before that of the first place."""
+    return 0 if padding is None else padding + 1
+
+
+def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any:
+    """The head whose weights are there."""
+    if "lm_head.dense.weight" in shapes:
+        return words(config, "gelu")
+    if "classifier.out_proj.weight" in shapes:
+        dropout = config.get("classifier_dropout") or config.get("hidden_dropout_prob", 0.1)
+        return Classes(shapes["classifier.out_proj.weight"][0], config["hidden_size"], hidden="tanh", dropout=dropout)
+    return plain_head(config, shapes, per_token=True)
+
+
+def write(config: Sequence) -> dict[str, Any]:
+    """Their configuration of ours."""
+    return {**written(config, "roberta", "Roberta"), **their_places(config)}
+
+
+def their_places(config: Sequence) -> dict[str, int]:
+    """The length of their table of places, unused rows included."""
+    return {"max_position_embeddings": config.embed.places + unused(config.embed.padding)}
+
+
+def keys(config: Sequence) -> list[Key]:
+    base = "" if config.head is None else PREFIX
+    return [
+        *encoder_keys(base, without_first(unused(config.embed.padding))),
+        Key(base + "pooler.dense.{p}", "pooler.dense.{p}"),
+        *head_keys(config),
+    ]
+
+
+def head_keys(config: Sequence) -> list[Key]:
+    """The heads, each under the name that theirs has."""
+    tied, inner = getattr(config.head, "tied", True), getattr(config.head, "hidden", None)
+    classes = "qa_outputs.{p}" if isinstance(config.head, Span) else "classifier.{p}"
+    dense = "classifier.dense.{p}" if isinstance(config.head, Classes) else "lm_head.dense.{p}"
+    return [
+        Key(dense, "head.dense.{p}"),
+        Key("lm_head.layer_norm.{p}", "head.norm.{p}"),
+        Key("lm_head.bias" if tied else "lm_head.decoder.bias", "head.bias"),
+        Key("lm_head.decoder.weight", "head.weight"),
+        Key("classifier.out_proj.{p}" if inner else classes, "head.out.{p}"),
+    ]

@@ -1,0 +1,168 @@
+"""T5 (Raffel et al. 2019), its version 1.1 and what was trained from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...attention.errors import BadInput, Unsupported
+from ...nn.block import StackConfig
+from ...nn.embeddings import Text
+from ...nn.parts import read_call
+from ..config import Pair, Sequence
+from ..heads import Vocabulary
+from ..keys import TRANSPOSED, Key
+
+PREFIX = ""
+IGNORED = (
+    r"(encoder|decoder)\.embed_tokens\.weight",
+    r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
+    r"lm_head\.weight",
+)
+
+FEED_FORWARDS = {
+    "relu": ("relu", False),
+    "gated-gelu": ("gelu_tanh", True),
+    "gated-silu": ("silu", True),
+    "gated-relu": ("relu", True),
+    "gelu": ("gelu", False),
+    "silu": ("silu", False),
+}
+"""Their word, our activation and whether it is gated."""
+
+
+def t5(
+    *, layers: int = 6, decoder_layers: int | None = None, dim: int = 512, heads: int = 8, head_dim: int = 64,
+    hidden: int = 2048, vocabulary: int = 32128, buckets: int = 32, max_distance: int = 128, activation: str = "relu",
+    gated: bool = False, eps: float = 1e-6, dropout: float = 0.1, start: int = 0, head: Any = "vocabulary",
+) -> Pair:
+    """T5-small by default, 60,506,624 parameters.
+
+    Scores are not scaled, a bias by distance (one table for all layers of a side) stands for the places, nothing else
+    has a bias, and the head is the token embedding over √dim. Version 1.1 is `gated`, `activation="gelu_tanh"`, and
+    `head=Vocabulary(vocabulary, dim, tied=False)`.
+
+    >>> t5(layers=1).decoder.position
+    'T5Bias(buckets=32, max_distance=128, bidirectional=False)'
+    """
+    sizes: dict[str, Any] = {
+        "dim": dim, "heads": heads, "head_dim": head_dim, "hidden": hidden, "activation": activation, "gated": gated,
+        "norm": "rms", "eps": eps, "bias": "", "score": "Dot(scale=1.0)", "dropout": dropout,
+        "attention_dropout": dropout, "hidden_dropout": dropout,
+    }  # fmt: skip
+    table = f"T5Bias(buckets={buckets}, max_distance={max_distance}"
+    return Pair(
+        embed=Text(vocabulary, dim, dropout=dropout),
+        stack=StackConfig(layers=layers, position=table + ")", **sizes),
+        decoder=StackConfig(
+            layers=layers if decoder_layers is None else decoder_layers, cross=True, mask="Causal()",
+            position=table + ", bidirectional=False)", **sizes,
+        ),
+        head=Vocabulary(vocabulary, dim, scale=dim**-0.5) if head == "vocabulary" else head,
+        start=start,
+        family="t5",
+    )  # fmt: skip
+
+
+def t5_encoder(**settings: Any) -> Sequence:
+    """The encoder of a `t5` alone.
+
+    >>> t5_encoder(layers=2).stack.layers
+    2
+    """
+    whole = t5(**settings)
+    return Sequence(embed=whole.embed, stack=whole.stack, family="t5")
+
+
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Pair | Sequence:
+    """Our configuration of theirs: a pair, or (T5EncoderModel) the encoder alone."""
+    word = config.get("feed_forward_proj", "relu")
+    if word not in FEED_FORWARDS:
+        raise Unsupported(f"This T5 has feed_forward_proj {word!r}; known are {', '.join(FEED_FORWARDS)}.")
+    activation, gated = FEED_FORWARDS[word]
+    settings: dict[str, Any] = {
+        "layers": config["num_layers"], "decoder_layers": config.get("num_decoder_layers"), "dim": config["d_model"],
+        "heads": config["num_heads"], "head_dim": config["d_kv"], "hidden": config["d_ff"],
+        "vocabulary": config["vocab_size"], "buckets": config.get("relative_attention_num_buckets", 32),
+        "max_distance": config.get("relative_attention_max_distance", 128), "activation": activation, "gated": gated,
+        "eps": config.get("layer_norm_epsilon", 1e-6), "dropout": config.get("dropout_rate", 0.1),
+        "start": config.get("decoder_start_token_id") or 0,
+    }  # fmt: skip
+    if not any(name.startswith("decoder.") for name in shapes):
+        return t5_encoder(**settings)
+    return t5(**settings, head=read_head(config, shapes))
+
+
+def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Vocabulary | None:
+    """The head: tied and scaled, or neither. Where `scale_decoder_outputs` stands, a tensor of its own means untied."""
+    kinds = config.get("architectures") or []
+    if "lm_head.weight" not in shapes and not any("ForConditionalGeneration" in kind for kind in kinds):
+        return None
+    dim, tied = config["d_model"], config.get("tie_word_embeddings", True)
+    scaled = config.get("scale_decoder_outputs", tied)
+    own = "lm_head.weight" in shapes and ("scale_decoder_outputs" in config or not tied)
+    return Vocabulary(config["vocab_size"], dim, tied=not own, scale=dim**-0.5 if scaled else 1.0)
+
+
+def write(config: Pair | Sequence) -> dict[str, Any]:
+    """Their configuration of ours."""
+    stack = config.stack
+    feed_forward = {ours: theirs for theirs, ours in FEED_FORWARDS.items()}.get((stack.activation, stack.gated))
+    name, table = read_call(stack.position or "None()")
+    if feed_forward is None or name != "T5Bias" or stack.norm != "rms":
+        raise BadInput(f"This cannot be written as a T5: {stack}. Change it to what the t5() preset makes.")
+    return {
+        "model_type": "t5",
+        "num_layers": stack.layers,
+        "d_model": stack.dim,
+        "num_heads": stack.heads,
+        "d_kv": stack.head_dim,
+        "d_ff": stack.hidden,
+        "vocab_size": config.embed.vocabulary,
+        "relative_attention_num_buckets": table["buckets"],
+        "relative_attention_max_distance": table["max_distance"],
+        "feed_forward_proj": feed_forward,
+        "layer_norm_epsilon": stack.eps,
+        "dropout_rate": stack.dropout,
+        **write_rest(config),
+    }
+
+
+def write_rest(config: Pair | Sequence) -> dict[str, Any]:
+    """What an encoder alone does not have."""
+    if isinstance(config, Sequence):
+        return {"architectures": ["T5EncoderModel"], "is_encoder_decoder": False}
+    head = config.head
+    return {
+        "architectures": ["T5Model" if head is None else "T5ForConditionalGeneration"],
+        "num_decoder_layers": config.decoder.layers,
+        "decoder_start_token_id": config.start,
+        "pad_token_id": config.start,
+        "tie_word_embeddings": head is None or head.tied,
+        "scale_decoder_outputs": head is None or head.scale != 1.0,
+    }
+
+
+def keys(config: Pair | Sequence) -> list[Key]:
+    sides = [("encoder", "stack", "1")] + ([("decoder", "decoder", "2")] if isinstance(config, Pair) else [])
+    table = [Key("shared.weight", "embed.tokens.weight"), Key("lm_head.weight", "head.weight")]
+    for theirs, ours, last in sides:
+        table += side_keys(theirs + ".", ours + ".", last, config.stack.gated)
+    return table
+
+
+def side_keys(theirs: str, ours: str, last: str, gated: bool) -> list[Key]:
+    """The table of one side; `last` is the number of the feed-forward layer in their block."""
+    block, own = theirs + "block.{n}.layer.", ours + "blocks.{n}."
+    pairs = [("q", "q"), ("k", "k"), ("v", "v"), ("o", "out")]
+    feed = [("wi_0", "gate"), ("wi_1", "up"), ("wo", "down")] if gated else [("wi", "up"), ("wo", "down")]
+    bias = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    return [
+        Key(theirs + bias, ours + "position.table", TRANSPOSED),
+        *(Key(block + f"0.SelfAttention.{a}.{{p}}", own + f"attention.{b}.{{p}}") for a, b in pairs),
+        Key(block + "0.layer_norm.{p}", own + "attention_norm.{p}"),
+        *(Key(block + f"1.EncDecAttention.{a}.{{p}}", own + f"cross.{b}.{{p}}") for a, b in pairs),
+        Key(block + "1.layer_norm.{p}", own + "cross_norm.{p}"),
+        *(Key(block + f"{last}.DenseReluDense.{a}.{{p}}", own + f"feed_forward.{b}.{{p}}") for a, b in feed),
+        Key(block + last + ".layer_norm.{p}", own + "feed_forward_norm.{p}"),
+        Key(theirs + "final_layer_norm.{p}", ours + "norm.{p}"),
+    ]
