@@ -25,8 +25,8 @@ import regard as rg
 from regard.attention import triton as backend
 from regard.attention.call import Problem, lower, make_call
 from regard.attention.kernels import passes
-from regard.attention.kernels.passes import Shape
 from regard.attention.kernels.lists import Lists, diagonals, items, lists
+from regard.attention.kernels.passes import Shape
 from regard.attention.mask import Grid
 
 from .oracle import Case, as_rounded, cancelling, leaves_of, own_errors, poisoned, pull, results, same_results
@@ -180,7 +180,7 @@ def test_vectors_by_distance(position: Any, mask: rg.Mask) -> None:
 def test_tables_learn_from_outputs_that_are_not_rounded(position: Any, queries: int) -> None:
     """Values far from zero: δ = Σ output · d_output would err by more than what the tables' gradients add up to."""
     case = draw(queries, 37, 16, dtype=torch.float16, position=position())
-    agree(replace(case, v=case.v + 30.0))
+    agree(replace(case, v=case.v + 4.0))
 
 
 @pytest.mark.parametrize("position", [lambda: None, lambda: bias(9, 4), lambda: transformer_xl(9, 4)])

@@ -88,10 +88,20 @@ def test_a_global_token_in_the_padding_is_none(generator):
     assert torch.allclose(layer(x, lengths=lengths, global_tokens=chosen), layer(x, lengths=lengths), atol=1e-6)
 
 
-def test_local_global_is_linear_in_the_tokens():
-    mask = rg.Window(2, 2) | rg.Documents(torch.where(torch.arange(4096) < 1, 0, -1)[None], torch.zeros(1, 4096).long())
-    q = torch.zeros(1, 1, 4096, 4)
-    assert rg.plan(q, q, q, mask=mask).tiles < 0.2
+def test_local_global_visits_few_of_the_pairs(generator):
+    layer, x = LocalGlobal(DIM, HEADS, 64), torch.randn(2, 4096, DIM, generator=generator)
+    shares = {}
+
+    def plan(module, arrays, parts):
+        shares[module] = rg.plan(*arrays, mask=parts["mask"]).tiles
+
+    for attend in (layer.attend, layer.attend_global):
+        attend.register_forward_pre_hook(plan, with_kwargs=True)
+    chosen = torch.zeros(2, 4096, dtype=torch.bool)
+    chosen[:, 0] = True
+    with torch.no_grad():
+        layer(x, lengths=torch.tensor([4096, 3000]), global_tokens=chosen)
+    assert 0 < shares[layer.attend] < 0.2 and 0 < shares[layer.attend_global] < 0.1
 
 
 def padded(x, noise):

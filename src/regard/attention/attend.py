@@ -78,7 +78,7 @@ def attend(
 def settled(
     q: Tensor, k: Tensor, v: Tensor, parts: dict[str, Any], generator: torch.Generator | None, backend: str
 ) -> tuple[Call, str]:
-    """The call, known to fit together, and the backend that runs it; what was found for one of its kind is remembered."""
+    """The call, known to fit together, and the backend that runs it; both are remembered for calls of its kind."""
     q, k, v = under_autocast(q, k, v)
     mask = EVERYTHING if parts["mask"] is None else parts["mask"]
     kind = kind_of(q, k, v, parts, backend)

@@ -163,7 +163,7 @@ def lower(call: Call) -> Problem:
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager:
-    """Where types stay as they are; autocast has had its say in `make_call`. Entering it costs, so only where it is on."""
+    """Where types stay as they are: autocast, where it is on, has had its say in `make_call`."""
     return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()
 
 

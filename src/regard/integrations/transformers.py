@@ -12,25 +12,24 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ..attention.attend import attend
 from ..attention.convert import causal_from_start, from_hugging_face
-from ..attention.errors import BadInput, Missing, Unsupported
+from ..attention.errors import Missing, Unsupported
 from ..attention.look import look
 from ..attention.mask import Mask
 from ..attention.masks import Causal, Documents, Everything, Lengths, Pairs, Window
 from ..attention.positions import Bias
 from ..attention.scores import Dot
-from ..nn.attention import both
 from ..nn.attentions import BORROWERS, lent
 
 try:
-    from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
+    from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel, masking_utils
 except ImportError as error:
     raise Missing(
         f"Hugging Face models need transformers 5 or later ({error}). Install it: pip install 'transformers>=5'."
@@ -68,7 +67,7 @@ class Masked(Tensor):
 
     def dense(self) -> Tensor:
         """The mask written out, `[batch, 1, queries, keys]`."""
-        allowed = self.part.to(self.device).dense(self.shape[2], self.keys).to(self.device)
+        allowed = self.part.dense(self.shape[2], self.keys).to(self.device)
         allowed = allowed.expand(self.shape[0], 1, -1, -1)
         return torch.nn.functional.pad(allowed, (0, self.shape[3] - self.keys))
 
@@ -105,7 +104,7 @@ def attention(
     key, value = key[:, :, :keys], value[:, :, :keys]
     parts: dict[str, Any] = {
         "score": Dot() if scaling is None else Dot(scale=float(scaling)),
-        "position": None if position_bias is None else by_distance(position_bias[..., :keys], module),
+        "position": None if position_bias is None else by_distance(position_bias[..., :keys], module, query.shape[1]),
         "mask": mask,
     }
     # a compiled graph has no place for hooks
@@ -130,7 +129,8 @@ def read_mask(given: Tensor | None, q: Tensor, k: Tensor, causal: bool) -> tuple
     if isinstance(given, Masked) and given.shape[2:] == (queries, keys):
         return given.part, given.keys
     if given is not None:
-        return from_hugging_face(written(given)[..., :keys]), keys
+        pairs: Tensor = written(given)[..., :keys]
+        return (Pairs(pairs) if pairs.dtype == torch.bool and pairs.dim() == 4 else from_hugging_face(pairs)), keys
     if not causal or queries == 1:
         return None, keys
     if queries <= keys:  # torch's causal starts at the first key, so that later ones are seen by none
@@ -138,8 +138,8 @@ def read_mask(given: Tensor | None, q: Tensor, k: Tensor, causal: bool) -> tuple
     return causal_from_start(queries, keys).to(q.device), keys
 
 
-def by_distance(bias: Tensor, module: nn.Module) -> Bias | None:
-    """What is added to scores `[batch or 1, heads, queries, keys]`, if it depends on distance alone."""
+def by_distance(bias: Tensor, module: nn.Module, heads: int) -> Bias | None:
+    """What is added to scores `[batch or 1, heads or 1, queries, keys]`, if it depends on distance alone."""
     if not bias.requires_grad and not bias.any():
         return None
     table = bias[0]
@@ -149,7 +149,7 @@ def by_distance(bias: Tensor, module: nn.Module) -> Bias | None:
             "Regard has no part. Load the model with attn_implementation='eager'."
         )
     rising = torch.cat([table[:, 0].flip(-1), table[:, 1:, 0]], dim=-1)  # from the last key of the first query on
-    return Bias(rising, zero=table.shape[1] - 1)
+    return Bias(rising.expand(heads, -1), zero=table.shape[1] - 1)
 
 
 def mask(
@@ -163,7 +163,7 @@ def mask(
     use_vmap: bool = False,
     device: torch.device | str = "cpu",
     **others: Any,
-) -> Tensor:
+) -> Tensor | None:
     """transformers' mask function: a `Masked`, or where no part says what the model wants a boolean tensor.
 
     A query stands at row + q_offset, a key at column + kv_offset. Here queries are the last of the keys, so the keys
@@ -174,7 +174,7 @@ def mask(
         batch_size,
         q_length,
         kv_length,
-        q_offset,
+        q_offset,  # type: ignore[arg-type]
         kv_offset,
         mask_function,
         attention_mask,
@@ -182,15 +182,110 @@ def mask(
         use_vmap=use_vmap,
         device=device,
     )
-    # a step over a static cache may be compiled, and is a row for each of the batch
+    # a step over a static cache may be compiled, and its mask is one row anyway
     if use_vmap or torch.compiler.is_compiling() or (isinstance(q_offset, Tensor) and q_length == 1):
         return written_out()
-    part = part_of(mask_function, batch_size, q_length, kv_offset, device)
-    if part is None:
+    anywhere = mask_function is masking_utils.bidirectional_mask_function
+    keys = kv_length if anywhere else int(q_offset) - kv_offset + q_length
+    part = part_of(mask_function, Places(kv_offset, keys, device))
+    if part is None or not 0 < keys <= kv_length or (keys < kv_length and not is_causal(mask_function)):
         return written_out()
-    keys = kv_length
-    if part.of_places:
-        keys = int(q_offset) - kv_offset + q_length
-        if not q_length <= keys <= kv_length or not part.causal and keys != kv_length:
-            return written_out()
-    ...
+    real = padding(attention_mask, batch_size, q_length, kv_offset, keys)
+    if isinstance(part, Everything) and real is None and others.get("allow_is_bidirectional_skip"):
+        return None
+    return Masked(
+        part if real is None else conjunction([part, real]), keys, (batch_size, 1, q_length, kv_length), device
+    )
+
+
+class Places(NamedTuple):
+    """Which keys a mask is about: `keys` of them from `first` on."""
+
+    first: int
+    keys: int
+    device: torch.device | str
+
+    def cut(self, x: Tensor) -> Tensor:
+        """What `[batch, tokens]` says of these keys."""
+        return x[:, self.first : self.first + self.keys]
+
+    def chunks(self, size: int, padding: Tensor) -> Tensor:
+        """The number of each key's chunk, counted after the row's padding, `[batch, keys]`."""
+        places = torch.arange(self.first, self.first + self.keys, device=self.device)
+        return (places - padding[:, None]) // size
+
+
+PARTS: dict[str, Callable[[Mapping[str, Any], Places], Mask]] = {
+    "causal_mask_function": lambda has, at: Causal(),
+    "bidirectional_mask_function": lambda has, at: Everything(),
+    "sliding_window_overlay.<locals>.inner_mask": lambda has, at: Window(has["sliding_window"] - 1, at.keys),
+    "sliding_window_bidirectional_overlay.<locals>.inner_mask": lambda has, at: Window(*[has["sliding_window"]] * 2),
+    "chunked_overlay.<locals>.inner_mask": lambda has, at: Documents(at.chunks(has["chunk_size"], has["left_padding"])),
+    "blockwise_overlay.<locals>.inner_mask": lambda has, at: Documents(at.cut(has["block_sequence_ids"])),
+    "packed_sequence_mask_function.<locals>.inner_mask": lambda has, at: Documents(at.cut(has["packed_sequence_mask"])),
+}
+"""transformers' mask functions by name: the part that says the same, from what each closed over."""
+
+
+def part_of(function: Callable, at: Places) -> Mask | None:
+    """The part that says what a mask function of transformers says; None for one that is not known."""
+    name, has = function.__qualname__, inspect.getclosurevars(function).nonlocals
+    if name in ("and_masks.<locals>.and_mask", "or_masks.<locals>.or_mask"):
+        parts = [part_of(one, at) for one in has["mask_functions"]]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        return functools.reduce(Mask.__or__, known) if name.startswith("or") else conjunction(known)
+    return PARTS[name](has, at) if name in PARTS else None
+
+
+def conjunction(parts: list[Mask]) -> Mask:
+    """All of the parts; a window into the past, where the future is closed, is a window without one."""
+    past = [part for part in parts if isinstance(part, Window) and any(isinstance(one, Causal) for one in parts)]
+    if past:
+        parts = [Window(min(part.before for part in past)), *(x for x in parts if not isinstance(x, Window | Causal))]
+    parts = [part for part in parts if not isinstance(part, Everything)] or [Everything()]
+    return functools.reduce(Mask.__and__, parts)
+
+
+def is_causal(function: Callable) -> bool:
+    """Whether a mask function closes the future."""
+    inside = inspect.getclosurevars(function).nonlocals.get("mask_functions", ())
+    return function is masking_utils.causal_mask_function or any(is_causal(one) for one in inside)
+
+
+def padding(real: Tensor | None, batch: int, queries: int, first: int, keys: int) -> Mask | None:
+    """The keys that are no padding, from `[batch, tokens]` (True for a real one); None when all are."""
+    if real is None:
+        return None
+    real = torch.nn.functional.pad(real.bool(), (0, max(first + keys - real.shape[1], 0)))[:, first : first + keys]
+    real = real.expand(batch, -1)
+    count, j = real.sum(1), torch.arange(keys, device=real.device)
+    full, right, left = (
+        torch.stack([real.all(), (real == (j < count[:, None])).all(), (real == (j >= keys - count[:, None])).all()])
+    ).tolist()
+    if full:
+        return None
+    if right:
+        return Lengths(count)
+    if left:
+        return ~Lengths(keys - count)
+    return Documents(torch.where(real, 0, -1), torch.zeros(batch, queries, dtype=torch.long, device=real.device))
+
+
+@functools.cache
+def dispatches(kind: type[nn.Module]) -> bool:
+    """Whether modules of a class ask transformers' table for their attention."""
+    own = [value for base in kind.__mro__ for value in vars(base).values() if inspect.isfunction(value)]
+    return any("ALL_ATTENTION_FUNCTIONS" in inspect.unwrap(function).__code__.co_names for function in own)
+
+
+def comes_here(module: nn.Module) -> bool:
+    """Whether a module's attention is this one."""
+    chosen = getattr(getattr(module, "config", None), "_attn_implementation", None)
+    return chosen == NAME and not isinstance(module, PreTrainedModel) and dispatches(type(module))
+
+
+AttentionInterface.register(NAME, attention)
+AttentionMaskInterface.register(NAME, mask)
+BORROWERS.append(comes_here)

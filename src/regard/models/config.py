@@ -8,9 +8,15 @@ from typing import Any
 
 from ..attention.errors import BadInput
 from ..nn.block import StackConfig
+from ..nn.convolution import ConvolutionConfig
 from ..nn.embeddings import Text
+from ..nn.fully_connected import FullyConnectedConfig
+from ..nn.recurrent import RecurrentConfig
+from .detection import Detection, FeatureGrid
+from .graph import Graph
 from .heads import Classes, Pooler, Span, Vocabulary
 from .image import Image
+from .set_loss import SetLoss
 from .two_towers import Tower, TwoTowers
 
 
@@ -56,15 +62,19 @@ class Pair:
 
 KINDS = {
     kind.__name__: kind
-    for kind in (Sequence, Pair, Text, StackConfig, Pooler, Vocabulary, Classes, Span, Image, Tower, TwoTowers)
+    for kind in (
+        *(Sequence, Pair, Text, StackConfig, Pooler, Vocabulary, Classes, Span),
+        *(ConvolutionConfig, FullyConnectedConfig, RecurrentConfig),
+        *(Image, Tower, TwoTowers, FeatureGrid, Detection, SetLoss, Graph),
+    )
 }
 
 
 def as_dict(config: Any) -> Any:
-    """A configuration in JSON's words; each part says its kind."""
+    """A configuration in JSON's words; each part says its type."""
     if is_dataclass(config) and not isinstance(config, type):
         inside = {field.name: as_dict(getattr(config, field.name)) for field in fields(config)}
-        return {"kind": type(config).__name__, **inside}
+        return {"type": type(config).__name__, **inside}
     if isinstance(config, tuple | list):
         return [as_dict(one) for one in config]
     return config
@@ -80,14 +90,14 @@ def from_dict(data: Any) -> Any:
         return tuple(from_dict(one) for one in data)
     if not isinstance(data, dict):
         return data
-    name = data.get("kind")
+    name = data.get("type")
     if name not in KINDS:
-        raise BadInput(f"The configuration has a part of kind {name!r}; known are {', '.join(sorted(KINDS))}.")
+        raise BadInput(f"The configuration has a part of type {name!r}; known are {', '.join(sorted(KINDS))}.")
     kind = KINDS[name]
     names = [field.name for field in fields(kind)]
     for key in data:
-        if key != "kind" and key not in names:
+        if key != "type" and key not in names:
             near = difflib.get_close_matches(key, names, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else f" It has {', '.join(names)}."
             raise BadInput(f"{name} has no setting {key!r}.{hint}")
-    return kind(**{key: from_dict(value) for key, value in data.items() if key != "kind"})
+    return kind(**{key: from_dict(value) for key, value in data.items() if key != "type"})

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from ..attention.errors import BadInput
 from ..attention.mask import Mask
-from ..attention.masks import Lengths, Pairs
+from ..attention.masks import Documents, Lengths
 from ..attention.part import Part
 from .attention import Memory, MultiHeadAttention, both
 from .cache import Cache, Slot
@@ -25,6 +25,7 @@ ACTIVATIONS = {
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "silu": functional.silu,
+    "elu": functional.elu,
     "tanh": torch.tanh,
     "none": lambda x: x,
 }
@@ -241,10 +242,12 @@ class Stack(nn.Module):
         cache: Cache | None = None,
         place: Tensor | None = None,
         global_tokens: Tensor | None = None,
+        keep: list[Tensor] | None = None,
     ) -> Tensor:
         """`[batch, tokens, dim]`: the tokens after the last block (and the final norm), zero where there is padding.
 
-        `mask` is joined with the configuration's; `memory` is what cross-attention reads; `cache` remembers.
+        `mask` is joined with the configuration's; `memory` is what cross-attention reads; `cache` remembers. What
+        each block gives, before the final norm and without padding, is appended to `keep`.
         """
         if x.dim() != 3 or x.shape[2] != self.config.dim:
             raise BadInput(f"x has shape {list(x.shape)}; it must be [batch, tokens, {self.config.dim}].")
@@ -256,6 +259,8 @@ class Stack(nn.Module):
             x, flow = rows.pack(x), replace(flow, place=None if place is None else rows.pack(place))
         for n, (own, block) in enumerate(zip(self.masks, self.blocks, strict=True)):
             x = block(x, replace(flow, mask=masks[id(own)]), None if cache is None else cache.at(n))
+            if keep is not None:
+                keep.append(x)
         x = x if self.norm is None else self.norm(x)
         return x if rows is None else rows.pad(x)
 
@@ -271,7 +276,7 @@ def padding_mask(lengths: Tensor | None, cache: Cache | None, tokens: int) -> Ma
     """Hides padded keys: those after a row's length, or those before a row's first token in a cache."""
     real = None if cache is None else cache.real_keys(cache.length + tokens)
     if real is not None:
-        return Pairs(real[:, None, None])
+        return Documents(real.int() - 1)
     return None if lengths is None else Lengths(lengths)
 
 

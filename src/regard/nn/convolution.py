@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
@@ -12,6 +14,25 @@ from .block import ACTIVATIONS
 from .cache import Cache
 from .parts import known
 from .plugged import Plugged, cleared, need_memory, need_tokens, real_now
+
+
+@dataclass(frozen=True)
+class ConvolutionConfig:
+    """See `Convolution`."""
+
+    dim: int
+    layers: int
+    kernel: int = 3
+    dilation: str = "none"
+    causal: bool = False
+    activation: str | None = "relu"
+    residual: bool = True
+    attention: bool = False
+    heads: int = 1
+    cross: bool = False
+
+    def build(self) -> Convolution:
+        return Convolution(**vars(self))
 
 
 class Convolution(nn.Module):

@@ -25,7 +25,7 @@ WORDS = ("silent", "uniform", "shuffle")
 TOLERANCE = 1e-3
 """How far from 1 (or 0) a row of given weights may sum: half-precision weights do."""
 
-Change = str | Tensor | Callable[[Tensor], Tensor]
+Change = str | Tensor | Callable[..., Any]
 Asked = tuple[Tensor, Tensor, Tensor, dict[str, Any]]
 """q, k, v and the parts of a call."""
 
@@ -126,7 +126,6 @@ def need_unedited(planned: dict[str, dict[int, Change]], found: dict[str, Attend
 def changer(name: str, heads: dict[int, Change], generator: torch.Generator | None) -> Callable[..., Tensor]:
     """The hook that changes the heads of one attention."""
 
-    @torch.compiler.disable
     def change(attend: Attend, args: tuple, kwargs: dict[str, Any], output: Tensor) -> Tensor:
         asked, count = arguments(*args, **kwargs), output.shape[1]
         if max(heads) >= count:
@@ -214,7 +213,7 @@ def shuffled(weights: Tensor, allowed: Tensor, generator: torch.Generator | None
     source = weights.device if generator is None else generator.device
     noise = torch.rand(weights.shape, generator=generator, device=source).to(weights.device)
     drawn = noise.masked_fill(~allowed, 2.0).argsort(-1)  # allowed keys first, in any order
-    ordered = (~allowed).int().argsort(-1, stable=True)  # allowed keys first, in their order
+    ordered = (~allowed).int().argsort(dim=-1, stable=True)  # allowed keys first, in their order
     return torch.zeros_like(weights).scatter(-1, drawn, weights.gather(-1, ordered))
 
 
@@ -245,6 +244,7 @@ def with_head(view: View, head: int, other: View | None, at: int) -> View:
     for field in fields(view):
         old = getattr(view, field.name)
         if isinstance(old, Tensor):
-            new = changed[field.name] = old.clone()
-            new[:, head] = nothing.get(field.name, 0) if other is None else getattr(other, field.name)[:, at].to(old.dtype)
+            new = old.clone()
+            new[:, head] = nothing.get(field.name, 0) if other is None else getattr(other, field.name)[:, at]
+            changed[field.name] = new
     return replace(view, **changed)

@@ -52,7 +52,8 @@ class Text:
     """Tokens as vectors: `embedding[token] · (√dim if scaled) + place + segment`, then a norm and dropout if asked.
 
     `places` is how many learned places there are; `"sinusoidal"` and `"sinusoidal halves"` compute them; None adds
-    none (where attention's own position does the work). `inner` embeds in fewer dims and projects up.
+    none (where attention's own position does the work); `unused` rows of the table stand before the first place's.
+    `inner` embeds in fewer dims and projects up.
     `padding` is the token that fills rows up: looking it up teaches its vector nothing.
     """
 
@@ -64,6 +65,7 @@ class Text:
     norm: float | None = None
     inner: int | None = None
     padding: int | None = None
+    unused: int = 0
     dropout: float = 0.0
 
     def build(self) -> TextEmbedding:
@@ -79,7 +81,7 @@ class TextEmbedding(nn.Module):
         self.tokens = nn.Embedding(config.vocabulary, config.inner or config.dim, padding_idx=config.padding)
         nn.init.normal_(self.tokens.weight, std=config.dim**-0.5 if config.scaled else 0.02)
         self.up = nn.Linear(config.inner, config.dim) if config.inner else None
-        self.places = make_places(config.places, config.dim)
+        self.places = make_places(config.places, config.dim, config.unused)
         self.segments = nn.Embedding(config.segments, config.dim) if config.segments else None
         self.norm = nn.LayerNorm(config.dim, eps=config.norm) if config.norm is not None else None
         self.dropout = nn.Dropout(config.dropout)
@@ -95,7 +97,7 @@ class TextEmbedding(nn.Module):
             places = torch.arange(start, start + tokens.shape[1], device=tokens.device)
             places = places if padding is None else (places - padding[:, None]).clamp(min=0)
             self.need_places(start + tokens.shape[1])
-            x = x + self.places(places).to(x.dtype)
+            x = x + self.places(places + self.config.unused).to(x.dtype)
         if self.segments is not None:
             x = x + self.segments(torch.zeros_like(tokens) if segments is None else segments)
         return self.dropout(x if self.norm is None else self.norm(x))
@@ -109,9 +111,9 @@ class TextEmbedding(nn.Module):
             )
 
 
-def make_places(places: int | str | None, dim: int) -> nn.Module | None:
+def make_places(places: int | str | None, dim: int, unused: int = 0) -> nn.Module | None:
     if isinstance(places, int):
-        return Learned(places, dim)
+        return Learned(places + unused, dim)
     if places is None:
         return None
     return Sinusoidal(dim, "halves" if places.endswith("halves") else "interleaved")

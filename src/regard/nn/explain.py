@@ -128,4 +128,6 @@ def output_projection(model: nn.Module, name: str) -> Tensor:
             return layer.weight
         if type(layer).__name__ == "Conv1D":  # GPT-2's is a matrix the other way round
             return layer.weight.T  # type: ignore[union-attr]
-    raise BadInput(f"{name}: no output projection was found. Give its weight: value_norms(seen, out={{{name!r}: ...}}).")
+    raise BadInput(
+        f"{name}: no output projection was found. Give its weight: value_norms(seen, out={{{name!r}: ...}})."
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
@@ -10,6 +12,25 @@ from .attention import Memory
 from .block import FeedForward
 from .cache import Cache
 from .plugged import Plugged, cleared, need_memory, need_tokens, real_now
+
+
+@dataclass(frozen=True)
+class FullyConnectedConfig:
+    """See `FullyConnected`."""
+
+    dim: int
+    layers: int
+    tokens: int | None = None
+    hidden: int | None = None
+    activation: str | None = "relu"
+    position_wise: bool = False
+    attention: bool = False
+    heads: int = 1
+    cross: bool = False
+    causal: bool = False
+
+    def build(self) -> FullyConnected:
+        return FullyConnected(**vars(self))
 
 
 class FullyConnected(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -23,6 +24,28 @@ KINDS: dict[str, type[nn.RNN | nn.GRU | nn.LSTM]] = {"rnn": nn.RNN, "gru": nn.GR
 
 State = tuple[Tensor, ...]
 """(h,) or the LSTM's (h, c), each `[batch, layers · directions, hidden]`."""
+
+
+@dataclass(frozen=True)
+class RecurrentConfig:
+    """See `Recurrent`."""
+
+    dim: int
+    layers: int
+    kind: Literal["rnn", "gru", "lstm"] = "gru"
+    bidirectional: bool = False
+    dropout: float = 0.0
+    attention: Literal["dot", "additive"] | None = None
+    heads: int = 1
+    cross: bool = False
+
+    def build(self) -> Recurrent:
+        return Recurrent(**vars(self))
+
+    @property
+    def causal(self) -> bool:
+        """Whether no token sees a later one."""
+        return not self.bidirectional
 
 
 class Recurrent(nn.Module):

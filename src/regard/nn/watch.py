@@ -55,7 +55,9 @@ class Seen(dict[str, View]):
 
     def __missing__(self, name: str) -> View:
         if name in self.names:
-            raise BadInput(f"{name!r} was not called while the model was watched. Seen: {', '.join(self) or 'nothing'}.")
+            raise BadInput(
+                f"{name!r} was not called while the model was watched. Seen: {', '.join(self) or 'nothing'}."
+            )
         raise BadInput(f"There is no attention {name!r}. Did you mean {nearest(str(name), self.names)!r}?")
 
     def __repr__(self) -> str:
@@ -102,7 +104,6 @@ def watch(
 def recorder(seen: Seen, name: str, wish: dict[str, Any]) -> Callable[..., None]:
     """The hook that records the calls of one attention."""
 
-    @torch.compiler.disable
     def record(attend: Attend, args: tuple, kwargs: dict[str, Any], output: Tensor) -> None:
         if torch._C._current_graph_task_id() != -1:  # inside backward
             return

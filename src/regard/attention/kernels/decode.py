@@ -146,7 +146,7 @@ def decode_spans(
         b_part = tl.dot(p.to(b_v.dtype), b_v, b_part * fade[:, None], input_precision="ieee")
         m = grown
     if SHARP:
-        b_part *= tl.where(sharp > 0, total / sharp, 0.0)[:, None]
+        b_part *= (total / tl.where(sharp > 0, sharp, 1.0))[:, None]
     o_out = (i_b * kv_heads + i_kv) * group * queries + o_r
     tl.store(p_top + o_out * spans + i_span, m, mask=m_r)
     tl.store(p_sum + o_out * spans + i_span, total, mask=m_r)

@@ -126,7 +126,7 @@ def forward_tiles(
             b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * b_fade[:, None], input_precision=PRECISION)
         i_first = i_end
     if SHARP:
-        b_o *= tl.where(b_sharp > 0, b_l / b_sharp, 0.0)[:, None]
+        b_o *= (b_l / tl.where(b_sharp > 0, b_sharp, 1.0))[:, None]
     if i_slot >= 0:
         i_part = i_slot * instances + i_instance
         put_part(p_sums, i_part, b_o, BM, BDV)

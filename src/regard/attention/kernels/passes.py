@@ -158,7 +158,6 @@ class Walk:
             self.adding[key] = Launch(sum_parts, programs, p_cuts=self.cut_rows, **sizes, **widths, **self.grouping)
         self.adding[key](out, partial)
 
-
     def merge(self, *tensors: Tensor) -> None:
         """Put the outputs of cut rows together."""
         if not self.cuts:
@@ -214,7 +213,7 @@ class Work:
         return self.along(table.float() / scale, zero, 8) if slopes is None else slopes.float() / scale
 
     def along(self, table: Tensor, zero: int, copies: int) -> Tensor:
-        """The table's entries along the line, `[heads, copies, length, ...]`, in the kernels' type if they are vectors."""
+        """The table's entries along the line, `[heads, copies, length, ...]`; one copy is in the kernels' type."""
         f = self.facts
         start = f.origin + f.grid.offset + zero
         line = table[:, entries_along(f.length, start, table.shape[1], copies, table.device)]

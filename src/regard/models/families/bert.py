@@ -9,7 +9,7 @@ from ...nn.block import StackConfig
 from ...nn.embeddings import Text
 from ..config import Sequence
 from ..heads import Classes, Pooler, Span, Vocabulary
-from ..keys import SAME, Change, Key
+from ..keys import Key
 
 PREFIX = "bert."
 IGNORED = (
@@ -35,9 +35,22 @@ ACTIVATIONS = {
 
 
 def bert(
-    *, layers: int = 12, dim: int = 768, heads: int = 12, hidden: int = 3072, vocabulary: int = 30522, places: int = 512,
-    segments: int = 2, activation: str = "gelu", eps: float = 1e-12, dropout: float = 0.1,
-    attention_dropout: float | None = None, padding: int | None = 0, pooler: bool = True, head: Any = None,
+    *,
+    layers: int = 12,
+    dim: int = 768,
+    heads: int = 12,
+    hidden: int = 3072,
+    vocabulary: int = 30522,
+    places: int = 512,
+    segments: int = 2,
+    activation: str = "gelu",
+    eps: float = 1e-12,
+    dropout: float = 0.1,
+    attention_dropout: float | None = None,
+    padding: int | None = 0,
+    unused: int = 0,
+    pooler: bool = True,
+    head: Any = None,
     family: str = "bert",
 ) -> Sequence:
     """BERT-base by default, 109,482,240 parameters with its pooler (L, H, A are layers, dim, heads).
@@ -50,7 +63,9 @@ def bert(
     if head == "vocabulary":
         head = Vocabulary(vocabulary, dim, bias=True, transform=activation, eps=eps)
     return Sequence(
-        embed=Text(vocabulary, dim, places=places, segments=segments, norm=eps, padding=padding, dropout=dropout),
+        embed=Text(
+            vocabulary, dim, places=places, segments=segments, norm=eps, padding=padding, unused=unused, dropout=dropout
+        ),
         stack=StackConfig(
             dim, layers, heads, hidden, activation=activation, eps=eps, pre_norm=False, dropout=dropout,
             attention_dropout=dropout if attention_dropout is None else attention_dropout,
@@ -135,7 +150,7 @@ def written(config: Sequence, model_type: str, name: str) -> dict[str, Any]:
         "num_attention_heads": stack.heads,
         "intermediate_size": stack.hidden,
         "vocab_size": embed.vocabulary,
-        "max_position_embeddings": embed.places,
+        "max_position_embeddings": embed.places + embed.unused,
         "type_vocab_size": embed.segments,
         "hidden_act": theirs(stack.activation),
         "layer_norm_eps": stack.eps,
@@ -188,12 +203,12 @@ def word_keys(config: Sequence) -> list[Key]:
     ]
 
 
-def encoder_keys(base: str, places: Change = SAME) -> list[Key]:
+def encoder_keys(base: str) -> list[Key]:
     """Embeddings and layers."""
     block, theirs = "stack.blocks.{n}.", base + "encoder.layer.{n}."
     return [
         Key(base + "embeddings.word_embeddings.weight", "embed.tokens.weight"),
-        Key(base + "embeddings.position_embeddings.weight", "embed.places.weight", places),
+        Key(base + "embeddings.position_embeddings.weight", "embed.places.weight"),
         Key(base + "embeddings.token_type_embeddings.weight", "embed.segments.weight"),
         Key(base + "embeddings.LayerNorm.{p}", "embed.norm.{p}"),
         Key(theirs + "attention.self.query.{p}", block + "attention.q.{p}"),

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from ..config import Sequence
-from ..keys import Key, without_first
+from ..keys import Key
 from .bert import encoder_keys, written
-from .roberta import IGNORED, arguments, head_keys, roberta, their_places, unused
+from .roberta import IGNORED, arguments, head_keys, roberta
 
 __all__ = ["IGNORED", "PREFIX", "keys", "longformer", "read", "write"]
 PREFIX = "longformer."
@@ -38,14 +38,14 @@ def write(config: Sequence) -> dict[str, Any]:
     """Their configuration of ours."""
     window = config.stack.window
     window = list(window) if isinstance(window, tuple) else window
-    return {**written(config, "longformer", "Longformer"), **their_places(config), "attention_window": window}
+    return {**written(config, "longformer", "Longformer"), "attention_window": window}
 
 
 def keys(config: Sequence) -> list[Key]:
     base = "" if config.head is None else PREFIX
     block, theirs = "stack.blocks.{n}.attention.", base + "encoder.layer.{n}.attention.self."
     return [
-        *encoder_keys(base, without_first(unused(config.embed.padding))),
+        *encoder_keys(base),
         *(Key(f"{theirs}{x}.{{p}}", f"{block}{x}.{{p}}") for x in ("query", "key", "value")),
         *(Key(f"{theirs}{x}_global.{{p}}", f"{block}{x}_global.{{p}}") for x in ("query", "key", "value")),
         Key(base + "pooler.dense.{p}", "pooler.dense.{p}"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..config import Sequence
 from ..heads import Classes, Span, Vocabulary
-from ..keys import Key, without_first
+from ..keys import Key
 from .bert import bert, encoder_keys, plain_head, sizes, words, written
 
 PREFIX = "roberta."
@@ -14,12 +14,23 @@ IGNORED = (r"embeddings\.(position_ids|token_type_ids)", r"lm_head\.(bias|decode
 
 
 def roberta(
-    *, layers: int = 12, dim: int = 768, heads: int = 12, hidden: int = 3072, vocabulary: int = 50265, places: int = 512,
-    segments: int = 1, eps: float = 1e-5, padding: int | None = 1, head: Any = None, family: str = "roberta", **more: Any,
+    *,
+    layers: int = 12,
+    dim: int = 768,
+    heads: int = 12,
+    hidden: int = 3072,
+    vocabulary: int = 50265,
+    places: int = 512,
+    segments: int = 1,
+    eps: float = 1e-5,
+    padding: int | None = 1,
+    head: Any = None,
+    family: str = "roberta",
+    **more: Any,
 ) -> Sequence:
-    """RoBERTa-base by default, 124,644,096 parameters with its pooler; `more` as in `bert`.
+    """RoBERTa-base by default, 124,645,632 parameters with its pooler; `more` as in `bert`.
 
-    Its table of places begins with padding + 1 unused rows, which are not counted in `places`.
+    Its table of places begins with padding + 1 rows at which no token stands; `places` counts the others.
 
     >>> roberta(layers=2, head="vocabulary").head.transform
     'gelu'
@@ -28,7 +39,7 @@ def roberta(
         head = Vocabulary(vocabulary, dim, bias=True, transform="gelu", eps=eps)
     return bert(
         layers=layers, dim=dim, heads=heads, hidden=hidden, vocabulary=vocabulary, places=places, segments=segments,
-        eps=eps, padding=padding, head=head, family=family, **{"pooler": head is None, **more},
+        eps=eps, padding=padding, unused=unused(padding), head=head, family=family, **{"pooler": head is None, **more},
     )  # fmt: skip
 
 
@@ -62,18 +73,13 @@ def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any
 
 def write(config: Sequence) -> dict[str, Any]:
     """Their configuration of ours."""
-    return {**written(config, "roberta", "Roberta"), **their_places(config)}
-
-
-def their_places(config: Sequence) -> dict[str, int]:
-    """The length of their table of places, unused rows included."""
-    return {"max_position_embeddings": config.embed.places + unused(config.embed.padding)}
+    return written(config, "roberta", "Roberta")
 
 
 def keys(config: Sequence) -> list[Key]:
     base = "" if config.head is None else PREFIX
     return [
-        *encoder_keys(base, without_first(unused(config.embed.padding))),
+        *encoder_keys(base),
         Key(base + "pooler.dense.{p}", "pooler.dense.{p}"),
         *head_keys(config),
     ]

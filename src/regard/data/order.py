@@ -1,0 +1,59 @@
+"""The order of examples: batches of about the same size, shuffled by (seed, epoch), so that a place in it is two numbers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from ..attention.errors import BadInput
+
+
+class Order:
+    """Batches of example numbers, the same for the same seed and epoch.
+
+    Examples are shuffled, sorted by size within pools so that a batch holds neighbours in size, cut into batches of at
+    most `tokens` (or `examples`), and the batches shuffled. An example larger than the budget is a batch of its own.
+
+    >>> order = Order([3, 1, 2, 2], tokens=4, seed=0)
+    >>> sorted(n for batch in order.epoch(0) for n in batch)
+    [0, 1, 2, 3]
+    >>> order.epoch(1) == Order([3, 1, 2, 2], tokens=4, seed=0).epoch(1)
+    True
+    """
+
+    def __init__(
+        self, sizes: Sequence[int], *, tokens: int | None = None, examples: int | None = None, seed: int = 0, pool: int = 100
+    ) -> None:
+        if not sizes:
+            raise BadInput("There are no examples to train on. Look at the file with `regard check`.")
+        self.sizes, self.tokens, self.examples, self.seed, self.pool = list(sizes), tokens, examples, seed, pool
+
+    def epoch(self, number: int) -> list[list[int]]:
+        """The batches of an epoch."""
+        draw = random.Random(f"{self.seed} {number}")
+        order = list(range(len(self.sizes)))
+        draw.shuffle(order)
+        mean = max(1, sum(self.sizes) // len(self.sizes))
+        pool = self.pool * max(1, self.examples or (self.tokens or mean) // mean)
+        order = [
+            n
+            for start in range(0, len(order), pool)
+            for n in sorted(order[start : start + pool], key=lambda n: self.sizes[n])
+        ]
+        batches = self.cut(order)
+        draw.shuffle(batches)
+        return batches
+
+    def cut(self, order: list[int]) -> list[list[int]]:
+        """An order cut where a batch is full."""
+        batches: list[list[int]] = [[]]
+        held = 0
+        for n in order:
+            full = self.examples is not None and len(batches[-1]) >= self.examples
+            over = self.tokens is not None and held + self.sizes[n] > self.tokens
+            if batches[-1] and (full or (self.examples is None and over)):
+                batches.append([])
+                held = 0
+            batches[-1].append(n)
+            held += self.sizes[n]
+        return batches

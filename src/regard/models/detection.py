@@ -1,0 +1,155 @@
+"""Detection as a set: learned queries read an image's features, and each answers with a class and a box."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..attention.errors import BadInput
+from ..attention.masks import Pairs
+from ..nn.attention import Memory
+from ..nn.images import FeatureMap, Features, LearnedPlaces2d, ResNet, SinePlaces2d, flat, shrink_mask
+from .model import Model, Output
+from .set_loss import Found, SetLoss, set_loss
+
+
+@dataclass(frozen=True)
+class FeatureGrid:
+    """Images as a grid of feature vectors, and where on the image each stands.
+
+    `backbone` is a ResNet's depth (frozen norms, 32 pixels a position), or the channels of a small stem that halves
+    the image at each. `places` are two-dimensional sines, or learned for up to 50 rows and columns.
+    """
+
+    dim: int
+    backbone: int | tuple[int, ...] = 50
+    channels: int = 3
+    places: Literal["sine", "learned"] = "sine"
+
+    def build(self) -> FeatureGridEmbedding:
+        return FeatureGridEmbedding(self)
+
+
+@dataclass(frozen=True)
+class Detection:
+    """`embed → stack`, then `queries → decoder → a class and a box each`; without heads when `classes` is None."""
+
+    embed: Any
+    stack: Any
+    decoder: Any
+    queries: int = 100
+    classes: int | None = 91
+    loss: SetLoss = field(default_factory=SetLoss)
+    family: str | None = None
+
+    def build(self) -> DetectionModel:
+        return DetectionModel(self)
+
+
+class FeatureGridEmbedding(nn.Module):
+    """See `FeatureGrid`."""
+
+    reads = "images"
+
+    def __init__(self, config: FeatureGrid) -> None:
+        super().__init__()
+        if isinstance(config.backbone, int):
+            self.backbone = ResNet(config.backbone, config.channels)
+            self.projection = nn.Conv2d(self.backbone.dim, config.dim, 1)
+        else:
+            strides = (2,) * len(config.backbone)
+            self.backbone = FeatureMap(config.channels, config.dim, config.backbone, strides)
+            self.projection = None
+        self.places = SinePlaces2d(config.dim) if config.places == "sine" else LearnedPlaces2d(config.dim)
+
+    def forward(self, images: Tensor, sizes: Tensor | None = None) -> Memory:
+        """`x` and `place [batch, positions, dim]`, with a mask of the positions that are image when `sizes` say so."""
+        x, grid = self.features(images)
+        real = torch.ones(len(x), *grid, dtype=torch.bool, device=x.device)
+        if sizes is not None:
+            real = shrink_mask(inside(images, sizes), grid)
+        mask = None if sizes is None else Pairs(real.flatten(1)[:, None, None])  # [batch, 1, 1, positions]
+        return Memory(x, mask=mask, place=self.places(real).to(x.dtype))
+
+    def features(self, images: Tensor) -> Features:
+        x = self.backbone(images)
+        return x if self.projection is None else flat(self.projection(x))
+
+
+def inside(images: Tensor, sizes: Tensor) -> Tensor:
+    """`[batch, height, width]`: which pixels belong to the image, not to the padding below and beside it."""
+    if sizes.shape != (images.shape[0], 2):
+        raise BadInput(
+            f"sizes has shape {list(sizes.shape)}; it must be [{images.shape[0]}, 2]: each image's real height and width."
+        )
+    rows, columns = (torch.arange(size, device=sizes.device) for size in images.shape[2:])
+    return (rows[:, None] < sizes[:, 0, None, None]) & (columns < sizes[:, 1, None, None])
+
+
+class DetectionModel(Model):
+    """What is where on an image (DETR).
+
+    `images [batch, channels, height, width]`; images of different size stand in the upper left corner of theirs, and
+    `sizes [batch, 2]` tells their real heights and widths. Answers with `hidden [batch, queries, dim]`, `logits [batch,
+    queries, classes + 1]` (the last class means nothing) and `boxes [batch, queries, 4]`: centre x, centre y, width,
+    height, as shares of the padded image's, or of the real one's if that is how the labels are given. `labels` is a list
+    of `{"classes": [objects], "boxes": [objects, 4]}`; `loss` is the `SetLoss`.
+
+    >>> from regard.models.families.detr import detr
+    >>> model = detr(layers=1, dim=12, heads=3, hidden=20, queries=5, classes=4, backbone=(8, 12)).build()
+    >>> out = model(images=torch.randn(2, 3, 16, 24), sizes=torch.tensor([[16, 24], [9, 20]]))
+    >>> out.logits.shape, out.boxes.shape
+    (torch.Size([2, 5, 5]), torch.Size([2, 5, 4]))
+    """
+
+    config: Detection
+
+    def __init__(self, config: Detection) -> None:
+        super().__init__(config)
+        dim = config.embed.dim
+        self.embed = config.embed.build()
+        self.stack = config.stack.build()
+        self.decoder = config.decoder.build()
+        self.queries = nn.Parameter(torch.randn(config.queries, dim))
+        self.classes = None if config.classes is None else nn.Linear(dim, config.classes + 1)
+        self.boxes = None if config.classes is None else box_head(dim)
+
+    def forward(
+        self, *, images: Tensor, sizes: Tensor | None = None, labels: Sequence[dict[str, Tensor]] | None = None
+    ) -> Output:
+        layers = self.decoded(self.encode(images, sizes))
+        if self.classes is None or self.boxes is None:
+            return Output(layers[-1], loss=self.loss([], labels))
+        answers = layers if labels is not None and self.config.loss.auxiliary else layers[-1:]
+        found = [Found(self.classes(x), self.boxes(x).sigmoid()) for x in answers]
+        return Output(layers[-1], found[-1].logits, boxes=found[-1].boxes, loss=self.loss(found, labels))
+
+    def encode(self, images: Tensor, sizes: Tensor | None = None) -> Memory:
+        """What the queries read."""
+        source = self.embed(images, sizes)
+        return replace(source, x=self.stack(source.x, mask=source.mask, place=source.place))
+
+    def decoded(self, memory: Memory) -> list[Tensor]:
+        """`[batch, queries, dim]` after each layer of the decoder, normed as the last is."""
+        place = self.queries.expand(memory.x.shape[0], -1, -1)
+        layers: list[Tensor] = []
+        last = self.decoder(torch.zeros_like(place), memory=memory, place=place, keep=layers)
+        norm = nn.Identity() if self.decoder.norm is None else self.decoder.norm
+        return [*(norm(x) for x in layers[:-1]), last]
+
+    def loss(self, found: list[Found], labels: Sequence[dict[str, Tensor]] | None) -> Tensor | None:
+        """The loss of the last layer's answer, and of the others' when they are asked."""
+        if labels is None:
+            return None
+        if not found:
+            raise BadInput("labels were given, and this model has no heads to compare them with. Build it with classes.")
+        return torch.stack([set_loss(self.config.loss, one, labels) for one in found]).sum()
+
+
+def box_head(dim: int) -> nn.Sequential:
+    """Three linear layers to four numbers, ReLU between them."""
+    return nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, 4))

@@ -1,0 +1,93 @@
+"""Graph attention networks: each node takes in its neighbours, layer after layer, until it has a class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from ..attention.errors import BadInput
+from ..attention.graph import Edges
+from ..nn.block import ACTIVATIONS
+from ..nn.graph import GraphAttention
+from ..nn.parts import known
+from .heads import loss_of
+from .model import Model, Output
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Layers of graph attention over nodes of `features` numbers.
+
+    All but the last have `heads` heads that share `dim` numbers, and `activation` after them; the last has `out_heads`
+    heads, each with a logit a class, and takes their mean. `version` 1 is GAT, 2 GATv2. Dropout acts on what every
+    layer reads, attention_dropout on its weights; `residual` adds a linear map of what a layer read.
+    """
+
+    features: int
+    classes: int
+    dim: int = 64
+    layers: int = 2
+    heads: int = 8
+    out_heads: int = 1
+    version: Literal[1, 2] = 1
+    activation: str = "elu"
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    residual: bool = False
+    self_loops: bool = True
+    slope: float = 0.2
+    family: str | None = None
+
+    def build(self) -> GraphModel:
+        return GraphModel(self)
+
+
+class GraphModel(Model):
+    """A class for every node of a graph (GAT, GATv2).
+
+    `nodes [nodes, features]`, `edges [2, edges]` (sources, then targets). Answers with `logits [nodes, classes]` and
+    `hidden [nodes, dim]`, what the last layer reads. `labels [nodes]` has −100 where a node does not count.
+
+    >>> import torch
+    >>> from regard.models.families.gat import gat
+    >>> model = gat(features=5, classes=3, dim=8, heads=2).build()
+    >>> model(nodes=torch.randn(4, 5), edges=torch.tensor([[0, 1, 2], [1, 2, 3]])).logits.shape
+    torch.Size([4, 3])
+    """
+
+    config: Graph
+
+    def __init__(self, config: Graph) -> None:
+        super().__init__(config)
+        if config.layers < 1:
+            raise BadInput(f"A graph model has {config.layers} layers; it needs one at least.")
+        self.activation = known(config.activation, ACTIVATIONS, config.activation)
+        read = [config.features, *[config.dim] * (config.layers - 1)]
+        self.layers = nn.ModuleList(layer(config, dim, last=n == len(read) - 1) for n, dim in enumerate(read))
+
+    def forward(self, *, nodes: Tensor, edges: Tensor | Edges, labels: Tensor | None = None) -> Output:
+        *before, last = self.layers
+        graph = edges if isinstance(edges, Edges) else last.prepare(edges, nodes.shape[0])
+        x = nodes
+        for one in before:
+            x = self.activation(one(x, graph))
+        logits = last(x, graph)
+        return Output(x, logits, loss=None if labels is None else loss_of(logits, labels, shift=False))
+
+
+def layer(config: Graph, dim_in: int, last: bool) -> GraphAttention:
+    """One layer that reads `dim_in` numbers a node; the last answers with logits."""
+    return GraphAttention(
+        dim_in,
+        config.classes if last else config.dim,
+        config.out_heads if last else config.heads,
+        version=config.version,
+        merge="mean" if last else "concat",
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        residual=config.residual,
+        self_loops=config.self_loops,
+        slope=config.slope,
+    )

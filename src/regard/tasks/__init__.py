@@ -1,0 +1,1 @@
+"""Tasks: from files to examples, a loss, a metric and a prediction."""

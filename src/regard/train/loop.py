@@ -1,0 +1,323 @@
+"""The training loop: one update after another, stopped and resumed to the same bits.
+
+Everything random is a function of (seed, place) or of a generator that is saved: the order of examples and what is drawn
+for a batch come from the seed and the place in the order, dropout from torch's generators.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention.errors import BadInput, Missing
+from ..data.order import Order
+from ..tasks.task import Scores, Task
+from .settings import Training
+from .store import Store, read_tensors
+from .weights import Averages, Ema
+
+
+@dataclass
+class Place:
+    """Where a run stands: what is saved besides tensors."""
+
+    step: int = 0
+    epoch: int = 0
+    group: int = 0
+    seconds: float = 0.0
+    best: float | None = None
+    since_best: int = 0
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a run tells while it goes on: `kind` is "step", "score", "saved", "resumed" or "stopped"."""
+
+    kind: str
+    place: Place
+    total: int
+    values: dict[str, float]
+    scores: Scores | None = None
+
+
+def train(
+    task: Task,
+    model: nn.Module,
+    examples: Sequence[Any],
+    dev: Sequence[Any],
+    training: Training,
+    folder: Path,
+    keep: Callable[[nn.Module, Scores], None],
+    tell: Callable[[Event], None] = lambda event: None,
+) -> Place:
+    """Train a model until the settings say that it is enough, from the folder's last checkpoint where there is one.
+
+    `keep` is called with the model (holding the weights that were evaluated) whenever dev's score is the best so far.
+    """
+    run = Run(task, model, examples, dev, training, folder, keep, tell)
+    run.resume()
+    with Interruptible() as stop, ThreadPoolExecutor(1) as ahead:
+        while not run.over() and not stop.asked:
+            groups = run.groups(run.place.epoch)
+            coming = ahead.submit(run.batches, groups, run.place.group)
+            while run.place.group < len(groups) and not run.over() and not stop.asked:
+                ready = coming.result()
+                if run.place.group + 1 < len(groups):
+                    coming = ahead.submit(run.batches, groups, run.place.group + 1)
+                run.update(ready)
+                last = run.place.group == len(groups)
+                if run.due(training.evaluate_every, last):
+                    run.evaluate()
+                if run.due(training.save_every, last):
+                    run.save()
+            if run.place.group == len(groups):
+                run.place.epoch, run.place.group = run.place.epoch + 1, 0
+        run.finish(stop.asked)
+    return run.place
+
+
+class Run:
+    """The pieces of a run, and what one update, one evaluation, one checkpoint is."""
+
+    def __init__(self, task, model, examples, dev, training, folder, keep, tell) -> None:
+        self.task, self.examples, self.dev, self.training = task, examples, dev, training
+        self.keep, self.tell, self.place = keep, tell, Place()
+        self.accelerator = accelerator_for(training)
+        torch.manual_seed(training.seed + self.accelerator.process_index)
+        self.bare = model
+        optimizer = torch.optim.AdamW(decayed(model, training.weight_decay), lr=training.rate, betas=training.betas)
+        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+        if training.compile:
+            self.model = torch.compile(self.model)
+        self.order = Order(
+            task.sizes(examples),
+            tokens=None if training.batch_size else training.batch_tokens,
+            examples=training.batch_size,
+            seed=training.seed,
+        )
+        self.store = Store(folder / "checkpoints")
+        self.ema = Ema(training.ema) if training.ema else None
+        self.averages = Averages(training.average) if training.average else None
+        self.evaluated, self.saved = -1, -1
+        self.started = time.monotonic()
+        self.total = self.all_steps()
+
+    def groups(self, epoch: int) -> list[list[list[int]]]:
+        """The batches of an epoch, by update."""
+        batches, size = self.order.epoch(epoch), self.training.accumulate
+        return [batches[n : n + size] for n in range(0, len(batches), size)]
+
+    def all_steps(self) -> int:
+        """How many updates the run will have, as far as steps and epochs tell."""
+        ends = [self.training.steps] if self.training.steps else []
+        if self.training.epochs:
+            ends.append(self.training.epochs * len(self.groups(0)))
+        return min(ends) if ends else 10**9
+
+    def batches(self, groups: list[list[list[int]]], group: int) -> list[dict[str, Tensor]]:
+        """This process's batches of an update; at least one, which counts nothing where there are more processes."""
+        mine = list(enumerate(groups[group]))[self.accelerator.process_index :: self.accelerator.num_processes]
+        seed, epoch = self.training.seed, self.place.epoch
+        return [
+            self.task.batch([self.examples[n] for n in batch], Random(f"{seed} {epoch} {group} {k}")) for k, batch in mine
+        ]
+
+    def update(self, batches: list[dict[str, Tensor]]) -> None:
+        """One step of the optimizer over the update's batches, the loss a mean over all their labels."""
+        accelerator, processes = self.accelerator, self.accelerator.num_processes
+        self.model.train()
+        began, count = time.monotonic(), torch.tensor(float(sum(self.task.count(batch) for batch in batches)))
+        count = float(accelerator.reduce(count.to(accelerator.device), "sum"))
+        rate = self.training.rate_at(self.place.step, self.total)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        total = torch.zeros((), device=accelerator.device)
+        for n, batch in enumerate(batches):
+            moved = {name: x.to(accelerator.device, non_blocking=True) for name, x in batch.items()}
+            with nothing() if n + 1 == len(batches) else accelerator.no_sync(self.model):
+                with accelerator.autocast():
+                    loss = self.task.loss(self.model, moved, self.training.label_smoothing)
+                accelerator.backward(loss * (processes / max(count, 1.0)))
+            total += loss.detach()
+        norm = accelerator.clip_grad_norm_(self.model.parameters(), self.training.clip or float("inf"))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        if self.ema is not None:
+            self.ema.update(self.bare, self.place.step)
+        self.place.step += 1
+        self.place.group += 1
+        self.place.seconds += time.monotonic() - began
+        mean = float(accelerator.reduce(total, "sum")) / max(count, 1.0)
+        if mean != mean:
+            raise BadInput(
+                f"The loss is not a number at step {self.place.step}. Lower the rate (now {rate:g}) or raise warmup, and "
+                "run again from the last checkpoint."
+            )
+        self.say("step", loss=mean, rate=rate, norm=float(norm or 0.0), labels=count)
+
+    def due(self, every: int | None, epoch_ended: bool) -> bool:
+        return epoch_ended if every is None else self.place.step % every == 0
+
+    def over(self) -> bool:
+        """Whether the run has come to its end."""
+        spent = self.training.minutes is not None and self.place.seconds >= 60 * self.training.minutes
+        bored = self.training.patience is not None and self.place.since_best > self.training.patience
+        return self.place.step >= self.total or spent or bored
+
+    def evaluate(self) -> None:
+        """Score the weights on dev (their average, where one is kept), and keep the best."""
+        began = time.monotonic()
+        if self.averages is not None:
+            self.averages.add(self.bare)
+        held = self.averages or self.ema
+        with held.lent_to(self.bare) if held is not None else nothing(), torch.no_grad():
+            self.bare.eval()
+            scores = self.task.evaluate(self.bare, self.dev)
+            better = self.place.best is None or scores.value > self.place.best
+            if better and self.accelerator.is_main_process:
+                self.keep(self.bare, scores)
+        self.place.best = scores.value if better else self.place.best
+        self.place.since_best = 0 if better else self.place.since_best + 1
+        self.place.seconds += time.monotonic() - began
+        self.evaluated = self.place.step
+        self.say("score", scores, **scores.metrics)
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        optimizer, random = optimizer_tensors(self.bare, self.optimizer), random_states(self.accelerator)
+        tensors = {"model": dict(self.bare.state_dict()), "optimizer": optimizer, **random}
+        tensors |= {} if self.ema is None else {"ema": self.ema.kept}
+        if self.averages is not None:
+            tensors |= {f"average-{n}": kept for n, kept in enumerate(self.averages.kept)}
+        if self.accelerator.is_main_process:
+            self.store.save(self.place.step, asdict(self.place), tensors)
+        self.accelerator.wait_for_everyone()
+        self.saved = self.place.step
+        self.say("saved")
+
+    def resume(self) -> None:
+        """Go on from the newest whole checkpoint."""
+        found = self.store.latest()
+        if found is None:
+            return
+        state, folder = found
+        self.place = Place(**{name: state[name] for name in asdict(Place())})
+        self.bare.load_state_dict(read_tensors(folder / "model.safetensors"))
+        load_optimizer(self.bare, self.optimizer, read_tensors(folder / "optimizer.safetensors"))
+        set_random_states(self.accelerator, folder)
+        if self.ema is not None:
+            self.ema.kept = self.on_device(read_tensors(folder / "ema.safetensors"))
+        if self.averages is not None:
+            count = len(list(folder.glob("average-*.safetensors")))
+            self.averages.kept = [read_tensors(folder / f"average-{n}.safetensors") for n in range(count)]
+        self.evaluated = self.saved = self.place.step
+        self.say("resumed")
+
+    def on_device(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: x.to(self.accelerator.device) for name, x in tensors.items()}
+
+    def finish(self, stopped: bool) -> None:
+        """What is still due at the end: a last evaluation, a last checkpoint."""
+        if not stopped and self.evaluated != self.place.step:
+            self.evaluate()
+        if self.saved != self.place.step or not stopped:
+            self.save()
+        self.say("stopped" if stopped else "finished")
+
+    def say(self, kind: str, scores: Scores | None = None, **values: float) -> None:
+        if self.accelerator.is_main_process:
+            self.tell(Event(kind, self.place, self.total, values, scores))
+
+
+class Interruptible:
+    """While open, Ctrl-C asks for an end after the current update instead of breaking it off; a second one breaks it off."""
+
+    asked = False
+
+    def __enter__(self) -> Interruptible:
+        try:
+            self.before = signal.signal(signal.SIGINT, self.ask)
+        except ValueError:  # not in the main thread, where signals cannot be caught
+            self.before = None
+        return self
+
+    def ask(self, *_: Any) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def __exit__(self, *_: Any) -> None:
+        if self.before is not None:
+            signal.signal(signal.SIGINT, self.before)
+
+
+def nothing():
+    from contextlib import nullcontext
+
+    return nullcontext()
+
+
+def accelerator_for(training: Training) -> Any:
+    try:
+        from accelerate import Accelerator
+    except ImportError:
+        raise Missing('Training needs accelerate: pip install "regard[train]".') from None
+    cpu = training.device == "cpu" or (training.device == "auto" and not torch.cuda.is_available())
+    return Accelerator(mixed_precision=training.precision, cpu=cpu)
+
+
+def decayed(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Parameters in two groups: matrices shrink, vectors (norms, biases) do not."""
+    learned = [p for p in model.parameters() if p.requires_grad]
+    matrices, vectors = [p for p in learned if p.dim() > 1], [p for p in learned if p.dim() <= 1]
+    return [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+
+
+def optimizer_tensors(model: nn.Module, optimizer: Any) -> dict[str, Tensor]:
+    """The optimizer's memory of each parameter, by the parameter's name."""
+    states = optimizer.state
+    return {
+        f"{name}/{key}": torch.as_tensor(value)
+        for name, parameter in model.named_parameters()
+        for key, value in states.get(parameter, {}).items()
+    }
+
+
+def load_optimizer(model: nn.Module, optimizer: Any, tensors: dict[str, Tensor]) -> None:
+    """The reverse of `optimizer_tensors`."""
+    parameters = dict(model.named_parameters())
+    for name, value in tensors.items():
+        parameter, key = parameters[name.rsplit("/", 1)[0]], name.rsplit("/", 1)[1]
+        device = "cpu" if key == "step" else parameter.device
+        optimizer.state[parameter][key] = value.to(device)
+
+
+def random_states(accelerator: Any) -> dict[str, dict[str, Tensor]]:
+    """torch's generators of every process."""
+    own = {"cpu": torch.get_rng_state()}
+    if accelerator.device.type == "cuda":
+        own["cuda"] = torch.cuda.get_rng_state(accelerator.device)
+    if accelerator.num_processes == 1:
+        return {"random-0": own}
+    from accelerate.utils import gather_object
+
+    return {f"random-{n}": state for n, state in enumerate(gather_object([own]))}
+
+
+def set_random_states(accelerator: Any, folder: Path) -> None:
+    path = folder / f"random-{accelerator.process_index}.safetensors"
+    if not path.is_file():
+        return
+    own = read_tensors(path)
+    torch.set_rng_state(own["cpu"])
+    if "cuda" in own and accelerator.device.type == "cuda":
+        torch.cuda.set_rng_state(own["cuda"], accelerator.device)

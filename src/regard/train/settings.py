@@ -1,0 +1,118 @@
+"""How a model is trained: one dataclass, from which flags, files and forms are made."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import types
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from ..attention.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a model is trained. Whichever of `epochs`, `steps` and `minutes` ends first ends the run.
+
+    A step is one update: `accumulate` batches of about `batch_tokens` real tokens (or `batch_size` examples) each, shared
+    by the processes. The rate rises over `warmup` steps to `rate` and falls by `schedule` to `floor`·rate. `average` keeps
+    the mean of the last so many evaluated weights, `ema` a running one; the best of them on dev is what is kept.
+    `patience` evaluations without a better score end the run. `evaluate_every` and `save_every` count steps; None is once
+    an epoch.
+    """
+
+    epochs: int | None = 20
+    steps: int | None = None
+    minutes: float | None = None
+    batch_tokens: int = 4096
+    batch_size: int | None = None
+    accumulate: int = 1
+    rate: float = 1e-3
+    warmup: int = 200
+    schedule: Literal["inverse", "cosine", "linear", "constant"] = "inverse"
+    floor: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    label_smoothing: float = 0.0
+    ema: float = 0.0
+    average: int = 0
+    patience: int | None = None
+    evaluate_every: int | None = None
+    save_every: int | None = None
+    precision: Literal["no", "bf16", "fp16"] = "no"
+    compile: bool = False
+    device: str = "auto"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.epochs is None and self.steps is None and self.minutes is None:
+            raise BadInput("Nothing says when to stop. Give epochs, steps or minutes.")
+        for name in ("epochs", "steps", "minutes", "batch_tokens", "batch_size", "accumulate", "rate"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise BadInput(f"{name} is {value!r}; it must be greater than 0.")
+        for name in ("ema", "label_smoothing", "floor"):
+            if not 0 <= getattr(self, name) < 1:
+                raise BadInput(f"{name} is {getattr(self, name)!r}; it must be at least 0 and less than 1.")
+
+    def rate_at(self, step: int, total: int) -> float:
+        """The learning rate of update `step` (from 0) of `total`."""
+        if step < self.warmup:
+            return self.rate * (step + 1) / self.warmup
+        share = min(1.0, (step - self.warmup) / max(1, total - self.warmup))
+        if self.schedule == "inverse":
+            factor = math.sqrt(max(1, self.warmup) / (step + 1))
+        elif self.schedule == "cosine":
+            factor = 0.5 * (1 + math.cos(math.pi * share))
+        else:
+            factor = 1 - share if self.schedule == "linear" else 1.0
+        return self.rate * max(self.floor, self.floor + (1 - self.floor) * factor)
+
+
+def with_settings(settings: Any, changes: dict[str, Any]) -> Any:
+    """The dataclass with some fields changed; text is read as the field's type, an unknown name names the nearest.
+
+    >>> with_settings(Training(), {"rate": "5e-3", "patience": "10"}).patience
+    10
+    """
+    hints = get_type_hints(type(settings))
+    names = [field.name for field in fields(settings)]
+    for name in changes:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(names)}."
+            raise BadInput(f"There is no setting {name!r}. {hint}")
+    return replace(settings, **{name: as_type(value, hints[name], name) for name, value in changes.items()})
+
+
+def as_type(value: Any, kind: Any, name: str) -> Any:
+    """A value, perhaps text, as the type of its field."""
+    origin, inside = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        if value is None or (isinstance(value, str) and value.lower() == "none"):
+            return None
+        return as_type(value, next(one for one in inside if one is not type(None)), name)
+    if origin is Literal:
+        if value not in inside:
+            raise BadInput(f"{name} is {value!r}; it must be one of {', '.join(map(repr, inside))}.")
+        return value
+    if origin is tuple:
+        parts = value.split(",") if isinstance(value, str) else value
+        return tuple(as_type(one, inside[0], name) for one in parts)
+    if kind is bool:
+        return as_bool(value, name)
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        raise BadInput(f"{name} is {value!r}; it must be a {kind.__name__}.") from None
+
+
+def as_bool(value: Any, name: str) -> bool:
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    if isinstance(value, bool):
+        return value
+    if str(value).lower() not in words:
+        raise BadInput(f"{name} is {value!r}; it must be true or false.")
+    return words[str(value).lower()]

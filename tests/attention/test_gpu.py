@@ -1,0 +1,179 @@
+"""What only a GPU can show: captured graphs, compiled models, no waiting for the device, no kernels made anew."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import regard as rg
+
+pytestmark = pytest.mark.gpu
+
+HEADS, DIM = 4, 64
+
+
+def drawn(*sizes: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.randn(*sizes, dtype=dtype, device="cuda").requires_grad_()
+
+
+def qkv(tokens: int, batch: int = 2) -> list[Tensor]:
+    return [drawn(batch, HEADS, tokens, DIM) for _ in range(3)]
+
+
+# What is learned comes first; the parts of a call are made of it, and of nothing that lives on the host.
+CALLS: dict[str, tuple[Callable[[], list[Tensor]], Callable[..., dict[str, Any]]]] = {
+    "window": (lambda: [], lambda: {"mask": rg.Window(40, 30)}),
+    "global tokens": (lambda: [], lambda: {"mask": (rg.Causal() & rg.Window(50)) | rg.Global(2)}),
+    "Alibi": (lambda: [], lambda: {"mask": rg.Causal(), "position": rg.Alibi()}),
+    "Rotary": (lambda: [], lambda: {"mask": rg.Window(50), "position": rg.Rotary()}),
+    "Bias": (lambda: [drawn(HEADS, 99)], lambda t: {"position": rg.Bias(t, 49)}),
+    "Shaw": (lambda: [drawn(HEADS, 99, DIM)], lambda t: {"position": rg.Shaw(t, 49), "mask": rg.Causal()}),
+    "Additive": (lambda: [drawn(HEADS, DIM)], lambda w: {"score": rg.Additive(w), "mask": rg.Window(40, 30)}),
+    "dropout": (lambda: [], lambda: {"mask": rg.Window(40, 30), "dropout": 0.2}),
+}
+
+
+def both_ways(function: Callable[..., Tensor], inputs: list[Tensor]) -> list[Tensor]:
+    """The output and every gradient."""
+    output = function(*inputs)
+    return [output, *torch.autograd.grad(output, inputs, torch.ones_like(output))]
+
+
+@pytest.fixture
+def lengths() -> Tensor:
+    return torch.tensor([150, 97], device="cuda")
+
+
+def call_of(name: str) -> tuple[Callable[..., Tensor], list[Tensor]]:
+    learned, parts = CALLS[name]
+    return (lambda q, k, v, *rest: rg.attend(q, k, v, **parts(*rest))), [*qkv(150), *learned()]
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name != "dropout"])
+def test_captured_in_a_graph(name: str) -> None:
+    """Forward and backward, captured once, give on new numbers what an ordinary call gives."""
+    function, inputs = call_of(name)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            both_ways(function, inputs)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = both_ways(function, inputs)
+    with torch.no_grad():
+        for x in inputs:
+            x.copy_(torch.randn_like(x))
+    graph.replay()
+    for got, want in zip(found, both_ways(function, inputs), strict=True):
+        assert torch.equal(got, want)
+
+
+def test_a_module_as_a_graphed_callable(lengths: Tensor) -> None:
+    function = lambda q, k, v: rg.attend(q, k, v, mask=rg.Causal() & rg.Lengths(lengths))  # noqa: E731
+    graphed = torch.cuda.make_graphed_callables(function, tuple(qkv(150)))
+    inputs = qkv(150)
+    for got, want in zip(both_ways(graphed, inputs), both_ways(function, inputs), strict=True):
+        assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_repeated_call_does_not_wait(name: str) -> None:
+    function, inputs = call_of(name)
+    both_ways(function, inputs)
+    with not_waiting():
+        both_ways(function, inputs)
+
+
+def test_a_repeated_call_with_lengths_does_not_wait(lengths: Tensor) -> None:
+    inputs = qkv(150)
+    function = lambda q, k, v: rg.attend(q, k, v, mask=rg.Lengths(lengths, lengths))  # noqa: E731
+    both_ways(function, inputs)
+    with not_waiting():
+        both_ways(function, inputs)
+
+
+class not_waiting:
+    """While open, whatever makes the host wait for the device raises."""
+
+    def __enter__(self) -> None:
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+
+    def __exit__(self, *_: object) -> None:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_lengths_that_are_written_to_are_noticed(lengths: Tensor) -> None:
+    inputs = qkv(150)
+    mask = rg.Lengths(lengths)
+    rg.attend(*inputs, mask=mask)
+    lengths.fill_(0)
+    assert not rg.attend(*inputs, mask=mask).any()
+
+
+@pytest.fixture
+def compiled_kernels() -> Iterator[list[str]]:
+    """The names of the kernels that Triton compiles during the test."""
+    import triton
+
+    names: list[str] = []
+
+    def note(*_: object, **about: Any) -> None:
+        names.append(about["repr"])
+
+    before, triton.knobs.runtime.jit_post_compile_hook = triton.knobs.runtime.jit_post_compile_hook, note
+    yield names
+    triton.knobs.runtime.jit_post_compile_hook = before
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_no_kernel_is_compiled_for_a_new_length(name: str, compiled_kernels: list[str]) -> None:
+    learned, parts = CALLS[name]
+    function = lambda q, k, v, *rest: rg.attend(q, k, v, **parts(*rest))  # noqa: E731
+    tensors = learned()
+    for tokens in (150, 64):
+        both_ways(function, [*qkv(tokens), *tensors])
+    del compiled_kernels[:]
+    for tokens in (70, 128, 257, 1000):
+        start = time.perf_counter()
+        both_ways(function, [*qkv(tokens), *tensors])
+        torch.cuda.synchronize()
+        assert time.perf_counter() - start < 5.0
+    assert not compiled_kernels
+
+
+class Model(torch.nn.Module):
+    """A small block around the call, as models have it."""
+
+    def __init__(self, name: str):
+        super().__init__()
+        learned, self.parts = CALLS[name]
+        self.into, self.out = (torch.nn.Linear(HEADS * DIM, n * HEADS * DIM) for n in (3, 1))
+        self.learned = torch.nn.ParameterList([x.detach() for x in learned()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (y.unflatten(-1, (HEADS, DIM)).transpose(1, 2) for y in self.into(x).chunk(3, -1))
+        return x + self.out(rg.attend(q, k, v, **self.parts(*self.learned)).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("name", ["window", "Alibi", "Rotary", "Bias", "Additive"])
+def test_compiled_model(name: str) -> None:
+    torch._dynamo.reset()
+    model = Model(name).to("cuda", torch.bfloat16)
+    compiled = torch.compile(model, fullgraph=True)
+    x = torch.randn(2, 150, HEADS * DIM, device="cuda", dtype=torch.bfloat16)
+    results = []
+    for run in (model, compiled):
+        model.zero_grad()
+        output = run(x)
+        output.square().sum().backward()
+        results.append([output.detach(), *(p.grad for p in model.parameters())])
+    for got, want in zip(results[1], results[0], strict=True):
+        assert (got - want).float().norm() <= 3e-2 * want.float().norm()
