@@ -1,21 +1,16 @@
 """The commands. Each prints for a person, or with --json one document for a machine; all else goes to stderr."""
 
-import json
 import os
 import sys
 import webbrowser
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 if TYPE_CHECKING:
     from regard.bench.result import Result
 
-try:
-    import typer
-except ImportError:
-    raise SystemExit('The command line needs typer, which is not installed: pip install "regard[cli]"') from None
+from regard.terminal import Debug, Json, answer, one_paragraph, say, typer
+from regard.train import commands
 
 app = typer.Typer(
     help="Regard: every attention in one call, and a look inside.",
@@ -25,43 +20,17 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, everything else on stderr.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-
-
 def main() -> None:
     """What the command `regard` runs."""
     app()
 
 
-@contextmanager
-def one_paragraph(debug: bool) -> Iterator[None]:
-    """Turns an error inside into a paragraph on stderr and exit status 1; with `debug` it passes."""
-    try:
-        yield
-    except Exception as error:
-        if debug or isinstance(error, typer.Exit | typer.BadParameter):
-            raise
-        say(f"Error: {explain(error)}")
-        raise typer.Exit(1) from None
-
-
-def explain(error: Exception) -> str:
-    """Our own errors in their words, others with their class; as one paragraph."""
-    from regard import RegardError
-
-    text = " ".join(str(error).split())
-    return text if isinstance(error, RegardError) else f"{type(error).__name__}: {text} (--debug shows where)"
-
-
-def say(text: str) -> None:
-    """Words for the person at the terminal, out of the way of what is printed."""
-    print(text, file=sys.stderr)
-
-
-def answer(document: dict, text: str, as_json: bool) -> None:
-    """Prints one or the other."""
-    print(json.dumps(document, ensure_ascii=False) if as_json else text)
+app.command(epilog="Example: regard check train.conllu --task tag")(commands.check)
+app.command(
+    epilog="Example: regard train tag --train train.conllu --dev dev.conllu --out runs/pos --minutes 5 --set layers=3"
+)(commands.train)
+app.command(epilog="Example: regard evaluate runs/pos --data test.conllu")(commands.evaluate)
+app.command(epilog='Example: regard predict runs/pos "The cat sat on the mat"')(commands.predict)
 
 
 @app.command(epilog="Example: regard info --json")

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
 from .same import assert_close, ragged
 
 TARGETS = [7, 3, 5]

@@ -147,9 +147,7 @@ def test_labels_in_any_order(tmp_path: Path) -> None:
     ours, batch, x = loaded(theirs(), tmp_path), texts([9, 4, 12]), images(3)
     order = torch.tensor([2, 0, 1])
     straight = ours(tokens=batch["tokens"], lengths=batch["lengths"], images=x, labels=True).loss
-    turned = ours(
-        tokens=batch["tokens"][order], lengths=batch["lengths"][order], images=x, labels=order.argsort()
-    ).loss
+    turned = ours(tokens=batch["tokens"][order], lengths=batch["lengths"][order], images=x, labels=order.argsort()).loss
     torch.testing.assert_close(straight, turned)
     logits = (shared := ours(tokens=batch["tokens"][:2], images=x, labels=torch.tensor([1, 0, 1]))).logits
     by_hand = logits.log_softmax(1)[[0, 1, 2], [1, 0, 1]].mean() + logits.log_softmax(0)[[0, 1, 2], [1, 0, 1]].mean()

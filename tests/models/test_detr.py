@@ -84,12 +84,16 @@ def test_detection(tmp_path: Path, sizes: list | None) -> None:
 
 
 def test_bottlenecks_and_no_heads(tmp_path: Path) -> None:
-    model, x = theirs("DetrModel", depth=50, encoder_layers=1, decoder_layers=1), images(1)
+    """In float64: so deep, rounding in float32 turns a ReLU on or off."""
+    model, x = theirs("DetrModel", depth=50, encoder_layers=1, decoder_layers=1).double(), images(1).double()
     ours = loaded(model, tmp_path)
     a, b = ours(images=x), model(x)
     assert a.logits is None and a.boxes is None
     assert_same(ours, model, a.hidden, b.last_hidden_state)
-    assert_writes_back(ours, model, tmp_path, pixel_values=x)
+    ours.save(tmp_path / "theirs", format="huggingface")
+    again = transformers.DetrModel.from_pretrained(tmp_path / "theirs").state_dict()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(again[name], tensor), name
 
 
 def test_learned_places(tmp_path: Path) -> None:
@@ -119,7 +123,10 @@ def test_auxiliary_loss() -> None:
     x, truth = images(height=16, width=24), labels([2, 5])
     hidden = ours.decoded(ours.encode(x))
     assert len(hidden) == 3
-    logits, boxes = torch.stack([ours.classes(x) for x in hidden]), torch.stack([ours.boxes(x) for x in hidden]).sigmoid()
+    logits, boxes = (
+        torch.stack([ours.classes(x) for x in hidden]),
+        torch.stack([ours.boxes(x) for x in hidden]).sigmoid(),
+    )
     config = transformers.DetrConfig(**{**SIZES, "auxiliary_loss": True})
     wanted = ForObjectDetectionLoss(logits[-1], as_theirs(truth), "cpu", boxes[-1], config, logits, boxes)[0]
     torch.testing.assert_close(ours(images=x, labels=truth).loss, wanted)

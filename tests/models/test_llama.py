@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from regard.attention.errors import BadInput, Unsupported
 from regard.models.checkpoint import load
 from regard.models.families.llama import llama
-from regard.nn.parts import part_module, POSITIONS
+from regard.nn.parts import POSITIONS, part_module
+
 from .same import assert_close, assert_same, assert_writes_back, loaded, ragged, random_weights
 
 transformers = pytest.importorskip("transformers")
@@ -52,6 +54,8 @@ VARIANTS = {
         {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1, "tie_word_embeddings": True},
     ],
 }
+
+CACHED = [("Llama", {"rope_parameters": LLAMA3}), ("Mistral", {"sliding_window": 4}), ("Qwen2", VARIANTS["Qwen2"][2])]
 
 
 def theirs(family: str = "Llama", kind: str = "ForCausalLM", **more):
@@ -97,7 +101,7 @@ def test_long_input(tmp_path: Path, rope: dict) -> None:
     assert_same(ours, model, ours(tokens=batch["tokens"]).logits, model(batch["tokens"]).logits)
 
 
-@pytest.mark.parametrize(("family", "more"), [("Llama", {"rope_parameters": LLAMA3}), ("Mistral", {"sliding_window": 4})])
+@pytest.mark.parametrize(("family", "more"), CACHED)
 @torch.no_grad()
 def test_cache_equals_no_cache(tmp_path: Path, family: str, more: dict) -> None:
     ours = loaded(theirs(family, **more), tmp_path)

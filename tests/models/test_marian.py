@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
+
 from regard.attention.errors import Unsupported
 from regard.models.checkpoint import load
 from regard.models.families.marian import marian
-from torch import nn
+
 from .pairs import TARGETS, assert_cache_equals_no_cache, assert_padding_never_matters, batches
 from .same import assert_close, assert_same, assert_writes_back, loaded, ragged, random_weights
 
@@ -117,7 +119,7 @@ def test_cache_and_padding(tmp_path: Path) -> None:
 
 def test_unknown_activation_is_refused(tmp_path: Path) -> None:
     theirs(activation_function="tanh").save_pretrained(tmp_path)
-    with pytest.raises(Unsupported, match="'tanh'.*swish"):
+    with pytest.raises(Unsupported, match=r"'tanh'.*swish"):
         load(tmp_path)
 
 

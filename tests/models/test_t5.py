@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
+
 from regard.attention.errors import BadInput, Unsupported
 from regard.models.checkpoint import load
 from regard.models.families.t5 import t5
-from torch import nn
+
 from .pairs import TARGETS, assert_cache_equals_no_cache, assert_padding_never_matters, batches
 from .same import assert_close, assert_same, assert_writes_back, loaded, ragged, random_weights
 
@@ -138,7 +140,7 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="targets has 2 rows, the source 3"):
         ours(tokens=source["tokens"], targets=labels[:2].clamp(min=0))
     theirs(feed_forward_proj="gated-tanh").save_pretrained(tmp_path / "tanh")
-    with pytest.raises(Unsupported, match="'gated-tanh'.*gated-gelu"):
+    with pytest.raises(Unsupported, match=r"'gated-tanh'.*gated-gelu"):
         load(tmp_path / "tanh")
 
 

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
+
 from regard.attention.errors import BadInput
 from regard.models.checkpoint import load
 from regard.models.families.transformer import transformer, transformer_small
 from regard.nn.embeddings import sinusoids
-from torch import Tensor, nn
+
 from .pairs import TARGETS, assert_cache_equals_no_cache, assert_padding_never_matters, batches
 from .same import assert_close, random_weights, real
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import blockwise, edges, reference, sdpa, triton
-from .call import DOT, EVERYTHING, Call, checked, make_call, under_autocast
+from .call import Call, checked, make_call, under_autocast
 from .dropout import draw_seed
 from .errors import BadInput, Unsupported
 from .mask import Mask
@@ -18,7 +18,7 @@ from .masks import Everything
 from .methods import Exact, Method
 from .positions import Position
 from .remember import Memory
-from .scores import Score
+from .scores import Dot, Score
 
 SETTLED = Memory(512)
 BACKENDS: dict[str, ModuleType] = {
@@ -80,7 +80,7 @@ def settled(
 ) -> tuple[Call, str]:
     """The call, known to fit together, and the backend that runs it; both are remembered for calls of its kind."""
     q, k, v = under_autocast(q, k, v)
-    mask = EVERYTHING if parts["mask"] is None else parts["mask"]
+    mask = Everything() if parts["mask"] is None else parts["mask"]
     kind = kind_of(q, k, v, parts, backend)
     find = functools.partial(settle, q, k, v, parts, backend)
     allows_all, name = find() if kind is None else SETTLED.find(mask, kind, find)
@@ -89,9 +89,9 @@ def settled(
         q,
         k,
         v,
-        DOT if parts["score"] is None else parts["score"],
+        Dot() if parts["score"] is None else parts["score"],
         parts["position"],
-        EVERYTHING if allows_all else mask,
+        Everything() if allows_all else mask,
         float(dropout),
         draw_seed(generator, q.device) if dropout else None,
     ), name

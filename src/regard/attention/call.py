@@ -21,8 +21,6 @@ from .part import Part
 from .positions import Numbers, Position, Vectors
 from .scores import Additive, Dot, Score
 
-DOT, EVERYTHING = Dot(), Everything()
-
 
 @dataclass(frozen=True)
 class Call:
@@ -107,12 +105,12 @@ def checked(
     dropout: float = 0.0,
 ) -> Call:
     """The call without a seed, once it is known to fit together."""
-    score = DOT if score is None else score
+    score = Dot() if score is None else score
     need_parts(score, position, mask)
     need_shapes(q, k, v)
     if not isinstance(dropout, int | float) or not 0.0 <= dropout <= 1.0:
         raise BadInput(f"dropout is {dropout!r}; it must be a number from 0 to 1.")
-    full = mask if mask is not None else EVERYTHING
+    full = mask if mask is not None else Everything()
     score.check(q, k)
     if position is not None:
         position.check(q, k)
@@ -171,7 +169,7 @@ def simplest(mask: Mask, grid: Grid) -> Mask:
     """`Everything()` when the mask forbids nothing in a call of these sizes (one query under `Causal`, say)."""
     if isinstance(mask, Everything) or mask.tensors() or torch.compiler.is_compiling():
         return mask
-    return EVERYTHING if forbids_nothing(mask, grid.queries, grid.keys) else mask
+    return Everything() if forbids_nothing(mask, grid.queries, grid.keys) else mask
 
 
 @functools.lru_cache(maxsize=1024)

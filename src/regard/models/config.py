@@ -12,11 +12,13 @@ from ..nn.convolution import ConvolutionConfig
 from ..nn.embeddings import Text
 from ..nn.fully_connected import FullyConnectedConfig
 from ..nn.recurrent import RecurrentConfig
+from ..nn.words import Words
 from .detection import Detection, FeatureGrid
 from .graph import Graph
 from .heads import Classes, Pooler, Span, Vocabulary
 from .image import Image
 from .set_loss import SetLoss
+from .sound import Sound
 from .two_towers import Tower, TwoTowers
 
 
@@ -64,8 +66,8 @@ KINDS = {
     kind.__name__: kind
     for kind in (
         *(Sequence, Pair, Text, StackConfig, Pooler, Vocabulary, Classes, Span),
-        *(ConvolutionConfig, FullyConnectedConfig, RecurrentConfig),
-        *(Image, Tower, TwoTowers, FeatureGrid, Detection, SetLoss, Graph),
+        *(ConvolutionConfig, FullyConnectedConfig, RecurrentConfig, Words),
+        *(Image, Tower, TwoTowers, FeatureGrid, Detection, SetLoss, Graph, Sound),
     )
 }
 

@@ -84,7 +84,7 @@ def inside(images: Tensor, sizes: Tensor) -> Tensor:
     """`[batch, height, width]`: which pixels belong to the image, not to the padding below and beside it."""
     if sizes.shape != (images.shape[0], 2):
         raise BadInput(
-            f"sizes has shape {list(sizes.shape)}; it must be [{images.shape[0]}, 2]: each image's real height and width."
+            f"sizes has shape {list(sizes.shape)}; it must be [{images.shape[0]}, 2]: each image's real height, width."
         )
     rows, columns = (torch.arange(size, device=sizes.device) for size in images.shape[2:])
     return (rows[:, None] < sizes[:, 0, None, None]) & (columns < sizes[:, 1, None, None])
@@ -96,8 +96,8 @@ class DetectionModel(Model):
     `images [batch, channels, height, width]`; images of different size stand in the upper left corner of theirs, and
     `sizes [batch, 2]` tells their real heights and widths. Answers with `hidden [batch, queries, dim]`, `logits [batch,
     queries, classes + 1]` (the last class means nothing) and `boxes [batch, queries, 4]`: centre x, centre y, width,
-    height, as shares of the padded image's, or of the real one's if that is how the labels are given. `labels` is a list
-    of `{"classes": [objects], "boxes": [objects, 4]}`; `loss` is the `SetLoss`.
+    height, as shares of the image's (of the real one, where the labels it learned from were). `labels` is a list of
+    `{"classes": [objects], "boxes": [objects, 4]}`; `loss` is the `SetLoss`.
 
     >>> from regard.models.families.detr import detr
     >>> model = detr(layers=1, dim=12, heads=3, hidden=20, queries=5, classes=4, backbone=(8, 12)).build()
@@ -146,7 +146,9 @@ class DetectionModel(Model):
         if labels is None:
             return None
         if not found:
-            raise BadInput("labels were given, and this model has no heads to compare them with. Build it with classes.")
+            raise BadInput(
+                "labels were given, and this model has no heads to compare them with. Build it with classes."
+            )
         return torch.stack([set_loss(self.config.loss, one, labels) for one in found]).sum()
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..attention.errors import BadInput
 from ..attention.graph import Edges
 from ..nn.block import ACTIVATIONS
-from ..nn.graph import GraphAttention
+from ..nn.graph import GraphAttention, with_self_loops
 from ..nn.parts import known
 from .heads import loss_of
 from .model import Model, Output
@@ -69,12 +69,16 @@ class GraphModel(Model):
 
     def forward(self, *, nodes: Tensor, edges: Tensor | Edges, labels: Tensor | None = None) -> Output:
         *before, last = self.layers
-        graph = edges if isinstance(edges, Edges) else last.prepare(edges, nodes.shape[0])
+        graph = edges if isinstance(edges, Edges) else self.prepare(edges, nodes.shape[0])
         x = nodes
         for one in before:
             x = self.activation(one(x, graph))
         logits = last(x, graph)
         return Output(x, logits, loss=None if labels is None else loss_of(logits, labels, shift=False))
+
+    def prepare(self, edges: Tensor, nodes: int) -> Edges:
+        """The edges as all layers take them, with a loop at every node if there is to be one: sorted once."""
+        return Edges(with_self_loops(edges, nodes) if self.config.self_loops else edges)
 
 
 def layer(config: Graph, dim_in: int, last: bool) -> GraphAttention:

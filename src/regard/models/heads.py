@@ -74,6 +74,10 @@ class VocabularyHead(nn.Module):
         if self.dense is not None and self.norm is not None:
             x = self.norm(ACTIVATIONS[self.config.transform or "none"](self.dense(x)))
         weight = self.weight if self.weight is not None else embedding
+        if weight is None:
+            raise BadInput(
+                "The head is tied to an embedding of tokens, and this model has none. Build it with tied=False."
+            )
         return functional.linear(x * self.config.scale if self.config.scale != 1.0 else x, weight, self.bias)
 
 

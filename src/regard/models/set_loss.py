@@ -71,8 +71,8 @@ def match(config: SetLoss, found: Found, labels: Sequence[dict[str, Tensor]]) ->
     except ImportError as error:
         raise Missing('Matching objects needs SciPy. Install it: pip install "regard[train]".') from error
     costs = [
-        cost(config, *one, label["classes"], label["boxes"])
-        for *one, label in zip(found.logits, found.boxes, labels, strict=True)
+        cost(config, logits, boxes, label["classes"], label["boxes"])
+        for logits, boxes, label in zip(found.logits, found.boxes, labels, strict=True)
     ]
     sizes = [part.shape[1] for part in costs]
     together = torch.cat(costs, 1).cpu()  # one transfer for the whole batch

@@ -62,8 +62,8 @@ class TowerModule(nn.Module):
         self.end = config.end
         self.embed = config.embed.build()
         self.stack = config.stack.build()
-        linear = config.shared is not None
-        self.project = nn.Linear(config.stack.dim, config.shared, bias=False) if linear else nn.Identity()
+        dim, shared = config.stack.dim, config.shared
+        self.project = nn.Identity() if shared is None else nn.Linear(dim, shared, bias=False)
 
     def forward(self, given: Tensor, lengths: Tensor | None = None) -> Seen:
         hidden = self.stack(self.embed(given), lengths=lengths)
@@ -136,7 +136,9 @@ class TwoTowersModel(Model):
 def needed(tower: TowerModule | None, what: str) -> TowerModule:
     """The tower that reads this, or `BadInput`."""
     if tower is None:
-        raise BadInput(f"{what} were given, and this model has no tower for them. Leave them out, or load the whole model.")
+        raise BadInput(
+            f"{what} were given, and this model has no tower for them. Leave them out, or load the whole model."
+        )
     return tower
 
 
@@ -148,7 +150,9 @@ def alone(text: Seen | None, image: Seen | None, labels: Any) -> Output:
         return Output(text.hidden, pooled=text.pooled, text=text.shared)
     if image is not None:
         return Output(image.hidden, pooled=image.pooled, image=image.shared)
-    raise BadInput("This model reads tokens and images; it was given neither. Call model(tokens=...) or model(images=...).")
+    raise BadInput(
+        "This model reads tokens and images; it was given neither. Call model(tokens=...) or model(images=...)."
+    )
 
 
 def contrast(logits: Tensor, labels: Tensor | Literal[True]) -> Tensor:

@@ -36,10 +36,11 @@ class StackConfig:
     """A stack of blocks. `hidden` is 4·dim and `kv_heads` is heads unless given.
 
     `bias` says which of attention's q, k, v, out ("o") and of the feed-forward layers ("f") have one. `score`,
-    `position`, `method`, `mask` are the lines of parts; `{layer}` in the mask's stands for the layer's number, and a
-    tuple has one line a layer. One position serves all layers if `shared_position`. `cross` adds attention to a
-    memory. `window` takes Longformer's layer with its second projections for global tokens instead of plain multi-head
-    attention: one number, or one a layer, of tokens seen in all, half of them on either side.
+    `position`, `method`, `mask` are the lines of parts; `{layer}` in the mask's and the score's stands for the layer's
+    number, `{training}` in the mask's for whether it learns; a tuple has one line a layer. One position serves all
+    layers if `shared_position`. `cross` adds attention to a memory. `window` takes Longformer's layer with its second
+    projections for global tokens instead of plain multi-head attention: one number, or one a layer, of tokens seen in
+    all, half of them on either side.
     """
 
     dim: int
@@ -76,12 +77,16 @@ class StackConfig:
 
     @property
     def masks(self) -> tuple[str | None, ...]:
-        """The mask's line of every layer."""
+        """The mask's line of every layer, at rest."""
+        return self.masks_when(training=False)
+
+    def masks_when(self, training: bool) -> tuple[str | None, ...]:
+        """The mask's line of every layer, learning or at rest."""
         if isinstance(self.mask, tuple | list):
             if len(self.mask) != self.layers:
                 raise BadInput(f"mask has {len(self.mask)} lines; give one, or one for each of {self.layers} layers.")
             return tuple(self.mask)
-        return tuple(self.mask and self.mask.format(layer=n) for n in range(self.layers))
+        return tuple(self.mask and self.mask.format(layer=n, training=training) for n in range(self.layers))
 
 
 class FeedForward(nn.Module):
@@ -187,7 +192,7 @@ def own_attention(config: StackConfig, layer: int) -> nn.Module:
         kv_heads=config.kv_heads,
         head_dim=config.head_dim,
         bias=config.bias,
-        score=config.score,
+        score=config.score.format(layer=layer),
         position=None if config.shared_position else config.position,
         method=config.method,
         dropout=config.attention_dropout,
@@ -229,8 +234,9 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
         last = config.pre_norm if config.final_norm is None else config.final_norm
         self.norm = make_norm(config) if last else None
-        made = {line: read_mask(line) for line in config.masks}
-        self.masks = [made[line] for line in config.masks]
+        lines = {learning: config.masks_when(learning) for learning in (False, True)}
+        made = {line: read_mask(line) for line in (*lines[False], *lines[True])}
+        self.masks = {learning: [made[line] for line in lines[learning]] for learning in lines}
 
     def forward(
         self,
@@ -253,11 +259,12 @@ class Stack(nn.Module):
             raise BadInput(f"x has shape {list(x.shape)}; it must be [batch, tokens, {self.config.dim}].")
         rows = rows_of(x, lengths)
         seen = both(mask, padding_mask(lengths, cache, x.shape[1]))
-        masks = {id(own): both(own, seen) for own in self.masks}
+        own_masks = self.masks[self.training]
+        masks = {id(own): both(own, seen) for own in own_masks}
         flow = Flow(lengths, rows, None, self.placed(x, cache), place, global_tokens, remembered(memory, cache))
         if rows is not None:
             x, flow = rows.pack(x), replace(flow, place=None if place is None else rows.pack(place))
-        for n, (own, block) in enumerate(zip(self.masks, self.blocks, strict=True)):
+        for n, (own, block) in enumerate(zip(own_masks, self.blocks, strict=True)):
             x = block(x, replace(flow, mask=masks[id(own)]), None if cache is None else cache.at(n))
             if keep is not None:
                 keep.append(x)

@@ -18,6 +18,7 @@ from ..attention import masks, methods, positions, scores
 from ..attention.errors import BadInput
 from ..attention.mask import Mask
 from ..attention.part import Part
+from .bigbird import BigBirdBlocks, BigBirdScore
 
 MASKS = {
     name: getattr(masks, name)
@@ -32,7 +33,7 @@ MASKS = {
         "longformer",
         "bigbird",
     )
-}
+} | {"BigBirdBlocks": BigBirdBlocks}
 
 
 def read_mask(text: str | Mask | None) -> Mask | None:
@@ -66,7 +67,7 @@ def parse(text: str) -> ast.expr:
     try:
         return ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
-        raise BadInput(f"{text!r} is not the line of a part ({error.msg}). Write it as in Python: 'Causal()'.") from None
+        raise BadInput(f"{text!r} is not the line of a part ({error.msg}). Write it as Python: 'Causal()'.") from None
 
 
 def call_of(node: ast.expr, text: str) -> tuple[str, dict[str, Any]]:
@@ -231,13 +232,19 @@ class Rotary(nn.Module):
 
 
 def stretched(rate: float, factor: float, low: float, high: float, original: int) -> float:
-    """Llama 3.1's rate: as it was if it turns `high` times within `original` tokens, over `factor` if not even `low`."""
+    """Llama 3.1's rate: as it was if it turns `high` times in `original` tokens, over `factor` if not even `low`."""
     turns = original * rate / (2 * math.pi)
     share = min(max((turns - low) / (high - low), 0.0), 1.0)
     return rate * (share + (1 - share) / factor)
 
 
-SCORES = {"Dot": scores.Dot, "Bilinear": LearnedBilinear, "Cosine": LearnedCosine, "Additive": LearnedAdditive}
+SCORES = {
+    "Dot": scores.Dot,
+    "Bilinear": LearnedBilinear,
+    "Cosine": LearnedCosine,
+    "Additive": LearnedAdditive,
+    "BigBirdDot": BigBirdScore,
+}
 POSITIONS = {
     "Alibi": positions.Alibi,
     "Rotary": Rotary,

@@ -1,1 +1,23 @@
 """Tasks: from files to examples, a loss, a metric and a prediction."""
+
+from __future__ import annotations
+
+import difflib
+from importlib import import_module
+from typing import Any
+
+from ..attention.errors import BadInput
+
+TASKS = {
+    "tag": "tag.Tag",
+}
+"""The tasks, and where each stands."""
+
+
+def find_task(name: str) -> Any:
+    """The task of that name, or `BadInput` naming the nearest."""
+    if name not in TASKS:
+        near = difflib.get_close_matches(name, TASKS, n=1)
+        raise BadInput(f"There is no task {name!r}. {f'Did you mean {near[0]!r}? ' if near else ''}There are {', '.join(TASKS)}.")
+    module, kind = TASKS[name].split(".")
+    return getattr(import_module(f".{module}", __package__), kind)

@@ -11,8 +11,8 @@ class Launch:
     """A kernel with all of its arguments known but the tensors that come first.
 
     The first start goes through Triton, which looks at every argument, compiles, and leaves a kernel; later starts take
-    that kernel, and hand over the tensors that stay as addresses. So the tensors that change must keep their types,
-    and lie at multiples of 16 bytes, as the first ones did.
+    that kernel and hand it addresses. So the tensors must keep their types, and lie at multiples of 16 bytes, as the
+    first ones did.
     """
 
     def __init__(self, kernel: Any, programs: int, **fixed: Any):
@@ -22,7 +22,7 @@ class Launch:
 
     def __call__(self, *tensors: Tensor | None) -> None:
         if self.again is not None:
-            self.again(*tensors, *self.rest)
+            self.again(*[None if x is None else x.data_ptr() for x in tensors], *self.rest)
             return
         compiled = self.kernel[self.grid](*tensors, **self.fixed)
         if compiled is not None:  # Triton's interpreter compiles nothing

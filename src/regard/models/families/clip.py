@@ -23,8 +23,15 @@ HIGHEST = 2
 
 
 def clip(
-    *, text: dict[str, Any] | None = TEXT, image: dict[str, Any] | None = IMAGE, vocabulary: int = 49408,
-    places: int = 77, end: int | str = 49407, size: int = 224, patch: int = 32, channels: int = 3,
+    *,
+    text: dict[str, Any] | None = TEXT,
+    image: dict[str, Any] | None = IMAGE,
+    vocabulary: int = 49408,
+    places: int = 77,
+    end: int | str = 49407,
+    size: int = 224,
+    patch: int = 32,
+    channels: int = 3,
     shared: int | None = 512,
 ) -> TwoTowers:
     """CLIP ViT-B/32 by default, 151,277,313 parameters.

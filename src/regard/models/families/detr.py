@@ -27,10 +27,23 @@ LOSS = {
 
 
 def detr(
-    *, layers: int = 6, dim: int = 256, heads: int = 8, hidden: int = 2048, decoder: dict[str, Any] | None = None,
-    queries: int = 100, classes: int | None = 91, backbone: int | tuple[int, ...] = 50, channels: int = 3,
-    places: Any = "sine", activation: str = "relu", dropout: float = 0.1, attention_dropout: float = 0.0,
-    hidden_dropout: float = 0.0, loss: SetLoss | None = None, family: str | None = "detr",
+    *,
+    layers: int = 6,
+    dim: int = 256,
+    heads: int = 8,
+    hidden: int = 2048,
+    decoder: dict[str, Any] | None = None,
+    queries: int = 100,
+    classes: int | None = 91,
+    backbone: int | tuple[int, ...] = 50,
+    channels: int = 3,
+    places: Any = "sine",
+    activation: str = "relu",
+    dropout: float = 0.1,
+    attention_dropout: float = 0.0,
+    hidden_dropout: float = 0.0,
+    loss: SetLoss | None = None,
+    family: str | None = "detr",
 ) -> Detection:
     """DETR with a ResNet-50 for COCO's class numbers by default: 41,524,768 parameters.
 
@@ -97,17 +110,22 @@ def read_depth(config: dict[str, Any]) -> int:
     for depth in BLOCKS:
         if name in (f"resnet{depth}", f"microsoft/resnet-{depth}"):
             return depth
-    raise Unsupported(f"This DETR's backbone is {name!r}; read here are ResNets of depth {', '.join(map(str, BLOCKS))}.")
+    raise Unsupported(
+        f"This DETR's backbone is {name!r}; read here are ResNets of depth {', '.join(map(str, BLOCKS))}."
+    )
 
 
 def depth_of(config: dict[str, Any]) -> int:
+    last = (config.get("out_features") or ["stage4"])[-1]
     for depth in BLOCKS:
         plain = write_backbone(depth, config.get("num_channels", 3))
         if all(config.get(name, value) == value for name, value in plain.items() if name != "out_features"):
-            return depth
+            if last == "stage4":
+                return depth
+            raise Unsupported(f"This DETR reads its ResNet after {last!r}; here it is read after the last, 'stage4'.")
     raise Unsupported(
-        f"This DETR's ResNet has depths {config.get('depths')} and sizes {config.get('hidden_sizes')}; read here are the "
-        f"published ones of depth {', '.join(map(str, BLOCKS))}."
+        f"This DETR's ResNet has depths {config.get('depths')} and sizes {config.get('hidden_sizes')}; read here are "
+        f"the published ones of depth {', '.join(map(str, BLOCKS))}."
     )
 
 

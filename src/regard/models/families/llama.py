@@ -16,16 +16,36 @@ from ..keys import Key
 PREFIX = "model."
 IGNORED = (r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"lm_head\.weight")
 
-ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
 BIASES = {"llama": "", "mistral": "", "qwen2": "qkv"}
 NAMES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2"}
 
 
 def llama(
-    *, layers: int = 22, dim: int = 2048, heads: int = 32, kv_heads: int | None = 4, hidden: int = 5632,
-    head_dim: int | None = None, vocabulary: int = 32000, position: str = "Rotary(base=10000.0)", activation: str = "silu",
-    bias: str = "", eps: float = 1e-5, window: int | tuple[int | None, ...] | None = None, tied: bool = False,
-    padding: int | None = None, dropout: float = 0.0, head: Any = "vocabulary", family: str = "llama",
+    *,
+    layers: int = 22,
+    dim: int = 2048,
+    heads: int = 32,
+    kv_heads: int | None = 4,
+    hidden: int = 5632,
+    head_dim: int | None = None,
+    vocabulary: int = 32000,
+    position: str = "Rotary(base=10000.0)",
+    activation: str = "silu",
+    bias: str = "",
+    eps: float = 1e-5,
+    window: int | tuple[int | None, ...] | None = None,
+    tied: bool = False,
+    padding: int | None = None,
+    dropout: float = 0.0,
+    head: Any = "vocabulary",
+    family: str = "llama",
 ) -> Sequence:
     """TinyLlama by default, 1,100,048,384 parameters.
 
@@ -57,7 +77,7 @@ def window_of(mask: str) -> int | None:
     """The window that `mask_of` wrote."""
     found = re.fullmatch(r"Causal\(\)(?: & Window\(before=(\d+)\))?", mask)
     if found is None:
-        raise Unsupported(f"A Llama cannot be written with the mask {mask!r}: 'Causal()' or 'Causal() & Window(before=…)'.")
+        raise Unsupported(f"A Llama cannot be written with the mask {mask!r}; use 'Causal() & Window(before=…)'.")
     return None if found[1] is None else int(found[1]) + 1
 
 
@@ -66,7 +86,7 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Sequence
     family, dim = config["model_type"], config["hidden_size"]
     heads, activation = config["num_attention_heads"], config.get("hidden_act", "silu")
     if activation not in ACTIVATIONS:
-        raise Unsupported(f"This {NAMES[family]} has the activation {activation!r}; known are {', '.join(ACTIVATIONS)}.")
+        raise Unsupported(f"This {NAMES[family]} has the activation {activation!r}; known: {', '.join(ACTIVATIONS)}.")
     head_dim = config.get("head_dim") or dim // heads
     bias = BIASES[family] + ("qkvo" if config.get("attention_bias") else "") + ("f" if config.get("mlp_bias") else "")
     return llama(
@@ -84,14 +104,14 @@ def read_rotary(config: dict[str, Any]) -> str:
     kind = rope.get("rope_type") or rope.get("type") or "default"
     words = {"base": float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0)}
     if (rope.get("partial_rotary_factor") or 1.0) != 1.0:
-        raise Unsupported("This checkpoint turns a part of each head only (partial_rotary_factor), which is not read here.")
+        raise Unsupported("This checkpoint turns a part of each head (partial_rotary_factor), which is not read here.")
     if kind == "linear":
         words["linear"] = float(rope["factor"])
     elif kind == "llama3":
         words |= {"factor": float(rope["factor"]), "low": float(rope["low_freq_factor"])}
         words |= {"high": float(rope["high_freq_factor"]), "original": int(rope["original_max_position_embeddings"])}
     elif kind != "default":
-        raise Unsupported(f"This checkpoint stretches its rotary positions by {kind!r}; 'linear' and 'llama3' are known.")
+        raise Unsupported(f"This checkpoint stretches its rotary positions by {kind!r}; known: 'linear', 'llama3'.")
     return f"Rotary({', '.join(f'{word}={value!r}' for word, value in words.items())})"
 
 
@@ -157,7 +177,7 @@ def write_rotary(stack: StackConfig) -> dict[str, Any]:
     """Both forms: `rope_parameters`, and `rope_theta` with `rope_scaling` for older readers."""
     name, words = read_call(stack.position or "None()")
     if name != "Rotary" or "dim" in words or {"linear", "factor"} <= set(words):
-        raise BadInput(f"A Llama cannot be written with the position {stack.position!r}: whole heads turned, stretched one way.")
+        raise BadInput(f"A Llama cannot be written with the position {stack.position!r}; use Rotary.")
     base = words.get("base", 10000.0)
     scaling: dict[str, Any] = {"rope_type": "default"}
     if "linear" in words:
@@ -191,7 +211,7 @@ def write_window(stack: StackConfig, family: str) -> dict[str, Any]:
     if family == "mistral" and len(set(windows)) == 1:
         return {"sliding_window": windows[0]}
     if family != "qwen2" or len(sizes) > 1:
-        raise BadInput(f"A {NAMES[family]} cannot be written with the windows {windows}: one for all (Mistral), or full.")
+        raise BadInput(f"A {NAMES[family]} cannot be written with the windows {windows}: one for all, or none.")
     kinds = ["full_attention" if window is None else "sliding_attention" for window in windows]
     return {"use_sliding_window": True, "sliding_window": sizes.pop(), "max_window_layers": 0, "layer_types": kinds}
 

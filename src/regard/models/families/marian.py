@@ -20,10 +20,23 @@ ONE_ROW = Change(lambda x: (x.squeeze(0),), lambda x: x.unsqueeze(0))
 
 
 def marian(
-    *, layers: int = 6, decoder_layers: int | None = None, dim: int = 512, heads: int = 8,
-    decoder_heads: int | None = None, hidden: int = 2048, decoder_hidden: int | None = None, vocabulary: int = 58101,
-    target_vocabulary: int | None = None, activation: str = "silu", scaled: bool = True, start: int = 58100,
-    padding: int | None = 58100, dropout: float = 0.1, attention_dropout: float = 0.0, hidden_dropout: float = 0.0,
+    *,
+    layers: int = 6,
+    decoder_layers: int | None = None,
+    dim: int = 512,
+    heads: int = 8,
+    decoder_heads: int | None = None,
+    hidden: int = 2048,
+    decoder_hidden: int | None = None,
+    vocabulary: int = 58101,
+    target_vocabulary: int | None = None,
+    activation: str = "silu",
+    scaled: bool = True,
+    start: int = 58100,
+    padding: int | None = 58100,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.0,
+    hidden_dropout: float = 0.0,
     head: Any = "vocabulary",
 ) -> Pair:
     """OPUS-MT English–German by default, 73,944,309 parameters, of which 58,101 are the bias of the logits.

@@ -31,9 +31,22 @@ FEED_FORWARDS = {
 
 
 def t5(
-    *, layers: int = 6, decoder_layers: int | None = None, dim: int = 512, heads: int = 8, head_dim: int = 64,
-    hidden: int = 2048, vocabulary: int = 32128, buckets: int = 32, max_distance: int = 128, activation: str = "relu",
-    gated: bool = False, eps: float = 1e-6, dropout: float = 0.1, start: int = 0, head: Any = "vocabulary",
+    *,
+    layers: int = 6,
+    decoder_layers: int | None = None,
+    dim: int = 512,
+    heads: int = 8,
+    head_dim: int = 64,
+    hidden: int = 2048,
+    vocabulary: int = 32128,
+    buckets: int = 32,
+    max_distance: int = 128,
+    activation: str = "relu",
+    gated: bool = False,
+    eps: float = 1e-6,
+    dropout: float = 0.1,
+    start: int = 0,
+    head: Any = "vocabulary",
 ) -> Pair:
     """T5-small by default, 60,506,624 parameters.
 

@@ -11,9 +11,20 @@ from ..heads import Vocabulary
 
 
 def transformer(
-    *, layers: int = 6, decoder_layers: int | None = None, dim: int = 512, heads: int = 8, hidden: int | None = None,
-    vocabulary: int = 37000, target_vocabulary: int | None = None, pre_norm: bool = False, activation: str = "relu",
-    start: int = 0, padding: int | None = None, dropout: float = 0.1, attention_dropout: float = 0.0,
+    *,
+    layers: int = 6,
+    decoder_layers: int | None = None,
+    dim: int = 512,
+    heads: int = 8,
+    hidden: int | None = None,
+    vocabulary: int = 37000,
+    target_vocabulary: int | None = None,
+    pre_norm: bool = False,
+    activation: str = "relu",
+    start: int = 0,
+    padding: int | None = None,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.0,
     tied: bool = True,
 ) -> Pair:
     """The paper's base model by default: 63,082,496 parameters, one embedding for source, target and head.

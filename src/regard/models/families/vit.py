@@ -12,7 +12,7 @@ from ..image import Image
 from ..keys import Change, Key
 
 PREFIX = "vit."
-IGNORED = ()
+IGNORED = (r"pooler\.dense\.(weight|bias)",)
 
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "swish": "silu"}
 """Theirs that are called otherwise here."""
@@ -22,9 +22,21 @@ TWICE_INSIDE = Change(lambda x: (x[0, 0],), lambda x: x[None, None])
 
 
 def vit(
-    *, layers: int = 12, dim: int = 768, heads: int = 12, hidden: int = 3072, size: int | tuple[int, int] = 224,
-    patch: int = 16, channels: int = 3, classes: int | None = 1000, pooler: str | None = None, activation: str = "gelu",
-    eps: float = 1e-12, bias: str = "qkvof", dropout: float = 0.0, attention_dropout: float = 0.0,
+    *,
+    layers: int = 12,
+    dim: int = 768,
+    heads: int = 12,
+    hidden: int = 3072,
+    size: int | tuple[int, int] = 224,
+    patch: int = 16,
+    channels: int = 3,
+    classes: int | None = 1000,
+    pooler: str | None = None,
+    activation: str = "gelu",
+    eps: float = 1e-12,
+    bias: str = "qkvof",
+    dropout: float = 0.0,
+    attention_dropout: float = 0.0,
 ) -> Sequence:
     """ViT-B/16 for 224 × 224 pixels and 1000 classes by default, 86,567,656 parameters.
 
@@ -67,15 +79,19 @@ def refuse(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
     if config.get("model_type") == "deit" or any("distillation_token" in name for name in shapes):
         raise Unsupported("This is a DeiT with a distillation token, which is not read here. Take a DeiT saved as ViT.")
     if any("mask_token" in name for name in shapes):
-        raise Unsupported("This ViT has a mask token and a decoder of pixels, which are not read here. Save its encoder.")
+        raise Unsupported(
+            "This ViT has a mask token and a decoder of pixels, which are not read here. Save its encoder."
+        )
     if not isinstance(config["patch_size"], int):
-        raise Unsupported(f"This ViT's patches are {config['patch_size']} pixels; only squares, one number, are read here.")
+        raise Unsupported(
+            f"This ViT's patches are {config['patch_size']} pixels; only squares, one number, are read here."
+        )
     if (config.get("pooler_output_size") or config["hidden_size"]) != config["hidden_size"]:
         raise Unsupported("This ViT's pooler has another size than its layers, which is not read here.")
 
 
 def read_activation(config: dict[str, Any], default: str) -> str:
-    name = config.get("hidden_act", default)
+    name: str = config.get("hidden_act", default)
     return ACTIVATIONS.get(name, name)
 
 

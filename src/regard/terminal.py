@@ -1,0 +1,45 @@
+"""What all commands share: how they answer, and how they fail."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+try:
+    import typer
+except ImportError:
+    raise SystemExit('The command line needs typer, which is not installed: pip install "regard[cli]"') from None
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, everything else on stderr.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+@contextmanager
+def one_paragraph(debug: bool) -> Iterator[None]:
+    """Turns an error inside into a paragraph on stderr and exit status 1; with `debug` it passes."""
+    try:
+        yield
+    except Exception as error:
+        if debug or isinstance(error, typer.Exit | typer.BadParameter):
+            raise
+        say(f"Error: {explain(error)}")
+        raise typer.Exit(1) from None
+
+
+def explain(error: Exception) -> str:
+    """Our own errors in their words, others with their class; as one paragraph."""
+    from regard import RegardError
+
+    text = " ".join(str(error).split())
+    return text if isinstance(error, RegardError) else f"{type(error).__name__}: {text} (--debug shows where)"
+
+
+def say(text: str) -> None:
+    """Words for the person at the terminal, out of the way of what is printed."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def answer(document: Any, text: str, as_json: bool) -> None:
+    """Prints one or the other."""
+    print(json.dumps(document, ensure_ascii=False) if as_json else text)

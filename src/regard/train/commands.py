@@ -1,0 +1,227 @@
+"""The commands about a person's own files: check, train, evaluate, predict."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from regard.terminal import Debug, Json, answer, one_paragraph, say, typer
+
+Files = Annotated[list[Path], typer.Argument(help="The files of a data set (two parallel ones for translation).")]
+TaskName = Annotated[str, typer.Option("--task", help="What the files are for: tag, classify, translate, …")]
+Strict = Annotated[bool, typer.Option("--strict", help="Bad lines are an error instead of being skipped and listed.")]
+Set = Annotated[list[str], typer.Option("--set", help="A setting, name=value; may be given several times.")]
+RunPath = Annotated[Path, typer.Argument(help="The folder of a run.")]
+
+
+def check(
+    paths: Files, task: TaskName, strict: Strict = False, changed: Set = [], as_json: Json = False, debug: Debug = False  # noqa: B006
+) -> None:
+    """What the reader sees in a file before anything is trained: sizes, labels, examples, and every bad line."""
+    with one_paragraph(debug):
+        from regard.tasks import find_task
+
+        kind = find_task(task)
+        settings = settled(kind.Settings(), pairs_of(changed))
+        reading = kind.read(paths, settings)
+        if strict:
+            reading.strict()
+        facts = kind.prepare(reading.examples, settings).describe(reading.examples) if reading.examples else {}
+        facts |= {"notes": list(reading.notes), "faults": [str(fault) for fault in reading.faults]}
+        answer(facts, screen(facts), as_json)
+        if not reading.examples:
+            raise typer.Exit(1)
+
+
+def train(
+    task: Annotated[str, typer.Argument(help="tag, classify, translate, lm, nodes, graphs, match, detect, transcribe.")] = "",
+    training: Annotated[list[Path], typer.Option("--train", help="Files to learn from.")] = [],  # noqa: B006
+    dev: Annotated[list[Path], typer.Option("--dev", help="Files to choose by; a tenth of --train unless given.")] = [],  # noqa: B006
+    out: Annotated[Path, typer.Option("--out", help="The folder of the run.")] = Path("run"),
+    model: Annotated[str | None, typer.Option(help="transformer, longformer, lstm, cnn, mlp, lstm+attention, …")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Times through the data.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Time.")] = None,
+    seed: Annotated[int | None, typer.Option(help="What the random numbers begin with.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, or auto.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Settings that reach a known result, by name.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML or JSON file of settings.")] = None,
+    changed: Set = [],  # noqa: B006
+    strict: Strict = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Train a model from files. A folder that holds an unfinished run is gone on with."""
+    with one_paragraph(debug):
+        from regard.train.recipes import find_recipe
+        from regard.train.run import RunFolder
+
+        known = find_recipe(recipe) if recipe else None
+        flags = {"model": model, "epochs": epochs, "steps": steps, "minutes": minutes, "seed": seed, "device": device}
+        wanted = dict(known.settings) if known else {}
+        wanted |= read_config(config) | {k: v for k, v in flags.items() if v is not None} | pairs_of(changed)
+        folder = start(task or (known.task if known else ""), training, dev, out, wanted, strict)
+        scores = RunFolder(folder).read("scores.json")
+        verdict = known.verdict(scores["metrics"]) if known else None
+        answer({"run": str(folder), **scores, "verdict": verdict}, result(folder, scores), as_json)
+        if verdict:
+            say(verdict)
+            raise typer.Exit(1)
+
+
+def evaluate(
+    run: RunPath,
+    data: Annotated[list[Path], typer.Option("--data", help="Files to score on.")],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """The scores of a trained model on other files."""
+    with one_paragraph(debug):
+        task, model = opened(run)
+        reading = task.read(data, task.settings)
+        tell_faults(reading, None)
+        scores = task.evaluate(model, reading.examples)
+        document = {"metrics": scores.metrics, "main": scores.main, **scores.details}
+        answer(document, result(run, document), as_json)
+
+
+def predict(
+    run: RunPath,
+    inputs: Annotated[list[str], typer.Argument(help="Texts, or paths of images or recordings; '-' reads lines.")],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """What a trained model says of something new."""
+    with one_paragraph(debug):
+        import sys
+
+        task, model = opened(run)
+        given = [line.rstrip("\n") for line in sys.stdin] if inputs == ["-"] else inputs
+        found = task.predict(model, given)
+        answer(found, "\n".join(shown(one) for one in found), as_json)
+
+
+def start(task: str, training: list[Path], dev: list[Path], out: Path, wanted: dict[str, Any], strict: bool) -> Path:
+    """Read the files, prepare the task, and train it into its folder."""
+    from regard import BadInput
+    from regard.data.reading import split
+    from regard.tasks import find_task
+    from regard.tasks.architecture import Architecture
+    from regard.train.progress import Progress
+    from regard.train.run import begin
+    from regard.train.settings import Training
+
+    kind = find_task(task)
+    base = (kind.Settings(), getattr(kind, "ARCHITECTURE", Architecture()), getattr(kind, "TRAINING", Training()))
+    settings, architecture, how = settled_all(base, wanted)
+    if not training:
+        raise BadInput("There is nothing to learn from. Give --train FILE.")
+    reading = kind.read(training, settings)
+    tell_faults(reading, None if strict else out)
+    if strict:
+        reading.strict()
+    held = kind.read(dev, settings) if dev else None
+    examples, chosen = (reading.examples, held.examples) if held else split(reading, 0.1, how.seed)
+    made = kind.prepare(examples, settings)
+    files = {"train": [str(path) for path in training], "dev": [str(path) for path in dev]}
+    begin(made, architecture, how, examples, chosen, out, files, Progress())
+    return out
+
+
+def settled_all(bases: tuple[Any, ...], wanted: dict[str, Any]) -> list[Any]:
+    """Dataclasses with the wanted settings, each name going to the one that has it."""
+    import difflib
+    from dataclasses import fields
+
+    from regard import BadInput
+    from regard.train.settings import with_settings
+
+    names = {field.name: n for n, base in enumerate(bases) for field in fields(base)}
+    for name in wanted:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            raise BadInput(f"There is no setting {name!r}. {f'Did you mean {near[0]!r}? ' if near else ''}")
+    return [
+        with_settings(base, {name: value for name, value in wanted.items() if names[name] == n})
+        for n, base in enumerate(bases)
+    ]
+
+
+def settled(base: Any, wanted: dict[str, Any]) -> Any:
+    from regard.train.settings import with_settings
+
+    return with_settings(base, wanted)
+
+
+def pairs_of(changed: list[str]) -> dict[str, str]:
+    """`name=value` texts as a dictionary."""
+    for text in changed:
+        if "=" not in text:
+            raise typer.BadParameter(f"{text!r} is not name=value", param_hint="--set")
+    return dict(text.split("=", 1) for text in changed)
+
+
+def read_config(path: Path | None) -> dict[str, Any]:
+    """The settings in a TOML or JSON file."""
+    import json
+    import tomllib
+
+    from regard import BadInput
+
+    if path is None:
+        return {}
+    try:
+        text = path.read_text("utf8")
+        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"The settings in {path} cannot be read: {error}.") from None
+
+
+def opened(run: Path) -> tuple[Any, Any]:
+    from regard.tasks import TASKS, find_task
+    from regard.train.run import open_run
+
+    task, model, _ = open_run(run, {name: find_task(name) for name in TASKS})
+    return task, model
+
+
+def tell_faults(reading: Any, out: Path | None) -> None:
+    """Say how many lines were skipped, and list them in the run's folder."""
+    if not reading.faults:
+        return
+    for fault in reading.faults[:5]:
+        say(str(fault))
+    where = ""
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "faults.txt").write_text("".join(f"{fault}\n" for fault in reading.faults), "utf8")
+        where = f", listed in {out / 'faults.txt'}"
+    say(f"{len(reading.faults)} bad lines were skipped{where}.")
+
+
+def result(run: Path, document: dict[str, Any]) -> str:
+    """Scores for a person."""
+    from regard.train.progress import table
+
+    return table([("run", run), *((name, f"{value:.4f}") for name, value in document["metrics"].items())])
+
+
+def screen(facts: dict[str, Any]) -> str:
+    """What `check` found, on one screen."""
+    from regard.train.progress import table
+
+    rows = []
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{k} {v}" for k, v in list(value.items())[:20])
+        if isinstance(value, list):
+            rows += [(name if n == 0 else "", one) for n, one in enumerate(value[:20])]
+            rows += [("", f"… and {len(value) - 20} more")] if len(value) > 20 else []
+        else:
+            rows.append((name, f"{value:.4f}" if isinstance(value, float) else value))
+    return table(rows)
+
+
+def shown(one: Any) -> str:
+    """A prediction as a line."""
+    if isinstance(one, dict) and set(one) == {"words", "tags"}:
+        return " ".join(f"{word}/{tag}" for word, tag in zip(one["words"], one["tags"], strict=True))
+    return one if isinstance(one, str) else " ".join(f"{k}: {v}" for k, v in one.items()) if isinstance(one, dict) else str(one)

@@ -1,0 +1,61 @@
+"""Recipes: settings that reach a known result, one file each, with the band that a run should fall into."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ..attention.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A task with its settings, and what to expect: `metric` between `low` and `high` on dev."""
+
+    name: str
+    task: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    about: str = ""
+    metric: str | None = None
+    low: float | None = None
+    high: float | None = None
+
+    def verdict(self, metrics: dict[str, float]) -> str | None:
+        """What to say when a run falls below its band (or above, for what should be small); None when it does not."""
+        if self.metric is None or self.metric not in metrics:
+            return None
+        found = metrics[self.metric]
+        if self.low is not None and found < self.low:
+            return f"{self.metric} is {found:.4f}; this recipe reaches {self.low:g} and more. Something is not as it was."
+        if self.high is not None and found > self.high:
+            return f"{self.metric} is {found:.4f}; this recipe stays below {self.high:g}. Something is not as it was."
+        return None
+
+
+def recipe_names() -> list[str]:
+    return sorted(path.name.removesuffix(".toml") for path in files(__package__).joinpath("recipes").iterdir())
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe of that name, or the one in the file of that name."""
+    path = Path(name)
+    if path.suffix == ".toml" and path.is_file():
+        return read_recipe(path.stem, path.read_text("utf8"))
+    if name not in recipe_names():
+        near = difflib.get_close_matches(name, recipe_names(), n=1)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        raise BadInput(f"There is no recipe {name!r}. {hint}There are {', '.join(recipe_names())}.")
+    return read_recipe(name, files(__package__).joinpath("recipes", f"{name}.toml").read_text("utf8"))
+
+
+def read_recipe(name: str, text: str) -> Recipe:
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"The recipe {name} is not TOML: {error}.") from None
+    expected = data.get("expected", {})
+    return Recipe(name, data["task"], data.get("settings", {}), data.get("about", ""), **expected)

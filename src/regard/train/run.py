@@ -1,0 +1,181 @@
+"""A run: its folder holds everything that evaluating, predicting, loading and going on need.
+
+    run.json          task, settings, architecture and training in full, versions, data files
+    task.json         what the task learned from the data: labels, vocabularies
+    model/            the best weights on dev, as `regard.load` reads them, with the tokenizer
+    checkpoints/      where to go on from
+    log.jsonl         a line a step and an evaluation;  curve.png  the same as a picture
+    scores.json       the best scores;  hypotheses.txt  what the model said;  faults.txt  lines that were skipped
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..attention.errors import BadInput
+from ..models.checkpoint import load
+from ..tasks.architecture import Architecture
+from ..tasks.task import Scores
+from .loop import Event, Place, train
+from .settings import Training
+from .store import write_text
+
+
+class RunFolder:
+    """The files of a run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    @property
+    def begun(self) -> bool:
+        return (self / "run.json").is_file()
+
+    def read(self, name: str) -> Any:
+        """The JSON of one of the folder's files."""
+        if not (self / name).is_file():
+            raise BadInput(f"{self.path} has no {name}: it is not the folder of a run. `regard train ... --out` makes one.")
+        return json.loads((self / name).read_text("utf8"))
+
+    def write(self, name: str, data: Any) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_text(self / name, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
+
+    def keep(self, model: nn.Module, scores: Scores) -> None:
+        """Save the best model so far, its scores and what it said."""
+        model.save(self / "model")  # type: ignore[operator]
+        self.write("scores.json", {"metrics": scores.metrics, "main": scores.main, **scores.details})
+        write_text(self / "hypotheses.txt", "".join(line + "\n" for line in scores.hypotheses))
+
+    def log(self, event: Event) -> None:
+        """A line for the log."""
+        line = {"kind": event.kind, "step": event.place.step, "epoch": event.place.epoch, "time": round(time.time(), 2)}
+        line |= {name: round(value, 6) for name, value in event.values.items()}
+        with (self / "log.jsonl").open("a", encoding="utf8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The log, without a last line that was cut off."""
+        path, found = self / "log.jsonl", []
+        for line in path.read_text("utf8").splitlines() if path.is_file() else []:
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue
+        return found
+
+    def forget_after(self, step: int) -> None:
+        """Take out of the log what happened after a checkpoint that the run goes on from."""
+        kept = [line for line in self.lines() if line["step"] <= step]
+        write_text(self / "log.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+
+
+def begin(
+    task: Any,
+    architecture: Architecture,
+    training: Training,
+    examples: Sequence[Any],
+    dev: Sequence[Any],
+    out: str | Path,
+    files: dict[str, list[str]],
+    tell: Callable[[Event], None] = lambda event: None,
+) -> tuple[RunFolder, Place]:
+    """Train a task into a run folder, or go on with the run that is there."""
+    folder = RunFolder(out)
+    description = {
+        "task": task.name,
+        "settings": asdict(task.settings),
+        "architecture": asdict(architecture),
+        "training": asdict(training),
+        "data": files,
+    }
+    need_same(folder, description)
+    folder.write("run.json", {**description, "versions": versions()})
+    folder.write("task.json", task.as_dict())
+    torch.manual_seed(training.seed)
+    model = task.config(architecture).build()
+    model.tokenizer = getattr(task, "tokenizer", None)
+
+    def note(event: Event) -> None:
+        if event.kind == "resumed":
+            folder.forget_after(event.place.step)
+        folder.log(event)
+        if event.kind in ("score", "finished", "stopped"):
+            draw_curve(folder)
+        tell(event)
+
+    return folder, train(task, model, examples, dev, training, folder.path, folder.keep, note)
+
+
+MAY_CHANGE = {"epochs", "steps", "minutes", "patience", "device", "save_every"}
+"""Settings of training that a run may be continued with other values of."""
+
+
+def need_same(folder: RunFolder, description: dict[str, Any]) -> None:
+    """Raise when the folder holds a run that was begun otherwise."""
+    if not folder.begun:
+        return
+    before = folder.read("run.json")
+    for part in ("settings", "architecture", "training"):
+        old, new = before.get(part, {}), json.loads(json.dumps(description[part]))
+        changed = [name for name in new if old.get(name) != new[name] and name not in MAY_CHANGE]
+        if before.get("task") != description["task"] or changed:
+            what = f"{changed[0]} was {old.get(changed[0])!r}, now {new[changed[0]]!r}" if changed else "another task"
+            raise BadInput(
+                f"{folder.path} holds a run that was begun otherwise ({what}). Go on with the same settings, or give "
+                "another --out."
+            )
+
+
+def open_run(path: str | Path, tasks: dict[str, Any]) -> tuple[Any, nn.Module, dict[str, Any]]:
+    """Task, model (in evaluation mode) and description of a run."""
+    folder = RunFolder(path)
+    description = folder.read("run.json")
+    kind = tasks[description["task"]]
+    model = load(folder / "model")
+    task = kind.from_dict(folder.read("task.json"), description["settings"], model.tokenizer)
+    return task, model, description
+
+
+def versions() -> dict[str, str]:
+    from .. import __version__
+
+    return {"regard": __version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def draw_curve(folder: RunFolder) -> None:
+    """The learning curve as a picture; nothing where matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return
+    lines = folder.lines()
+    steps = [line for line in lines if line["kind"] == "step"]
+    scores = [line for line in lines if line["kind"] == "score"]
+    if not steps:
+        return
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    axes.plot([line["step"] for line in steps], [line["loss"] for line in steps], color="#0072b2", label="training loss")
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss")
+    main = folder.read("scores.json")["main"] if (folder / "scores.json").is_file() else None
+    if main and scores:
+        right = axes.twinx()
+        right.plot([x["step"] for x in scores], [x[main] for x in scores], "o-", color="#d55e00", label=f"dev {main}")
+        right.set_ylabel(f"dev {main}")
+        right.legend(loc="upper right")
+    axes.legend(loc="upper left")
+    figure.savefig(folder / "curve.png", dpi=120)
