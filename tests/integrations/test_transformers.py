@@ -13,6 +13,8 @@ from regard.nn.edit import edit
 from regard.nn.explain import gradient_times_attention, value_norms
 from regard.nn.watch import watch
 
+from ..attention.watch_memory import largest_of
+
 transformers = pytest.importorskip("transformers")
 ours = pytest.importorskip("regard.integrations.transformers")
 
@@ -55,6 +57,7 @@ def padded(lengths: list[int], side: str = "right", seed: int = 1) -> dict[str, 
 
 
 def assert_close(found: Tensor, wanted: Tensor, what: str, tolerance: float = 2e-5) -> None:
+    found, wanted = found.detach(), wanted.detach()
     error = float((found - wanted).abs().max()) / float(wanted.abs().max().clamp(min=1e-9))
     assert found.shape == wanted.shape and error <= tolerance, f"{what}: relative error {error:.1e}"
 
@@ -203,6 +206,17 @@ def test_generation_of_a_pair(beams: int) -> None:
     assert torch.equal(found, wanted)
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_memory_is_linear_in_the_tokens(side: str) -> None:
+    tokens = 3000
+    config = transformers.MistralConfig(
+        **TEXT, **{**SMALL, **GROUPED, "max_position_embeddings": tokens}, sliding_window=16
+    )
+    model, batch = make("MistralModel", config), padded([tokens, tokens // 2], side)
+    with torch.no_grad(), watch(model), edit(model, {(1, 0): "uniform"}):
+        assert largest_of(lambda: model(**batch)) < tokens * tokens // 4
+
+
 @pytest.mark.parametrize("cache", [None, "static"])
 def test_a_cached_pass_of_several_tokens(cache: str | None) -> None:
     config = transformers.LlamaConfig(**TEXT, **{**SMALL, **GROUPED})
@@ -309,6 +323,18 @@ def test_attentions_come_out_when_asked_for() -> None:
 def test_what_has_no_part_is_refused_by_name(kind: str, config: Any, word: str) -> None:
     with pytest.raises(Unsupported, match=word):
         make(kind, config())(padded([5])["input_ids"])
+
+
+def test_a_model_that_computes_its_own_attention_is_refused() -> None:
+    config = transformers.BloomConfig(vocab_size=41, hidden_size=24, n_layer=1, n_head=4, attn_implementation="regard")
+    with pytest.raises(Unsupported, match="BloomConfig compute their attention themselves"):
+        transformers.BloomModel(config)(padded([5])["input_ids"])
+
+
+def test_a_model_that_adds_numbers_in_its_mask_is_refused_by_name() -> None:
+    config = transformers.SwinConfig(embed_dim=8, depths=[2], num_heads=[2], window_size=2, image_size=16, patch_size=2)
+    with pytest.raises(BadInput, match=r"SwinAttention: .* a bias, not a mask"):
+        make("SwinModel", config)(torch.randn(1, 3, 16, 16))
 
 
 def test_a_bias_of_more_than_distance_is_refused() -> None:

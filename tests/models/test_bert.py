@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from .same import assert_close, assert_same, assert_writes_back, loaded, ragged, random_weights
 
 from regard.attention.errors import BadInput, Unsupported
 from regard.models.families.bert import bert, read
 from regard.models.heads import Span
+
+from .same import assert_close, assert_same, assert_writes_back, loaded, ragged, random_weights
 
 transformers = pytest.importorskip("transformers")
 

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from .same import assert_close, assert_same, assert_writes_back, loaded, ragged, random_weights
 
 import regard as rg
 from regard.attention.errors import BadInput
 from regard.models.families.bigbird import bigbird
 from regard.nn.bigbird import BigBirdBlocks, BigBirdDot
+
+from .same import assert_close, assert_same, assert_writes_back, loaded, ragged, random_weights
 
 transformers = pytest.importorskip("transformers")
 
@@ -162,6 +163,17 @@ def test_tiles_agree_with_pairs(drawn: bool) -> None:
     inside = padded.unflatten(-1, (16, 4)).unflatten(-3, (9, 7))  # [1, heads, 9, 7, 16, 4]
     count, size = inside.sum((3, 5)), torch.full((9, 16), 28.0).index_fill_(1, torch.tensor([15]), 21.0)
     assert torch.equal(tiles == NONE, count == 0) and torch.equal(tiles == ALL, count == size)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_compiles_without_breaks(training: bool) -> None:
+    sizes = {"layers": 1, "dim": 8, "heads": 2, "hidden": 8, "vocabulary": 41, "places": 99, "block": 3, "random": 1}
+    model = bigbird(**sizes, dropout=0.0).build().train(training)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for lengths in ([40, 22], [31, 8]):
+        mine, yours = inputs(lengths)
+        real = yours["attention_mask"].bool()
+        assert_close(compiled(**mine).hidden[real], model(**mine).hidden[real], "compiled", 1e-5)
 
 
 def test_drawing_leaves_the_world_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,18 @@ def test_a_tower_with_its_name_before_every_tensor(tmp_path: Path, side: str) ->
         assert torch.equal(again.state_dict()[name], tensor), name
 
 
+def test_settings_spread_over_two(tmp_path: Path) -> None:
+    """Older folders have `text_config_dict` and `vision_config_dict` beside the others, and they win."""
+    ours, path = loaded(theirs(), tmp_path), tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    for side in ("text", "vision"):
+        whole = config[f"{side}_config"]
+        config[f"{side}_config_dict"] = {name: whole[name] for name in ("hidden_size", "num_attention_heads")}
+        config[f"{side}_config"] = {**whole, "hidden_size": 512}
+    path.write_text(json.dumps(config))
+    assert load(tmp_path).config == ours.config
+
+
 def test_images_of_another_size(tmp_path: Path) -> None:
     model = theirs()
     ours, x = loaded(model, tmp_path), images(2, 21, 35)
@@ -185,3 +198,12 @@ def test_refuses_a_classifier(tmp_path: Path) -> None:
     transformers.CLIPForImageClassification(config).save_pretrained(tmp_path)
     with pytest.raises(Unsupported, match="head of classes"):
         load(tmp_path)
+
+
+def test_compiles_whole() -> None:
+    tower = {"layers": 1, "dim": 8, "heads": 2, "hidden": 4}
+    sizes = {"vocabulary": 31, "end": 30, "size": 14, "patch": 7, "channels": 2, "shared": 5}
+    model = random_weights(clip(text=tower, image=tower, **sizes).build())
+    batch, whole = texts([3, 7]), torch.compile(model, fullgraph=True, backend="eager")
+    inputs = {"tokens": batch["tokens"], "lengths": batch["lengths"], "images": images(2), "labels": True}
+    torch.testing.assert_close(whole(**inputs).loss, model(**inputs).loss)

@@ -215,6 +215,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     [
         ({"auxiliary_loss": True}, "auxiliary_loss"),
         ({"dilation": True}, "DC5"),
+        ({"backbone_config": {"model_type": "resnet", "out_features": ["stage2", "stage3"]}}, "'stage3'"),
         ({"backbone_config": {"model_type": "swin", "backbone": "swin_tiny"}}, "swin_tiny"),
         ({"backbone_config": {"model_type": "resnet", "depths": [1, 1, 1, 1]}}, r"\[1, 1, 1, 1\]"),
     ],
@@ -239,3 +240,10 @@ def test_wrong_calls() -> None:
         ours(images=x, labels=[*labels([1]), {"classes": torch.zeros(2), "boxes": torch.zeros(1, 4)}])
     with pytest.raises(BadInput, match="no heads"):
         detr(**{**SMALL, "classes": None}).build()(images=x, labels=labels([1, 1]))
+
+
+def test_compiles_whole() -> None:
+    model, x = random_weights(detr(**SMALL).build()), images(2, 16, 24)
+    inputs = {"images": x, "sizes": torch.tensor([[16, 24], [9, 20]])}
+    whole = torch.compile(model, fullgraph=True, backend="eager")
+    assert_close(whole(**inputs).boxes, model(**inputs).boxes, "boxes", 1e-5)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from .same import assert_same, assert_writes_back, loaded, ragged, random_weights
 
 from regard.models.families.distilbert import distilbert
+
+from .same import assert_same, assert_writes_back, loaded, ragged, random_weights
 
 transformers = pytest.importorskip("transformers")
 

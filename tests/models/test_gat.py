@@ -134,3 +134,10 @@ def test_wrong_calls(tmp_path: Path) -> None:
         gat(layers=0).build()
     with pytest.raises(BadInput, match="not known"):
         model.save(tmp_path, format="huggingface")
+
+
+def test_compiles_whole() -> None:
+    nodes, edges = graph()
+    model = random_weights(gat(features=FEATURES, classes=CLASSES, dim=4, heads=2).build())
+    whole = torch.compile(model, fullgraph=True, backend="eager")
+    assert_close(whole(nodes=nodes, edges=edges).logits, model(nodes=nodes, edges=edges).logits, "logits", 1e-5)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from .same import assert_close, assert_same, assert_writes_back, loaded, ragged, random_weights
 
 from regard.models.families.longformer import longformer
+
+from .same import assert_close, assert_same, assert_writes_back, loaded, ragged, random_weights
 
 transformers = pytest.importorskip("transformers")
 

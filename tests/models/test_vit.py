@@ -12,7 +12,7 @@ from regard import BadInput, Unsupported
 from regard.models.checkpoint import load
 from regard.models.families.vit import vit
 
-from .same import assert_same, assert_writes_back, loaded, random_weights
+from .same import assert_close, assert_same, assert_writes_back, loaded, random_weights
 
 transformers = pytest.importorskip("transformers")
 
@@ -54,6 +54,15 @@ def test_hidden_and_pooler(tmp_path: Path) -> None:
     assert_same(ours, model, ours(images=x).hidden, model(x).last_hidden_state)
     assert_same(ours, model, ours(images=x).pooled, model(x).pooler_output)
     assert_writes_back(ours, model, tmp_path, pixel_values=x)
+
+
+def test_a_pooler_that_no_head_reads(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    ours = loaded(theirs(), tmp_path)
+    tensors, pooler = load_file(tmp_path / "model.safetensors"), {"vit.pooler.dense.weight": torch.zeros(21, 21)}
+    save_file({**tensors, **pooler}, tmp_path / "model.safetensors")
+    assert load(tmp_path).config == ours.config
 
 
 def test_without_pooler(tmp_path: Path) -> None:
@@ -122,3 +131,10 @@ def test_wrong_images() -> None:
         model(images=torch.zeros(1, 1, 6, 6))
     with pytest.raises(BadInput, match="reads images; it was given tokens"):
         model(tokens=torch.zeros(1, 1, dtype=torch.long))
+
+
+def test_compiles_whole() -> None:
+    model = random_weights(vit(layers=1, dim=9, heads=3, hidden=5, size=6, patch=3, classes=2).build())
+    whole = torch.compile(model, fullgraph=True, backend="eager")
+    for x in (images(2, 3, 6, 6), images(2, 3, 6, 9)):
+        assert_close(whole(images=x).logits, model(images=x).logits, "logits", 1e-5)

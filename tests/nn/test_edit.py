@@ -211,6 +211,6 @@ def test_refusals(changes: dict, words: str) -> None:
 
 def test_a_head_that_is_edited_already_is_refused() -> None:
     model = nn.Sequential(layer())
-    with edit(model, {(0, 1): "silent"}):
-        with pytest.raises(BadInput, match="head 1 is edited already"), edit(model, {(0, 1): "uniform"}):
-            pass
+    refused = pytest.raises(BadInput, match="head 1 is edited already")
+    with edit(model, {(0, 1): "silent"}), refused, edit(model, {(0, 1): "uniform"}):
+        pass

@@ -38,7 +38,7 @@ def test_rollout_is_the_product_of_the_layers() -> None:
 
 
 def test_rollout_by_hand() -> None:
-    """Two causal layers of equal weights over two tokens: the second holds ¼, then ½·¼ + ½·½·(1 + ¼) of the first."""
+    """Two causal layers of equal weights over two tokens: the second holds ¼ of the first, then ¼ + ¾ · ¼."""
     model = stack(layers=2, mask="Causal()")
     with torch.no_grad():
         for block in model.blocks:
@@ -148,7 +148,7 @@ def test_gradients_that_never_came_and_dropout_are_refused() -> None:
     layer = MultiHeadAttention(12, 4, dropout=0.5)
     seen, output = run(layer, torch.randn(1, 4, 12))
     output.sum().backward()
-    with pytest.raises(Unsupported, match="dropped 0.5"):
+    with pytest.raises(Unsupported, match=r"dropped 0\.5"):
         gradient_times_attention(seen)
 
 

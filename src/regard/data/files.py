@@ -7,6 +7,7 @@ import re
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NoReturn
 
 from ..attention.errors import BadInput
 from .reading import refuse
@@ -69,7 +70,7 @@ def read_text(path: Path) -> str:
     return text
 
 
-def refuse_bytes(path: Path, data: bytes, place: int) -> None:
+def refuse_bytes(path: Path, data: bytes, place: int) -> NoReturn:
     """Raise `Refused` for the byte at `place`, with the encoding that the file seems to have."""
     if data[:2] == b"PK":
         refuse(path, "is a ZIP archive, such as an Excel workbook. Save it as CSV in UTF-8.")

@@ -85,7 +85,7 @@ class Reading(Generic[T]):
         kept = tuple(one for one in self.examples if getattr(one, "part", "") == name)
         if not kept:
             there = sorted({getattr(one, "part", "") for one in self.examples} - {""})
-            names = f"The parts are {', '.join(there)}." if there else "The files name no parts: divide them with split()."
+            names = f"The parts are {', '.join(there)}." if there else "The files name no parts: take split()."
             raise BadInput(f"{', '.join(self.files)}: no example belongs to {name!r}. {names}")
         return replace(self, examples=kept)
 

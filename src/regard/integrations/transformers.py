@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from ..attention.attend import attend
 from ..attention.convert import causal_from_start, from_hugging_face
-from ..attention.errors import Missing, Unsupported
+from ..attention.errors import BadInput, Missing, Unsupported
 from ..attention.look import look
 from ..attention.mask import Mask
 from ..attention.masks import Causal, Documents, Everything, Lengths, Pairs, Window
@@ -36,6 +37,7 @@ except ImportError as error:
     ) from None
 
 NAME = "regard"
+TABLE = "ALL_ATTENTION_FUNCTIONS"  # where transformers' modules look their attention up
 REFUSED = {
     "softcap": "caps its scores (config.attn_logit_softcapping)",
     "s_aux": "has attention sinks (the parameter `sinks`)",
@@ -100,7 +102,12 @@ def attention(
     """
     need_known(module, others)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    mask, keys = read_mask(attention_mask, query, key, causal)
+    try:
+        mask, keys = read_mask(attention_mask, query, key, causal)
+    except BadInput as error:
+        raise BadInput(
+            f"{type(module).__name__}: {error} Or load the model with attn_implementation='eager'."
+        ) from None
     key, value = key[:, :, :keys], value[:, :, :keys]
     parts: dict[str, Any] = {
         "score": Dot() if scaling is None else Dot(scale=float(scaling)),
@@ -185,6 +192,7 @@ def mask(
     # a step over a static cache may be compiled, and its mask is one row anyway
     if use_vmap or torch.compiler.is_compiling() or (isinstance(q_offset, Tensor) and q_length == 1):
         return written_out()
+    need_dispatching(others.get("config"))
     anywhere = mask_function is masking_utils.bidirectional_mask_function
     keys = kv_length if anywhere else int(q_offset) - kv_offset + q_length
     part = part_of(mask_function, Places(kv_offset, keys, device))
@@ -196,6 +204,16 @@ def mask(
     return Masked(
         part if real is None else conjunction([part, real]), keys, (batch_size, 1, q_length, kv_length), device
     )
+
+
+def need_dispatching(config: Any) -> None:
+    """Raise when the model that a configuration is of computes its attention itself, which transformers lets pass."""
+    modeling = sys.modules.get(type(config).__module__.replace("configuration_", "modeling_"))
+    if modeling is not None and modeling.__name__ != type(config).__module__ and not hasattr(modeling, TABLE):
+        raise Unsupported(
+            f"The models of {type(config).__name__} compute their attention themselves and do not ask for another. "
+            "Load the model with attn_implementation='eager'."
+        )
 
 
 class Places(NamedTuple):
@@ -277,7 +295,7 @@ def padding(real: Tensor | None, batch: int, queries: int, first: int, keys: int
 def dispatches(kind: type[nn.Module]) -> bool:
     """Whether modules of a class ask transformers' table for their attention."""
     own = [value for base in kind.__mro__ for value in vars(base).values() if inspect.isfunction(value)]
-    return any("ALL_ATTENTION_FUNCTIONS" in inspect.unwrap(function).__code__.co_names for function in own)
+    return any(TABLE in inspect.unwrap(function).__code__.co_names for function in own)
 
 
 def comes_here(module: nn.Module) -> bool:

@@ -114,7 +114,8 @@ def fill(model: Model, tensors: dict[str, Tensor], where: str) -> None:
         raise BadInput(f"{where}: the shapes do not fit the configuration: {'; '.join(wrong[:6])}.")
     kinds = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
     kind = kinds.pop() if len(kinds) == 1 else torch.float32
-    ready = {name: (x.to(kind) if x.is_floating_point() else x).clone() for name, x in tensors.items()}
+    plain = torch.contiguous_format
+    ready = {n: (x.to(kind) if x.is_floating_point() else x).clone(memory_format=plain) for n, x in tensors.items()}
     model.load_state_dict(ready, strict=False, assign=True)
 
 

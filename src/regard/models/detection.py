@@ -86,6 +86,7 @@ def inside(images: Tensor, sizes: Tensor) -> Tensor:
         raise BadInput(
             f"sizes has shape {list(sizes.shape)}; it must be [{images.shape[0]}, 2]: each image's real height, width."
         )
+    sizes = sizes.to(images.device)
     rows, columns = (torch.arange(size, device=sizes.device) for size in images.shape[2:])
     return (rows[:, None] < sizes[:, 0, None, None]) & (columns < sizes[:, 1, None, None])
 

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from ..attention.errors import BadInput
 from ..nn.block import ACTIVATIONS
+from ..nn.linear import linear
 
 IGNORED = -100
 """The label of a place that does not count."""
@@ -78,7 +79,7 @@ class VocabularyHead(nn.Module):
             raise BadInput(
                 "The head is tied to an embedding of tokens, and this model has none. Build it with tied=False."
             )
-        return functional.linear(x * self.config.scale if self.config.scale != 1.0 else x, weight, self.bias)
+        return linear(x * self.config.scale if self.config.scale != 1.0 else x, weight, self.bias)
 
 
 @dataclass(frozen=True)

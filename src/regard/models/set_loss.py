@@ -44,6 +44,7 @@ def set_loss(config: SetLoss, found: Found, labels: Sequence[dict[str, Tensor]])
     """The loss of one layer's answer. `labels` has for each image `classes [objects]` and `boxes [objects, 4]`."""
     need_labels(found, labels)
     logits, boxes = found.logits.float(), found.boxes.float()
+    labels = [{name: label[name].to(logits.device) for name in ("classes", "boxes")} for label in labels]
     matched = match(config, Found(logits.detach(), boxes.detach()), labels)
     queries = torch.cat([query + n * logits.shape[1] for n, (query, _) in enumerate(matched)]).to(logits.device)
     classes = torch.cat([label["classes"][at] for label, (_, at) in zip(labels, matched, strict=True)])

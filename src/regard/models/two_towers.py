@@ -165,7 +165,7 @@ def contrast(logits: Tensor, labels: Tensor | Literal[True]) -> Tensor:
     if texts.shape != images.shape or (labels is True and logits.shape[0] != logits.shape[1]):
         raise BadInput(
             f"labels is {True if labels is True else list(texts.shape)} for {logits.shape[0]} images and "
-            f"{logits.shape[1]} texts. Give the number of each image's text, [{logits.shape[0]}]; True where they pair off."
+            f"{logits.shape[1]} texts. Give each image's text, [{logits.shape[0]}]; True where they pair off."
         )
     logits = logits.float()
     return (functional.cross_entropy(logits, texts) + functional.cross_entropy(logits.t()[texts], images)) / 2

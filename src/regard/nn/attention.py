@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from ..attention.mask import Mask
 from ..attention.masks import Lengths
 from ..attention.part import Part
 from .cache import Slot
+from .linear import Linear
 from .parts import METHODS, POSITIONS, SCORES, Rotary, Turn, part_module, read_mask
 from .rows import Rows, rows_of
 
@@ -35,11 +35,12 @@ class Memory:
     mask: Mask | None = None
     place: Tensor | None = None
     rows: Rows | None = None
+    allowed: Mask | None = field(init=False)
+    """Which of its tokens may be seen: one mask for all layers."""
 
-    @cached_property
-    def allowed(self) -> Mask | None:
-        """Which of its tokens may be seen."""
-        return both(self.mask, None if self.lengths is None else Lengths(self.lengths))
+    def __post_init__(self) -> None:
+        allowed = both(self.mask, None if self.lengths is None else Lengths(self.lengths))
+        object.__setattr__(self, "allowed", allowed)
 
     def packed(self) -> Memory:
         """The same without its padding."""
@@ -83,10 +84,10 @@ class MultiHeadAttention(nn.Module):
         self.heads, self.kv_heads, self.dropout = heads, kv_heads or heads, dropout
         self.head_dim = head_dim or whole(dim, heads)
         inner, shared = heads * self.head_dim, self.kv_heads * self.head_dim
-        self.q = nn.Linear(dim, inner, bias="q" in bias)
-        self.k = nn.Linear(source_dim or dim, shared, bias="k" in bias)
-        self.v = nn.Linear(source_dim or dim, shared, bias="v" in bias)
-        self.out = nn.Linear(inner, dim, bias="o" in bias)
+        self.q = Linear(dim, inner, bias="q" in bias)
+        self.k = Linear(source_dim or dim, shared, bias="k" in bias)
+        self.v = Linear(source_dim or dim, shared, bias="v" in bias)
+        self.out = Linear(inner, dim, bias="o" in bias)
         self.score = part_module(score, SCORES, heads, self.head_dim)
         self.method = part_module(method, METHODS, heads, self.head_dim)
         self.position = None if position is None else part_module(position, POSITIONS, heads, self.head_dim)

@@ -157,7 +157,7 @@ def generator(seed: int) -> Any:
 
 
 def short_plan(draw: Any, blocks: int, block: int, random: int, heads: int, places: int) -> list:
-    """The blocks drawn for every block but the first and last, `[heads, blocks − 2, random]`: from the first ones only."""
+    """The blocks drawn for all but the first and last, `[heads, blocks − 2, random]`, from the first 2·random + 5."""
     end = 2 * random + 5
     rows = []
     for row in range(1, blocks - 1):
@@ -170,7 +170,7 @@ def short_plan(draw: Any, blocks: int, block: int, random: int, heads: int, plac
 def paper_plan(draw: Any, blocks: int, block: int, random: int, heads: int, places: int) -> list:
     """The same by the paper's plan: drawn for the longest text and cut, among the blocks of its first tokens."""
     total = places // block
-    last = PAPER_REACH // block - 1 if PAPER_REACH > 2 * block else total - 1
+    last = PAPER_REACH // block - 1 if 2 * block < PAPER_REACH else total - 1
     middle = list(range(1, total - 1))
     plan = []
     for _ in range(heads):

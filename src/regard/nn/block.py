@@ -16,6 +16,7 @@ from ..attention.part import Part
 from .attention import Memory, MultiHeadAttention, both
 from .cache import Cache, Slot
 from .hierarchical import LocalGlobal
+from .linear import Linear
 from .parts import POSITIONS, Rotary, Turn, known, part_module, read_mask
 from .rows import Rows, rows_of
 
@@ -107,9 +108,9 @@ class FeedForward(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.up = nn.Linear(dim, hidden, bias)
-        self.gate = nn.Linear(dim, hidden, bias) if gated else None
-        self.down = nn.Linear(hidden, dim, bias)
+        self.up = Linear(dim, hidden, bias)
+        self.gate = Linear(dim, hidden, bias) if gated else None
+        self.down = Linear(hidden, dim, bias)
         self.activation = known(activation, ACTIVATIONS, activation)
         self.dropout = nn.Dropout(dropout)
 

@@ -22,7 +22,7 @@ class Ema:
             self.kept = {name: x.detach().clone() for name, x in now.items()}
             return
         share = 1 - min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self.kept.values()), [x.detach() for x in now.values()], share)
+        torch._foreach_lerp_([self.kept[name] for name in now], [x.detach() for x in now.values()], share)
 
     def lent_to(self, model: nn.Module):
         return lent(model, self.kept)

@@ -21,6 +21,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ..call import Problem
 from ..dropout import kept_scale, threshold
 from ..graph import Edges, Order
+from .score import mix
 
 FEATURES = 256  # features of a node that one program holds: heads beyond them go to other programs
 LANES = 32  # threads of a program: one warp, so that no sum crosses a barrier
@@ -28,11 +29,7 @@ EDGES_FORWARD = {4: 4, 2: 4}  # edges in a chunk at 128 features a program, by b
 EDGES_BY_KEY = {4: 4, 2: 2}
 EDGES_BY_QUERY = {4: 8, 2: 4}
 EDGES_SUMMED = {4: 16}  # where dq needs no neighbour's features
-NODES_IN_TURN = (
-    1  # tiles of nodes that a program goes through; more were miscompiled by Triton 3.6 with one node a tile
-)
 STAGES = 1  # a neighbour's number is loaded a step ahead by hand
-PROGRAMS = 1 << 14  # programs that keep a large GPU busy
 GRAIN = 8  # nodes stand by falling numbers of edges in steps of this; inside a step they keep their order
 SEGMENT = 1024  # edges of a node that one program walks; nodes with more are cut
 KEEP = ""  # what the cache does with keys of one number a head, which may fit into it: "" or "evict_last"
@@ -128,14 +125,6 @@ def side(starts: Tensor) -> Side:
 
 
 @triton.jit
-def mix(x):
-    """Murmur3's finaliser over uint32, as `regard.attention.dropout` has it."""
-    x = (x ^ (x >> 16)) * 0x85EBCA6B
-    x = (x ^ (x >> 13)) * 0xC2B2AE35
-    return x ^ (x >> 16)
-
-
-@triton.jit
 def kept_pairs(p_seed, i_batch, heads, i, j, least):
     """Whether dropout keeps the weights of places i on keys j, each `[nodes, edges]` → `[heads, nodes, edges]`."""
     x = mix(tl.load(p_seed).to(tl.uint32))
@@ -188,10 +177,10 @@ def number_of(p_numbers, number_size, number_zero, heads, m_h, i, j):
     return tl.load(p_at, mask=m_h[:, None, None], other=0.0).to(tl.float32)
 
 
-@triton.jit(do_not_specialize=["count", "turns", "queries", "keys", "number_size", "number_zero", "least"])
+@triton.jit(do_not_specialize=["count", "queries", "keys", "number_size", "number_zero", "least"])
 def forward_kernel(
     p_q, p_k, p_v, p_weight, p_numbers, p_seed, p_nodes, p_begins, p_ends, p_columns, p_out, p_lse,
-    count, turns, queries, keys, q_token, q_batch, k_token, k_batch, v_token, v_batch, out_batch, lse_batch,
+    count, queries, keys, q_token, q_batch, k_token, k_batch, v_token, v_batch, out_batch, lse_batch,
     scale, slope, number_size, number_zero, least, kept,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, C: tl.constexpr,
     BH: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr, GRAIN: tl.constexpr,
@@ -221,65 +210,58 @@ def forward_kernel(
     p_lse += i_batch.to(tl.int64) * lse_batch
     if ADDITIVE:
         b_weight = tl.load(p_weight + o_q, mask=m_hd, other=0.0).to(tl.float32) * LOG2E
-    first = tl.program_id(0) * turns * BN
+    first = tl.program_id(0) * BN
     o_n = first + tl.arange(0, BN)
-    node, begin, end, other = nodes_at(p_nodes, p_begins, p_ends, p_columns, o_n, o_n < count, BE)
-    for turn in range(turns):
-        m_n = o_n < count
-        # The next nodes' edges are on their way while these are summed.
-        m_next = (o_n + BN < count) & (turn + 1 < turns)
-        coming = nodes_at(p_nodes, p_begins, p_ends, p_columns, o_n + BN, m_next, BE)
-        own = node.to(tl.int64)[None, :, None, None]
-        m_q = m_n[None, :, None, None] & m_hd[:, None, None, :]
-        b_q = tl.load(p_q + own * q_token + o_q[:, None, None, :], mask=m_q, other=0.0).to(tl.float32)
-        if not ADDITIVE:
-            b_q *= scale * LOG2E
-        top = tl.full([BH, BN, 1], LOWEST, tl.float32)
-        total = tl.zeros([BH, BN, 1], tl.float32)
-        acc = tl.zeros([BH, BN, 1, BC], tl.float32)
-        o_edge = begin[:, None] + o_e[None, :]
-        for _i_edge in range(0, longest(p_begins, p_ends, begin, end, first, count, BN, GRAIN, SEGMENTS), BE):
-            here = other
-            m_e = o_edge < end[:, None]
-            o_edge += BE
-            other = tl.load(p_columns + o_edge, mask=o_edge < end[:, None], other=0)
-            at = here.to(tl.int64)[None, :, :, None]
-            m_k = m_e[None, :, :, None] & m_hd[:, None, None, :]
-            b_k = tl.load(p_k + at * k_token + o_k[:, None, None, :], mask=m_k, other=0.0, eviction_policy=KEEP)
-            b_k = b_k.to(tl.float32)
-            if SHARED:
-                b_v = b_k
-            else:
-                m_v = m_e[None, :, :, None] & m_hc[:, None, None, :]
-                b_v = tl.load(p_v + at * v_token + o_v[:, None, None, :], mask=m_v, other=0.0).to(tl.float32)
-            if ADDITIVE:
-                act, _rise = activate(b_k + b_q, slope, TANH)
-                s = tl.sum(act * b_weight[:, None, None, :], 3)
-            else:
-                s = tl.sum(b_k * b_q, 3)
-            place = node[:, None] + (keys - queries)
-            if NUMBERS:
-                s += number_of(p_numbers, number_size, number_zero, o_h, m_h, place, here) * LOG2E
-            s = tl.where(m_e[None, :, :], s, float("-inf"))
-            above = tl.maximum(top, tl.max(s, 2, keep_dims=True))
-            p = tl.exp2(s - above)
-            shrink = tl.exp2(top - above)
-            total = total * shrink + tl.sum(p, 2, keep_dims=True)
-            if DROPOUT:
-                p = tl.where(kept_pairs(p_seed, i_batch, o_h, place, here, least), p, 0.0)
-            acc = acc * shrink[:, :, :, None] + tl.sum(p[:, :, :, None] * b_v, 2, keep_dims=True)
-            top = above
-        alive = total > 0
-        factor = kept / tl.where(alive, total, 1.0)
-        lse = tl.where(alive, (top + tl.log2(tl.where(alive, total, 1.0))) * LN2, float("-inf"))
-        to = (o_n if SEGMENTS else node).to(tl.int64)[None, :, None]
-        p_to = p_out + to[:, :, :, None] * (HEADS * C) + (o_h[:, None] * C + o_c[None, :])[:, None, None, :]
-        b_out = (acc * factor[:, :, :, None]).to(p_out.dtype.element_ty)
-        tl.store(p_to, b_out, mask=m_n[None, :, None, None] & m_hc[:, None, None, :])
-        tl.store(p_lse + to * HEADS + o_h[:, None, None], lse, mask=m_n[None, :, None] & m_h[:, None, None])
-        first += BN
-        o_n += BN
-        node, begin, end, other = coming
+    m_n = o_n < count
+    node, begin, end, other = nodes_at(p_nodes, p_begins, p_ends, p_columns, o_n, m_n, BE)
+    own = node.to(tl.int64)[None, :, None, None]
+    m_q = m_n[None, :, None, None] & m_hd[:, None, None, :]
+    b_q = tl.load(p_q + own * q_token + o_q[:, None, None, :], mask=m_q, other=0.0).to(tl.float32)
+    if not ADDITIVE:
+        b_q *= scale * LOG2E
+    top = tl.full([BH, BN, 1], LOWEST, tl.float32)
+    total = tl.zeros([BH, BN, 1], tl.float32)
+    acc = tl.zeros([BH, BN, 1, BC], tl.float32)
+    o_edge = begin[:, None] + o_e[None, :]
+    for _i_edge in range(0, longest(p_begins, p_ends, begin, end, first, count, BN, GRAIN, SEGMENTS), BE):
+        here = other
+        m_e = o_edge < end[:, None]
+        o_edge += BE
+        other = tl.load(p_columns + o_edge, mask=o_edge < end[:, None], other=0)
+        at = here.to(tl.int64)[None, :, :, None]
+        m_k = m_e[None, :, :, None] & m_hd[:, None, None, :]
+        b_k = tl.load(p_k + at * k_token + o_k[:, None, None, :], mask=m_k, other=0.0, eviction_policy=KEEP)
+        b_k = b_k.to(tl.float32)
+        if SHARED:
+            b_v = b_k
+        else:
+            m_v = m_e[None, :, :, None] & m_hc[:, None, None, :]
+            b_v = tl.load(p_v + at * v_token + o_v[:, None, None, :], mask=m_v, other=0.0).to(tl.float32)
+        if ADDITIVE:
+            act, _rise = activate(b_k + b_q, slope, TANH)
+            s = tl.sum(act * b_weight[:, None, None, :], 3)
+        else:
+            s = tl.sum(b_k * b_q, 3)
+        place = node[:, None] + (keys - queries)
+        if NUMBERS:
+            s += number_of(p_numbers, number_size, number_zero, o_h, m_h, place, here) * LOG2E
+        s = tl.where(m_e[None, :, :], s, float("-inf"))
+        above = tl.maximum(top, tl.max(s, 2, keep_dims=True))
+        p = tl.exp2(s - above)
+        shrink = tl.exp2(top - above)
+        total = total * shrink + tl.sum(p, 2, keep_dims=True)
+        if DROPOUT:
+            p = tl.where(kept_pairs(p_seed, i_batch, o_h, place, here, least), p, 0.0)
+        acc = acc * shrink[:, :, :, None] + tl.sum(p[:, :, :, None] * b_v, 2, keep_dims=True)
+        top = above
+    alive = total > 0
+    factor = kept / tl.where(alive, total, 1.0)
+    lse = tl.where(alive, (top + tl.log2(tl.where(alive, total, 1.0))) * LN2, float("-inf"))
+    to = (o_n if SEGMENTS else node).to(tl.int64)[None, :, None]
+    p_to = p_out + to[:, :, :, None] * (HEADS * C) + (o_h[:, None] * C + o_c[None, :])[:, None, None, :]
+    b_out = (acc * factor[:, :, :, None]).to(p_out.dtype.element_ty)
+    tl.store(p_to, b_out, mask=m_n[None, :, None, None] & m_hc[:, None, None, :])
+    tl.store(p_lse + to * HEADS + o_h[:, None, None], lse, mask=m_n[None, :, None] & m_h[:, None, None])
 
 
 @triton.jit(do_not_specialize=["count", "lse_token", "lse_head", "lse_batch"])
@@ -308,11 +290,11 @@ def facts_kernel(
     tl.store(p_to + HEADS, tl.sum(b_grad * b_out, 2), mask=m_nh)
 
 
-@triton.jit(do_not_specialize=["count", "turns", "queries", "keys", "edges", "number_size", "number_zero", "least"])
+@triton.jit(do_not_specialize=["count", "queries", "keys", "edges", "number_size", "number_zero", "least"])
 def by_key_kernel(
     p_q, p_k, p_v, p_weight, p_numbers, p_seed, p_grad, p_facts, p_nodes, p_begins, p_ends, p_rows, p_slots,
     p_dk, p_dv, p_ds, p_signs, p_dweight,
-    count, turns, queries, keys, edges, q_token, q_batch, k_token, k_batch, v_token, v_batch, grad_token, grad_batch,
+    count, queries, keys, edges, q_token, q_batch, k_token, k_batch, v_token, v_batch, grad_token, grad_batch,
     dk_batch, dv_batch,
     scale, slope, number_size, number_zero, least, kept,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, C: tl.constexpr,
@@ -353,86 +335,79 @@ def by_key_kernel(
         b_weight = tl.load(p_weight + o_q, mask=m_hd, other=0.0).to(tl.float32)
     # Of one number a head, threads hold one edge each, and what is summed over edges is summed at the end.
     dweight = tl.zeros([BH, BN, BE], tl.float32) if BD == 1 else tl.zeros([BH, BN, 1, BD], tl.float32)
-    first = tl.program_id(0) * turns * BN
+    first = tl.program_id(0) * BN
     o_n = first + tl.arange(0, BN)
-    node, begin, end, other = nodes_at(p_nodes, p_begins, p_ends, p_rows, o_n, o_n < count, BE)
-    for turn in range(turns):
-        m_n = o_n < count
-        # The next nodes' edges are on their way while these are summed.
-        m_next = (o_n + BN < count) & (turn + 1 < turns)
-        coming = nodes_at(p_nodes, p_begins, p_ends, p_rows, o_n + BN, m_next, BE)
-        m_nd = m_n[None, :, None, None] & m_hd[:, None, None, :]
-        m_nc = m_n[None, :, None, None] & m_hc[:, None, None, :]
-        own = node.to(tl.int64)[None, :, None, None]
-        b_k = tl.load(p_k + own * k_token + o_k[:, None, None, :], mask=m_nd, other=0.0).to(tl.float32)
-        b_v = tl.load(p_v + own * v_token + o_v[:, None, None, :], mask=m_nc, other=0.0).to(tl.float32)
-        dk = tl.zeros([BH, BN, BE], tl.float32) if BD == 1 else tl.zeros([BH, BN, 1, BD], tl.float32)
-        dv = tl.zeros([BH, BN, 1, BC], tl.float32)
-        o_edge = begin[:, None] + o_e[None, :]
-        for _i_edge in range(0, longest(p_begins, p_ends, begin, end, first, count, BN, GRAIN, SEGMENTS), BE):
-            here = other
-            m_e = o_edge < end[:, None]
-            slot = tl.load(p_slots + o_edge, mask=m_e, other=0)
-            o_edge += BE
-            other = tl.load(p_rows + o_edge, mask=o_edge < end[:, None], other=0)
-            at = here.to(tl.int64)[None, :, :, None]
-            m_q = m_e[None, :, :, None] & m_hd[:, None, None, :]
-            m_o = m_e[None, :, :, None] & m_hc[:, None, None, :]
-            m_f = m_e[None, :, :] & m_h[:, None, None]
-            b_q = tl.load(p_q + at * q_token + o_q[:, None, None, :], mask=m_q, other=0.0).to(tl.float32)
-            b_grad = tl.load(p_grad + at * grad_token + o_o[:, None, None, :], mask=m_o, other=0.0).to(tl.float32)
-            p_at = p_facts + here.to(tl.int64)[None, :, :] * (2 * HEADS) + o_h[:, None, None]
-            lse = tl.load(p_at, mask=m_f, other=0.0)
-            delta = tl.load(p_at + HEADS, mask=m_f, other=0.0)
-            if ADDITIVE:
-                z = b_q + b_k
-                act, rise = activate(z, slope, TANH)
-                s = tl.sum(act * b_weight[:, None, None, :], 3) * LOG2E
-            else:
-                s = tl.sum(b_q * b_k, 3) * (scale * LOG2E)
-            place = here + (keys - queries)
-            key = tl.broadcast_to(node[:, None], (BN, BE))
-            if NUMBERS:
-                s += number_of(p_numbers, number_size, number_zero, o_h, m_h, place, key) * LOG2E
-            p = tl.where(m_e[None, :, :], tl.exp2(s - lse), 0.0)
-            dp = tl.sum(b_grad * b_v, 3)
-            used = p
-            if DROPOUT:
-                stays = kept_pairs(p_seed, i_batch, o_h, place, key, least)
-                used = tl.where(stays, p * kept, 0.0)
-                dp = tl.where(stays, dp * kept, 0.0)
-            ds = p * (dp - delta)
-            dv += tl.sum(used[:, :, :, None] * b_grad, 2, keep_dims=True)
-            if not ADDITIVE:
-                rise = b_q
-            if BD == 1:
-                if ADDITIVE:
-                    dweight += ds * tl.sum(act, 3)
-                pulled = ds * tl.sum(rise, 3)
-                dk += pulled
-                if READY:
-                    ds = pulled
-            else:
-                if ADDITIVE:
-                    dweight += tl.sum(ds[:, :, :, None] * act, 2, keep_dims=True)
-                dk += tl.sum(ds[:, :, :, None] * rise, 2, keep_dims=True)
-            o_to = slot.to(tl.int64)[None, :, :] * HEADS + o_h[:, None, None]
-            tl.store(p_ds + o_to, ds, mask=m_f)
-            if SIGNS:
-                signs = tl.sum((z > 0).to(tl.int32) << o_d[None, None, None, :], 3)
-                tl.store(p_signs + o_to, signs.to(p_signs.dtype.element_ty), mask=m_f)
-        if BD == 1:
-            dk = tl.sum(dk, 2, keep_dims=True)[:, :, :, None]
+    m_n = o_n < count
+    node, begin, end, other = nodes_at(p_nodes, p_begins, p_ends, p_rows, o_n, m_n, BE)
+    m_nd = m_n[None, :, None, None] & m_hd[:, None, None, :]
+    m_nc = m_n[None, :, None, None] & m_hc[:, None, None, :]
+    own = node.to(tl.int64)[None, :, None, None]
+    b_k = tl.load(p_k + own * k_token + o_k[:, None, None, :], mask=m_nd, other=0.0).to(tl.float32)
+    b_v = tl.load(p_v + own * v_token + o_v[:, None, None, :], mask=m_nc, other=0.0).to(tl.float32)
+    dk = tl.zeros([BH, BN, BE], tl.float32) if BD == 1 else tl.zeros([BH, BN, 1, BD], tl.float32)
+    dv = tl.zeros([BH, BN, 1, BC], tl.float32)
+    o_edge = begin[:, None] + o_e[None, :]
+    for _i_edge in range(0, longest(p_begins, p_ends, begin, end, first, count, BN, GRAIN, SEGMENTS), BE):
+        here = other
+        m_e = o_edge < end[:, None]
+        slot = tl.load(p_slots + o_edge, mask=m_e, other=0)
+        o_edge += BE
+        other = tl.load(p_rows + o_edge, mask=o_edge < end[:, None], other=0)
+        at = here.to(tl.int64)[None, :, :, None]
+        m_q = m_e[None, :, :, None] & m_hd[:, None, None, :]
+        m_o = m_e[None, :, :, None] & m_hc[:, None, None, :]
+        m_f = m_e[None, :, :] & m_h[:, None, None]
+        b_q = tl.load(p_q + at * q_token + o_q[:, None, None, :], mask=m_q, other=0.0).to(tl.float32)
+        b_grad = tl.load(p_grad + at * grad_token + o_o[:, None, None, :], mask=m_o, other=0.0).to(tl.float32)
+        p_at = p_facts + here.to(tl.int64)[None, :, :] * (2 * HEADS) + o_h[:, None, None]
+        lse = tl.load(p_at, mask=m_f, other=0.0)
+        delta = tl.load(p_at + HEADS, mask=m_f, other=0.0)
         if ADDITIVE:
-            dk *= b_weight[:, None, None, :]
+            z = b_q + b_k
+            act, rise = activate(z, slope, TANH)
+            s = tl.sum(act * b_weight[:, None, None, :], 3) * LOG2E
         else:
-            dk *= scale
-        to = (o_n if SEGMENTS else node).to(tl.int64)[None, :, None, None]
-        tl.store(p_dk + to * (HEADS * D) + o_q[:, None, None, :], dk.to(p_dk.dtype.element_ty), mask=m_nd)
-        tl.store(p_dv + to * (HEADS * C) + o_o[:, None, None, :], dv.to(p_dv.dtype.element_ty), mask=m_nc)
-        first += BN
-        o_n += BN
-        node, begin, end, other = coming
+            s = tl.sum(b_q * b_k, 3) * (scale * LOG2E)
+        place = here + (keys - queries)
+        key = tl.broadcast_to(node[:, None], (BN, BE))
+        if NUMBERS:
+            s += number_of(p_numbers, number_size, number_zero, o_h, m_h, place, key) * LOG2E
+        p = tl.where(m_e[None, :, :], tl.exp2(s - lse), 0.0)
+        dp = tl.sum(b_grad * b_v, 3)
+        used = p
+        if DROPOUT:
+            stays = kept_pairs(p_seed, i_batch, o_h, place, key, least)
+            used = tl.where(stays, p * kept, 0.0)
+            dp = tl.where(stays, dp * kept, 0.0)
+        ds = p * (dp - delta)
+        dv += tl.sum(used[:, :, :, None] * b_grad, 2, keep_dims=True)
+        if not ADDITIVE:
+            rise = b_q
+        if BD == 1:
+            if ADDITIVE:
+                dweight += ds * tl.sum(act, 3)
+            pulled = ds * tl.sum(rise, 3)
+            dk += pulled
+            if READY:
+                ds = pulled
+        else:
+            if ADDITIVE:
+                dweight += tl.sum(ds[:, :, :, None] * act, 2, keep_dims=True)
+            dk += tl.sum(ds[:, :, :, None] * rise, 2, keep_dims=True)
+        o_to = slot.to(tl.int64)[None, :, :] * HEADS + o_h[:, None, None]
+        tl.store(p_ds + o_to, ds, mask=m_f)
+        if SIGNS:
+            signs = tl.sum((z > 0).to(tl.int32) << o_d[None, None, None, :], 3)
+            tl.store(p_signs + o_to, signs.to(p_signs.dtype.element_ty), mask=m_f)
+    if BD == 1:
+        dk = tl.sum(dk, 2, keep_dims=True)[:, :, :, None]
+    if ADDITIVE:
+        dk *= b_weight[:, None, None, :]
+    else:
+        dk *= scale
+    to = (o_n if SEGMENTS else node).to(tl.int64)[None, :, None, None]
+    tl.store(p_dk + to * (HEADS * D) + o_q[:, None, None, :], dk.to(p_dk.dtype.element_ty), mask=m_nd)
+    tl.store(p_dv + to * (HEADS * C) + o_o[:, None, None, :], dv.to(p_dv.dtype.element_ty), mask=m_nc)
     if ADDITIVE:
         i_part = i_batch.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
         if BD == 1:
@@ -440,10 +415,10 @@ def by_key_kernel(
         tl.store(p_dweight + i_part * (HEADS * D) + o_q, tl.sum(tl.sum(dweight, 2), 1), mask=m_hd)
 
 
-@triton.jit(do_not_specialize=["count", "turns", "edges"])
+@triton.jit(do_not_specialize=["count", "edges"])
 def by_query_kernel(
     p_q, p_k, p_weight, p_ds, p_signs, p_nodes, p_begins, p_ends, p_columns, p_dq,
-    count, turns, edges, q_token, q_batch, k_token, k_batch, dq_batch, scale, slope,
+    count, edges, q_token, q_batch, k_token, k_batch, dq_batch, scale, slope,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
     BH: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr, GRAIN: tl.constexpr,
     ADDITIVE: tl.constexpr, TANH: tl.constexpr, READY: tl.constexpr, SIGNS: tl.constexpr, SEGMENTS: tl.constexpr,
@@ -469,47 +444,46 @@ def by_query_kernel(
     p_dq += i_batch.to(tl.int64) * dq_batch
     if ADDITIVE:
         b_weight = tl.load(p_weight + o_q, mask=m_hd, other=0.0).to(tl.float32)
-    for turn in range(turns):
-        first = (tl.program_id(0) * turns + turn) * BN
-        o_n = first + tl.arange(0, BN)
-        m_n = o_n < count
-        node = tl.load(p_nodes + o_n, mask=m_n, other=0)
-        begin = tl.load(p_begins + o_n, mask=m_n, other=0)
-        end = tl.load(p_ends + o_n, mask=m_n, other=0)
-        m_nd = m_n[None, :, None, None] & m_hd[:, None, None, :]
-        own = node.to(tl.int64)[None, :, None, None]
-        dq = tl.zeros([BH, BN, 1, BD], tl.float32)
-        if ADDITIVE and not READY and not SIGNS:
-            b_q = tl.load(p_q + own * q_token + o_q[:, None, None, :], mask=m_nd, other=0.0).to(tl.float32)
-        o_edge = begin[:, None] + o_e[None, :]
-        if not READY and not SIGNS:
-            column = tl.load(p_columns + o_edge, mask=o_edge < end[:, None], other=0)
-        for _i_edge in range(0, longest(p_begins, p_ends, begin, end, first, count, BN, GRAIN, SEGMENTS), BE):
-            m_e = o_edge < end[:, None]
-            m_at = m_e[None, :, :] & m_h[:, None, None]
-            o_at = o_edge.to(tl.int64)[None, :, :] * HEADS + o_h[:, None, None]
-            ds = tl.load(p_ds + o_at, mask=m_at, other=0.0)
-            o_edge += BE
-            if READY:
-                dq += tl.sum(ds, 2, keep_dims=True)[:, :, :, None]
-            elif SIGNS:
-                signs = tl.load(p_signs + o_at, mask=m_at, other=0).to(tl.int32)
-                above = (signs[:, :, :, None] >> o_d[None, None, None, :]) & 1
-                dq += tl.sum(ds[:, :, :, None] * tl.where(above != 0, 1.0, slope), 2, keep_dims=True)
-            else:
-                here = column.to(tl.int64)[None, :, :, None]
-                column = tl.load(p_columns + o_edge, mask=o_edge < end[:, None], other=0)
-                m_k = m_e[None, :, :, None] & m_hd[:, None, None, :]
-                b_k = tl.load(p_k + here * k_token + o_k[:, None, None, :], mask=m_k, other=0.0).to(tl.float32)
-                if ADDITIVE:
-                    _act, b_k = activate(b_k + b_q, slope, TANH)
-                dq += tl.sum(ds[:, :, :, None] * b_k, 2, keep_dims=True)
-        if ADDITIVE:
-            dq *= b_weight[:, None, None, :]
+    first = tl.program_id(0) * BN
+    o_n = first + tl.arange(0, BN)
+    m_n = o_n < count
+    node = tl.load(p_nodes + o_n, mask=m_n, other=0)
+    begin = tl.load(p_begins + o_n, mask=m_n, other=0)
+    end = tl.load(p_ends + o_n, mask=m_n, other=0)
+    m_nd = m_n[None, :, None, None] & m_hd[:, None, None, :]
+    own = node.to(tl.int64)[None, :, None, None]
+    dq = tl.zeros([BH, BN, 1, BD], tl.float32)
+    if ADDITIVE and not READY and not SIGNS:
+        b_q = tl.load(p_q + own * q_token + o_q[:, None, None, :], mask=m_nd, other=0.0).to(tl.float32)
+    o_edge = begin[:, None] + o_e[None, :]
+    if not READY and not SIGNS:
+        column = tl.load(p_columns + o_edge, mask=o_edge < end[:, None], other=0)
+    for _i_edge in range(0, longest(p_begins, p_ends, begin, end, first, count, BN, GRAIN, SEGMENTS), BE):
+        m_e = o_edge < end[:, None]
+        m_at = m_e[None, :, :] & m_h[:, None, None]
+        o_at = o_edge.to(tl.int64)[None, :, :] * HEADS + o_h[:, None, None]
+        ds = tl.load(p_ds + o_at, mask=m_at, other=0.0)
+        o_edge += BE
+        if READY:
+            dq += tl.sum(ds, 2, keep_dims=True)[:, :, :, None]
+        elif SIGNS:
+            signs = tl.load(p_signs + o_at, mask=m_at, other=0).to(tl.int32)
+            above = (signs[:, :, :, None] >> o_d[None, None, None, :]) & 1
+            dq += tl.sum(ds[:, :, :, None] * tl.where(above != 0, 1.0, slope), 2, keep_dims=True)
         else:
-            dq *= scale
-        to = (o_n if SEGMENTS else node).to(tl.int64)[None, :, None, None]
-        tl.store(p_dq + to * (HEADS * D) + o_q[:, None, None, :], dq.to(p_dq.dtype.element_ty), mask=m_nd)
+            here = column.to(tl.int64)[None, :, :, None]
+            column = tl.load(p_columns + o_edge, mask=o_edge < end[:, None], other=0)
+            m_k = m_e[None, :, :, None] & m_hd[:, None, None, :]
+            b_k = tl.load(p_k + here * k_token + o_k[:, None, None, :], mask=m_k, other=0.0).to(tl.float32)
+            if ADDITIVE:
+                _act, b_k = activate(b_k + b_q, slope, TANH)
+            dq += tl.sum(ds[:, :, :, None] * b_k, 2, keep_dims=True)
+    if ADDITIVE:
+        dq *= b_weight[:, None, None, :]
+    else:
+        dq *= scale
+    to = (o_n if SEGMENTS else node).to(tl.int64)[None, :, None, None]
+    tl.store(p_dq + to * (HEADS * D) + o_q[:, None, None, :], dq.to(p_dq.dtype.element_ty), mask=m_nd)
 
 
 @triton.jit(do_not_specialize=["part_batch", "part_lse_batch", "out_batch", "lse_batch"])
@@ -627,12 +601,8 @@ class Run:
         size = max(x.element_size() for x in (self.q, self.v))
         return shape(self.heads, self.head_dim, self.value_dim, size, edges)
 
-    def turns(self, count: int, s: Shape) -> int:
-        """How many tiles of nodes a program goes through: one where there are few, so that all processors have work."""
-        return min(max(count // (s.nodes * PROGRAMS), 1), NODES_IN_TURN)
-
     def grid(self, count: int, s: Shape) -> tuple[int, int, int]:
-        return triton.cdiv(count, s.nodes * self.turns(count, s)), triton.cdiv(self.heads, s.heads), self.batch
+        return triton.cdiv(count, s.nodes), triton.cdiv(self.heads, s.heads), self.batch
 
     def numbers_and_dropout(self) -> tuple:
         p = self.p
@@ -670,7 +640,7 @@ def launch_forward(run: Run, walk: Walk, out: Tensor, lse: Tensor, segments: boo
         return
     forward_kernel[run.grid(count, s)](
         run.q, run.k, run.v, run.weight, run.numbers, run.seed, *walk, run.layout.columns, out, lse,
-        count, run.turns(count, s), run.queries, run.keys, *strides(run.q), *strides(run.k), *strides(run.v),
+        count, run.queries, run.keys, *strides(run.q), *strides(run.k), *strides(run.v),
         outer(out), outer(lse), run.p.scale, run.p.slope, *run.numbers_and_dropout(),
         SHARED=run.shared, SEGMENTS=segments, KEEP=KEEP if run.head_dim == 1 else "",
         **run.constants(s), **run.value_constants(s),
@@ -759,7 +729,7 @@ def launch_by_key(run: Run, walk: Walk, tensors: tuple, dk: Tensor, dv: Tensor, 
         by_key_kernel[grid](
             run.q, run.k, run.v, run.weight, run.numbers, run.seed, grad, facts, *walk, run.layout.rows,
             run.layout.slots, dk, dv, ds, signs, parts,
-            count, run.turns(count, s), run.queries, run.keys, run.layout.columns.numel(),
+            count, run.queries, run.keys, run.layout.columns.numel(),
             *strides(run.q), *strides(run.k), *strides(run.v), *strides(grad), outer(dk), outer(dv),
             run.p.scale, run.p.slope, *run.numbers_and_dropout(),
             READY=run.ready, SIGNS=run.signs, SEGMENTS=segments, **run.constants(s), **run.value_constants(s),
@@ -785,7 +755,7 @@ def launch_by_query(run: Run, walk: Walk, ds: Tensor, signs: Tensor, dq: Tensor,
     if count:
         by_query_kernel[run.grid(count, s)](
             run.q, run.k, run.weight, ds, signs, *walk, run.layout.columns, dq,
-            count, run.turns(count, s), run.layout.columns.numel(), *strides(run.q), *strides(run.k), outer(dq),
+            count, run.layout.columns.numel(), *strides(run.q), *strides(run.k), outer(dq),
             run.p.scale, run.p.slope,
             READY=run.ready, SIGNS=run.signs, SEGMENTS=segments, **run.constants(s),
         )  # fmt: skip

@@ -91,7 +91,7 @@ def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], pooler
 
 
 def sizes(config: dict[str, Any], padding: int = 0) -> dict[str, Any]:
-    """Their configuration as `bert`'s arguments; `padding` where it names none. `Unsupported` for what is not done here."""
+    """Their configuration as `bert`'s arguments, with `padding` where it names none; or `Unsupported`."""
     if config.get("is_decoder") or config.get("position_embedding_type", "absolute") != "absolute":
         raise Unsupported("This checkpoint is a decoder or has relative positions, which are not read here.")
     return {

@@ -15,8 +15,16 @@ __all__ = ["IGNORED", "PREFIX", "bigbird", "keys", "read", "write"]
 
 
 def bigbird(
-    *, block: int | None = 64, random: int = 3, heads: int = 12, vocabulary: int = 50358, places: int = 4096,
-    activation: str = "gelu_tanh", scaled: bool = False, bias: str = "qkvof", **more: Any,
+    *,
+    block: int | None = 64,
+    random: int = 3,
+    heads: int = 12,
+    vocabulary: int = 50358,
+    places: int = 4096,
+    activation: str = "gelu_tanh",
+    scaled: bool = False,
+    bias: str = "qkvof",
+    **more: Any,
 ) -> Sequence:
     """BigBird-base by default, 127,468,800 parameters with its pooler; `more` as in `bert`.
 

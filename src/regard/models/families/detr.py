@@ -80,7 +80,7 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Detectio
             "layers": config["decoder_layers"], "heads": config["decoder_attention_heads"],
             "hidden": config["decoder_ffn_dim"],
         },
-        backbone=read_depth(config), channels=config.get("num_channels", 3), places=config["position_embedding_type"],
+        backbone=read_depth(config), channels=read_channels(config), places=config["position_embedding_type"],
         activation=config["activation_function"], dropout=config["dropout"],
         attention_dropout=config["attention_dropout"], hidden_dropout=config["activation_dropout"],
         loss=SetLoss(**{ours: config[theirs] for theirs, ours in LOSS.items() if theirs in config}),
@@ -92,8 +92,13 @@ def refuse(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
     """Raise for what looks like a DETR and is not read here."""
     if any(name.startswith("mask_head.") for name in shapes):
         raise Unsupported("This DETR has a head of masks (segmentation), which is not read here.")
-    if config.get("dilation") or (config.get("backbone_config") or {}).get("output_stride", 32) != 32:
+    backbone = config.get("backbone_config") or {}
+    if config.get("dilation") or backbone.get("output_stride", 32) != 32:
         raise Unsupported("This DETR's backbone is dilated (DC5), which is not read here. Take the one without.")
+    if (backbone.get("out_features") or ["stage4"])[-1] != "stage4":
+        raise Unsupported(
+            f"This DETR reads its backbone after {backbone['out_features'][-1]!r}, not after the last stage."
+        )
     if config.get("auxiliary_loss"):
         raise Unsupported(
             "This DETR has auxiliary_loss, with which transformers norms what goes from one decoder layer to the next, "
@@ -115,14 +120,16 @@ def read_depth(config: dict[str, Any]) -> int:
     )
 
 
+def read_channels(config: dict[str, Any]) -> int:
+    return (config.get("backbone_config") or {}).get("num_channels") or config.get("num_channels", 3)
+
+
 def depth_of(config: dict[str, Any]) -> int:
-    last = (config.get("out_features") or ["stage4"])[-1]
+    """The depth of which a ResNet's settings are the published ones."""
     for depth in BLOCKS:
         plain = write_backbone(depth, config.get("num_channels", 3))
         if all(config.get(name, value) == value for name, value in plain.items() if name != "out_features"):
-            if last == "stage4":
-                return depth
-            raise Unsupported(f"This DETR reads its ResNet after {last!r}; here it is read after the last, 'stage4'.")
+            return depth
     raise Unsupported(
         f"This DETR's ResNet has depths {config.get('depths')} and sizes {config.get('hidden_sizes')}; read here are "
         f"the published ones of depth {', '.join(map(str, BLOCKS))}."

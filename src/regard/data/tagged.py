@@ -1,0 +1,177 @@
+"""Tagged sentences: CoNLL-U, two columns of text, or JSON lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..attention.errors import BadInput
+from .files import Paths, kind_of, paths_of, read_lines_of
+from .reading import Gathering, Reading, refuse
+from .tables import Row, Table, Wanted, as_text, find_columns, json_table
+
+FIELDS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+"""The ten columns of CoNLL-U."""
+
+WORD_NAMES = ("words", "tokens", "forms", "词", "词语")
+TAG_NAMES = ("tags", "labels", "upos", "pos_tags", "ner_tags", "pos", "ner", "标签")
+
+Block = list[tuple[int, str]]
+"""A sentence's lines with their numbers."""
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """A sentence's words and a tag for each."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+def read_tagged(paths: Paths, *, column: str | int | None = None) -> Reading[Tagged]:
+    """Tagged sentences.
+
+    CoNLL-U: `column` is one of upos (unless given), xpos, deprel, …; multiword tokens (1-2) and empty nodes (1.1) are
+    skipped. Columns of text: a word and its tag a line, a tab or blanks between, a blank line between sentences; of
+    more columns the last is the tag unless `column` has another number. JSON lines: lists of words and tags. A sentence
+    with a fault is left out whole.
+    """
+    gather = Gathering[Tagged]()
+    for path in paths_of(paths):
+        with gather.reading(path):
+            lines = read_lines_of(path)
+            first = next(line for line in lines if line.strip() and not line.startswith("# "))
+            if kind_of(path) in ("jsonl", "ndjson"):
+                json_lists(path, lines, column, gather)
+            else:
+                conllu = kind_of(path) == "conllu" or first.count("\t") == len(FIELDS) - 1
+                make = conllu_reader(path, column) if conllu else column_reader(path, first, column, gather)
+                gather.each(blocks(lines), make)
+    return gather.done()
+
+
+def blocks(lines: list[str]) -> Iterator[Block]:
+    """Lines between blank lines."""
+    block: Block = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            block.append((number, line))
+        elif block:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+def conllu_reader(path: Path, column: str | int | None) -> Callable[[Block], Tagged]:
+    """What reads a sentence of CoNLL-U."""
+    name = str(column or "upos").lower()
+    if name not in FIELDS[2:]:
+        raise BadInput(f"CoNLL-U has no column {column!r} of tags. Take one of {', '.join(FIELDS[2:])}.")
+    field = FIELDS.index(name)
+
+    def read(block: Block) -> Tagged:
+        words, tags = [], []
+        for number, line in block:
+            if line[0] == "#":
+                continue
+            cells = line.split("\t")
+            if is_word(path, number, cells, len(words) + 1):
+                if cells[field] in ("", "_"):
+                    place = sum(len(cell) + 1 for cell in cells[:field]) + 1
+                    refuse(path, f"the word {cells[1]!r} has no {name}.", number, place)
+                words.append(cells[1])
+                tags.append(cells[field])
+        if not words:
+            refuse(path, "is a sentence without words.", block[0][0])
+        return Tagged(tuple(words), tuple(tags))
+
+    return read
+
+
+def is_word(path: Path, number: int, cells: list[str], expected: int) -> bool:
+    """Whether a line of CoNLL-U is a word, and not a multiword token or an empty node; `Refused` if it is neither."""
+    if len(cells) != len(FIELDS):
+        refuse(path, f"has {len(cells)} columns; CoNLL-U has {len(FIELDS)}, with a tab between.", number)
+    if not cells[0].isdecimal():
+        if re.fullmatch(r"\d+[-.]\d+", cells[0]):
+            return False
+        refuse(path, f"the id is {cells[0]!r}; wanted a number, such as 4, 4-5 or 4.1.", number, 1)
+    if int(cells[0]) != expected:
+        hint = "Is a blank line missing before it?" if cells[0] == "1" else "Is a line missing or twice there?"
+        refuse(path, f"the id is {cells[0]}; wanted {expected}. {hint}", number, 1)
+    if not cells[1]:
+        refuse(path, "the word (column 2) is empty.", number, len(cells[0]) + 2)
+    return True
+
+
+def column_reader(
+    path: Path, first: str, column: str | int | None, gather: Gathering[Tagged]
+) -> Callable[[Block], Tagged]:
+    """What reads a sentence of words and tags in columns."""
+    tabs = "\t" in first
+    wanted = len(cells_of(first, tabs))
+    if wanted < 2:
+        refuse(path, f"is {first!r:.60}; wanted a word and its tag on each line, a tab or a blank between.", 1, 1)
+    tag = tag_column(path, column, wanted)
+    gather.note(f"{path.name}: word = column 1, tag = column {tag}, {'a tab' if tabs else 'blanks'} between")
+
+    def read(block: Block) -> Tagged:
+        pairs = []
+        for number, line in block:
+            cells = cells_of(line, tabs)
+            if len(cells) != wanted:
+                refuse(path, f"is {line!r:.60}, {len(cells)} columns; wanted {wanted}.", number)
+            if not cells[0].strip() or not cells[tag - 1].strip():
+                empty = 1 if not cells[0].strip() else tag
+                place = 1 + sum(len(cell) + 1 for cell in cells[: empty - 1])
+                refuse(path, f"the {'word' if empty == 1 else 'tag'} (column {empty}) is empty.", number, place)
+            pairs.append((cells[0].strip(), cells[tag - 1].strip()))
+        words, tags = zip(*pairs, strict=True)
+        return Tagged(words, tags)
+
+    return read
+
+
+def cells_of(line: str, tabs: bool) -> list[str]:
+    return line.split("\t") if tabs else re.split("[ \t]+", line.strip(" \t"))
+
+
+def tag_column(path: Path, column: str | int | None, columns: int) -> int:
+    """The number of the tag's column."""
+    if column is None:
+        return columns
+    if not str(column).isdecimal() or not 2 <= int(column) <= columns:
+        raise BadInput(f"{path} has {columns} columns without names. Give column as a number from 2 to {columns}.")
+    return int(column)
+
+
+def json_lists(path: Path, lines: list[str], column: str | int | None, gather: Gathering[Tagged]) -> None:
+    """Sentences from JSON lines."""
+    table = json_table(path, lines)
+    gather.faults.extend(table.faults)
+    columns = find_columns(table, [Wanted("words", None, WORD_NAMES), Wanted("tags", column, TAG_NAMES)], gather)
+    gather.each(table.rows, lambda row: json_sentence(table, row, columns))
+
+
+def json_sentence(table: Table, row: Row, columns: dict[str, str]) -> Tagged:
+    words, tags = (list_in(table, row, columns[role], role) for role in ("words", "tags"))
+    if len(words) != len(tags):
+        table.refuse(
+            row, columns["tags"], f"there are {len(words)} words and {len(tags)} tags; wanted a tag for each word."
+        )
+    return Tagged(words, tags)
+
+
+def list_in(table: Table, row: Row, name: str, what: str) -> tuple[str, ...]:
+    """A list of texts or numbers."""
+    value = table.value(row, name)
+    if not isinstance(value, list) or not value:
+        table.refuse(row, name, f"the {what} are {value!r:.60}; wanted a list that is not empty.")
+    texts = tuple(as_text(one) for one in value)
+    if not all(texts):
+        n = texts.index(next(one for one in texts if not one))
+        table.refuse(row, name, f"number {n + 1} of the {what} is {value[n]!r:.60}; wanted text.")
+    return tuple(one or "" for one in texts)

@@ -1,0 +1,45 @@
+"""The linear layer, quick also for a handful of rows on a CPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+ROWS = 16
+READY = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+class Linear(nn.Linear):
+    """x Wᵀ + b, as `torch.nn.Linear` has it.
+
+    >>> Linear(3, 2)(torch.ones(5, 3)).shape
+    torch.Size([5, 2])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x Wᵀ + b; `x […, in]`, `weight [out, in]`, `bias [out]`.
+
+    A decoder's step multiplies one row, or a few, with every weight: it takes as long as reading them does. There
+    torch's product on a CPU reads with one thread, and oneDNN's with all.
+    """
+    if READY and few_rows(x, weight):
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return functional.linear(x, weight, bias)
+
+
+def few_rows(x: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN's product suits: few rows on a CPU, nothing to be differentiated, traced or cast."""
+    return (
+        not torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and x.device.type == "cpu"
+        and x.dtype is weight.dtype is torch.float32
+        and 0 < x.numel() <= ROWS * weight.shape[1]
+        and weight.is_contiguous()
+        and not torch.is_autocast_enabled("cpu")
+    )

@@ -1,0 +1,131 @@
+"""The loop: stopped and resumed to the same bits, saved whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import regard as rg
+from regard.train.loop import train
+from regard.train.settings import Training
+from regard.train.store import Store, read_tensors, whole
+
+from .toy import Toy, examples, model
+
+HOW = Training(
+    epochs=None, steps=12, batch_tokens=60, accumulate=2, warmup=3, evaluate_every=3, save_every=3, device="cpu"
+)
+
+
+def run(folder: Path, training: Training, tell=lambda event: None, made=None) -> dict[str, torch.Tensor]:
+    """The weights after a run."""
+    made = model() if made is None else made
+    train(Toy(), made, examples(70), examples(30, 1), training, folder, lambda model, scores: None, tell)
+    return {name: x.clone() for name, x in made.state_dict().items()}
+
+
+def assert_same_bits(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
+    for name, x in a.items():
+        assert torch.equal(x, b[name]), name
+
+
+def interrupted(step: int):
+    """Presses Ctrl-C after that step."""
+
+    def tell(event) -> None:
+        if event.kind == "step" and event.place.step == step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return tell
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"ema": 0.9}, {"average": 3}, {"schedule": "cosine", "label_smoothing": 0.1}, {"batch_size": 7}], ids=str
+)
+@pytest.mark.parametrize("step", [4, 9])
+def test_stopped_and_resumed_to_the_same_bits(tmp_path: Path, more: dict, step: int) -> None:
+    """Weights, the optimizer's memory, averages and generators, whether or not a checkpoint was due."""
+    how = replace(HOW, **more)
+    expected = run(tmp_path / "whole", how)
+    run(tmp_path / "cut", how, interrupted(step))
+    found = Store(tmp_path / "cut" / "checkpoints").latest()
+    assert found is not None and found[0]["step"] == step
+    assert_same_bits(expected, run(tmp_path / "cut", how, made=model(seed=7)))
+    a, b = (Store(tmp_path / name / "checkpoints").latest() for name in ("whole", "cut"))
+    assert a is not None and b is not None
+    for file in sorted(a[1].glob("*.safetensors")):
+        assert_same_bits(read_tensors(file), read_tensors(b[1] / file.name))
+    assert {**a[0], "seconds": 0} == {**b[0], "seconds": 0}
+
+
+def test_broken_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    expected = run(tmp_path, HOW)
+    newest = Store(tmp_path / "checkpoints").found()[-1]
+    weights = newest / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-10])
+    assert whole(newest) is None
+    events = []
+    assert_same_bits(expected, run(tmp_path, HOW, events.append, made=model(seed=5)))
+    assert next(event.kind for event in events) == "resumed" and events[0].values == {}
+
+
+def test_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(tmp_path, replace(HOW, steps=6))
+    before = Store(tmp_path / "checkpoints").latest()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("regard.train.store.write_tensors", full)
+    with pytest.raises(rg.BadInput, match=r"No space left.*make room"):
+        run(tmp_path, HOW)
+    monkeypatch.undo()
+    assert Store(tmp_path / "checkpoints").latest() == before
+
+
+def test_killed_at_any_moment(tmp_path: Path) -> None:
+    """`kill -9` loses at most the steps since the last checkpoint, and the run goes on to the same bits."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; from tests.train.test_loop import run, HOW;"
+        "from dataclasses import replace; run(Path(sys.argv[2]), replace(HOW, save_every=1))"
+    )
+    expected = run(tmp_path / "whole", replace(HOW, save_every=1))
+    for delay in (0.0, 0.05):
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, str(Path(__file__).parents[2]), str(tmp_path / "killed")],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        store = Store(tmp_path / "killed" / "checkpoints")
+        start = len(store.found()) and store.found()[-1].name
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and (not store.found() or store.found()[-1].name == start):
+            time.sleep(0.01)
+        time.sleep(delay)
+        process.kill()
+        process.wait()
+        assert store.latest() is not None
+    assert_same_bits(expected, run(tmp_path / "killed", replace(HOW, save_every=1), made=model(seed=9)))
+
+
+def test_learns(tmp_path: Path) -> None:
+    scores = []
+    how = replace(HOW, steps=60, accumulate=1, batch_tokens=300, rate=1e-2, schedule="constant", evaluate_every=60)
+    made = model(dropout=0.0)
+    train(Toy(), made, examples(300), examples(100, 1), how, tmp_path, lambda model, found: scores.append(found))
+    assert scores[-1].metrics["accuracy"] > 0.85
+    assert json.loads((Store(tmp_path / "checkpoints").found()[-1] / "state.json").read_text())["step"] == 60
+
+
+def test_patience_ends_a_run(tmp_path: Path) -> None:
+    how = replace(HOW, steps=1000, rate=1e-9, patience=2, evaluate_every=5)
+    place = train(Toy(), model(), examples(50), examples(20, 1), how, tmp_path, lambda m, s: None)
+    assert place.step == 20

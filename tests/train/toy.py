@@ -1,0 +1,64 @@
+"""A small task with dropout and augmentation, for the loop's tests: is the sum of a row's numbers even?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.models.config import Sequence as SequenceConfig
+from regard.models.heads import Classes
+from regard.nn import StackConfig, Text
+from regard.tasks.task import Scores
+
+
+@dataclass(frozen=True)
+class ToySettings:
+    noise: float = 0.1
+
+
+class Toy:
+    """Rows of numbers below 5; the class is whether there are more 1s than 2s."""
+
+    name = "toy"
+    Settings = ToySettings
+    settings = ToySettings()
+
+    def sizes(self, examples: Sequence[list[int]]) -> list[int]:
+        return [len(row) for row in examples]
+
+    def batch(self, examples: Sequence[list[int]], draw: Random | None = None) -> dict[str, Tensor]:
+        longest = max(len(row) for row in examples)
+        rows = [[5 if draw and draw.random() < self.settings.noise else n for n in row] for row in examples]
+        return {
+            "tokens": torch.tensor([row + [0] * (longest - len(row)) for row in rows]),
+            "lengths": torch.tensor([len(row) for row in rows]),
+            "labels": torch.tensor([int(row.count(1) > row.count(2)) for row in examples]),
+        }
+
+    def count(self, batch: dict[str, Tensor]) -> int:
+        return len(batch["labels"])
+
+    def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
+        logits = model(tokens=batch["tokens"], lengths=batch["lengths"]).logits
+        return functional.cross_entropy(logits, batch["labels"], label_smoothing=smoothing, reduction="sum")
+
+    def evaluate(self, model: nn.Module, examples: Sequence[list[int]]) -> Scores:
+        batch = self.batch(examples)
+        best = model(tokens=batch["tokens"], lengths=batch["lengths"]).logits.argmax(-1)
+        return Scores({"accuracy": float((best == batch["labels"]).float().mean())}, "accuracy")
+
+
+def examples(count: int, seed: int = 0) -> list[list[int]]:
+    draw = Random(seed)
+    return [[draw.randrange(1, 5) for _ in range(draw.randrange(3, 12))] for _ in range(count)]
+
+
+def model(seed: int = 0, dropout: float = 0.2) -> nn.Module:
+    torch.manual_seed(seed)
+    stack = StackConfig(16, 2, 2, dropout=dropout, attention_dropout=dropout)
+    return SequenceConfig(Text(6, 16, "sinusoidal"), stack, head=Classes(2, 16, pool="mean")).build()
