@@ -396,3 +396,14 @@ def test_a_model_with_another_attention_is_refused() -> None:
     model = make("BertModel", transformers.BertConfig(**TEXT, **SMALL), "sdpa")
     with pytest.raises(BadInput, match="attn_implementation='regard'"), watch(model):
         pass
+
+
+def test_a_compiled_model_is_one_graph() -> None:
+    model, batch = make("LlamaForCausalLM", transformers.LlamaConfig(**TEXT, **{**SMALL, **GROUPED})), padded([7, 4])
+    real = batch["attention_mask"].bool()
+    with torch.no_grad():
+        whole = model(**batch, use_cache=False).logits
+        compiled = torch.compile(model, backend="eager", fullgraph=True)
+        found = compiled(**batch, use_cache=False).logits
+        torch._dynamo.reset()
+    assert_close(found[real], whole[real], "logits")

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 ROWS = 16
+WEIGHTS = 1 << 18  # fewer stay in the processor's cache, and calling oneDNN takes longer than reading them
 READY = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
@@ -40,6 +41,7 @@ def few_rows(x: Tensor, weight: Tensor) -> bool:
         and x.device.type == "cpu"
         and x.dtype is weight.dtype is torch.float32
         and 0 < x.numel() <= ROWS * weight.shape[1]
+        and weight.numel() >= WEIGHTS
         and weight.is_contiguous()
         and not torch.is_autocast_enabled("cpu")
     )

@@ -16,7 +16,7 @@ from torch.nn import functional
 from ..attention.errors import BadInput
 from ..data.order import Order
 from ..data.reading import Reading
-from ..data.text import Tagged, read_tagged
+from ..data.tagged import Tagged, read_tagged
 from ..models.config import Sequence as SequenceConfig
 from ..models.heads import IGNORED, Classes
 from ..nn.words import Words

@@ -1,0 +1,245 @@
+"""Recordings: with a label or with what is said, as files that are opened when needed or as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..attention.errors import BadInput, Missing
+from ..nn.sound import need_whole, read_sound, resampled
+from .arrays import Arrays
+from .files import Paths, kind_of, paths_of, read_lines_of, read_text
+from .listing import PATH_NAMES, Listed, class_folders, ending, listed_files
+from .reading import Fault, Gathering, Reading, refuse
+from .tables import Wanted
+from .text import LABEL_NAMES, TEXT_NAMES
+
+ENDINGS = ("wav", "flac", "ogg", "oga", "opus", "mp3", "aif", "aiff", "au")
+SOUND_NAMES = ("audio", "sound", "wav", "recording", "audio_path", "wav_filename", *PATH_NAMES, "音频", "录音")
+SAID_NAMES = ("transcript", "transcription", *TEXT_NAMES, "转写", "抄本")
+SAMPLES = ("audio", "sound", "samples", "wave")
+FRAMES = ("mfcc", "frames", "features", "mel", "log_mel")
+
+
+@dataclass(frozen=True)
+class SoundFile:
+    """A recording in a file, decoded when `load` is called."""
+
+    path: Path
+
+    def load(self, rate: int | None = None) -> tuple[Tensor, int]:
+        """(float32 `[samples]` from −1 to 1, rate), resampled if a rate is given."""
+        return read_sound(self.path, rate)
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """A recording in memory, `[samples]`: floats from −1 to 1, or integers over their whole range."""
+
+    values: Tensor
+    rate: int
+
+    def load(self, rate: int | None = None) -> tuple[Tensor, int]:
+        """As `SoundFile.load`.
+
+        >>> Samples(torch.tensor([-32768, 16384], dtype=torch.int16), 8000).load()
+        (tensor([-1.0000,  0.5000]), 8000)
+        """
+        values = self.values
+        if not values.is_floating_point():
+            values = values.float() / (torch.iinfo(values.dtype).max + 1)
+        wanted = self.rate if rate is None else rate
+        return resampled(values.float(), self.rate, wanted), wanted
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledSound:
+    """A recording and its class."""
+
+    sound: SoundFile | Samples
+    label: str
+    part: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Spoken:
+    """What was said, with the recording or with its frames `[frames, bins]`; the other is None."""
+
+    text: str
+    sound: SoundFile | Samples | None = None
+    frames: Tensor | None = None
+    part: str = ""
+
+
+def check_sound(path: Path) -> None:
+    """A quick look at a recording: its head is read, not its samples. `BadInput` for what is broken, cut or empty."""
+    try:
+        import soundfile
+    except (ImportError, OSError) as error:
+        raise Missing(f'Reading sound needs soundfile ({error}): pip install "regard[train]".') from None
+    need_whole(path)
+    try:
+        length = soundfile.info(path).frames
+    except (soundfile.LibsndfileError, RuntimeError) as error:
+        raise BadInput(f"{path} cannot be read as sound: {error}. Give a WAV, FLAC or OGG file.") from None
+    if length <= 0:
+        raise BadInput(f"{path} is a sound of no length. Record it again, or leave it out.")
+
+
+def checked(listed: Listed) -> SoundFile:
+    """The recording, or `Refused` at the place that named it."""
+    try:
+        check_sound(listed.path)
+    except BadInput as error:
+        refuse(listed.place[0], str(error).removeprefix(f"{listed.place[0]} "), listed.place[1], listed.place[2])
+    return SoundFile(listed.path)
+
+
+def read_sounds(
+    paths: Paths, *, sound: str | int | None = None, label: str | int | None = None, folder: str | Path | None = None
+) -> Reading[LabelledSound]:
+    """Labelled recordings: a folder with a folder for each class; a table of paths and labels; or NPZ.
+
+    Paths in a table are looked up from `folder`, the table's own unless given. NPZ: all samples in `audio`, `offsets
+    [n + 1]`, `rate`, and labels in the array that `label` names; an array such as is_test says the part.
+    """
+    gather = Gathering[LabelledSound]()
+    for path in paths_of(paths, folders=True):
+        with gather.reading(path):
+            if path.is_dir():
+                gather.each(class_folders(path, ENDINGS, gather), labelled_file)
+            elif kind_of(path) == "npz":
+                labelled_arrays(Arrays(path), label, gather)
+            else:
+                roles = Wanted("sound", sound, SOUND_NAMES), Wanted("label", label, LABEL_NAMES)
+                gather.each(listed_files(path, *roles, Path(folder) if folder else None, gather), labelled_file)
+    return gather.done()
+
+
+def labelled_file(listed: Listed) -> LabelledSound:
+    return LabelledSound(checked(listed), listed.text, listed.part)
+
+
+def labelled_arrays(arrays: Arrays, label: str | int | None, gather: Gathering[LabelledSound]) -> None:
+    """The recordings of an NPZ with their labels."""
+    name = str(label) if label is not None else arrays.find((*LABEL_NAMES, "labels"), "label", "label")
+    samples, offsets, rate = samples_in(arrays)
+    labels, parts = arrays.labels(name, len(offsets) - 1), arrays.parts(len(offsets) - 1)
+    gather.note(f"{arrays.path.name}: label = {name!r}, {rate} samples a second")
+
+    def make(n: int) -> LabelledSound:
+        if not labels[n]:
+            arrays.refuse(name, f"has no class's name at {n}.")
+        return LabelledSound(Samples(cut(arrays, samples, offsets, n), rate), labels[n], parts[n])
+
+    gather.each(range(len(offsets) - 1), make)
+
+
+def samples_in(arrays: Arrays) -> tuple[Tensor, list[int], int]:
+    """(samples of all recordings, where each begins, rate)."""
+    name = arrays.find(SAMPLES, "sound", "sound")
+    array, rate = arrays.get(name, "sound"), arrays.get("rate", "samples a second")
+    if array.ndim != 1 or str(array.dtype) not in ("int16", "int32", "float16", "float32", "float64"):
+        arrays.refuse(name, f"is {array.dtype} {list(array.shape)}; wanted int16 or float32 [samples].")
+    if rate.size != 1 or not rate.item() > 0:
+        arrays.refuse("rate", f"is {rate!r:.60}; wanted one number of samples a second, such as 16000.")
+    return torch.from_numpy(array), arrays.offsets(len(array), name), int(rate.item())
+
+
+def cut(arrays: Arrays, rows: Tensor, offsets: list[int], n: int) -> Tensor:
+    """The rows of one recording; `Refused` if there are none."""
+    if offsets[n] == offsets[n + 1]:
+        refuse(arrays.path, f"recording {n} has no length (offsets {offsets[n]} and {offsets[n + 1]}).")
+    return rows[offsets[n] : offsets[n + 1]]
+
+
+def read_spoken(
+    paths: Paths, *, sound: str | int | None = None, text: str | int | None = None, folder: str | Path | None = None
+) -> Reading[Spoken]:
+    """Recordings with what is said in them: a table of paths and texts, a folder, or NPZ.
+
+    In a folder each recording has a text file of the same name beside it, or a line `name text` in a `.trans.txt` there.
+    NPZ: frames of all recordings in `mfcc [frames, bins]` (or samples in `audio`, with `rate`), `offsets [n + 1]` and `text`.
+    """
+    gather = Gathering[Spoken]()
+    for path in paths_of(paths, folders=True):
+        with gather.reading(path):
+            if path.is_dir():
+                gather.each(transcribed_folder(path, gather), spoken_file)
+            elif kind_of(path) == "npz":
+                spoken_arrays(Arrays(path), text, gather)
+            else:
+                roles = Wanted("sound", sound, SOUND_NAMES), Wanted("text", text, SAID_NAMES)
+                gather.each(listed_files(path, *roles, Path(folder) if folder else None, gather), spoken_file)
+    return gather.done()
+
+
+def spoken_file(listed: Listed) -> Spoken:
+    return Spoken(listed.text, sound=checked(listed), part=listed.part)
+
+
+def transcribed_folder(root: Path, gather: Gathering[Any]) -> Iterator[Listed]:
+    """The recordings under a folder with the texts beside them."""
+    files = [path for path in sorted(root.rglob("*")) if path.is_file() and ending(path) in ENDINGS]
+    if not files:
+        refuse(root, f"has no recordings; wanted files named .{', .'.join(ENDINGS)}.")
+    lines: dict[Path, str] = {}
+    for path in sorted(root.rglob("*.trans.txt")):
+        with gather.catching():
+            lines.update(transcripts(path, gather))
+    for path in files:
+        with gather.catching():
+            yield Listed(path, said_in(path, lines), "", (str(path), None, None))
+
+
+def transcripts(path: Path, gather: Gathering[Any]) -> dict[Path, str]:
+    """What a file of lines `name text` says of the recordings beside it, by their paths without ending."""
+    found = {}
+    for number, line in enumerate(read_lines_of(path), 1):
+        name, _, text = line.strip().partition(" ")
+        if name and text.strip():
+            found[path.parent / name] = text.strip()
+        elif name:
+            gather.faults.append(Fault(str(path), number, len(name) + 1, f"the recording {name!r} has no text."))
+    return found
+
+
+def said_in(path: Path, lines: dict[Path, str]) -> str:
+    beside = path.with_suffix(".txt")
+    if beside.is_file():
+        return " ".join(read_text(beside).split())
+    if (text := lines.get(path.with_suffix(""))) is None:
+        refuse(path, f"has no text: neither {beside.name} nor a line in a .trans.txt beside it.")
+    return text
+
+
+def spoken_arrays(arrays: Arrays, text: str | int | None, gather: Gathering[Spoken]) -> None:
+    """The recordings of an NPZ with their texts."""
+    name = str(text) if text is not None else arrays.find((*SAID_NAMES, "texts"), "text", "text")
+    frames = next((one for one in FRAMES if one in arrays), None)
+    rows, offsets, rate = frames_in(arrays, frames) if frames else samples_in(arrays)
+    texts, parts = arrays.texts(name, len(offsets) - 1, "text", "text"), arrays.parts(len(offsets) - 1)
+    gather.note(f"{arrays.path.name}: {f'frames = {frames!r}' if frames else f'{rate} samples a second'}, text = {name!r}")
+
+    def make(n: int) -> Spoken:
+        values = cut(arrays, rows, offsets, n)
+        if not texts[n]:
+            arrays.refuse(name, f"is empty at {n}.")
+        if frames:
+            return Spoken(texts[n], frames=values, part=parts[n])
+        return Spoken(texts[n], sound=Samples(values, rate), part=parts[n])
+
+    gather.each(range(len(offsets) - 1), make)
+
+
+def frames_in(arrays: Arrays, name: str) -> tuple[Tensor, list[int], int]:
+    """(frames of all recordings, where each begins, 0)."""
+    array = arrays.get(name, "frames")
+    if array.ndim != 2 or array.dtype.kind != "f":
+        arrays.refuse(name, f"is {array.dtype} {list(array.shape)}; wanted floats [frames, bins].")
+    return torch.from_numpy(array), arrays.offsets(len(array), name), 0
