@@ -199,7 +199,9 @@ def read_images(
                 gather.each(class_folders(path, ENDINGS, gather), labelled_file)
             elif kind_of(path) == "npz":
                 arrays = Arrays(path)
-                labelled_arrays(arrays, image, str(label or arrays.find(("y", *LABEL_NAMES, "labels"), "label", "label")), gather)
+                labelled_arrays(
+                    arrays, image, str(label or arrays.find(("y", *LABEL_NAMES, "labels"), "label", "label")), gather
+                )
             else:
                 roles = Wanted("image", image, IMAGE_NAMES), Wanted("label", label, LABEL_NAMES)
                 gather.each(listed_files(path, *roles, Path(folder) if folder else None, gather), labelled_file)

@@ -27,7 +27,9 @@ def class_folders(root: Path, endings: Collection[str], gather: Gathering[Any]) 
     """The files of a folder that has a folder for each class, or train, dev and test folders that have them."""
     folders = [path for path in sorted(root.iterdir()) if path.is_dir() and not path.name.startswith(".")]
     loose = [path for path in sorted(root.iterdir()) if path.is_file() and ending(path) in endings]
-    gather.faults.extend(Fault(str(path), None, None, f"lies in no class's folder under {root.name}.") for path in loose)
+    gather.faults.extend(
+        Fault(str(path), None, None, f"lies in no class's folder under {root.name}.") for path in loose
+    )
     if not folders:
         refuse(root, "has no folders in it; wanted one for each class, with its files inside.")
     if all(folder.name.casefold() in names_of_parts() for folder in folders):
@@ -63,7 +65,9 @@ def ending(path: Path) -> str:
     return path.suffix[1:].lower()
 
 
-def listed_files(path: Path, file: Wanted, text: Wanted, folder: Path | None, gather: Gathering[Any]) -> Iterator[Listed]:
+def listed_files(
+    path: Path, file: Wanted, text: Wanted, folder: Path | None, gather: Gathering[Any]
+) -> Iterator[Listed]:
     """The files that a table names, relative to its own folder unless another is given, with a text or label each."""
     table = read_table(path, [file, text])
     gather.faults.extend(table.faults)

@@ -224,7 +224,9 @@ def spoken_arrays(arrays: Arrays, text: str | int | None, gather: Gathering[Spok
     frames = next((one for one in FRAMES if one in arrays), None)
     rows, offsets, rate = frames_in(arrays, frames) if frames else samples_in(arrays)
     texts, parts = arrays.texts(name, len(offsets) - 1, "text", "text"), arrays.parts(len(offsets) - 1)
-    gather.note(f"{arrays.path.name}: {f'frames = {frames!r}' if frames else f'{rate} samples a second'}, text = {name!r}")
+    gather.note(
+        f"{arrays.path.name}: {f'frames = {frames!r}' if frames else f'{rate} samples a second'}, text = {name!r}"
+    )
 
     def make(n: int) -> Spoken:
         values = cut(arrays, rows, offsets, n)

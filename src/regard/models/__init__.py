@@ -6,6 +6,7 @@ from .families.clip import clip
 from .families.detr import detr
 from .families.distilbert import distilbert
 from .families.gat import gat, gatv2
+from .families.gpt2 import gpt2
 from .families.llama import llama
 from .families.longformer import longformer
 from .families.marian import marian
@@ -24,6 +25,7 @@ __all__ = [
     "distilbert",
     "gat",
     "gatv2",
+    "gpt2",
     "llama",
     "longformer",
     "marian",

@@ -1,0 +1,438 @@
+"""Graphs: one whose nodes have labels, or many that have one label or number each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..attention.errors import BadInput, Missing, TooLarge
+from .arrays import Arrays
+from .files import Paths, kind_of, paths_of
+from .molecules import SMILES_NAMES, read_molecule
+from .reading import Gathering, Reading, counted, refuse
+from .tables import PARTS, Row, Table, Wanted, find_columns, part_column, part_in, read_table
+from .text import LABEL_NAMES
+
+if TYPE_CHECKING:
+    import numpy as np
+
+NODE_NAMES = ("node", "id", "node_id", "name", "节点")
+SOURCE_NAMES = ("source", "src", "from", "u", "node1", "node_1", "起点")
+TARGET_NAMES = ("target", "dst", "to", "v", "node2", "node_2", "终点")
+GRAPH_NAMES = ("graph", "graph_id", "graph_number", "图")
+VALUE_NAMES = (*LABEL_NAMES, "value", "measured", "expt", "exp")
+MASKS = {"train": ("train_mask",), "dev": ("val_mask", "dev_mask", "valid_mask"), "test": ("test_mask",)}
+LARGEST = 8 * 2**30
+"""Bytes of features that are still spread out of their sparse form."""
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A graph whose nodes are to be classified.
+
+    `nodes` float32 `[nodes, features]`; `edges` int64 `[2, edges]`, row 0 the sources, row 1 the targets; `labels` int64
+    `[nodes]` into `classes`, −1 where there is none; `masks` booleans `[nodes]` by part, empty if the files name no parts.
+    """
+
+    nodes: Tensor
+    edges: Tensor
+    labels: Tensor
+    classes: tuple[str, ...]
+    masks: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledGraph:
+    """A whole graph, such as a molecule, with its class (text) or its value (a number).
+
+    `nodes` float32 `[nodes, features]`, `edges` int64 `[2, edges]`, `edge_features` float32 `[edges, features]` or None.
+    """
+
+    nodes: Tensor
+    edges: Tensor
+    label: str | float
+    edge_features: Tensor | None = None
+    name: str = ""
+    part: str = ""
+
+
+def read_nodes(
+    path: str | Path,
+    *,
+    features: str | Path | None = None,
+    labels: str | Path | None = None,
+    label: str | int | None = None,
+    undirected: bool = False,
+) -> Reading[Graph]:
+    """One graph whose nodes have features and labels, from NPZ or from tables.
+
+    NPZ: features `x` or, in CSR form, `x_data x_indices x_indptr x_shape`; `y`; `edge_index [2, edges]`; perhaps
+    `train_mask`, `val_mask`, `test_mask`. Tables: `path` lists edges (source, target); `features` has a line for each
+    node, its name and numbers; labels (and parts) stand there too or in the table `labels`. `undirected` adds the
+    reverse of each edge that lacks it.
+    """
+    gather = Gathering[Graph]()
+    found = paths_of(path)[0]
+    with gather.reading(found):
+        if kind_of(found) == "npz":
+            graph = graph_in_arrays(Arrays(found), str(label or "y"), gather)
+        else:
+            if features is None:
+                raise BadInput(f"{found} lists edges; give the nodes' own numbers too, with features=.")
+            beside = [Path(features)] + ([Path(labels)] if labels else [])
+            gather.files.extend(map(str, paths_of(beside)))
+            graph = graph_in_tables(found, beside, label, gather)
+        gather.examples.append(replace(graph, edges=directed(graph.edges, undirected, gather)))
+    return gather.done()
+
+
+def directed(edges: Tensor, undirected: bool, gather: Gathering[Any]) -> Tensor:
+    """The edges, with their reverses if asked; a note if they seem to be wanted."""
+    there = set(map(tuple, edges.T.tolist()))
+    lacking = [(target, source) for source, target in there if (target, source) not in there]
+    if not lacking:
+        return edges
+    if not undirected:
+        gather.note(f"{counted(len(lacking), 'edge')} of {len(there):,} have no reverse; undirected=True adds it")
+        return edges
+    return torch.cat([edges, torch.tensor(sorted(lacking)).T], 1)
+
+
+def graph_in_arrays(arrays: Arrays, label: str, gather: Gathering[Graph]) -> Graph:
+    nodes = features_in(arrays)
+    count = len(nodes)
+    texts = arrays.labels(label, count)
+    edges = arrays.get("edge_index", "edges")
+    if edges.ndim != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "ui":
+        arrays.refuse("edge_index", f"is {edges.dtype} {list(edges.shape)}; wanted whole numbers [2, edges].")
+    edges = torch.from_numpy(edges.astype("int64"))
+    outside = ((edges < 0) | (edges >= count)).any(0)
+    for n in outside.nonzero()[:, 0].tolist():
+        with gather.catching():
+            source, target = edges[:, n].tolist()
+            message = f"edge {n} goes from {source} to {target}; the {count} nodes are 0 to {count - 1}."
+            refuse(arrays.path, message)
+    values, classes = numbered(["" if text == "-1" else text for text in texts])
+    return Graph(nodes, edges[:, ~outside], values, classes, masks_in(arrays, count, gather))
+
+
+def features_in(arrays: Arrays) -> Tensor:
+    """float32 `[nodes, features]` from a dense array or from CSR."""
+    array = arrays.get("x", "features") if "x_data" not in arrays else spread(arrays)
+    if array.ndim != 2 or array.dtype.kind not in "buif" or not array.size:
+        arrays.refuse("x", f"is {array.dtype} {list(array.shape)}; wanted numbers [nodes, features].")
+    nodes = torch.from_numpy(array.astype("float32"))
+    if not nodes.isfinite().all():
+        row, column = (~nodes.isfinite()).nonzero()[0].tolist()
+        arrays.refuse("x", f"has {nodes[row, column].item()} for node {row}, feature {column}; wanted finite numbers.")
+    return nodes
+
+
+def spread(arrays: Arrays) -> np.ndarray:
+    try:
+        from scipy.sparse import csr_matrix
+    except ImportError:
+        raise Missing('Reading sparse features needs scipy: pip install "regard[train]".') from None
+    data, indices, indptr, shape = (
+        arrays.get(f"x_{name}", "features") for name in ("data", "indices", "indptr", "shape")
+    )
+    size = 4 * math.prod(shape.tolist())
+    if size > LARGEST:
+        raise TooLarge(f"{arrays.path}: the features would fill {size / 2**30:.0f} GiB. Leave out rare ones.")
+    try:
+        matrix = csr_matrix((data, indices, indptr), shape=tuple(shape.tolist()))
+        matrix.check_format()
+    except (ValueError, TypeError) as error:
+        refuse(arrays.path, f"the arrays x_data, x_indices, x_indptr and x_shape do not fit together: {error}.")
+    return matrix.toarray()
+
+
+def masks_in(arrays: Arrays, count: int, gather: Gathering[Any]) -> dict[str, Tensor]:
+    masks = {}
+    for part, names in MASKS.items():
+        for name in names:
+            if name in arrays:
+                array = arrays.get(name, "part")
+                if array.shape != (count,) or array.dtype != bool:
+                    arrays.refuse(name, f"is {array.dtype} {list(array.shape)}; wanted bool [{count}].")
+                masks[part] = torch.from_numpy(array)
+    note_overlap(masks, gather)
+    return masks
+
+
+def note_overlap(masks: Mapping[str, Tensor], gather: Gathering[Any]) -> None:
+    for one, other in (("train", "dev"), ("train", "test"), ("dev", "test")):
+        if one in masks and other in masks and (both := int((masks[one] & masks[other]).sum())):
+            gather.note(f"{counted(both, 'node')} in both {one} and {other}")
+
+
+def numbered(texts: list[str]) -> tuple[Tensor, tuple[str, ...]]:
+    """(class numbers, −1 for '', and the classes' names; numbers in their order, names in the alphabet's)."""
+    names = {text for text in texts if text}
+    classes = sorted(names, key=int) if all(name.isdecimal() for name in names) else sorted(names)
+    numbers = {name: n for n, name in enumerate(classes)} | {"": -1}
+    return torch.tensor([numbers[text] for text in texts]), tuple(classes)
+
+
+def graph_in_tables(edges: Path, beside: list[Path], label: str | int | None, gather: Gathering[Graph]) -> Graph:
+    """The graph of a table of edges, one of features and perhaps one of labels."""
+    asked = [Wanted("node", None, NODE_NAMES)]
+    table = read_table(beside[0], asked)
+    gather.faults.extend(table.faults)
+    key = find_first(table, asked[0])
+    labels = read_table(beside[1], [*asked, Wanted("label", label, LABEL_NAMES)]) if beside[1:] else table
+    name = label_column(labels, label, needed=bool(beside[1:]))
+    own = {key, part_column(table)} | ({name} if labels is table else set())
+    numbers, nodes = feature_rows(table, key, [one for one in table.names if one not in own], gather)
+    texts, parts = labels_by_node(labels, find_first(labels, asked[0]), name, numbers, gather)
+    values, classes = numbered(texts)
+    masks = {part: torch.tensor([one == part for one in parts]) for part in PARTS if part in parts}
+    return Graph(nodes, edges_of(edges, numbers, gather), values, classes, masks)
+
+
+def find_first(table: Table, one: Wanted) -> str:
+    """The column with that role's name, or the first."""
+    return next((name for known in one.names for name in table.names if name.casefold() == known), table.names[0])
+
+
+def label_column(table: Table, label: str | int | None, needed: bool) -> str | None:
+    if label is not None or needed:
+        part = part_column(table)
+        rest = [name for name in table.names[1:] if name != part]
+        wanted = Wanted("label", label, (*LABEL_NAMES, *(name.casefold() for name in rest[:1])))
+        return find_columns(table, [wanted, *spare(table, wanted)], Gathering())["label"]
+    return next((name for known in LABEL_NAMES for name in table.names if name.casefold() == known), None)
+
+
+def spare(table: Table, one: Wanted) -> list[Wanted]:
+    return []
+
+
+def feature_rows(table: Table, key: str, names: list[str], gather: Gathering[Any]) -> tuple[dict[str, int], Tensor]:
+    """(each node's number by its name, float32 `[nodes, features]`)."""
+    if not names:
+        refuse(table.path, f"has no features beside {key!r}; wanted a column of numbers at least.", 1)
+    numbers: dict[str, int] = {}
+    rows = []
+    for row in table.rows:
+        with gather.catching():
+            node = table.cell(row, key, "node")
+            if node in numbers:
+                table.refuse(row, key, f"the node {node!r} stands here a second time.")
+            rows.append([number_in(table, row, name, "feature") for name in names])
+            numbers[node] = len(numbers)
+    if not rows:
+        refuse(table.path, "has no node that can be read.")
+    return numbers, torch.tensor(rows, dtype=torch.float32)
+
+
+def number_in(table: Table, row: Row, name: str, what: str) -> float:
+    """A cell as a finite number."""
+    text = table.cell(row, name, what)
+    try:
+        value = float(text)
+    except ValueError:
+        table.refuse(row, name, f"the {what} (column {name!r}) is {text!r:.40}; wanted a number.")
+    if not math.isfinite(value):
+        table.refuse(row, name, f"the {what} (column {name!r}) is {text}; wanted a finite number.")
+    return value
+
+
+def labels_by_node(
+    table: Table, key: str, name: str | None, numbers: dict[str, int], gather: Gathering[Any]
+) -> tuple[list[str], list[str]]:
+    """(labels, parts) by node number, '' where there is none."""
+    texts, parts = [""] * len(numbers), [""] * len(numbers)
+    part = part_column(table)
+    for row in table.rows:
+        with gather.catching():
+            node = table.cell(row, key, "node")
+            if node in numbers:
+                texts[numbers[node]] = str(table.value(row, name) or "").strip() if name else ""
+                parts[numbers[node]] = part_in(table, row, part)
+            elif name is not None and table.value(row, name):
+                table.refuse(row, key, f"there is no node {node!r} among the features.")
+    without = texts.count("")
+    if without:
+        gather.note(f"{counted(without, 'node')} of {len(texts):,} without a label")
+    if without == len(texts):
+        refuse(table.path, "has no labels. Say which column they are in with label=, or give a table with labels=.", 1)
+    return texts, parts
+
+
+def edges_of(path: Path, numbers: dict[str, int], gather: Gathering[Any]) -> Tensor:
+    """int64 `[2, edges]` from a table of names."""
+    wanted = [Wanted("source", None, SOURCE_NAMES), Wanted("target", None, TARGET_NAMES)]
+    table = read_table(path, wanted)
+    gather.faults.extend(table.faults)
+    columns = find_columns(table, wanted, gather)
+    edges = []
+    for row in table.rows:
+        with gather.catching():
+            edges.append([node_in(table, row, columns[role], numbers) for role in ("source", "target")])
+    return torch.tensor(edges, dtype=torch.int64).view(-1, 2).T.contiguous()
+
+
+def node_in(table: Table, row: Row, name: str, numbers: dict[str, int]) -> int:
+    node = table.cell(row, name, "node")
+    if node not in numbers:
+        table.refuse(row, name, f"the edge goes to or from {node!r}, which is no node that was read.")
+    return numbers[node]
+
+
+def draw_masks(graph: Graph, dev: float = 0.2, test: float = 0.2, seed: int = 0) -> Graph:
+    """The graph with train, dev and test masks drawn among its labelled nodes, the same for the same seed."""
+    if not (0 <= dev and 0 <= test and dev + test < 1):
+        raise BadInput(f"dev is {dev!r} and test {test!r}; they must not be negative, and leave some for training.")
+    labelled = (graph.labels >= 0).nonzero()[:, 0]
+    order = labelled[torch.randperm(len(labelled), generator=torch.Generator().manual_seed(seed))]
+    first, second = round(dev * len(order)), round((dev + test) * len(order))
+    masks = {part: torch.zeros(len(graph.nodes), dtype=torch.bool) for part in PARTS}
+    for part, chosen in (("dev", order[:first]), ("test", order[first:second]), ("train", order[second:])):
+        masks[part][chosen] = True
+    return replace(graph, masks=masks)
+
+
+def read_graphs(
+    paths: Paths,
+    *,
+    label: str | int | None = None,
+    smiles: str | int | None = None,
+    labels: str | Path | None = None,
+    nodes: str | Path | None = None,
+    kind: Literal["class", "number"] | None = None,
+) -> Reading[LabelledGraph]:
+    """Graphs with a label or number each: molecules as SMILES in a table, or edges in a table with each one's graph.
+
+    Edges: columns graph, source, target in `paths`; graph and label in the table `labels`; perhaps graph, node and numbers
+    in the table `nodes` (a node's only feature is 1 without it). `kind` says whether labels are classes or numbers: numbers
+    unless given where some are fractions or more than 20 whole ones differ.
+    """
+    gather = Gathering[LabelledGraph]()
+    for path in paths_of(paths):
+        with gather.reading(path):
+            if labels is None:
+                molecules(
+                    path, Wanted("smiles", smiles, SMILES_NAMES), Wanted("label", label, VALUE_NAMES), kind, gather
+                )
+            else:
+                beside = paths_of([labels, nodes] if nodes else [labels])
+                gather.files.extend(map(str, beside))
+                edge_lists(path, beside, label, kind, gather)
+    return gather.done()
+
+
+def molecules(path: Path, smiles: Wanted, label: Wanted, kind: str | None, gather: Gathering[LabelledGraph]) -> None:
+    """The molecules of a table of SMILES."""
+    table = read_table(path, [smiles, label])
+    gather.faults.extend(table.faults)
+    columns, part = find_columns(table, [smiles, label], gather), part_column(table)
+    kind = kind or kind_of_labels(table, columns["label"], gather)
+
+    def make(row: Row) -> LabelledGraph:
+        value = label_in(table, row, columns["label"], kind)
+        text = table.cell(row, columns["smiles"], "SMILES")
+        try:
+            molecule = read_molecule(text)
+        except BadInput as error:
+            table.refuse(row, columns["smiles"], str(error))
+        return LabelledGraph(
+            molecule.atoms, molecule.edges, value, molecule.bonds, name=text, part=part_in(table, row, part)
+        )
+
+    gather.each(table.rows, make)
+
+
+def kind_of_labels(table: Table, name: str, gather: Gathering[Any]) -> Literal["class", "number"]:
+    """'number' where every label is one and some are fractions, or more than 20 differ."""
+    texts = {str(table.value(row, name) or "").strip() for row in table.rows} - {""}
+    try:
+        values = {float(text) for text in texts}
+    except ValueError:
+        return "class"
+    found = "number" if len(values) > 20 or any(value % 1 for value in values) else "class"
+    gather.note(f"{table.path.name}: {name!r} holds {'numbers' if found == 'number' else 'classes'}")
+    return found
+
+
+def label_in(table: Table, row: Row, name: str, kind: str) -> str | float:
+    return number_in(table, row, name, "label") if kind == "number" else table.cell(row, name, "label")
+
+
+def edge_lists(
+    path: Path, beside: list[Path], label: str | int | None, kind: str | None, gather: Gathering[LabelledGraph]
+) -> None:
+    """Graphs whose edges, labels and perhaps nodes stand in tables."""
+    features = node_tables(beside[1], gather) if beside[1:] else None
+    edges = edges_by_graph(path, features, gather)
+    wanted = [Wanted("graph", None, GRAPH_NAMES), Wanted("label", label, VALUE_NAMES)]
+    table = read_table(beside[0], wanted)
+    gather.faults.extend(table.faults)
+    columns, part = find_columns(table, wanted, gather), part_column(table)
+    kind = kind or kind_of_labels(table, columns["label"], gather)
+    seen: set[str] = set()
+
+    def make(row: Row) -> LabelledGraph:
+        name = table.cell(row, columns["graph"], "graph")
+        if name in seen:
+            table.refuse(row, columns["graph"], f"the graph {name!r} stands here a second time.")
+        seen.add(name)
+        if name not in edges and (features is None or name not in features):
+            table.refuse(row, columns["graph"], f"the graph {name!r} has neither edges nor nodes.")
+        pairs, known = edges.get(name, ([], {}))
+        values = torch.ones(len(known), 1) if features is None else torch.tensor(features[name][1])
+        found = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T.contiguous()
+        value = label_in(table, row, columns["label"], kind)
+        return LabelledGraph(values, found, value, name=name, part=part_in(table, row, part))
+
+    gather.each(table.rows, make)
+    if bare := set(edges) - seen:
+        gather.note(f"{counted(len(bare), 'graph')} without a label left out, such as {min(bare)!r}")
+
+
+def node_tables(path: Path, gather: Gathering[Any]) -> dict[str, tuple[dict[str, int], list[list[float]]]]:
+    """For each graph: its nodes' numbers by name, and their features."""
+    table = read_table(path, [Wanted("graph", None, GRAPH_NAMES), Wanted("node", None, NODE_NAMES)])
+    gather.faults.extend(table.faults)
+    graph, node = (
+        find_first(table, Wanted("graph", None, GRAPH_NAMES)),
+        find_first(table, Wanted("node", None, NODE_NAMES)),
+    )
+    names = [name for name in table.names if name not in (graph, node)]
+    if not names or graph == node:
+        refuse(path, f"has the columns {', '.join(table.names)}; wanted graph, node and numbers.", 1)
+    found: dict[str, tuple[dict[str, int], list[list[float]]]] = {}
+    for row in table.rows:
+        with gather.catching():
+            numbers, rows = found.setdefault(table.cell(row, graph, "graph"), ({}, []))
+            rows.append([number_in(table, row, name, "feature") for name in names])
+            numbers[table.cell(row, node, "node")] = len(rows) - 1
+    return found
+
+
+def edges_by_graph(
+    path: Path, features: dict[str, Any] | None, gather: Gathering[Any]
+) -> dict[str, tuple[list[list[int]], dict[str, int]]]:
+    """For each graph: its edges, and its nodes' numbers by name, in the order they occur unless features gave them."""
+    names = (GRAPH_NAMES, SOURCE_NAMES, TARGET_NAMES)
+    wanted = [Wanted(role, None, known) for role, known in zip(("graph", "source", "target"), names, strict=True)]
+    table = read_table(path, wanted)
+    gather.faults.extend(table.faults)
+    columns = find_columns(table, wanted, gather)
+    found: dict[str, tuple[list[list[int]], dict[str, int]]] = {}
+    for row in table.rows:
+        with gather.catching():
+            graph = table.cell(row, columns["graph"], "graph")
+            known = features[graph][0] if features is not None and graph in features else {}
+            pairs, numbers = found.setdefault(graph, ([], known))
+            if features is None:
+                for role in ("source", "target"):
+                    numbers.setdefault(table.cell(row, columns[role], "node"), len(numbers))
+            pairs.append([node_in(table, row, columns[role], numbers) for role in ("source", "target")])
+    return found
