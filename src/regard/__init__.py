@@ -28,6 +28,8 @@ from .attention.positions import Alibi, Bias, Position, Rotary, Shaw, T5Bias, Tr
 from .attention.scores import Additive, Bilinear, Cosine, Dot, Score
 from .attention.view import View
 from .models.checkpoint import load
+from .nn.edit import edit
+from .nn.watch import watch
 
 __version__ = "0.1.0"
 
@@ -72,6 +74,7 @@ __all__ = [
     "attend",
     "bigbird",
     "causal_from_start",
+    "edit",
     "from_additive",
     "from_attn_mask",
     "from_hugging_face",
@@ -82,4 +85,5 @@ __all__ = [
     "models",
     "nn",
     "plan",
+    "watch",
 ]

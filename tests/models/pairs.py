@@ -5,21 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from .same import assert_close, ragged, random_weights
+from .same import assert_close, ragged
 
 TARGETS = [7, 3, 5]
-
-
-def lively(model: nn.Module) -> nn.Module:
-    """Random weights, norms near one: after many post-norms near zero, nothing of the input would be left to compare."""
-    random_weights(model)
-    with torch.no_grad():
-        for module in model.modules():
-            if isinstance(module, nn.LayerNorm):
-                module.weight += 1
-    return model
 
 
 def batches(vocabulary: int, target_vocabulary: int | None = None, low: int = 3) -> tuple[dict[str, Tensor], Tensor]:

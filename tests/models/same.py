@@ -12,12 +12,18 @@ from regard.models.checkpoint import family_of, load, own_names
 from regard.models.keys import read_tensors, table_of
 
 
-def random_weights(model: nn.Module, seed: int = 0, size: float = 0.3) -> nn.Module:
-    """The model in evaluation mode with every parameter drawn anew, so that no norm or bias is at rest."""
+def random_weights(model: nn.Module, seed: int = 0, size: float = 0.2) -> nn.Module:
+    """The model in evaluation mode with every parameter drawn anew, so that no norm or bias is at rest.
+
+    Norms stay near one: after many post-norms near zero nothing of the input would be left to compare.
+    """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * size)
+        for module in model.modules():
+            if "Norm" in type(module).__name__ and isinstance(getattr(module, "weight", None), nn.Parameter):
+                module.weight += 1
     return model.eval()
 
 

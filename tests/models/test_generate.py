@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
+
 from regard.attention.errors import BadInput, Unsupported
 from regard.models.choice import warped
 from regard.models.families.bert import bert
 from regard.models.families.gpt2 import gpt2
 from regard.models.generate import generate, stream, write
 from regard.models.rules import Rules, read_rules, write_rules
-from torch import Tensor
 
 from .same import loaded, ragged, random_weights
 

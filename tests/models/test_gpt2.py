@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from .same import assert_same, assert_writes_back, loaded, ragged, random_weights
 
 transformers = pytest.importorskip("transformers")

@@ -12,8 +12,8 @@ from regard.attention.errors import Unsupported
 from regard.models.checkpoint import load
 from regard.models.families.marian import marian
 
-from .pairs import TARGETS, assert_cache_equals_no_cache, assert_padding_never_matters, batches, lively
-from .same import assert_close, assert_same, assert_writes_back, loaded, ragged
+from .pairs import TARGETS, assert_cache_equals_no_cache, assert_padding_never_matters, batches
+from .same import assert_close, assert_same, assert_writes_back, loaded, ragged, random_weights
 
 transformers = pytest.importorskip("transformers")
 
@@ -36,7 +36,7 @@ SIZES = {
 
 def theirs(kind: str = "MarianMTModel", **more):
     """With the logits' bias as a parameter, so that its gradient can be compared."""
-    model = lively(getattr(transformers, kind)(transformers.MarianConfig(**{**SIZES, **more})))
+    model = random_weights(getattr(transformers, kind)(transformers.MarianConfig(**{**SIZES, **more})))
     with torch.no_grad():
         for module in model.modules():
             if hasattr(module, "create_weight"):

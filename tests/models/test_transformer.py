@@ -14,8 +14,8 @@ from regard.models.checkpoint import load
 from regard.models.families.transformer import transformer, transformer_small
 from regard.nn.embeddings import sinusoids
 
-from .pairs import TARGETS, assert_cache_equals_no_cache, assert_padding_never_matters, batches, lively
-from .same import assert_close, real
+from .pairs import TARGETS, assert_cache_equals_no_cache, assert_padding_never_matters, batches
+from .same import assert_close, random_weights, real
 
 SIZES = {"layers": 2, "decoder_layers": 3, "dim": 24, "heads": 3, "hidden": 29, "vocabulary": 41, "start": 2}
 
@@ -75,7 +75,7 @@ def by_torch(ours, encoder, decoder, weight: Tensor, source: dict[str, Tensor], 
 @pytest.mark.parametrize("more", [{}, {"pre_norm": True}, {"activation": "gelu", "heads": 4}])
 def test_equal_to_torch_layers(more: dict) -> None:
     config = transformer(**{**SIZES, **more})
-    ours = lively(config.build())
+    ours = random_weights(config.build())
     encoder, decoder = torch_layers(config)
     table = [*pairs_of(encoder, ours.stack), *pairs_of(decoder, ours.decoder)]
     with torch.no_grad():
@@ -99,7 +99,7 @@ def test_equal_to_torch_layers(more: dict) -> None:
 
 
 def test_loss_is_that_of_the_labels() -> None:
-    ours, (source, labels) = lively(transformer(**SIZES).build()), batches(41)
+    ours, (source, labels) = random_weights(transformer(**SIZES).build()), batches(41)
     out = ours(tokens=source["tokens"], lengths=source["lengths"], labels=labels)
     chances = out.logits.log_softmax(-1)
     wanted = -torch.stack([chances[b, t, labels[b, t]] for b in range(3) for t in range(TARGETS[b])]).mean()
@@ -108,7 +108,7 @@ def test_loss_is_that_of_the_labels() -> None:
 
 @pytest.mark.parametrize("more", [{}, {"pre_norm": True, "target_vocabulary": 43}, {"tied": False}])
 def test_cache_and_padding(more: dict) -> None:
-    ours = lively(transformer(**SIZES, **more).build())
+    ours = random_weights(transformer(**SIZES, **more).build())
     source, labels = batches(41, more.get("target_vocabulary"))
     targets = labels.clamp(min=0)
     assert_cache_equals_no_cache(ours, targets, tokens=source["tokens"], lengths=source["lengths"])
@@ -116,7 +116,7 @@ def test_cache_and_padding(more: dict) -> None:
 
 
 def test_future_does_not_leak() -> None:
-    ours, (source, labels) = lively(transformer(**SIZES).build()), batches(41)
+    ours, (source, labels) = random_weights(transformer(**SIZES).build()), batches(41)
     targets = labels.clamp(min=0)
     other = targets.clone()
     other[:, 4:] = (other[:, 4:] + 1) % 41
@@ -130,7 +130,7 @@ def test_no_cache_in_training() -> None:
 
 
 def test_saved_and_read(tmp_path: Path) -> None:
-    ours, (source, labels) = lively(transformer_small(vocabulary=41, dim=16).build()), batches(41)
+    ours, (source, labels) = random_weights(transformer_small(vocabulary=41, dim=16).build()), batches(41)
     ours.save(tmp_path)
     copy = load(tmp_path)
     assert copy.config == ours.config

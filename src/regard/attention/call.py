@@ -120,7 +120,8 @@ def checked(
                 f"{type(score).__name__}. Numbers by distance (Alibi, Bias, T5Bias) go with every score."
             )
     call = Call(q, k, v, score, position, full, float(dropout))
-    need_one_device(call)
+    if not torch.compiler.is_compiling():  # there torch says so itself
+        need_one_device(call)
     full.check(call.grid)
     return replace(call, mask=simplest(full, call.grid))
 
@@ -167,7 +168,7 @@ def without_autocast(device: torch.device) -> AbstractContextManager:
 
 def simplest(mask: Mask, grid: Grid) -> Mask:
     """`Everything()` when the mask forbids nothing in a call of these sizes (one query under `Causal`, say)."""
-    if isinstance(mask, Everything) or mask.tensors() or torch.compiler.is_compiling():
+    if isinstance(mask, Everything) or torch.compiler.is_compiling() or mask.tensors():
         return mask
     return Everything() if forbids_nothing(mask, grid.queries, grid.keys) else mask
 

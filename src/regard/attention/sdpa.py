@@ -1,7 +1,7 @@
 """What torch's own fused kernels can do, handed to them.
 
-Plain and causal dot products go as they are. On the CPU a mask or a number by distance goes along as a tensor where that
-tensor is no larger than the queries and keys themselves: few queries, short rows, or a mask that asks for the key alone.
+Plain and causal dot products go as they are. On the CPU a mask or a number by distance goes along as a tensor where
+that is no larger than the queries and keys themselves: few queries, short rows, or a mask that asks for the key alone.
 """
 
 from __future__ import annotations

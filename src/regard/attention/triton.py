@@ -22,18 +22,28 @@ WIDEST, WIDEST_VECTORS = {2: 256, 4: 256}, {2: 128, 4: 64}
 
 def reason(call: Call) -> str | None:
     """Why this backend cannot run the call; None when it can."""
-    if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed; torch for CUDA brings it"
-    if interpreting():
-        if call.q.dtype == torch.bfloat16:
-            return "Triton's interpreter computes bfloat16 wrongly"
-    elif call.q.device.type != "cuda":
-        return f"the tensors are on {call.q.device.type}, and these kernels run on a GPU"
-    elif torch.version.cuda and torch.cuda.get_device_capability(call.q.device) < (8, 0):
-        return "the GPU is older than these kernels know (compute capability 8.0)"
+    why = unfit(call.q.device)
+    if why is not None:
+        return why
+    if call.q.dtype == torch.bfloat16 and interpreting():
+        return "Triton's interpreter computes bfloat16 wrongly"
     if call.q.dtype == torch.float64:
         return "these kernels compute in float32 at most, and the tensors are float64"
     return too_wide(call)
+
+
+@torch.compiler.assume_constant_result
+def unfit(device: torch.device) -> str | None:
+    """Why kernels cannot run on a device; None when they can."""
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed; torch for CUDA brings it"
+    if interpreting():
+        return None
+    if device.type != "cuda":
+        return f"the tensors are on {device.type}, and these kernels run on a GPU"
+    if torch.version.cuda and torch.cuda.get_device_capability(device) < (8, 0):
+        return "the GPU is older than these kernels know (compute capability 8.0)"
+    return None
 
 
 def too_wide(call: Call) -> str | None:
@@ -99,6 +109,7 @@ def on_its_device(x: Tensor) -> AbstractContextManager:
     return nullcontext() if there else torch.cuda.device(x.device)
 
 
+@torch.compiler.assume_constant_result
 def interpreting() -> bool:
     """Whether kernels run in Triton's interpreter, on the CPU."""
     return os.environ.get("TRITON_INTERPRET") == "1"

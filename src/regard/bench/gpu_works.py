@@ -411,10 +411,15 @@ def graph_work(
 def gat(attend: Callable[..., Tensor], nodes: Tensor, projection: Tensor, *learned: Tensor) -> Tensor:
     """GATConv: one number a node and head is the query, one is the key."""
     source, target, bias = learned
-    heads = source.shape[1]
-    values = (nodes @ projection.mT).unflatten(-1, (heads, -1))  # [nodes, heads, head_dim]
-    q, k = ((values * side).sum(-1).mT[None, :, :, None] for side in (target, source))  # [1, heads, nodes, 1]
-    mixed = attend(q, k, values.transpose(0, 1)[None], values.new_ones(heads, 1))  # [1, heads, nodes, head_dim]
+    heads, head_dim = source.shape[1:]
+    by_head = projection.unflatten(0, (heads, head_dim))  # [heads, head_dim, features]
+    # side · (W x) = (side · W) x: one product makes the values and both numbers.
+    sides = [(by_head * side[0, :, :, None]).sum(1) for side in (target, source)]  # [heads, features]
+    made = nodes @ torch.cat([projection, *sides]).mT
+    values, q, k = made.split([heads * head_dim, heads, heads], 1)
+    q, k = (x.mT[None, :, :, None] for x in (q, k))  # [1, heads, nodes, 1]
+    values = values.unflatten(-1, (heads, -1)).transpose(0, 1)[None]  # [1, heads, nodes, head_dim]
+    mixed = attend(q, k, values, values.new_ones(heads, 1))
     return mixed[0].transpose(0, 1).flatten(1) + bias
 
 

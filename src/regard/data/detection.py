@@ -13,11 +13,10 @@ from xml.etree import ElementTree
 import torch
 from torch import Tensor
 
-from ..attention.errors import BadInput
 from .files import Paths, kind_of, paths_of, read_text
 from .images import ENDINGS, IMAGE_NAMES, ImageBytes, ImageFile, checked
 from .listing import ending
-from .reading import Gathering, Reading, Refused, counted, refuse
+from .reading import Gathering, Reading, refuse
 from .tables import Row, Table, Wanted, find_columns, part_column, part_in, read_table
 from .text import LABEL_NAMES
 
@@ -31,8 +30,8 @@ FOLDERS = ("", "images", "JPEGImages")
 class Boxes:
     """An image and the objects on it.
 
-    `boxes` float32 `[objects, 4]`: centre x, centre y, width, height, as shares of the image; `labels` a class for each;
-    `size` the image's (height, width) in pixels.
+    `boxes` float32 `[objects, 4]`: centre x, centre y, width, height, as shares of the image; `labels` a class for
+    each; `size` the image's (height, width) in pixels.
     """
 
     image: ImageFile | ImageBytes
@@ -58,10 +57,10 @@ Images = Callable[[str], ImageFile | ImageBytes | None]
 def read_boxes(paths: Paths, *, images: str | Path | None = None, label: str | int | None = None) -> Reading[Boxes]:
     """Images with boxes.
 
-    COCO: a JSON file of images, annotations and categories; boxes of crowds are left out. VOC: a folder of XML files, or
-    one that has `Annotations`. A table: image, label, xmin, ymin, xmax, ymax, perhaps split; a line with the image alone is
-    an image without objects. Images are in the folder or the tar file `images`; beside the file of boxes unless given.
-    Boxes are cut at the image's edges; one without area is a fault.
+    COCO: a JSON file of images, annotations and categories; boxes of crowds are left out. VOC: a folder of XML files,
+    or one that has `Annotations`. A table: image, label, xmin, ymin, xmax, ymax, perhaps split; a line with the image
+    alone is an image without objects. Images are in the folder or the tar file `images`; beside the file of boxes
+    unless given. Boxes are cut at the image's edges; one without area is a fault.
     """
     gather = Gathering[Boxes]()
     for path in paths_of(paths, folders=True):
@@ -206,22 +205,16 @@ def found_image(find: Images, name: str, place: tuple[str, int | None, int | Non
 
 
 def table_box(table: Table, columns: dict[str, str], row: Row) -> Box:
-    values = []
-    for side in CORNERS:
-        text = table.cell(row, columns[side], side)
-        try:
-            values.append(float(text))
-        except ValueError:
-            table.refuse(row, columns[side], f"{side} is {text!r:.40}; wanted a number of pixels.")
+    x1, y1, x2, y2 = (table.number(row, columns[side], side) for side in CORNERS)
     label = table.cell(row, columns["label"], "label")
-    return Box(tuple(values), label, lambda message: table.refuse(row, columns["xmin"], message))
+    return Box((x1, y1, x2, y2), label, lambda message: table.refuse(row, columns["xmin"], message))
 
 
 def coco(path: Path, find: Images, gather: Gathering[Boxes]) -> None:
     """The images of a COCO file, those without objects too."""
     data = coco_data(path)
     classes = {one.get("id"): str(one.get("name")) for one in data["categories"]}
-    boxes: dict[Any, list[dict[str, Any]]] = {one.get("id"): [] for one in data["images"]}
+    boxes: dict[Any, list[Box]] = {one.get("id"): [] for one in data["images"]}
     crowds = 0
     for n, one in enumerate(data["annotations"]):
         with gather.catching():
@@ -232,9 +225,7 @@ def coco(path: Path, find: Images, gather: Gathering[Boxes]) -> None:
             else:
                 boxes[one["image_id"]].append(coco_box(path, n, one, classes))
     if crowds:
-        gather.note(
-            f"{path.name}: {counted(crowds, 'box')[:-1]}es of crowds left out" if crowds > 1 else "a crowd left out"
-        )
+        gather.note(f"{path.name}: boxes of crowds left out: {crowds:,}")
     gather.each(data["images"], lambda one: coco_image(path, one, boxes[one.get("id")], find, gather))
 
 
@@ -265,7 +256,7 @@ def coco_box(path: Path, n: int, one: dict[str, Any], classes: dict[Any, str]) -
     return Box((x, y, x + width, y + height), classes[one["category_id"]], lambda text: refuse(path, where + text))
 
 
-def coco_image(path: Path, one: dict[str, Any], boxes: list[Any], find: Images, gather: Gathering[Boxes]) -> Boxes:
+def coco_image(path: Path, one: dict[str, Any], boxes: list[Box], find: Images, gather: Gathering[Boxes]) -> Boxes:
     name, place = str(one.get("file_name", "")), (str(path), None, None)
     image = found_image(find, name, place)
     size = checked(image, place)
@@ -304,17 +295,18 @@ def voc_image(file: Path, find: Images, part: str, gather: Gathering[Boxes]) -> 
     if image is None:
         refuse(file, f"the image {name!r} is not there. Say where the images are with images=.")
     size = checked(image, (str(file), None, None))
-    said = tuple(
-        int(text) if (text := root.findtext(f"size/{side}", "")).strip().isdecimal() else None
-        for side in ("height", "width")
-    )
-    if said != (0, 0):
-        need_size(file, name, (said[0], said[1]), size)
+    need_size(file, name, (side_in(root, "height"), side_in(root, "width")), size)
     boxes = []
     for n, one in enumerate(root.findall("object"), 1):
         with gather.catching():
             boxes.append(voc_box(file, n, one))
     return boxed(image, size, boxes, name or file.stem, part, gather)
+
+
+def side_in(root: ElementTree.Element, side: str) -> int | None:
+    """The image's height or width as the file says it; some tools write 0 for what they do not know."""
+    text = root.findtext(f"size/{side}", "").strip()
+    return int(text) or None if text.isdecimal() else None
 
 
 def voc_names(file: Path, name: str) -> list[str]:

@@ -1,22 +1,21 @@
-"""Graphs: one whose nodes have labels, or many that have one label or number each."""
+"""A graph whose nodes have labels, from arrays or from tables."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..attention.errors import BadInput, Missing, TooLarge
 from .arrays import Arrays
-from .files import Paths, kind_of, paths_of
-from .molecules import SMILES_NAMES, read_molecule
+from .files import kind_of, paths_of
 from .reading import Gathering, Reading, counted, refuse
-from .tables import PARTS, Row, Table, Wanted, find_columns, part_column, part_in, read_table
+from .tables import PARTS, Row, Table, Wanted, find_columns, given_column, part_column, part_in, read_table
 from .text import LABEL_NAMES
 
 if TYPE_CHECKING:
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 NODE_NAMES = ("node", "id", "node_id", "name", "节点")
 SOURCE_NAMES = ("source", "src", "from", "u", "node1", "node_1", "起点")
 TARGET_NAMES = ("target", "dst", "to", "v", "node2", "node_2", "终点")
-GRAPH_NAMES = ("graph", "graph_id", "graph_number", "图")
-VALUE_NAMES = (*LABEL_NAMES, "value", "measured", "expt", "exp")
 MASKS = {"train": ("train_mask",), "dev": ("val_mask", "dev_mask", "valid_mask"), "test": ("test_mask",)}
 LARGEST = 8 * 2**30
 """Bytes of features that are still spread out of their sparse form."""
@@ -36,8 +33,9 @@ LARGEST = 8 * 2**30
 class Graph:
     """A graph whose nodes are to be classified.
 
-    `nodes` float32 `[nodes, features]`; `edges` int64 `[2, edges]`, row 0 the sources, row 1 the targets; `labels` int64
-    `[nodes]` into `classes`, −1 where there is none; `masks` booleans `[nodes]` by part, empty if the files name no parts.
+    `nodes` float32 `[nodes, features]`; `edges` int64 `[2, edges]`, row 0 the sources, row 1 the targets; `labels`
+    int64 `[nodes]` into `classes`, −1 where there is none; `masks` booleans `[nodes]` by part, empty if the files name
+    no parts.
     """
 
     nodes: Tensor
@@ -45,21 +43,6 @@ class Graph:
     labels: Tensor
     classes: tuple[str, ...]
     masks: Mapping[str, Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class LabelledGraph:
-    """A whole graph, such as a molecule, with its class (text) or its value (a number).
-
-    `nodes` float32 `[nodes, features]`, `edges` int64 `[2, edges]`, `edge_features` float32 `[edges, features]` or None.
-    """
-
-    nodes: Tensor
-    edges: Tensor
-    label: str | float
-    edge_features: Tensor | None = None
-    name: str = ""
-    part: str = ""
 
 
 def read_nodes(
@@ -94,14 +77,13 @@ def read_nodes(
 
 def directed(edges: Tensor, undirected: bool, gather: Gathering[Any]) -> Tensor:
     """The edges, with their reverses if asked; a note if they seem to be wanted."""
-    there = set(map(tuple, edges.T.tolist()))
-    lacking = [(target, source) for source, target in there if (target, source) not in there]
-    if not lacking:
-        return edges
-    if not undirected:
-        gather.note(f"{counted(len(lacking), 'edge')} of {len(there):,} have no reverse; undirected=True adds it")
-        return edges
-    return torch.cat([edges, torch.tensor(sorted(lacking)).T], 1)
+    reverse, nodes = edges.flip(0), int(edges.max()) + 1 if edges.numel() else 1
+    lacking = reverse[:, ~torch.isin(reverse[0] * nodes + reverse[1], edges[0] * nodes + edges[1])].unique(dim=1)
+    if undirected:
+        return torch.cat([edges, lacking], 1)
+    if lacking.numel():
+        gather.note(f"edges without a reverse: {lacking.shape[1]:,} of {edges.shape[1]:,}; undirected=True adds it")
+    return edges
 
 
 def graph_in_arrays(arrays: Arrays, label: str, gather: Gathering[Graph]) -> Graph:
@@ -185,33 +167,30 @@ def graph_in_tables(edges: Path, beside: list[Path], label: str | int | None, ga
     asked = [Wanted("node", None, NODE_NAMES)]
     table = read_table(beside[0], asked)
     gather.faults.extend(table.faults)
-    key = find_first(table, asked[0])
+    key = find_first(table.names, NODE_NAMES)
     labels = read_table(beside[1], [*asked, Wanted("label", label, LABEL_NAMES)]) if beside[1:] else table
-    name = label_column(labels, label, needed=bool(beside[1:]))
+    other = find_first(labels.names, NODE_NAMES)
+    name = label_column(labels, other, label, needed=labels is not table)
     own = {key, part_column(table)} | ({name} if labels is table else set())
     numbers, nodes = feature_rows(table, key, [one for one in table.names if one not in own], gather)
-    texts, parts = labels_by_node(labels, find_first(labels, asked[0]), name, numbers, gather)
+    texts, parts = labels_by_node(labels, other, name, numbers, gather)
     values, classes = numbered(texts)
     masks = {part: torch.tensor([one == part for one in parts]) for part in PARTS if part in parts}
     return Graph(nodes, edges_of(edges, numbers, gather), values, classes, masks)
 
 
-def find_first(table: Table, one: Wanted) -> str:
-    """The column with that role's name, or the first."""
-    return next((name for known in one.names for name in table.names if name.casefold() == known), table.names[0])
+def find_first(names: Sequence[str], known: Sequence[str]) -> str:
+    """The column that has a known name, or the first."""
+    return next((name for one in known for name in names if name.casefold() == one), names[0])
 
 
-def label_column(table: Table, label: str | int | None, needed: bool) -> str | None:
-    if label is not None or needed:
-        part = part_column(table)
-        rest = [name for name in table.names[1:] if name != part]
-        wanted = Wanted("label", label, (*LABEL_NAMES, *(name.casefold() for name in rest[:1])))
-        return find_columns(table, [wanted, *spare(table, wanted)], Gathering())["label"]
-    return next((name for known in LABEL_NAMES for name in table.names if name.casefold() == known), None)
-
-
-def spare(table: Table, one: Wanted) -> list[Wanted]:
-    return []
+def label_column(table: Table, key: str, label: str | int | None, needed: bool) -> str | None:
+    """The labels' column: as given, by its name, or, in a table of labels, the first beside the node's."""
+    if label is not None:
+        return given_column(table, Wanted("label", label, ()))
+    named = next((name for known in LABEL_NAMES for name in table.names if name.casefold() == known), None)
+    rest = [name for name in table.names if name not in (key, part_column(table))]
+    return rest[0] if named is None and needed and rest else named
 
 
 def feature_rows(table: Table, key: str, names: list[str], gather: Gathering[Any]) -> tuple[dict[str, int], Tensor]:
@@ -225,23 +204,11 @@ def feature_rows(table: Table, key: str, names: list[str], gather: Gathering[Any
             node = table.cell(row, key, "node")
             if node in numbers:
                 table.refuse(row, key, f"the node {node!r} stands here a second time.")
-            rows.append([number_in(table, row, name, "feature") for name in names])
+            rows.append([table.number(row, name, "feature") for name in names])
             numbers[node] = len(numbers)
     if not rows:
         refuse(table.path, "has no node that can be read.")
     return numbers, torch.tensor(rows, dtype=torch.float32)
-
-
-def number_in(table: Table, row: Row, name: str, what: str) -> float:
-    """A cell as a finite number."""
-    text = table.cell(row, name, what)
-    try:
-        value = float(text)
-    except ValueError:
-        table.refuse(row, name, f"the {what} (column {name!r}) is {text!r:.40}; wanted a number.")
-    if not math.isfinite(value):
-        table.refuse(row, name, f"the {what} (column {name!r}) is {text}; wanted a finite number.")
-    return value
 
 
 def labels_by_node(
@@ -288,7 +255,7 @@ def node_in(table: Table, row: Row, name: str, numbers: dict[str, int]) -> int:
 
 def draw_masks(graph: Graph, dev: float = 0.2, test: float = 0.2, seed: int = 0) -> Graph:
     """The graph with train, dev and test masks drawn among its labelled nodes, the same for the same seed."""
-    if not (0 <= dev and 0 <= test and dev + test < 1):
+    if dev < 0 or test < 0 or dev + test >= 1:
         raise BadInput(f"dev is {dev!r} and test {test!r}; they must not be negative, and leave some for training.")
     labelled = (graph.labels >= 0).nonzero()[:, 0]
     order = labelled[torch.randperm(len(labelled), generator=torch.Generator().manual_seed(seed))]
@@ -297,142 +264,3 @@ def draw_masks(graph: Graph, dev: float = 0.2, test: float = 0.2, seed: int = 0)
     for part, chosen in (("dev", order[:first]), ("test", order[first:second]), ("train", order[second:])):
         masks[part][chosen] = True
     return replace(graph, masks=masks)
-
-
-def read_graphs(
-    paths: Paths,
-    *,
-    label: str | int | None = None,
-    smiles: str | int | None = None,
-    labels: str | Path | None = None,
-    nodes: str | Path | None = None,
-    kind: Literal["class", "number"] | None = None,
-) -> Reading[LabelledGraph]:
-    """Graphs with a label or number each: molecules as SMILES in a table, or edges in a table with each one's graph.
-
-    Edges: columns graph, source, target in `paths`; graph and label in the table `labels`; perhaps graph, node and numbers
-    in the table `nodes` (a node's only feature is 1 without it). `kind` says whether labels are classes or numbers: numbers
-    unless given where some are fractions or more than 20 whole ones differ.
-    """
-    gather = Gathering[LabelledGraph]()
-    for path in paths_of(paths):
-        with gather.reading(path):
-            if labels is None:
-                molecules(
-                    path, Wanted("smiles", smiles, SMILES_NAMES), Wanted("label", label, VALUE_NAMES), kind, gather
-                )
-            else:
-                beside = paths_of([labels, nodes] if nodes else [labels])
-                gather.files.extend(map(str, beside))
-                edge_lists(path, beside, label, kind, gather)
-    return gather.done()
-
-
-def molecules(path: Path, smiles: Wanted, label: Wanted, kind: str | None, gather: Gathering[LabelledGraph]) -> None:
-    """The molecules of a table of SMILES."""
-    table = read_table(path, [smiles, label])
-    gather.faults.extend(table.faults)
-    columns, part = find_columns(table, [smiles, label], gather), part_column(table)
-    kind = kind or kind_of_labels(table, columns["label"], gather)
-
-    def make(row: Row) -> LabelledGraph:
-        value = label_in(table, row, columns["label"], kind)
-        text = table.cell(row, columns["smiles"], "SMILES")
-        try:
-            molecule = read_molecule(text)
-        except BadInput as error:
-            table.refuse(row, columns["smiles"], str(error))
-        return LabelledGraph(
-            molecule.atoms, molecule.edges, value, molecule.bonds, name=text, part=part_in(table, row, part)
-        )
-
-    gather.each(table.rows, make)
-
-
-def kind_of_labels(table: Table, name: str, gather: Gathering[Any]) -> Literal["class", "number"]:
-    """'number' where every label is one and some are fractions, or more than 20 differ."""
-    texts = {str(table.value(row, name) or "").strip() for row in table.rows} - {""}
-    try:
-        values = {float(text) for text in texts}
-    except ValueError:
-        return "class"
-    found = "number" if len(values) > 20 or any(value % 1 for value in values) else "class"
-    gather.note(f"{table.path.name}: {name!r} holds {'numbers' if found == 'number' else 'classes'}")
-    return found
-
-
-def label_in(table: Table, row: Row, name: str, kind: str) -> str | float:
-    return number_in(table, row, name, "label") if kind == "number" else table.cell(row, name, "label")
-
-
-def edge_lists(
-    path: Path, beside: list[Path], label: str | int | None, kind: str | None, gather: Gathering[LabelledGraph]
-) -> None:
-    """Graphs whose edges, labels and perhaps nodes stand in tables."""
-    features = node_tables(beside[1], gather) if beside[1:] else None
-    edges = edges_by_graph(path, features, gather)
-    wanted = [Wanted("graph", None, GRAPH_NAMES), Wanted("label", label, VALUE_NAMES)]
-    table = read_table(beside[0], wanted)
-    gather.faults.extend(table.faults)
-    columns, part = find_columns(table, wanted, gather), part_column(table)
-    kind = kind or kind_of_labels(table, columns["label"], gather)
-    seen: set[str] = set()
-
-    def make(row: Row) -> LabelledGraph:
-        name = table.cell(row, columns["graph"], "graph")
-        if name in seen:
-            table.refuse(row, columns["graph"], f"the graph {name!r} stands here a second time.")
-        seen.add(name)
-        if name not in edges and (features is None or name not in features):
-            table.refuse(row, columns["graph"], f"the graph {name!r} has neither edges nor nodes.")
-        pairs, known = edges.get(name, ([], {}))
-        values = torch.ones(len(known), 1) if features is None else torch.tensor(features[name][1])
-        found = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T.contiguous()
-        value = label_in(table, row, columns["label"], kind)
-        return LabelledGraph(values, found, value, name=name, part=part_in(table, row, part))
-
-    gather.each(table.rows, make)
-    if bare := set(edges) - seen:
-        gather.note(f"{counted(len(bare), 'graph')} without a label left out, such as {min(bare)!r}")
-
-
-def node_tables(path: Path, gather: Gathering[Any]) -> dict[str, tuple[dict[str, int], list[list[float]]]]:
-    """For each graph: its nodes' numbers by name, and their features."""
-    table = read_table(path, [Wanted("graph", None, GRAPH_NAMES), Wanted("node", None, NODE_NAMES)])
-    gather.faults.extend(table.faults)
-    graph, node = (
-        find_first(table, Wanted("graph", None, GRAPH_NAMES)),
-        find_first(table, Wanted("node", None, NODE_NAMES)),
-    )
-    names = [name for name in table.names if name not in (graph, node)]
-    if not names or graph == node:
-        refuse(path, f"has the columns {', '.join(table.names)}; wanted graph, node and numbers.", 1)
-    found: dict[str, tuple[dict[str, int], list[list[float]]]] = {}
-    for row in table.rows:
-        with gather.catching():
-            numbers, rows = found.setdefault(table.cell(row, graph, "graph"), ({}, []))
-            rows.append([number_in(table, row, name, "feature") for name in names])
-            numbers[table.cell(row, node, "node")] = len(rows) - 1
-    return found
-
-
-def edges_by_graph(
-    path: Path, features: dict[str, Any] | None, gather: Gathering[Any]
-) -> dict[str, tuple[list[list[int]], dict[str, int]]]:
-    """For each graph: its edges, and its nodes' numbers by name, in the order they occur unless features gave them."""
-    names = (GRAPH_NAMES, SOURCE_NAMES, TARGET_NAMES)
-    wanted = [Wanted(role, None, known) for role, known in zip(("graph", "source", "target"), names, strict=True)]
-    table = read_table(path, wanted)
-    gather.faults.extend(table.faults)
-    columns = find_columns(table, wanted, gather)
-    found: dict[str, tuple[list[list[int]], dict[str, int]]] = {}
-    for row in table.rows:
-        with gather.catching():
-            graph = table.cell(row, columns["graph"], "graph")
-            known = features[graph][0] if features is not None and graph in features else {}
-            pairs, numbers = found.setdefault(graph, ([], known))
-            if features is None:
-                for role in ("source", "target"):
-                    numbers.setdefault(table.cell(row, columns[role], "node"), len(numbers))
-            pairs.append([node_in(table, row, columns[role], numbers) for role in ("source", "target")])
-    return found

@@ -15,7 +15,7 @@ from ..attention.errors import BadInput, Missing
 from .arrays import Arrays
 from .files import Paths, kind_of, paths_of
 from .listing import PATH_NAMES, Listed, class_folders, listed_files
-from .reading import Gathering, Reading, Refused, refuse
+from .reading import Gathering, Reading, Refused, refuse, refuse_as
 from .tables import Wanted, find_columns, part_column, part_in, read_table
 from .text import LABEL_NAMES, TEXT_NAMES
 
@@ -120,7 +120,12 @@ def decoded(data: bytes, name: str, channels: int) -> Tensor:
         with image.open(io.BytesIO(data)) as opened:
             return as_tensor(upright(opened), channels)
     except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as error:
-        raise BadInput(f"{name} cannot be read as an image: {error}. Give a whole JPEG or PNG file.") from None
+        raise no_image(name, error) from None
+
+
+def no_image(name: str, error: Exception) -> BadInput:
+    why = "it is in no format that is known" if "cannot identify" in str(error) else str(error)
+    return BadInput(f"{name} cannot be read as an image: {why}. Give a whole JPEG or PNG file.")
 
 
 def upright(image: Image.Image) -> Image.Image:
@@ -164,7 +169,7 @@ def check_image(image: ImageFile | ImageBytes) -> tuple[int, int]:
             if ENDS.get(data[:2], b"\0no") not in data[-1024:]:
                 opened.load()
     except (OSError, SyntaxError, ValueError, opener.DecompressionBombError) as error:
-        raise BadInput(f"{image} cannot be read as an image: {error}. Give a whole JPEG or PNG file.") from None
+        raise no_image(str(image), error) from None
     return height, width
 
 
@@ -179,8 +184,7 @@ def checked(image: ImageFile | ImageBytes, place: tuple[str, int | None, int | N
     try:
         return check_image(image)
     except BadInput as error:
-        message = str(error)
-        refuse(place[0], message.removeprefix(f"{place[0]} "), place[1], place[2])
+        refuse_as(error, *place)
 
 
 def read_images(
@@ -188,9 +192,9 @@ def read_images(
 ) -> Reading[LabelledImage]:
     """Labelled images: a folder with a folder for each class; a table of paths and labels; or NPZ.
 
-    Paths in a table are looked up from `folder`, the table's own unless given. NPZ: pixels `x [n, height, width]` or with
-    channels first or last, or encoded files one after the other in `jpeg` with `offsets [n + 1]`; labels in `y` unless
-    `label` names another array.
+    Paths in a table are looked up from `folder`, the table's own unless given. NPZ: pixels `x [n, height, width]` or
+    with channels first or last, or encoded files one after the other in `jpeg` with `offsets [n + 1]`; labels in `y`
+    unless `label` names another array.
     """
     gather = Gathering[LabelledImage]()
     for path in paths_of(paths, folders=True):
@@ -222,7 +226,7 @@ def labelled_arrays(arrays: Arrays, image: str | int | None, label: str, gather:
 
     def make(n: int) -> LabelledImage:
         if not labels[n]:
-            arrays.refuse(label, f"has no class's name at {n}: {arrays.file[label][n]!r:.40}.")
+            arrays.refuse(label, f"has no class's name at {n}.")
         return LabelledImage(pictures[n](), labels[n], parts[n])
 
     gather.each(range(len(pictures)), make)

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .files import kind_of
 from .reading import Fault, Gathering, refuse
 from .tables import PARTS, Row, Table, Wanted, find_columns, part_column, part_in, part_named, read_table
 
@@ -82,12 +81,8 @@ def listed(
     table: Table, row: Row, file: tuple[str, str], text: tuple[str, str], part: str | None, folder: Path | None
 ) -> Listed:
     name = table.cell(row, *file)
-    found = (folder or table.path.parent) / name
-    if not found.is_file():
-        table.refuse(row, file[0], f"{name!r} is not there. Paths are looked up from {found.parent}.")
+    root = folder or table.path.parent
+    if not (root / name).is_file():
+        table.refuse(row, file[0], f"the file {name!r} is not there. Paths are looked up from {root}.")
     place = (str(table.path), row.line, table.column(row, file[0]))
-    return Listed(found, table.cell(row, *text), part_in(table, row, part), place)
-
-
-def is_listing(path: Path) -> bool:
-    return path.is_file() and kind_of(path) != "npz"
+    return Listed(root / name, table.cell(row, *text), part_in(table, row, part), place)

@@ -15,13 +15,13 @@ ELEMENTS = ("C", "N", "O", "S", "F", "Cl", "Br", "I", "P", "B", "Si", "Se", "Na"
 HYBRIDS = ("SP", "SP2", "SP3", "SP3D", "SP3D2")
 BONDS = ("SINGLE", "DOUBLE", "TRIPLE", "AROMATIC")
 DEGREES, HYDROGENS = range(6), range(5)
-ATOM_FEATURES = len(ELEMENTS) + len(HYBRIDS) + len(DEGREES) + len(HYDROGENS) + 3 + 5
+ATOM_FEATURES = len(ELEMENTS) + len(HYBRIDS) + len(DEGREES) + len(HYDROGENS) + 4 + 5
 BOND_FEATURES = len(BONDS) + 3
 
 
 @dataclass(frozen=True, eq=False)
 class Molecule:
-    """`atoms [atoms, ATOM_FEATURES]`, `edges [2, 2 · bonds]` (each bond both ways), `bonds [2 · bonds, BOND_FEATURES]`."""
+    """`atoms [atoms, ATOM_FEATURES]`; each bond both ways: `edges [2, 2·bonds]`, `bonds [2·bonds, BOND_FEATURES]`."""
 
     atoms: Tensor
     edges: Tensor
@@ -31,9 +31,9 @@ class Molecule:
 def read_molecule(smiles: str) -> Molecule:
     """The graph of a SMILES; `BadInput` if it is none, `Missing` without rdkit.
 
-    An atom is: which element, hybridisation, number of neighbours and of hydrogens (each one-hot, the last place for all
-    others), then its charge, whether it is a radical, aromatic, in a ring, a stereocentre. A bond is: single, double,
-    triple, aromatic or other, then whether it is conjugated, in a ring.
+    An atom is: which element, hybridisation, number of neighbours and of hydrogens (each one-hot, the last place for
+    all others), then its charge, whether it is a radical, aromatic, in a ring, a stereocentre. A bond is: single,
+    double, triple, aromatic or other, then whether it is conjugated, in a ring.
     """
     chem, base = rdkit()
     with base.BlockLogs():
@@ -65,7 +65,7 @@ def atom_vector(atom: Any, chem: Any) -> list[float]:
         *one_hot(atom.GetSymbol(), ELEMENTS),
         *one_hot(str(atom.GetHybridization()), HYBRIDS),
         *one_hot(atom.GetDegree(), DEGREES),
-        *one_hot(atom.GetTotalNumHs(), HYDROGENS)[:-1],
+        *one_hot(atom.GetTotalNumHs(), HYDROGENS),
         float(atom.GetFormalCharge()),
         *map(float, flags),
     ]

@@ -53,6 +53,11 @@ def refuse(file: str | Path, message: str, line: int | None = None, column: int 
     raise Refused(Fault(str(file), line, column, message))
 
 
+def refuse_as(error: Exception, file: str | Path, line: int | None = None, column: int | None = None) -> NoReturn:
+    """Raise `Refused` there with an error's message, whose own mention of that file is left out."""
+    refuse(file, str(error).removeprefix(str(file)).lstrip(": "), line, column)
+
+
 @dataclass(frozen=True)
 class Reading(Generic[T]):
     """Examples in the files' order, the faults beside them, and what was guessed about the files (`notes`)."""

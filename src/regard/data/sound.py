@@ -15,7 +15,7 @@ from ..nn.sound import need_whole, read_sound, resampled
 from .arrays import Arrays
 from .files import Paths, kind_of, paths_of, read_lines_of, read_text
 from .listing import PATH_NAMES, Listed, class_folders, ending, listed_files
-from .reading import Fault, Gathering, Reading, refuse
+from .reading import Fault, Gathering, Reading, refuse, refuse_as
 from .tables import Wanted
 from .text import LABEL_NAMES, TEXT_NAMES
 
@@ -77,18 +77,23 @@ class Spoken:
 
 
 def check_sound(path: Path) -> None:
-    """A quick look at a recording: its head is read, not its samples. `BadInput` for what is broken, cut or empty."""
+    """A quick look at a recording: its head and its last sample. `BadInput` for what is broken, cut or empty."""
     try:
         import soundfile
     except (ImportError, OSError) as error:
         raise Missing(f'Reading sound needs soundfile ({error}): pip install "regard[train]".') from None
     need_whole(path)
     try:
-        length = soundfile.info(path).frames
+        with soundfile.SoundFile(path) as file:
+            length = file.frames
+            file.seek(max(0, length - 1))
+            last = len(file.read(1))
     except (soundfile.LibsndfileError, RuntimeError) as error:
         raise BadInput(f"{path} cannot be read as sound: {error}. Give a WAV, FLAC or OGG file.") from None
     if length <= 0:
         raise BadInput(f"{path} is a sound of no length. Record it again, or leave it out.")
+    if not last:
+        raise BadInput(f"{path} is cut: the last of {length} samples is not there. Get the whole file.")
 
 
 def checked(listed: Listed) -> SoundFile:
@@ -96,7 +101,7 @@ def checked(listed: Listed) -> SoundFile:
     try:
         check_sound(listed.path)
     except BadInput as error:
-        refuse(listed.place[0], str(error).removeprefix(f"{listed.place[0]} "), listed.place[1], listed.place[2])
+        refuse_as(error, *listed.place)
     return SoundFile(listed.path)
 
 
@@ -163,8 +168,9 @@ def read_spoken(
 ) -> Reading[Spoken]:
     """Recordings with what is said in them: a table of paths and texts, a folder, or NPZ.
 
-    In a folder each recording has a text file of the same name beside it, or a line `name text` in a `.trans.txt` there.
-    NPZ: frames of all recordings in `mfcc [frames, bins]` (or samples in `audio`, with `rate`), `offsets [n + 1]` and `text`.
+    In a folder each recording has a text file of the same name beside it, or a line `name text` in a `.trans.txt`
+    there. NPZ: frames of all recordings in `mfcc [frames, bins]` (or samples in `audio`, with `rate`), `offsets
+    [n + 1]` and `text`.
     """
     gather = Gathering[Spoken]()
     for path in paths_of(paths, folders=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -82,6 +83,17 @@ class Table:
             self.refuse(row, name, f"the {what} (column {name!r}) is empty.")
         return text
 
+    def number(self, row: Row, name: str, what: str) -> float:
+        """A cell as a finite number."""
+        text = self.cell(row, name, what)
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            self.refuse(row, name, f"the {what} (column {name!r}) is {text!r:.40}; wanted a number.")
+        return value
+
 
 def as_text(value: Any) -> str | None:
     """A cell's value as text: numbers as they are written, whole ones without a point; None for lists and the like.
@@ -94,7 +106,7 @@ def as_text(value: Any) -> str | None:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
-        return str(int(value)) if value == value and value in (int(value),) else str(value)
+        return str(int(value)) if float(value).is_integer() else str(value)
     return "" if value is None else None
 
 
@@ -255,7 +267,8 @@ def find_columns(table: Table, wanted: Sequence[Wanted], notes: Gathering[Any]) 
         refuse_guess(table, open_roles[0])
     found.update(zip((one.role for one in open_roles), free, strict=False))
     if guessed := {one.role: found[one.role] for one in wanted if one.given is None}:
-        columns = ", ".join(f"{role} = column {name!r}" for role, name in guessed.items())
+        order = sorted(guessed, key=lambda role: table.names.index(guessed[role]))
+        columns = ", ".join(f"{role} = column {guessed[role]!r}" for role in order)
         notes.note(f"{table.path.name}: {columns}{'' if table.header else ' (there is no header)'}")
     return found
 

@@ -42,14 +42,22 @@ def read_tagged(paths: Paths, *, column: str | int | None = None) -> Reading[Tag
     for path in paths_of(paths):
         with gather.reading(path):
             lines = read_lines_of(path)
-            first = next(line for line in lines if line.strip() and not line.startswith("# "))
+            number, first = first_line(path, lines)
             if kind_of(path) in ("jsonl", "ndjson"):
                 json_lists(path, lines, column, gather)
             else:
                 conllu = kind_of(path) == "conllu" or first.count("\t") == len(FIELDS) - 1
-                make = conllu_reader(path, column) if conllu else column_reader(path, first, column, gather)
+                make = conllu_reader(path, column) if conllu else column_reader(path, (number, first), column, gather)
                 gather.each(blocks(lines), make)
     return gather.done()
+
+
+def first_line(path: Path, lines: list[str]) -> tuple[int, str]:
+    """The first line that is no comment, with its number."""
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.startswith("# "):
+            return number, line
+    refuse(path, "has comments only.", 1)
 
 
 def blocks(lines: list[str]) -> Iterator[Block]:
@@ -108,13 +116,14 @@ def is_word(path: Path, number: int, cells: list[str], expected: int) -> bool:
 
 
 def column_reader(
-    path: Path, first: str, column: str | int | None, gather: Gathering[Tagged]
+    path: Path, first: tuple[int, str], column: str | int | None, gather: Gathering[Tagged]
 ) -> Callable[[Block], Tagged]:
     """What reads a sentence of words and tags in columns."""
-    tabs = "\t" in first
-    wanted = len(cells_of(first, tabs))
+    number, line = first
+    tabs = "\t" in line
+    wanted = len(cells_of(line, tabs))
     if wanted < 2:
-        refuse(path, f"is {first!r:.60}; wanted a word and its tag on each line, a tab or a blank between.", 1, 1)
+        refuse(path, f"is {line!r:.60}; wanted a word and its tag, a tab or a blank between.", number, 1)
     tag = tag_column(path, column, wanted)
     gather.note(f"{path.name}: word = column 1, tag = column {tag}, {'a tab' if tabs else 'blanks'} between")
 

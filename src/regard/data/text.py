@@ -84,10 +84,11 @@ def read_texts(
 
 
 def label_last(table: Table, wanted: list[Wanted]) -> list[Wanted]:
-    """The roles in the order of a table of two columns: the label has the fewer different values."""
+    """The roles in the order of a table of two columns: the label has the fewer different values, or the shorter."""
     if len(table.names) != 2:
         return wanted
-    first, second = (len({str(table.value(row, name)) for row in table.rows}) for name in table.names)
+    values = [{str(table.value(row, name)) for row in table.rows} for name in table.names]
+    first, second = ((len(column), sum(map(len, column))) for column in values)
     return wanted[::-1] if first < second else wanted
 
 

@@ -19,6 +19,7 @@ from .heads import Classes, Pooler, Span, Vocabulary
 from .image import Image
 from .set_loss import SetLoss
 from .sound import Sound
+from .stages import Stages
 from .two_towers import Tower, TwoTowers
 
 
@@ -67,7 +68,7 @@ KINDS = {
     for kind in (
         *(Sequence, Pair, Text, StackConfig, Pooler, Vocabulary, Classes, Span),
         *(ConvolutionConfig, FullyConnectedConfig, RecurrentConfig, Words),
-        *(Image, Tower, TwoTowers, FeatureGrid, Detection, SetLoss, Graph, Sound),
+        *(Image, Tower, TwoTowers, FeatureGrid, Detection, SetLoss, Graph, Sound, Stages),
     )
 }
 

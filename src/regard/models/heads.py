@@ -12,6 +12,7 @@ from torch.nn import functional
 from ..attention.errors import BadInput
 from ..nn.block import ACTIVATIONS
 from ..nn.linear import linear
+from ..nn.pooling import AttentionPooling
 
 IGNORED = -100
 """The label of a place that does not count."""
@@ -86,14 +87,14 @@ class VocabularyHead(nn.Module):
 class Classes:
     """A logit for each class, of the whole input or (`per_token`) of each token.
 
-    `pool` says of what: the first token, the mean, the last token, or the model's own pooler. `hidden` puts a dense
-    layer with that activation before it. One class means a number.
+    `pool` says of what: the first token, the mean, the last token, a mean whose weights are learned, or the model's own
+    pooler. `hidden` puts a dense layer with that activation before it. One class means a number.
     """
 
     classes: int
     dim: int
     per_token: bool = False
-    pool: Literal["first", "mean", "last", "pooler"] = "first"
+    pool: Literal["first", "mean", "last", "attention", "pooler"] = "first"
     hidden: str | None = None
     bias: bool = True
     dropout: float = 0.0
@@ -107,6 +108,7 @@ class ClassesHead(nn.Module):
         super().__init__()
         self.config = config
         self.dense = nn.Linear(config.dim, config.dim) if config.hidden else None
+        self.attention = AttentionPooling(config.dim, score="additive") if config.pool == "attention" else None
         self.out = nn.Linear(config.dim, config.classes, config.bias)
         self.dropout = nn.Dropout(config.dropout)
 
@@ -125,7 +127,7 @@ class ClassesHead(nn.Module):
             if pooled is None:
                 raise BadInput("The head reads the pooler, and this model has none. Give it one, or pool='first'.")
             return pooled
-        return pool(hidden, lengths, self.config.pool)
+        return pool(hidden, lengths, self.config.pool) if self.attention is None else self.attention(hidden, lengths)
 
 
 @dataclass(frozen=True)

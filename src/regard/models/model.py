@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..attention.errors import BadInput
 from ..nn.attention import Memory
 from ..nn.cache import Cache
+from ..nn.rows import cleared
 from .heads import IGNORED, Classes, ClassesHead, Span, VocabularyHead, alignment_loss, loss_of, span_loss
 
 if TYPE_CHECKING:
@@ -94,8 +95,7 @@ class SequenceModel(Model):
         labels: Tensor | None = None,
     ) -> Output:
         given = pick(self.embed, tokens=tokens, images=images, sound=sound)
-        remember = self.causal and labels is None and (cache is not None or not self.training)
-        cache = (cache or Cache()).next() if remember else None
+        cache = (cache or Cache()).next() if self.remembers(cache, lengths, labels) else None
         if cache is not None and lengths is not None:
             return self.aligned(given, lengths, cache)
         x = embedded(self.embed, given, segments, cache, lengths)
@@ -106,6 +106,12 @@ class SequenceModel(Model):
         if cache is not None:
             cache.length += x.shape[1]
         return self.answer(hidden, lengths, cache, labels)
+
+    def remembers(self, cache: Cache | None, lengths: Tensor | None, labels: Tensor | None) -> bool:
+        """Whether the answer has a cache: a decoder's has, unless it learns from whole texts."""
+        if lengths is None and getattr(self.config.stack, "memory", None) is not None:
+            return self.causal
+        return self.causal and labels is None and (cache is not None or not self.training)
 
     def seen_by_all(self, x: Tensor) -> Tensor | None:
         """The first token, where a head reads the whole text off it and the stack would show it a window alone."""
@@ -124,7 +130,7 @@ class SequenceModel(Model):
         x = embedded(self.embed, roll(tokens, cache.padding), None, cache)
         hidden = self.stack(x, cache=cache)
         cache.length += x.shape[1]
-        return self.answer(roll(hidden, lengths), lengths, cache, None)
+        return self.answer(cleared(roll(hidden, lengths), lengths), lengths, cache, None)
 
     def answer(self, hidden: Tensor, lengths: Tensor | None, cache: Cache | None, labels: Tensor | None) -> Output:
         """What the heads make of the last layer."""
@@ -176,9 +182,11 @@ class PairModel(Model):
         sound: Tensor | None = None,
         targets: Tensor | None = None,
         target_lengths: Tensor | None = None,
+        wanted: Tensor | None = None,
         cache: Cache | None = None,
         labels: Tensor | None = None,
     ) -> Output:
+        """See `Model`. `wanted [batch, tokens]` says of which targets logits are wanted: then `[wanted, vocabulary]`."""
         if targets is None:
             targets = self.begun(labels)
         remember = labels is None and target_lengths is None and (cache is not None or not self.training)
@@ -189,7 +197,8 @@ class PairModel(Model):
             if cache is not None:
                 cache.put("source", (memory.x, memory.lengths))
         hidden = self.decode(targets, memory, target_lengths, cache)
-        logits = None if self.head is None else self.head(hidden, matrix_of(self.target_embed))
+        asked = hidden if wanted is None else hidden[wanted]
+        logits = None if self.head is None else self.head(asked, matrix_of(self.target_embed))
         return Output(hidden, logits, cache=cache, loss=self.loss(logits, labels))
 
     def encode(self, given: Tensor, lengths: Tensor | None = None) -> Memory:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..attention.errors import BadInput
+from .heads import pool
 from .model import Model, Output
 
 SCALE = math.log(1 / 0.07)
@@ -22,13 +23,13 @@ class Tower:
     """`embed → stack →` one token's vector `→` a projection to `shared` dims (None: the vector as it is).
 
     `end` says which token: None the first, a number the first of that token in each row, `"highest"` the one with the
-    highest number in each row. A row without that token gives its last.
+    highest number in each row. A row without that token gives its last. `"mean"` takes the mean of all real ones.
     """
 
     embed: Any
     stack: Any
     shared: int | None = 512
-    end: int | Literal["highest"] | None = None
+    end: int | Literal["highest", "mean"] | None = None
 
     def build(self) -> TowerModule:
         return TowerModule(self)
@@ -67,8 +68,8 @@ class TowerModule(nn.Module):
 
     def forward(self, given: Tensor, lengths: Tensor | None = None) -> Seen:
         hidden = self.stack(self.embed(given), lengths=lengths)
-        if self.end is None:
-            pooled = hidden[:, 0]
+        if self.end is None or self.end == "mean":
+            pooled = pool(hidden, lengths, "first" if self.end is None else "mean")
         else:
             rows = torch.arange(hidden.shape[0], device=hidden.device)
             pooled = hidden[rows, find_end(given, lengths, self.end)]

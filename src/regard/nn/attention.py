@@ -116,7 +116,7 @@ class MultiHeadAttention(nn.Module):
         mask = both(self.mask, mask)
         q = self.split(self.q(x if place is None else x + place), self.heads, rows)
         if memory is None:
-            k, v = self.keys_and_values(x, place, rows)
+            k, v = self.keys_and_values(self.with_memory(x, cache), place, rows)
             mask = both(mask, None if lengths is None else Lengths(lengths))
         else:
             k, v = self.recalled(memory, cache)
@@ -124,11 +124,26 @@ class MultiHeadAttention(nn.Module):
         position = self.placed(q, position, cache)
         if isinstance(position, Turn):
             q, k, position = position(q), position(k), None
-        if memory is None and cache is not None:
+        if memory is None and cache is not None and not self.learns_from(cache):
             k, v = cache.extend("self", k, v)
         mixed = self.attend(q, k, v, position=position, mask=mask, **self.parts())
         mixed = mixed.transpose(1, 2).flatten(2)  # [batch, tokens, heads · head_dim]
         return self.out(mixed if rows is None else rows.pack(mixed))
+
+    def learns_from(self, cache: Slot | None) -> bool:
+        """Whether what is kept are the layer's inputs: while weights change, keys and values made earlier are stale."""
+        return self.training and cache is not None and cache.memory is not None
+
+    def with_memory(self, x: Tensor, cache: Slot | None) -> Tensor:
+        """The layer's input after that of earlier segments, which no gradient goes back to."""
+        if cache is None or not self.learns_from(cache):
+            return x
+        before = cache.get("inputs")
+        if before is None and cache.get("self") is not None:
+            raise BadInput("This cache was made in evaluation mode. Begin a new one for training.")
+        whole = x if before is None else torch.cat([before, x], dim=1)
+        cache.put("inputs", whole[:, max(whole.shape[1] - (cache.memory or 0), 0) :].detach())
+        return whole
 
     def parts(self) -> dict[str, Any]:
         """Score, method and dropout, as `attend` takes them."""

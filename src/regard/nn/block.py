@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..attention.errors import BadInput
+from ..attention.errors import BadInput, Unsupported
 from ..attention.mask import Mask
 from ..attention.masks import Documents, Lengths
 from ..attention.part import Part
@@ -17,8 +18,8 @@ from .attention import Memory, MultiHeadAttention, both
 from .cache import Cache, Slot
 from .hierarchical import LocalGlobal
 from .linear import Linear
-from .parts import POSITIONS, Rotary, Turn, known, part_module, read_mask
-from .rows import Rows, rows_of
+from .parts import POSITIONS, LearnedTransformerXL, Rotary, Turn, known, part_module, read_mask
+from .rows import Rows, cleared, rows_of
 
 ACTIVATIONS = {
     "relu": functional.relu,
@@ -41,7 +42,8 @@ class StackConfig:
     number, `{training}` in the mask's for whether it learns; a tuple has one line a layer. One position serves all
     layers if `shared_position`. `cross` adds attention to a memory. `window` takes Longformer's layer with its second
     projections for global tokens instead of plain multi-head attention: one number, or one a layer, of tokens seen in
-    all, half of them on either side.
+    all, half of them on either side. `memory` is how many earlier tokens a cache keeps, and what a segment sees of those
+    before it also while it learns.
     """
 
     dim: int
@@ -64,6 +66,7 @@ class StackConfig:
     method: str = "Exact()"
     mask: str | tuple[str, ...] | None = None
     window: int | tuple[int, ...] | None = None
+    memory: int | None = None
     dropout: float = 0.0
     attention_dropout: float = 0.0
     hidden_dropout: float = 0.0
@@ -258,32 +261,53 @@ class Stack(nn.Module):
         """
         if x.dim() != 3 or x.shape[2] != self.config.dim:
             raise BadInput(f"x has shape {list(x.shape)}; it must be [batch, tokens, {self.config.dim}].")
+        if cache is not None:
+            cache.memory = self.config.memory
         rows = rows_of(x, lengths)
         seen = both(mask, padding_mask(lengths, cache, x.shape[1]))
         own_masks = self.masks[self.training]
         masks = {id(own): both(own, seen) for own in own_masks}
-        flow = Flow(lengths, rows, None, self.placed(x, cache), place, global_tokens, remembered(memory, cache))
+        flow = Flow(lengths, rows, None, None, place, global_tokens, remembered(memory, cache))
+        positions = self.placed(x, cache)
         if rows is not None:
             x, flow = rows.pack(x), replace(flow, place=None if place is None else rows.pack(place))
         for n, (own, block) in enumerate(zip(own_masks, self.blocks, strict=True)):
-            x = block(x, replace(flow, mask=masks[id(own)]), None if cache is None else cache.at(n))
+            x = block(x, replace(flow, mask=masks[id(own)], position=positions[n]), None if cache is None else cache.at(n))
             if keep is not None:
                 keep.append(x)
         x = x if self.norm is None else self.norm(x)
+        if rows is None and lengths is not None and torch.compiler.is_compiling():
+            return cleared(x, lengths)
         return x if rows is None else rows.pad(x)
 
-    def placed(self, x: Tensor, cache: Cache | None) -> Part | Turn | None:
-        """The position that all layers share."""
+    def placed(self, x: Tensor, cache: Cache | None) -> Sequence[Part | Turn | None]:
+        """The position of each layer, where all layers share one module."""
+        if isinstance(self.position, LearnedTransformerXL):
+            return self.position.layers(x, cache)
+        return [self.shared(x, cache)] * len(self.blocks)
+
+    def shared(self, x: Tensor, cache: Cache | None) -> Part | Turn | None:
+        """The position that is the same for all layers."""
         if isinstance(self.position, Rotary):
+            self.need_no_inputs(cache)
             start = 0 if cache is None else cache.length
             return self.position.turn(torch.arange(start, start + x.shape[1], device=x.device), x.dtype)
         return None if self.position is None else self.position()
+
+    def need_no_inputs(self, cache: Cache | None) -> None:
+        """Raise where earlier tokens' inputs would be turned by places that are not theirs."""
+        if self.training and cache is not None and cache.memory is not None:
+            raise Unsupported(
+                "Learning with a memory goes with positions by distance, and Rotary turns keys by their place. Use "
+                "TransformerXL, Alibi, Bias, T5Bias or Shaw."
+            )
 
 
 def padding_mask(lengths: Tensor | None, cache: Cache | None, tokens: int) -> Mask | None:
     """Hides padded keys: those after a row's length, or those before a row's first token in a cache."""
     real = None if cache is None else cache.real_keys(cache.length + tokens)
-    if real is not None:
+    if cache is not None and real is not None:
+        real = real[:, cache.length - cache.remembered :]
         return Documents(real.int() - 1)
     return None if lengths is None else Lengths(lengths)
 

@@ -25,6 +25,14 @@ def rollout(seen: Seen, names: list[str] | None = None, *, residual: float = 0.5
     (Abnar and Zuidema, 2020.) `names` choose the layers, first to last: all that were seen unless given. They must be
     attentions of the tokens to themselves, all of one length. Raises `BadInput` where they are not, or where weights
     were not asked for.
+
+    >>> import regard as rg
+    >>> from regard.nn.watch import watch
+    >>> model = rg.nn.Stack(rg.nn.StackConfig(dim=8, layers=2, heads=2, mask="Causal()"))
+    >>> with watch(model, weights=True) as seen:
+    ...     y = model(torch.randn(1, 5, 8))
+    >>> rollout(seen)[0, 0].tolist()
+    [1.0, 0.0, 0.0, 0.0, 0.0]
     """
     flow: Tensor | None = None
     for name in list(seen) if names is None else names:
@@ -51,6 +59,14 @@ def value_norms(seen: Seen, out: dict[str, Tensor] | None = None) -> dict[str, T
     (Kobayashi and others, 2020: a large weight on a short vector says little.) `out` gives projections
     `[dim, heads · value dim]` by attention where a model calls them otherwise than usual. Raises `BadInput` where none
     is found or weights were not asked for.
+
+    >>> import regard as rg
+    >>> from regard.nn.watch import watch
+    >>> layer = rg.nn.MultiHeadAttention(dim=8, heads=2)
+    >>> with watch(layer, weights=True) as seen:
+    ...     y = layer(torch.randn(1, 3, 8), torch.randn(1, 5, 8))
+    >>> value_norms(seen)["attend"].shape
+    torch.Size([1, 2, 3, 5])
     """
     return {name: one_norm(seen, name, (out or {}).get(name)) for name in seen}
 
@@ -77,6 +93,14 @@ def gradient_times_attention(seen: Seen) -> dict[str, Tensor]:
 
     Only the gradient of attention's output is needed, so the pass itself keeps no square of weights. Attentions that L
     does not depend on are left out. Raises `BadInput` where no gradient came by, `Unsupported` under attention dropout.
+
+    >>> import regard as rg
+    >>> from regard.nn.watch import watch
+    >>> layer = rg.nn.MultiHeadAttention(dim=8, heads=2)
+    >>> with watch(layer, weights=True) as seen:
+    ...     layer(torch.randn(1, 5, 8)).square().sum().backward()
+    >>> gradient_times_attention(seen)["attend"].shape
+    torch.Size([1, 2, 5, 5])
     """
     reached = [name for name in seen if last(seen, name).gradient is not None]
     if not reached:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from ..attention.errors import BadInput
 from ..attention.mask import Mask
 from ..attention.part import Part
 from .bigbird import BigBirdBlocks, BigBirdScore
+from .cache import Cache
+from .embeddings import sinusoids
 
 MASKS = {
     name: getattr(masks, name)
@@ -172,6 +175,53 @@ class LearnedShaw(nn.Module):
         return positions.Shaw(self.keys.expand(self.heads, -1, -1), self.zero)
 
 
+@dataclass(frozen=True)
+class Distances:
+    """Projected distances 0, 1, …, as a cache keeps them for all rows; one `[heads, distances, head_dim]` a layer."""
+
+    tables: tuple[Tensor, ...]
+
+
+class LearnedTransformerXL(nn.Module):
+    """Transformer-XL's position (Dai et al. 2019): sinusoids of the distance, projected anew in each of `layers`.
+
+    The paper's W_{k,R} of all layers stand one above the other in `project`; `content_bias` is its u and
+    `position_bias` its v, one for all layers or (`untied`) one each. Distances beyond `reach` count as `reach`.
+    """
+
+    def __init__(
+        self, heads: int, head_dim: int, dim: int, layers: int, untied: bool = False, reach: int | None = None
+    ) -> None:
+        super().__init__()
+        self.heads, self.head_dim, self.dim, self.count, self.reach = heads, head_dim, dim, layers, reach
+        self.project = nn.Linear(dim, layers * heads * head_dim, bias=False)
+        own = (layers if untied else 1, heads, head_dim)
+        self.content_bias, self.position_bias = (nn.Parameter(torch.randn(own) * 0.02) for _ in range(2))
+
+    def layers(self, x: Tensor, cache: Cache | None) -> list[positions.TransformerXL]:
+        """The position of each layer, for `x [batch, tokens, dim]` after what the cache remembers."""
+        seen = x.shape[1] + (0 if cache is None else cache.remembered)
+        tables = self.tables(max(seen if self.reach is None else min(seen, self.reach + 1), 1), x.device, cache)
+        u, v = (bias.expand(self.count, -1, -1) for bias in (self.content_bias, self.position_bias))
+        return [positions.TransformerXL(tables[n], u[n], v[n]) for n in range(self.count)]
+
+    def tables(self, distances: int, device: torch.device, cache: Cache | None) -> tuple[Tensor, ...]:
+        """The projected distances; while weights stand still a cache keeps them, with some to spare."""
+        if cache is None or torch.is_grad_enabled():
+            return self.projected(distances, device)
+        found = cache.get("distances")
+        if found is None or found.tables[0].shape[1] < distances:
+            room = distances if found is None else distances + distances // 2
+            found = Distances(self.projected(room if self.reach is None else min(room, self.reach + 1), device))
+            cache.put("distances", found)
+        return found.tables
+
+    def projected(self, distances: int, device: torch.device) -> tuple[Tensor, ...]:
+        waves = sinusoids(torch.arange(distances, device=device), self.dim, layout="halves")
+        made = self.project(waves.to(self.project.weight.dtype))
+        return made.unflatten(-1, (self.count, self.heads, self.head_dim)).permute(1, 2, 0, 3).unbind(0)
+
+
 class LearnedLinformer(nn.Module):
     """Keys and values projected from `tokens` to `rank` before they are attended to."""
 
@@ -251,6 +301,7 @@ POSITIONS = {
     "Bias": LearnedBias,
     "T5Bias": LearnedT5Bias,
     "Shaw": LearnedShaw,
+    "TransformerXL": LearnedTransformerXL,
 }
 METHODS = {
     "Exact": methods.Exact,

@@ -36,3 +36,9 @@ def rows_of(x: Tensor, lengths: Tensor | None) -> Rows | None:
         return None
     rows = Rows(lengths, x.shape[1])
     return None if rows.index.shape[0] == x.shape[0] * x.shape[1] else rows
+
+
+def cleared(x: Tensor, lengths: Tensor) -> Tensor:
+    """`x [batch, tokens, …]` with zeros in the padding."""
+    real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+    return x.masked_fill(~real[..., None], 0.0)

@@ -10,6 +10,14 @@ from ..attention.errors import BadInput
 
 TASKS = {
     "tag": "tag.Tag",
+    "classify": "classify.Classify",
+    "nodes": "nodes.Nodes",
+    "graphs": "graphs.Graphs",
+    "translate": "translate.Translate",
+    "lm": "lm.Lm",
+    "match": "match.Match",
+    "detect": "detect.Detect",
+    "transcribe": "transcribe.Transcribe",
 }
 """The tasks, and where each stands."""
 

@@ -70,14 +70,18 @@ def train(
 def evaluate(
     run: RunPath,
     data: Annotated[list[Path], typer.Option("--data", help="Files to score on.")],
+    part: Annotated[str, typer.Option(help="train, dev or test, where the files say it; test (or dev) unless given.")] = "",
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """The scores of a trained model on other files."""
     with one_paragraph(debug):
+        from regard.train.parts import of_part
+
         task, model = opened(run)
         reading = task.read(data, task.settings)
         tell_faults(reading, None)
+        reading = reading.part(part) if part else of_part(reading, "test", "dev")
         scores = task.evaluate(model, reading.examples)
         document = {"metrics": scores.metrics, "main": scores.main, **scores.details}
         answer(document, result(run, document), as_json)
@@ -102,9 +106,9 @@ def predict(
 def start(task: str, training: list[Path], dev: list[Path], out: Path, wanted: dict[str, Any], strict: bool) -> Path:
     """Read the files, prepare the task, and train it into its folder."""
     from regard import BadInput
-    from regard.data.reading import split
     from regard.tasks import find_task
     from regard.tasks.architecture import Architecture
+    from regard.train.parts import learned_and_chosen
     from regard.train.progress import Progress
     from regard.train.run import begin
     from regard.train.settings import Training
@@ -119,10 +123,10 @@ def start(task: str, training: list[Path], dev: list[Path], out: Path, wanted: d
     if strict:
         reading.strict()
     held = kind.read(dev, settings) if dev else None
-    examples, chosen = (reading.examples, held.examples) if held else split(reading, 0.1, how.seed)
-    made = kind.prepare(examples, settings)
+    learned, chosen = learned_and_chosen(reading, held, how.seed, getattr(kind, "group", None))
+    made = kind.prepare(learned.examples, settings)
     files = {"train": [str(path) for path in training], "dev": [str(path) for path in dev]}
-    begin(made, architecture, how, examples, chosen, out, files, Progress())
+    begin(made, architecture, how, learned.examples, chosen.examples, out, files, Progress())
     return out
 
 

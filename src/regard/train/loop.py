@@ -94,7 +94,12 @@ class Run:
         self.accelerator = accelerator_for(training)
         torch.manual_seed(training.seed + self.accelerator.process_index)
         self.bare = model
-        optimizer = torch.optim.AdamW(decayed(model, training.weight_decay), lr=training.rate, betas=training.betas)
+        optimizer = torch.optim.Adam(
+            decayed(model, training.weight_decay),
+            lr=training.rate,
+            betas=training.betas,
+            decoupled_weight_decay=training.decay == "weights",
+        )
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
         if training.compile:
             self.model = torch.compile(self.model)

@@ -106,14 +106,19 @@ def begin(
     folder.write("task.json", task.as_dict())
     torch.manual_seed(training.seed)
     model = task.config(architecture).build()
-    model.tokenizer = getattr(task, "tokenizer", None)
+    model.tokenizer, model.rules = getattr(task, "tokenizer", None), getattr(task, "rules", None)
+    getattr(task, "start", lambda model: None)(model)
+    drawn = 0.0
 
     def note(event: Event) -> None:
+        nonlocal drawn
         if event.kind == "resumed":
             folder.forget_after(event.place.step)
         folder.log(event)
-        if event.kind in ("score", "finished", "stopped"):
+        due = event.kind == "score" and time.monotonic() - drawn > 10
+        if due or event.kind in ("finished", "stopped"):
             draw_curve(folder)
+            drawn = time.monotonic()
         tell(event)
 
     return folder, train(task, model, examples, dev, training, folder.path, folder.keep, note)

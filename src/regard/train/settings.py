@@ -16,10 +16,10 @@ class Training:
     """How a model is trained. Whichever of `epochs`, `steps` and `minutes` ends first ends the run.
 
     A step is one update: `accumulate` batches of about `batch_tokens` real tokens (or `batch_size` examples) each, shared
-    by the processes. The rate rises over `warmup` steps to `rate` and falls by `schedule` to `floor`·rate. `average` keeps
-    the mean of the last so many evaluated weights, `ema` a running one; the best of them on dev is what is kept.
-    `patience` evaluations without a better score end the run. `evaluate_every` and `save_every` count steps; None is once
-    an epoch.
+    by the processes. The rate rises over `warmup` steps to `rate` and falls by `schedule` to `floor`·rate. `weight_decay`
+    shrinks the weights themselves, or (`decay` "gradient") is the L2 term in the gradient. `average` keeps the mean of the
+    last so many evaluated weights, `ema` a running one; the best of them on dev is what is kept. `patience` evaluations
+    without a better score end the run. `evaluate_every` and `save_every` count steps; None is once an epoch.
     """
 
     epochs: int | None = 20
@@ -34,6 +34,7 @@ class Training:
     floor: float = 0.0
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = 0.01
+    decay: Literal["weights", "gradient"] = "weights"
     clip: float = 1.0
     label_smoothing: float = 0.0
     ema: float = 0.0

@@ -39,25 +39,44 @@ class Shape(NamedTuple):
     stages: int
 
 
-# By bytes of an element, then by the greater of the (padded) head dims.
-FORWARD = {
-    2: {64: Shape(64, 64, 4, 3), 128: Shape(128, 128, 8, 3), 256: Shape(128, 64, 8, 2)},
-    4: {64: Shape(64, 64, 4, 1), 128: Shape(64, 32, 4, 1), 256: Shape(16, 32, 4, 1)},
-}
-ROWS = {
-    2: {64: Shape(64, 64, 4, 3), 128: Shape(128, 64, 8, 3), 256: Shape(64, 32, 8, 2)},
-    4: {64: Shape(64, 64, 4, 1), 128: Shape(64, 32, 4, 1), 256: Shape(16, 32, 4, 1)},
-}
-COLUMNS = {
-    2: {64: Shape(64, 64, 4, 3), 128: Shape(64, 128, 8, 3), 256: Shape(32, 64, 8, 2)},
-    4: {64: Shape(64, 64, 4, 1), 128: Shape(32, 64, 4, 1), 256: Shape(16, 32, 4, 1)},
-}
-DIAGONALS = {
-    2: {64: Shape(64, 64, 4, 3), 128: Shape(64, 64, 4, 2), 256: Shape(32, 32, 4, 2)},
-    4: {64: Shape(64, 64, 4, 1), 128: Shape(32, 32, 4, 1), 256: Shape(32, 32, 8, 1)},
-}
-# Square, for everything when there are vectors by distance. Wider heads would not fit.
-SQUARE = {2: {64: Shape(64, 64, 4, 2), 128: Shape(64, 64, 8, 2)}, 4: {64: Shape(32, 32, 4, 1)}}
+class Shapes(NamedTuple):
+    """A pass's tiles, by bytes of an element, then by the greater of the (padded) head dims.
+
+    Vectors by distance want square ones; those of wider heads would not fit.
+    """
+
+    plain: dict[int, dict[int, Shape]]
+    vectors: dict[int, dict[int, Shape]]
+
+
+FORWARD = Shapes(
+    {
+        2: {64: Shape(64, 64, 4, 3), 128: Shape(128, 128, 8, 3), 256: Shape(128, 64, 8, 2)},
+        4: {64: Shape(64, 64, 4, 1), 128: Shape(64, 32, 4, 1), 256: Shape(16, 32, 4, 1)},
+    },
+    {2: {64: Shape(64, 64, 4, 3), 128: Shape(64, 64, 8, 2)}, 4: {64: Shape(32, 32, 4, 1)}},
+)
+ROWS = Shapes(
+    {
+        2: {64: Shape(64, 64, 4, 3), 128: Shape(128, 64, 8, 3), 256: Shape(64, 32, 8, 2)},
+        4: {64: Shape(64, 64, 4, 1), 128: Shape(64, 32, 4, 1), 256: Shape(16, 32, 4, 1)},
+    },
+    {2: {64: Shape(64, 64, 4, 2), 128: Shape(64, 64, 8, 2)}, 4: {64: Shape(32, 32, 4, 1)}},
+)
+COLUMNS = Shapes(
+    {
+        2: {64: Shape(64, 64, 4, 3), 128: Shape(64, 128, 8, 3), 256: Shape(32, 64, 8, 2)},
+        4: {64: Shape(64, 64, 4, 1), 128: Shape(32, 64, 4, 1), 256: Shape(16, 32, 4, 1)},
+    },
+    {2: {64: Shape(64, 64, 4, 2), 128: Shape(64, 64, 8, 2)}, 4: {64: Shape(32, 32, 4, 1)}},
+)
+DIAGONALS = Shapes(
+    {
+        2: {64: Shape(64, 64, 4, 3), 128: Shape(64, 64, 4, 2), 256: Shape(32, 32, 4, 2)},
+        4: {64: Shape(64, 64, 4, 1), 128: Shape(32, 32, 4, 1), 256: Shape(32, 32, 8, 1)},
+    },
+    {2: {64: Shape(64, 64, 4, 2), 128: Shape(64, 64, 8, 2)}, 4: {64: Shape(32, 32, 4, 1)}},
+)
 EXACT = "tf32x3"  # products of float32: three of tensor cores, whose sum is as exact
 EDGE = 256  # the origin of a line is a multiple of this, and so of every tile's sizes
 PREPARED = 64  # rows that a program of `prepare_rows` takes
@@ -102,10 +121,10 @@ class Facts(NamedTuple):
     def output_type(self) -> torch.dtype:
         return torch.float32 if self.exact else self.dtype
 
-    def shape(self, table: dict[int, dict[int, Shape]]) -> Shape:
+    def shape(self, shapes: Shapes) -> Shape:
         """The tile for these types and sizes."""
         widest = max(power(self.dim), power(self.value_dim), 64)
-        return (SQUARE if self.vectors else table)[self.dtype.itemsize][widest]
+        return (shapes.vectors if self.vectors else shapes.plain)[self.dtype.itemsize][widest]
 
     def empty(self, *sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(sizes, dtype=dtype, device=self.grid.device)

@@ -1,0 +1,179 @@
+"""Graphs with one label or number each: molecules as SMILES, or tables of edges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..attention.errors import BadInput
+from .files import Paths, paths_of
+from .graphs import NODE_NAMES, SOURCE_NAMES, TARGET_NAMES, find_first, node_in
+from .molecules import SMILES_NAMES, read_molecule
+from .reading import Gathering, Reading, counted, refuse
+from .tables import Row, Table, Wanted, find_columns, part_column, part_in, read_table
+from .text import LABEL_NAMES
+
+GRAPH_NAMES = ("graph", "graph_id", "graph_number", "图")
+VALUE_NAMES = (*LABEL_NAMES, "value", "measured", "expt", "exp")
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledGraph:
+    """A whole graph, such as a molecule, with its class (text) or its value (a number).
+
+    `nodes` float32 `[nodes, features]`, `edges` int64 `[2, edges]`, `edge_features` float32 `[edges, features]`
+    or None.
+    """
+
+    nodes: Tensor
+    edges: Tensor
+    label: str | float
+    edge_features: Tensor | None = None
+    name: str = ""
+    part: str = ""
+
+
+def read_graphs(
+    paths: Paths,
+    *,
+    label: str | int | None = None,
+    smiles: str | int | None = None,
+    labels: str | Path | None = None,
+    nodes: str | Path | None = None,
+    kind: Literal["class", "number"] | None = None,
+) -> Reading[LabelledGraph]:
+    """Graphs with a label or number each: molecules as SMILES in a table, or edges in a table with each one's graph.
+
+    Edges: columns graph, source, target in `paths`; graph and label in the table `labels`; perhaps graph, node and
+    numbers in the table `nodes` (a node's only feature is 1 without it). `kind` says whether labels are classes or
+    numbers: numbers unless given where some are fractions or more than 20 whole ones differ.
+    """
+    gather = Gathering[LabelledGraph]()
+    for path in paths_of(paths):
+        with gather.reading(path):
+            if labels is None:
+                molecules(
+                    path, Wanted("smiles", smiles, SMILES_NAMES), Wanted("label", label, VALUE_NAMES), kind, gather
+                )
+            else:
+                beside = paths_of([labels, nodes] if nodes else [labels])
+                gather.files.extend(map(str, beside))
+                edge_lists(path, beside, label, kind, gather)
+    return gather.done()
+
+
+def molecules(path: Path, smiles: Wanted, label: Wanted, kind: str | None, gather: Gathering[LabelledGraph]) -> None:
+    """The molecules of a table of SMILES."""
+    table = read_table(path, [smiles, label])
+    gather.faults.extend(table.faults)
+    columns, part = find_columns(table, [smiles, label], gather), part_column(table)
+    kind = kind or kind_of_labels(table, columns["label"], gather)
+
+    def make(row: Row) -> LabelledGraph:
+        value = label_in(table, row, columns["label"], kind)
+        text = table.cell(row, columns["smiles"], "SMILES")
+        try:
+            molecule = read_molecule(text)
+        except BadInput as error:
+            table.refuse(row, columns["smiles"], str(error))
+        return LabelledGraph(
+            molecule.atoms, molecule.edges, value, molecule.bonds, name=text, part=part_in(table, row, part)
+        )
+
+    gather.each(table.rows, make)
+
+
+def kind_of_labels(table: Table, name: str, gather: Gathering[Any]) -> Literal["class", "number"]:
+    """'number' where every label is one and some are fractions, or more than 20 differ."""
+    texts = {str(table.value(row, name) or "").strip() for row in table.rows} - {""}
+    try:
+        values = {float(text) for text in texts}
+    except ValueError:
+        return "class"
+    found = "number" if len(values) > 20 or any(value % 1 for value in values) else "class"
+    gather.note(f"{table.path.name}: {name!r} holds {'numbers' if found == 'number' else 'classes'}")
+    return found
+
+
+def label_in(table: Table, row: Row, name: str, kind: str) -> str | float:
+    return table.number(row, name, "label") if kind == "number" else table.cell(row, name, "label")
+
+
+def edge_lists(
+    path: Path, beside: list[Path], label: str | int | None, kind: str | None, gather: Gathering[LabelledGraph]
+) -> None:
+    """Graphs whose edges, labels and perhaps nodes stand in tables."""
+    features = node_tables(beside[1], gather) if beside[1:] else None
+    edges = edges_by_graph(path, features, gather)
+    wanted = [Wanted("graph", None, GRAPH_NAMES), Wanted("label", label, VALUE_NAMES)]
+    table = read_table(beside[0], wanted)
+    gather.faults.extend(table.faults)
+    columns, part = find_columns(table, wanted, gather), part_column(table)
+    kind = kind or kind_of_labels(table, columns["label"], gather)
+    seen: set[str] = set()
+
+    def make(row: Row) -> LabelledGraph:
+        name = table.cell(row, columns["graph"], "graph")
+        if name in seen:
+            table.refuse(row, columns["graph"], f"the graph {name!r} stands here a second time.")
+        seen.add(name)
+        if name not in (edges if features is None else features):
+            table.refuse(
+                row, columns["graph"], f"the graph {name!r} has no {'edges' if features is None else 'nodes'}."
+            )
+        pairs, numbers = edges.get(name, ([], {}))
+        values = torch.ones(len(numbers), 1) if features is None else torch.tensor(features[name][1])
+        found = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T.contiguous()
+        value = label_in(table, row, columns["label"], kind)
+        return LabelledGraph(values, found, value, name=name, part=part_in(table, row, part))
+
+    gather.each(table.rows, make)
+    if bare := set(edges) - seen:
+        gather.note(f"{counted(len(bare), 'graph')} without a label left out, such as {min(bare)!r}")
+
+
+def node_tables(path: Path, gather: Gathering[Any]) -> dict[str, tuple[dict[str, int], list[list[float]]]]:
+    """For each graph: its nodes' numbers by name, and their features."""
+    table = read_table(path, [Wanted("graph", None, GRAPH_NAMES), Wanted("node", None, NODE_NAMES)])
+    gather.faults.extend(table.faults)
+    if len(table.names) < 3:
+        refuse(path, f"has the columns {', '.join(table.names)}; wanted graph, node and numbers.", 1)
+    graph = find_first(table.names, GRAPH_NAMES)
+    node = find_first([name for name in table.names if name != graph], NODE_NAMES)
+    names = [name for name in table.names if name not in (graph, node)]
+    found: dict[str, tuple[dict[str, int], list[list[float]]]] = {}
+    for row in table.rows:
+        with gather.catching():
+            numbers, rows = found.setdefault(table.cell(row, graph, "graph"), ({}, []))
+            name, values = table.cell(row, node, "node"), [table.number(row, one, "feature") for one in names]
+            if name in numbers:
+                table.refuse(row, node, f"the node {name!r} stands here a second time.")
+            numbers[name] = len(rows)
+            rows.append(values)
+    return found
+
+
+def edges_by_graph(
+    path: Path, features: dict[str, Any] | None, gather: Gathering[Any]
+) -> dict[str, tuple[list[list[int]], dict[str, int]]]:
+    """For each graph: its edges, and its nodes' numbers by name, in the order they occur unless features gave them."""
+    names = (GRAPH_NAMES, SOURCE_NAMES, TARGET_NAMES)
+    wanted = [Wanted(role, None, known) for role, known in zip(("graph", "source", "target"), names, strict=True)]
+    table = read_table(path, wanted)
+    gather.faults.extend(table.faults)
+    columns = find_columns(table, wanted, gather)
+    found: dict[str, tuple[list[list[int]], dict[str, int]]] = {}
+    for row in table.rows:
+        with gather.catching():
+            graph = table.cell(row, columns["graph"], "graph")
+            known = features[graph][0] if features is not None and graph in features else {}
+            pairs, numbers = found.setdefault(graph, ([], known))
+            if features is None:
+                for role in ("source", "target"):
+                    numbers.setdefault(table.cell(row, columns[role], "node"), len(numbers))
+            pairs.append([node_in(table, row, columns[role], numbers) for role in ("source", "target")])
+    return found

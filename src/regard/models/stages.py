@@ -1,0 +1,65 @@
+"""Images as a stack's tokens through residual stages of convolutions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..nn.images import Basic, SinePlaces2d, flat, need_images
+
+
+@dataclass(frozen=True)
+class Stages:
+    """A 3 × 3 convolution, then for each of `widths` so many residual `blocks`, each stage but the first halving the map.
+
+    images `[batch, channels, height, width]` → `[batch, positions, dim]`, row by row. `places` adds two-dimensional
+    sines, for layers that would not know where a position stands.
+    """
+
+    channels: int
+    dim: int
+    widths: tuple[int, ...] = (64, 128, 256)
+    blocks: int = 2
+    places: bool = False
+
+    def build(self) -> StagesEmbedding:
+        return StagesEmbedding(self)
+
+
+class StagesEmbedding(nn.Module):
+    """See `Stages`.
+
+    >>> Stages(channels=1, dim=16, widths=(4, 8)).build()(torch.randn(2, 1, 8, 6)).shape
+    torch.Size([2, 12, 16])
+    """
+
+    reads = "images"
+
+    def __init__(self, config: Stages) -> None:
+        super().__init__()
+        self.channels = config.channels
+        self.first = nn.Conv2d(config.channels, config.widths[0], 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(config.widths[0])
+        sizes = zip((config.widths[0], *config.widths), config.widths, strict=False)
+        self.stages = nn.Sequential(
+            *(
+                Basic(before if n == 0 else width, width, 2 if n == 0 and stage else 1, nn.BatchNorm2d)
+                for stage, (before, width) in enumerate(sizes)
+                for n in range(config.blocks)
+            )
+        )
+        last = config.widths[-1]
+        self.projection = nn.Conv2d(last, config.dim, 1) if last != config.dim else None
+        self.places = SinePlaces2d(config.dim) if config.places else None
+
+    def forward(self, images: Tensor) -> Tensor:
+        need_images(images, self.channels)
+        x = self.stages(functional.relu(self.norm(self.first(images))))
+        x, grid = flat(x if self.projection is None else self.projection(x))
+        if self.places is None:
+            return x
+        real = torch.ones(1, *grid, dtype=torch.bool, device=x.device)
+        return x + self.places(real).to(x.dtype)

@@ -1,0 +1,59 @@
+"""What training changes at random about images and sound, all of it drawn from the batch's own numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def moved(images: Tensor, draw: Random, shift: int = 0, flip: bool = False) -> Tensor:
+    """Images `[batch, channels, height, width]`, each cut anew from itself with `shift` pixels of its edge repeated
+    around it, and half of them mirrored when `flip`."""
+    batch, _, height, width = images.shape
+    padded = functional.pad(images, (shift,) * 4, mode="replicate") if shift else images
+    rows = torch.arange(height) + whole_numbers(draw, batch, 2 * shift)[:, None]
+    columns = torch.arange(width) + whole_numbers(draw, batch, 2 * shift)[:, None]
+    if flip:
+        turn = whole_numbers(draw, batch, 1).bool()
+        columns = torch.where(turn[:, None], columns.flip(1), columns)
+    each = torch.arange(batch)[:, None, None]
+    return padded[each, :, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
+
+
+def tinted(images: Tensor, draw: Random, strength: float) -> Tensor:
+    """Images whose contrast and brightness, each channel's its own, differ by up to `strength` deviations."""
+    batch, channels = images.shape[:2]
+    contrast, brightness = (
+        torch.tensor([draw.uniform(-strength, strength) for _ in range(batch * channels)]).view(batch, channels, 1, 1)
+        for _ in range(2)
+    )
+    return images * (1 + contrast) + brightness
+
+
+def cut_out(images: Tensor, draw: Random, size: int) -> Tensor:
+    """Images with a square of `size` pixels, partly outside perhaps, set to zero."""
+    batch, _, height, width = images.shape
+    top, left = (whole_numbers(draw, batch, side - 1)[:, None] - size // 2 for side in (height, width))
+    rows, columns = torch.arange(height), torch.arange(width)
+    inside_rows, inside_columns = (rows >= top) & (rows < top + size), (columns >= left) & (columns < left + size)
+    return images.masked_fill((inside_rows[:, :, None] & inside_columns[:, None])[:, None], 0.0)
+
+
+def hidden_stretches(frames: Tensor, draw: Random, widest: Sequence[int], count: int = 2) -> Tensor:
+    """Frames `[frames, bins]` of which `count` stretches of time and of pitch are zero, each at most `widest` long."""
+    frames = frames.clone()
+    for axis, most in enumerate(widest):
+        size = frames.shape[axis]
+        for _ in range(count if most else 0):
+            width = draw.randint(0, min(most, size // 2))
+            frames.narrow(axis, draw.randint(0, size - width), width).zero_()
+    return frames
+
+
+def whole_numbers(draw: Random, count: int, most: int) -> Tensor:
+    """`count` whole numbers from 0 to `most`."""
+    return torch.tensor([draw.randint(0, most) for _ in range(count)])

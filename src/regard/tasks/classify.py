@@ -1,0 +1,250 @@
+"""N → 1: a class for a text, an image or a recording."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..attention.errors import BadInput
+from ..data import images, sound
+from ..data.arrays import Arrays
+from ..data.files import kind_of, paths_of, read_lines_of
+from ..data.listing import ending
+from ..data.order import Order
+from ..data.reading import Reading, Refused
+from ..models.config import Sequence as SequenceConfig
+from ..models.heads import IGNORED, Classes
+from .architecture import Architecture
+from .pictures import Pictures
+from .recordings import Recordings
+from .task import Scores
+from .texts import Texts
+
+INPUTS = {"text": Texts, "image": Pictures, "sound": Recordings}
+
+
+@dataclass(frozen=True)
+class ClassifySettings:
+    """How texts, images or recordings are read; `kind` says which, unless the files do.
+
+    `input` and `label` name columns or arrays, `folder` where a table's paths begin. `pool` is what the class is read off.
+
+    Texts: `unit` of which the vocabulary has so many pieces; `longest` tokens are kept; a share `word_dropout` of them
+    is hidden while training; `vectors` is a file of word vectors, kept as they are if `frozen`.
+
+    Images: brought to `size` pixels either way, cut into squares of `patch`. While training: moved by up to `shift`
+    pixels, mirrored if `flip`, `jitter` deviations of contrast and brightness, a square of `cutout` pixels hidden.
+
+    Sound: `features` with so many `bins` a frame, `stack` frames a token, at `rate` samples a second. While training two
+    stretches of up to `mask_frames` frames and two of up to `mask_bins` bins are hidden.
+    """
+
+    kind: Literal["auto", "text", "image", "sound"] = "auto"
+    input: str | None = None
+    label: str | None = None
+    folder: str | None = None
+    pool: Literal["first", "mean", "last", "attention"] = "mean"
+    unit: Literal["words", "wordpiece", "bpe", "unigram", "characters"] = "words"
+    vocabulary: int = 20000
+    lower: bool = True
+    longest: int = 512
+    word_dropout: float = 0.1
+    vectors: str | None = None
+    frozen: bool = False
+    size: int | None = None
+    patch: int = 4
+    shift: int = 0
+    flip: bool = False
+    jitter: float = 0.0
+    cutout: int = 0
+    features: Literal["mel", "mfcc"] = "mel"
+    bins: int = 40
+    rate: int | None = None
+    stack: int = 2
+    mask_frames: int = 0
+    mask_bins: int = 0
+
+
+class Classify:
+    """A class for each example: accuracy, and F1 as the mean over classes."""
+
+    name = "classify"
+    Settings = ClassifySettings
+
+    def __init__(self, settings: ClassifySettings, labels: list[str], inputs: Texts | Pictures | Recordings) -> None:
+        self.settings, self.labels, self.inputs = settings, labels, inputs
+        self.number = {label: n for n, label in enumerate(labels)}
+
+    @staticmethod
+    def read(paths: Sequence[Path], settings: ClassifySettings) -> Reading[Any]:
+        kind = settings.kind if settings.kind != "auto" else kind_in(paths_of(paths, folders=True)[0])
+        return INPUTS[kind].read(paths, settings)
+
+    @classmethod
+    def prepare(cls, examples: Sequence[Any], settings: ClassifySettings) -> Classify:
+        """The task for these training examples: its classes, and what its kind of input needs."""
+        labels = in_order({example.label for example in examples})
+        if len(labels) < 2:
+            raise BadInput(f"There is {len(labels)} class in {len(examples)} examples: {labels}. Give two at least.")
+        inputs = INPUTS[kind_of_example(examples[0])]
+        need_own_settings(settings, inputs.kind)
+        return cls(settings, labels, inputs.learn(examples, settings))
+
+    @property
+    def tokenizer(self) -> Any:
+        return getattr(self.inputs, "tokenizer", None)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"labels": self.labels, "kind": self.inputs.kind, "inputs": self.inputs.as_dict()}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], settings: dict[str, Any], tokenizer: Any = None) -> Classify:
+        made = ClassifySettings(**settings)
+        return cls(made, data["labels"], INPUTS[data["kind"]].from_dict(data["inputs"], made, tokenizer))
+
+    def config(self, a: Architecture) -> SequenceConfig:
+        embed, stack = self.inputs.layers(a)
+        return SequenceConfig(embed, stack, head=Classes(len(self.labels), a.dim, pool=self.settings.pool, dropout=a.dropout))
+
+    def start(self, model: nn.Module) -> None:
+        """What a model knows before it has learned anything."""
+        self.inputs.start(model)
+
+    def sizes(self, examples: Sequence[Any]) -> list[int]:
+        return self.inputs.sizes(examples)
+
+    def batch(self, examples: Sequence[Any], draw: Random | None = None) -> dict[str, Tensor]:
+        labels = torch.tensor([self.number.get(example.label, IGNORED) for example in examples])
+        return {**self.inputs.batch(examples, draw), "labels": labels}
+
+    def count(self, batch: dict[str, Tensor]) -> int:
+        return int((batch["labels"] != IGNORED).sum())
+
+    def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
+        given = {name: value for name, value in batch.items() if name != "labels"}
+        return functional.cross_entropy(
+            model(**given).logits.float(),
+            batch["labels"],
+            ignore_index=IGNORED,
+            label_smoothing=smoothing,
+            reduction="sum",
+        )
+
+    @torch.no_grad()
+    def chances(self, model: nn.Module, examples: Sequence[Any], tokens: int = 16384) -> Tensor:
+        """The probability of each class, `[examples, classes]`."""
+        device = next(model.parameters()).device
+        found = torch.zeros(len(examples), len(self.labels))
+        for numbers in by_size(self.sizes(examples), tokens):
+            batch = self.inputs.batch([examples[n] for n in numbers], None)
+            logits = model(**{name: value.to(device) for name, value in batch.items()}).logits
+            found[numbers] = logits.float().softmax(-1).cpu()
+        return found
+
+    def evaluate(self, model: nn.Module, examples: Sequence[Any]) -> Scores:
+        """Accuracy, macro F1 and mean loss; each class's precision, recall and F1. A class never learned is wrong."""
+        chances = self.chances(model, examples)
+        gold, said = [e.label for e in examples], [self.labels[n] for n in chances.argmax(-1).tolist()]
+        each = per_class(gold, said)
+        known = [n for n, label in enumerate(gold) if label in self.number]
+        right = chances[known, [self.number[gold[n]] for n in known]].clamp(min=1e-12)
+        metrics = {
+            "accuracy": sum(map(str.__eq__, gold, said)) / max(1, len(gold)),
+            "macro F1": sum(one["F1"] for one in each.values()) / max(1, len(each)),
+            "loss": float(-right.log().mean()) if known else 0.0,
+        }
+        details = {"per class": each, "never learned": dict(Counter(one for one in gold if one not in self.number))}
+        return Scores(metrics, "accuracy", hypotheses=said, details=details)
+
+    def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
+        """The class and its probability, for texts or for paths of images or recordings."""
+        chances = self.chances(model, [self.inputs.given(one) for one in inputs])
+        best = chances.max(-1)
+        return [
+            {"input": text, "label": self.labels[n], "probability": round(p, 4)}
+            for text, n, p in zip(inputs, best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+
+    def describe(self, examples: Sequence[Any]) -> dict[str, Any]:
+        """What `check` shows."""
+        counts = Counter(example.label for example in examples)
+        facts = {"kind": self.inputs.kind, "examples read": len(examples), "classes": dict(counts.most_common())}
+        parts = Counter(getattr(example, "part", "") for example in examples)
+        return facts | ({"parts": dict(parts)} if set(parts) != {""} else {}) | self.inputs.describe(examples)
+
+
+def kind_in(path: Path) -> str:
+    """Whether a file or folder holds texts, images or recordings."""
+    if path.is_dir():
+        return kind_of_names(one.name for one in path.rglob("*") if one.is_file()) or "image"
+    if kind_of(path) == "npz":
+        try:
+            return "sound" if "rate" in Arrays(path) else "image"
+        except Refused as refused:
+            raise BadInput(str(refused)) from None
+    try:
+        lines = read_lines_of(path)[:20]
+    except Refused:
+        return "text"  # whose reader says what is wrong with the file
+    return kind_of_names(cell for line in lines for cell in re.split(r'[\t,;"]', line)) or "text"
+
+
+def kind_of_names(names: Iterator[str]) -> str | None:
+    """What the first name that ends as images or recordings do says."""
+    for name in names:
+        for kind, endings in (("image", images.ENDINGS), ("sound", sound.ENDINGS)):
+            if ending(Path(name.strip())) in endings and not name.strip().startswith("."):
+                return kind
+    return None
+
+
+def kind_of_example(example: Any) -> str:
+    kinds = {images.LabelledImage: "image", sound.LabelledSound: "sound"}
+    return kinds.get(type(example), "text")
+
+
+def need_own_settings(settings: ClassifySettings, kind: str) -> None:
+    """Raise for a setting that says nothing about this kind of input."""
+    for other, inputs in INPUTS.items():
+        for name in inputs.SETTINGS if other != kind else ():
+            if getattr(settings, name) != getattr(ClassifySettings(), name):
+                raise BadInput(f"{name} is a setting for {other}, and these files hold {kind}. Leave it out.")
+
+
+def in_order(labels: set[str]) -> list[str]:
+    """Labels in their order as numbers, or as words.
+
+    >>> in_order({"10", "9"}), in_order({"b", "a"})
+    (['9', '10'], ['a', 'b'])
+    """
+    return sorted(labels, key=int) if all(label.isdecimal() for label in labels) else sorted(labels)
+
+
+def by_size(sizes: Sequence[int], tokens: int) -> list[list[int]]:
+    """Numbers of examples in batches of about `tokens`, neighbours in size together."""
+    return Order(sizes, tokens=tokens).cut(sorted(range(len(sizes)), key=sizes.__getitem__)) if sizes else []
+
+
+def per_class(gold: Sequence[str], said: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Precision, recall and F1 of every class that was right or was said, and how many there are.
+
+    >>> per_class(["a", "a", "b"], ["a", "b", "b"])["a"]
+    {'precision': 1.0, 'recall': 0.5, 'F1': 0.6666666666666666, 'count': 2}
+    """
+    there, claimed = Counter(gold), Counter(said)
+    right = Counter(one for one, other in zip(gold, said, strict=True) if one == other)
+    found = {}
+    for label in in_order(set(there) | set(claimed)):
+        precision, recall = right[label] / max(1, claimed[label]), right[label] / max(1, there[label])
+        score = 2 * right[label] / (there[label] + claimed[label])
+        found[label] = {"precision": precision, "recall": recall, "F1": score, "count": there[label]}
+    return found

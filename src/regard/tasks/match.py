@@ -1,0 +1,244 @@
+"""Images and texts that belong together: two towers, and who is nearest to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..attention.errors import BadInput
+from ..data.files import kind_of
+from ..data.images import Captioned, ImageFile, read_captions
+from ..data.reading import Reading
+from ..models.two_towers import Tower, TwoTowers
+from ..train.settings import Training
+from .architecture import Architecture
+from .pictures import Pictures
+from .task import Scores
+from .texts import Texts
+
+KS = (1, 5, 10)
+"""Among how many of the nearest the right one is looked for."""
+
+ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+
+
+@dataclass(frozen=True)
+class MatchSettings:
+    """How images and texts are read, and the `shared` dims in which they meet.
+
+    `image` and `text` name a table's columns or an NPZ's arrays. Texts: `unit` and size of the `vocabulary`, `lower`
+    case, at most `longest` tokens; a share `word_dropout` is hidden while training. Images: brought to `size` pixels
+    either way (their own, where they agree, unless given), cut in patches of `patch`; while training moved by up to
+    `shift` pixels, mirrored when `flip`, tinted by `jitter`, a square of `cutout` pixels taken out. `shown` is how many
+    of the nearest are told when asked.
+    """
+
+    image: str | None = None
+    text: str | None = None
+    folder: str | None = None
+    shared: int = 128
+    shown: int = 5
+    unit: Literal["wordpiece", "bpe", "unigram", "characters", "words"] = "wordpiece"
+    vocabulary: int = 4000
+    lower: bool = True
+    longest: int = 64
+    word_dropout: float = 0.1
+    vectors: str | None = None
+    frozen: bool = False
+    size: int | None = None
+    patch: int = 8
+    shift: int = 2
+    flip: bool = False
+    jitter: float = 0.1
+    cutout: int = 0
+
+
+class Match:
+    """Texts for images and images for texts: `Captioned` examples, recall among the nearest, both ways."""
+
+    name = "match"
+    Settings = MatchSettings
+    ARCHITECTURE = Architecture(dim=128, layers=4, heads=4, activation="gelu")
+    TRAINING = Training(epochs=60, batch_size=128, rate=5e-4, warmup=200, schedule="cosine", weight_decay=0.1)
+
+    def __init__(self, settings: MatchSettings, pictures: Pictures, texts: Texts) -> None:
+        self.settings, self.pictures, self.texts = settings, pictures, texts
+        self.tokenizer = texts.tokenizer
+
+    @staticmethod
+    def read(paths: Sequence[Path], settings: MatchSettings) -> Reading[Captioned]:
+        """Tables, or NPZ; a table beside one NPZ has the captions of its images."""
+        names: dict[str, Any] = {"image": settings.image, "text": settings.text, "folder": settings.folder}
+        arrays = [path for path in paths if kind_of(path) == "npz"]
+        tables = [path for path in paths if path not in arrays]
+        if not arrays or not tables:
+            return read_captions(paths, **names)
+        if len(arrays) > 1 or len(tables) > 1:
+            raise BadInput(
+                f"Which of {len(tables)} tables has the captions of which of {len(arrays)} NPZ files? Give one of each."
+            )
+        return read_captions(arrays, captions=tables[0], **names)
+
+    @staticmethod
+    def group(example: Captioned) -> str:
+        """What must not be torn apart when examples are held out: the captions of an image."""
+        return example.name
+
+    @classmethod
+    def prepare(cls, examples: Sequence[Captioned], settings: MatchSettings) -> Match:
+        """The task for these training examples: the texts' vocabulary, the images' size and brightness."""
+        if not examples:
+            raise BadInput("No image with a text was read. Look at the files with `regard check --task match`.")
+        told: Any = settings
+        once: Any = list({example.name: example for example in examples}.values())
+        written: Any = examples
+        return cls(settings, Pictures.learn(once, told), Texts.learn(written, told))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"pictures": self.pictures.as_dict(), "texts": self.texts.as_dict()}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], settings: dict[str, Any], tokenizer: Any = None) -> Match:
+        made: Any = MatchSettings(**settings)
+        texts = Texts.from_dict(data["texts"], made, tokenizer)
+        return cls(made, Pictures.from_dict(data["pictures"], made, None), texts)
+
+    def config(self, a: Architecture) -> TwoTowers:
+        """Two towers of the same kind, each read by the mean of its tokens, which every kind of stack has."""
+        text, image = self.texts.layers(a), self.pictures.layers(a)
+        shared = self.settings.shared
+        return TwoTowers(Tower(*text, shared=shared, end="mean"), Tower(*image, shared=shared, end="mean"))
+
+    def sizes(self, examples: Sequence[Captioned]) -> list[int]:
+        written: Any = examples
+        return [self.pictures.tokens + size for size in self.texts.sizes(written)]
+
+    def batch(self, examples: Sequence[Captioned], draw: Random | None = None) -> dict[str, Tensor]:
+        """Images, texts, and `alike [batch]`: the number of the first example with the same image."""
+        pairs: Any = examples
+        first: dict[str, int] = {}
+        alike = torch.tensor([first.setdefault(example.name, n) for n, example in enumerate(examples)])
+        return {**self.pictures.batch(pairs, draw), **self.texts.batch(pairs, draw), "alike": alike}
+
+    def count(self, batch: dict[str, Tensor]) -> int:
+        return len(batch["alike"])
+
+    def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
+        logits = model(tokens=batch["tokens"], lengths=batch["lengths"], images=batch["images"]).logits
+        right = batch["alike"][:, None] == batch["alike"]
+        return contrast_sum(logits, right, smoothing)
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, examples: Sequence[Captioned]) -> Scores:
+        """Recall at 1, 5, 10 of texts for each image and of images for each text; their mean decides."""
+        images = list({example.name: example for example in examples}.values())
+        place = {example.name: n for n, example in enumerate(images)}
+        owner = torch.tensor([place[example.name] for example in examples])  # [texts]
+        near = self.seen(model, images) @ self.read_texts(model, [example.text for example in examples]).t()
+        right = torch.arange(len(images))[:, None] == owner  # [images, texts]
+        texts, pictures = ranks(near, right), ranks(near.t(), right.t())
+        metrics = {f"text@{k}": found(texts, k) for k in KS} | {f"image@{k}": found(pictures, k) for k in KS}
+        best = near.argmax(0).tolist()
+        lines = [f"{example.text}\t{images[n].name}" for example, n in zip(examples, best, strict=True)]
+        return Scores({"recall": sum(metrics.values()) / len(metrics), **metrics}, "recall", hypotheses=lines)
+
+    def seen(self, model: nn.Module, examples: Sequence[Any], size: int = 256) -> Tensor:
+        """`[images, shared]` on the CPU."""
+        device, parts = next(model.parameters()).device, []
+        for start in range(0, len(examples), size):
+            images = self.pictures.batch(examples[start : start + size], None)["images"]
+            parts.append(model(images=images.to(device)).image.float().cpu())
+        return torch.cat(parts)
+
+    def read_texts(self, model: nn.Module, texts: Sequence[str], size: int = 256) -> Tensor:
+        """`[texts, shared]` on the CPU."""
+        device, parts = next(model.parameters()).device, []
+        for start in range(0, len(texts), size):
+            given = self.texts.encoded(list(texts[start : start + size]))
+            parts.append(model(**{name: x.to(device) for name, x in given.items()}).text.float().cpu())
+        return torch.cat(parts)
+
+    @torch.no_grad()
+    def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
+        """The nearest of the given texts for each given image, and of the given images for each text."""
+        paths = [one for one in inputs if names_image(one)]
+        texts = [one for one in inputs if not names_image(one)]
+        if not paths or not texts:
+            raise BadInput(
+                f"Got {len(paths)} images and {len(texts)} texts. Give both, paths of images and texts to choose from: "
+                'regard predict RUN cat.png dog.png "a black cat".'
+            )
+        images = self.seen(model, [Captioned(ImageFile(Path(path)), "", path) for path in paths])
+        near = images @ self.read_texts(model, texts).t()
+        return [
+            *({"image": path, "texts": nearest(texts, near[n], self.settings.shown)} for n, path in enumerate(paths)),
+            *({"text": text, "images": nearest(paths, near[:, n], self.settings.shown)} for n, text in enumerate(texts)),
+        ]
+
+    def describe(self, examples: Sequence[Captioned]) -> dict[str, Any]:
+        """What `check` shows: pairs, images, vocabulary, examples."""
+        once: Any = list({example.name: example for example in examples}.values())
+        encoded = self.texts.encoded([example.text for example in examples])
+        return {
+            "pairs": len(examples),
+            "images": len(once),
+            "tokens": int(encoded["lengths"].sum()),
+            "longest": int(encoded["lengths"].max()),
+            "vocabulary": self.tokenizer.size,
+            **self.pictures.describe(once),
+            "examples": [f"{Path(example.name).name}: {example.text[:70]}" for example in examples[:3]],
+        }
+
+
+def contrast_sum(logits: Tensor, right: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Σ over pairs of the mean of two cross-entropies: of its text among the texts, of its image among the images.
+
+    `logits [images, texts]`; `right` says which texts belong to which images. Where several do, the chance is wanted to
+    be shared among them.
+
+    >>> float(contrast_sum(torch.zeros(4, 4), torch.eye(4).bool()) / 4)  # ln 4: nothing is known
+    1.3862943649291992
+    """
+    return (towards(logits, right, smoothing) + towards(logits.t(), right.t(), smoothing)) / 2
+
+
+def towards(logits: Tensor, right: Tensor, smoothing: float) -> Tensor:
+    wanted = right / right.sum(1, keepdim=True)
+    wanted = (1 - smoothing) * wanted + smoothing / right.shape[1]
+    return -(wanted * logits.float().log_softmax(1)).sum()
+
+
+def ranks(near: Tensor, right: Tensor) -> Tensor:
+    """`[rows]`: the place of the nearest right column, from 1; a wrong one that is as near stands before it.
+
+    >>> ranks(torch.tensor([[0.9, 0.1, 0.5], [0.3, 0.3, 0.2]]), torch.tensor([[0, 0, 1], [1, 0, 0]]).bool()).tolist()
+    [2, 2]
+    """
+    best = near.masked_fill(~right, -torch.inf).amax(1, keepdim=True)
+    return 1 + ((near >= best) & ~right).sum(1)
+
+
+def found(places: Tensor, k: int) -> float:
+    """The share of places that are among the first k."""
+    return float((places <= k).float().mean())
+
+
+def nearest(names: Sequence[str], near: Tensor, count: int) -> list[dict[str, Any]]:
+    """The nearest names with their cosines."""
+    values, places = near.topk(min(count, len(names)))
+    return [{"what": names[n], "cosine": round(v, 4)} for n, v in zip(places.tolist(), values.tolist(), strict=True)]
+
+
+def names_image(text: str) -> bool:
+    """Whether an argument is meant as the path of an image; `BadInput` if it is and there is none."""
+    if not text.lower().endswith(ENDINGS):
+        return False
+    if not Path(text).is_file():
+        raise BadInput(f"{text} is not there. Give the path of an image that exists.")
+    return True

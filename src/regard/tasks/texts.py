@@ -1,0 +1,135 @@
+"""Texts to classify: pieces of a vocabulary that the training texts gave."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention.errors import BadInput
+from ..data.arrays import Arrays
+from ..data.files import Paths, kind_of
+from ..data.reading import Reading, Refused
+from ..data.text import LabelledText, read_texts
+from ..models.tokenizer import Tokenizer
+from ..nn.embeddings import Text
+from ..nn.vectors import WordVectors, read_vectors
+from .architecture import Architecture, stack_of
+
+if TYPE_CHECKING:
+    from .classify import ClassifySettings
+
+
+class Texts:
+    """Texts as tokens; with word vectors, all the words that have one are known beside those that occurred."""
+
+    kind = "text"
+    SETTINGS = ("unit", "vocabulary", "lower", "longest", "word_dropout", "vectors", "frozen")
+
+    def __init__(
+        self,
+        settings: ClassifySettings,
+        tokenizer: Tokenizer,
+        vector_dim: int | None = None,
+        vectors: WordVectors | None = None,
+    ) -> None:
+        self.settings, self.tokenizer, self.vector_dim, self.vectors = settings, tokenizer, vector_dim, vectors
+
+    @staticmethod
+    def read(paths: Paths, settings: ClassifySettings) -> Reading[LabelledText]:
+        return read_texts(paths, text=settings.input, label=settings.label)
+
+    @classmethod
+    def learn(cls, examples: Sequence[LabelledText], settings: ClassifySettings) -> Texts:
+        """The vocabulary of these texts."""
+        texts = [example.text for example in examples]
+        if settings.vectors is None:
+            return cls(settings, Tokenizer.train(texts, settings.unit, settings.vocabulary, settings.lower))
+        if settings.unit != "words":
+            raise BadInput(f"Vectors of words go with unit 'words', not {settings.unit!r}. Leave out one of the two.")
+        vectors = open_vectors(Path(settings.vectors))
+        size = settings.vocabulary + 2 * len(vectors.words)
+        tokenizer = Tokenizer.train([*texts, " ".join(vectors.words)], "words", size, settings.lower)
+        return cls(settings, tokenizer, vectors.dim, vectors)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"vector_dim": self.vector_dim}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], settings: ClassifySettings, tokenizer: Any) -> Texts:
+        return cls(settings, tokenizer, data["vector_dim"])
+
+    def layers(self, a: Architecture) -> tuple[Any, Any]:
+        """(embedding, stack)."""
+        places = {"sinusoidal": "sinusoidal", "learned": self.settings.longest, "none": None}[a.places]
+        embed = Text(
+            self.tokenizer.size,
+            a.dim,
+            places,  # type: ignore[arg-type]
+            scaled=self.vector_dim is None,
+            inner=self.vector_dim,
+            padding=self.tokenizer.pad,
+            dropout=a.dropout,
+        )
+        return embed, stack_of(a)
+
+    def start(self, model: nn.Module) -> None:
+        """Give the words that have a vector theirs."""
+        if self.vectors is None:
+            return
+        known = self.vectors.embedding(self.tokenizer.backend.get_vocab(), torch.Generator().manual_seed(0))
+        weight: nn.Parameter = model.embed.tokens.weight  # type: ignore[union-attr]
+        weight.data.copy_(known.weight)
+        weight.requires_grad_(not self.settings.frozen)
+
+    def sizes(self, examples: Sequence[LabelledText]) -> list[int]:
+        return self.encoded([example.text for example in examples])["lengths"].tolist()
+
+    def batch(self, examples: Sequence[LabelledText], draw: Random | None) -> dict[str, Tensor]:
+        inputs = self.encoded([example.text for example in examples])
+        if draw is None or not self.settings.word_dropout:
+            return inputs
+        tokens, lengths = inputs["tokens"], inputs["lengths"]
+        lost = torch.tensor([[draw.random() < self.settings.word_dropout for _ in row] for row in tokens.tolist()])
+        places = torch.arange(tokens.shape[1])
+        inside = (places > 0) & (places < lengths[:, None] - 1)  # the first and last tokens are no words
+        return {**inputs, "tokens": tokens.masked_fill(lost & inside, self.tokenizer.unknown or 0)}
+
+    def encoded(self, texts: list[str]) -> dict[str, Tensor]:
+        found = self.tokenizer(texts, max_length=self.settings.longest)
+        return {"tokens": found.tokens, "lengths": found.lengths}
+
+    def given(self, text: str) -> LabelledText:
+        """What `predict` is given, as an example."""
+        return LabelledText(text, "")
+
+    def describe(self, examples: Sequence[LabelledText]) -> dict[str, Any]:
+        encoded = self.encoded([example.text for example in examples])
+        lengths = sorted(encoded["lengths"].tolist())
+        pieces = Counter(encoded["tokens"].flatten().tolist())
+        real = sum(lengths)
+        return {
+            "tokens": real,
+            "median length": lengths[len(lengths) // 2],
+            "longest": lengths[-1],
+            "vocabulary": self.tokenizer.size,
+            "unknown": pieces[self.tokenizer.unknown or 0] / max(1, real),
+            "examples": [f"{example.label}: {example.text[:70]}" for example in examples[:3]],
+        }
+
+
+def open_vectors(path: Path) -> WordVectors:
+    """Word vectors from a GloVe or word2vec file, or from NPZ with the arrays `words` and `vectors`."""
+    if kind_of(path) != "npz":
+        return read_vectors(path)
+    try:
+        arrays = Arrays(path)
+        vectors = torch.from_numpy(arrays.get("vectors", "vectors").astype("float32"))
+        return WordVectors(arrays.texts("words", len(vectors), "word"), vectors)
+    except Refused as refused:
+        raise BadInput(str(refused)) from None

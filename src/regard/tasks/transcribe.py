@@ -1,0 +1,226 @@
+"""N → M, without a word of which comes where: what was said in a recording."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..attention.errors import BadInput
+from ..data.order import Order
+from ..data.reading import Reading
+from ..data.sound import Spoken, read_spoken
+from ..models.config import Pair
+from ..models.config import Sequence as SequenceConfig
+from ..models.generate import generate
+from ..models.heads import IGNORED, Vocabulary
+from ..models.sound import Sound
+from ..models.tokenizer import Tokenizer
+from ..models.tokenizer_training import Special
+from ..nn.embeddings import Text
+from ..nn.sound import fewer
+from ..train.settings import Training
+from .architecture import Architecture, stack_of
+from .augment import hidden_stretches
+from .ctc import ctc_loss, greedy, places_needed, prefix_beam
+from .edit_distance import character_error_rate, word_error_rate
+from .hearing import Hearing, hearing_for, opened
+from .kept import Kept
+from .task import Scores
+
+
+@dataclass(frozen=True)
+class TranscribeSettings:
+    """How recordings are heard and what is written.
+
+    `unit` is what is written: characters, words, or bpe and unigram subwords of a vocabulary of `size`. `stack` frames
+    (of 10 ms, unless the file has its own) become one token. `bins` and `rate` are the spectrogram's, `deltas` adds
+    slopes in time. While training two stretches of at most `hide_frames` frames and two of `hide_bins` bins are hidden.
+    `decoder` puts a decoder behind the encoder, which then writes one unit after the other, instead of CTC's labels at
+    every token. `beams` beginnings are kept while writing. `sound` and `text` name a table's columns or an NPZ's arrays.
+    """
+
+    unit: Literal["characters", "words", "bpe", "unigram"] = "characters"
+    size: int = 1000
+    lower: bool = False
+    stack: int = 4
+    bins: int = 64
+    rate: int | None = None
+    deltas: bool = False
+    hide_frames: int = 25
+    hide_bins: int = 8
+    decoder: bool = False
+    beams: int = 1
+    sound: str | None = None
+    text: str | None = None
+
+
+class Transcribe:
+    """Text for recordings: `Spoken` examples, word and character error rate."""
+
+    name = "transcribe"
+    Settings = TranscribeSettings
+    ARCHITECTURE = Architecture(dim=144, layers=4, heads=4, activation="gelu")
+    TRAINING = Training(epochs=100, batch_tokens=4096, warmup=300, schedule="cosine", weight_decay=0.05)
+
+    def __init__(self, settings: TranscribeSettings, tokenizer: Tokenizer, hearing: Hearing, spaced: bool) -> None:
+        self.settings, self.tokenizer, self.hearing, self.spaced = settings, tokenizer, hearing, spaced
+        self.heard = Kept(hearing)
+
+    @staticmethod
+    def read(paths: Sequence[Path], settings: TranscribeSettings) -> Reading[Spoken]:
+        return read_spoken(paths, sound=settings.sound, text=settings.text)
+
+    @classmethod
+    def prepare(cls, examples: Sequence[Spoken], settings: TranscribeSettings) -> Transcribe:
+        """The task for these training examples: its vocabulary, and how recordings are heard."""
+        if not examples:
+            raise BadInput("No recording was read. Look at the files with `regard check --task transcribe`.")
+        hearing = hearing_for(list(examples), settings.bins, settings.rate, settings.deltas)
+        texts = [plain(example.text) for example in examples]
+        special = Special(mask=None) if settings.decoder else Special(start=None, end=None, mask=None)
+        size = 1 << 20 if settings.unit in ("characters", "words") else settings.size
+        tokenizer = Tokenizer.train(texts, settings.unit, size, settings.lower, special)
+        return cls(settings, tokenizer, hearing, any(" " in text for text in texts))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"rate": self.hearing.rate, "bins": self.hearing.bins, "spaced": self.spaced}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], settings: dict[str, Any], tokenizer: Any = None) -> Transcribe:
+        made = TranscribeSettings(**settings)
+        return cls(made, tokenizer, Hearing(data["rate"], data["bins"], made.deltas), data["spaced"])
+
+    def config(self, a: Architecture) -> SequenceConfig | Pair:
+        places = None if a.places == "none" else "sinusoidal"
+        embed = Sound(self.hearing.size, a.dim, self.settings.stack, places, norm=1e-5, dropout=a.dropout)
+        size = self.tokenizer.size
+        if not self.settings.decoder:
+            return SequenceConfig(embed, stack_of(a), head=Vocabulary(size, a.dim, tied=False, bias=True, blank=0))
+        text = Text(size, a.dim, "sinusoidal", scaled=True, padding=self.tokenizer.pad, dropout=a.dropout)
+        decoder = stack_of(a, causal=True, cross=True)
+        return Pair(embed, stack_of(a), decoder, text, Vocabulary(size, a.dim), start=self.tokenizer.start or 0)
+
+    def sizes(self, examples: Sequence[Spoken]) -> list[int]:
+        """Tokens of each recording."""
+        return [self.tokens_of(self.heard(example).shape[0]) for example in examples]
+
+    def tokens_of(self, frames: int) -> int:
+        return -(-frames // self.settings.stack)
+
+    def batch(self, examples: Sequence[Spoken], draw: Random | None = None) -> dict[str, Tensor]:
+        labels = self.tokenizer([plain(example.text) for example in examples])
+        return {**self.inputs(examples, draw), "labels": labels.tokens, "counts": labels.lengths}
+
+    def inputs(self, examples: Sequence[Spoken], draw: Random | None = None) -> dict[str, Tensor]:
+        """What the model hears: `sound [batch, frames, bins]` and how many frames each row has."""
+        frames = [self.heard(example) for example in examples]
+        if draw is not None:
+            widest = (self.settings.hide_frames, self.settings.hide_bins)
+            frames = [hidden_stretches(one, draw, widest) for one in frames]
+        lengths = torch.tensor([one.shape[0] for one in frames])
+        return {"sound": nn.utils.rnn.pad_sequence(frames, batch_first=True), "lengths": lengths}
+
+    def count(self, batch: dict[str, Tensor]) -> int:
+        started = len(batch["counts"]) if self.settings.decoder else 0
+        return int(batch["counts"].sum()) - started
+
+    def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
+        if self.settings.decoder:
+            return self.written_loss(model, batch, smoothing)
+        if smoothing:
+            raise BadInput(
+                f"label_smoothing is {smoothing}; CTC has no single label at a place to smooth. Set it to 0, or decoder=true."
+            )
+        logits = model(sound=batch["sound"], lengths=batch["lengths"]).logits
+        return ctc_loss(logits, fewer(batch["lengths"], self.settings.stack), batch["labels"], batch["counts"])
+
+    def written_loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float) -> Tensor:
+        """−Σ ln of each unit's chance after the right ones before it."""
+        given, wanted = batch["labels"][:, :-1], batch["labels"][:, 1:]
+        real = torch.arange(wanted.shape[1], device=wanted.device) < batch["counts"][:, None] - 1
+        heard = {"sound": batch["sound"], "lengths": batch["lengths"]}
+        logits = model(**heard, targets=given, target_lengths=batch["counts"] - 1).logits
+        wanted = wanted.masked_fill(~real, IGNORED).flatten()
+        return functional.cross_entropy(
+            logits.flatten(0, 1).float(), wanted, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum"
+        )
+
+    def evaluate(self, model: nn.Module, examples: Sequence[Spoken]) -> Scores:
+        """Word and character error rate; characters decide where the texts know no blanks."""
+        said = [self.cased(plain(example.text)) for example in examples]
+        found = self.transcribe(model, examples)
+        metrics = {"wer": word_error_rate(said, found), "cer": character_error_rate(said, found)}
+        return Scores(metrics, "wer" if self.spaced else "cer", higher=False, hypotheses=found)
+
+    def cased(self, text: str) -> str:
+        return text.lower() if self.settings.lower else text
+
+    @torch.no_grad()
+    def transcribe(self, model: nn.Module, examples: Sequence[Spoken], tokens: int = 8192) -> list[str]:
+        """What is said in each recording."""
+        found: dict[int, str] = {}
+        device = next(model.parameters()).device
+        for places in in_batches(self.sizes(examples), tokens):
+            heard = self.inputs([examples[n] for n in places])
+            heard = {name: x.to(device) for name, x in heard.items()}
+            write = self.written if self.settings.decoder else self.laid_out
+            found.update(zip(places, write(model, heard), strict=True))
+        return [found[n] for n in range(len(examples))]
+
+    def laid_out(self, model: nn.Module, heard: dict[str, Tensor]) -> list[str]:
+        """The texts of CTC's labels."""
+        logits, beams = model(**heard).logits, self.settings.beams
+        lengths = [self.tokens_of(frames) for frames in heard["lengths"].tolist()]
+        rows = greedy(logits, lengths) if beams == 1 else prefix_beam(logits, lengths, beams)
+        return [self.text_of(row) for row in rows]
+
+    def written(self, model: Any, heard: dict[str, Tensor]) -> list[str]:
+        """The texts that a decoder writes; at most twice as many units as there are tokens to hear."""
+        most = 2 * self.tokens_of(int(heard["lengths"].max())) + 8
+        tokenizer = self.tokenizer
+        rows = generate(model, **heard, max_new=most, beams=self.settings.beams, end=tokenizer.end, pad=tokenizer.pad)
+        return [self.text_of(row) for row in rows.tolist()]
+
+    def text_of(self, tokens: list[int]) -> str:
+        return plain(self.tokenizer.decode(tokens)) if tokens else ""
+
+    def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
+        """What is said in each recording (or `.npy` file of frames)."""
+        texts = self.transcribe(model, [opened(path) for path in inputs])
+        return [{"file": path, "text": text} for path, text in zip(inputs, texts, strict=True)]
+
+    def describe(self, examples: Sequence[Spoken]) -> dict[str, Any]:
+        """What `check` shows: lengths, letters, and how many recordings are too short for their text."""
+        texts, tokens = [plain(example.text) for example in examples], self.sizes(examples)
+        needed = [places_needed(self.tokenizer([text]).tokens[0].tolist()) for text in texts]
+        heard = "frames of the file" if self.hearing.rate is None else f"{self.hearing.rate} samples a second"
+        return {
+            "recordings": len(examples),
+            "heard as": f"{heard}, {self.hearing.size} numbers a frame, {self.settings.stack} frames a token",
+            "tokens": sum(tokens),
+            "longest": max(tokens),
+            "words": sum(len(text.split()) for text in texts),
+            "units": self.tokenizer.size,
+            "too short for their text": sum(a < b for a, b in zip(tokens, needed, strict=True)),
+            "characters": dict(Counter("".join(texts)).most_common()),
+            "examples": texts[:3],
+        }
+
+
+def plain(text: str) -> str:
+    """The text with one blank between words."""
+    return " ".join(text.split())
+
+
+def in_batches(sizes: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """The numbers of examples of similar size, by the budget."""
+    if sizes:
+        yield from Order(sizes, tokens=tokens).cut(sorted(range(len(sizes)), key=lambda n: sizes[n]))

@@ -1,0 +1,262 @@
+"""N → M: a text for a text. Translation, and with other files and ROUGE summarisation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..attention.errors import BadInput, Missing
+from ..data.order import Order
+from ..data.reading import Reading
+from ..data.text import Parallel, read_parallel
+from ..models.config import Pair
+from ..models.heads import IGNORED, Vocabulary
+from ..models.rules import Rules
+from ..models.tokenizer import Tokenizer, stack
+from ..models.tokenizer_training import Kind, Special
+from ..nn.embeddings import Text
+from ..train.settings import Training
+from .architecture import Architecture, stack_of
+from .rouge import rouge
+from .task import Scores
+
+SPECIAL = Special("<pad>", "<unk>", "<s>", "</s>", None)
+
+MAIN = {"bleu": "bleu", "chrf": "chrf", "rouge": "rouge1"}
+"""Of each setting `metric`, the score that decides."""
+
+
+@dataclass(frozen=True)
+class TranslateSettings:
+    """How pairs are read, parted, written and scored.
+
+    `source` and `target` name columns of a table. `pieces` of `size` are learned from both languages (`joint`: one
+    vocabulary, one embedding) or from each, from lower-case text if `lower`. Texts are cut after `longest` tokens.
+    `beams` and `length_penalty` are how a trained model writes; while it learns, dev is written with `training_beams`.
+    `metric` is what decides. `tokenise` is how sacreBLEU parts texts: "13a", "zh", or "none" for files that are parted.
+    """
+
+    source: str | None = None
+    target: str | None = None
+    pieces: Kind = "bpe"
+    size: int = 8000
+    joint: bool = True
+    lower: bool = False
+    longest: int = 256
+    beams: int = 5
+    training_beams: int = 1
+    length_penalty: float = 1.0
+    metric: Literal["bleu", "chrf", "rouge"] = "bleu"
+    tokenise: Literal["13a", "zh", "intl", "char", "none"] = "13a"
+
+
+class Translate:
+    """A text for a text: `Parallel(source, target)` examples; BLEU and chrF, or ROUGE."""
+
+    name = "translate"
+    Settings = TranslateSettings
+    ARCHITECTURE = Architecture(dim=256, layers=3, hidden=512, dropout=0.2)
+    TRAINING = Training(epochs=30, rate=1e-3, warmup=500, label_smoothing=0.1)
+
+    def __init__(self, settings: TranslateSettings, tokenizer: Tokenizer, beams: int) -> None:
+        self.settings, self.tokenizer, self.beams = settings, tokenizer, beams
+        self.known: dict[Parallel, tuple[list[int], list[int]]] = {}
+
+    @staticmethod
+    def read(paths: Sequence[Path], settings: TranslateSettings) -> Reading[Parallel]:
+        return read_parallel(paths, source=settings.source, target=settings.target)
+
+    @classmethod
+    def prepare(cls, examples: Sequence[Parallel], settings: TranslateSettings) -> Translate:
+        """The task for these training examples: its vocabulary, or one for each language."""
+        sources, targets = [e.source for e in examples], [e.target for e in examples]
+        tokenizer = trained(sources + targets if settings.joint else sources, settings)
+        if not settings.joint:
+            tokenizer.target = trained(targets, settings)
+        return cls(settings, tokenizer, settings.training_beams)
+
+    def as_dict(self) -> dict[str, Any]:
+        target = self.tokenizer.target
+        return {"target": None if target is self.tokenizer else target.backend.to_str()}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], settings: dict[str, Any], tokenizer: Any = None) -> Translate:
+        if data["target"] is not None:
+            tokenizer.target = Tokenizer(type(tokenizer.backend).from_str(data["target"]), tokenizer.settings)
+        made = TranslateSettings(**settings)
+        return cls(made, tokenizer, made.beams)
+
+    @property
+    def rules(self) -> Rules:
+        """Where a text that the model writes begins and ends."""
+        target = self.tokenizer.target
+        start, end, unknown = (number for number in (target.start, target.end, target.unknown) if number is not None)
+        return Rules(start=(start,), end=(end,), pad=target.pad, never=(unknown,))
+
+    def config(self, a: Architecture) -> Pair:
+        embed, own = (self.embedding(one, a) for one in (self.tokenizer, self.tokenizer.target))
+        return Pair(
+            embed,
+            stack_of(a),
+            stack_of(a, causal=True, cross=True),
+            decoder_embed=None if self.settings.joint else own,
+            head=Vocabulary(self.tokenizer.target.size, a.dim),
+            start=self.rules.start[0],
+        )
+
+    def embedding(self, tokenizer: Tokenizer, a: Architecture) -> Text:
+        places = {"sinusoidal": "sinusoidal", "learned": self.settings.longest, "none": None}[a.places]
+        return Text(tokenizer.size, a.dim, places, scaled=True, padding=tokenizer.pad, dropout=a.dropout)  # type: ignore[arg-type]
+
+    def sizes(self, examples: Sequence[Parallel]) -> list[int]:
+        """Source and target tokens together. The numbers of these examples are remembered for their batches."""
+        pairs = self.pairs(examples)
+        self.known = dict(zip(examples, pairs, strict=True))
+        return [len(source) + len(target) for source, target in pairs]
+
+    def pairs(self, examples: Sequence[Parallel]) -> list[tuple[list[int], list[int]]]:
+        """Source and target of each example in numbers."""
+        if all(example in self.known for example in examples):
+            return [self.known[example] for example in examples]
+        sources = self.rows(self.tokenizer, [example.source for example in examples])
+        targets = self.rows(self.tokenizer.target, [example.target for example in examples])
+        return list(zip(sources, targets, strict=True))
+
+    def rows(self, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+        """Texts in numbers between start and end, cut where they are too long."""
+        longest, end = self.settings.longest, self.rules.end[0]
+        rows = [encoding.ids for encoding in tokenizer.backend.encode_batch_fast(list(texts))]
+        return [row if len(row) <= longest else [*row[: longest - 1], end] for row in rows]
+
+    def batch(self, examples: Sequence[Parallel], draw: Random | None = None) -> dict[str, Tensor]:
+        sources, targets = zip(*self.pairs(examples), strict=True)
+        whole = stack(list(targets), self.tokenizer.target.pad or 0)  # [batch, 1 + target tokens]
+        counts = torch.tensor([len(target) - 1 for target in targets])
+        beyond = torch.arange(whole.shape[1] - 1) >= counts[:, None]
+        return {
+            "tokens": stack(list(sources), self.tokenizer.pad or 0),
+            "lengths": torch.tensor([len(source) for source in sources]),
+            "targets": whole[:, :-1],
+            "target_lengths": counts,
+            "labels": whole[:, 1:].masked_fill(beyond, IGNORED),
+        }
+
+    def count(self, batch: dict[str, Tensor]) -> int:
+        return int(batch["target_lengths"].sum())
+
+    def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
+        wanted = batch["labels"] != IGNORED
+        inputs = {name: batch[name] for name in ("tokens", "lengths", "targets", "target_lengths")}
+        logits = model(**inputs, wanted=wanted).logits  # [target tokens, vocabulary]
+        labels = batch["labels"][wanted]
+        return functional.cross_entropy(logits.float(), labels, label_smoothing=smoothing, reduction="sum")
+
+    def evaluate(self, model: nn.Module, examples: Sequence[Parallel]) -> Scores:
+        """The scores of what the model writes, and its perplexity on what it should have written."""
+        if not examples:
+            raise BadInput("There is no pair of texts to score on. Look at the file with `regard check`.")
+        said = self.translate(model, [example.source for example in examples])
+        references = [self.right(example) for example in examples]
+        metrics, details = (rouge(said, references), {}) if self.settings.metric == "rouge" else self.bleu(said, references)
+        return Scores(metrics | {"perplexity": self.perplexity(model, examples)}, MAIN[self.settings.metric], True, said, details)
+
+    def right(self, example: Parallel) -> list[str]:
+        """The right answers, in lower case where the model writes that alone."""
+        texts = example.references or (example.target,)
+        return [text.lower() if self.settings.lower else text for text in texts]
+
+    def bleu(self, said: list[str], references: list[list[str]]) -> tuple[dict[str, float], dict[str, Any]]:
+        """sacreBLEU's BLEU, as written and in lower case, and chrF; with their signatures."""
+        try:
+            from sacrebleu.metrics.bleu import BLEU
+            from sacrebleu.metrics.chrf import CHRF
+        except ImportError:
+            raise Missing('BLEU needs sacrebleu: pip install "regard[train]". ROUGE does not: --set metric=rouge.') from None
+        most = max(map(len, references))
+        streams = [[several[n] if n < len(several) else None for several in references] for n in range(most)]
+        kinds = {
+            "bleu": BLEU(tokenize=self.settings.tokenise, lowercase=self.settings.lower),
+            "bleu_lower": BLEU(tokenize=self.settings.tokenise, lowercase=True),
+            "chrf": CHRF(),
+        }
+        metrics = {name: kind.corpus_score(said, streams).score for name, kind in kinds.items()}  # type: ignore[arg-type]
+        return metrics, {"signatures": {name: str(kind.get_signature()) for name, kind in kinds.items()}}
+
+    @torch.no_grad()
+    def perplexity(self, model: nn.Module, examples: Sequence[Parallel]) -> float:
+        """exp of the mean loss of a target's token, its end included."""
+        device, total, count = next(model.parameters()).device, 0.0, 0
+        pairs = self.pairs(examples)
+        for numbers in by_length([len(source) + len(target) for source, target in pairs], 8192):
+            batch = self.batch([examples[n] for n in numbers])
+            count += self.count(batch)
+            total += float(self.loss(model, {name: x.to(device) for name, x in batch.items()}))
+        return math.exp(min(total / max(count, 1), 100.0))
+
+    @torch.no_grad()
+    def translate(self, model: Any, texts: Sequence[str], tokens: int = 16384) -> list[str]:
+        """What the model writes for each text; nothing for a blank one."""
+        found = [""] * len(texts)
+        filled = [n for n, text in enumerate(texts) if text.strip()]
+        rows = self.rows(self.tokenizer, [texts[n] for n in filled]) if filled else []
+        for places in by_length([len(row) for row in rows], tokens // self.beams):
+            written = self.write(model, [rows[place] for place in places])
+            for place, text in zip(places, self.tokenizer.target.decode(written), strict=True):
+                found[filled[place]] = text.strip()
+        return found
+
+    def write(self, model: Any, rows: list[list[int]]) -> Tensor:
+        """The tokens of the model's answers; an answer is at most twice as long as its source and 20 tokens more."""
+        device, lengths, rules = next(model.parameters()).device, torch.tensor([len(row) for row in rows]), self.rules
+        return model.generate(
+            tokens=stack(rows, self.tokenizer.pad or 0).to(device),
+            lengths=lengths.to(device),
+            max_new=min(self.settings.longest, 2 * int(lengths.max()) + 20),
+            beams=self.beams,
+            length_penalty=self.settings.length_penalty,
+            start=rules.start,
+            end=rules.end,
+            pad=rules.pad,
+        )
+
+    def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[str]:
+        """The translation of each text."""
+        return self.translate(model, inputs)
+
+    def describe(self, examples: Sequence[Parallel]) -> dict[str, Any]:
+        """What `check` shows: sizes, vocabulary, how long the texts are, how many are cut, examples."""
+        pairs = self.pairs(examples)
+        sizes = [[len(row) for row in side] for side in zip(*pairs, strict=True)]
+        unknown = sum(row.count(self.tokenizer.unknown) for pair in pairs for row in pair)
+        return {
+            "pairs": len(examples),
+            "source tokens": sum(sizes[0]),
+            "target tokens": sum(sizes[1]),
+            "median length": f"{median(sizes[0]):g} and {median(sizes[1]):g}",
+            "cut": sum(max(len(source), len(target)) >= self.settings.longest for source, target in pairs),
+            "vocabulary": " and ".join(str(one.size) for one in dict.fromkeys((self.tokenizer, self.tokenizer.target))),
+            "unknown": unknown / max(1, sum(map(sum, sizes))),
+            "examples": [f"{e.source} → {e.target}" for e in examples[:3]],
+        }
+
+
+def trained(texts: list[str], settings: TranslateSettings) -> Tokenizer:
+    """The vocabulary of these texts; a model that reads one text needs no segments."""
+    tokenizer = Tokenizer.train(texts, settings.pieces, settings.size, settings.lower, SPECIAL)
+    tokenizer.settings["model_input_names"] = ["input_ids", "attention_mask"]
+    return tokenizer
+
+
+def by_length(sizes: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """Batches of numbers, neighbours in size together, each of about so many tokens."""
+    if sizes:
+        yield from Order(sizes, tokens=max(1, tokens)).cut(sorted(range(len(sizes)), key=lambda n: sizes[n]))
