@@ -94,6 +94,7 @@ def bench(
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch, on the CPU.")] = 2,
     device: Annotated[str, typer.Option(help="cpu or cuda; the GPU where there is one, unless said.")] = "",
     only: Annotated[str, typer.Option(help="Only the comparisons on a GPU with this in their name or shape.")] = "",
+    models: Annotated[bool, typer.Option("--models", help="Whole models instead of single attentions.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -110,7 +111,10 @@ def bench(
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         if only and device == "cpu":
             raise typer.BadParameter("it chooses among the comparisons on a GPU", param_hint="--only")
-        found = bench_gpu(quick, only, out) if device == "cuda" else bench_cpu(quick, threads, out)
+        if models:
+            found = bench_models(device, quick, only, threads, out)
+        else:
+            found = bench_gpu(quick, only, out) if device == "cuda" else bench_cpu(quick, threads, out)
         answer(found.as_dict(), result.table(found), as_json)
         if found.failed:
             raise typer.Exit(1)
@@ -143,6 +147,23 @@ def bench_gpu(quick: bool, only: str, out: Path | None) -> "Result":
     if path:
         say(f"Writing to {path}")
     return gpu.run(quick, only, tell=say, save=lambda found: found.write(path) if path else None)
+
+
+def bench_models(device: str, quick: bool, only: str, threads: int, out: Path | None) -> "Result":
+    """Whole models: decoding, evaluation and encoding on the CPU, steps of training on a GPU."""
+    import torch
+
+    from regard.bench import gpu, models, steps
+
+    name = "cpu.json" if device == "cpu" else gpu.file_name(gpu.device_name())
+    path = out or usual_place(quick or bool(only), name.replace(".json", "-models.json"))
+    if device == "cuda":
+        return steps.run(quick, only, tell=say, save=lambda found: found.write(path) if path else None)
+    torch.set_num_threads(threads)
+    found = models.run(quick, tell=say)
+    if path:
+        found.write(path)
+    return found
 
 
 def usual_place(quick: bool, name: str) -> Path | None:

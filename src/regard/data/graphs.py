@@ -164,12 +164,11 @@ def numbered(texts: list[str]) -> tuple[Tensor, tuple[str, ...]]:
 
 def graph_in_tables(edges: Path, beside: list[Path], label: str | int | None, gather: Gathering[Graph]) -> Graph:
     """The graph of a table of edges, one of features and perhaps one of labels."""
-    asked = [Wanted("node", None, NODE_NAMES)]
-    table = read_table(beside[0], asked)
-    gather.faults.extend(table.faults)
-    key = find_first(table.names, NODE_NAMES)
-    labels = read_table(beside[1], [*asked, Wanted("label", label, LABEL_NAMES)]) if beside[1:] else table
-    other = find_first(labels.names, NODE_NAMES)
+    node, wanted = Wanted("node", None, NODE_NAMES), Wanted("label", label, LABEL_NAMES)
+    tables = [read_table(path, [node, wanted] if path == beside[-1] else [node]) for path in beside]
+    gather.faults.extend(fault for table in tables for fault in table.faults)
+    table, labels = tables[0], tables[-1]
+    key, other = (find_first(one.names, NODE_NAMES) for one in (table, labels))
     name = label_column(labels, other, label, needed=labels is not table)
     own = {key, part_column(table)} | ({name} if labels is table else set())
     numbers, nodes = feature_rows(table, key, [one for one in table.names if one not in own], gather)
@@ -222,7 +221,7 @@ def labels_by_node(
             node = table.cell(row, key, "node")
             if node in numbers:
                 texts[numbers[node]] = str(table.value(row, name) or "").strip() if name else ""
-                parts[numbers[node]] = part_in(table, row, part)
+                parts[numbers[node]] = part_in(table, row, part) if part and table.value(row, part) else ""
             elif name is not None and table.value(row, name):
                 table.refuse(row, key, f"there is no node {node!r} among the features.")
     without = texts.count("")

@@ -11,12 +11,15 @@ from ..nn.block import StackConfig
 from ..nn.convolution import ConvolutionConfig
 from ..nn.embeddings import Text
 from ..nn.fully_connected import FullyConnectedConfig
+from ..nn.graph_layers import GraphLayersConfig
 from ..nn.recurrent import RecurrentConfig
 from ..nn.words import Words
 from .detection import Detection, FeatureGrid
 from .graph import Graph
+from .graph_encoder import GraphEncoder
 from .heads import Classes, Pooler, Span, Vocabulary
 from .image import Image
+from .ngram import Ngram
 from .set_loss import SetLoss
 from .sound import Sound
 from .stages import Stages
@@ -68,7 +71,8 @@ KINDS = {
     for kind in (
         *(Sequence, Pair, Text, StackConfig, Pooler, Vocabulary, Classes, Span),
         *(ConvolutionConfig, FullyConnectedConfig, RecurrentConfig, Words),
-        *(Image, Tower, TwoTowers, FeatureGrid, Detection, SetLoss, Graph, Sound, Stages),
+        *(Image, Ngram, Tower, TwoTowers, FeatureGrid, Detection, SetLoss, Graph, Sound, Stages),
+        *(GraphEncoder, GraphLayersConfig),
     )
 }
 

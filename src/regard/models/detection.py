@@ -36,12 +36,16 @@ class FeatureGrid:
 
 @dataclass(frozen=True)
 class Detection:
-    """`embed → stack`, then `queries → decoder → a class and a box each`; without heads when `classes` is None."""
+    """`embed → stack`, then `queries → decoder → a class and a box each`; without heads when `classes` is None.
+
+    Without `queries` there is no decoder: every position of the grid answers for itself, its box told from where it
+    stands. What a position sees and where it is are the same from the start, so that few images teach it.
+    """
 
     embed: Any
     stack: Any
-    decoder: Any
-    queries: int = 100
+    decoder: Any = None
+    queries: int | None = 100
     classes: int | None = 91
     loss: SetLoss = field(default_factory=SetLoss)
     family: str | None = None
@@ -58,10 +62,11 @@ class FeatureGridEmbedding(nn.Module):
     def __init__(self, config: FeatureGrid) -> None:
         super().__init__()
         if isinstance(config.backbone, int):
-            self.backbone = ResNet(config.backbone, config.channels)
+            self.backbone, self.stride = ResNet(config.backbone, config.channels), 32
             self.projection = nn.Conv2d(self.backbone.dim, config.dim, 1)
         else:
             strides = (2,) * len(config.backbone)
+            self.stride = 1 << len(config.backbone)
             self.backbone = FeatureMap(config.channels, config.dim, config.backbone, strides)
             self.projection = None
         self.places = SinePlaces2d(config.dim) if config.places == "sine" else LearnedPlaces2d(config.dim)
@@ -78,6 +83,14 @@ class FeatureGridEmbedding(nn.Module):
     def features(self, images: Tensor) -> Features:
         x = self.backbone(images)
         return x if self.projection is None else flat(self.projection(x))
+
+    def centres(self, images: Tensor, sizes: Tensor | None = None) -> Tensor:
+        """`[batch, positions, 2]`: where each position stands, x and y as shares of the real image."""
+        rows, columns = (-(-side // self.stride) for side in images.shape[2:])
+        x, y = (self.stride * (torch.arange(count, device=images.device) + 0.5) for count in (columns, rows))
+        pixels = torch.stack([x.expand(rows, -1), y[:, None].expand(-1, columns)], -1).flatten(0, 1)
+        real = torch.tensor(images.shape[2:], device=images.device)[None] if sizes is None else sizes.to(images.device)
+        return (pixels / real.flip(1)[:, None]).expand(len(images), -1, -1)
 
 
 def inside(images: Tensor, sizes: Tensor) -> Tensor:
@@ -98,7 +111,8 @@ class DetectionModel(Model):
     `sizes [batch, 2]` tells their real heights and widths. Answers with `hidden [batch, queries, dim]`, `logits [batch,
     queries, classes + 1]` (the last class means nothing) and `boxes [batch, queries, 4]`: centre x, centre y, width,
     height, as shares of the image's (of the real one, where the labels it learned from were). `labels` is a list of
-    `{"classes": [objects], "boxes": [objects, 4]}`; `loss` is the `SetLoss`.
+    `{"classes": [objects], "boxes": [objects, 4]}`; `loss` is the `SetLoss`. Without `queries` in its configuration, the
+    positions of the grid are what answers.
 
     >>> from regard.models.families.detr import detr
     >>> model = detr(layers=1, dim=12, heads=3, hidden=20, queries=5, classes=4, backbone=(8, 12)).build()
@@ -114,19 +128,21 @@ class DetectionModel(Model):
         dim = config.embed.dim
         self.embed = config.embed.build()
         self.stack = config.stack.build()
-        self.decoder = config.decoder.build()
-        self.queries = nn.Parameter(torch.randn(config.queries, dim))
+        self.decoder = None if config.queries is None else config.decoder.build()
+        self.queries = None if config.queries is None else nn.Parameter(torch.randn(config.queries, dim))
         self.classes = None if config.classes is None else nn.Linear(dim, config.classes + 1)
         self.boxes = None if config.classes is None else box_head(dim)
 
     def forward(
         self, *, images: Tensor, sizes: Tensor | None = None, labels: Sequence[dict[str, Tensor]] | None = None
     ) -> Output:
-        layers = self.decoded(self.encode(images, sizes))
+        memory = self.encode(images, sizes)
+        layers = [memory.x] if self.queries is None else self.decoded(memory)
         if self.classes is None or self.boxes is None:
             return Output(layers[-1], loss=self.loss([], labels))
         answers = layers if labels is not None and self.config.loss.auxiliary else layers[-1:]
-        found = [Found(self.classes(x), self.boxes(x).sigmoid()) for x in answers]
+        start = self.starts(images, sizes)
+        found = [Found(self.classes(x), (self.boxes(x) + start).sigmoid()) for x in answers]
         return Output(layers[-1], found[-1].logits, boxes=found[-1].boxes, loss=self.loss(found, labels))
 
     def encode(self, images: Tensor, sizes: Tensor | None = None) -> Memory:
@@ -136,11 +152,20 @@ class DetectionModel(Model):
 
     def decoded(self, memory: Memory) -> list[Tensor]:
         """`[batch, queries, dim]` after each layer of the decoder, normed as the last is."""
+        if self.queries is None or self.decoder is None:
+            raise BadInput("This model has no queries to decode: its grid answers. Build it with queries.")
         place = self.queries.expand(memory.x.shape[0], -1, -1)
         layers: list[Tensor] = []
         last = self.decoder(torch.zeros_like(place), memory=memory, place=place, keep=layers)
         norm = nn.Identity() if self.decoder.norm is None else self.decoder.norm
         return [*(norm(x) for x in layers[:-1]), last]
+
+    def starts(self, images: Tensor, sizes: Tensor | None) -> Tensor | float:
+        """What a box begins with, before the sigmoid: the centre of the position that tells it, and a tenth of the image."""
+        if self.queries is not None:
+            return 0.0
+        centres = self.embed.centres(images, sizes)
+        return torch.cat([centres, torch.full_like(centres, 0.1)], -1).clamp(0.01, 0.99).logit()
 
     def loss(self, found: list[Found], labels: Sequence[dict[str, Tensor]] | None) -> Tensor | None:
         """The loss of the last layer's answer, and of the others' when they are asked."""

@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..attention.errors import BadInput
+from ..attention.errors import BadInput, Unsupported
 from ..nn.block import StackConfig
 from ..nn.convolution import ConvolutionConfig
 from ..nn.fully_connected import FullyConnectedConfig
@@ -14,14 +14,18 @@ from ..nn.recurrent import RecurrentConfig
 
 ATTENTION = ("transformer", "longformer", "bigbird")
 RECURRENT = ("rnn", "gru", "lstm")
-MODELS = (*ATTENTION, *RECURRENT, "cnn", "mlp", *(f"{name}+attention" for name in (*RECURRENT, "cnn", "mlp")))
+GRAPHS: dict[str, Literal[1, 2]] = {"gat": 1, "gatv2": 2}
+PLUGGED = tuple(f"{name}+attention" for name in (*RECURRENT, "cnn", "mlp"))
+TEXTS = ("transformer-xl", "ngram")
+MODELS = (*ATTENTION, *RECURRENT, "cnn", "mlp", *PLUGGED, *GRAPHS, *TEXTS)
 
 
 @dataclass(frozen=True)
 class Architecture:
     """The model between embedding and head.
 
-    `model` is one of transformer, longformer, bigbird, rnn, gru, lstm, cnn, mlp; the last five also with "+attention".
+    `model` is one of transformer, longformer, bigbird, rnn, gru, lstm, cnn, mlp; the last five also with "+attention";
+    or, for graphs, gat or gatv2; or, for running text, transformer-xl or ngram.
     `score`, `position`, `mask` and `method` are the lines of attention's parts. `places` is what is added to tokens.
     `window` is what Longformer's tokens see around them, `block` BigBird's block, `kernel` the convolution's width.
     """
@@ -64,6 +68,10 @@ class Architecture:
 
 def stack_of(a: Architecture, *, causal: bool = False, cross: bool = False) -> Any:
     """The configuration of the stack: an encoder, a causal one, or (`cross`) one that reads a memory."""
+    if a.model in GRAPHS:
+        raise Unsupported(f"{a.model} looks along a graph's edges, and these tokens have none. Take transformer.")
+    if a.model in TEXTS:
+        raise Unsupported(f"{a.model} goes through running text, which the task lm has alone. Take transformer.")
     if a.base in RECURRENT:
         looks = ("additive" if "Additive" in a.score else "dot") if a.plugged else None
         both_ways = not causal and not cross

@@ -1,2 +1,323 @@
+"""Language modelling: the next character, piece or word of a running text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..attention.errors import BadInput
+from ..data.reading import Reading
+from ..data.text import Document, read_lines
+from ..models.choice import Way
+from ..models.config import Sequence as SequenceConfig
+from ..models.families.transformer_xl import transformer_xl
+from ..models.heads import IGNORED, Vocabulary
+from ..models.ngram import NgramModel
+from ..models.tokenizer import Tokenizer, stack
+from ..models.tokenizer_training import Special
+from ..nn.embeddings import Text
+from ..train.settings import Training
+from .architecture import Architecture, stack_of
+from .task import Scores
+
+END, UNKNOWN = "<|end|>", "<unk>"
+LINES = 10_000
+"""Lines that are put into numbers at a time."""
+
+
+@dataclass(frozen=True)
+class LmSettings:
+    """How a text is cut and scored, and how it is written on.
+
+    `unit` is what a token is; pieces and words are at most `size`. The model learns from blocks of `context` tokens and
+    is scored in windows of as many that move on by `stride` (`context` unless given): a smaller one lets every token
+    see more. `memory` is what Transformer-XL sees before a block. `order` is the n-gram model's. A prompt is continued
+    by `new` tokens drawn with `temperature` (0: the likeliest) among the `top_k` likeliest, from the numbers of `draw`.
+    """
+
+    unit: Literal["characters", "bpe", "words"] = "characters"
+    size: int = 8000
+    lower: bool = False
+    context: int = 256
+    stride: int | None = None
+    memory: int = 0
+    order: int = 5
+    new: int = 300
+    temperature: float = 0.8
+    top_k: int | None = None
+    draw: int = 0
+
+    def __post_init__(self) -> None:
+        if self.context < 1 or self.memory < 0 or self.new < 1:
+            raise BadInput(f"context={self.context}, memory={self.memory}, new={self.new}: give counts of tokens.")
+        if self.stride is not None and not 1 <= self.stride <= self.context:
+            raise BadInput(f"stride is {self.stride}; it must be 1 to context ({self.context}), or some tokens have no score.")
+
+
 class Lm:
-    pass
+    """The next token: `Document` examples, cut into blocks; loss, perplexity and bits per character."""
+
+    name = "lm"
+    Settings = LmSettings
+    ARCHITECTURE = Architecture(dim=256, layers=4, activation="gelu", places="learned")
+    TRAINING = Training(epochs=10, schedule="cosine", floor=0.1, betas=(0.9, 0.99), weight_decay=0.1, warmup=100)
+
+    def __init__(self, settings: LmSettings, tokenizer: Tokenizer) -> None:
+        self.settings, self.tokenizer = settings, tokenizer
+        self.read_last: tuple[Sequence[Document], Tensor] | None = None
+
+    @staticmethod
+    def read(paths: Sequence[Path], settings: LmSettings) -> Reading[Document]:
+        return read_lines(paths)
+
+    @staticmethod
+    def split(reading: Reading[Document], share: float) -> tuple[Reading[Document], Reading[Document]]:
+        """Each text without its last lines, and these: about that share of it."""
+        parts = [cut_end(document, share) for document in reading.examples]
+        held = tuple(end for _, end in parts if end.text)
+        if not held:
+            raise BadInput(f"{', '.join(reading.files)} is too short to choose by its end. Give --dev FILE.")
+        return replace(reading, examples=tuple(begin for begin, _ in parts)), replace(reading, examples=held)
+
+    @classmethod
+    def prepare(cls, examples: Sequence[Document], settings: LmSettings) -> Lm:
+        """The task for these texts: its vocabulary."""
+        lines = [line for document in examples for line in document.text.splitlines(keepends=True)]
+        return cls(settings, word_tokenizer(lines, settings) if settings.unit == "words" else trained(lines, settings))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], settings: dict[str, Any], tokenizer: Any = None) -> Lm:
+        return cls(LmSettings(**settings), tokenizer)
+
+    def config(self, a: Architecture) -> SequenceConfig:
+        size, memory = self.tokenizer.size, self.settings.memory
+        if (a.model == "transformer-xl") != bool(memory):
+            raise BadInput(f"memory is {memory} and the model {a.model}; transformer-xl alone has one. Set memory=256, or 0.")
+        if a.model == "transformer-xl":
+            shape = {"layers": a.layers, "dim": a.dim, "heads": a.heads, "hidden": a.hidden or 4 * a.dim}
+            drops = {"dropout": a.dropout, "attention_dropout": a.attention_dropout}
+            return transformer_xl(**shape, **drops, vocabulary=size, memory=memory, activation=a.activation)  # type: ignore[arg-type]
+        places = {"sinusoidal": "sinusoidal", "learned": self.settings.context, "none": None}[a.places]
+        embed = Text(size, a.dim, places, scaled=a.places == "sinusoidal", dropout=a.dropout)  # type: ignore[arg-type]
+        return SequenceConfig(embed, stack_of(a, causal=True), head=Vocabulary(size, a.dim))
+
+    def fit(self, a: Architecture, examples: Sequence[Document]) -> NgramModel | None:
+        """The n-gram model of the texts, which needs no training; None where another is asked for."""
+        if a.model != "ngram":
+            return None
+        return NgramModel.counted(self.numbers(examples), self.tokenizer.size, self.settings.order)
+
+    def numbers(self, examples: Sequence[Document]) -> Tensor:
+        """All texts in numbers, an end after each, `[tokens]`; the last ones asked for are remembered."""
+        if self.read_last is None or self.read_last[0] is not examples:
+            found = [number for document in examples for number in (*self.encoded(document.text), self.tokenizer.end)]
+            self.read_last = examples, torch.tensor(found)
+        return self.read_last[1]
+
+    def encoded(self, text: str) -> Iterator[int]:
+        lines = text.splitlines(keepends=True)
+        for begin in range(0, len(lines), LINES):
+            for encoding in self.tokenizer.backend.encode_batch_fast(lines[begin : begin + LINES]):
+                yield from encoding.ids
+
+    def cut(self, examples: Sequence[Document], draw: Random) -> Blocks:
+        """The blocks of an epoch."""
+        numbers = self.numbers(examples)
+        return Blocks(numbers, self.settings.context, self.settings.memory, draw.randrange(len(numbers)))
+
+    def sizes(self, examples: Sequence[Tensor]) -> list[int]:
+        return [len(block) - self.settings.memory - 1 for block in examples]
+
+    def batch(self, examples: Sequence[Tensor], draw: Random | None = None) -> dict[str, Tensor]:
+        memory = self.settings.memory
+        rows = [block.tolist() for block in examples]
+        labels = stack([row[memory + 1 :] for row in rows], IGNORED)
+        whole = stack(rows, 0)
+        before = {"before": whole[:, :memory]} if memory else {}
+        return {**before, "tokens": whole[:, memory:-1], "labels": labels}
+
+    def count(self, batch: dict[str, Tensor]) -> int:
+        return int((batch["labels"] != IGNORED).sum())
+
+    def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
+        cache = {}
+        if "before" in batch:
+            with torch.no_grad():
+                cache = {"cache": model(tokens=batch["before"]).cache}
+        logits = model(tokens=batch["tokens"], **cache).logits
+        return functional.cross_entropy(
+            logits.flatten(0, 1).float(),
+            batch["labels"].flatten(),
+            ignore_index=IGNORED,
+            label_smoothing=smoothing,
+            reduction="sum",
+        )
+
+    def evaluate(self, model: nn.Module, examples: Sequence[Document]) -> Scores:
+        """Loss in nats and perplexity of a token, and bits of a character, over the whole texts."""
+        if not examples:
+            raise BadInput("There is no text to score on. Look at the file with `regard check`.")
+        numbers = self.numbers(examples).roll(1)  # each text after an end
+        total = float(self.losses(model, numbers).double().sum())
+        mean = total / (len(numbers) - 1)
+        characters = sum(len(document.text) for document in examples)
+        metrics = {"loss": mean, "perplexity": math.exp(min(mean, 100.0)), "bits_per_character": total / math.log(2) / characters}
+        unknown = float((numbers == self.tokenizer.unknown).double().mean())
+        return Scores(metrics, "loss", higher=False, details={"tokens": len(numbers) - 1, "characters": characters, "unknown": unknown})
+
+    @torch.no_grad()
+    def losses(self, model: Any, tokens: Tensor) -> Tensor:
+        """−ln p of each token of a text but the first, `[tokens − 1]`, on the CPU."""
+        if isinstance(model, NgramModel):
+            return model.losses(tokens)
+        tokens = tokens.to(model.device)
+        if self.settings.memory:
+            return self.losses_in_order(model, tokens)
+        return windowed_losses(model, tokens, self.settings.context, self.settings.stride or self.settings.context)
+
+    def losses_in_order(self, model: Any, tokens: Tensor) -> Tensor:
+        """The same, segment after segment with what the model remembers."""
+        cache, found = None, []
+        for segment, labels in zip(*(side.split(self.settings.context) for side in (tokens[:-1], tokens[1:])), strict=True):
+            answer = model(tokens=segment[None], cache=cache)
+            cache = answer.cache
+            found.append(functional.cross_entropy(answer.logits[0].float(), labels, reduction="none").cpu())
+        return torch.cat(found)
+
+    @torch.no_grad()
+    def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[str]:
+        """Each prompt, continued."""
+        return [self.continued(model, prompt) for prompt in inputs]
+
+    def continued(self, model: Any, prompt: str) -> str:
+        """The prompt and what the model writes after it; what is new sees `context` tokens at most."""
+        tokens = list(self.encoded(prompt)) or [self.tokenizer.end]
+        begun, generator = len(tokens), torch.Generator(model.device).manual_seed(self.settings.draw)
+        while len(tokens) < begun + self.settings.new:
+            recent = tokens[-max(1, self.settings.context // 2) :]
+            room = min(self.settings.context - len(recent) + 1, begun + self.settings.new - len(tokens))
+            tokens += self.written(model, recent, room, generator)
+        return prompt + self.tokenizer.decode(tokens[begun:])
+
+    def written(self, model: Any, recent: list[int], new: int, generator: torch.Generator) -> list[int]:
+        """`new` tokens after some others."""
+        s = self.settings
+        how = {"temperature": s.temperature, "top_k": s.top_k if s.temperature else None, "generator": generator}
+        prompt = torch.tensor([recent], device=model.device)
+        if not isinstance(model, NgramModel):
+            return model.generate(tokens=prompt, max_new=new, end=(), **how)[0, len(recent) :].tolist()
+        way = Way(**how)
+        for _ in range(new):
+            chosen = way.choose(model(tokens=prompt[:, -s.order :]).logits[:, -1])
+            prompt = torch.cat([prompt, chosen[:, None]], 1)
+        return prompt[0, len(recent) :].tolist()
+
+    def describe(self, examples: Sequence[Document]) -> dict[str, Any]:
+        """What `check` shows: sizes, vocabulary, how much of it is unknown, the beginning."""
+        numbers = self.numbers(examples)
+        return {
+            "texts": len(examples),
+            "characters": sum(len(document.text) for document in examples),
+            "tokens": len(numbers),
+            "vocabulary": self.tokenizer.size,
+            "unknown": float((numbers == self.tokenizer.unknown).double().mean()),
+            "blocks": math.ceil(len(numbers) / self.settings.context),
+            "begins": [line for document in examples[:3] for line in document.lines[:3]],
+        }
+
+
+class Blocks(Sequence[Tensor]):
+    """A text `[tokens]` cut into blocks: each token is predicted once, from those before it in its block.
+
+    The text goes round, its end before its beginning, and the first block begins at `offset`; a block has `memory`
+    tokens in front that are read only, and one more at the end, the last to be predicted.
+
+    >>> [block.tolist() for block in Blocks(torch.arange(5), context=3, memory=1, offset=4)]
+    [[3, 4, 0, 1, 2], [1, 2, 3, 4]]
+    """
+
+    def __init__(self, numbers: Tensor, context: int, memory: int, offset: int) -> None:
+        self.numbers, self.context, self.memory, self.offset = numbers, context, memory, offset
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.numbers) / self.context)
+
+    def __getitem__(self, n: Any) -> Tensor:
+        if not 0 <= n < len(self):
+            raise IndexError(n)
+        begin = n * self.context
+        end = min(begin + self.context, len(self.numbers))
+        return self.numbers[torch.arange(begin - self.memory, end + 1).add(self.offset) % len(self.numbers)]
+
+
+def windows(tokens: int, context: int, stride: int) -> Iterator[tuple[int, int]]:
+    """Where each window begins, and the first place in it that no other has predicted; all are equally long.
+
+    >>> list(windows(10, 4, 2))
+    [(0, 0), (2, 2), (4, 2), (6, 2)]
+    >>> list(windows(10, 4, 4))
+    [(0, 0), (4, 0), (6, 2)]
+    """
+    done, size = 0, min(context, tokens)
+    while done < tokens:
+        end = min(done + (stride if done else size), tokens)
+        yield end - size, done - (end - size)
+        done = end
+
+
+def windowed_losses(model: Any, tokens: Tensor, context: int, stride: int, budget: int = 16384) -> Tensor:
+    """−ln p of each token but the first by a model that sees `context` tokens at once."""
+    places, found = list(windows(len(tokens) - 1, context, stride)), []
+    size = min(context, len(tokens) - 1)
+    within = torch.arange(size + 1, device=tokens.device)
+    rows = max(1, budget // size)
+    for some in (places[n : n + rows] for n in range(0, len(places), rows)):
+        begins, fresh = torch.tensor(some, device=tokens.device).T
+        window = tokens[begins[:, None] + within]  # [rows, size + 1]
+        logits = model(tokens=window[:, :-1]).logits
+        loss = functional.cross_entropy(logits.float().mT, window[:, 1:], reduction="none")
+        found.append(loss[within[:-1] >= fresh[:, None]].cpu())
+    return torch.cat(found)
+
+
+def cut_end(document: Document, share: float) -> tuple[Document, Document]:
+    """A text up to the first line end after all but that share of it, and the rest."""
+    place = document.text.find("\n", int(len(document.text) * (1 - share))) + 1 or len(document.text)
+    return replace(document, text=document.text[:place]), replace(document, text=document.text[place:])
+
+
+def trained(lines: list[str], settings: LmSettings) -> Tokenizer:
+    """The vocabulary of these lines."""
+    return ending(Tokenizer.train(lines, settings.unit, settings.size, settings.lower, Special(END, UNKNOWN, None, None, None)))  # type: ignore[arg-type]
+
+
+def word_tokenizer(lines: list[str], settings: LmSettings) -> Tokenizer:
+    """The most frequent words, as blanks part them; a line's end is one."""
+    from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
+    from tokenizers import Tokenizer as Backend
+
+    backend = Backend(models.WordLevel(unk_token=UNKNOWN))
+    backend.normalizer = normalizers.Sequence([normalizers.Lowercase()] if settings.lower else [])
+    ends, blanks = ((Regex(r"\n"), "isolated"), (Regex(r"[^\S\n]+"), "removed"))
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(*ends), pre_tokenizers.Split(*blanks)])
+    special = Special(END, UNKNOWN, None, None, None)
+    trainer = trainers.WordLevelTrainer(vocab_size=settings.size, special_tokens=special.tokens(), show_progress=False)
+    backend.train_from_iterator(lines, trainer)
+    return ending(Tokenizer(backend, special.settings()))
+
+
+def ending(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer, which puts nothing around a text but knows what ends one."""
+    tokenizer.settings |= {"eos_token": END, "model_input_names": ["input_ids", "attention_mask"]}
+    return tokenizer

@@ -31,6 +31,9 @@ class Task(Protocol):
 
     `batch` draws what is random about a batch (cropping, noise) from `draw`, so that a batch is a function of its place
     in the order. `loss` is a sum over the batch's `count` labels: means are taken over whole updates.
+
+    A task that learns from running text also has `cut(examples, draw)`, the examples of one epoch, always as many. One
+    with a model that is counted and not trained has `fit(architecture, examples)`: that model, or None.
     """
 
     name: str

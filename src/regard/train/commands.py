@@ -71,6 +71,7 @@ def evaluate(
     run: RunPath,
     data: Annotated[list[Path], typer.Option("--data", help="Files to score on.")],
     part: Annotated[str, typer.Option(help="train, dev or test, where the files say it; test (or dev) unless given.")] = "",
+    changed: Set = [],  # noqa: B006
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -78,7 +79,7 @@ def evaluate(
     with one_paragraph(debug):
         from regard.train.parts import of_part
 
-        task, model = opened(run)
+        task, model = opened(run, changed)
         reading = task.read(data, task.settings)
         tell_faults(reading, None)
         reading = reading.part(part) if part else of_part(reading, "test", "dev")
@@ -90,6 +91,7 @@ def evaluate(
 def predict(
     run: RunPath,
     inputs: Annotated[list[str], typer.Argument(help="Texts, or paths of images or recordings; '-' reads lines.")],
+    changed: Set = [],  # noqa: B006
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -97,7 +99,7 @@ def predict(
     with one_paragraph(debug):
         import sys
 
-        task, model = opened(run)
+        task, model = opened(run, changed)
         given = [line.rstrip("\n") for line in sys.stdin] if inputs == ["-"] else inputs
         found = task.predict(model, given)
         answer(found, "\n".join(shown(one) for one in found), as_json)
@@ -123,7 +125,10 @@ def start(task: str, training: list[Path], dev: list[Path], out: Path, wanted: d
     if strict:
         reading.strict()
     held = kind.read(dev, settings) if dev else None
-    learned, chosen = learned_and_chosen(reading, held, how.seed, getattr(kind, "group", None))
+    if held is None and hasattr(kind, "split"):
+        learned, chosen = kind.split(reading, 0.1)
+    else:
+        learned, chosen = learned_and_chosen(reading, held, how.seed, getattr(kind, "group", None))
     made = kind.prepare(learned.examples, settings)
     files = {"train": [str(path) for path in training], "dev": [str(path) for path in dev]}
     begin(made, architecture, how, learned.examples, chosen.examples, out, files, Progress())
@@ -179,11 +184,12 @@ def read_config(path: Path | None) -> dict[str, Any]:
         raise BadInput(f"The settings in {path} cannot be read: {error}.") from None
 
 
-def opened(run: Path) -> tuple[Any, Any]:
-    from regard.tasks import TASKS, find_task
+def opened(run: Path, changed: list[str]) -> tuple[Any, Any]:
+    """Task and model of a run, with other settings of the task where these are asked for."""
+    from regard.tasks import find_task
     from regard.train.run import open_run
 
-    task, model, _ = open_run(run, {name: find_task(name) for name in TASKS})
+    task, model, _ = open_run(run, find_task, pairs_of(changed))
     return task, model
 
 

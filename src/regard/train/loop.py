@@ -104,7 +104,7 @@ class Run:
         if training.compile:
             self.model = torch.compile(self.model)
         self.order = Order(
-            task.sizes(examples),
+            task.sizes(self.cut(0)),
             tokens=None if training.batch_size else training.batch_tokens,
             examples=training.batch_size,
             seed=training.seed,
@@ -115,6 +115,11 @@ class Run:
         self.evaluated, self.saved = -1, -1
         self.started = time.monotonic()
         self.total = self.all_steps()
+
+    def cut(self, epoch: int) -> Sequence[Any]:
+        """The examples of an epoch, cut anew for each where a task learns from running text."""
+        cut = getattr(self.task, "cut", None)
+        return self.examples if cut is None else cut(self.examples, Random(f"{self.training.seed} {epoch}"))
 
     def groups(self, epoch: int) -> list[list[list[int]]]:
         """The batches of an epoch, by update."""
@@ -132,8 +137,9 @@ class Run:
         """This process's batches of an update; at least one, which counts nothing where there are more processes."""
         mine = list(enumerate(groups[group]))[self.accelerator.process_index :: self.accelerator.num_processes]
         seed, epoch = self.training.seed, self.place.epoch
+        examples = self.cut(epoch)
         return [
-            self.task.batch([self.examples[n] for n in batch], Random(f"{seed} {epoch} {group} {k}")) for k, batch in mine
+            self.task.batch([examples[n] for n in batch], Random(f"{seed} {epoch} {group} {k}")) for k, batch in mine
         ]
 
     def update(self, batches: list[dict[str, Tensor]]) -> None:

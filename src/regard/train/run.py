@@ -26,7 +26,7 @@ from ..models.checkpoint import load
 from ..tasks.architecture import Architecture
 from ..tasks.task import Scores
 from .loop import Event, Place, train
-from .settings import Training
+from .settings import Training, with_settings
 from .store import write_text
 
 
@@ -105,7 +105,8 @@ def begin(
     folder.write("run.json", {**description, "versions": versions()})
     folder.write("task.json", task.as_dict())
     torch.manual_seed(training.seed)
-    model = task.config(architecture).build()
+    counted = task.fit(architecture, examples) if hasattr(task, "fit") else None
+    model = task.config(architecture).build() if counted is None else counted
     model.tokenizer, model.rules = getattr(task, "tokenizer", None), getattr(task, "rules", None)
     getattr(task, "start", lambda model: None)(model)
     drawn = 0.0
@@ -121,7 +122,12 @@ def begin(
             drawn = time.monotonic()
         tell(event)
 
-    return folder, train(task, model, examples, dev, training, folder.path, folder.keep, note)
+    if counted is None:
+        return folder, train(task, model, examples, dev, training, folder.path, folder.keep, note)
+    scores = task.evaluate(model, dev)
+    folder.keep(model, scores)
+    note(Event("score", Place(), 0, scores.metrics, scores))
+    return folder, Place()
 
 
 MAY_CHANGE = {"epochs", "steps", "minutes", "patience", "device", "save_every"}
@@ -144,13 +150,16 @@ def need_same(folder: RunFolder, description: dict[str, Any]) -> None:
             )
 
 
-def open_run(path: str | Path, tasks: dict[str, Any]) -> tuple[Any, nn.Module, dict[str, Any]]:
-    """Task, model (in evaluation mode) and description of a run."""
+def open_run(
+    path: str | Path, find: Callable[[str], Any], changes: dict[str, Any] | None = None
+) -> tuple[Any, nn.Module, dict[str, Any]]:
+    """Task, model (in evaluation mode) and description of a run; `changes` are other settings of the task."""
     folder = RunFolder(path)
     description = folder.read("run.json")
-    kind = tasks[description["task"]]
+    kind = find(description["task"])
+    settings = with_settings(kind.Settings(**description["settings"]), changes or {})
     model = load(folder / "model")
-    task = kind.from_dict(folder.read("task.json"), description["settings"], model.tokenizer)
+    task = kind.from_dict(folder.read("task.json"), asdict(settings), model.tokenizer)
     return task, model, description
 
 

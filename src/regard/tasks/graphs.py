@@ -1,0 +1,172 @@
+"""Whole graphs, such as molecules: a class, yes or no, or a number for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..attention.errors import BadInput
+from ..data.graph_sets import LabelledGraph, read_graphs
+from ..data.molecules import read_molecule
+from ..data.reading import Reading
+from ..models.graph_encoder import GraphEncoder
+from ..models.heads import Classes
+from ..nn.graph_layers import GraphLayersConfig
+from ..train.settings import Training
+from .architecture import GRAPHS, Architecture
+from .classify import by_size
+from .kept import Kept
+from .nodes import disjoint, graph_stack
+from .targets import Target, target_from, target_of
+from .task import Scores
+
+
+@dataclass(frozen=True)
+class GraphsSettings:
+    """How graphs are read: molecules as SMILES in a table, or a table of edges with the tables `labels` and `nodes`.
+
+    `label` and `smiles` name columns; `kind` says whether labels are classes or numbers, where they do not say it
+    themselves. `pool` makes one vector of a graph's nodes. With `edge_nodes` an edge that has features is a node too,
+    between the two that it connects.
+    """
+
+    label: str | None = None
+    smiles: str | None = None
+    labels: str | None = None
+    nodes: str | None = None
+    kind: Literal["auto", "class", "number"] = "auto"
+    pool: Literal["mean", "attention"] = "mean"
+    edge_nodes: bool = True
+
+
+class Graphs:
+    """A label or number a graph; a batch of graphs is one graph whose parts are not connected."""
+
+    name = "graphs"
+    Settings = GraphsSettings
+    ARCHITECTURE = Architecture("gatv2", 128, 4, 4, dropout=0.1, activation="elu")
+    TRAINING = Training(epochs=50, batch_size=64, warmup=100, schedule="cosine")
+
+    def __init__(self, settings: GraphsSettings, target: Target, features: int, edge_features: int) -> None:
+        self.settings, self.target = settings, target
+        self.features, self.edge_features = features, edge_features
+        self.drawn = Kept(self.draw_nodes)
+
+    @staticmethod
+    def read(paths: Sequence[Path], settings: GraphsSettings) -> Reading[LabelledGraph]:
+        return read_graphs(
+            paths,
+            label=settings.label,
+            smiles=settings.smiles,
+            labels=settings.labels,
+            nodes=settings.nodes,
+            kind=None if settings.kind == "auto" else settings.kind,
+        )
+
+    @classmethod
+    def prepare(cls, examples: Sequence[LabelledGraph], settings: GraphsSettings) -> Graphs:
+        """The task for these training graphs: what is asked of them, and how many features they have."""
+        target = target_of([example.label for example in examples])
+        edges = examples[0].edge_features
+        with_edges = settings.edge_nodes and edges is not None
+        return cls(settings, target, examples[0].nodes.shape[1], edges.shape[1] if with_edges and edges is not None else 0)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"target": self.target.as_dict(), "features": self.features, "edge_features": self.edge_features}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], settings: dict[str, Any], tokenizer: Any = None) -> Graphs:
+        return cls(GraphsSettings(**settings), target_from(data["target"]), data["features"], data["edge_features"])
+
+    def config(self, a: Architecture) -> GraphEncoder:
+        stack = graph_stack(a) if a.model not in GRAPHS else GraphLayersConfig(
+            a.dim, a.layers, a.heads, GRAPHS[a.model], a.activation, a.dropout, a.attention_dropout
+        )
+        head = Classes(self.target.outputs, a.dim, pool=self.settings.pool, hidden="relu", dropout=a.dropout)
+        return GraphEncoder(self.features + self.edge_features, stack, head, a.dropout)
+
+    def sizes(self, examples: Sequence[LabelledGraph]) -> list[int]:
+        return [len(self.drawn(example)) for example in examples]
+
+    def batch(self, examples: Sequence[LabelledGraph], draw: Random | None = None) -> dict[str, Tensor]:
+        nodes = [self.drawn(example) for example in examples]
+        sizes = [len(one) for one in nodes]
+        return {
+            "nodes": torch.cat(nodes),
+            "edges": disjoint([self.edges(example) for example in examples], sizes),
+            "sizes": torch.tensor(sizes),
+            "labels": self.target.tensor([example.label for example in examples]),
+        }
+
+    def draw_nodes(self, example: LabelledGraph) -> Tensor:
+        """float32 `[nodes (+ edges), features + edge_features]`: nodes, then the edges that are nodes too."""
+        nodes, edges = example.nodes, example.edge_features
+        if nodes.shape[1] != self.features or (self.edge_features and edges is None):
+            raise BadInput(f"The graph {example.name!r:.60} has {nodes.shape[1]} features a node; wanted {self.features}.")
+        nodes = nn.functional.pad(nodes, (0, self.edge_features))
+        if not self.edge_features or edges is None:
+            return nodes
+        return torch.cat([nodes, nn.functional.pad(edges, (self.features, 0))])
+
+    def edges(self, example: LabelledGraph) -> Tensor:
+        """int64 `[2, edges]`; with edges as nodes, also from each edge's source to it and from it to its target."""
+        edges = example.edges
+        if not self.edge_features:
+            return edges
+        own = torch.arange(edges.shape[1]) + len(example.nodes)
+        return torch.cat([edges, torch.stack([edges[0], own]), torch.stack([own, edges[1]])], dim=1)
+
+    def count(self, batch: dict[str, Tensor]) -> int:
+        return int(self.target.known(batch["labels"]).sum())
+
+    def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
+        return self.target.loss(answer(model, batch), batch["labels"], smoothing)
+
+    @torch.no_grad()
+    def logits(self, model: nn.Module, examples: Sequence[LabelledGraph], nodes: int = 16384) -> Tensor:
+        """What the model says of each graph, `[graphs, outputs]`."""
+        device = next(model.parameters()).device
+        found = torch.zeros(len(examples), self.target.outputs)
+        for numbers in by_size(self.sizes(examples), nodes):
+            batch = self.batch([examples[n] for n in numbers])
+            found[numbers] = answer(model, {name: value.to(device) for name, value in batch.items()}).cpu()
+        return found
+
+    def evaluate(self, model: nn.Module, examples: Sequence[LabelledGraph]) -> Scores:
+        """ROC-AUC and accuracy, accuracy and macro F1, or RMSE and MAE, by what is asked."""
+        logits, target = self.logits(model, examples), self.target
+        metrics = target.metrics(logits, target.tensor([example.label for example in examples]))
+        return Scores(metrics, target.main, target.higher, [str(said) for said in target.said(logits)])
+
+    def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
+        """What is said of molecules given as SMILES."""
+        if self.settings.labels is not None:
+            raise BadInput("This model has learned from tables of edges; score others with `regard evaluate --data`.")
+        molecules = [read_molecule(text) for text in inputs]
+        examples = [LabelledGraph(one.atoms, one.edges, "", one.bonds) for one in molecules]
+        said = self.target.said(self.logits(model, examples))
+        return [{"input": text, **one} for text, one in zip(inputs, said, strict=True)]
+
+    def describe(self, examples: Sequence[LabelledGraph]) -> dict[str, Any]:
+        """What `check` shows."""
+        labels = self.target.tensor([example.label for example in examples])
+        return {
+            "graphs": len(examples),
+            "nodes": sum(len(example.nodes) for example in examples),
+            "edges": sum(example.edges.shape[1] for example in examples),
+            "features": self.features,
+            "edge features": self.edge_features,
+            "asked": self.target.kind,
+            "known labels": int(self.target.known(labels).sum()),
+            "examples": [f"{example.name}: {example.label}" for example in examples[:3]],
+        }
+
+
+def answer(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    return model(nodes=batch["nodes"], edges=batch["edges"], sizes=batch["sizes"]).logits.float()

@@ -1,0 +1,239 @@
+"""Nodes of a graph: a class for each, learned from the few whose class is known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..attention.errors import BadInput, Unsupported
+from ..data.graphs import Graph, draw_masks, read_nodes
+from ..data.reading import Reading
+from ..models.graph import Graph as GraphConfig
+from ..models.graph_encoder import GraphEncoder
+from ..models.heads import IGNORED, Classes
+from ..train.settings import Training
+from .architecture import GRAPHS, Architecture, stack_of
+from .classify import per_class
+from .kept import Kept
+from .task import Scores
+
+
+@dataclass(frozen=True)
+class NodesSettings:
+    """How the graph is read: `features` and `labels` are tables beside a table of edges, `label` the column or array.
+
+    `normalized` makes each node's features sum to 1. `out_heads` is how many heads the last layer of a gat has.
+    `choose` says by which score of the dev nodes weights are kept.
+    """
+
+    features: str | None = None
+    labels: str | None = None
+    label: str | None = None
+    undirected: bool = False
+    normalized: bool = True
+    out_heads: int = 1
+    residual: bool = False
+    choose: Literal["accuracy", "loss"] = "accuracy"
+
+
+@dataclass(frozen=True, eq=False)
+class PartOfGraph:
+    """The nodes of a graph that belong to a part: the others are seen, and their labels are not."""
+
+    graph: Graph
+    part: str
+
+
+class Nodes:
+    """A class for each node: whole-graph steps, accuracy over the nodes of a part."""
+
+    name = "nodes"
+    Settings = NodesSettings
+    ARCHITECTURE = Architecture("gat", 64, 2, 8, dropout=0.6, attention_dropout=0.6, activation="elu")
+    TRAINING = Training(
+        epochs=None,
+        steps=1000,
+        rate=5e-3,
+        warmup=0,
+        schedule="constant",
+        betas=(0.9, 0.999),
+        weight_decay=5e-4,
+        decay="gradient",
+        clip=0.0,
+        patience=100,
+        evaluate_every=1,
+        save_every=500,
+    )
+
+    def __init__(self, settings: NodesSettings, features: int, labels: list[str]) -> None:
+        self.settings, self.features, self.labels = settings, features, labels
+        self.number = {label: n for n, label in enumerate(labels)}
+        self.nodes = Kept(self.make_nodes)
+
+    @staticmethod
+    def read(paths: Sequence[Path], settings: NodesSettings) -> Reading[PartOfGraph]:
+        """The parts of a graph; drawn where the files name none."""
+        if len(paths) != 1:
+            raise BadInput(f"{len(paths)} files were given; a graph is one NPZ, or a table of edges with features=.")
+        reading = read_nodes(
+            paths[0],
+            features=settings.features,
+            labels=settings.labels,
+            label=settings.label,
+            undirected=settings.undirected,
+        )
+        notes, examples = list(reading.notes), []
+        for graph in reading.examples:
+            if not {"train", "dev"} <= set(graph.masks):
+                notes.append("no parts for training and choosing are named: 60, 20 and 20 % are drawn")
+                graph = draw_masks(graph)
+            examples += [PartOfGraph(graph, part) for part, mask in graph.masks.items() if bool(mask.any())]
+        return Reading(tuple(examples), reading.faults, reading.files, tuple(notes))
+
+    @classmethod
+    def prepare(cls, examples: Sequence[PartOfGraph], settings: NodesSettings) -> Nodes:
+        """The task for this graph: its features and classes."""
+        graph = examples[0].graph
+        if len(graph.classes) < 2:
+            raise BadInput(f"The nodes have {len(graph.classes)} class: {list(graph.classes)}. Give two at least.")
+        return cls(settings, graph.nodes.shape[1], list(graph.classes))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"features": self.features, "labels": self.labels}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], settings: dict[str, Any], tokenizer: Any = None) -> Nodes:
+        return cls(NodesSettings(**settings), data["features"], data["labels"])
+
+    def config(self, a: Architecture) -> Any:
+        if a.model in GRAPHS:
+            return GraphConfig(
+                self.features,
+                len(self.labels),
+                a.dim,
+                a.layers,
+                a.heads,
+                self.settings.out_heads,
+                version=GRAPHS[a.model],
+                activation=a.activation,
+                dropout=a.dropout,
+                attention_dropout=a.attention_dropout,
+                residual=self.settings.residual,
+            )
+        head = Classes(len(self.labels), a.dim, per_token=True, dropout=a.dropout)
+        return GraphEncoder(self.features, graph_stack(a), head, a.dropout)
+
+    def sizes(self, examples: Sequence[PartOfGraph]) -> list[int]:
+        return [len(example.graph.nodes) for example in examples]
+
+    def batch(self, examples: Sequence[PartOfGraph], draw: Random | None = None) -> dict[str, Tensor]:
+        """Nodes and edges of the graphs, one after the other, with labels where the part has them."""
+        graphs = [example.graph for example in examples]
+        return {
+            "nodes": torch.cat([self.nodes(graph) for graph in graphs]) if len(graphs) > 1 else self.nodes(graphs[0]),
+            "edges": disjoint([graph.edges for graph in graphs], [len(graph.nodes) for graph in graphs]),
+            "labels": torch.cat([self.known(example) for example in examples]),
+        }
+
+    def make_nodes(self, graph: Graph) -> Tensor:
+        """float32 `[nodes, features]`, each node's summing to 1 if they are to be normalized."""
+        if graph.nodes.shape[1] != self.features:
+            raise BadInput(f"The graph's nodes have {graph.nodes.shape[1]} features; this model reads {self.features}.")
+        if not self.settings.normalized:
+            return graph.nodes
+        total = graph.nodes.sum(1, keepdim=True)
+        return graph.nodes / torch.where(total == 0, 1.0, total)
+
+    def known(self, example: PartOfGraph) -> Tensor:
+        """int64 `[nodes]`: the class of the part's nodes, ignored elsewhere and where a class was never learned."""
+        graph = example.graph
+        numbers = torch.tensor([*(self.number.get(name, IGNORED) for name in graph.classes), IGNORED])
+        return torch.where(graph.masks[example.part], numbers[graph.labels], IGNORED)
+
+    def count(self, batch: dict[str, Tensor]) -> int:
+        return int((batch["labels"] != IGNORED).sum())
+
+    def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
+        chosen = batch["labels"] != IGNORED
+        logits = model(nodes=batch["nodes"], edges=batch["edges"]).logits[chosen]
+        return functional.cross_entropy(
+            logits.float(), batch["labels"][chosen], label_smoothing=smoothing, reduction="sum"
+        )
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, examples: Sequence[PartOfGraph]) -> Scores:
+        """Accuracy and mean loss over the part's nodes; each class's precision, recall and F1."""
+        logits, labels = self.answers(model, examples)
+        gold, said = ([self.labels[n] for n in one.tolist()] for one in (labels, logits.argmax(-1)))
+        metrics = {
+            "accuracy": sum(map(str.__eq__, gold, said)) / max(1, len(gold)),
+            "loss": float(functional.cross_entropy(logits, labels)) if len(gold) else 0.0,
+        }
+        choose = self.settings.choose
+        return Scores(metrics, choose, choose == "accuracy", said, {"per class": per_class(gold, said)})
+
+    def answers(self, model: nn.Module, examples: Sequence[PartOfGraph]) -> tuple[Tensor, Tensor]:
+        """(logits, labels) of the part's nodes."""
+        device = next(model.parameters()).device
+        batch = self.batch(examples)
+        logits = model(nodes=batch["nodes"].to(device), edges=batch["edges"].to(device)).logits.float().cpu()
+        chosen = batch["labels"] != IGNORED
+        return logits[chosen], batch["labels"][chosen]
+
+    @torch.no_grad()
+    def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
+        """The class of every node of the graphs in these files, and its probability."""
+        found = []
+        for path in inputs:
+            graph = self.read([Path(path)], self.settings).strict().examples[0].graph
+            device = next(model.parameters()).device
+            logits = model(nodes=self.make_nodes(graph).to(device), edges=graph.edges.to(device)).logits
+            best = logits.float().softmax(-1).cpu().max(-1)
+            found += [
+                {"node": n, "label": self.labels[label], "probability": round(chance, 4)}
+                for n, (label, chance) in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+            ]
+        return found
+
+    def describe(self, examples: Sequence[PartOfGraph]) -> dict[str, Any]:
+        """What `check` shows."""
+        graph = examples[0].graph
+        counts = Counter(graph.classes[n] for n in graph.labels.tolist() if n >= 0)
+        return {
+            "nodes": len(graph.nodes),
+            "edges": graph.edges.shape[1],
+            "features": self.features,
+            "classes": dict(counts.most_common()),
+            "parts": {part: int(mask.sum()) for part, mask in graph.masks.items()},
+            "without a label": int((graph.labels < 0).sum()),
+        }
+
+
+def disjoint(edges: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """The edges of graphs of so many nodes, as those of one graph that has all the nodes.
+
+    >>> disjoint([torch.tensor([[0], [1]]), torch.tensor([[0], [1]])], [2, 2]).tolist()
+    [[0, 2], [1, 3]]
+    """
+    starts = [sum(sizes[:n]) for n in range(len(sizes))]
+    return torch.cat([one + start for one, start in zip(edges, starts, strict=True)], dim=1)
+
+
+def graph_stack(a: Architecture) -> Any:
+    """The stack for nodes, which have edges and no order."""
+    if a.model not in ("transformer", "mlp"):
+        raise Unsupported(
+            f"{a.model} reads tokens in their order, and a graph's nodes have none. Take gat, gatv2, transformer (its "
+            "tokens see along the edges) or mlp (each node for itself)."
+        )
+    if a.position is not None:
+        raise Unsupported(f"{a.position} speaks of distances between tokens; nodes have none. Leave out position.")
+    return stack_of(replace(a, places="none"))
