@@ -209,6 +209,14 @@ def test_the_same_bits_every_time(all_cut: None) -> None:
     assert all(a is None or torch.equal(a, b) for a, b in zip(one, two, strict=True))  # type: ignore[arg-type]
 
 
+def test_a_repeated_call_works_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = draw(position=bias(9, 4), mask=rg.Causal())
+    agree(case)
+    for name in ("lists", "items", "diagonals", "Walk"):
+        monkeypatch.setattr(passes, name, lambda *_, **__: pytest.fail("worked out again"))
+    agree(case)
+
+
 def allowed(tiles: Lists, grid: Grid, corner: Any) -> Tensor:
     """Every pair's answer from the lists; `corner(line, tile)` is the (row, column) of a listed tile."""
     pairs = torch.zeros(grid.batch, grid.heads, grid.queries + tiles.rows, grid.keys + tiles.columns, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Graphs from arrays and tables, against torch-geometric and scipy; edges to nowhere and other faults at their place."""
+"""Graphs from arrays and tables, against torch-geometric and scipy; edges to nowhere are faults at their place."""
 
 import sys
 

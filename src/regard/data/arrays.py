@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -13,6 +14,9 @@ from .tables import PART_NAMES, as_text, part_named
 
 if TYPE_CHECKING:
     import numpy as np
+
+BROKEN = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, MemoryError, OverflowError)
+"""What a damaged archive raises when it is opened or unpacked (`NotImplementedError` is a `RuntimeError`)."""
 
 
 class Arrays:
@@ -28,7 +32,7 @@ class Arrays:
             if not zipfile.is_zipfile(path):
                 refuse(path, "is no NPZ file, or is cut. Save it with numpy.savez, or get it again.")
             self.file = numpy.load(path, allow_pickle=False)
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
+        except (ValueError, *BROKEN) as error:
             refuse(path, f"is no NPZ file that can be read: {error}.")
         self.names: list[str] = list(self.file.files)
         if not self.names:
@@ -48,7 +52,7 @@ class Arrays:
             if "allow_pickle" not in str(error):
                 self.refuse(name, f"cannot be read: {error}.")
             self.refuse(name, "holds Python objects, which could run code when read. Save numbers or text.")
-        except (zipfile.BadZipFile, OSError, EOFError) as error:
+        except BROKEN as error:
             self.refuse(name, f"is broken ({error}). Get the file again.")
         return array
 

@@ -320,7 +320,7 @@ def captioned_file(listed: Listed, checks: dict[Path, Refused | None]) -> Captio
         except Refused as refused:
             checks[listed.path] = refused
     if (broken := checks[listed.path]) is not None:
-        refuse(listed.place[0], broken.fault.message, listed.place[1], listed.place[2])
+        refuse(listed.place[0], broken.faults[0].message, listed.place[1], listed.place[2])
     return Captioned(image, listed.text, str(listed.path), listed.part)
 
 

@@ -41,11 +41,11 @@ class Fault:
 
 
 class Refused(Exception):
-    """A line, a row or a whole file cannot be read; whoever gathers the examples keeps the fault."""
+    """A line, a row or a whole file cannot be read; whoever gathers the examples keeps the faults."""
 
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(str(fault))
-        self.fault = fault
+    def __init__(self, *faults: Fault) -> None:
+        super().__init__(*map(str, faults))
+        self.faults = faults
 
 
 def refuse(file: str | Path, message: str, line: int | None = None, column: int | None = None) -> NoReturn:
@@ -131,7 +131,7 @@ class Gathering(Generic[T]):
         try:
             yield
         except Refused as refused:
-            self.faults.append(refused.fault)
+            self.faults.extend(refused.faults)
 
     def each(self, sources: Iterable[X], make: Callable[[X], T]) -> None:
         """An example of each source, or its fault."""
@@ -139,7 +139,7 @@ class Gathering(Generic[T]):
             try:
                 self.examples.append(make(source))
             except Refused as refused:
-                self.faults.append(refused.fault)
+                self.faults.extend(refused.faults)
 
     def note(self, text: str) -> None:
         """Say once what was guessed."""

@@ -129,6 +129,8 @@ def read_table(path: Path, wanted: Sequence[Wanted], header: bool | None = None,
         table = json_table(path, lines)
     else:
         table = delimited_table(path, lines, wanted, header, known)
+    if not table.names:
+        raise Refused(*table.faults)
     if not table.rows and not table.faults:
         refuse(path, f"has a header ({', '.join(table.names)}) and no rows.", 1)
     return table
@@ -144,7 +146,7 @@ def json_table(path: Path, lines: list[str]) -> Table:
             objects.append((number, json_object(path, number, line)))
             names.update(dict.fromkeys(objects[-1][1]))
         except Refused as refused:
-            faults.append(refused.fault)
+            faults.extend(refused.faults)
     rows = [Row(number, [found.get(name) for name in names]) for number, found in objects]
     return Table(path, lines, tuple(names), "{", True, rows, faults)
 

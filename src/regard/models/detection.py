@@ -111,8 +111,8 @@ class DetectionModel(Model):
     `sizes [batch, 2]` tells their real heights and widths. Answers with `hidden [batch, queries, dim]`, `logits [batch,
     queries, classes + 1]` (the last class means nothing) and `boxes [batch, queries, 4]`: centre x, centre y, width,
     height, as shares of the image's (of the real one, where the labels it learned from were). `labels` is a list of
-    `{"classes": [objects], "boxes": [objects, 4]}`; `loss` is the `SetLoss`. Without `queries` in its configuration, the
-    positions of the grid are what answers.
+    `{"classes": [objects], "boxes": [objects, 4]}`; `loss` is the `SetLoss`. Without `queries` in its configuration
+    the positions of the grid are what answers.
 
     >>> from regard.models.families.detr import detr
     >>> model = detr(layers=1, dim=12, heads=3, hidden=20, queries=5, classes=4, backbone=(8, 12)).build()
@@ -161,7 +161,7 @@ class DetectionModel(Model):
         return [*(norm(x) for x in layers[:-1]), last]
 
     def starts(self, images: Tensor, sizes: Tensor | None) -> Tensor | float:
-        """What a box begins with, before the sigmoid: the centre of the position that tells it, and a tenth of the image."""
+        """What boxes begin with, before the sigmoid: the centre of the position that tells it, a tenth of the image."""
         if self.queries is not None:
             return 0.0
         centres = self.embed.centres(images, sizes)

@@ -30,10 +30,10 @@ class NgramModel(Model):
         p(w | h) = max(c(hw) − D, 0) / c(h·) + D · N(h·) / c(h·) · p(w | h without its first word)
 
     c counts runs of `order` words; of shorter ones it counts how many different words stand before them. N(h·) is how
-    many different words follow h; n₁, n₂ how many runs are counted once and twice. Below one word stands 1 / vocabulary,
-    and a history that was never seen says nothing: the shorter one decides.
+    many different words follow h; n₁, n₂ how many runs are counted once and twice. Below one word stands
+    1 / vocabulary, and a history that was never seen says nothing: the shorter one decides.
 
-    A run is the number whose digits, to the base of the vocabulary, are its words, so that a sorted tensor is the table.
+    A run is the number whose digits, to the base of the vocabulary, are its words: a sorted tensor is the table.
     """
 
     config: Ngram
@@ -102,8 +102,8 @@ class NgramModel(Model):
         run = start[:, None] * self.config.vocabulary + words
         place = torch.searchsorted(runs, run).clamp(max=len(runs) - 1)
         count = torch.where(runs[place] == run, counts[place], 0).double()
-        known = ((count - discount).clamp(min=0) + discount * (last - first)[:, None] * below) / total.clamp(min=1)[:, None]
-        return torch.where(total[:, None] > 0, known, below)
+        kept, freed = (count - discount).clamp(min=0), discount * (last - first)[:, None]
+        return torch.where(total[:, None] > 0, (kept + freed * below) / total.clamp(min=1)[:, None], below)
 
 
 def runs_in(tokens: Tensor, length: int, vocabulary: int) -> Tensor:
@@ -124,4 +124,6 @@ def need_order(order: int, vocabulary: int) -> None:
     """Raise unless every run of `order` + 1 words has a number of its own in 63 bits."""
     most = next(n for n in range(63, 0, -1) if n == 1 or (vocabulary + 1) ** n < 2**62)
     if not 1 <= order <= most:
-        raise BadInput(f"order is {order}; with a vocabulary of {vocabulary:,} it must be 1 to {most}. Change one of them.")
+        raise BadInput(
+            f"order is {order}; with a vocabulary of {vocabulary:,} it must be 1 to {most}. Change order or size."
+        )

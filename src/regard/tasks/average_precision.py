@@ -19,7 +19,7 @@ MOST = 100
 
 @dataclass(frozen=True, eq=False)
 class Objects:
-    """What is on an image, or was found there: `boxes [n, 4]` (centre x, y, width, height), `classes [n]`, `scores [n]`."""
+    """What is on an image or was found there: `boxes [n, 4]` (centre x, y, width, height), `classes`, `scores [n]`."""
 
     boxes: Tensor
     classes: Tensor

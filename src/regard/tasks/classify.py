@@ -113,7 +113,9 @@ class Classify:
 
     def config(self, a: Architecture) -> SequenceConfig:
         embed, stack = self.inputs.layers(a)
-        return SequenceConfig(embed, stack, head=Classes(len(self.labels), a.dim, pool=self.settings.pool, dropout=a.dropout))
+        return SequenceConfig(
+            embed, stack, head=Classes(len(self.labels), a.dim, pool=self.settings.pool, dropout=a.dropout)
+        )
 
     def start(self, model: nn.Module) -> None:
         """What a model knows before it has learned anything."""

@@ -1,9 +1,9 @@
-"""What a CTC model wrote: rows of labels from a chance of each label, or of none, at every place (Graves et al. 2006)."""
+"""What a CTC model wrote (Graves et al. 2006): labels, from a chance of each label, or of none, at every place."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import exp, log1p
 
 import torch
@@ -87,7 +87,7 @@ def places_needed(labels: Sequence[int]) -> int:
     >>> places_needed([3, 3, 5])
     4
     """
-    return len(labels) + sum(a == b for a, b in zip(labels, labels[1:], strict=False))
+    return len(labels) + sum(a == b for a, b in pairwise(labels))
 
 
 def ctc_loss(logits: Tensor, lengths: Tensor, labels: Tensor, counts: Tensor) -> Tensor:

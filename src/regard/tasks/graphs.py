@@ -75,7 +75,9 @@ class Graphs:
         target = target_of([example.label for example in examples])
         edges = examples[0].edge_features
         with_edges = settings.edge_nodes and edges is not None
-        return cls(settings, target, examples[0].nodes.shape[1], edges.shape[1] if with_edges and edges is not None else 0)
+        return cls(
+            settings, target, examples[0].nodes.shape[1], edges.shape[1] if with_edges and edges is not None else 0
+        )
 
     def as_dict(self) -> dict[str, Any]:
         return {"target": self.target.as_dict(), "features": self.features, "edge_features": self.edge_features}
@@ -85,8 +87,12 @@ class Graphs:
         return cls(GraphsSettings(**settings), target_from(data["target"]), data["features"], data["edge_features"])
 
     def config(self, a: Architecture) -> GraphEncoder:
-        stack = graph_stack(a) if a.model not in GRAPHS else GraphLayersConfig(
-            a.dim, a.layers, a.heads, GRAPHS[a.model], a.activation, a.dropout, a.attention_dropout
+        stack = (
+            graph_stack(a)
+            if a.model not in GRAPHS
+            else GraphLayersConfig(
+                a.dim, a.layers, a.heads, GRAPHS[a.model], a.activation, a.dropout, a.attention_dropout
+            )
         )
         head = Classes(self.target.outputs, a.dim, pool=self.settings.pool, hidden="relu", dropout=a.dropout)
         return GraphEncoder(self.features + self.edge_features, stack, head, a.dropout)
@@ -108,7 +114,9 @@ class Graphs:
         """float32 `[nodes (+ edges), features + edge_features]`: nodes, then the edges that are nodes too."""
         nodes, edges = example.nodes, example.edge_features
         if nodes.shape[1] != self.features or (self.edge_features and edges is None):
-            raise BadInput(f"The graph {example.name!r:.60} has {nodes.shape[1]} features a node; wanted {self.features}.")
+            raise BadInput(
+                f"The graph {example.name!r:.60} has {nodes.shape[1]} features a node; wanted {self.features}."
+            )
         nodes = nn.functional.pad(nodes, (0, self.edge_features))
         if not self.edge_features or edges is None:
             return nodes

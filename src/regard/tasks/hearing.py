@@ -49,8 +49,8 @@ class Hearing:
         """The frames that the file has."""
         if spoken.frames is None:
             raise BadInput(
-                f"This run has learned from frames of {self.bins} numbers, not from recordings. Give frames made the same "
-                "way: NPZ to evaluate, a .npy file [frames, bins] each to predict."
+                f"This run has learned from frames of {self.bins} numbers, not from recordings. Give frames made the "
+                "same way: NPZ to evaluate, a .npy file [frames, bins] each to predict."
             )
         if spoken.frames.dim() != 2 or spoken.frames.shape[1] != self.bins:
             raise BadInput(f"The frames have shape {list(spoken.frames.shape)}; wanted [frames, {self.bins}].")
@@ -63,7 +63,7 @@ class Hearing:
 
 
 def hearing_for(examples: list[Spoken], bins: int, rate: int | None, deltas: bool) -> Hearing:
-    """What fits these examples: their own frames, or spectrograms of `bins` at `rate`, the first recording's unless given."""
+    """What fits these examples: their own frames, or spectrograms at `rate`, the first recording's unless given."""
     with_frames = sum(example.frames is not None for example in examples)
     if 0 < with_frames < len(examples):
         raise BadInput(
@@ -93,8 +93,8 @@ def with_deltas(frames: Tensor) -> Tensor:
 
         slope_t = Σ_n n · (x_{t+n} − x_{t−n}) / 10,   n = 1, 2
 
-    >>> with_deltas(torch.arange(6.0)[:, None])[2].tolist()
-    [2.0, 1.0, 0.0]
+    >>> with_deltas(torch.arange(12.0)[:, None])[5].tolist()
+    [5.0, 1.0, 0.0]
     """
     first = slopes(frames)
     return torch.cat([frames, first, slopes(first)], 1)

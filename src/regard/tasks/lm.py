@@ -29,6 +29,7 @@ from .architecture import Architecture, stack_of
 from .task import Scores
 
 END, UNKNOWN = "<|end|>", "<unk>"
+SPECIAL = Special(END, UNKNOWN, None, None, None)
 LINES = 10_000
 """Lines that are put into numbers at a time."""
 
@@ -59,7 +60,9 @@ class LmSettings:
         if self.context < 1 or self.memory < 0 or self.new < 1:
             raise BadInput(f"context={self.context}, memory={self.memory}, new={self.new}: give counts of tokens.")
         if self.stride is not None and not 1 <= self.stride <= self.context:
-            raise BadInput(f"stride is {self.stride}; it must be 1 to context ({self.context}), or some tokens have no score.")
+            raise BadInput(
+                f"stride is {self.stride}; it must be 1 to context ({self.context}), so that no token is left out."
+            )
 
 
 class Lm:
@@ -96,21 +99,39 @@ class Lm:
     def as_dict(self) -> dict[str, Any]:
         return {}
 
+    @property
+    def end(self) -> int:
+        """The token after a text."""
+        return self.tokenizer.backend.token_to_id(END)
+
     @classmethod
     def from_dict(cls, data: dict[str, Any], settings: dict[str, Any], tokenizer: Any = None) -> Lm:
         return cls(LmSettings(**settings), tokenizer)
 
     def config(self, a: Architecture) -> SequenceConfig:
-        size, memory = self.tokenizer.size, self.settings.memory
+        memory, size = self.settings.memory, self.tokenizer.size
         if (a.model == "transformer-xl") != bool(memory):
-            raise BadInput(f"memory is {memory} and the model {a.model}; transformer-xl alone has one. Set memory=256, or 0.")
+            raise BadInput(
+                f"memory is {memory} for {a.model}; transformer-xl needs one, such as 256, and the others 0."
+            )
         if a.model == "transformer-xl":
-            shape = {"layers": a.layers, "dim": a.dim, "heads": a.heads, "hidden": a.hidden or 4 * a.dim}
-            drops = {"dropout": a.dropout, "attention_dropout": a.attention_dropout}
-            return transformer_xl(**shape, **drops, vocabulary=size, memory=memory, activation=a.activation)  # type: ignore[arg-type]
+            return self.with_memory(a)
         places = {"sinusoidal": "sinusoidal", "learned": self.settings.context, "none": None}[a.places]
         embed = Text(size, a.dim, places, scaled=a.places == "sinusoidal", dropout=a.dropout)  # type: ignore[arg-type]
         return SequenceConfig(embed, stack_of(a, causal=True), head=Vocabulary(size, a.dim))
+
+    def with_memory(self, a: Architecture) -> SequenceConfig:
+        return transformer_xl(
+            layers=a.layers,
+            dim=a.dim,
+            heads=a.heads,
+            hidden=a.hidden or 4 * a.dim,
+            vocabulary=self.tokenizer.size,
+            memory=self.settings.memory,
+            activation=a.activation,
+            dropout=a.dropout,
+            attention_dropout=a.attention_dropout,
+        )
 
     def fit(self, a: Architecture, examples: Sequence[Document]) -> NgramModel | None:
         """The n-gram model of the texts, which needs no training; None where another is asked for."""
@@ -121,7 +142,7 @@ class Lm:
     def numbers(self, examples: Sequence[Document]) -> Tensor:
         """All texts in numbers, an end after each, `[tokens]`; the last ones asked for are remembered."""
         if self.read_last is None or self.read_last[0] is not examples:
-            found = [number for document in examples for number in (*self.encoded(document.text), self.tokenizer.end)]
+            found = [number for document in examples for number in (*self.encoded(document.text), self.end)]
             self.read_last = examples, torch.tensor(found)
         return self.read_last[1]
 
@@ -169,12 +190,19 @@ class Lm:
         if not examples:
             raise BadInput("There is no text to score on. Look at the file with `regard check`.")
         numbers = self.numbers(examples).roll(1)  # each text after an end
-        total = float(self.losses(model, numbers).double().sum())
-        mean = total / (len(numbers) - 1)
-        characters = sum(len(document.text) for document in examples)
-        metrics = {"loss": mean, "perplexity": math.exp(min(mean, 100.0)), "bits_per_character": total / math.log(2) / characters}
-        unknown = float((numbers == self.tokenizer.unknown).double().mean())
-        return Scores(metrics, "loss", higher=False, details={"tokens": len(numbers) - 1, "characters": characters, "unknown": unknown})
+        total, tokens = float(self.losses(model, numbers).double().sum()), len(numbers) - 1
+        characters, unknown = sum(len(document.text) for document in examples), self.unknown(numbers)
+        metrics = {
+            "loss": total / tokens,
+            "perplexity": math.exp(min(total / tokens, 100.0)),
+            "bits_per_character": total / math.log(2) / characters,
+        }
+        details = {"tokens": tokens, "characters": characters, "unknown": unknown}
+        return Scores(metrics, "loss", higher=False, details=details)
+
+    def unknown(self, numbers: Tensor) -> float:
+        """Which share of the tokens stands for what the vocabulary has not."""
+        return float((numbers == self.tokenizer.unknown).double().mean())
 
     @torch.no_grad()
     def losses(self, model: Any, tokens: Tensor) -> Tensor:
@@ -189,8 +217,9 @@ class Lm:
     def losses_in_order(self, model: Any, tokens: Tensor) -> Tensor:
         """The same, segment after segment with what the model remembers."""
         cache, found = None, []
-        for segment, labels in zip(*(side.split(self.settings.context) for side in (tokens[:-1], tokens[1:])), strict=True):
-            answer = model(tokens=segment[None], cache=cache)
+        for begin in range(0, len(tokens) - 1, self.settings.context):
+            segment = tokens[begin : begin + self.settings.context + 1]
+            answer, labels = model(tokens=segment[None, :-1], cache=cache), segment[1:]
             cache = answer.cache
             found.append(functional.cross_entropy(answer.logits[0].float(), labels, reduction="none").cpu())
         return torch.cat(found)
@@ -202,7 +231,7 @@ class Lm:
 
     def continued(self, model: Any, prompt: str) -> str:
         """The prompt and what the model writes after it; what is new sees `context` tokens at most."""
-        tokens = list(self.encoded(prompt)) or [self.tokenizer.end]
+        tokens = list(self.encoded(prompt)) or [self.end]
         begun, generator = len(tokens), torch.Generator(model.device).manual_seed(self.settings.draw)
         while len(tokens) < begun + self.settings.new:
             recent = tokens[-max(1, self.settings.context // 2) :]
@@ -231,7 +260,7 @@ class Lm:
             "characters": sum(len(document.text) for document in examples),
             "tokens": len(numbers),
             "vocabulary": self.tokenizer.size,
-            "unknown": float((numbers == self.tokenizer.unknown).double().mean()),
+            "unknown": self.unknown(numbers),
             "blocks": math.ceil(len(numbers) / self.settings.context),
             "begins": [line for document in examples[:3] for line in document.lines[:3]],
         }
@@ -299,7 +328,7 @@ def cut_end(document: Document, share: float) -> tuple[Document, Document]:
 
 def trained(lines: list[str], settings: LmSettings) -> Tokenizer:
     """The vocabulary of these lines."""
-    return ending(Tokenizer.train(lines, settings.unit, settings.size, settings.lower, Special(END, UNKNOWN, None, None, None)))  # type: ignore[arg-type]
+    return ending(Tokenizer.train(lines, settings.unit, settings.size, settings.lower, SPECIAL))
 
 
 def word_tokenizer(lines: list[str], settings: LmSettings) -> Tokenizer:
@@ -311,10 +340,9 @@ def word_tokenizer(lines: list[str], settings: LmSettings) -> Tokenizer:
     backend.normalizer = normalizers.Sequence([normalizers.Lowercase()] if settings.lower else [])
     ends, blanks = ((Regex(r"\n"), "isolated"), (Regex(r"[^\S\n]+"), "removed"))
     backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(*ends), pre_tokenizers.Split(*blanks)])
-    special = Special(END, UNKNOWN, None, None, None)
-    trainer = trainers.WordLevelTrainer(vocab_size=settings.size, special_tokens=special.tokens(), show_progress=False)
+    trainer = trainers.WordLevelTrainer(vocab_size=settings.size, special_tokens=SPECIAL.tokens(), show_progress=False)
     backend.train_from_iterator(lines, trainer)
-    return ending(Tokenizer(backend, special.settings()))
+    return ending(Tokenizer(backend, SPECIAL.settings()))
 
 
 def ending(tokenizer: Tokenizer) -> Tokenizer:

@@ -178,7 +178,10 @@ class Match:
         near = images @ self.read_texts(model, texts).t()
         return [
             *({"image": path, "texts": nearest(texts, near[n], self.settings.shown)} for n, path in enumerate(paths)),
-            *({"text": text, "images": nearest(paths, near[:, n], self.settings.shown)} for n, text in enumerate(texts)),
+            *(
+                {"text": text, "images": nearest(paths, near[:, n], self.settings.shown)}
+                for n, text in enumerate(texts)
+            ),
         ]
 
     def describe(self, examples: Sequence[Captioned]) -> dict[str, Any]:

@@ -83,7 +83,10 @@ class YesNo:
         told = [one for one in areas if one is not None]
         known = self.known(labels)
         right = ((logits > 0).float() == labels)[known].float()
-        return {"ROC-AUC": sum(told) / len(told) if told else 0.5, "accuracy": float(right.mean()) if len(right) else 0.0}
+        return {
+            "ROC-AUC": sum(told) / len(told) if told else 0.5,
+            "accuracy": float(right.mean()) if len(right) else 0.0,
+        }
 
     def said(self, logits: Tensor) -> list[dict[str, Any]]:
         if self.outputs > 1:
@@ -125,7 +128,9 @@ class Numbers:
         return {"RMSE": float(wrong.square().mean().sqrt()), "MAE": float(wrong.abs().mean())}
 
     def said(self, logits: Tensor) -> list[dict[str, Any]]:
-        return [{"value": round(row[0], 4)} if len(row) == 1 else {"values": row} for row in self.values(logits).tolist()]
+        return [
+            {"value": round(row[0], 4)} if len(row) == 1 else {"values": row} for row in self.values(logits).tolist()
+        ]
 
 
 Target = OneOf | YesNo | Numbers

@@ -25,7 +25,6 @@ from ..models.sound import Sound
 from ..models.tokenizer import Tokenizer
 from ..models.tokenizer_training import Special
 from ..nn.embeddings import Text
-from ..nn.sound import fewer
 from ..train.settings import Training
 from .architecture import Architecture, stack_of
 from .augment import hidden_stretches
@@ -44,7 +43,7 @@ class TranscribeSettings:
     (of 10 ms, unless the file has its own) become one token. `bins` and `rate` are the spectrogram's, `deltas` adds
     slopes in time. While training two stretches of at most `hide_frames` frames and two of `hide_bins` bins are hidden.
     `decoder` puts a decoder behind the encoder, which then writes one unit after the other, instead of CTC's labels at
-    every token. `beams` beginnings are kept while writing. `sound` and `text` name a table's columns or an NPZ's arrays.
+    every token. `beams` beginnings are kept while writing. `sound` and `text` name columns or arrays.
     """
 
     unit: Literal["characters", "words", "bpe", "unigram"] = "characters"
@@ -137,10 +136,11 @@ class Transcribe:
             return self.written_loss(model, batch, smoothing)
         if smoothing:
             raise BadInput(
-                f"label_smoothing is {smoothing}; CTC has no single label at a place to smooth. Set it to 0, or decoder=true."
+                f"label_smoothing is {smoothing}; CTC has no one label at a place to smooth. Set it to 0 (or decoder=true)."
             )
         logits = model(sound=batch["sound"], lengths=batch["lengths"]).logits
-        return ctc_loss(logits, fewer(batch["lengths"], self.settings.stack), batch["labels"], batch["counts"])
+        tokens = (batch["lengths"] + self.settings.stack - 1) // self.settings.stack
+        return ctc_loss(logits, tokens, batch["labels"], batch["counts"])
 
     def written_loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float) -> Tensor:
         """−Σ ln of each unit's chance after the right ones before it."""

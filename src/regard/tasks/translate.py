@@ -166,8 +166,9 @@ class Translate:
             raise BadInput("There is no pair of texts to score on. Look at the file with `regard check`.")
         said = self.translate(model, [example.source for example in examples])
         references = [self.right(example) for example in examples]
-        metrics, details = (rouge(said, references), {}) if self.settings.metric == "rouge" else self.bleu(said, references)
-        return Scores(metrics | {"perplexity": self.perplexity(model, examples)}, MAIN[self.settings.metric], True, said, details)
+        metric, perplexity = self.settings.metric, self.perplexity(model, examples)
+        found, details = (rouge(said, references), {}) if metric == "rouge" else self.bleu(said, references)
+        return Scores(found | {"perplexity": perplexity}, MAIN[metric], hypotheses=said, details=details)
 
     def right(self, example: Parallel) -> list[str]:
         """The right answers, in lower case where the model writes that alone."""
@@ -180,7 +181,7 @@ class Translate:
             from sacrebleu.metrics.bleu import BLEU
             from sacrebleu.metrics.chrf import CHRF
         except ImportError:
-            raise Missing('BLEU needs sacrebleu: pip install "regard[train]". ROUGE does not: --set metric=rouge.') from None
+            raise Missing('BLEU needs sacrebleu: pip install "regard[train]", or --set metric=rouge.') from None
         most = max(map(len, references))
         streams = [[several[n] if n < len(several) else None for several in references] for n in range(most)]
         kinds = {
@@ -236,7 +237,7 @@ class Translate:
         """What `check` shows: sizes, vocabulary, how long the texts are, how many are cut, examples."""
         pairs = self.pairs(examples)
         sizes = [[len(row) for row in side] for side in zip(*pairs, strict=True)]
-        unknown = sum(row.count(self.tokenizer.unknown) for pair in pairs for row in pair)
+        unknown = sum(row.count(self.rules.never[0]) for pair in pairs for row in pair)
         return {
             "pairs": len(examples),
             "source tokens": sum(sizes[0]),

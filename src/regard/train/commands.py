@@ -91,6 +91,7 @@ def evaluate(
 def predict(
     run: RunPath,
     inputs: Annotated[list[str], typer.Argument(help="Texts, or paths of images or recordings; '-' reads lines.")],
+    out: Annotated[Path | None, typer.Option("--out", help="A folder to draw what was found into (detect).")] = None,
     changed: Set = [],  # noqa: B006
     as_json: Json = False,
     debug: Debug = False,
@@ -101,7 +102,9 @@ def predict(
 
         task, model = opened(run, changed)
         given = [line.rstrip("\n") for line in sys.stdin] if inputs == ["-"] else inputs
-        found = task.predict(model, given)
+        if out is not None and not getattr(task, "draws", False):
+            raise typer.BadParameter(f"the task {task.name!r} draws nothing", param_hint="--out")
+        found = task.predict(model, given) if out is None else task.predict(model, given, out=out)
         answer(found, "\n".join(shown(one) for one in found), as_json)
 
 

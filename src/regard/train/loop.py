@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -133,31 +134,33 @@ class Run:
             ends.append(self.training.epochs * len(self.groups(0)))
         return min(ends) if ends else 10**9
 
-    def batches(self, groups: list[list[list[int]]], group: int) -> list[dict[str, Tensor]]:
-        """This process's batches of an update; at least one, which counts nothing where there are more processes."""
-        mine = list(enumerate(groups[group]))[self.accelerator.process_index :: self.accelerator.num_processes]
-        seed, epoch = self.training.seed, self.place.epoch
-        examples = self.cut(epoch)
-        return [
-            self.task.batch([examples[n] for n in batch], Random(f"{seed} {epoch} {group} {k}")) for k, batch in mine
-        ]
+    def batches(self, groups: list[list[list[int]]], group: int) -> list[tuple[dict[str, Tensor], bool]]:
+        """This process's batches of an update. Where there are fewer than processes, one that does not count."""
+        every = list(enumerate(groups[group]))
+        mine = every[self.accelerator.process_index :: self.accelerator.num_processes]
+        return [(self.batch(group, k, numbers), bool(mine)) for k, numbers in mine or every[:1]]
 
-    def update(self, batches: list[dict[str, Tensor]]) -> None:
+    def batch(self, group: int, k: int, numbers: list[int]) -> dict[str, Tensor]:
+        """A batch, what is random about it drawn from its place in the order."""
+        draw = Random(f"{self.training.seed} {self.place.epoch} {group} {k}")
+        examples = self.cut(self.place.epoch)
+        return self.task.batch([examples[n] for n in numbers], draw)
+
+    def update(self, batches: list[tuple[dict[str, Tensor], bool]]) -> None:
         """One step of the optimizer over the update's batches, the loss a mean over all their labels."""
-        accelerator, processes = self.accelerator, self.accelerator.num_processes
+        began, accelerator = time.monotonic(), self.accelerator
         self.model.train()
-        began, count = time.monotonic(), torch.tensor(float(sum(self.task.count(batch) for batch in batches)))
-        count = float(accelerator.reduce(count.to(accelerator.device), "sum"))
+        count = self.summed(sum(self.task.count(batch) for batch, counts in batches if counts))
         rate = self.training.rate_at(self.place.step, self.total)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         total = torch.zeros((), device=accelerator.device)
-        for n, batch in enumerate(batches):
+        for n, (batch, counts) in enumerate(batches):
             moved = {name: x.to(accelerator.device, non_blocking=True) for name, x in batch.items()}
-            with nothing() if n + 1 == len(batches) else accelerator.no_sync(self.model):
+            with nullcontext() if n + 1 == len(batches) else accelerator.no_sync(self.model):
                 with accelerator.autocast():
-                    loss = self.task.loss(self.model, moved, self.training.label_smoothing)
-                accelerator.backward(loss * (processes / max(count, 1.0)))
+                    loss = self.task.loss(self.model, moved, self.training.label_smoothing) * counts
+                accelerator.backward(loss * (accelerator.num_processes / max(count, 1.0)))
             total += loss.detach()
         norm = accelerator.clip_grad_norm_(self.model.parameters(), self.training.clip or float("inf"))
         self.optimizer.step()
@@ -167,13 +170,21 @@ class Run:
         self.place.step += 1
         self.place.group += 1
         self.place.seconds += time.monotonic() - began
-        mean = float(accelerator.reduce(total, "sum")) / max(count, 1.0)
-        if mean != mean:
-            raise BadInput(
-                f"The loss is not a number at step {self.place.step}. Lower the rate (now {rate:g}) or raise warmup, and "
-                "run again from the last checkpoint."
-            )
+        mean = self.summed(total) / max(count, 1.0)
+        self.need_number(mean, rate)
         self.say("step", loss=mean, rate=rate, norm=float(norm or 0.0), labels=count)
+
+    def summed(self, value: float | Tensor) -> float:
+        """The sum of a number over all processes."""
+        value = torch.as_tensor(value, dtype=torch.float32, device=self.accelerator.device)
+        return float(self.accelerator.reduce(value, "sum") if self.accelerator.num_processes > 1 else value)
+
+    def need_number(self, loss: float, rate: float) -> None:
+        if loss != loss:
+            raise BadInput(
+                f"The loss is not a number at step {self.place.step}. Lower the rate (now {rate:g}) or raise warmup, "
+                "and run again: it goes on from the last checkpoint."
+            )
 
     def due(self, every: int | None, epoch_ended: bool) -> bool:
         return epoch_ended if every is None else self.place.step % every == 0
@@ -190,7 +201,7 @@ class Run:
         if self.averages is not None:
             self.averages.add(self.bare)
         held = self.averages or self.ema
-        with held.lent_to(self.bare) if held is not None else nothing(), torch.no_grad():
+        with held.lent_to(self.bare) if held is not None else nullcontext(), torch.no_grad():
             self.bare.eval()
             scores = self.task.evaluate(self.bare, self.dev)
             better = self.place.best is None or scores.value > self.place.best
@@ -269,12 +280,6 @@ class Interruptible:
     def __exit__(self, *_: Any) -> None:
         if self.before is not None:
             signal.signal(signal.SIGINT, self.before)
-
-
-def nothing():
-    from contextlib import nullcontext
-
-    return nullcontext()
 
 
 def accelerator_for(training: Training) -> Any:

@@ -1,0 +1,293 @@
+"""What is where on an image: a box and a class for every object."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention.errors import BadInput
+from ..data.detection import Boxes, read_boxes
+from ..data.images import ImageFile, Picture, load_image, pillow
+from ..data.reading import Reading
+from ..models.detection import Detection, FeatureGrid
+from ..models.set_loss import SetLoss, corners
+from ..train.settings import Training
+from .architecture import Architecture, attention_stack
+from .average_precision import OVERLAPS, Objects, average_precision
+from .kept import Kept
+from .pictures import resized
+from .task import Scores
+
+SAMPLE = 100
+"""Training images that mean and deviation are taken from."""
+
+NO_CLASS = -1
+"""What fills the rows of images with fewer objects."""
+
+
+@dataclass(frozen=True)
+class DetectSettings:
+    """How images are read and searched.
+
+    Images are made so small that their longer side has `size` pixels. `backbone` has the channels of convolutions that
+    halve them, or one number, the depth of a ResNet. Without `queries` each position of that grid tells one object at
+    most, near it; with so many queries a decoder asks for objects anywhere (DETR), which wants tens of thousands of
+    images. While training half of the images are mirrored when `flip`, and up to a share `crop` of each is cut off.
+    Boxes surer than `sure` are told when asked. `images` is the folder or tar file of the images, `label` a column.
+    """
+
+    size: int = 320
+    backbone: tuple[int, ...] = (32, 64, 128, 128)
+    queries: int | None = None
+    flip: bool = True
+    crop: float = 0.2
+    sure: float = 0.5
+    images: str | None = None
+    label: str | None = None
+
+
+class Detect:
+    """Boxes for images: `Boxes` examples, average precision as COCO has it."""
+
+    name = "detect"
+    draws = True
+    Settings = DetectSettings
+    ARCHITECTURE = Architecture(dim=128, layers=3, heads=4, hidden=512)
+    TRAINING = Training(
+        epochs=300, batch_size=8, rate=5e-4, warmup=200, schedule="cosine", clip=0.5, evaluate_every=250
+    )
+
+    def __init__(
+        self, settings: DetectSettings, classes: list[str], mean: Sequence[float], std: Sequence[float]
+    ) -> None:
+        self.settings, self.classes, self.mean, self.std = settings, classes, list(mean), list(std)
+        self.class_number = {name: n for n, name in enumerate(classes)}
+        self.pixels = Kept(self.load)
+
+    @staticmethod
+    def read(paths: Sequence[Path], settings: DetectSettings) -> Reading[Boxes]:
+        return read_boxes(paths, images=settings.images, label=settings.label)
+
+    @classmethod
+    def prepare(cls, examples: Sequence[Boxes], settings: DetectSettings) -> Detect:
+        """The task for these training examples: its classes, and the brightness of the images."""
+        classes = sorted({label for example in examples for label in example.labels})
+        if not classes:
+            raise BadInput("No box was read. Look at the files with `regard check --task detect`.")
+        sample = [load_image(one.image, 3).flatten(1).float() / 255 for one in examples[:: -(-len(examples) // SAMPLE)]]
+        mean = torch.stack([one.mean(1) for one in sample]).mean(0)
+        std = torch.stack([(one - mean[:, None]).square().mean(1) for one in sample]).mean(0).sqrt().clamp(min=1e-3)
+        return cls(settings, classes, mean.tolist(), std.tolist())
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"classes": self.classes, "mean": self.mean, "std": self.std}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], settings: dict[str, Any], tokenizer: Any = None) -> Detect:
+        made = DetectSettings(**{**settings, "backbone": tuple(settings["backbone"])})
+        return cls(made, data["classes"], data["mean"], data["std"])
+
+    def config(self, a: Architecture) -> Detection:
+        if a.model != "transformer":
+            raise BadInput(
+                f"The model {a.model!r} reads tokens in a row; on the grid of an image, neighbours are not next to each "
+                "other in a row. Leave model at transformer; layers=0 leaves the convolutions alone, to compare with."
+            )
+        depth, queries = self.settings.backbone, self.settings.queries
+        embed = FeatureGrid(a.dim, depth[0] if len(depth) == 1 else depth)
+        stack = replace(attention_stack(a, False, False), final_norm=True)
+        decoder = None if queries is None else replace(stack, cross=True)
+        return Detection(embed, stack, decoder, queries, len(self.classes), SetLoss(auxiliary=queries is not None))
+
+    def sizes(self, examples: Sequence[Boxes]) -> list[int]:
+        depth = self.settings.backbone
+        stride = 32 if len(depth) == 1 else 1 << len(depth)
+        shapes = (fitted(example.size, self.settings.size) for example in examples)
+        return [-(-height // stride) * -(-width // stride) for height, width in shapes]
+
+    def batch(self, examples: Sequence[Boxes], draw: Random | None = None) -> dict[str, Tensor]:
+        """`images`, their real `sizes`, and `classes [batch, most]`, `boxes [batch, most, 4]` of their objects."""
+        changed = [self.example(example) for example in examples]
+        if draw is not None:
+            changed = [varied(image, objects, draw, self.settings) for image, objects in changed]
+        images, objects = zip(*changed, strict=True)
+        return {
+            **self.stacked(images),
+            "classes": filled([one.classes for one in objects], NO_CLASS),
+            "boxes": filled([one.boxes for one in objects], 0.0),
+        }
+
+    def example(self, example: Boxes) -> tuple[Tensor, Objects]:
+        """The pixels of an image and its objects, those of an unknown class left out."""
+        numbers = torch.tensor([self.class_number.get(label, NO_CLASS) for label in example.labels], dtype=torch.long)
+        known = numbers != NO_CLASS
+        return self.pixels(example.image), Objects(example.boxes[known], numbers[known])
+
+    def load(self, image: Picture) -> Tensor:
+        """uint8 `[3, height, width]`, the longer side as long as the settings say."""
+        pixels = load_image(image, 3)
+        return resized(pixels, fitted((pixels.shape[1], pixels.shape[2]), self.settings.size))
+
+    def stacked(self, images: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Images in the upper left corners of one tensor, and the size of each."""
+        sizes = torch.tensor([image.shape[1:] for image in images])
+        mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
+        whole = torch.zeros(len(images), 3, *sizes.amax(0).tolist())
+        for place, image in zip(whole, images, strict=True):
+            place[:, : image.shape[1], : image.shape[2]] = (image / 255 - mean) / std
+        return {"images": whole, "sizes": sizes}
+
+    def count(self, batch: dict[str, Tensor]) -> int:
+        return max(1, int((batch["classes"] != NO_CLASS).sum()))
+
+    def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
+        """The set's loss, which is a mean over objects, times their number."""
+        if smoothing:
+            raise BadInput(f"label_smoothing is {smoothing}; a query's class is not smoothed here. Set it to 0.")
+        labels = [
+            {"classes": classes[classes != NO_CLASS], "boxes": boxes[classes != NO_CLASS]}
+            for classes, boxes in zip(batch["classes"], batch["boxes"], strict=True)
+        ]
+        return model(images=batch["images"], sizes=batch["sizes"], labels=labels).loss * self.count(batch)
+
+    def evaluate(self, model: nn.Module, examples: Sequence[Boxes]) -> Scores:
+        """AP over overlaps from 0.5 to 0.95, at 0.5 and at 0.75: the mean over classes, and of each class."""
+        found = self.find(model, [example.image for example in examples])
+        truth = [self.example(example)[1] for example in examples]
+        each = {name: average_precision(found, truth, n) for n, name in enumerate(self.classes)}
+        known = torch.tensor([values for values in each.values() if values is not None]).view(-1, len(OVERLAPS))
+        rows = {"AP": known, "AP50": known[:, :1], "AP75": known[:, 5:6]}
+        metrics = {name: float(values.mean()) if len(known) else 0.0 for name, values in rows.items()}
+        details = {name: {"AP": sum(v) / len(v), "AP50": v[0]} for name, v in each.items() if v is not None}
+        lines = [f"{example.name}\t{self.line(one)}" for example, one in zip(examples, found, strict=True)]
+        return Scores(metrics, "AP", hypotheses=lines, details={"per class": details})
+
+    def line(self, found: Objects) -> str:
+        told = self.told(found, (1, 1))
+        return " ".join(f"{one['label']} {one['score']:.2f} {one['box']}" for one in told)
+
+    @torch.no_grad()
+    def find(self, model: nn.Module, images: Sequence[Picture], size: int = 8) -> list[Objects]:
+        """What each image has, as much as the model can tell, the surest not first."""
+        device, found = next(model.parameters()).device, []
+        for start in range(0, len(images), size):
+            given = self.stacked([self.pixels(image) for image in images[start : start + size]])
+            out = model(**{name: x.to(device) for name, x in given.items()})
+            scores, classes = out.logits.float().softmax(-1)[..., :-1].max(-1)  # [batch, queries]
+            rows = zip(out.boxes.float().cpu(), classes.cpu(), scores.cpu(), strict=True)
+            found += [Objects(*row) for row in rows]
+        return found
+
+    def told(self, found: Objects, size: tuple[int, int]) -> list[dict[str, Any]]:
+        """The sure ones as a person wants them, corners in pixels of an image of this (height, width)."""
+        scores = found.scores if found.scores is not None else torch.ones(len(found.classes))
+        low, high = corners(found.boxes)
+        scale = torch.tensor([size[1], size[0]] * 2)
+        boxes = (torch.cat([low, high], 1).clamp(0, 1) * scale).tolist()
+        order = [n for n in scores.argsort(descending=True).tolist() if scores[n] >= self.settings.sure]
+        return [
+            {
+                "label": self.classes[int(found.classes[n])],
+                "score": round(float(scores[n]), 4),
+                "box": [round(side, 3) for side in boxes[n]],
+            }
+            for n in order
+        ]
+
+    def predict(self, model: nn.Module, inputs: Sequence[str], out: Path | None = None) -> list[dict[str, Any]]:
+        """The objects of each image, boxes [xmin, ymin, xmax, ymax] in pixels; drawn into the folder `out` if given."""
+        for path in inputs:
+            if not Path(path).is_file():
+                raise BadInput(f"{path} is not there. Give the path of an image.")
+        answers = []
+        found = self.find(model, [ImageFile(Path(path)) for path in inputs])
+        for path, one in zip(inputs, found, strict=True):
+            image = load_image(ImageFile(Path(path)), 3)
+            objects = self.told(one, (image.shape[1], image.shape[2]))
+            drawn = {} if out is None else {"drawn": str(draw_boxes(image, objects, out / f"{Path(path).stem}.png"))}
+            answers.append({"file": path, "objects": objects, **drawn})
+        return answers
+
+    def describe(self, examples: Sequence[Boxes]) -> dict[str, Any]:
+        """What `check` shows: images, boxes of each class, how large they are."""
+        boxes = torch.cat([example.boxes for example in examples])
+        sizes = Counter(example.size for example in examples)
+        return {
+            "images": len(examples),
+            "boxes": len(boxes),
+            "classes": dict(Counter(label for example in examples for label in example.labels).most_common()),
+            "most on an image": max(len(example.labels) for example in examples),
+            "median width": f"{boxes[:, 2].median():.3f} of the image's",
+            "sizes": {f"{height} × {width}": count for (height, width), count in sizes.most_common(5)},
+            "positions": max(self.sizes(examples)),
+        }
+
+
+def fitted(size: tuple[int, int], longest: int) -> tuple[int, int]:
+    """(height, width) of an image whose longer side has become `longest` pixels.
+
+    >>> fitted((480, 640), 320)
+    (240, 320)
+    """
+    scale = longest / max(size)
+    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+
+
+def varied(image: Tensor, objects: Objects, draw: Random, settings: DetectSettings) -> tuple[Tensor, Objects]:
+    """The image as training sees it this time, its objects moved with it."""
+    if settings.crop:
+        image, objects = cropped(image, objects, draw, settings.crop)
+    if settings.flip and draw.random() < 0.5:
+        centre = objects.boxes.clone()
+        centre[:, 0] = 1 - centre[:, 0]
+        image, objects = image.flip(2), replace(objects, boxes=centre)
+    return image, objects
+
+
+def cropped(image: Tensor, objects: Objects, draw: Random, most: float) -> tuple[Tensor, Objects]:
+    """The image without up to a share `most` of its rows and columns, and the objects whose centre is still there."""
+    _, height, width = image.shape
+    rows, columns = (max(1, round(side * (1 - most * draw.random()))) for side in (height, width))
+    top, left = draw.randint(0, height - rows), draw.randint(0, width - columns)
+    whole, corner = torch.tensor([width, height] * 2), torch.tensor([left, top] * 2)
+    size = torch.tensor([columns, rows] * 2)
+    sides = (torch.cat(corners(objects.boxes), 1) * whole - corner) / size  # [objects, 4], shares of what is left
+    centre = (sides[:, :2] + sides[:, 2:]) / 2
+    kept = ((centre > 0) & (centre < 1)).all(1)
+    sides = sides[kept].clamp(0, 1)
+    boxes = torch.cat([(sides[:, :2] + sides[:, 2:]) / 2, sides[:, 2:] - sides[:, :2]], 1)
+    return image[:, top : top + rows, left : left + columns], Objects(boxes, objects.classes[kept])
+
+
+def filled(rows: Sequence[Tensor], fill: float) -> Tensor:
+    """Rows of different length as one tensor, one column at least."""
+    most = max(1, *(len(row) for row in rows))
+    whole = rows[0].new_full((len(rows), most, *rows[0].shape[1:]), fill)
+    for place, row in zip(whole, rows, strict=True):
+        place[: len(row)] = row
+    return whole
+
+
+COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+
+
+def draw_boxes(image: Tensor, objects: Sequence[dict[str, Any]], path: Path) -> Path:
+    """A PNG of the image with a frame and a label around each object."""
+    from PIL import ImageDraw
+
+    picture = pillow().fromarray(image.permute(1, 2, 0).contiguous().numpy())
+    pen, names = ImageDraw.Draw(picture), sorted({one["label"] for one in objects})
+    for one in objects:
+        colour = COLOURS[names.index(one["label"]) % len(COLOURS)]
+        pen.rectangle(one["box"], outline=colour, width=2)
+        pen.text((one["box"][0] + 3, one["box"][1] + 1), f"{one['label']} {one['score']:.2f}", fill=colour)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture.save(path)
+    return path

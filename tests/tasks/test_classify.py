@@ -1,0 +1,350 @@
+"""A class for texts, images and recordings: from files to predictions."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner, Result
+
+from regard import BadInput, Unsupported
+from regard.cli import app
+from regard.data import LabelledImage, LabelledSound, LabelledText, Samples
+from regard.models.checkpoint import load
+from regard.tasks.architecture import GRAPHS, MODELS, TEXTS, Architecture
+from regard.tasks.augment import cut_out, hidden_stretches, moved, tinted
+from regard.tasks.classify import Classify, ClassifySettings, kind_in, per_class
+from regard.tasks.kept import Kept
+from regard.tasks.pictures import resized
+
+SMALL = Architecture(dim=16, layers=1, heads=2, dropout=0.0, window=8, block=4)
+READ = [name for name in MODELS if name not in (*GRAPHS, *TEXTS)]
+
+
+def call(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def sentences(count: int, seed: int) -> list[LabelledText]:
+    """Whether `not` stands before the last word decides: a bag of words knows half of it at most."""
+    draw = Random(seed)
+    found = []
+    for _ in range(count):
+        good, turned = draw.random() < 0.5, draw.random() < 0.5
+        words = [draw.choice("the a film of it 很".split()) for _ in range(draw.randint(1, 5))]
+        words += (["not"] if turned else []) + [draw.choice(["good", "fine"] if good else ["bad", "poor"])]
+        found.append(LabelledText(" ".join(words), "yes" if good != turned else "no"))
+    return found
+
+
+def bars(count: int, seed: int, channels: int = 1) -> list[LabelledImage]:
+    """A lying or a standing bar somewhere in noise: every pixel is as bright in one class as in the other."""
+    draw, found = Random(seed), []
+    noise = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        image = torch.randint(0, 80, (channels, 8, 8), generator=noise, dtype=torch.uint8)
+        lying, row, column = draw.random() < 0.5, draw.randint(0, 5), draw.randint(0, 5)
+        image[:, row : row + (2 if lying else 6), column : column + (6 if lying else 2)] = 230
+        found.append(LabelledImage(image, "lying" if lying else "standing"))
+    return found
+
+
+def tones(count: int, seed: int) -> list[LabelledSound]:
+    """Rising and falling tones of different lengths: the spectrum as a whole is the same."""
+    draw, found = Random(seed), []
+    noise = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        length, rising = draw.randint(1200, 2400), draw.random() < 0.5
+        hertz = torch.linspace(300, 1500, length)
+        phase = 2 * math.pi * (hertz if rising else hertz.flip(0)).cumsum(0) / 8000
+        samples = 0.5 * phase.sin() + 0.01 * torch.randn(length, generator=noise)
+        found.append(LabelledSound(Samples(samples, 8000), "up" if rising else "down"))
+    return found
+
+
+MADE = {"text": sentences, "image": bars, "sound": tones}
+
+
+def trained(task: Classify, examples: list[Any], a: Architecture, steps: int, rate: float = 3e-3) -> Any:
+    """A model after so many steps on batches of 50, each drawn anew."""
+    torch.manual_seed(0)
+    model = task.config(a).build()
+    task.start(model)
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], rate)
+    for step in range(steps):
+        batch = task.batch(Random(step).sample(examples, 50), Random(step))
+        loss = task.loss(model, batch) / task.count(batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_attention_learns_what_a_glance_does_not_tell(kind: str) -> None:
+    examples, dev = MADE[kind](300, 0), MADE[kind](100, 1)
+    own = {"text": ClassifySettings(word_dropout=0.0), "image": ClassifySettings(patch=2), "sound": ClassifySettings()}
+    task = Classify.prepare(examples, own[kind])
+    scores = task.evaluate(trained(task, examples, SMALL, 150), dev)
+    assert scores.metrics["accuracy"] > 0.9
+    assert scores.hypotheses[0] in task.labels
+
+
+@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("model", READ)
+def test_every_model_takes_a_step(kind: str, model: str) -> None:
+    examples = MADE[kind](50, 0)
+    task = Classify.prepare(examples, ClassifySettings(vocabulary=50) if kind == "text" else ClassifySettings())
+    made = task.config(replace(SMALL, model=model)).build()
+    task.loss(made, task.batch(examples, Random(0))).backward()
+    unmoved = [name for name, p in made.named_parameters() if p.grad is None]
+    assert not [name for name in unmoved if "global" not in name]  # Longformer's second query is asked of global tokens
+
+
+@pytest.mark.parametrize("model", [*GRAPHS, *TEXTS])
+def test_models_of_other_tasks_are_refused(model: str) -> None:
+    task = Classify.prepare(sentences(20, 0), ClassifySettings())
+    with pytest.raises(Unsupported, match="Take transformer"):
+        task.config(replace(SMALL, model=model))
+
+
+@pytest.mark.parametrize("model", ["cnn", "cnn+attention"])
+def test_convolutions_over_images_learn(model: str) -> None:
+    examples = bars(300, 0, channels=3)
+    task = Classify.prepare(examples, ClassifySettings(patch=2, flip=True))
+    found = trained(task, examples, replace(SMALL, model=model), 60)
+    assert task.evaluate(found, bars(100, 1, channels=3)).metrics["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("pool", ["first", "mean", "last", "attention"])
+def test_padding_never_matters(pool: str) -> None:
+    examples = sentences(20, 0)
+    task = Classify.prepare(examples, ClassifySettings(pool=pool))  # type: ignore[arg-type]
+    torch.manual_seed(0)
+    model = task.config(SMALL).build().eval()
+    alone = torch.cat([task.chances(model, [example]) for example in examples])
+    torch.testing.assert_close(task.chances(model, examples), alone)
+
+
+def test_saved_and_loaded_says_the_same(tmp_path: Path) -> None:
+    for kind, make in MADE.items():
+        examples = make(20, 0)
+        task = Classify.prepare(examples, ClassifySettings(pool="attention"))
+        model = task.config(replace(SMALL, model="cnn+attention")).build().eval()
+        model.tokenizer = task.tokenizer
+        model.save(tmp_path / kind)
+        again = load(tmp_path / kind)
+        from dataclasses import asdict
+
+        stored = json.loads(json.dumps([task.as_dict(), asdict(task.settings)]))
+        same = Classify.from_dict(stored[0], stored[1], again.tokenizer)
+        torch.testing.assert_close(same.chances(again, examples), task.chances(model, examples))
+
+
+def test_word_vectors_are_what_words_begin_with(tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_text("good 1 2 3\nbad 4 5 6\nsplendid 7 8 9\n")
+    settings = ClassifySettings(vectors=str(tmp_path / "v.txt"), frozen=True)
+    examples = sentences(100, 0)
+    task = Classify.prepare(examples, settings)
+    model = trained(task, examples, SMALL, 3)
+    number = task.tokenizer.backend.token_to_id("splendid")  # never occurred
+    assert model.embed.tokens.weight[number].tolist() == [7, 8, 9]
+    assert task.config(SMALL).embed.inner == 3
+    np.savez(tmp_path / "v.npz", words=np.array(["good"]), vectors=np.ones((1, 3), np.float16))
+    assert Classify.prepare(examples, ClassifySettings(vectors=str(tmp_path / "v.npz"))).inputs.as_dict() == {
+        "vector_dim": 3
+    }
+    with pytest.raises(BadInput, match="unit 'words'"):
+        Classify.prepare(examples, ClassifySettings(vectors=str(tmp_path / "v.txt"), unit="bpe"))
+
+
+def test_hidden_words_are_drawn_and_specials_stay() -> None:
+    examples = sentences(50, 0)
+    task = Classify.prepare(examples, ClassifySettings(word_dropout=0.5))
+    plain, drawn, again = (task.batch(examples, draw) for draw in (None, Random(1), Random(1)))
+    assert torch.equal(drawn["tokens"], again["tokens"])
+    changed = plain["tokens"] != drawn["tokens"]
+    assert 0.3 < float(changed.sum() / (plain["lengths"] - 2).sum()) < 0.7
+    assert torch.equal(plain["tokens"][:, 0], drawn["tokens"][:, 0])
+    assert set(drawn["tokens"][changed].tolist()) == {task.tokenizer.unknown}
+
+
+def test_scores_are_the_definitions() -> None:
+    gold, said = list("aabbc"), list("abbbb")
+    each = per_class(gold, said)
+    assert each["b"] == {"precision": 0.5, "recall": 1.0, "F1": pytest.approx(2 / 3), "count": 2}
+    assert each["c"]["F1"] == 0.0
+
+
+def test_a_label_never_learned_is_reported_and_wrong() -> None:
+    examples = sentences(50, 0)
+    task = Classify.prepare(examples, ClassifySettings())
+    model = task.config(SMALL).build().eval()
+    scores = task.evaluate(model, [LabelledText("it", "maybe")] * 3)
+    assert scores.metrics["accuracy"] == 0.0
+    assert scores.details["never learned"] == {"maybe": 3}
+
+
+def test_images_are_normalised_by_the_training_images() -> None:
+    examples = bars(200, 0, channels=3)
+    task = Classify.prepare(examples, ClassifySettings())
+    pixels = task.batch(examples)["images"]
+    torch.testing.assert_close(pixels.mean((0, 2, 3)), torch.zeros(3), atol=1e-4, rtol=0)
+    torch.testing.assert_close(pixels.std((0, 2, 3)), torch.ones(3), atol=1e-2, rtol=0)
+
+
+def test_sizes_are_brought_together() -> None:
+    image = torch.randint(0, 255, (3, 9, 14), dtype=torch.uint8)
+    flat = torch.full((3, 5, 5), 70, dtype=torch.uint8)
+    examples = [LabelledImage(image, "a"), LabelledImage(flat, "b")] * 3
+    assert Classify.prepare(examples, ClassifySettings(size=12)).batch(examples)["images"].shape == (6, 3, 12, 12)
+    assert Classify.prepare(examples, ClassifySettings()).batch(examples)["images"].shape == (6, 3, 64, 64)
+    assert resized(flat, (11, 7)).unique().tolist() == [70]
+
+
+def grid(batch: int = 4, height: int = 5, width: int = 7) -> Tensor:
+    return torch.arange(batch * 2 * height * width).float().view(batch, 2, height, width)
+
+
+def test_moved_images_are_cuts_of_themselves() -> None:
+    images = grid(batch=16)
+    assert torch.equal(moved(images, Random(0)), images)
+    shifted = moved(images, Random(0), shift=2)
+    assert torch.equal(shifted, moved(images, Random(0), shift=2))
+    padded = torch.nn.functional.pad(images, (2, 2, 2, 2), mode="replicate")
+    places = set()
+    for n in range(16):
+        fits = [
+            (y, x) for y in range(5) for x in range(5) if torch.equal(padded[n, :, y : y + 5, x : x + 7], shifted[n])
+        ]
+        assert fits
+        places.update(fits)
+    assert len(places) > 5
+    flipped = moved(images, Random(0), flip=True)
+    kinds = [torch.equal(flipped[n], images[n]) for n in range(16)]
+    assert all(same or torch.equal(flipped[n], images[n].flip(2)) for n, same in enumerate(kinds))
+    assert 0 < sum(kinds) < 16
+
+
+def test_other_changes_are_what_they_say() -> None:
+    images = torch.ones(32, 3, 8, 8)
+    hidden = cut_out(images, Random(0), 4) == 0
+    assert torch.equal(hidden[:, 0], hidden[:, 2])
+    assert hidden[:, 0].flatten(1).sum(1).max() == 16 and hidden.any((1, 2, 3)).all()
+    tint = tinted(images, Random(0), 0.2)
+    assert 0.6 <= tint.min() < 0.9 and 1.1 < tint.max() <= 1.4
+    assert torch.equal(tint.amax((2, 3)), tint.amin((2, 3)))
+    frames = torch.ones(40, 12)
+    changed = hidden_stretches(frames, Random(3), (10, 3))
+    assert bool((frames == 1).all())
+    rows, columns = (changed == 0).all(1).sum(), (changed == 0).all(0).sum()
+    assert 0 < rows <= 20 and 0 < columns <= 6
+
+
+def test_kept_forgets_nothing_that_fits() -> None:
+    made: list[int] = []
+    kept = Kept(lambda size: made.append(size) or torch.zeros(size), limit=8)  # type: ignore[func-returns-value]
+    assert [len(kept(size)) for size in (1, 5, 1, 5)] == [1, 5, 1, 5]
+    assert made == [1, 5, 5]
+
+
+def write_texts(path: Path, examples: list[LabelledText]) -> Path:
+    path.write_text("label\ttext\n" + "".join(f"{one.label}\t{one.text}\n" for one in examples), "utf8")
+    return path
+
+
+def test_commands_with_texts(tmp_path: Path) -> None:
+    train, dev = (write_texts(tmp_path / f"{n}.tsv", sentences(300 - 200 * n, n)) for n in (0, 1))
+    facts = json.loads(call("check", train, "--task", "classify", "--json").stdout)
+    assert facts["kind"] == "text" and set(facts["classes"]) == {"yes", "no"}
+    small = [
+        "dim=16",
+        "layers=1",
+        "heads=2",
+        "batch_size=50",
+        "rate=0.01",
+        "warmup=5",
+        "schedule=constant",
+        "dropout=0",
+    ]
+    changed = [word for setting in (*small, "word_dropout=0") for word in ("--set", setting)]
+    out = ("--out", tmp_path / "run", "--epochs", "25", "--device", "cpu")
+    done = call("train", "classify", "--train", train, "--dev", dev, *out, *changed)
+    assert done.exit_code == 0, done.stderr
+    scores = json.loads(call("evaluate", tmp_path / "run", "--data", dev, "--json").stdout)
+    assert scores["metrics"]["accuracy"] > 0.8
+    said = json.loads(call("predict", tmp_path / "run", "the film of it good", "a film not good", "--json").stdout)
+    assert [one["label"] for one in said] == ["yes", "no"]
+    assert all(0.5 <= one["probability"] <= 1 for one in said)
+
+
+def test_commands_with_images_and_recordings(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for n, example in enumerate(bars(40, 0, channels=3)):
+        folder = tmp_path / "images" / example.label
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(example.image.permute(1, 2, 0).numpy()).save(folder / f"{n}.png")  # type: ignore[union-attr]
+    sounds = tones(40, 0)
+    samples = [(one.sound.values * 30000).to(torch.int16) for one in sounds]  # type: ignore[union-attr]
+    offsets = np.cumsum([0] + [len(one) for one in samples])
+    labels, parts = np.array([one.label for one in sounds]), np.arange(40) % 4 == 0
+    np.savez(
+        tmp_path / "s.npz", audio=torch.cat(samples).numpy(), offsets=offsets, rate=8000, label=labels, is_test=parts
+    )
+    for data, kind in ((tmp_path / "images", "image"), (tmp_path / "s.npz", "sound")):
+        assert kind_in(data) == kind
+        out = tmp_path / f"run-{kind}"
+        small = ("--steps", "3", "--device", "cpu", "--set", "dim=8", "--set", "heads=2", "--set", "batch_size=16")
+        done = call("train", "classify", "--train", data, "--out", out, *small)
+        assert done.exit_code == 0, done.stderr
+        scores = json.loads(call("evaluate", out, "--data", data, "--json").stdout)
+        counted = sum(one["count"] for one in scores["per class"].values())
+        assert counted == (10 if kind == "sound" else 40)  # the recordings of the test part
+    path = next((tmp_path / "images").rglob("*.png"))
+    said = json.loads(call("predict", tmp_path / "run-image", path, "--json").stdout)
+    assert said[0]["label"] in ("lying", "standing")
+    assert "give the path of one" in call("predict", tmp_path / "run-sound", "hello").stderr
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [
+        ("label\ttext\n1\tI like it\n", "text"),
+        ("path,label\na/b.PNG,cat\n", "image"),
+        ('{"audio": "x.wav", "label": "up"}\n', "sound"),
+        ("label,review\n0,很好吃。\n", "text"),
+    ],
+)
+def test_the_kind_is_found_from_the_files(lines: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "some.csv"
+    path.write_text(lines, "utf8")
+    assert kind_in(path) == kind
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "message"),
+    [
+        (sentences, ClassifySettings(flip=True), "flip is a setting for image, and these files hold text"),
+        (bars, ClassifySettings(bins=13), "bins is a setting for sound, and these files hold image"),
+    ],
+)
+def test_settings_of_another_kind_are_refused(make: Any, settings: ClassifySettings, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        Classify.prepare(make(10, 0), settings)
+
+
+def test_what_cannot_be_learned_is_refused() -> None:
+    with pytest.raises(BadInput, match="1 class in 2 examples"):
+        Classify.prepare([LabelledText("a", "x")] * 2, ClassifySettings())
+    task = Classify.prepare(bars(10, 0), ClassifySettings(patch=3, size=9))
+    with pytest.raises(BadInput, match="patch must be 2, 4, 8"):
+        task.config(replace(SMALL, model="cnn"))

@@ -1,0 +1,190 @@
+"""Translation: what is learned, scored and written; from files through the commands."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional
+from typer.testing import CliRunner
+
+import regard as rg
+from regard.cli import app
+from regard.data.text import Parallel
+from regard.models.heads import IGNORED
+from regard.tasks.architecture import GRAPHS, MODELS, TEXTS, Architecture
+from regard.tasks.rouge import rouge
+from regard.tasks.translate import Translate, TranslateSettings, by_length
+
+NOUNS = {"cat": "猫", "dog": "狗", "bird": "鸟", "horse": "马", "fish": "鱼"}
+COLOURS = {"red": "红", "blue": "蓝", "black": "黑", "white": "白"}
+VERBS = {"sees": "看见", "hears": "听见", "likes": "喜欢"}
+SMALL = Architecture(dim=16, layers=1, heads=2, dropout=0.0)
+
+
+def sentences(count: int, seed: int = 0) -> list[Parallel]:
+    """Different sentences of a small language; in the other one the verb stands last."""
+    found: dict[str, Parallel] = {}
+    draw = random.Random(seed)
+    while len(found) < count:
+        (a, b), (c, d) = draw.choices(list(COLOURS), k=2), draw.choices(list(NOUNS), k=2)
+        verb = draw.choice(list(VERBS))
+        source = f"the {a} {c} {verb} the {b} {d}"
+        target = f"{COLOURS[a]}{NOUNS[c]}把{COLOURS[b]}{NOUNS[d]}{VERBS[verb]}"
+        found[source] = Parallel(source, target, (target,))
+    return list(found.values())
+
+
+def made(examples: list[Parallel], **settings) -> Translate:
+    return Translate.prepare(examples, TranslateSettings(**{"pieces": "words", "tokenise": "zh", **settings}))
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_a_batch_is_the_sum_of_its_examples(joint):
+    examples = [Parallel("a b c", "x"), Parallel("a", "y z x y"), Parallel("c b", "z y")]
+    task = made(examples, joint=joint)
+    torch.manual_seed(0)
+    model = task.config(SMALL).build()
+    whole, parts = task.batch(examples), [task.batch([example]) for example in examples]
+    together = task.loss(model, whole, 0.1)
+    apart = torch.stack([task.loss(model, part, 0.1) for part in parts]).sum()
+    torch.testing.assert_close(together, apart)
+    assert task.count(whole) == sum(map(task.count, parts)) == 1 + 1 + 4 + 1 + 2 + 1  # each text and its end
+    assert task.sizes(examples) == [5 + 3, 3 + 6, 4 + 4]  # each between start and end
+
+
+def test_the_loss_is_cross_entropy_of_the_next_target():
+    examples = sentences(3)
+    task = made(examples)
+    model = task.config(SMALL).build()
+    batch = task.batch(examples)
+    inputs = {name: batch[name] for name in ("tokens", "lengths", "targets", "target_lengths")}
+    logits = model(**inputs).logits
+    wanted = functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=IGNORED, reduction="sum")
+    torch.testing.assert_close(task.loss(model, batch), wanted)
+    target = task.tokenizer.target
+    assert target.decode(batch["targets"][0]) == target.decode(batch["labels"][0].clamp(min=0)) != ""
+    assert batch["targets"][0, 0] == target.start and batch["labels"][0][batch["labels"][0] != IGNORED][-1] == target.end
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in (*GRAPHS, *TEXTS)])
+def test_every_model_learns_and_writes(name):
+    examples = sentences(6)
+    task = made(examples, training_beams=2)
+    torch.manual_seed(0)
+    model = task.config(Architecture(model=name, dim=16, layers=1, heads=2, dropout=0.0, block=8)).build()
+    batch = task.batch(examples)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    losses = []
+    for _ in range(25):
+        losses.append(task.loss(model, batch))
+        optimizer.zero_grad()
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[-1] < 0.6 * losses[0]
+    model.eval()
+    assert len(task.translate(model, ["the red cat", "  ", "the dog sees the fish"])) == 3
+    assert task.translate(model, [" "]) == [""]
+
+
+@pytest.mark.parametrize("name", [*GRAPHS, *TEXTS])
+def test_models_of_other_tasks_are_refused(name):
+    with pytest.raises(rg.Unsupported, match=name):
+        made(sentences(3)).config(Architecture(model=name))
+
+
+def test_texts_are_cut_and_keep_their_end():
+    examples = [Parallel("a b c d e f", "x y z x y z")]
+    task = made(examples, longest=4)
+    batch = task.batch(examples)
+    assert task.tokenizer.pieces(batch["tokens"][0]) == ["<s>", "a", "b", "</s>"]
+    assert task.tokenizer.pieces(batch["labels"][0]) == ["x", "y", "</s>"]
+    assert task.describe(examples)["cut"] == 1
+
+
+def test_bleu_is_sacrebleus_and_says_how():
+    import sacrebleu
+
+    task = made(sentences(3), tokenise="13a")
+    said = ["the cat sat on the mat .", "A small dog runs"]
+    references = [["the cat sat on a mat ."], ["a small dog runs", "A little dog runs fast"]]
+    metrics, details = task.bleu(said, references)
+    both = [["the cat sat on a mat .", "a small dog runs"], [None, "A little dog runs fast"]]
+    assert metrics["bleu"] == sacrebleu.BLEU().corpus_score(said, both).score
+    assert metrics["bleu"] < metrics["bleu_lower"] == sacrebleu.BLEU(lowercase=True).corpus_score(said, both).score
+    assert metrics["chrf"] == sacrebleu.CHRF().corpus_score(said, both).score
+    assert "tok:13a" in details["signatures"]["bleu"] and "case:lc" in details["signatures"]["bleu_lower"]
+    assert task.bleu([r[-1] for r in references], references)[0]["bleu"] == pytest.approx(100.0)
+
+
+def test_rouge_by_hand():
+    # 6 and 6 words share the, sat, on, the, mat: 5; pairs sat-on, on-the, the-mat: 3 of 5; the longest in order: 5.
+    found = rouge(["The cat sat on the mat."], [["the dog sat on the mat"]])
+    assert found == pytest.approx({"rouge1": 5 / 6, "rouge2": 3 / 5, "rougeL": 5 / 6})
+    # Words in another order are shared but not in order: b a / a b.
+    assert rouge(["b a"], [["a b"]]) == pytest.approx({"rouge1": 1.0, "rouge2": 0.0, "rougeL": 0.5})
+    # A word counts as often as both have it: 1 of 3 and of 1, F1 2·1/(3+1).
+    assert rouge(["a a a"], [["a"]])["rouge1"] == pytest.approx(0.5)
+    # The best of several references; the mean over texts; a character of Chinese is a word.
+    assert rouge(["x y", "我爱你"], [["z", "x y"], ["我恨你"]])["rouge1"] == pytest.approx((1 + 2 / 3) / 2)
+    assert rouge(["", "a"], [["a"], [""]]) == {"rouge1": 0.0, "rouge2": 0.0, "rougeL": 0.0}
+
+
+def test_batches_by_length_hold_every_text_once():
+    sizes = [5, 1, 9, 3, 3, 20]
+    batches = list(by_length(sizes, 10))
+    assert sorted(n for batch in batches for n in batch) == list(range(6))
+    assert all(sum(sizes[n] for n in batch) <= 10 for batch in batches if len(batch) > 1)
+    assert list(by_length([], 10)) == []
+
+
+def test_from_files_to_a_translation(tmp_path):
+    examples = sentences(330)
+    train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
+    for path, some in ((train, examples[:300]), (dev, examples[300:])):
+        path.write_text("en\tzh\n" + "".join(f"{e.source}\t{e.target}\n" for e in some), "utf8")
+    checked = json.loads(command("check", train, "--task", "translate", "--set", "pieces=words", "--json"))
+    assert checked["pairs"] == 300 and checked["unknown"] == 0.0 and checked["faults"] == []
+
+    run = tmp_path / "run"
+    settings = {
+        "pieces": "words", "joint": "false", "tokenise": "zh", "dim": 48, "layers": 1, "hidden": 96, "dropout": 0.0,
+        "rate": 5e-3, "warmup": 20, "batch_tokens": 512, "evaluate_every": 240, "epochs": 60, "beams": 3,
+    }  # fmt: skip
+    given = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    command("train", "translate", "--train", train, "--dev", dev, "--out", run, "--steps", "240", "--device", "cpu", *given)
+    scores = json.loads((run / "scores.json").read_text("utf8"))
+    # Copying the source, or the commonest sentence of training, scores below 20.
+    constant = made(examples).bleu([examples[0].target] * 30, [[e.target] for e in examples[300:]])[0]["bleu"]
+    assert scores["metrics"]["bleu"] > 80 > 20 > constant
+    assert len((run / "hypotheses.txt").read_text("utf8").splitlines()) == 30
+
+    again = json.loads(command("evaluate", run, "--data", dev, "--json"))
+    assert again["metrics"]["bleu"] > 80 and "tok:zh" in again["signatures"]["bleu"]
+    rouged = json.loads(command("evaluate", run, "--data", dev, "--set", "metric=rouge", "--json"))
+    assert rouged["metrics"]["rouge1"] > 0.8 and "bleu" not in rouged["metrics"]
+    assert "猫" in command("predict", run, "the red cat sees the blue dog")
+
+
+def test_two_files_that_do_not_correspond(tmp_path):
+    (tmp_path / "a.en").write_text("one\ntwo\nthree\n")
+    (tmp_path / "a.de").write_text("eins\nzwei\n")
+    reading = Translate.read([tmp_path / "a.en", tmp_path / "a.de"], TranslateSettings())
+    assert not reading.examples
+    assert "a.de:3: ends after 2 lines, but a.en has 3" in str(reading.faults[0])
+
+
+def test_what_is_too_small_or_missing_is_said():
+    with pytest.raises(rg.BadInput, match="size is 100, but the 256 bytes"):
+        Translate.prepare(sentences(3), TranslateSettings(size=100))
+    task = made(sentences(3))
+    with pytest.raises(rg.BadInput, match="no pair of texts"):
+        task.evaluate(task.config(SMALL).build(), [])
+
+
+def command(*words: str | Path) -> str:
+    """What a command prints; it must succeed."""
+    found = CliRunner().invoke(app, [str(word) for word in words])
+    assert found.exit_code == 0, found.output
+    return found.stdout
