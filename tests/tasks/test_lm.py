@@ -30,7 +30,7 @@ def made(**settings) -> Lm:
 def copies(lines: int, seed: int = 0) -> str:
     """Lines such as "fad=fad": what follows "=" is known to who looks back at what came before it."""
     draw = random.Random(seed)
-    words = ["".join(draw.choices("abcdef", k=3)) for _ in range(lines)]
+    words = ["".join(draw.choices("abcdef", k=draw.choice((3, 4)))) for _ in range(lines)]
     return "".join(f"{word}={word}\n" for word in words)
 
 

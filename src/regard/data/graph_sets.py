@@ -23,7 +23,7 @@ VALUE_NAMES = (*LABEL_NAMES, "value", "measured", "expt", "exp")
 
 @dataclass(frozen=True, eq=False)
 class LabelledGraph:
-    """A whole graph, such as a molecule, with its class (text) or its value (a number).
+    """A whole graph, such as a molecule, with its class (text) or its value (a number), or several, None where unknown.
 
     `nodes` float32 `[nodes, features]`, `edges` int64 `[2, edges]`, `edge_features` float32 `[edges, features]`
     or None.
@@ -31,7 +31,7 @@ class LabelledGraph:
 
     nodes: Tensor
     edges: Tensor
-    label: str | float
+    label: str | float | tuple[str | float | None, ...]
     edge_features: Tensor | None = None
     name: str = ""
     part: str = ""
@@ -50,7 +50,8 @@ def read_graphs(
 
     Edges: columns graph, source, target in `paths`; graph and label in the table `labels`; perhaps graph, node and
     numbers in the table `nodes` (a node's only feature is 1 without it). `kind` says whether labels are classes or
-    numbers: numbers unless given where some are fractions or more than 20 whole ones differ.
+    numbers: numbers unless given where some are fractions or more than 20 whole ones differ. Molecules may have labels
+    in several columns, with commas between their names in `label`, and a cell may be empty then.
     """
     gather = Gathering[LabelledGraph]()
     for path in paths_of(paths):
@@ -68,13 +69,15 @@ def read_graphs(
 
 def molecules(path: Path, smiles: Wanted, label: Wanted, kind: str | None, gather: Gathering[LabelledGraph]) -> None:
     """The molecules of a table of SMILES."""
-    table = read_table(path, [smiles, label])
+    roles = label_roles(label)
+    table = read_table(path, [smiles, *roles])
     gather.faults.extend(table.faults)
-    columns, part = find_columns(table, [smiles, label], gather), part_column(table)
-    kind = kind or kind_of_labels(table, columns["label"], gather)
+    columns, part = find_columns(table, [smiles, *roles], gather), part_column(table)
+    names = [columns[role.role] for role in roles]
+    kind = kind or max(kind_of_labels(table, name, gather) for name in names)
 
     def make(row: Row) -> LabelledGraph:
-        value = label_in(table, row, columns["label"], kind)
+        value = labels_in(table, row, names, kind)
         text = table.cell(row, columns["smiles"], "SMILES")
         try:
             molecule = read_molecule(text)
@@ -85,6 +88,24 @@ def molecules(path: Path, smiles: Wanted, label: Wanted, kind: str | None, gathe
         )
 
     gather.each(table.rows, make)
+
+
+def label_roles(label: Wanted) -> list[Wanted]:
+    """The columns of labels: one, or those that a comma parts."""
+    if not isinstance(label.given, str) or "," not in label.given:
+        return [label]
+    return [Wanted(name.strip(), name.strip(), ()) for name in label.given.split(",")]
+
+
+def labels_in(table: Table, row: Row, names: list[str], kind: str) -> str | float | tuple[str | float | None, ...]:
+    """The label of a row; of several columns all, None where there is none, and one there at least."""
+    if len(names) == 1:
+        return label_in(table, row, names[0], kind)
+    there = [table.value(row, name) not in (None, "") for name in names]
+    if not any(there):
+        table.refuse(row, names[0], f"has no label in any of the {len(names)} columns.")
+    pairs = zip(names, there, strict=True)
+    return tuple(label_in(table, row, name, kind) if full else None for name, full in pairs)
 
 
 def kind_of_labels(table: Table, name: str, gather: Gathering[Any]) -> Literal["class", "number"]:

@@ -40,7 +40,7 @@ class TranscribeSettings:
     """How recordings are heard and what is written.
 
     `unit` is what is written: characters, words, or bpe and unigram subwords of a vocabulary of `size`. `stack` frames
-    (of 10 ms, unless the file has its own) become one token. `bins` and `rate` are the spectrogram's, `deltas` adds
+    (of 10 ms, unless the file has its own) become one token. `bins` and `sample_rate` are the spectrogram's, `deltas` adds
     slopes in time. While training two stretches of at most `hide_frames` frames and two of `hide_bins` bins are hidden.
     `decoder` puts a decoder behind the encoder, which then writes one unit after the other, instead of CTC's labels at
     every token. `beams` beginnings are kept while writing. `sound` and `text` name columns or arrays.
@@ -51,7 +51,7 @@ class TranscribeSettings:
     lower: bool = False
     stack: int = 4
     bins: int = 64
-    rate: int | None = None
+    sample_rate: int | None = None
     deltas: bool = False
     hide_frames: int = 25
     hide_bins: int = 8
@@ -82,7 +82,7 @@ class Transcribe:
         """The task for these training examples: its vocabulary, and how recordings are heard."""
         if not examples:
             raise BadInput("No recording was read. Look at the files with `regard check --task transcribe`.")
-        hearing = hearing_for(list(examples), settings.bins, settings.rate, settings.deltas)
+        hearing = hearing_for(list(examples), settings.bins, settings.sample_rate, settings.deltas)
         texts = [plain(example.text) for example in examples]
         special = Special(mask=None) if settings.decoder else Special(start=None, end=None, mask=None)
         size = 1 << 20 if settings.unit in ("characters", "words") else settings.size
@@ -136,7 +136,7 @@ class Transcribe:
             return self.written_loss(model, batch, smoothing)
         if smoothing:
             raise BadInput(
-                f"label_smoothing is {smoothing}; CTC has no one label at a place to smooth. Set it to 0 (or decoder=true)."
+                f"label_smoothing is {smoothing}; CTC has no label at a place to smooth. Set it to 0 (or decoder=true)."
             )
         logits = model(sound=batch["sound"], lengths=batch["lengths"]).logits
         tokens = (batch["lengths"] + self.settings.stack - 1) // self.settings.stack
