@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from regard.bench import models
 from regard.bench.measure import WrongNumbers
 from regard.bench.result import table

@@ -161,9 +161,13 @@ def test_bad_rows_of_a_table(write, images, only_fault, row, column, message):
     assert sum(len(one.labels) for one in reading.examples) == 3
 
 
-def test_boxes_are_cut_at_the_edge_and_that_is_noted(write, images):
-    reading = read_boxes(write("boxes.csv", table([("a.png", "cat", -10, 15, 20, 45)]))).strict()
-    assert torch.allclose(reading.examples[0].boxes, torch.tensor([[0.25, 0.75, 0.5, 0.5]]))
+@pytest.mark.parametrize(
+    "corners, wanted",
+    [((-10, 15, 20, 45), [0.25, 0.75, 0.5, 0.5]), ((20, -3, 60, 15), [0.75, 0.25, 0.5, 0.5])],
+)
+def test_boxes_are_cut_at_the_edge_and_that_is_noted(write, images, corners, wanted):
+    reading = read_boxes(write("boxes.csv", table([("a.png", "cat", *corners)]))).strict()
+    assert torch.allclose(reading.examples[0].boxes, torch.tensor([wanted]))
     assert "boxes that reach over an image's edge are cut there" in reading.notes
 
 
@@ -217,6 +221,7 @@ def test_crowds_are_left_out_and_noted(write, images):
     [
         ("<annotation>\n<object></annotation>", 2, 11, "is no XML: mismatched tag."),
         ("<!DOCTYPE a [<!ENTITY b 'c'>]><annotation/>", None, None, "declares a document type, which is not read."),
+        ("<!DOCTYPE annotation SYSTEM 'x.dtd'><annotation/>", None, None, "declares a document type"),
         (voc("z.png", []), None, None, "the image 'z.png' is not there."),
         (voc("a.png", [], (99, 99)), None, None, "'a.png' has 40 × 30 pixels, but its boxes are for 99 × 99."),
         (voc("a.png", [("", 1, 2, 3, 4)]), None, None, "object 1 has no name."),

@@ -75,6 +75,7 @@ def test_guesses_are_stated(write):
     "content, line, column, message",
     [
         ("label,text\n1,a\n,b\n", 3, 1, "the label (column 'label') is empty."),
+        ('text,label\na,1\n"b, ""c""",\n', 3, 12, "the label (column 'label') is empty."),
         ("label,text\n1,a\n0,  \n", 3, 3, "the text (column 'text') is empty."),
         ('label,text\n1,"a,b"\n0,"c,d",""\n', 3, None, "has 3 columns; wanted 2"),
         ("label,text\n1,a,b\n0,c\n", 2, None, 'Put text that has "," in it in quotes.'),

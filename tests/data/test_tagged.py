@@ -151,3 +151,8 @@ def test_two_hundred_thousand_words_in_three_seconds(write):
     start = time.process_time()
     assert sum(len(one.words) for one in read_tagged(path).strict().examples) == 200_000
     assert time.process_time() - start < 3
+
+
+def test_json_of_bad_lines_alone_has_their_faults_alone(write):
+    reading = read_tagged(write("a.jsonl", "{bad\n[1]\n"))
+    assert [fault.line for fault in reading.faults] == [1, 2] and not reading.examples

@@ -19,10 +19,18 @@ from .same import loaded, ragged, random_weights
 
 transformers = pytest.importorskip("transformers")
 
-GPT2 = {"n_layer": 2, "n_head": 3, "n_embd": 33, "vocab_size": 41, "n_positions": 61, "bos_token_id": 0, "eos_token_id": 7}
+GPT2 = {
+    "n_layer": 2,
+    "n_head": 3,
+    "n_embd": 33,
+    "vocab_size": 41,
+    "n_positions": 61,
+    "bos_token_id": 0,
+    "eos_token_id": 7,
+}
 LLAMA = {
-    "num_hidden_layers": 2, "hidden_size": 36, "num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 29,
-    "vocab_size": 41, "eos_token_id": [7, 11], "bos_token_id": 0, "pad_token_id": 1,
+    "num_hidden_layers": 2, "hidden_size": 36, "num_attention_heads": 6, "num_key_value_heads": 2,
+    "intermediate_size": 29, "vocab_size": 41, "eos_token_id": [7, 11], "bos_token_id": 0, "pad_token_id": 1,
 }  # fmt: skip
 T5 = {
     "num_layers": 2, "d_model": 32, "d_kv": 7, "d_ff": 37, "num_heads": 3, "vocab_size": 41, "eos_token_id": 7,
@@ -39,7 +47,12 @@ PAIRS = {"T5ForConditionalGeneration": ("T5Config", T5), "MarianMTModel": ("Mari
 
 def theirs(kind: str, seed: int = 0, size: float = 0.3):
     config, sizes = (DECODERS | PAIRS)[kind]
-    return random_weights(getattr(transformers, kind)(getattr(transformers, config)(**sizes)), seed, size)
+    model = random_weights(getattr(transformers, kind)(getattr(transformers, config)(**sizes)), seed, size)
+    with torch.no_grad():
+        for module in model.modules():
+            if hasattr(module, "create_weight"):  # Marian's sinusoids
+                module.weight.copy_(module.create_weight())
+    return model
 
 
 def small(seed: int = 0):
@@ -130,7 +143,9 @@ def test_a_row_alone_and_in_a_batch() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
-@pytest.mark.parametrize(("top_k", "top_p"), [(None, None), (5, None), (None, 0.6), (9, 0.3), (1, None), (None, 1e-6), (99, 1.0)])
+@pytest.mark.parametrize(
+    ("top_k", "top_p"), [(None, None), (5, None), (None, 0.6), (9, 0.3), (1, None), (None, 1e-6), (99, 1.0)]
+)
 def test_warping_equals_transformers(temperature: float, top_k: int | None, top_p: float | None) -> None:
     logits = torch.randn(7, 31, generator=torch.Generator().manual_seed(0)) * 3
     logits[:, 4] = logits[:, 5]

@@ -39,7 +39,7 @@ def sentences(count: int, seed: int) -> list[LabelledText]:
     found = []
     for _ in range(count):
         good, turned = draw.random() < 0.5, draw.random() < 0.5
-        words = [draw.choice("the a film of it 很".split()) for _ in range(draw.randint(1, 5))]
+        words = [draw.choice(["the", "a", "film", "of", "it", "很"]) for _ in range(draw.randint(1, 5))]
         words += (["not"] if turned else []) + [draw.choice(["good", "fine"] if good else ["bad", "poor"])]
         found.append(LabelledText(" ".join(words), "yes" if good != turned else "no"))
     return found
@@ -247,6 +247,22 @@ def test_other_changes_are_what_they_say() -> None:
     assert bool((frames == 1).all())
     rows, columns = (changed == 0).all(1).sum(), (changed == 0).all(0).sum()
     assert 0 < rows <= 20 and 0 < columns <= 6
+
+
+def test_mixed_images_have_both_labels() -> None:
+    examples = bars(40, 0)
+    task = Classify.prepare(examples, ClassifySettings(mix=0.8))
+    plain, both = task.batch(examples), task.batch(examples, Random(0))
+    share = float(both["share"])
+    assert 0 < share < 1 and "share" not in plain
+    other = (both["images"] - share * plain["images"]) / (1 - share)
+    for image, label in zip(other, both["other"], strict=True):
+        same = [n for n in range(40) if torch.allclose(plain["images"][n], image, atol=1e-3)]
+        assert same and plain["labels"][same[0]] == label
+    torch.manual_seed(0)
+    model = task.config(SMALL).build().eval()
+    mean = [task.loss(model, {"images": both["images"], "labels": both[name]}) for name in ("labels", "other")]
+    torch.testing.assert_close(task.loss(model, both), share * mean[0] + (1 - share) * mean[1])
 
 
 def test_kept_forgets_nothing_that_fits() -> None:

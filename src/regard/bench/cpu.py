@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import torch
 
 from regard import machine
-from regard.bench import works
+from regard.bench import training, works
 from regard.bench.measure import Call, check, extra_memory, times
 from regard.bench.result import Result, Row
 
@@ -90,6 +90,14 @@ COMPARISONS = (
         SMALL | {"cells": 16},
         memory_limit=2 * GIGABYTE,
         timed=True,
+    ),
+    Comparison(
+        "training a translator, one batch",
+        training.step,
+        {"pairs": 256, "words": 8000, "width": 128},
+        {"pairs": 5, "words": 37, "width": 16},
+        faster={"nn.Transformer": 1.5},
+        oracle="nn.Transformer",
     ),
 )
 

@@ -1,9 +1,10 @@
 """Whole models on a CPU: decoding, evaluation with a memory, and encoding of sentences, beside what others do."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,7 @@ def ours_of(theirs: Any) -> Any:
 
 def decoding(layers: int, dim: int, heads: int, vocabulary: int, new: int) -> Calls:
     """Greedy decoding of `new` tokens after a prompt of eight, by a GPT-2 of these sizes with random weights."""
-    import transformers
-
+    transformers: Any = import_module("transformers")
     torch.manual_seed(0)
     config = transformers.GPT2Config(
         n_layer=layers, n_embd=dim, n_head=heads, vocab_size=vocabulary, n_positions=1024, bos_token_id=0,
@@ -149,12 +149,9 @@ def sentences(count: int, longest: int, vocabulary: int, rows: int) -> list[tupl
     return batches
 
 
-def encoding(
-    layers: int, dim: int, heads: int, vocabulary: int, batches: list[tuple[Tensor, Tensor]]
-) -> Calls:
+def encoding(layers: int, dim: int, heads: int, vocabulary: int, batches: list[tuple[Tensor, Tensor]]) -> Calls:
     """The mean of each sentence's last layer, from a BERT of these sizes with random weights."""
-    import transformers
-
+    transformers: Any = import_module("transformers")
     torch.manual_seed(0)
     config = transformers.BertConfig(
         num_hidden_layers=layers, hidden_size=dim, num_attention_heads=heads, intermediate_size=4 * dim,
@@ -201,7 +198,7 @@ def run(quick: bool = False, budget: float = 30.0, tell: Callable[[str], None] =
             continue
         tell(work)
         rows += make()
-    found = tuple(Row(**vars(row) | {"goal": None}) for row in rows) if quick else tuple(rows)
+    found = tuple(replace(row, goal=None) if quick else row for row in rows)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return Result(machine.processor(), now, torch.get_num_threads(), quick, machine.versions(), found, tuple(notes))
 

@@ -21,6 +21,7 @@ CHINESE = {
     "additive (tanh)": "加性注意力（tanh）",
     "GAT layer, 8 × 16": "GAT 层，8 × 16",
     "look: top 8, map 256 × 256": "look：前 8 项，256 × 256 图",
+    "training a translator, one batch": "训练翻译模型，一批",
     "time": "时间",
     "memory": "额外内存峰值",
     "eager": "直接写公式",

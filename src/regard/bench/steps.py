@@ -132,8 +132,9 @@ def run(
         tell(model.work)
         try:
             rows += steps_of(model, quick, tell)
-        except (WrongNumbers, torch.OutOfMemoryError, ImportError) as error:
+        except (WrongNumbers, torch.OutOfMemoryError, ImportError, ValueError) as error:
             notes.append(f"{model.work}: {error}")
+            tell(notes[-1])
         gc.collect()
         torch.cuda.empty_cache()
         now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -161,11 +162,13 @@ def steps_of(model: Model, quick: bool, tell: Callable[[str], None]) -> list[Row
     for name, make in makers.items():
         try:
             found[name] = measured(make())
-        except torch.OutOfMemoryError:
-            tell(f"  {name}: out of memory")
+        except Exception as error:  # one side out of memory, or not to be compiled: the others are still measured
+            tell(f"  {name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
             continue
         tell(f"  {name}: {found[name][0] * 1e3:.1f} ms, {found[name][1] / 1e9:.1f} GB")
         gc.collect()
+    if not any(name.startswith("ours") for name in found) or not any(name.startswith("theirs") for name in found):
+        raise WrongNumbers("one of the two could not be run; there is nothing to compare.")
     best = min((name for name in found if name.startswith("ours")), key=lambda name: found[name][0])
     peer = min((name for name in found if name.startswith("theirs")), key=lambda name: found[name][0])
     label = peer.replace("theirs", "transformers")

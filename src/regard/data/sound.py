@@ -85,15 +85,22 @@ def check_sound(path: Path) -> None:
     need_whole(path)
     try:
         with soundfile.SoundFile(path) as file:
-            length = file.frames
-            file.seek(max(0, length - 1))
-            last = len(file.read(1))
+            length, whole = file.frames, has_last(file)
     except (soundfile.LibsndfileError, RuntimeError) as error:
         raise BadInput(f"{path} cannot be read as sound: {error}. Give a WAV, FLAC or OGG file.") from None
     if length <= 0:
         raise BadInput(f"{path} is a sound of no length. Record it again, or leave it out.")
-    if not last:
+    if not whole:
         raise BadInput(f"{path} is cut: the last of {length} samples is not there. Get the whole file.")
+
+
+def has_last(file: Any) -> bool:
+    """Whether an open sound file has the last of the samples that its head counts; a cut one cannot go there."""
+    try:
+        file.seek(max(0, file.frames - 1))
+        return len(file.read(1)) == 1
+    except RuntimeError:
+        return False
 
 
 def checked(listed: Listed) -> SoundFile:

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..attention.errors import BadInput
 from .files import Paths, kind_of, paths_of, read_lines_of
 from .reading import Gathering, Reading, refuse
-from .tables import Row, Table, Wanted, as_text, find_columns, json_table
+from .tables import Row, Table, Wanted, as_text, find_columns, read_table
 
 FIELDS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 """The ten columns of CoNLL-U."""
@@ -41,14 +41,14 @@ def read_tagged(paths: Paths, *, column: str | int | None = None) -> Reading[Tag
     gather = Gathering[Tagged]()
     for path in paths_of(paths):
         with gather.reading(path):
+            if kind_of(path) in ("jsonl", "ndjson"):
+                json_lists(path, column, gather)
+                continue
             lines = read_lines_of(path)
             number, first = first_line(path, lines)
-            if kind_of(path) in ("jsonl", "ndjson"):
-                json_lists(path, lines, column, gather)
-            else:
-                conllu = kind_of(path) == "conllu" or first.count("\t") == len(FIELDS) - 1
-                make = conllu_reader(path, column) if conllu else column_reader(path, (number, first), column, gather)
-                gather.each(blocks(lines), make)
+            conllu = kind_of(path) == "conllu" or first.count("\t") == len(FIELDS) - 1
+            make = conllu_reader(path, column) if conllu else column_reader(path, (number, first), column, gather)
+            gather.each(blocks(lines), make)
     return gather.done()
 
 
@@ -157,11 +157,12 @@ def tag_column(path: Path, column: str | int | None, columns: int) -> int:
     return int(column)
 
 
-def json_lists(path: Path, lines: list[str], column: str | int | None, gather: Gathering[Tagged]) -> None:
+def json_lists(path: Path, column: str | int | None, gather: Gathering[Tagged]) -> None:
     """Sentences from JSON lines."""
-    table = json_table(path, lines)
+    wanted = [Wanted("words", None, WORD_NAMES), Wanted("tags", column, TAG_NAMES)]
+    table = read_table(path, wanted)
     gather.faults.extend(table.faults)
-    columns = find_columns(table, [Wanted("words", None, WORD_NAMES), Wanted("tags", column, TAG_NAMES)], gather)
+    columns = find_columns(table, wanted, gather)
     gather.each(table.rows, lambda row: json_sentence(table, row, columns))
 
 

@@ -14,6 +14,7 @@ from .families.roberta import roberta
 from .families.speech import speech, truncated_speech
 from .families.t5 import t5, t5_encoder
 from .families.transformer import transformer, transformer_small
+from .families.transformer_xl import transformer_xl, transformer_xl_large
 from .families.vit import vit
 from .families.whisper import whisper
 
@@ -35,6 +36,8 @@ __all__ = [
     "t5_encoder",
     "transformer",
     "transformer_small",
+    "transformer_xl",
+    "transformer_xl_large",
     "truncated_speech",
     "vit",
     "whisper",

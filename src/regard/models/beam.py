@@ -45,9 +45,9 @@ class Beams:
 def search(decoder: Decoder, prompt: Tensor, lengths: Tensor | None, rules: Rules, way: Way) -> Beams:
     """The finished texts of each row, best first.
 
-    At each step the running texts of a row compete with all their continuations. Of the best `beams` those that end
-    are finished; the best `beams` that do not end run on. A row is closed when it has `beams` finished texts and (unless
-    `early`) the best running one, ending now, would not be among them.
+    At each step all continuations of a row's running texts compete. Of the best `beams` those that end are finished;
+    the best `beams` that do not end run on. A row is closed when it has `beams` finished texts and (unless `early`) the
+    best running one, ending now, would not be among them.
     """
     logits = decoder.begin(prompt, lengths)
     batch, beams = prompt.shape[0], way.beams
@@ -59,7 +59,9 @@ def search(decoder: Decoder, prompt: Tensor, lengths: Tensor | None, rules: Rule
     logits = logits.repeat_interleave(beams, 0)
     for new in range(way.max_new):
         grown, parents = continued(running, logits, rules, way, new)
-        ended = rules.ends(grown.tokens[:, :, new]) if new + 1 < way.max_new else torch.ones_like(parents, dtype=torch.bool)
+        ended = (
+            rules.ends(grown.tokens[:, :, new]) if new + 1 < way.max_new else torch.ones_like(parents, dtype=torch.bool)
+        )
         finished = kept(finished, grown, ended, closed, beams, (new + 1) ** way.length_penalty)
         grown.scores = grown.scores.masked_fill(ended, -torch.inf)
         chosen = grown.scores.topk(beams).indices
@@ -80,7 +82,7 @@ def nothing(batch: int, beams: int, max_new: int, filling: int, device: torch.de
 
 
 def continued(running: Beams, logits: Tensor, rules: Rules, way: Way, new: int) -> tuple[Beams, Tensor]:
-    """The best continuations, enough for `beams` of them not to end, and which text `[batch, chosen]` each continues."""
+    """The best continuations, enough for `beams` of them not to end, and which text each continues."""
     chances = rules.apply(logits.float().log_softmax(-1), new, way.min_new, way.max_new)
     batch, beams = running.scores.shape
     every = (running.scores[..., None] + chances.unflatten(0, (batch, beams))).flatten(1)

@@ -143,6 +143,8 @@ class DetectionModel(Model):
         answers = layers if labels is not None and self.config.loss.auxiliary else layers[-1:]
         start = self.starts(images, sizes)
         found = [Found(self.classes(x), (self.boxes(x) + start).sigmoid()) for x in answers]
+        if self.queries is None and isinstance(memory.mask, Pairs):
+            found = [silenced(one, memory.mask.allowed[:, 0, 0]) for one in found]
         return Output(layers[-1], found[-1].logits, boxes=found[-1].boxes, loss=self.loss(found, labels))
 
     def encode(self, images: Tensor, sizes: Tensor | None = None) -> Memory:
@@ -176,6 +178,13 @@ class DetectionModel(Model):
                 "labels were given, and this model has no heads to compare them with. Build it with classes."
             )
         return torch.stack([set_loss(self.config.loss, one, labels) for one in found]).sum()
+
+
+def silenced(found: Found, real: Tensor) -> Found:
+    """The answers, those of positions in the padding saying nothing, of a box so far away that no object is theirs."""
+    nothing = torch.full_like(found.logits[0, 0], -1e4)
+    nothing[-1] = 0.0
+    return Found(torch.where(real[..., None], found.logits, nothing), found.boxes.masked_fill(~real[..., None], 2.0))
 
 
 def box_head(dim: int) -> nn.Sequential:

@@ -42,7 +42,7 @@ def generate(model: Model, **arguments: Any) -> Tensor:
       the `top_k` likeliest and of these the fewest whose chances sum up to `top_p`. `generator` draws: the same seed,
       the same text.
     - `beams` (1): so many texts are written at once, and the best by Σ log p / (new tokens)^`length_penalty` (1.0) is
-      the answer. A row stops when its running texts would not be among the best; with `early`, as soon as it has enough.
+      the answer. A row stops when its running texts would not be among the best; with `early`, once it has enough.
     - `end`: the token or tokens that end a text. `start`: those that an encoder–decoder begins with, for all rows or
       `[batch, tokens]`. `pad`: what fills short rows. The model's `rules`, from its folder, say what is not given.
     - `cache` (True): remember keys and values; without, all is computed anew for each token, to the same end.
@@ -217,9 +217,13 @@ def need_writer(model: Model) -> None:
     """Raise for a model that cannot write."""
     causal = isinstance(model, PairModel) or (isinstance(model, SequenceModel) and model.causal)
     if not causal:
-        raise BadInput("This model sees later tokens, so it cannot write them. Use a decoder (a causal stack), or a Pair.")
+        raise BadInput(
+            "This model sees later tokens, so it cannot write them. Use a decoder (a causal stack), or a Pair."
+        )
     if not isinstance(getattr(model, "head", None), VocabularyHead):
-        raise BadInput("This model has no head over a vocabulary, so it cannot write. Build it with head=Vocabulary(...).")
+        raise BadInput(
+            "This model has no head over a vocabulary, so it cannot write. Build it with head=Vocabulary(...)."
+        )
 
 
 def need_places(task: Task) -> None:
@@ -229,6 +233,6 @@ def need_places(task: Task) -> None:
     room = places - task.prompt.shape[1] + 1 if isinstance(places, int) else task.way.max_new
     if task.way.max_new > room:
         raise BadInput(
-            f"{task.prompt.shape[1]} tokens and max_new={task.way.max_new} more are beyond this model's {places} learned "
-            f"places. Ask for max_new={max(room, 0)} at most, or cut the prompt."
+            f"{task.prompt.shape[1]} tokens and max_new={task.way.max_new} more are beyond the {places} places that "
+            f"this model has learned. Ask for max_new={max(room, 0)} at most, or cut the prompt."
         )

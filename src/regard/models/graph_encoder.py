@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..attention.errors import BadInput
 from ..attention.graph import Edges
 from ..nn.block import Stack
-from ..nn.graph import with_self_loops
+from ..nn.graph import mapped, with_self_loops
 from ..nn.graph_layers import GraphLayers
 from ..nn.rows import Rows
 from .heads import Classes, loss_of
@@ -63,7 +63,7 @@ class GraphEncoderModel(Model):
         self, *, nodes: Tensor, edges: Tensor | Edges, sizes: Tensor | None = None, labels: Tensor | None = None
     ) -> Output:
         graph = edges if isinstance(edges, Edges) else Edges(with_self_loops(edges, nodes.shape[0]))
-        hidden = self.connected(self.dropout(self.embed(nodes)), graph)
+        hidden = self.connected(self.dropout(mapped(nodes, self.embed)), graph)
         logits = self.head(self.read(hidden, sizes))
         return Output(hidden, logits, loss=None if labels is None else loss_of(logits, labels, shift=False))
 

@@ -13,7 +13,7 @@ from ..nn.images import Basic, SinePlaces2d, flat, need_images
 
 @dataclass(frozen=True)
 class Stages:
-    """A 3 × 3 convolution, then for each of `widths` so many residual `blocks`, each stage but the first halving the map.
+    """A 3 × 3 convolution, then `blocks` residual blocks of each of `widths`; every width but the first halves the map.
 
     images `[batch, channels, height, width]` → `[batch, positions, dim]`, row by row. `places` adds two-dimensional
     sines, for layers that would not know where a position stands.

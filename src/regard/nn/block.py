@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -16,7 +16,7 @@ from ..attention.masks import Documents, Lengths
 from ..attention.part import Part
 from .attention import Memory, MultiHeadAttention, both
 from .cache import Cache, Slot
-from .hierarchical import LocalGlobal
+from .hierarchical import LocalGlobal, LocalMasks
 from .linear import Linear
 from .parts import POSITIONS, LearnedTransformerXL, Rotary, Turn, known, part_module, read_mask
 from .rows import Rows, cleared, rows_of
@@ -42,8 +42,8 @@ class StackConfig:
     number, `{training}` in the mask's for whether it learns; a tuple has one line a layer. One position serves all
     layers if `shared_position`. `cross` adds attention to a memory. `window` takes Longformer's layer with its second
     projections for global tokens instead of plain multi-head attention: one number, or one a layer, of tokens seen in
-    all, half of them on either side. `memory` is how many earlier tokens a cache keeps, and what a segment sees of those
-    before it also while it learns.
+    all, half of them on either side. `memory` is how many earlier tokens a cache keeps, which a segment then sees also
+    while it learns.
     """
 
     dim: int
@@ -134,6 +134,13 @@ class Flow:
     place: Tensor | None = None
     global_tokens: Tensor | None = None
     memory: Memory | None = None
+    local: dict[int, LocalMasks] = field(default_factory=dict)
+
+    def masks_of(self, layer: LocalGlobal, x: Tensor) -> LocalMasks:
+        """The masks of a windowed layer, made by the first that has its window."""
+        if layer.window not in self.local:
+            self.local[layer.window] = layer.masks(x, self.lengths, self.global_tokens)
+        return self.local[layer.window]
 
 
 class Block(nn.Module):
@@ -173,11 +180,9 @@ class Block(nn.Module):
         """What the tokens take from each other."""
         if isinstance(self.attention, LocalGlobal):
             x = x if flow.rows is None else flow.rows.pad(x)
-            y = self.attention(x, lengths=flow.lengths, global_tokens=flow.global_tokens)
+            y = self.attention(x, masks=flow.masks_of(self.attention, x))
             return y if flow.rows is None else flow.rows.pack(y)
-        return self.attention(
-            x, mask=flow.mask, position=flow.position, place=flow.place, rows=flow.rows, cache=cache
-        )
+        return self.attention(x, mask=flow.mask, position=flow.position, place=flow.place, rows=flow.rows, cache=cache)
 
     def around(self, x: Tensor, norm: nn.Module, f) -> Tensor:
         if self.pre_norm:
@@ -272,7 +277,8 @@ class Stack(nn.Module):
         if rows is not None:
             x, flow = rows.pack(x), replace(flow, place=None if place is None else rows.pack(place))
         for n, (own, block) in enumerate(zip(own_masks, self.blocks, strict=True)):
-            x = block(x, replace(flow, mask=masks[id(own)], position=positions[n]), None if cache is None else cache.at(n))
+            flow = replace(flow, mask=masks[id(own)], position=positions[n])
+            x = block(x, flow, None if cache is None else cache.at(n))
             if keep is not None:
                 keep.append(x)
         x = x if self.norm is None else self.norm(x)

@@ -23,7 +23,7 @@ class GraphAttention(nn.Module):
     j runs over the sources of the edges that lead to i, and i itself with `self_loops`. nodes `[nodes, dim_in]`, edges
     `[2, edges]` (sources, then targets; an edge listed twice is one) → `[nodes, dim]`. With `merge="concat"` a head has
     dim / heads numbers, with `"mean"` each has dim. A node that nothing leads to takes in zeros. Dropout acts on the
-    nodes that come in, attention_dropout on the weights.
+    nodes that come in, attention_dropout on the weights. Nodes may be a sparse tensor, whose zeros then cost nothing.
 
     >>> layer = GraphAttention(dim_in=5, dim=8, heads=2)
     >>> layer(torch.randn(3, 5), torch.tensor([[0, 1], [1, 2]])).shape
@@ -71,9 +71,9 @@ class GraphAttention(nn.Module):
         if nodes.dim() != 2 or nodes.shape[1] != self.dim_in:
             raise BadInput(f"nodes have shape {list(nodes.shape)}; they must be [nodes, {self.dim_in}].")
         graph = edges if isinstance(edges, Edges) else self.prepare(edges, nodes.shape[0])
-        nodes = self.dropout(nodes)
+        nodes = dropped(nodes, self.dropout)
         q, k, v = (x.transpose(0, 1)[None] for x in self.asked(nodes))  # [1, heads, nodes, 1 or head_dim]
-        weight = self.weight if self.version == 2 else nodes.new_ones(self.heads, 1)
+        weight = self.weight if self.version == 2 else v.new_ones(self.heads, 1)
         y = self.attend(
             q,
             k,
@@ -83,7 +83,7 @@ class GraphAttention(nn.Module):
             dropout=self.attention_dropout if self.training else 0.0,
         )[0]
         y = y.transpose(0, 1).flatten(1) if self.merge == "concat" else y.mean(0)
-        y = y if self.residual is None else y + self.residual(nodes)
+        y = y if self.residual is None else y + mapped(nodes, self.residual)
         return y if self.bias is None else y + self.bias
 
     def prepare(self, edges: Tensor, nodes: int) -> Edges:
@@ -93,13 +93,30 @@ class GraphAttention(nn.Module):
     def asked(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What the score adds for targets and for sources, and the values; each `[nodes, heads, …]`."""
         if self.version == 1:
-            value = self.value(nodes).unflatten(-1, (self.heads, -1))
+            value = mapped(nodes, self.value).unflatten(-1, (self.heads, -1))
             return (value * self.target).sum(-1, keepdim=True), (value * self.source).sum(-1, keepdim=True), value
-        query, key = (part(nodes).unflatten(-1, (self.heads, -1)) for part in (self.query, self.key))
+        query, key = (mapped(nodes, part).unflatten(-1, (self.heads, -1)) for part in (self.query, self.key))
         return query, key, key
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, version={self.version}, merge={self.merge!r}, self_loops={self.self_loops}"
+
+
+def dropped(nodes: Tensor, dropout: nn.Dropout) -> Tensor:
+    """Nodes with a share of their numbers zero; of sparse ones only the others than zero are drawn for."""
+    if not nodes.is_sparse:
+        return dropout(nodes)
+    nodes = nodes.coalesce()
+    kept = dropout(nodes.values())
+    return torch.sparse_coo_tensor(nodes.indices(), kept, nodes.shape, is_coalesced=True, check_invariants=False)
+
+
+def mapped(nodes: Tensor, linear: nn.Linear) -> Tensor:
+    """`linear(nodes)`, `[nodes, out]`, also of sparse nodes."""
+    if not nodes.is_sparse:
+        return linear(nodes)
+    y = torch.sparse.mm(nodes, linear.weight.mT)
+    return y if linear.bias is None else y + linear.bias
 
 
 def with_self_loops(edges: Tensor, nodes: int) -> Tensor:

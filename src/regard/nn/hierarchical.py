@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
@@ -10,6 +12,14 @@ from ..attention.mask import Mask
 from ..attention.masks import Documents, Lengths, Window
 from ..attention.part import need_count
 from .attention import Attend, whole
+
+
+class LocalMasks(NamedTuple):
+    """What a token sees: near ones and global ones; what a global token sees; which tokens are global."""
+
+    near: Mask
+    wide: Mask | None
+    chosen: Tensor | None
 
 
 class LocalGlobal(nn.Module):
@@ -37,21 +47,36 @@ class LocalGlobal(nn.Module):
         self.out = nn.Linear(dim, dim)
         self.attend, self.attend_global = Attend(), Attend()
 
-    def forward(self, x: Tensor, *, lengths: Tensor | None = None, global_tokens: Tensor | None = None) -> Tensor:
-        """`[batch, tokens, dim]`; `global_tokens` is boolean `[batch, tokens]`, those in the padding are ignored."""
-        real = real_tokens(x, lengths)
-        mask: Mask = Window(self.window // 2, self.window // 2)
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        lengths: Tensor | None = None,
+        global_tokens: Tensor | None = None,
+        masks: LocalMasks | None = None,
+    ) -> Tensor:
+        """`[batch, tokens, dim]`; `global_tokens` is boolean `[batch, tokens]`, those in the padding are ignored.
+
+        `masks` is what `masks` made of the other two, for layers that share them.
+        """
+        near, wide, chosen = self.masks(x, lengths, global_tokens) if masks is None else masks
+        local = self.mixed(self.attend, x, (self.query, self.key, self.value), near)
+        if chosen is None or wide is None:
+            return self.out(local)
+        all_round = (self.query_global, self.key_global, self.value_global)
+        return self.out(torch.where(chosen[..., None], self.mixed(self.attend_global, x, all_round, wide), local))
+
+    def masks(self, x: Tensor, lengths: Tensor | None, global_tokens: Tensor | None) -> LocalMasks:
+        """Who may look at whom: made once, what a backend finds out about them serves every layer."""
+        near: Mask = Window(self.window // 2, self.window // 2)
         if lengths is not None:
-            mask = mask & Lengths(lengths, lengths)
+            near = near & Lengths(lengths, lengths)
         if global_tokens is None:
-            return self.out(self.mixed(self.attend, x, (self.query, self.key, self.value), mask))
+            return LocalMasks(near, None, None)
         need_flags(global_tokens, x)
+        real = real_tokens(x, lengths)
         chosen = global_tokens & real
-        local = self.mixed(self.attend, x, (self.query, self.key, self.value), mask | between(real, chosen))
-        wide = (self.query_global, self.key_global, self.value_global)
-        return self.out(
-            torch.where(chosen[..., None], self.mixed(self.attend_global, x, wide, between(chosen, real)), local)
-        )
+        return LocalMasks(near | between(real, chosen), between(chosen, real), chosen)
 
     def mixed(self, attend: nn.Module, x: Tensor, projections: tuple[nn.Linear, ...], mask: Mask) -> Tensor:
         """What attention under the mask makes of x, `[batch, tokens, dim]`."""

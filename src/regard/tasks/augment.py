@@ -43,6 +43,20 @@ def cut_out(images: Tensor, draw: Random, size: int) -> Tensor:
     return images.masked_fill((inside_rows[:, :, None] & inside_columns[:, None])[:, None], 0.0)
 
 
+def mixed(batch: dict[str, Tensor], draw: Random, strength: float) -> dict[str, Tensor]:
+    """The batch with each image a mixture of itself and another, whose labels are `other`; `share` is its own part.
+
+    share ~ Beta(strength, strength), the same for the whole batch;
+    loss = share · loss(labels) + (1 − share) · loss(other).
+    """
+    images, labels = batch["images"], batch["labels"]
+    share = draw.betavariate(strength, strength)
+    order = list(range(len(labels)))
+    draw.shuffle(order)
+    images = share * images + (1 - share) * images[order]
+    return {**batch, "images": images, "other": labels[order], "share": torch.tensor(share)}
+
+
 def hidden_stretches(frames: Tensor, draw: Random, widest: Sequence[int], count: int = 2) -> Tensor:
     """Frames `[frames, bins]` of which `count` stretches of time and of pitch are zero, each at most `widest` long."""
     frames = frames.clone()

@@ -24,6 +24,7 @@ from ..data.reading import Reading, Refused
 from ..models.config import Sequence as SequenceConfig
 from ..models.heads import IGNORED, Classes
 from .architecture import Architecture
+from .augment import mixed
 from .pictures import Pictures
 from .recordings import Recordings
 from .task import Scores
@@ -36,16 +37,18 @@ INPUTS = {"text": Texts, "image": Pictures, "sound": Recordings}
 class ClassifySettings:
     """How texts, images or recordings are read; `kind` says which, unless the files do.
 
-    `input` and `label` name columns or arrays, `folder` where a table's paths begin. `pool` is what the class is read off.
+    `input` and `label` name columns or arrays, `folder` is where a table's paths begin. `pool` says what the class is
+    read off.
 
     Texts: `unit` of which the vocabulary has so many pieces; `longest` tokens are kept; a share `word_dropout` of them
     is hidden while training; `vectors` is a file of word vectors, kept as they are if `frozen`.
 
     Images: brought to `size` pixels either way, cut into squares of `patch`. While training: moved by up to `shift`
-    pixels, mirrored if `flip`, `jitter` deviations of contrast and brightness, a square of `cutout` pixels hidden.
+    pixels, mirrored if `flip`, `jitter` deviations of contrast and brightness, a square of `cutout` pixels hidden,
+    two images mixed in proportions drawn from Beta(`mix`, `mix`).
 
-    Sound: `features` with so many `bins` a frame, `stack` frames a token, at `rate` samples a second. While training two
-    stretches of up to `mask_frames` frames and two of up to `mask_bins` bins are hidden.
+    Sound: `features` with so many `bins` a frame, `stack` frames a token, at `rate` samples a second. While training,
+    two stretches of up to `mask_frames` frames and two of up to `mask_bins` bins are hidden.
     """
 
     kind: Literal["auto", "text", "image", "sound"] = "auto"
@@ -66,6 +69,7 @@ class ClassifySettings:
     flip: bool = False
     jitter: float = 0.0
     cutout: int = 0
+    mix: float = 0.0
     features: Literal["mel", "mfcc"] = "mel"
     bins: int = 40
     rate: int | None = None
@@ -126,20 +130,19 @@ class Classify:
 
     def batch(self, examples: Sequence[Any], draw: Random | None = None) -> dict[str, Tensor]:
         labels = torch.tensor([self.number.get(example.label, IGNORED) for example in examples])
-        return {**self.inputs.batch(examples, draw), "labels": labels}
+        batch = {**self.inputs.batch(examples, draw), "labels": labels}
+        return mixed(batch, draw, self.settings.mix) if draw is not None and self.settings.mix else batch
 
     def count(self, batch: dict[str, Tensor]) -> int:
         return int((batch["labels"] != IGNORED).sum())
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
-        given = {name: value for name, value in batch.items() if name != "labels"}
-        return functional.cross_entropy(
-            model(**given).logits.float(),
-            batch["labels"],
-            ignore_index=IGNORED,
-            label_smoothing=smoothing,
-            reduction="sum",
-        )
+        given = {name: value for name, value in batch.items() if name not in ("labels", "other", "share")}
+        logits = model(**given).logits.float()
+        own = sum_of_losses(logits, batch["labels"], smoothing)
+        if "other" not in batch:
+            return own
+        return batch["share"] * own + (1 - batch["share"]) * sum_of_losses(logits, batch["other"], smoothing)
 
     @torch.no_grad()
     def chances(self, model: nn.Module, examples: Sequence[Any], tokens: int = 16384) -> Tensor:
@@ -182,6 +185,10 @@ class Classify:
         facts = {"kind": self.inputs.kind, "examples read": len(examples), "classes": dict(counts.most_common())}
         parts = Counter(getattr(example, "part", "") for example in examples)
         return facts | ({"parts": dict(parts)} if set(parts) != {""} else {}) | self.inputs.describe(examples)
+
+
+def sum_of_losses(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    return functional.cross_entropy(logits, labels, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum")
 
 
 def kind_in(path: Path) -> str:

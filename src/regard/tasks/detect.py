@@ -165,9 +165,13 @@ class Detect:
         known = torch.tensor([values for values in each.values() if values is not None]).view(-1, len(OVERLAPS))
         rows = {"AP": known, "AP50": known[:, :1], "AP75": known[:, 5:6]}
         metrics = {name: float(values.mean()) if len(known) else 0.0 for name, values in rows.items()}
-        details = {name: {"AP": sum(v) / len(v), "AP50": v[0]} for name, v in each.items() if v is not None}
+        details = {
+            "per class": {name: {"AP": sum(v) / len(v), "AP50": v[0]} for name, v in each.items() if v is not None}
+        }
+        unknown = Counter(label for example in examples for label in example.labels if label not in self.class_number)
+        details |= {"classes never learned": dict(unknown)} if unknown else {}
         lines = [f"{example.name}\t{self.line(one)}" for example, one in zip(examples, found, strict=True)]
-        return Scores(metrics, "AP", hypotheses=lines, details={"per class": details})
+        return Scores(metrics, "AP", hypotheses=lines, details=details)
 
     def line(self, found: Objects) -> str:
         told = self.told(found, (1, 1))

@@ -157,7 +157,8 @@ class Graphs:
         if self.settings.labels is not None:
             raise BadInput("This model has learned from tables of edges; score others with `regard evaluate --data`.")
         molecules = [read_molecule(text) for text in inputs]
-        examples = [LabelledGraph(one.atoms, one.edges, "", one.bonds) for one in molecules]
+        unknown = (None,) * self.target.outputs
+        examples = [LabelledGraph(one.atoms, one.edges, unknown, one.bonds) for one in molecules]
         said = self.target.said(self.logits(model, examples))
         return [{"input": text, **one} for text, one in zip(inputs, said, strict=True)]
 

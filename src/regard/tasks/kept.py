@@ -25,7 +25,8 @@ class Kept:
         if key in self.found:
             return self.found[key]
         made = self.make(key)
-        if made.nbytes <= self.left:
-            self.left -= made.nbytes
+        size = made.numel() * made.element_size()
+        if size <= self.left:
+            self.left -= size
             self.found[key] = made
         return made

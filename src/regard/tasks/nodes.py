@@ -25,6 +25,9 @@ from .classify import per_class
 from .kept import Kept
 from .task import Scores
 
+SPARSE = 0.1
+"""Share of features other than zero below which they are kept as a sparse tensor."""
+
 
 @dataclass(frozen=True)
 class NodesSettings:
@@ -138,19 +141,18 @@ class Nodes:
         """Nodes and edges of the graphs, one after the other, with labels where the part has them."""
         graphs = [example.graph for example in examples]
         return {
-            "nodes": torch.cat([self.nodes(graph) for graph in graphs]) if len(graphs) > 1 else self.nodes(graphs[0]),
+            "nodes": self.nodes(graphs[0]) if len(graphs) == 1 else torch.cat([self.nodes(one) for one in graphs]),
             "edges": disjoint([graph.edges for graph in graphs], [len(graph.nodes) for graph in graphs]),
             "labels": torch.cat([self.known(example) for example in examples]),
         }
 
     def make_nodes(self, graph: Graph) -> Tensor:
-        """float32 `[nodes, features]`, each node's summing to 1 if they are to be normalized."""
+        """float32 `[nodes, features]`, sparse where few are not zero, each node's summing to 1 if `normalized`."""
         if graph.nodes.shape[1] != self.features:
             raise BadInput(f"The graph's nodes have {graph.nodes.shape[1]} features; this model reads {self.features}.")
-        if not self.settings.normalized:
-            return graph.nodes
-        total = graph.nodes.sum(1, keepdim=True)
-        return graph.nodes / torch.where(total == 0, 1.0, total)
+        total = graph.nodes.sum(1, keepdim=True) if self.settings.normalized else torch.ones(1)
+        nodes = graph.nodes / torch.where(total == 0, 1.0, total)
+        return nodes.to_sparse() if int(nodes.count_nonzero()) < SPARSE * nodes.numel() else nodes
 
     def known(self, example: PartOfGraph) -> Tensor:
         """int64 `[nodes]`: the class of the part's nodes, ignored elsewhere and where a class was never learned."""
@@ -163,7 +165,7 @@ class Nodes:
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
         chosen = batch["labels"] != IGNORED
-        logits = model(nodes=batch["nodes"], edges=batch["edges"]).logits[chosen]
+        logits = model(nodes=on_device(batch["nodes"]), edges=batch["edges"]).logits[chosen]
         return functional.cross_entropy(
             logits.float(), batch["labels"][chosen], label_smoothing=smoothing, reduction="sum"
         )
@@ -184,7 +186,8 @@ class Nodes:
         """(logits, labels) of the part's nodes."""
         device = next(model.parameters()).device
         batch = self.batch(examples)
-        logits = model(nodes=batch["nodes"].to(device), edges=batch["edges"].to(device)).logits.float().cpu()
+        nodes, edges = on_device(batch["nodes"].to(device)), batch["edges"].to(device)
+        logits = model(nodes=nodes, edges=edges).logits.float().cpu()
         chosen = batch["labels"] != IGNORED
         return logits[chosen], batch["labels"][chosen]
 
@@ -195,8 +198,8 @@ class Nodes:
         for path in inputs:
             graph = self.read([Path(path)], self.settings).strict().examples[0].graph
             device = next(model.parameters()).device
-            logits = model(nodes=self.make_nodes(graph).to(device), edges=graph.edges.to(device)).logits
-            best = logits.float().softmax(-1).cpu().max(-1)
+            nodes = on_device(self.make_nodes(graph).to(device))
+            best = model(nodes=nodes, edges=graph.edges.to(device)).logits.float().softmax(-1).cpu().max(-1)
             found += [
                 {"node": n, "label": self.labels[label], "probability": round(chance, 4)}
                 for n, (label, chance) in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True))
@@ -215,6 +218,11 @@ class Nodes:
             "parts": {part: int(mask.sum()) for part, mask in graph.masks.items()},
             "without a label": int((graph.labels < 0).sum()),
         }
+
+
+def on_device(nodes: Tensor) -> Tensor:
+    """Sparse nodes as the device multiplies them: spread out on a GPU, whose sparse sums have no fixed order."""
+    return nodes.to_dense() if nodes.is_sparse and nodes.is_cuda else nodes
 
 
 def disjoint(edges: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:

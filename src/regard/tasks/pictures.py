@@ -39,7 +39,7 @@ class Pictures:
     """Images as patches, or through stages of convolutions."""
 
     kind = "image"
-    SETTINGS = ("size", "patch", "shift", "flip", "jitter", "cutout")
+    SETTINGS = ("size", "patch", "shift", "flip", "jitter", "cutout", "mix")
 
     def __init__(
         self, settings: ClassifySettings, size: tuple[int, int], mean: Sequence[float], std: Sequence[float]

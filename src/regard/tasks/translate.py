@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,9 @@ from .task import Scores
 
 SPECIAL = Special("<pad>", "<unk>", "<s>", "</s>", None)
 
+CHINESE = "\u3000-\u303f\u3400-\u9fff\uf900-\ufaff\uff00-\uffef"
+BLANKS = re.compile(f"(?<=[{CHINESE}]) +(?=[{CHINESE}])")
+
 MAIN = {"bleu": "bleu", "chrf": "chrf", "rouge": "rouge1"}
 """Of each setting `metric`, the score that decides."""
 
@@ -40,7 +44,8 @@ class TranslateSettings:
     """How pairs are read, parted, written and scored.
 
     `source` and `target` name columns of a table. `pieces` of `size` are learned from both languages (`joint`: one
-    vocabulary, one embedding) or from each, from lower-case text if `lower`. Texts are cut after `longest` tokens.
+    vocabulary, one embedding) or from each, from lower-case text if `lower`; for Chinese "wordpiece", which takes its
+    characters one by one, or "bpe". Texts are cut after `longest` tokens.
     `beams` and `length_penalty` are how a trained model writes; while it learns, dev is written with `training_beams`.
     `metric` is what decides. `tokenise` is how sacreBLEU parts texts: "13a", "zh", or "none" for files that are parted.
     """
@@ -154,11 +159,7 @@ class Translate:
         return int(batch["target_lengths"].sum())
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
-        wanted = batch["labels"] != IGNORED
-        inputs = {name: batch[name] for name in ("tokens", "lengths", "targets", "target_lengths")}
-        logits = model(**inputs, wanted=wanted).logits  # [target tokens, vocabulary]
-        labels = batch["labels"][wanted]
-        return functional.cross_entropy(logits.float(), labels, label_smoothing=smoothing, reduction="sum")
+        return pair_loss(model, batch, smoothing)
 
     def evaluate(self, model: nn.Module, examples: Sequence[Parallel]) -> Scores:
         """The scores of what the model writes, and its perplexity on what it should have written."""
@@ -212,7 +213,7 @@ class Translate:
         for places in by_length([len(row) for row in rows], tokens // self.beams):
             written = self.write(model, [rows[place] for place in places])
             for place, text in zip(places, self.tokenizer.target.decode(written), strict=True):
-                found[filled[place]] = text.strip()
+                found[filled[place]] = closed(text)
         return found
 
     def write(self, model: Any, rows: list[list[int]]) -> Tensor:
@@ -250,11 +251,29 @@ class Translate:
         }
 
 
+def pair_loss(model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
+    """The sum of a batch's losses; logits are computed for real targets alone."""
+    wanted = batch["labels"] != IGNORED
+    inputs = {name: batch[name] for name in ("tokens", "lengths", "targets", "target_lengths")}
+    logits = model(**inputs, wanted=wanted).logits  # [target tokens, vocabulary]
+    labels = batch["labels"][wanted]
+    return functional.cross_entropy(logits.float(), labels, label_smoothing=smoothing, reduction="sum")
+
+
 def trained(texts: list[str], settings: TranslateSettings) -> Tokenizer:
     """The vocabulary of these texts; a model that reads one text needs no segments."""
     tokenizer = Tokenizer.train(texts, settings.pieces, settings.size, settings.lower, SPECIAL)
     tokenizer.settings["model_input_names"] = ["input_ids", "attention_mask"]
     return tokenizer
+
+
+def closed(text: str) -> str:
+    """A text without the blanks that a vocabulary of words puts between Chinese characters.
+
+    >>> closed("我 有 2 只 black cats 。")
+    '我有 2 只 black cats 。'
+    """
+    return BLANKS.sub("", text.strip())
 
 
 def by_length(sizes: Sequence[int], tokens: int) -> Iterator[list[int]]:

@@ -11,9 +11,20 @@ from ..heads import Vocabulary
 
 
 def transformer_xl(
-    *, layers: int = 12, dim: int = 512, heads: int = 8, head_dim: int | None = None, hidden: int = 2048,
-    vocabulary: int = 204, memory: int = 512, untied: bool = False, reach: int | None = None, activation: str = "relu",
-    dropout: float = 0.1, attention_dropout: float = 0.0, head: Any = "vocabulary",
+    *,
+    layers: int = 12,
+    dim: int = 512,
+    heads: int = 8,
+    head_dim: int | None = None,
+    hidden: int = 2048,
+    vocabulary: int = 204,
+    memory: int = 512,
+    untied: bool = False,
+    reach: int | None = None,
+    activation: str = "relu",
+    dropout: float = 0.1,
+    attention_dropout: float = 0.0,
+    head: Any = "vocabulary",
 ) -> Sequence:
     """Transformer-XL for enwik8's 204 bytes, the paper's model of 12 layers by default: 41,055,436 parameters.
 
