@@ -193,8 +193,10 @@ def test_average_precision_is_cocos() -> None:
 
     gold = coco_module.COCO()
     gold.dataset = {
-        "images": [{"id": n} for n in range(len(truth))], "annotations": rows(truth), "categories": [{"id": 0}, {"id": 1}],
-    }  # fmt: skip
+        "images": [{"id": n} for n in range(len(truth))],
+        "annotations": rows(truth),
+        "categories": [{"id": 0}, {"id": 1}],
+    }
     gold.createIndex()
     score = evaluator.COCOeval(gold, gold.loadRes(rows(found)), "bbox")
     score.evaluate()
@@ -286,7 +288,7 @@ def test_refusals_say_what_to_do() -> None:
     task = Detect.prepare([one], DetectSettings(size=WIDTH, backbone=(8, 8, 8)))
     with pytest.raises(rg.BadInput, match="Leave model at transformer"):
         task.config(Architecture(model="lstm"))
-    with pytest.raises(rg.BadInput, match="label_smoothing is 0.1"):
+    with pytest.raises(rg.BadInput, match=r"label_smoothing is 0\.1"):
         task.loss(task.config(SMALL).build(), task.batch([one]), smoothing=0.1)
     with pytest.raises(rg.BadInput, match="No box was read"):
         Detect.prepare([Boxes(one.image, torch.zeros(0, 4), (), one.size, "bare")], DetectSettings())

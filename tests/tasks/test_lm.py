@@ -40,6 +40,7 @@ def test_texts_and_numbers(unit):
     numbers = task.numbers(TEXT)
     assert (numbers == task.end).sum() == 2 and numbers[-1] == task.end
     assert task.unknown(numbers) == 0.0
+    assert len(task.numbers(TEXT[1:])) < len(numbers) and task.numbers(TEXT) is numbers
     if unit != "words":
         assert task.tokenizer.decode(list(task.encoded(TEXT[0].text))) == TEXT[0].text
     else:

@@ -117,11 +117,12 @@ def our_weights(model: PairModel) -> list[list[Tensor]]:
 
 def their_weights(model: Plain) -> list[list[Tensor]]:
     """The weights of torch's model, one in each list."""
-    found = [[model.embed.get_parameter("weight")]]
+    found: list[list[Tensor]] = []
+    found.append([model.embed.weight])
     for stack in (model.transformer.encoder, model.transformer.decoder):
         for layer in stack.layers:
             for attention in there(layer, "self_attn", "multihead_attn"):
-                found += [[attention.get_parameter(f"in_proj_{kind}")] for kind in ("weight", "bias")]
+                found.extend([attention.get_parameter(f"in_proj_{kind}")] for kind in ("weight", "bias"))
                 found += pair_of(attention.get_submodule("out_proj"))
             for part in there(layer, "linear1", "linear2", "norm1", "norm2", "norm3"):
                 found += pair_of(part)

@@ -75,7 +75,7 @@ class Lm:
 
     def __init__(self, settings: LmSettings, tokenizer: Tokenizer) -> None:
         self.settings, self.tokenizer = settings, tokenizer
-        self.read_last: tuple[Sequence[Document], Tensor] | None = None
+        self.known: dict[int, tuple[Sequence[Document], Tensor]] = {}
 
     @staticmethod
     def read(paths: Sequence[Path], settings: LmSettings) -> Reading[Document]:
@@ -140,11 +140,11 @@ class Lm:
         return NgramModel.counted(self.numbers(examples), self.tokenizer.size, self.settings.order)
 
     def numbers(self, examples: Sequence[Document]) -> Tensor:
-        """All texts in numbers, an end after each, `[tokens]`; the last ones asked for are remembered."""
-        if self.read_last is None or self.read_last[0] is not examples:
+        """All texts in numbers, an end after each, `[tokens]`; computed once for the same list of texts."""
+        if id(examples) not in self.known:
             found = [number for document in examples for number in (*self.encoded(document.text), self.end)]
-            self.read_last = examples, torch.tensor(found)
-        return self.read_last[1]
+            self.known[id(examples)] = examples, torch.tensor(found)  # the list is kept so that its id stays its own
+        return self.known[id(examples)][1]
 
     def encoded(self, text: str) -> Iterator[int]:
         lines = text.splitlines(keepends=True)

@@ -44,7 +44,7 @@ class NodesSettings:
     normalized: bool = True
     out_heads: int = 1
     residual: bool = False
-    choose: Literal["accuracy", "loss"] = "accuracy"
+    choose: Literal["accuracy", "loss"] = "loss"
 
 
 @dataclass(frozen=True, eq=False)

@@ -70,7 +70,7 @@ def train(
 def evaluate(
     run: RunPath,
     data: Annotated[list[Path], typer.Option("--data", help="Files to score on.")],
-    part: Annotated[str, typer.Option(help="train, dev or test, where the files say it; test (or dev) unless given.")] = "",
+    part: Annotated[str, typer.Option(help="train, dev or test, where the files say it; test or dev unless given.")] = "",
     changed: Set = [],  # noqa: B006
     as_json: Json = False,
     debug: Debug = False,
