@@ -224,6 +224,14 @@ def test_whole_numbers_are_classes_unless_said(write, kind, wanted):
         ("graph,label\nA,1\nB,\n", None, "labels", 3, 3, "the label (column 'label') is empty."),
         ("graph,label\nA,1\n", "graph,node,f\nA,0,1\nA,1,1\nB,x,1\nB,y,1\n", "edges", 3, 5, "goes to or from '2'"),
         ("graph,label\nA,1\nB,1\n", "graph,node,f\nA,0,1\nA,1,1\nA,2,z\n", "nodes", 4, 5, "is 'z'; wanted a number."),
+        (
+            "graph,label\nA,1\n",
+            "graph,node,f\nA,0,1\nA,0,1\n",
+            "nodes",
+            3,
+            3,
+            "the node '0' stands here a second time.",
+        ),
         ("graph,label\nA,1\n", "graph,node\nA,0\n", "nodes", 1, None, "wanted graph, node and numbers."),
     ],
 )

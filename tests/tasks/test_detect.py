@@ -65,14 +65,14 @@ def test_commands_from_boxes_to_boxes(tmp_path: Path) -> None:
     assert (facts["images"], facts["boxes"], facts["faults"]) == (97, 192, [])
     wanted = {
         "size": WIDTH, "backbone": "16,32,32", "dim": 32, "layers": 1, "hidden": 64, "dropout": 0.0, "rate": 2e-3,
-        "warmup": 10, "batch_size": 16, "evaluate_every": 75,
+        "warmup": 10, "batch_size": 16, "evaluate_every": 110,
     }  # fmt: skip
     changes = [part for name, value in wanted.items() for part in ("--set", f"{name}={value}")]
     command = ["train", "detect", "--train", str(train), "--dev", str(dev), "--out", str(run), "--device", "cpu"]
-    trained = call(app, [*command, "--steps", "150", *changes, "--json"])
+    trained = call(app, [*command, "--steps", "110", *changes, "--json"])
     assert trained.exit_code == 0, trained.output
     scores = json.loads(trained.stdout)["metrics"]
-    assert scores["AP50"] > 0.7 and scores["AP"] > 0.2, scores
+    assert scores["AP50"] > 0.6 and scores["AP"] > 0.2, scores
     scored = json.loads(call(app, ["evaluate", str(run), "--data", str(dev), "--json"]).stdout)
     assert scored["metrics"] == pytest.approx(scores) and set(scored["per class"]) == set(KINDS)
     asked = call(

@@ -89,6 +89,15 @@ def test_a_batch_is_its_graphs_alone(model: str, pool: Any) -> None:
     torch.testing.assert_close(task.logits(made, examples), alone)
 
 
+def test_sizes_that_do_not_count_the_nodes_are_refused() -> None:
+    examples = rings(2, 0)
+    task = Graphs.prepare(rings(20, 0), GraphsSettings())
+    made, batch = task.config(SMALL).build(), task.batch(examples)
+    for sizes in (None, torch.tensor([1, 2])):
+        with pytest.raises(BadInput, match="Give each graph's number of nodes"):
+            made(nodes=batch["nodes"], edges=batch["edges"], sizes=sizes)
+
+
 def test_edges_with_features_are_nodes_too() -> None:
     edges = torch.tensor([[0, 1], [1, 0]])
     one = LabelledGraph(torch.eye(2), edges, "a", edge_features=torch.tensor([[5.0], [6.0]]))

@@ -18,6 +18,9 @@ from regard.data.text import Document, read_lines
 from regard.models.ngram import NgramModel
 from regard.tasks.architecture import GRAPHS, MODELS, Architecture
 from regard.tasks.lm import Blocks, Lm, LmSettings, windows
+from regard.train.run import begin
+from regard.train.settings import Training
+from regard.train.store import read_tensors
 
 SMALL = Architecture(dim=16, layers=1, heads=2, dropout=0.0)
 TEXT = (Document("to be or not to be\nthat is the question\n", "a.txt"), Document("生存还是毁灭\n", "b.txt"))
@@ -201,6 +204,17 @@ def test_the_end_of_a_text_is_held_out(tmp_path):
     (tmp_path / "b.txt").write_text("one line")
     with pytest.raises(rg.BadInput, match="Give --dev"):
         Lm.split(read_lines(tmp_path / "b.txt"), 0.1)
+
+
+def test_a_run_gone_on_with_cuts_the_same_blocks(tmp_path):
+    settings = {"evaluate_every": 3, "batch_tokens": 32, "device": "cpu", "schedule": "constant", "warmup": 0}
+    for name, ends in (("whole", [9]), ("parted", [2, 9])):
+        for steps in ends:  # two steps an epoch
+            begin(made(context=16), SMALL, Training(steps=steps, **settings), TEXT, TEXT[:1], tmp_path / name, {})
+    whole, parted = (
+        read_tensors(tmp_path / name / "checkpoints/step-00000009/model.safetensors") for name in ("whole", "parted")
+    )
+    assert all(torch.equal(whole[name], parted[name]) for name in whole)
 
 
 def test_from_files_to_a_continuation(tmp_path):

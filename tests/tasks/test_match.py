@@ -73,10 +73,10 @@ def test_commands_from_images_and_captions_to_neighbours(tmp_path: Path) -> None
     )
     facts = json.loads(checked.stdout)
     assert (facts["pairs"], facts["images"]) == (256, 128)
-    wanted = {**SETTINGS, "dim": 32, "layers": 1, "rate": 3e-3, "warmup": 10, "batch_size": 32, "evaluate_every": 60}
+    wanted = {**SETTINGS, "dim": 32, "layers": 1, "rate": 3e-3, "warmup": 10, "batch_size": 32, "evaluate_every": 80}
     changes = [part for name, value in wanted.items() for part in ("--set", f"{name}={value}")]
     command = ["train", "match", "--train", str(train), "--dev", str(dev), "--out", str(run), "--device", "cpu"]
-    trained = call(app, [*command, "--model", "cnn+attention", "--steps", "120", *changes, "--json"])
+    trained = call(app, [*command, "--model", "cnn+attention", "--steps", "80", *changes, "--json"])
     assert trained.exit_code == 0, trained.output
     scores = json.loads(trained.stdout)["metrics"]
     assert scores["text@1"] > 0.6 and scores["image@1"] > 0.6, scores

@@ -71,8 +71,8 @@ class Nodes:
         weight_decay=5e-4,
         decay="gradient",
         clip=0.0,
-        patience=100,
-        evaluate_every=1,
+        patience=20,
+        evaluate_every=5,
         save_every=500,
     )
 

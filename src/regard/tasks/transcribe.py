@@ -41,9 +41,9 @@ class TranscribeSettings:
 
     `unit` is what is written: characters, words, or bpe and unigram subwords of a vocabulary of `size`. `stack` frames
     (of 10 ms, unless the file has its own) become one token. `bins` and `sample_rate` are the spectrogram's; `deltas`
-    adds slopes in time. While training two stretches of at most `hide_frames` frames and two of `hide_bins` bins are hidden.
-    `decoder` puts a decoder behind the encoder, which then writes one unit after the other, instead of CTC's labels at
-    every token. `beams` beginnings are kept while writing. `sound` and `text` name columns or arrays.
+    adds slopes in time. While training, two stretches of at most `hide_frames` frames and two of `hide_bins` bins are
+    hidden. `decoder` puts a decoder behind the encoder, which then writes one unit after the other, instead of CTC's
+    labels at every token. `beams` beginnings are kept while writing. `sound` and `text` name columns or arrays.
     """
 
     unit: Literal["characters", "words", "bpe", "unigram"] = "characters"

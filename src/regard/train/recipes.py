@@ -37,7 +37,7 @@ class Recipe:
 
 
 def recipe_names() -> list[str]:
-    return sorted(path.name.removesuffix(".toml") for path in files(__package__).joinpath("recipes").iterdir())
+    return sorted(path.name.removesuffix(".toml") for path in files("regard.train").joinpath("recipes").iterdir())
 
 
 def find_recipe(name: str) -> Recipe:
@@ -49,7 +49,7 @@ def find_recipe(name: str) -> Recipe:
         near = difflib.get_close_matches(name, recipe_names(), n=1)
         hint = f"Did you mean {near[0]!r}? " if near else ""
         raise BadInput(f"There is no recipe {name!r}. {hint}There are {', '.join(recipe_names())}.")
-    return read_recipe(name, files(__package__).joinpath("recipes", f"{name}.toml").read_text("utf8"))
+    return read_recipe(name, files("regard.train").joinpath("recipes", f"{name}.toml").read_text("utf8"))
 
 
 def read_recipe(name: str, text: str) -> Recipe:
