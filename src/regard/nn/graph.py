@@ -93,8 +93,12 @@ class GraphAttention(nn.Module):
     def asked(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What the score adds for targets and for sources, and the values; each `[nodes, heads, …]`."""
         if self.version == 1:
-            value = mapped(nodes, self.value).unflatten(-1, (self.heads, -1))
-            return (value * self.target).sum(-1, keepdim=True), (value * self.source).sum(-1, keepdim=True), value
+            # target·(Wx) = (Wᵀtarget)·x: the two numbers of a head come with its values out of one product.
+            by_head = self.value.weight.unflatten(0, (self.heads, -1))  # [heads, head_dim, features]
+            sides = [(by_head * side[..., None]).sum(1) for side in (self.target, self.source)]
+            made = times(nodes, torch.cat([self.value.weight, *sides]))
+            value, target, source = made.split([len(self.value.weight), self.heads, self.heads], dim=-1)
+            return target[..., None], source[..., None], value.unflatten(-1, (self.heads, -1))
         query, key = (mapped(nodes, part).unflatten(-1, (self.heads, -1)) for part in (self.query, self.key))
         return query, key, key
 
@@ -113,10 +117,13 @@ def dropped(nodes: Tensor, dropout: nn.Dropout) -> Tensor:
 
 def mapped(nodes: Tensor, linear: nn.Linear) -> Tensor:
     """`linear(nodes)`, `[nodes, out]`, also of sparse nodes."""
-    if not nodes.is_sparse:
-        return linear(nodes)
-    y = torch.sparse.mm(nodes, linear.weight.mT)
+    y = times(nodes, linear.weight)
     return y if linear.bias is None else y + linear.bias
+
+
+def times(nodes: Tensor, weight: Tensor) -> Tensor:
+    """nodes · weightᵀ."""
+    return torch.sparse.mm(nodes, weight.mT) if nodes.is_sparse else nn.functional.linear(nodes, weight)
 
 
 def with_self_loops(edges: Tensor, nodes: int) -> Tensor:

@@ -97,8 +97,8 @@ class Detect:
     def config(self, a: Architecture) -> Detection:
         if a.model != "transformer":
             raise BadInput(
-                f"The model {a.model!r} reads tokens in a row; on an image's grid neighbours are not next to each other "
-                "there. Leave model at transformer; layers=0 leaves the convolutions alone, to compare with."
+                f"The model {a.model!r} reads tokens in a row; on an image's grid neighbours do not stand beside each "
+                "other there. Leave model at transformer; layers=0 leaves the convolutions alone, to compare with."
             )
         depth, queries = self.settings.backbone, self.settings.queries
         embed = FeatureGrid(a.dim, depth[0] if len(depth) == 1 else depth)
