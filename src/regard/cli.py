@@ -20,6 +20,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+
 def main() -> None:
     """What the command `regard` runs."""
     app()

@@ -1,4 +1,4 @@
-"""One battery that every preset passes: forward, backward, padding, cache, save and load, compile, half types, watch."""
+"""One battery that every preset passes: gradients, padding, cache, save and load, compile, half types, watch."""
 
 from __future__ import annotations
 
@@ -82,8 +82,12 @@ PRESETS = {
     "detr": Preset(
         lambda: models.detr(**SMALL, queries=5, classes=4, backbone=(8, 16)), {"images": noise(2, 3, 32, 24)}, None
     ),
-    "gat": Preset(lambda: models.gat(features=6, classes=3, dropout=0.0), {"nodes": noise(11, 6), "edges": ring(11)}, None),
-    "gatv2": Preset(lambda: models.gatv2(features=6, classes=3, dropout=0.0), {"nodes": noise(11, 6), "edges": ring(11)}, None),
+    "gat": Preset(
+        lambda: models.gat(features=6, classes=3, dropout=0.0), {"nodes": noise(11, 6), "edges": ring(11)}, None
+    ),
+    "gatv2": Preset(
+        lambda: models.gatv2(features=6, classes=3, dropout=0.0), {"nodes": noise(11, 6), "edges": ring(11)}, None
+    ),
 }
 
 every = pytest.mark.parametrize("name", PRESETS)
@@ -107,7 +111,11 @@ def test_every_parameter_learns(name: str) -> None:
     more = {"global_tokens": torch.arange(13) == torch.zeros(3, 1)} if name == "longformer" else {}
     output = model(**PRESETS[name].inputs, **more)
     assert all(torch.isfinite(x).all() for x in vars(output).values() if isinstance(x, Tensor))
-    parts = [x for x in (output.hidden, output.logits, output.pooled, output.boxes, output.text, output.image) if x is not None]
+    parts = [
+        x
+        for x in (output.hidden, output.logits, output.pooled, output.boxes, output.text, output.image)
+        if x is not None
+    ]
     sum((x.float() * noise(*x.shape)).sum() for x in parts if x.requires_grad).backward()
     without = [n for n, p in model.named_parameters() if p.grad is None or not torch.isfinite(p.grad).all()]
     assert not without, without

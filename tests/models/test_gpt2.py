@@ -11,7 +11,15 @@ from .same import assert_same, assert_writes_back, loaded, ragged, random_weight
 
 transformers = pytest.importorskip("transformers")
 
-SIZES = {"n_layer": 3, "n_head": 3, "n_embd": 33, "vocab_size": 41, "n_positions": 37, "bos_token_id": 0, "eos_token_id": 0}
+SIZES = {
+    "n_layer": 3,
+    "n_head": 3,
+    "n_embd": 33,
+    "vocab_size": 41,
+    "n_positions": 37,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
 
 
 def theirs(kind: str = "GPT2LMHeadModel", **more):

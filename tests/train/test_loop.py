@@ -49,7 +49,9 @@ def interrupted(step: int):
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"ema": 0.9}, {"average": 3}, {"schedule": "cosine", "label_smoothing": 0.1}, {"batch_size": 7}], ids=str
+    "more",
+    [{}, {"ema": 0.9}, {"average": 3}, {"schedule": "cosine", "label_smoothing": 0.1}, {"batch_size": 7}],
+    ids=str,
 )
 @pytest.mark.parametrize("step", [4, 9])
 def test_stopped_and_resumed_to_the_same_bits(tmp_path: Path, more: dict, step: int) -> None:
@@ -95,8 +97,8 @@ def test_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytes
 def test_killed_at_any_moment(tmp_path: Path) -> None:
     """`kill -9` loses at most the steps since the last checkpoint, and the run goes on to the same bits."""
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; from tests.train.test_loop import run, HOW;"
-        "from dataclasses import replace; run(Path(sys.argv[2]), replace(HOW, save_every=1))"
+        "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path;"
+        "from tests.train.test_loop import run, HOW; from dataclasses import replace; run(Path(sys.argv[2]), replace(HOW, save_every=1))"
     )
     expected = run(tmp_path / "whole", replace(HOW, save_every=1))
     for delay in (0.0, 0.05):

@@ -83,8 +83,12 @@ def pictures(batch: int, size: int):
 
 LITTLE = {"num_hidden_layers": 2}
 MODELS = (
-    Model("BERT-base", encoder("Bert"), text, hidden_loss, {"batch": 32, "tokens": 512}, {"batch": 2, "tokens": 64}, 1.2),
-    Model("ViT-B/16", encoder("ViT"), pictures, hidden_loss, {"batch": 64, "size": 224}, {"batch": 2, "size": 224}, 1.2),
+    Model(
+        "BERT-base", encoder("Bert"), text, hidden_loss, {"batch": 32, "tokens": 512}, {"batch": 2, "tokens": 64}, 1.2
+    ),
+    Model(
+        "ViT-B/16", encoder("ViT"), pictures, hidden_loss, {"batch": 64, "size": 224}, {"batch": 2, "size": 224}, 1.2
+    ),
     Model(
         "GPT-2 small with its loss",
         encoder("GPT2"),

@@ -1,4 +1,4 @@
-"""The order of examples: batches of about the same size, shuffled by (seed, epoch), so that a place in it is two numbers."""
+"""The order of examples: batches of like size, shuffled by (seed, epoch), so that a place in it is two numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ class Order:
     """
 
     def __init__(
-        self, sizes: Sequence[int], *, tokens: int | None = None, examples: int | None = None, seed: int = 0, pool: int = 100
+        self,
+        sizes: Sequence[int],
+        *,
+        tokens: int | None = None,
+        examples: int | None = None,
+        seed: int = 0,
+        pool: int = 100,
     ) -> None:
         if not sizes:
             raise BadInput("There are no examples to train on. Look at the file with `regard check`.")

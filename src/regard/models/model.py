@@ -186,7 +186,7 @@ class PairModel(Model):
         cache: Cache | None = None,
         labels: Tensor | None = None,
     ) -> Output:
-        """See `Model`. `wanted [batch, tokens]` says of which targets logits are wanted: then `[wanted, vocabulary]`."""
+        """See `Model`. `wanted [batch, tokens]` says which targets' logits are wanted: then `[wanted, vocabulary]`."""
         if targets is None:
             targets = self.begun(labels)
         remember = labels is None and target_lengths is None and (cache is not None or not self.training)

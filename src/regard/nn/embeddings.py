@@ -106,8 +106,8 @@ class TextEmbedding(nn.Module):
         """Raise when a token would stand beyond the last learned place."""
         if isinstance(self.config.places, int) and end > self.config.places:
             raise BadInput(
-                f"The text has {end} tokens; this model has learned {self.config.places} places. Cut it, or use a model "
-                "whose position is relative."
+                f"The text has {end} tokens; this model has learned {self.config.places} places. Cut it, or use a "
+                "model whose position is relative."
             )
 
 

@@ -26,6 +26,7 @@ def find_task(name: str) -> Any:
     """The task of that name, or `BadInput` naming the nearest."""
     if name not in TASKS:
         near = difflib.get_close_matches(name, TASKS, n=1)
-        raise BadInput(f"There is no task {name!r}. {f'Did you mean {near[0]!r}? ' if near else ''}There are {', '.join(TASKS)}.")
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        raise BadInput(f"There is no task {name!r}. {hint}There are {', '.join(TASKS)}.")
     module, kind = TASKS[name].split(".")
     return getattr(import_module(f".{module}", __package__), kind)

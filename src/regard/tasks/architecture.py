@@ -1,4 +1,4 @@
-"""Which model a task is solved with, said in one dataclass for all of them: attention, and the things to compare with."""
+"""Which model a task is solved with, in one dataclass for all: attention, and the things to compare with."""
 
 from __future__ import annotations
 
@@ -82,7 +82,15 @@ def stack_of(a: Architecture, *, causal: bool = False, cross: bool = False) -> A
         )
     if a.base == "mlp":
         return FullyConnectedConfig(
-            a.dim, a.layers, None, a.hidden, position_wise=True, attention=a.plugged, heads=a.heads, cross=cross, causal=causal
+            a.dim,
+            a.layers,
+            None,
+            a.hidden,
+            position_wise=True,
+            attention=a.plugged,
+            heads=a.heads,
+            cross=cross,
+            causal=causal,
         )
     return attention_stack(a, causal, cross)
 

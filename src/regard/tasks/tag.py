@@ -28,9 +28,9 @@ PAD, UNKNOWN = 0, 1
 
 @dataclass(frozen=True)
 class TagSettings:
-    """How words are read. A word seen less than `least` times is known by its letters alone; `word_dropout` does the same
+    """How words are read. A word seen less than `least` times is known by its letters alone.
 
-    to a share of the others while training. `column` is the CoNLL-U column of the tags.
+    `word_dropout` does the same to a share of the others while training. `column` is the CoNLL-U column of the tags.
     """
 
     column: str = "upos"
@@ -75,7 +75,8 @@ class Tag:
     def config(self, a: Architecture) -> SequenceConfig:
         places = None if a.places == "none" else "sinusoidal"
         embed = Words(len(self.words) + 2, len(self.letters) + 2, a.dim, places=places, dropout=a.dropout)
-        return SequenceConfig(embed, stack_of(a), head=Classes(len(self.tags), a.dim, per_token=True, dropout=a.dropout))
+        head = Classes(len(self.tags), a.dim, per_token=True, dropout=a.dropout)
+        return SequenceConfig(embed, stack_of(a), head=head)
 
     def sizes(self, examples: Sequence[Tagged]) -> list[int]:
         return [len(example.words) for example in examples]
@@ -121,7 +122,7 @@ class Tag:
             total[gold] += count
             right[gold] += count * (gold == tag)
         each = {tag: right[tag] / total[tag] for tag in sorted(total)}
-        lines = [" ".join(f"{w}/{t}" for w, t in zip(e.words, tags, strict=True)) for e, tags in zip(examples, said, strict=True)]
+        lines = [joined(e.words, tags) for e, tags in zip(examples, said, strict=True)]
         metrics = {"accuracy": sum(right.values()) / max(1, sum(total.values()))}
         return Scores(metrics, "accuracy", hypotheses=lines, details={"per tag": each})
 
@@ -135,7 +136,8 @@ class Tag:
         for places in order.cut(sorted(range(len(filled)), key=lambda p: len(sentences[filled[p]]))) if order else []:
             numbers = [filled[p] for p in places]
             batch = self.batch([Tagged(tuple(sentences[n]), ("",) * len(sentences[n])) for n in numbers])
-            best = model(tokens=batch["tokens"].to(device), lengths=batch["lengths"].to(device)).logits.argmax(-1).tolist()
+            output = model(tokens=batch["tokens"].to(device), lengths=batch["lengths"].to(device))
+            best = output.logits.argmax(-1).tolist()
             for row, n in zip(best, numbers, strict=True):
                 found[n] = [self.tags[tag] for tag in row[: len(sentences[n])]]
         return [found.get(n, []) for n in range(len(sentences))]
@@ -156,8 +158,13 @@ class Tag:
             "vocabulary": len(self.words),
             "unknown": unknown / max(1, len(words)),
             "tags": dict(Counter(tag for example in examples for tag in example.tags).most_common()),
-            "examples": [" ".join(f"{w}/{t}" for w, t in zip(e.words, e.tags, strict=True)) for e in examples[:3]],
+            "examples": [joined(e.words, e.tags) for e in examples[:3]],
         }
+
+
+def joined(words: Sequence[str], tags: Sequence[str]) -> str:
+    """`word/tag word/tag …`"""
+    return " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True))
 
 
 def frequent(counts: Counter[str], least: int) -> list[str]:

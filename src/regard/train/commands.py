@@ -13,7 +13,12 @@ RunPath = Annotated[Path, typer.Argument(help="The folder of a run.")]
 
 
 def check(
-    paths: Files, task: TaskName, strict: Strict = False, changed: Set = [], as_json: Json = False, debug: Debug = False  # noqa: B006
+    paths: Files,
+    task: TaskName,
+    strict: Strict = False,
+    changed: Set = [],  # noqa: B006
+    as_json: Json = False,
+    debug: Debug = False,
 ) -> None:
     """What the reader sees in a file before anything is trained: sizes, labels, examples, and every bad line."""
     with one_paragraph(debug):
@@ -32,11 +37,15 @@ def check(
 
 
 def train(
-    task: Annotated[str, typer.Argument(help="tag, classify, translate, lm, nodes, graphs, match, detect, transcribe.")] = "",
+    task: Annotated[
+        str, typer.Argument(help="tag, classify, translate, lm, nodes, graphs, match, detect, transcribe.")
+    ] = "",
     training: Annotated[list[Path], typer.Option("--train", help="Files to learn from.")] = [],  # noqa: B006
     dev: Annotated[list[Path], typer.Option("--dev", help="Files to choose by; a tenth of --train unless given.")] = [],  # noqa: B006
     out: Annotated[Path, typer.Option("--out", help="The folder of the run.")] = Path("run"),
-    model: Annotated[str | None, typer.Option(help="transformer, longformer, lstm, cnn, mlp, lstm+attention, …")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="transformer, longformer, lstm, cnn, mlp, lstm+attention, …")
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Times through the data.")] = None,
     steps: Annotated[int | None, typer.Option(help="Updates.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Time.")] = None,
@@ -70,7 +79,9 @@ def train(
 def evaluate(
     run: RunPath,
     data: Annotated[list[Path], typer.Option("--data", help="Files to score on.")],
-    part: Annotated[str, typer.Option(help="train, dev or test, where the files say it; test or dev unless given.")] = "",
+    part: Annotated[
+        str, typer.Option(help="train, dev or test, where the files say it; test or dev unless given.")
+    ] = "",
     changed: Set = [],  # noqa: B006
     as_json: Json = False,
     debug: Debug = False,
@@ -237,4 +248,10 @@ def shown(one: Any) -> str:
     """A prediction as a line."""
     if isinstance(one, dict) and set(one) == {"words", "tags"}:
         return " ".join(f"{word}/{tag}" for word, tag in zip(one["words"], one["tags"], strict=True))
-    return one if isinstance(one, str) else " ".join(f"{k}: {v}" for k, v in one.items()) if isinstance(one, dict) else str(one)
+    return (
+        one
+        if isinstance(one, str)
+        else " ".join(f"{k}: {v}" for k, v in one.items())
+        if isinstance(one, dict)
+        else str(one)
+    )

@@ -1,7 +1,7 @@
 """The training loop: one update after another, stopped and resumed to the same bits.
 
-Everything random is a function of (seed, place) or of a generator that is saved: the order of examples and what is drawn
-for a batch come from the seed and the place in the order, dropout from torch's generators.
+Everything random is a function of (seed, place) or of a generator that is saved: the order of examples and what is
+drawn for a batch come from the seed and the place in the order, dropout from torch's generators.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class Run:
 
 
 class Interruptible:
-    """While open, Ctrl-C asks for an end after the current update instead of breaking it off; a second one breaks it off."""
+    """While open, Ctrl-C asks for an end after the current update; a second one breaks it off."""
 
     asked = False
 

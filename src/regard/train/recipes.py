@@ -30,7 +30,9 @@ class Recipe:
             return None
         found = metrics[self.metric]
         if self.low is not None and found < self.low:
-            return f"{self.metric} is {found:.4f}; this recipe reaches {self.low:g} and more. Something is not as it was."
+            return (
+                f"{self.metric} is {found:.4f}; this recipe reaches {self.low:g} and more. Something is not as it was."
+            )
         if self.high is not None and found > self.high:
             return f"{self.metric} is {found:.4f}; this recipe stays below {self.high:g}. Something is not as it was."
         return None

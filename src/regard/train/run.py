@@ -1,11 +1,11 @@
 """A run: its folder holds everything that evaluating, predicting, loading and going on need.
 
-    run.json          task, settings, architecture and training in full, versions, data files
-    task.json         what the task learned from the data: labels, vocabularies
-    model/            the best weights on dev, as `regard.load` reads them, with the tokenizer
-    checkpoints/      where to go on from
-    log.jsonl         a line a step and an evaluation;  curve.png  the same as a picture
-    scores.json       the best scores;  hypotheses.txt  what the model said;  faults.txt  lines that were skipped
+run.json          task, settings, architecture and training in full, versions, data files
+task.json         what the task learned from the data: labels, vocabularies
+model/            the best weights on dev, as `regard.load` reads them, with the tokenizer
+checkpoints/      where to go on from
+log.jsonl         a line a step and an evaluation;  curve.png  the same as a picture
+scores.json       the best scores;  hypotheses.txt  what the model said;  faults.txt  lines that were skipped
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class RunFolder:
     def read(self, name: str) -> Any:
         """The JSON of one of the folder's files."""
         if not (self / name).is_file():
-            raise BadInput(f"{self.path} has no {name}: it is not the folder of a run. `regard train ... --out` makes one.")
+            raise BadInput(
+                f"{self.path} has no {name}: it is not the folder of a run. `regard train ... --out` makes one."
+            )
         return json.loads((self / name).read_text("utf8"))
 
     def write(self, name: str, data: Any) -> None:
@@ -182,7 +184,9 @@ def draw_curve(folder: RunFolder) -> None:
         return
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
-    axes.plot([line["step"] for line in steps], [line["loss"] for line in steps], color="#0072b2", label="training loss")
+    axes.plot(
+        [line["step"] for line in steps], [line["loss"] for line in steps], color="#0072b2", label="training loss"
+    )
     axes.set_xlabel("step")
     axes.set_ylabel("loss")
     main = folder.read("scores.json")["main"] if (folder / "scores.json").is_file() else None

@@ -15,11 +15,12 @@ from ..attention.errors import BadInput
 class Training:
     """How a model is trained. Whichever of `epochs`, `steps` and `minutes` ends first ends the run.
 
-    A step is one update: `accumulate` batches of about `batch_tokens` real tokens (or `batch_size` examples) each, shared
-    by the processes. The rate rises over `warmup` steps to `rate` and falls by `schedule` to `floor`·rate. `weight_decay`
-    shrinks the weights themselves, or (`decay` "gradient") is the L2 term in the gradient. `average` keeps the mean of the
-    last so many evaluated weights, `ema` a running one; the best of them on dev is what is kept. `patience` evaluations
-    without a better score end the run. `evaluate_every` and `save_every` count steps; None is once an epoch.
+    A step is one update: `accumulate` batches of about `batch_tokens` real tokens (or `batch_size` examples) each,
+    shared by the processes. The rate rises over `warmup` steps to `rate` and falls by `schedule` to `floor`·rate.
+    `weight_decay` shrinks the weights themselves, or (`decay` "gradient") is the L2 term in the gradient. `average`
+    keeps the mean of the last so many evaluated weights, `ema` a running one; the best of them on dev is what is kept.
+    `patience` evaluations without a better score end the run. `evaluate_every` and `save_every` count steps; None is
+    once an epoch.
     """
 
     epochs: int | None = 20

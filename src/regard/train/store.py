@@ -1,7 +1,8 @@
 """Checkpoints of a run: whole or not there, the latest good one found again.
 
-A checkpoint is a folder `step-00000200`, written under another name and renamed when every file in it is on the disk. Its
-`state.json` is written last and has the size of each other file, so that one that was cut off is noticed and passed over.
+A checkpoint is a folder `step-00000200`, written under another name and renamed when every file in it is on the disk.
+Its `state.json` is written last and has the size of each other file, so that one that was cut off is noticed and passed
+over.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ class Store:
         self.folder, self.keep = folder, keep
 
     def save(self, step: int, state: dict[str, Any], tensors: dict[str, dict[str, Tensor]]) -> Path:
-        """Write a checkpoint: `state` as JSON, each of `tensors` as a safetensors file. Raises `BadInput` on a full disk."""
+        """Write a checkpoint: `state` as JSON, each of `tensors` as safetensors. Raises `BadInput` on a full disk."""
         target, half = self.folder / f"step-{step:08d}", self.folder / f".writing-{step:08d}"
         try:
             shutil.rmtree(half, ignore_errors=True)
             half.mkdir(parents=True)
-            sizes = {f"{name}.safetensors": write_tensors(half / f"{name}.safetensors", x) for name, x in tensors.items()}
+            sizes = {
+                f"{name}.safetensors": write_tensors(half / f"{name}.safetensors", x) for name, x in tensors.items()
+            }
             write_text(half / "state.json", json.dumps({**state, "sizes": sizes}))
             shutil.rmtree(target, ignore_errors=True)
             os.replace(half, target)

@@ -14,14 +14,31 @@ from ..keys import TRANSPOSED, Key, stacked
 PREFIX = "transformer."
 IGNORED = (r"h\.\d+\.attn\.(masked_)?bias", r"lm_head\.weight")
 
-ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu", "silu": "silu"}
+ACTIVATIONS = {
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu": "gelu",
+    "relu": "relu",
+    "silu": "silu",
+}
 
 
 def gpt2(
-    *, layers: int = 12, dim: int = 768, heads: int = 12, hidden: int | None = None, vocabulary: int = 50257,
-    places: int = 1024, activation: str = "gelu_tanh", eps: float = 1e-5, dropout: float = 0.1, head: Any = "vocabulary",
+    *,
+    layers: int = 12,
+    dim: int = 768,
+    heads: int = 12,
+    hidden: int | None = None,
+    vocabulary: int = 50257,
+    places: int = 1024,
+    activation: str = "gelu_tanh",
+    eps: float = 1e-5,
+    dropout: float = 0.1,
+    head: Any = "vocabulary",
 ) -> Sequence:
-    """GPT-2 small by default, 124,439,808 parameters (n_layer, n_embd, n_head, n_positions are layers, dim, heads, places).
+    """GPT-2 small by default, 124,439,808 parameters.
+
+    Its n_layer, n_embd, n_head, n_positions are layers, dim, heads, places.
 
     >>> sum(p.numel() for p in gpt2(layers=1, dim=8, heads=2, vocabulary=11, places=5).build().parameters())
     1016
@@ -40,7 +57,9 @@ def gpt2(
 def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Sequence:
     """Our configuration of theirs."""
     if config.get("scale_attn_by_inverse_layer_idx") or not config.get("scale_attn_weights", True):
-        raise Unsupported("This GPT-2 scales its scores by layer (scale_attn_by_inverse_layer_idx), which is not done here.")
+        raise Unsupported(
+            "This GPT-2 scales its scores by layer (scale_attn_by_inverse_layer_idx), which is not done here."
+        )
     dim, vocabulary = config["n_embd"], config["vocab_size"]
     head: Any = None
     if "score.weight" in shapes:
