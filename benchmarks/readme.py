@@ -20,9 +20,15 @@ def main() -> None:
 
 def results(folder: Path) -> dict[str, Path]:
     """The files to take tables from, by the name of their markers; of several GPUs the H200's, or else the first."""
-    gpus = sorted((path for path in folder.glob("*.json") if path.stem != "cpu"), key=lambda x: (x.stem != "h200", x))
-    found = {"cpu": folder / "cpu.json"} if (folder / "cpu.json").exists() else {}
-    return found | ({"gpu": gpus[0]} if gpus else {})
+    found = {}
+    for kind in ("", "-models"):
+        files = sorted(path for path in folder.glob("*.json") if path.stem.endswith("-models") == bool(kind))
+        gpus = sorted((path for path in files if path.stem != f"cpu{kind}"), key=lambda x: (x.stem != f"h200{kind}", x))
+        if (folder / f"cpu{kind}.json").exists():
+            found[f"cpu{kind}"] = folder / f"cpu{kind}.json"
+        if gpus:
+            found[f"gpu{kind}"] = gpus[0]
+    return found
 
 
 if __name__ == "__main__":

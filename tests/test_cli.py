@@ -115,4 +115,4 @@ def test_quick_bench_measures_every_row(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert found == json.loads(out.read_text(encoding="utf-8"))
     assert found["quick"]
-    assert len(found["rows"]) == 14
+    assert len(found["rows"]) == 15

@@ -18,6 +18,8 @@ from regard.data.text import Document, read_lines
 from regard.models.ngram import NgramModel
 from regard.tasks.architecture import GRAPHS, MODELS, Architecture
 from regard.tasks.lm import Blocks, Lm, LmSettings, windows
+from regard.train.commands import settled_all
+from regard.train.recipes import find_recipe
 from regard.train.run import begin
 from regard.train.settings import Training
 from regard.train.store import read_tensors
@@ -204,6 +206,14 @@ def test_the_end_of_a_text_is_held_out(tmp_path):
     (tmp_path / "b.txt").write_text("one line")
     with pytest.raises(rg.BadInput, match="Give --dev"):
         Lm.split(read_lines(tmp_path / "b.txt"), 0.1)
+
+
+@pytest.mark.parametrize("name, weights", [("shakespeare-char", 10_700_000), ("shakespeare-cpu", 800_000)])
+def test_recipes_name_settings_that_exist(name, weights):
+    settings, architecture, _ = settled_all((LmSettings(), Lm.ARCHITECTURE, Lm.TRAINING), find_recipe(name).settings)
+    with torch.device("meta"):
+        model = Lm(settings, made().tokenizer).config(architecture).build()
+    assert sum(p.numel() for p in model.parameters()) == pytest.approx(weights, rel=0.02)
 
 
 def test_a_run_gone_on_with_cuts_the_same_blocks(tmp_path):

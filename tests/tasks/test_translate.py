@@ -16,6 +16,8 @@ from regard.models.heads import IGNORED
 from regard.tasks.architecture import GRAPHS, MODELS, TEXTS, Architecture
 from regard.tasks.rouge import rouge
 from regard.tasks.translate import Translate, TranslateSettings, by_length
+from regard.train.commands import settled_all
+from regard.train.recipes import find_recipe
 
 NOUNS = {"cat": "猫", "dog": "狗", "bird": "鸟", "horse": "马", "fish": "鱼"}
 COLOURS = {"red": "红", "blue": "蓝", "black": "黑", "white": "白"}
@@ -107,6 +109,15 @@ def test_texts_are_cut_and_keep_their_end():
     assert task.describe(examples)["cut"] == 1
 
 
+def test_no_answer_is_much_longer_than_what_was_learned():
+    task = made([Parallel("a b c d e f g h i j", "x y")])
+    model = task.config(SMALL).build()
+    written = task.write(model, task.rows(task.tokenizer, ["a b c d e f g h i j"]))
+    assert task.most == 4 and written.shape[1] <= 1 + 6  # after the start
+    again = Translate.from_dict(task.as_dict(), vars(task.settings), task.tokenizer)
+    assert again.most == 4 and again.beams == 5
+
+
 def test_bleu_is_sacrebleus_and_says_how():
     import sacrebleu
 
@@ -171,6 +182,18 @@ def test_from_files_to_a_translation(tmp_path):
     rouged = json.loads(command("evaluate", run, "--data", dev, "--set", "metric=rouge", "--json"))
     assert rouged["metrics"]["rouge1"] > 0.8 and "bleu" not in rouged["metrics"]
     assert "红猫把" in command("predict", run, "the red cat sees the blue dog")
+
+
+@pytest.mark.parametrize("name", ["multi30k-en-de", "multi30k-en-fr", "multi30k-cpu", "tatoeba-en-zh", "scitldr"])
+def test_recipes_name_settings_that_exist(name):
+    recipe = find_recipe(name)
+    settings, architecture, training = settled_all(
+        (Translate.Settings(), Translate.ARCHITECTURE, Translate.TRAINING), recipe.settings
+    )
+    assert recipe.task == "translate" and settings.size == recipe.settings["size"]
+    with torch.device("meta"):
+        made(sentences(3)).config(architecture).build()
+    assert training.rate == recipe.settings["rate"]
 
 
 def test_two_files_that_do_not_correspond(tmp_path):

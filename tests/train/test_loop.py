@@ -98,7 +98,8 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
     """`kill -9` loses at most the steps since the last checkpoint, and the run goes on to the same bits."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path;"
-        "from tests.train.test_loop import run, HOW; from dataclasses import replace; run(Path(sys.argv[2]), replace(HOW, save_every=1))"
+        "from tests.train.test_loop import run, HOW;"
+        "from dataclasses import replace; run(Path(sys.argv[2]), replace(HOW, save_every=1))"
     )
     expected = run(tmp_path / "whole", replace(HOW, save_every=1))
     for delay in (0.0, 0.05):

@@ -41,6 +41,12 @@ CHINESE = {
     "GATv2 layer, 8 × 16": "GATv2 层，8 × 16",
     "look: entropy, top 8, received, map 256 × 256": "look：熵、前 8 项、所得、256 × 256 图",
     "decoding one token": "解码一个词",
+    "BERT-base, a step of training": "BERT-base，训练一步",
+    "ViT-B/16, a step of training": "ViT-B/16，训练一步",
+    "GPT-2 small with its loss, a step of training": "GPT-2 small 及其损失，训练一步",
+    "Longformer-base, a step of training": "Longformer-base，训练一步",
+    "BigBird-base, a step of training": "BigBird-base，训练一步",
+    "transformers, compiled": "transformers，编译后",
     "compiled": "编译后的公式",
     "PyG, compiled": "PyG，编译后",
     "FlexAttention, blocks of 64": "FlexAttention，块 64",
@@ -280,6 +286,8 @@ class Result:
         torch, day = self.versions.get("torch"), self.date[:10]
         if self.on_gpu:
             return f"{self.device}; torch {torch}, Triton {self.versions.get('triton')}, bf16 (graphs fp32), {day}"
+        if self.device.startswith("NVIDIA"):
+            return f"{self.device}; torch {torch}, bf16 autocast, {day}"
         return f"{self.device}; {self.threads} threads, torch {torch}, fp32, {day}"
 
 

@@ -72,8 +72,9 @@ class Translate:
     ARCHITECTURE = Architecture(dim=256, layers=3, hidden=512, dropout=0.2)
     TRAINING = Training(epochs=30, rate=1e-3, warmup=500, label_smoothing=0.1)
 
-    def __init__(self, settings: TranslateSettings, tokenizer: Tokenizer, beams: int) -> None:
-        self.settings, self.tokenizer, self.beams = settings, tokenizer, beams
+    def __init__(self, settings: TranslateSettings, tokenizer: Tokenizer, beams: int, most: int | None = None) -> None:
+        """`most` is how many tokens the longest target had that was learned from."""
+        self.settings, self.tokenizer, self.beams, self.most = settings, tokenizer, beams, most or settings.longest
         self.known: dict[Parallel, tuple[list[int], list[int]]] = {}
 
     @staticmethod
@@ -87,18 +88,20 @@ class Translate:
         tokenizer = trained(sources + targets if settings.joint else sources, settings)
         if not settings.joint:
             tokenizer.target = trained(targets, settings)
-        return cls(settings, tokenizer, settings.training_beams)
+        task = cls(settings, tokenizer, settings.training_beams)
+        task.most = max(len(row) for row in task.rows(tokenizer.target, targets))
+        return task
 
     def as_dict(self) -> dict[str, Any]:
         target = self.tokenizer.target
-        return {"target": None if target is self.tokenizer else target.backend.to_str()}
+        return {"target": None if target is self.tokenizer else target.backend.to_str(), "most": self.most}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], settings: dict[str, Any], tokenizer: Any = None) -> Translate:
         if data["target"] is not None:
             tokenizer.target = Tokenizer(type(tokenizer.backend).from_str(data["target"]), tokenizer.settings)
         made = TranslateSettings(**settings)
-        return cls(made, tokenizer, made.beams)
+        return cls(made, tokenizer, made.beams, data["most"])
 
     @property
     def rules(self) -> Rules:
@@ -217,12 +220,13 @@ class Translate:
         return found
 
     def write(self, model: Any, rows: list[list[int]]) -> Tensor:
-        """The tokens of the model's answers; an answer is at most twice as long as its source and 20 tokens more."""
+        """The tokens of the model's answers, each at most half as long again as the longest target it has learned from,
+        and no longer than twice its source and 20 tokens."""
         device, lengths, rules = next(model.parameters()).device, torch.tensor([len(row) for row in rows]), self.rules
         return model.generate(
             tokens=stack(rows, self.tokenizer.pad or 0).to(device),
             lengths=lengths.to(device),
-            max_new=min(self.settings.longest, 2 * int(lengths.max()) + 20),
+            max_new=min(self.settings.longest, self.most + self.most // 2, 2 * int(lengths.max()) + 20),
             beams=self.beams,
             length_penalty=self.settings.length_penalty,
             start=rules.start,
