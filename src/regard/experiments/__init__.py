@@ -1,0 +1,1 @@
+"""Experiments: what textbooks say about attention, each claim put to the test in one file."""

@@ -1,0 +1,63 @@
+"""What an experiment is: a claim, how it is tested, what was measured, and a verdict computed from the numbers.
+
+A file of this folder is one experiment. It has
+
+    CLAIM                           the claim in both languages, the set-up, and the threshold, stated before anything runs
+    measure(size, seed, tell)       numbers, as JSON has them; the same seed gives the same numbers
+    verdict(numbers)                what they say of the claim, by the stated threshold
+    draw(numbers, language)         the figure
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+Tell = Callable[[float, str], None]
+"""Hears how far an experiment is (0 to 1) and what it does."""
+
+Language = Literal["en", "zh"]
+Size = Literal["toy", "usual", "full"]
+"""toy: seconds, for tests; usual: a minute or two on two cores; full: larger, for a GPU."""
+
+
+@dataclass(frozen=True)
+class Both:
+    """A text in English and in Chinese."""
+
+    en: str
+    zh: str
+
+    def __call__(self, language: Language) -> str:
+        return self.zh if language == "zh" else self.en
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim, how it is tested, and when it counts as true."""
+
+    number: int
+    name: str
+    title: Both
+    claim: Both
+    setup: Both
+    threshold: Both
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """holds, limited (holds with a limit that `why` names) or fails (does not hold); `why` has the numbers in it."""
+
+    kind: Literal["holds", "limited", "fails"]
+    why: Both
+
+
+class Experiment(Protocol):
+    """A module of this folder."""
+
+    CLAIM: Claim
+
+    def measure(self, size: Size, seed: int, tell: Tell) -> dict[str, Any]: ...
+    def verdict(self, numbers: dict[str, Any]) -> Verdict: ...
+    def draw(self, numbers: dict[str, Any], language: Language) -> Any: ...
