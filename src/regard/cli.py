@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 if TYPE_CHECKING:
     from regard.bench.result import Result
 
+from regard.experiments import commands as experiment_commands
 from regard.terminal import Debug, Json, answer, one_paragraph, say, typer
 from regard.train import commands
 
@@ -32,6 +33,7 @@ app.command(
 )(commands.train)
 app.command(epilog="Example: regard evaluate runs/pos --data test.conllu")(commands.evaluate)
 app.command(epilog='Example: regard predict runs/pos "The cat sat on the mat"')(commands.predict)
+app.add_typer(experiment_commands.app, name="experiment")
 
 
 @app.command(epilog="Example: regard info --json")

@@ -7,6 +7,7 @@ import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,12 @@ from .scores import Additive, Dot
 
 # The greatest head_dim whose tiles fit a multiprocessor, by bytes of an element; and with vectors by distance.
 WIDEST, WIDEST_VECTORS = {2: 256, 4: 256}, {2: 128, 4: 64}
+
+
+def traced_as_constant(function: Any) -> Any:
+    """As torch.compiler.assume_constant_result marks a function, which would import the compiler with the package."""
+    function._dynamo_marked_constant = True
+    return function
 
 
 def reason(call: Call) -> str | None:
@@ -32,7 +39,7 @@ def reason(call: Call) -> str | None:
     return too_wide(call)
 
 
-@torch.compiler.assume_constant_result
+@traced_as_constant
 def unfit(device: torch.device) -> str | None:
     """Why kernels cannot run on a device; None when they can."""
     if importlib.util.find_spec("triton") is None:
@@ -109,7 +116,7 @@ def on_its_device(x: Tensor) -> AbstractContextManager:
     return nullcontext() if there else torch.cuda.device(x.device)
 
 
-@torch.compiler.assume_constant_result
+@traced_as_constant
 def interpreting() -> bool:
     """Whether kernels run in Triton's interpreter, on the CPU."""
     return os.environ.get("TRITON_INTERPRET") == "1"

@@ -1,0 +1,80 @@
+"""The commands about experiments: list, run."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from regard.terminal import Debug, Json, answer, explain, one_paragraph, say, typer
+
+app = typer.Typer(
+    help="What textbooks claim of attention, each claim put to the test.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog="Example: regard experiment run grey-ball",
+)
+
+Name = Annotated[str, typer.Argument(help="An experiment's name, or all.")]
+Out = Annotated[Path, typer.Option(help="The folder for results, figures and the report.")]
+
+
+@app.command("list", epilog="Example: regard experiment list --json")
+def list_command(as_json: Json = False, debug: Debug = False) -> None:
+    """The experiments and what each claims."""
+    with one_paragraph(debug):
+        from dataclasses import asdict
+
+        from regard.experiments.runner import found
+
+        claims = [one.CLAIM for one in found()]
+        lines = [f"{claim.number:>2}  {claim.name:<20}  {claim.claim.en}" for claim in claims]
+        answer([asdict(claim) for claim in claims], "\n".join(lines), as_json)
+
+
+@app.command("run", epilog="Example: regard experiment run all --out experiments")
+def run_command(
+    name: Name,
+    size: Annotated[str, typer.Option(help="toy (seconds), usual (a minute or two), full (for a GPU).")] = "usual",
+    full: Annotated[bool, typer.Option("--full", help="The same as --size full.")] = False,
+    seed: Annotated[int, typer.Option(help="What the random numbers begin with.")] = 0,
+    out: Out = Path("experiments"),
+    again: Annotated[bool, typer.Option("--again", help="Measure anew what is already there.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run one experiment or all of them; what an equal call has already measured is kept.
+
+    The status is 0 when everything ran, whatever the verdicts are: a claim that does not hold is a result.
+    """
+    with one_paragraph(debug):
+        from regard.experiments import report, runner
+
+        chosen_size = wanted_size(size, full)
+        chosen = runner.found() if name == "all" else [runner.find(name)]
+        documents, refused = runner.run_all(chosen, out, size=chosen_size, seed=seed, again=again)
+        page = report.write(out)
+        answer({"report": str(page), "experiments": documents}, screen(documents, page), as_json)
+        for failed, error in refused.items():
+            say(f"{failed} did not run: {explain(error)}")
+        if refused:
+            raise typer.Exit(1)
+
+
+def wanted_size(size: str, full: bool) -> Any:
+    """The size that was asked for, if it is one."""
+    from regard.experiments.runner import SIZES
+
+    if full and size != "usual":
+        raise typer.BadParameter(f"--full and --size {size} contradict each other", param_hint="--full")
+    size = "full" if full else size
+    if size not in SIZES:
+        raise typer.BadParameter(f"{size!r} is none of {', '.join(SIZES)}", param_hint="--size")
+    return size
+
+
+def screen(documents: list[dict[str, Any]], page: Path) -> str:
+    """Verdicts for a person, and where the figures are."""
+    lines = [
+        f"{document['claim']['number']:>2}  {document['name']:<20}  {document['verdict']['kind']:<8}"
+        f"  {document['verdict']['why']['en']}"
+        for document in documents
+    ]
+    return "\n".join([*lines, f"Report: {page}"])

@@ -1,0 +1,111 @@
+"""What experiments share: a short training loop, many seeds' results in few numbers, and figures in two languages."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .experiment import Language, Tell
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+"""Okabe and Ito's colours, which a colour-blind reader can tell apart."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 1)))
+
+
+def silent(share: float, text: str) -> None:
+    """A `Tell` that nobody hears."""
+
+
+def part(tell: Tell, start: float, end: float, name: str = "") -> Tell:
+    """A `Tell` for a part of the work: its 0 to 1 is the whole's `start` to `end`.
+
+    >>> part(lambda share, text: print(share, text), 0.5, 1.0, "LSTM")(0.5, "loss 1.2")
+    0.75 LSTM: loss 1.2
+    """
+    return lambda share, text: tell(start + (end - start) * share, f"{name}: {text}" if name else text)
+
+
+def fit(
+    model: nn.Module, loss: Callable[[], Tensor], steps: int, rate: float = 1e-3, tell: Tell = silent
+) -> list[float]:
+    """Train: at each step, one `loss()` of a fresh batch goes down by AdamW; the losses of all steps.
+
+    The rate rises over the first twentieth and falls to nothing at the end; gradients longer than 1 are shortened.
+    """
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rise_and_fall(step, steps))
+    losses = []
+    model.train()
+    for step in range(steps):
+        optimizer.zero_grad()
+        now = loss()
+        now.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        losses.append(now.item())
+        if step % 10 == 0:
+            tell((step + 1) / steps, f"loss {losses[-1]:.3f}")
+    model.eval()
+    return losses
+
+
+def rise_and_fall(step: int, steps: int) -> float:
+    """The rate at a step, of its largest: up over the first twentieth, then down in a straight line."""
+    rise = max(steps // 20, 1)
+    return min((step + 1) / rise, (steps - step) / max(steps - rise, 1))
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Mean, standard deviation and the values themselves.
+
+    >>> spread([1.0, 2.0, 3.0])
+    {'mean': 2.0, 'spread': 1.0, 'all': [1.0, 2.0, 3.0]}
+    """
+    held = [float(value) for value in values]
+    return {"mean": statistics.fmean(held), "spread": statistics.stdev(held) if len(held) > 1 else 0.0, "all": held}
+
+
+def smooth(values: Sequence[float], points: int = 60) -> list[float]:
+    """The means of `points` equal runs, so that a curve of thousands of steps is few numbers."""
+    run = max(len(values) // points, 1)
+    return [statistics.fmean(values[at : at + run]) for at in range(0, len(values) - run + 1, run)]
+
+
+@contextmanager
+def panels(
+    language: Language, columns: int = 1, rows: int = 1, *, width: float = 4.4, height: float = 3.6
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """A figure and its axes, row by row, whose texts are drawn in the language's fonts; sizes in inches an axes."""
+    from ..attention.errors import Missing
+
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise Missing(
+            'Figures are drawn with matplotlib, which is not installed: pip install "regard[figures]"'
+        ) from error
+    from ..lab.draw import families
+
+    look = {"font.family": families(["汉" if language == "zh" else ""]), "axes.unicode_minus": language == "en"}
+    look |= {"axes.grid": True, "grid.alpha": 0.3, "axes.titlesize": 10, "legend.fontsize": 8, "figure.dpi": 120}
+    with rc_context(look):
+        figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
+        yield figure, [figure.add_subplot(rows, columns, n + 1) for n in range(rows * columns)]
+
+
+def style(n: int) -> dict[str, Any]:
+    """Colour, marker and line of the n-th curve of a figure: different in all three."""
+    at = n % len(COLOURS)
+    return {"color": COLOURS[at], "marker": MARKERS[at], "linestyle": LINES[at], "markersize": 4.5}
