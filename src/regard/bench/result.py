@@ -47,6 +47,13 @@ CHINESE = {
     "Longformer-base, a step of training": "Longformer-base，训练一步",
     "BigBird-base, a step of training": "BigBird-base，训练一步",
     "transformers, compiled": "transformers，编译后",
+    "greedy decoding, GPT-2": "贪心解码，GPT-2",
+    "Transformer-XL, evaluating a token": "Transformer-XL，评估一个词元",
+    "encoding, MiniLM": "编码，MiniLM",
+    "recomputed window (paper: 363×)": "重算窗口（论文：363×）",
+    "recomputed window (paper: 773×)": "重算窗口（论文：773×）",
+    "recomputed window (paper: 1,409×)": "重算窗口（论文：1,409×）",
+    "recomputed window (paper: 1,874×)": "重算窗口（论文：1,874×）",
     "compiled": "编译后的公式",
     "PyG, compiled": "PyG，编译后",
     "FlexAttention, blocks of 64": "FlexAttention，块 64",
@@ -111,7 +118,7 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         """The row as it is read, one text under each heading."""
         theirs = "" if self.theirs is None else quantity(self.theirs, self.measure)
-        better = "" if self.better is None else f"{self.better:.3g}×"
+        better = "" if self.better is None else ratio(self.better)
         goal = "" if self.goal is None else f"≥ {self.goal:g}×, {'met' if self.met else 'not met'}"
         ours = quantity(self.ours, self.measure)
         return self.work, self.shape, self.measure, ours, self.against or "", theirs, better, goal
@@ -289,6 +296,15 @@ class Result:
         if self.device.startswith("NVIDIA"):
             return f"{self.device}; torch {torch}, bf16 autocast, {day}"
         return f"{self.device}; {self.threads} threads, torch {torch}, fp32, {day}"
+
+
+def ratio(value: float) -> str:
+    """A ratio to three digits, large ones as whole numbers.
+
+    >>> ratio(1.236), ratio(1653.2)
+    ('1.24×', '1,653×')
+    """
+    return f"{value:,.0f}×" if value >= 1000 else f"{value:.3g}×"
 
 
 def quantity(value: float, measure: str) -> str:

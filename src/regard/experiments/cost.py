@@ -142,6 +142,7 @@ def stepped(name: str, layer: nn.Module, x: Tensor) -> Call:
         cache = Cache()
         for token in x.split(1, dim=1):
             layer(token, cache=cache.at(0) if name == "attention" else cache)
+            cache.length += 1
 
     return call
 
@@ -166,7 +167,7 @@ def exponent(lengths: Sequence[int], costs: Sequence[float]) -> float:
     2.0
     """
     half = len(lengths) // 2
-    x, y = [[math.log(max(value, 1e-12)) for value in values[half - 1 :]] for values in (lengths, costs)]
+    x, y = [[math.log(max(value, 1e-12)) for value in values[half:]] for values in (lengths, costs)]
     middle, height = sum(x) / len(x), sum(y) / len(y)
     rise = sum((a - middle) * (b - height) for a, b in zip(x, y, strict=True))
     return rise / sum((a - middle) ** 2 for a in x)

@@ -95,16 +95,15 @@ def majority_run(how: str, steps: int, seed: int, tell: Tell) -> float:
 def coloured(graphs: int) -> tuple[Tensor, Tensor, Tensor]:
     """Colours `[graphs · NODES]`, who is joined `[graphs, NODES, NODES]`, and whether most neighbours are red.
 
-    A node has a neighbour more or less where their colours would stand even, by dropping one edge into it.
+    Where a node has as many red as blue neighbours, a coin says which colour loses one.
     """
     colours = torch.randint(2, (graphs, NODES))
     joined = torch.rand(graphs, NODES, NODES) < 0.3
     joined = (joined | joined.mT) & ~torch.eye(NODES, dtype=torch.bool)
     red = (joined & (colours[:, None] == 1)).sum(-1)
-    blue = joined.sum(-1) - red
-    first_red = (joined & (colours[:, None] == 1)).float().argmax(-1)
-    tied = ((red == blue) & (red > 0)).nonzero()
-    joined[tied[:, 0], tied[:, 1], first_red[tied[:, 0], tied[:, 1]]] = False
+    loses = joined & (colours[:, None] == torch.randint(2, (graphs, NODES))[..., None])
+    graph, node = ((2 * red == joined.sum(-1)) & (red > 0)).nonzero().unbind(1)
+    joined[graph, node, loses.float().argmax(-1)[graph, node]] = False
     red = (joined & (colours[:, None] == 1)).sum(-1)
     return colours.flatten(), joined, (2 * red > joined.sum(-1)).long().flatten()
 
