@@ -118,7 +118,7 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         """The row as it is read, one text under each heading."""
         theirs = "" if self.theirs is None else quantity(self.theirs, self.measure)
-        better = "" if self.better is None else ratio(self.better)
+        better = "" if self.better is None else as_times(self.better)
         goal = "" if self.goal is None else f"≥ {self.goal:g}×, {'met' if self.met else 'not met'}"
         ours = quantity(self.ours, self.measure)
         return self.work, self.shape, self.measure, ours, self.against or "", theirs, better, goal
@@ -298,10 +298,10 @@ class Result:
         return f"{self.device}; {self.threads} threads, torch {torch}, fp32, {day}"
 
 
-def ratio(value: float) -> str:
+def as_times(value: float) -> str:
     """A ratio to three digits, large ones as whole numbers.
 
-    >>> ratio(1.236), ratio(1653.2)
+    >>> as_times(1.236), as_times(1653.2)
     ('1.24×', '1,653×')
     """
     return f"{value:,.0f}×" if value >= 1000 else f"{value:.3g}×"
