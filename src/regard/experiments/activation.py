@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -19,20 +20,24 @@ CLAIM = Claim(
     claim=Both(
         "However deep, a network without activation is one linear layer; with activation it learns curved borders, "
         "and one hidden layer comes as near to a continuous function as one likes if it is wide enough.",
-        "没有激活函数的网络再深也只是一个线性层；有了激活函数就能学会弯曲的边界，而且只要足够宽，一个隐藏层就能逼近任何连续函数。",
+        "没有激活函数的网络再深也只是一个线性层；有了激活函数就能学会弯曲的边界，而且只要足够宽，"
+        "一个隐藏层就能逼近任何连续函数。",
     ),
     setup=Both(
         "Two spiral arms of one and a half turns, networks of four hidden layers of 32, with and without activation, "
         "tested on new points. Then one hidden layer of growing width learns a curve on [−1, 1].",
-        "两条各转一圈半的螺旋臂；四个宽 32 的隐藏层，有或没有激活函数，用新的点检验。另外用宽度递增的单隐藏层网络拟合 [−1, 1] 上的一条曲线。",
+        "两条各转一圈半的螺旋臂；四个宽 32 的隐藏层，有或没有激活函数，用新的点检验。"
+        "另外用宽度递增的单隐藏层网络拟合 [−1, 1] 上的一条曲线。",
     ),
     threshold=Both(
         "Holds if (1) the deep linear network folded into one matrix differs by less than 1e-9 (relative) and is at "
         "most 2 points better than one linear layer, (2) every activation reaches 95 % on new points in the mean, "
         "(3) the curve's error at the largest width is at most a tenth of that at width 2 and falls with width "
         "(rank correlation ≤ −0.9). Limited if only (3) is missed. Fails otherwise.",
-        "成立：（1）深层线性网络折成一个矩阵后相对误差小于 1e-9，且准确率至多比单个线性层高 2 个百分点；（2）每种激活函数在新点上的平均准确率达到 95 %；"
-        "（3）最大宽度的误差至多为宽度 2 时的十分之一，且误差随宽度下降（秩相关 ≤ −0.9）。只差（3）为有限成立，其余为不成立。",
+        "成立：（1）深层线性网络折成一个矩阵后相对误差小于 1e-9，且准确率至多比单个线性层高 2 个百分点；"
+        "（2）每种激活函数在新点上的平均准确率达到 95 %；"
+        "（3）最大宽度的误差至多为宽度 2 时的十分之一，且误差随宽度下降（秩相关 ≤ −0.9）。只差（3）为有限成立，"
+        "其余为不成立。",
     ),
 )
 
@@ -62,15 +67,21 @@ def spiral_run(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
     steps = by_size(size, 120, 700)
     nets = {"one linear layer": nn.Linear(2, 2).double()} | {name: deep(kind) for name, kind in KINDS.items()}
     for n, (name, net) in enumerate(nets.items()):
-        wrong = nn.functional.cross_entropy
-        fit(net, lambda net=net: wrong(net(points), labels), steps, 1e-2, nth(tell, n, len(nets), name))
+        fit(
+            net,
+            lambda net=net: nn.functional.cross_entropy(net(points), labels),
+            steps,
+            1e-2,
+            nth(tell, n, len(nets), name),
+        )
     with torch.no_grad():
         return {
             "accuracy": {name: accuracy(net(fresh), truth) for name, net in nets.items()},
             "folded": folding_error(nets["deep linear"], fresh),
             "field": {name: field(nets[name]) for name in ("deep linear", "relu")},
             "points": [
-                [round(v, 3) for v in (*xy, float(one))] for xy, one in zip(points[:200].tolist(), labels[:200])
+                [round(v, 3) for v in (*xy, float(one))]
+                for xy, one in zip(points[:200].tolist(), labels[:200], strict=True)
             ],
         }
 
@@ -88,7 +99,7 @@ def deep(kind: type[nn.Module] | None, width: int = 32, layers: int = 4) -> nn.S
     """Linear layers with an activation between them, or with none."""
     sizes = [2, *[width] * layers, 2]
     made: list[nn.Module] = []
-    for n, (before, after) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for n, (before, after) in enumerate(pairwise(sizes)):
         made += [nn.Linear(before, after)] + ([kind()] if kind and n < layers else [])
     return nn.Sequential(*made).double()
 
@@ -164,11 +175,16 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     learned, wide = worst >= 0.95, last <= two / 10 and falls <= -0.9
     kind = "fails" if not (one and learned) else "holds" if wide else "limited"
     return Verdict(kind, Both(
-        f"Folded into one matrix the deep linear network differs by {numbers['folded']:.1e}; it gets {percent(linear)} of "
-        f"the spiral, one linear layer {percent(straight)}, the worst activation {percent(worst)}. The curve's error goes "
-        f"from {two:.3g} (width 2) to {last:.3g} (width {numbers['widths'][-1]}), rank correlation with width {falls:.2f}.",
-        f"深层线性网络折成一个矩阵后相差 {numbers['folded']:.1e}；它在螺旋上的准确率为 {percent(linear)}，单个线性层为 {percent(straight)}，"
-        f"最差的激活函数为 {percent(worst)}。曲线误差从宽度 2 的 {two:.3g} 降到宽度 {numbers['widths'][-1]} 的 {last:.3g}，与宽度的秩相关为 {falls:.2f}。",
+        f"Folded into one matrix the deep linear network differs by {numbers['folded']:.1e}; it gets "
+        f"{percent(linear)} of "
+        f"the spiral, one linear layer {percent(straight)}, the worst activation {percent(worst)}. The curve's error "
+        "goes "
+        f"from {two:.3g} (width 2) to {last:.3g} (width {numbers['widths'][-1]}), rank correlation with width "
+        f"{falls:.2f}.",
+        f"深层线性网络折成一个矩阵后相差 {numbers['folded']:.1e}；它在螺旋上的准确率为 {percent(linear)}，"
+        f"单个线性层为 {percent(straight)}，"
+        f"最差的激活函数为 {percent(worst)}。曲线误差从宽度 2 的 {two:.3g} 降到宽度 {numbers['widths'][-1]} 的 "
+        f"{last:.3g}，与宽度的秩相关为 {falls:.2f}。",
     ))  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,8 @@ from ..bench.measure import times
 from ..nn.parts import SCORES, part_module
 from .cost import Call, peak_bytes
 from .experiment import Both, Claim, Language, Size, Tell, Verdict
-from .learning import fit, panels, part, spread, style
+from .learning import fit, panels, part, style
+from .sequences import over_seeds
 
 CLAIM = Claim(
     number=12,
@@ -77,7 +79,7 @@ def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
     results = []
     for n, (name, query_dim, dim) in enumerate(jobs):
         told = part(tell, 0.8 * n / len(jobs), 0.8 * (n + 1) / len(jobs), f"{name}, dims {query_dim} and {dim}")
-        results.append(spread([searched(name, query_dim, dim, set_up, own, told) for own in seeds]))
+        results.append(over_seeds(partial(searched, name, query_dim, dim, set_up), seeds, told))
     tell(0.8, "time and memory")
     seconds, peaks = costs(dims, set_up["tokens"], set_up["budget"], seed)
     count = len(dims)
@@ -115,7 +117,9 @@ def searched(name: str, query_dim: int, dim: int, set_up: dict[str, Any], seed: 
         return (model(query, keys).argmax(-1) == wanted).float().mean().item()
 
 
-def costs(dims: list[int], tokens: int, budget: float, seed: int) -> tuple[dict[str, list[float]], dict[str, list[int]]]:
+def costs(
+    dims: list[int], tokens: int, budget: float, seed: int
+) -> tuple[dict[str, list[float]], dict[str, list[int]]]:
     """Seconds and peak bytes of one head, forward and backward, by score and dim."""
     torch.manual_seed(seed)
     seconds: dict[str, list[float]] = {name: [] for name in ("additive", "dot")}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from .experiment import Both, Language, Size, Tell
@@ -39,6 +38,7 @@ def ranks(x: Tensor) -> Tensor:
 def rank_correlation(x: Tensor, y: Tensor) -> float:
     """Spearman's correlation of two vectors; 0 where one of them is constant.
 
+    >>> import torch
     >>> round(rank_correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 4.0, 9.0])), 6)
     1.0
     """

@@ -244,7 +244,11 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
         axes[1].set_yticks(range(KERNEL))
         axes[1].set_xlabel(Both("offset of the key (tokens)", "键的偏移（词元）")(language))
         axes[1].set_ylabel(Both("head", "头")(language))
-        axes[1].set_title(Both("Where heads look after learning\na convolution of kernel 3", "学习核为 3 的卷积后各头所看之处")(language))
+        axes[1].set_title(
+            Both("Where heads look after learning\na convolution of kernel 3", "学习核为 3 的卷积后各头所看之处")(
+                language
+            )
+        )
         figure.colorbar(image, ax=axes[1], label=Both("weight by position", "位置权重")(language))
         draw_left(axes[2], numbers, language)
     return figure
@@ -261,7 +265,9 @@ def draw_equality(axes: Any, equal: list[dict[str, Any]], language: Language) ->
     axes.set_xticks([one["kernel"] for one in equal if one["type"] == "float32"])
     axes.set_xlabel(Both("kernel (tokens)", "卷积核（词元）")(language))
     axes.set_ylabel(Both("relative error", "相对误差")(language))
-    axes.set_title(Both("Attention with one head an offset\nagainst the convolution", "每个偏移一个头的注意力与卷积之差")(language))
+    axes.set_title(
+        Both("Attention with one head an offset\nagainst the convolution", "每个偏移一个头的注意力与卷积之差")(language)
+    )
     axes.legend(frameon=False)
 
 

@@ -21,22 +21,26 @@ CLAIM = Claim(
     name="coreference",
     title=Both("What does *it* look at?", "it 在看谁？"),
     claim=Both(
-        "In \"The animal didn't cross the street because it was too tired\" self-attention links *it* with *animal*.",
-        "在句子 “The animal didn't cross the street because it was too tired.” 中，自注意力可明确关联 “it” 与 “animal”。",
+        'In "The animal didn\'t cross the street because it was too tired" self-attention links *it* with *animal*.',
+        "在句子 “The animal didn't cross the street because it was too tired.” 中，自注意力可明确关联 “it” 与 "
+        "“animal”。",
     ),
     setup=Both(
         "MiniLM (six layers of twelve heads, pretrained). Many sentences of five patterns, each in two wordings that "
         "change what *it* is (too tired: the animal, too wide: the street). For each head: does *it* give the right "
         "noun more weight than the other one? The head that does best on half of the nouns is tested on the other "
         "half. Taking the first noun, the nearest one, or either by chance gives 50 % by construction.",
-        "MiniLM（六层，每层十二个头，已预训练）。五种句型的许多句子，每句有两种说法，使 it 指代不同的词（too tired：动物；too wide：街道）。"
-        "对每个头：it 给正确名词的权重是否大于另一个名词？在一半名词上最好的头，用另一半名词检验。总选第一个、总选最近的或随便选，都恰好是 50 %。",
+        "MiniLM（六层，每层十二个头，已预训练）。五种句型的许多句子，每句有两种说法，使 it 指代不同的词（too tired："
+        "动物；too wide：街道）。"
+        "对每个头：it 给正确名词的权重是否大于另一个名词？在一半名词上最好的头，用另一半名词检验。总选第一个、"
+        "总选最近的或随便选，都恰好是 50 %。",
     ),
     threshold=Both(
         "Holds if the chosen head is right in at least 75 % of the sentences it was not chosen on. Limited if it is "
         "right more often than chance there, or its weights move towards the right noun when the wording changes more "
         "often than chance (95 % interval above 50 %). Fails otherwise.",
-        "成立：选出的头在未参与挑选的句子中至少 75 % 正确。有限成立：在那里正确率高于随机，或说法改变时其权重移向正确名词的比例高于随机"
+        "成立：选出的头在未参与挑选的句子中至少 75 % 正确。有限成立：在那里正确率高于随机，"
+        "或说法改变时其权重移向正确名词的比例高于随机"
         "（95 % 区间在 50 % 之上）。其余为不成立。",
     ),
 )
@@ -194,12 +198,17 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     (layer, head), (mlayer, mhead) = numbers["head"], numbers["mover"]
     tired, wide = numbers["famous"]
     return Verdict(kind, Both(
-        f"The head chosen (layer {layer + 1}, head {head + 1}) is right in {percent(right)} of {numbers['sentences']} other "
+        f"The head chosen (layer {layer + 1}, head {head + 1}) is right in {percent(right)} of {numbers['sentences']}"
+        " other "
         f"sentences (both wordings: {percent(numbers['head_both'])}, by chance 25 %). The head that moves most (layer "
-        f"{mlayer + 1}, head {mhead + 1}) moves the right way in {percent(moved)}. In the sentence itself *it* gives *animal* "
-        f"more than *street* in {tired['animal']} of {tired['heads']} heads with 'tired', and in {wide['animal']} with 'wide'.",
-        f"选出的头（第 {layer + 1} 层第 {head + 1} 个）在另外 {numbers['sentences']} 句中正确率 {percent(right)}（两种说法都对：{percent(numbers['head_both'])}，随机为 25 %）。"
-        f"移动最明显的头（第 {mlayer + 1} 层第 {mhead + 1} 个）有 {percent(moved)} 移向正确名词。在原句中，{tired['heads']} 个头里有 {tired['animal']} 个让 it 更关注 animal 而非 street（tired），"
+        f"{mlayer + 1}, head {mhead + 1}) moves the right way in {percent(moved)}. In the sentence itself *it* gives "
+        "*animal* "
+        f"more than *street* in {tired['animal']} of {tired['heads']} heads with 'tired', and in {wide['animal']} "
+        "with 'wide'.",
+        f"选出的头（第 {layer + 1} 层第 {head + 1} 个）在另外 {numbers['sentences']} 句中正确率 {percent(right)}（两"
+        f"种说法都对：{percent(numbers['head_both'])}，随机为 25 %）。"
+        f"移动最明显的头（第 {mlayer + 1} 层第 {mhead + 1} 个）有 {percent(moved)} 移向正确名词。在原句中，"
+        f"{tired['heads']} 个头里有 {tired['animal']} 个让 it 更关注 animal 而非 street（tired），"
         f"换成 wide 时有 {wide['animal']} 个。",
     ))  # fmt: skip
 
@@ -213,8 +222,15 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
         left.set_yticks(range(6), range(1, 7))
         left.grid(False)
         left.plot(numbers["head"][1], numbers["head"][0], marker="s", markersize=15, mfc="none", mec="black")
-        figure.colorbar(image, ax=left, label=say("share of sentences right (0.5: chance)", "正确句子的比例（0.5：随机）"))
-        name_axes(left, say("Right noun preferred, second half of nouns", "偏向正确名词（另一半名词）"), say("head", "头"), say("layer", "层"))
+        figure.colorbar(
+            image, ax=left, label=say("share of sentences right (0.5: chance)", "正确句子的比例（0.5：随机）")
+        )
+        name_axes(
+            left,
+            say("Right noun preferred, second half of nouns", "偏向正确名词（另一半名词）"),
+            say("head", "头"),
+            say("layer", "层"),
+        )
         against(middle, numbers, say)
         words(right, numbers, say)
     return figure
@@ -222,7 +238,10 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
 
 def against(axes: Any, numbers: dict[str, Any], say: Any) -> None:
     """Every head's score on the half it could be chosen on against the half it is tested on."""
-    kinds = (("right", say("right noun preferred", "偏向正确名词")), ("moved", say("moves with the wording", "随说法移动")))
+    kinds = (
+        ("right", say("right noun preferred", "偏向正确名词")),
+        ("moved", say("moves with the wording", "随说法移动")),
+    )
     for n, (name, text) in enumerate(kinds):
         x, y = ([v for row in half for v in row] for half in numbers[name])
         axes.plot(x, y, linestyle="", marker="os"[n], color=COLOURS[n], alpha=0.7, label=text)
@@ -242,9 +261,16 @@ def words(axes: Any, numbers: dict[str, Any], say: Any) -> None:
     labels[at] = "tired / wide"
     for n, (one, text) in enumerate(((tired, "tired"), (wide, "wide"))):
         places_of = [m + (n - 0.5) * width for m in range(len(labels))]
-        axes.barh(places_of, one["weights"][0], width, label=text, color=COLOURS[n], hatch=HATCHES[n], edgecolor="white")
+        axes.barh(
+            places_of, one["weights"][0], width, label=text, color=COLOURS[n], hatch=HATCHES[n], edgecolor="white"
+        )
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     layer, head = numbers["head"]
-    name_axes(axes, say(f"*it* in layer {layer + 1}, head {head + 1}", f"it：第 {layer + 1} 层第 {head + 1} 个头"), say("weight", "权重"), "")
+    name_axes(
+        axes,
+        say(f"*it* in layer {layer + 1}, head {head + 1}", f"it：第 {layer + 1} 层第 {head + 1} 个头"),
+        say("weight", "权重"),
+        "",
+    )
     axes.legend()

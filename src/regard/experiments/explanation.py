@@ -33,13 +33,15 @@ CLAIM = Claim(
         "pooling weights are also shuffled, made uniform, and replaced by others as different as can be found that "
         "give the same answer (probability within 1 %).",
         "一个对人造评论分类的小模型（两层自注意力加注意力池化），以及 MiniLM 的句向量。逐个删去词，测量输出的变化，"
-        "再求该变化与权重、rollout、按值加权的范数、梯度 × 权重以及随机数的秩相关。分类器的池化权重还会被打乱、变成均匀，并换成尽量不同而答案相同（概率相差 1 % 以内）的权重。",
+        "再求该变化与权重、rollout、按值加权的范数、梯度 × 权重以及随机数的秩相关。分类器的池化权重还会被打乱、"
+        "变成均匀，并换成尽量不同而答案相同（概率相差 1 % 以内）的权重。",
     ),
     threshold=Both(
         "Holds if the weights' mean rank correlation with the measured effect is at least 0.7 in both models and very "
         "different weights (divergence ≥ 0.3 nats) with the same answer exist for less than half of the reviews. "
         "Limited if the correlation is at least 0.3 in one of the models. Fails otherwise.",
-        "成立：两个模型中权重与实测影响的平均秩相关都至少 0.7，且不到一半的评论存在答案相同却很不同（散度 ≥ 0.3 奈特）的权重。"
+        "成立：两个模型中权重与实测影响的平均秩相关都至少 0.7，且不到一半的评论存在答案相同却很不同（散度 ≥ 0.3 "
+        "奈特）的权重。"
         "有限成立：至少一个模型中相关达到 0.3。其余为不成立。",
     ),
 )
@@ -109,7 +111,8 @@ class Reader(nn.Module):
 
 
 def made(count: int) -> tuple[Tensor, Tensor]:
-    """Reviews `[count, TOKENS]` of filler with good and bad words, some of them negated, and which prevail, `[count]`."""
+    """Reviews `[count, TOKENS]` of filler with good and bad words, some of them negated, and which prevail, "
+    "`[count]`."""
     tokens = torch.randint(NOT + 1, VOCABULARY, (3 * count, TOKENS))
     polar = torch.rand(tokens.shape) < 0.25
     tokens = torch.where(polar, torch.randint(NOT, tokens.shape), tokens)
@@ -237,7 +240,12 @@ def of_sentence(model: Any, tokens: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         effect = 1 - torch.cosine_similarity(pool(model(tokens=without).hidden), whole)
     received = torch.stack([weights_of(seen, name)[0].mean((0, 1)) for name in seen]).mean(0)
     lengths = torch.stack([one[0].mean((0, 1)) for one in value_norms(seen).values()]).mean(0)
-    ways = {"weights": received, "rollout": rollout(seen)[0].mean(0), "value norms": lengths, "random": torch.rand(count)}
+    ways = {
+        "weights": received,
+        "rollout": rollout(seen)[0].mean(0),
+        "value norms": lengths,
+        "random": torch.rand(count),
+    }
     return effect, {name: way[1:-1] for name, way in ways.items()}
 
 
@@ -252,17 +260,22 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     shuffled, even = numbers["changed"]["shuffle"], numbers["changed"]["uniform"]
     return Verdict(kind, Both(
         f"Mean rank correlation with the measured effect, classifier ({percent(numbers['accuracy'])} right): "
-        f"{rows['classifier']}; MiniLM: {rows['encoder']}. Shuffled weights change {percent(shuffled)} of the answers, uniform "
+        f"{rows['classifier']}; MiniLM: {rows['encoder']}. Shuffled weights change {percent(shuffled)} of the "
+        "answers, uniform "
         f"ones {percent(even)}; for {percent(other)} of the reviews very different weights give the same answer.",
-        f"与实测影响的平均秩相关，分类器（正确率 {percent(numbers['accuracy'])}）：{rows['classifier']}；MiniLM：{rows['encoder']}。"
-        f"打乱权重改变 {percent(shuffled)} 的答案，均匀权重改变 {percent(even)}；{percent(other)} 的评论存在答案相同却很不同的权重。",
+        f"与实测影响的平均秩相关，分类器（正确率 {percent(numbers['accuracy'])}）：{rows['classifier']}；MiniLM："
+        f"{rows['encoder']}。"
+        f"打乱权重改变 {percent(shuffled)} 的答案，均匀权重改变 {percent(even)}；{percent(other)} "
+        "的评论存在答案相同却很不同的权重。",
     ))  # fmt: skip
 
 
 def draw(numbers: dict[str, Any], language: Language) -> Any:
     say = speaker(language)
     with panels(language, 3, width=4.6) as (figure, (left, middle, right)):
-        figure.suptitle(say("What weights say of tokens, and what removing tokens does", "权重怎样评价词，删去词又有什么影响"))
+        figure.suptitle(
+            say("What weights say of tokens, and what removing tokens does", "权重怎样评价词，删去词又有什么影响")
+        )
         series = {
             say("classifier", "分类器"): [numbers["classifier"][way] for way in WAYS],
             "MiniLM": [numbers["encoder"].get(way, {"mean": float("nan"), "spread": 0.0}) for way in WAYS],
@@ -270,7 +283,12 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
         bars(left, [say(way.replace(" ", "\n", 1), CHINESE[way]) for way in WAYS], series)
         level(left, 0.7, say("wanted: 0.7", "要求：0.7"))
         left.tick_params(axis="x", labelsize=7)
-        name_axes(left, say("Agreement with the effect of removing", "与删除影响的一致程度"), "", say("rank correlation", "秩相关"))
+        name_axes(
+            left,
+            say("Agreement with the effect of removing", "与删除影响的一致程度"),
+            "",
+            say("rank correlation", "秩相关"),
+        )
         left.legend(fontsize=7)
         scatter(middle, numbers, say)
         example(right, numbers, say)
@@ -297,5 +315,7 @@ def example(axes: Any, numbers: dict[str, Any], say: Any) -> None:
     groups = [str(n + 1) for n in range(len(one["own"]))]
     series = {say("the model's", "模型的"): one["own"], say("found, same answer", "找到的，答案相同"): one["other"]}
     bars(axes, groups, {name: [{"mean": v, "spread": 0.0} for v in row] for name, row in series.items()})
-    name_axes(axes, say("Pooling weights of one review", "一条评论的池化权重"), say("word", "第几个词"), say("weight", "权重"))
+    name_axes(
+        axes, say("Pooling weights of one review", "一条评论的池化权重"), say("word", "第几个词"), say("weight", "权重")
+    )
     axes.legend(fontsize=7)

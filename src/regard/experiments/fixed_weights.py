@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..nn import FullyConnected, MultiHeadAttention
 from .experiment import Both, Claim, Language, Size, Tell, Verdict
-from .learning import fit, panels, part, spread, style
+from .learning import panels, part, spread, style
+from .lookup import TRAINED, Lookup, learn_lookup, lookups
 
 CLAIM = Claim(
     number=3,
@@ -47,39 +48,10 @@ CLAIM = Claim(
     ),
 )
 
-KINDS, VALUES, TRAINED, PAIRS = 40, 8, 8, (4, 8, 16, 32)
+PAIRS = (4, 8, 16, 32)
 STEPS = {"toy": 20, "usual": 1500, "full": 6000}
 SEEDS = {"toy": 1, "usual": 3, "full": 5}
 LAYERS = ("fully connected", "fully connected, activation", "attention")
-
-
-class Lookup(nn.Module):
-    """A query and its pairs as vectors, a body in which they meet, and what the query's token then says.
-
-    `keys [batch, 1 + pairs]` has the query first; `values [batch, 1 + pairs]` has no value (`VALUES`) there.
-    """
-
-    def __init__(self, body: nn.Module, dim: int, most: int | None = None) -> None:
-        super().__init__()
-        self.keys, self.values = nn.Embedding(KINDS, dim), nn.Embedding(VALUES + 1, dim)
-        self.body, self.head, self.most = body, nn.Linear(dim, VALUES), most
-
-    def embed(self, keys: Tensor, values: Tensor) -> Tensor:
-        return self.keys(keys[:, : self.most]) + self.values(values[:, : self.most])
-
-    def forward(self, keys: Tensor, values: Tensor) -> Tensor:
-        x = self.embed(keys, values)
-        return self.head((x + self.body(x))[:, 0])
-
-
-def lookups(batch: int, pairs: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys, values, and the value that is asked for."""
-    keys = torch.rand(batch, KINDS, generator=generator).argsort(1)[:, :pairs]
-    values = torch.randint(VALUES, (batch, pairs), generator=generator)
-    asked = torch.randint(pairs, (batch, 1), generator=generator)
-    answer = values.gather(1, asked).flatten()
-    nothing = torch.full((batch, 1), VALUES)
-    return torch.cat([keys.gather(1, asked), keys], 1), torch.cat([nothing, values], 1), answer
 
 
 def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
@@ -102,7 +74,7 @@ def one_seed(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
     connected = Lookup(FullyConnected(24, 1, 1 + TRAINED, hidden=256), 24, most=1 + TRAINED)
     attention = Lookup(MultiHeadAttention(32, 2), 32)
     for n, model in enumerate((connected, attention)):
-        train(model, STEPS[size], seed, part(tell, n / 2, (n + 1) / 2))
+        learn_lookup(model, STEPS[size], 5e-3, seed, part(tell, n / 2, (n + 1) / 2))
     layer = connected.body.layers[0]  # type: ignore[union-attr, index]
     inputs = {name: connected for name in LAYERS[:2]} | {"attention": attention}
     layers = {
@@ -119,16 +91,6 @@ def one_seed(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
         },
         "mixing": {name: [by_token(one) for one in jacobians[name][:2]] for name in LAYERS[1:]},
     }
-
-
-def train(model: Lookup, steps: int, seed: int, tell: Tell) -> None:
-    generator = torch.Generator().manual_seed(seed)
-
-    def loss() -> Tensor:
-        keys, values, answer = lookups(128, TRAINED, generator)
-        return nn.functional.cross_entropy(model(keys, values), answer)
-
-    fit(model, loss, steps, 5e-3, tell)
 
 
 def mixings(layer: Any, model: Lookup, seed: int, count: int = 6) -> list[Tensor]:

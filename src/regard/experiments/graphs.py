@@ -21,21 +21,25 @@ CLAIM = Claim(
     claim=Both(
         "On a graph a node need only attend to those it has an edge with: the edges themselves are knowledge. And how "
         "it asks matters: GAT ranks the neighbours alike for every node that asks, GATv2 does not.",
-        "在图上，节点只需要关注与它有边相连的节点：边本身就是知识。提问的方式也很重要：GAT 对每个提问的节点给出同样的邻居排序，GATv2 则不然。",
+        "在图上，节点只需要关注与它有边相连的节点：边本身就是知识。提问的方式也很重要：GAT "
+        "对每个提问的节点给出同样的邻居排序，GATv2 则不然。",
     ),
     setup=Both(
         "(1) Random graphs of coloured nodes; each node is asked whether most of its neighbours are red. Attention "
         "along edges, full attention, and full attention that is told the edges as features (a row of the adjacency "
         "matrix); tested on new graphs. (2) The dictionary look-up of the GATv2 paper: k query nodes, each with an "
         "edge from all k key nodes, have to give the value of the key that has their name.",
-        "（1）节点带颜色的随机图，问每个节点：它的邻居是否多数为红色。比较沿边注意力、全注意力，以及把边作为特征（邻接矩阵的一行）告知的全注意力，用新图检验。"
+        "（1）节点带颜色的随机图，问每个节点：它的邻居是否多数为红色。比较沿边注意力、全注意力，"
+        "以及把边作为特征（邻接矩阵的一行）告知的全注意力，用新图检验。"
         "（2）GATv2 论文中的查字典任务：k 个查询节点与全部 k 个键节点相连，要给出与自己同名的键的值。",
     ),
     threshold=Both(
-        "Holds if along edges at least 95 % are right on new graphs and 15 points more than with either full attention, "
+        "Holds if along edges at least 95 % are right on new graphs and 15 points more than with either full "
+        "attention, "
         "and GATv2 gets at least 95 % of the look-ups at every k where GAT with as many heads gets less at the largest "
         "k. Limited if one of the two parts holds. Fails if none.",
-        "成立：沿边注意力在新图上正确率至少 95 %，且比两种全注意力都高 15 个百分点；GATv2 在每个 k 上查字典正确率至少 95 %，而同样头数的 GAT 在最大的 k 上不足 95 %。"
+        "成立：沿边注意力在新图上正确率至少 95 %，且比两种全注意力都高 15 个百分点；GATv2 在每个 k "
+        "上查字典正确率至少 95 %，而同样头数的 GAT 在最大的 k 上不足 95 %。"
         "只有一部分成立为有限成立，都不成立为不成立。",
     ),
 )
@@ -180,11 +184,15 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     same = [numbers["distinct"][f"{name}, 1 head"]["mean"] for name in ("GAT", "GATv2")]
     return Verdict(kind, Both(
         f"Along edges {percent(edges)} right on new graphs, full attention {percent(near['full'])}, told the edges "
-        f"{percent(near['full, told the edges'])}. Look-up with 8 heads: GATv2 at least {percent(newer)} at every k, GAT "
-        f"{percent(older)} at k = {largest}; with one head {percent(single[1])} and {percent(single[0])}. The queries of a "
+        f"{percent(near['full, told the edges'])}. Look-up with 8 heads: GATv2 at least {percent(newer)} at every k, "
+        "GAT "
+        f"{percent(older)} at k = {largest}; with one head {percent(single[1])} and {percent(single[0])}. The "
+        "queries of a "
         f"graph look most at {same[0]:.2f} k different keys in GAT, {same[1]:.2f} k in GATv2 (1 head).",
-        f"沿边注意力在新图上正确率 {percent(edges)}，全注意力 {percent(near['full'])}，告知边的全注意力 {percent(near['full, told the edges'])}。"
-        f"查字典（8 个头）：GATv2 在每个 k 上至少 {percent(newer)}，GAT 在 k = {largest} 时为 {percent(older)}；只有一个头时分别为 {percent(single[1])} 和 {percent(single[0])}。"
+        f"沿边注意力在新图上正确率 {percent(edges)}，全注意力 {percent(near['full'])}，告知边的全注意力 "
+        f"{percent(near['full, told the edges'])}。"
+        f"查字典（8 个头）：GATv2 在每个 k 上至少 {percent(newer)}，GAT 在 k = {largest} 时为 {percent(older)}；"
+        f"只有一个头时分别为 {percent(single[1])} 和 {percent(single[0])}。"
         f"一个图里的各个查询最关注的不同键的数目：GAT 为 {same[0]:.2f} k，GATv2 为 {same[1]:.2f} k（1 个头）。",
     ))  # fmt: skip
 
@@ -193,21 +201,34 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
     say = speaker(language)
     with panels(language, 3, width=4.0) as (figure, (left, middle, right)):
         figure.suptitle(say("Answers that follow edges, and looking up a dictionary", "沿边的答案，以及查字典"))
-        names = [say("along\nedges", "沿边"), say("full", "全注意力"), say("full, told\nthe edges", "全注意力\n（告知边）")]
+        names = [
+            say("along\nedges", "沿边"),
+            say("full", "全注意力"),
+            say("full, told\nthe edges", "全注意力\n（告知边）"),
+        ]
         bars(left, names, {"": list(numbers["neighbours"].values())})
         level(left, 0.5, say("chance", "随机"))
-        name_axes(left, say("Are most neighbours red? (new graphs)", "多数邻居是红色吗？（新图）"), "", say("share right", "正确率"))
+        name_axes(
+            left,
+            say("Are most neighbours red? (new graphs)", "多数邻居是红色吗？（新图）"),
+            "",
+            say("share right", "正确率"),
+        )
         for n, (kind, found) in enumerate(numbers["lookup"].items()):
             line(middle, n, numbers["sizes"], [found[str(k)] for k in numbers["sizes"]], heads_named(kind, language))
         middle.plot(numbers["sizes"], [1 / k for k in numbers["sizes"]], color="#666666", linewidth=0.9, label="1 / k")
         middle.set_xticks(numbers["sizes"])
         middle.set_ylim(0, 1.05)
-        name_axes(middle, say("Dictionary look-up", "查字典"), say("keys k", "键的数目 k"), say("share right", "正确率"))
+        name_axes(
+            middle, say("Dictionary look-up", "查字典"), say("keys k", "键的数目 k"), say("share right", "正确率")
+        )
         middle.legend(fontsize=7)
         kinds = [heads_named(kind, language).replace(", ", "\n").replace("，", "\n") for kind in numbers["distinct"]]
         bars(right, kinds, {"": list(numbers["distinct"].values())})
         title = say("Different keys that the queries look at most", "各查询最关注的不同键")
-        name_axes(right, title, "", say(f"share of k = {numbers['sizes'][-1]}", f"占 k = {numbers['sizes'][-1]} 的比例"))
+        name_axes(
+            right, title, "", say(f"share of k = {numbers['sizes'][-1]}", f"占 k = {numbers['sizes'][-1]} 的比例")
+        )
     return figure
 
 

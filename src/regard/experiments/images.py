@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -20,22 +21,26 @@ CLAIM = Claim(
     claim=Both(
         "Looking everywhere, attention dilutes local patterns such as edges and textures and needs much data; "
         "convolutions see them at once but not what is far apart; convolutions below and attention above have both.",
-        "注意力过度关注全局，会稀释边缘、纹理等局部模式，需要大量数据；卷积立刻看到局部，却看不到相距很远的关系；下面用卷积、上面用注意力则兼得两者。",
+        "注意力过度关注全局，会稀释边缘、纹理等局部模式，需要大量数据；卷积立刻看到局部，却看不到相距很远的关系；"
+        "下面用卷积、上面用注意力则兼得两者。",
     ),
     setup=Both(
         "Made images of 24 × 24. Detail: a 5 × 5 patch of fine stripes somewhere in noise, which of four directions? "
         "Relation: a cross and a square somewhere, is the cross left or right of the square? A small ViT (patches "
         "of 4), a convolutional network with global pooling, and a hybrid (convolutional stem, attention above), of "
         "about the same number of parameters and the same steps, on few and on many images; tested on new ones.",
-        "人造 24 × 24 图像。细节：噪声中某处有一块 5 × 5 的细条纹，是四个方向中的哪一个？关系：某处有一个十字和一个方框，十字在方框的左边还是右边？"
-        "小型 ViT（4 × 4 的块）、带全局池化的卷积网络、混合网络（下层卷积，上层注意力），参数量与训练步数相近，分别用少量和较多图像训练，用新图像检验。",
+        "人造 24 × 24 图像。细节：噪声中某处有一块 5 × 5 的细条纹，是四个方向中的哪一个？关系："
+        "某处有一个十字和一个方框，十字在方框的左边还是右边？"
+        "小型 ViT（4 × 4 的块）、带全局池化的卷积网络、混合网络（下层卷积，上层注意力），参数量与训练步数相近，"
+        "分别用少量和较多图像训练，用新图像检验。",
     ),
     threshold=Both(
         "Holds if on many images the ViT is at least 5 points behind the convolutions in detail, they are at least 5 "
         "points behind the ViT in relations, and the hybrid is within 5 points of the better one in both. Limited if "
         "the ViT is 5 points behind in detail on few images and the hybrid is at least as good as the ViT (less 5 "
         "points) in both. Fails otherwise.",
-        "成立：图像较多时，ViT 的细节至少落后卷积 5 个百分点，卷积的关系至少落后 ViT 5 个百分点，混合网络两方面都在较好者的 5 个百分点以内。"
+        "成立：图像较多时，ViT 的细节至少落后卷积 5 个百分点，卷积的关系至少落后 ViT 5 个百分点，"
+        "混合网络两方面都在较好者的 5 个百分点以内。"
         "有限成立：图像少时 ViT 的细节落后 5 个百分点，且混合网络两方面都不比 ViT 差 5 个百分点以上。其余为不成立。",
     ),
 )
@@ -134,14 +139,16 @@ class Attending(nn.Module):
 def convolutions(*channels: int) -> nn.Sequential:
     """Convolutions of 3 × 3 with batch norms; the first two halve the image's sides."""
     layers: list[nn.Module] = []
-    for n, (before, after) in enumerate(zip((1, *channels), channels, strict=False)):
+    for n, (before, after) in enumerate(pairwise((1, *channels))):
         layers += [nn.Conv2d(before, after, 3, 2 if n < 2 else 1, 1), nn.BatchNorm2d(after), nn.ReLU()]
     return nn.Sequential(*layers)
 
 
 MODELS: dict[str, Any] = {
     "ViT": lambda: Attending(nn.Conv2d(1, DIM, 4, 4), 3),
-    "CNN": lambda: nn.Sequential(convolutions(16, DIM, 36, 36), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(36, 4)),
+    "CNN": lambda: nn.Sequential(
+        convolutions(16, DIM, 36, 36), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(36, 4)
+    ),
     "hybrid": lambda: Attending(convolutions(16, DIM), 2),
 }
 
@@ -178,14 +185,20 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     best = all(hybrid[t] >= max(vit[t], cnn[t]) - 0.05 for t in TASKS)
     partly = few >= 0.05 and all(hybrid[t] >= vit[t] - 0.05 for t in TASKS)
     kind = "holds" if behind and blind and best else "limited" if partly else "fails"
-    rows = {k: f"{percent(one['detail'])} / {percent(one['relation'])}" for k, one in zip(MODELS, (vit, cnn, hybrid), strict=True)}
+    rows = {
+        k: f"{percent(one['detail'])} / {percent(one['relation'])}"
+        for k, one in zip(MODELS, (vit, cnn, hybrid), strict=True)
+    }
     lowest, highest = ([sum(one[n]) / len(one[n]) for one in numbers["distance"].values()] for n in (0, -1))
     near = f"{sum(lowest) / len(lowest):.1f}", f"{sum(highest) / len(highest):.1f}"
     return Verdict(kind, Both(
-        f"Detail / relation on many images: ViT {rows['ViT']}, CNN {rows['CNN']}, hybrid {rows['hybrid']}. On few images the "
-        f"ViT is {100 * few:.1f} points behind in detail. Heads look {near[0]} pixels far in the first layer and {near[1]} in "
+        f"Detail / relation on many images: ViT {rows['ViT']}, CNN {rows['CNN']}, hybrid {rows['hybrid']}. On few "
+        "images the "
+        f"ViT is {100 * few:.1f} points behind in detail. Heads look {near[0]} pixels far in the first layer and "
+        f"{near[1]} in "
         f"the last (evenly: {numbers['evenly']:.1f}).",
-        f"图像较多时的细节 / 关系：ViT {rows['ViT']}，CNN {rows['CNN']}，混合 {rows['hybrid']}。图像少时 ViT 的细节落后 {100 * few:.1f} 个百分点。"
+        f"图像较多时的细节 / 关系：ViT {rows['ViT']}，CNN {rows['CNN']}，混合 {rows['hybrid']}。图像少时 ViT "
+        f"的细节落后 {100 * few:.1f} 个百分点。"
         f"平均注意距离：第一层 {near[0]} 像素，最后一层 {near[1]} 像素（均匀时为 {numbers['evenly']:.1f}）。",
     ))  # fmt: skip
 
@@ -201,7 +214,8 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
                   "relation": say("Relation: cross left or right of square", "关系：十字在方框左边还是右边")}  # fmt: skip
         for axes, task in ((left, "detail"), (middle, "relation")):
             series = {
-                text: [numbers["accuracy"][f"{task}/{a}/{kind}"] for a in ("few", "many")] for kind, text in names.items()
+                text: [numbers["accuracy"][f"{task}/{a}/{kind}"] for a in ("few", "many")]
+                for kind, text in names.items()
             }
             bars(axes, groups, series)
             level(axes, 1 / TASKS[task], say("chance", "随机"))
@@ -216,6 +230,11 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
         level(right, numbers["evenly"], say("all places alike", "均匀关注"))
         right.set_xticks([1, 2, 3])
         right.set_ylim(0)
-        name_axes(right, say("Mean attention distance of each head", "每个头的平均注意距离"), say("layer", "层"), say("pixels", "像素"))
+        name_axes(
+            right,
+            say("Mean attention distance of each head", "每个头的平均注意距离"),
+            say("layer", "层"),
+            say("pixels", "像素"),
+        )
         right.legend(fontsize=7)
     return figure

@@ -82,6 +82,12 @@ def smooth(values: Sequence[float], points: int = 60) -> list[float]:
     return [statistics.fmean(values[at : at + run]) for at in range(0, len(values) - run + 1, run)]
 
 
+def training_of(losses: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """How several seeds' training went: the mean loss of each, and the smoothed curve of their means."""
+    curve = [statistics.fmean(at) for at in zip(*losses, strict=True)]
+    return {"mean loss": spread([statistics.fmean(one) for one in losses]), "curve": smooth(curve)}
+
+
 @contextmanager
 def panels(
     language: Language, columns: int = 1, rows: int = 1, *, width: float = 4.4, height: float = 3.6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,8 +13,8 @@ from ..nn.block import StackConfig
 from ..nn.convolution import ConvolutionConfig
 from ..nn.recurrent import RecurrentConfig
 from .experiment import Both, Claim, Language, Size, Tell, Verdict
-from .learning import fit, panels, part, spread, style
-from .sequences import accuracy, lengths_axis, means, tagger
+from .learning import fit, panels, part, style
+from .sequences import accuracy, lengths_axis, means, over_seeds, tagger
 
 CLAIM = Claim(
     number=8,
@@ -59,18 +60,24 @@ SIZES: dict[Size, dict[str, Any]] = {
 def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
     """`accuracy[model][distance]`, spread over seeds, and `fields[model][layer][token]`, gradients of the middle."""
     set_up = SIZES[size]
-    distances = set_up["distances"]
+    distances, seeds = set_up["distances"], range(seed, seed + set_up["seeds"])
     # a step's time grows with the distance, and so does its share of the way
     costs = [(name, distance, distance + 64) for distance in distances for name in NAMES]
     whole, done = sum(cost for *_, cost in costs), 0
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in NAMES}
     for name, distance, cost in costs:
         told = part(tell, 0.95 * done / whole, 0.95 * (done + cost) / whole, f"{name}, distance {distance}")
-        found[name].append(spread([recalled(name, distance, set_up, seed + n, told) for n in range(set_up["seeds"])]))
+        found[name].append(over_seeds(partial(recalled, name, distance, set_up), seeds, told))
         done += cost
     tell(0.95, "how far each layer sees")
     fields = {name: [field(name, n + 1, set_up["view"], seed) for n in range(set_up["layers"])] for name in NAMES}
-    return {"distances": distances, "accuracy": found, "fields": fields, "chance": 1 / SYMBOLS, "steps": set_up["steps"]}
+    return {
+        "distances": distances,
+        "accuracy": found,
+        "fields": fields,
+        "chance": 1 / SYMBOLS,
+        "steps": set_up["steps"],
+    }
 
 
 def stack_of(name: str, layers: int, causal: bool = True) -> Any:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ..nn import MultiHeadAttention
 from .experiment import Both, Claim, Language, Size, Tell, Verdict
-from .fixed_weights import TRAINED, Lookup, lookups
-from .learning import fit, panels, part, smooth, spread, style
+from .learning import panels, part, style, training_of
+from .lookup import Lookup, learn_lookup
 
 CLAIM = Claim(
     number=4,
@@ -92,27 +92,15 @@ def curves(dim: int, size: Size, seed: int, tell: Tell) -> dict[str, Any]:
         losses[name].append(
             learn(dim, name, STEPS[size], seed + n // 2, part(tell, n / count, (n + 1) / count, f"{dim}, {name}"))
         )
-    return {
-        name: {
-            "mean loss": spread([sum(one) / len(one) for one in held]),
-            "curve": smooth([sum(at) / len(at) for at in zip(*held, strict=True)]),
-        }
-        for name, held in losses.items()
-    }
+    return {name: training_of(held) for name, held in losses.items()}
 
 
 def learn(dim: int, kind: str, steps: int, seed: int, tell: Tell) -> list[float]:
     torch.manual_seed(seed)
-    generator = torch.Generator().manual_seed(seed)
     model = Lookup(
         first_weights(MultiHeadAttention(dim, 1, score="Dot()" if kind == "scaled" else "Dot(scale=1.0)")), dim
     )
-
-    def loss() -> Tensor:
-        keys, values, answer = lookups(64, TRAINED, generator)
-        return nn.functional.cross_entropy(model(keys, values), answer)
-
-    return fit(model, loss, steps, 1e-3, tell)
+    return learn_lookup(model, steps, 1e-3, seed, tell)
 
 
 def first_weights(layer: MultiHeadAttention) -> MultiHeadAttention:

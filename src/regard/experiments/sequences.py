@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,8 @@ from ..models.config import Sequence as SequenceConfig
 from ..models.heads import IGNORED, Classes
 from ..models.model import SequenceModel
 from ..nn.embeddings import Text
+from .experiment import Tell
+from .learning import part, spread
 
 Batch = Mapping[str, Tensor]
 """What a model is called with, `labels` included."""
@@ -35,6 +37,16 @@ def accuracy(model: nn.Module, batch: Batch) -> float:
     labels = batch["labels"]
     right = model(**batch).logits.argmax(-1) == labels
     return right[labels != IGNORED].float().mean().item()
+
+
+def over_seeds(run: Callable[[int, Tell], float], seeds: Sequence[int], tell: Tell) -> dict[str, Any]:
+    """The spread of what `run(seed, tell)` gives for several seeds, each telling its share of the way.
+
+    >>> over_seeds(lambda seed, tell: 2.0 * seed, [1, 2], lambda share, text: None)["mean"]
+    3.0
+    """
+    count = len(seeds)
+    return spread([run(seed, part(tell, n / count, (n + 1) / count)) for n, seed in enumerate(seeds)])
 
 
 def means(found: Sequence[Mapping[str, Any]]) -> list[float]:

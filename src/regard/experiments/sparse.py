@@ -25,7 +25,8 @@ CLAIM = Claim(
     claim=Both(
         "Attention need not look at every pair: a truncated window, Longformer, BigBird, Linformer, Nyström and "
         "Performer keep the quality at a fraction of the cost, and block-wise computation costs no quality at all.",
-        "注意力不必计算所有配对：截断窗口、Longformer、BigBird、Linformer、Nyström 和 Performer 用一小部分代价保持质量，而分块计算完全不损失质量。",
+        "注意力不必计算所有配对：截断窗口、Longformer、BigBird、Linformer、Nyström 和 Performer "
+        "用一小部分代价保持质量，而分块计算完全不损失质量。",
     ),
     setup=Both(
         "Made frames of speech: each frame's sound is noisy, so its neighbours are needed to name it (near), and who "
@@ -37,8 +38,10 @@ CLAIM = Claim(
     threshold=Both(
         "Holds if block-wise equals the formula to 1e-5 (relative), every alternative costs at most half, the window "
         "loses at most 5 points near and all five others at most 5 points near and far. Limited if block-wise is exact "
-        "and at least one alternative at half the cost or less loses at most 5 points both near and far. Fails otherwise.",
-        "成立：分块计算与公式的相对误差不超过 1e-5，每种替代方法的代价不超过一半，窗口在“近”上至多损失 5 个百分点，其余五种在“近”和“远”上都至多损失 5 个百分点。"
+        "and at least one alternative at half the cost or less loses at most 5 points both near and far. Fails "
+        "otherwise.",
+        "成立：分块计算与公式的相对误差不超过 1e-5，每种替代方法的代价不超过一半，窗口在“近”上至多损失 5 个百分点，"
+        "其余五种在“近”和“远”上都至多损失 5 个百分点。"
         "有限成立：分块计算精确，且至少有一种代价不超过一半的方法在两方面都至多损失 5 个百分点。其余为不成立。",
     ),
 )
@@ -185,9 +188,11 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
     names, full = ", ".join(kept), [percent(numbers[side]["full"]["mean"]) for side in ("near", "far")]
     return Verdict(kind, Both(
-        f"Block-wise differs by {numbers['blockwise']:.0e}. Full attention gets {full[0]} near and {full[1]} far. Points "
+        f"Block-wise differs by {numbers['blockwise']:.0e}. Full attention gets {full[0]} near and {full[1]} far. "
+        "Points "
         f"lost near / far (cost): {each}. Within 5 points both near and far: {names or 'none'}.",
-        f"分块计算相差 {numbers['blockwise']:.0e}。全注意力：近 {full[0]}，远 {full[1]}。近 / 远损失的百分点（代价）：{each}。"
+        f"分块计算相差 {numbers['blockwise']:.0e}。全注意力：近 {full[0]}，远 {full[1]}。近 / "
+        f"远损失的百分点（代价）：{each}。"
         f"两方面都在 5 个百分点以内的：{names or '无'}。",
     ))  # fmt: skip
 
@@ -203,7 +208,12 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
                 look_of = style(n) | {"linestyle": "", "markersize": 8}
                 found = numbers[side][name]
                 panel.errorbar(cost, 100 * found["mean"], yerr=100 * found["spread"], label=name, capsize=3, **look_of)
-            name_axes(panel, text, say("cost, of full attention's", "代价（相对全注意力）"), say("frames right, %", "正确帧，%"))
+            name_axes(
+                panel,
+                text,
+                say("cost, of full attention's", "代价（相对全注意力）"),
+                say("frames right, %", "正确帧，%"),
+            )
             panel.set_xlim(0, 1.05)
         axes[1].legend(loc="center right")
     return figure

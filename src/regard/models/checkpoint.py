@@ -46,10 +46,12 @@ FAMILIES = {
 def load(folder: str | Path, *, dtype: torch.dtype | None = None) -> Model:
     """The model in a folder, in evaluation mode, with its `config` and (where there is one) `tokenizer`.
 
-    Reads what `model.save` wrote, and Hugging Face checkpoints (`config.json` and `*.safetensors`) of the families in
-    `FAMILIES`. `dtype` converts the weights. Raises `BadInput` that names the file and what to do.
+    Reads what `model.save` wrote, the best model of a run's folder, and Hugging Face checkpoints (`config.json` and
+    `*.safetensors`) of the families in `FAMILIES`. `dtype` converts the weights. Raises `BadInput` that names the file
+    and what to do.
     """
-    found = open_folder(folder)
+    folder = Path(folder)
+    found = open_folder(folder / "model" if (folder / "run.json").is_file() else folder)
     model = read_ours(found) if found.format == "regard" else read_theirs(found)
     model.rules = read_rules(found.generation, found.config)
     model.tokenizer = Tokenizer.from_folder(found.path)

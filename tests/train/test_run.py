@@ -1,0 +1,124 @@
+"""A run's folder: everything that evaluating, predicting, loading and going on need."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import regard as rg
+from regard.cli import app
+from regard.train.recipes import Recipe, find_recipe, recipe_names
+from regard.train.settings import Training, with_settings
+
+SENTENCES = [("the", "DET"), ("cat", "NOUN"), ("sat", "VERB"), ("on", "ADP"), ("a", "DET"), ("mat", "NOUN")]
+
+
+def conllu(path: Path, count: int) -> Path:
+    """Sentences that turn the same words about."""
+    blocks = []
+    for n in range(count):
+        words = SENTENCES[n % 6 :] + SENTENCES[: n % 6]
+        rows = ["\t".join([str(i), w, "_", t, "_", "_", "_", "_", "_", "_"]) for i, (w, t) in enumerate(words, 1)]
+        blocks.append("\n".join(rows) + "\n\n")
+    path.write_text("".join(blocks), "utf8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small tagger, trained from the command line."""
+    folder = tmp_path_factory.mktemp("run")
+    data, out = conllu(folder / "train.conllu", 60), folder / "out"
+    small = {"dim": 16, "layers": 1, "heads": 2, "batch_tokens": 60, "rate": 1e-2, "warmup": 5}
+    settings = [word for name, value in small.items() for word in ("--set", f"{name}={value}")]
+    given = ["train", "tag", "--train", str(data), "--out", str(out), "--epochs", "6", "--device", "cpu", "--json"]
+    done = CliRunner().invoke(app, given + settings)
+    assert done.exit_code == 0, done.output
+    return out
+
+
+def test_the_folder_is_whole(run: Path) -> None:
+    names = {"run.json", "task.json", "model", "checkpoints", "log.jsonl", "scores.json", "hypotheses.txt", "curve.png"}
+    assert names <= {path.name for path in run.iterdir()}
+    told = json.loads((run / "run.json").read_text("utf8"))
+    assert told["task"] == "tag" and told["training"]["epochs"] == 6 and told["architecture"]["dim"] == 16
+    assert set(told["training"]) == {field for field in Training.__dataclass_fields__}
+    assert json.loads((run / "scores.json").read_text("utf8"))["metrics"]["accuracy"] > 0.95
+
+
+def test_a_run_loads_as_a_model(run: Path) -> None:
+    model = rg.load(run)
+    assert not model.training and sum(p.numel() for p in model.parameters()) > 0
+    assert torch.isfinite(model(tokens=torch.ones(1, 3, 21, dtype=torch.long)).logits).all()
+
+
+def test_evaluate_and_predict(run: Path, tmp_path: Path) -> None:
+    data = conllu(tmp_path / "test.conllu", 7)
+    found = CliRunner().invoke(app, ["evaluate", str(run), "--data", str(data), "--json"])
+    assert found.exit_code == 0 and json.loads(found.stdout)["metrics"]["accuracy"] > 0.95
+    said = CliRunner().invoke(app, ["predict", str(run), "the cat sat on a mat"])
+    assert said.exit_code == 0 and said.stdout.split() == [f"{w}/{t}" for w, t in SENTENCES]
+
+
+def test_another_run_is_not_gone_on_with(run: Path, tmp_path: Path) -> None:
+    """Settings that change what is computed cannot change in the middle."""
+    data = conllu(tmp_path / "train.conllu", 60)
+    done = CliRunner().invoke(app, ["train", "tag", "--train", str(data), "--out", str(run), "--set", "dim=32"])
+    assert done.exit_code == 1 and "begun otherwise" in done.output and "another --out" in done.output
+
+
+def test_unknown_names_name_the_nearest(tmp_path: Path) -> None:
+    data = conllu(tmp_path / "train.conllu", 6)
+    for arguments, hint in (
+        (["train", "tagg", "--train", str(data)], "'tag'"),
+        (["train", "tag", "--train", str(data), "--set", "layer=2"], "'layers'"),
+        (["train", "tag", "--train", str(data), "--model", "lstmm"], "'lstm'"),
+        (["train", "--recipe", "ewtt", "--train", str(data)], "'ewt'"),
+    ):
+        done = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "out")])
+        assert done.exit_code == 1 and f"Did you mean {hint}" in done.output, done.output
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_recipes_fit_their_task(name: str) -> None:
+    """Every setting of a recipe is one of its task's, the architecture's or training's, and has its type."""
+    from regard.tasks import find_task
+    from regard.tasks.architecture import Architecture
+    from regard.train.commands import settled_all
+
+    recipe = find_recipe(name)
+    kind = find_task(recipe.task)
+    bases = kind.Settings(), getattr(kind, "ARCHITECTURE", Architecture()), getattr(kind, "TRAINING", Training())
+    assert len(settled_all(bases, dict(recipe.settings))) == 3
+    assert recipe.about.strip()
+
+
+def test_a_recipe_says_when_a_run_falls_below_its_band() -> None:
+    high = Recipe("a", "tag", metric="accuracy", low=0.9)
+    low = Recipe("b", "lm", metric="loss", high=1.5)
+    assert high.verdict({"accuracy": 0.91}) is None and "0.9" in (high.verdict({"accuracy": 0.8}) or "")
+    assert low.verdict({"loss": 1.4}) is None and "1.5" in (low.verdict({"loss": 1.6}) or "")
+
+
+def test_rates() -> None:
+    """Up over the warm-up, then down by the schedule."""
+    how = Training(rate=1.0, warmup=4, floor=0.1)
+    assert [how.rate_at(n, 100) for n in range(4)] == [0.25, 0.5, 0.75, 1.0]
+    assert how.rate_at(15, 100) == pytest.approx(0.1 + 0.9 * 0.5)
+    assert replace(how, schedule="linear").rate_at(52, 100) == pytest.approx(0.1 + 0.9 * 0.5)
+    assert replace(how, schedule="cosine").rate_at(100, 100) == pytest.approx(0.1)
+    assert replace(how, schedule="constant").rate_at(99, 100) == 1.0
+
+
+def test_settings_are_read_as_their_type() -> None:
+    made = with_settings(Training(), {"rate": "1e-2", "patience": "none", "betas": "0.8,0.9", "compile": "yes"})
+    assert (made.rate, made.patience, made.betas, made.compile) == (0.01, None, (0.8, 0.9), True)
+    with pytest.raises(rg.BadInput, match="precision is 'half'"):
+        with_settings(Training(), {"precision": "half"})
+    with pytest.raises(rg.BadInput, match="says when to stop"):
+        Training(epochs=None)
