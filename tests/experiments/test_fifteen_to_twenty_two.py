@@ -134,7 +134,7 @@ def test_sparse_verdict(far, window, blockwise, wanted):
 
 def test_sparse_costs():
     assert sparse.Way().cost(64) == 1.0
-    assert sparse.Way("Window(1, 1)").cost(64) == (3 * 64 - 2) / 64**2
+    assert sparse.Way("Window(before=1, after=1)").cost(64) == (3 * 64 - 2) / 64**2
     assert sparse.Way(method="Linformer(tokens=64, rank=8)").cost(64) == 0.25
 
 
@@ -222,6 +222,9 @@ def test_coreference_sentences():
     found = torch.zeros(1, 2, 2, 1, 1)
     found[0, 0, 0], found[0, 1, 0] = 1.0, 1.0  # always the first noun
     assert coreference.right_of(found).item() == 0.5 and coreference.both_of(found).item() == 0.0
+    assert coreference.moved_of(found).item() == 0.5
+    found[0, 1] = torch.tensor([0.5, 1.0])[:, None, None]
+    assert coreference.moved_of(found).item() == 1.0
     assert coreference.places(["the", "ele", "##phant", "it"], "elephant") == [1, 2]
 
 

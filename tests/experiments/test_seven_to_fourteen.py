@@ -325,7 +325,7 @@ def test_one_masked_pass_equals_prefixes_and_an_open_one_does_not():
 def test_feed_forward_tasks_ask_what_they_say():
     generator = torch.Generator().manual_seed(0)
     x, wanted = feed_forward.rows(5, 4, "both", generator)
-    bits, pointers = x[..., :3], x[..., 7:].argmax(-1)
+    bits, pointers = x[..., : feed_forward.BITS], x[..., -4:].argmax(-1)
     for row, place in ((0, 0), (4, 3), (2, 1)):
         assert wanted[row, place] == (bits[row, pointers[row, place]].prod() > 0)
 

@@ -11,8 +11,9 @@ from ..attention.errors import BadInput
 class Order:
     """Batches of example numbers, the same for the same seed and epoch.
 
-    Examples are shuffled, sorted by size within pools so that a batch holds neighbours in size, cut into batches of at
-    most `tokens` (or `examples`), and the batches shuffled. An example larger than the budget is a batch of its own.
+    Examples are shuffled, sorted by about their size within pools so that a batch holds neighbours in size (but not
+    one size alone, which would teach length as if it were content), cut into batches of at most `tokens` (or
+    `examples`), and the batches shuffled. An example larger than the budget is a batch of its own.
 
     >>> order = Order([3, 1, 2, 2], tokens=4, seed=0)
     >>> sorted(n for batch in order.epoch(0) for n in batch)
@@ -41,10 +42,11 @@ class Order:
         draw.shuffle(order)
         mean = max(1, sum(self.sizes) // len(self.sizes))
         pool = self.pool * max(1, self.examples or (self.tokens or mean) // mean)
+        about = {n: self.sizes[n] * draw.uniform(0.7, 1.4) for n in order}
         order = [
             n
             for start in range(0, len(order), pool)
-            for n in sorted(order[start : start + pool], key=lambda n: self.sizes[n])
+            for n in sorted(order[start : start + pool], key=about.__getitem__)
         ]
         batches = self.cut(order)
         draw.shuffle(batches)

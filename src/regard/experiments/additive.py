@@ -28,10 +28,10 @@ CLAIM = Claim(
     ),
     setup=Both(
         "A query is a noisy copy of one of 16 random keys, seen through a fixed random matrix; the score must find it. "
-        "Additive, scaled dot and unscaled dot scores, each after linear maps of query and key, learn it with equal "
-        "steps at several dims, and once with queries of a third of the keys' dim. Time and memory are those of one "
-        "head, forward and backward, with all scores written out.",
-        "Query 是 16 个随机 Key 之一带噪声的副本，并经过一个固定的随机矩阵；打分要找出它。加性、缩放点积、不缩放点积都先对 Query 和 Key 作线性映射，"
+        "Additive, scaled dot and unscaled dot scores, each after linear maps of query (with a bias) and key, learn it "
+        "with equal steps at several dims, and once with queries of a third of the keys' dim. Time and memory are those "
+        "of one head, forward and backward, with all scores written out.",
+        "Query 是 16 个随机 Key 之一带噪声的副本，并经过一个固定的随机矩阵；打分要找出它。加性、缩放点积、不缩放点积都先对 Query（带偏置）和 Key 作线性映射，"
         "在若干维度上用同样的步数学习，另有一次 Query 的维度只有 Key 的三分之一。时间和内存取单头、前向加反向、写出全部分数时的值。",
     ),
     threshold=Both(
@@ -62,7 +62,8 @@ class Finder(nn.Module):
 
     def __init__(self, query_dim: int, key_dim: int, score: str) -> None:
         super().__init__()
-        self.q, self.k = nn.Linear(query_dim, key_dim, bias=False), nn.Linear(key_dim, key_dim, bias=False)
+        # without a bias Σ w tanh(q + k) changes its sign with (q, k), which no measure of likeness does
+        self.q, self.k = nn.Linear(query_dim, key_dim), nn.Linear(key_dim, key_dim, bias=False)
         self.score = part_module(LINES[score], SCORES, 1, key_dim)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
@@ -179,7 +180,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
             axes[0].errorbar(dims, [value["mean"] for value in values], bars, label=label(language), **style(n))
             colour, hatch = style(n)["color"], ("", "//", "..")[n]
             axes[1].bar(n, one["mean"], 0.6, yerr=one["spread"], color=colour, hatch=hatch, capsize=3)
-        axes[0].legend(frameon=False, loc="lower right")
+        axes[0].legend(frameon=False, loc="center right")
         axes[1].set_xticks(range(len(NAMES)), [label(language).replace(", ", ",\n") for label in NAMES.values()])
         for n, name in enumerate(("additive", "dot")):
             label = NAMES[name](language)

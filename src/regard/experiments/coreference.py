@@ -81,6 +81,9 @@ PATTERNS = (
 FAMOUS = ("The animal didn't cross the street because it was too tired.",
           "The animal didn't cross the street because it was too wide.")  # fmt: skip
 
+STAYS = 1e-5
+"""A change of a share that rounding can make."""
+
 
 def items(pattern: Pattern, half: int) -> list[Item]:
     """The sentences with every second noun (half 0: the first, the third, …), so that halves share no noun."""
@@ -167,9 +170,13 @@ def both_of(found: Tensor) -> Tensor:
 
 
 def moved_of(found: Tensor) -> Tensor:
-    """How often the first noun's share of the two is larger where it is meant, `[layers, heads]`."""
+    """How often the first noun's share of the two is larger where it is meant, `[layers, heads]`.
+
+    A share that stays (all do in the first layer, which has not yet read the wording) counts half.
+    """
     share = found[:, :, 0] / found.sum(2).clamp(min=1e-12)  # [items, wordings, layers, heads]
-    return (share[:, 0] > share[:, 1]).double().mean(0)
+    grown = share[:, 0] - share[:, 1]
+    return torch.where(grown.abs() <= STAYS, 0.5, (grown > 0).double()).mean(0)
 
 
 def best(table: Tensor) -> list[int]:
@@ -217,7 +224,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
     say = speaker(language)
     with panels(language, 3, width=4.6, height=4.0) as (figure, (left, middle, right)):
         figure.suptitle(say("Where *it* looks in MiniLM", "MiniLM 中 it 在看哪里"))
-        image = left.imshow(numbers["right"][1], cmap="RdBu", vmin=0, vmax=1, aspect="auto")
+        image = left.imshow(numbers["right"][1], cmap="RdBu", vmin=0.25, vmax=0.75, aspect="auto")
         left.set_xticks(range(12), range(1, 13))
         left.set_yticks(range(6), range(1, 7))
         left.grid(False)
@@ -256,13 +263,18 @@ def against(axes: Any, numbers: dict[str, Any], say: Any) -> None:
 def words(axes: Any, numbers: dict[str, Any], say: Any) -> None:
     """The weights that the chosen head gives in the famous sentence, in both wordings."""
     tired, wide = numbers["famous"]
-    width, labels = 0.4, list(tired["pieces"])
-    at = labels.index("tired")
-    labels[at] = "tired / wide"
+    width, labels = 0.4, tired["pieces"][1:-1]
+    labels[labels.index("tired")] = "tired / wide"
     for n, (one, text) in enumerate(((tired, "tired"), (wide, "wide"))):
         places_of = [m + (n - 0.5) * width for m in range(len(labels))]
         axes.barh(
-            places_of, one["weights"][0], width, label=text, color=COLOURS[n], hatch=HATCHES[n], edgecolor="white"
+            places_of,
+            one["weights"][0][1:-1],
+            width,
+            label=text,
+            color=COLOURS[n],
+            hatch=HATCHES[n],
+            edgecolor="white",
         )
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
@@ -270,7 +282,7 @@ def words(axes: Any, numbers: dict[str, Any], say: Any) -> None:
     name_axes(
         axes,
         say(f"*it* in layer {layer + 1}, head {head + 1}", f"it：第 {layer + 1} 层第 {head + 1} 个头"),
-        say("weight", "权重"),
+        say("weight (the rest is on [CLS] and [SEP])", "权重（其余在 [CLS] 和 [SEP] 上）"),
         "",
     )
     axes.legend()

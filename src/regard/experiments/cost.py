@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -149,15 +152,30 @@ def stepped(name: str, layer: nn.Module, x: Tensor) -> Call:
 
 def peak_bytes(call: Call) -> int:
     """The most bytes of tensors that a call holds at once beyond what stood before, by torch's record of allocations."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as record:
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with hushed(), torch.profiler.profile(activities=activities, profile_memory=True) as record:
         call()
-    results = record.profiler.kineto_results  # type: ignore[union-attr]
-    changes = [(event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]"]
+    profiler: Any = record.profiler
+    events = [event for event in profiler.kineto_results.events() if event.name() == "[memory]"]
     held = most = 0
-    for _, change in sorted(changes, key=lambda pair: pair[0]):
-        held += change
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
         most = max(most, held)
     return most
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """While open, what native code writes to the error stream is dropped: torch's profiler reports its own start."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def exponent(lengths: Sequence[int], costs: Sequence[float]) -> float:

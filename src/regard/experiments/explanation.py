@@ -50,6 +50,7 @@ POLAR, FILLER, TOKENS, DIM = 10, 30, 16, 32
 NOT = 2 * POLAR
 VOCABULARY = NOT + 1 + FILLER
 WAYS = ("weights", "rollout", "value norms", "gradient × weight", "random")
+CHINESE = dict(zip(WAYS, ("权重", "rollout", "按值加权\n的范数", "梯度\n× 权重", "随机"), strict=True))
 SENTENCES = (
     "The cat sat on the mat and watched the rain.",
     "The animal didn't cross the street because it was too tired.",
@@ -77,7 +78,7 @@ SENTENCES = (
 def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
     torch.manual_seed(seed)
     encoder = minilm()
-    model, right = train(by_size(size, 40, 500, 1500), part(tell, 0.0, 0.6, "classifier"))
+    model, right = train(by_size(size, 10, 500, 1500), part(tell, 0.0, 0.6, "classifier"))
     reviews, _ = made(by_size(size, 8, 120, 500))
     tell(0.7, "removing tokens")
     classifier = correlations(*explained(model, reviews))
@@ -257,14 +258,20 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
         where: ", ".join(f"{name} {one['mean']:+.2f}" for name, one in numbers[where].items())
         for where in ("classifier", "encoder")
     }
+    chinese = {
+        where: "，".join(
+            f"{CHINESE[name].replace(chr(10), '')} {one['mean']:+.2f}" for name, one in numbers[where].items()
+        )
+        for where in rows
+    }
     shuffled, even = numbers["changed"]["shuffle"], numbers["changed"]["uniform"]
     return Verdict(kind, Both(
         f"Mean rank correlation with the measured effect, classifier ({percent(numbers['accuracy'])} right): "
         f"{rows['classifier']}; MiniLM: {rows['encoder']}. Shuffled weights change {percent(shuffled)} of the "
         "answers, uniform "
         f"ones {percent(even)}; for {percent(other)} of the reviews very different weights give the same answer.",
-        f"与实测影响的平均秩相关，分类器（正确率 {percent(numbers['accuracy'])}）：{rows['classifier']}；MiniLM："
-        f"{rows['encoder']}。"
+        f"与实测影响的平均秩相关，分类器（正确率 {percent(numbers['accuracy'])}）：{chinese['classifier']}；MiniLM："
+        f"{chinese['encoder']}。"
         f"打乱权重改变 {percent(shuffled)} 的答案，均匀权重改变 {percent(even)}；{percent(other)} "
         "的评论存在答案相同却很不同的权重。",
     ))  # fmt: skip
@@ -293,9 +300,6 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
         scatter(middle, numbers, say)
         example(right, numbers, say)
     return figure
-
-
-CHINESE = dict(zip(WAYS, ("权重", "rollout", "按值加权\n的范数", "梯度\n× 权重", "随机"), strict=True))
 
 
 def scatter(axes: Any, numbers: dict[str, Any], say: Any) -> None:

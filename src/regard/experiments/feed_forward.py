@@ -26,12 +26,12 @@ CLAIM = Claim(
         "注意力是线性的，无法捕获复杂特征；带激活函数的前馈网络可以。Position-wise 指逐位置独立应用同一网络，而不是依赖位置。",
     ),
     setup=Both(
-        "Every token has three bits and points at a token. Asked for are a bit of the token it points at (relation), "
+        "Every token has two bits and points at a token. Asked for are a bit of the token it points at (relation), "
         "the parity of its own bits (feature) and the parity of the other's bits (both). Attention alone, three layers "
         "of it, and one followed by a feed-forward layer without and with activation learn each with equal steps, "
         "without norms. Whether f(x + y) = f(x) + f(y), and whether a place's output changes with order or with other "
         "places, is measured on random tokens.",
-        "每个词元有三个比特并指向一个词元。要求说出：所指词元的一个比特（关系）、自身比特的奇偶（特征）、所指词元比特的奇偶（两者）。"
+        "每个词元有两个比特并指向一个词元。要求说出：所指词元的一个比特（关系）、自身比特的奇偶（特征）、所指词元比特的奇偶（两者）。"
         "单独一层注意力、三层注意力、一层后接不带与带激活函数的前馈网络，不用归一化，以同样步数分别学习。"
         "另用随机词元测量 f(x + y) 与 f(x) + f(y) 之差，以及某位置的输出是否随次序或其他位置而变。",
     ),
@@ -56,7 +56,7 @@ NAMES = {
     "linear": Both("+ feed-forward, no activation", "＋前馈，无激活"),
     "full": Both("+ feed-forward, ReLU", "＋前馈，ReLU"),
 }
-BITS = 3
+BITS = 2
 SIZES: dict[Size, dict[str, Any]] = {
     "toy": {"tokens": 4, "dim": 16, "steps": 6, "batch": 8, "seeds": 1},
     "usual": {"tokens": 8, "dim": 32, "steps": 500, "batch": 32, "seeds": 2},

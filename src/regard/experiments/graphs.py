@@ -63,7 +63,7 @@ def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
 
 
 def one_seed(size: Size, seed: int, lookups: list[int], tell: Tell) -> dict[str, Any]:
-    steps = by_size(size, 10, 250, 800)
+    steps = by_size(size, 5, 250, 800)
     edges = part(tell, 0.0, 0.3)
     asked = {"along edges": "edges", "full": "full", "full, told the edges": "told"}
     neighbours = {

@@ -145,10 +145,10 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
         kind,
         Both(
             f"Both contents named with {counts} heads and {numbers['parameters'][0]:,} parameters each: {every}. The one "
-            f"head gives {alone[0]:.0%} and {alone[1]:.0%} of its weight to the relations and cannot say which content "
-            f"is whose; two heads divided them between each other in {share} of {len(pairs)} seeds.",
-            f"头数为 {counts}、参数量均为 {numbers['parameters'][0]:,} 时，同时说对两者内容的比例：{every}。单个头把 {alone[0]:.0%} 和 "
-            f"{alone[1]:.0%} 的权重给予两种关系，却分不清内容各属于谁；{len(pairs)} 个种子中有 {share} 个由两个头各管一种关系。",
+            f"head (first seed) gives {alone[0]:.0%} of its weight to the first relation and {alone[1]:.0%} to the "
+            f"second; two heads divided the relations between each other in {share} of {len(pairs)} seeds.",
+            f"头数为 {counts}、参数量均为 {numbers['parameters'][0]:,} 时，同时说对两者内容的比例：{every}。单个头（第一个种子）把 "
+            f"{alone[0]:.0%} 的权重给予第一种关系，{alone[1]:.0%} 给予第二种；{len(pairs)} 个种子中有 {share} 个由两个头各管一种关系。",
         ),
     )
 
@@ -179,8 +179,11 @@ def draw_heads(axes: Any, weights: list[list[float]], language: Language) -> Non
         values = [head[n] for head in weights]
         axes.bar(at, values, 0.38, label=relation(language), color=style(n)["color"], hatch=("", "//")[n])
     axes.set_xticks(range(len(weights)), [str(head) for head in range(len(weights))])
+    axes.set_xlim(-0.6, len(weights) - 0.4)
     axes.set_ylim(0, 1.25)
     axes.set_xlabel(Both("head", "头")(language))
     axes.set_ylabel(Both("mean weight on it", "平均权重")(language))
-    axes.set_title(Both(f"What each of {len(weights)} looks at", f"{len(weights)} 个头各看什么")(language))
+    axes.set_title(
+        Both(f"Where {len(weights)} look" + "s" * (len(weights) == 1), f"{len(weights)} 个头各看什么")(language)
+    )
     axes.legend(frameon=False, loc="upper center", fontsize=7)

@@ -50,8 +50,8 @@ TASKS = {"detail": 4, "relation": 2}
 
 
 def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
-    seeds, steps = by_size(size, 1, 2, 4), by_size(size, 6, 300, 1500)
-    amounts = by_size(size, {"few": 40, "many": 80}, {"few": 300, "many": 6000}, {"few": 300, "many": 50000})
+    seeds, steps = by_size(size, 1, 2, 4), by_size(size, 2, 300, 1500)
+    amounts = by_size(size, {"few": 30, "many": 40}, {"few": 300, "many": 6000}, {"few": 300, "many": 50000})
     plan = [(task, amount, kind) for task in TASKS for amount in amounts for kind in MODELS]
     found: dict[str, list[float]] = {"/".join(one): [] for one in plan}
     distances: dict[str, Any] = {}
@@ -82,7 +82,7 @@ def train(kind: str, task: str, amount: int, steps: int, seed: int, tell: Tell) 
         return nn.functional.cross_entropy(model(images[chosen])[:, : TASKS[task]], labels[chosen])
 
     fit(model, loss, steps, 2e-3, tell)
-    fresh, truth = MAKERS[task](1000)
+    fresh, truth = MAKERS[task](min(1000, 2 * amount))
     with torch.no_grad():
         return model, accuracy(model(fresh)[:, : TASKS[task]], truth)
 

@@ -182,7 +182,13 @@ def draw_field(axes: Any, rows: list[list[float]], name: str, language: Language
     half = len(rows[0]) // 2
     edges = (-half - 0.5, half + 0.5, 0.5, len(rows) + 0.5)
     image = axes.imshow(
-        shown, aspect="auto", origin="lower", extent=edges, norm=LogNorm(1e-6, 1), cmap="viridis", interpolation="none"
+        shown.numpy(),
+        aspect="auto",
+        origin="lower",
+        extent=edges,
+        norm=LogNorm(1e-6, 1),
+        cmap="viridis",
+        interpolation="none",
     )
     axes.grid(False)
     axes.set_yticks(range(1, len(rows) + 1))

@@ -225,7 +225,8 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
         for n, (kind, label) in enumerate(KINDS.items()):
             curve = numbers["kinds"][kind]["curve"]
             at = [(place + 0.5) / len(curve) for place in range(len(curve))]
-            axes[1].plot(at, curve, label=label(language), **style(n) | {"marker": ""})
+            looks: dict[str, Any] = style(n) | {"marker": ""}
+            axes[1].plot(at, curve, label=label(language), **looks)
         axes[1].set_ylim(bottom=0)
         axes[1].set_xlabel(Both("share of training", "训练进程（比例）")(language))
         axes[1].set_ylabel(Both("training loss (nats a word)", "训练损失（奈特/词）")(language))

@@ -237,8 +237,8 @@ def word_map(axes: Any, numbers: dict[str, Any], language: Language) -> None:
             label = say(kind, CHINESE[kind]) if common else None
             look = {"marker": MARKERS[n], "color": COLOURS[n], "linestyle": "", "mfc": COLOURS[n] if common else "none"}
             axes.plot(*zip(*points, strict=True), label=label, **look)
-    for i in (0, 1, EACH):  # apple, banana, chair
-        axes.annotate(say(*NOUNS[i]), numbers["map"][i], textcoords="offset points", xytext=(6, 5), fontsize=8)
+    for i, below in ((0, -12), (1, 10), (EACH, 6)):  # apple, banana, chair
+        axes.annotate(say(*NOUNS[i]), numbers["map"][i], textcoords="offset points", xytext=(7, below), fontsize=8)
     name_axes(axes, say("Learned vectors (hollow: rare words)", "学到的向量（空心：罕见词）"),
               say("first direction", "第一方向"), say("second direction", "第二方向"))  # fmt: skip
     axes.legend(fontsize=7)

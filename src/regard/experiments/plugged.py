@@ -66,7 +66,7 @@ class Answer(nn.Module):
 
 def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
     lengths = by_size(size, [9, 12], [12, 32, 96], [12, 32, 96, 288])
-    seeds, steps = by_size(size, 1, 2, 4), by_size(size, 8, 500, 2000)
+    seeds, steps = by_size(size, 1, 2, 4), by_size(size, 3, 500, 2000)
     plan = [(name, length) for length in lengths for name in MODELS]
     found: dict[str, dict[str, list[float]]] = {name: {str(length): [] for length in lengths} for name in MODELS}
     for n in range(seeds):
@@ -114,11 +114,12 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     enough = [kind for kind, gain in gains.items() if gain >= 0.2]
     kind = {2: "holds", 1: "limited", 0: "fails"}[len(enough)]
     every = ", ".join(f"{name} {percent(share)}" for name, share in found.items())
+    chinese = every.replace(", wider", "（更宽）").replace(" + attention", " + 注意力").replace(", ", "，")
     return Verdict(kind, Both(  # type: ignore[arg-type]
         f"Right at length {longest}: {every} (chance {percent(1 / VALUES)}). Attention adds "
         f"{100 * gains['CNN']:+.1f} points to "
         f"the convolution and {100 * gains['GRU']:+.1f} to the GRU, over the better form without.",
-        f"长度 {longest} 时的正确率：{every}（随机 {percent(1 / VALUES)}）。与没有注意力的较好形式相比，"
+        f"长度 {longest} 时的正确率：{chinese}（随机 {percent(1 / VALUES)}）。与没有注意力的较好形式相比，"
         f"注意力使卷积变化 {100 * gains['CNN']:+.1f} 个百分点，"
         f"GRU 变化 {100 * gains['GRU']:+.1f} 个百分点。",
     ))  # fmt: skip

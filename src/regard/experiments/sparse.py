@@ -75,9 +75,9 @@ def ways(tokens: int) -> dict[str, Way]:
     near, few = tokens // 16, tokens // 8
     return {
         "full": Way(),
-        "window": Way(f"Window({near}, {near})"),
-        "Longformer": Way(f"longformer({2 * near}, tokens={HEARD})"),
-        "BigBird": Way(f"bigbird({max(tokens // 32, 1)}, random=2, tokens={HEARD})"),
+        "window": Way(f"Window(before={near}, after={near})"),
+        "Longformer": Way(f"longformer(window={2 * near}, tokens={HEARD})"),
+        "BigBird": Way(f"bigbird(block={max(tokens // 32, 1)}, random=2, tokens={HEARD})"),
         "Linformer": Way(method=f"Linformer(tokens={tokens}, rank={few})"),
         "Nyström": Way(method=f"Nystrom(landmarks={near})"),
         "Performer": Way(method=f"Performer(features={few})"),
