@@ -36,7 +36,8 @@ def test_toy(one: Any) -> None:
     assert one.verdict(numbers).kind in ("holds", "limited", "fails")
     for language in ("en", "zh"):
         figure = one.draw(numbers, language)
-        assert all(axes.get_title() and axes.get_xlabel() + axes.get_ylabel() for axes in figure.axes)
+        assert all(axes.get_xlabel() + axes.get_ylabel() for axes in figure.axes)
+        assert all(axes.get_title() for axes in figure.axes if axes.get_label() != "<colorbar>")
         figure.draw_without_rendering()
 
 
@@ -86,6 +87,7 @@ def ball_numbers(**changed: float) -> dict[str, Any]:
     found = {"attention": 0.99, "convolution": 0.5, "recurrent": 0.5, "fully connected": 0.1} | changed
     pointed = {f"{query}, darker or lighter": held(value) for query, value in (("held", 0.99), ("learned", 0.5))}
     return {
+        "balls": [10, 100],
         "found": {"rule": [held(1.0)]} | {name: [held(1.0), held(at)] for name, at in found.items()},
         "pointed": pointed,
     }
@@ -94,8 +96,12 @@ def ball_numbers(**changed: float) -> dict[str, Any]:
 def test_grey_ball_judges() -> None:
     assert grey_ball.verdict(ball_numbers()).kind == "holds"
     also = grey_ball.verdict(ball_numbers(convolution=0.97))
-    assert also.kind == "limited" and "convolution does it too" in also.why.en and "卷积也能" in also.why.zh
+    assert (
+        also.kind == "limited" and "also, without attention: convolution" in also.why.en and "还有：卷积" in also.why.zh
+    )
     assert grey_ball.verdict(ball_numbers(attention=0.9)).kind == "fails"
+    without = grey_ball.verdict(ball_numbers(attention=0.9, recurrent=0.97)).why.en
+    assert "attention 90% (of 100 balls)" in without and "only, without attention: recurrent" in without
     useless = ball_numbers()
     useless["pointed"]["learned, darker or lighter"] = held(0.98)
     assert grey_ball.verdict(useless).kind == "limited"
@@ -157,6 +163,7 @@ def test_lookup_answers_with_the_asked_value() -> None:
 def scale_numbers(peak: float = 0.97, loss: float = 1.5) -> dict[str, Any]:
     still = {"peak, unscaled": [0.3, peak], "peak, scaled": [0.1, 0.11], "overflow": [0.0, 0.5]}
     still |= {"gradient, unscaled": [0.2, 0.01], "gradient, scaled": [0.2, 0.2]}
+    still |= {"median, unscaled": [0.2, 0.001], "median, scaled": [0.2, 0.2]}
     curves = {"scaled": {"mean loss": held(1.0)}, "unscaled": {"mean loss": held(loss)}}
     return {"still": still, "learning": {"64": curves, "256": copy.deepcopy(curves)}}
 

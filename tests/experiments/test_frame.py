@@ -139,6 +139,18 @@ def test_a_lost_figure_is_drawn_again_without_measuring(tmp_path: Path) -> None:
     assert one.calls == [3]
 
 
+def test_what_is_kept_is_judged_anew(tmp_path: Path) -> None:
+    run(made(), tmp_path)
+    worded = made(verdict=lambda numbers: Verdict("limited", TEXT))
+    assert run(worded, tmp_path)["verdict"]["kind"] == "limited"
+    assert '"limited"' in (tmp_path / "made.json").read_text(encoding="utf-8")
+    assert not worded.calls
+    other = made(verdict=lambda numbers: Verdict("holds", TEXT if numbers["value"] else numbers["newer"]))
+    (tmp_path / "made.json").write_text((tmp_path / "made.json").read_text("utf-8").replace('"value": 6', '"value": 0'))
+    run(other, tmp_path)
+    assert other.calls == [3]
+
+
 def test_a_torn_file_is_measured_again(tmp_path: Path) -> None:
     one = made()
     run(one, tmp_path)

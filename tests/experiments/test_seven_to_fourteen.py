@@ -247,8 +247,9 @@ def test_fields_are_as_wide_as_the_layers_reach(name, layers, seen):
 
 
 def test_doubling_layers_reach_every_distance():
-    for distance in (16, 64, 256, 1024):
-        assert 2 * (2 ** distance.bit_length() - 1) >= distance
+    for distance in range(2, 1100):
+        layers = long_range.doublings(distance)
+        assert 2 * (2 ** (layers - 1) - 1) < distance <= 2 * (2**layers - 1)
 
 
 def test_peak_bytes_are_those_of_the_largest_moment():

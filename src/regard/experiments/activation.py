@@ -64,7 +64,7 @@ def spiral_run(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
     torch.manual_seed(seed)
     points, labels = spiral(by_size(size, 200, 600))
     fresh, truth = spiral(2000)
-    steps = by_size(size, 120, 700)
+    steps = by_size(size, 30, 700)
     nets = {"one linear layer": nn.Linear(2, 2).double()} | {name: deep(kind) for name, kind in KINDS.items()}
     for n, (name, net) in enumerate(nets.items()):
         fit(
@@ -124,7 +124,7 @@ def field(net: nn.Module, cells: int = 41) -> list[list[float]]:
 def curve_runs(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
     """The error of one hidden layer by its width, and the curves of two of them."""
     widths = by_size(size, [2, 8, 32], [1, 2, 4, 8, 16, 32, 64, 128, 256])
-    seeds, steps = by_size(size, 2, 3, 8), by_size(size, 150, 1500)
+    seeds, steps = by_size(size, 2, 3, 8), by_size(size, 40, 1500)
     x = torch.linspace(-1, 1, 256)[:, None]
     errors, curves = {}, {}
     for n, width in enumerate(widths):

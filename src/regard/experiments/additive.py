@@ -161,11 +161,12 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
             f"At dim {dim} and {numbers['tokens']} tokens additive scores take {slower:.1f} times the time and "
             f"{larger:.1f} times the memory. Keys found with dims {query_dim} and {key_dim}, and at dim {dim}: "
             + "; ".join(f"{NAMES[name].en} {a:.0%} and {b:.0%}" for name, (a, b) in shares.items())
-            + ". After a linear map of each, queries and keys of different dims go with dot products too.",
+            + f". Additive against scaled dot: {100 * ahead['unequal']:+.0f} points where dims differ, "
+            f"{100 * ahead['large']:+.0f} at dim {dim}.",
             f"在维度 {dim}、{numbers['tokens']} 个词元时，加性打分的时间是点积的 {slower:.1f} 倍，内存是 {larger:.1f} 倍。维度为 {query_dim} 与 "
             f"{key_dim} 时，以及维度 {dim} 时，找对的比例："
             + "；".join(f"{NAMES[name].zh} {a:.0%} 与 {b:.0%}" for name, (a, b) in shares.items())
-            + "。各经一次线性映射后，维度不同的 Query 与 Key 也可用点积。",
+            + f"。加性与缩放点积之差：维度不同时 {100 * ahead['unequal']:+.0f} 个百分点，维度 {dim} 时 {100 * ahead['large']:+.0f} 个百分点。",
         ),
     )
 
@@ -180,8 +181,10 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
             axes[0].errorbar(dims, [value["mean"] for value in values], bars, label=label(language), **style(n))
             colour, hatch = style(n)["color"], ("", "//", "..")[n]
             axes[1].bar(n, one["mean"], 0.6, yerr=one["spread"], color=colour, hatch=hatch, capsize=3)
-        axes[0].legend(frameon=False, loc="center right")
-        axes[1].set_xticks(range(len(NAMES)), [label(language).replace(", ", ",\n") for label in NAMES.values()])
+        axes[0].legend(frameon=False, loc="lower left")
+        axes[1].set_xticks(
+            range(len(NAMES)), [label(language).replace(", ", ",\n").replace("（", "\n（") for label in NAMES.values()]
+        )
         for n, name in enumerate(("additive", "dot")):
             label = NAMES[name](language)
             axes[2].plot(dims, [1e3 * value for value in numbers["times"]["seconds"][name]], label=label, **style(n))

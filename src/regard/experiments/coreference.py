@@ -139,7 +139,7 @@ def of_text(model: Any, text: str) -> tuple[list[str], Tensor]:
     with torch.no_grad(), watch(model, weights=True) as seen:
         model(**batch.inputs)
     it = pieces.index("it")
-    return pieces, torch.stack([view.weights[0, :, it] for view in seen.values()])
+    return pieces, torch.stack([view.weights[0, :, it] for view in seen.values()])  # type: ignore[index]
 
 
 def nouns(pieces: list[str], weights: Tensor, item: Item) -> Tensor:
@@ -225,8 +225,8 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
     with panels(language, 3, width=4.6, height=4.0) as (figure, (left, middle, right)):
         figure.suptitle(say("Where *it* looks in MiniLM", "MiniLM 中 it 在看哪里"))
         image = left.imshow(numbers["right"][1], cmap="RdBu", vmin=0.25, vmax=0.75, aspect="auto")
-        left.set_xticks(range(12), range(1, 13))
-        left.set_yticks(range(6), range(1, 7))
+        left.set_xticks(range(12), [str(n + 1) for n in range(12)])
+        left.set_yticks(range(6), [str(n + 1) for n in range(6)])
         left.grid(False)
         left.plot(numbers["head"][1], numbers["head"][0], marker="s", markersize=15, mfc="none", mec="black")
         figure.colorbar(

@@ -47,7 +47,7 @@ CLAIM = Claim(
 DIMS, DIM, TOKENS, VOCABULARY = (32, 64, 128, 256, 512, 1024), 64, 16, 64
 KINDS = {"unscaled": (DIM**-0.5, 1.0), "scaled": (DIM**-0.5, math.sqrt(DIM)), "spread 1": (1.0, 1.0)}
 """The spread that embeddings begin with, and what they are multiplied by."""
-STEPS = {"toy": 10, "usual": 500, "full": 3000}
+STEPS = {"toy": 10, "usual": 400, "full": 3000}
 SEEDS = {"toy": 1, "usual": 3, "full": 5}
 
 

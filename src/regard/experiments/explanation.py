@@ -78,7 +78,7 @@ SENTENCES = (
 def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
     torch.manual_seed(seed)
     encoder = minilm()
-    model, right = train(by_size(size, 10, 500, 1500), part(tell, 0.0, 0.6, "classifier"))
+    model, right = train(by_size(size, 10, 1500, 3000), part(tell, 0.0, 0.6, "classifier"))
     reviews, _ = made(by_size(size, 8, 120, 500))
     tell(0.7, "removing tokens")
     classifier = correlations(*explained(model, reviews))

@@ -75,7 +75,7 @@ def one_seed(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
     attention = Lookup(MultiHeadAttention(32, 2), 32)
     for n, model in enumerate((connected, attention)):
         learn_lookup(model, STEPS[size], 5e-3, seed, part(tell, n / 2, (n + 1) / 2))
-    layer = connected.body.layers[0]  # type: ignore[union-attr, index]
+    layer: Any = connected.body.layers[0]  # type: ignore[union-attr, index]
     inputs = {name: connected for name in LAYERS[:2]} | {"attention": attention}
     layers = {
         "fully connected": lambda x: layer.up(x.flatten(1)).unflatten(1, (4, -1)),
@@ -137,9 +137,8 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
             f"Between two inputs the mixing changes by {change_of['fully connected']:.1e} in the fully connected "
             f"layer, "
             f"by {change_of['attention']:.2f} in attention; with its activation the fully connected one changes by "
-            f"{activated:.2f}: the layer is fixed, the network is not. Trained on 8 pairs, attention answers "
-            f"{min(reached['attention']):.0%} or more right at 4 to 32 pairs; the fully connected network "
-            f"{trained:.0%} "
+            f"{activated:.2f}: the layer is fixed, the network is not. Trained on 8 pairs, attention answers at "
+            f"least {min(reached['attention']):.0%} right at 4 to 32 pairs; the fully connected network {trained:.0%} "
             f"at 8 and {last:.0%} at 32.",
             f"在两个输入之间，全连接层的混合变化为 {change_of['fully connected']:.1e}，"
             f"注意力为 {change_of['attention']:.2f}；"
@@ -167,7 +166,9 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
 def draw_mixing(axes: Any, both: list[Any], n: int, name: str, zh: bool) -> None:
     """Which token goes into which at one of two inputs, on one scale for both."""
     top = max(value for one in both for row in one for value in row)
-    axes.imshow(both[n], cmap="cividis", vmin=0, vmax=top)
+    image = axes.imshow(both[n], cmap="cividis", vmin=0, vmax=top)
+    if n == 1:
+        axes.figure.colorbar(image, ax=axes, label="‖∂输出/∂输入‖" if zh else "‖d output / d input‖")
     axes.grid(False)
     axes.set_xticks(range(0, 9, 2))
     axes.set_yticks(range(0, 9, 2))
@@ -182,7 +183,7 @@ def draw_change(axes: Any, changes: dict[str, Any], zh: bool) -> None:
     bars = axes.bar(
         names, [one["mean"] for one in held], yerr=[one["spread"] for one in held], color="#0072b2", capsize=3
     )
-    axes.bar_label(bars, [f"{one['mean']:.2f}" if one["mean"] > 1e-3 else f"{one['mean']:.0e}" for one in held])
+    axes.bar_label(bars, [f"{one['mean']:.2g}" for one in held])
     axes.set_ylim(0, 1.25 * max(one["mean"] + one["spread"] for one in held) + 0.1)
     axes.tick_params(axis="x", labelsize=8)
     axes.set_ylabel("相对变化" if zh else "relative change")

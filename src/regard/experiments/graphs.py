@@ -48,7 +48,7 @@ NODES, DIM = 16, 32
 
 
 def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
-    seeds = by_size(size, 1, 3, 5)
+    seeds = by_size(size, 1, 2, 5)
     lookups = by_size(size, [3], [4, 8, 12], [4, 8, 16, 24])
     runs = [one_seed(size, seed * 1000 + n, lookups, part(tell, n / seeds, (n + 1) / seeds)) for n in range(seeds)]
     kinds = list(runs[0]["lookup"])
@@ -63,7 +63,7 @@ def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
 
 
 def one_seed(size: Size, seed: int, lookups: list[int], tell: Tell) -> dict[str, Any]:
-    steps = by_size(size, 5, 250, 800)
+    steps = by_size(size, 5, 200, 800)
     edges = part(tell, 0.0, 0.3)
     asked = {"along edges": "edges", "full": "full", "full, told the edges": "told"}
     neighbours = {
@@ -139,7 +139,7 @@ def lookup_run(version: int, heads: int, k: int, steps: int, seed: int, tell: Te
     """(share of look-ups right, distinct keys that the k queries of a graph look at most, as a share of k)."""
     torch.manual_seed(seed)
     model = LookUp(version, heads, k)
-    fit(model, lambda: nn.functional.cross_entropy(*model.play(32)), steps, 1e-2, tell)
+    fit(model, lambda: nn.functional.cross_entropy(*model.play(16)), steps, 1e-2, tell)
     with torch.no_grad(), watch(model, weights=True) as seen:
         right = accuracy(*model.play(16))
     weights = seen["layer"].weights[0]  # type: ignore[index]

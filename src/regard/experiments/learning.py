@@ -104,8 +104,18 @@ def panels(
         ) from error
     from ..lab.draw import families
 
-    look = {"font.family": families(["汉" if language == "zh" else ""]), "axes.unicode_minus": language == "en"}
-    look |= {"axes.grid": True, "grid.alpha": 0.3, "axes.titlesize": 10, "legend.fontsize": 8, "figure.dpi": 120}
+    look: dict[Any, Any] = {
+        "font.family": families(["汉" if language == "zh" else ""]),
+        "axes.unicode_minus": language == "en",
+    }
+    look |= {
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "grid.alpha": 0.3,
+        "axes.titlesize": 10,
+        "legend.fontsize": 8,
+        "figure.dpi": 120,
+    }
     with rc_context(look):
         figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
         yield figure, [figure.add_subplot(rows, columns, n + 1) for n in range(rows * columns)]

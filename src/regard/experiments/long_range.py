@@ -95,21 +95,29 @@ def recalled(name: str, distance: int, set_up: dict[str, Any], seed: int, tell: 
     """The share of symbols that a model recalls after training at a distance."""
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
-    # kernel 3 and causal: n doubling layers reach back 2 · (2ⁿ − 1) tokens
-    layers = {"convolution": 4, "dilated": distance.bit_length()}.get(name, 1)
+    layers = {"convolution": 4, "dilated": doublings(distance)}.get(name, 1)
     model = tagger(stack_of(name, layers), ASK + 1, SYMBOLS)
     fit(model, lambda: model(**asked(set_up["batch"], distance, generator)).loss, set_up["steps"], 5e-3, tell)
     return accuracy(model, asked(set_up["tested"], distance, generator))
 
 
+def doublings(distance: int) -> int:
+    """How many causal layers of kernel 3 whose steps double see so far back: n of them see 2 · (2ⁿ − 1) tokens.
+
+    >>> doublings(14), doublings(15), doublings(1024)
+    (3, 4, 10)
+    """
+    return (distance + 1).bit_length() - 1
+
+
 def asked(rows: int, distance: int, generator: torch.Generator) -> dict[str, Tensor]:
     """A symbol, noise, and after `distance` tokens the question: what was it?"""
-    noise = torch.randint(SYMBOLS, SYMBOLS + NOISE, (rows, distance + 1), generator=generator)
+    tokens = torch.randint(SYMBOLS, SYMBOLS + NOISE, (rows, distance + 1), generator=generator)
     symbol = torch.randint(SYMBOLS, (rows,), generator=generator)
-    noise[:, 0], noise[:, -1] = symbol, ASK
-    labels = torch.full_like(noise, IGNORED)
+    tokens[:, 0], tokens[:, -1] = symbol, ASK
+    labels = torch.full_like(tokens, IGNORED)
     labels[:, -1] = symbol
-    return {"tokens": noise, "labels": labels}
+    return {"tokens": tokens, "labels": labels}
 
 
 def field(name: str, layers: int, tokens: int, seed: int) -> list[float]:
@@ -130,17 +138,21 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     seen = {name: sum(value > 1e-6 for value in numbers["fields"][name][0]) for name in NAMES}
     shown = {name: " / ".join(f"{value:.0%}" for value in values) for name, values in found.items()}
     distances = " / ".join(str(n) for n in numbers["distances"])
-    far = numbers["distances"][-1]
+    near, far = numbers["distances"][0], numbers["distances"][-1]
+    lost = [name for name in NAMES if found[name][0] < 0.5]
     return Verdict(
         kind,
         Both(
             f"Recalled at {distances} tokens after {numbers['steps']} steps: "
             + "; ".join(f"{NAMES[name].en} {text}" for name, text in shown.items())
             + f". At {far} another that also reaches 50 %: {', '.join(NAMES[name].en for name in rivals) or 'none'}. "
+            f"Below 50 % already at {near}, so that nothing follows for longer ones: "
+            f"{', '.join(NAMES[name].en for name in lost) or 'none'}. "
             f"One layer sees {', '.join(f'{n} tokens ({NAMES[name].en})' for name, n in seen.items())}.",
             f"训练 {numbers['steps']} 步后，在距离 {distances} 处的正确率："
             + "；".join(f"{NAMES[name].zh} {text}" for name, text in shown.items())
             + f"。在距离 {far} 处同样达到 50% 的其他模型：{'、'.join(NAMES[name].zh for name in rivals) or '无'}。"
+            f"在距离 {near} 处已低于 50%、因而不能说明更远处的：{'、'.join(NAMES[name].zh for name in lost) or '无'}。"
             f"一层所能看到的词元数：{'，'.join(f'{NAMES[name].zh} {n}' for name, n in seen.items())}。",
         ),
     )
@@ -170,7 +182,7 @@ def draw_recall(axes: Any, numbers: dict[str, Any], language: Language) -> None:
     axes.set_xlabel(Both("distance (tokens)", "距离（词元）")(language))
     axes.set_ylabel(Both("recalled (share)", "正确率")(language))
     axes.set_title(Both("Recall by distance", "不同距离上的回忆")(language))
-    axes.legend(frameon=False, fontsize=7)
+    axes.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.16))
 
 
 def draw_field(axes: Any, rows: list[list[float]], name: str, language: Language) -> Any:
@@ -193,5 +205,5 @@ def draw_field(axes: Any, rows: list[list[float]], name: str, language: Language
     axes.grid(False)
     axes.set_yticks(range(1, len(rows) + 1))
     axes.set_xlabel(Both("input token, from the middle", "输入词元（相对正中）")(language))
-    axes.set_title(Both(f"What layers see: {name.split(',')[0]}", f"各层所见：{name.split('，')[0]}")(language))
+    axes.set_title(Both(f"Seen by layers: {name.split(',')[0]}", f"各层所见：{name.split('，')[0]}")(language))
     return image

@@ -46,7 +46,7 @@ def learn_lookup(model: Lookup, steps: int, rate: float, seed: int, tell: Tell) 
     generator = torch.Generator().manual_seed(seed)
 
     def loss() -> Tensor:
-        keys, values, answer = lookups(128, TRAINED, generator)
+        keys, values, answer = lookups(64, TRAINED, generator)
         return nn.functional.cross_entropy(model(keys, values), answer)
 
     return fit(model, loss, steps, rate, tell)

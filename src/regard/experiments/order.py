@@ -55,7 +55,7 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "ALiBi, causal": {"position": "Alibi()", "mask": "Causal()"},
 }
 FIVE = ("sinusoidal", "learned", "relative (T5)", "rotary", "ALiBi")
-STEPS = {"toy": 10, "usual": 300, "full": 2000}
+STEPS = {"toy": 10, "usual": 200, "full": 2000}
 SEEDS = {"toy": 1, "usual": 3, "full": 5}
 
 
@@ -192,7 +192,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
         left.set_xlabel("没见过的名字组合上的准确率" if zh else "accuracy on unseen pairs of names")
         left.set_title("说出是谁打的" if zh else "Saying who did it")
         left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18))
-        draw_bars(right, numbers["apart"], names, "{:.1e}")
+        draw_bars(right, numbers["apart"], names, "{:.2g}")
         right.set_xlim(0, 1.3 * max(held["mean"] + held["spread"] for held in numbers["apart"].values()) + 1e-9)
         right.set_xlabel("两个向量的距离 / 长度" if zh else "distance of the two vectors / length")
         right.set_title("“A打了B”与“B打了A”相差多远" if zh else "How far apart “A hit B” and “B hit A” are")

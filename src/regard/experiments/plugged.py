@@ -65,8 +65,8 @@ class Answer(nn.Module):
 
 
 def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
-    lengths = by_size(size, [9, 12], [12, 32, 96], [12, 32, 96, 288])
-    seeds, steps = by_size(size, 1, 2, 4), by_size(size, 3, 500, 2000)
+    lengths = by_size(size, [9, 12], [10, 20, 48], [12, 32, 96, 288])
+    seeds, steps = by_size(size, 1, 2, 4), by_size(size, 3, 400, 2000)
     plan = [(name, length) for length in lengths for name in MODELS]
     found: dict[str, dict[str, list[float]]] = {name: {str(length): [] for length in lengths} for name in MODELS}
     for n in range(seeds):

@@ -76,8 +76,7 @@ def run(one: Experiment, out: Path, *, size: Size, seed: int, tell: Tell, again:
     """What the experiment found, measured now or (unless `again`) kept from an equal run; figures drawn."""
     kept = None if again else kept_document(one, out, size, seed)
     document = kept or measured(one, size, seed, tell)
-    if kept is None:
-        save(document, out)
+    save(document, out)
     for language in LANGUAGES:
         path = figure_path(out, one.CLAIM.name, language)
         if kept is None or not path.exists():
@@ -114,10 +113,15 @@ def plain(numbers: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def kept_document(one: Experiment, out: Path, size: Size, seed: int) -> dict[str, Any] | None:
-    """An earlier result that the same call would give: of this claim, size and seed."""
+    """An earlier result of this claim, size and seed, judged anew; None if there is none that can be judged."""
     document = read(out / f"{one.CLAIM.name}.json")
     wanted = {"claim": asdict(one.CLAIM), "size": size, "seed": seed}
-    return document if document and all(document.get(key) == value for key, value in wanted.items()) else None
+    if document is None or any(document.get(key) != value for key, value in wanted.items()):
+        return None
+    try:
+        return document | {"verdict": asdict(one.verdict(document["numbers"]))}
+    except LookupError:  # an earlier version measured other numbers
+        return None
 
 
 def read(path: Path) -> dict[str, Any] | None:

@@ -49,7 +49,7 @@ CLAIM = Claim(
 
 DIMS, KEYS, LEARNED_DIMS = (4, 16, 64, 256, 1024), 64, (64, 256)
 ROWS = {"toy": 50, "usual": 1000, "full": 10000}
-STEPS = {"toy": 15, "usual": 500, "full": 3000}
+STEPS = {"toy": 15, "usual": 300, "full": 3000}
 SEEDS = {"toy": 1, "usual": 3, "full": 5}
 KINDS = ("scaled", "unscaled")
 
@@ -73,7 +73,8 @@ def saturation(dim: int, rows: int, generator: torch.Generator) -> dict[str, flo
     found = {"overflow": scores.exp().isinf().any(1).float().mean().item()}
     for name, weights in (("unscaled", scores.softmax(1)), ("scaled", (scores / math.sqrt(dim)).softmax(1))):
         found[f"peak, {name}"] = weights.amax(1).mean().item()
-        found[f"gradient, {name}"] = jacobian_size(weights.double()).mean().item()
+        sizes = jacobian_size(weights.double())
+        found[f"gradient, {name}"], found[f"median, {name}"] = sizes.mean().item(), sizes.median().item()
     return found
 
 
@@ -114,6 +115,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     still = numbers["still"]
     peak, scaled = still["peak, unscaled"][-1], still["peak, scaled"]
     gradient = still["gradient, unscaled"][-1] / still["gradient, scaled"][-1]
+    median = still["median, unscaled"][-1] / still["median, scaled"][-1]
     times = {
         dim: held["unscaled"]["mean loss"]["mean"] / held["scaled"]["mean loss"]["mean"]
         for dim, held in numbers["learning"].items()
@@ -126,12 +128,12 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
         kind,
         Both(
             f"At dim 1024 without scaling the largest weight is {peak:.2f} (scaled {scaled[-1]:.2f}) and the gradient "
-            f"{gradient:.2f} of the scaled one's. The mean loss of training without scaling is {each} the scaled "
-            f"one's. "
-            f"A softmax that does not subtract the largest score first would overflow in {still['overflow'][-1]:.0%} "
-            f"of "
-            "the rows; every real one subtracts it.",
-            f"dim 为 1024 且不缩放时，最大权重为 {peak:.2f}（缩放时 {scaled[-1]:.2f}），梯度是缩放时的 {gradient:.2f}。"
+            f"{gradient:.2f} of the scaled one's on average, {median:.2f} in the median: most rows have almost none, "
+            f"a few with two rivals have much. The mean loss of training without scaling is {each} the scaled one's. "
+            "A softmax that does not subtract the largest score first would overflow in "
+            f"{still['overflow'][-1]:.0%} of the rows; every real one subtracts it.",
+            f"dim 为 1024 且不缩放时，最大权重为 {peak:.2f}（缩放时 {scaled[-1]:.2f}），"
+            f"梯度平均是缩放时的 {gradient:.2f}，中位数是 {median:.2f}：多数行几乎没有梯度，少数势均力敌的行仍有。"
             f"训练中不缩放的平均损失是缩放时的 {each_zh}。若 softmax 不先减去最大值，"
             f"会有 {still['overflow'][-1]:.0%} 的行溢出；"
             "实际的实现都会先减去。",
@@ -141,7 +143,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
 
 def draw(numbers: dict[str, Any], language: Language) -> Any:
     zh = language == "zh"
-    with panels(language, 3, width=3.7) as (figure, axes):
+    with panels(language, 3, width=4.1) as (figure, axes):
         titles = (
             ("最大权重", "softmax 梯度的大小")
             if zh
@@ -173,6 +175,7 @@ def draw_learning(axes: Any, learning: dict[str, Any], zh: bool) -> None:
         curve = learning[dim][kind]["curve"]
         share = [100 * (at + 0.5) / len(curve) for at in range(len(curve))]
         axes.plot(share, curve, label=f"dim {dim}, {label(kind, zh)}", markevery=10, **style(n))
+    axes.set_ylim(0, 3.4)
     axes.set_xlabel("训练进度（%）" if zh else "training done (%)")
     axes.set_ylabel("损失（nats）" if zh else "loss (nats)")
     axes.set_title("学习按键查值" if zh else "Learning to look up a value")

@@ -194,7 +194,7 @@ def draw_errors(axes: Any, errors: dict[str, Any], zh: bool) -> None:
     labels = ("概念", "单个词") if zh else ("concept", "single word")
     for n, kind in enumerate(("soft", "hard")):
         held = [errors[f"{kind}, {what}"] for what in ("concept", "word")]
-        at, heights = [place + 0.4 * n for place in (0, 1)], [max(one["mean"], 1e-4) for one in held]
+        at, heights = [place + 0.4 * n for place in (0, 1)], [max(one["mean"], 5e-5) for one in held]
         label = (("软字典", "硬字典") if zh else ("soft (attention)", "hard (best single key)"))[n]
         bars = axes.bar(at, heights, 0.38, color=COLOURS[n], hatch=("", "//")[n], edgecolor="white", label=label)
         axes.bar_label(bars, [f"{one['mean']:.3g}" for one in held], fontsize=8)

@@ -49,6 +49,7 @@ CLAIM = Claim(
 PHONES, SPEAKERS, BINS, HEARD = 8, 4, 12, 8
 DIM, HEADS = 32, 2
 NEAR_ONLY = "window"
+CHINESE = {"full": "全注意力", "window": "窗口"}
 
 
 @dataclass(frozen=True)
@@ -192,8 +193,8 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
         "Points "
         f"lost near / far (cost): {each}. Within 5 points both near and far: {names or 'none'}.",
         f"分块计算相差 {numbers['blockwise']:.0e}。全注意力：近 {full[0]}，远 {full[1]}。近 / "
-        f"远损失的百分点（代价）：{each}。"
-        f"两方面都在 5 个百分点以内的：{names or '无'}。",
+        f"远损失的百分点（代价）：{each.replace('window', '窗口')}。"
+        f"两方面都在 5 个百分点以内的：{names.replace('window', '窗口') or '无'}。",
     ))  # fmt: skip
 
 
@@ -207,7 +208,14 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
             for n, (name, cost) in enumerate(numbers["cost"].items()):
                 look_of = style(n) | {"linestyle": "", "markersize": 8}
                 found = numbers[side][name]
-                panel.errorbar(cost, 100 * found["mean"], yerr=100 * found["spread"], label=name, capsize=3, **look_of)
+                panel.errorbar(
+                    cost,
+                    100 * found["mean"],
+                    yerr=100 * found["spread"],
+                    label=say(name, CHINESE.get(name) or name),
+                    capsize=3,
+                    **look_of,
+                )
             name_axes(
                 panel,
                 text,
