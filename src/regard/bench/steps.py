@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -31,7 +31,6 @@ class Model:
     small: dict[str, int]
     goal: float
     compiled: bool = True
-    shrink: dict[str, Any] = field(default_factory=dict)
 
 
 def hidden_loss(output: Any) -> Tensor:
@@ -48,10 +47,10 @@ def own_loss(output: Any) -> Tensor:
 def encoder(kind: str, **settings: Any) -> Callable[..., Any]:
     """A maker of transformers' model of a kind, dropout left out so that both compute the same."""
 
-    def make(**shrink: Any) -> nn.Module:
+    def make() -> nn.Module:
         import transformers
 
-        config = getattr(transformers, f"{kind}Config")(**settings, **shrink)
+        config = getattr(transformers, f"{kind}Config")(**settings)
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "resid_pdrop", "embd_pdrop", "attn_pdrop"):
             if hasattr(config, name):
                 setattr(config, name, 0.0)
@@ -81,7 +80,6 @@ def pictures(batch: int, size: int):
     return {"images": x}, {"pixel_values": x}
 
 
-LITTLE = {"num_hidden_layers": 2}
 MODELS = (
     Model(
         "BERT-base", encoder("Bert"), text, hidden_loss, {"batch": 32, "tokens": 512}, {"batch": 2, "tokens": 64}, 1.2

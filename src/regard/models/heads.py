@@ -12,7 +12,7 @@ from torch.nn import functional
 from ..attention.errors import BadInput
 from ..nn.block import ACTIVATIONS
 from ..nn.linear import linear
-from ..nn.pooling import AttentionPooling
+from ..nn.pooling import AttentionPooling, First, Last, Mean
 
 IGNORED = -100
 """The label of a place that does not count."""
@@ -142,15 +142,7 @@ class Span:
 
 def pool(hidden: Tensor, lengths: Tensor | None, how: str) -> Tensor:
     """`[batch, dim]`: the first token, the last real one, or the mean of the real ones."""
-    if how == "first":
-        return hidden[:, 0]
-    batch, tokens, _ = hidden.shape
-    if lengths is None:
-        return hidden[:, -1] if how == "last" else hidden.mean(1)
-    if how == "last":
-        return hidden[torch.arange(batch, device=hidden.device), (lengths - 1).clamp(min=0)]
-    real = torch.arange(tokens, device=hidden.device) < lengths[:, None]  # [batch, tokens]
-    return (hidden * real[..., None]).sum(1) / lengths.clamp(min=1)[:, None]
+    return {"first": First, "last": Last, "mean": Mean}[how]()(hidden, lengths)
 
 
 def span_loss(logits: Tensor, labels: Tensor, lengths: Tensor | None) -> Tensor:

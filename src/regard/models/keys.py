@@ -36,11 +36,6 @@ def stacked(count: int, dim: int = 0, transposed: bool = False) -> Change:
     return Change(read, write)
 
 
-def without_first(rows: int) -> Change:
-    """Their table has unused rows before the first of ours."""
-    return Change(lambda x: (x[rows:],), lambda x: torch.cat([x.new_zeros(rows, *x.shape[1:]), x]))
-
-
 @dataclass(frozen=True)
 class Key:
     """Their name for a tensor and ours, `{n}` standing for a number and `{p}` for a last word, the same in both.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..attention.errors import BadInput
 from ..nn.attention import Memory
 from ..nn.cache import Cache
-from ..nn.rows import cleared
+from ..nn.rows import cleared, real_tokens
 from .heads import IGNORED, Classes, ClassesHead, Span, VocabularyHead, alignment_loss, loss_of, span_loss
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class SequenceModel(Model):
         x = embedded(self.embed, roll(tokens, cache.padding), None, cache)
         hidden = self.stack(x, cache=cache)
         cache.length += x.shape[1]
-        return self.answer(cleared(roll(hidden, lengths), lengths), lengths, cache, None)
+        return self.answer(cleared(roll(hidden, lengths), real_tokens(hidden, lengths)), lengths, cache, None)
 
     def answer(self, hidden: Tensor, lengths: Tensor | None, cache: Cache | None, labels: Tensor | None) -> Output:
         """What the heads make of the last layer."""

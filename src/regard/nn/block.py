@@ -19,7 +19,7 @@ from .cache import Cache, Slot
 from .hierarchical import LocalGlobal, LocalMasks
 from .linear import Linear
 from .parts import POSITIONS, LearnedTransformerXL, Rotary, Turn, known, part_module, read_mask
-from .rows import Rows, cleared, rows_of
+from .rows import Rows, cleared, real_tokens, rows_of
 
 ACTIVATIONS = {
     "relu": functional.relu,
@@ -283,7 +283,7 @@ class Stack(nn.Module):
                 keep.append(x)
         x = x if self.norm is None else self.norm(x)
         if rows is None and lengths is not None and torch.compiler.is_compiling():
-            return cleared(x, lengths)
+            return cleared(x, real_tokens(x, lengths))
         return x if rows is None else rows.pad(x)
 
     def placed(self, x: Tensor, cache: Cache | None) -> Sequence[Part | Turn | None]:

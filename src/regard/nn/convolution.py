@@ -13,7 +13,8 @@ from .attention import Memory
 from .block import ACTIVATIONS
 from .cache import Cache
 from .parts import known
-from .plugged import Plugged, cleared, need_memory, need_tokens, real_now
+from .plugged import Plugged, need_memory, need_tokens, real_now
+from .rows import cleared
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from ..attention.errors import BadInput, Unsupported
 from .attention import Memory
 from .block import FeedForward
 from .cache import Cache
-from .plugged import Plugged, cleared, need_memory, need_tokens, real_now
+from .plugged import Plugged, need_memory, need_tokens, real_now
+from .rows import cleared
 
 
 @dataclass(frozen=True)

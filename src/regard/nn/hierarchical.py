@@ -12,6 +12,7 @@ from ..attention.mask import Mask
 from ..attention.masks import Documents, Lengths, Window
 from ..attention.part import need_count
 from .attention import Attend, whole
+from .rows import real_tokens
 
 
 class LocalMasks(NamedTuple):
@@ -163,12 +164,6 @@ def spread(blocks: Tensor, ids: Tensor) -> Tensor:
         return blocks.new_zeros(*ids.shape, blocks.shape[2])
     found = blocks.gather(1, ids.clamp(min=0)[..., None].expand(-1, -1, blocks.shape[2]))
     return found * (ids >= 0)[..., None]
-
-
-def real_tokens(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """Which tokens are no padding, boolean `[batch, tokens]`."""
-    places = torch.arange(x.shape[1], device=x.device)
-    return (places < places.shape[0] if lengths is None else places < lengths[:, None]).expand(x.shape[:2])
 
 
 def need_flags(flags: Tensor, x: Tensor) -> None:

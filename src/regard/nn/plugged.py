@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from ..attention.errors import BadInput
@@ -10,6 +9,7 @@ from .attention import Memory, MultiHeadAttention
 from .block import padding_mask
 from .cache import Cache, Slot
 from .pooling import Mean
+from .rows import real_tokens
 
 
 class Plugged(nn.Module):
@@ -47,14 +47,9 @@ def real_now(x: Tensor, lengths: Tensor | None, cache: Cache | None) -> Tensor |
     if lengths is not None and lengths.shape != x.shape[:1]:
         raise BadInput(f"lengths has shape {list(lengths.shape)}; it must be [{x.shape[0]}], one a row of the batch.")
     if lengths is not None:
-        return torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+        return real_tokens(x, lengths)
     seen = None if cache is None else cache.real_keys(cache.length + x.shape[1])
     return None if seen is None else seen[:, -x.shape[1] :]
-
-
-def cleared(x: Tensor, real: Tensor | None) -> Tensor:
-    """x with zeros in the padding."""
-    return x if real is None else x.masked_fill(~real[..., None], 0.0)
 
 
 def need_memory(memory: Memory | Tensor | None, cross: bool, name: str) -> Memory | None:

@@ -17,8 +17,9 @@ from .block import padding_mask
 from .cache import Cache
 from .hierarchical import joined, split
 from .parts import SCORES, part_module
-from .plugged import cleared, need_memory, need_tokens, real_now
+from .plugged import need_memory, need_tokens, real_now
 from .pooling import SCORE_LINES, Mean
+from .rows import cleared
 
 KINDS: dict[str, type[nn.RNN | nn.GRU | nn.LSTM]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 

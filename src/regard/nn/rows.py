@@ -38,7 +38,12 @@ def rows_of(x: Tensor, lengths: Tensor | None) -> Rows | None:
     return None if rows.index.shape[0] == x.shape[0] * x.shape[1] else rows
 
 
-def cleared(x: Tensor, lengths: Tensor) -> Tensor:
-    """`x [batch, tokens, …]` with zeros in the padding."""
-    real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
-    return x.masked_fill(~real[..., None], 0.0)
+def real_tokens(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Which tokens of `x [batch, tokens, …]` are no padding, boolean `[batch, tokens]`."""
+    places = torch.arange(x.shape[1], device=x.device)
+    return (places < places.shape[0] if lengths is None else places < lengths[:, None]).expand(x.shape[:2])
+
+
+def cleared(x: Tensor, real: Tensor | None) -> Tensor:
+    """x with zeros where a token is not real."""
+    return x if real is None else x.masked_fill(~real[..., None], 0.0)

@@ -194,6 +194,5 @@ def draw_curve(folder: RunFolder) -> None:
         right = axes.twinx()
         right.plot([x["step"] for x in scores], [x[main] for x in scores], "o-", color="#d55e00", label=f"dev {main}")
         right.set_ylabel(f"dev {main}")
-        right.legend(loc="upper right")
-    axes.legend(loc="upper left")
+    figure.legend(loc="outside upper center", ncols=2)
     figure.savefig(folder / "curve.png", dpi=120)

@@ -7,6 +7,7 @@ over.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -79,11 +80,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> int:
     """Write tensors and wait until they are on the disk; how many bytes they take."""
     plain = {name: x.detach().cpu().contiguous().clone() for name, x in tensors.items()}
-    path.write_bytes(b"")
+    library = safetensors()
+    from safetensors import SafetensorError
+
     try:
-        safetensors().save_file(plain, path)
-    except Exception as error:
-        raise (error if isinstance(error, OSError) else OSError(28, f"{error}")) from error
+        library.save_file(plain, path)
+    except SafetensorError as error:  # how the library tells of a disk that it cannot write to
+        raise OSError(errno.EIO, str(error)) from error
     sync(path)
     return path.stat().st_size
 
