@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -178,3 +180,17 @@ def test_indices_that_are_moved_out_of_range_are_noticed() -> None:
 def test_dropout_is_drawn_anew_for_a_settled_call() -> None:
     inputs = qkv(40)
     assert not torch.equal(rg.attend(*inputs, dropout=0.5), rg.attend(*inputs, dropout=0.5))
+
+
+def test_a_mask_that_is_gone_is_not_kept_by_what_was_worked_out_for_it() -> None:
+    pytest.importorskip("triton")
+    from regard.attention.call import lower, make_call
+    from regard.attention.kernels import passes
+
+    lengths = torch.tensor([3, 5])
+    alive = weakref.ref(lengths)
+    p = lower(make_call(*qkv(), mask=rg.Lengths(lengths)))
+    passes.Work(p)
+    del p, lengths
+    gc.collect()
+    assert alive() is None

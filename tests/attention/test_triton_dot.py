@@ -6,10 +6,11 @@ run on it in the tiles that users get.
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -24,9 +25,9 @@ pytest.importorskip("triton")
 import regard as rg
 from regard.attention import triton as backend
 from regard.attention.call import Problem, lower, make_call
-from regard.attention.kernels import passes
+from regard.attention.kernels import band, passes, walks
 from regard.attention.kernels.lists import Lists, diagonals, items, lists
-from regard.attention.kernels.passes import Shape, Shapes
+from regard.attention.kernels.walks import Shape, Shapes
 from regard.attention.mask import Grid
 
 from .oracle import Case, as_rounded, cancelling, leaves_of, own_errors, poisoned, pull, results, same_results
@@ -56,7 +57,8 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def all_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every list longer than one tile is cut, so that everything is merged from pieces."""
-    monkeypatch.setattr(passes, "limit", lambda *_: 1)
+    for module in (walks, band):
+        monkeypatch.setattr(module, "limit", lambda *_: 1)
 
 
 def draw(
@@ -171,6 +173,43 @@ def test_vectors_by_distance(position: Any, mask: rg.Mask) -> None:
     agree(draw(34, 70, position=position(), mask=mask))
 
 
+@pytest.mark.parametrize("tiles", [1, 3, 7, 40])
+def test_vectors_by_distance_in_parts(tiles: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scratch for so many tiles, where a head of one batch row has 5 and both rows 10."""
+    monkeypatch.setattr(band, "SCRATCH", tiles * SQUARE.rows * SQUARE.columns * 4)
+    agree(draw(34, 70, batch=2, heads=4, kv_heads=2, position=transformer_xl(40, 3, heads=4), mask=rg.Causal()))
+
+
+@pytest.mark.parametrize("tiles", [3, 400])
+def test_vectors_by_distance_where_heads_differ(tiles: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(band, "SCRATCH", tiles * SQUARE.rows * SQUARE.columns * 4)
+    mask = rg.Pairs(torch.rand(2, 4, 34, 70) > 0.7)
+    agree(draw(34, 70, batch=2, heads=4, kv_heads=2, position=shaw(9, 4, heads=4), mask=mask))
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_orders_number_tiles_as_lists_of_columns_do(name: str) -> None:
+    mask, grid = MASKS[name](), Grid(21, 37, 2, 4)
+    by_row, by_column = (lists(mask, grid, 16, 32, transposed=x) for x in (False, True))
+    rows, columns = by_row.starts.shape[1] - 1, by_column.starts.shape[1] - 1
+    by_tile, by_line = band.orders_of(by_row, columns)
+    groups = torch.arange(by_row.groups)
+    for order, place in ((by_tile, lambda line, tile: (line, tile)), (by_line, lambda d, r: (r, r + d - rows + 1))):
+        begin, end = order.between(groups, 0, columns)
+        seen = []
+        for group, line in itertools.product(range(by_row.groups), range(order.lists)):
+            for x in range(begin[group, line], end[group, line]):
+                row, column = place(line, int(order.tile[x]))
+                number = int(order.number[x])
+                assert by_column.starts[group, column] <= number < by_column.starts[group, column + 1]
+                assert by_column.tile[number] == row
+                seen.append(number)
+        assert sorted(seen) == list(range(len(by_row.tile)))
+        assert int((order.between(groups, 0, 1)[1] - begin).sum()) == int(
+            (by_column.starts[:, 1] - by_column.starts[:, 0]).sum()
+        )
+
+
 @pytest.mark.parametrize(
     ("queries", "position"),
     [
@@ -212,9 +251,26 @@ def test_the_same_bits_every_time(all_cut: None) -> None:
 def test_a_repeated_call_works_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
     case = draw(position=bias(9, 4), mask=rg.Causal())
     agree(case)
-    for name in ("lists", "items", "diagonals", "Walk"):
+    for name in ("lists", "diagonals", "Walk"):
         monkeypatch.setattr(passes, name, lambda *_, **__: pytest.fail("worked out again"))
     agree(case)
+
+
+@pytest.mark.parametrize("position", [lambda: rg.Alibi(), lambda: rg.Shaw(torch.randn(2, 9, 16, device=DEVICE), 4)])
+def test_calls_of_one_kind_share_what_was_worked_out(position: Any) -> None:
+    """Other numbers, then the same sizes at another place in memory, where nothing lies at multiples of 16 bytes."""
+    shape, parts = (1, 2, 40, 16), {"position": position(), "mask": rg.Causal() & rg.Window(9)}
+    for shift in (0, 0, 1):
+        room = [torch.randn(shift + math.prod(shape), device=DEVICE) for _ in range(3)]
+        inputs = [x[shift:].view(shape).requires_grad_() for x in room]
+        found, want = (rg.attend(*inputs, **parts, backend=name) for name in ("triton", "reference"))
+        pulled = torch.randn(shape, device=DEVICE)
+        for got, right in zip(
+            (found, *torch.autograd.grad(found, inputs, pulled)),
+            (want, *torch.autograd.grad(want, inputs, pulled)),
+            strict=True,
+        ):
+            torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-5)
 
 
 def allowed(tiles: Lists, grid: Grid, corner: Any) -> Tensor:
@@ -223,7 +279,7 @@ def allowed(tiles: Lists, grid: Grid, corner: Any) -> Tensor:
     for b in range(grid.batch):
         for h in range(grid.heads):
             starts = tiles.starts[b * tiles.batch_stride + h * tiles.head_stride].tolist()
-            for line, (first, last) in enumerate(pairwise(starts)):
+            for line, (first, last) in enumerate(itertools.pairwise(starts)):
                 for tile, bits in zip(tiles.tile[first:last].tolist(), tiles.bits[first:last].tolist(), strict=True):
                     row, column = (x * y for x, y in zip(corner(line, tile), (tiles.rows, tiles.columns), strict=True))
                     words = tiles.packed[bits].long()[..., None] if bits >= 0 else torch.tensor(-1)

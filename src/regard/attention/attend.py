@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from . import blockwise, edges, reference, sdpa, triton
+from .blind import recording
 from .call import Call, checked, make_call, under_autocast
 from .dropout import draw_seed
 from .errors import BadInput, Unsupported
@@ -83,7 +84,7 @@ def settled(
     mask = Everything() if parts["mask"] is None else parts["mask"]
     kind = kind_of(q, k, v, parts, backend)
     find = functools.partial(settle, q, k, v, parts, backend)
-    allows_all, name = find() if kind is None else SETTLED.find(mask, kind, find)
+    allows_all, name, memo = find() if kind is None else SETTLED.find(mask, kind, find)
     dropout = parts["dropout"]
     return Call(
         q,
@@ -94,13 +95,17 @@ def settled(
         Everything() if allows_all else mask,
         float(dropout),
         draw_seed(generator, q.device) if dropout else None,
+        None if kind is None else memo,
     ), name
 
 
-def settle(q: Tensor, k: Tensor, v: Tensor, parts: dict[str, Any], backend: str) -> tuple[bool, str]:
-    """Whether the mask allows all pairs, and the name of the backend; raises when the call does not fit together."""
+def settle(q: Tensor, k: Tensor, v: Tensor, parts: dict[str, Any], backend: str) -> tuple[bool, str, dict[Any, Any]]:
+    """Whether the mask allows all pairs, the name of the backend, and room for what that will work out.
+
+    Raises when the call does not fit together.
+    """
     call = checked(q, k, v, **parts)
-    return isinstance(call.mask, Everything), choose(call, backend)
+    return isinstance(call.mask, Everything), choose(call, backend), {}
 
 
 def kind_of(q: Any, k: Any, v: Any, parts: dict[str, Any], backend: str) -> Any:
@@ -109,7 +114,7 @@ def kind_of(q: Any, k: Any, v: Any, parts: dict[str, Any], backend: str) -> Any:
         return None
     try:
         tensors = [(x.shape, x.dtype, x.device) for x in (q, k, v)]
-        kind = (*tensors, look_of(parts["score"]), look_of(parts["position"]), parts["dropout"], backend)
+        kind = (*tensors, look_of(parts["score"]), look_of(parts["position"]), parts["dropout"], backend, recording())
         hash(kind)
     except (AttributeError, TypeError):  # no tensors, symbolic sizes, or fields that cannot be compared
         return None

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +25,10 @@ from .scores import Additive, Dot, Score
 
 @dataclass(frozen=True)
 class Call:
-    """One attention, as it was asked for: tensors and parts that fit together."""
+    """One attention, as it was asked for: tensors and parts that fit together.
+
+    `memo` is for what a backend works out that holds for every call of the same kind and mask.
+    """
 
     q: Tensor
     k: Tensor
@@ -34,6 +38,7 @@ class Call:
     mask: Mask
     dropout: float = 0.0
     seed: Tensor | None = None
+    memo: dict[Any, Any] | None = field(default=None, repr=False, compare=False)
 
     @property
     def grid(self) -> Grid:
@@ -50,7 +55,8 @@ class Call:
 class Problem:
     """What kernels see. `weight` is None for the dot family; `numbers` and `vectors` are what distance adds.
 
-    `wanted` says which gradients are: of q, k, v, weight, numbers, asking (vectors' queries), table.
+    `wanted` says which gradients are: of q, k, v, weight, numbers, asking (vectors' queries), table. `memo` is the
+    call's.
     """
 
     q: Tensor
@@ -66,6 +72,7 @@ class Problem:
     dropout: float = 0.0
     seed: Tensor | None = None
     wanted: tuple[bool, ...] = (True,) * 7
+    memo: dict[Any, Any] | None = field(default=None, repr=False, compare=False)
 
     @property
     def grid(self) -> Grid:
@@ -158,6 +165,7 @@ def lower(call: Call) -> Problem:
         dropout=call.dropout,
         seed=call.seed,
         wanted=tuple([graded and x is not None and x.requires_grad for x in every]),
+        memo=call.memo,
     )
 
 

@@ -170,7 +170,8 @@ class Nystrom(Method):
         q = q * scale
         asking = keys if queries is None and q.shape[2] == k.shape[2] else queries
         of_q, of_k = segments(q, asking, self.landmarks), segments(k, keys, self.landmarks)
-        q_marks, k_marks = means(of_q, blank(q, asking)), means(of_k, k)
+        q_marks = means(of_q, blank(q, asking)) if asking is not None else segment_means(q, of_q)
+        k_marks = means(of_k, k) if keys is not None else segment_means(k, of_k)
         unused = ~of_k.any(-1).unsqueeze(-2)  # [batch, 1, 1, landmarks]
         near = softmax((q @ k_marks.mT).masked_fill(unused, -torch.inf))
         between = softmax((q_marks @ k_marks.mT).masked_fill(unused, -torch.inf))
@@ -252,6 +253,14 @@ def segments(x: Tensor, count: Tensor | None, landmarks: int) -> Tensor:
     edges = count[:, None, None] * torch.arange(landmarks + 1, device=x.device)[:, None] // landmarks
     t = torch.arange(tokens, device=x.device)
     return ((t >= edges[:, :-1]) & (t < edges[:, 1:]))[:, None]
+
+
+def segment_means(x: Tensor, parts: Tensor) -> Tensor:
+    """`means` where all tokens are real; segments of one size are read once instead of multiplied."""
+    landmarks = parts.shape[-2]
+    if torch.compiler.is_compiling() or x.shape[2] % landmarks:  # a compiled graph serves every length
+        return means(parts, x)
+    return x.unflatten(2, (landmarks, -1)).mean(3)
 
 
 def means(parts: Tensor, x: Tensor) -> Tensor:

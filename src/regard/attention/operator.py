@@ -141,7 +141,7 @@ def operator(name: str, forward: Forward, backward: Backward, rounded: bool = Fa
             ctx.save_for_backward(output, lse, *tensors)
             ctx.mark_non_differentiable(lse)
             ctx.set_materialize_grads(False)  # no zeros for the lse
-            return output.to(problem.v.dtype), lse
+            return as_type(output, problem.v.dtype), lse
 
         @staticmethod
         @torch.autograd.function.once_differentiable
@@ -150,7 +150,7 @@ def operator(name: str, forward: Forward, backward: Backward, rounded: bool = Fa
             wanted = ctx.needs_input_grad[1:8]
             found = backward(with_tensors(ctx.problem, tensors, wanted), written_out(grad), output, lse)
             like = zip(tensors[:7], found, wanted, strict=True)
-            grads = [g.to(x.dtype) if want and g is not None else None for x, g, want in like]
+            grads = [as_type(g, x.dtype) if want and g is not None else None for x, g, want in like]
             return None, *grads, None, None
 
     def solve(problem: Problem) -> tuple[Tensor, Tensor]:
@@ -160,9 +160,14 @@ def operator(name: str, forward: Forward, backward: Backward, rounded: bool = Fa
             return Eager.apply(problem, *tensors_of(problem))
         else:
             output, lse = forward(problem)
-        return output.to(problem.v.dtype), lse
+        return as_type(output, problem.v.dtype), lse
 
     return solve
+
+
+def as_type(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x in the type; where it is, without the time that asking torch takes."""
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 def by_token(x: Tensor) -> bool:
@@ -195,7 +200,7 @@ def with_tensors(p: Problem, tensors: Sequence[Tensor | None], wanted: tuple[boo
     by_number = None if p.numbers is None else Numbers(numbers, p.numbers.zero, slopes)  # type: ignore[arg-type]
     by_vector = None if p.vectors is None else Vectors(asking, table, p.vectors.zero)  # type: ignore[arg-type]
     parts = (weight, p.activation, p.slope, by_number, by_vector)
-    return Problem(q, k, v, p.mask, p.scale, *parts, p.dropout, seed, wanted)  # type: ignore[arg-type]
+    return Problem(q, k, v, p.mask, p.scale, *parts, p.dropout, seed, wanted, p.memo)  # type: ignore[arg-type]
 
 
 def spread(p: Problem) -> tuple:

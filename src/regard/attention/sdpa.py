@@ -2,6 +2,7 @@
 
 Plain and causal dot products go as they are. On the CPU a mask or a number by distance goes along as a tensor where
 that is no larger than the queries and keys themselves: few queries, short rows, or a mask that asks for the key alone.
+So it does on a GPU while a step is recorded, when no list can be made of what is in a mask.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from .blind import blind, recording
 from .call import Call, lower, without_autocast
 from .masks import Causal, Everything
 from .positions import Alibi, Bias, Rotary, T5Bias
 from .scores import Additive, Dot
+
+RECORDED = 16  # times larger than queries and keys a mask may be while a step is recorded, and nothing else can be done
 
 
 def reason(call: Call) -> str | None:
@@ -42,14 +46,15 @@ def too_large(call: Call) -> str | None:
     numbers = call.position is not None and not isinstance(call.position, Rotary)
     what = type(call.position).__name__ if numbers else "this mask"
     needs = f"torch's kernels would need {what} as a tensor of queries × keys"
-    if call.q.device.type != "cpu" or torch.compiler.is_compiling():  # a compiled graph serves every length
+    eager = call.q.device.type == "cpu" and not torch.compiler.is_compiling()  # a compiled graph serves every length
+    if not eager and not (recording() and call.mask.tensors()):
         return needs
     if not call.grid.queries or not call.grid.keys:
         return needs
     if numbers and call.q.dtype != call.exact:
         return f"{needs}, rounded to {call.q.dtype}"
-    large = elements(call, numbers) > call.q.numel() + call.k.numel()
-    return f"{needs}, larger than the queries and keys" if large else None
+    room = (RECORDED if recording() else 1) * (call.q.numel() + call.k.numel())
+    return f"{needs}, larger than the queries and keys" if elements(call, numbers) > room else None
 
 
 def elements(call: Call, numbers: bool) -> int:
@@ -89,7 +94,7 @@ def as_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
     allowed = call.mask.permits(i, j, call.grid)
     allowed = allowed.reshape((1,) * (4 - allowed.dim()) + allowed.shape)
     dead: Tensor | None = ~allowed.any(-1, keepdim=True)
-    if not torch.compiler.is_compiling() and not bool(dead.any()):
+    if not blind() and not bool(dead.any()):
         dead = None
     allowed = allowed if dead is None else allowed | dead
     if call.position is None or isinstance(call.position, Rotary):

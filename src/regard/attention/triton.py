@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .call import Call, Problem, lower, without_autocast
-from .operator import operator
+from .operator import as_type, operator
 from .positions import Shaw, TransformerXL
 from .scores import Additive, Dot
 
@@ -75,12 +75,23 @@ def run(call: Call) -> Tensor:
         p = lower(call)
         if not isinstance(call.score, Dot | Additive):
             p = replace(p, v=p.v.to(call.exact))  # what the score makes of q and k may not fit the type
-        return solve(p)[0].to(call.v.dtype)
+        return as_type(solve(rounded(p, call))[0], call.v.dtype)
+
+
+def rounded(p: Problem, call: Call) -> Problem:
+    """The problem with what was computed exactly from q and k rounded for the tensor cores."""
+    dtype = p.v.dtype
+    if p.q.dtype == dtype:
+        return p
+    turned = call.position is not None and not isinstance(call.position, TransformerXL)  # which leaves k as it was
+    k = p.k.to(dtype) if turned or call.k.dtype != dtype else call.k
+    vectors = None if p.vectors is None else p.vectors._replace(queries=p.vectors.queries.to(dtype))
+    return replace(p, q=p.q.to(dtype), k=k, vectors=vectors)
 
 
 def forward(p: Problem) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp."""
-    if p.q.dtype != p.v.dtype:  # what was turned exactly is rounded for the tensor cores
+    if p.q.dtype != p.v.dtype:
         p = replace(p, q=p.q.to(p.v.dtype), k=p.k.to(p.v.dtype))
     with on_its_device(p.q):
         return (few(p) or family(p)).forward(p)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import regard as rg
 from regard import machine
+from regard.bench import gpu_methods as methods
 from regard.bench import gpu_works as works
 from regard.bench.gpu_works import At, Forward, Work
 from regard.bench.measure import Call, WrongNumbers, check, gpu_memory, gpu_times, times
@@ -189,6 +190,20 @@ COMPARISONS = (
         {"batch": 2, "heads": 4, "kv_heads": 2, "tokens": 1000, "dim": 128},
         {"SDPA": Goal(0.98), "SDPA, cuDNN": Goal(0.98)},
     ),
+    *[
+        Comparison(
+            name,
+            make,
+            LONG | {size: 256},
+            {"batch": 1, "heads": 2, "tokens": 1024, "dim": 64, size: 64},
+            {"compiled": Goal(1, 1, 1)},
+        )
+        for name, make, size in (
+            ("Linformer", methods.linformer, "projected"),
+            ("Nyström", methods.nystrom, "landmarks"),
+            ("Performer", methods.performer, "features"),
+        )
+    ],
 )
 
 

@@ -3,8 +3,8 @@
 The score is no matrix product: its cost is an activation for each (query, key, d). Three ideas keep them cheap:
 
 - tanh(q + k) = 1 − 2r with r = 1 / (1 + e^2q · e^2k): the exponentials are taken once a token, and two reciprocals cost
-  one, w₁/m₁ + w₂/m₂ = (w₁m₂ + w₂m₁) / (m₁m₂). Where a tile's numbers leave no room for that product, it takes
-  r = 1 / (1 + e^2(q+k)) for each element.
+  one, w₁/m₁ + w₂/m₂ = (w₁m₂ + w₂m₁) / (m₁m₂); in forward four do. Where a tile's numbers leave no room for the product,
+  it takes r = 1 / (1 + e^2(q+k)) for each element.
 - leaky(x) = slope · x + (1 − slope) · max(x, 0): the first part is a number a query and one a key.
 - A thread owns a patch of queries × keys: tiles are `[RM, RN, TM, TN]` with threads on the last two axes and registers
   on the first two, so that a step in d loads RM + RN numbers for RM · RN elements.
@@ -76,6 +76,7 @@ OWNED = 8  # d that a program owns in backward
 SCRATCH = 1 << 29  # bytes
 LINES = 1024  # programs that add up scores by distance, over all batch rows and heads
 ROOM = tl.constexpr(21.5)  # max|q| + max|k| below which (1 + e^2(q+k))² is finite
+ROOM_OF_FOUR = tl.constexpr(10.5)  # and below which its square is, with weights of up to thousands beside it
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
@@ -166,23 +167,49 @@ def prepare_kernel(
 
 
 @triton.jit
+def powers(p_a4, p_b4, u, padded_q, padded_k, HALF: tl.constexpr):
+    """e^2q and e^2k of pair u of d; of the last one where there is no such pair."""
+    u = HALF + tl.minimum(u, HALF - 1)
+    return tl.load(p_a4 + u * padded_q), tl.load(p_b4 + u * padded_k)
+
+
+@triton.jit
+def fraction(a, b, p_weight, u):
+    """w₁/m₁ + w₂/m₂ of pair u of d, as numerator and denominator."""
+    a1, a2 = halves(a)
+    b1, b2 = halves(b)
+    w1, w2 = tl.load(p_weight + 2 * u), tl.load(p_weight + 2 * u + 1)
+    m1, m2 = tl.fma(a1, b1, 1.0), tl.fma(a2, b2, 1.0)
+    return w1 * m2 + w2 * m1, m1 * m2
+
+
+@triton.jit
 def patch_scores(
-    p_a4, p_b4, p_weight, padded_q, padded_k, near, slope,
-    TANH: tl.constexpr, DP: tl.constexpr, UP: tl.constexpr,
+    p_a4, p_b4, p_weight, padded_q, padded_k, reach, slope,
+    TANH: tl.constexpr, FOURS: tl.constexpr, DP: tl.constexpr, UP: tl.constexpr,
     RM: tl.constexpr, RN: tl.constexpr, TM: tl.constexpr, TN: tl.constexpr,
 ):  # fmt: skip
     """Scores `[rows, columns]` in units of log 2, without p_line: −2 Σ w · r, or (1 − slope) · Σ w · max(x, 0)."""
     HALF: tl.constexpr = DP // 2
     s = tl.zeros([RM, RN, TM, TN], tl.float32)
     if TANH:
-        if near:
+        # What the next turn needs is loaded before this one's is used.
+        a, b = powers(p_a4, p_b4, 0, padded_q, padded_k, HALF)
+        if FOURS and reach < ROOM_OF_FOUR:
+            for p in range(0, HALF, UP):
+                for u in tl.static_range(UP // 2):
+                    c, d = powers(p_a4, p_b4, p + 2 * u + 1, padded_q, padded_k, HALF)
+                    n1, m1 = fraction(a, b, p_weight, p + 2 * u)
+                    a, b = powers(p_a4, p_b4, p + 2 * u + 2, padded_q, padded_k, HALF)
+                    n2, m2 = fraction(c, d, p_weight, p + 2 * u + 1)
+                    s += (n1 * m2 + n2 * m1) * inverse(m1 * m2)
+        elif reach < ROOM:
             for p in range(0, HALF, UP):
                 for u in tl.static_range(UP):
-                    a1, a2 = halves(tl.load(p_a4 + (HALF + p + u) * padded_q))
-                    b1, b2 = halves(tl.load(p_b4 + (HALF + p + u) * padded_k))
-                    w1, w2 = tl.load(p_weight + 2 * (p + u)), tl.load(p_weight + 2 * (p + u) + 1)
-                    m1, m2 = tl.fma(a1, b1, 1.0), tl.fma(a2, b2, 1.0)
-                    s += (w1 * m2 + w2 * m1) * inverse(m1 * m2)
+                    c, d = powers(p_a4, p_b4, p + u + 1, padded_q, padded_k, HALF)
+                    n, m = fraction(a, b, p_weight, p + u)
+                    s += n * inverse(m)
+                    a, b = c, d
         else:
             for p in range(0, HALF):
                 a1, a2 = halves(tl.load(p_a4 + p * padded_q))
@@ -259,8 +286,11 @@ def forward_kernel(
     ):
         i_c = tl.load(p_tile + e)
         bits = tl.load(p_bits + e)
-        near = top_a + tl.load(p_top_b + i_kv * tile_columns + i_c) < ROOM
-        s = patch_scores(p_a4, p_b4 + i_c * BN, p_weight, padded_q, padded_k, near, slope, TANH, DP, UP, RM, RN, TM, TN)
+        reach = top_a + tl.load(p_top_b + i_kv * tile_columns + i_c)
+        p_c4 = p_b4 + i_c * BN
+        s = patch_scores(
+            p_a4, p_c4, p_weight, padded_q, padded_k, reach, slope, TANH, UP % 2 == 0, DP, UP, RM, RN, TM, TN
+        )
         distance = i_r * BM + keys - queries - i_c * BN + zero
         p_key = p_line_b + i_x.to(tl.int64) * padded_k + i_c * BN
         s = whole_scores(s, p_key, p_numbers + i_h * entries, p_packed, bits, o_r, o_c, distance, entries - 1,
@@ -342,8 +372,9 @@ def scores_kernel(
     c4 = tl.arange(0, RN)[None, :, None, None] * TN + tl.arange(0, TN)[None, None, None, :]
     p_a4 = p_a + i_x.to(tl.int64) * (PLANES * DP // 2) * padded_q + i_r * BM + r4
     p_b4 = p_b + i_kv.to(tl.int64) * (PLANES * DP // 2) * padded_k + i_c * BN + c4
-    near = tl.load(p_top_a + i_x * tile_rows + i_r) + tl.load(p_top_b + i_kv * tile_columns + i_c) < ROOM
-    s = patch_scores(p_a4, p_b4, p_w + i_h * DP, padded_q, padded_k, near, slope, TANH, DP, UP, RM, RN, TM, TN)
+    reach = tl.load(p_top_a + i_x * tile_rows + i_r) + tl.load(p_top_b + i_kv * tile_columns + i_c)
+    # Pairs alone: the numbers of four would not fit the registers.
+    s = patch_scores(p_a4, p_b4, p_w + i_h * DP, padded_q, padded_k, reach, slope, TANH, False, DP, UP, RM, RN, TM, TN)
     distance = i_r * BM + keys - queries - i_c * BN + zero
     p_key = p_line_b + i_x.to(tl.int64) * padded_k + i_c * BN
     bits = tl.load(p_bits + e)

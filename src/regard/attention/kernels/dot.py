@@ -48,7 +48,7 @@ def forward_tiles(
     p_q, p_k, p_v, p_numbers, p_asking, p_table, p_seed, p_o, p_lse, p_sums, p_tops, p_totals,
     p_group, p_row, p_first, p_last, p_slot, p_tile, p_ends, p_bits, p_packed,
     qb, qh, qn, kb, kh, kn, vb, vh, vn, ab, ah, an,
-    queries, keys, heads, share, origin, length, instances, scale, threshold, keep_scale,
+    queries, keys, heads, share, origin, length, instances, scale, unit, threshold, keep_scale,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, NUMBERS: tl.constexpr, VECTORS: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
@@ -102,7 +102,9 @@ def forward_tiles(
             b_k = tokens_at(p_k + (i_tile * BN).to(tl.int64) * kn, o_k, kn, D, BD)
             if NUMBERS:
                 o_x = i_tile * BN - i_row * BM
-                b_s = by_distance(p_numbers, i_h, o_x, origin, keys - queries, length, BM, BN, False, PAIRS, NUMBERS)
+                b_s = by_distance(
+                    p_numbers, i_h, o_x, origin, keys - queries, length, unit, BM, BN, False, PAIRS, NUMBERS
+                )
             else:
                 b_s = tl.zeros([BM, BN], tl.float32)
             if VECTORS:
@@ -219,18 +221,17 @@ def prepare_rows(
 
 @triton.jit(do_not_specialize=SIZES)
 def backward_rows(
-    p_q, p_k, p_v, p_numbers, p_asking, p_table, p_seed, p_grad, p_level, p_delta,
-    p_dq, p_dasking, p_dq_parts, p_dasking_parts,
-    p_group, p_row, p_first, p_last, p_slot, p_tile, p_ends, p_bits, p_packed,
-    qb, qh, qn, kb, kh, kn, vb, vh, vn, ab, ah, an,
-    queries, keys, padded, heads, share, origin, length, instances, scale, d_scale, threshold, keep_scale,
+    p_q, p_k, p_v, p_numbers, p_seed, p_grad, p_level, p_delta, p_dq, p_dq_parts,
+    p_group, p_row, p_first, p_last, p_slot, p_tile, p_bits, p_packed,
+    qb, qh, qn, kb, kh, kn, vb, vh, vn,
+    queries, keys, padded, heads, share, origin, length, instances, scale, unit, d_scale, threshold, keep_scale,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, NUMBERS: tl.constexpr, VECTORS: tl.constexpr,
+    BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, NUMBERS: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """A piece of one row of tiles, with p = 2^(s − level) as in the forward pass:
 
-    ds = p · (keep·d_o·v − delta),   dq = scale · Σ_j ds·k,   d asking = scale · Σ_j ds·table[j − i]
+    ds = p · (keep·d_o·v − delta),   dq = scale · Σ_j ds·k
     """
     i_item = tl.program_id(0) // instances
     i_instance = tl.program_id(0) % instances
@@ -248,77 +249,44 @@ def backward_rows(
     b_grad = tokens_at(p_grad + first * DV, o_q, DV, DV, BDV)
     o_level = (i_b * heads + i_h).to(tl.int64) * padded + i_row * BM + o_m
     b_level, b_delta = tl.load(p_level + o_level), tl.load(p_delta + o_level)
-    if VECTORS:
-        b_a = tokens_at(p_asking + i_b.to(tl.int64) * ab + i_h.to(tl.int64) * ah, o_q, an, D, BD)
-        p_table += (i_h.to(tl.int64) * length + origin - i_row * BM) * D
-        b_low = tl.zeros([BM, BN], tl.float32)
-        b_waiting = tl.zeros([BM, BN], tl.float32)
-        b_da = tl.zeros([BM, BD], tl.float32)
     if DROPOUT:
         b_keys = row_keys(p_seed, i_b, i_h, i_row * BM + o_m + keys - queries)
     b_dq = tl.zeros([BM, BD], tl.float32)
-    # With vectors by distance the list is walked in runs: what one tile computed of the band serves its neighbour.
-    while i_first < i_last:
-        i_end = i_last
-        i_next = tl.load(p_tile + i_first)
-        if VECTORS:
-            i_end = tl.minimum(tl.load(p_ends + i_first), i_last)
-            p_band = p_table + (i_next - 1) * BN * D
-            b_low = tl.dot(b_a, tl.trans(tokens_at(p_band, o_n, D, D, BD)), input_precision=PRECISION)
-        for x in range(i_first, i_end):
-            i_tile = i_next
-            i_next = tl.load(p_tile + x + 1, mask=x + 1 < i_end, other=0)
-            i_bits = tl.load(p_bits + x)
-            o_k = tl.minimum(o_n, keys - 1 - i_tile * BN)
-            b_k = tokens_at(p_k + (i_tile * BN).to(tl.int64) * kn, o_k, kn, D, BD)
-            b_v = tokens_at(p_v + (i_tile * BN).to(tl.int64) * vn, o_k, vn, DV, BDV)
-            if NUMBERS:
-                o_x = i_tile * BN - i_row * BM
-                b_s = by_distance(p_numbers, i_h, o_x, origin, keys - queries, length, BM, BN, False, PAIRS, NUMBERS)
-            else:
-                b_s = tl.zeros([BM, BN], tl.float32)
-            if VECTORS:
-                p_high = p_table + i_tile * BN * D
-                b_high = tl.dot(b_a, tl.trans(tokens_at(p_high, o_n, D, D, BD)), input_precision=PRECISION)
-                b_r = tokens_at(p_high - BN * D, o_n, D, D, BD)
-                b_s += sheared(b_low, b_high, BN)
-                b_low = b_high
-            b_s = tl.dot(b_q, tl.trans(b_k), b_s, input_precision=PRECISION) * scale - b_level[:, None]
-            if i_bits >= 0:
-                b_s = tl.where(allowed(p_packed, i_bits, BM, BN, False), b_s, -float("inf"))
-            b_p = tl.exp2(b_s)
-            b_d = tl.dot(b_grad, tl.trans(b_v), input_precision=PRECISION)
-            if DROPOUT:
-                b_d = tl.where(kept(b_keys, i_tile * BN + o_n, threshold, False), b_d * keep_scale, 0.0)
-            b_d = b_p * (b_d - b_delta[:, None])
-            b_dq = tl.dot(b_d.to(b_k.dtype), b_k, b_dq, input_precision=PRECISION)
-            if VECTORS:
-                # Neighbouring tiles share a block of distances: what this one has for it joins what the last one left.
-                b_left, b_right = unsheared(b_d, BN)
-                b_da = tl.dot((b_waiting + b_left).to(b_r.dtype), b_r, b_da, input_precision=PRECISION)
-                b_waiting = b_right
-        if VECTORS:
-            p_band += (i_end - i_first) * BN * D
-            b_old = tokens_at(p_band, o_n, D, D, BD)
-            b_da = tl.dot(b_waiting.to(b_old.dtype), b_old, b_da, input_precision=PRECISION)
-            b_waiting = tl.zeros([BM, BN], tl.float32)
-        i_first = i_end
+    i_next = tl.load(p_tile + i_first, mask=i_first < i_last, other=0)
+    for x in range(i_first, i_last):
+        i_tile = i_next
+        i_next = tl.load(p_tile + x + 1, mask=x + 1 < i_last, other=0)
+        i_bits = tl.load(p_bits + x)
+        o_k = tl.minimum(o_n, keys - 1 - i_tile * BN)
+        b_k = tokens_at(p_k + (i_tile * BN).to(tl.int64) * kn, o_k, kn, D, BD)
+        b_v = tokens_at(p_v + (i_tile * BN).to(tl.int64) * vn, o_k, vn, DV, BDV)
+        if NUMBERS:
+            o_x = i_tile * BN - i_row * BM
+            b_s = by_distance(p_numbers, i_h, o_x, origin, keys - queries, length, unit, BM, BN, False, PAIRS, NUMBERS)
+        else:
+            b_s = tl.zeros([BM, BN], tl.float32)
+        b_s = tl.dot(b_q, tl.trans(b_k), b_s, input_precision=PRECISION) * scale - b_level[:, None]
+        if i_bits >= 0:
+            b_s = tl.where(allowed(p_packed, i_bits, BM, BN, False), b_s, -float("inf"))
+        b_p = tl.exp2(b_s)
+        b_d = tl.dot(b_grad, tl.trans(b_v), input_precision=PRECISION)
+        if DROPOUT:
+            b_d = tl.where(kept(b_keys, i_tile * BN + o_n, threshold, False), b_d * keep_scale, 0.0)
+        b_d = b_p * (b_d - b_delta[:, None])
+        b_dq = tl.dot(b_d.to(b_k.dtype), b_k, b_dq, input_precision=PRECISION)
     if i_slot >= 0:
         put_part(p_dq_parts, i_slot * instances + i_instance, b_dq, BM, BD)
-        if VECTORS:
-            put_part(p_dasking_parts, i_slot * instances + i_instance, b_da, BM, BD)
     else:
         put_tokens(p_dq + first * D, i_row * BM + o_m, b_dq * d_scale, queries, D, BD)
-        if VECTORS:
-            put_tokens(p_dasking + first * D, i_row * BM + o_m, b_da * d_scale, queries, D, BD)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def backward_columns(
-    p_q, p_k, p_v, p_numbers, p_asking, p_table, p_seed, p_grad, p_level, p_delta, p_dk, p_dv, p_dk_parts, p_dv_parts,
+    p_q, p_k, p_v, p_numbers, p_asking, p_table, p_seed, p_grad, p_level, p_delta,
+    p_dk, p_dv, p_dk_parts, p_dv_parts, p_kept, p_base,
     p_group, p_row, p_first, p_last, p_slot, p_tile, p_bits, p_packed,
     qb, qh, qn, kb, kh, kn, vb, vh, vn, ab, ah, an,
-    queries, keys, padded, heads, share, origin, length, instances, scale, d_scale, threshold, keep_scale,
+    queries, keys, padded, heads, share, origin, length, instances, scale, unit, d_scale, threshold, keep_scale,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, NUMBERS: tl.constexpr, VECTORS: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr, PARTS: tl.constexpr,
@@ -328,7 +296,8 @@ def backward_columns(
         dv = Σ_i keep·p·d_o,   dk = scale · Σ_i ds·q
 
     The tile is held turned, keys down, so that p and ds are left factors of the products as they come. With vectors by
-    distance it is not: their rotation runs along the rows of queries.
+    distance it is not: their rotation runs along the rows of queries; and ds is kept, tile p_base[batch row and head]
+    + its number in the list, for the gradients that `band.py` takes from it.
     """
     TURNED: tl.constexpr = not VECTORS
     i_item = tl.program_id(0) // instances
@@ -348,6 +317,8 @@ def backward_columns(
         i_h = i_shared * PARTS + i_part
         first = (i_b * heads + i_h).to(tl.int64) * queries
         p_qh = p_q + i_b.to(tl.int64) * qb + i_h.to(tl.int64) * qh
+        if VECTORS:
+            i_base = tl.load(p_base + i_b * heads + i_h)
         i_next = tl.load(p_tile + i_first, mask=i_first < i_last, other=0)
         for x in range(i_first, i_last):
             i_tile = i_next
@@ -362,7 +333,9 @@ def backward_columns(
             o_x = origin + i_column * BN - i_tile * BM
             if NUMBERS:
                 o_c = o_x - origin
-                b_s = by_distance(p_numbers, i_h, o_c, origin, keys - queries, length, BM, BN, TURNED, PAIRS, NUMBERS)
+                b_s = by_distance(
+                    p_numbers, i_h, o_c, origin, keys - queries, length, unit, BM, BN, TURNED, PAIRS, NUMBERS
+                )
             else:
                 b_s = tl.zeros([BN, BM] if TURNED else [BM, BN], tl.float32)
             if VECTORS:
@@ -389,6 +362,8 @@ def backward_columns(
                 b_d = tl.where(m_kept, b_d * keep_scale, 0.0)
             b_mixing = b_mixing.to(b_grad.dtype)
             b_d = (b_p * (b_d - b_delta)).to(b_q.dtype)
+            if VECTORS:
+                tl.store(p_kept + (i_base + x) * (BM * BN) + o_m[:, None] * BN + o_n[None, :], b_d)
             if not TURNED:
                 b_mixing, b_d = tl.trans(b_mixing), tl.trans(b_d)
             b_dv = tl.dot(b_mixing, b_grad, b_dv, input_precision=PRECISION)
@@ -406,22 +381,21 @@ def backward_columns(
 
 @triton.jit(do_not_specialize=SIZES)
 def backward_diagonals(
-    p_q, p_k, p_v, p_numbers, p_asking, p_table, p_seed, p_grad, p_level, p_delta,
-    p_dnumbers, p_dtable, p_dnumbers_parts, p_dtable_parts,
+    p_q, p_k, p_v, p_numbers, p_seed, p_grad, p_level, p_delta, p_dnumbers, p_dnumbers_parts,
     p_group, p_row, p_first, p_last, p_slot, p_tile, p_bits, p_packed,
-    qb, qh, qn, kb, kh, kn, vb, vh, vn, ab, ah, an,
+    qb, qh, qn, kb, kh, kn, vb, vh, vn,
     queries, keys, padded, heads, share, origin, length, instances, parts, tile_rows, lines,
-    scale, d_scale, threshold, keep_scale,
+    scale, unit, threshold, keep_scale,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, NUMBERS: tl.constexpr, VECTORS: tl.constexpr,
+    BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, NUMBERS: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """A piece of one diagonal of tiles, for `parts` rows of the batch; every tile on it has the same distances:
 
-        d numbers[x] = Σ_{j − i = x} ds,   d table[x] = scale · Σ_{j − i = x} ds·asking
+        d numbers[x] = Σ_{j − i = x} ds
 
-    Written as the two halves of the band of distances, low and high; neighbouring diagonals share halves. For numbers
-    the tiles are added up as they are and only their sum is summed along its diagonals.
+    Written as the two halves of the band of distances, low and high; neighbouring diagonals share halves. The tiles are
+    added up as they are and only their sum is summed along its diagonals.
     """
     i_item = tl.program_id(0) // instances
     i_instance = tl.program_id(0) % instances
@@ -434,12 +408,6 @@ def backward_diagonals(
     o_m, o_n = tl.arange(0, BM), tl.arange(0, BN)
     o_x = origin + i_across * BN
     b_sum = tl.zeros([BM, BN], tl.float32)
-    if VECTORS:
-        p_band = p_table + (i_h.to(tl.int64) * length + o_x) * D
-        b_right = tokens_at(p_band, o_n, D, D, BD)
-        b_left = tokens_at(p_band - BN * D, o_n, D, D, BD)
-        b_dright = tl.zeros([BN, BD], tl.float32)
-        b_dleft = tl.zeros([BN, BD], tl.float32)
     for i_part in range(parts):
         i_b = i_shared * parts + i_part
         first = (i_b * heads + i_h).to(tl.int64) * queries
@@ -461,18 +429,8 @@ def backward_diagonals(
             b_grad = tokens_at(p_grad + (first + first_row) * DV, o_q, DV, DV, BDV)
             o_level = (i_b * heads + i_h).to(tl.int64) * padded + first_row + o_m
             b_level, b_delta = tl.load(p_level + o_level), tl.load(p_delta + o_level)
-            if NUMBERS:
-                o_c = o_x - origin
-                b_s = by_distance(p_numbers, i_h, o_c, origin, keys - queries, length, BM, BN, False, PAIRS, NUMBERS)
-            else:
-                b_s = tl.zeros([BM, BN], tl.float32)
-            if VECTORS:
-                b_a = tokens_at(
-                    p_asking + i_b.to(tl.int64) * ab + i_h.to(tl.int64) * ah + first_row * an, o_q, an, D, BD
-                )
-                b_high = tl.dot(b_a, tl.trans(b_right), input_precision=PRECISION)
-                b_low = tl.dot(b_a, tl.trans(b_left), input_precision=PRECISION)
-                b_s += sheared(b_low, b_high, BN)
+            o_c = o_x - origin
+            b_s = by_distance(p_numbers, i_h, o_c, origin, keys - queries, length, unit, BM, BN, False, PAIRS, NUMBERS)
             b_s = tl.dot(b_q, tl.trans(b_k), b_s, input_precision=PRECISION) * scale - b_level[:, None]
             if i_bits >= 0:
                 b_s = tl.where(allowed(p_packed, i_bits, BM, BN, False), b_s, -float("inf"))
@@ -481,30 +439,14 @@ def backward_diagonals(
             if DROPOUT:
                 b_keys = row_keys(p_seed, i_b, i_h, i_tile * BM + o_m + keys - queries)
                 b_d = tl.where(kept(b_keys, i_column * BN + o_n, threshold, False), b_d * keep_scale, 0.0)
-            b_d = b_p * (b_d - b_delta[:, None])
-            if NUMBERS:
-                b_sum += b_d
-            if VECTORS:
-                b_low, b_high = unsheared(b_d, BN)
-                b_dleft = tl.dot(tl.trans(b_low.to(b_a.dtype)), b_a, b_dleft, input_precision=PRECISION)
-                b_dright = tl.dot(tl.trans(b_high.to(b_a.dtype)), b_a, b_dright, input_precision=PRECISION)
+            b_sum += b_p * (b_d - b_delta[:, None])
     i_part = i_slot * instances + i_instance
     i_out = (i_shared * heads + i_h).to(tl.int64) * lines + i_line
-    if NUMBERS:
-        b_low, b_high = unsheared(b_sum, BN)
-        b_dlow, b_dhigh = tl.sum(b_low, 0), tl.sum(b_high, 0)
-        if i_slot >= 0:
-            tl.store(p_dnumbers_parts + i_part * (2 * BN) + o_n, b_dlow)
-            tl.store(p_dnumbers_parts + i_part * (2 * BN) + BN + o_n, b_dhigh)
-        else:
-            tl.store(p_dnumbers + i_out * (2 * BN) + o_n, b_dlow)
-            tl.store(p_dnumbers + i_out * (2 * BN) + BN + o_n, b_dhigh)
-    if VECTORS:
-        b_dleft *= d_scale
-        b_dright *= d_scale
-        if i_slot >= 0:
-            put_part(p_dtable_parts, i_part * 2, b_dleft, BN, BD)
-            put_part(p_dtable_parts, i_part * 2 + 1, b_dright, BN, BD)
-        else:
-            put_tokens(p_dtable + i_out * (2 * BN * D), o_n, b_dleft, BN, D, BD)
-            put_tokens(p_dtable + i_out * (2 * BN * D) + BN * D, o_n, b_dright, BN, D, BD)
+    b_low, b_high = unsheared(b_sum, BN)
+    b_dlow, b_dhigh = tl.sum(b_low, 0), tl.sum(b_high, 0)
+    if i_slot >= 0:
+        tl.store(p_dnumbers_parts + i_part * (2 * BN) + o_n, b_dlow)
+        tl.store(p_dnumbers_parts + i_part * (2 * BN) + BN + o_n, b_dhigh)
+    else:
+        tl.store(p_dnumbers + i_out * (2 * BN) + o_n, b_dlow)
+        tl.store(p_dnumbers + i_out * (2 * BN) + BN + o_n, b_dhigh)

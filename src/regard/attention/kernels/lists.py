@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,8 +43,7 @@ class Lists:
         return self.starts.shape[0]
 
 
-@dataclass(frozen=True, eq=False)
-class Items:
+class Items(NamedTuple):
     """Pieces of work, longest first: tiles `first … last − 1` of a list. Those of a cut row leave their sums in slots.
 
     `cuts` has a line for each row that is cut: (group, row, first slot, last slot + 1).
@@ -180,28 +180,28 @@ def items(tiles: Lists, limit: int) -> Items:
     """The lists as pieces of at most `limit` tiles; a row without tiles is a piece of none."""
     known = _items.setdefault(tiles, {})
     if limit not in known:
-        known[limit] = cut(tiles, limit)
+        known[limit] = cut(tiles.starts[:, :-1].long(), tiles.starts[:, 1:].long(), limit)
     return known[limit]
 
 
-def cut(tiles: Lists, limit: int) -> Items:
-    starts = tiles.starts.long()
-    rows = starts.shape[1] - 1
-    first = starts[:, :-1].flatten()
-    length = starts[:, 1:].flatten() - first
+def cut(begin: Tensor, end: Tensor, limit: int) -> Items:
+    """The same of lists that begin and end so, `[groups, rows]`."""
+    rows = begin.shape[1]
+    first = begin.flatten()
+    length = end.flatten() - first
     pieces = torch.div(length + limit - 1, limit, rounding_mode="floor").clamp(min=1)
     slotted = torch.where(pieces > 1, pieces, 0)
     count, slots, lines = torch.stack([pieces.sum(), slotted.sum(), (pieces > 1).sum()]).tolist()
     line = torch.repeat_interleave(pieces, output_size=count)  # the row of each piece, over all groups
     piece = torch.arange(count, device=line.device) - (pieces.cumsum(0) - pieces)[line]
-    begin = first[line] + torch.div(piece * length[line], pieces[line], rounding_mode="floor")
-    end = first[line] + torch.div((piece + 1) * length[line], pieces[line], rounding_mode="floor")
+    start = first[line] + torch.div(piece * length[line], pieces[line], rounding_mode="floor")
+    stop = first[line] + torch.div((piece + 1) * length[line], pieces[line], rounding_mode="floor")
     slot = torch.where(pieces[line] > 1, (slotted.cumsum(0) - slotted)[line] + piece, -1)
-    order = torch.argsort(end - begin, descending=True, stable=True)
+    order = torch.argsort(stop - start, descending=True, stable=True)
     where = torch.argsort((pieces > 1).int(), descending=True, stable=True)[:lines]
     last = slotted.cumsum(0)[where]
     cuts = torch.stack([where // max(rows, 1), where % max(rows, 1), last - slotted[where], last], 1).int()
-    numbers = (line // max(rows, 1), line % max(rows, 1), begin, end, slot)
+    numbers = (line // max(rows, 1), line % max(rows, 1), start, stop, slot)
     return Items(*(x[order].int() for x in numbers), cuts, slots)
 
 

@@ -98,15 +98,15 @@ def numbers_at(p_line, o_x, length, BM: tl.constexpr, BN: tl.constexpr, TURNED: 
 
 @triton.jit
 def by_distance(
-    p_numbers, i_h, o_x, origin, offset, length,
+    p_numbers, i_h, o_x, origin, offset, length, unit,
     BM: tl.constexpr, BN: tl.constexpr, TURNED: tl.constexpr, PAIRS: tl.constexpr, NUMBERS: tl.constexpr,
 ):  # fmt: skip
-    """What distance adds in a tile whose corner has j − row = o_x: read from the head's lines, or −slope·|i − j|."""
+    """What distance adds in a tile whose corner has j − row = o_x: read from lines, or −unit·slope·|i − j|."""
     if NUMBERS == 1:
         return numbers_at(p_numbers + i_h * 8 * length, origin + o_x, length, BM, BN, TURNED, PAIRS)
     else:
         b_apart = o_x - offset + spread(-tl.arange(0, BM), TURNED) + spread(tl.arange(0, BN), not TURNED)
-        return -tl.load(p_numbers + i_h) * tl.abs(b_apart).to(tl.float32)
+        return -(tl.load(p_numbers + i_h) * unit) * tl.abs(b_apart).to(tl.float32)
 
 
 @triton.jit
