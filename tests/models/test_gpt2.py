@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from regard.models import heads
+from regard.models.families.gpt2 import gpt2
+
 from .same import assert_same, assert_writes_back, loaded, ragged, random_weights
 
 transformers = pytest.importorskip("transformers")
@@ -59,3 +62,20 @@ def test_published_size() -> None:
 
     with torch.device("meta"):
         assert sum(p.numel() for p in gpt2().build().parameters()) == 124_439_808
+
+
+def test_a_vocabulary_that_is_rounded_up_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where products over many tokens want a multiple of eight words."""
+    torch.manual_seed(0)
+    model = gpt2(layers=1, dim=8, heads=2, vocabulary=21, places=12, dropout=0.0).build()
+    tokens = torch.randint(21, (3, 12))
+
+    def ask() -> list[torch.Tensor]:
+        output = model(tokens=tokens, labels=tokens)
+        assert output.logits.shape == (3, 12, 21)
+        return [output.loss, output.logits, *torch.autograd.grad(output.loss, list(model.parameters()))]
+
+    wanted = ask()
+    monkeypatch.setattr(heads, "columns_to_add", lambda x, words: -words % 8)
+    for got, want in zip(ask(), wanted, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)

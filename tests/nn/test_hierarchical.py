@@ -88,8 +88,36 @@ def test_a_global_token_in_the_padding_is_none(generator):
     assert torch.allclose(layer(x, lengths=lengths, global_tokens=chosen), layer(x, lengths=lengths), atol=1e-6)
 
 
+@pytest.mark.parametrize("places", [[[0], [0]], [[0, 5, 11], [2, 3]], [[], [1, 4, 6]], [[], []]])
+def test_while_learning_only_global_tokens_ask_and_the_same_comes_of_it(places, generator):
+    layer = LocalGlobal(DIM, HEADS, 4).double()
+    x = torch.randn(2, TOKENS, DIM, generator=generator, dtype=torch.float64)
+    lengths = torch.tensor([TOKENS, 7])
+    chosen = torch.zeros(2, TOKENS, dtype=torch.bool)
+    for row, some in enumerate(places):
+        chosen[row, some] = True
+
+    def ask(training):
+        layer.train(training)
+        output = layer(x, lengths=lengths, global_tokens=chosen)
+        return [output, *torch.autograd.grad(output.sin().sum(), list(layer.parameters()))]
+
+    for got, want in zip(ask(True), ask(False), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_masks_of_the_same_global_tokens_are_made_once(generator):
+    layer, x = LocalGlobal(DIM, HEADS, 4), torch.randn(1, TOKENS, DIM, generator=generator)
+    chosen = torch.zeros(1, TOKENS, dtype=torch.bool)
+    once, again = (layer.masks(x, None, chosen) for _ in range(2))
+    assert once.near is again.near
+    chosen[0, 3] = True
+    anew = layer.masks(x, None, chosen)
+    assert anew.near is not once.near and anew.chosen is not None and bool(anew.chosen[0, 3])
+
+
 def test_local_global_visits_few_of_the_pairs(generator):
-    layer, x = LocalGlobal(DIM, HEADS, 64), torch.randn(2, 4096, DIM, generator=generator)
+    layer, x = LocalGlobal(DIM, HEADS, 64).eval(), torch.randn(2, 4096, DIM, generator=generator)
     shares = {}
 
     def plan(module, arrays, parts):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 from regard.nn import linear as module
-from regard.nn.linear import Linear, few_rows, linear
+from regard.nn.linear import Linear, few_rows, joint, linear
 
 SIZES = (521, 547)  # more weights than stay with torch's own product
 
@@ -48,3 +49,25 @@ def test_gradients_and_absence(monkeypatch: pytest.MonkeyPatch) -> None:
         found = layer(x)
         monkeypatch.setattr(module, "READY", False)
         torch.testing.assert_close(layer(x), found, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("tokens", [1, 100])  # fewer and more than the layers have outputs
+def test_joint_layers_are_each_their_own(tokens: int, bias: bool) -> None:
+    torch.manual_seed(0)
+    layers = [nn.Linear(7, out, bias).double() for out in (5, 3, 11)]
+    weights = [weight for layer in layers for weight in layer.parameters()]
+    x = torch.randn(2, tokens, 7, dtype=torch.float64, requires_grad=True)
+    wave = lambda found: torch.cat(found, -1).sin().sum()  # noqa: E731
+    found, wanted = joint(x, *layers), [layer(x) for layer in layers]
+    for got, want in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got, want)
+    for got, want in zip(*(torch.autograd.grad(wave(y), [x, *weights]) for y in (found, wanted)), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_a_layer_with_a_hook_is_called() -> None:
+    layers, called = [nn.Linear(3, 2), nn.Linear(3, 2)], []
+    layers[1].register_forward_hook(lambda *given: called.append(1))
+    joint(torch.randn(50, 3), *layers)
+    assert called

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from regard.attention.blind import recording
 from regard.bench.works import Calls
 from regard.models.families.transformer import transformer
 from regard.models.heads import IGNORED
@@ -50,16 +51,39 @@ def step(pairs: int, words: int, width: int, dtype: torch.dtype = torch.float32)
     Both compute the same with the same weights. Torch's computes the padding of its rectangle too.
     """
     torch.manual_seed(0)
-    config = transformer(layers=LAYERS, dim=width, heads=HEADS, hidden=2 * width, vocabulary=words, dropout=0.0)
-    final = {name: replace(getattr(config, name), final_norm=True) for name in ("stack", "decoder")}
-    ours = replace(config, **final).build().to(dtype)
-    theirs = Plain(words, width).to(dtype)
-    same_weights(ours, theirs)
+    ours, theirs = translators(words, width, dtype)
     batch = batch_of(pairs, words)
     return {
-        "regard": lambda: gradients(pair_loss(ours, batch, SMOOTHING), our_weights(ours)),
-        "nn.Transformer": lambda: gradients(theirs.loss(batch), their_weights(theirs)),
+        "regard": lambda: gradients(our_loss(ours, batch), our_weights(ours)),
+        "nn.Transformer": lambda: gradients(their_loss(theirs, batch), their_weights(theirs)),
     }
+
+
+def translators(words: int, width: int, dtype: torch.dtype = torch.float32) -> tuple[PairModel, "Plain"]:
+    """Ours and torch's with the same weights."""
+    config = transformer(layers=LAYERS, dim=width, heads=HEADS, hidden=2 * width, vocabulary=words, dropout=0.0)
+    final = {name: replace(getattr(config, name), final_norm=True) for name in ("stack", "decoder")}
+    ours, theirs = replace(config, **final).build().to(dtype), Plain(words, width).to(dtype)
+    same_weights(ours, theirs)
+    return ours, theirs
+
+
+def our_loss(model: PairModel, batch: dict[str, Tensor]) -> Tensor:
+    """The task's loss; while a step is recorded it is computed for padding too, where it does not count."""
+    if not recording():
+        return pair_loss(model, batch, SMOOTHING)
+    inputs = {name: batch[name] for name in ("tokens", "lengths", "targets", "target_lengths")}
+    return padded_loss(model(**inputs).logits, batch["labels"])
+
+
+def their_loss(model: "Plain", batch: dict[str, Tensor]) -> Tensor:
+    return padded_loss(model(batch["tokens"], batch["targets"]), batch["labels"])
+
+
+def padded_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """The sum over the labels that count."""
+    kept = {"ignore_index": IGNORED, "label_smoothing": SMOOTHING, "reduction": "sum"}
+    return cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), **kept)
 
 
 class Plain(nn.Module):
@@ -70,9 +94,9 @@ class Plain(nn.Module):
         self.embed = nn.Embedding(words, width)
         self.transformer = nn.Transformer(width, HEADS, LAYERS, LAYERS, 2 * width, dropout=0.0, batch_first=True)
 
-    def loss(self, batch: dict[str, Tensor]) -> Tensor:
-        source, target = batch["tokens"], batch["targets"]
-        later = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Logits `[batch, tokens, words]`."""
+        later = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool, device=target.device).triu(1)
         padded = source == PAD
         hidden = self.transformer(
             self.placed(source),
@@ -83,13 +107,12 @@ class Plain(nn.Module):
             memory_key_padding_mask=padded,
             tgt_is_causal=True,
         )
-        logits, labels = hidden @ self.embed.weight.T, batch["labels"]
-        kept = {"ignore_index": IGNORED, "label_smoothing": SMOOTHING, "reduction": "sum"}
-        return cross_entropy(logits.flatten(0, 1), labels.flatten(), **kept)
+        return hidden @ self.embed.weight.T
 
     def placed(self, tokens: Tensor) -> Tensor:
         x = self.embed(tokens)
-        return x * math.sqrt(x.shape[2]) + sinusoids(torch.arange(x.shape[1]), x.shape[2]).to(x.dtype)
+        places = torch.arange(x.shape[1], device=x.device)
+        return x * math.sqrt(x.shape[2]) + sinusoids(places, x.shape[2]).to(x.dtype)
 
 
 def gradients(loss: Tensor, weights: list[list[Tensor]]) -> tuple[Tensor, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -42,8 +43,31 @@ class Beams:
         )
 
 
-def search(decoder: Decoder, prompt: Tensor, lengths: Tensor | None, rules: Rules, way: Way) -> Beams:
-    """The finished texts of each row, best first.
+@dataclass(frozen=True)
+class Step:
+    """One step of a search, for whoever follows it: `grown` are the continuations that competed, best first.
+
+    `parents` says which running text each continues, `ended` which of them end, `chosen` which run on (those of score
+    −∞ are none), each `[batch, …]`; `finished` are the best finished texts after the step.
+    """
+
+    new: int
+    grown: Beams
+    parents: Tensor
+    ended: Tensor
+    chosen: Tensor
+    finished: Beams
+
+
+def search(
+    decoder: Decoder,
+    prompt: Tensor,
+    lengths: Tensor | None,
+    rules: Rules,
+    way: Way,
+    follow: Callable[[Step], None] | None = None,
+) -> Beams:
+    """The finished texts of each row, best first; `follow` is told of every step.
 
     At each step all continuations of a row's running texts compete. Of the best `beams` those that end are finished;
     the best `beams` that do not end run on. A row is closed when it has `beams` finished texts and (unless `early`) the
@@ -63,13 +87,15 @@ def search(decoder: Decoder, prompt: Tensor, lengths: Tensor | None, rules: Rule
             rules.ends(grown.tokens[:, :, new]) if new + 1 < way.max_new else torch.ones_like(parents, dtype=torch.bool)
         )
         finished = kept(finished, grown, ended, closed, beams, (new + 1) ** way.length_penalty)
-        grown.scores = grown.scores.masked_fill(ended, -torch.inf)
-        chosen = grown.scores.topk(beams).indices
-        running, parents = grown.pick(chosen), parents.take_along_dim(chosen, 1)
+        unended = Beams(grown.tokens, grown.scores.masked_fill(ended, -torch.inf), grown.lengths)
+        chosen = unended.scores.topk(beams).indices
+        if follow is not None:
+            follow(Step(new, grown, parents, ended, chosen, finished))
+        running, parents = unended.pick(chosen), parents.take_along_dim(chosen, 1)
         closed = closed | is_closed(running, finished, (new + 1) ** way.length_penalty, way.early)
         if new + 1 == way.max_new or bool(closed.all()):
             break
-        follow(decoder, parents)
+        go_on(decoder, parents)
         logits = decoder.next(running.tokens[:, :, new].flatten())
     return finished
 
@@ -107,7 +133,7 @@ def is_closed(running: Beams, finished: Beams, length: float, early: bool) -> Te
     return full if early else full & (running.scores[:, :1] / length <= worst)
 
 
-def follow(decoder: Decoder, parents: Tensor) -> None:
+def go_on(decoder: Decoder, parents: Tensor) -> None:
     """Let the decoder go on with the texts that were continued."""
     batch, beams = parents.shape
     same = torch.arange(beams, device=parents.device)

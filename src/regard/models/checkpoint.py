@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..assets import folder_of
 from ..attention.errors import BadInput
 from .config import as_dict, from_dict
 from .folder import Folder, open_folder, replace_files, text_writer, to_json, write_folder
@@ -46,12 +47,15 @@ FAMILIES = {
 def load(folder: str | Path, *, dtype: torch.dtype | None = None) -> Model:
     """The model in a folder, in evaluation mode, with its `config` and (where there is one) `tokenizer`.
 
-    Reads what `model.save` wrote, the best model of a run's folder, and Hugging Face checkpoints (`config.json` and
-    `*.safetensors`) of the families in `FAMILIES`. `dtype` converts the weights. Raises `BadInput` that names the file
-    and what to do.
+    Reads what `model.save` wrote, the best model of a run's folder, one that comes with the package (by its name, see
+    `regard.assets`), and Hugging Face checkpoints (`config.json` and `*.safetensors`) of the families in `FAMILIES`.
+    `dtype` converts the weights; those of a run, which may be stored in half precision, are float32 unless it is given.
+    Raises `BadInput` that names the file and what to do.
     """
-    folder = Path(folder)
-    found = open_folder(folder / "model" if (folder / "run.json").is_file() else folder)
+    folder = folder_of(folder)
+    of_run = (folder / "run.json").is_file()
+    dtype = torch.float32 if of_run and dtype is None else dtype
+    found = open_folder(folder / "model" if of_run else folder)
     model = read_ours(found) if found.format == "regard" else read_theirs(found)
     model.rules = read_rules(found.generation, found.config)
     model.tokenizer = Tokenizer.from_folder(found.path)

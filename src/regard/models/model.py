@@ -10,10 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.errors import BadInput
-from ..nn.attention import Memory
+from ..nn.attention import Attend, Memory
+from ..nn.block import Block, Stack, torch_attends
 from ..nn.cache import Cache
+from ..nn.embeddings import TextEmbedding
 from ..nn.rows import cleared, real_tokens
 from .heads import IGNORED, Classes, ClassesHead, Span, VocabularyHead, alignment_loss, loss_of, span_loss
+from .image import ImageEmbedding
 
 if TYPE_CHECKING:
     from .config import Pair, Sequence
@@ -135,14 +138,17 @@ class SequenceModel(Model):
     def answer(self, hidden: Tensor, lengths: Tensor | None, cache: Cache | None, labels: Tensor | None) -> Output:
         """What the heads make of the last layer."""
         pooled = None if self.pooler is None else self.pooler(hidden)
-        logits = None
+        logits = every = None
         if isinstance(self.head, VocabularyHead):
-            logits = self.head(hidden, matrix_of(self.embed))
+            logits, every = self.head.scores(hidden, matrix_of(self.embed))
         elif isinstance(self.head, ClassesHead):
             logits = self.head(self.head.pooled(hidden, lengths, pooled))
-        return Output(hidden, logits, pooled, cache=cache, loss=self.loss(logits, labels, lengths))
+        return Output(hidden, logits, pooled, cache=cache, loss=self.loss(logits, labels, lengths, every))
 
-    def loss(self, logits: Tensor | None, labels: Tensor | None, lengths: Tensor | None = None) -> Tensor | None:
+    def loss(
+        self, logits: Tensor | None, labels: Tensor | None, lengths: Tensor | None = None, every: Tensor | None = None
+    ) -> Tensor | None:
+        """The loss of the labels; `every` are the logits with more columns than count."""
         if labels is None:
             return None
         if logits is None:
@@ -152,7 +158,8 @@ class SequenceModel(Model):
             return alignment_loss(logits, labels, lengths, blank)
         if isinstance(self.config.head, Span):
             return span_loss(logits, labels, lengths)
-        return loss_of(logits, labels, shift=self.causal and isinstance(self.head, VocabularyHead))
+        shift = self.causal and isinstance(self.head, VocabularyHead)
+        return loss_of(logits if every is None else every, labels, shift, logits.shape[-1])
 
 
 class PairModel(Model):
@@ -237,6 +244,21 @@ class PairModel(Model):
         fill = self.config.start if padding is None else padding
         start = torch.full_like(labels[:, :1], self.config.start)
         return torch.cat([start, labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, fill)], dim=1)
+
+
+def compile_parts(model: nn.Module) -> None:
+    """Compile a model's embeddings and blocks, each for itself and in place.
+
+    Blocks are alike and share one graph, so that it takes seconds where compiling the model as a whole takes a minute.
+    Attention that has kernels of its own stays outside: there is nothing to fuse them with, and what is remembered of a
+    mask is found again only by the mask itself.
+    """
+    for module in model.modules():
+        if isinstance(module, Stack) and not torch_attends(module.config):
+            for attend in (inner for inner in module.modules() if isinstance(inner, Attend)):
+                attend.forward = torch.compiler.disable(attend.forward)  # type: ignore[method-assign]
+        if isinstance(module, Block | TextEmbedding | ImageEmbedding):
+            module.compile()
 
 
 def pick(embed: nn.Module, **given: Tensor | None) -> Tensor:

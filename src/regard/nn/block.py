@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..attention.blind import blind
 from ..attention.errors import BadInput, Unsupported
 from ..attention.mask import Mask
 from ..attention.masks import Documents, Lengths
@@ -136,12 +137,6 @@ class Flow:
     memory: Memory | None = None
     local: dict[int, LocalMasks] = field(default_factory=dict)
 
-    def masks_of(self, layer: LocalGlobal, x: Tensor) -> LocalMasks:
-        """The masks of a windowed layer, made by the first that has its window."""
-        if layer.window not in self.local:
-            self.local[layer.window] = layer.masks(x, self.lengths, self.global_tokens)
-        return self.local[layer.window]
-
 
 class Block(nn.Module):
     """Attention, attention to a memory (when `cross`), feed-forward; each added to what came in.
@@ -180,7 +175,12 @@ class Block(nn.Module):
         """What the tokens take from each other."""
         if isinstance(self.attention, LocalGlobal):
             x = x if flow.rows is None else flow.rows.pad(x)
-            y = self.attention(x, masks=flow.masks_of(self.attention, x))
+            y = self.attention(
+                x,
+                lengths=flow.lengths,
+                global_tokens=flow.global_tokens,
+                masks=flow.local.get(self.attention.window),
+            )
             return y if flow.rows is None else flow.rows.pack(y)
         return self.attention(x, mask=flow.mask, position=flow.position, place=flow.place, rows=flow.rows, cache=cache)
 
@@ -188,6 +188,12 @@ class Block(nn.Module):
         if self.pre_norm:
             return x + self.dropout(f(norm(x)))
         return norm(x + self.dropout(f(x)))
+
+
+def torch_attends(config: StackConfig) -> bool:
+    """Whether torch's own kernels are all that the attention of a stack needs, where nothing is padded."""
+    plain = config.score == "Dot()" and config.position is None and config.method == "Exact()"
+    return plain and config.window is None and config.mask in (None, "Causal()")
 
 
 def own_attention(config: StackConfig, layer: int) -> nn.Module:
@@ -272,7 +278,8 @@ class Stack(nn.Module):
         seen = both(mask, padding_mask(lengths, cache, x.shape[1]))
         own_masks = self.masks[self.training]
         masks = {id(own): both(own, seen) for own in own_masks}
-        flow = Flow(lengths, rows, None, None, place, global_tokens, remembered(memory, cache))
+        local = self.local_masks(x, lengths, global_tokens)
+        flow = Flow(lengths, rows, None, None, place, global_tokens, remembered(memory, cache), local)
         positions = self.placed(x, cache)
         if rows is not None:
             x, flow = rows.pack(x), replace(flow, place=None if place is None else rows.pack(place))
@@ -282,9 +289,15 @@ class Stack(nn.Module):
             if keep is not None:
                 keep.append(x)
         x = x if self.norm is None else self.norm(x)
-        if rows is None and lengths is not None and torch.compiler.is_compiling():
+        if rows is None and lengths is not None and blind():
             return cleared(x, real_tokens(x, lengths))
         return x if rows is None else rows.pad(x)
+
+    def local_masks(self, x: Tensor, lengths: Tensor | None, global_tokens: Tensor | None) -> dict[int, LocalMasks]:
+        """The masks of windowed layers, by their window."""
+        layers = [block.attention for block in self.blocks]
+        windowed = {layer.window: layer for layer in layers if isinstance(layer, LocalGlobal)}
+        return {window: layer.masks(x, lengths, global_tokens) for window, layer in windowed.items()}
 
     def placed(self, x: Tensor, cache: Cache | None) -> Sequence[Part | Turn | None]:
         """The position of each layer, where all layers share one module."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -9,18 +10,27 @@ from torch import Tensor, nn
 
 from ..attention.errors import BadInput
 from ..attention.mask import Mask
-from ..attention.masks import Documents, Lengths, Window
+from ..attention.masks import Documents, Global, Lengths, Window
 from ..attention.part import need_count
+from ..attention.remember import Memory
 from .attention import Attend, whole
+from .linear import joint
 from .rows import real_tokens
+
+KNOWN = Memory(16)  # masks, by the tensors that they were made of
 
 
 class LocalMasks(NamedTuple):
-    """What a token sees: near ones and global ones; what a global token sees; which tokens are global."""
+    """What a token sees: near ones and global ones; what a global token sees; which tokens are global.
+
+    `few` is the same for as many queries as a row has global tokens at most: where they stand, `[batch, global tokens]`
+    (where a row has fewer, also places that are not), and what they see.
+    """
 
     near: Mask
     wide: Mask | None
     chosen: Tensor | None
+    few: tuple[Tensor, Mask] | None = None
 
 
 class LocalGlobal(nn.Module):
@@ -60,28 +70,46 @@ class LocalGlobal(nn.Module):
 
         `masks` is what `masks` made of the other two, for layers that share them.
         """
-        near, wide, chosen = self.masks(x, lengths, global_tokens) if masks is None else masks
-        local = self.mixed(self.attend, x, (self.query, self.key, self.value), near)
+        near, wide, chosen, few = self.masks(x, lengths, global_tokens) if masks is None else masks
+        projections = (self.query, self.key, self.value)
         if chosen is None or wide is None:
-            return self.out(local)
-        all_round = (self.query_global, self.key_global, self.value_global)
-        return self.out(torch.where(chosen[..., None], self.mixed(self.attend_global, x, all_round, wide), local))
+            return self.out(self.mixed(self.attend, joint(x, *projections), near))
+        *own, k, v = joint(x, *projections, self.key_global, self.value_global)
+        local = self.mixed(self.attend, own, near)
+        if few is None or not self.training:  # at rest every token has its row, for those who look
+            every = self.mixed(self.attend_global, (self.query_global(x), k, v), wide)
+            return self.out(torch.where(chosen[..., None], every, local))
+        places, wide = few
+        where = places[..., None].expand(-1, -1, x.shape[2])  # [batch, global tokens, dim]
+        found = self.mixed(self.attend_global, (self.query_global(x.gather(1, where)), k, v), wide)
+        found = torch.where(chosen.gather(1, places)[..., None], found, local.gather(1, where))
+        return self.out(local.scatter(1, where, found))
 
     def masks(self, x: Tensor, lengths: Tensor | None, global_tokens: Tensor | None) -> LocalMasks:
-        """Who may look at whom: made once, what a backend finds out about them serves every layer."""
+        """Who may look at whom. What a backend finds out about them serves every layer, and every pass over the same
+        global tokens and lengths."""
         near: Mask = Window(self.window // 2, self.window // 2)
         if lengths is not None:
             near = near & Lengths(lengths, lengths)
         if global_tokens is None:
             return LocalMasks(near, None, None)
         need_flags(global_tokens, x)
-        real = real_tokens(x, lengths)
-        chosen = global_tokens & real
-        return LocalMasks(near | between(real, chosen), between(chosen, real), chosen)
 
-    def mixed(self, attend: nn.Module, x: Tensor, projections: tuple[nn.Linear, ...], mask: Mask) -> Tensor:
-        """What attention under the mask makes of x, `[batch, tokens, dim]`."""
-        q, k, v = (split(project(x), self.heads) for project in projections)
+        def make() -> LocalMasks:
+            with torch.inference_mode(False):  # they may be wanted again to learn
+                real = real_tokens(x, lengths)
+                chosen = global_tokens & real
+                masks = LocalMasks(near | between(real, chosen), between(chosen, real), chosen)
+                return masks if torch.compiler.is_compiling() else masks._replace(few=among(chosen, real))
+
+        if torch.compiler.is_compiling():
+            return make()
+        given = Global(global_tokens) if lengths is None else Global(global_tokens) & Lengths(lengths)
+        return KNOWN.find(given, self.window, make)
+
+    def mixed(self, attend: nn.Module, projected: Sequence[Tensor], mask: Mask) -> Tensor:
+        """What attention under the mask makes of queries, keys and values, `[batch, queries, dim]`."""
+        q, k, v = (split(x, self.heads) for x in projected)
         return joined(attend(q, k, v, mask=mask, dropout=self.dropout if self.training else 0.0))
 
 
@@ -156,6 +184,13 @@ def joined(x: Tensor) -> Tensor:
 def between(queries: Tensor, keys: Tensor) -> Documents:
     """The mask that lets those queries see those keys; both boolean `[batch, tokens]`."""
     return Documents(torch.where(keys, 0, -1), torch.where(queries, 0, -1))
+
+
+def among(chosen: Tensor, real: Tensor) -> tuple[Tensor, Mask]:
+    """The places of the chosen tokens of each row, filled up with others where a row has fewer; and what they see."""
+    most = int(chosen.sum(1).max()) if chosen.numel() else 0
+    places = torch.argsort(~chosen, dim=1, stable=True)[:, :most]
+    return places, between(chosen.gather(1, places), real)
 
 
 def spread(blocks: Tensor, ids: Tensor) -> Tensor:

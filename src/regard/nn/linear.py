@@ -45,3 +45,26 @@ def few_rows(x: Tensor, weight: Tensor) -> bool:
         and weight.is_contiguous()
         and not torch.is_autocast_enabled("cpu")
     )
+
+
+def joint(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
+    """Several layers of the same x, `[…, out]` of each: while they learn from many tokens, as one product.
+
+    Backward then has one product for x and no sums of several. Putting the weights together costs as much as a few
+    tokens do. A layer with hooks, or of another class, is called by itself.
+    """
+    if (
+        not torch.is_grad_enabled()
+        or not alike(layers)
+        or x.numel() < x.shape[-1] * sum(y.out_features for y in layers)
+    ):
+        return tuple([layer(x) for layer in layers])
+    weight = torch.cat([layer.weight for layer in layers])
+    bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
+    return functional.linear(x, weight, bias).split([layer.out_features for layer in layers], -1)
+
+
+def alike(layers: tuple[nn.Linear, ...]) -> bool:
+    """Whether layers are plain ones that a product of all their weights can stand for."""
+    plain = all(type(y) in (nn.Linear, Linear) and not y._forward_hooks and not y._forward_pre_hooks for y in layers)
+    return plain and len({y.bias is None for y in layers}) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..attention.blind import blind
 from ..attention.errors import BadInput
 
 
@@ -32,7 +33,7 @@ def rows_of(x: Tensor, lengths: Tensor | None) -> Rows | None:
         return None
     if lengths.shape != x.shape[:1]:
         raise BadInput(f"lengths has shape {list(lengths.shape)}; it must be [{x.shape[0]}], one a row of the batch.")
-    if torch.compiler.is_compiling():
+    if blind():
         return None
     rows = Rows(lengths, x.shape[1])
     return None if rows.index.shape[0] == x.shape[0] * x.shape[1] else rows

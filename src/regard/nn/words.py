@@ -1,4 +1,4 @@
-"""Words as vectors of their own and of their letters, so that a word never seen still says something."""
+"""Words as vectors of their own, of their features and of their letters, so that a word never seen says something."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..attention.errors import BadInput
 from .embeddings import make_places
 
 
@@ -14,7 +15,9 @@ from .embeddings import make_places
 class Words:
     """A word's vector beside what a convolution over its letters found, brought to `dim`, plus its place.
 
-    `tokens [batch, tokens, 1 + letters]`: the word's number, then its letters' (0 is padding).
+    `tokens [batch, tokens, 1 + features + letters]`: the word's number, those of its features (its endings, its shape,
+    …: rows of the same table, added to the word's), then its letters' (0 is none, and padding). Tables begin small, so
+    that what was seldom seen says little; `norm` then brings all to the size of the places.
     """
 
     vocabulary: int
@@ -25,6 +28,9 @@ class Words:
     kernel: int = 3
     places: str | None = "sinusoidal"
     dropout: float = 0.0
+    features: int = 0
+    word_dim: int | None = None
+    norm: float | None = None
 
     def build(self) -> WordsEmbedding:
         return WordsEmbedding(self)
@@ -35,26 +41,38 @@ class WordsEmbedding(nn.Module):
 
     def __init__(self, config: Words) -> None:
         super().__init__()
-        self.words = nn.Embedding(config.vocabulary, config.dim)
-        nn.init.normal_(self.words.weight, std=config.dim**-0.5)
+        self.features = config.features
+        word_dim = config.word_dim or config.dim
+        self.words = nn.Embedding(config.vocabulary, word_dim, padding_idx=0)
+        nn.init.normal_(self.words.weight, std=word_dim**-0.5)
+        nn.init.zeros_(self.words.weight[0])
         self.letters = nn.Embedding(config.letters, config.letter_dim, padding_idx=0)
         self.filters = nn.Conv1d(config.letter_dim, config.filters, config.kernel, padding=config.kernel // 2)
-        self.join = nn.Linear(config.dim + config.filters, config.dim)
+        self.join = nn.Linear(word_dim + config.filters, config.dim)
+        self.norm = nn.LayerNorm(config.dim, eps=config.norm) if config.norm is not None else None
         self.places = make_places(config.places, config.dim)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(
         self, tokens: Tensor, *, segments: Tensor | None = None, start: int = 0, padding: Tensor | None = None
     ) -> Tensor:
-        word, letters = tokens[..., 0], tokens[..., 1:]
-        x = self.join(self.dropout(torch.cat([self.words(word), self.spelt(letters)], dim=-1)))
+        if tokens.dim() != 3 or tokens.shape[2] < 1 + self.features:
+            raise BadInput(
+                f"tokens has shape {list(tokens.shape)}; it must be [batch, tokens, 1 + {self.features} features + "
+                "letters]. The task that trained this model makes them: `regard predict`, or its batch()."
+            )
+        rows, letters = tokens[..., : 1 + self.features], tokens[..., 1 + self.features :]
+        x = self.join(self.dropout(torch.cat([self.words(rows).sum(-2), self.spelt(letters)], dim=-1)))
+        x = x if self.norm is None else self.norm(x)
         if self.places is not None:
             x = x + self.places(torch.arange(start, start + tokens.shape[1], device=tokens.device)).to(x.dtype)
         return self.dropout(x)
 
     def spelt(self, letters: Tensor) -> Tensor:
         """The strongest answer of each filter over a word's letters, `[batch, tokens, filters]`."""
-        batch, tokens, _ = letters.shape
+        batch, tokens, count = letters.shape
+        if not count:
+            return self.filters.weight.new_zeros(batch, tokens, self.filters.out_channels)
         found = self.filters(self.letters(letters.flatten(0, 1)).transpose(1, 2))  # [words, filters, letters]
         found = found.masked_fill((letters.flatten(0, 1) == 0)[:, None], -torch.inf).amax(-1)
         found = found.masked_fill(found == -torch.inf, 0.0)  # a word of no letters, which padding is

@@ -1,0 +1,52 @@
+"""Cross-entropy over a large vocabulary: logits stay in the type they were computed in, and are read, not copied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..attention.triton import unfit
+
+IGNORED = -100
+"""The label of a place that does not count."""
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, words: int | None = None) -> Tensor:
+    """Σ over rows of ln Σ_w exp(logits_w) − logits_label, in float32; `logits [rows, words]`, `labels [rows]`.
+
+    Rows with the label −100 do not count, nor do columns beyond the first `words`, if given. On a GPU two kernels
+    compute it: one reads the logits for the loss, one reads them again and writes their gradient, so that nothing of
+    their size is made in float32.
+    """
+    if fused(logits):
+        return CrossEntropy.apply(logits, labels, words or logits.shape[1])  # type: ignore[return-value]
+    return functional.cross_entropy(logits[:, :words].float(), labels, ignore_index=IGNORED, reduction="sum")
+
+
+def fused(logits: Tensor) -> bool:
+    """Whether the kernels can read these logits."""
+    fits = logits.dtype in (torch.float16, torch.bfloat16, torch.float32) and logits.numel() > 0
+    return fits and not torch.compiler.is_compiling() and unfit(logits.device) is None
+
+
+class CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, words: int) -> Tensor:
+        from .cross_entropy_kernel import losses
+
+        logits = logits.contiguous()
+        ctx.words = words
+        found, lse = losses(logits, labels, words, IGNORED)
+        ctx.save_for_backward(logits, labels, lse)
+        return found.sum()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        from .cross_entropy_kernel import gradient
+
+        logits, labels, lse = ctx.saved_tensors
+        return gradient(logits, labels, lse, grad, ctx.words, IGNORED), None, None

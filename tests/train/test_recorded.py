@@ -1,0 +1,123 @@
+"""A recorded step makes the updates that the step itself makes; nothing it does depends on what is in tensors."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import regard as rg
+from regard.attention.blind import blind, blindly, recording
+from regard.bench import training
+from regard.models.model import PairModel
+from regard.train.recorded import Recorded
+
+WORDS, WIDTH = 41, 16
+
+
+def translator() -> PairModel:
+    torch.manual_seed(0)
+    return training.translators(WORDS, WIDTH)[0].train()
+
+
+def batch(pairs: int, seed: int, tokens: int = 48) -> dict[str, Tensor]:
+    """Pairs of sentences, the rows filled up to one length whatever the sentences are."""
+    draw = torch.Generator().manual_seed(seed)
+    lengths, target_lengths = (torch.randint(1, tokens + 1, (pairs,), generator=draw) for _ in range(2))
+    words = lambda: torch.randint(training.FIRST, WORDS, (pairs, tokens), generator=draw)  # noqa: E731
+    beyond = torch.arange(tokens) >= target_lengths[:, None]
+    return {
+        "tokens": words(),
+        "lengths": lengths,
+        "targets": words(),
+        "target_lengths": target_lengths,
+        "labels": words().masked_fill(beyond, -100),
+    }
+
+
+def gradients(model: PairModel, given: dict[str, Tensor]) -> list[Tensor]:
+    loss = training.our_loss(model, given)
+    return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
+
+
+def test_blindly_is_open_only_inside() -> None:
+    assert not blind() and not recording()
+    with blindly():
+        with blindly():
+            assert blind()
+        assert recording()
+    assert not blind()
+
+
+def test_the_blind_compute_padding_and_the_same_loss_and_gradients() -> None:
+    model, given = translator().double(), batch(5, 1)
+    wanted = gradients(model, given)
+    with blindly():
+        found = gradients(model, given)
+    for got, want in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
+
+
+def test_rows_without_a_key_are_zero_for_the_blind_too() -> None:
+    q, k, v = (torch.randn(2, 2, 3, 8) for _ in range(3))
+    with blindly():
+        found = rg.attend(q, k, v, mask=rg.Lengths(torch.tensor([2, 0])))
+    assert found[0].any() and not found[1].any()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so() -> None:
+    with pytest.raises(rg.Unsupported, match="GPU"):
+        Recorded(lambda given: given["x"].sum())
+
+
+def stepper(model: PairModel) -> Callable[[dict[str, Tensor]], Tensor]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True, capturable=True)
+
+    def step(given: dict[str, Tensor]) -> Tensor:
+        loss = training.our_loss(model, given)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step
+
+
+@pytest.mark.gpu
+def test_losses_are_those_of_the_step_itself_on_batches_of_other_lengths() -> None:
+    """Ten updates with batches of two shapes, whose sentences all have other lengths."""
+    ours = translator().cuda()
+    theirs = copy.deepcopy(ours)
+    plain, recorded = stepper(theirs), Recorded(stepper(ours), plain=2)
+    for n in range(10):
+        given = batch(7 if n % 2 else 6, n)
+        with blindly():
+            wanted = plain({name: x.cuda() for name, x in given.items()})
+        torch.testing.assert_close(recorded(given), wanted.detach(), rtol=1e-4, atol=1e-3)
+    assert all(one.graph is not None for one in recorded.kept.values()) and len(recorded.kept) == 2
+
+
+@pytest.mark.gpu
+def test_what_is_fixed_has_a_recording_of_its_own() -> None:
+    torch.manual_seed(0)
+    stack = rg.nn.Stack(rg.nn.StackConfig(dim=32, layers=2, heads=2, window=16)).cuda()
+    plain = lambda given: stack(given["x"], global_tokens=given["global_tokens"]).square().sum().detach()  # noqa: E731
+    recorded = Recorded(plain, fixed=["global_tokens"], plain=1)
+    for n in range(8):
+        chosen = torch.zeros(1, 100, dtype=torch.bool)
+        chosen[0, 50 * (n % 2)] = True
+        given = {"x": torch.randn(1, 100, 32), "global_tokens": chosen}
+        wanted = plain({name: x.cuda() for name, x in given.items()})
+        torch.testing.assert_close(recorded(given), wanted)
+    assert len(recorded.kept) == 2
+
+
+@pytest.mark.gpu
+def test_a_step_that_waits_is_refused() -> None:
+    weight = nn.Parameter(torch.ones(3, device="cuda"))
+    recorded = Recorded(lambda given: (weight * given["x"]).sum() * float(given["x"].sum()), plain=1)
+    recorded({"x": torch.ones(3)})
+    with pytest.raises(rg.Unsupported, match="recorded"):
+        recorded({"x": torch.ones(3)})
