@@ -1,11 +1,15 @@
-"""Puts the tables of results/ into README.md and README.zh.md, between their markers: the CPU's, and a GPU's."""
+"""Puts the tables of results/ into README.md and README.zh.md, between their markers: CPU, GPU and tasks."""
 
 from pathlib import Path
 
+import task_pages
+import tasks
 from regard.bench.result import Result, insert, markdown
 
 HERE = Path(__file__).parent
 PAGES = (("README.md", "en"), ("README.zh.md", "zh"))
+OTHERS = ("tasks", "compare")
+"""Files of results that are no comparison of speeds."""
 
 
 def main() -> None:
@@ -15,6 +19,8 @@ def main() -> None:
         for kind, path in results(HERE / "results").items():
             if f"<!-- bench:{kind} -->" in text:
                 text = insert(text, markdown(Result.read(path), language), kind)
+        if tasks.RESULTS.exists():
+            text = insert(text, task_pages.table(tasks.read_results()["runs"], tasks.ROWS, language), "tasks")
         page.write_text(text, encoding="utf-8")
 
 
@@ -23,6 +29,7 @@ def results(folder: Path) -> dict[str, Path]:
     found = {}
     for kind in ("", "-models"):
         files = sorted(path for path in folder.glob("*.json") if path.stem.endswith("-models") == bool(kind))
+        files = [path for path in files if path.stem not in OTHERS]
         gpus = sorted((path for path in files if path.stem != f"cpu{kind}"), key=lambda x: (x.stem != f"h200{kind}", x))
         if (folder / f"cpu{kind}.json").exists():
             found[f"cpu{kind}"] = folder / f"cpu{kind}.json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -142,11 +142,41 @@ def test_saved_and_loaded_says_the_same(tmp_path: Path) -> None:
         model.tokenizer = task.tokenizer
         model.save(tmp_path / kind)
         again = load(tmp_path / kind)
-        from dataclasses import asdict
-
         stored = json.loads(json.dumps([task.as_dict(), asdict(task.settings)]))
         same = Classify.from_dict(stored[0], stored[1], again.tokenizer)
         torch.testing.assert_close(same.chances(again, examples), task.chances(model, examples))
+
+
+def test_words_never_seen_are_read_by_their_affixes(tmp_path: Path) -> None:
+    """`un-` turns a word about, and no word of the new texts was seen; padding and saving change nothing."""
+
+    def made(seed: int, stems: str) -> list[LabelledText]:
+        draw, found = Random(seed), []
+        for _ in range(200):
+            words = ["".join(draw.choices(stems, k=3)) + "ed" for _ in range(draw.randint(1, 4))]
+            bad = draw.random() < 0.5
+            found.append(LabelledText(" ".join([*words, "un" + words[0]] if bad else words), "bad" if bad else "good"))
+        return found
+
+    examples, new = made(0, "bdfgklm"), made(1, "prstvwz")
+    task = Classify.prepare(examples, ClassifySettings(affixes=2, word_dropout=0.0))
+    model = trained(task, examples, SMALL, 60, rate=1e-2)
+    assert task.evaluate(model, new).metrics["accuracy"] > 0.9
+    alone = torch.cat([task.chances(model, [example]) for example in new[:9]])
+    torch.testing.assert_close(task.chances(model, new[:9]), alone)
+    assert task.predict(model, [""])[0]["label"] in task.labels
+    model.tokenizer = task.tokenizer
+    model.save(tmp_path)
+    stored = json.loads(json.dumps([task.as_dict(), asdict(task.settings)]))
+    again = load(tmp_path)
+    same = Classify.from_dict(stored[0], stored[1], again.tokenizer)
+    torch.testing.assert_close(same.chances(again, new), task.chances(model, new))
+    hidden = Classify.prepare(examples, replace(task.settings, word_dropout=0.999)).batch(examples[:50], Random(0))
+    assert (hidden["tokens"][..., 1:] != 0).any(-1).float().mean() < 0.01, "what is hidden shows no letter"
+    with pytest.raises(BadInput, match="1 \\+ 6 features"):
+        again(**again.tokenizer(["a text"]).inputs)
+    with pytest.raises(BadInput, match="affixes=0"):
+        Classify.prepare(examples, ClassifySettings(affixes=2, unit="bpe"))
 
 
 def test_word_vectors_are_what_words_begin_with(tmp_path: Path) -> None:
@@ -164,6 +194,24 @@ def test_word_vectors_are_what_words_begin_with(tmp_path: Path) -> None:
     }
     with pytest.raises(BadInput, match="unit 'words'"):
         Classify.prepare(examples, ClassifySettings(vectors=str(tmp_path / "v.txt"), unit="bpe"))
+
+
+def test_agreement_is_two_losses_and_their_divergence() -> None:
+    """By hand from the two answers; without dropout they are one, and so is the loss."""
+    examples = sentences(20, 0)
+    plain, task = (Classify.prepare(examples, ClassifySettings(agreement=weight)) for weight in (0.0, 3.0))
+    batch = plain.batch(examples)
+    torch.manual_seed(0)
+    model = plain.config(replace(SMALL, dropout=0.5)).build()
+    torch.manual_seed(1)
+    two = model(tokens=batch["tokens"].repeat(2, 1), lengths=batch["lengths"].repeat(2)).logits
+    p, q = two.double().log_softmax(-1).chunk(2)
+    losses = -(p + q).gather(1, batch["labels"][:, None]).sum() / 2
+    divergence = (p.exp() * (p - q)).sum() + (q.exp() * (q - p)).sum()
+    torch.manual_seed(1)
+    torch.testing.assert_close(task.loss(model, batch).double(), losses + 3 / 4 * divergence, rtol=1e-5, atol=1e-5)
+    model.eval()
+    torch.testing.assert_close(task.loss(model, batch), plain.loss(model, batch))
 
 
 def test_hidden_words_are_drawn_and_specials_stay() -> None:

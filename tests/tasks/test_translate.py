@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,30 @@ def test_every_model_learns_and_writes(name):
 def test_models_of_other_tasks_are_refused(name):
     with pytest.raises(rg.Unsupported, match=name):
         made(sentences(3)).config(Architecture(model=name))
+
+
+def test_agreement_is_two_losses_and_their_divergence():
+    """By hand, from two runs of the model with the dropout of the one call over the doubled batch."""
+    task = made(sentences(6), agreement=3.0)
+    torch.manual_seed(0)
+    model = task.config(replace(SMALL, dropout=0.3)).build()
+    batch = task.batch(sentences(6))
+    doubled = {name: torch.cat([x, x]) for name, x in batch.items()}
+    wanted = doubled["labels"] != IGNORED
+    inputs = {name: doubled[name] for name in ("tokens", "lengths", "targets", "target_lengths")}
+    torch.manual_seed(1)
+    p, q = model(**inputs, wanted=wanted).logits.double().chunk(2)
+    labels = batch["labels"][batch["labels"] != IGNORED]
+    apart = sum(functional.cross_entropy(one, labels, label_smoothing=0.1, reduction="sum") for one in (p, q)) / 2
+    p, q = p.log_softmax(-1), q.log_softmax(-1)
+    both = functional.kl_div(q, p, log_target=True, reduction="sum")
+    both = both + functional.kl_div(p, q, log_target=True, reduction="sum")
+    assert float(both) > 0.01
+    torch.manual_seed(1)
+    torch.testing.assert_close(task.loss(model, batch, 0.1).double(), apart + 3.0 / 4 * both, rtol=1e-5, atol=1e-4)
+    model.eval()
+    plain = made(sentences(6)).loss(model, batch, 0.1)
+    torch.testing.assert_close(task.loss(model, batch, 0.1), plain)
 
 
 def test_texts_are_cut_and_keep_their_end():

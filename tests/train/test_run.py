@@ -113,6 +113,10 @@ def test_rates() -> None:
     assert replace(how, schedule="linear").rate_at(52, 100) == pytest.approx(0.1 + 0.9 * 0.5)
     assert replace(how, schedule="cosine").rate_at(100, 100) == pytest.approx(0.1)
     assert replace(how, schedule="constant").rate_at(99, 100) == 1.0
+    assert [replace(how, warmup=200).rate_at(n, 20) for n in range(4)] == [0.25, 0.5, 0.75, 1.0], "a fifth at most"
+    by_the_clock = replace(how, schedule="linear").rate_at(5, 10**9, spent=0.5)
+    assert by_the_clock == pytest.approx(0.1 + 0.9 * 0.5)
+    assert how.rate_at(0, 100, spent=0.9) == 0.25
 
 
 def test_settings_are_read_as_their_type() -> None:

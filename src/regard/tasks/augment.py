@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from random import Random
 
@@ -22,6 +23,18 @@ def moved(images: Tensor, draw: Random, shift: int = 0, flip: bool = False) -> T
         columns = torch.where(turn[:, None], columns.flip(1), columns)
     each = torch.arange(batch)[:, None, None]
     return padded[each, :, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
+
+
+def turned(images: Tensor, draw: Random, most: float, scale: float = 0.1) -> Tensor:
+    """Images, each turned about its middle by up to `most` degrees and made up to a share `scale` larger or smaller."""
+    angles, sizes = (
+        torch.tensor([draw.uniform(-side, side) for _ in range(len(images))]) for side in (math.radians(most), scale)
+    )
+    cos, sin, none = angles.cos() / (1 + sizes), angles.sin() / (1 + sizes), torch.zeros_like(angles)
+    ratio = images.shape[2] / images.shape[3]
+    turns = torch.stack([cos, -sin * ratio, none, sin / ratio, cos, none], 1).view(-1, 2, 3)
+    places = functional.affine_grid(turns, list(images.shape), align_corners=False)
+    return functional.grid_sample(images, places, padding_mode="border", align_corners=False)
 
 
 def tinted(images: Tensor, draw: Random, strength: float) -> Tensor:

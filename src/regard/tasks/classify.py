@@ -23,6 +23,7 @@ from ..data.order import Order
 from ..data.reading import Reading, Refused
 from ..models.config import Sequence as SequenceConfig
 from ..models.heads import IGNORED, Classes
+from .agreement import disagreement, twice
 from .architecture import Architecture
 from .augment import mixed
 from .pictures import Pictures
@@ -38,14 +39,18 @@ class ClassifySettings:
     """How texts, images or recordings are read; `kind` says which, unless the files do.
 
     `input` and `label` name columns or arrays, `folder` is where a table's paths begin. `pool` says what the class is
-    read off.
+    read off. `agreement` is the weight of a second thing to learn: that the model, asked twice, each time with other
+    dropout, says the same.
 
     Texts: `unit` of which the vocabulary has so many pieces; `longest` tokens are kept; a share `word_dropout` of them
-    is hidden while training; `vectors` is a file of word vectors, kept as they are if `frozen`.
+    is hidden while training; `vectors` is a file of word vectors, kept as they are if `frozen`. With `affixes` words
+    are known by their letters too and by their beginnings and endings of up to so many, and while training a word
+    seen n times by these alone with probability `rare` / (`rare` + n).
 
-    Images: brought to `size` pixels either way, cut into squares of `patch`. While training: moved by up to `shift`
-    pixels, mirrored if `flip`, `jitter` deviations of contrast and brightness, a square of `cutout` pixels hidden,
-    two images mixed in proportions drawn from Beta(`mix`, `mix`).
+    Images: brought to `size` pixels either way, cut into squares of `patch`. While training: turned by up to `turn`
+    degrees (and made up to a tenth larger or smaller, if it is not 0), moved by up to `shift` pixels, mirrored if
+    `flip`, `jitter` deviations of contrast and brightness, a square of `cutout` pixels hidden, two images mixed in
+    proportions drawn from Beta(`mix`, `mix`).
 
     Sound: `features` with so many `bins` a frame, `stack` frames a token, at `rate` samples a second. While training,
     two stretches of up to `mask_frames` frames and two of up to `mask_bins` bins are hidden.
@@ -56,6 +61,7 @@ class ClassifySettings:
     label: str | None = None
     folder: str | None = None
     pool: Literal["first", "mean", "last", "attention"] = "mean"
+    agreement: float = 0.0
     unit: Literal["words", "wordpiece", "bpe", "unigram", "characters"] = "words"
     vocabulary: int = 20000
     lower: bool = True
@@ -63,8 +69,11 @@ class ClassifySettings:
     word_dropout: float = 0.1
     vectors: str | None = None
     frozen: bool = False
+    affixes: int = 0
+    rare: float = 1.0
     size: int | None = None
     patch: int = 4
+    turn: float = 0.0
     shift: int = 0
     flip: bool = False
     jitter: float = 0.0
@@ -137,12 +146,20 @@ class Classify:
         return int((batch["labels"] != IGNORED).sum())
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
+        """The sum of the examples' losses.
+
+        With `agreement`, while training, each example is computed twice, as p and as q by what dropout left:
+        ½ (loss(p) + loss(q)) + agreement · ¼ (KL(p‖q) + KL(q‖p)).
+        """
+        agreement = self.settings.agreement if model.training else 0.0
+        batch = twice(batch) if agreement else batch
         given = {name: value for name, value in batch.items() if name not in ("labels", "other", "share")}
         logits = model(**given).logits.float()
-        own = sum_of_losses(logits, batch["labels"], smoothing)
-        if "other" not in batch:
-            return own
-        return batch["share"] * own + (1 - batch["share"]) * sum_of_losses(logits, batch["other"], smoothing)
+        total = sum_of_losses(logits, batch["labels"], smoothing)
+        if "other" in batch:
+            share = batch["share"]
+            total = share * total + (1 - share) * sum_of_losses(logits, batch["other"], smoothing)
+        return (total + agreement / 2 * disagreement(logits.log_softmax(-1))) / 2 if agreement else total
 
     @torch.no_grad()
     def chances(self, model: nn.Module, examples: Sequence[Any], tokens: int = 16384) -> Tensor:

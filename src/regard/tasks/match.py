@@ -34,9 +34,9 @@ class MatchSettings:
 
     `image` and `text` name a table's columns or an NPZ's arrays. Texts: `unit` and size of the `vocabulary`, `lower`
     case, at most `longest` tokens; a share `word_dropout` is hidden while training. Images: brought to `size` pixels
-    either way (their own, where they agree, unless given), cut in patches of `patch`; while training moved by up to
-    `shift` pixels, mirrored when `flip`, tinted by `jitter`, a square of `cutout` pixels taken out. `shown` is how many
-    of the nearest are told when asked.
+    either way (their own, where they agree, unless given), cut in patches of `patch`; while training turned by up to
+    `turn` degrees, moved by up to `shift` pixels, mirrored when `flip`, tinted by `jitter`, a square of `cutout` pixels
+    taken out. `shown` is how many of the nearest are told when asked.
     """
 
     image: str | None = None
@@ -53,6 +53,7 @@ class MatchSettings:
     frozen: bool = False
     size: int | None = None
     patch: int = 8
+    turn: float = 0.0
     shift: int = 2
     flip: bool = False
     jitter: float = 0.1

@@ -22,7 +22,7 @@ from ..models.stages import Stages
 from ..nn.block import StackConfig
 from ..nn.fully_connected import FullyConnectedConfig
 from .architecture import Architecture, stack_of
-from .augment import cut_out, moved, tinted
+from .augment import cut_out, moved, tinted, turned
 from .kept import Kept
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Pictures:
     """Images as patches, or through stages of convolutions."""
 
     kind = "image"
-    SETTINGS = ("size", "patch", "shift", "flip", "jitter", "cutout", "mix")
+    SETTINGS = ("size", "patch", "turn", "shift", "flip", "jitter", "cutout", "mix")
 
     def __init__(
         self, settings: ClassifySettings, size: tuple[int, int], mean: Sequence[float], std: Sequence[float]
@@ -101,6 +101,7 @@ class Pictures:
     def changed(self, images: Tensor, draw: Random) -> Tensor:
         """Images as training sees them this time."""
         s = self.settings
+        images = turned(images, draw, s.turn) if s.turn else images
         images = moved(images, draw, s.shift, s.flip) if s.shift or s.flip else images
         images = tinted(images, draw, s.jitter) if s.jitter else images
         return cut_out(images, draw, s.cutout) if s.cutout else images

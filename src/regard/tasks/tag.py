@@ -19,24 +19,30 @@ from ..data.reading import Reading
 from ..data.tagged import Tagged, read_tagged
 from ..models.config import Sequence as SequenceConfig
 from ..models.heads import IGNORED, Classes
-from ..nn.words import Words
+from ..models.tokenizer import stack
 from .architecture import Architecture, stack_of
+from .spelling import Spelling, stacked
 from .task import Scores
-
-PAD, UNKNOWN = 0, 1
 
 
 @dataclass(frozen=True)
 class TagSettings:
-    """How words are read. A word seen less than `least` times is known by its letters alone.
+    """How words are read. `column` is the CoNLL-U column of the tags.
 
-    `word_dropout` does the same to a share of the others while training. `column` is the CoNLL-U column of the tags.
+    A word seen less than `least` times is known by what it is made of: its first and last so many `letters`, its
+    beginnings and endings of up to `affixes` letters, its shape and its lower case (0 affixes: by its letters alone).
+    While training the same happens to a share `word_dropout` of the others, and to a word seen n times with probability
+    `rare` / (`rare` + n), so that the model learns to read words that it does not know. Words have vectors of
+    `word_dim` (the model's dim unless given).
     """
 
     column: str = "upos"
-    least: int = 2
+    least: int = 1
     letters: int = 20
-    word_dropout: float = 0.1
+    affixes: int = 4
+    word_dim: int | None = 128
+    word_dropout: float = 0.0
+    rare: float = 1.0
 
 
 class Tag:
@@ -45,10 +51,8 @@ class Tag:
     name = "tag"
     Settings = TagSettings
 
-    def __init__(self, settings: TagSettings, words: list[str], letters: list[str], tags: list[str]) -> None:
-        self.settings, self.words, self.letters, self.tags = settings, words, letters, tags
-        self.word_number = {word: n for n, word in enumerate(words, 2)}
-        self.letter_number = {letter: n for n, letter in enumerate(letters, 2)}
+    def __init__(self, settings: TagSettings, spelling: Spelling, tags: list[str]) -> None:
+        self.settings, self.spelling, self.tags = settings, spelling, tags
         self.tag_number = {tag: n for n, tag in enumerate(tags)}
 
     @staticmethod
@@ -57,48 +61,39 @@ class Tag:
 
     @classmethod
     def prepare(cls, examples: Sequence[Tagged], settings: TagSettings) -> Tag:
-        """The task for these training examples: its words, letters and tags."""
-        words = Counter(word for example in examples for word in example.words)
-        letters = Counter(letter for word, count in words.items() for letter in word for _ in range(count))
+        """The task for these training examples: its words, what they are made of, and its tags."""
         tags = sorted({tag for example in examples for tag in example.tags})
         if not tags:
             raise BadInput("No tag was read. Look at the file with `regard check --task tag`.")
-        return cls(settings, frequent(words, settings.least), frequent(letters, 1), tags)
+        rows = (example.words for example in examples)
+        return cls(settings, Spelling.learn(rows, settings.least, settings.affixes, settings.letters), tags)
 
     def as_dict(self) -> dict[str, Any]:
-        return {"words": self.words, "letters": self.letters, "tags": self.tags}
+        return {**self.spelling.as_dict(), "tags": self.tags}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], settings: dict[str, Any], tokenizer: Any = None) -> Tag:
-        return cls(TagSettings(**settings), data["words"], data["letters"], data["tags"])
+        made = TagSettings(**settings)
+        return cls(made, Spelling.from_dict(data, made.affixes, made.letters), data["tags"])
 
     def config(self, a: Architecture) -> SequenceConfig:
-        places = None if a.places == "none" else "sinusoidal"
-        embed = Words(len(self.words) + 2, len(self.letters) + 2, a.dim, places=places, dropout=a.dropout)
         head = Classes(len(self.tags), a.dim, per_token=True, dropout=a.dropout)
-        return SequenceConfig(embed, stack_of(a), head=head)
+        return SequenceConfig(self.spelling.embedding(a, self.settings.word_dim), stack_of(a), head=head)
 
     def sizes(self, examples: Sequence[Tagged]) -> list[int]:
         return [len(example.words) for example in examples]
 
     def batch(self, examples: Sequence[Tagged], draw: Random | None = None) -> dict[str, Tensor]:
-        lengths = [len(example.words) for example in examples]
-        tokens = torch.zeros(len(examples), max(lengths), 1 + self.settings.letters, dtype=torch.long)
-        labels = torch.full((len(examples), max(lengths)), IGNORED)
-        for n, example in enumerate(examples):
-            tokens[n, : lengths[n]] = torch.tensor([self.numbers(word, draw) for word in example.words])
-            labels[n, : lengths[n]] = torch.tensor([self.tag_number.get(tag, IGNORED) for tag in example.tags])
-        return {"tokens": tokens, "lengths": torch.tensor(lengths), "labels": labels}
+        rows = [[self.numbers(word, draw) for word in example.words] for example in examples]
+        batch = stacked(rows)
+        labels = [[self.tag_number.get(tag, IGNORED) for tag in example.tags] for example in examples]
+        return {**batch, "labels": stack(labels, IGNORED)}
 
     def numbers(self, word: str, draw: Random | None = None) -> list[int]:
-        """A word's number, then its letters'; a long word by its beginning and its end."""
-        size = self.settings.letters
-        number = self.word_number.get(word, UNKNOWN)
-        if draw is not None and draw.random() < self.settings.word_dropout:
-            number = UNKNOWN
-        spelt = word if len(word) <= size else word[: size // 2] + word[-(size - size // 2) :]
-        letters = [self.letter_number.get(letter, UNKNOWN) for letter in spelt]
-        return [number, *letters, *[PAD] * (size - len(letters))]
+        """What the model is told of a word; while training (`draw`) not always that it knows it."""
+        if draw is None:
+            return self.spelling.numbers(word)
+        return self.spelling.forgotten(word, draw, self.settings.word_dropout, self.settings.rare)
 
     def count(self, batch: dict[str, Tensor]) -> int:
         return int((batch["labels"] != IGNORED).sum())
@@ -151,11 +146,11 @@ class Tag:
     def describe(self, examples: Sequence[Tagged]) -> dict[str, Any]:
         """What `check` shows: sizes, tags, how many words are unknown, examples."""
         words = [word for example in examples for word in example.words]
-        unknown = sum(word not in self.word_number for word in words)
+        unknown = sum(word not in self.spelling.word_number for word in words)
         return {
             "sentences": len(examples),
             "words": len(words),
-            "vocabulary": len(self.words),
+            "vocabulary": len(self.spelling.words),
             "unknown": unknown / max(1, len(words)),
             "tags": dict(Counter(tag for example in examples for tag in example.tags).most_common()),
             "examples": [joined(e.words, e.tags) for e in examples[:3]],
@@ -165,8 +160,3 @@ class Tag:
 def joined(words: Sequence[str], tags: Sequence[str]) -> str:
     """`word/tag word/tag …`"""
     return " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True))
-
-
-def frequent(counts: Counter[str], least: int) -> list[str]:
-    """What occurs at least so often, by falling frequency."""
-    return [word for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if count >= least]

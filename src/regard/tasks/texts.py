@@ -20,16 +20,20 @@ from ..models.tokenizer import Tokenizer
 from ..nn.embeddings import Text
 from ..nn.vectors import WordVectors, read_vectors
 from .architecture import Architecture, stack_of
+from .spelling import Spelling, stacked
 
 if TYPE_CHECKING:
     from .classify import ClassifySettings
+
+LETTERS = 20
+"""How many letters of a word are read, where they are."""
 
 
 class Texts:
     """Texts as tokens; with word vectors, all the words that have one are known beside those that occurred."""
 
     kind = "text"
-    SETTINGS = ("unit", "vocabulary", "lower", "longest", "word_dropout", "vectors", "frozen")
+    SETTINGS = ("unit", "vocabulary", "lower", "longest", "word_dropout", "vectors", "frozen", "affixes", "rare")
 
     def __init__(
         self,
@@ -37,8 +41,10 @@ class Texts:
         tokenizer: Tokenizer,
         vector_dim: int | None = None,
         vectors: WordVectors | None = None,
+        spelling: Spelling | None = None,
     ) -> None:
         self.settings, self.tokenizer, self.vector_dim, self.vectors = settings, tokenizer, vector_dim, vectors
+        self.spelling = spelling
 
     @staticmethod
     def read(paths: Paths, settings: ClassifySettings) -> Reading[LabelledText]:
@@ -48,8 +54,16 @@ class Texts:
     def learn(cls, examples: Sequence[LabelledText], settings: ClassifySettings) -> Texts:
         """The vocabulary of these texts."""
         texts = [example.text for example in examples]
+        affixes = affixes_of(settings)
+        if affixes and (settings.unit != "words" or settings.vectors is not None):
+            raise BadInput(
+                "Affixes are those of words without vectors. Give unit='words' and no vectors, or affixes=0."
+            )
         if settings.vectors is None:
-            return cls(settings, Tokenizer.train(texts, settings.unit, settings.vocabulary, settings.lower))
+            made = cls(settings, Tokenizer.train(texts, settings.unit, settings.vocabulary, settings.lower))
+            if affixes:
+                made.spelling = Spelling.learn(map(made.words, texts), 1, affixes, LETTERS)
+            return made
         if settings.unit != "words":
             raise BadInput(f"Vectors of words go with unit 'words', not {settings.unit!r}. Leave out one of the two.")
         vectors = open_vectors(Path(settings.vectors))
@@ -58,14 +72,19 @@ class Texts:
         return cls(settings, tokenizer, vectors.dim, vectors)
 
     def as_dict(self) -> dict[str, Any]:
-        return {"vector_dim": self.vector_dim}
+        spelling = {} if self.spelling is None else {"spelling": self.spelling.as_dict()}
+        return {"vector_dim": self.vector_dim, **spelling}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], settings: ClassifySettings, tokenizer: Any) -> Texts:
-        return cls(settings, tokenizer, data["vector_dim"])
+        spelling = data.get("spelling")
+        made = None if spelling is None else Spelling.from_dict(spelling, affixes_of(settings), LETTERS)
+        return cls(settings, tokenizer, data["vector_dim"], spelling=made)
 
     def layers(self, a: Architecture) -> tuple[Any, Any]:
         """(embedding, stack)."""
+        if self.spelling is not None:
+            return self.spelling.embedding(a), stack_of(a)
         places = {"sinusoidal": "sinusoidal", "learned": self.settings.longest, "none": None}[a.places]
         embed = Text(
             self.tokenizer.size,
@@ -91,6 +110,8 @@ class Texts:
         return self.encoded([example.text for example in examples])["lengths"].tolist()
 
     def batch(self, examples: Sequence[LabelledText], draw: Random | None) -> dict[str, Tensor]:
+        if self.spelling is not None:
+            return stacked([self.spelt(example.text, self.spelling, draw) for example in examples])
         inputs = self.encoded([example.text for example in examples])
         if draw is None or not self.settings.word_dropout:
             return inputs
@@ -103,6 +124,22 @@ class Texts:
     def encoded(self, texts: list[str]) -> dict[str, Tensor]:
         found = self.tokenizer(texts, max_length=self.settings.longest)
         return {"tokens": found.tokens, "lengths": found.lengths}
+
+    def words(self, text: str) -> list[str]:
+        """A text's words as the tokenizer parts them."""
+        backend = self.tokenizer.backend
+        text = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
+        return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)][: self.settings.longest]
+
+    def spelt(self, text: str, spelling: Spelling, draw: Random | None) -> list[list[int]]:
+        """The numbers of a text's words; while training some are forgotten and a share is hidden, letters and all."""
+        hidden, rare = self.settings.word_dropout, self.settings.rare
+        words = self.words(text) or [""]
+        if draw is None:
+            return [spelling.numbers(word) for word in words]
+        return [
+            spelling.nothing if draw.random() < hidden else spelling.forgotten(word, draw, 0.0, rare) for word in words
+        ]
 
     def given(self, text: str) -> LabelledText:
         """What `predict` is given, as an example."""
@@ -121,6 +158,11 @@ class Texts:
             "unknown": pieces[self.tokenizer.unknown or 0] / max(1, real),
             "examples": [f"{example.label}: {example.text[:70]}" for example in examples[:3]],
         }
+
+
+def affixes_of(settings: ClassifySettings) -> int:
+    """Up to how many letters of affixes words are known by: none where texts are read for images (`match`)."""
+    return getattr(settings, "affixes", 0)
 
 
 def open_vectors(path: Path) -> WordVectors:

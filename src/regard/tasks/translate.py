@@ -26,6 +26,7 @@ from ..models.tokenizer import Tokenizer, stack
 from ..models.tokenizer_training import Kind, Special
 from ..nn.embeddings import Text
 from ..train.settings import Training
+from .agreement import agreement_loss, twice
 from .architecture import Architecture, stack_of
 from .rouge import rouge
 from .task import Scores
@@ -48,6 +49,8 @@ class TranslateSettings:
     characters one by one, or "bpe". Texts are cut after `longest` tokens.
     `beams` and `length_penalty` are how a trained model writes; while it learns, dev is written with `training_beams`.
     `metric` is what decides. `tokenise` is how sacreBLEU parts texts: "13a", "zh", or "none" for files that are parted.
+    `agreement` is the weight of a second thing to learn: that the model, asked twice, each time with other dropout,
+    says the same.
     """
 
     source: str | None = None
@@ -62,6 +65,7 @@ class TranslateSettings:
     length_penalty: float = 1.0
     metric: Literal["bleu", "chrf", "rouge"] = "bleu"
     tokenise: Literal["13a", "zh", "intl", "char", "none"] = "13a"
+    agreement: float = 0.0
 
 
 class Translate:
@@ -162,7 +166,7 @@ class Translate:
         return int(batch["target_lengths"].sum())
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
-        return pair_loss(model, batch, smoothing)
+        return pair_loss(model, batch, smoothing, self.settings.agreement if model.training else 0.0)
 
     def evaluate(self, model: nn.Module, examples: Sequence[Parallel]) -> Scores:
         """The scores of what the model writes, and its perplexity on what it should have written."""
@@ -255,12 +259,19 @@ class Translate:
         }
 
 
-def pair_loss(model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
-    """The sum of a batch's losses; logits are computed for real targets alone."""
+def pair_loss(model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0, agreement: float = 0.0) -> Tensor:
+    """The sum of a batch's losses; logits are computed for real targets alone.
+
+    With `agreement` every pair is computed twice, each time with other dropout (see `agreement_loss`).
+    """
+    if agreement:
+        batch = twice(batch)
     wanted = batch["labels"] != IGNORED
     inputs = {name: batch[name] for name in ("tokens", "lengths", "targets", "target_lengths")}
     logits = model(**inputs, wanted=wanted).logits  # [target tokens, vocabulary]
     labels = batch["labels"][wanted]
+    if agreement:
+        return agreement_loss(logits, labels[: len(labels) // 2], smoothing, agreement)
     return functional.cross_entropy(logits.float(), labels, label_smoothing=smoothing, reduction="sum")
 
 

@@ -151,7 +151,8 @@ class Run:
         began, accelerator = time.monotonic(), self.accelerator
         self.model.train()
         count = self.summed(sum(self.task.count(batch) for batch, counts in batches if counts))
-        rate = self.training.rate_at(self.place.step, self.total)
+        spent = self.place.seconds / (60 * self.training.minutes) if self.training.minutes else 0.0
+        rate = self.training.rate_at(self.place.step, self.total, spent)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         total = torch.zeros((), device=accelerator.device)
@@ -176,8 +177,10 @@ class Run:
 
     def summed(self, value: float | Tensor) -> float:
         """The sum of a number over all processes."""
+        if self.accelerator.num_processes == 1:
+            return float(value)
         value = torch.as_tensor(value, dtype=torch.float32, device=self.accelerator.device)
-        return float(self.accelerator.reduce(value, "sum") if self.accelerator.num_processes > 1 else value)
+        return float(self.accelerator.reduce(value, "sum"))
 
     def need_number(self, loss: float, rate: float) -> None:
         if loss != loss:

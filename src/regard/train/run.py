@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..assets import folder_of
 from ..attention.errors import BadInput
 from ..models.checkpoint import load
 from ..tasks.architecture import Architecture
@@ -155,12 +156,15 @@ def need_same(folder: RunFolder, description: dict[str, Any]) -> None:
 def open_run(
     path: str | Path, find: Callable[[str], Any], changes: dict[str, Any] | None = None
 ) -> tuple[Any, nn.Module, dict[str, Any]]:
-    """Task, model (in evaluation mode) and description of a run; `changes` are other settings of the task."""
-    folder = RunFolder(path)
+    """Task, model (in evaluation mode) and description of a run; `changes` are other settings of the task.
+
+    `path` is the folder of the run, or the name of one that comes with the package.
+    """
+    folder = RunFolder(folder_of(path))
     description = folder.read("run.json")
     kind = find(description["task"])
     settings = with_settings(kind.Settings(**description["settings"]), changes or {})
-    model = load(folder / "model")
+    model = load(folder.path)
     task = kind.from_dict(folder.read("task.json"), asdict(settings), model.tokenizer)
     return task, model, description
 

@@ -16,7 +16,8 @@ class Training:
     """How a model is trained. Whichever of `epochs`, `steps` and `minutes` ends first ends the run.
 
     A step is one update: `accumulate` batches of about `batch_tokens` real tokens (or `batch_size` examples) each,
-    shared by the processes. The rate rises over `warmup` steps to `rate` and falls by `schedule` to `floor`·rate.
+    shared by the processes. The rate rises over `warmup` steps (but a fifth of the run at most, so that a small file is
+    not all warm-up) to `rate` and falls by `schedule` to `floor`·rate.
     `weight_decay` shrinks the weights themselves, or (`decay` "gradient") is the L2 term in the gradient. `average`
     keeps the mean of the last so many evaluated weights, `ema` a running one; the best of them on dev is what is kept.
     `patience` evaluations without a better score end the run. `evaluate_every` and `save_every` count steps; None is
@@ -59,13 +60,17 @@ class Training:
             if not 0 <= getattr(self, name) < 1:
                 raise BadInput(f"{name} is {getattr(self, name)!r}; it must be at least 0 and less than 1.")
 
-    def rate_at(self, step: int, total: int) -> float:
-        """The learning rate of update `step` (from 0) of `total`."""
-        if step < self.warmup:
-            return self.rate * (step + 1) / self.warmup
-        share = min(1.0, (step - self.warmup) / max(1, total - self.warmup))
+    def rate_at(self, step: int, total: int, spent: float = 0.0) -> float:
+        """The learning rate of update `step` (from 0) of `total`, when a share `spent` of the minutes is gone.
+
+        A run that the clock ends has then come down to its lowest rate as one does that its steps end.
+        """
+        warmup = min(self.warmup, total // 5)
+        if step < warmup:
+            return self.rate * (step + 1) / warmup
+        share = min(1.0, max(spent, (step - warmup) / max(1, total - warmup)))
         if self.schedule == "inverse":
-            factor = math.sqrt(max(1, self.warmup) / (step + 1))
+            factor = math.sqrt(max(1, warmup) / (step + 1))
         elif self.schedule == "cosine":
             factor = 0.5 * (1 + math.cos(math.pi * share))
         else:

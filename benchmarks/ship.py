@@ -1,0 +1,33 @@
+"""Copies what a shipped model needs of a run's folder, the weights in half precision.
+
+python benchmarks/ship.py runs/tasks/fsdd-0 src/regard/assets/spoken-digits
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+PLAIN = ("task.json", "scores.json")
+
+
+def ship(run: Path, target: Path) -> None:
+    """Replace the model in `target`; its README.md stays as it is."""
+    shutil.rmtree(target / "model", ignore_errors=True)
+    shutil.copytree(run / "model", target / "model")
+    for path in (target / "model").glob("*.safetensors"):
+        halves = {name: x.half() if x.is_floating_point() else x for name, x in load_file(path).items()}
+        save_file(halves, path, metadata={"format": "pt"})
+    told = json.loads((run / "run.json").read_text("utf8"))
+    told["data"] = {part: [Path(one).name for one in files] for part, files in told["data"].items()}
+    (target / "run.json").write_text(json.dumps(told, ensure_ascii=False, indent=1) + "\n", "utf8")
+    for name in PLAIN:
+        shutil.copy(run / name, target / name)
+
+
+if __name__ == "__main__":
+    ship(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,376 @@
+"""Trains the recipes and scores them: every result of docs/results.md, on your own copy of the data.
+
+    python benchmarks/tasks.py --data DIR                    all of them, one after another
+    python benchmarks/tasks.py --data DIR --at-once 12 multi30k-en-de:0,1,2 cora:0-99
+    python benchmarks/tasks.py --data DIR mnist-vit:0:epochs=2,rate=1e-3 --out runs
+    python benchmarks/tasks.py --write                       the pages from results/tasks.json
+
+A job is RECIPE[:SEEDS[:name=value,…]]. Small models leave a GPU waiting for the processor, so several may share it
+(`--at-once`). Each run's folder is as `regard train` leaves it; scores, size and time are gathered in OUT/tasks.json.
+What DIR must hold is in `ROWS`, as the data sets are published; `make_parts` says the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "tasks.json"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: a recipe, the files it learns from and is scored on, and what is known about it.
+
+    `test` is scored once, at the end; without it the files name their own parts, or `dev` is what is reported.
+    `metric` is reported times `times`. `anchor` is what others reached, `goal` what is to be (at most, if `lower`).
+    """
+
+    recipe: str
+    what: str
+    train: tuple[str, ...]
+    dev: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    part: str = ""
+    metric: str = "accuracy"
+    times: float = 100.0
+    seeds: int = 3
+    anchor: str = ""
+    goal: float | None = None
+    lower: bool = False
+
+
+def multi30k(language: str) -> dict[str, Any]:
+    files = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
+    return {k: tuple(f"multi30k/{name}.{one}.gz" for one in ("en", language)) for k, name in files.items()}
+
+
+ROWS = (
+    Row(
+        "multi30k-en-de",
+        "Multi30k en→de, test 2016, tokenised lower-case BLEU",
+        **multi30k("de"),
+        metric="bleu",
+        times=1,
+        anchor="41.02 (Wu et al. 2021, 2.6M)",
+        goal=41.5,
+    ),
+    Row(
+        "multi30k-en-fr",
+        "Multi30k en→fr, test 2016, tokenised lower-case BLEU",
+        **multi30k("fr"),
+        metric="bleu",
+        times=1,
+        anchor="61.8 (Wu et al. 2021, 2.6M)",
+        goal=62.2,
+    ),
+    Row(
+        "tatoeba-en-zh",
+        "Tatoeba en→zh, dev, BLEU of characters",
+        ("tatoeba-en-zh/train.tsv",),
+        ("tatoeba-en-zh/dev.tsv",),
+        metric="bleu",
+        times=1,
+        seeds=1,
+    ),
+    Row(
+        "ewt",
+        "UD English EWT, universal tags, dev",
+        ("ud_english_ewt/en_ewt-ud-train.conllu.gz",),
+        ("ud_english_ewt/en_ewt-ud-dev.conllu.gz",),
+        anchor="94.5 (UDPipe 1.2, test); 86.1 most frequent tag",
+        goal=95.0,
+    ),
+    Row(
+        "chinese-gsd",
+        "UD Chinese GSD 1.4, universal tags, dev",
+        ("ud_chinese_gsd_v1.4/zh-ud-train.conllu.gz",),
+        ("ud_chinese_gsd_v1.4/zh-ud-dev.conllu.gz",),
+        anchor="92.0 (UDPipe 1.2, UD 2.5); 84.0 most frequent tag",
+        goal=92.0,
+    ),
+    Row(
+        "sst2",
+        "SST-2, whole sentences, dev",
+        ("sst2/train.tsv",),
+        ("sst2/dev.tsv",),
+        anchor="82.7 (CNN without vectors, trained on phrases)",
+        goal=82.0,
+    ),
+    Row(
+        "cora",
+        "Cora, public split, GAT, test",
+        ("graphs/cora.npz",),
+        part="test",
+        seeds=100,
+        anchor="83.0 ± 0.7 (GAT paper)",
+        goal=83.3,
+    ),
+    Row(
+        "shakespeare-char",
+        "tiny Shakespeare by the character, nats over the whole last tenth",
+        ("tiny_shakespeare/input.txt.gz",),
+        metric="loss",
+        times=1,
+        anchor="1.4697 (nanoGPT, 10.7M)",
+        goal=1.455,
+        lower=True,
+    ),
+    Row(
+        "mnist-vit",
+        "MNIST, ViT, test",
+        ("mnist/mnist_train.npz",),
+        test=("mnist/mnist_test.npz",),
+        anchor="99.5 (ViT, 0.21M)",
+        goal=99.5,
+    ),
+    Row("digits", "scikit-learn's digits, ViT, test on the last 360", ("digits/digits.npz",), part="test"),
+    Row("cifar-vit", "CIFAR-10, 18,000 JPEGs, ViT, test on 2,000", ("cifar10_jpeg/parts.npz",), part="test", seeds=1),
+    Row("cifar-cnn", "CIFAR-10, 18,000 JPEGs, CNN, test on 2,000", ("cifar10_jpeg/parts.npz",), part="test", seeds=1),
+    Row(
+        "fsdd",
+        "Spoken digits (FSDD), official split, test",
+        ("fsdd/fsdd.npz",),
+        part="test",
+        anchor="97 (CNN, random split)",
+        goal=98.7,
+    ),
+    Row(
+        "an4",
+        "AN4 speech from 13 cepstra, word error rate, dev (a tenth of train)",
+        ("an4_mfcc/an4_train.npz",),
+        metric="wer",
+        seeds=1,
+        lower=True,
+        anchor="100 (saying nothing)",
+    ),
+    Row(
+        "emoji",
+        "Emoji and their names, image found by text among 328, test",
+        ("emoji_text/emoji_text.npz",),
+        part="test",
+        metric="text→image R@1",
+        seeds=1,
+        anchor="0.3 (chance)",
+    ),
+    Row(
+        "bccd",
+        "Blood cells (BCCD), AP50, test",
+        ("bccd/bccd_boxes.csv", "bccd/bccd_images.tar"),
+        part="test",
+        metric="AP50",
+        seeds=1,
+    ),
+    Row(
+        "scitldr",
+        "SciTLDR abstracts, ROUGE-1, dev",
+        ("scitldr_a/train.jsonl.gz",),
+        ("scitldr_a/dev.jsonl.gz",),
+        metric="rouge1",
+        times=1,
+        seeds=1,
+    ),
+    Row(
+        "esol",
+        "Solubility (ESOL), RMSE, dev (a tenth)",
+        ("molecules/esol_delaney-processed.csv",),
+        metric="RMSE",
+        times=1,
+        lower=True,
+        anchor="2.1 (the mean)",
+    ),
+    Row(
+        "bbbp", "Into the brain (BBBP), ROC-AUC, dev (a tenth)", ("molecules/bbbp.csv",), metric="ROC-AUC", anchor="50"
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recipe with some seeds and settings of its own."""
+
+    row: Row
+    seeds: tuple[int, ...]
+    settings: dict[str, str]
+
+    @classmethod
+    def read(cls, text: str) -> Job:
+        """The job that a text names; seeds are as 0,1,2 or 0-99."""
+        recipe, seeds, settings = [*text.split(":", 2), "", ""][:3]
+        row = next((row for row in ROWS if row.recipe == recipe), None)
+        if row is None:
+            raise SystemExit(f"There is no row {recipe!r}. There are {', '.join(row.recipe for row in ROWS)}.")
+        found: list[int] = []
+        for one in filter(None, seeds.split(",")):
+            first, _, last = one.partition("-")
+            found += range(int(first), int(last or first) + 1)
+        chosen = dict(pair.split("=", 1) for pair in settings.split(",") if pair)
+        return cls(row, tuple(found) or tuple(range(row.seeds)), chosen)
+
+    @property
+    def name(self) -> str:
+        return "-".join([self.row.recipe, *(f"{k}_{v}" for k, v in self.settings.items())]).replace("/", "_")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("jobs", nargs="*", help="RECIPE[:SEEDS[:name=value,…]]; every row unless given")
+    parser.add_argument("--data", type=Path, help="where the data sets are")
+    parser.add_argument("--out", type=Path, default=Path("runs/tasks"), help="where the runs go")
+    parser.add_argument("--at-once", type=int, default=1, help="how many processes share the device")
+    parser.add_argument("--minutes", type=float, help="an end to every run")
+    parser.add_argument("--set", action="append", default=[], help="a setting of every run, name=value")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--write", action="store_true", help="write docs/results.md from results/tasks.json")
+    given = parser.parse_args()
+    if given.write:
+        import task_pages
+
+        task_pages.write(read_results(), ROWS)
+        return
+    if given.data is None:
+        parser.error("--data DIR says where the data sets are")
+    extra = dict(pair.split("=", 1) for pair in given.set)
+    if given.minutes is not None:
+        extra["minutes"] = str(given.minutes)
+    if given.worker:
+        work(Job.read(given.jobs[0]), given.data, given.out, extra)
+        return
+    share(given.jobs or [row.recipe for row in ROWS], given)
+
+
+def read_results() -> dict[str, Any]:
+    """What was measured: `runs`, as each run's result.json has it, and `notes` about some of them by recipe."""
+    return json.loads(RESULTS.read_text("utf8"))
+
+
+def share(jobs: list[str], given: argparse.Namespace) -> None:
+    """Run the jobs in processes of their own, so many at once, and gather what they found."""
+    given.out.mkdir(parents=True, exist_ok=True)
+    waiting, going = list(jobs), {}
+    options = ["--data", given.data, "--out", given.out, *(word for one in given.set for word in ("--set", one))]
+    options += ["--minutes", str(given.minutes)] if given.minutes else []
+    while waiting or going:
+        while waiting and len(going) < given.at_once:
+            job = waiting.pop(0)
+            log = (given.out / f"{Job.read(job).name}-{Job.read(job).seeds[0]}.log").open("w")
+            command = [sys.executable, __file__, job, "--worker", *map(str, options)]
+            going[job] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        for job, process in list(going.items()):
+            if process.poll() is not None:
+                going.pop(job)
+                print(
+                    f"{time.strftime('%H:%M:%S')} {job}: {'done' if process.returncode == 0 else 'FAILED'}", flush=True
+                )
+        time.sleep(0.5)
+    runs = [json.loads(path.read_text("utf8")) for path in sorted(given.out.glob("*/result.json"))]
+    document = {"notes": {}, "runs": runs}
+    (given.out / "tasks.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf8")
+    for run in runs:
+        print(run["name"], run["seed"], run["steps"], f"{run['seconds']:.0f} s", shown(run["dev"]), shown(run["test"]))
+
+
+def shown(metrics: dict[str, float]) -> str:
+    return " ".join(f"{name} {value:.4f}" for name, value in metrics.items()) or "-"
+
+
+def work(job: Job, data: Path, out: Path, extra: dict[str, Any]) -> None:
+    """Train a job's seeds one after another and score each."""
+    import torch
+
+    from regard.tasks import find_task
+    from regard.train.commands import start
+    from regard.train.parts import of_part
+    from regard.train.recipes import find_recipe
+    from regard.train.run import open_run, versions
+
+    row, recipe = job.row, find_recipe(job.row.recipe)
+    make_parts(row, data)
+    paths = {name: [data / one for one in getattr(row, name)] for name in ("train", "dev", "test")}
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    for seed in job.seeds:
+        folder = out / f"{job.name}-{seed}"
+        began = time.time()
+        wanted = {**recipe.settings, **extra, **job.settings, "seed": seed}
+        start(recipe.task, paths["train"], paths["dev"], folder, wanted, strict=False)
+        seconds = time.time() - began
+        task, model, told = open_run(folder, find_task)
+        model = model.to(device)
+        scored = {"dev": {}, "test": {}}
+        for name in scored:
+            if name == "dev" and not (row.dev and not row.test and hasattr(task, "beams")):
+                continue  # what was kept while training is dev's score, but for models that write otherwise then
+            files = paths[name] or (paths["train"] if name == "test" and row.part else [])
+            if files:
+                reading = task.read(files, task.settings)
+                reading = reading.part(row.part) if row.part else of_part(reading, "test", "dev")
+                scored[name] = task.evaluate(model, reading.examples).metrics
+        kept = json.loads((folder / "scores.json").read_text("utf8"))["metrics"]
+        result = {
+            "recipe": row.recipe,
+            "name": job.name,
+            "seed": seed,
+            "settings": {**extra, **job.settings},
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "steps": last_step(folder),
+            "seconds": round(seconds, 1),
+            "kept": kept,
+            "dev": scored["dev"] or kept,
+            "test": scored["test"],
+            "device": torch.cuda.get_device_name() if device == "cuda" else "CPU",
+            "versions": told["versions"] | versions(),
+            "date": time.strftime("%Y-%m-%d"),
+        }
+        (folder / "result.json").write_text(json.dumps(result, ensure_ascii=False) + "\n", "utf8")
+
+
+def last_step(folder: Path) -> int:
+    return json.loads((folder / "log.jsonl").read_text("utf8").splitlines()[-1])["step"]
+
+
+def make_parts(row: Row, data: Path) -> None:
+    """Write the file that a row needs and nobody publishes, unless it is there.
+
+    Of the CIFAR-10 JPEGs (arrays jpeg, offsets, y, classes) the last 2,000 become the test set; of scikit-learn's
+    digits the last 360, whose writers wrote none of the others.
+    """
+    make = MADE.get(row.train[0])
+    target = data / row.train[0]
+    if make is None or target.exists():
+        return
+    import numpy as np
+
+    arrays, test = make(data)
+    count = len(arrays["y"])
+    target.parent.mkdir(parents=True, exist_ok=True)
+    half = target.with_name(f".{os.getpid()}-{target.name}")
+    np.savez(half, **arrays, is_test=np.arange(count) >= count - test)
+    half.replace(target)
+
+
+def cifar(data: Path) -> tuple[dict[str, Any], int]:
+    import numpy as np
+
+    return dict(np.load(data / "cifar10_jpeg/cifar10_train_jpeg.npz")), 2000
+
+
+def digits(data: Path) -> tuple[dict[str, Any], int]:
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    return {"x": (x.reshape(-1, 8, 8) / 16 * 255).astype("uint8"), "y": y.astype("uint8")}, 360
+
+
+MADE = {"cifar10_jpeg/parts.npz": cifar, "digits/digits.npz": digits}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The loss of asking twice: its formula, and the kernel beside it."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch.nn import functional
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+pytest.importorskip("triton")
+
+from regard.tasks import agreement
+from regard.tasks.agreement import Fused, agreement_loss, plainly
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def drawn(labels: int, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(labels * classes)
+    logits = 2 * torch.randn(2 * labels, classes, dtype=torch.float64, device=DEVICE)
+    return logits, torch.randint(classes, (labels,), device=DEVICE)
+
+
+def test_the_formula_by_torchs_own_divergence() -> None:
+    logits, labels = drawn(7, 11)
+    p, q = logits.log_softmax(-1).chunk(2)
+    right = sum(functional.nll_loss(one, labels, reduction="sum") for one in (p, q)) / 2
+    even = sum(-one.mean(-1).sum() for one in (p, q)) / 2
+    apart = sum(functional.kl_div(b, a, log_target=True, reduction="sum") for a, b in ((p, q), (q, p)))
+    torch.testing.assert_close(plainly(logits, labels, 0.2, 3.0), 0.8 * right + 0.2 * even + 3.0 / 4 * apart)
+
+
+@pytest.mark.parametrize(("labels", "classes"), [(1, 2), (5, 53), (3, 128)])
+@pytest.mark.parametrize(("smoothing", "weight"), [(0.0, 1.0), (0.1, 5.0)])
+def test_the_kernel_is_the_formula(labels: int, classes: int, smoothing: float, weight: float) -> None:
+    """Loss and gradient beside float64, under a factor as training has one."""
+    exact, gold = drawn(labels, classes)
+    single = exact.float().requires_grad_()
+    exact.requires_grad_()
+    want, found = plainly(exact, gold, smoothing, weight) / 7, Fused.apply(single, gold, smoothing, weight) / 7
+    torch.testing.assert_close(found.double(), want, rtol=1e-5, atol=1e-5)
+    want.backward()
+    found.backward()
+    torch.testing.assert_close(single.grad.double(), exact.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_too_many_classes_go_without_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, labels = drawn(3, 20)
+    monkeypatch.setattr(agreement, "WIDEST", 10)
+    logits = logits.float()
+    torch.testing.assert_close(agreement_loss(logits, labels, 0.1, 2.0), plainly(logits, labels, 0.1, 2.0))
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_at_a_vocabularys_size() -> None:
+    logits, labels = drawn(300, 9876)
+    for dtype, close in ((torch.float32, 1e-5), (torch.bfloat16, 1e-2)):
+        rough = logits.detach().to(dtype).requires_grad_()
+        exact = rough.detach().double().requires_grad_()
+        want, found = plainly(exact, labels, 0.1, 5.0), agreement_loss(rough, labels, 0.1, 5.0)
+        torch.testing.assert_close(found.double(), want, rtol=1e-4, atol=0.0)
+        want.backward()
+        found.backward()
+        assert (rough.grad.double() - exact.grad).norm() <= close * exact.grad.norm()

@@ -1,0 +1,134 @@
+"""A tag for every word: what is known of a word, what is forgotten while training, and words never seen."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from regard.cli import app
+from regard.data import Tagged
+from regard.models.checkpoint import load
+from regard.nn.words import Words
+from regard.tasks.architecture import Architecture
+from regard.tasks.spelling import PAD, UNKNOWN, features_of, shape
+from regard.tasks.tag import Tag, TagSettings
+
+ENDINGS = {"ing": "VERB", "ness": "NOUN", "ly": "ADV", "ous": "ADJ"}
+SMALL = Architecture(dim=16, layers=1, heads=2, dropout=0.0)
+
+
+def sentences(count: int, seed: int, stems: str = "bdfgklmnprst") -> list[Tagged]:
+    """Words whose ending is their tag, behind stems of which there are many more than sentences."""
+    draw, found = Random(seed), []
+    for _ in range(count):
+        ends = [draw.choice(list(ENDINGS)) for _ in range(draw.randint(1, 7))]
+        words = ["".join(draw.choice(stems) for _ in range(draw.randint(2, 5))) + end for end in ends]
+        found.append(Tagged(tuple(words), tuple(ENDINGS[end] for end in ends)))
+    return found
+
+
+def task(**settings) -> Tag:
+    examples = [Tagged(("The", "the", "cats", "rats", "Cats"), ("DET", "DET", "NOUN", "NOUN", "NOUN"))]
+    return Tag.prepare(examples, TagSettings(**settings))
+
+
+def test_what_is_known_of_a_word() -> None:
+    """Its own row, its lower case's, and those of the features that it shares with another word."""
+    known = task(affixes=3)
+    back = {n: word for word, n in (known.spelling.word_number | known.spelling.feature_number).items()}
+    numbers = known.numbers("Cats")
+    own = [back.get(n, n) for n in numbers[: 1 + known.spelling.columns]]
+    assert own == ["Cats", "cats", "#Xx", "<c", "<ca", "<cat", ">s", ">ts", ">ats"]
+    assert len(numbers) == 1 + known.spelling.columns + 4
+    assert [back.get(n, n) for n in known.numbers("bats")[:9]] == [
+        UNKNOWN,
+        PAD,
+        "#x",
+        PAD,
+        PAD,
+        PAD,
+        ">s",
+        ">ts",
+        ">ats",
+    ]
+    assert "<rat" not in known.spelling.feature_number, "what one word alone has is its name, not a feature"
+    assert [back.get(n, n) for n in known.numbers("THE")[:3]] == [UNKNOWN, "the", PAD]
+    assert task(affixes=0).numbers("The") == [task(affixes=0).spelling.word_number["The"], *known.numbers("The")[-3:]]
+
+
+@pytest.mark.parametrize("word", ["", "a", "你好", "ﬁ", "İstanbul", "3.5", "x" * 50, "🙂"])
+def test_any_word_has_its_numbers(word: str) -> None:
+    known = task(letters=6)
+    numbers = known.numbers(word)
+    assert len(numbers) == 1 + known.spelling.columns + min(6, len(word))
+    assert max(numbers[: 1 + known.spelling.columns]) < 2 + len(known.spelling.words) + len(known.spelling.features)
+    assert len(features_of(word, 4)) == known.spelling.columns - 1 and len(shape(word)) <= len(word)
+
+
+def test_the_rarer_the_word_the_sooner_it_is_forgotten() -> None:
+    examples = [Tagged(("often",) * 9 + ("Once",), ("X",) * 10)]
+    known, draw = Tag.prepare(examples, TagSettings(rare=1.0)), Random(0)
+    lost = Counter(word for word in ("often", "Once") for _ in range(4000) if known.numbers(word, draw)[0] == UNKNOWN)
+    assert lost["often"] / 4000 == pytest.approx(0.1, abs=0.02) and lost["Once"] / 4000 == pytest.approx(0.5, abs=0.03)
+    assert all(known.numbers("Once")[0] != UNKNOWN for _ in range(100)), "nothing is forgotten but while training"
+    never = Tag.prepare(examples, TagSettings(rare=0.0))
+    assert all(never.numbers("Once", draw)[0] != UNKNOWN for _ in range(100))
+    always = Tag.prepare(examples, TagSettings(word_dropout=0.999))
+    assert sum(always.numbers("often", draw)[0] == UNKNOWN for _ in range(500)) > 480
+
+
+@pytest.mark.parametrize("model", ["transformer", "lstm+attention", "cnn", "mlp"])
+def test_padding_never_matters(model: str) -> None:
+    """Neither more words beside a sentence nor longer words beside its own change its logits."""
+    torch.manual_seed(0)
+    known = Tag.prepare(sentences(20, 0), TagSettings())
+    made = known.config(Architecture(model=model, dim=16, layers=2, heads=2)).build().eval()
+    short, long = Tagged(("dming", "bness"), ("VERB", "NOUN")), Tagged(("sprrrrrrrrrrrrly",) * 6, ("ADV",) * 6)
+    one, two = (known.batch(examples) for examples in ([short], [short, long]))
+    assert one["tokens"].shape[1:] != two["tokens"].shape[1:]
+    alone, beside = (made(tokens=batch["tokens"], lengths=batch["lengths"]).logits for batch in (one, two))
+    assert torch.allclose(alone[0], beside[0, :2], atol=1e-5)
+
+
+def test_words_never_seen_are_read_by_their_endings(tmp_path: Path) -> None:
+    """Trained, saved, opened again: other stems, the same endings."""
+    for name, examples in {"train": sentences(150, 0), "new": sentences(20, 1, stems="vwxz")}.items():
+        rows = ("\n".join(f"{w}\t{t}" for w, t in zip(e.words, e.tags, strict=True)) for e in examples)
+        (tmp_path / f"{name}.tsv").write_text("\n\n".join(rows) + "\n", "utf8")
+    small = {"column": 2, "dim": 16, "layers": 1, "heads": 2, "batch_tokens": 60, "rate": 1e-2, "word_dim": 12}
+    given = ["train", "tag", "--train", tmp_path / "train.tsv", "--out", tmp_path / "run", "--epochs", 6]
+    given += [word for name, value in small.items() for word in ("--set", f"{name}={value}")]
+    done = CliRunner().invoke(app, [str(word) for word in given])
+    assert done.exit_code == 0, done.output
+    told = CliRunner().invoke(app, ["evaluate", str(tmp_path / "run"), "--data", str(tmp_path / "new.tsv"), "--json"])
+    assert json.loads(told.stdout)["metrics"]["accuracy"] > 0.95
+    said = CliRunner().invoke(app, ["predict", str(tmp_path / "run"), "zwvly Xxness", ""])
+    assert said.stdout.splitlines()[0] == "zwvly/ADV Xxness/NOUN"
+
+
+def test_a_run_from_before_there_were_features_still_opens(tmp_path: Path) -> None:
+    """Its words, letters and tags are all that it says, and its model has no columns for more."""
+    known = task(affixes=0)
+    data = {name: value for name, value in known.as_dict().items() if name != "features"}
+    opened = Tag.from_dict(data, {"column": "upos", "least": 2, "letters": 20, "word_dropout": 0.1})
+    assert opened.spelling.columns == 0 and opened.numbers("Cats") == known.numbers("Cats")
+    made = known.config(SMALL).build()
+    made.save(tmp_path)
+    assert opened.tag(load(tmp_path), [["the", "dog"], []]) == known.tag(made.eval(), [["the", "dog"], []])
+
+
+def test_features_add_to_a_words_vector() -> None:
+    torch.manual_seed(0)
+    config = Words(10, 5, 8, places=None, features=2, word_dim=6)
+    embed = config.build()
+    given = torch.tensor([[[3, 4, 0, 2, 1]]])
+    wanted = embed.join(torch.cat([embed.words.weight[3] + embed.words.weight[4], embed.spelt(given[..., 3:])[0, 0]]))
+    assert torch.allclose(embed(given)[0, 0], wanted) and not embed.words.weight[0].any()
+    (learned,) = torch.autograd.grad(embed(given).square().sum(), embed.words.weight)
+    assert learned[3].any() and not learned[0].any(), "no feature learns nothing"
