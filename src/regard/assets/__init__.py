@@ -1,0 +1,24 @@
+"""Small trained models that come with the package, each the folder of a run with a README.md that says what it is.
+
+They make the first minute real: `regard.load("digits")`, `regard predict shakespeare "ROMEO:"`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def shipped() -> dict[str, Path]:
+    """The folders of the models that come with the package, by name.
+
+    >>> "digits" in shipped()
+    True
+    """
+    return {path.name: path for path in sorted(HERE.iterdir()) if (path / "run.json").is_file()}
+
+
+def folder_of(name: str | Path) -> Path:
+    """The folder that is meant: the one at this path or, where there is none, the shipped model of this name."""
+    return Path(name) if Path(name).exists() else shipped().get(str(name), Path(name))
