@@ -1,17 +1,21 @@
 """The commands as they are called: what they print where, and the status they end with."""
 
 import json
+import re
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from regard import machine
-from regard.cli import app, has_display
+from regard.cli import app
 
-COMMANDS = ("info", "bench", "lab")
+COMMANDS = ("info", "bench", "lab", "look")
 
 
 def call(*words: str) -> Result:
@@ -46,15 +50,15 @@ def test_wrong_call_ends_with_2(words: tuple[str, ...]) -> None:
     assert not done.stdout
 
 
-@pytest.mark.parametrize("command", ["bench", "lab"])
-def test_folder_that_is_not_there_ends_with_2(command: str, tmp_path: Path) -> None:
-    done = call(command, "--out", str(tmp_path / "nowhere" / "x.html"))
+@pytest.mark.parametrize("words", [("bench", "--out"), ("look", "a", "--save")])
+def test_folder_that_is_not_there_ends_with_2(words: tuple[str, ...], tmp_path: Path) -> None:
+    done = call(*words, str(tmp_path / "nowhere" / "x.html"))
     assert done.exit_code == 2
     assert "nowhere" in done.stderr
 
 
 def test_failure_is_one_paragraph_and_ends_with_1(tmp_path: Path) -> None:
-    done = call("lab", "--no-open", "--out", str(tmp_path), "--json")
+    done = call("lab", "--no-open", "--models", str(tmp_path / "nowhere"), "--json")
     assert done.exit_code == 1
     assert not done.stdout
     assert done.stderr.startswith("Error: ")
@@ -62,30 +66,89 @@ def test_failure_is_one_paragraph_and_ends_with_1(tmp_path: Path) -> None:
 
 
 def test_debug_shows_the_error_itself(tmp_path: Path) -> None:
-    done = call("lab", "--no-open", "--out", str(tmp_path), "--debug")
+    done = call("lab", "--no-open", "--models", str(tmp_path / "nowhere"), "--debug")
     assert done.exit_code == 1
     assert isinstance(done.exception, Exception)
     assert not done.stderr.startswith("Error: ")
 
 
-def test_lab_prints_its_page_first(tmp_path: Path) -> None:
-    done = call("lab", "--no-open", "--out", str(tmp_path / "page.html"))
+def test_lab_prints_its_address_first_and_answers() -> None:
+    words = [sys.executable, "-m", "regard.cli", "lab", "--no-open"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as lab:
+        try:
+            address = lab.stdout.readline().strip()  # type: ignore[union-attr]
+            assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{20,}", address)
+            with build_opener(HTTPCookieProcessor()).open(address, timeout=20) as page:
+                assert "importmap" in page.read().decode()
+        finally:
+            lab.send_signal(signal.SIGINT)
+        assert lab.wait(20) == 0
+        assert "Traceback" not in lab.stderr.read()  # type: ignore[union-attr]
+
+
+def test_lab_tells_its_address_to_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.lab.serve.serve", lambda folders, port, opened, tell: tell("http://127.0.0.1:1/"))
+    assert json.loads(call("lab", "--no-open", "--json").stdout) == {"address": "http://127.0.0.1:1/"}
+
+
+def test_lab_says_when_its_port_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = call("lab", "--no-open", "--port", str(taken.getsockname()[1]))
+    assert done.exit_code == 1
+    assert "--port" in done.stderr
+
+
+def test_look_draws_one_head_in_the_terminal() -> None:
+    done = call("look", "猫追狗", "--model", "meanings", "--head", "1")
     assert done.exit_code == 0
-    page = Path(done.stdout.splitlines()[0])
-    assert "animal" in page.read_text(encoding="utf-8")
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith(("猫", "追", "狗"))]
+    assert [row[0] for row in rows] == ["猫", "追", "狗"]
+    assert all(row[-1] == "1.000" and len(row) == 5 for row in rows)
 
 
-def test_lab_keeps_its_page_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = json.loads(call("lab", "--no-open", "--json").stdout)
-    assert Path(found["page"]).is_relative_to(tmp_path)
-    assert Path(found["page"]).exists()
+def test_look_tells_of_every_head() -> None:
+    done = call("look", "The animal was tired", "--model", "meanings")
+    assert done.exit_code == 0 and "entropy" in done.stdout and "The → was" in done.stdout
+    found = json.loads(call("look", "The animal was tired", "--model", "meanings", "--json").stdout)
+    assert [row["head"] for row in found["attentions"]] == [0, 1]
+
+
+def test_look_gives_the_weights_to_machines() -> None:
+    found = json.loads(call("look", "A打了B", "--model", "meanings", "--head", "0", "--json").stdout)
+    assert found["tokens"]["source"] == ["A", "打了", "B"]
+    assert all(abs(sum(row) - 1) < 1e-6 for row in found["weights"])
+
+
+@pytest.mark.parametrize("ending", [".html", ".png", ".svg"])
+def test_look_saves_its_picture(ending: str, tmp_path: Path) -> None:
+    out = tmp_path / f"x{ending}"
+    done = call("look", "猫追狗", "--model", "meanings", "--save", str(out))
+    assert done.exit_code == 0 and done.stdout.strip() == str(out)
+    assert out.stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        (("a", "--save", "x.gif"), 2, ".svg"),
+        (("a", "--model", "nothing"), 1, "meanings"),
+        (("a", "--model", "meanings", "--layer", "7"), 1, "1 attentions"),
+        (("a", "--model", "meanings", "--head", "2"), 1, "heads 0 … 1"),
+        ((" ", "--model", "meanings"), 1, "empty"),
+    ],
+)
+def test_look_says_what_it_cannot_show(words: tuple[str, ...], status: int, told: str) -> None:
+    done = call("look", *words)
+    assert done.exit_code == status and not done.stdout
+    assert told in done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems always have a display")
 def test_no_display_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    from regard.lab.serve import has_display
+
     assert not has_display()
 
 

@@ -1,8 +1,6 @@
 """The commands. Each prints for a person, or with --json one document for a machine; all else goes to stderr."""
 
-import os
 import sys
-import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -175,35 +173,56 @@ def usual_place(quick: bool, name: str) -> Path | None:
     return folder / name if folder.is_dir() and not quick else None
 
 
-@app.command(epilog="Example: regard lab --no-open")
+@app.command(epilog="Example: regard lab --models runs")
 def lab(
+    models: Annotated[
+        list[Path] | None, typer.Option(help="A folder of runs or checkpoints to open besides; may be given again.")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of 127.0.0.1; 0 takes a free one.")] = 0,
     opened: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
-    out: Annotated[Path | None, typer.Option(help="HTML file; one in the user's cache folder by default.")] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """A page that shows who looks at whom in a sentence. Its path is the first line printed."""
-    if out and not out.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {out.parent}", param_hint="--out")
+    """A page that shows what attends to what. Its address, token included, is the first line printed."""
     with one_paragraph(debug):
-        from regard.example import save_sentence
+        from regard.lab.serve import serve
 
-        page = save_sentence(out or cache() / "lab.html").absolute()
-        answer({"page": str(page)}, str(page), as_json)
-        if opened and has_display():
-            webbrowser.open(page.as_uri())
+        def tell(address: str) -> None:
+            answer({"address": address}, address, as_json)
+            sys.stdout.flush()
+            say("Ctrl+C stops the lab.")
 
-
-def cache() -> Path:
-    """The folder for what can be made again."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "regard"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+        serve(models or [], port, opened, tell)
 
 
-def has_display() -> bool:
-    """Whether a browser would have a screen; without one, Python may start a browser inside the terminal."""
-    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+@app.command(epilog='Example: regard look "The animal was too tired" --layer 0 --head 1 --save heads.html')
+def look(
+    text: Annotated[str, typer.Argument(help="What the model reads: a text, or the file of a picture or recording.")],
+    model: Annotated[str, typer.Option(help="Name of a shipped model, or a folder; a shipped one by default.")] = "",
+    layer: Annotated[int | None, typer.Option(min=0, help="Which attention, counted from 0; all by default.")] = None,
+    head: Annotated[int | None, typer.Option(min=0, help="Which head, counted from 0; all by default.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the picture to a file, .html, .png or .svg.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """What attends to what in a model: coloured blocks in the terminal, or a picture in a file."""
+    if save and save.suffix not in (".html", ".png", ".svg"):
+        raise typer.BadParameter(f"{save.name!r} ends in none of .html, .png, .svg", param_hint="--save")
+    if save and not save.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {save.parent}", param_hint="--save")
+    with one_paragraph(debug):
+        from rich.console import Console
+
+        from regard.lab import look as looking
+
+        looked = looking.look(text, model, layer, head)
+        if save:
+            path = looked.save(save).absolute()
+            answer({"saved": str(path)}, str(path), as_json)
+        elif as_json:
+            answer(looked.document(), "", True)
+        else:
+            looking.print_looked(looked, Console(highlight=False))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""The calls of each page, one file a page: plain functions `call(lab, ask, job) -> dict`, listed in `CALLS`."""

@@ -1,0 +1,116 @@
+"""Heads: all layers and heads at a glance, one of them in detail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...attention.errors import BadInput
+from ..capture import Attention, Capture
+from ..lab import Lab
+from ..work import Job
+
+CELLS = 64
+"""Rows and columns of a thumbnail."""
+WHOLE = 1024
+"""Tokens up to which a map has a cell for each pair."""
+
+
+def run(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
+    """One pass: its tokens, its attentions with their statistics, what the model says, and who ran it."""
+    found = lab.capture(ask, job)
+    described = []
+    for n, attention in enumerate(found.attentions):
+        job.tell(n, len(found.attentions), attention.label)
+        stats = attention.stats(found.special(attention.key_side))
+        described.append(attention.describe() | {"stats": stats, "backend": attention.backend})
+    return summary(found) | {"attentions": described, "difference": worst(found, job)}
+
+
+def summary(found: Capture) -> dict[str, Any]:
+    """What every page shows of a pass beside its attentions."""
+    tokens = {side: [token.as_dict() for token in listed] for side, listed in found.tokens.items()}
+    return {"tokens": tokens, "prediction": found.prediction, "about": found.about}
+
+
+def worst(found: Capture, job: Job) -> dict[str, Any]:
+    """The largest difference between an output that ran and the one computed from what is shown."""
+    every = []
+    for n, attention in enumerate(found.attentions):
+        job.tell(n, len(found.attentions), attention.label)
+        every.append(attention.difference())
+    return {"largest": max((one["largest"] for one in every), default=0.0), "each": every}
+
+
+def overview(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
+    """A thumbnail of every head for its colours: uint8, 255 for a weight of 1, pooled to at most 64 × 64."""
+    found = lab.capture(ask, job)
+    maps = []
+    for n, attention in enumerate(found.attentions):
+        job.tell(n, len(found.attentions), attention.label)
+        maps.append((thumbnails(attention, job).clamp(0, 1) * 255).round().to(torch.uint8))
+    return {"maps": maps}
+
+
+def thumbnails(attention: Attention, job: Job) -> Tensor:
+    """`[heads, rows, columns]`, each cell the mean weight of its queries on its keys."""
+    if attention.queries <= CELLS and attention.keys <= CELLS:
+        return attention.weights(None)
+    return torch.stack([pooled(attention, head, (CELLS, CELLS), job) for head in range(attention.heads)])
+
+
+def pooled(attention: Attention, head: int, shape: tuple[int, int], job: Job) -> Tensor:
+    """A head's weights pooled, those of an edit too."""
+    if head not in attention.edited:
+        return attention.map(head, shape, None, None, job)
+    weights = attention.weights(head)
+    return torch.nn.functional.adaptive_avg_pool2d(weights[None, None], shape)[0, 0] * (weights.shape[1] / shape[1])
+
+
+def map(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
+    """One head's weights, and which pairs are masked; pooled beyond 1024 tokens."""
+    attention, head = chosen(lab, ask, job)
+    if attention.queries > WHOLE or attention.keys > WHOLE:
+        return {"pooled": True, "weights": pooled(attention, head, (256, 256), job), "masked": None}
+    stages, weights = attention.stages(head, (0, attention.queries), (0, attention.keys))
+    answer: dict[str, Any] = {"pooled": False, "weights": weights, "masked": ~stages.allowed}
+    if ask.get("scores"):
+        answer["scores"] = stages.score.masked_fill(~stages.allowed, 0.0)
+    if ask.get("norms"):
+        answer["norms"] = None if attention.lengths is None else attention.value_norms(head)
+    return answer
+
+
+def row(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
+    """The stages of one query on every key, `[keys]`, with the length of what each key adds where that is known."""
+    attention, head = chosen(lab, ask, job)
+    query = need_index(ask.get("query", 0), attention.queries, "query")
+    stages, weight = attention.stages(head, (query, query + 1), (0, attention.keys))
+    found = {name: None if value is None else value[0] for name, value in stages._asdict().items()}
+    norm = None if attention.lengths is None else attention.value_norms(head, (query, query + 1))[0]
+    return {**found, "weight": weight[0], "norm": norm}
+
+
+def tokens(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
+    """For one query, each head's weights: which head looks at this token, `[heads, keys]`."""
+    found = lab.capture(ask, job)
+    attention = found.attention(ask.get("attention", 0))
+    query = need_index(ask.get("query", 0), attention.queries, "query")
+    return {"weights": attention.weights(None, (query, query + 1))[:, 0]}
+
+
+def chosen(lab: Lab, ask: dict[str, Any], job: Job) -> tuple[Attention, int]:
+    """The attention and the head that were asked for."""
+    attention = lab.capture(ask, job).attention(ask.get("attention", 0))
+    return attention, need_index(ask.get("head", 0), attention.heads, "head")
+
+
+def need_index(value: Any, size: int, name: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < size:
+        raise BadInput(f"{name} is {value!r:.40}; there are {size}, so it must be a whole number from 0 to {size - 1}.")
+    return value
+
+
+CALLS = {"run": run, "overview": overview, "map": map, "row": row, "tokens": tokens}

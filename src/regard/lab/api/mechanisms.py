@@ -1,0 +1,293 @@
+"""Mechanisms: score, position, mask and method as in the call; what they allow, cost and look like in Python.
+
+Parts come as the lines that make them and are read as such (`regard.nn.parts`): nothing of a request is ever run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import regard as rg
+
+from ...attention.errors import BadInput, RegardError
+from ...attention.mask import Grid, Mask, Tiling
+from ...attention.masks import Everything, four
+from ...attention.part import Part
+from ...attention.positions import TransformerXL
+from ...experiments.soft_dictionary import CONCEPTS
+from ...nn.parts import METHODS, POSITIONS, SCORES, part_module, read_call, read_mask
+from ..lab import Lab
+from ..work import Job
+
+LINE = 400
+"""Characters of a part's line."""
+LARGEST = 1 << 20
+"""The largest number in a part's line."""
+SIZES = {"heads": (8, 64), "kv_heads": (8, 64), "queries": (64, 131_072), "keys": (64, 131_072), "head_dim": (32, 256)}
+"""Usual and largest sizes of a call."""
+NUMBERS = 1 << 26
+"""Numbers of q, k or v that a plan is made for."""
+DRAWN, TILES = 512, 128
+"""Tokens up to which every pair of a mask is drawn, and rows and columns of tiles beyond."""
+REACH = 32
+FAR = -12.0
+"""The score of a word that does not belong to what is asked."""
+
+
+def plan(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
+    """The call that these lines make: its parts, mask, cost, and the Python to copy."""
+    sizes = read_sizes(ask.get("sizes") or {})
+    parts = read_parts(ask, sizes)
+    q, k = nothing(sizes, "heads", "queries"), nothing(sizes, "kv_heads", "keys")
+    planned = rg.plan(q, k, k, **parts)
+    mask = parts["mask"] or Everything()
+    return {
+        "sizes": sizes,
+        "parts": {name: {"line": str(part), "formula": part.formula} for name, part in parts.items() if part},
+        "formula": formula(parts),
+        "python": python(parts, sizes),
+        "layer": layer(ask, sizes),
+        "plan": {
+            name: getattr(planned, name) for name in ("backend", "reasons", "operations", "bytes", "peak", "tiles")
+        },
+        "text": str(planned),
+        "refused": refused(parts, sizes),
+        **drawn_mask(mask, sizes),
+        "curve": curve(parts, sizes),
+    }
+
+
+def read_sizes(given: Any) -> dict[str, int]:
+    """Sizes of a call; `kv_heads` are as many as heads unless given."""
+    if not isinstance(given, dict) or set(given) - set(SIZES):
+        raise BadInput(f"sizes is {given!r:.80}; it must be an object of {', '.join(SIZES)}.")
+    found = {name: given.get(name, usual) for name, (usual, _) in SIZES.items()}
+    found["kv_heads"] = given.get("kv_heads", found["heads"])
+    for name, (_, most) in SIZES.items():
+        if type(found[name]) is not int or not 1 <= found[name] <= most:
+            raise BadInput(f"{name} is {found[name]!r:.40}; it must be a whole number from 1 to {most:,}.")
+    if found["heads"] * max(found["queries"], found["keys"]) * found["head_dim"] > NUMBERS:
+        raise BadInput(f"{found} has more than {NUMBERS:,} numbers in q or k. Take fewer heads, tokens or dims.")
+    return found
+
+
+def nothing(sizes: dict[str, int], heads: str, tokens: str) -> Tensor:
+    """Zeros of that shape that take no memory."""
+    return torch.zeros(()).expand(1, sizes[heads], sizes[tokens], sizes["head_dim"])
+
+
+def read_parts(ask: dict[str, Any], sizes: dict[str, int]) -> dict[str, Any]:
+    """The parts that the lines make; learned tensors are drawn, always the same."""
+    lines = {name: read_line(ask.get(name), name) for name in ("score", "position", "mask", "method")}
+    heads, dim = sizes["heads"], sizes["head_dim"]
+    choices = {"score": SCORES, "position": POSITIONS, "method": METHODS}
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        try:
+            parts: dict[str, Any] = {"mask": read_mask(lines["mask"] or None)}
+        except TypeError as error:
+            raise BadInput(f"mask is {lines['mask']!r:.60}: {error}. Look at the examples.") from None
+        for name, known in choices.items():
+            line = lines[name]
+            if line.startswith("TransformerXL"):
+                parts[name] = transformer_xl(line, heads, dim)
+            elif line.startswith("Rotary"):
+                parts[name] = rotary(line)
+            else:
+                parts[name] = part_module(line, known, heads, dim)() if line else None
+    return parts
+
+
+def read_line(line: Any, name: str) -> str:
+    if line is None:
+        return ""
+    if not isinstance(line, str) or len(line) > LINE:
+        raise BadInput(f"{name} is {line!r:.60}; it must be the line of a part, of at most {LINE} characters.")
+    if any(float(number) > LARGEST for number in re.findall(r"\d+", line)):
+        raise BadInput(f"{name} is {line!r:.60}; numbers up to {LARGEST:,} are read here.")
+    return line.strip()
+
+
+def transformer_xl(line: str, heads: int, dim: int) -> TransformerXL:
+    """Transformer-XL's position with drawn tensors, for distances up to `reach`."""
+    reach = int(read_call(line)[1].get("reach", REACH))
+    return TransformerXL(torch.randn(heads, reach + 1, dim), torch.randn(heads, dim), torch.randn(heads, dim))
+
+
+def rotary(line: str) -> rg.Rotary:
+    """Rotary as a part of the call; as a layer's it turns q and k before."""
+    arguments = read_call(line)[1]
+    if set(arguments) - {"base", "dim"}:
+        raise BadInput(f"position is {line!r:.60}; in a call Rotary takes base and dim. The layer's takes more.")
+    return rg.Rotary(**arguments)
+
+
+def formula(parts: dict[str, Any]) -> dict[str, str]:
+    """The call in one formula, part by part."""
+    score, position, mask, method = (parts[name] for name in ("score", "position", "mask", "method"))
+    return {
+        "score": (score or rg.Dot()).formula,
+        "position": "" if position is None else position.formula,
+        "mask": "" if mask is None else mask.formula,
+        "method": (method or rg.Exact()).formula,
+    }
+
+
+def python(parts: dict[str, Any], sizes: dict[str, int]) -> str:
+    """A program that makes this call and can be copied and run."""
+    size = "1, {}, {}, {}"
+    lines = [
+        "import torch, regard as rg",
+        f"q = torch.randn({size.format(sizes['heads'], sizes['queries'], sizes['head_dim'])})",
+        f"k = torch.randn({size.format(sizes['kv_heads'], sizes['keys'], sizes['head_dim'])})",
+        "v = torch.randn_like(k)",
+    ]
+    arguments = []
+    for name in ("score", "position", "mask", "method"):
+        if parts[name] is not None:
+            before, text = written(parts[name])
+            lines += before
+            arguments.append(f"{name}={text}")
+    return "\n".join([*lines, f"y = rg.attend({', '.join(['q', 'k', 'v', *arguments])})"])
+
+
+def written(part: Part) -> tuple[list[str], str]:
+    """The lines that make a part's tensors, and the part itself as Python."""
+    if isinstance(part, Mask) and not part.tensors():
+        return [], prefixed(repr(part))
+    before, arguments = [], []
+    for field in dataclasses.fields(part):  # type: ignore[arg-type]
+        value = getattr(part, field.name)
+        if isinstance(value, Tensor):
+            before.append(f"{field.name} = torch.randn({', '.join(map(str, value.shape))})")
+            arguments.append(f"{field.name}={field.name}" if field.name != "weight" else "weight")
+        elif field.init and value != field.default:
+            arguments.append(f"{field.name}={value!r}")
+    return before, f"rg.{type(part).__name__}({', '.join(arguments)})"
+
+
+def prefixed(text: str) -> str:
+    """A part's own words with the module before each name."""
+    return re.sub(r"\b([A-Za-z]\w*)\(", lambda found: f"rg.{found[0]}" if hasattr(rg, found[1]) else found[0], text)
+
+
+def layer(ask: dict[str, Any], sizes: dict[str, int]) -> str | None:
+    """The same as a layer whose parts learn; None for a position that all layers of a stack share."""
+    if str(ask.get("position")).strip().startswith("TransformerXL"):
+        return None
+    lines = [f"{name}={ask[name].strip()!r}" for name in ("score", "position", "mask", "method") if ask.get(name)]
+    dim, heads = sizes["heads"] * sizes["head_dim"], sizes["heads"]
+    own = [f"kv_heads={sizes['kv_heads']}"] if sizes["kv_heads"] != heads else []
+    return f"rg.nn.MultiHeadAttention({', '.join([f'dim={dim}', f'heads={heads}', *own, *lines])})"
+
+
+def refused(parts: dict[str, Any], sizes: dict[str, int]) -> str | None:
+    """Why the call cannot be made; None when it can. A method says so only when it is called."""
+    if parts["method"] is None or sizes["heads"] * sizes["queries"] * sizes["keys"] > NUMBERS:
+        return None
+    q, k = nothing(sizes, "heads", "queries"), nothing(sizes, "kv_heads", "keys")
+    try:
+        with torch.no_grad():
+            rg.attend(q.clone(), k.clone(), k.clone(), **parts)
+    except RegardError as error:
+        return str(error)
+    return None
+
+
+def drawn_mask(mask: Mask, sizes: dict[str, int]) -> dict[str, Any]:
+    """Every pair's answer while there are few, or else that of tiles: 0 none of their pairs, 1 some, 2 all."""
+    queries, keys = sizes["queries"], sizes["keys"]
+    if queries <= DRAWN and keys <= DRAWN:
+        every = four(mask.dense(queries, keys))[0, 0]
+        return {"mask": every, "tiles": None, "allowed": float(every.float().mean())}
+    rows, columns = -(-queries // TILES), -(-keys // TILES)
+    tiles = four(mask.tiles(Tiling(Grid(queries, keys), rows, columns)))[0, 0]
+    return {"mask": None, "tiles": tiles.to(torch.uint8), "tile": [rows, columns], "allowed": None}
+
+
+def curve(parts: dict[str, Any], sizes: dict[str, int]) -> dict[str, Any] | None:
+    """What distance adds for each head, from −32 to 32; None where it depends on the query."""
+    position = parts["position"]
+    if position is None:
+        return None
+    reach = 2 * REACH + 1
+    found = position.numbers(torch.zeros(1, sizes["heads"], reach, 1), torch.zeros(1, sizes["heads"], reach, 1))
+    if found is None:
+        return None
+    distance = torch.arange(-REACH, REACH + 1)
+    values = found.table[:, (distance + found.zero).clamp(0, found.table.shape[1] - 1)]
+    return {"distance": distance, "added": values}
+
+
+def choices(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
+    """Lines to choose from, each with its formula."""
+    listed = {
+        "score": ["Dot()", "Dot(scale=1.0)", "Cosine(scale=10.0)", "Bilinear()", "Additive(activation='tanh')",
+                  "Additive(activation='leaky_relu')"],
+        "position": ["", "Alibi()", "Rotary()", "Bias(reach=16)", "T5Bias(buckets=32)", "Shaw(reach=8)",
+                     "TransformerXL(reach=32)"],
+        "mask": ["", "Causal()", "Window(before=8, after=8)", "Causal() & Window(before=8)",
+                 "Dilated(before=4, after=4, step=3)", "Window(before=4, after=4) | Global(tokens=2)",
+                 "longformer(window=16, tokens=1)", "bigbird(block=8, window=3, random=2)",
+                 "RandomBlocks(block=8, count=2, seed=0)", "~Window(before=2, after=2)"],
+        "method": ["", "Nystrom(landmarks=16)", "Performer(features=64)", "Linformer(tokens=64, rank=16)"],
+    }  # fmt: skip
+    return {"choices": listed, "sizes": {name: list(pair) for name, pair in SIZES.items()}}
+
+
+def dictionary(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
+    """The soft dictionary: what is asked is compared with every word, and the answer mixes their values.
+
+    Words are axes: k_j is 1 on its own. A concept's q has the logarithm of each member's share on that member's axis
+    and −12 on the others, so that weights = softmax(sharpness · q·k) are the shares themselves at sharpness 1.
+    """
+    asked, entries, sharpness = ask.get("asked", "fruit"), ask.get("entries"), ask.get("sharpness", 1.0)
+    entries = {"apple": 10, "banana": 5, "chair": 2} if entries is None else entries
+    if not isinstance(asked, str) or not isinstance(entries, dict) or not 1 <= len(entries) <= 32:
+        raise BadInput('The dictionary needs a word that is asked, and 1 to 32 entries: {"apple": 10, ...}.')
+    if not all(isinstance(one, int | float) and abs(one) <= 1e9 for one in [*entries.values(), sharpness]):
+        raise BadInput("The values of the dictionary and its sharpness must be numbers.")
+    words = list(entries)
+    share = shares(asked)
+    q = torch.tensor([share.get(word.lower(), FAR) for word in words])
+    k, v = torch.eye(len(words)), torch.tensor([float(one) for one in entries.values()])
+    call: dict[str, Any] = {"score": rg.Dot(scale=float(sharpness))}
+    y = rg.attend(q[None, None, None], k[None, None], v[None, None, :, None], **call)
+    view = rg.look(q[None, None, None], k[None, None], **call, weights=True)
+    weights = view.weights[0, 0, 0]  # type: ignore[index]
+    best = int(weights.argmax())
+    return {
+        "asked": asked,
+        "words": words,
+        "q": q,
+        "k": k,
+        "v": v,
+        "scores": q * float(sharpness),
+        "weights": weights,
+        "answer": float(y),
+        "hard": {"word": words[best], "value": float(v[best])},
+        "known": bool(share.keys() - {asked.lower()}),
+        "concepts": [list(names) for names in CONCEPTS],
+        "python": f"q = torch.tensor({[round(one, 4) for one in q.tolist()]})\nk = torch.eye({len(words)})\n"
+        f"v = torch.tensor({v.tolist()})\ny = rg.attend(q[None, None, None], k[None, None], v[None, None, :, None], "
+        f"score=rg.Dot(scale={float(sharpness)}))",
+    }  # fmt: skip
+
+
+def shares(asked: str) -> dict[str, float]:
+    """The logarithm of how much each word belongs to what is asked: a concept's words in parts, a word to itself."""
+    found = {asked.lower(): 0.0}
+    for names, members in CONCEPTS.items():
+        if asked.lower() in names:
+            parts = torch.tensor([0.6, 0.4] if len(members) == 2 else [1.0] * len(members))
+            logs = (parts / parts.sum()).log().tolist()
+            found |= {word: one for both, one in zip(members, logs, strict=True) for word in both}
+    return found
+
+
+CALLS = {"plan": plan, "choices": choices, "dictionary": dictionary}

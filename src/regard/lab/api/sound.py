@@ -1,0 +1,40 @@
+"""The page of sounds: frames against frames, in seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..distances import reach
+from ..work import Job
+
+
+def run(lab: Any, ask: dict[str, Any], job: Job) -> dict[str, Any]:
+    """The recording as the model hears it, the answer, and how far each head looks in seconds."""
+    capture = lab.capture(ask, job)
+    about, tokens = capture.about, capture.tokens["sound"]
+    seen = [one for one in capture.attentions if one.queries == one.keys == len(tokens)]
+    places = torch.arange(len(tokens))[:, None] * about["seconds_per_token"]
+    layers = []
+    for n, attention in enumerate(seen):
+        job.tell(n, len(seen), attention.label)
+        distance, _ = reach(attention, places, torch.ones(len(tokens), dtype=torch.bool))
+        stats = attention.stats([])
+        shares = {name: stats[name] for name in ("entropy", "entropy_share", "peak")}
+        layers.append({**attention.describe(), "distance": distance, **shares})
+    return {
+        "seconds": about["seconds"],
+        "seconds_per_token": about["seconds_per_token"],
+        "rate": about["rate"],
+        "wave": about["wave"],
+        "frames": about["frames"].float(),
+        "tokens": [token.text for token in tokens],
+        "prediction": capture.prediction,
+        "attentions": layers,
+        "backend": seen[0].backend if seen else None,
+        "difference": max((one.difference()["largest"] for one in seen), default=None),
+    }
+
+
+CALLS = {"run": run}

@@ -1,0 +1,90 @@
+// Asking the server: one way for every call, and the answers kept so that a view can be saved as one file.
+
+const ARRAYS = { float32: Float32Array, uint8: Uint8Array, int32: Int32Array, bool8: Uint8Array };
+const KEEP_BYTES = 64e6;
+
+// The same text for the same question, whatever the order of its keys.
+export function stable(value) {
+  if (Array.isArray(value)) return `[${value.map(stable).join(",")}]`;
+  if (value === null || typeof value !== "object") return JSON.stringify(value) ?? "null";
+  return `{${Object.keys(value).filter(key => value[key] !== undefined).sort().map(key => `${JSON.stringify(key)}:${stable(value[key])}`).join(",")}}`;
+}
+
+// A pack: length of the header, the header, padding to 8, the arrays.
+export function unpack(buffer) {
+  const length = new DataView(buffer).getUint32(0, true), start = Math.ceil((4 + length) / 8) * 8;
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+  return revive(header, buffer, start);
+}
+function revive(value, buffer, start) {
+  if (Array.isArray(value)) return value.map(item => revive(item, buffer, start));
+  if (value === null || typeof value !== "object") return value;
+  if ("tensor" in value && "shape" in value && "at" in value) {
+    const size = value.shape.reduce((product, side) => product * side, 1);
+    return { shape: value.shape, data: new ARRAYS[value.type](buffer, start + value.at, size) };
+  }
+  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, revive(item, buffer, start)]));
+}
+
+export class Refused extends Error {
+  constructor(message, status) { super(message); this.status = status; }
+}
+
+export class Asker {
+  #kept = new Map(); // question → {path, body, answer, size}, oldest first
+  constructor(recorded = null) {
+    this.exported = recorded !== null;
+    this.received = 0, this.answered = 0;
+    for (const held of recorded?.answers ?? []) this.#kept.set(`${held.path} ${stable(held.body)}`, { ...held, answer: read(held), size: 0 });
+  }
+  // What was asked, for a page saved as one file; `since` is a mark taken with `answered`.
+  asks(since = 0) {
+    return [...this.#kept.values()].filter(held => (held.used ?? 0) > since).map(({ path, body }) => ({ path, body }));
+  }
+  // `keep: false` is for what changes by itself, such as a run that goes on: asked anew each time, and not saved.
+  async ask(path, body = {}, { signal, onProgress, keep = true } = {}) {
+    const question = `${path} ${stable(body)}`, kept = this.#kept.get(question);
+    if (kept && keep) return this.#use(question, kept).answer;
+    if (this.exported) throw new Refused("", 410);
+    const found = await this.#send(path, body, signal, onProgress);
+    return keep ? this.#use(question, { path, body, ...found }).answer : found.answer;
+  }
+  #use(question, held) {
+    this.#kept.delete(question), this.#kept.set(question, held);
+    held.used = ++this.answered;
+    let size = 0;
+    for (const one of this.#kept.values()) size += one.size;
+    for (const [name, one] of this.#kept) if (size > KEEP_BYTES && name !== question && !this.exported) size -= one.size, this.#kept.delete(name);
+    return held;
+  }
+  async #send(path, body, signal, onProgress) {
+    const job = crypto.randomUUID?.() ?? `${Date.now()}-${Math.random().toString(16).slice(2)}`, text = JSON.stringify(body);
+    const watch = onProgress && setInterval(() => progress(job, onProgress), 400);
+    const cancel = () => fetch(`/api/job/${job}`, { method: "DELETE" }).catch(() => {});
+    signal?.addEventListener("abort", cancel, { once: true });
+    try {
+      const response = await fetch(`/api/${path}`, { method: "POST", body: text, signal, headers: { "Content-Type": "application/json", "X-Job": job } });
+      return await this.#answer(response);
+    } finally {
+      clearInterval(watch), signal?.removeEventListener("abort", cancel);
+    }
+  }
+  async #answer(response) {
+    const json = (response.headers.get("Content-Type") ?? "").startsWith("application/json"), buffer = await response.arrayBuffer();
+    this.received += buffer.byteLength;
+    const words = () => new TextDecoder().decode(buffer);
+    if (response.status === 499) throw new DOMException("cancelled", "AbortError");
+    if (!response.ok) throw new Refused(json ? JSON.parse(words()).error : words(), response.status);
+    return { answer: json ? JSON.parse(words()) : unpack(buffer), size: buffer.byteLength };
+  }
+}
+
+function read(held) {
+  if (!("pack" in held)) return held.json;
+  return unpack(Uint8Array.from(atob(held.pack), letter => letter.charCodeAt(0)).buffer);
+}
+
+async function progress(job, tell) {
+  const response = await fetch(`/api/job/${job}`).catch(() => null);
+  if (response?.ok) tell(await response.json());
+}

@@ -1,0 +1,140 @@
+// Files: the view as one HTML page, a picture as PNG or SVG, its numbers as CSV or NPZ.
+import { css, dark, shader } from "lab/colour.js";
+import { s, style } from "lab/dom.js";
+
+export function saveFile(name, parts, type) {
+  const address = URL.createObjectURL(parts instanceof Blob ? parts : new Blob([parts].flat(), { type }));
+  const link = document.createElement("a");
+  link.href = address, link.download = name, link.click();
+  setTimeout(() => URL.revokeObjectURL(address), 10000);
+}
+
+// The whole view: the server writes the modules, this state and these questions' answers into one page.
+export async function saveView(state, asks) {
+  const response = await fetch("/api/page", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ state, asks }) });
+  if (!response.ok) throw new Error((await response.json().catch(() => ({}))).error ?? response.statusText);
+  saveFile(`regard-${state.page}.html`, await response.blob());
+}
+
+// The four files of a map.
+export function mapFiles(map) {
+  const { name } = map.set;
+  return {
+    png: () => mapPng(map).toBlob(blob => saveFile(`${name}.png`, blob)),
+    svg: () => saveFile(`${name}.svg`, mapSvg(map), "image/svg+xml"),
+    csv: () => saveFile(`${name}.csv`, mapCsv(map), "text/csv"),
+    npz: () => saveFile(`${name}.npz`, npz(mapArrays(map)), "application/zip"),
+  };
+}
+const quoted = words => `"${String(words).replaceAll('"', '""')}"`;
+function mapCsv(map) {
+  const names = axis => Array.from({ length: axis === "row" ? map.rows : map.columns }, (_, n) => quoted(map.names(axis, n)));
+  const rows = names("row").map((name, i) => [name, ...Array.from({ length: map.columns }, (_, j) => map.hidden(i, j) ? "" : map.value(i, j))].join(","));
+  return `\ufeff${[["", ...names("column")].join(","), ...rows].join("\r\n")}\r\n`;
+}
+function mapArrays(map) {
+  const held = { values: { data: Float32Array.from(map.set.values), shape: [map.rows, map.columns] } };
+  if (map.set.masked) held.masked = { data: Uint8Array.from(map.set.masked), shape: [map.rows, map.columns] };
+  return held;
+}
+function mapPng(map) {
+  const canvas = document.createElement("canvas"), pen = canvas.getContext("2d"), { box } = map, bar = 44;
+  const width = Math.ceil(box.left + map.columns * box.w + box.right), height = Math.ceil(box.top + map.rows * box.h) + 2,
+    scale = Math.min(2, 8192 / Math.max(width, height));
+  canvas.width = Math.max(width, 320) * scale, canvas.height = (height + bar) * scale;
+  pen.scale(scale, scale), pen.fillStyle = style("--paper"), pen.fillRect(0, 0, canvas.width, canvas.height);
+  map.draw(pen, box, map.columns * box.w, map.rows * box.h);
+  const shade = shader(map.set.kind, [0, 1], "linear");
+  for (let n = 0; n < 200; n++) pen.fillStyle = css(shade(n / 199)), pen.fillRect(12 + n, height + 10, 1.5, 10);
+  pen.fillStyle = style("--soft"), pen.font = "11px sans-serif", pen.textAlign = "left", pen.textBaseline = "alphabetic";
+  pen.fillText(`${map.domain[0]} … ${map.domain[1]} · ${map.set.scale === "root" ? "√" : map.set.scale} · ${map.set.title}`, 12, height + 36);
+  return canvas;
+}
+// Rectangles for small maps, an embedded picture for large ones; the words are text in both.
+function mapSvg(map) {
+  const { box } = map, width = box.left + map.columns * box.w + box.right, height = box.top + map.rows * box.h + 26,
+    shade = shader(map.set.kind, map.domain, map.set.scale === "row" ? "linear" : map.set.scale);
+  const few = map.rows * map.columns <= 10000 && map.set.scale !== "row", x = j => box.left + j * box.w, y = i => box.top + i * box.h;
+  const node = s("svg",
+    { xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${width} ${height}`, width, height, "font-family": "sans-serif", "font-size": 12, fill: style("--ink") },
+    s("pattern", { id: "hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse" }, s("rect", { width: 6, height: 6, fill: dark() ? "#1d2029" : "#eeeff3" }),
+      s("path", { d: "M-1 7L7 -1", stroke: "#b9bdca" })),
+    s("rect", { width, height, fill: style("--paper") }),
+      s("rect", { x: box.left, y: box.top, width: map.columns * box.w, height: map.rows * box.h, fill: "url(#hatch)" }));
+  if (few) for (let i = 0; i < map.rows; i++) for (let j = 0; j < map.columns; j++) if (!map.hidden(i, j)) node.append(s("rect",
+    { x: x(j), y: y(i), width: box.w, height: box.h, fill: css(shade(map.value(i, j))) }, s("title", {}, String(map.value(i, j)))));
+  if (!few) node.append(s("image",
+    { x: box.left, y: box.top, width: map.columns * box.w, height: map.rows * box.h, href: map.tint().toDataURL(), preserveAspectRatio: "none",
+      style: "image-rendering:pixelated" }));
+  for (const { n, word } of box.side.shown) node.append(s("text", { x: box.left - 6, y: y(n) + box.h / 2 + 4, "text-anchor": "end" }, word));
+  for (const { n, word } of box.head.shown) node.append(s("text",
+    { transform: `translate(${x(n) + box.w / 2 + 4} ${box.top - 5}) rotate(${box.head.flat ? 0 : -45})`, "text-anchor": box.head.flat ? "middle" : "start" }, word));
+  node.append(s("text", { x: 6, y: height - 8, "font-size": 11 },
+    `${map.set.title} · ${map.domain[0]} … ${map.domain[1]} · ${map.set.scale === "root" ? "√" : map.set.scale}`));
+  return new XMLSerializer().serializeToString(node);
+}
+// An SVG on the page, with the styles that it gets from the sheet written into it.
+const KEPT = ["fill", "stroke", "stroke-width", "stroke-opacity", "font-size", "font-weight", "font-family", "text-anchor", "opacity", "visibility"];
+export function svgText(node) {
+  const copy = node.cloneNode(true), from = [node, ...node.querySelectorAll("*")], to = [copy, ...copy.querySelectorAll("*")];
+  from.forEach((one, n) => { const look = getComputedStyle(one); for (const name of KEPT) to[n].style.setProperty(name, look.getPropertyValue(name)); });
+  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg"), copy.style.background = style("--paper");
+  return new XMLSerializer().serializeToString(copy);
+}
+export const saveSvg = (node, name) => saveFile(`${name}.svg`, svgText(node), "image/svg+xml");
+
+// NPZ: a zip without compression of NPY files. `arrays`: {name: {data, shape}}.
+export function npz(arrays) {
+  const files = Object.entries(arrays).map(([name, array]) => ({ name: new TextEncoder().encode(`${name}.npy`), bytes: npy(array) })), parts = [], central = [];
+  let at = 0;
+  for (const { name, bytes } of files) {
+    const sum = crc(bytes),
+      common = (pen, n) => { pen.setUint16(n, 20, true), pen.setUint32(n + 6, 0x00210000, true), pen.setUint32(n + 10, sum, true),
+        pen.setUint32(n + 14, bytes.length, true), pen.setUint32(n + 18, bytes.length, true), pen.setUint16(n + 22, name.length, true); };
+    const local = new DataView(new ArrayBuffer(30)), entry = new DataView(new ArrayBuffer(46));
+    local.setUint32(0, 0x04034b50, true), common(local, 4);
+    entry.setUint32(0, 0x02014b50, true), entry.setUint16(4, 20, true), common(entry, 6), entry.setUint32(42, at, true);
+    parts.push(local.buffer, name, bytes), central.push(entry.buffer, name);
+    at += 30 + name.length + bytes.length;
+  }
+  const size = central.reduce((sum, part) => sum + part.byteLength, 0), end = new DataView(new ArrayBuffer(22));
+  end.setUint32(0, 0x06054b50, true), end.setUint16(8, files.length, true), end.setUint16(10, files.length, true), end.setUint32(12, size, true),
+    end.setUint32(16, at, true);
+  return new Blob([...parts, ...central, end.buffer], { type: "application/zip" });
+}
+const KINDS = { Float32Array: "<f4", Uint8Array: "|u1", Int32Array: "<i4", Float64Array: "<f8" };
+function npy({ data, shape }) {
+  const words = `{'descr': '${KINDS[data.constructor.name]}', 'fortran_order': False, 'shape': (${shape.join(", ")}${shape.length === 1 ? "," : ""}), }`;
+  const length = Math.ceil((10 + words.length + 1) / 64) * 64, whole = new Uint8Array(length + data.byteLength);
+  whole.set([0x93, 78, 85, 77, 80, 89, 1, 0, (length - 10) & 255, (length - 10) >> 8]);
+  whole.set(new TextEncoder().encode(words.padEnd(length - 11) + "\n"), 10);
+  whole.set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength), length);
+  return whole;
+}
+const CRC = Uint32Array.from({ length: 256 }, (_, n) => { for (let k = 0; k < 8; k++) n = n & 1 ? 0xedb88320 ^ n >>> 1 : n >>> 1; return n; });
+function crc(bytes) {
+  let sum = 0xffffffff;
+  for (const byte of bytes) sum = CRC[(sum ^ byte) & 255] ^ sum >>> 8;
+  return (sum ^ 0xffffffff) >>> 0;
+}
+
+// A table as a picture: its cells as rectangles and words, with the colours that they have on the page.
+export function tablePicture(table, stem) {
+  const edge = table.getBoundingClientRect(),
+    node = s("svg",
+      { xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${edge.width} ${edge.height}`, width: edge.width, height: edge.height, "font-family": "sans-serif" },
+      s("rect", { width: edge.width, height: edge.height, fill: style("--paper") }));
+  for (const cell of table.querySelectorAll("th,td")) {
+    const box = cell.getBoundingClientRect(), look = getComputedStyle(cell), x = box.left - edge.left, y = box.top - edge.top;
+    node.append(s("rect", { x, y, width: box.width, height: box.height, fill: look.backgroundColor === "rgba(0, 0, 0, 0)" ? "none" : look.backgroundColor }),
+      s("text", { x: x + 4, y: y + box.height / 2 + 4, fill: look.color, "font-size": look.fontSize, opacity: look.opacity }, cell.textContent.trim()));
+  }
+  const text = () => new XMLSerializer().serializeToString(node);
+  return { svg: () => saveFile(`${stem}.svg`, text(), "image/svg+xml"), png: () => pngOf(text(), edge.width, edge.height, blob => saveFile(`${stem}.png`, blob)) };
+}
+function pngOf(svg, width, height, then) {
+  const picture = new Image(), canvas = document.createElement("canvas");
+  canvas.width = 2 * width, canvas.height = 2 * height;
+  picture.onload = () => { canvas.getContext("2d").drawImage(picture, 0, 0, canvas.width, canvas.height); canvas.toBlob(then); };
+  picture.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
+}

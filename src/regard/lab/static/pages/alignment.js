@@ -1,0 +1,125 @@
+// Alignment: a translation as the decoder writes it, beam by beam, and what it reads of the source while it writes.
+import { bar, button, chosenModel, honestLine, inputBox, modelPicker, ranLine, select, withProgress } from "lab/controls.js";
+import { brief, exact, fill, given, h, percent, seen, still, tokenNames } from "lab/dom.js";
+import { lines } from "lab/lines.js";
+import { heatMap } from "lab/map.js";
+import { tokenStrip } from "lab/strip.js";
+
+export const name = "alignment";
+const EXAMPLES = ["The cat is sleeping on the table.", "The dog chased the cat.", "I have two dogs and a cat.", "The animal didn't cross the street because it was too tired."];
+
+export const text = {
+  en: {
+    title: "Alignment", lead: "A translation as the decoder writes it. Each written word (row) looks at the words of the source (columns); pick a beam, a step, a layer, a head.",
+    target: "Your own translation (optional)", beams: "Beams", meanHeads: "mean of all heads", shownAs: "Show", weights: "weights", norms: "norm-weighted",
+    search: "Beam by beam", searchHow: "At each step the continuations of all running texts compete by Σ ln p. The best run on, those that end are kept, the others are dropped.", step: (n, all) => `Step ${n} of ${all}`, finished: "Finished texts", finishedHow: "Score: Σ ln p ÷ tokens. The first is the answer.", stepLabel: "Step of the search",
+    runs: "runs on", ends: "ends", dropped: "dropped", soFar: "text so far", newToken: "new token", chance: "ln p", total: "Σ ln p", fate: "what becomes of it", score: "score", forced: "Your translation is given to the decoder word by word; the probabilities are what the model thought of each.", ofModel: "Let the model write",
+    map: "Cross-attention", reads: "What the decoder reads", orientationHere: "Rows = words being written (the query stands at the word before), columns = words of the source, each row sums to 1.", orientationNorms: "Rows = words being written, columns = words of the source; cells are ‖weight · value · W_O‖, how much each source word really adds. Rows do not sum to 1.",
+    probability: "probability of the written word", strip: "The text and how sure the model was of each word", norm: "norm-weighted", lengthOf: "length", noNorms: "This model's output projection is not known, so there are no norms.",
+  },
+  zh: {
+    title: "对齐", lead: "解码器如何一步步写出译文。每个写出的词（行）看向源文的词（列）；可选束、步、层和头。",
+    target: "您自己的译文（可选）", beams: "束数", meanHeads: "所有头的平均", shownAs: "显示", weights: "权重", norms: "按范数加权",
+    search: "逐束查看", searchHow: "每一步，所有进行中的文本的续写按 Σ ln p 竞争。最好的继续，已结束的保留，其余放弃。", step: (n, all) => `第 ${n} 步，共 ${all} 步`, finished: "完成的文本", finishedHow: "得分：Σ ln p ÷ 词元数。第一条就是回答。", stepLabel: "搜索的步",
+    runs: "继续", ends: "结束", dropped: "放弃", soFar: "到此为止的文本", newToken: "新词元", chance: "ln p", total: "Σ ln p", fate: "结果", score: "得分", forced: "您的译文逐词交给解码器；概率是模型对每个词的看法。", ofModel: "让模型来写",
+    map: "交叉注意力", reads: "解码器在读什么", orientationHere: "行 = 正在写的词（查询位于它前一个词），列 = 源文的词，每行之和为 1。", orientationNorms: "行 = 正在写的词，列 = 源文的词；格中是 ‖权重 · 值 · W_O‖，即每个源词真正加入了多少。各行之和不为 1。",
+    probability: "所写词的概率", strip: "译文，以及模型对每个词的把握", norm: "按范数加权", lengthOf: "长度", noNorms: "此模型的输出投影未知，因此没有范数。",
+  },
+};
+
+export async function show(root, lab) {
+  const { t, state } = lab, model = chosenModel(lab, ["pair"]), again = (changes, replace = true) => lab.set(changes, { show: true, replace }), fresh = { step: null, beam: null };
+  root.append(h("div", { class: "row" }, modelPicker(lab, { kinds: ["pair"], onChange: name => again({ model: name, text: null, target: null, attention: null, head: null, ...fresh }, false) }),
+    model && select(t("beams"), [1, 2, 3, 4, 5, 8].map(n => [n, String(n)]), state.beams ?? 4, beams => again({ beams, ...fresh }))));
+  if (!model) return;
+  const words = state.text ?? EXAMPLES[0], examples = EXAMPLES.map(one => ({ text: one }));
+  root.append(inputBox(lab, { value: words, target: state.target ?? "", model, examples, onRun: ({ text, target }) => again({ text, target: target || null, ...fresh }, false) }));
+  const base = { model: model.name, input: { text: words } }, place = h("section", { class: "card" });
+  let found = null;
+  if (!state.target) {
+    found = await withProgress(lab, root, (onProgress, signal) => lab.ask("alignment/write", { ...base, beams: Number(state.beams ?? 4) }, { onProgress, signal }));
+    if (!found) return;
+    root.append(searchCard(lab, found, tokens => reading(tokens)));
+  } else root.append(h("p", { class: "note" }, t("forced"), " ", button(t("ofModel"), () => again({ target: null }), { class: "small" })));
+  root.append(place, honestLine(lab));
+  const latest = lab.latest();
+  const reading = target => lab.attempt(async () => {
+    const body = { ...base, input: { text: words, target }, ...(state.attention === undefined ? {} : { attention: Number(state.attention) }), ...(state.head === undefined ? {} : { head: Number(state.head) }) };
+    const read = await latest("alignment/read", body).catch(error => { if (error.name !== "AbortError") throw error; });
+    if (read) last = { body, read }, fill(place, readCard(lab, read, () => reading(target)));
+  }, place);
+  lab.expose({ read: () => ({ search: found, read: last && { ...last.read, weights: Array.from(last.read.weights.data), norms: last.read.norms && Array.from(last.read.norms.data) } }) });
+  await reading(state.target ?? chosenTokens(found, state));
+}
+let last = null;
+// A saved file keeps every layer and head of the text that is shown.
+export function keep() {
+  if (!last) return [];
+  const heads = last.read.attentions.flatMap((one, attention) => [null, ...Array.from({ length: one.heads }, (_, head) => head)].map(head => ({ attention, ...(head === null ? {} : { head }) })));
+  const { attention, head, ...body } = last.body;
+  return heads.slice(0, 60).map(choice => ({ path: "alignment/read", body: { ...body, ...choice } }));
+}
+
+// The tokens of a continuation: back through the texts that it continues.
+function traced(steps, step, place) {
+  const tokens = [], pieces = [];
+  for (let at = step, one = steps[step][place]; one; at--) {
+    tokens.unshift(one.token), pieces.unshift(one.piece);
+    one = at ? steps[at - 1].find(held => held.slot === one.parent) : null;
+  }
+  return { tokens, pieces };
+}
+function chosenTokens(found, state) {
+  if (state.step === undefined) return (found.finished[Number(state.beam ?? 0)] ?? found.finished[0]).tokens;
+  const step = Math.min(Number(state.step), found.steps.length - 1), place = Math.min(Number(state.beam ?? 0), found.steps[step].length - 1);
+  return traced(found.steps, step, place).tokens;
+}
+
+function searchCard(lab, found, onPick) {
+  const { t, state } = lab, { steps } = found, table = h("div", { class: "table-scroll" }), words = h("output", { class: "step-words" }), slider = h("input", { type: "range", min: 0, max: steps.length - 1, "aria-label": t("stepLabel"), class: "step-range", oninput: () => go(Number(slider.value), 0) });
+  let step = state.step === undefined ? null : Math.min(Number(state.step), steps.length - 1), timer = null;
+  const play = button(t("play"), () => timer ? stop() : start(), { class: "small" });
+  function start() {
+    if (step === null || step === steps.length - 1) go(0, 0);
+    fill(play, t("pause")), timer = setInterval(() => step < steps.length - 1 ? go(step + 1, 0, true) : stop(), still() ? 1600 : 900);
+  }
+  function stop() { clearInterval(timer), timer = null, fill(play, t("play")); }
+  lab.signal.addEventListener("abort", stop);
+  function go(to, beam, playing = false) {
+    if (!playing) stop();
+    step = to, lab.set({ step: to, beam }), draw(), onPick(to === null ? found.finished[beam].tokens : traced(steps, to, beam).tokens);
+  }
+  const pick = (words, on, pressed) => h("button", { type: "button", class: "beam-text", "aria-pressed": pressed, onclick: on }, given(words));
+  function draw() {
+    const beam = Number(lab.state.beam ?? 0), focus = table.contains(document.activeElement);
+    slider.value = step ?? steps.length - 1;
+    fill(words, step === null ? t("finished") : t("step", step + 1, steps.length));
+    const head = columns => h("thead", {}, h("tr", {}, columns.map(one => h("th", { scope: "col" }, one))));
+    if (step === null) fill(table, h("table", { class: "numbers" }, h("caption", {}, t("finishedHow")), head([t("soFar"), t("score")]), h("tbody", {}, found.finished.map((one, n) => h("tr", {}, h("td", {}, pick(one.text || "∅", () => go(null, n), n === beam)), h("td", { class: "number" }, exact(one.score)))))));
+    else fill(table, h("table", { class: "numbers" }, head([t("soFar"), t("chance"), t("total"), t("fate")]), h("tbody", {}, steps[step].map((one, n) => {
+      const { pieces } = traced(steps, step, n);
+      return h("tr", { class: `fate-${one.fate}` }, h("td", {}, h("button", { type: "button", class: "beam-text", "aria-pressed": n === beam, onclick: () => go(step, n) }, given(pieces.slice(0, -1).join("")), given(` ${seen(one.piece)}`, { class: "new" }))), h("td", { class: "number" }, exact(one.chance)), h("td", { class: "number" }, exact(one.score)), h("td", {}, t(one.fate)));
+    }))));
+    if (focus) table.querySelector("[aria-pressed=true]")?.focus();
+  }
+  draw();
+  return h("section", { class: "card" }, h("h2", { class: "first" }, t("search")), h("p", { class: "soft" }, t("searchHow")),
+    h("div", { class: "row steps" }, button(t("previous"), () => go(Math.max(0, (step ?? steps.length) - 1), 0), { class: "small" }), slider, button(t("next"), () => go(Math.min(steps.length - 1, (step ?? -1) + 1), 0), { class: "small" }), play, button(t("finished"), () => go(null, 0), { class: "small" }), words), table);
+}
+
+function readCard(lab, read, again) {
+  const { t, state } = lab, rows = tokenNames(read.writes), columns = tokenNames(read.tokens), width = columns.length, norms = state.show === "norms" && read.norms !== null, held = read.attentions[read.attention];
+  const values = norms ? read.norms.data : read.weights.data, most = Number((Math.max(...values, 1e-9) * 1.04).toPrecision(2)), row = i => values.subarray(i * width, (i + 1) * width);
+  const change = changes => { lab.set(changes), again(); };
+  const pickers = h("div", { class: "row" }, select(t("layer"), read.attentions.map((one, n) => [n, lab.say(one.label)]), read.attention, attention => change({ attention, head: null })),
+    select(t("head"), [["", t("meanHeads")], ...Array.from({ length: held.heads }, (_, n) => [n, String(n)])], read.head ?? "", head => change({ attention: read.attention, head: head === "" ? null : head })),
+    read.norms ? bar(t("shownAs"), [["weights", t("weights")], ["norms", t("norms")]], norms ? "norms" : "weights", show => change({ show })) : h("p", { class: "soft" }, t("noNorms")));
+  const query = Math.min(Number(state.query ?? 0), rows.length - 1);
+  const map = heatMap(lab, { title: t("map"), values, masked: read.masked.data.some(Boolean) ? read.masked.data : null, shape: read.weights.shape, rowNames: rows, columnNames: columns, domain: norms ? [0, most] : [0, 1], scale: norms ? "linear" : "root", sums: !norms, ...(norms ? { what: t("norm") } : {}), orientation: t(norms ? "orientationNorms" : "orientationHere"), selected: [query, largestOf(row(query))], name: "alignment",
+    facts: (i, j) => [...(norms ? [[t("weight"), exact(read.weights.data[i * width + j])]] : read.norms ? [[t("norm"), exact(read.norms.data[i * width + j])]] : []), [t("probability"), percent(read.writes[i].probability)]],
+    onCell: (i, j, moved) => { if (moved) lab.set({ query: i }), links.choose(i, false), strip.update({ selected: i }); } });
+  const links = lines(lab, { queries: rows, keys: columns, row: i => read.weights.data.subarray(i * width, (i + 1) * width), masked: (i, j) => read.masked.data[i * width + j] === 1, query, onQuery: i => map.select(i, largestOf(row(i)), true), name: "alignment-lines" });
+  const strip = tokenStrip(lab, { names: rows, values: Float32Array.from(read.writes, one => one.probability), special: n => read.writes[n].special, selected: query, scale: "linear", label: t("strip"), onPick: i => map.select(i, largestOf(row(i)), true) });
+  return [h("h2", { class: "first" }, t("reads")), pickers, h("p", { class: "soft" }, t("strip")), strip.element, h("div", { class: "columns wide-left spaced" }, h("div", { class: "narrow" }, map.element), links.element), ranLine(lab, { backend: held.backend, difference: read.difference.largest })];
+}
+const largestOf = values => values.reduce((best, value, n) => value > values[best] ? n : best, 0);

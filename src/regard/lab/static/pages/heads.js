@@ -1,0 +1,324 @@
+// Heads: every head of every layer at a glance, one of them in detail.
+import { hatch, shader } from "lab/colour.js";
+import { bar, button, check, chosenModel, honestLine, inputBox, modelPicker, predictionLine, ranLine, sizeLine, startText } from "lab/controls.js";
+import { clamp, exact, fill, fonts, h, newId, percent, sharpen, style, tokenNames } from "lab/dom.js";
+import { lines } from "lab/lines.js";
+import { heatMap } from "lab/map.js";
+import { tokenStrip } from "lab/strip.js";
+import { dots, numbersTable } from "lab/table.js";
+
+export const name = "heads";
+export const text = {
+  en: {
+    title: "Heads",
+    lead: "Every head of every layer as a small map. Point at one to preview it, click to keep it; below, the kept head in full: its map, the lines of one word, and the text coloured by its weights.",
+    overview: "All heads",
+    overviewHow: "Rows: attentions, from the first layer down. Columns: heads. Colours as in the map below. Arrows move, Enter keeps a head, Esc lets go.",
+    headAt: (label, head) => `${label} · head ${head}`, kept: "kept", preview: "preview", keepThis: "Keep", letGo: "Let go",
+    local: "How far each head looks", distanceAxis: "mean distance in tokens", layerAxis: "layer", spread: "How spread its weights are",
+    entropyAxis: "entropy ÷ log(keys)",
+    chartNote: "One dot per head; special tokens are included in the distance. Entropy is divided by the logarithm of the number of keys a query may see: 0 looks at one key, 1 at all alike.",
+    dot: (label, head, value) => `${label}, head ${head}: ${value}`, table: "Numbers of every head", colAttention: "attention", colHead: "head",
+    colEntropy: "entropy (nats)", colShare: "entropy ÷ log", colDistance: "distance", colPeak: "largest weight", colSpecial: "mass on special tokens",
+    hide: "Hide special tokens", renormalise: "make rows sum to 1 again",
+    hidden: (names, mass) => `Hiding ${names} removes ${mass} of this head's mass (not renormalised).`,
+    hiddenAgain: (names, mass) => `Hiding ${names} removes ${mass} of this head's mass; rows are renormalised.`,
+    orientationHidden: "Rows = queries (who looks), columns = keys (looked at); rows sum to less than 1 because columns are hidden.",
+    stripTitle: "The text, coloured", stripOut: name => `How much “${name}” looks at each token`, stripIn: name => `How much each token looks at “${name}”`,
+    raw: "similarity", scaled: "scaled", position: "position", scoreFull: "score", norm: "weight × ‖f(v)‖", neighbours: "Other heads", prevHead: "Head before",
+    nextHead: "Next head", prevLayer: "Layer before", nextLayer: "Next layer",
+    weightsOf: "Weights of this head",
+    pooled: (n, m) => `${n} tokens are too many for one cell each: every cell is the mean over a bucket (${m} × ${m}). The page Long zooms in.`,
+  },
+  zh: {
+    title: "注意力头", lead: "每一层的每一个头都是一张小图。指向其一可预览，点击则留住；下方是留住的头的全貌：它的权重图、某个词的连线，以及按权重着色的原文。",
+    overview: "所有的头", overviewHow: "行：各个注意力，自第一层起向下。列：各个头。颜色与下图相同。方向键移动，Enter 留住，Esc 放开。",
+    headAt: (label, head) => `${label} · 头 ${head}`, kept: "已留住", preview: "预览", keepThis: "留住", letGo: "放开",
+    local: "每个头看多远", distanceAxis: "平均距离（词元）", layerAxis: "层", spread: "权重有多分散", entropyAxis: "熵 ÷ log(键数)",
+    chartNote: "一点代表一个头；距离中包含特殊词元。熵除以查询可看键数的对数：0 表示只看一个键，1 表示看所有键都一样。",
+    dot: (label, head, value) => `${label}，头 ${head}：${value}`, table: "每个头的数值", colAttention: "注意力", colHead: "头", colEntropy: "熵（奈特）", colShare: "熵 ÷ log",
+    colDistance: "距离", colPeak: "最大权重", colSpecial: "特殊词元所占",
+    hide: "隐藏特殊词元", renormalise: "重新使每行之和为 1", hidden: (names, mass) => `隐藏 ${names} 去掉了这个头 ${mass} 的权重（未重新归一）。`,
+    hiddenAgain: (names, mass) => `隐藏 ${names} 去掉了这个头 ${mass} 的权重；各行已重新归一。`,
+    orientationHidden: "行 = 查询（谁在看），列 = 键（被看的）；因有列被隐藏，每行之和小于 1。",
+    stripTitle: "着色的原文", stripOut: name => `“${name}”看每个词元有多少`, stripIn: name => `每个词元看“${name}”有多少`,
+    raw: "相似度", scaled: "缩放后", position: "位置项", scoreFull: "分数", norm: "权重 × ‖f(v)‖", neighbours: "其他的头", prevHead: "上一个头", nextHead: "下一个头", prevLayer: "上一层",
+    nextLayer: "下一层",
+    weightsOf: "这个头的权重",
+    pooled: (n, m) => `${n} 个词元太多，无法一格一个：每格是一组的平均（${m} × ${m}）。“长文本”页可以放大。`,
+  },
+};
+
+export async function show(root, lab) {
+  const { t } = lab, kinds = ["text", "pair"], prefer = "shakespeare", model = chosenModel(lab, kinds, prefer); // it has the most heads
+  root.append(h("div", { class: "row" },
+    modelPicker(lab, { kinds, prefer, onChange: chosen => lab.set({ model: chosen, attention: null, head: null, query: null, text: null }, { show: true, replace: false }) })));
+  if (!model) return;
+  const words = startText(lab, model);
+  root.append(inputBox(lab, { value: words, model, onRun: ({ text }) => lab.set({ text, query: null }, { show: true, replace: false }) }));
+  const about = { model: model.name, input: { text: words } };
+  const run = await lab.ask("heads/run", about), overview = await lab.ask("heads/overview", about), answered = performance.now();
+  const view = new Heads(root, lab, about, run, overview);
+  root.append(predictionLine(lab, run.prediction, tokenNames(run.tokens[run.attentions[0].query_side])) ?? "");
+  view.build();
+  await view.choose(clamp(Number(lab.state.attention ?? Math.min(1, run.attentions.length - 1)), 0, run.attentions.length - 1), Number(lab.state.head ?? 0),
+    lab.state.head !== undefined);
+  root.append(honestLine(lab), ranLine(lab, run), sizeLine(lab, lab.received(), performance.now() - answered));
+  lab.expose({ read: () => view.read(), head: () => view.detail });
+}
+// A saved file has every head, while they are few.
+export async function keep(lab) {
+  const asks = lab.asks(), run = asks.find(ask => ask.path === "heads/run");
+  if (!run) return [];
+  const { attentions } = await lab.ask("heads/run", run.body), numbers = attentions.reduce((sum, one) => sum + one.heads * one.queries * one.keys, 0);
+  if (numbers > 1 << 20) return [];
+  return attentions.flatMap((one, attention) => Array.from({ length: one.heads }, (_, head) => ({ path: "heads/map", body: { ...run.body, attention, head } })));
+}
+
+class Heads {
+  constructor(root, lab, about, run, overview) {
+    Object.assign(this,
+      { root, lab, about, run, overview, attention: 0, head: 0, kept: false, hide: lab.state.hide === "1", again: lab.state.again === "1",
+        direction: lab.state.direction ?? "out", asked: lab.latest(), rows: new Map() });
+    this.stats = run.attentions.map(one => one.stats);
+  }
+  names(side) { return tokenNames(this.run.tokens[side]); }
+  build() {
+    const { lab, root } = this, { t } = lab, id = newId();
+    this.canvas = h("canvas", { "aria-hidden": "true" });
+    this.active = h("div", { role: "gridcell", id, translate: "no" });
+    this.line = h("div", { role: "row" }, this.active);
+    const most = Math.max(...this.run.attentions.map(one => one.heads));
+    this.grid = h("div",
+      { role: "grid", tabindex: 0, class: "map-grid", id: "overview", "aria-label": t("overview"), "aria-activedescendant": id,
+        "aria-rowcount": this.run.attentions.length, "aria-colcount": most, onkeydown: event => this.press(event) },
+      this.canvas, h("div", { class: "unseen" }, this.line));
+    this.canvas.addEventListener("pointermove", event => this.point(event, false));
+    this.canvas.addEventListener("click", event => this.point(event, true));
+    this.scroll = h("div", { class: "map-scroll" }, this.grid);
+    this.charts = h("div", { class: "heads-charts" });
+    root.append(h("div", { class: "columns heads-top" },
+      h("section", { class: "card" }, h("h3", {}, t("overview")), h("p", { class: "soft" }, t("overviewHow")), this.scroll),
+      h("section", { class: "card" }, this.charts, h("p", { class: "soft" }, t("chartNote")))));
+    this.headline = h("div", { class: "row headline" });
+    this.place = h("div", {}), this.below = h("div", { class: "columns" });
+    root.append(h("section", { class: "card" }, this.headline, this.place), this.below, this.table());
+    const observer = new ResizeObserver(() => this.paint());
+    observer.observe(this.scroll), lab.signal.addEventListener("abort", () => observer.disconnect());
+    document.addEventListener("keydown", event => {
+      if (event.target.closest("input,textarea,select,[role=grid]")) return;
+      if (event.key === "[") this.step(0, -1);
+      if (event.key === "]") this.step(0, 1);
+    }, { signal: lab.signal });
+  }
+  table() {
+    const { t } = this.lab;
+    return numbersTable(this.lab,
+      { caption: t("table"), folded: true, columns: ["colAttention", "colHead", "colEntropy", "colShare", "colDistance", "colPeak", "colSpecial"].map(key => t(key)),
+      rows: this.each((attention, head, stats) => [h("span", {}, this.lab.say(attention.label)), head,
+        ...["entropy", "entropy_share", "distance", "peak", "special"].map(key => stats[key].data[head])]) });
+  }
+  each(make) { return this.run.attentions.flatMap((attention, n) => Array.from({ length: attention.heads }, (_, head) => make(attention, head, this.stats[n], n))); }
+
+  // The overview: one canvas, a thumbnail per head.
+  paint() {
+    const room = this.scroll.clientWidth - 4, { attentions } = this.run, most = Math.max(...attentions.map(one => one.heads)), left = 30, top = 20;
+    if (room < 60) return;
+    const side = this.side = clamp(Math.floor((room - left) / most) - 4, 22, 100), started = performance.now();
+    const pen = sharpen(this.canvas, left + most * (side + 4), top + attentions.length * (side + 4));
+    pen.font = `12px ${fonts()}`, pen.fillStyle = style("--soft"), pen.textBaseline = "middle", pen.textAlign = "center";
+    for (let head = 0; head < most; head++) pen.fillText(head, left + head * (side + 4) + side / 2, 9);
+    const ground = hatch(pen);
+    attentions.forEach((one, n) => {
+      const y = top + n * (side + 4);
+      pen.fillStyle = style("--soft"), pen.fillText(`${one.layer + 1}${one.role === "cross" ? "×" : ""}`, 13, y + side / 2);
+      for (let head = 0; head < one.heads; head++) {
+        const x = left + head * (side + 4), image = this.thumbnail(n, head);
+        pen.fillStyle = ground, pen.fillRect(x, y, side, side);
+        pen.imageSmoothingEnabled = image.width > side, pen.imageSmoothingQuality = "high";
+        pen.drawImage(image, x, y, side, side);
+        if (n !== this.attention || head !== this.head) continue;
+        pen.strokeStyle = this.kept ? style("--accent") : style("--ink"), pen.lineWidth = 3, pen.strokeRect(x - 1, y - 1, side + 2, side + 2);
+      }
+    });
+    this.drawn = performance.now() - started;
+  }
+  thumbnail(n, head) {
+    this.thumbs ??= new Map();
+    const name = `${n}.${head}`;
+    if (this.thumbs.has(name)) return this.thumbs.get(name);
+    const { weights = this.overview.maps[n], masked = null } = this.overview.maps[n], [, rows, columns] = weights.shape, canvas = document.createElement("canvas"),
+      image = new ImageData(columns, rows), shade = shader("weights", [0, 255], "root");
+    canvas.width = columns, canvas.height = rows;
+    const off = masked && (masked.shape[0] === 1 ? 0 : head) * rows * columns;
+    for (let p = 0; p < rows * columns; p++) {
+      if (masked && masked.data[off + p]) continue;
+      image.data.set(shade(weights.data[head * rows * columns + p]), 4 * p), image.data[4 * p + 3] = 255;
+    }
+    canvas.getContext("2d").putImageData(image, 0, 0);
+    this.thumbs.set(name, canvas);
+    return canvas;
+  }
+  under(event) {
+    const edge = this.canvas.getBoundingClientRect(), head = Math.floor((event.clientX - edge.left - 30) / (this.side + 4)),
+      attention = Math.floor((event.clientY - edge.top - 20) / (this.side + 4));
+    return this.run.attentions[attention] && head >= 0 && head < this.run.attentions[attention].heads ? [attention, head] : null;
+  }
+  point(event, click) {
+    const found = this.under(event);
+    if (!found || (!click && this.kept)) return;
+    const [attention, head] = found, same = attention === this.attention && head === this.head;
+    if (!click && same) return;
+    this.lab.attempt(() => this.choose(attention, head, click ? !(this.kept && same) : false));
+  }
+  press(event) {
+    const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], PageUp: [-1, 0], PageDown: [1, 0], "[": [0, -1], "]": [0, 1] };
+    if (event.key === "Enter" || event.key === " ") this.lab.attempt(() => this.choose(this.attention, this.head, !this.kept));
+    else if (event.key === "Escape") this.lab.attempt(() => this.choose(this.attention, this.head, false));
+    else if (moves[event.key]) this.step(...moves[event.key]);
+    else if (event.key === "Home" || event.key === "End") this.lab.attempt(() => this.choose(this.attention, event.key === "Home" ? 0 : 1e9, this.kept));
+    else return;
+    event.preventDefault();
+  }
+  step(layers, heads) { return this.lab.attempt(() => this.choose(clamp(this.attention + layers, 0, this.run.attentions.length - 1), this.head + heads, this.kept)); }
+
+  // One head in detail.
+  async choose(attention, head, kept) {
+    const { lab } = this, one = this.run.attentions[attention];
+    head = clamp(head, 0, one.heads - 1);
+    Object.assign(this, { attention, head, kept });
+    this.paint(), this.showCharts();
+    this.line.setAttribute("aria-rowindex", attention + 1), this.active.setAttribute("aria-colindex", head + 1);
+    this.active.textContent = `${lab.t("headAt", lab.say(one.label), head)}, ${lab.t("distance")} ${exact(this.stats[attention].distance.data[head])}`;
+    lab.say_aloud(this.active.textContent);
+    lab.set({ attention, head: kept ? head : lab.state.head === undefined ? null : head });
+    const found = await this.asked("heads/map", { ...this.about, attention, head });
+    if (attention === this.attention && head === this.head) this.showDetail(one, found);
+  }
+  showCharts() {
+    const { lab } = this, { t } = lab, all = this.each((one, head, stats, n) => ({ one, head, stats, n })),
+      here = all.findIndex(item => item.n === this.attention && item.head === this.head);
+    const many = Math.max(...this.run.attentions.map(one => one.layer)) + 1,
+      focus = this.charts.contains(document.activeElement) && document.activeElement.closest("svg")?.parentElement;
+    const chart = (key, title, axis, domain) => dots(lab,
+      { title, yWords: axis, xWords: t("layerAxis"), here, yDomain: domain, xDomain: [0.5, many + 0.5], xTicks: Array.from({ length: many }, (_, n) => n + 1),
+        height: 190, onPick: n => lab.attempt(() => this.choose(all[n].n, all[n].head, true)),
+      points: all.map(({ one, head, stats }) => ({ x: one.layer + 1 + (one.heads > 1 ? (head / (one.heads - 1) - 0.5) * 0.5 : 0), y: stats[key].data[head],
+        kind: one.role === "cross" && "other", label: t("dot", lab.say(one.label), head, exact(stats[key].data[head])) })) });
+    const which = focus && [...this.charts.children].indexOf(focus);
+    fill(this.charts, chart("distance", t("local"), t("distanceAxis")), chart("entropy_share", t("spread"), t("entropyAxis"), [0, 1]));
+    if (focus) this.charts.children[which]?.querySelector(".here")?.focus();
+  }
+  showHeadline(one) {
+    const { lab } = this, { t } = lab,
+      small = (key, words, layers, heads) => button(words, () => this.step(layers, heads), { class: "small", title: t(key), "aria-label": t(key) });
+    fill(this.headline, h("h2", {}, t("headAt", lab.say(one.label), this.head)), h("span", { class: "chip" }, t(this.kept ? "kept" : "preview")),
+      button(t(this.kept ? "letGo" : "keepThis"), () => lab.attempt(() => this.choose(this.attention, this.head, !this.kept)), { class: "small" }),
+      h("span", { class: "files", role: "group", "aria-label": t("neighbours") }, small("prevHead", "◀", 0, -1), small("nextHead", "▶", 0, 1),
+        small("prevLayer", "▲", -1, 0), small("nextLayer", "▼", 1, 0)),
+      one.kv_heads < one.heads ? h("span", { class: "soft" }, t("kvHead", this.head, Math.floor(this.head / (one.heads / one.kv_heads)))) : null);
+  }
+  showDetail(one, found) {
+    const { lab } = this, { t } = lab, [rows, columns] = found.weights.shape;
+    this.detail = { attention: this.attention, head: this.head };
+    this.showHeadline(one);
+    const pooled = rows < one.queries || columns < one.keys, query = this.run.tokens[one.query_side], key = this.run.tokens[one.key_side];
+    const bucket = (names, count) => n => { const a = Math.floor(n * names.length / count),
+      b = Math.floor((n + 1) * names.length / count) - 1; return a === b ? names[a] : `${a}–${b}`; };
+    this.queries = pooled ? Array.from({ length: rows }, (_, n) => bucket(tokenNames(query), rows)(n)) : tokenNames(query);
+    this.keys = pooled ? Array.from({ length: columns }, (_, n) => bucket(tokenNames(key), columns)(n)) : tokenNames(key);
+    const hide = this.hide && !pooled, shownRows = indices(rows, n => hide && query[n].special), shownColumns = indices(columns, n => hide && key[n].special);
+    const values = new Float32Array(shownRows.length * shownColumns.length), masked = found.masked ? new Uint8Array(values.length) : null;
+    let all = 0, left = 0;
+    shownRows.forEach((i, r) => {
+      let kept = 0;
+      for (let j = 0; j < columns; j++) all += found.weights.data[i * columns + j];
+      shownColumns.forEach(j => { kept += found.weights.data[i * columns + j]; });
+      left += kept;
+      shownColumns.forEach((j,
+        c) => { values[r * shownColumns.length + c] = found.weights.data[i * columns + j] / (hide && this.again && kept ? kept : 1); if (masked) masked[r * shownColumns.length + c] = found.masked.data[i * columns + j]; });
+    });
+    Object.assign(this, { found, shownRows, shownColumns, pooled });
+    const query0 = clamp(shownRows.indexOf(Number(lab.state.query ?? -1)) < 0 ? Math.floor(shownRows.length / 2) : shownRows.indexOf(Number(lab.state.query)), 0,
+      shownRows.length - 1);
+    const options = { title: t("weightsOf"), values, masked, shape: [shownRows.length, shownColumns.length], rowNames: shownRows.map(n => this.queries[n]),
+      columnNames: shownColumns.map(n => this.keys[n]), rowNumber: r => shownRows[r], columnNumber: c => shownColumns[c],
+      selected: [query0, bestOf(values, query0, shownColumns.length)], orientation: hide && !this.again ? t("orientationHidden") : undefined,
+        name: `attention-${one.name}-head-${this.head}`, facts: (r, c) => this.facts(shownRows[r], shownColumns[c]),
+        onCell: (r, c, changed) => { if (changed) this.pick(shownRows[r], "map"); }, onPin: r => { if (r !== null) this.pick(shownRows[r], "map"); } };
+    if (this.map) { const { row, column } = this.map; delete options.selected; this.map.row = row, this.map.column = column, this.map.update(options); }
+    else this.map = heatMap(lab, options);
+    const specials = [...new Set(key.filter(token => token.special).map(token => token.text))].join(", ");
+    const mass = percent(all ? 1 - left / all : 0),
+      note = hide ? h("p", { class: "soft", id: "hidden-mass" }, t(this.again ? "hiddenAgain" : "hidden", specials, mass)) : null;
+    const again = () => this.showDetail(one, found);
+    fill(this.place,
+      specials && !pooled ? h("div", { class: "row" }, check(t("hide"), this.hide, on => { this.hide = on, lab.set({ hide: on ? 1 : null }), again(); }),
+        this.hide ? check(t("renormalise"), this.again, on => { this.again = on, lab.set({ again: on ? 1 : null }), again(); }) : null, note) : null,
+      pooled ? h("p", { class: "note" }, t("pooled", one.queries, rows)) : null, this.map.element);
+    this.showBelow(one);
+    this.pick(shownRows[this.map.row], "");
+  }
+  showBelow(one) {
+    const { lab } = this, { t } = lab, { weights, masked } = this.found, columns = weights.shape[1];
+    if (this.pooled) return fill(this.below);
+    const row = i => weights.data.subarray(i * columns, (i + 1) * columns), off = (i, j) => Boolean(masked?.data[i * columns + j]);
+    const set = { queries: this.queries, keys: this.keys, row, masked: off, query: this.query ?? 0, onQuery: i => this.pick(i, "lines"), name: "lines" };
+    if (this.lines) this.lines.update(set); else this.lines = lines(lab, set);
+    const special = n => Boolean(this.run.tokens[one.key_side][n]?.special);
+    this.strip = tokenStrip(lab, { names: this.queries, values: null, selected: 0, label: t("stripTitle"), special, onPick: n => this.pick(n, "strip") });
+    this.stripWords = h("p", { class: "soft" });
+    fill(this.below, h("section", { class: "card" }, this.lines.element), h("section", { class: "card" }, h("h3", {}, t("stripTitle")),
+      bar(t("direction"), [["out", t("looksAt")], ["in", t("lookedBy")]], this.direction,
+        value => { this.direction = value, lab.set({ direction: value }), this.pick(this.query, ""); }),
+        this.stripWords, this.strip.element));
+  }
+  // One query is chosen in one of the pictures; the others follow.
+  pick(i, from) {
+    if (i === undefined || i < 0) return;
+    const { lab, found } = this, [rows, columns] = found.weights.shape, one = this.run.attentions[this.attention];
+    this.query = i;
+    if (from) lab.set({ query: i });
+    const r = this.shownRows.indexOf(i);
+    if (from !== "map" && r >= 0 && r !== this.map.row) this.map.select(r, this.map.column);
+    if (this.pooled) return;
+    if (from !== "lines") this.lines.choose(i, false);
+    const out = this.direction === "out" || one.query_side !== one.key_side,
+      values = out ? found.weights.data.subarray(i * columns, (i + 1) * columns) : Float32Array.from({ length: rows }, (_, n) => found.weights.data[n * columns + i]);
+    this.strip.update({ names: out ? this.keys : this.queries, values, selected: out && one.query_side !== one.key_side ? null : i,
+      masked: n => Boolean(found.masked?.data[out ? i * columns + n : n * columns + i]) });
+    fill(this.stripWords, lab.t(out ? "stripOut" : "stripIn", (out ? this.queries : this.keys)[i]));
+    this.askRow(i);
+  }
+  // The scores behind a row of weights are fetched when the row is looked at.
+  async askRow(query) {
+    const name = `${this.attention}.${this.head}.${query}`;
+    if (this.rows.has(name)) return;
+    this.rowAsk ??= this.lab.latest();
+    clearTimeout(this.timer);
+    this.timer = setTimeout(async () => {
+      const row = await this.rowAsk("heads/row", { ...this.about, attention: this.attention, head: this.head, query }).catch(() => null);
+      if (!row) return;
+      this.rows.set(name, row);
+      if (name === `${this.attention}.${this.head}.${this.query}`) this.map.show(false);
+    }, 120);
+  }
+  facts(i, j) {
+    const row = this.rows.get(`${this.attention}.${this.head}.${i}`), { t } = this.lab;
+    if (!row || this.pooled) return [];
+    const list = [[t("raw"), exact(row.raw.data[j])], [t("scaled"), exact(row.scaled.data[j])]];
+    if (row.position) list.push([t("position"), exact(row.position.data[j])]);
+    list.push([t("scoreFull"), row.allowed.data[j] ? exact(row.score.data[j]) : t("masked")]);
+    if (row.norm) list.push([t("norm"), exact(row.norm.data[j])]);
+    return list;
+  }
+  read() {
+    const stats = this.stats[this.attention], of = key => stats[key].data[this.head];
+    return { attention: this.attention, head: this.head, kept: this.kept, query: this.query, overviewDrawn: this.drawn, thumbs: this.thumbs?.size,
+      entropy: of("entropy"), distance: of("distance"), share: of("entropy_share"), special: of("special"),
+      row: this.rows.has(`${this.attention}.${this.head}.${this.query}`) };
+  }
+}
+const indices = (count, skip) => Array.from({ length: count }, (_, n) => n).filter(n => !skip(n));
+function bestOf(values, row,
+  columns) { let best = 0; for (let j = 0; j < columns; j++) if (values[row * columns + j] > values[row * columns + best]) best = j; return best; }

@@ -1,0 +1,200 @@
+// Honest reading: five readings of one prediction side by side, how far they agree, and what changed heads do to the prediction.
+import { signedColour, signedInk } from "lab/colour.js";
+import { bar, button, chosenModel, honestLine, inputBox, modelPicker, number, ranLine, select, startText, withProgress } from "lab/controls.js";
+import { brief, exact, fill, given, h, percent, seen, tokenNames } from "lab/dom.js";
+import { npz, saveFile } from "lab/export.js";
+import { heatMap, zeroCentred } from "lab/map.js";
+import { tokenStrip } from "lab/strip.js";
+import { numbersTable } from "lab/table.js";
+
+export const name = "honest";
+const READINGS = ["raw", "value", "rollout", "gradient", "effect"], SIGNED = ["gradient", "effect"], CHANGES = ["silent", "uniform", "shuffle", "mean"];
+
+export const text = {
+  en: {
+    title: "Honest reading", lead: "A bright cell is no reason. Here one answer of a model is read in five ways; only the last one measures. Where they disagree, do not trust the weights alone.",
+    question: "The answer that is read", ask_class: "class of the whole text", ask_tag: "tag of the chosen token", ask_next: "next token after the chosen one", ask_word: "word at the chosen token", ask_vector: "the text's vector: the mean of its tokens' last states",
+    label: "Answer", place: "Token asked about", answerIs: (word, share, score) => `“${word}”: probability ${share}, ln p = ${score}`, vectorIs: "This model has no head: what is read is how much of its vector remains, 1 before any change.",
+    meanHeads: "mean of all heads", layerOf: "Layer", removal: "Remove a token by", way_delete: "leaving it out", way_replace: "an unknown in its place", way_hide: "hiding it from every head",
+    readings: "Five readings, token by token", score: "rank correlation", looksMost: "agrees most with", short_raw: "raw", short_value: "value", short_rollout: "rollout", short_gradient: "gradient", short_effect: "effect", most: (token, value) => `most: ${token} ${value}`, rankOfAll: (n, all) => `rank ${n} of ${all}`, chosen: "Token", raw: "Raw weights", value: "Value-weighted", rollout: "Rollout", gradient: "Gradient × attention", effect: "Measured effect of removing",
+    means_raw: "Where the chosen layer looked from the place that the answer is read off. Says nothing of what was found there.",
+    means_value: "The same weights times the length of what they fetched, ‖weight · value · W_O‖: a large weight on a short vector counts little.",
+    means_rollout: "Weights multiplied through all layers up to the chosen one, half of each token staying where it is. Ignores values and feed-forward layers.",
+    means_gradient: "Weight times how fast ln p of this answer rises with it, summed over queries: belongs to this answer, true for small changes only.",
+    means_effect: "ln p of the answer now, minus ln p with the token removed: the model was really run without it. Positive: the token spoke for the answer.",
+    meansVector_gradient: "Weight times how fast the remaining vector grows with it, summed over queries: true for small changes only.",
+    meansVector_effect: "How much of the vector is lost when the token is removed: the model was really run without it.",
+    domain: (low, high) => `colours ${low} … ${high}`, unknown: "is the token asked about", token: "token", all: "All numbers",
+    agree: "Do they agree?", agreeHow: "Spearman's rank correlation of two readings over the tokens: 1 the same order, 0 none, −1 the opposite order.", bySize: "by size", signed: "with sign", compareBy: "Compare", correlation: "rank correlation",
+    best: (name, r) => `Closest to the measured effect: ${name} (${r}).`,
+    baselines: "What if the weights were others?", baselinesHow: "All heads of all layers get other weights and the model runs again. If the answer hardly changes, the weights did not matter to it.", measure: "Run the baselines", seed: "Seed",
+    asIs: "as it is", uniform: "uniform", shuffle: "shuffled", mean: "mean over the text", silent: "silent", shuffledOf: n => `shuffled, seed ${n}`, otherSeed: n => `trained from seed ${n}`,
+    change: "Weights", answer: "answer", stays: "probability of the first answer", staysVector: "of the vector remains", gap: "change of ln p", gapVector: "change", apart: "distance (0 same, 1 nothing in common)", apartVector: "1 − cosine", rankOf: "rank correlation of weights",
+    heads: "Change heads, see the answer change", headsHow: "Choose what a head is given and click heads. Its output changes before W_O, inside the model; nothing is only painted.", give: "Give a head", each: "Measure each head alone",
+    eachHow: how => `Numbers: change of the score when that head alone is ${how}.`, none: "No head is changed. Click one.", clear: "Change none", before: "Before", after: "After", cell: (layer, head, how) => `${layer}, head ${head}${how ? `, ${how}` : ""}`,
+    gives_silent: "silent: zeros", gives_uniform: "uniform: all keys alike", gives_shuffle: "shuffled: weights dealt anew", gives_mean: "mean: its average row everywhere",
+  },
+  zh: {
+    title: "诚实解读", lead: "亮的格子不是理由。这里用五种方式解读模型的同一个回答，只有最后一种是实测。它们不一致时，不要只信权重。",
+    question: "被解读的回答", ask_class: "整段文本的类别", ask_tag: "所选词元的标注", ask_next: "所选词元之后的下一个词元", ask_word: "所选词元处的词", ask_vector: "文本的向量：各词元末层状态的平均",
+    label: "回答", place: "被问的词元", answerIs: (word, share, score) => `“${word}”：概率 ${share}，ln p = ${score}`, vectorIs: "此模型没有输出头：这里看它的向量还剩多少，改动之前为 1。",
+    meanHeads: "所有头的平均", layerOf: "层", removal: "移除词元的方式", way_delete: "删去", way_replace: "换成未知词", way_hide: "对所有头隐藏",
+    readings: "五种解读，逐个词元", score: "秩相关", looksMost: "最一致的是", short_raw: "原始", short_value: "按值", short_rollout: "rollout", short_gradient: "梯度", short_effect: "实测", most: (token, value) => `最大：${token} ${value}`, rankOfAll: (n, all) => `第 ${n} 名，共 ${all}`, chosen: "词元", raw: "原始权重", value: "按值加权", rollout: "Rollout（逐层相乘）", gradient: "梯度 × 注意力", effect: "移除后的实测影响",
+    means_raw: "所选层从读出回答的位置看向哪里。并不说明在那里取到了什么。",
+    means_value: "同样的权重乘以取回向量的长度 ‖权重 · 值 · W_O‖：落在短向量上的大权重分量很轻。",
+    means_rollout: "把直到所选层的权重逐层相乘，每个词元保留一半在原处。忽略值与前馈层。",
+    means_gradient: "权重乘以它使该回答的 ln p 上升的速度，对查询求和：针对这个回答，只对微小改动成立。",
+    means_effect: "该回答现在的 ln p 减去移除该词元后的 ln p：模型真的在没有它的情况下运行过。为正：该词元支持这个回答。",
+    meansVector_gradient: "权重乘以它使剩余向量增长的速度，对查询求和：只对微小改动成立。",
+    meansVector_effect: "移除该词元后向量损失多少：模型真的在没有它的情况下运行过。",
+    domain: (low, high) => `颜色 ${low} … ${high}`, unknown: "正是被问的词元", token: "词元", all: "全部数值",
+    agree: "它们一致吗？", agreeHow: "两种解读在各词元上的斯皮尔曼秩相关：1 为次序相同，0 为无关，−1 为次序相反。", bySize: "按大小", signed: "带正负号", compareBy: "比较", correlation: "秩相关",
+    best: (name, r) => `与实测影响最接近的是：${name}（${r}）。`,
+    baselines: "如果换成别的权重呢？", baselinesHow: "所有层、所有头换上别的权重，模型重新运行。若回答几乎不变，权重对它就不重要。", measure: "运行基线", seed: "随机种子",
+    asIs: "原样", uniform: "均匀", shuffle: "打乱", mean: "全文平均", silent: "静默", shuffledOf: n => `打乱，种子 ${n}`, otherSeed: n => `用种子 ${n} 训练`,
+    change: "权重", answer: "回答", stays: "原回答的概率", staysVector: "向量所剩", gap: "ln p 的变化", gapVector: "变化", apart: "距离（0 相同，1 毫无共同）", apartVector: "1 − 余弦", rankOf: "权重的秩相关",
+    heads: "改动注意力头，看回答如何改变", headsHow: "选择给头什么，再点击头。它的输出在 W_O 之前、在模型内部改变，绝不只是改画面。", give: "给头", each: "逐个头测量",
+    eachHow: how => `数字：只把该头设为${how}时得分的变化。`, none: "没有改动任何头。点击一个。", clear: "全部还原", before: "改动前", after: "改动后", cell: (layer, head, how) => `${layer}，头 ${head}${how ? `，${how}` : ""}`,
+    gives_silent: "静默：输出为零", gives_uniform: "均匀：所有键相同", gives_shuffle: "打乱：权重重新分配", gives_mean: "平均：处处用它的平均行",
+  },
+};
+
+export async function show(root, lab) {
+  // a model that answers something about a text comes before one that only writes on, letter by letter
+  const usual = ["classify", "tag"].map(task => lab.models.find(one => one.kind === "text" && one.task === task)).find(Boolean);
+  if (lab.state.model === undefined && usual) lab.set({ model: usual.name });
+  const { t, state } = lab, model = chosenModel(lab, ["text"]), again = (changes, replace = true) => lab.set(changes, { show: true, replace });
+  root.append(h("div", { class: "row" }, modelPicker(lab, { kinds: ["text"], onChange: name => again({ model: name, text: null, place: null, label: null, attention: null, head: null, edits: null }, false) })));
+  if (!model) return;
+  const words = startText(lab, model);
+  root.append(inputBox(lab, { value: words, model, onRun: ({ text }) => again({ text, place: null, label: null }, false) }));
+  const base = { model: model.name, input: { text: words }, ...numbersOf(state, ["place", "label"]) };
+  const ask = { ...base, ...numbersOf(state, ["attention", "head"]), ...(state.removal ? { removal: state.removal } : {}) };
+  const found = await withProgress(lab, root, (onProgress, signal) => lab.ask("honest/read", ask, { onProgress, signal }));
+  if (!found) return;
+  const names = tokenNames(found.tokens), { question } = found;
+  root.append(questionCard(lab, found, names, again), readingsCard(lab, found, names, again), agreement(lab, found), baselines(lab, base, question), headsCard(lab, base, found), honestLine(lab), ranLine(lab, found));
+  lab.expose({ read: () => ({ question, readings: Object.fromEntries(READINGS.map(name => [name, Array.from(found.readings[name].data)])), correlations: found.correlations, names }) });
+}
+const numbersOf = (state, keys) => Object.fromEntries(keys.filter(key => state[key] !== undefined).map(key => [key, Number(state[key])]));
+const isVector = question => question.kind === "vector";
+const shown = (lab, answer) => isVector(answer) ? lab.t("vectorIs") : lab.t("answerIs", seen(answer.word), percent(answer.probability), brief(answer.score));
+
+function questionCard(lab, { question, tokens }, names, again) {
+  const { t } = lab, asked = ["tag", "next", "word"].includes(question.kind);
+  return h("section", { class: "card" }, h("h2", { class: "first" }, t("question")), h("p", { class: "soft" }, t(`ask_${question.kind}`)),
+    asked ? tokenStrip(lab, { names, values: null, selected: question.place, special: n => tokens[n].special, label: t("place"), onPick: place => again({ place, label: null }) }).element : null,
+    h("div", { class: "row" }, question.choices.length ? select(t("label"), question.choices.map(one => [one.label, `${seen(one.word)} · ${percent(one.probability)}`]), question.label, label => again({ label }), { plain: true }) : null,
+      h("p", { class: "answer-line", translate: "no" }, shown(lab, question))));
+}
+
+function readingsCard(lab, found, names, again) {
+  const { t } = lab, { attentions, attention, head, question } = found;
+  const pickers = h("div", { class: "row" },
+    select(t("layerOf"), attentions.map((one, n) => [n, lab.say(one.label)]), attention, value => again({ attention: value, head: null })),
+    select(t("head"), [["", t("meanHeads")], ...Array.from({ length: attentions[attention].heads }, (_, n) => [n, String(n)])], head ?? "", value => again({ head: value === "" ? null : value, attention })),
+    bar(t("removal"), found.ways.map(way => [way, t(`way_${way}`)]), found.removal, removal => again({ removal })));
+  // A token that is picked is marked in all five, with its numbers and ranks in words.
+  const facts = h("div", { class: "soft", role: "status" }), orders = Object.fromEntries(READINGS.map(name => [name, ranks(found.readings[name].data)]));
+  const pick = n => {
+    strips.forEach(([, strip]) => strip.update({ selected: n }));
+    lab.set({ token: n });
+    fill(facts, h("p", {}, t("chosen"), " ", h("b", { translate: "no" }, names[n]), READINGS.map(name => h("span", { class: "fact" }, `${t(`short_${name}`)} ${exact(found.readings[name].data[n])} (${orders[name][n] ? t("rankOfAll", orders[name][n], Math.max(...orders[name])) : "–"})`))));
+  };
+  const strips = READINGS.map(name => {
+    const values = found.readings[name].data, signed = SIGNED.includes(name), known = Array.from(values).filter(Number.isFinite), first = orders[name].indexOf(1);
+    const domain = signed ? zeroCentred(known) : [0, Math.max(...known, 1e-9)], write = few(domain[1]);
+    const strip = tokenStrip(lab, { names, values, masked: n => !Number.isFinite(values[n]), special: n => found.tokens[n].special, kind: signed ? "scores" : "weights", domain, scale: "linear", label: t(name), digits: write, selected: lab.state.token === undefined ? null : Number(lab.state.token), onPick: pick });
+    return [h("section", { class: "reading", "data-reading": name }, h("div", { class: "map-head" }, h("h3", {}, t(name)), h("span", { class: "soft" }, first < 0 ? null : [t("most", names[first], write(values[first])), " · "], t("domain", brief(domain[0]), brief(domain[1])))),
+      h("p", { class: "soft" }, t(isVector(question) && signed ? `meansVector_${name}` : `means_${name}`)), strip.element), strip];
+  });
+  if (names[lab.state.token]) pick(Number(lab.state.token));
+  const table = numbersTable(lab, { caption: t("all"), folded: true, columns: [t("number"), t("token"), ...READINGS.map(name => t(name))], rows: names.map((token, n) => [String(n), token, ...READINGS.map(name => found.readings[name].data[n])]) });
+  const quoted = words => `"${words.replaceAll('"', '""')}"`, csv = () => `\ufeff${[["", ...READINGS], ...names.map((token, n) => [quoted(token), ...READINGS.map(name => found.readings[name].data[n])])].map(row => row.join(",")).join("\r\n")}\r\n`;
+  const files = h("div", { class: "files" }, button(t("csv"), () => saveFile("readings.csv", csv(), "text/csv"), { class: "small", title: t("fileTip", t("csv")) }), button(t("npz"), () => saveFile("readings.npz", npz(found.readings)), { class: "small", title: t("fileTip", t("npz")) }));
+  return h("section", { class: "card" }, h("div", { class: "map-head" }, h("h2", { class: "first" }, t("readings")), files), pickers, facts, strips.map(([element]) => element), table);
+}
+// As many decimals as the largest needs, so that the strips stand under each other; the numbers themselves are in the table.
+const few = most => { const digits = Math.min(8, Math.max(3, 2 - Math.floor(Math.log10(most)))); return x => Math.abs(x) < 0.5 / 10 ** digits ? "0" : x.toFixed(digits).replace(/^(-?)0\./, "$1.").replace("-", "−"); };
+function ranks(values) {
+  const order = Array.from(values.keys()).filter(n => Number.isFinite(values[n])).sort((a, b) => Math.abs(values[b]) - Math.abs(values[a])), found = Array(values.length).fill(0);
+  order.forEach((n, rank) => { found[n] = rank + 1; });
+  return found;
+}
+
+function agreement(lab, found) {
+  const { t } = lab, place = h("div", { class: "spaced" }), words = h("p", {});
+  const draw = kind => {
+    const held = found.correlations[kind], others = READINGS.slice(0, 4), near = others.reduce((a, b) => held.effect[b] > held.effect[a] ? b : a);
+    const map = heatMap(lab, { title: t("correlation"), values: Float32Array.from(READINGS.flatMap(a => READINGS.map(b => held[a][b]))), shape: [5, 5], rowNames: READINGS.map(name => t(`short_${name}`)), columnNames: READINGS.map(name => t(`short_${name}`)), kind: "scores", domain: [-1, 1], digits: 2, sums: false, top: 5, orientation: t("agreeHow"), selected: [4, 0], name: "agreement", largestCell: 56, height: 280 });
+    fill(place, map.element), fill(words, t("best", t(near), brief(held.effect[near])));
+  };
+  const kind = lab.state.sign === "signed" ? "signed" : "size";
+  const box = h("section", { class: "card" }, h("h2", { class: "first" }, t("agree")), words, bar(t("compareBy"), [["size", t("bySize")], ["signed", t("signed")]], kind, value => { lab.set({ sign: value }), draw(value); }), place);
+  draw(kind);
+  return box;
+}
+
+function baselines(lab, base, question) {
+  const { t } = lab, place = h("div", {}), vector = isVector(question), seed = Number(lab.state.seed ?? 0);
+  const line = (words, one, rank) => [h("span", { class: "keep" }, words), vector ? one.score : given(`${seen(one.top_word ?? one.word)} · ${percent(one.top_probability ?? one.probability)}`, { class: "keep" }), ...(vector ? [] : [one.probability]), one.change ?? 0, one.distance ?? 0, rank ?? h("span", {}, "")];
+  async function run() {
+    fill(place);
+    const found = await withProgress(lab, place, (onProgress, signal) => lab.ask("honest/baselines", { ...base, seed }, { onProgress, signal }));
+    if (!found) return;
+    const rows = [line(t("asIs"), { ...question, top_word: question.choices[0]?.word, top_probability: question.choices[0]?.probability }), ...found.baselines.map(one => line(t(one.change_kind), one)), ...found.shuffled.map(one => line(t("shuffledOf", one.seed), one)),
+      ...found.others.map(one => line(t("otherSeed", one.seed), { ...one.question, change: one.question.score - question.score, distance: NaN }, one.correlation))];
+    fill(place, numbersTable(lab, { caption: "", columns: vector ? [t("change"), t("staysVector"), t("gapVector"), t("apartVector"), t("rankOf")] : [t("change"), t("answer"), t("stays"), t("gap"), t("apart"), t("rankOf")], rows }));
+    lab.expose({ baselines: () => found });
+  }
+  const start = () => { lab.set({ baselines: 1 }); return lab.attempt(run, place); };
+  if (lab.state.baselines) lab.attempt(run, place);
+  return h("section", { class: "card" }, h("h2", { class: "first" }, t("baselines")), h("p", { class: "soft" }, t("baselinesHow")),
+    h("div", { class: "row" }, number(t("seed"), seed, { min: 0, max: 99999 }, value => lab.set({ seed: value, baselines: 1 }, { show: true })), button(t("measure"), start, { class: "strong", id: "baselines" })), place);
+}
+
+// Layers × heads: each a button; what is chosen stands in the address as layer.head.change, joined by "~".
+function headsCard(lab, base, { attentions, question }) {
+  const { t } = lab, seed = Number(lab.state.seed ?? 0), vector = isVector(question), edits = new Map((lab.state.edits ?? "").split("~").filter(Boolean).map(one => one.split(".")).filter(([a, b, how]) => attentions[a]?.heads > b && CHANGES.includes(how)).map(([a, b, how]) => [`${a}.${b}`, how]));
+  const grid = h("div", { class: "table-scroll" }), result = h("div", {}), note = h("p", { class: "soft" });
+  let how = CHANGES.includes(lab.state.give) ? lab.state.give : "silent", alone = null;
+  function draw() {
+    const most = alone ? Math.max(...Array.from(alone.data).filter(Number.isFinite).map(Math.abs), 1e-9) : 1;
+    const cell = (a, b) => {
+      const held = edits.get(`${a}.${b}`), value = alone?.data[a * alone.shape[1] + b];
+      return h("td", {}, h("button", { type: "button", class: "head-cell", "aria-pressed": held !== undefined, "aria-label": t("cell", lab.say(attentions[a].label), b, held ? t(held) : ""), title: held ? t(held) : value === undefined ? null : exact(value),
+        style: value === undefined ? {} : { background: signedColour(value, most), color: signedInk(value, most) }, "data-head": `${a}.${b}`, onclick: () => toggle(a, b) }, held ? t(held) : value === undefined ? String(b) : brief(value, 2)));
+    };
+    const widest = Math.max(...attentions.map(one => one.heads)), focused = document.activeElement?.dataset?.head;
+    fill(grid, h("table", { class: "head-grid" }, h("thead", {}, h("tr", {}, h("th", {}), Array.from({ length: widest }, (_, n) => h("th", { scope: "col" }, `${n}`)))), h("tbody", {}, attentions.map((one, a) => h("tr", {}, h("th", { scope: "row" }, lab.say(one.label)), Array.from({ length: one.heads }, (_, b) => cell(a, b)))))));
+    fill(note, alone ? t("eachHow", t(how)) : "");
+    if (focused) grid.querySelector(`[data-head="${focused}"]`)?.focus();
+  }
+  const written = () => [...edits].map(([place, change]) => `${place}.${change}`).join("~");
+  const asked = () => [...edits].map(([place, change]) => ({ attention: attentions[place.split(".")[0]].name, head: Number(place.split(".")[1]), change }));
+  function toggle(a, b) {
+    const place = `${a}.${b}`;
+    edits.get(place) === how ? edits.delete(place) : edits.set(place, how);
+    lab.set({ edits: written() || null }), draw(), lab.attempt(apply, result);
+  }
+  const latest = lab.latest();
+  async function apply() {
+    if (!edits.size) return fill(result, h("p", { class: "soft" }, t("none")));
+    const found = await latest("honest/change", { ...base, edits: asked(), seed }).catch(error => { if (error.name !== "AbortError") throw error; });
+    if (!found) return;
+    const line = (words, one) => [h("span", { class: "keep" }, words), vector ? one.score : given(one.items.map(item => `${seen(item.word)} ${percent(item.probability)}`).join(" · "), { class: "keep" }), ...(vector ? [] : [one.probability]), one.change, one.distance];
+    fill(result, numbersTable(lab, { caption: "", columns: ["", ...(vector ? [t("staysVector"), t("gapVector"), t("apartVector")] : [t("answer"), t("stays"), t("gap"), t("apart")])], rows: [line(t("before"), found.before), line(t("after"), found.after)] }));
+    lab.expose({ change: () => found });
+  }
+  async function measure() {
+    const found = await withProgress(lab, result, (onProgress, signal) => lab.ask("honest/heads", { ...base, change: how, seed }, { onProgress, signal }));
+    if (!found) return;
+    alone = found.heads, lab.set({ alone: how }), draw();
+    lab.expose({ alone: () => Array.from(found.heads.data) });
+  }
+  draw(), lab.attempt(apply, result);
+  if (lab.state.alone === how) lab.attempt(measure, result);
+  return h("section", { class: "card" }, h("h2", { class: "first" }, t("heads")), h("p", { class: "soft" }, t("headsHow")),
+    h("div", { class: "row" }, select(t("give"), CHANGES.map(change => [change, t(`gives_${change}`)]), how, value => { how = value, alone = null, lab.set({ give: value, alone: null }), draw(); }), button(t("each"), () => lab.attempt(measure, result), { id: "each" }), button(t("clear"), () => { edits.clear(), lab.set({ edits: null }), draw(), lab.attempt(apply, result); })),
+    grid, note, result);
+}

@@ -1,0 +1,230 @@
+// Long: a text of a hundred thousand characters. The map is pooled and computed for the region that is looked at; nothing of size n² is sent or kept.
+import { bar, button, check, fileBox, headPicker, honestLine, select, sizeLine, withProgress } from "lab/controls.js";
+import { clamp, exact, fill, given, h } from "lab/dom.js";
+import { heatMap } from "lab/map.js";
+import { curves, numbersTable } from "lab/table.js";
+
+export const name = "long";
+export const text = {
+  en: {
+    title: "Long",
+    lead: "A whole document at once. Each cell of the map is the mean weight of a stretch of text on another; zoom in with the buttons, the keys or by drawing a rectangle, until a cell is one token.",
+    recall: "Recall (made by hand, reads any text)",
+    recallNote: "This attention is made by hand, not trained: it looks for places where the last characters stood before. Head 0 looks at what came next there, head 1 at the same place, nearer ones first.",
+    yours: "Your text", openText: "Open a text file, or drop it here", sample: "Regard's own source", region: (a, b, c, d) => `queries ${a} … ${b} × keys ${c} … ${d}`,
+    whole: "Whole text", zoomIn: "Zoom in", zoomOut: "Zoom out", up: "Up", down: "Down", left: "Left", right: "Right",
+    zoomHelp: "+ and − zoom at the cell, 0 shows the whole, W A S D move the view; or draw a rectangle.", mapTitle: "Pooled weights",
+    pooled: (r, c) => `Pooled: a cell is the mean over ${r} queries of their weight on ${c} keys together.`, single: "One cell is one query and one key.",
+    orientationPart: "Rows = queries (who looks), columns = keys (looked at); a row sums to the share of its weight that falls on the keys shown.",
+    visited: (n, all) => `${n} of ${all} queries were visited, evenly spread.`, exact: "visit every query", exactDone: all => `All ${all} queries were visited.`,
+    received: "What each key receives", receivedAxis: "weight per query", keyAxis: "place of the key", far: "How far each query looks", farAxis: "mean distance",
+    queryAxis: "place of the query",
+    links: "Strongest links", linkQuery: "from", linkKey: "to", linkWeight: "weight", apart: "at least this far apart", goto: "Click a line to go there.",
+    queryText: "who looks", keyText: "looked at", one: place => `The query at ${place} looks most at`,
+    facts: (characters, tokens) => `${characters} characters, ${tokens} tokens`, memory: "The text stays in this browser tab; the address holds only where you look.",
+    tooFew: "Nothing is allowed in this region.", cells: "Cells",
+  },
+  zh: {
+    title: "长文本", lead: "一次看整篇文档。图中每格是一段文字对另一段的平均权重；用按钮、按键或画框放大，直到一格就是一个词元。",
+    recall: "回忆（人工构造，可读任何文本）", recallNote: "这个注意力是人工构造的，未经训练：它寻找最近几个字符以前出现过的地方。头 0 看那里接下来是什么，头 1 看同一处，近处优先。",
+    yours: "您的文本", openText: "打开文本文件，或拖到这里", sample: "Regard 自己的源代码", region: (a, b, c, d) => `查询 ${a} … ${b} × 键 ${c} … ${d}`, whole: "全文", zoomIn: "放大",
+    zoomOut: "缩小", up: "上", down: "下", left: "左", right: "右",
+    zoomHelp: "+ 和 − 以当前格缩放，0 显示全文，W A S D 移动；也可画一个框。", mapTitle: "合并后的权重", pooled: (r, c) => `已合并：每格是 ${r} 个查询对 ${c} 个键的权重之和的平均。`, single: "一格就是一个查询和一个键。",
+    orientationPart: "行 = 查询（谁在看），列 = 键（被看的）；每行之和是其权重落在所示键上的份额。", visited: (n, all) => `均匀抽取了 ${all} 个查询中的 ${n} 个。`, exact: "计算每一个查询",
+    exactDone: all => `全部 ${all} 个查询都已计算。`,
+    received: "每个键得到多少", receivedAxis: "每个查询给的权重", keyAxis: "键的位置", far: "每个查询看多远", farAxis: "平均距离", queryAxis: "查询的位置",
+    links: "最强的联系", linkQuery: "自", linkKey: "至", linkWeight: "权重", apart: "至少相隔", goto: "点击一行即可前往。", queryText: "谁在看", keyText: "被看的",
+    one: place => `位于 ${place} 的查询最常看`, facts: (characters, tokens) => `${characters} 个字符，${tokens} 个词元`, memory: "文本只留在此浏览器标签页；地址里只有您看的位置。", tooFew: "这个区域里没有可看的。",
+    cells: "格数",
+  },
+};
+const kept = new Map(); // texts too long for an address, by their name
+const nameOf = words => { let sum = 7; for (let n = 0; n < words.length; n++) sum = (sum * 31 + words.charCodeAt(n)) | 0; return `${words.length}-${(sum >>> 0).toString(36)}`; };
+const stored = id => { try { return kept.get(id) ?? sessionStorage.getItem(`regard.long.${id}`); } catch { return kept.get(id) ?? null; } };
+function store(words) { const id = nameOf(words); kept.set(id,
+  words); try { sessionStorage.setItem(`regard.long.${id}`, words); } catch { /* full or forbidden */ } return id; }
+
+export async function show(root, lab) {
+  const { t, state } = lab, models = lab.models.filter(model => model.kind === "text" && model.name !== "meanings");
+  const again = changes => lab.set({ attention: null, head: null, rows: null, keys: null, ...changes }, { show: true, replace: false });
+  const sample = state.text === undefined && (state.kept === undefined || !stored(state.kept)) ? (await lab.ask("long/sample", {})).text : null;
+  const words = state.text ?? (state.kept && stored(state.kept)) ?? sample;
+  const use = given => again(given === sample ? { text: null, kept: null } : given.length <= 2000 ? { text: given, kept: null } : { text: null, kept: store(given) });
+  const area = h("textarea", { rows: 4, spellcheck: "false", translate: "no", "aria-label": t("yours"), value: words, disabled: lab.exported });
+  root.append(h("div", { class: "input" },
+    h("div", { class: "row" },
+      select(t("model"), [["recall", t("recall")], ...models.map(model => [model.name, lab.say(model.title), true])], state.model ?? "recall",
+        model => again({ model })),
+      lab.exported ? null : fileBox(lab, ".txt,.md,text/*", t("openText"), async file => use(await file.text())),
+      lab.exported ? null : button(t("sample"), () => again({ text: null, kept: null })),
+      lab.exported ? null : button(t("run"), () => use(area.value), { class: "strong" })),
+    area, h("p", { class: "soft" }, t("memory"))));
+  const about = { model: state.model ?? "recall", input: { text: words } }, place = h("div", {});
+  root.append(place);
+  const run = await withProgress(lab, place, (onProgress, signal) => lab.ask("long/run", about, { onProgress, signal }));
+  if (!run) return;
+  const view = new Long(root, lab, about, run, words);
+  await view.build();
+  lab.expose({ read: () => view.read() });
+}
+
+class Long {
+  constructor(root, lab, about, run, words) {
+    const span = key => lab.state[key]?.split("-").map(Number);
+    Object.assign(this,
+      { root, lab, about, run, letters: Array.from(words), asked: lab.latest(), rowAsked: lab.latest(), exact: lab.state.exact === "1",
+        apart: Number(lab.state.apart ?? (run.tokens > 4096 ? 256 : 16)), cells: Number(lab.state.cells ?? 256) });
+    this.attention = clamp(Number(lab.state.attention ?? 0), 0, run.attentions.length - 1), this.head = clamp(Number(lab.state.head ?? 0), 0, this.one.heads - 1);
+    this.rows = span("rows") ?? [0, this.one.queries], this.keys = span("keys") ?? [0, this.one.keys];
+  }
+  get one() { return this.run.attentions[this.attention]; }
+  async build() {
+    const { lab, root } = this, { t } = lab, small = (key, words, f) => button(words, f, { class: "small", title: t(key), "aria-label": t(key) });
+    this.picker = h("div", {}), this.where = h("span", { class: "soft", id: "region" }), this.note = h("div", { class: "soft" }), this.place = h("div", {}),
+      this.busy = h("div", {}), this.row = h("section", { class: "card" }), this.links = h("section", { class: "card" }), this.charts = h("div", { class: "columns" });
+    root.append(h("p", { class: "soft" }, t("facts", this.letters.length.toLocaleString("en"), this.run.tokens.toLocaleString("en"))),
+      this.run.about?.hand_made ? h("p", { class: "note" }, t("recallNote")) : "", this.picker,
+      h("section", { class: "card" },
+        h("div", { class: "row" }, this.where,
+          h("span", { class: "files" }, small("zoomIn", "+", () => this.zoom(0.5)), small("zoomOut", "−", () => this.zoom(2)),
+            small("left", "←", () => this.pan(0, -0.5)), small("right", "→", () => this.pan(0, 0.5)), small("up", "↑", () => this.pan(-0.5, 0)),
+            small("down", "↓", () => this.pan(0.5, 0)), button(t("whole"), () => this.look([0, this.one.queries], [0, this.one.keys]), { class: "small" })),
+        bar(t("cells"), [[128, "128²"], [256, "256²"], [512, "512²"]], this.cells, cells => { this.cells = Number(cells), lab.set({ cells }), this.fetch(); })),
+          this.busy, this.place, this.note, h("p", { class: "soft help" }, t("zoomHelp"))),
+      h("div", { class: "columns" }, this.row, this.links), this.charts, honestLine(lab), this.cost = h("div", {}));
+    await this.fetch();
+  }
+  showPicker() { fill(this.picker,
+    headPicker(this.lab, this.run.attentions, this.attention, this.head,
+      (attention, head) => { Object.assign(this, { attention, head }), this.lab.set({ attention, head }), this.fetch(); })); }
+  look(rows, keys) {
+    const inside = ([a, b], size) => { const length = clamp(Math.round(b - a), 1, size),
+      first = clamp(Math.round(a), 0, size - length); return [first, first + length]; };
+    this.rows = inside(rows, this.one.queries), this.keys = inside(keys, this.one.keys);
+    return this.fetch();
+  }
+  zoom(by) {
+    const { map } = this, [i] = this.span("row", map.row), [j] = this.span("column", map.column),
+      around = ([a, b], at) => { const length = Math.max(16, (b - a) * by); return [at - length / 2, at + length / 2]; };
+    return this.look(around(this.rows, i), around(this.keys, j));
+  }
+  pan(down, across) { const move = ([a, b], by) => [a + (b - a) * by, b + (b - a) * by]; return this.look(move(this.rows, down), move(this.keys, across)); }
+  fetch() {
+    const { lab } = this;
+    return lab.attempt(async () => {
+      const { attention, head, rows, keys, exact, apart } = this, before = lab.received(),
+        whole = rows[0] === 0 && rows[1] === this.one.queries && keys[0] === 0 && keys[1] === this.one.keys;
+      lab.set({ rows: whole ? null : rows.join("-"), keys: whole ? null : keys.join("-") });
+      this.showPicker();
+      fill(this.busy);
+      const started = performance.now(),
+        found = await withProgress(lab, this.busy,
+          (onProgress, signal) => this.asked("long/map", { ...this.about, attention, head, rows, keys, shape: [this.cells, this.cells], links: 24, apart, exact },
+            { onProgress, signal }));
+      if (!found) return;
+      const answered = performance.now();
+      this.found = found, this.show();
+      this.took = { answer: answered - started, draw: performance.now() - answered, bytes: lab.received() - before };
+      fill(this.cost, sizeLine(lab, this.took.bytes, this.took.draw));
+    });
+  }
+  // The tokens of a cell: [first, after the last].
+  span(axis, n) {
+    const [a, b] = axis === "row" ? this.rows : this.keys, count = this.found.map.shape[axis === "row" ? 0 : 1];
+    return [a + Math.floor(n * (b - a) / count), Math.max(a + Math.floor(n * (b - a) / count) + 1, a + Math.floor((n + 1) * (b - a) / count))];
+  }
+  words(first, last, room = 0) {
+    const { offsets } = this.run, at = (n, end) => offsets.data[2 * clamp(n, 0, this.run.tokens - 1) + end],
+      cut = (a, b) => this.letters.slice(Math.max(0, a), b).join("").replaceAll("\n", "↵").replaceAll("\t", "⇥");
+    const start = at(first, 0), end = Math.min(at(last - 1, 1), start + 60);
+    return [cut(start - room, start), cut(start, end), cut(end, end + room)];
+  }
+  snippet(first, last,
+    role) { const [before, own, after] = this.words(first, last, 22); return h("span", { translate: "no", class: "snippet" }, before, h("b", { class: role }, own),
+      after); }
+  label(axis, n) { const [a, b] = this.span(axis, n); return b - a === 1 && this.run.tokens ? `${this.words(a, b)[1].trim() || "␣"} ${a}` : `${a}–${b - 1}`; }
+  show() {
+    const { lab, found } = this, { t } = lab, [rows, columns] = found.map.shape, whole = this.keys[0] === 0 && this.keys[1] === this.one.keys, best = this.firstCell();
+    const options = { title: t("mapTitle"), values: found.map.data, masked: found.masked?.data ?? null, shape: [rows, columns], rowNames: n => this.label("row", n),
+      columnNames: n => this.label("column", n), rowNumber: () => "", columnNumber: () => "", maskedWords: t("pooledMasked"),
+      orientation: whole ? undefined : t("orientationPart"), name: `long-${this.rows.join("-")}-${this.keys.join("-")}`,
+      facts: (i, j) => [[t("queryText"), this.snippet(...this.span("row", i), "query")], [t("keyText"), this.snippet(...this.span("column", j), "key")]],
+        onPin: i => { if (i !== null) this.ask(Math.floor((this.span("row", i)[0] + this.span("row", i)[1] - 1) / 2)); },
+      onRegion: ([top, bottom], [left, right]) => this.look([this.span("row", top)[0], this.span("row", bottom)[1]],
+        [this.span("column", left)[0], this.span("column", right)[1]]),
+        onKey: event => this.press(event), selected: best };
+    if (this.map) { this.map.pinned = null, [this.map.row, this.map.column] = best, this.map.update(options); }
+    else { this.map = heatMap(lab, { ...options, scale: "log", height: Math.min(640, innerHeight * 0.7) }); fill(this.place, this.map.element); }
+    const { format } = new Intl.NumberFormat("en");
+    fill(this.where, t("region", format(this.rows[0]), format(this.rows[1] - 1), format(this.keys[0]), format(this.keys[1] - 1)));
+    const each = [(this.rows[1] - this.rows[0]) / rows, (this.keys[1] - this.keys[0]) / columns].map(n => Number(n.toFixed(1)));
+    fill(this.note,
+      h("p", {}, each[0] === 1 && each[1] === 1 ? t("single") : t("pooled", ...each), " ",
+        found.visited < found.of ? t("visited", format(found.visited), format(found.of)) : t("exactDone", format(found.of))),
+      found.visited < found.of || this.exact ? check(t("exact"), this.exact, on => { this.exact = on, lab.set({ exact: on ? 1 : null }), this.fetch(); }) : null);
+    this.showLinks(), this.showCharts(), this.ask(found.links.shape[0] ? found.links.data[0] : this.rows[0]);
+  }
+  // Begin where the strongest link is.
+  firstCell() {
+    const { links, map } = this.found, within = (x, [a, b], count) => clamp(Math.floor((x - a) * count / (b - a)), 0, count - 1);
+    return links.shape[0] ? [within(links.data[0], this.rows, map.shape[0]), within(links.data[1], this.keys, map.shape[1])] : [map.shape[0] - 1, 0];
+  }
+  press(event) {
+    const keys = { "+": () => this.zoom(0.5), "=": () => this.zoom(0.5), "-": () => this.zoom(2), 0: () => this.look([0, this.one.queries], [0, this.one.keys]),
+      w: () => this.pan(-0.5, 0), s: () => this.pan(0.5, 0), a: () => this.pan(0, -0.5), d: () => this.pan(0, 0.5) };
+    if (!keys[event.key]) return false;
+    keys[event.key]();
+    return true;
+  }
+  showLinks() {
+    const { lab, found } = this, { t } = lab, count = found.links.shape[0], pair = n => [found.links.data[2 * n], found.links.data[2 * n + 1]];
+    const distances = [[1, 1], [16, 16], [256, 256], [4096, 4096]].filter(([n]) => n < this.one.keys);
+    fill(this.links,
+      h("div", { class: "map-head" }, h("h3", {}, t("links")),
+        select(t("apart"), distances, this.apart, apart => { this.apart = Number(apart), lab.set({ apart }), this.fetch(); })),
+      h("p", { class: "soft" }, t("goto")),
+      count ? numbersTable(lab,
+        { caption: t("links"), quiet: true, columns: [t("linkQuery"), t("linkKey"), t("linkWeight")],
+          rows: Array.from({ length: count },
+            (_,
+              n) => { const [i,
+                j] = pair(n); return [h("button", { type: "button", class: "link-button", onclick: () => this.visit(i, j) }, h("span", { class: "at" }, i, " "),
+                  this.snippet(i, i + 1, "query")),
+                h("span", {}, h("span", { class: "at" }, j, " "), this.snippet(j, j + 1, "key")), found.link_weights.data[n]]; }) }) : h("p",
+        {}, t("tooFew")));
+  }
+  visit(i, j) { this.look([i - 32, i + 32], [j - 32, j + 32]).then(() => this.ask(i)); }
+  showCharts() {
+    const { lab, found } = this, { t } = lab,
+      places = (span, count) => Float64Array.from({ length: count }, (_, n) => span[0] + (n + 0.5) * (span[1] - span[0]) / count);
+    const read = h("p", { class: "soft" }),
+      say = (values, span) => place => fill(read, `${place}: `,
+        exact(values[clamp(Math.floor((place - span[0]) * values.length / (span[1] - span[0])), 0, values.length - 1)]));
+    fill(this.charts,
+      h("section", { class: "card" },
+        curves(lab,
+          { title: t("received"), xWords: t("keyAxis"), yWords: t("receivedAxis"),
+            series: [{ xs: places(this.keys, found.received.shape[0]), ys: found.received.data }], xDomain: this.keys, onPlace: say(found.received.data, this.keys),
+            width: 560, height: 200 })),
+      h("section", { class: "card" },
+        curves(lab,
+          { title: t("far"), xWords: t("queryAxis"), yWords: t("farAxis"),
+            series: [{ xs: places(this.rows, found.distance.shape[0]), ys: found.distance.data, colour: "var(--query)" }], xDomain: this.rows,
+            onPlace: say(found.distance.data, this.rows), width: 560, height: 200 })),
+        read);
+  }
+  // One query in full: the keys that it looks at most, wherever they stand.
+  async ask(query) {
+    const { lab } = this, { t } = lab, { attention, head } = this,
+      found = await this.rowAsked("long/row", { ...this.about, attention, head, query, top: 12 }).catch(() => null);
+    if (!found) return;
+    this.query = { query, found };
+    fill(this.row, h("h3", {}, t("one", query)), h("p", {}, this.snippet(query, query + 1, "query")),
+      numbersTable(lab,
+        { caption: t("one", query), quiet: true, columns: [t("key"), t("linkWeight")],
+          rows: Array.from(found.keys.data, (j, n) => [h("span", {}, h("span", { class: "at" }, j, " "), this.snippet(j, j + 1, "key")), found.weights.data[n]]) }));
+  }
+  read() { return { rows: this.rows, keys: this.keys, shape: this.found?.map.shape, visited: this.found?.visited, of: this.found?.of, took: this.took,
+    query: this.query && { query: this.query.query, keys: Array.from(this.query.found.keys.data), weights: Array.from(this.query.found.weights.data) },
+    attention: this.attention, head: this.head }; }
+}

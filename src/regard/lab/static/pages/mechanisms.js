@@ -1,0 +1,197 @@
+// Mechanisms: the four questions of the call, the mask they draw, what they cost, the Python to copy; and the soft dictionary.
+import { css, table } from "lab/colour.js";
+import { button, copyButton, number, select } from "lab/controls.js";
+import { brief, bytes, exact, fill, given, h, m, newId, percent } from "lab/dom.js";
+import { heatMap } from "lab/map.js";
+import { curves, numbersTable } from "lab/table.js";
+
+export const name = "mechanisms";
+export const text = {
+  en: {
+    title: "Mechanisms",
+    lead: "Every attention answers four questions. Choose the answers: see who may look at whom, the formula, what it costs and who would compute it, and take the Python along. Below, attention as a soft dictionary.",
+    score: "Score", position: "Position", mask: "Mask", method: "Method", ask_score: "How alike are a query and a key?", ask_position: "What does their distance add?",
+    ask_mask: "Who may look at whom?", ask_method: "Exact or approximate?",
+    none_score: "Dot()", none_position: "nothing", none_mask: "everyone", none_method: "Exact()", own: "its line, to be changed", ready: "ready answers",
+    heads: "heads", queries: "queries", keys: "keys", head_dim: "head dim",
+    maskTitle: "Who may look at whom", maskHow: "Rows = queries (who looks), columns = keys (looked at).", allowed: "may look", some: "some pairs may",
+    none: "masked: may not look", cellAllowed: (i, j) => `query ${i} may look at key ${j}`, cellSome: (i, j) => `some of queries ${i} may look at some of keys ${j}`,
+    cellAll: (i, j) => `all of queries ${i} may look at all of keys ${j}`, cellNone: (i, j) => `query ${i} may not look at key ${j}`,
+    share: part => `${part} of all pairs are allowed.`,
+    tiles: (r, c) => `Too many pairs to draw: each cell is a tile of ${r} × ${c}, answered by the mask as a whole, without looking at the pairs.`,
+    formula: "The formula", plan: "What it costs", backend: "computed by", reason: "why not", operations: "operations", moved: "bytes moved", peak: "extra memory",
+    visited: "tiles visited", unknown: "not told", refused: "This combination is refused:", python: "In Python", layer: "As a layer that learns",
+    curve: "What distance adds, one line per head", curveX: "distance i − j", curveY: "added to the score", headName: n => `head ${n}`,
+    dictionary: "The soft dictionary",
+    dictionaryHow: "An ordinary dictionary gives one value for one exact key. Attention asks softly: every word is compared with what is asked, and the answer is the mix of all values by their weights.",
+    asked: "Asked", entry: "word", value: "value", weight: "weight", part: "weight × value", sharpness: "Sharpness", answer: "Soft answer", hard: "Hard answer",
+    hardHow: word => `the value of “${word}” alone`, add: "Add a word", remove: word => `Remove ${word}`,
+    unknownWord: "No meaning by hand is known for what is asked: only a word equal to it would be found.", newWord: "word",
+  },
+  zh: {
+    title: "机制", lead: "每一种注意力都回答四个问题。选择答案：看谁可以看谁、公式、代价以及由谁计算，并把 Python 带走。下方是作为软字典的注意力。",
+    score: "分数", position: "位置", mask: "遮蔽", method: "方法", ask_score: "查询与键有多像？", ask_position: "距离会加上什么？", ask_mask: "谁可以看谁？", ask_method: "精确还是近似？",
+    none_score: "Dot()", none_position: "无", none_mask: "所有人", none_method: "Exact()", own: "它的写法，可以修改", ready: "现成的答案",
+    heads: "头数", queries: "查询数", keys: "键数", head_dim: "每头维数",
+    maskTitle: "谁可以看谁", maskHow: "行 = 查询（谁在看），列 = 键（被看的）。", allowed: "可以看", some: "部分可以看", none: "被遮蔽：不可看", cellAllowed: (i, j) => `查询 ${i} 可以看键 ${j}`,
+    cellSome: (i, j) => `查询 ${i} 中的一些可以看键 ${j} 中的一些`, cellAll: (i, j) => `查询 ${i} 都可以看键 ${j} 的全部`, cellNone: (i, j) => `查询 ${i} 不可看键 ${j}`,
+    share: part => `所有的对中有 ${part} 可以看。`, tiles: (r, c) => `对太多，无法逐一画出：每格是 ${r} × ${c} 的一块，由遮蔽整体作答，无需逐对查看。`,
+    formula: "公式", plan: "代价", backend: "由谁计算", reason: "为何不用", operations: "运算次数", moved: "搬运的字节", peak: "额外内存", visited: "访问的块", unknown: "未知", refused: "这种组合被拒绝：",
+    python: "Python 写法", layer: "作为可学习的层", curve: "距离加上什么，每个头一条线", curveX: "距离 i − j", curveY: "加到分数上的数", headName: n => `头 ${n}`,
+    dictionary: "软字典", dictionaryHow: "普通字典用一个确切的键给出一个值。注意力则软性地问：把所问的与每个词比较，答案是所有值按权重的混合。",
+    asked: "所问", entry: "词", value: "值", weight: "权重", part: "权重 × 值", sharpness: "锐度", answer: "软的答案", hard: "硬的答案", hardHow: word => `只取“${word}”的值`, add: "加一个词",
+    remove: word => `删除 ${word}`, unknownWord: "所问的词没有人工给定的词义：只有与它相同的词才会被找到。", newWord: "词",
+  },
+};
+const QUESTIONS = ["score", "position", "mask", "method"], START = { score: "Dot()", position: "Alibi()", mask: "Causal() & Window(before=8)", method: "" },
+  SIZES = { heads: 8, queries: 48, keys: 48, head_dim: 32 };
+
+export async function show(root, lab) {
+  const { t, state } = lab, { choices } = await lab.ask("mechanisms/choices", {}), lines = Object.fromEntries(QUESTIONS.map(key => [key, state[key] ?? START[key]])),
+    sizes = Object.fromEntries(Object.entries(SIZES).map(([key, usual]) => [key, Number(state[key] ?? usual)]));
+  const ask = lab.latest(), place = h("div", { class: "mechanism" }), formulas = {}, page = { lab, place, formulas };
+  const again = () => lab.attempt(async () => {
+    lab.set({ ...Object.fromEntries(QUESTIONS.map(key => [key, lines[key] || (START[key] ? "-" : null)])), ...sizes });
+    place.querySelector(".error")?.remove();
+    const clean = Object.fromEntries(QUESTIONS.map(key => [key, lines[key] === "-" ? "" : lines[key]]));
+    page.found = await ask("mechanisms/plan", { ...clean, sizes });
+    showPlan(page);
+  }, place);
+  const question = key => {
+    const known = choices[key], words = line => line === "" || line === "-" ? t(`none_${key}`) : line, id = newId();
+    const own = h("input",
+      { type: "text", id, value: lines[key] === "-" ? "" : lines[key], spellcheck: "false", translate: "no", placeholder: t(`none_${key}`),
+        "aria-label": `${t(key)}: ${t("own")}`, onchange: event => { lines[key] = event.target.value.trim() || "-", again(); } });
+    formulas[key] = h("p", { class: "soft", translate: "no" });
+    return h("section", { class: "card question" }, h("h3", {}, t(key)), h("p", { class: "soft" }, t(`ask_${key}`)),
+      select(t("ready"), known.map(line => [line, words(line), Boolean(line)]), lines[key] === "-" ? "" : lines[key],
+        line => { lines[key] = line || "-", own.value = line, again(); }),
+      own, formulas[key]);
+  };
+  root.append(h("div", { class: "questions" }, QUESTIONS.map(question)),
+    h("div", { class: "row" }, Object.keys(SIZES).map(key => number(t(key), sizes[key], { min: 1, max: 131072 }, value => { sizes[key] = value, again(); }))), place);
+  await again();
+  await dictionary(root, lab);
+  lab.expose({ read: () => ({ plan: page.found?.plan, python: page.found?.python, allowed: page.found?.allowed, ...lab.dictionary }) });
+}
+
+function showPlan(page) {
+  const { lab, place, found, formulas } = page, { t } = lab;
+  for (const key of QUESTIONS) fill(formulas[key], found.formula[key] ? mathOf(found.formula[key]) : "");
+  page.map = heatMap(lab, maskOptions(lab, found));
+  const heads = found.curve?.added.shape[0] ?? 0, width = found.curve?.distance.shape[0], palette = table("weights");
+  fill(place, found.refused ? h("div", { class: "error", role: "alert" }, h("p", {}, t("refused")), h("p", { translate: "no" }, found.refused)) : null,
+    h("section", { class: "card" }, h("h3", {}, t("formula")), h("div", { class: "math" }, formulaOf(found))),
+    h("div", { class: "columns" },
+      h("section", { class: "card narrow" }, page.map.element, h("p", { class: "soft" }, found.tiles ? t("tiles", ...found.tile) : t("share", percent(found.allowed)))),
+      h("div", { class: "stack" }, planCard(lab, found.plan),
+        h("section", { class: "card" }, code(lab, t("python"), found.python), found.layer ? code(lab, t("layer"), found.layer) : null),
+        found.curve ? h("section", { class: "card" },
+          curves(lab,
+            { title: t("curve"), xWords: t("curveX"), yWords: t("curveY"), width: 460, height: 210,
+              series: Array.from({ length: Math.min(heads, 8) },
+                (_,
+                  n) => ({ name: t("headName", n), xs: found.curve.distance.data, ys: found.curve.added.data.subarray(n * width, (n + 1) * width),
+                    colour: css(palette[90 + Math.floor(n * 150 / Math.max(1, Math.min(heads, 8) - 1))]) })) })) : null)));
+}
+function maskOptions(lab, found) {
+  const { t } = lab, tiles = found.tiles, held = tiles ?? found.mask, [r, c] = found.tile ?? [1, 1],
+    span = (n, step, size) => step === 1 ? String(n) : `${n * step}–${Math.min(size, (n + 1) * step) - 1}`;
+  const state = (i, j) => tiles ? tiles.data[i * held.shape[1] + j] : 2 * held.data[i * held.shape[1] + j], row = i => span(i, r, found.sizes.queries),
+    column = j => span(j, c, found.sizes.keys), shade = table("weights");
+  const swatch = (value, words) => h("span", { class: "swatch" },
+    h("span", { class: value === null ? "hatched" : "patch", style: value === null ? {} : { background: css(shade[Math.round(255 * value)]) } }), words);
+  return { title: t("maskTitle"), values: Float32Array.from(held.data, (_, n) => state(Math.floor(n / held.shape[1]), n % held.shape[1]) === 2 ? 0.62 : 0.25),
+    masked: Uint8Array.from(held.data, (_, n) => state(Math.floor(n / held.shape[1]), n % held.shape[1]) === 0 ? 1 : 0), shape: held.shape, rowNames: row,
+    columnNames: column, scale: "linear", sums: false, top: 0, orientation: t("maskHow"), name: "mask", height: 430,
+    selected: [Math.floor(held.shape[0] / 2), Math.floor(held.shape[0] / 2)],
+    legend: h("div", { class: "legend" }, swatch(0.62, t("allowed")), tiles ? swatch(0.25, t("some")) : null, swatch(null, t("none"))),
+      words: (i, j) => t(["cellNone", "cellSome", tiles ? "cellAll" : "cellAllowed"][state(i, j)], row(i), column(j)), rowNumber: () => "", columnNumber: () => "" };
+}
+function planCard(lab, plan) {
+  const { t } = lab, told = x => x ? x.toLocaleString("en") : t("unknown"), size = x => x ? bytes(x) : t("unknown");
+  return h("section", { class: "card" }, h("h3", {}, t("plan")),
+    h("dl", { class: "plan" },
+      [[t("backend"), given(plan.backend)], [t("operations"), told(plan.operations)], [t("moved"), size(plan.bytes)], [t("peak"), size(plan.peak)],
+        [t("visited"), percent(plan.tiles)]].map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+    numbersTable(lab, { caption: t("reason"), folded: true, columns: [t("backend"), t("reason")], rows: Object.entries(plan.reasons) }));
+}
+const code = (lab, title, words) => [h("div", { class: "map-head" }, h("h3", {}, title), copyButton(lab, () => words)),
+  h("pre", { translate: "no", tabindex: 0 }, words)];
+// A part's formula, as it prints itself, in MathML.
+function mathOf(words) {
+  const parts = words.match(/[\p{L}_][\p{L}\p{M}\p{N}_]*|[\d.]+|\s+|./gu) ?? [];
+  return m("math", {},
+    m("mrow", {},
+      parts.map(part => /^\s+$/.test(part) ? m("mspace",
+        { width: "0.25em" }) : /^[\p{L}_]/u.test(part) ? (/^(and|or|not|if)$/.test(part) ? m("mtext", {}, ` ${part} `) : m("mi",
+          { class: /^q/.test(part) ? "query" : /^k/.test(part) ? "key" : /^v$/.test(part) ? "value" : null }, part)) : /^[\d.]+$/.test(part) ? m("mn",
+        {}, part) : m("mo", {}, part))));
+}
+function formulaOf({ formula, parts }) {
+  const inside = [...mathOf(formula.score).children], added = formula.position ? [m("mo", {}, "+"), ...mathOf(formula.position).children] : [],
+    sub = (letter, index, role) => m("msub", { class: role }, m("mi", {}, letter), m("mi", {}, index));
+  if (parts.method && !/^Exact/.test(parts.method.line)) return m("math", { display: "block" },
+    m("mrow", {}, m("mi", { class: "output" }, "o"), m("mo", {}, "≈"), ...mathOf(formula.method).children));
+  return m("math", { display: "block" },
+    m("mrow", {}, sub("o", "i", "output"), m("mo", {}, "="),
+      m("munder", {}, m("mo", {}, "∑"), formula.mask ? m("mrow", {}, m("mi", {}, "j"), m("mo", {}, ":"), ...mathOf(formula.mask).children) : m("mi", {}, "j")),
+      m("msub", {}, m("mi", {}, "softmax"), m("mi", {}, "j")), m("mo", {}, "("), ...inside, ...added, m("mo", {}, ")"), sub("v", "j", "value")));
+}
+
+// The soft dictionary: fruit → apple, banana, chair.
+async function dictionary(root, lab) {
+  const { t, state } = lab, ask = lab.latest(), read = () => { try { return JSON.parse(state.entries ?? ""); } catch { return { apple: 10, banana: 5, chair: 2 }; } };
+  const it = { asked: state.asked ?? (lab.language === "zh" ? "水果" : "fruit"),
+    entries: state.entries ? read() : lab.language === "zh" ? { 苹果: 10, 香蕉: 5, 椅子: 2 } : read(), sharpness: Number(state.sharpness ?? 1) },
+    result = h("div", { id: "dictionary" }), id = newId();
+  const slider = h("input",
+    { type: "range", id, min: 0, max: 3, step: 0.05, value: it.sharpness, oninput: event => { it.sharpness = Number(event.target.value), again(); } }),
+    told = h("output", { for: id });
+  const asked = h("input",
+    { type: "text", value: it.asked, translate: "no", "aria-label": t("asked"), onchange: event => { it.asked = event.target.value.trim(), again(); } }),
+    concepts = h("span", { class: "chips" });
+  const again = () => lab.attempt(async () => {
+    lab.set({ asked: it.asked, sharpness: it.sharpness, entries: JSON.stringify(it.entries) });
+    const found = await ask("mechanisms/dictionary", { asked: it.asked, entries: it.entries, sharpness: it.sharpness });
+    lab.dictionary = { dictionary: { words: found.words, weights: Array.from(found.weights.data), answer: found.answer } };
+    showDictionary(found);
+  }, result);
+  function showDictionary(found) {
+    fill(told, brief(it.sharpness, 2));
+    fill(concepts,
+      found.concepts.flat().map(word => button(word, () => { it.asked = word, asked.value = word, again(); },
+        { class: "chip", translate: "no", "aria-pressed": word === it.asked })));
+    const focus = result.contains(document.activeElement) && document.activeElement.dataset.at, most = Math.max(...found.weights.data);
+    const rename = (old, word) => { it.entries = Object.fromEntries(Object.entries(it.entries).map(([key, value]) => [key === old ? word || old : key, value])),
+      again(); };
+    fill(result, found.known ? null : h("p", { class: "note" }, t("unknownWord")),
+      h("table", { class: "numbers soft-dictionary" },
+        h("thead", {},
+          h("tr", {},
+            [t("entry"), "q·k", t("weight"), "", t("value"), t("part"), ""].map(words => h("th", { scope: "col", translate: words === "q·k" ? "no" : null }, words)))),
+        h("tbody", {}, found.words.map((word, n) => h("tr", {},
+      h("td", {},
+        h("input",
+          { type: "text", value: word, size: 9, translate: "no", "aria-label": t("entry"), "data-at": `w${n}`,
+            onchange: event => rename(word, event.target.value.trim()) })),
+        h("td", { class: "number" }, exact(found.scores.data[n])), h("td", { class: "number", "data-weight": found.weights.data[n] }, exact(found.weights.data[n])),
+        h("td", { class: "bar" }, h("span", { style: { width: `${100 * found.weights.data[n] / most}%` } })),
+      h("td", {},
+        h("input",
+          { type: "number", value: it.entries[word], "aria-label": t("value"), "data-at": `v${n}`,
+            onchange: event => { it.entries[word] = Number(event.target.value), again(); } })),
+        h("td", { class: "number" }, exact(Math.fround(found.weights.data[n] * found.v.data[n]))),
+        h("td", {}, found.words.length > 1 ? button("×", () => { delete it.entries[word], again(); }, { class: "small", "aria-label": t("remove", word) }) : null))))),
+      h("div", { class: "answers" }, h("p", {}, t("answer"), " ", h("b", { class: "output", "data-answer": found.answer }, exact(Math.fround(found.answer)))),
+        h("p", { class: "soft" }, t("hard"), " ", h("b", {}, exact(found.hard.value)), " · ", t("hardHow", found.hard.word))),
+        code(lab, t("python"), found.python));
+    if (focus) result.querySelector(`[data-at="${focus}"]`)?.focus();
+  }
+  root.append(h("section", { class: "card" }, h("h2", {}, t("dictionary")), h("p", { class: "soft" }, t("dictionaryHow")),
+    h("div", { class: "row" }, h("div", { class: "field" }, h("span", {}, t("asked")), asked), concepts,
+      h("label", { class: "field", for: id }, h("span", {}, t("sharpness"), " ", told), slider),
+      button(t("add"), () => { let word = t("newWord"), n = 2; while (word in it.entries) word = `${t("newWord")} ${n++}`; it.entries[word] = 1, again(); })),
+    result));
+  await again();
+}

@@ -1,0 +1,34 @@
+// The text itself, each token a button coloured by its number. Real buttons: the keyboard reaches each of them.
+import { css, inkOn, shader } from "lab/colour.js";
+import { exact, fill, given, h } from "lab/dom.js";
+
+// `options`: names, values (one a token) or null, masked(n), selected, onPick(n), kind, domain, scale, label, digits (whether, or how, numbers are written below each), special(n).
+export function tokenStrip(lab, options) {
+  const set = { kind: "weights", domain: [0, 1], scale: "root", masked: () => false, special: () => false, digits: true, ...options };
+  const element = h("div", { class: "strip", role: "group", "aria-label": set.label });
+  function update(changes) {
+    Object.assign(set, changes);
+    const focused = [...element.children].indexOf(document.activeElement), shade = shader(set.kind, set.domain, set.scale);
+    fill(element, set.names.map((name, n) => {
+      const value = set.values?.[n], off = set.masked(n), coloured = set.values && !off;
+      const ground = coloured ? shade(value) : null;
+      return h("button",
+        { type: "button", class: `token ${off ? "hatched" : ""} ${set.special(n) ? "special" : ""}`, "aria-pressed": n === set.selected,
+          "data-value": coloured ? value : null,
+        title: coloured ? exact(value) : off ? lab.t("masked") : null, style: ground ? { background: css(ground), color: inkOn(ground) } : {},
+          onclick: () => set.onPick?.(n), onkeydown: step },
+        given(name), set.digits && set.values ? h("span", { class: "digits" }, off ? "–" : digits(value)) : null);
+    }));
+    if (focused >= 0) element.children[focused]?.focus();
+  }
+  function digits(value) { return typeof set.digits === "function" ? set.digits(value) : set.kind === "weights" ? (value >= 0.9995 ? "1" : value.toFixed(3).replace(/^0/,
+    "")) : Number(value.toPrecision(3)).toString().replace("-",
+    "−"); }
+  function step(event) {
+    const to = { ArrowRight: event.target.nextElementSibling, ArrowLeft: event.target.previousElementSibling, Home: element.firstElementChild,
+      End: element.lastElementChild }[event.key];
+    if (to) event.preventDefault(), to.focus();
+  }
+  update({});
+  return { element, update };
+}

@@ -1,0 +1,151 @@
+"""The lab for its tests: small models in a folder, a server over them, and a real browser that must stay silent."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+SENTENCE = "The animal didn't cross the street because it was too tired."
+TEXTS = [
+    SENTENCE,
+    "猫 坐在 垫子",
+    "猫追狗",
+    "A打了B",
+    "white ball grey ball",
+    "one two three four five six seven eight",
+]
+
+
+def save_text_model(folder: Path, config: Any, kind: str) -> None:
+    from regard.models.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.train(TEXTS, kind, 400)  # type: ignore[arg-type]
+    torch.manual_seed(0)
+    model = config(tokenizer.size).build().eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 2 and ".attention" in name:
+                weight.mul_(6.0)  # so that the weights of a random model are not all alike
+    model.tokenizer = tokenizer
+    model.save(folder)
+
+
+@pytest.fixture(scope="session")
+def lab_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random models (`bert`: 2 × 4 heads, `llama`: fewer key heads, `large`: 12 × 12) and the runs of `save_runs`."""
+    from regard.models import bert, llama
+
+    from .saved_runs import save_runs
+
+    root = tmp_path_factory.mktemp("models")
+    plain: dict[str, Any] = {"hidden": 32, "places": 600}
+    save_text_model(root / "bert", lambda n: bert(layers=2, dim=32, heads=4, vocabulary=n, **plain), "wordpiece")
+    save_text_model(root / "large", lambda n: bert(layers=12, dim=96, heads=12, vocabulary=n, **plain), "wordpiece")
+    save_text_model(
+        root / "llama", lambda n: llama(layers=2, dim=32, heads=4, kv_heads=2, hidden=32, vocabulary=n), "bpe"
+    )
+    save_runs(root)
+    return root
+
+
+@pytest.fixture(scope="session")
+def lab(lab_folder: Path) -> Any:
+    pytest.importorskip("starlette")
+    from regard.lab.lab import Lab
+    from regard.lab.library import Library
+
+    return Lab(Library([lab_folder]))
+
+
+@pytest.fixture(scope="session")
+def lab_address(lab: Any) -> Iterator[str]:
+    """Where the lab answers, token included."""
+    uvicorn = pytest.importorskip("uvicorn")
+    from regard.lab.app import make_app
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    app = make_app(lab, "secret", (f"127.0.0.1:{port}",))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield f"http://127.0.0.1:{port}/?token=secret"
+    server.should_exit = True
+    thread.join(10)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """One Chromium for all tests of a session."""
+    import shutil
+
+    play = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    path = next((found for name in names if (found := shutil.which(name))), None)
+    if path is None:
+        pytest.skip("there is no Chromium on this machine")
+    with play.sync_playwright() as started:
+        found = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+class Watched:
+    """A browser page whose console errors and requests to elsewhere fail the test."""
+
+    def __init__(self, context: Any) -> None:
+        self.page = context.new_page()
+        self.errors: list[str] = []
+        self.outside: list[str] = []
+        self.allowed: list[str] = []
+        self.page.on("console", self.heard)
+        self.page.on("pageerror", lambda error: self.errors.append(f"{error}\n{error.stack}"))
+        self.page.on("request", self.asked)
+
+    def heard(self, message: Any) -> None:
+        if message.type == "error" and not any(words in message.text for words in self.allowed):
+            self.errors.append(message.text)
+
+    def asked(self, request: Any) -> None:
+        if not request.url.startswith(("http://127.0.0.1:", "data:", "blob:", "file:", "about:")):
+            self.outside.append(request.url)
+
+    def ready(self) -> Any:
+        """Wait until the page is shown and asks nothing more."""
+        self.page.wait_for_selector("#main[data-ready]", timeout=30_000)
+        self.page.wait_for_function("() => document.documentElement.dataset.busy === 'no'", timeout=30_000)
+        return self.page
+
+
+@pytest.fixture
+def open_lab(browser: Any, lab_address: str) -> Iterator[Callable[..., Any]]:
+    """Opens a page of the lab by its address, such as `heads?model=bert&lang=zh`, and waits until it is shown."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True, locale="en-US")
+    watched: list[Watched] = []
+
+    def opened(
+        place: str, *, width: int = 1280, theme: str = "light", allowed: tuple[str, ...] = (), address: str = ""
+    ) -> Any:
+        one = Watched(context)
+        one.allowed.extend(allowed)
+        watched.append(one)
+        one.page.set_viewport_size({"width": width, "height": 900})
+        one.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+        one.page.goto(address or f"{lab_address}#{place}")
+        one.page.ready = one.ready
+        return one.ready()
+
+    yield opened
+    context.close()
+    for one in watched:
+        assert not one.errors, f"The console says: {one.errors}"
+        assert not one.outside, f"The page asked elsewhere: {one.outside}"

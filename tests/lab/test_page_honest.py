@@ -1,0 +1,127 @@
+"""The page of honest reading in a real browser: five readings, their correlations, baselines and edited heads."""
+
+from __future__ import annotations
+
+import pytest
+
+from regard.lab.api import honest
+from regard.lab.readings import READINGS
+from regard.lab.work import Job
+
+pytestmark = pytest.mark.browser
+ASK = {"model": "reviews-0", "input": {"text": "the cat sat"}}
+PLACE = "honest?model=reviews-0&lang=en&text=the cat sat"
+
+
+def shown(page, name):
+    """A reading as its strip holds it, None where it is not known."""
+    found = [one.get_attribute("data-value") for one in page.locator(f"[data-reading={name}] .token").all()]
+    return [None if one is None else float(one) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("place", "more"), [("", {}), ("&attention=0&head=1&removal=hide", {"attention": 0, "head": 1, "removal": "hide"})]
+)
+def test_readings_and_correlations_equal_the_tensors(open_lab, lab, place, more):
+    page = open_lab(PLACE + place)
+    wanted = honest.read(lab, ASK | more, Job())
+    for name in READINGS:
+        assert shown(page, name) == pytest.approx(wanted["readings"][name].tolist(), abs=1e-6)
+    for i, a in enumerate(READINGS):
+        for j, b in enumerate(READINGS):
+            assert page.evaluate(f"window.lab.cell({i}, {j}).value") == pytest.approx(
+                wanted["correlations"]["size"][a][b], abs=1e-6
+            )
+    assert page.locator(".legend").get_attribute("data-domain") == "-1 1"
+    page.check("input[value=signed]")
+    assert page.evaluate("window.lab.cell(0, 4).value") == pytest.approx(
+        wanted["correlations"]["signed"]["raw"]["effect"], abs=1e-6
+    )
+    assert "sign=signed" in page.url
+
+
+def test_files_hold_the_readings(open_lab, lab, tmp_path):
+    numpy = pytest.importorskip("numpy")
+    page = open_lab(PLACE)
+    wanted = honest.read(lab, ASK, Job())["readings"]
+    for kind in ("CSV", "NPZ"):
+        with page.expect_download() as download:
+            page.click(f"section:has([data-reading]) .files >> text={kind}")
+        download.value.save_as(tmp_path / download.value.suggested_filename)
+    with numpy.load(tmp_path / "readings.npz") as held:
+        assert numpy.array_equal(held["effect"], wanted["effect"].numpy())
+    rows = (tmp_path / "readings.csv").read_text("utf-8-sig").splitlines()
+    assert rows[0] == ",raw,value,rollout,gradient,effect" and len(rows) == 1 + len(wanted["raw"])
+    assert float(rows[2].split(",")[1]) == pytest.approx(float(wanted["raw"][1]), abs=1e-7)
+    assert "differ from the executed output" in page.locator(".ran").inner_text()
+
+
+def test_another_answer_can_be_asked_about(open_lab, lab):
+    page = open_lab(PLACE)
+    other = 1 - page.evaluate("window.lab.read().question.label")
+    page.select_option("label:has-text('Answer') select", str(other))
+    page.ready()
+    wanted = honest.read(lab, ASK | {"label": other}, Job())
+    assert f"label={other}" in page.url
+    assert shown(page, "effect") == pytest.approx(wanted["readings"]["effect"].tolist(), abs=1e-6)
+
+
+def test_a_token_is_asked_about_and_followed_through_all_readings(open_lab, lab):
+    page = open_lab("honest?model=llama&lang=en&text=one two three")
+    strip = page.locator(".strip").first.locator(".token")
+    strip.nth(2).focus()
+    page.keyboard.press("Enter")
+    page.ready()
+    assert "place=2" in page.url
+    wanted = honest.read(lab, {"model": "llama", "input": {"text": "one two three"}, "place": 2}, Job())
+    assert shown(page, "gradient") == pytest.approx(wanted["readings"]["gradient"].tolist(), abs=1e-6)
+    page.locator("[data-reading=raw] .token").nth(1).click()
+    assert page.locator(".reading .token[aria-pressed=true]").count() == 5
+    assert "rank" in page.locator("[role=status]").first.inner_text()
+
+
+def test_baselines_are_one_click_away(open_lab, lab):
+    page = open_lab(PLACE)
+    page.click("#baselines")
+    page.wait_for_function("() => window.lab.part('baselines')")
+    wanted = honest.baselines(lab, ASK | {"seed": 0}, Job())
+    rows = page.locator("section:has(#baselines) tbody tr").all()
+    assert len(rows) == 1 + 3 + len(wanted["shuffled"]) + 1
+    numbers = [
+        [float(cell.replace("−", "-")) for cell in row.locator("td.number").all_inner_texts()[:3]] for row in rows[1:-1]
+    ]
+    for found, one in zip(numbers, wanted["baselines"] + wanted["shuffled"], strict=True):
+        assert found == pytest.approx([one["probability"], one["change"], one["distance"]], abs=1e-6)
+    assert "trained from seed 1" in rows[-1].inner_text() and "baselines=1" in page.url
+
+
+def test_heads_are_changed_and_the_answer_changes(open_lab, lab):
+    page = open_lab(PLACE)
+    page.select_option("label:has-text('Give a head') select", "uniform")
+    page.locator("[data-head='1.0']").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => window.lab.part('change')")
+    assert "edits=1.0.uniform" in page.url and page.locator("[data-head='1.0']").get_attribute("aria-pressed") == "true"
+    name = honest.read(lab, ASK, Job())["attentions"][1]["name"]
+    wanted = honest.change(
+        lab, ASK | {"edits": [{"attention": name, "head": 0, "change": "uniform"}], "seed": 0}, Job()
+    )
+    found = page.evaluate("window.lab.part('change').after")
+    assert found["score"] == pytest.approx(wanted["after"]["score"], abs=1e-6) != wanted["before"]["score"]
+    page.click("#each")
+    page.wait_for_function("() => window.lab.part('alone')")
+    alone = honest.heads(lab, ASK | {"change": "uniform", "seed": 0}, Job())["heads"]
+    assert page.evaluate("window.lab.part('alone')")[:2] == pytest.approx(alone[0].tolist(), abs=1e-6)
+
+
+def test_a_saved_view_opens_again(open_lab, tmp_path):
+    page = open_lab(PLACE + "&edits=0.1.silent")
+    before = page.evaluate("window.lab.read().readings")
+    with page.expect_download() as download:
+        page.click("#save")
+    download.value.save_as(tmp_path / "view.html")
+    again = open_lab("", address=(tmp_path / "view.html").as_uri())
+    assert again.evaluate("window.lab.read().readings") == before
+    again.click("#language")
+    again.ready()
+    assert again.locator("h1").inner_text() == "诚实解读" and again.locator("#main .error").count() == 0

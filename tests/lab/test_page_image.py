@@ -1,0 +1,96 @@
+"""The page of images in a real browser, on the shipped model of digits."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import pytest
+import torch
+
+from regard.lab.api import image
+from regard.lab.distances import reach
+from regard.lab.work import Job
+
+ASK = {"model": "digits", "input": {"example": "3.png"}}
+
+
+def test_distances_are_in_pixels_and_the_class_token_is_told_apart(lab):
+    capture = lab.capture(ASK, Job())
+    places, real = image.centres(capture.about)
+    rows, columns = capture.about["grid"]
+    assert places[real].amin() > 0 and not bool(real[0]) and int(real.sum()) == rows * columns
+    attention = capture.attentions[0]
+    distance, special = reach(attention, places, real)
+    weight = attention.weights(2)[1:].double()
+    apart = torch.cdist(places[1:], places[1:]).double()
+    patches = weight[:, 1:]
+    wanted = ((patches * apart).sum(-1) / patches.sum(-1)).mean()
+    assert float(distance[2]) == pytest.approx(float(wanted), rel=1e-5)
+    assert float(special[2]) == pytest.approx(float(weight[:, 0].mean()), rel=1e-5)
+
+
+def test_a_uniform_head_is_as_far_whatever_the_class_token_gets(lab):
+    """A head that is even over patches must not look local because most of its weight is on the class token."""
+
+    class Even:
+        heads, queries = 1, 5
+
+        def weights(self, head, rows):
+            row = torch.tensor([0.9, 0.025, 0.025, 0.025, 0.025])
+            return row.expand(rows[1] - rows[0], -1)
+
+    places = torch.tensor([[0.0], [0.0], [4.0], [8.0], [12.0]])
+    distance, special = reach(Even(), places, torch.arange(5) > 0)  # type: ignore[arg-type]
+    assert float(distance[0]) == pytest.approx(5.0) and float(special[0]) == pytest.approx(0.9)
+
+
+def test_rollout_multiplies_the_layers(lab):
+    flow = image.rollout(lab, ASK, Job())["flow"]
+    capture = lab.capture(ASK, Job())
+    same = torch.eye(len(flow))
+    wanted = same
+    for attention in capture.attentions:
+        wanted = (same + attention.weights(None).mean(0).float()) / 2 @ wanted
+    assert torch.allclose(flow, wanted, atol=1e-6) and torch.allclose(flow.sum(-1), torch.ones(len(flow)), atol=1e-5)
+
+
+def test_what_is_no_picture_is_refused(lab):
+    from regard.attention.errors import BadInput
+
+    with pytest.raises(BadInput, match="picture"):
+        image.run(lab, {"model": "digits", "input": {"base64": base64.b64encode(b"no picture").decode()}}, Job())
+
+
+@pytest.mark.browser
+def test_the_page_shows_the_weights_of_the_chosen_patch(open_lab, lab):
+    page = open_lab("image?model=digits&example=3.png&attention=1&head=1&query=5&lang=en")
+    found = page.evaluate("window.lab.read()")
+    wanted = lab.capture(ASK, Job()).attentions[1].weights(1)[5].double()
+    assert torch.allclose(torch.tensor(found["weights"], dtype=torch.float64), wanted, atol=1e-6, rtol=0)
+    assert page.locator(".legend").first.get_attribute("data-domain") == "0 1"
+    assert "1.000000" in page.locator(".row-sum").inner_text()
+    page.locator("figure canvas").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("window.lab.read()")["query"] == 6
+    page.keyboard.press("Home")
+    assert page.evaluate("window.lab.read()")["query"] == 0 and "class token" in page.locator("#main").inner_text()
+
+
+@pytest.mark.browser
+def test_a_drawing_is_read_and_stays_in_the_address(open_lab):
+    page = open_lab("image?model=digits&example=3.png&lang=en")
+    box = page.locator(".pad").bounding_box()
+    page.mouse.move(box["x"] + 84, box["y"] + 25)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 84, box["y"] + 145, steps=6)
+    page.mouse.up()
+    page.get_by_text("Read the drawing").click()
+    page.wait_for_function("() => location.hash.includes('drawing=')")
+    page.ready()
+    from PIL import Image
+
+    sent = page.evaluate("new URLSearchParams(location.hash.split('?')[1]).get('drawing')")
+    drawn = Image.open(io.BytesIO(base64.b64decode(sent))).convert("L")
+    assert drawn.size == (32, 32) and drawn.getpixel((16, 16)) == 255 and drawn.getpixel((4, 16)) == 0
+    assert page.locator(".prediction .answer").count() >= 1

@@ -1,0 +1,117 @@
+"""The page of runs in a real browser: curves that grow, two runs compared, experiments with their figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from regard.experiments import results
+from regard.lab.records import curves
+from regard.train.loop import Event, Place
+from regard.train.run import RunFolder
+
+from .test_page_shell import UNTRANSLATED
+
+pytestmark = pytest.mark.browser
+PICTURE = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
+    "1f15c4890000000d49444154789c6360606060000000050001a5f645400000000049454e44ae426082"
+)
+
+
+def test_curves_are_the_logs(open_lab, lab_folder):
+    page = open_lab("runs?run=reviews-0&with=reviews-1&lang=en")
+    read = page.evaluate("window.lab.read()")
+    for n, found in enumerate(read["curves"]):
+        wanted = curves(lab_folder / f"reviews-{n}")
+        for kind, name in (("step", "loss"), ("score", "accuracy")):
+            assert found[kind][name]["steps"] == wanted[kind][name]["steps"].tolist()
+            assert found[kind][name]["values"] == pytest.approx(wanted[kind][name]["values"].tolist(), abs=1e-6)
+    assert page.locator("[data-curve='step.loss'] path.curve").count() == 2
+    differ = page.locator("section:has(h2:has-text('differs')) table").first.inner_text()
+    assert "training.seed" in differ and "training.rate" not in differ
+    assert "good" in page.locator("section:has(h2:has-text('said')) table").inner_text()
+    table = page.locator("table.runs").inner_text()
+    assert "accuracy 0.750" in table and "bleu 12.500" in table and "finished" in table
+
+
+def test_a_place_of_a_curve_is_read_by_keyboard(open_lab):
+    page = open_lab("runs?run=reviews-0&lang=en")
+    page.locator("[data-curve='step.loss'] svg").focus()
+    page.keyboard.press("Home")
+    assert "1 → 3" in page.locator("[data-curve='step.loss'] p").last.inner_text()
+    with page.expect_download() as download:
+        page.click("[data-curve='step.loss'] .files >> text=CSV")
+    rows = download.value.path().read_text("utf-8-sig").splitlines()
+    assert rows[:2] == ["run,step,loss", "reviews-0,1,3"] and len(rows) == 31
+
+
+def test_a_run_that_goes_on_is_followed(open_lab, lab_folder):
+    folder = RunFolder(lab_folder / "live")
+    folder.write("run.json", {"task": "tag", "architecture": {"model": "transformer"}})
+    for step in range(1, 4):
+        folder.log(Event("step", Place(step=step), 9, {"loss": 1.0}))
+    page = open_lab("runs?run=live&lang=en")
+    assert "running" in page.locator("table.runs").inner_text()
+    folder.log(Event("step", Place(step=4), 9, {"loss": 0.25}))
+    page.wait_for_function("() => window.lab.read().curves[0].step.loss.values.length === 4", timeout=15_000)
+    assert page.evaluate("window.lab.read().curves[0].step.loss.values[3]") == 0.25
+    assert "step 4" in page.locator("section [role=status]").first.inner_text()
+
+
+def keep_result(folder):
+    words = {"en": "The claim holds", "zh": "论断成立"}
+    claim = {name: words for name in ("title", "claim", "setup", "threshold")} | {"number": 2, "name": "grey-ball"}
+    more = {
+        "seed": 0,
+        "size": "usual",
+        "seconds": 3.0,
+        "date": "2026-01-01T00:00:00",
+        "versions": {},
+        "devices": ["a CPU"],
+    }
+    verdict = {"kind": "holds", "key": words, "why": words}
+    results.save({"name": "grey-ball", "claim": claim, "numbers": {}, "verdict": verdict} | more, folder)
+    for language in results.LANGUAGES:
+        results.figure_path(folder, "grey-ball", language).write_bytes(PICTURE)
+
+
+def test_experiments_with_figures_in_both_languages(open_lab, lab_folder, tmp_path):
+    keep_result(lab_folder / "experiments")
+    page = open_lab("runs?view=experiments&experiment=grey-ball&lang=en")
+    assert "✓ holds" in page.locator("section.card .verdict").first.inner_text()
+    assert page.locator("img.figure").evaluate("async one => { await one.decode(); return one.naturalWidth; }") == 1
+    assert page.locator("tbody tr").count() >= 20
+    with page.expect_download() as download:
+        page.click("#save")
+    download.value.save_as(tmp_path / "view.html")
+    page.click("#language")
+    page.ready()
+    assert "论断成立" in page.locator("section.card").inner_text() and page.locator("img.figure").count() == 1
+    again = open_lab("", address=(tmp_path / "view.html").as_uri())
+    assert "✓ holds" in again.locator("section.card .verdict").first.inner_text()
+    assert again.locator("img.figure").count() == 1
+
+
+def test_a_small_run_can_be_begun_and_stopped(open_lab):
+    page = open_lab("runs?view=experiments&experiment=soft-dictionary&seed=3&lang=en", allowed=("499",))
+    page.click("#try")
+    page.click(".progress button")
+    page.wait_for_selector("text=Cancelled.")
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "runs?run=reviews-0&with=pair&curve=step.rate",
+        "runs?view=experiments",
+        "honest?model=reviews-0&text=the cat sat&token=1&baselines=1&edits=0.1.mean&alone=silent",
+        "honest?model=llama&text=one two&place=1&removal=hide",
+        "alignment?model=pair&text=the cat sat&step=1&show=norms",
+        "alignment?model=pair&text=the cat sat&target=狗",
+    ],
+)
+def test_every_word_of_further_states_is_translated(open_lab, place):
+    page = open_lab(f"{place}&lang=xx")
+    assert page.locator("#main .error").count() == 0
+    assert page.evaluate(UNTRANSLATED) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280

@@ -1,0 +1,209 @@
+"""The readings equal their definitions, computed another way."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+from regard import BadInput
+from regard.lab.readings import (
+    Asked,
+    Question,
+    compared,
+    correlations,
+    each_head,
+    edited,
+    every_head,
+    look,
+    mean_row,
+    removed,
+    ways_to_remove,
+)
+from regard.models.config import Sequence
+from regard.models.heads import Classes, Vocabulary
+from regard.nn.block import StackConfig
+from regard.nn.edit import edit
+from regard.nn.embeddings import Text
+
+TOKENS = torch.tensor([[3, 7, 1, 9, 4, 6, 2]])
+KINDS = ("class", "mean", "attention", "tag", "next", "vector")
+
+
+def made(kind: str, mask: str | None = None):
+    """A small model whose answer is of that kind."""
+    torch.manual_seed(3)
+    heads = {
+        "class": Classes(3, 16),
+        "mean": Classes(3, 16, pool="mean"),
+        "attention": Classes(3, 16, pool="attention"),
+        "tag": Classes(5, 16, per_token=True),
+        "next": Vocabulary(11, 16),
+        "vector": None,
+    }
+    mask = "Causal()" if kind == "next" else mask
+    stack = StackConfig(dim=16, layers=2, heads=2, hidden=32, mask=mask)
+    model = Sequence(Text(11, 16, places=16), stack, head=heads[kind]).build().eval()
+    for name, weight in model.named_parameters():
+        if ".q." in name or ".k." in name:
+            weight.data.mul_(4.0)
+    return model
+
+
+def ln(model, tokens, kind, place, label):
+    """The score by hand."""
+    output = model(tokens=tokens)
+    if kind == "vector":
+        return output.hidden.mean(1)[0]
+    logits = output.logits[0] if place is None else output.logits[0, place]
+    return logits.log_softmax(-1)[label]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_score_is_what_the_model_says(kind):
+    asked = Asked(made(kind), {"tokens": TOKENS})
+    if kind == "vector":
+        assert asked.label is None and math.isclose(asked.now(), 1.0, rel_tol=1e-6)
+        return
+    assert asked.place == {"tag": 0, "next": 6}.get(kind)
+    assert asked.label == int(asked.before.argmax())
+    with torch.no_grad():
+        assert math.isclose(asked.now(), float(ln(asked.model, TOKENS, kind, asked.place, asked.label)), abs_tol=1e-6)
+    assert math.isclose(float(asked.before.exp().sum()), 1.0, rel_tol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_of_the_place_that_is_read(kind):
+    """Rows of raw weights and rollout sum to one, and are those of the token that the answer is read off."""
+    seen = look(Asked(made(kind), {"tokens": TOKENS}, Question(place=2 if kind == "tag" else None)))
+    assert math.isclose(float(seen.read.sum()), 1.0, rel_tol=1e-5)
+    wanted = {"class": 0, "tag": 2, "next": 6}.get(kind)
+    if wanted is not None:
+        assert seen.read.argmax() == wanted and seen.read.max() == 1.0
+    for name in seen.names:
+        row = seen.raw(name, None)
+        assert row.shape == (7,) and math.isclose(float(row.sum()), 1.0, rel_tol=1e-5)
+        assert math.isclose(float(seen.rollout(name).sum()), 1.0, rel_tol=1e-5)
+        assert (seen.value(name, None) >= 0).all()
+    if wanted is not None:
+        weights = seen.seen[seen.names[0]].weights[0, 1, wanted]
+        assert torch.equal(seen.raw(seen.names[0], 1), weights.float())
+
+
+def test_gradient_is_the_slope_of_the_score():
+    """Σ over keys of weight · slope equals the change of the score when a head's whole output is made a bit larger."""
+    model = made("class")
+    asked = Asked(model, {"tokens": TOKENS})
+    found = look(asked)
+    name, head, step = found.names[1], 1, 1e-3
+
+    def scored(factor):
+        def grown(module, args, kwargs, output):
+            output = output.clone()
+            output[:, head] *= factor
+            return output
+
+        handle = dict(model.named_modules())[name + ".attend"].register_forward_hook(grown, with_kwargs=True)
+        with torch.no_grad():
+            score = asked.score(asked.answers(asked.inputs, None))[0].double()
+        handle.remove()
+        return float(score)
+
+    slope = (scored(1 + step) - scored(1 - step)) / (2 * step)
+    assert math.isclose(float(found.gradient(name, head).sum()), slope, rel_tol=2e-2, abs_tol=1e-4)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_removal_runs_the_model_without_the_token(kind):
+    model = made(kind)
+    place = {"tag": 3, "next": 6}.get(kind)
+    asked = Asked(model, {"tokens": TOKENS}, Question(place=place))
+    effect = removed(asked, "delete")
+    for gone in range(7):
+        short = torch.cat([TOKENS[:, :gone], TOKENS[:, gone + 1 :]], 1)
+        at = None if place is None else 5 if kind == "next" else place - (gone < place)
+        if kind == "tag" and gone == place:
+            assert effect[gone].isnan()
+            continue
+        with torch.no_grad():
+            after = ln(model, short, kind, at, asked.label)
+        if kind == "vector":
+            after = after @ asked.before / asked.before.square().sum()
+        assert math.isclose(float(effect[gone]), asked.now() - float(after), abs_tol=2e-6), gone
+
+
+def test_a_hidden_token_reaches_nobody():
+    """What a token is does not matter while it is hidden from every head, except to itself."""
+    model = made("class")
+    for gone in (2, 5):
+        other = TOKENS.clone()
+        other[0, gone] = 8
+        before, after = (Asked(model, {"tokens": x}, Question(label=1)) for x in (TOKENS, other))
+        scores = [asked.now() - float(removed(asked, "hide")[gone]) for asked in (before, after)]
+        assert math.isclose(*scores, abs_tol=1e-6)
+        assert abs(before.now() - after.now()) > 1e-4
+
+
+def test_how_tokens_may_be_removed():
+    asked = Asked(made("class"), {"tokens": TOKENS})
+    assert ways_to_remove(asked) == ["delete", "hide"]
+    with pytest.raises(BadInput, match="delete or hide"):
+        removed(asked, "replace")
+    with pytest.raises(BadInput, match="There is no label 9"):
+        Asked(made("class"), {"tokens": TOKENS}, Question(label=9))
+    with pytest.raises(BadInput, match="There is no token 30"):
+        Asked(made("tag"), {"tokens": TOKENS}, Question(place=30))
+    with pytest.raises(BadInput, match="256 are the most"):
+        Asked(made("class"), {"tokens": torch.ones(1, 300, dtype=torch.long)})
+
+
+def test_rank_correlation_is_scipys_with_ties_and_gaps():
+    torch.manual_seed(0)
+    x = torch.tensor([1.0, 1.0, -2.0, 3.0, 0.0, 0.0, math.nan, 5.0])
+    y = torch.tensor([0.5, -2.0, 2.0, 2.0, 0.0, 7.0, 1.0, -1.0])
+    known = ~x.isnan()
+    for signed in (False, True):
+        a, b = (z[known] if signed else z[known].abs() for z in (x, y))
+        found = correlations({"x": x, "y": y}, signed)["x"]["y"]
+        assert math.isclose(found, spearmanr(a.numpy(), b.numpy()).statistic, abs_tol=1e-9)
+
+
+def test_changes_act_on_the_model():
+    model = made("class")
+    asked = Asked(model, {"tokens": TOKENS})
+    name = next(iter(asked.heads))
+    with torch.no_grad(), edit(model, {name: {1: "uniform"}}):
+        wanted = model(tokens=TOKENS).logits[0].log_softmax(-1)
+    assert torch.equal(edited(asked, {name: {1: "uniform"}}), wanted)
+    assert compared(asked, asked.before)["distance"] == 0.0
+    after = edited(asked, every_head(asked, "silent"))
+    found = compared(asked, after)
+    assert math.isclose(found["distance"], float((after.exp() - asked.before.exp()).abs().sum() / 2), rel_tol=1e-6)
+    assert math.isclose(found["change"], float(after[asked.label] - asked.before[asked.label]), abs_tol=1e-6)
+    same = [edited(asked, every_head(asked, "shuffle"), seed) for seed in (4, 4, 5)]
+    assert torch.equal(same[0], same[1]) and not torch.equal(same[0], same[2])
+    with pytest.raises(BadInput, match="silent, uniform, shuffle, mean"):
+        edited(asked, {name: {0: "loud"}})
+
+
+def test_each_head_alone():
+    asked = Asked(made("attention"), {"tokens": TOKENS})
+    found = each_head(asked, "silent")
+    assert found.shape == (3, 2) and found[2, 1].isnan()  # the pooling has one head
+    name = list(asked.heads)[1]
+    wanted = compared(asked, edited(asked, {name: {1: "silent"}}))["change"]
+    assert math.isclose(float(found[1, 1]), wanted, abs_tol=1e-6)
+
+
+def test_the_mean_head_says_the_same_everywhere():
+    weights = torch.rand(1, 5, 5).softmax(-1)
+    values = torch.randn(1, 5, 3)
+    mixed = mean_row(weights) @ values
+    assert torch.allclose(mixed, (weights @ values).mean(1, keepdim=True).expand_as(mixed), atol=1e-6)
+    causal = torch.rand(1, 5, 5).tril()
+    causal = causal / causal.sum(-1, keepdim=True)
+    assert mean_row(causal).triu(1).abs().max() == 0
+    assert torch.allclose(mean_row(causal).sum(-1), torch.ones(1, 5))

@@ -1,0 +1,143 @@
+"""Following a search: what is told of it is what was done, and a text read again reads as it was written."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from regard import BadInput
+from regard.lab.api import alignment
+from regard.lab.pack import pack, unpack
+from regard.lab.work import Cancelled, Job
+from regard.lab.writing import followed
+from regard.nn.watch import watch
+
+ASK = {"model": "pair", "input": {"text": "the cat sat"}}
+
+
+def parts(lab):
+    loaded = lab.open("pair", Job())
+    rows = loaded.task.rows(loaded.task.tokenizer, ["the cat sat"])
+    return loaded.model, {"tokens": torch.tensor(rows)}
+
+
+def traced(steps, at, place):
+    """The tokens of a continuation and the ln p of each, back through those that it continues."""
+    found = []
+    one = steps[at][place]
+    while True:
+        found.insert(0, (one["token"], one["chance"]))
+        if at == 0:
+            return found
+        at, one = at - 1, next(held for held in steps[at - 1] if held.get("slot") == one["parent"])
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_the_search_that_is_followed_is_generates(lab, beams):
+    model, inputs = parts(lab)
+    found = followed(model, inputs, beams=beams, length_penalty=1.0, most=12, job=Job())
+    wanted = model.generate(**inputs, beams=beams, max_new=12)[0].tolist()
+    assert found["start"] + found["finished"][0]["tokens"] == wanted
+    assert found["finished"][0]["ended"]
+
+
+def test_every_step_adds_up(lab):
+    model, inputs = parts(lab)
+    found = followed(model, inputs, beams=3, length_penalty=1.0, most=12, job=Job())
+    steps = found["steps"]
+    for at, step in enumerate(steps):
+        scores = [one["score"] for one in step]
+        assert scores == sorted(scores, reverse=True)
+        assert sorted(one["slot"] for one in step if one["fate"] == "runs") == list(
+            range(sum(one["fate"] == "runs" for one in step))
+        )
+        for place, one in enumerate(step):
+            path = traced(steps, at, place)
+            assert math.isclose(sum(chance for _, chance in path), one["score"], abs_tol=1e-4)
+    ended = {
+        tuple(token for token, _ in traced(steps, at, place)): one["score"] / (at + 1)
+        for at, step in enumerate(steps)
+        for place, one in enumerate(step)
+        if one["fate"] == "ends"
+    }
+    for one in found["finished"]:
+        assert math.isclose(ended[tuple(one["tokens"])], one["score"], abs_tol=1e-5)
+
+
+def test_chances_are_the_models(lab):
+    """ln p of each token, from one pass over the whole text."""
+    model, inputs = parts(lab)
+    found = followed(model, inputs, beams=2, length_penalty=1.0, most=12, job=Job())
+    best = found["finished"][0]["tokens"]
+    targets = torch.tensor([found["start"] + best[:-1]])
+    with torch.no_grad():
+        logits = model(**inputs, targets=targets).logits[0]
+    wanted = logits.log_softmax(-1)[torch.arange(len(best)), torch.tensor(best)]
+    at = len(best) - 1
+    place = next(n for n, one in enumerate(found["steps"][at]) if [t for t, _ in traced(found["steps"], at, n)] == best)
+    chances = torch.tensor([chance for _, chance in traced(found["steps"], at, place)])
+    assert torch.allclose(chances, wanted, atol=1e-4)
+
+
+def test_weights_of_a_text_are_those_it_was_written_with(lab):
+    """The map of a finished text has, row by row, what the decoder looked at while it wrote."""
+    model, inputs = parts(lab)
+    with watch(model, weights=True) as seen:
+        wrote = model.generate(**inputs, max_new=12)[0].tolist()
+    name = "decoder.blocks.1.cross"
+    rows = torch.cat([view.weights[0] for view in seen.calls(name)], 1)  # [heads, targets, sources]
+    for head in (None, 1):
+        ask = {**ASK, "input": {"text": "the cat sat", "target": wrote[1:]}, "head": head, "attention": 1}
+        read = unpack(pack(alignment.read(lab, ask, Job())))
+        assert torch.allclose(read["weights"], rows.mean(0) if head is None else rows[head], atol=1e-6)
+        assert torch.allclose(read["weights"].sum(1), torch.ones(len(wrote) - 1), atol=1e-6)
+        assert read["norms"].shape == read["weights"].shape and not read["masked"].any()
+    assert [token["text"].strip() for token in read["writes"]][:2] == ["猫", "坐"]
+    assert read["difference"]["largest"] < 1e-4
+
+
+def test_a_translation_of_ones_own(lab):
+    read = alignment.read(lab, {**ASK, "input": {"text": "the cat sat", "target": "狗 跑 了"}}, Job())
+    assert [token["text"].strip() for token in read["writes"]] == ["狗", "跑", "了", "</s>"]
+    assert not read["own"] and all(0 < token["probability"] < 1 for token in read["writes"])
+    assert alignment.read(lab, ASK, Job())["own"]
+
+
+def test_the_page_call_names_tokens_and_texts(lab):
+    found = alignment.write(lab, {**ASK, "beams": 3}, Job())
+    assert found["finished"][0]["text"] == "猫坐了"
+    assert [token["text"].strip() for token in found["tokens"]][1:-1] == ["the", "cat", "sat"]
+    assert all(one["piece"] for step in found["steps"] for one in step)
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        ({**ASK, "beams": 99}, "99 beams"),
+        ({**ASK, "beams": "many"}, "whole number"),
+        ({"model": "bert", "input": {"text": "a"}}, "writes no translation"),
+        ({"model": "pair", "input": {}}, "Give it as input.text"),
+    ],
+)
+def test_wrong_calls(lab, ask, words):
+    with pytest.raises(BadInput, match=words):
+        alignment.write(lab, ask, Job())
+
+
+def test_wrong_readings(lab):
+    for more, words in (({"attention": 7}, "attention is 7"), ({"head": 9}, "head is 9")):
+        with pytest.raises(BadInput, match=words):
+            alignment.read(lab, ASK | more, Job())
+    with pytest.raises(BadInput, match="numbers of tokens"):
+        alignment.read(lab, {**ASK, "input": {"text": "the cat", "target": [10**6]}}, Job())
+    with pytest.raises(BadInput, match="no attention from a decoder"):
+        alignment.read(lab, {"model": "bert", "input": {"text": "one two"}}, Job())
+
+
+def test_a_search_can_be_stopped(lab):
+    job = Job()
+    job.cancel()
+    with pytest.raises(Cancelled):
+        alignment.write(lab, ASK, job)
