@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -14,8 +15,9 @@ from typer.testing import CliRunner
 
 from regard.attention.errors import BadInput, Missing
 from regard.cli import app
-from regard.experiments import learning, report, runner
+from regard.experiments import learning, report, results, runner
 from regard.experiments.experiment import Both, Claim, Verdict
+from regard.lab.draw import save_figure
 
 TEXT = Both("five < six & “seven”", "五 < 六")
 
@@ -36,7 +38,7 @@ def made(name: str = "made", number: int = 99, **changed: Any) -> Any:
 
     def verdict(numbers: dict[str, Any]) -> Verdict:
         assert "1" in numbers["times"], "the verdict sees what the file will hold"
-        return Verdict("holds" if numbers["value"] > 5 else "fails", TEXT)
+        return Verdict("holds" if numbers["value"] > 5 else "fails", TEXT, TEXT)
 
     claim = Claim(number, name, TEXT, TEXT, TEXT, TEXT)
     parts = {"CLAIM": claim, "measure": measure, "verdict": verdict, "draw": draw, "calls": calls}
@@ -109,7 +111,8 @@ def test_two_of_one_number_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_saved_says_everything(tmp_path: Path) -> None:
     document = run(made(), tmp_path)
     assert document == json.loads((tmp_path / "made.json").read_text(encoding="utf-8"))
-    assert document["verdict"] == {"kind": "holds", "why": {"en": TEXT.en, "zh": TEXT.zh}}
+    text = {"en": TEXT.en, "zh": TEXT.zh}
+    assert document["verdict"] == {"kind": "holds", "key": text, "why": text}
     assert document["claim"]["threshold"]["zh"] == TEXT.zh
     assert (document["seed"], document["size"]) == (3, "toy")
     assert document["versions"]["torch"] == torch.__version__
@@ -141,11 +144,11 @@ def test_a_lost_figure_is_drawn_again_without_measuring(tmp_path: Path) -> None:
 
 def test_what_is_kept_is_judged_anew(tmp_path: Path) -> None:
     run(made(), tmp_path)
-    worded = made(verdict=lambda numbers: Verdict("limited", TEXT))
+    worded = made(verdict=lambda numbers: Verdict("limited", TEXT, TEXT))
     assert run(worded, tmp_path)["verdict"]["kind"] == "limited"
     assert '"limited"' in (tmp_path / "made.json").read_text(encoding="utf-8")
     assert not worded.calls
-    other = made(verdict=lambda numbers: Verdict("holds", TEXT if numbers["value"] else numbers["newer"]))
+    other = made(verdict=lambda numbers: Verdict("holds", TEXT, TEXT if numbers["value"] else numbers["newer"]))
     (tmp_path / "made.json").write_text((tmp_path / "made.json").read_text("utf-8").replace('"value": 6', '"value": 0'))
     run(other, tmp_path)
     assert other.calls == [3]
@@ -175,6 +178,107 @@ def test_one_that_cannot_run_here_does_not_stop_the_others(tmp_path: Path) -> No
     assert list(refused) == ["first"]
 
 
+def test_several_run_side_by_side_and_say_the_same(tmp_path: Path) -> None:
+    chosen = [runner.find(name) for name in ("heads", "soft-dictionary")]
+    beside, _ = runner.run_all(chosen, tmp_path / "two", size="toy", seed=0, jobs=2)
+    alone, _ = runner.run_all(chosen, tmp_path / "one", size="toy", seed=0)
+    assert [document["name"] for document in beside] == ["heads", "soft-dictionary"]
+    for first, second in zip(beside, alone, strict=True):
+        assert {**first["numbers"], "times": None} == {**second["numbers"], "times": None}
+
+
+def test_what_measures_time_runs_before_the_others_and_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pool:
+        def __init__(self, *how: Any) -> None:
+            self.timed = timed.calls.copy()
+
+        def __enter__(self) -> Any:
+            assert self.timed == [0], "measured before there is a pool"
+            return self
+
+        def __exit__(self, *error: Any) -> None: ...
+
+        def submit(self, work: Any, name: str, out: Path, **how: Any) -> Future[Any]:
+            names.append(name)
+            done: Future[Any] = Future()
+            done.set_result(Missing("not here"))
+            return done
+
+    timed, names = made("timed", 50, TIMED=True), []
+    monkeypatch.setattr(runner, "ProcessPoolExecutor", Pool)
+    chosen = [made("first", 1), timed, made("last", 99)]
+    documents, refused = runner.run_all(chosen, tmp_path, size="toy", seed=0, jobs=2)
+    assert [one["name"] for one in documents] == ["timed"]
+    assert names == list(refused) == ["first", "last"]
+
+
+def test_measuring_has_one_thread_and_gives_the_others_back(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def measure(size: str, seed: int, tell: Any) -> dict[str, Any]:
+        seen.append(torch.get_num_threads())
+        return {"value": 1, "times": {1: 0.5}}
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        run(made(measure=measure), tmp_path)
+        assert seen == [1] and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_figures_are_small_files(tmp_path: Path) -> None:
+    from PIL import Image, ImageChops
+
+    def draw(numbers: dict[str, Any], language: Any) -> Any:
+        with learning.panels(language, 2) as (figure, axes):
+            axes[0].imshow(torch.arange(400.0).reshape(20, 20).numpy(), cmap="viridis")
+            for n in range(7):
+                axes[1].plot([0, 1], [n, n + 1], label=str(n), **learning.style(n))
+            axes[1].legend()
+            return figure
+
+    run(made(draw=draw), tmp_path)
+    save_figure(draw({}, "en"), tmp_path / "all.png")
+    with Image.open(tmp_path / "made.en.png") as small, Image.open(tmp_path / "all.png") as whole:
+        assert small.mode == "P" and small.size == whole.size
+        off = ImageChops.difference(small.convert("RGB"), whole.convert("RGB"))
+    assert max(most for _, most in off.getextrema()) <= 16, "no colour is another's"
+    assert (tmp_path / "made.en.png").stat().st_size < 0.6 * (tmp_path / "all.png").stat().st_size
+
+
+def test_saved_results_are_found_by_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(results, "CHECKOUT", tmp_path / "docs")
+    assert results.folder() is None and results.saved(tmp_path / "none") == []
+    run(made("late", 9), tmp_path / "docs")
+    run(made("early", 3), tmp_path / "docs")
+    assert results.folder() == tmp_path / "docs"
+    assert [one["name"] for one in results.saved(tmp_path / "docs")] == ["early", "late"]
+    assert results.figure_path(tmp_path / "docs", "late", "zh").exists()
+    run(made(), tmp_path / "experiments")
+    assert results.folder() == results.OWN
+
+
+def test_index_is_a_table_with_figures(tmp_path: Path) -> None:
+    assert call("report", str(tmp_path / "kept")).exit_code == 1
+    run(made(), tmp_path / "kept")
+    run(made("other", 7), tmp_path / "kept", seed=1)
+    done = call("report", str(tmp_path / "kept"), "--index", str(tmp_path / "index.md"), "--json")
+    assert done.exit_code == 0, done.stderr
+    page, english, chinese = (Path(path) for path in json.loads(done.stdout)["files"])
+    assert page.exists() and chinese.name == "index.zh.md"
+    rows = [line.split(" | ") for line in english.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    assert [row[1] for row in rows[2:]] == ["`other`", "`made`"]
+    assert [row[3] for row in rows[2:]] == ["✗ does not hold", "✓ holds"]
+    assert all(len(row) == 6 for row in rows)
+    for path, language in ((english, "en"), (chinese, "zh")):
+        linked = re.findall(r"\(([^)]*\.png)\)", path.read_text(encoding="utf-8"))
+        assert linked == [f"kept/other.{language}.png", f"kept/made.{language}.png"]
+        assert all((tmp_path / link).exists() for link in linked)
+
+
 def test_progress_tells_time_left(capsys: pytest.CaptureFixture[str]) -> None:
     progress = runner.Progress("made", every=0.0)
     progress.began -= 30
@@ -187,7 +291,7 @@ def test_page_has_both_languages_and_escapes(tmp_path: Path) -> None:
     run(made(), tmp_path)
     run(made("other", 7), tmp_path, seed=1)
     text = report.write(tmp_path).read_text(encoding="utf-8")
-    assert text.count("data:image/png;base64,") == 4
+    assert len(re.findall(r'<img lang="(?:en|zh)" [^>]*src="(?:made|other)\.(?:en|zh)\.png"', text)) == 4
     assert text.index('href="#other"') < text.index('href="#made"')
     assert '<span lang="en">five &lt; six &amp; “seven”</span><span lang="zh">五 &lt; 六</span>' in text
     assert '<span class="badge holds">✓' in text and '<span class="badge fails">✗' in text
@@ -209,7 +313,7 @@ def call(*words: str) -> Any:
     return CliRunner().invoke(app, ["experiment", *words])
 
 
-@pytest.mark.parametrize("command", ["list", "run"])
+@pytest.mark.parametrize("command", ["list", "run", "report"])
 def test_help_has_an_example(command: str) -> None:
     done = call(command, "--help")
     assert done.exit_code == 0
@@ -239,7 +343,7 @@ def test_run_all_ends_with_1_where_one_cannot(tmp_path: Path, monkeypatch: pytes
         raise Missing("pip install something")
 
     monkeypatch.setattr(runner, "found", lambda: [made("first", 1, measure=refuse), made()])
-    done = call("run", "all", "--out", str(tmp_path), "--json")
+    done = call("run", "all", "--out", str(tmp_path), "--json", "--jobs", "1")
     assert done.exit_code == 1
     assert "first did not run: pip install something" in done.stderr
     assert [one["name"] for one in json.loads(done.stdout)["experiments"]] == ["made"]
@@ -269,6 +373,13 @@ def test_fit_learns_and_tells() -> None:
     assert losses[-1] < 0.01 * losses[0]
     assert told == sorted(told) and len(told) == 20
     assert not model.training
+
+
+def test_fit_stops_when_it_is_enough() -> None:
+    model, x = nn.Linear(3, 1), torch.randn(64, 3)
+    losses = learning.fit(model, lambda: (model(x) - x.sum(1, keepdim=True)).square().mean(), 1000, 0.1, enough=0.01)
+    assert learning.SETTLED < len(losses) < 1000
+    assert max(losses[-learning.SETTLED :]) < 0.01 <= losses[-learning.SETTLED - 1]
 
 
 def test_rate_rises_then_falls() -> None:

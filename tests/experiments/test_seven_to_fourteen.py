@@ -9,6 +9,7 @@ import warnings
 import pytest
 import torch
 
+from regard.attention.masks import Causal
 from regard.experiments import (
     additive,
     convolution,
@@ -119,17 +120,42 @@ def test_length_verdicts(found, kind, toy):
 
 
 @pytest.mark.parametrize(
-    ("attention", "rival", "kind"),
-    [([1.0, 0.96], 0.2, "holds"), ([1.0, 0.96], 0.9, "limited"), ([1.0, 0.5], 0.2, "fails")],
+    ("changed", "kind"),
+    [
+        ({}, "holds"),
+        ({"long LSTM": [1.0, 0.6]}, "limited"),  # a recurrent network that finds it easy
+        ({"LSTM": [0.3, 0.1]}, "limited"),  # one that never learned the task says nothing of distance
+        ({"convolution": [1.0, 0.9]}, "limited"),
+        ({"dilated": [1.0, 0.5]}, "limited"),
+        ({"attention": [1.0, 0.5]}, "fails"),
+    ],
 )
-def test_long_range_verdicts(attention, rival, kind, toy):
+def test_long_range_verdicts(changed, kind, toy):
     numbers = toy(long_range)
-    numbers["accuracy"] = {name: [one(0.9), one(0.1)] for name in long_range.NAMES}
-    numbers["accuracy"]["attention"] = [one(value) for value in attention]
-    numbers["accuracy"]["dilated"][1] = one(rival)
-    verdict = long_range.verdict(numbers)
-    assert verdict.kind == kind
-    assert ("dilated convolution." in verdict.why.en) == (rival == 0.9)
+    found = {name: [0.98, 0.1] for name in long_range.NAMES} | {"attention": [1.0, 0.96], "dilated": [1.0, 1.0]}
+    numbers["accuracy"] = {name: [one(value) for value in values] for name, values in (found | changed).items()}
+    assert long_range.verdict(numbers).kind == kind
+
+
+def test_recall_computes_only_what_the_last_token_depends_on():
+    torch.manual_seed(0)
+    tokens, _ = long_range.asked(3, 30, torch.Generator().manual_seed(0))
+    for name in ("convolution", "LSTM"):
+        model = long_range.Recall(name, 30).eval()
+        whole = model.answer(model.body(model.embed(tokens)))[:, -1]
+        torch.testing.assert_close(model(tokens), whole)
+    model = long_range.Recall("attention", 30).eval()
+    x = model.body.norm(model.embed(tokens))
+    whole = model.embed(tokens) + model.body.attention(x, mask=Causal())
+    torch.testing.assert_close(model(tokens), model.answer(whole)[:, -1])
+
+
+def test_a_long_memory_lasts_as_long_as_the_distance():
+    torch.manual_seed(0)
+    model = long_range.Recall("long LSTM", 100)
+    forget = (model.body.cells.bias_ih_l0 + model.body.cells.bias_hh_l0)[long_range.DIM : 2 * long_range.DIM]
+    lasts = 1 / (1 - forget.sigmoid())  # tokens until a memory has faded to 1/e
+    assert lasts.min() >= 1.9 and 80 < lasts.max() < 102
 
 
 def grown(power):
@@ -176,13 +202,17 @@ def test_heads_verdicts(two, pair, kind, toy):
     assert heads.verdict(numbers).kind == kind
 
 
-@pytest.mark.parametrize(("slower", "ahead", "kind"), [(5.0, 0.1, "holds"), (5.0, 0.0, "limited"), (1.5, 0.1, "fails")])
-def test_additive_verdicts(slower, ahead, kind, toy):
+@pytest.mark.parametrize(
+    ("slower", "unequal", "large", "kind"),
+    [(3.0, 0.1, 0.06, "holds"), (3.0, 0.1, 0.0, "limited"), (3.0, 0.0, 0.1, "limited"), (1.5, 0.1, 0.1, "fails")],
+)
+def test_additive_verdicts(slower, unequal, large, kind, toy):
     numbers = toy(additive)
     numbers["times"]["seconds"] = {"additive": [slower, slower], "dot": [1.0, 1.0]}
     numbers["bytes"] = {"additive": [30, 30], "dot": [10, 10]}
-    numbers["unequal"] = {"additive": one(0.8 + ahead), "dot": one(0.8), "plain dot": one(0.8)}
+    numbers["unequal"] = {"additive": one(0.8 + unequal), "dot": one(0.8), "plain dot": one(0.8)}
     numbers["found"] = {name: [one(0.9), one(0.9)] for name in additive.NAMES}
+    numbers["found"]["additive"][-1] = one(0.9 + large)
     assert additive.verdict(numbers).kind == kind
 
 
@@ -234,10 +264,9 @@ def test_a_text_follows_its_chain():
 
 
 def test_the_question_stands_at_its_distance():
-    batch = long_range.asked(7, 20, torch.Generator().manual_seed(0))
-    tokens, labels = batch["tokens"], batch["labels"]
+    tokens, symbol = long_range.asked(7, 20, torch.Generator().manual_seed(0))
     assert tokens.shape == (7, 21) and (tokens[:, 20] == long_range.ASK).all()
-    assert (labels[:, 20] == tokens[:, 0]).all() and (labels[:, :20] == IGNORED).all()
+    assert (symbol == tokens[:, 0]).all() and (symbol < long_range.SYMBOLS).all()
     assert ((tokens[:, 1:20] >= long_range.SYMBOLS) & (tokens[:, 1:20] < long_range.ASK)).all()
 
 

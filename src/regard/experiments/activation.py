@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .comparing import accuracy, by_size, level, line, name_axes, nth, percent, rank_correlation, speaker
 from .experiment import Both, Claim, Language, Size, Tell, Verdict
-from .learning import fit, panels, part, spread
+from .learning import COLOURS, fit, panels, part, spread
 
 CLAIM = Claim(
     number=15,
@@ -36,7 +36,7 @@ CLAIM = Claim(
         "(rank correlation ≤ −0.9). Limited if only (3) is missed. Fails otherwise.",
         "成立：（1）深层线性网络折成一个矩阵后相对误差小于 1e-9，且准确率至多比单个线性层高 2 个百分点；"
         "（2）每种激活函数在新点上的平均准确率达到 95 %；"
-        "（3）最大宽度的误差至多为宽度 2 时的十分之一，且误差随宽度下降（秩相关 ≤ −0.9）。只差（3）为有限成立，"
+        "（3）最大宽度的误差至多为宽度 2 时的十分之一，且误差随宽度下降（秩相关 ≤ −0.9）。只差（3）为有条件成立，"
         "其余为不成立。",
     ),
 )
@@ -174,7 +174,11 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     one = numbers["folded"] < 1e-9 and linear <= straight + 0.02
     learned, wide = worst >= 0.95, last <= two / 10 and falls <= -0.9
     kind = "fails" if not (one and learned) else "holds" if wide else "limited"
-    return Verdict(kind, Both(
+    key = Both(
+        f"spiral right: {percent(linear)} without activation, {percent(worst)} with",
+        f"螺旋正确率：无激活 {percent(linear)}，有激活 {percent(worst)}",
+    )
+    return Verdict(kind, key, Both(
         f"Folded into one matrix the deep linear network differs by {numbers['folded']:.1e}; it gets "
         f"{percent(linear)} of "
         f"the spiral, one linear layer {percent(straight)}, the worst activation {percent(worst)}. The curve's error "
@@ -204,12 +208,17 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
         places = [-1 + 2 * 4 * n / 255 for n in range(len(numbers["curve"]))]
         fits.plot(places, numbers["curve"], color="#888888", linewidth=4, alpha=0.5, label=say("the curve", "目标曲线"))
         for n, (width, y) in enumerate(numbers["curves"].items()):
-            fits.plot(places, y, linestyle=["-", "--", ":"][n], label=say(f"width {width}", f"宽度 {width}"))
+            look = {"color": COLOURS[n], "linestyle": ("-", "--", ":")[n]}
+            fits.plot(places, y, label=say(f"width {width}", f"宽度 {width}"), **look)
         name_axes(fits, say("One hidden layer (tanh)", "单隐藏层（tanh）"), "x", "f(x)")
-        fits.legend(fontsize=7)
+        fits.set_ylim(-1.4, 2.4)
+        fits.legend(fontsize=7, ncols=2, loc="upper left")
         errors = [numbers["errors"][str(w)] for w in numbers["widths"]]
         line(right, 0, numbers["widths"], errors, say("mean of seeds", "各随机种子的平均"))
         right.set(xscale="log", yscale="log")
+        shown = numbers["widths"][::2]
+        right.set_xticks(shown, [str(width) for width in shown])
+        right.minorticks_off()
         level(right, numbers["errors"]["2"]["mean"] / 10, say("a tenth of width 2's", "宽度 2 误差的十分之一"))
         name_axes(
             right,

@@ -1,4 +1,4 @@
-"""The commands about experiments: list, run."""
+"""The commands about experiments: list, run, report."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,11 +32,16 @@ def list_command(as_json: Json = False, debug: Debug = False) -> None:
 @app.command("run", epilog="Example: regard experiment run all --out experiments")
 def run_command(
     name: Name,
-    size: Annotated[str, typer.Option(help="toy (seconds), usual (a minute or two), full (for a GPU).")] = "usual",
+    size: Annotated[
+        str, typer.Option(help="toy (seconds), usual (a minute or two each), full (many minutes each).")
+    ] = "usual",
     full: Annotated[bool, typer.Option("--full", help="The same as --size full.")] = False,
     seed: Annotated[int, typer.Option(help="What the random numbers begin with.")] = 0,
     out: Out = Path("experiments"),
     again: Annotated[bool, typer.Option("--again", help="Measure anew what is already there.")] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="How many run side by side; as many as there are cores unless given.")
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -49,13 +54,39 @@ def run_command(
 
         chosen_size = wanted_size(size, full)
         chosen = runner.found() if name == "all" else [runner.find(name)]
-        documents, refused = runner.run_all(chosen, out, size=chosen_size, seed=seed, again=again)
+        documents, refused = runner.run_all(
+            chosen, out, size=chosen_size, seed=seed, again=again, jobs=jobs or runner.cores()
+        )
         page = report.write(out)
         answer({"report": str(page), "experiments": documents}, screen(documents, page), as_json)
         for failed, error in refused.items():
             say(f"{failed} did not run: {explain(error)}")
         if refused:
             raise typer.Exit(1)
+
+
+@app.command("report", epilog="Example: regard experiment report docs/experiments --index docs/experiments.md")
+def report_command(
+    folder: Annotated[Path, typer.Argument(help="A folder with results.")] = Path("experiments"),
+    index: Annotated[
+        Path | None, typer.Option(help="Write the table of verdicts there too, in Chinese beside it as .zh.md.")
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Make the page, and a table in Markdown, of the results in a folder, without measuring."""
+    with one_paragraph(debug):
+        from regard import BadInput
+        from regard.experiments import report, results
+
+        if not results.saved(folder):
+            raise BadInput(f"There are no results in {folder}. regard experiment run all --out {folder} makes them.")
+        made = [report.write(folder)]
+        if index is not None:
+            made += [index, index.with_suffix(f".zh{index.suffix}")]
+            for path, language in zip(made[1:], results.LANGUAGES, strict=True):
+                path.write_text(report.index(folder, path, language), encoding="utf-8")
+        answer({"files": [str(path) for path in made]}, "\n".join(map(str, made)), as_json)
 
 
 def wanted_size(size: str, full: bool) -> Any:

@@ -36,7 +36,7 @@ CLAIM = Claim(
         "and on the marked token the convolution leaves at least 50 % of the variance where attention leaves at most "
         "10 %. Limited if only the equality is met; else it does not hold.",
         "若输出和梯度的相对误差在 float32 下不超过 1e-5、在 float64 下不超过 1e-12；学得的注意力剩余方差不超过 5%，且至少 90% 的权重落在核的偏移上；"
-        "在标记任务上卷积剩余方差不低于 50% 而注意力不高于 10%，则成立。若只满足相等，则有限成立；否则不成立。",
+        "在标记任务上卷积剩余方差不低于 50% 而注意力不高于 10%，则成立。若只满足相等，则有条件成立；否则不成立。",
     ),
 )
 
@@ -222,6 +222,10 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     return Verdict(
         "fails" if not equal else "holds" if rest else "limited",
         Both(
+            f"differs by {worst['float64']:.0e} in float64; learned, {left_over:.1%} of the variance is left",
+            f"float64 下相差 {worst['float64']:.0e}；学习后剩余方差 {left_over:.1%}",
+        ),
+        Both(
             f"One head an offset equals the convolution to {worst['float32']:.0e} in float32 and "
             f"{worst['float64']:.0e} in float64, gradients included. Attention that learns from a convolution leaves "
             f"{left_over:.1%} of its variance, with {inside:.0%} of its weight on the kernel's offsets. Of a token "
@@ -241,7 +245,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
             numbers["weights"], aspect="auto", cmap="viridis", vmin=0, vmax=1, extent=(-REACH - 0.5, REACH + 0.5, KERNEL - 0.5, -0.5)
         )  # fmt: skip
         axes[1].grid(False)
-        axes[1].set_yticks(range(KERNEL))
+        axes[1].set_yticks(range(KERNEL), [str(head + 1) for head in range(KERNEL)])
         axes[1].set_xlabel(Both("offset of the key (tokens)", "键的偏移（词元）")(language))
         axes[1].set_ylabel(Both("head", "头")(language))
         axes[1].set_title(

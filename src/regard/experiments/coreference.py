@@ -39,7 +39,7 @@ CLAIM = Claim(
         "Holds if the chosen head is right in at least 75 % of the sentences it was not chosen on. Limited if it is "
         "right more often than chance there, or its weights move towards the right noun when the wording changes more "
         "often than chance (95 % interval above 50 %). Fails otherwise.",
-        "成立：选出的头在未参与挑选的句子中至少 75 % 正确。有限成立：在那里正确率高于随机，"
+        "成立：选出的头在未参与挑选的句子中至少 75 % 正确。有条件成立：在那里正确率高于随机，"
         "或说法改变时其权重移向正确名词的比例高于随机"
         "（95 % 区间在 50 % 之上）。其余为不成立。",
     ),
@@ -204,7 +204,11 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     kind = "holds" if right >= 0.75 else "limited" if above else "fails"
     (layer, head), (mlayer, mhead) = numbers["head"], numbers["mover"]
     tired, wide = numbers["famous"]
-    return Verdict(kind, Both(
+    key = Both(
+        f"the best head finds the noun in {percent(right)} (chance 50 %)",
+        f"最好的头找对名词的比例 {percent(right)}（随机 50 %）",
+    )
+    return Verdict(kind, key, Both(
         f"The head chosen (layer {layer + 1}, head {head + 1}) is right in {percent(right)} of {numbers['sentences']}"
         " other "
         f"sentences (both wordings: {percent(numbers['head_both'])}, by chance 25 %). The head that moves most (layer "

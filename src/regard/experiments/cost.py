@@ -13,13 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.attend import attend
-from ..bench.measure import times
 from ..nn.attention import MultiHeadAttention
 from ..nn.cache import Cache
 from ..nn.convolution import Convolution
 from ..nn.recurrent import Recurrent
 from .experiment import Both, Claim, Language, Size, Tell, Verdict
-from .learning import panels, style
+from .learning import panels, processor_times, style
 from .sequences import lengths_axis
 
 CLAIM = Claim(
@@ -33,18 +32,18 @@ CLAIM = Claim(
         "注意力的时间和内存随长度的平方增长；循环、卷积、窗口注意力和低秩近似与长度成正比。注意力和卷积可同时计算所有位置，循环只能逐个计算。",
     ),
     setup=Both(
-        "One layer each, forward pass, batch 1, on this machine's processor. Time is the median of several calls that "
-        "take turns; memory is the peak of what torch allocates. Attention runs twice: with its weights written out as "
+        "One layer each, forward pass, batch 1, on this machine's processor. Time is processor time on one thread, "
+        "the median of several calls that take turns; memory is the peak of what torch allocates. Attention runs twice: with its weights written out as "
         "in the formula, and block by block. The exponent is the slope of log cost over log length, over the longer "
         "half of the lengths. One pass is also timed against going token by token through a cache.",
-        "每种各取一层，只做前向计算，批大小为 1，在本机处理器上测量。时间是轮流调用的中位数；内存是 torch 分配量的峰值。注意力测两种："
+        "每种各取一层，只做前向计算，批大小为 1，在本机处理器上测量。时间是单线程的处理器时间，取轮流调用的中位数；内存是 torch 分配量的峰值。注意力测两种："
         "按公式写出全部权重，以及分块计算。指数是在较长的一半长度上，开销的对数对长度的对数的斜率。另外比较一次算完与借助缓存逐词元计算的时间。",
     ),
     threshold=Both(
         "Holds if attention's exponents are at least 1.6 in time and in memory, however it is computed, and each "
         "other's at most 1.3 in both; limited if that is so but for the memory of attention computed in blocks; else it "
         "does not hold.",
-        "若无论怎样计算，注意力在时间和内存上的指数都不低于 1.6，而其余各种都不高于 1.3，则成立；若仅有分块计算的注意力的内存不符，则有限成立；否则不成立。",
+        "若无论怎样计算，注意力在时间和内存上的指数都不低于 1.6，而其余各种都不高于 1.3，则成立；若仅有分块计算的注意力的内存不符，则有条件成立；否则不成立。",
     ),
 )
 
@@ -58,6 +57,7 @@ NAMES = {
 }
 LINEAR = ("recurrence", "convolution", "window", "low rank")
 HEADS = 2
+TIMED = True
 SIZES: dict[Size, dict[str, Any]] = {
     "toy": {"lengths": [32, 64, 128, 256], "dim": 16, "budget": 0.0, "steps": 16},
     "usual": {"lengths": [256, 512, 1024, 2048, 4096, 8192], "dim": 64, "budget": 3.0, "steps": 512},
@@ -77,7 +77,7 @@ def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
         for n, tokens in enumerate(lengths):
             tell(0.9 * n / len(lengths), f"{tokens} tokens")
             calls = layers(tokens, set_up["dim"])
-            found = times(calls, set_up["budget"])
+            found = processor_times(calls, set_up["budget"])
             for name, call in calls.items():
                 seconds[name].append(found[name])
                 peaks[name].append(peak_bytes(call))
@@ -134,7 +134,7 @@ def in_turn(tokens: int, dim: int, budget: float) -> dict[str, dict[str, float]]
     found = {}
     for name, layer in made.items():
         layer.eval()
-        found[name] = times({"pass": bound(layer, x), "steps": stepped(name, layer, x)}, budget / 3)
+        found[name] = processor_times({"pass": bound(layer, x), "steps": stepped(name, layer, x)}, budget / 3)
     return found
 
 
@@ -206,6 +206,10 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     return Verdict(
         kind,
         Both(
+            f"time grows as n^{found['attention'][0]:.2f}; memory as n^{found['attention'][1]:.2f}, in blocks n^{found['blocks'][1]:.2f}",
+            f"时间按 n^{found['attention'][0]:.2f} 增长；内存按 n^{found['attention'][1]:.2f}，分块时 n^{found['blocks'][1]:.2f}",
+        ),
+        Both(
             "Exponents of time and memory: "
             + "; ".join(f"{NAMES[name].en} {a:.2f} and {b:.2f}" for name, (a, b) in found.items())
             + f". {numbers['steps']} tokens one by one take, against one pass, "
@@ -227,7 +231,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
         milliseconds = {name: [1e3 * value for value in row] for name, row in numbers["times"]["layers"].items()}
         megabytes = {name: [value / 1e6 for value in row] for name, row in numbers["bytes"].items()}
         kinds = (
-            (milliseconds, Both("time (ms)", "时间（毫秒）"), Both("Time of one layer", "一层的时间")),
+            (milliseconds, Both("processor time (ms)", "处理器时间（毫秒）"), Both("Time of one layer", "一层的时间")),
             (megabytes, Both("peak memory (MB)", "内存峰值（MB）"), Both("Memory of one layer", "一层的内存")),
         )
         for place, (rows, unit, title) in enumerate(kinds):
@@ -258,6 +262,6 @@ def draw_passes(axes: Any, numbers: dict[str, Any], language: Language) -> None:
     axes.set_yscale("log")
     names = [NAMES[name](language).split(",")[0].split("（")[0] for name in passes]
     axes.set_xticks(range(len(passes)), names)
-    axes.set_ylabel(Both("time (ms)", "时间（毫秒）")(language))
+    axes.set_ylabel(Both("processor time (ms)", "处理器时间（毫秒）")(language))
     axes.set_title(Both(f"{numbers['steps']} tokens, causal", f"{numbers['steps']} 个词元，因果")(language))
     axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16))

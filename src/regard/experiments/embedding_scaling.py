@@ -123,6 +123,10 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     return Verdict(
         kind,
         Both(
+            f"{max(unscaled):.2f} times a position's length at most unscaled, {min(scaled):.2f} at least scaled",
+            f"与位置编码长度之比：不缩放至多 {max(unscaled):.2f}，缩放至少 {min(scaled):.2f}",
+        ),
+        Both(
             f"Scaled, an embedding is {min(scaled):.2f} to {max(scaled):.2f} times as long as a position's vector, "
             f"whose "
             f"length is √(dim/2); unscaled {min(unscaled):.2f} to {max(unscaled):.2f} times. The mean loss of training "
@@ -167,8 +171,8 @@ def draw_learning(axes: Any, learning: dict[str, Any], language: Language) -> No
         share = [100 * (at + 0.5) / len(held["curve"]) for at in range(len(held["curve"]))]
         look = style(list(LABELS).index(kind))
         axes.plot(share, held["curve"], label=LABELS[kind](language), markevery=8, **look)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 6.2)
     axes.set_xlabel("训练进度（%）" if zh else "training done (%)")
     axes.set_ylabel("损失（nats）" if zh else "loss (nats)")
     axes.set_title("学习“标记之后是什么”（dim 64）" if zh else "Learning what follows the marker (dim 64)")
-    axes.legend()
+    axes.legend(loc="upper left")

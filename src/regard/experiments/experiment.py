@@ -2,10 +2,13 @@
 
 A file of this folder is one experiment. It has
 
-    CLAIM                           the claim in both languages, the set-up, and the threshold, stated before anything runs
+    CLAIM                           the claim in both languages, the set-up, and the threshold that decides
     measure(size, seed, tell)       numbers, as JSON has them; the same seed gives the same numbers
     verdict(numbers)                what they say of the claim, by the stated threshold
     draw(numbers, language)         the figure
+
+and, where its claim is about time, `TIMED = True`: nothing else then runs while it measures. Every experiment computes on
+one thread, so that the same seed gives the same numbers however many cores there are; several run side by side.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ Tell = Callable[[float, str], None]
 
 Language = Literal["en", "zh"]
 Size = Literal["toy", "usual", "full"]
-"""toy: seconds, for tests; usual: a minute or two on two cores; full: larger, for a GPU."""
+"""toy: seconds, for tests; usual: a minute or two on one core; full: more seeds and steps, many minutes each."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,13 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """holds, limited (holds with a limit that `why` names) or fails (does not hold); `why` has the numbers in it."""
+    """holds, limited (holds with a limit that `why` names) or fails (does not hold).
+
+    `key` is the one measurement to remember, short enough for a table; `why` has all the numbers that decided.
+    """
 
     kind: Literal["holds", "limited", "fails"]
+    key: Both
     why: Both
 
 

@@ -41,7 +41,7 @@ CLAIM = Claim(
         "attention is additive to 1e-4. Limited if all is so but attention's additivity, or but for three layers of "
         "attention; else it does not hold.",
         "若带激活函数时各任务正确率都不低于 95%，不带（以及只有注意力）时两种奇偶都不高于 75%，前馈网络在某位置的输出不依赖其他位置和次序（1e-6），"
-        "且注意力满足可加性（1e-4），则成立。若只有注意力的可加性或三层注意力不符，则有限成立；否则不成立。",
+        "且注意力满足可加性（1e-4），则成立。若只有注意力的可加性或三层注意力不符，则有条件成立；否则不成立。",
     ),
 )
 
@@ -174,6 +174,10 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     kept = numbers["additivity"]["values"]
     return Verdict(
         "fails" if not main else "limited" if limits else "holds",
+        Both(
+            f"right: {min(right['full'].values()):.0%} with it, at most {max(most['attention'], most['linear']):.0%} without",
+            f"正确率：有前馈 {min(right['full'].values()):.0%}，没有时至多 {max(most['attention'], most['linear']):.0%}",
+        ),
         Both(
             f"Right on {' / '.join(task.en for task in TASKS.values())}: "
             + "; ".join(f"{NAMES[name].en} {text}" for name, text in shown.items())

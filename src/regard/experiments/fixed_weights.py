@@ -134,6 +134,10 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     return Verdict(
         kind,
         Both(
+            f"mixing changes by {change_of['fully connected']:.0e} (layer), {change_of['attention']:.2f} (attention)",
+            f"混合的变化：全连接层 {change_of['fully connected']:.0e}，注意力 {change_of['attention']:.2f}",
+        ),
+        Both(
             f"Between two inputs the mixing changes by {change_of['fully connected']:.1e} in the fully connected "
             f"layer, "
             f"by {change_of['attention']:.2f} in attention; with its activation the fully connected one changes by "

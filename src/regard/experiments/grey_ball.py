@@ -196,7 +196,12 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     where = {name: weakest(numbers, name) for name in worst}
     english = told(worst, where, held, learned) + beside(others, finds)
     chinese = told_zh(worst, where, held, learned) + beside_zh(others, finds)
-    return Verdict(kind, Both(english, chinese))
+    best = max(value for name, value in worst.items() if name != "attention")
+    key = Both(
+        f"found at the worst number of balls: attention {worst['attention']:.0%}, the best other {best:.0%}",
+        f"最不利球数下找到的比例：注意力 {worst['attention']:.0%}，其余最好 {best:.0%}",
+    )
+    return Verdict(kind, key, Both(english, chinese))
 
 
 def weakest(numbers: dict[str, Any], name: str) -> int:
@@ -260,11 +265,11 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
         left.set_xticks(numbers["balls"], map(str, numbers["balls"]))
         left.minorticks_off()
         left.axvline(BALLS, color="#999999", linewidth=0.8)
-        left.set_ylim(-0.03, 1.05)
+        left.set_ylim(-0.03, 1.65)
         left.set_xlabel("袋中球数（在 10 个球上训练，竖线）" if zh else "balls in the bag (trained on 10, the line)")
         left.set_ylabel("全部判断正确的袋子比例" if zh else "share of bags judged right")
         left.set_title("找到灰球的比例" if zh else "How often the grey ball is found")
-        left.legend()
+        left.legend(loc="upper left")
         draw_queries(right, numbers["pointed"], zh)
         return figure
 

@@ -34,7 +34,7 @@ CLAIM = Claim(
         "than half of its weight to the first relation and the other to the second, in every seed; limited if the "
         "first is so without the second; else it does not hold.",
         "若两个头同时说对两者内容的比例比一个头至少高 20 个百分点，并且每个种子中两个头各把一半以上的权重分别给予第一种和第二种关系，则成立；"
-        "若只满足前者，则有限成立；否则不成立。",
+        "若只满足前者，则有条件成立；否则不成立。",
     ),
 )
 
@@ -144,6 +144,10 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     return Verdict(
         kind,
         Both(
+            f"both relations right: one head {one:.0%}, two heads {two:.0%}",
+            f"两种关系都对：一个头 {one:.0%}，两个头 {two:.0%}",
+        ),
+        Both(
             f"Both contents named with {counts} heads and {numbers['parameters'][0]:,} parameters each: {every}. The one "
             f"head (first seed) gives {alone[0]:.0%} of its weight to the first relation and {alone[1]:.0%} to the "
             f"second; two heads divided the relations between each other in {share} of {len(pairs)} seeds.",
@@ -178,12 +182,15 @@ def draw_heads(axes: Any, weights: list[list[float]], language: Language) -> Non
         at = [place + 0.4 * n - 0.2 for place in range(len(weights))]
         values = [head[n] for head in weights]
         axes.bar(at, values, 0.38, label=relation(language), color=style(n)["color"], hatch=("", "//")[n])
-    axes.set_xticks(range(len(weights)), [str(head) for head in range(len(weights))])
+    axes.set_xticks(range(len(weights)), [str(head + 1) for head in range(len(weights))])
     axes.set_xlim(-0.6, len(weights) - 0.4)
     axes.set_ylim(0, 1.25)
     axes.set_xlabel(Both("head", "头")(language))
     axes.set_ylabel(Both("mean weight on it", "平均权重")(language))
     axes.set_title(
-        Both(f"Where {len(weights)} look" + "s" * (len(weights) == 1), f"{len(weights)} 个头各看什么")(language)
+        Both(
+            "Where one head looks" if len(weights) == 1 else f"Where {len(weights)} heads look",
+            f"{len(weights)} 个头各看什么",
+        )(language)
     )
     axes.legend(frameon=False, loc="upper center", fontsize=7)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,9 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 1)))
 
+SETTLED = 20
+"""So many steps with a small loss say that a model has learned its task."""
+
 
 def silent(share: float, text: str) -> None:
     """A `Tell` that nobody hears."""
@@ -36,11 +40,17 @@ def part(tell: Tell, start: float, end: float, name: str = "") -> Tell:
 
 
 def fit(
-    model: nn.Module, loss: Callable[[], Tensor], steps: int, rate: float = 1e-3, tell: Tell = silent
+    model: nn.Module,
+    loss: Callable[[], Tensor],
+    steps: int,
+    rate: float = 1e-3,
+    tell: Tell = silent,
+    enough: float = 0.0,
 ) -> list[float]:
     """Train: at each step, one `loss()` of a fresh batch goes down by AdamW; the losses of all steps.
 
     The rate rises over the first twentieth and falls to nothing at the end; gradients longer than 1 are shortened.
+    When the last `SETTLED` losses are all below `enough`, the rest of the steps is saved.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rise_and_fall(step, steps))
@@ -56,6 +66,8 @@ def fit(
         losses.append(now.item())
         if step % 10 == 0:
             tell((step + 1) / steps, f"loss {losses[-1]:.3f}")
+        if len(losses) >= SETTLED and max(losses[-SETTLED:]) < enough:
+            break
     model.eval()
     return losses
 
@@ -88,6 +100,27 @@ def training_of(losses: Sequence[Sequence[float]]) -> dict[str, Any]:
     return {"mean loss": spread([statistics.fmean(one) for one in losses]), "curve": smooth(curve)}
 
 
+def processor_times(calls: Mapping[str, Callable[[], object]], budget: float, least: int = 3) -> dict[str, float]:
+    """Median seconds of processor time of each call; they take turns until `budget` seconds are spent.
+
+    An experiment has one thread, of which this is the time that it computes: what else the machine does adds nothing.
+
+    >>> sorted(processor_times({"a": lambda: None, "b": lambda: None}, budget=0.0))
+    ['a', 'b']
+    """
+    for call in calls.values():
+        call()
+    spent: dict[str, list[float]] = {name: [] for name in calls}
+    start, rounds = time.process_time(), 0
+    while rounds < least or time.process_time() - start < budget:
+        for name, call in calls.items():
+            began = time.process_time()
+            call()
+            spent[name].append(time.process_time() - began)
+        rounds += 1
+    return {name: statistics.median(values) for name, values in spent.items()}
+
+
 @contextmanager
 def panels(
     language: Language, columns: int = 1, rows: int = 1, *, width: float = 4.4, height: float = 3.6
@@ -98,6 +131,7 @@ def panels(
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
     except ImportError as error:
         raise Missing(
             'Figures are drawn with matplotlib, which is not installed: pip install "regard[figures]"'
@@ -117,7 +151,9 @@ def panels(
         "figure.dpi": 120,
     }
     with rc_context(look):
-        figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
+        figure = Figure(
+            figsize=(columns * width, rows * height), layout=ConstrainedLayoutEngine(wspace=0.06, hspace=0.06)
+        )
         yield figure, [figure.add_subplot(rows, columns, n + 1) for n in range(rows * columns)]
 
 

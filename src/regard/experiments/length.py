@@ -32,7 +32,7 @@ CLAIM = Claim(
     threshold=Both(
         "Holds if the accuracy with sinusoids is at least 0.8 at the trained length and stays at 90 % or more of that up "
         "to 8 times the length; limited if up to 2 times only; else it does not hold. The means of all seeds count.",
-        "若使用正弦编码时，训练长度上的准确率不低于 0.8，且直到 8 倍长度都不低于其 90%，则成立；若只到 2 倍，则有限成立；否则不成立。"
+        "若使用正弦编码时，训练长度上的准确率不低于 0.8，且直到 8 倍长度都不低于其 90%，则成立；若只到 2 倍，则有条件成立；否则不成立。"
         "以各随机种子的平均值为准。",
     ),
 )
@@ -121,6 +121,10 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     kind = "fails" if first < 0.8 or share[1] < 0.9 else "holds" if min(share) >= 0.9 else "limited"
     return Verdict(
         kind,
+        Both(
+            f"sinusoids keep {', '.join(f'{value:.0%}' for value in share[1:])} at 2, 4, 8 times the length",
+            f"正弦编码在 2、4、8 倍长度上保留 {'、'.join(f'{value:.0%}' for value in share[1:])}",
+        ),
         Both(
             f"With sinusoids accuracy is {first:.2f} at {numbers['lengths'][0]} tokens, and of that "
             f"{', '.join(f'{value:.0%}' for value in share[1:])} are left at 2, 4 and 8 times the length. At 8 times "

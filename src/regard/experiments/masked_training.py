@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ..bench.measure import times
 from ..models.heads import IGNORED
 from ..models.ngram import NgramModel
 from ..nn.block import StackConfig
 from .experiment import Both, Claim, Language, Size, Tell, Verdict
-from .learning import fit, panels, part, smooth, style
+from .learning import fit, panels, part, processor_times, smooth, style
 from .sequences import tagger
 
 CLAIM = Claim(
@@ -40,7 +39,7 @@ CLAIM = Claim(
         "and the masked model's loss is at most that of the best n-gram. Limited if only the n-gram is not reached; "
         "else it does not hold.",
         "若损失之差不超过 1e-5 奈特；无掩码时训练损失低于 0.05 奈特，而只给前缀时的损失比有掩码的模型至少高 1 奈特，写对的句子不到后者的一半；"
-        "且有掩码的模型的损失不高于最好的 n-gram，则成立。若只差最后一条，则有限成立；否则不成立。",
+        "且有掩码的模型的损失不高于最好的 n-gram，则成立。若只差最后一条，则有条件成立；否则不成立。",
     ),
 )
 
@@ -193,7 +192,7 @@ def ngram_loss(order: int, learned: list[list[str]], test: list[list[str]]) -> f
 def timed(model: nn.Module, test: list[list[str]]) -> dict[str, float]:
     """Seconds for the losses of the test's sentences."""
     calls = {"pass": lambda: pass_losses(model, test), "prefixes": lambda: prefix_losses(model, test)}
-    return times(calls, budget=0.1)
+    return processor_times(calls, budget=0.1)
 
 
 def verdict(numbers: dict[str, Any]) -> Verdict:
@@ -205,6 +204,10 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     ratio = numbers["times"]["prefixes"] / numbers["times"]["pass"]
     return Verdict(
         kind,
+        Both(
+            f"right sentences: {masked['right']:.0%} with the mask, {opened['right']:.0%} without",
+            f"正确的句子：有掩码 {masked['right']:.0%}，无掩码 {opened['right']:.0%}",
+        ),
         Both(
             f"One pass and prefix after prefix differ by at most {numbers['difference']:.0e} nats; the pass is "
             f"{ratio:.1f} times as quick. Without the mask the training loss falls to {opened['trained']:.3f} nats, but "
@@ -273,6 +276,7 @@ def draw_losses(axes: Any, numbers: dict[str, Any], language: Language) -> None:
     axes.set_xticks(
         range(len(bars)), [name.replace("out the", "out\nthe") for name, _ in bars], rotation=35, ha="right"
     )
+    axes.set_ylim(0, 1.1 * max(loss for _, loss in bars))
     axes.set_ylabel(Both("loss (nats a word)", "损失（奈特/词）")(language))
     shares = [f"{numbers['kinds'][kind]['right']:.0%}" for kind in KINDS]
     title = Both(

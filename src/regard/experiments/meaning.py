@@ -36,7 +36,7 @@ CLAIM = Claim(
         "Fails otherwise.",
         "成立：用语料向量时，三个最近的词中至少 80 % 同类，用独热向量时至多比随机高 10 个百分点；且不论出现几次，"
         "罕见词的分类正确率都比独热向量高 30 个百分点以上。"
-        "有限成立：后者只在部分次数（包括 16 次）上成立。其余为不成立。",
+        "有条件成立：后者只在部分次数（包括 16 次）上成立。其余为不成立。",
     ),
 )
 
@@ -181,7 +181,11 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     by_count = ", ".join(f"{c}×: {percent(rare['corpus'][c])}" for c in gains)
     alike = numbers["alike"]["corpus"]
     means = {way: sum(by.values()) / len(by) for way, by in rare.items()}
-    return Verdict(kind, Both(
+    key = Both(
+        f"nearest word of the same kind: {percent(near['corpus'])} learned, {percent(near['one-hot'])} one-hot",
+        f"最近的词同类：学得的向量 {percent(near['corpus'])}，独热 {percent(near['one-hot'])}",
+    )
+    return Verdict(kind, key, Both(
         f"Nearest words of the same kind: corpus {percent(near['corpus'])}, own task {percent(near['own task'])}, "
         "one-hot "
         f"{percent(near['one-hot'])} (chance {percent(chance)}). Rare words right: one-hot "

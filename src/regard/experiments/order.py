@@ -139,7 +139,12 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     blind = numbers["shuffled"]["none"] <= 1e-9 and right["none"] <= 0.6
     short = [scheme for scheme in FIVE if right[scheme] < 0.95]
     kind = "fails" if not blind else "limited" if short else "holds"
-    return Verdict(kind, Both(told(numbers, right, short), told_zh(numbers, right, short)))
+    best, worst = (choose(right[scheme] for scheme in FIVE) for choose in (max, min))
+    key = Both(
+        f"who hit whom: {right['none']:.0%} without positions, {worst:.0%} to {best:.0%} with",
+        f"谁打了谁：无位置 {right['none']:.0%}，有位置 {worst:.0%} 到 {best:.0%}",
+    )
+    return Verdict(kind, key, Both(told(numbers, right, short), told_zh(numbers, right, short)))
 
 
 def told(numbers: dict[str, Any], right: dict[str, float], short: list[str]) -> str:

@@ -35,7 +35,7 @@ CLAIM = Claim(
         "Holds if at the largest length attention adds at least 20 points to the convolution and to the GRU, over the "
         "better of their plain and wider forms. Limited if it does for one of the two. Fails otherwise.",
         "成立：在最大长度上，与单独和更宽两种形式中的较好者相比，注意力使卷积和 GRU 都至少提高 20 个百分点。"
-        "只对其中一个如此为有限成立，其余为不成立。",
+        "只对其中一个如此为有条件成立，其余为不成立。",
     ),
 )
 
@@ -115,7 +115,11 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     kind = {2: "holds", 1: "limited", 0: "fails"}[len(enough)]
     every = ", ".join(f"{name} {percent(share)}" for name, share in found.items())
     chinese = every.replace(", wider", "（更宽）").replace(" + attention", " + 注意力").replace(", ", "，")
-    return Verdict(kind, Both(  # type: ignore[arg-type]
+    key = Both(
+        f"attention adds {100 * gains['CNN']:+.0f} points to the CNN, {100 * gains['GRU']:+.0f} to the GRU",
+        f"注意力使 CNN 变化 {100 * gains['CNN']:+.0f} 个百分点，GRU {100 * gains['GRU']:+.0f} 个",
+    )
+    return Verdict(kind, key, Both(  # type: ignore[arg-type]
         f"Right at length {longest}: {every} (chance {percent(1 / VALUES)}). Attention adds "
         f"{100 * gains['CNN']:+.1f} points to "
         f"the convolution and {100 * gains['GRU']:+.1f} to the GRU, over the better form without.",

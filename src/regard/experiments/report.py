@@ -1,38 +1,30 @@
-"""All results of a folder as one page in both languages that needs nothing else: claims, verdicts, figures."""
+"""The results of a folder for readers: a page in both languages beside the figures, and a table in Markdown."""
 
 from __future__ import annotations
 
-import base64
+import os
 import re
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from .experiment import Language
-from .runner import LANGUAGES, figure_path, read
+from .experiment import Both, Language
+from .results import KINDS, LANGUAGES, SIGNS, figure_path, saved
 
-KINDS = {
-    "holds": ("holds", "成立"),
-    "limited": ("holds with a limit", "有条件成立"),
-    "fails": ("does not hold", "不成立"),
+SIZES = {
+    "toy": Both("toy size", "玩具规模"),
+    "usual": Both("usual size", "通常规模"),
+    "full": Both("full size", "完整规模"),
 }
-SIZES = {"toy": ("toy size", "玩具规模"), "usual": ("usual size", "通常规模"), "full": ("full size", "完整规模")}
-SIGNS = {"holds": "✓", "limited": "◐", "fails": "✗"}
 
 
 def write(folder: Path) -> Path:
     """Make `report.html` of the results in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "report.html"
-    path.write_text(page(results(folder), folder), encoding="utf-8")
+    path.write_text(page(saved(folder), folder), encoding="utf-8")
     return path
-
-
-def results(folder: Path) -> list[dict[str, Any]]:
-    """The kept results, by number."""
-    read_ones = [document for path in sorted(folder.glob("*.json")) if (document := read(path))]
-    return sorted(read_ones, key=lambda document: document["claim"]["number"])
 
 
 def page(documents: list[dict[str, Any]], folder: Path) -> str:
@@ -49,7 +41,9 @@ def page(documents: list[dict[str, Any]], folder: Path) -> str:
 def row(document: dict[str, Any]) -> str:
     """A line of the table at the top."""
     claim = document["claim"]
-    cells = (str(claim["number"]), link(document), both(claim["claim"]), badge(document["verdict"]["kind"]))
+    verdict = document["verdict"]
+    outcome = f"{badge(verdict['kind'])}<br>{both(verdict['key'])}"
+    cells = (str(claim["number"]), link(document), both(claim["claim"]), outcome)
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
@@ -73,17 +67,16 @@ def origin(document: dict[str, Any]) -> str:
     made = escape(f"torch {document['versions']['torch']} · {', '.join(document['devices'])} · {document['date'][:10]}")
     command = f"<code>regard experiment run {escape(document['name'])} --seed {document['seed']}</code>"
     seconds = f"{document['seconds']:.0f} s"
-    return f"{command} · {words(*SIZES[document['size']])} · {seconds} · {made}"
+    return f"{command} · {text_of(SIZES[document['size']])} · {seconds} · {made}"
 
 
 def figure(document: dict[str, Any], folder: Path, language: Language) -> str:
-    """The figure of one language inside the page; a word in its place where the file is missing."""
+    """The figure of one language; a word in its place where the file is missing."""
     path = figure_path(folder, document["name"], language)
     title = escape(document["claim"]["title"][language], quote=True)
     if not path.exists():
         return f'<p lang="{language}">({escape(path.name)}?)</p>'
-    data = base64.b64encode(path.read_bytes()).decode()
-    return f'<img lang="{language}" alt="{title}" src="data:image/png;base64,{data}">'
+    return f'<img lang="{language}" loading="lazy" alt="{title}" src="{escape(path.name, quote=True)}">'
 
 
 def counts(documents: list[dict[str, Any]]) -> str:
@@ -98,7 +91,7 @@ def link(document: dict[str, Any]) -> str:
 
 def badge(kind: str) -> str:
     """The verdict as a coloured word with a sign, so that colour alone says nothing."""
-    return f'<span class="badge {kind}">{SIGNS[kind]} {words(*KINDS[kind])}</span>'
+    return f'<span class="badge {kind}">{SIGNS[kind]} {text_of(KINDS[kind])}</span>'
 
 
 def both(text: dict[str, str]) -> str:
@@ -106,5 +99,59 @@ def both(text: dict[str, str]) -> str:
     return words(text["en"], text["zh"])
 
 
+def text_of(text: Both) -> str:
+    return words(text.en, text.zh)
+
+
 def words(en: str, zh: str) -> str:
     return f'<span lang="en">{escape(en)}</span><span lang="zh">{escape(zh)}</span>'
+
+
+INDEX = {
+    "en": (
+        "# What is said of attention, put to the test",
+        "Each claim has a threshold, by which its verdict is computed from the numbers. Steps, rates and sizes were settled "
+        "in trial runs with the same seed, and the thresholds of `long-range` and `additive` were restated after such runs. "
+        "[The report]({report}) has the set-ups, thresholds, figures and all numbers, in English and Chinese. "
+        "`regard experiment run all` measures everything again, and `regard experiment report` makes this table.",
+        ("", "Experiment", "Claim", "Verdict", "Measured", "Figure"),
+        "figure",
+    ),
+    "zh": (
+        "# 关于注意力的说法，逐一检验",
+        "每个说法都有判据，结论按判据由测得的数字算出。步数、学习率和规模是在同一种子的试运行中定下的，"
+        "`long-range` 和 `additive` 的判据在试运行之后重新写过。[报告]({report})有中英文的做法、判据、图和全部数字。"
+        "`regard experiment run all` 重新测量一切，`regard experiment report` 生成本表。",
+        ("", "实验", "说法", "结论", "测得", "图"),
+        "图",
+    ),
+}
+
+
+def index(folder: Path, path: Path, language: Language) -> str:
+    """The results as a Markdown document that is to stand at `path`: claim, verdict, key number, link to the figure."""
+    documents, near = saved(folder), Path(os.path.relpath(folder, path.parent))
+    title, opening, head, word = INDEX[language]
+    rows = [head, ("--:", *["---"] * (len(head) - 1))]
+    for document in documents:
+        claim, verdict = document["claim"], document["verdict"]
+        picture = figure_path(near, document["name"], language).as_posix()
+        outcome = f"{SIGNS[verdict['kind']]} {KINDS[verdict['kind']](language)}"
+        texts = (str(claim["number"]), f"`{document['name']}`", claim["claim"][language], outcome)
+        rows.append((*texts, verdict["key"][language], f"[{word}]({picture})"))
+    table = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+    opening = opening.format(report=(near / "report.html").as_posix())
+    return f"{title}\n\n{opening}\n\n{table}\n\n{made_of(documents, language)}\n"
+
+
+def made_of(documents: list[dict[str, Any]], language: Language) -> str:
+    """Where the numbers of a table come from: seeds, sizes, machine, versions, time."""
+    seeds = ", ".join(sorted({str(document["seed"]) for document in documents}))
+    sizes = ", ".join(sorted({SIZES[document["size"]](language) for document in documents}))
+    machines = "; ".join(sorted({", ".join(document["devices"]) for document in documents}))
+    torches = ", ".join(sorted({f"torch {document['versions']['torch']}" for document in documents}))
+    dates = ", ".join(sorted({document["date"][:10] for document in documents}))
+    minutes = sum(document["seconds"] for document in documents) / 60
+    spent = Both(f"{minutes:.0f} minutes of one core in all", f"单核共 {minutes:.0f} 分钟")(language)
+    seed = Both(f"seed {seeds}", f"种子 {seeds}")(language)
+    return " · ".join((sizes, seed, machines, torches, spent, dates))

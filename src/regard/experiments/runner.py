@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import pkgutil
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import import_module
 from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast, get_args
 
 from .. import experiments
 from ..attention.errors import BadInput, RegardError
 from .experiment import Claim, Experiment, Language, Size, Tell
+from .results import LANGUAGES, figure_path, read, save
 
-FRAME = ("experiment", "learning", "runner", "report", "commands")
+FRAME = ("experiment", "learning", "results", "runner", "report", "commands")
 """Modules of this folder that are no experiments."""
-LANGUAGES: tuple[Language, ...] = get_args(Language)
 SIZES: tuple[Size, ...] = get_args(Size)
+MOST_COLOURS = 255
+"""Colours of a saved figure: each is within a few levels of what was drawn, and the file is a third as large."""
 
 
 def found() -> list[Experiment]:
@@ -89,7 +96,8 @@ def measured(one: Experiment, size: Size, seed: int, tell: Tell) -> dict[str, An
     from ..machine import devices, versions
 
     began = time.monotonic()
-    numbers = plain(one.measure(size, seed, tell), one.CLAIM.name)
+    with one_thread():
+        numbers = plain(one.measure(size, seed, tell), one.CLAIM.name)
     return {
         "name": one.CLAIM.name,
         "claim": asdict(one.CLAIM),
@@ -102,6 +110,19 @@ def measured(one: Experiment, size: Size, seed: int, tell: Tell) -> dict[str, An
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(time.monotonic() - began, 2),
     }
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """While open, torch computes on one thread: sums are then in the same order on every machine."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def plain(numbers: dict[str, Any], name: str) -> dict[str, Any]:
@@ -124,40 +145,26 @@ def kept_document(one: Experiment, out: Path, size: Size, seed: int) -> dict[str
         return None
 
 
-def read(path: Path) -> dict[str, Any] | None:
-    """A kept result; None where there is none, or none that can be read."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return document if isinstance(document, dict) and {"claim", "numbers", "verdict"} <= set(document) else None
-
-
-def save(document: dict[str, Any], out: Path) -> None:
-    """Write the result whole or not at all."""
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{document['name']}.json"
-    unfinished = path.with_suffix(".json.part")
-    unfinished.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    unfinished.replace(path)
-
-
 def draw(one: Experiment, numbers: dict[str, Any], language: Language, path: Path) -> None:
-    """The figure of one language, as a file."""
+    """The figure of one language, as a small file."""
+    from PIL import Image
+
     from ..lab.draw import save_figure
 
     save_figure(one.draw(numbers, language), path)
-
-
-def figure_path(out: Path, name: str, language: Language) -> Path:
-    return out / f"{name}.{language}.png"
+    with Image.open(path) as picture:
+        few = picture.convert("RGB").quantize(MOST_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few.save(path, optimize=True)
 
 
 class Progress:
-    """A `Tell` that writes to stderr: a line that is rewritten at a terminal, now and then one elsewhere."""
+    """A `Tell` that writes to stderr: a line that is rewritten at a terminal, now and then one elsewhere.
 
-    def __init__(self, name: str, every: float = 10.0) -> None:
-        self.name, self.live = name, sys.stderr.isatty()
+    `alone`: no other experiment writes there at the same time.
+    """
+
+    def __init__(self, name: str, every: float = 10.0, alone: bool = True) -> None:
+        self.name, self.live = name, alone and sys.stderr.isatty()
         self.every = 0.2 if self.live else every
         self.began = self.shown = time.monotonic()
 
@@ -187,17 +194,62 @@ def progress_line(name: str, share: float, text: str, gone: float) -> str:
     return f"{name}  {share:4.0%}".replace("%", " %") + f"  {clock(gone)} gone, {left} left  {text}"
 
 
+def cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def run_all(
-    chosen: list[Experiment], out: Path, *, size: Size, seed: int, again: bool = False
+    chosen: list[Experiment], out: Path, *, size: Size, seed: int, again: bool = False, jobs: int = 1
 ) -> tuple[list[dict[str, Any]], dict[str, RegardError]]:
-    """The results of the experiments, and the errors of those that this machine cannot run, by name."""
-    documents, refused = [], {}
-    for one in chosen:
-        progress = Progress(one.CLAIM.name)
-        try:
-            documents.append(run(one, out, size=size, seed=seed, tell=progress, again=again))
-        except RegardError as error:
-            refused[one.CLAIM.name] = error
-        finally:
-            progress.end()
-    return documents, refused
+    """The results of the experiments, and the errors of those that this machine cannot run, by name.
+
+    `jobs` of them run side by side, each in a process of its own; first those whose claim is about time, one by one.
+    """
+    jobs = min(jobs, len(chosen))
+    how = {"size": size, "seed": seed, "again": again}
+    documents: list[dict[str, Any]] = []
+    refused: dict[str, RegardError] = {}
+
+    def keep(name: str, found: dict[str, Any] | RegardError) -> None:
+        if isinstance(found, RegardError):
+            refused[name] = found
+            return
+        documents.append(found)
+        done = f"{len(documents) + len(refused)} of {len(chosen)}"
+        print(f"{name}: {found['verdict']['kind']}  {found['seconds']:.0f} s  {done}", file=sys.stderr, flush=True)
+
+    apart = [one for one in chosen if jobs == 1 or getattr(one, "TIMED", False)]
+    for one in apart:
+        keep(one.CLAIM.name, attempt(one, out, **how))
+    beside = [one.CLAIM.name for one in chosen if one not in apart]
+    if beside:
+        with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+            running = {pool.submit(attempt_named, name, out, **how): name for name in beside}
+            try:
+                for done in as_completed(running):
+                    keep(running[done], done.result())
+            except BaseException:
+                pool.shutdown(cancel_futures=True)  # else those that wait would run before the error is seen
+                raise
+    order = [one.CLAIM.name for one in chosen]
+    documents.sort(key=lambda document: order.index(document["name"]))
+    return documents, {name: refused[name] for name in order if name in refused}
+
+
+def attempt(
+    one: Experiment, out: Path, *, size: Size, seed: int, again: bool, alone: bool = True
+) -> dict[str, Any] | RegardError:
+    """The result, or the error of an experiment that cannot run here."""
+    progress = Progress(one.CLAIM.name, alone=alone)
+    try:
+        return run(one, out, size=size, seed=seed, tell=progress, again=again)
+    except RegardError as error:
+        return error
+    finally:
+        progress.end()
+
+
+def attempt_named(name: str, out: Path, **how: Any) -> dict[str, Any] | RegardError:
+    """`attempt` in a process that has nothing but the experiment's name."""
+    return attempt(find(name), out, alone=False, **how)

@@ -127,6 +127,10 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     return Verdict(
         kind,
         Both(
+            f"largest weight at dim 1024: {peak:.2f} unscaled, {scaled[-1]:.2f} scaled",
+            f"dim 1024 时的最大权重：不缩放 {peak:.2f}，缩放 {scaled[-1]:.2f}",
+        ),
+        Both(
             f"At dim 1024 without scaling the largest weight is {peak:.2f} (scaled {scaled[-1]:.2f}) and the gradient "
             f"{gradient:.2f} of the scaled one's on average, {median:.2f} in the median: most rows have almost none, "
             f"a few with two rivals have much. The mean loss of training without scaling is {each} the scaled one's. "

@@ -160,6 +160,10 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     return Verdict(
         kind,
         Both(
+            f"fruit gives {numbers['answer']['mean']:.2f} (8 is right); a hard dictionary errs {times:.0f} times as much",
+            f"水果得 {numbers['answer']['mean']:.2f}（应为 8）；硬字典误差为 {times:.0f} 倍",
+        ),
+        Both(
             f"Fruit gives {numbers['answer']['mean']:.3f} (at most {off:.3f} from 8; the nearest single value, 10, is "
             f"2 away), with up to {chair:.1e} on the chair: small, never 0. On fresh dictionaries the mean error for "
             f"concepts is {means['soft, concept']:.3f} soft and {means['hard, concept']:.2f} hard ({times:.0f} times "
