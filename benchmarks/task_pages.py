@@ -40,7 +40,7 @@ CHINESE = {
     "cifar-cnn": "CIFAR-10，18,000 张 JPEG，CNN，2,000 张 test",
     "fsdd": "口语数字（FSDD），官方划分，test",
     "an4": "AN4 语音，13 维倒谱，词错误率，dev（训练集的十分之一）",
-    "emoji": "表情与名称，以文找图（328 选 1），test",
+    "emoji": "表情与名称，以名找图（328 张中的前 10），test",
     "bccd": "血细胞（BCCD），AP50，test",
     "scitldr": "SciTLDR 摘要，ROUGE-1，dev",
     "esol": "溶解度（ESOL），RMSE，dev（十分之一）",

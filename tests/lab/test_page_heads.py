@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from regard.lab.api.heads import overview
 from regard.lab.work import Job
 
 pytestmark = pytest.mark.browser
@@ -153,3 +154,13 @@ def test_files_hold_the_same_numbers(open_lab, lab, tmp_path):
     assert abs(float(rows[3].rsplit(",", 1)[1]) - wanted[2, -1]) < 1e-7 and len(rows) == len(wanted) + 1
     assert found["SVG"].read_text().count("<rect") > wanted.size
     assert found["PNG"].read_bytes().startswith(b"\x89PNG") and found["PNG"].stat().st_size > 5000
+
+
+def test_thumbnails_know_what_is_masked(lab):
+    ask = {"model": "llama", "input": {"text": TEXT}}
+    found = overview(lab, ask, Job())
+    allowed = torch.ones_like(found["maps"][0], dtype=torch.bool).tril()
+    assert torch.equal(found["masked"][0], ~allowed)
+    long = overview(lab, {"model": "llama", "input": {"text": TEXT * 8}}, Job())
+    assert long["maps"][0].shape[1:] == (64, 64) and long["masked"][0][0, 0, 63] and not long["masked"][0][0, 63, 63]
+    assert overview(lab, ASK, Job())["masked"] == [None, None]

@@ -208,7 +208,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
         places = [-1 + 2 * 4 * n / 255 for n in range(len(numbers["curve"]))]
         fits.plot(places, numbers["curve"], color="#888888", linewidth=4, alpha=0.5, label=say("the curve", "目标曲线"))
         for n, (width, y) in enumerate(numbers["curves"].items()):
-            look = {"color": COLOURS[n], "linestyle": ("-", "--", ":")[n]}
+            look: dict[str, Any] = {"color": COLOURS[n], "linestyle": ("-", "--", ":")[n]}
             fits.plot(places, y, label=say(f"width {width}", f"宽度 {width}"), **look)
         name_axes(fits, say("One hidden layer (tanh)", "单隐藏层（tanh）"), "x", "f(x)")
         fits.set_ylim(-1.4, 2.4)

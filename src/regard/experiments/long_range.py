@@ -128,9 +128,9 @@ class Recall(nn.Module):
         super().__init__()
         layers = {"convolution": 4, "dilated": doublings(distance)}.get(name, 1)
         self.embed = nn.Embedding(ASK + 1, DIM)
-        self.body = Query() if name == "attention" else stack_of(name, layers).build()
+        self.body: Any = Query() if name == "attention" else stack_of(name, layers).build()
         self.answer = nn.Linear(DIM, SYMBOLS)
-        self.seen = self.body.reach if name == "convolution" else distance + 1
+        self.seen: int = self.body.reach if name == "convolution" else distance + 1
         if name == "long LSTM":
             remember(self.body.cells, distance)
 
@@ -151,7 +151,7 @@ class Query(nn.Module):
 
 
 @torch.no_grad()
-def remember(cells: nn.LSTM, distance: int) -> None:
+def remember(cells: Any, distance: int) -> None:
     """Start the gates so that memories last 1 to `distance` tokens (Tallec and Ollivier's chrono initialisation)."""
     for bias in (cells.bias_ih_l0, cells.bias_hh_l0):
         bias.zero_()

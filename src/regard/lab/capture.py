@@ -397,8 +397,8 @@ def placed(name: str, read: str) -> tuple[int, dict[str, str], str, tuple[str, s
     tower = {"decoder": ("decoder", "解码器"), "image": ("image", "图像")}.get(front)
     what = ("cross-attention", "交叉注意力") if cross else ("self-attention", "自注意力")
     extra = re.search(r"attend_(\w+)$", name)
-    en = [*([tower[0]] if tower else []), f"layer {number + 1}", what[0], *([extra[1]] if extra else [])]
-    zh = [*([tower[1]] if tower else []), f"第 {number + 1} 层", what[1], *([extra[1]] if extra else [])]
+    en = [*([tower[0]] if tower else []), f"layer {number}", what[0], *([extra[1]] if extra else [])]
+    zh = [*([tower[1]] if tower else []), f"第 {number} 层", what[1], *([extra[1]] if extra else [])]
     sides = (side, read) if cross else (side, side)
     if front == "head":  # one query of the head's own asks all tokens
         en, zh, cross, sides = ["pooling attention"], ["汇聚注意力"], True, (POOL, side)

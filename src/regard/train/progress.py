@@ -38,7 +38,8 @@ class Progress:
         left = clock((event.total - event.place.step) * spent / done) if done and event.total < 10**9 else "?"
         total = event.total if event.total < 10**9 else "?"
         text = f"step {event.place.step}/{total}  epoch {event.place.epoch + 1}  loss {event.values['loss']:.4f}  "
-        text += f"{self.labels / max(spent, 1e-9):,.0f} labels/s  {clock(spent)} gone, {left} left"
+        speed = f"{self.labels / spent:,.0f}" if done else "?"
+        text += f"{speed} labels/s  {clock(spent)} gone, {left} left"
         print(f"\r{text:<100}" if self.live else text, end="" if self.live else "\n", file=sys.stderr, flush=True)
 
     def line(self, text: str) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from ...attention.errors import BadInput
 from ..capture import Attention, Capture
 from ..lab import Lab
+from ..page import empty_buckets
 from ..work import Job
 
 CELLS = 64
@@ -45,13 +46,25 @@ def worst(found: Capture, job: Job) -> dict[str, Any]:
 
 
 def overview(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
-    """A thumbnail of every head for its colours: uint8, 255 for a weight of 1, pooled to at most 64 × 64."""
+    """A thumbnail of every head for its colours: uint8, 255 for a weight of 1, pooled to at most 64 × 64.
+
+    `masked` has for each the cells in which no pair is allowed.
+    """
     found = lab.capture(ask, job)
-    maps = []
+    maps, masked = [], []
     for n, attention in enumerate(found.attentions):
         job.tell(n, len(found.attentions), attention.label)
         maps.append((thumbnails(attention, job).clamp(0, 1) * 255).round().to(torch.uint8))
-    return {"maps": maps}
+        masked.append(masked_cells(attention, tuple(maps[-1].shape[1:])))
+    return {"maps": maps, "masked": masked}
+
+
+def masked_cells(attention: Attention, shape: tuple[int, ...]) -> Tensor | None:
+    """Cells of a thumbnail without an allowed pair, `[heads, rows, columns]`; None where every pair is allowed."""
+    region = attention.regions
+    rows = region.range((0, attention.queries))
+    every = torch.stack([region.allowed(head, rows, (0, attention.keys)) for head in range(attention.heads)])
+    return None if bool(every.all()) else empty_buckets(every, *shape)
 
 
 def thumbnails(attention: Attention, job: Job) -> Tensor:

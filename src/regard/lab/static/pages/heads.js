@@ -131,7 +131,7 @@ class Heads {
     const ground = hatch(pen);
     attentions.forEach((one, n) => {
       const y = top + n * (side + 4);
-      pen.fillStyle = style("--soft"), pen.fillText(`${one.layer + 1}${one.role === "cross" ? "×" : ""}`, 13, y + side / 2);
+      pen.fillStyle = style("--soft"), pen.fillText(`${one.layer}${one.role === "cross" ? "×" : ""}`, 13, y + side / 2);
       for (let head = 0; head < one.heads; head++) {
         const x = left + head * (side + 4), image = this.thumbnail(n, head);
         pen.fillStyle = ground, pen.fillRect(x, y, side, side);
@@ -147,7 +147,7 @@ class Heads {
     this.thumbs ??= new Map();
     const name = `${n}.${head}`;
     if (this.thumbs.has(name)) return this.thumbs.get(name);
-    const { weights = this.overview.maps[n], masked = null } = this.overview.maps[n], [, rows, columns] = weights.shape, canvas = document.createElement("canvas"),
+    const weights = this.overview.maps[n], masked = this.overview.masked[n], [, rows, columns] = weights.shape, canvas = document.createElement("canvas"),
       image = new ImageData(columns, rows), shade = shader("weights", [0, 255], "root");
     canvas.width = columns, canvas.height = rows;
     const off = masked && (masked.shape[0] === 1 ? 0 : head) * rows * columns;
@@ -201,9 +201,9 @@ class Heads {
     const many = Math.max(...this.run.attentions.map(one => one.layer)) + 1,
       focus = this.charts.contains(document.activeElement) && document.activeElement.closest("svg")?.parentElement;
     const chart = (key, title, axis, domain) => dots(lab,
-      { title, yWords: axis, xWords: t("layerAxis"), here, yDomain: domain, xDomain: [0.5, many + 0.5], xTicks: Array.from({ length: many }, (_, n) => n + 1),
+      { title, yWords: axis, xWords: t("layerAxis"), here, yDomain: domain, xDomain: [-0.5, many - 0.5], xTicks: Array.from({ length: many }, (_, n) => n),
         height: 190, onPick: n => lab.attempt(() => this.choose(all[n].n, all[n].head, true)),
-      points: all.map(({ one, head, stats }) => ({ x: one.layer + 1 + (one.heads > 1 ? (head / (one.heads - 1) - 0.5) * 0.5 : 0), y: stats[key].data[head],
+      points: all.map(({ one, head, stats }) => ({ x: one.layer + (one.heads > 1 ? (head / (one.heads - 1) - 0.5) * 0.5 : 0), y: stats[key].data[head],
         kind: one.role === "cross" && "other", label: t("dot", lab.say(one.label), head, exact(stats[key].data[head])) })) });
     const which = focus && [...this.charts.children].indexOf(focus);
     fill(this.charts, chart("distance", t("local"), t("distanceAxis")), chart("entropy_share", t("spread"), t("entropyAxis"), [0, 1]));
