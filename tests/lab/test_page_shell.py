@@ -76,6 +76,20 @@ def test_a_page_weighs_less_than_200_kilobytes(name):
     assert shared + (STATIC / "pages" / f"{name}.js").stat().st_size < 200_000
 
 
+def test_all_pages_together_are_sent_in_less_than_200_kilobytes(lab):
+    from starlette.testclient import TestClient
+
+    from regard.lab.app import make_app
+
+    client = TestClient(make_app(lab, "T", ("testserver",)), headers={"x-token": "T"})
+    size = 0
+    for path in STATIC.rglob("*.*"):
+        with client.stream("GET", f"/static/{path.relative_to(STATIC).as_posix()}") as answer:
+            size += len(b"".join(answer.iter_raw()))
+        assert answer.headers["content-encoding"] == "gzip"
+    assert size < 200_000
+
+
 def test_nothing_is_taken_from_elsewhere():
     for path in STATIC.rglob("*.*"):
         known = re.sub(r"http://www\.w3\.org/\S+?(?=[\"'])", "", path.read_text("utf8"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import hashlib
 import hmac
 import json
@@ -166,20 +167,23 @@ class Site:
         raise Refusal(401, "This lab opens with the address that `regard lab` printed, token included. Open that one.")
 
     async def index(self, request: Request) -> Response:
-        return self.file("index.html")
+        return self.file("index.html", request)
 
     async def static(self, request: Request) -> Response:
-        return self.file(request.path_params["path"])
+        return self.file(request.path_params["path"], request)
 
     async def icon(self, request: Request) -> Response:
         return Response(status_code=204)
 
-    def file(self, name: str) -> Response:
-        """A file of the page; nothing else can be named."""
+    def file(self, name: str, request: Request) -> Response:
+        """A file of the page, compressed for who can read it so; nothing else can be named."""
         path = (self.folder / name).resolve()
         if not path.is_relative_to(self.folder.resolve()) or not path.is_file() or path.suffix not in TYPES:
             return said(404, f"There is no file {name!r:.80} in this page.")
-        return Response(path.read_bytes(), media_type=TYPES[path.suffix])
+        data, headers = path.read_bytes(), {"vary": "accept-encoding"}
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            data, headers = gzip.compress(data, mtime=0), headers | {"content-encoding": "gzip"}
+        return Response(data, media_type=TYPES[path.suffix], headers=headers)
 
     async def models(self, request: Request) -> Response:
         listed = await asyncio.to_thread(self.lab.library.entries)
