@@ -15,7 +15,7 @@ export const text = {
     finished: "finished", stopped: "stopped", running: "running", left: "no end written", minutes: n => `${n} min`, seconds: n => `${n} s`,
     first: "Run", second: "Compare with", nothing: "nothing", curve: "One more curve", named: name => name, noCurve: "No log was kept of this run, only its scores.", loss: "training loss", stepWords: "step", dev: name => `${name} on dev`, training: name => `${name} while training`, live: (step, time) => `Live: step ${step}, looked at ${time}.`, last: name => `last value, ${name}`, point: "Read at step",
     settings: "What it was begun with", differ: "What differs between the two", setting: "Setting", same: "The two were begun alike.", samples: "What the model said of the dev examples", samplesHow: (from, to, all) => `${from} – ${to} of ${all}`, noSamples: "This run has written no answers.",
-    experimentsHow: "Each experiment states a claim and a threshold first, then measures. ✓ holds, ◐ holds with a limit, ✗ does not hold.", claim: "Claim", setup: "Set-up", threshold: "Threshold, stated before", verdict: "Verdict", key: "Measured", notRun: "not run here yet", figure: name => `Figure of ${name}`, noFigure: "No figure is kept.",
+    experimentsHow: "Each experiment has a claim and a threshold; its verdict is computed from what was measured. ✓ holds, ◐ holds with a limit, ✗ does not hold.", claim: "Claim", setup: "Set-up", threshold: "Threshold", verdict: "Verdict", key: "Measured", notRun: "not run here yet", figure: name => `Figure of ${name}`, noFigure: "No figure is kept.",
     facts: (size, seed, took, date) => `Size ${size}, seed ${seed}, ${took} s, ${date}`, devices: "On", tryIt: "Run it small, now", trySeed: "Seed", tried: "Just now, at toy size", tryHow: "Seconds of work, to see it run; far too little to judge the claim by.", number: "No.", title_: "Experiment",
   },
   zh: {
@@ -25,7 +25,7 @@ export const text = {
     finished: "已完成", stopped: "已停止", running: "进行中", left: "没有写下结尾", minutes: n => `${n} 分钟`, seconds: n => `${n} 秒`,
     first: "记录", second: "与之比较", nothing: "无", curve: "再加一条曲线", named: name => name, noCurve: "这条记录没有保留日志，只有得分。", loss: "训练损失", stepWords: "步", dev: name => `开发集上的 ${name}`, training: name => `训练中的 ${name}`, live: (step, time) => `实时：第 ${step} 步，查看于 ${time}。`, last: name => `最后的值，${name}`, point: "查看某步",
     settings: "开始时的设置", differ: "两者的不同", setting: "设置", same: "两者的设置相同。", samples: "模型对开发集样例的回答", samplesHow: (from, to, all) => `第 ${from} – ${to} 条，共 ${all} 条`, noSamples: "此记录没有写下回答。",
-    experimentsHow: "每个实验先写明论断和阈值，再测量。✓ 成立，◐ 有条件成立，✗ 不成立。", claim: "论断", setup: "做法", threshold: "事先写明的阈值", verdict: "结论", key: "测得", notRun: "这里尚未运行", figure: name => `${name}的图`, noFigure: "没有保存的图。",
+    experimentsHow: "每个实验有论断和阈值，结论由测得的数字算出。✓ 成立，◐ 有条件成立，✗ 不成立。", claim: "论断", setup: "做法", threshold: "阈值", verdict: "结论", key: "测得", notRun: "这里尚未运行", figure: name => `${name}的图`, noFigure: "没有保存的图。",
     facts: (size, seed, took, date) => `规模 ${size}，种子 ${seed}，${took} 秒，${date}`, devices: "运行于", tryIt: "现在小规模运行", trySeed: "种子", tried: "刚刚，以最小规模", tryHow: "几秒钟的计算，只为看它运行；远不足以判断论断。", number: "编号", title_: "实验",
   },
 };
