@@ -23,7 +23,7 @@ NAMES = ("cora", "digits", "shakespeare", "spoken-digits", "tagger", "translator
 def test_they_are_all_there_small_and_plain() -> None:
     assert set(NAMES) <= set(shipped())
     files = [path for folder in shipped().values() for path in folder.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) <= 20 * 1024**2
+    assert sum(path.stat().st_size for path in files) <= 20_000_000
     assert {path.suffix for path in files} <= {".json", ".jsonl", ".txt", ".safetensors", ".md", ".npz", ".png"}
 
 

@@ -72,7 +72,7 @@ ASK = SYMBOLS + NOISE
 DIM = 32
 SIZES: dict[Size, dict[str, Any]] = {
     "toy": {"distances": [4, 16], "steps": 8, "batch": 8, "seeds": 1, "tested": 16, "view": 17, "layers": 2},
-    "usual": {"distances": [4, 16, 64, 256, 1024], "steps": 1500, "batch": 16, "seeds": 1, "tested": 512, "view": 65, "layers": 4},
+    "usual": {"distances": [4, 16, 64, 256, 1024], "steps": 1500, "batch": 16, "seeds": 3, "tested": 512, "view": 65, "layers": 4},
     "full": {"distances": [4, 16, 64, 256, 1024], "steps": 5000, "batch": 32, "seeds": 5, "tested": 1024, "view": 129, "layers": 6},
 }  # fmt: skip
 
