@@ -20,7 +20,7 @@ WIDTH, TALLEST, LARGEST = 1200, 1500, 150_000
 ANIMAL = "The animal didn't cross the street because it was too tired."
 VIEWS = {
     "formula": {"en": f"text={ANIMAL}&stage=4", "zh": "model=meanings&text=猫追狗&query=1&stage=4"},
-    "heads": {"en": f"text={ANIMAL}&attention=1&head=1&query=30", "zh": "text=A打了B&model=meanings&head=0"},
+    "heads": {"en": f"text={ANIMAL}&attention=2&head=0&query=6", "zh": "text=A打了B&model=meanings&head=0"},
     "alignment": {},
     "honest": {},
     "image": {},

@@ -22,13 +22,13 @@ export function number(label, value, { min, max, step = 1 }, onchange) {
 }
 export const button = (words, onclick, attributes = {}) => h("button", { type: "button", onclick, ...attributes }, words);
 
-// The models of some kinds; the state's model if it is one of them, else the preferred one, one that has examples, or the first. `null` where there is none.
-export function chosenModel(lab, kinds, prefer = "tagger") {
+// The models of some kinds; the state's model if it is one of them, else the tagger, which reads words, one that has examples, or the first. `null` where there is none.
+export function chosenModel(lab, kinds) {
   const fit = lab.models.filter(model => kinds.includes(model.kind));
-  return fit.find(model => model.name === lab.state.model) ?? fit.find(model => model.name === prefer) ?? fit.find(model => model.examples?.length) ?? fit[0] ?? null;
+  return fit.find(model => model.name === lab.state.model) ?? fit.find(model => model.name === "tagger") ?? fit.find(model => model.examples?.length) ?? fit[0] ?? null;
 }
-export function modelPicker(lab, { kinds, prefer, onChange }) {
-  const fit = lab.models.filter(model => kinds.includes(model.kind)), now = chosenModel(lab, kinds, prefer), { t } = lab;
+export function modelPicker(lab, { kinds, onChange }) {
+  const fit = lab.models.filter(model => kinds.includes(model.kind)), now = chosenModel(lab, kinds), { t } = lab;
   if (!now) return h("p", { class: "note" }, t("noModels"));
   const described = model => `${lab.say(model.title) || model.name} · ${t("layersCount", model.layers)} · ${t("headsCount", model.heads)} · ${t(model.source)}`;
   return select(t("model"), fit.map(model => [model.name, described(model)]), now.name, onChange, { plain: true, class: "wide" });

@@ -34,8 +34,6 @@ const CLASSES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9
 const WIDE = 760, TALL = 620, MARGIN = 40;
 
 export async function show(root, lab) {
-  // of the models that are there, one that has a graph beside it
-  lab.state.model ??= lab.models.find(one => one.kind === "graph" && one.examples?.length)?.name;
   const { t } = lab, model = chosenModel(lab, ["graph"]);
   if (!model) return void root.append(h("p", { class: "note" }, t("noModels")));
   const files = model.examples ?? [], input = lab.state.upload ? { upload: lab.state.upload } : lab.state.example ?? files[0] ? { example: lab.state.example ?? files[0] } : null;

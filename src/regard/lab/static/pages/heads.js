@@ -50,9 +50,9 @@ export const text = {
 };
 
 export async function show(root, lab) {
-  const { t } = lab, kinds = ["text", "pair"], prefer = "shakespeare", model = chosenModel(lab, kinds, prefer); // it has the most heads
+  const { t } = lab, kinds = ["text", "pair"], model = chosenModel(lab, kinds);
   root.append(h("div", { class: "row" },
-    modelPicker(lab, { kinds, prefer, onChange: chosen => lab.set({ model: chosen, attention: null, head: null, query: null, text: null }, { show: true, replace: false }) })));
+    modelPicker(lab, { kinds, onChange: chosen => lab.set({ model: chosen, attention: null, head: null, query: null, text: null }, { show: true, replace: false }) })));
   if (!model) return;
   const words = startText(lab, model);
   root.append(inputBox(lab, { value: words, model, onRun: ({ text }) => lab.set({ text, query: null }, { show: true, replace: false }) }));
