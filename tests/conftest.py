@@ -71,7 +71,7 @@ def generator() -> torch.Generator:
 
 
 @pytest.fixture(scope="session")
-def browser() -> str:
+def chromium() -> str:
     """The path of a Chromium."""
     path = find_browser()
     if path is None:

@@ -84,17 +84,11 @@ def lab_address(lab: Any) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+def browser(chromium: str) -> Iterator[Any]:
     """One Chromium for all tests of a session."""
-    import shutil
-
     play = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    path = next((found for name in names if (found := shutil.which(name))), None)
-    if path is None:
-        pytest.skip("there is no Chromium on this machine")
     with play.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        found = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield found
         found.close()
 

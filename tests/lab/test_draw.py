@@ -410,21 +410,21 @@ DRIVER = """
 """
 
 
-def open_page(browser, html, folder):
+def open_page(chromium, html, folder):
     """The document after a browser has run the page; fails when the page complained."""
     path = folder / "x.html"
     path.write_text(html, encoding="utf-8")
     flags = "--headless --no-sandbox --disable-gpu --accept-lang=en-US --enable-logging=stderr --window-size=1200,900"
-    command = [browser, *flags.split(), f"--user-data-dir={folder}/profile", "--dump-dom", path.as_uri()]
+    command = [chromium, *flags.split(), f"--user-data-dir={folder}/profile", "--dump-dom", path.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120, check=True)
     assert "CONSOLE" not in done.stderr, done.stderr
     return done.stdout
 
 
-def test_the_page_in_a_browser_shows_the_tensors_numbers(browser, tmp_path):
+def test_the_page_in_a_browser_shows_the_tensors_numbers(chromium, tmp_path):
     view = view_of(mask=rg.Causal(), weights=True)
     html = page.view_html(view, queries=ENGLISH, keys=[*HOSTILE[:4], "猫"])
-    document = open_page(browser, html.replace("</body>", DRIVER + "</body>"), tmp_path)
+    document = open_page(chromium, html.replace("</body>", DRIVER + "</body>"), tmp_path)
     seen = json.loads(base64.b64decode(re.search("<title>done ([A-Za-z0-9+/=]+)</title>", document)[1]))
     allowed = rg.Causal().dense(5, 5).flatten().tolist()
     for text, weight, may in zip(seen["cells"], view.weights[0, 0].flatten().tolist(), allowed, strict=True):
@@ -442,9 +442,9 @@ def test_the_page_in_a_browser_shows_the_tensors_numbers(browser, tmp_path):
     ("options", "row"),
     [({"map": (4, 4)}, lambda x: x[0, 0].unflatten(-1, (4, 3)).mean(-1)[2]), ({"top": 2}, lambda x: x[0, 0, 6])],
 )
-def test_pages_without_weights_work_in_a_browser(browser, tmp_path, options, row):
+def test_pages_without_weights_work_in_a_browser(chromium, tmp_path, options, row):
     view = view_of(12, 12, mask=rg.Causal(), **options)
-    document = open_page(browser, page.view_html(view), tmp_path)
+    document = open_page(chromium, page.view_html(view), tmp_path)
     for name, label in (("entropy", "entropy (nats)"), ("peak", "largest weight")):
         shown = re.search(rf"<dt>{re.escape(label)}[^<]*</dt><dd>([^<]*)</dd>", document)[1]
         assert float(shown) == pytest.approx(row(getattr(view, name)).item(), rel=1e-6)

@@ -18,14 +18,14 @@ LOWEST = tl.constexpr(-1.0e30)  # where a running maximum starts: finite, so tha
 @triton.jit
 def row_losses(p_x, p_label, p_lse, p_loss, words, columns, ignored, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    top, total = LOWEST, 0.0
+    top, total = tl.full([1], LOWEST, tl.float32), tl.zeros([1], tl.float32)
     for start in range(0, words, BLOCK):
         o_word = start + tl.arange(0, BLOCK)
         b_x = tl.load(p_x + row * columns + o_word, mask=o_word < words, other=-float("inf")).to(tl.float32)
-        above = tl.maximum(top, tl.max(b_x, 0))
-        total = total * tl.exp(top - above) + tl.sum(tl.exp(b_x - above), 0)
+        above = tl.maximum(top, tl.max(b_x, 0, keep_dims=True))
+        total = total * tl.exp(top - above) + tl.sum(tl.exp(b_x - above), 0, keep_dims=True)
         top = above
-    lse = top + tl.log(total)
+    lse = tl.sum(top + tl.log(total), 0)
     label = tl.load(p_label + row)
     known = (label >= 0) & (label < words)  # another one makes the loss no number
     at = tl.load(p_x + row * columns + tl.where(known, label, 0)).to(tl.float32)
