@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from .capture import Attention
 from .region import ROWS, steps
+
+
+def measured(attention: Attention, places: Tensor, real: Tensor) -> dict[str, Any]:
+    """An attention as a page needs to know it, with how far each head looks and how evenly, `[heads]`."""
+    distance, special = reach(attention, places, real)
+    stats = attention.stats([])
+    evenly = {name: stats[name] for name in ("entropy", "entropy_share", "peak")}
+    return {**attention.describe(), "distance": distance, "special": special, **evenly}
 
 
 def reach(attention: Attention, places: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...attention.errors import TooLarge
 from ..capture import Capture
-from ..distances import reach
+from ..distances import measured
 from ..work import Job
 
 MOST = 1024
@@ -24,9 +24,7 @@ def run(lab: Any, ask: dict[str, Any], job: Job) -> dict[str, Any]:
     layers = []
     for n, attention in enumerate(seen):
         job.tell(n, len(seen), attention.label)
-        distance, special = reach(attention, places, real)
-        stats = attention.stats([])
-        layers.append({**attention.describe(), "distance": distance, "special": special, **shares(stats)})
+        layers.append(measured(attention, places, real))
     return {
         "pixels": about["pixels"],
         "grid": about["grid"],
@@ -37,10 +35,6 @@ def run(lab: Any, ask: dict[str, Any], job: Job) -> dict[str, Any]:
         "backend": seen[0].backend,
         "difference": max(attention.difference()["largest"] for attention in seen),
     }
-
-
-def shares(stats: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: stats[name] for name in ("entropy", "entropy_share", "peak")}
 
 
 def looking(capture: Capture) -> list[Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..distances import reach
+from ..distances import measured
 from ..work import Job
 
 
@@ -19,10 +19,7 @@ def run(lab: Any, ask: dict[str, Any], job: Job) -> dict[str, Any]:
     layers = []
     for n, attention in enumerate(seen):
         job.tell(n, len(seen), attention.label)
-        distance, _ = reach(attention, places, torch.ones(len(tokens), dtype=torch.bool))
-        stats = attention.stats([])
-        shares = {name: stats[name] for name in ("entropy", "entropy_share", "peak")}
-        layers.append({**attention.describe(), "distance": distance, **shares})
+        layers.append(measured(attention, places, torch.ones(len(tokens), dtype=torch.bool)))
     return {
         "seconds": about["seconds"],
         "seconds_per_token": about["seconds_per_token"],
