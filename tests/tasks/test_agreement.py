@@ -48,6 +48,21 @@ def test_the_kernel_is_the_formula(labels: int, classes: int, smoothing: float, 
     torch.testing.assert_close(single.grad.double(), exact.grad, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("way", [plainly, lambda *given: Fused.apply(*given)], ids=["formula", "kernel"])
+def test_labels_that_do_not_count_change_nothing(way) -> None:
+    """Loss and gradient are those of the other labels alone."""
+    logits, labels = drawn(6, 13)
+    some = torch.tensor([0, 2, 3, 5], device=DEVICE)
+    both = torch.cat([some, some + 6])
+    every, few = logits.float().requires_grad_(), logits[both].float().requires_grad_()
+    hidden = torch.full_like(labels, -100).index_copy(0, some, labels[some])
+    found, want = way(every, hidden, 0.1, 3.0), way(few, labels[some], 0.1, 3.0)
+    torch.testing.assert_close(found, want)
+    found.backward()
+    want.backward()
+    torch.testing.assert_close(every.grad, torch.zeros_like(every).index_copy(0, both, few.grad))
+
+
 def test_too_many_classes_go_without_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, labels = drawn(3, 20)
     monkeypatch.setattr(agreement, "WIDEST", 10)

@@ -158,6 +158,21 @@ def test_bleu_is_sacrebleus_and_says_how():
     assert task.bleu([r[-1] for r in references], references)[0]["bleu"] == pytest.approx(100.0)
 
 
+def test_french_is_parted_after_an_apostrophe_as_the_published_files_are():
+    import sacrebleu
+
+    task = made(sentences(3), tokenise="fr", lower=True)
+    said = ["Un chien court sur l'herbe verte devant une clôture.", "Des gens réparent le toit d'une maison."]
+    right = ["Un terrier court sur l'herbe devant une clôture.", "Des gens réparent le toit d'une maison."]
+    parted = [text.lower().replace("'", "' ").replace(".", " .") for text in said + right]
+    assert parted[1] == "des gens réparent le toit d' une maison ."
+    metrics, details = task.bleu(said, [[text] for text in right])
+    assert metrics["bleu"] == sacrebleu.BLEU(tokenize="none").corpus_score(parted[:2], [parted[2:]]).score
+    assert metrics["bleu"] != sacrebleu.BLEU(lowercase=True).corpus_score(said, [right]).score
+    assert metrics["chrf"] == sacrebleu.CHRF().corpus_score(said, [right]).score
+    assert details["signatures"]["bleu"].endswith("|elided") and "tok:13a" in details["signatures"]["bleu"]
+
+
 def test_rouge_by_hand():
     # 6 and 6 words share the, sat, on, the, mat: 5; pairs sat-on, on-the, the-mat: 3 of 5; the longest in order: 5.
     found = rouge(["The cat sat on the mat."], [["the dog sat on the mat"]])

@@ -2,6 +2,9 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -10,8 +13,14 @@ from torch import Tensor, nn
 import regard as rg
 from regard.attention.blind import blind, blindly, recording
 from regard.bench import training
+from regard.data.text import Document
 from regard.models.model import PairModel
-from regard.train.recorded import Recorded
+from regard.tasks.architecture import Architecture
+from regard.tasks.lm import Lm
+from regard.tasks.translate import pair_loss
+from regard.train.loop import train
+from regard.train.recorded import Recorded, rounded_up
+from regard.train.settings import Training
 
 WORDS, WIDTH = 41, 16
 
@@ -57,6 +66,21 @@ def test_the_blind_compute_padding_and_the_same_loss_and_gradients() -> None:
         found = gradients(model, given)
     for got, want in zip(found, wanted, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("agreement", [0.0, 2.0])
+def test_a_batch_rounded_up_has_the_same_loss_and_gradients(agreement: float) -> None:
+    """Empty rows and places are computed while a step is recorded, and do not count; the loss is of float32."""
+    model, given = translator().double(), batch(5, 1, tokens=11)
+    rounded = rounded_up(given, {"tokens": training.PAD, "targets": training.PAD, "labels": -100})
+    assert rounded["tokens"].shape == (32, 16) and rounded["lengths"].shape == (32,)
+    wanted = pair_loss(model, given, 0.1, agreement)
+    with blindly():
+        found = pair_loss(model, rounded, 0.1, agreement)
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+    weights = list(model.parameters())
+    for got, want in zip(torch.autograd.grad(found, weights), torch.autograd.grad(wanted, weights), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-6)
 
 
 def test_rows_without_a_key_are_zero_for_the_blind_too() -> None:
@@ -121,3 +145,27 @@ def test_a_step_that_waits_is_refused() -> None:
     recorded({"x": torch.ones(3)})
     with pytest.raises(rg.Unsupported, match="recorded"):
         recorded({"x": torch.ones(3)})
+    assert torch.randn(3, device="cuda").isfinite().all()  # the generator that the recording had is free again
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("how", [{}, {"ema": 0.9, "clip": 0.0}, {"precision": "bf16", "compile": True}], ids=str)
+def test_a_run_that_is_recorded_learns_as_one_that_is_not(how: dict, tmp_path: Path) -> None:
+    """The losses of 40 updates of a language model without dropout; one more after a stop and a new start."""
+    text = "".join(Random(0).choice("ab cd") for _ in range(3000))
+    given = Lm.Settings(context=32)
+    learned = (Document(text, "a.txt"),)
+    task = Lm.prepare(learned, given)
+    made = [task.config(Architecture(dim=32, layers=2, heads=2, places="learned", dropout=0.0)).build()]
+    made.append(copy.deepcopy(made[0]))
+    usual = Training(epochs=None, steps=40, batch_tokens=256, warmup=5, evaluate_every=20, save_every=20, **how)
+    losses: list[list[float]] = [[], []]
+    for n, record in enumerate((False, True)):
+        heard = losses[n]
+        tell = lambda event, heard=heard: heard.append(event.values["loss"]) if event.kind == "step" else None  # noqa: E731
+        for steps in (40, 41):
+            now = replace(usual, record=record, steps=steps)
+            train(task, made[n], learned, learned, now, tmp_path / str(n), lambda model, scores: None, tell)
+    assert len(losses[0]) == 41 and losses[0][-1] < losses[0][0]
+    rough = 2e-2 if "precision" in how else 1e-3
+    torch.testing.assert_close(torch.tensor(losses[1]), torch.tensor(losses[0]), rtol=rough, atol=rough)

@@ -17,7 +17,7 @@ from .masks import Causal, Everything
 from .positions import Alibi, Bias, Rotary, T5Bias
 from .scores import Additive, Dot
 
-RECORDED = 16  # times larger than queries and keys a mask may be while a step is recorded, and nothing else can be done
+RECORDED = 4  # times larger than queries and keys a mask may be while a step is recorded, and nothing else can be done
 
 
 def reason(call: Call) -> str | None:

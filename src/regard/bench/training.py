@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from regard.attention.blind import recording
 from regard.bench.works import Calls
 from regard.models.families.transformer import transformer
 from regard.models.heads import IGNORED
@@ -69,21 +68,14 @@ def translators(words: int, width: int, dtype: torch.dtype = torch.float32) -> t
 
 
 def our_loss(model: PairModel, batch: dict[str, Tensor]) -> Tensor:
-    """The task's loss; while a step is recorded it is computed for padding too, where it does not count."""
-    if not recording():
-        return pair_loss(model, batch, SMOOTHING)
-    inputs = {name: batch[name] for name in ("tokens", "lengths", "targets", "target_lengths")}
-    return padded_loss(model(**inputs).logits, batch["labels"])
+    return pair_loss(model, batch, SMOOTHING)
 
 
 def their_loss(model: "Plain", batch: dict[str, Tensor]) -> Tensor:
-    return padded_loss(model(batch["tokens"], batch["targets"]), batch["labels"])
-
-
-def padded_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """The sum over the labels that count."""
+    """The sum over the labels that count, computed for padding too."""
+    logits = model(batch["tokens"], batch["targets"])
     kept = {"ignore_index": IGNORED, "label_smoothing": SMOOTHING, "reduction": "sum"}
-    return cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), **kept)
+    return cross_entropy(logits.flatten(0, 1).float(), batch["labels"].flatten(), **kept)
 
 
 class Plain(nn.Module):

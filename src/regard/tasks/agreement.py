@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..attention.triton import unfit
+from ..nn.cross_entropy import IGNORED
 
 WIDEST = 32768
 """Classes whose row, twice, a program of the kernel holds."""
@@ -18,7 +19,8 @@ def agreement_loss(logits: Tensor, labels: Tensor, smoothing: float, weight: flo
 
         ½ (loss(p) + loss(q)) + weight · ¼ (KL(p‖q) + KL(q‖p))
 
-    logits `[2 · labels, classes]`, second answers below the first; labels `[labels]`. The paper's α is `weight`, and
+    logits `[2 · labels, classes]`, second answers below the first; labels `[labels]`, of which −100 does not count.
+    The paper's α is `weight`, and
     its loss twice this one. On a GPU one kernel reads the logits and leaves their gradient, where torch's own functions
     would go over them some thirty times.
     """
@@ -29,8 +31,9 @@ def agreement_loss(logits: Tensor, labels: Tensor, smoothing: float, weight: flo
 
 def plainly(logits: Tensor, labels: Tensor, smoothing: float, weight: float) -> Tensor:
     """The same by torch's functions."""
-    logs = logits.log_softmax(-1)
-    right, any_one = logs.gather(1, labels.repeat(2)[:, None]).sum(), logs.mean(-1).sum()
+    counts = (labels != IGNORED).repeat(2)[:, None]
+    logs = logits.log_softmax(-1) * counts
+    right, any_one = logs.gather(1, labels.clamp(min=0).repeat(2)[:, None]).sum(), logs.mean(-1).sum()
     return (-(1 - smoothing) * right - smoothing * any_one + weight / 2 * disagreement(logs)) / 2
 
 

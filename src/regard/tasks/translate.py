@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..attention.blind import recording
 from ..attention.errors import BadInput, Missing
 from ..data.order import Order
 from ..data.reading import Reading
@@ -25,6 +26,7 @@ from ..models.rules import Rules
 from ..models.tokenizer import Tokenizer, stack
 from ..models.tokenizer_training import Kind, Special
 from ..nn.embeddings import Text
+from ..train.recorded import rounded_up
 from ..train.settings import Training
 from .agreement import agreement_loss, twice
 from .architecture import Architecture, stack_of
@@ -34,6 +36,7 @@ from .task import Scores
 SPECIAL = Special("<pad>", "<unk>", "<s>", "</s>", None)
 
 CHINESE = "\u3000-\u303f\u3400-\u9fff\uf900-\ufaff\uff00-\uffef"
+APOSTROPHE = re.compile(r"(?<=[^\W\d_])(['’])(?=[^\W\d_])")
 BLANKS = re.compile(f"(?<=[{CHINESE}]) +(?=[{CHINESE}])")
 
 MAIN = {"bleu": "bleu", "chrf": "chrf", "rouge": "rouge1"}
@@ -48,7 +51,8 @@ class TranslateSettings:
     vocabulary, one embedding) or from each, from lower-case text if `lower`; for Chinese "wordpiece", which takes its
     characters one by one, or "bpe". Texts are cut after `longest` tokens.
     `beams` and `length_penalty` are how a trained model writes; while it learns, dev is written with `training_beams`.
-    `metric` is what decides. `tokenise` is how sacreBLEU parts texts: "13a", "zh", or "none" for files that are parted.
+    `metric` is what decides. `tokenise` is how sacreBLEU parts texts: "13a", "zh", or "none" for files that are parted;
+    "fr" is "13a" of words parted after an apostrophe, as Moses parts French and Italian (l' homme).
     `agreement` is the weight of a second thing to learn: that the model, asked twice, each time with other dropout,
     says the same.
     """
@@ -64,7 +68,7 @@ class TranslateSettings:
     training_beams: int = 1
     length_penalty: float = 1.0
     metric: Literal["bleu", "chrf", "rouge"] = "bleu"
-    tokenise: Literal["13a", "zh", "intl", "char", "none"] = "13a"
+    tokenise: Literal["13a", "zh", "intl", "char", "none", "fr"] = "13a"
     agreement: float = 0.0
 
 
@@ -162,6 +166,11 @@ class Translate:
             "labels": whole[:, 1:].masked_fill(beyond, IGNORED),
         }
 
+    def rounded(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The batch with empty rows and places, so that few shapes of batches occur."""
+        fills = {"tokens": self.tokenizer.pad or 0, "targets": self.tokenizer.target.pad or 0, "labels": IGNORED}
+        return rounded_up(batch, fills)
+
     def count(self, batch: dict[str, Tensor]) -> int:
         return int(batch["target_lengths"].sum())
 
@@ -192,13 +201,18 @@ class Translate:
             raise Missing('BLEU needs sacrebleu: pip install "regard[train]", or --set metric=rouge.') from None
         most = max(map(len, references))
         streams = [[several[n] if n < len(several) else None for several in references] for n in range(most)]
+        french = self.settings.tokenise == "fr"
+        tokenise = "13a" if french else self.settings.tokenise
         kinds = {
-            "bleu": BLEU(tokenize=self.settings.tokenise, lowercase=self.settings.lower),
-            "bleu_lower": BLEU(tokenize=self.settings.tokenise, lowercase=True),
-            "chrf": CHRF(),
+            "bleu": BLEU(tokenize=tokenise, lowercase=self.settings.lower),
+            "bleu_lower": BLEU(tokenize=tokenise, lowercase=True),
         }
-        metrics = {name: kind.corpus_score(said, streams).score for name, kind in kinds.items()}  # type: ignore[arg-type]
-        return metrics, {"signatures": {name: str(kind.get_signature()) for name, kind in kinds.items()}}
+        chrf, written = CHRF(), ([elided(text) for text in said] if french else said)
+        right = [[elided(text) if french and text else text for text in stream] for stream in streams]
+        metrics = {name: kind.corpus_score(written, right).score for name, kind in kinds.items()}  # type: ignore[arg-type]
+        metrics["chrf"] = chrf.corpus_score(said, streams).score  # type: ignore[arg-type]
+        signatures = {name: str(kind.get_signature()) + "|elided" * french for name, kind in kinds.items()}
+        return metrics, {"signatures": signatures | {"chrf": str(chrf.get_signature())}}
 
     @torch.no_grad()
     def perplexity(self, model: nn.Module, examples: Sequence[Parallel]) -> float:
@@ -260,19 +274,22 @@ class Translate:
 
 
 def pair_loss(model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0, agreement: float = 0.0) -> Tensor:
-    """The sum of a batch's losses; logits are computed for real targets alone.
+    """The sum of a batch's losses; logits are computed for real targets alone, unless the step is recorded.
 
     With `agreement` every pair is computed twice, each time with other dropout (see `agreement_loss`).
     """
     if agreement:
         batch = twice(batch)
-    wanted = batch["labels"] != IGNORED
     inputs = {name: batch[name] for name in ("tokens", "lengths", "targets", "target_lengths")}
-    logits = model(**inputs, wanted=wanted).logits  # [target tokens, vocabulary]
-    labels = batch["labels"][wanted]
+    if recording():  # how many targets are real may not be looked at
+        logits, labels = model(**inputs).logits.flatten(0, 1), batch["labels"].flatten()
+    else:
+        wanted = batch["labels"] != IGNORED
+        logits, labels = model(**inputs, wanted=wanted).logits, batch["labels"][wanted]
     if agreement:
         return agreement_loss(logits, labels[: len(labels) // 2], smoothing, agreement)
-    return functional.cross_entropy(logits.float(), labels, label_smoothing=smoothing, reduction="sum")
+    how: dict[str, Any] = {"ignore_index": IGNORED, "label_smoothing": smoothing, "reduction": "sum"}
+    return functional.cross_entropy(logits.float(), labels, **how)
 
 
 def trained(texts: list[str], settings: TranslateSettings) -> Tokenizer:
@@ -289,6 +306,15 @@ def closed(text: str) -> str:
     '我有 2 只 black cats 。'
     """
     return BLANKS.sub("", text.strip())
+
+
+def elided(text: str) -> str:
+    """A text whose words are parted after an apostrophe.
+
+    >>> elided("l'homme s'assied aujourd’hui, à 5'4")
+    "l' homme s' assied aujourd’ hui, à 5'4"
+    """
+    return APOSTROPHE.sub(r"\1 ", text)
 
 
 def by_length(sizes: Sequence[int], tokens: int) -> Iterator[list[int]]:

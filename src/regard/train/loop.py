@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -19,9 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention.errors import BadInput, Missing
+from ..attention.errors import BadInput, Missing, Unsupported
 from ..data.order import Order
+from ..models.model import compile_parts
 from ..tasks.task import Scores, Task
+from .recorded import Recorded
 from .settings import Training
 from .store import Store, read_tensors
 from .weights import Averages, Ema
@@ -95,14 +98,12 @@ class Run:
         self.accelerator = accelerator_for(training)
         torch.manual_seed(training.seed + self.accelerator.process_index)
         self.bare = model
-        optimizer = torch.optim.Adam(
-            decayed(model, training.weight_decay),
-            lr=training.rate,
-            betas=training.betas,
-            decoupled_weight_decay=training.decay == "weights",
-        )
-        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
-        if training.compile:
+        records = recordable(training, self.accelerator)
+        self.model, self.optimizer = self.accelerator.prepare(model, optimizer_of(model, training, records))
+        self.recorded = Recorded(lambda given: self.learn([(given, True)], given["count"])) if records else None
+        if training.compile and records:
+            compile_parts(model)
+        elif training.compile:
             self.model = torch.compile(self.model)
         self.order = Order(
             task.sizes(self.cut(0)),
@@ -144,28 +145,19 @@ class Run:
         """A batch, what is random about it drawn from its place in the order."""
         draw = Random(f"{self.training.seed} {self.place.epoch} {group} {k}")
         examples = self.cut(self.place.epoch)
-        return self.task.batch([examples[n] for n in numbers], draw)
+        batch, rounded = self.task.batch([examples[n] for n in numbers], draw), getattr(self.task, "rounded", None)
+        return batch if self.recorded is None or rounded is None else rounded(batch)
 
     def update(self, batches: list[tuple[dict[str, Tensor], bool]]) -> None:
         """One step of the optimizer over the update's batches, the loss a mean over all their labels."""
-        began, accelerator = time.monotonic(), self.accelerator
+        began = time.monotonic()
         self.model.train()
         count = self.summed(sum(self.task.count(batch) for batch, counts in batches if counts))
         spent = self.place.seconds / (60 * self.training.minutes) if self.training.minutes else 0.0
         rate = self.training.rate_at(self.place.step, self.total, spent)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        total = torch.zeros((), device=accelerator.device)
-        for n, (batch, counts) in enumerate(batches):
-            moved = {name: x.to(accelerator.device, non_blocking=True) for name, x in batch.items()}
-            with nullcontext() if n + 1 == len(batches) else accelerator.no_sync(self.model):
-                with accelerator.autocast():
-                    loss = self.task.loss(self.model, moved, self.training.label_smoothing) * counts
-                accelerator.backward(loss * (accelerator.num_processes / max(count, 1.0)))
-            total += loss.detach()
-        norm = accelerator.clip_grad_norm_(self.model.parameters(), self.training.clip or float("inf"))
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+            group["lr"] = group["lr"].fill_(rate) if isinstance(group["lr"], Tensor) else rate
+        total, norm = self.learned(batches, torch.tensor(max(count, 1.0)))
         if self.ema is not None:
             self.ema.update(self.bare, self.place.step)
         self.place.step += 1
@@ -173,7 +165,36 @@ class Run:
         self.place.seconds += time.monotonic() - began
         mean = self.summed(total) / max(count, 1.0)
         self.need_number(mean, rate)
-        self.say("step", loss=mean, rate=rate, norm=float(norm or 0.0), labels=count)
+        self.say("step", loss=mean, rate=rate, norm=float(norm), labels=count)
+
+    def learned(self, batches: list[tuple[dict[str, Tensor], bool]], count: Tensor) -> Tensor:
+        """What `learn` gives, recorded where it can be."""
+        if self.recorded is not None:
+            try:
+                return self.recorded({**batches[0][0], "count": count})
+            except Unsupported as error:
+                warnings.warn(f"{error} The run goes on without `record`.", stacklevel=2)
+                self.recorded = None
+        return self.learn(batches, count)
+
+    def learn(self, batches: Sequence[tuple[dict[str, Tensor], bool]], count: Tensor) -> Tensor:
+        """The update itself: (sum of the losses, norm of the gradient), `[2]`, on the device.
+
+        A GPU may repeat it by itself, so it never waits to see a number.
+        """
+        accelerator, device = self.accelerator, self.accelerator.device
+        total, share = torch.zeros((), device=device), accelerator.num_processes / count.to(device)
+        for n, (batch, counts) in enumerate(batches):
+            moved = {name: x.to(device, non_blocking=True) for name, x in batch.items() if name != "count"}
+            with nullcontext() if n + 1 == len(batches) else accelerator.no_sync(self.model):
+                with accelerator.autocast():
+                    loss = self.task.loss(self.model, moved, self.training.label_smoothing) * counts
+                accelerator.backward(loss * share)
+            total += loss.detach()
+        norm = accelerator.clip_grad_norm_(self.model.parameters(), self.training.clip or float("inf"))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return torch.stack([total, torch.as_tensor(0.0 if norm is None else norm, device=device)])
 
     def summed(self, value: float | Tensor) -> float:
         """The sum of a number over all processes."""
@@ -294,6 +315,23 @@ def accelerator_for(training: Training) -> Any:
     return Accelerator(mixed_precision=training.precision, cpu=cpu)
 
 
+def recordable(training: Training, accelerator: Any) -> bool:
+    """Whether updates are recorded: where that is wanted and one GPU does all of an update."""
+    wanted = training.record and accelerator.device.type == "cuda" and training.precision != "fp16"
+    return wanted and accelerator.num_processes == 1 and training.accumulate == 1
+
+
+def optimizer_of(model: nn.Module, training: Training, recorded: bool) -> torch.optim.Optimizer:
+    """Adam. One that is recorded reads its rate from a tensor, where each update finds its own."""
+    return torch.optim.Adam(
+        decayed(model, training.weight_decay),
+        lr=torch.tensor(training.rate, device="cuda") if recorded else training.rate,
+        betas=training.betas,
+        decoupled_weight_decay=training.decay == "weights",
+        capturable=recorded,
+    )
+
+
 def decayed(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Parameters in two groups: matrices shrink, vectors (norms, biases) do not."""
     learned = [p for p in model.parameters() if p.requires_grad]
@@ -316,7 +354,8 @@ def load_optimizer(model: nn.Module, optimizer: Any, tensors: dict[str, Tensor])
     parameters = dict(model.named_parameters())
     for name, value in tensors.items():
         parameter, key = parameters[name.rsplit("/", 1)[0]], name.rsplit("/", 1)[1]
-        device = "cpu" if key == "step" else parameter.device
+        counts = key == "step" and not optimizer.param_groups[0]["capturable"]
+        device = "cpu" if counts else parameter.device
         optimizer.state[parameter][key] = value.to(device)
 
 

@@ -11,12 +11,29 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ..attention.blind import blindly
 from ..attention.errors import Unsupported
 
 Batch = Mapping[str, Tensor]
 Step = Callable[[dict[str, Tensor]], Tensor]
+
+
+def rounded_up(batch: Batch, fills: Mapping[str, int], rows: int = 32, places: int = 8) -> dict[str, Tensor]:
+    """A batch with rows and places added until their numbers are multiples, so that few shapes occur.
+
+    Tensors `[batch, places]` are filled with their number of `fills`, lengths and the like `[batch]` with 0.
+
+    >>> batch = {"x": torch.ones(1, 1), "n": torch.tensor([1])}
+    >>> {name: x.tolist() for name, x in rounded_up(batch, {"x": 7}, rows=2, places=2).items()}
+    {'x': [[1.0, 7.0], [7.0, 7.0]], 'n': [1, 0]}
+    """
+    found = {}
+    for name, x in batch.items():
+        more = (0, -x.shape[0] % rows)
+        found[name] = pad(x, (0, -x.shape[1] % places, *more) if x.dim() > 1 else more, value=fills.get(name, 0))
+    return found
 
 
 class Recorded:
@@ -95,11 +112,13 @@ class Recording:
         """The graph of a step, and where it leaves the loss."""
         # In tensors of their own, so that nothing remembered of the earlier ones is taken for true of later batches.
         self.inputs = {name: x if name in self.fixed else x.clone() for name, x in self.inputs.items()}
-        graph = torch.cuda.CUDAGraph()
+        graph, generator = torch.cuda.CUDAGraph(), torch.cuda.default_generators[torch.cuda.current_device()]
+        before = generator.clone_state()
         try:
             with blindly(), torch.cuda.graph(graph, pool=self.pool):
                 loss = self.step(self.inputs).detach()
         except RuntimeError as error:
+            generator.graphsafe_set_state(before)  # one that was broken off in a recording draws nothing any more
             raise Unsupported(
                 f"The step cannot be recorded: {' '.join(str(error).split())[:300]} It may not wait for the GPU, copy "
                 "from it or look into tensors; the optimizer must be capturable. Or call the step itself."

@@ -21,7 +21,8 @@ class Training:
     `weight_decay` shrinks the weights themselves, or (`decay` "gradient") is the L2 term in the gradient. `average`
     keeps the mean of the last so many evaluated weights, `ema` a running one; the best of them on dev is what is kept.
     `patience` evaluations without a better score end the run. `evaluate_every` and `save_every` count steps; None is
-    once an epoch.
+    once an epoch. On one GPU `record` keeps an update as a CUDA graph, which is started as one; elsewhere it does
+    nothing.
     """
 
     epochs: int | None = 20
@@ -46,6 +47,7 @@ class Training:
     save_every: int | None = None
     precision: Literal["no", "bf16", "fp16"] = "no"
     compile: bool = False
+    record: bool = False
     device: str = "auto"
     seed: int = 0
 
