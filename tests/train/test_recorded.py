@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
 import regard as rg
@@ -152,6 +153,7 @@ def test_a_step_that_waits_is_refused() -> None:
 @pytest.mark.parametrize("how", [{}, {"ema": 0.9, "clip": 0.0}, {"precision": "bf16", "compile": True}], ids=str)
 def test_a_run_that_is_recorded_learns_as_one_that_is_not(how: dict, tmp_path: Path) -> None:
     """The losses of 40 updates of a language model without dropout; one more after a stop and a new start."""
+    AcceleratorState._reset_state(reset_partial_state=True)  # else a process has one precision for good
     text = "".join(Random(0).choice("ab cd") for _ in range(3000))
     given = Lm.Settings(context=32)
     learned = (Document(text, "a.txt"),)

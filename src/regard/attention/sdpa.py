@@ -2,13 +2,16 @@
 
 Plain and causal dot products go as they are. On the CPU a mask or a number by distance goes along as a tensor where
 that is no larger than the queries and keys themselves: few queries, short rows, or a mask that asks for the key alone.
-So it does on a GPU while a step is recorded, when no list can be made of what is in a mask.
+So it does on a GPU where rows are short, and while a step is recorded, when no list can be made of what is in a mask.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from .blind import blind, recording
@@ -17,6 +20,7 @@ from .masks import Causal, Everything
 from .positions import Alibi, Bias, Rotary, T5Bias
 from .scores import Additive, Dot
 
+SHORT = 128  # queries and keys, of which a GPU's kernels would skip nothing that a mask made for one batch hides
 RECORDED = 4  # times larger than queries and keys a mask may be while a step is recorded, and nothing else can be done
 
 
@@ -46,8 +50,9 @@ def too_large(call: Call) -> str | None:
     numbers = call.position is not None and not isinstance(call.position, Rotary)
     what = type(call.position).__name__ if numbers else "this mask"
     needs = f"torch's kernels would need {what} as a tensor of queries × keys"
-    eager = call.q.device.type == "cpu" and not torch.compiler.is_compiling()  # a compiled graph serves every length
-    if not eager and not (recording() and call.mask.tensors()):
+    if torch.compiler.is_compiling():  # a compiled graph serves every length
+        return needs
+    if call.q.device.type != "cpu" and not (call.mask.tensors() and (recording() or short(call))):
         return needs
     if not call.grid.queries or not call.grid.keys:
         return needs
@@ -55,6 +60,11 @@ def too_large(call: Call) -> str | None:
         return f"{needs}, rounded to {call.q.dtype}"
     room = (RECORDED if recording() else 1) * (call.q.numel() + call.k.numel())
     return f"{needs}, larger than the queries and keys" if elements(call, numbers) > room else None
+
+
+def short(call: Call) -> bool:
+    """Whether a GPU would need longer to make lists of what the mask hides than to look at every pair."""
+    return max(call.grid.queries, call.grid.keys) <= SHORT
 
 
 def elements(call: Call, numbers: bool) -> int:
@@ -82,10 +92,27 @@ def run(call: Call) -> Tensor:
             causal = isinstance(call.mask, Causal)
             found = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=p.scale, enable_gqa=grouped)
         else:
-            tensor, dead = as_tensor(call)
-            found = scaled_dot_product_attention(q, k, v, attn_mask=tensor, scale=p.scale, enable_gqa=grouped)
+            tensor, dead = remembered(call)
+            with torchs_own(call.q.device):
+                found = scaled_dot_product_attention(q, k, v, attn_mask=tensor, scale=p.scale, enable_gqa=grouped)
             found = found if dead is None else found.masked_fill(dead, 0.0)
         return found if dim == p.v.shape[-1] else found[..., : p.v.shape[-1]]
+
+
+def remembered(call: Call) -> tuple[Tensor, Tensor | None]:
+    """`as_tensor`, once for a mask that several layers share."""
+    if call.memo is None or call.position is not None or not call.mask.tensors():
+        return as_tensor(call)
+    if "mask" not in call.memo:
+        call.memo["mask"] = as_tensor(call)
+    return call.memo["mask"]
+
+
+def torchs_own(device: torch.device) -> AbstractContextManager:
+    """On a GPU, where cuDNN is not asked: it takes a tenth of a second for every new shape, and batches have many."""
+    if device.type != "cuda" or torch.compiler.is_compiling():
+        return nullcontext()
+    return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
 def as_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
@@ -94,7 +121,7 @@ def as_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
     allowed = call.mask.permits(i, j, call.grid)
     allowed = allowed.reshape((1,) * (4 - allowed.dim()) + allowed.shape)
     dead: Tensor | None = ~allowed.any(-1, keepdim=True)
-    if not blind() and not bool(dead.any()):
+    if call.q.device.type == "cpu" and not blind() and not bool(dead.any()):  # a GPU would have to be waited for
         dead = None
     allowed = allowed if dead is None else allowed | dead
     if call.position is None or isinstance(call.position, Rotary):

@@ -13,7 +13,7 @@ from ..attention.attend import attend
 from ..nn.parts import SCORES, part_module
 from .cost import Call, peak_bytes
 from .experiment import Both, Claim, Language, Size, Tell, Verdict
-from .learning import fit, panels, part, processor_times, style
+from .learning import drawing, fit, panels, part, processor_times, style
 from .sequences import over_seeds
 
 CLAIM = Claim(
@@ -99,7 +99,7 @@ def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
 def searched(name: str, query_dim: int, dim: int, set_up: dict[str, Any], seed: int, tell: Tell) -> float:
     """The share of queries whose key gets the largest weight."""
     torch.manual_seed(seed)
-    generator = torch.Generator().manual_seed(seed)
+    generator = drawing(seed)
     through = torch.randn(dim, query_dim, generator=generator) / dim**0.5
     model = Finder(query_dim, dim, name)
 

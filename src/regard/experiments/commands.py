@@ -38,6 +38,9 @@ def run_command(
     full: Annotated[bool, typer.Option("--full", help="The same as --size full.")] = False,
     seed: Annotated[int, typer.Option(help="What the random numbers begin with.")] = 0,
     out: Out = Path("experiments"),
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda, or auto: the GPU for --full where there is one, else the processor.")
+    ] = "auto",
     again: Annotated[bool, typer.Option("--again", help="Measure anew what is already there.")] = False,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="How many run side by side; as many as there are cores unless given.")
@@ -54,8 +57,9 @@ def run_command(
 
         chosen_size = wanted_size(size, full)
         chosen = runner.found() if name == "all" else [runner.find(name)]
+        where, jobs = wanted_device(device, chosen_size), jobs or runner.cores()
         documents, refused = runner.run_all(
-            chosen, out, size=chosen_size, seed=seed, again=again, jobs=jobs or runner.cores()
+            chosen, out, size=chosen_size, seed=seed, again=again, jobs=jobs, device=where
         )
         page = report.write(out)
         answer({"report": str(page), "experiments": documents}, screen(documents, page), as_json)
@@ -99,6 +103,21 @@ def wanted_size(size: str, full: bool) -> Any:
     if size not in SIZES:
         raise typer.BadParameter(f"{size!r} is none of {', '.join(SIZES)}", param_hint="--size")
     return size
+
+
+def wanted_device(device: str, size: str) -> str:
+    """Where to compute."""
+    import torch
+
+    if device not in ("auto", "cpu", "cuda"):
+        raise typer.BadParameter(f"{device!r} is none of auto, cpu, cuda", param_hint="--device")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise typer.BadParameter(
+            "torch sees no GPU here; --device cpu computes on the processor", param_hint="--device"
+        )
+    if device != "auto":
+        return device
+    return "cuda" if size == "full" and torch.cuda.is_available() else "cpu"
 
 
 def screen(documents: list[dict[str, Any]], page: Path) -> str:

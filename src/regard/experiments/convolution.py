@@ -11,7 +11,7 @@ from torch.nn.functional import mse_loss, pad
 from ..attention.positions import Bias
 from ..nn.attention import MultiHeadAttention
 from .experiment import Both, Claim, Language, Size, Tell, Verdict
-from .learning import fit, panels, part, smooth, spread, style
+from .learning import drawing, fit, panels, part, smooth, spread, style
 
 CLAIM = Claim(
     number=10,
@@ -170,7 +170,7 @@ class Sliding(nn.Module):
 
 def examples(set_up: dict[str, Any], seed: int, answer: Any) -> Any:
     """A function that draws tokens and what is wanted of them; one token of each row carries a mark."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = drawing(seed)
 
     def draw_batch() -> tuple[Tensor, Tensor]:
         x = torch.randn(set_up["batch"], set_up["tokens"], set_up["dim"], generator=generator)

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..nn.watch import watch
 from .comparing import HATCHES, by_size, name_axes, percent, speaker
 from .experiment import Both, Claim, Language, Size, Tell, Verdict
-from .learning import COLOURS, panels
+from .learning import COLOURS, drawing, panels
 from .minilm import minilm
 
 CLAIM = Claim(
@@ -99,7 +99,7 @@ def items(pattern: Pattern, half: int) -> list[Item]:
 def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
     model = minilm()
     patterns = PATTERNS[: by_size(size, 1, 5)]
-    generator = torch.Generator().manual_seed(seed)
+    generator = drawing(seed)
     most = by_size(size, 4, 27)
     halves = []
     for half in range(2):

@@ -152,6 +152,11 @@ def stepped(name: str, layer: nn.Module, x: Tensor) -> Call:
 
 def peak_bytes(call: Call) -> int:
     """The most bytes of tensors that a call holds at once beyond what stood before, by torch's record of allocations."""
+    if torch.get_default_device().type == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        call()
+        return torch.cuda.max_memory_allocated() - before
     activities = [torch.profiler.ProfilerActivity.CPU]
     with hushed(), torch.profiler.profile(activities=activities, profile_memory=True) as record:
         call()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..nn import Stack, StackConfig, sinusoids
 from .experiment import Both, Claim, Language, Size, Tell, Verdict
-from .learning import fit, panels, part, style, training_of
+from .learning import drawing, fit, panels, part, style, training_of
 
 CLAIM = Claim(
     number=5,
@@ -74,7 +74,7 @@ def rows(batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(seed)
+    generator = drawing(seed)
     count = SEEDS[size] * len(KINDS)
     losses: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
     for n in range(count):
@@ -101,7 +101,7 @@ def lengths(generator: torch.Generator) -> dict[str, list[float]]:
 
 def learn(kind: str, steps: int, seed: int, tell: Tell) -> list[float]:
     torch.manual_seed(seed)
-    generator, model = torch.Generator().manual_seed(seed), AfterMarker(*KINDS[kind])
+    generator, model = drawing(seed), AfterMarker(*KINDS[kind])
 
     def loss() -> Tensor:
         tokens, answer = rows(64, generator)

@@ -8,7 +8,8 @@ A file of this folder is one experiment. It has
     draw(numbers, language)         the figure
 
 and, where its claim is about time, `TIMED = True`: nothing else then runs while it measures. Every experiment computes on
-one thread, so that the same seed gives the same numbers however many cores there are; several run side by side.
+one thread, so that the same seed gives the same numbers however many cores there are; several run side by side. Tensors are
+made without a word about where: they are where the run is, on the processor or on a GPU.
 """
 
 from __future__ import annotations

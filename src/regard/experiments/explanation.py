@@ -14,7 +14,7 @@ from ..nn.pooling import AttentionPooling, Mean
 from ..nn.watch import watch
 from .comparing import accuracy, bars, by_size, level, name_axes, percent, rank_correlation, speaker
 from .experiment import Both, Claim, Language, Size, Tell, Verdict
-from .learning import COLOURS, fit, panels, part, spread
+from .learning import COLOURS, drawing, fit, panels, part, spread
 from .minilm import minilm
 
 CLAIM = Claim(
@@ -141,7 +141,7 @@ def train(steps: int, tell: Tell) -> tuple[Reader, float]:
 
 def explained(model: Reader, reviews: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """The measured effect of every token and what each explanation says of it, `[reviews, TOKENS]` each."""
-    with watch(model, weights=True) as seen:
+    with watch(model, weights=True) as seen, torch.backends.cudnn.flags(enabled=False):  # whose LSTM must be learning
         logits = model(reviews)
         gap(logits).sum().backward()
     *layers, pool = list(seen)
@@ -178,7 +178,7 @@ def changed(model: Reader, reviews: Tensor, how: str, seed: int) -> float:
     """The share of answers that change when the pooling weights are shuffled or made uniform."""
     with torch.no_grad():
         before = model(reviews).argmax(-1)
-        with edit(model, {"pool": {0: how}}, generator=torch.Generator().manual_seed(seed)):
+        with edit(model, {"pool": {0: how}}, generator=drawing(seed)):
             after = model(reviews).argmax(-1)
     return (before != after).float().mean().item()
 

@@ -13,7 +13,7 @@ from ..attention.attend import attend
 from ..nn.attention import MultiHeadAttention
 from ..nn.block import FeedForward
 from .experiment import Both, Claim, Language, Size, Tell, Verdict
-from .learning import fit, panels, part, style
+from .learning import drawing, fit, panels, part, style
 from .sequences import over_seeds
 
 CLAIM = Claim(
@@ -98,7 +98,7 @@ def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
 def tried(name: str, task: str, set_up: dict[str, Any], seed: int, tell: Tell) -> float:
     """The share of right answers after training."""
     torch.manual_seed(seed)
-    generator = torch.Generator().manual_seed(seed)
+    generator = drawing(seed)
     model = Layers(name, set_up["tokens"], set_up["dim"])
 
     def loss() -> Tensor:

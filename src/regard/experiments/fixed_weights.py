@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..nn import FullyConnected, MultiHeadAttention
 from .experiment import Both, Claim, Language, Size, Tell, Verdict
-from .learning import panels, part, spread, style
+from .learning import drawing, panels, part, spread, style
 from .lookup import TRAINED, Lookup, learn_lookup, lookups
 
 CLAIM = Claim(
@@ -95,7 +95,7 @@ def one_seed(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
 
 def mixings(layer: Any, model: Lookup, seed: int, count: int = 6) -> list[Tensor]:
     """The Jacobians of a layer at `count` inputs of its model, each `[tokens, dim, tokens, dim]`."""
-    keys, values, _ = lookups(count, TRAINED, torch.Generator().manual_seed(seed + 2000))
+    keys, values, _ = lookups(count, TRAINED, drawing(seed + 2000))
     with torch.no_grad():
         inputs = model.embed(keys, values)
     return [jacobian(layer, x[None]) for x in inputs]
@@ -119,7 +119,7 @@ def by_token(found: Tensor) -> list[list[float]]:
 
 @torch.no_grad()
 def accuracy(model: Lookup, pairs: int, seed: int) -> float:
-    keys, values, answer = lookups(1000, pairs, torch.Generator().manual_seed(seed + 1000))
+    keys, values, answer = lookups(1000, pairs, drawing(seed + 1000))
     return (model(keys, values).argmax(1) == answer).float().mean().item()
 
 

@@ -11,7 +11,7 @@ from ..attention.attend import attend
 from ..attention.scores import Additive
 from ..nn import Convolution, FullyConnected, Recurrent, Stack, StackConfig
 from .experiment import Both, Claim, Language, Size, Tell, Verdict
-from .learning import COLOURS, fit, panels, part, spread, style
+from .learning import COLOURS, drawing, fit, panels, part, spread, style
 
 CLAIM = Claim(
     number=2,
@@ -140,7 +140,7 @@ def search(size: Size, seed: int, tell: Tell) -> dict[str, list[float]]:
 
 
 def train_finder(model: Finder, steps: int, seed: int, tell: Tell) -> None:
-    generator = torch.Generator().manual_seed(seed)
+    generator = drawing(seed)
 
     def loss() -> Tensor:
         colours, odd, _ = bags(64, BALLS, False, generator)
@@ -153,7 +153,7 @@ def train_finder(model: Finder, steps: int, seed: int, tell: Tell) -> None:
 @torch.no_grad()
 def right(model: Any, balls: int, size: Size, seed: int) -> float:
     """The share of fresh bags of which every ball is judged right."""
-    colours, odd, _ = bags(BAGS[size], balls, False, torch.Generator().manual_seed(seed + 1000))
+    colours, odd, _ = bags(BAGS[size], balls, False, drawing(seed + 1000))
     judged = model(colours) > 0
     return (judged == nn.functional.one_hot(odd, balls).bool()).all(1).float().mean().item()
 
@@ -175,7 +175,7 @@ def point(size: Size, seed: int, tell: Tell) -> dict[str, float]:
 
 
 def point_once(query: str, both_ways: bool, size: Size, seed: int, tell: Tell) -> float:
-    generator, model = torch.Generator().manual_seed(seed), Pointer(query)
+    generator, model = drawing(seed), Pointer(query)
 
     def loss() -> Tensor:
         colours, odd, white = bags(64, BALLS, both_ways, generator)

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from ..attention.look import look
 from ..nn.attention import MultiHeadAttention
 from .experiment import Both, Claim, Language, Size, Tell, Verdict
-from .learning import fit, panels, part, spread, style
+from .learning import drawing, fit, panels, part, spread, style
 
 CLAIM = Claim(
     number=11,
@@ -89,7 +89,7 @@ def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
 def tried(heads: int, set_up: dict[str, Any], seed: int, tell: Tell) -> dict[str, Any]:
     """What a model with so many heads learns, and where its heads look."""
     torch.manual_seed(seed)
-    generator = torch.Generator().manual_seed(seed)
+    generator = drawing(seed)
     model = Pointing(set_up["tokens"], set_up["dim"], heads)
 
     def loss() -> Tensor:

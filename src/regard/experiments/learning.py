@@ -26,6 +26,11 @@ SETTLED = 20
 """So many steps with a small loss say that a model has learned its task."""
 
 
+def drawing(seed: int) -> torch.Generator:
+    """A generator of random numbers where the experiment computes."""
+    return torch.Generator(torch.get_default_device()).manual_seed(seed)
+
+
 def silent(share: float, text: str) -> None:
     """A `Tell` that nobody hears."""
 
@@ -58,12 +63,12 @@ def fit(
     model.train()
     for step in range(steps):
         optimizer.zero_grad()
-        now = loss()
-        now.backward()
+        found = loss()
+        found.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        losses.append(now.item())
+        losses.append(found.item())
         if step % 10 == 0:
             tell((step + 1) / steps, f"loss {losses[-1]:.3f}")
         if len(losses) >= SETTLED and max(losses[-SETTLED:]) < enough:
@@ -104,6 +109,7 @@ def processor_times(calls: Mapping[str, Callable[[], object]], budget: float, le
     """Median seconds of processor time of each call; they take turns until `budget` seconds are spent.
 
     An experiment has one thread, of which this is the time that it computes: what else the machine does adds nothing.
+    On a GPU it is the time until that has done what it was given.
 
     >>> sorted(processor_times({"a": lambda: None, "b": lambda: None}, budget=0.0))
     ['a', 'b']
@@ -111,14 +117,22 @@ def processor_times(calls: Mapping[str, Callable[[], object]], budget: float, le
     for call in calls.values():
         call()
     spent: dict[str, list[float]] = {name: [] for name in calls}
-    start, rounds = time.process_time(), 0
-    while rounds < least or time.process_time() - start < budget:
+    start, rounds = now(), 0
+    while rounds < least or now() - start < budget:
         for name, call in calls.items():
-            began = time.process_time()
+            began = now()
             call()
-            spent[name].append(time.process_time() - began)
+            spent[name].append(now() - began)
         rounds += 1
     return {name: statistics.median(values) for name, values in spent.items()}
+
+
+def now() -> float:
+    """Seconds of this process's computing so far, or by the clock once a GPU has no more to do."""
+    if torch.get_default_device().type == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 @contextmanager

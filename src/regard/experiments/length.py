@@ -10,7 +10,7 @@ from torch import Tensor
 from ..models.heads import IGNORED
 from ..nn.block import StackConfig
 from .experiment import Both, Claim, Language, Size, Tell, Verdict
-from .learning import fit, panels, part, spread, style
+from .learning import drawing, fit, panels, part, spread, style
 from .sequences import accuracy, lengths_axis, means, tagger
 
 CLAIM = Claim(
@@ -73,7 +73,7 @@ def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
 
 def tested(scheme: str, lengths: list[int], set_up: dict[str, Any], seed: int, tell: Tell) -> list[float]:
     """The accuracy at each length of a model that has learned at the first."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = drawing(seed)
     torch.manual_seed(seed)
     chain = torch.softmax(3 * torch.randn(SYMBOLS, SYMBOLS, SYMBOLS, generator=generator), -1)
     places = {"sinusoidal": "sinusoidal", "learned": lengths[-1]}.get(scheme)

@@ -14,7 +14,7 @@ from ..nn.convolution import ConvolutionConfig
 from ..nn.recurrent import RecurrentConfig
 from .comparing import accuracy
 from .experiment import Both, Claim, Language, Size, Tell, Verdict
-from .learning import fit, panels, part, spread, style
+from .learning import drawing, fit, panels, part, spread, style
 from .sequences import lengths_axis, means
 
 CLAIM = Claim(
@@ -105,7 +105,7 @@ def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
 
 def recalled(name: str, distance: int, set_up: dict[str, Any], seed: int, tell: Tell) -> tuple[float, int]:
     """The share of symbols that a model recalls after training at a distance, and the steps that it took."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = drawing(seed)
     torch.manual_seed(seed)
     model = Recall(name, distance)
 
@@ -193,7 +193,7 @@ def asked(rows: int, distance: int, generator: torch.Generator) -> tuple[Tensor,
 def field(name: str, layers: int, tokens: int, seed: int) -> list[float]:
     """How much the middle token after so many layers depends on each input token, relative to the most."""
     torch.manual_seed(seed)
-    stack = stack_of(name, layers, causal=False).build().eval()
+    stack = stack_of(name, layers, causal=False).build()
     x = torch.randn(16, tokens, DIM, requires_grad=True)
     middle = stack(x)[:, tokens // 2]
     (gradient,) = torch.autograd.grad((middle * torch.randn_like(middle)).sum(), x)

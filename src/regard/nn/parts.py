@@ -19,6 +19,7 @@ from ..attention import masks, methods, positions, scores
 from ..attention.errors import BadInput
 from ..attention.mask import Mask
 from ..attention.part import Part
+from ..attention.remember import constant
 from .bigbird import BigBirdBlocks, BigBirdScore
 from .cache import Cache
 from .embeddings import sinusoids
@@ -271,14 +272,18 @@ class Rotary(nn.Module):
         dim = dim or head_dim
         positions.Rotary(base, dim)
         rate = [base ** -(m / dim) / linear for m in range(0, dim, 2)]
-        self.rate = [stretched(one, factor, low, high, original) for one in rate]
+        self.rate = tuple(stretched(one, factor, low, high, original) for one in rate)
 
     def turn(self, places: Tensor, dtype: torch.dtype) -> Turn:
         """The angles of `places [tokens]`."""
-        rate = torch.tensor(self.rate, dtype=torch.float64, device=places.device)
-        angle = places.to(torch.float64)[:, None] * rate  # [tokens, dim / 2]
+        angle = places.to(torch.float64)[:, None] * rates(self.rate, places.device)  # [tokens, dim / 2]
         exact = torch.promote_types(dtype, torch.float32)
         return Turn(angle.cos().to(exact), angle.sin().to(exact))
+
+
+@constant
+def rates(each: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(each, dtype=torch.float64, device=device)
 
 
 def stretched(rate: float, factor: float, low: float, high: float, original: int) -> float:
