@@ -12,13 +12,15 @@ from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
 import regard as rg
+from regard.attention import sdpa
 from regard.attention.blind import blind, blindly, recording
+from regard.attention.call import make_call
 from regard.bench import training
 from regard.data.text import Document
 from regard.models.model import PairModel
 from regard.tasks.architecture import Architecture
 from regard.tasks.lm import Lm
-from regard.tasks.translate import pair_loss
+from regard.tasks.translate import pair_loss, real_places
 from regard.train.loop import train
 from regard.train.recorded import Recorded, rounded_up
 from regard.train.settings import Training
@@ -70,11 +72,16 @@ def test_the_blind_compute_padding_and_the_same_loss_and_gradients() -> None:
 
 
 @pytest.mark.parametrize("agreement", [0.0, 2.0])
-def test_a_batch_rounded_up_has_the_same_loss_and_gradients(agreement: float) -> None:
-    """Empty rows and places are computed while a step is recorded, and do not count; the loss is of float32."""
+@pytest.mark.parametrize("told", [False, True])
+def test_a_batch_rounded_up_has_the_same_loss_and_gradients(agreement: float, told: bool) -> None:
+    """Empty rows and places do not count, whether or not it is told where they are; the loss is of float32."""
     model, given = translator().double(), batch(5, 1, tokens=11)
     rounded = rounded_up(given, {"tokens": training.PAD, "targets": training.PAD, "labels": -100})
     assert rounded["tokens"].shape == (32, 16) and rounded["lengths"].shape == (32,)
+    if told:
+        rounded |= {"places": real_places(rounded["lengths"], 16, 64)}
+        rounded |= {"target_places": real_places(rounded["target_lengths"], 16, 64)}
+        assert len(rounded["places"]) == 64 > int(given["lengths"].sum())
     wanted = pair_loss(model, given, 0.1, agreement)
     with blindly():
         found = pair_loss(model, rounded, 0.1, agreement)
@@ -82,6 +89,14 @@ def test_a_batch_rounded_up_has_the_same_loss_and_gradients(agreement: float) ->
     weights = list(model.parameters())
     for got, want in zip(torch.autograd.grad(found, weights), torch.autograd.grad(wanted, weights), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-6)
+
+
+def test_a_long_window_is_no_tensor_of_queries_and_keys_while_a_step_is_recorded() -> None:
+    q = torch.zeros(1, 1, 1, 1).expand(1, 12, 16384, 64)
+    window = rg.Window(256, 256) & rg.Lengths(torch.tensor([16000]))
+    with blindly():
+        assert "larger than" in (sdpa.reason(make_call(q, q, q, mask=window)) or "")
+        assert sdpa.reason(make_call(q[:, :, :512], q[:, :, :512], q[:, :, :512], mask=window)) is None
 
 
 def test_rows_without_a_key_are_zero_for_the_blind_too() -> None:

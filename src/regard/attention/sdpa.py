@@ -93,7 +93,7 @@ def run(call: Call) -> Tensor:
             found = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=p.scale, enable_gqa=grouped)
         else:
             tensor, dead = remembered(call)
-            with torchs_own(call.q.device):
+            with torchs_own(call):
                 found = scaled_dot_product_attention(q, k, v, attn_mask=tensor, scale=p.scale, enable_gqa=grouped)
             found = found if dead is None else found.masked_fill(dead, 0.0)
         return found if dim == p.v.shape[-1] else found[..., : p.v.shape[-1]]
@@ -108,9 +108,9 @@ def remembered(call: Call) -> tuple[Tensor, Tensor | None]:
     return call.memo["mask"]
 
 
-def torchs_own(device: torch.device) -> AbstractContextManager:
-    """On a GPU, where cuDNN is not asked: it takes a tenth of a second for every new shape, and batches have many."""
-    if device.type != "cuda" or torch.compiler.is_compiling():
+def torchs_own(call: Call) -> AbstractContextManager:
+    """Where cuDNN is not asked about short rows on a GPU: it takes long for every new shape, and batches have many."""
+    if call.q.device.type != "cuda" or torch.compiler.is_compiling() or not short(call):
         return nullcontext()
     return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 

@@ -193,7 +193,8 @@ class PairModel(Model):
         cache: Cache | None = None,
         labels: Tensor | None = None,
     ) -> Output:
-        """See `Model`. `wanted [batch, tokens]` says which targets' logits are wanted: then `[wanted, vocabulary]`."""
+        """See `Model`. `wanted` says of which targets logits are wanted, by True and False `[batch, tokens]` or by
+        their numbers in the flattened batch: then logits are `[wanted, vocabulary]`."""
         if targets is None:
             targets = self.begun(labels)
         remember = labels is None and target_lengths is None and (cache is not None or not self.training)
@@ -204,7 +205,7 @@ class PairModel(Model):
             if cache is not None:
                 cache.put("source", (memory.x, memory.lengths))
         hidden = self.decode(targets, memory, target_lengths, cache)
-        asked = hidden if wanted is None else hidden[wanted]
+        asked = hidden if wanted is None else taken(hidden, wanted)
         logits = None if self.head is None else self.head(asked, matrix_of(self.target_embed))
         return Output(hidden, logits, cache=cache, loss=self.loss(logits, labels))
 
@@ -244,6 +245,11 @@ class PairModel(Model):
         fill = self.config.start if padding is None else padding
         start = torch.full_like(labels[:, :1], self.config.start)
         return torch.cat([start, labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, fill)], dim=1)
+
+
+def taken(hidden: Tensor, wanted: Tensor) -> Tensor:
+    """The wanted tokens, `[wanted, dim]`."""
+    return hidden[wanted] if wanted.dtype == torch.bool else hidden.flatten(0, 1).index_select(0, wanted)
 
 
 def compile_parts(model: nn.Module) -> None:

@@ -26,6 +26,7 @@ from ..models.rules import Rules
 from ..models.tokenizer import Tokenizer, stack
 from ..models.tokenizer_training import Kind, Special
 from ..nn.embeddings import Text
+from ..nn.rows import told
 from ..train.recorded import rounded_up
 from ..train.settings import Training
 from .agreement import agreement_loss, twice
@@ -167,9 +168,13 @@ class Translate:
         }
 
     def rounded(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The batch with empty rows and places, so that few shapes of batches occur."""
+        """The batch with empty rows and places, so that few shapes of batches occur, and where the real tokens are."""
         fills = {"tokens": self.tokenizer.pad or 0, "targets": self.tokenizer.target.pad or 0, "labels": IGNORED}
-        return rounded_up(batch, fills)
+        found = rounded_up(batch, fills, rows=64, places=16)
+        return found | {
+            "places": real_places(found["lengths"], found["tokens"].shape[1]),
+            "target_places": real_places(found["target_lengths"], found["targets"].shape[1]),
+        }
 
     def count(self, batch: dict[str, Tensor]) -> int:
         return int(batch["target_lengths"].sum())
@@ -274,15 +279,19 @@ class Translate:
 
 
 def pair_loss(model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0, agreement: float = 0.0) -> Tensor:
-    """The sum of a batch's losses; logits are computed for real targets alone, unless the step is recorded.
+    """The sum of a batch's losses; logits are computed for real targets alone.
 
     With `agreement` every pair is computed twice, each time with other dropout (see `agreement_loss`).
     """
     if agreement:
-        batch = twice(batch)
+        batch = again(batch)
     inputs = {name: batch[name] for name in ("tokens", "lengths", "targets", "target_lengths")}
-    if recording():  # how many targets are real may not be looked at
-        logits, labels = model(**inputs).logits.flatten(0, 1), batch["labels"].flatten()
+    if recording():  # which targets are real may not be looked at, and is told
+        batch = batch if "places" in batch else batch | every_place(batch)
+        known = [(batch[f"{side}lengths"], batch[f"{side}places"]) for side in ("", "target_")]
+        labels = functional.pad(batch["labels"].flatten(), (0, 1), value=IGNORED)[known[1][1]]
+        with told(*known):
+            logits = model(**inputs, wanted=known[1][1].clamp(max=batch["labels"].numel() - 1)).logits
     else:
         wanted = batch["labels"] != IGNORED
         logits, labels = model(**inputs, wanted=wanted).logits, batch["labels"][wanted]
@@ -290,6 +299,32 @@ def pair_loss(model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0
         return agreement_loss(logits, labels[: len(labels) // 2], smoothing, agreement)
     how: dict[str, Any] = {"ignore_index": IGNORED, "label_smoothing": smoothing, "reduction": "sum"}
     return functional.cross_entropy(logits.float(), labels, **how)
+
+
+def again(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The batch with every pair again below the others; places beyond it stay beyond it."""
+    found = twice({name: x for name, x in batch.items() if not name.endswith("places")})
+    for name, rows in (("places", "tokens"), ("target_places", "targets")):
+        if name in batch:
+            size, inside = batch[rows].numel(), batch[name] < batch[rows].numel()
+            found[name] = torch.cat([batch[name].where(inside, 2 * size), (batch[name] + size).where(inside, 2 * size)])
+    return found
+
+
+def every_place(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """All places of source and target, real or not."""
+    sides = (("places", "tokens"), ("target_places", "targets"))
+    return {name: torch.arange(batch[rows].numel(), device=batch[rows].device) for name, rows in sides}
+
+
+def real_places(lengths: Tensor, tokens: int, multiple: int = 1024) -> Tensor:
+    """The numbers of the real tokens in the flattened batch, and one beyond it until there are a multiple of them.
+
+    >>> real_places(torch.tensor([2, 1]), 3, multiple=4).tolist()
+    [0, 1, 3, 6]
+    """
+    real = (torch.arange(tokens) < lengths[:, None]).flatten().nonzero().squeeze(1)
+    return functional.pad(real, (0, -len(real) % multiple), value=len(lengths) * tokens)
 
 
 def trained(texts: list[str], settings: TranslateSettings) -> Tokenizer:
