@@ -110,12 +110,13 @@ class Run:
             tokens=None if training.batch_size else training.batch_tokens,
             examples=training.batch_size,
             seed=training.seed,
+            **({"vary": (0.9, 1.1)} if records else {}),  # what is padded is computed there
         )
         self.store = Store(folder / "checkpoints")
         self.ema = Ema(training.ema) if training.ema else None
         self.averages = Averages(training.average) if training.average else None
         self.evaluated, self.saved = -1, -1
-        self.started = time.monotonic()
+        self.asked = time.monotonic()
         self.total = self.all_steps()
 
     def cut(self, epoch: int) -> Sequence[Any]:
@@ -150,7 +151,6 @@ class Run:
 
     def update(self, batches: list[tuple[dict[str, Tensor], bool]]) -> None:
         """One step of the optimizer over the update's batches, the loss a mean over all their labels."""
-        began = time.monotonic()
         self.model.train()
         count = self.summed(sum(self.task.count(batch) for batch, counts in batches if counts))
         spent = self.place.seconds / (60 * self.training.minutes) if self.training.minutes else 0.0
@@ -162,8 +162,8 @@ class Run:
             self.ema.update(self.bare, self.place.step)
         self.place.step += 1
         self.place.group += 1
-        self.place.seconds += time.monotonic() - began
         mean = self.summed(total) / max(count, 1.0)
+        self.place.seconds += self.since()
         self.need_number(mean, rate)
         self.say("step", loss=mean, rate=rate, norm=float(norm), labels=count)
 
@@ -210,6 +210,12 @@ class Run:
                 "and run again: it goes on from the last checkpoint."
             )
 
+    def since(self) -> float:
+        """Seconds since this was last asked, or since the run began; where the clock ends it, all processes agree."""
+        before, self.asked = self.asked, time.monotonic()
+        spent = self.asked - before
+        return self.summed(spent) / self.accelerator.num_processes if self.training.minutes else spent
+
     def due(self, every: int | None, epoch_ended: bool) -> bool:
         return epoch_ended if every is None else self.place.step % every == 0
 
@@ -221,7 +227,6 @@ class Run:
 
     def evaluate(self) -> None:
         """Score the weights on dev (their average, where one is kept), and keep the best."""
-        began = time.monotonic()
         if self.averages is not None:
             self.averages.add(self.bare)
         held = self.averages or self.ema
@@ -233,7 +238,7 @@ class Run:
                 self.keep(self.bare, scores)
         self.place.best = scores.value if better else self.place.best
         self.place.since_best = 0 if better else self.place.since_best + 1
-        self.place.seconds += time.monotonic() - began
+        self.place.seconds += self.since()
         self.evaluated = self.place.step
         self.say("score", scores, **scores.metrics)
 

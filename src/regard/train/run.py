@@ -13,7 +13,8 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,9 @@ import torch
 from torch import nn
 
 from ..assets import folder_of
-from ..attention.errors import BadInput
+from ..attention.errors import BadInput, RegardError
 from ..models.checkpoint import load
+from ..models.folder import CONFIGS, read_json
 from ..tasks.architecture import Architecture
 from ..tasks.task import Scores
 from .loop import Event, Place, train
@@ -50,7 +52,7 @@ class RunFolder:
             raise BadInput(
                 f"{self.path} has no {name}: it is not the folder of a run. `regard train ... --out` makes one."
             )
-        return json.loads((self / name).read_text("utf8"))
+        return read_json(self / name)
 
     def write(self, name: str, data: Any) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -162,11 +164,29 @@ def open_run(
     """
     folder = RunFolder(folder_of(path))
     description = folder.read("run.json")
-    kind = find(description["task"])
-    settings = with_settings(kind.Settings(**description["settings"]), changes or {})
-    model = load(folder.path)
-    task = kind.from_dict(folder.read("task.json"), asdict(settings), model.tokenizer)
+    with reading(folder / "run.json"):
+        kind = find(description["task"])
+        settings = with_settings(kind.Settings(**description["settings"]), changes or {})
+    with reading(folder / "model" / CONFIGS["regard"]):
+        model = load(folder.path)
+    learned = folder.read("task.json")
+    with reading(folder / "task.json"):
+        task = kind.from_dict(learned, asdict(settings), model.tokenizer)
     return task, model, description
+
+
+@contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """While open, what a file of a model lacks, or has that cannot be used, is told by the file and the part."""
+    again = "It was written by another version, or is damaged. Fetch it again, or train the model anew."
+    try:
+        yield
+    except RegardError:
+        raise
+    except KeyError as error:
+        raise BadInput(f"{file} lacks {error.args[0]!r}. {again}") from error
+    except (TypeError, ValueError, IndexError, AttributeError) as error:
+        raise BadInput(f"{file} has a part that cannot be used ({error}). {again}") from error
 
 
 def versions() -> dict[str, str]:
