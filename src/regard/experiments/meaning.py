@@ -52,8 +52,6 @@ EACH, FREQUENT = 9, 4
 COUNTS = [1, 2, 4, 8, 16]
 """How often the rare nouns of a kind are named; the frequent ones come first."""
 OWN, SHARED = 8, 20
-KIND = torch.arange(len(NOUNS)) // EACH
-COMMON = (torch.arange(len(NOUNS)) % EACH) < FREQUENT
 VOCABULARY = len(NOUNS) + OWN * len(KINDS) + SHARED
 CHINESE = {"fruit": "水果", "furniture": "家具", "animal": "动物", "vehicle": "车船", "tool": "工具"}
 
@@ -90,11 +88,22 @@ def one_seed(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
     }
 
 
+def kind_of(noun: Any) -> Any:
+    """The number of the kind that a noun is of."""
+    return noun // EACH
+
+
+def common() -> Tensor:
+    """The nouns that the corpus names often."""
+    nouns = torch.arange(len(NOUNS))
+    return nouns[nouns % EACH < FREQUENT]
+
+
 def corpus(frequent: int) -> tuple[Tensor, Tensor]:
     """Pairs of a noun and a word beside it, `[pairs]` each: four words stand around a noun, most of its kind's own."""
     counts = torch.tensor(([frequent] * FREQUENT + COUNTS) * len(KINDS))
     nouns = torch.arange(len(NOUNS)).repeat_interleave(counts)
-    own = len(NOUNS) + OWN * KIND[nouns][:, None] + torch.randint(OWN, (len(nouns), 4))
+    own = len(NOUNS) + OWN * kind_of(nouns)[:, None] + torch.randint(OWN, (len(nouns), 4))
     shared = VOCABULARY - SHARED + torch.randint(SHARED, own.shape)
     beside = torch.where(torch.rand(own.shape) < 0.6, own, shared)
     return nouns.repeat_interleave(4), beside.flatten()
@@ -116,10 +125,10 @@ def corpus_vectors(centre: Tensor, beside: Tensor, steps: int, tell: Tell, dim: 
 def task_vectors(steps: int, dim: int = 16) -> Tensor:
     """Vectors learned together with the classifier, from the frequent words' kinds alone, `[nouns, dim]`."""
     words, kinds = OneHot(len(NOUNS), dim), nn.Linear(dim, len(KINDS))
-    known = COMMON.nonzero().squeeze(1)
+    known = common()
 
     def loss() -> Tensor:
-        return nn.functional.cross_entropy(kinds(words(known[None])[0]), KIND[known])
+        return nn.functional.cross_entropy(kinds(words(known[None])[0]), kind_of(known))
 
     fit(nn.ModuleList([words, kinds]), loss, steps, 1e-2)
     return learned(words)
@@ -139,19 +148,19 @@ def same_kind(vectors: Tensor, nearest: int = 3) -> float:
     """The share of a frequent word's nearest words that are of its kind; equally near ones are drawn."""
     alike = cosines(vectors) + 1e-6 * torch.rand(len(NOUNS), len(NOUNS))
     alike.fill_diagonal_(-torch.inf)
-    near = alike[COMMON].topk(nearest).indices
-    return (KIND[near] == KIND[COMMON][:, None]).float().mean().item()
+    near = alike[common()].topk(nearest).indices
+    return (kind_of(near) == kind_of(common())[:, None]).float().mean().item()
 
 
 def rare_words(vectors: Tensor, steps: int) -> dict[str, float]:
     """How many rare words a linear classifier that knows the frequent ones gets right, by how often they are named."""
-    scaled = vectors / vectors[COMMON].norm(dim=-1).mean()
+    scaled = vectors / vectors[common()].norm(dim=-1).mean()
     model = nn.Linear(scaled.shape[1], len(KINDS))
-    fit(model, lambda: nn.functional.cross_entropy(model(scaled[COMMON]), KIND[COMMON]), steps, 3e-2)
+    fit(model, lambda: nn.functional.cross_entropy(model(scaled[common()]), kind_of(common())), steps, 3e-2)
     with torch.no_grad():
         logits = model(scaled)
     rows = {count: torch.arange(FREQUENT + n, len(NOUNS), EACH) for n, count in enumerate(COUNTS)}
-    return {str(count): accuracy(logits[row], KIND[row]) for count, row in rows.items()}
+    return {str(count): accuracy(logits[row], kind_of(row)) for count, row in rows.items()}
 
 
 def likeness(vectors: Tensor) -> dict[str, float]:
@@ -165,8 +174,8 @@ def likeness(vectors: Tensor) -> dict[str, float]:
 def flat(vectors: Tensor) -> list[list[float]]:
     """The words on the two directions in which they differ most, `[nouns, 2]`."""
     unit = nn.functional.normalize(vectors, dim=-1)
-    unit = unit - unit[COMMON].mean(0)
-    _, _, directions = torch.linalg.svd(unit[COMMON], full_matrices=False)
+    unit = unit - unit[common()].mean(0)
+    _, _, directions = torch.linalg.svd(unit[common()], full_matrices=False)
     return [[round(v, 4) for v in row] for row in (unit @ directions[:2].T).tolist()]
 
 
@@ -235,11 +244,16 @@ def word_map(axes: Any, numbers: dict[str, Any], language: Language) -> None:
     """The words of the corpus on a plane, rare ones hollow."""
     say = speaker(language)
     for n, kind in enumerate(KINDS):
-        for common in (True, False):
-            rows = [i for i in range(len(NOUNS)) if KIND[i] == n and bool(COMMON[i]) == common]
+        for frequent in (True, False):
+            rows = [i for i in range(len(NOUNS)) if i // EACH == n and (i % EACH < FREQUENT) == frequent]
             points = [numbers["map"][i] for i in rows]
-            label = say(kind, CHINESE[kind]) if common else None
-            look = {"marker": MARKERS[n], "color": COLOURS[n], "linestyle": "", "mfc": COLOURS[n] if common else "none"}
+            label = say(kind, CHINESE[kind]) if frequent else None
+            look = {
+                "marker": MARKERS[n],
+                "color": COLOURS[n],
+                "linestyle": "",
+                "mfc": COLOURS[n] if frequent else "none",
+            }
             axes.plot(*zip(*points, strict=True), label=label, **look)
     for i, below in ((0, -12), (1, 10), (EACH, 6)):  # apple, banana, chair
         axes.annotate(say(*NOUNS[i]), numbers["map"][i], textcoords="offset points", xytext=(7, below), fontsize=8)

@@ -111,7 +111,8 @@ INDEX = {
     "en": (
         "# What is said of attention, put to the test",
         "Each claim has a threshold, by which its verdict is computed from the numbers. Steps, rates and sizes were settled "
-        "in trial runs with the same seed, and the thresholds of `long-range` and `additive` were restated after such runs. "
+        "in trial runs with seed 0, and the thresholds of `long-range` and `additive` restated after such runs: a run with "
+        "another seed puts them to the test. "
         "[The report]({report}) has the set-ups, thresholds, figures and all numbers, in English and Chinese. "
         "`regard experiment run all` measures everything again, and `regard experiment report` makes this table.",
         ("", "Experiment", "Claim", "Verdict", "Measured", "Figure"),
@@ -119,8 +120,8 @@ INDEX = {
     ),
     "zh": (
         "# 关于注意力的说法，逐一检验",
-        "每个说法都有判据，结论按判据由测得的数字算出。步数、学习率和规模是在同一种子的试运行中定下的，"
-        "`long-range` 和 `additive` 的判据在试运行之后重新写过。[报告]({report})有中英文的做法、判据、图和全部数字。"
+        "每个说法都有判据，结论按判据由测得的数字算出。步数、学习率和规模是在种子 0 的试运行中定下的，"
+        "`long-range` 和 `additive` 的判据在试运行之后重新写过；用别的种子再跑，才是检验。[报告]({report})有中英文的做法、判据、图和全部数字。"
         "`regard experiment run all` 重新测量一切，`regard experiment report` 生成本表。",
         ("", "实验", "说法", "结论", "测得", "图"),
         "图",
