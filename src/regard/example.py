@@ -15,7 +15,7 @@ from .models.model import Output
 from .nn.attention import Attend
 
 if TYPE_CHECKING:
-    from .lab.inputs import Prepared
+    from .lab.prepared import Prepared
 
 #            living  place  moving  state  grammar
 MEANINGS = {
@@ -122,7 +122,7 @@ class Meanings(nn.Module):
 
     def prepare(self, text: str) -> Prepared:
         """A text as the lab gives it to this model."""
-        from .lab.inputs import Prepared, Token, need_few
+        from .lab.prepared import Prepared, Token, need_few
 
         words = words_in(text)
         need_few(len(words))

@@ -39,9 +39,13 @@ def save_text_model(folder: Path, config: Any, kind: str) -> None:
 
 @pytest.fixture(scope="session")
 def lab_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random models (`bert`: 2 × 4 heads, `llama`: fewer key heads, `large`: 12 × 12) and the runs of `save_runs`."""
+    """Random models (`bert`: 2 × 4 heads, `llama`: fewer key heads, `large`: 12 × 12) and the runs of `save_runs`.
+
+    Also `objects`, a detector with a picture beside it, and `dictation`, which writes down what it hears.
+    """
     from regard.models import bert, llama
 
+    from .other_runs import picture, save_other_run
     from .saved_runs import save_runs
 
     root = tmp_path_factory.mktemp("models")
@@ -52,6 +56,10 @@ def lab_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         root / "llama", lambda n: llama(layers=2, dim=32, heads=4, kv_heads=2, hidden=32, vocabulary=n), "bpe"
     )
     save_runs(root)
+    for name in ("objects", "dictation"):
+        save_other_run(root, name)
+    (root / "objects" / "examples").mkdir()
+    (root / "objects" / "examples" / "square.png").write_bytes(picture(1))
     return root
 
 

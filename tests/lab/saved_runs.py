@@ -41,10 +41,10 @@ def save_runs(root: Path) -> None:
         )
 
 
-def learned(task: Any, examples: list[Any], seed: int, steps: int) -> Any:
+def learned(task: Any, examples: list[Any], seed: int, steps: int, architecture: Architecture = ARCHITECTURE) -> Any:
     """A model that has seen the few examples so often that its answers end and its weights differ."""
     torch.manual_seed(seed)
-    model = task.config(ARCHITECTURE).build()
+    model = task.config(architecture).build()
     optimizer, batch = torch.optim.Adam(model.parameters(), lr=0.04), task.batch(examples)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -53,16 +53,18 @@ def learned(task: Any, examples: list[Any], seed: int, steps: int) -> Any:
     return model.eval()
 
 
-def save_run(path: Path, task: Any, examples: list[Any], seed: int, scores: Scores) -> None:
-    model = learned(task, examples, seed, 14 if task.name == "translate" else 3)
-    model.tokenizer, model.rules = task.tokenizer, getattr(task, "rules", None)
+def save_run(
+    path: Path, task: Any, examples: list[Any], seed: int, scores: Scores, architecture: Architecture = ARCHITECTURE
+) -> None:
+    model = learned(task, examples, seed, 14 if task.name == "translate" else 3, architecture)
+    model.tokenizer, model.rules = getattr(task, "tokenizer", None), getattr(task, "rules", None)
     folder = RunFolder(path)
     folder.write(
         "run.json",
         {
             "task": task.name,
             "settings": asdict(task.settings),
-            "architecture": asdict(ARCHITECTURE),
+            "architecture": asdict(architecture),
             "training": asdict(Training(seed=seed)),
             "data": {"train": ["made.tsv"]},
         },

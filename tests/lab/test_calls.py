@@ -14,11 +14,12 @@ from regard.example import Meanings, words_in
 from regard.lab.api import heads, long, mechanisms
 from regard.lab.app import find_call
 from regard.lab.export import modules, page_for
-from regard.lab.inputs import Limits, drawn, need_text, tag_input
 from regard.lab.lab import Kept, Lab
 from regard.lab.library import Library, Unknown
 from regard.lab.pack import pack, to_json, unpack
+from regard.lab.prepared import Limits
 from regard.lab.recall import recall
+from regard.lab.texts import drawn, need_text, tag_input
 from regard.lab.work import Busy, Job, Work
 
 from .conftest import SENTENCE

@@ -10,8 +10,8 @@ import torch
 import regard as rg
 from regard.lab.api import formula, heads
 from regard.lab.capture import Capture, capture
-from regard.lab.inputs import Prepared, Token
 from regard.lab.lab import Lab
+from regard.lab.prepared import Prepared, Token
 from regard.lab.work import Job
 from regard.nn.explain import value_norms
 

@@ -55,7 +55,7 @@ def test_the_page_shows_frames_against_frames_in_seconds(open_lab, lab):
     cell = page.evaluate(f"window.lab.cell({middle}, 2)")
     assert cell["row"] == f"{middle * read['each']:.2f} s" and abs(cell["rowSum"] - 1) < 1e-5
     sent = page.evaluate("""async () => {
-      const { wav } = await import("lab/pages/sound.js");
+      const { wav } = await import("lab/inputs.js");
       const sample = s => 0.4 * Math.sin(2 * Math.PI * (200 * s + 900 * s * s));
       const samples = Float32Array.from({ length: 6400 }, (_, n) => sample(n / 8000));
       let text = ""; for (const byte of wav(samples, 8000)) text += String.fromCharCode(byte);

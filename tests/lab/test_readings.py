@@ -9,19 +9,9 @@ import torch
 from scipy.stats import spearmanr
 
 from regard import BadInput
-from regard.lab.readings import (
-    Asked,
-    Question,
-    compared,
-    correlations,
-    each_head,
-    edited,
-    every_head,
-    look,
-    mean_row,
-    removed,
-    ways_to_remove,
-)
+from regard.lab.asked import Asked, Question
+from regard.lab.readings import compared, correlations, each_head, edited, every_head, look, mean_row
+from regard.lab.removing import removed, ways_to_remove
 from regard.models.config import Sequence
 from regard.models.heads import Classes, Vocabulary
 from regard.nn.block import StackConfig

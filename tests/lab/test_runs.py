@@ -189,7 +189,6 @@ def test_honest_reading_of_every_kind_of_text_model(lab):
 
 def test_honest_calls_that_cannot_be(lab):
     for ask, words in (
-        ({"model": "pair", "input": {"text": "the cat"}}, "page Alignment"),
         ({**REVIEW, "attention": 9}, "attention is 9"),
         ({**REVIEW, "head": 9}, "head is 9"),
         ({**REVIEW, "label": "x"}, "label is 'x'"),

@@ -28,7 +28,7 @@ from ..attention.view import View
 from ..nn.attentions import arguments, attentions
 from ..nn.edit import OPEN, edit, view_of, with_head
 from ..nn.explain import output_projection
-from .inputs import Prepared, Token
+from .prepared import Prepared, Token
 from .region import ROWS, Regions, Span, Stages, Survey, spread
 from .work import Job
 
@@ -159,33 +159,39 @@ class Attention:
             return mask.order(self.queries, self.keys).starts.diff()
         return self.regions.counts(head)
 
-    def row(self, head: int, query: int, keys: Span | None = None) -> dict[str, Any]:
-        """The five stages of one query, with their operands: `[keys, …]`, and the output `[value dim]`."""
-        (rows, keys) = self.need_region(head, (query, query + 1), keys)
-        stages, weight = self.stages(head, rows, keys)
+    def row(self, head: int, query: int, keys: Span | Tensor | None = None) -> dict[str, Any]:
+        """The five stages of one query, with their operands: `[keys, …]`, and the output `[value dim]`.
+
+        `keys` is a span, or the numbers of keys `[keys]` in any order.
+        """
+        span = None if isinstance(keys, Tensor) else keys
+        (rows, span) = self.need_region(head, (query, query + 1), span)
+        at = self.regions.range(span) if keys is None or not isinstance(keys, Tensor) else keys
+        here = at - span[0]
+        stages, weight = self.stages(head, rows, span)
         r = self.regions
-        q, k = r.operands(head, r.range(rows), keys)
-        v = r.problem.v[0, head // r.group, slice(*keys)]
+        q, k = r.operands(head, r.range(rows), span)
+        v = r.problem.v[0, head // r.group]
         with self.lock, torch.no_grad():
             whole = self.in_effect(head, rows, (0, self.keys))
         return {
             "q": q[0],
-            "k": k,
-            "v": v,
+            "k": k[here],
+            "v": v[at],
             "kv_head": head // r.group,
             "additive": None if r.problem.weight is None else r.problem.weight[head],
             "activation": r.problem.activation if r.problem.weight is not None else None,
             "slope": r.problem.slope if r.problem.activation == "leaky_relu" else None,
             "scale": r.factor(head),
-            "raw": stages.raw[0],
-            "scaled": stages.scaled[0],
-            "position": None if stages.position is None else stages.position[0],
-            "allowed": stages.allowed[0],
-            "score": stages.score[0],
-            "weight": weight[0],
+            "raw": stages.raw[0, here],
+            "scaled": stages.scaled[0, here],
+            "position": None if stages.position is None else stages.position[0, here],
+            "allowed": stages.allowed[0, here],
+            "score": stages.score[0, here],
+            "weight": weight[0, here],
             "lse": float(r.known_lse[head, query]) if head not in self.edited else None,
             "sum": float(whole.sum()),
-            "mixed": (whole @ r.problem.v[0, head // r.group].to(whole.dtype))[0],
+            "mixed": (whole @ v.to(whole.dtype))[0],
             "output": self.output[head, query],
         }
 
@@ -391,7 +397,7 @@ def record(model: nn.Module, name: str, attend: Any, asked: tuple, output: Tenso
 def placed(name: str, read: str) -> tuple[int, dict[str, str], str, tuple[str, str]]:
     """Layer, label, role and sides of an attention, from its name and the side that the model reads."""
     number = next((int(part) for part in name.split(".") if part.isdigit()), 0)
-    cross = name.rpartition(".")[2].startswith("cross")
+    cross = name.rpartition(".")[2].startswith("cross") or name == "decoder.look"  # a state that looks at the source
     front = name.split(".")[0]
     side = {"decoder": "target", "image": "image", "text": "source"}.get(front, read)
     tower = {"decoder": ("decoder", "解码器"), "image": ("image", "图像")}.get(front)

@@ -14,16 +14,17 @@ import torch
 
 from ..attention.errors import BadInput
 from .capture import Capture, capture
-from .inputs import FEW, Limits, Prepared, from_base64, prepare
+from .inputs import from_base64, prepare
 from .library import Library, Loaded, Unknown
+from .prepared import FEW, Limits, Prepared
 from .work import Job, Work
 
 CAPTURES = 1 << 28
 """Bytes of passes that are kept."""
 UPLOADS, UPLOAD = 64 << 20, 10 << 20
 """Bytes of all uploads together, and of one."""
-ANSWERS = 128
-"""Answers that took long and are kept: a saved view asks for its own again."""
+ANSWERS, INPUTS = 128, 32
+"""Answers that took long and are kept: a saved view asks for its own again; and inputs, which may have been written."""
 
 
 Item = TypeVar("Item")
@@ -37,6 +38,7 @@ class Lab:
         self.captures: Kept[Capture] = Kept(CAPTURES, lambda one: one.bytes)
         self.uploads: Kept[bytes] = Kept(UPLOADS, len)
         self.answers: Kept[dict[str, Any]] = Kept(ANSWERS, lambda one: 1)
+        self.inputs: Kept[Prepared] = Kept(INPUTS, lambda one: 1)
 
     def open(self, name: Any, job: Job) -> Loaded:
         """The model of that name."""
@@ -48,8 +50,13 @@ class Lab:
         if not isinstance(given, dict):
             raise BadInput(f'The input is {given!r:.60}; it must be an object, such as {{"text": "..."}}.')
         loaded = self.open(ask.get("model"), job)
-        fetch = self.fetcher(loaded)
-        return loaded, prepare(loaded.model, loaded.task, loaded.kind, given, fetch, limits)
+        key = fingerprint({"model": ask["model"], "input": given, "limits": limits, "written": loaded.entry.written})
+        found = self.inputs.get(key)
+        if found is None:
+            fetch = self.fetcher(loaded)
+            found = prepare(loaded.model, loaded.task, loaded.kind, given, fetch, limits)
+            self.inputs.put(key, found)
+        return loaded, found
 
     def capture(self, ask: dict[str, Any], job: Job, limits: Limits = FEW) -> Capture:
         """The pass that was asked for by model, input and edits: one that is kept, or a new one."""

@@ -22,7 +22,7 @@ from ..attention.errors import BadInput
 from ..models.checkpoint import load
 from ..models.folder import CONFIGS
 from ..tasks import TASKS, find_task
-from ..train.run import open_run
+from ..train.run import open_run, reading
 from .work import Job
 
 DEPTH = 3
@@ -52,10 +52,12 @@ class Entry:
     path: Path | None
     card: dict[str, Any] = field(default_factory=dict)
     written: float = 0.0
-    """When its weights were last written: a run that goes on is read again."""
+    """When its files were last written: a run that goes on is read again."""
+    writes: bool = False
+    """Whether it has a decoder that writes a text for what it reads."""
 
     def as_dict(self) -> dict[str, Any]:
-        names = ("name", "title", "kind", "task", "layers", "heads", "source", "card")
+        names = ("name", "title", "kind", "task", "layers", "heads", "source", "card", "writes")
         return {name: getattr(self, name) for name in names} | {"examples": self.examples()}
 
     def examples(self) -> list[str]:
@@ -182,8 +184,14 @@ def model_folders(root: Path) -> Iterator[Path]:
             runs.append(path)
             if (path / "model" / CONFIGS["regard"]).is_file():
                 yield path
-        elif (path / CONFIGS["regard"]).is_file() or "model_type" in read_json(path / CONFIGS["huggingface"]):
+        elif (path / CONFIGS["regard"]).is_file() or is_checkpoint(path):
             yield path
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a folder is a checkpoint of others; one whose configuration cannot be read is told when it is opened."""
+    file = path / CONFIGS["huggingface"]
+    return "model_type" in read_json(file) or (file.is_file() and any(path.glob("*.safetensors")))
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -209,12 +217,30 @@ def described(path: Path, name: str, source: str) -> Entry:
     kind = kind_of_task(task, path) if task else kind_of_config(config)
     layers, heads = sizes(config)
     title = str(card.get("title") or name)
-    return Entry(name, title, kind, task, layers, heads, source, path, card, last_written(folder))
+    writes = config.get("type") == "Pair" or bool(config.get("is_encoder_decoder")) or is_pair(config)
+    return Entry(
+        name,
+        title,
+        kind,
+        task,
+        layers,
+        heads,
+        source,
+        path,
+        card,
+        last_written(path, folder),
+        kind != "image" and writes,
+    )
 
 
-def last_written(folder: Path) -> float:
-    """When the newest of a folder's weights was written."""
-    return max((one.stat().st_mtime for one in folder.glob("*.safetensors")), default=0.0)
+def is_pair(config: dict[str, Any]) -> bool:
+    return config.get("model_type") in ("t5", "marian", "whisper")
+
+
+def last_written(path: Path, folder: Path) -> float:
+    """When the newest of a model's files was written."""
+    held = [*folder.glob("*.safetensors"), *folder.glob("*.json"), path / "run.json", path / "task.json"]
+    return max((one.stat().st_mtime for one in held if one.is_file()), default=0.0)
 
 
 def kind_of_task(task: str, path: Path) -> str:
@@ -229,7 +255,9 @@ def kind_of_config(config: dict[str, Any]) -> str:
     reads = embed.get("type") if isinstance(embed, dict) else None
     if made in ("Graph", "GraphEncoder"):
         return "graph"
-    if made in ("TwoTowers", "Detection") or reads == "Image":
+    if made == "TwoTowers":
+        return "text" if config.get("image") is None else "image"
+    if made == "Detection" or reads in ("Image", "Stages"):
         return "image"
     if reads == "Sound":
         return "sound"
@@ -240,7 +268,7 @@ def kind_of_config(config: dict[str, Any]) -> str:
         return "image"
     if theirs == "whisper":
         return "sound"
-    return "pair" if config.get("is_encoder_decoder") or theirs in ("t5", "marian") else "text"
+    return "pair" if config.get("is_encoder_decoder") or is_pair(config) else "text"
 
 
 def sizes(config: dict[str, Any]) -> tuple[int, int]:
@@ -280,9 +308,22 @@ def read(entry: Entry) -> Loaded:
         from ..example import Meanings
 
         return Loaded(entry, Meanings().eval())
-    if entry.task is not None:
+    run = (entry.path / "run.json").is_file()
+    if run:
         task, model, description = open_run(entry.path, find_task)
         return Loaded(entry, model, task, description)
-    model = load(entry.path)
+    ours = (entry.path / CONFIGS["regard"]).is_file()
+    file = entry.path / CONFIGS["regard" if ours else "huggingface"]
+    with reading(file):
+        model = load(entry.path)
     model.preprocessor = read_json(entry.path / "preprocessor_config.json")  # type: ignore[assignment]
+    model.labels = labels_in(read_json(file))  # type: ignore[assignment]
     return Loaded(entry, model)
+
+
+def labels_in(config: dict[str, Any]) -> list[str] | None:
+    """The words for the classes that a checkpoint's configuration has, by their numbers."""
+    said = config.get("id2label")
+    if not isinstance(said, dict) or not all(str(n) in said for n in range(len(said))):
+        return None
+    return [str(said[str(n)]) for n in range(len(said))] or None

@@ -141,7 +141,7 @@ def opened(model: str) -> tuple[Lab, str]:
 
 def read_given(given: str, entry: Entry) -> dict[str, Any]:
     """The input: a text, or for models of pictures, sound and graphs the content of a file."""
-    if entry.kind in ("text", "pair"):
+    if entry.kind in ("text", "pair") or entry.task == "graphs":
         return {"text": given}
     if given in entry.examples():
         return {"example": given}
@@ -172,7 +172,7 @@ def answer_line(prediction: dict[str, Any]) -> list[str]:
     if "text" in prediction:
         return [prediction["text"]]
     many = None if prediction["kind"] in ("tags", "nodes") else 3
-    items = prediction["items"][:many]
+    items = [item for item in prediction["items"][:many] if item["probability"] is not None]
     if many is None:
         return [" ".join(item["label"] for item in items)]
     return [", ".join(f"{visible(item['label'])} {item['probability']:.2f}" for item in items)] if items else []

@@ -1,149 +1,38 @@
-"""Five readings of one prediction, token by token: four that look at weights, and one that removes tokens and measures.
+"""Five readings of one answer, unit by unit: four that look at weights, and one that removes units and measures.
 
 Weights say where heads looked, not why the model answered. So beside them stand what they carry (value norms), where
 they lead through the layers (rollout), what they were worth to this answer (gradient × attention), and what happens to
-the answer when a token is taken away; and the answers of a model whose weights are made uniform, shuffled or silent.
+the answer when a unit is taken away (`removing`); and the answers of a model whose weights are made uniform, shuffled
+or silent. A reading that says nothing of the input is None.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..attention.errors import BadInput
-from ..attention.masks import Pairs
 from ..experiments.comparing import rank_correlation
-from ..models.heads import VocabularyHead
-from ..models.model import PairModel
-from ..nn.attention import both
-from ..nn.attentions import arguments, attentions
+from ..models.two_towers import TwoTowersModel, find_end
+from ..nn.attentions import attentions
 from ..nn.edit import edit
-from ..nn.explain import gradient_times_attention, output_projection, rollout, value_norms, weights_of
+from ..nn.explain import gradient_times_attention, output_projection, value_norms, weights_of
 from ..nn.watch import Seen, watch
+from .asked import Asked
+from .capture import POOL
+from .removing import Tell
 
 READINGS = ("raw", "value", "rollout", "gradient", "effect")
 CHANGES = ("silent", "uniform", "shuffle", "mean")
 """What a head can be given in place of its weights."""
-MOST_TOKENS = 256
-"""Every token is removed once, so work grows with the square of their number."""
-ROWS = 4096
-"""Tokens computed at once while removing."""
-
-Removal = Literal["replace", "delete", "hide"]
-Tell = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Question:
-    """Which number of a model's answer is asked about.
-
-    `place` is the token whose tag, or whose next token, is predicted (None: the whole input); `label` the class, tag or
-    token whose probability counts (None: what the model answers itself). A model without a head answers with a
-    vector, the mean of its tokens' last states, and has neither.
-    """
-
-    place: int | None = None
-    label: int | None = None
-
-
-class Asked:
-    """A model, one input `[1, tokens, …]` and a question; `score` is the number that the readings are about.
-
-    score = ln p(label)              of a model with a head
-    score = vector · v0 / ‖v0‖²      of one without: how much is left of its answer v0, 1 before any change
-    """
-
-    def __init__(self, model: Any, inputs: dict[str, Tensor], question: Question | None = None) -> None:
-        self.reads = need_reader(model, inputs)
-        question = question or Question()
-        self.model, self.inputs, self.tokens = model, inputs, inputs[self.reads].shape[1]
-        self.kind = kind_of(model)
-        self.place = place_asked(self.kind, question.place, self.tokens)
-        with torch.no_grad():
-            self.before = self.answers(inputs, self.places(1))[0]
-        self.label = self.label_asked(question.label)
-
-    def label_asked(self, label: int | None) -> int | None:
-        if self.kind == "vector":
-            return None
-        label = int(self.before.argmax()) if label is None else label
-        if not 0 <= label < len(self.before):
-            raise BadInput(f"There is no label {label}: the model has {len(self.before)}, 0 … {len(self.before) - 1}.")
-        return label
-
-    def places(self, batch: int) -> Tensor | None:
-        """The place that is asked about, for each row of a batch."""
-        device = self.inputs[self.reads].device
-        return None if self.place is None else torch.full((batch,), self.place, device=device)
-
-    def answers(self, inputs: dict[str, Tensor], places: Tensor | None) -> Tensor:
-        """ln p of every label `[batch, labels]`, or the vectors `[batch, dim]`, of inputs of one length."""
-        output = self.model(**inputs)
-        if self.kind == "vector":
-            return output.hidden.float().mean(1)
-        logits = output.logits
-        if places is not None:
-            logits = logits[torch.arange(len(places), device=places.device), places]
-        return logits.float().log_softmax(-1)
-
-    def score(self, answers: Tensor) -> Tensor:
-        """`[batch]` of answers `[batch, …]`."""
-        if self.label is None:
-            return answers @ self.before / self.before.square().sum()
-        return answers[:, self.label]
-
-    def now(self) -> float:
-        """The score before any change."""
-        return float(self.score(self.before[None])[0])
-
-    @cached_property
-    def heads(self) -> dict[str, int]:
-        """The number of heads of each attention that the model calls, in the order of the calls."""
-        with torch.no_grad(), watch(self.model) as seen:
-            self.answers(self.inputs, self.places(1))
-        return {name: view.lse.shape[1] for name, view in seen.items()}
-
-
-def kind_of(model: Any) -> str:
-    """What a model answers: "class" of the whole, "tag" of each token, "next" token, "word" at each, or a "vector"."""
-    if getattr(model, "head", None) is None:
-        return "vector"
-    if isinstance(model.head, VocabularyHead):
-        return "next" if model.causal else "word"
-    return "tag" if model.head.config.per_token else "class"
-
-
-def place_asked(kind: str, place: int | None, tokens: int) -> int | None:
-    """The place that is asked about: the last token, where the next one is read, unless given."""
-    if kind in ("class", "vector"):
-        return None
-    place = tokens - 1 if place is None and kind == "next" else place or 0
-    if not 0 <= place < tokens:
-        raise BadInput(f"There is no token {place}: the input has {tokens}, 0 … {tokens - 1}.")
-    return place
-
-
-def need_reader(model: Any, inputs: dict[str, Tensor]) -> str:
-    """The argument that holds the tokens; raises for models and inputs that cannot be read token by token."""
-    if isinstance(model, PairModel):
-        raise BadInput("This model writes a text for a text. The page Alignment follows it as it writes.")
-    reads = next((name for name in ("tokens", "meanings") if name in inputs), None)
-    if reads is None:
-        raise BadInput("Only a model that reads text can be read here. Choose one: an encoder, a tagger, a decoder.")
-    tokens = inputs[reads].shape[1]
-    if tokens > MOST_TOKENS:
-        raise BadInput(
-            f"The text has {tokens} tokens; each is removed once to measure its effect, so {MOST_TOKENS} are the most. "
-            "Give a shorter one."
-        )
-    return reads
+RESIDUAL = 0.5
+"""What a token keeps of itself in each layer that is rolled out."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +42,9 @@ class Look:
     seen: Seen
     asked: Asked
     read: Tensor
-    """How much the answer is read off each token, `[tokens]`; sums to one."""
+    """How much the answer is read off each token of the input, `[tokens]`; sums to one."""
+    written: Tensor | None = None
+    """How much it is read off each token of the decoder, `[targets]`; None where there is none."""
 
     @property
     def names(self) -> list[str]:
@@ -162,24 +53,32 @@ class Look:
     def heads(self, name: str) -> int:
         return self.seen[name].lse.shape[1]
 
-    def row(self, name: str, cells: Tensor) -> Tensor:
-        """The rows of cells `[queries, keys]` that the answer is read off, `[keys]`."""
-        if cells.shape[1] != self.asked.tokens:
-            raise BadInput(
-                f"{name} looks at {cells.shape[1]} keys and the text has {self.asked.tokens} tokens, so it "
-                "says nothing of single tokens. Choose another layer."
-            )
-        if cells.shape[0] != self.asked.tokens:
-            return cells.mean(0)
-        return self.read.to(cells.dtype) @ cells
+    def about_input(self, name: str) -> bool:
+        """Whether an attention's keys are the tokens of the input: only then it says something of them."""
+        return self.asked.sides(name)[1] == self.asked.side and self.seen[name].keys == self.asked.tokens
 
-    def raw(self, name: str, head: int | None) -> Tensor:
-        """The weights, `[tokens]`; the mean over heads unless one is given."""
+    def usual(self) -> int:
+        """The number of the last attention that says something of the input, those of a decoder before others."""
+        found = [n for n, name in enumerate(self.names) if self.about_input(name)]
+        across = [n for n in found if self.asked.sides(self.names[n])[0] == "target"]
+        return (across or found or [len(self.names) - 1])[-1]
+
+    def row(self, name: str, cells: Tensor) -> Tensor | None:
+        """The rows of cells `[queries, keys]` that the answer is read off, `[units]`."""
+        if not self.about_input(name):
+            return None
+        side, queries = self.asked.sides(name)[0], cells.shape[0]
+        read = self.written if side == "target" else None if side == POOL else self.read
+        row = cells.mean(0) if read is None or queries != len(read) else read.to(cells.dtype) @ cells
+        return self.asked.units.pooled(row)
+
+    def raw(self, name: str, head: int | None) -> Tensor | None:
+        """The weights, `[units]`; the mean over heads unless one is given."""
         return self.row(name, chosen(weights_of(self.seen, name)[0], head))
 
-    def value(self, name: str, head: int | None) -> Tensor:
-        """‖weight · value · W_O‖, `[tokens]`."""
-        return self.row(name, chosen(self.norms(name)[0], head))
+    def value(self, name: str, head: int | None) -> Tensor | None:
+        """‖weight · value · W_O‖, `[units]`."""
+        return self.row(name, chosen(self.norms(name)[0], head)) if self.about_input(name) else None
 
     def norms(self, name: str) -> Tensor:
         one = Seen(self.seen.model, self.seen.names)
@@ -192,18 +91,46 @@ class Look:
             given = {name: torch.eye(width)}
         return value_norms(one, given)[name]
 
-    def rollout(self, name: str) -> Tensor:
-        """What flows from each token through the layers up to this one, `[tokens]`."""
-        square = [one for one in self.names if self.seen[one].queries == self.seen[one].keys == self.asked.tokens]
-        upto = square[: square.index(name) + 1] if name in square else square
-        return self.read @ rollout(self.seen, upto)[0].to(self.read.dtype)
+    def rollout(self, name: str) -> Tensor | None:
+        """What flows from each unit through the layers up to this one, `[units]`.
 
-    def gradient(self, name: str, head: int | None) -> Tensor:
-        """Σ over queries of weight · ∂score/∂weight, `[tokens]`; summed over heads unless one is given."""
+        Each layer keeps half of what a token has and adds half of what its heads bring on average: to the input's
+        tokens of themselves, to a decoder's tokens of themselves and of the input. Of an answer that a decoder gives,
+        what is missing from a sum of one is in the decoder's own tokens.
+        """
+        flow = torch.eye(self.asked.tokens)
+        count = 0 if self.written is None else len(self.written)
+        own, across = torch.eye(count), torch.zeros(count, self.asked.tokens)
+        inside = self.names if self.asked.sides(name)[0] == POOL else self.names[: self.names.index(name) + 1]
+        for one in inside:
+            mean, sides = weights_of(self.seen, one)[0].mean(0).float(), self.asked.sides(one)
+            if sides == (self.asked.side,) * 2 and mean.shape == flow.shape:
+                flow = mixing(mean) @ flow
+            elif sides == ("target", "target") and mean.shape == own.shape:
+                own, across = mixing(mean) @ own, mixing(mean) @ across
+            elif sides == ("target", self.asked.side) and mean.shape == across.shape:
+                own, across = RESIDUAL * own, RESIDUAL * across + (1 - RESIDUAL) * mean @ flow
+        if self.asked.sides(name)[0] != "target" or self.written is None:
+            return self.asked.units.pooled(self.read @ flow)
+        row = self.written @ across
+        return self.asked.units.pooled(row) if bool(row.any()) else None
+
+    def gradient(self, name: str, head: int | None) -> Tensor | None:
+        """Σ over queries of weight · ∂score/∂weight, `[units]`; summed over heads unless one is given."""
+        if not self.about_input(name):
+            return None
+        if all(self.seen.records[one][-1].gradient is None for one in self.names):
+            return torch.zeros(self.asked.units.count)
         found = gradient_times_attention(self.seen).get(name)
         if found is None:
-            return torch.zeros(self.asked.tokens)
-        return (found[0].sum(0) if head is None else found[0][head]).sum(0)
+            return torch.zeros(self.asked.units.count)
+        return self.asked.units.pooled((found[0].sum(0) if head is None else found[0][head]).sum(0))
+
+
+def mixing(weights: Tensor) -> Tensor:
+    """Half of a token itself and half of what it looks at; rows sum to one, also where it looks at nothing."""
+    mixed = RESIDUAL * torch.eye(len(weights), dtype=weights.dtype) + (1 - RESIDUAL) * weights
+    return mixed / mixed.sum(-1, keepdim=True)
 
 
 def chosen(cells: Tensor, head: int | None) -> Tensor:
@@ -213,35 +140,56 @@ def chosen(cells: Tensor, head: int | None) -> Tensor:
 
 def look(asked: Asked) -> Look:
     """One forward and backward pass, watched. Parameters get no gradient."""
-    with torch.enable_grad(), watch(asked.model, weights=True) as seen, leaf(asked) as start:
-        score = asked.score(asked.answers(asked.inputs | start, asked.places(1)))[0]
-        torch.autograd.grad(score, list(start.values()))
-    return Look(seen, asked, read_off(asked, seen))
+    asked.need_room()
+    with torch.enable_grad(), watch(asked.model, weights=True) as seen, keeping_outputs(asked.model) as outputs:
+        score = asked.score(asked.answers(asked.inputs, asked.places(1)))[0]
+        found = torch.autograd.grad(score, list(outputs.values()), allow_unused=True)
+    for name, gradient in zip(outputs, found, strict=True):
+        seen.records[name][-1].gradient = gradient
+    written = written_off(asked, seen)
+    return Look(seen, asked, read_off(asked, seen, written), written)
 
 
 @contextmanager
-def leaf(asked: Asked) -> Iterator[dict[str, Tensor]]:
-    """While open, what the embedding gives (or the input, where there is none) is where gradients begin."""
-    if asked.inputs[asked.reads].is_floating_point():
-        yield {asked.reads: asked.inputs[asked.reads].detach().requires_grad_()}
-        return
-    found: dict[str, Tensor] = {}
+def keeping_outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """While open, the output of each attention's last call is kept, and a gradient can be asked for it."""
+    kept: dict[str, Tensor] = {}
 
-    def begin(module: nn.Module, args: Any, output: Tensor) -> Tensor:
-        found["embedded"] = output.detach().requires_grad_()
-        return found["embedded"]
+    def keeper(name: str) -> Any:
+        def keep(attend: nn.Module, args: tuple, output: Tensor) -> None:
+            kept[name] = output if output.requires_grad else output.requires_grad_()
 
-    handle = asked.model.embed.register_forward_hook(begin)
+        return keep
+
+    handles = [one.register_forward_hook(keeper(name), prepend=True) for name, one in attentions(model).items()]
     try:
-        yield found
+        yield kept
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
-def read_off(asked: Asked, seen: Seen) -> Tensor:
-    """How much the answer is read off each token, `[tokens]`: the token asked about, the first, or all alike."""
+def written_off(asked: Asked, seen: Seen) -> Tensor | None:
+    """How much the answer is read off each of the decoder's tokens, `[targets]`: the one asked about, or all alike."""
+    counts = [seen[name].queries for name in seen if asked.sides(name)[0] == "target"]
+    if not counts:
+        return None
+    return torch.full((counts[-1],), 1 / counts[-1]) if asked.place is None else one_at(asked.place, counts[-1])
+
+
+def read_off(asked: Asked, seen: Seen, written: Tensor | None) -> Tensor:
+    """How much the answer is read off each token of the input, `[tokens]`.
+
+    The token asked about, the first, or all alike; of a decoder, what its heads take of each on average.
+    """
+    if written is not None:
+        across = [name for name in seen if asked.sides(name) == ("target", asked.side)]
+        rows = [written @ weights_of(seen, name)[0].mean(0).float() for name in across]
+        return torch.stack(rows).mean(0) if rows else torch.full((asked.tokens,), 1 / asked.tokens)
     if asked.place is not None:
         return one_at(asked.place, asked.tokens)
+    if isinstance(asked.model, TwoTowersModel):
+        return tower_read(asked)
     how = "mean" if asked.kind == "vector" else asked.model.head.config.pool
     if how == "mean":
         return torch.full((asked.tokens,), 1 / asked.tokens)
@@ -250,92 +198,31 @@ def read_off(asked: Asked, seen: Seen) -> Tensor:
     return one_at(asked.tokens - 1 if how == "last" else 0, asked.tokens)
 
 
+def tower_read(asked: Asked) -> Tensor:
+    """Which token stands for all in a tower."""
+    tower = asked.model.image if asked.side == "image" else asked.model.text
+    if tower.end == "mean":
+        return torch.full((asked.tokens,), 1 / asked.tokens)
+    if tower.end is None:
+        return one_at(0, asked.tokens)
+    return one_at(int(find_end(asked.inputs[asked.reads], asked.inputs.get("lengths"), tower.end)[0]), asked.tokens)
+
+
 def one_at(place: int, tokens: int) -> Tensor:
     return torch.nn.functional.one_hot(torch.tensor(place), tokens).float()
 
 
-def removed(asked: Asked, how: Removal, tell: Tell = lambda done, of: None) -> Tensor:
-    """score − score without each token, `[tokens]`; not a number for the token asked about where it would be gone.
+def correlations(readings: dict[str, Tensor | None], signed: bool = False) -> dict[str, dict[str, float | None]]:
+    """Spearman's rank correlation of each two readings over the units that both know; by size unless `signed`.
 
-    `replace` puts the vocabulary's mask (or unknown) token there, `delete` leaves the token out and the others move up,
-    `hide` keeps it and lets no head look at it.
+    None where one of the two is.
     """
-    if how not in ways_to_remove(asked):
-        raise BadInput(f"Tokens are to be removed by {how!r}; here it must be {' or '.join(ways_to_remove(asked))}.")
-    scores, step = [], max(1, ROWS // asked.tokens)
-    for begin in range(0, asked.tokens, step):
-        tell(begin, asked.tokens)
-        scores.append(scored(asked, torch.arange(begin, min(begin + step, asked.tokens)), how))
-    effect = asked.now() - torch.cat(scores)
-    if how == "delete" and asked.kind in ("tag", "word"):
-        effect[asked.place] = math.nan
-    return effect
-
-
-@torch.no_grad()
-def scored(asked: Asked, gone: Tensor, how: Removal) -> Tensor:
-    """The scores of inputs `[rows]`, each of which lacks one token, `gone [rows]`."""
-    inputs = {name: x.expand(len(gone), *x.shape[1:]) for name, x in asked.inputs.items()}
-    places = asked.places(len(gone))
-    if how == "hide":
-        with hiding(asked.model, gone, asked.tokens):
-            return asked.score(asked.answers(inputs, places))
-    if how == "replace":
-        tokens = inputs[asked.reads].clone()
-        tokens[torch.arange(len(gone)), gone] = filling(asked)  # type: ignore[assignment]
-        return asked.score(asked.answers(inputs | {asked.reads: tokens}, places))
-    keep = torch.arange(asked.tokens - 1) + (torch.arange(asked.tokens - 1) >= gone[:, None])  # [rows, tokens − 1]
-    rows = torch.arange(len(gone))[:, None]
-    inputs = {name: x[rows, keep] if x.shape[1:2] == (asked.tokens,) else x for name, x in inputs.items()}
-    if "lengths" in inputs:
-        inputs["lengths"] = inputs["lengths"] - 1
-    if places is not None:
-        before = gone <= places if asked.kind == "next" else gone < places
-        places = (places - before.long()).clamp(0, asked.tokens - 2)
-    return asked.score(asked.answers(inputs, places))
-
-
-@contextmanager
-def hiding(model: nn.Module, gone: Tensor, tokens: int) -> Iterator[None]:
-    """While open, no head that looks at the tokens looks at the one that each row of the batch lacks."""
-    seen = Pairs((torch.arange(tokens) != gone[:, None])[:, None, None])  # [rows, 1, 1, keys]
-
-    def hide(attend: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        q, k, v, parts = arguments(*args, **kwargs)
-        return (q, k, v), parts | ({"mask": both(parts.get("mask"), seen)} if k.shape[2] == tokens else {})
-
-    handles = [one.register_forward_pre_hook(hide, with_kwargs=True) for one in attentions(model).values()]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def filling(asked: Asked) -> Tensor | None:
-    """What stands for a token that is not told: mask or unknown; of a word with letters, an unknown one without any."""
-    tokens, tokenizer = asked.inputs[asked.reads], getattr(asked.model, "tokenizer", None)
-    if tokens.dim() == 3 and not tokens.is_floating_point():
-        fill = torch.zeros_like(tokens[0, 0])
-        fill[0] = 1
-        return fill
-    numbers = () if tokenizer is None else (tokenizer.mask, tokenizer.unknown)
-    return next((torch.tensor(number) for number in numbers if number is not None), None)
-
-
-def ways_to_remove(asked: Asked) -> list[Removal]:
-    """The removals that are possible, the usual one first: where a token itself is asked about, it should stay."""
-    ways: list[Removal] = ["delete"] if asked.tokens > 1 else []
-    if filling(asked) is not None:
-        ways.insert(0 if asked.kind in ("tag", "word") else 1, "replace")
-    return [*ways, "hide"]
-
-
-def correlations(readings: dict[str, Tensor], signed: bool = False) -> dict[str, dict[str, float]]:
-    """Spearman's rank correlation of each two readings over the tokens that both know; by size unless `signed`."""
-    found: dict[str, dict[str, float]] = {}
+    found: dict[str, dict[str, float | None]] = {}
     for a, x in readings.items():
         for b, y in readings.items():
+            if x is None or y is None:
+                found.setdefault(a, {})[b] = None
+                continue
             known = ~(x.isnan() | y.isnan())
             pair = [z[known] if signed else z[known].abs() for z in (x.double(), y.double())]
             found.setdefault(a, {})[b] = rank_correlation(*pair)
@@ -382,10 +269,13 @@ def mean_row(weights: Tensor) -> Tensor:
 def compared(asked: Asked, after: Tensor) -> dict[str, Any]:
     """What another answer says, and how far it is from the model's own.
 
-    `distance` is ½ Σ |p − p'| over all labels (0 equal, 1 nothing in common), or of vectors 1 − their cosine.
+    `distance` is ½ Σ |p − p'| over all labels (0 equal, 1 nothing in common), of vectors 1 − their cosine, of numbers
+    their difference.
     """
     score = float(asked.score(after[None])[0])
     found: dict[str, Any] = {"score": score, "change": score - asked.now()}
+    if asked.kind == "number":
+        return found | {"distance": abs(found["change"])}
     if asked.label is None:
         cosine = float(torch.cosine_similarity(after, asked.before, dim=0))
         return found | {"cosine": cosine, "distance": 1 - cosine}

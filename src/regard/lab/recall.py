@@ -18,7 +18,7 @@ from ..attention.masks import Causal
 from ..attention.positions import Alibi
 from ..attention.scores import Dot
 from .capture import Attention, Capture
-from .inputs import Token
+from .prepared import Token
 
 RUNS = (0.6, 0.8, 1.0, 1.2)
 """How much a run of 1, 2, … characters counts."""

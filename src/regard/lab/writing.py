@@ -11,16 +11,24 @@ from torch import Tensor
 from ..attention.errors import BadInput
 from ..models.beam import Beams, Step, search
 from ..models.generate import Task, evaluating, make_task
+from ..models.rules import Rules
 from .work import Job
 
-MOST_BEAMS, MOST_NEW = 8, 256
+MOST_BEAMS = 8
 
 
 @torch.no_grad()
 def followed(
-    model: Any, inputs: dict[str, Tensor], *, beams: int, length_penalty: float, most: int, job: Job
+    model: Any,
+    inputs: dict[str, Tensor],
+    *,
+    beams: int,
+    length_penalty: float,
+    most: int,
+    job: Job,
+    rules: Rules | None = None,
 ) -> dict[str, Any]:
-    """The search for a translation of one input, step by step.
+    """The search for a text for one input, step by step; `rules` say what it begins and ends with, if not the model's.
 
     `steps[t]` lists the continuations that competed for token t, best first: `token`, `parent` (which of the texts that
     ran on after step t − 1 it continues), `score` (Σ ln p), `chance` (ln p of the token alone), and `fate`: "runs"
@@ -29,8 +37,9 @@ def followed(
     """
     if not 1 <= beams <= MOST_BEAMS:
         raise BadInput(f"{beams} beams were asked for; the lab draws 1 to {MOST_BEAMS}.")
+    ends = {} if rules is None else {"start": rules.start, "end": rules.end, "pad": rules.filling}
     task = make_task(
-        model, **inputs, max_new=most, beams=beams, length_penalty=length_penalty, early=beams == 1
+        model, **inputs, max_new=most, beams=beams, length_penalty=length_penalty, early=beams == 1, **ends
     )  # a single beam that has ended is the answer
     running = [0.0]
     steps: list[list[dict[str, Any]]] = []

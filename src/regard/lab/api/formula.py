@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from ...attention.errors import BadInput
+from ...attention.graph import Edges
+from ..capture import Attention
 from ..lab import Lab
 from ..work import Job
-from .heads import chosen, need_index, summary
+from .heads import chosen, need_index, read_span, summary
 
-KEYS = 512
-"""Keys whose vectors are sent with one query."""
+KEYS, AROUND = 512, 64
+"""Keys whose vectors are sent with one query; and of these, on either side of a place that is asked for."""
 CELLS = 1 << 20
 STAGES = ("raw", "scaled", "position", "score", "weight")
 
@@ -23,17 +28,38 @@ def run(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
 
 
 def row(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
-    """The five stages of one query over all keys or a span of them, with their operands."""
+    """The five stages of one query over its keys, with their operands; `places [keys]` are the keys' numbers.
+
+    Of more than 512 keys those are sent that are asked for as a span `keys`; or else those around `key` and around the
+    query itself, and then the heaviest: so all whom a graph's node looks at are there.
+    """
     attention, head = chosen(lab, ask, job)
     query = need_index(ask.get("query", 0), attention.queries, "query")
-    keys = read_span(ask.get("keys"), attention.keys, "keys") or (0, min(KEYS, attention.keys))
-    if keys[1] - keys[0] > KEYS:
-        raise BadInput(f"{keys[1] - keys[0]} keys were asked for with their vectors; {KEYS} at most. Ask for fewer.")
-    return attention.row(head, query, keys) | {
-        "keys": list(keys),
+    span = read_span(ask.get("keys"), attention.keys, "keys")
+    if span is not None and span[1] - span[0] > KEYS:
+        raise BadInput(f"{span[1] - span[0]} keys were asked for with their vectors; {KEYS} at most. Ask for fewer.")
+    key = None if ask.get("key") is None else need_index(ask["key"], attention.keys, "key")
+    places = torch.arange(*span) if span is not None else sent(attention, head, query, key)
+    return attention.row(head, query, places) | {
+        "places": places.to(torch.int32),
         "of": attention.keys,
         "difference": attention.difference(),
     }
+
+
+def sent(attention: Attention, head: int, query: int, key: int | None) -> Tensor:
+    """The keys whose vectors are sent, in order: all, or the ones around `key` and the query and the heaviest."""
+    if attention.keys <= KEYS:
+        return torch.arange(attention.keys)
+    stages, weight = attention.stages(head, (query, query + 1), (0, attention.keys))
+    worth = weight[0].double().masked_fill(~stages.allowed[0], -1.0)
+    near = [key] if key is not None else []
+    if attention.role == "self" and not isinstance(attention.parts.get("mask"), Edges):
+        near.append(query + attention.keys - attention.queries)
+    for place in near:
+        worth[max(0, place - AROUND) : place + AROUND + 1] += 2.0
+    best = worth.topk(KEYS)
+    return best.indices[best.values >= 0].sort().values
 
 
 def cell(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
@@ -81,16 +107,6 @@ def map(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
     values = weight if stage == "weight" else getattr(stages, stage)
     values = stages.score * 0.0 if values is None else values
     return {"values": values.masked_fill(~stages.allowed, 0.0), "masked": ~stages.allowed, "stage": stage}
-
-
-def read_span(span: Any, size: int, name: str) -> tuple[int, int] | None:
-    """(first, after the last) of what was asked for; None where nothing was."""
-    if span is None:
-        return None
-    whole = isinstance(span, list) and len(span) == 2 and all(type(one) is int for one in span)
-    if not whole or not 0 <= span[0] < span[1] <= size:
-        raise BadInput(f"{name} is {span!r:.40}; it must be [first, after the last] within 0 … {size}.")
-    return span[0], span[1]
 
 
 CALLS = {"run": run, "row": row, "cell": cell, "map": map}

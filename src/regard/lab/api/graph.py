@@ -29,6 +29,7 @@ def run(lab: Any, ask: dict[str, Any], job: Job) -> dict[str, Any]:
         "count": len(tokens),
         "edges": edges.shape[1],
         "labels": capture.about["labels"],
+        "prediction": None if capture.prediction["kind"] == "nodes" else capture.prediction,
         **said(capture),
         "attentions": [attention.describe() for attention in seen],
         "places": laid_out(len(tokens), edges) if len(tokens) <= WHOLE else None,
@@ -38,8 +39,8 @@ def run(lab: Any, ask: dict[str, Any], job: Job) -> dict[str, Any]:
 
 
 def said(capture: Capture) -> dict[str, Any]:
-    """Each node's class and its probability."""
-    if capture.logits is None:
+    """Each node's class and its probability; what is said of the whole graph is in the prediction."""
+    if capture.logits is None or len(capture.logits) != len(capture.tokens["nodes"]):
         return {"class": None, "probability": None}
     best = capture.logits.float().softmax(-1).max(-1)
     return {"class": best.indices.to(torch.int32), "probability": best.values}

@@ -15,8 +15,8 @@ from ..work import Job
 
 CELLS = 64
 """Rows and columns of a thumbnail."""
-WHOLE = 1024
-"""Tokens up to which a map has a cell for each pair."""
+WHOLE, MOST = 1024, 2048
+"""Tokens up to which a map has a cell for each pair, unless more are asked for; and the most."""
 
 
 def run(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
@@ -74,25 +74,43 @@ def thumbnails(attention: Attention, job: Job) -> Tensor:
     return torch.stack([pooled(attention, head, (CELLS, CELLS), job) for head in range(attention.heads)])
 
 
-def pooled(attention: Attention, head: int, shape: tuple[int, int], job: Job) -> Tensor:
+def pooled(
+    attention: Attention,
+    head: int,
+    shape: tuple[int, int],
+    job: Job,
+    rows: tuple[int, int] | None = None,
+    keys: tuple[int, int] | None = None,
+) -> Tensor:
     """A head's weights pooled, those of an edit too."""
     if head not in attention.edited:
-        return attention.map(head, shape, None, None, job)
-    weights = attention.weights(head)
+        return attention.map(head, shape, rows, keys, job)
+    weights = attention.weights(head, rows, keys)
+    shape = min(shape[0], weights.shape[0]), min(shape[1], weights.shape[1])
     return torch.nn.functional.adaptive_avg_pool2d(weights[None, None], shape)[0, 0] * (weights.shape[1] / shape[1])
 
 
 def map(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
-    """One head's weights, and which pairs are masked; pooled beyond 1024 tokens."""
+    """One head's weights, and which pairs are masked; pooled beyond 1024 tokens, or beyond `most` that are asked for.
+
+    `rows` and `keys` ask for a region; `outside [rows]` is then each query's weight on the other keys.
+    """
     attention, head = chosen(lab, ask, job)
-    if attention.queries > WHOLE or attention.keys > WHOLE:
-        return {"pooled": True, "weights": pooled(attention, head, (256, 256), job), "masked": None}
-    stages, weights = attention.stages(head, (0, attention.queries), (0, attention.keys))
+    rows = read_span(ask.get("rows"), attention.queries, "rows") or (0, attention.queries)
+    keys = read_span(ask.get("keys"), attention.keys, "keys") or (0, attention.keys)
+    most = need_index(ask.get("most", WHOLE), MOST + 1, "most")
+    if max(rows[1] - rows[0], keys[1] - keys[0]) > most:
+        return {"pooled": True, "masked": None, "outside": None} | {
+            "weights": pooled(attention, head, (256, 256), job, rows, keys)
+        }
+    stages, weights = attention.stages(head, rows, keys)
+    whole = attention.weights(head, rows).sum(-1) if keys != (0, attention.keys) else weights.sum(-1)
     answer: dict[str, Any] = {"pooled": False, "weights": weights, "masked": ~stages.allowed}
+    answer["outside"] = (whole - weights.sum(-1)).clamp(min=0)
     if ask.get("scores"):
         answer["scores"] = stages.score.masked_fill(~stages.allowed, 0.0)
     if ask.get("norms"):
-        answer["norms"] = None if attention.lengths is None else attention.value_norms(head)
+        answer["norms"] = None if attention.lengths is None else attention.value_norms(head, rows, keys)
     return answer
 
 
@@ -124,6 +142,16 @@ def need_index(value: Any, size: int, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < size:
         raise BadInput(f"{name} is {value!r:.40}; there are {size}, so it must be a whole number from 0 to {size - 1}.")
     return value
+
+
+def read_span(span: Any, size: int, name: str) -> tuple[int, int] | None:
+    """(first, after the last) of what was asked for; None where nothing was."""
+    if span is None:
+        return None
+    whole = isinstance(span, list) and len(span) == 2 and all(type(one) is int for one in span)
+    if not whole or not 0 <= span[0] < span[1] <= size:
+        raise BadInput(f"{name} is {span!r:.40}; it must be [first, after the last] within 0 … {size}.")
+    return span[0], span[1]
 
 
 CALLS = {"run": run, "overview": overview, "map": map, "row": row, "tokens": tokens}

@@ -9,13 +9,13 @@ import torch
 
 from ...attention.errors import BadInput
 from ..capture import Attention, Capture
-from ..inputs import MANY, need_text
 from ..lab import Lab, fingerprint
 from ..library import RECALL
+from ..prepared import MANY
 from ..recall import recall
+from ..texts import need_text
 from ..work import Job
-from .formula import read_span
-from .heads import need_index
+from .heads import need_index, read_span
 
 CELLS = 512
 VISITED, SAMPLE = 16_384, 4_096

@@ -11,15 +11,19 @@ from ..work import Job
 
 
 def run(lab: Any, ask: dict[str, Any], job: Job) -> dict[str, Any]:
-    """The recording as the model hears it, the answer, and how far each head looks in seconds."""
+    """The recording as the model hears it, the answer, and how far each head looks in seconds.
+
+    `heard` of the tokens are the recording, the others silence after it, whose weight is told apart.
+    """
     capture = lab.capture(ask, job)
     about, tokens = capture.about, capture.tokens["sound"]
-    seen = [one for one in capture.attentions if one.queries == one.keys == len(tokens)]
+    seen = [one for one in capture.attentions if one.query_side == one.key_side == "sound" and one.keys == len(tokens)]
     places = torch.arange(len(tokens))[:, None] * about["seconds_per_token"]
+    real = torch.arange(len(tokens)) < about["heard"]
     layers = []
     for n, attention in enumerate(seen):
         job.tell(n, len(seen), attention.label)
-        layers.append(measured(attention, places, torch.ones(len(tokens), dtype=torch.bool)))
+        layers.append(measured(attention, places, real))
     return {
         "seconds": about["seconds"],
         "seconds_per_token": about["seconds_per_token"],
@@ -27,6 +31,7 @@ def run(lab: Any, ask: dict[str, Any], job: Job) -> dict[str, Any]:
         "wave": about["wave"],
         "frames": about["frames"].float(),
         "tokens": [token.text for token in tokens],
+        "heard": about["heard"],
         "prediction": capture.prediction,
         "attentions": layers,
         "backend": seen[0].backend if seen else None,

@@ -18,17 +18,18 @@ export const check = (label, checked, onchange) => h("label", { class: "check" }
   h("input", { type: "checkbox", checked, onchange: event => onchange(event.target.checked) }), h("span", {}, label));
 export function number(label, value, { min, max, step = 1 }, onchange) {
   return h("label", { class: "field" }, h("span", {}, label),
-    h("input", { type: "number", value, min, max, step, onchange: event => onchange(Number(event.target.value)) }));
+    h("input", { type: "number", value, min, max, step, onchange: event => onchange(event.target.value === "" && value === "" ? NaN : Number(event.target.value)) }));
 }
 export const button = (words, onclick, attributes = {}) => h("button", { type: "button", onclick, ...attributes }, words);
 
-// The models of some kinds; the state's model if it is one of them, else the tagger, which reads words, one that has examples, or the first. `null` where there is none.
+// The models of some kinds (a list, or a function that says which); the state's model if it is one of them, else the tagger, which reads words, one that has examples, or the first. `null` where there is none.
+const fitting = (lab, kinds) => lab.models.filter(typeof kinds === "function" ? kinds : model => kinds.includes(model.kind));
 export function chosenModel(lab, kinds) {
-  const fit = lab.models.filter(model => kinds.includes(model.kind));
+  const fit = fitting(lab, kinds);
   return fit.find(model => model.name === lab.state.model) ?? fit.find(model => model.name === "tagger") ?? fit.find(model => model.examples?.length) ?? fit[0] ?? null;
 }
 export function modelPicker(lab, { kinds, onChange }) {
-  const fit = lab.models.filter(model => kinds.includes(model.kind)), now = chosenModel(lab, kinds), { t } = lab;
+  const fit = fitting(lab, kinds), now = chosenModel(lab, kinds), { t } = lab;
   if (!now) return h("p", { class: "note" }, t("noModels"));
   const described = model => `${lab.say(model.title) || model.name} · ${t("layersCount", model.layers)} · ${t("headsCount", model.heads)} · ${t(model.source)}`;
   return select(t("model"), fit.map(model => [model.name, described(model)]), now.name, onChange, { plain: true, class: "wide" });
@@ -119,7 +120,7 @@ export function predictionLine(lab, prediction, names = [], most = 5) {
     prediction.text === undefined ? null : given(prediction.text, { class: "answer" }),
     items.map(item => h("span", { class: "answer", translate: "no" }, many ? h("b", {}, names[item.token ?? item.node] ?? item.token) : null,
       h("span", {}, seen(item.label)),
-      item.probability === undefined ? null : h("span", { class: "at" }, `${(100 * item.probability).toFixed(1)} %`))));
+      item.probability === undefined || item.probability === null ? null : h("span", { class: "at" }, `${(100 * item.probability).toFixed(1)} %`))));
 }
 // Kernel honesty: who ran, and how far the numbers shown are from what ran (a number, or {largest}).
 export function ranLine(lab, { backend, attentions = [], difference }) {

@@ -2,10 +2,11 @@
 import { css, inkOn, shader } from "lab/colour.js";
 import { exact, fill, given, h } from "lab/dom.js";
 
-// `options`: names, values (one a token) or null, masked(n), selected, onPick(n), kind, domain, scale, label, digits (whether, or how, numbers are written below each), special(n).
+// `options`: names, values (one a token) or null, masked(n), selected, onPick(n), kind, domain, scale, label, digits (whether, or how, numbers are written below each), special(n),
+// columns (they lie in a grid of so many, without their names; the `first` few stand above it).
 export function tokenStrip(lab, options) {
   const set = { kind: "weights", domain: [0, 1], scale: "root", masked: () => false, special: () => false, digits: true, ...options };
-  const element = h("div", { class: "strip", role: "group", "aria-label": set.label });
+  const element = h("div", { class: set.columns ? "strip grid" : "strip", role: "group", "aria-label": set.label, style: set.columns ? { "grid-template-columns": `repeat(${set.columns}, minmax(14px, 46px))` } : {} });
   function update(changes) {
     Object.assign(set, changes);
     const focused = [...element.children].indexOf(document.activeElement), shade = shader(set.kind, set.domain, set.scale);
@@ -13,11 +14,11 @@ export function tokenStrip(lab, options) {
       const value = set.values?.[n], off = set.masked(n), coloured = set.values && !off;
       const ground = coloured ? shade(value) : null;
       return h("button",
-        { type: "button", class: `token ${off ? "hatched" : ""} ${set.special(n) ? "special" : ""}`, "aria-pressed": n === set.selected,
+        { type: "button", class: `token ${off ? "hatched" : ""} ${set.special(n) ? "special" : ""} ${n < (set.first ?? 0) ? "above" : ""}`, "aria-pressed": n === set.selected,
           "data-value": coloured ? value : null,
-        title: coloured ? exact(value) : off ? lab.t("masked") : null, style: ground ? { background: css(ground), color: inkOn(ground) } : {},
+        title: set.columns ? `${name}: ${coloured ? exact(value) : "–"}` : coloured ? exact(value) : off ? lab.t("masked") : null, "aria-label": set.columns ? `${name} ${coloured ? exact(value) : "–"}` : null, style: ground ? { background: css(ground), color: inkOn(ground) } : {},
           onclick: () => set.onPick?.(n), onkeydown: step },
-        given(name), set.digits && set.values ? h("span", { class: "digits" }, off ? "–" : digits(value)) : null);
+        set.columns && n >= (set.first ?? 0) ? null : given(name), set.digits && set.values ? h("span", { class: "digits" }, off ? "–" : digits(value)) : null);
     }));
     if (focused >= 0) element.children[focused]?.focus();
   }
@@ -25,8 +26,9 @@ export function tokenStrip(lab, options) {
     "")) : Number(value.toPrecision(3)).toString().replace("-",
     "−"); }
   function step(event) {
-    const to = { ArrowRight: event.target.nextElementSibling, ArrowLeft: event.target.previousElementSibling, Home: element.firstElementChild,
-      End: element.lastElementChild }[event.key];
+    const all = [...element.children], here = all.indexOf(event.target), below = set.columns ?? 1;
+    const to = { ArrowRight: all[here + 1], ArrowLeft: all[here - 1], Home: all[0], End: all.at(-1),
+      ...(set.columns ? { ArrowDown: all[here + below], ArrowUp: all[here - below] } : {}) }[event.key];
     if (to) event.preventDefault(), to.focus();
   }
   update({});

@@ -38,6 +38,9 @@ export const text = {
     ran: (backend, difference) => `Ran on ${backend}; the numbers shown, computed again, differ from the executed output by at most ${difference}.`,
     bytesSent: (size, time) => `${size} sent, drawn in ${time} ms`, entropy: "entropy", distance: "mean distance",
     kvHead: (head, kv) => `head ${head} reads key/value head ${kv}`, special: "special", all: "all",
+    draw: "Draw here", clearDrawing: "Clear", readDrawing: "Read the drawing", dropPicture: "Drop or choose a picture (PNG, JPEG)", padLabel: "A field to draw on with the pointer",
+    record: "Record", stop: "Stop", recording: s => `Recording … ${s} s`, dropSound: "Drop or choose a recording (WAV, FLAC, OGG, MP3)", beeps: "Two beeps", chirp: "A rising tone", noMicrophone: "The browser gives no microphone. Drop a file instead.", unreadable: "The browser cannot read this file as sound.",
+    graph: "Graph", openGraph: "Drop or choose a graph (NPZ)", molecule: "Molecule (SMILES)", classToken: "class token", patch: (row, column) => `patch ${row}, ${column}`,
   },
   zh: {
     product: "Regard", tagline: "看清谁在注意谁",
@@ -71,5 +74,8 @@ export const text = {
     ran: (backend, difference) => `由 ${backend} 执行；图中数字为重新计算，与实际输出至多相差 ${difference}。`,
     bytesSent: (size, time) => `传输 ${size}，${time} 毫秒画完`, entropy: "熵", distance: "平均距离",
     kvHead: (head, kv) => `头 ${head} 读取键/值头 ${kv}`, special: "特殊", all: "全部",
+    draw: "在此作画", clearDrawing: "清空", readDrawing: "识别这幅画", dropPicture: "拖入或选择一张图（PNG、JPEG）", padLabel: "可用指针作画的画板",
+    record: "录音", stop: "停止", recording: s => `正在录音……${s} 秒`, dropSound: "拖入或选择一段录音（WAV、FLAC、OGG、MP3）", beeps: "两声短音", chirp: "升调音", noMicrophone: "浏览器没有提供麦克风。请拖入文件。", unreadable: "浏览器无法把此文件读作声音。",
+    graph: "图", openGraph: "拖入或选择一个图（NPZ）", molecule: "分子（SMILES）", classToken: "类别词元", patch: (row, column) => `图块 ${row}, ${column}`,
   },
 };

@@ -1,6 +1,7 @@
-// Alignment: a translation as the decoder writes it, beam by beam, and what it reads of the source while it writes.
+// Alignment: a text as the decoder writes it, beam by beam, and what it reads of the source while it writes: words, or seconds of a recording.
 import { bar, button, chosenModel, honestLine, inputBox, modelPicker, ranLine, select, withProgress } from "lab/controls.js";
 import { brief, exact, fill, given, h, percent, seen, still, tokenNames } from "lab/dom.js";
+import { modelInput } from "lab/inputs.js";
 import { lines } from "lab/lines.js";
 import { heatMap } from "lab/map.js";
 import { tokenStrip } from "lab/strip.js";
@@ -11,6 +12,7 @@ const EXAMPLES = ["The cat is sleeping on the table.", "The dog chased the cat."
 export const text = {
   en: {
     title: "Alignment", lead: "A translation as the decoder writes it. Each written word (row) looks at the words of the source (columns); pick a beam, a step, a layer, a head.",
+    leadSound: "This model writes down what it hears: columns are seconds of the recording, not words.", ownText: "Your own transcript (optional)", orientationSound: "Rows = words being written (the query stands at the word before), columns = seconds of the recording, each row sums to 1.", orientationSilence: "Rows = words being written (the query stands at the word before), columns = seconds of the recording; each row sums to 1 together with its weight on the silence after the recording.", outside: "on the silence after", unknownChance: "not known: the model has no head",
     target: "Your own translation (optional)", beams: "Beams", meanHeads: "mean of all heads", shownAs: "Show", weights: "weights", norms: "norm-weighted",
     search: "Beam by beam", searchHow: "At each step the continuations of all running texts compete by Σ ln p. The best run on, those that end are kept, the others are dropped.", step: (n, all) => `Step ${n} of ${all}`, finished: "Finished texts", finishedHow: "Score: Σ ln p ÷ tokens. The first is the answer.", stepLabel: "Step of the search",
     runs: "runs on", ends: "ends", dropped: "dropped", soFar: "text so far", newToken: "new token", chance: "ln p", total: "Σ ln p", fate: "what becomes of it", score: "score", forced: "Your translation is given to the decoder word by word; the probabilities are what the model thought of each.", ofModel: "Let the model write",
@@ -19,6 +21,7 @@ export const text = {
   },
   zh: {
     title: "对齐", lead: "解码器如何一步步写出译文。每个写出的词（行）看向源文的词（列）；可选束、步、层和头。",
+    leadSound: "此模型写下它听到的内容：列是录音的秒，而不是词。", ownText: "您自己的文本（可选）", orientationSound: "行 = 正在写的词（查询位于它前一个词），列 = 录音的秒，每行之和为 1。", orientationSilence: "行 = 正在写的词（查询位于它前一个词），列 = 录音的秒；每行加上录音之后静音上的权重，和为 1。", outside: "在其后的静音上", unknownChance: "未知：模型没有输出头",
     target: "您自己的译文（可选）", beams: "束数", meanHeads: "所有头的平均", shownAs: "显示", weights: "权重", norms: "按范数加权",
     search: "逐束查看", searchHow: "每一步，所有进行中的文本的续写按 Σ ln p 竞争。最好的继续，已结束的保留，其余放弃。", step: (n, all) => `第 ${n} 步，共 ${all} 步`, finished: "完成的文本", finishedHow: "得分：Σ ln p ÷ 词元数。第一条就是回答。", stepLabel: "搜索的步",
     runs: "继续", ends: "结束", dropped: "放弃", soFar: "到此为止的文本", newToken: "新词元", chance: "ln p", total: "Σ ln p", fate: "结果", score: "得分", forced: "您的译文逐词交给解码器；概率是模型对每个词的看法。", ofModel: "让模型来写",
@@ -27,14 +30,18 @@ export const text = {
   },
 };
 
+const WRITES = model => model.writes;
+
 export async function show(root, lab) {
-  const { t, state } = lab, model = chosenModel(lab, ["pair"]), again = (changes, replace = true) => lab.set(changes, { show: true, replace }), fresh = { step: null, beam: null };
-  root.append(h("div", { class: "row" }, modelPicker(lab, { kinds: ["pair"], onChange: name => again({ model: name, text: null, target: null, attention: null, head: null, ...fresh }, false) }),
+  const { t, state } = lab, model = chosenModel(lab, WRITES), again = (changes, replace = true) => lab.set(changes, { show: true, replace }), fresh = { step: null, beam: null };
+  root.append(h("div", { class: "row" }, modelPicker(lab, { kinds: WRITES, onChange: name => again({ model: name, text: null, target: null, attention: null, head: null, upload: null, example: null, tone: null, ...fresh }, false) }),
     model && select(t("beams"), [1, 2, 3, 4, 5, 8].map(n => [n, String(n)]), state.beams ?? 4, beams => again({ beams, ...fresh }))));
   if (!model) return;
-  const words = state.text ?? EXAMPLES[0], examples = EXAMPLES.map(one => ({ text: one }));
-  root.append(inputBox(lab, { value: words, target: state.target ?? "", model, examples, onRun: ({ text, target }) => again({ text, target: target || null, ...fresh }, false) }));
-  const base = { model: model.name, input: { text: words } }, place = h("section", { class: "card" });
+  const sound = model.kind === "sound", words = state.text ?? EXAMPLES[0], examples = EXAMPLES.map(one => ({ text: one }));
+  const heard = sound ? modelInput(lab, root, model, changes => again({ ...changes, target: null, ...fresh }, false)) : null;
+  root.append(...(sound ? [h("p", { class: "soft" }, t("leadSound")), h("div", { class: "input" }, heard.element ?? ""), inputBox(lab, { value: state.target ?? "", model, examples: [], rows: 1, label: t("ownText"), onRun: ({ text }) => again({ target: text || null, ...fresh }, false) })]
+    : [inputBox(lab, { value: words, target: state.target ?? "", model, examples, onRun: ({ text, target }) => again({ text, target: target || null, ...fresh }, false) })]));
+  const input = sound ? heard.input : { text: words }, base = { model: model.name, input }, place = h("section", { class: "card" });
   let found = null;
   if (!state.target) {
     found = await withProgress(lab, root, (onProgress, signal) => lab.ask("alignment/write", { ...base, beams: Number(state.beams ?? 4) }, { onProgress, signal }));
@@ -44,7 +51,7 @@ export async function show(root, lab) {
   root.append(place, honestLine(lab));
   const latest = lab.latest();
   const reading = target => lab.attempt(async () => {
-    const body = { ...base, input: { text: words, target }, ...(state.attention === undefined ? {} : { attention: Number(state.attention) }), ...(state.head === undefined ? {} : { head: Number(state.head) }) };
+    const body = { ...base, input: { ...input, target }, ...(state.attention === undefined ? {} : { attention: Number(state.attention) }), ...(state.head === undefined ? {} : { head: Number(state.head) }) };
     const read = await latest("alignment/read", body).catch(error => { if (error.name !== "AbortError") throw error; });
     if (read) last = { body, read }, fill(place, readCard(lab, read, () => reading(target)));
   }, place);
@@ -108,18 +115,19 @@ function searchCard(lab, found, onPick) {
 }
 
 function readCard(lab, read, again) {
-  const { t, state } = lab, rows = tokenNames(read.writes), columns = tokenNames(read.tokens), width = columns.length, norms = state.show === "norms" && read.norms !== null, held = read.attentions[read.attention];
+  const { t, state } = lab, rows = tokenNames(read.writes), columns = tokenNames(read.tokens), width = columns.length, norms = state.show === "norms" && read.norms !== null, held = read.attentions[read.attention], sound = read.side === "sound", silent = read.outside.data.some(x => x > 1e-7);
+  const chance = n => read.writes[n].probability === null ? t("unknownChance") : percent(read.writes[n].probability), plain = sound ? silent ? "orientationSilence" : "orientationSound" : "orientationHere";
   const values = norms ? read.norms.data : read.weights.data, most = Number((Math.max(...values, 1e-9) * 1.04).toPrecision(2)), row = i => values.subarray(i * width, (i + 1) * width);
   const change = changes => { lab.set(changes), again(); };
   const pickers = h("div", { class: "row" }, select(t("layer"), read.attentions.map((one, n) => [n, lab.say(one.label)]), read.attention, attention => change({ attention, head: null })),
     select(t("head"), [["", t("meanHeads")], ...Array.from({ length: held.heads }, (_, n) => [n, String(n)])], read.head ?? "", head => change({ attention: read.attention, head: head === "" ? null : head })),
     read.norms ? bar(t("shownAs"), [["weights", t("weights")], ["norms", t("norms")]], norms ? "norms" : "weights", show => change({ show })) : h("p", { class: "soft" }, t("noNorms")));
   const query = Math.min(Number(state.query ?? 0), rows.length - 1);
-  const map = heatMap(lab, { title: t("map"), values, masked: read.masked.data.some(Boolean) ? read.masked.data : null, shape: read.weights.shape, rowNames: rows, columnNames: columns, domain: norms ? [0, most] : [0, 1], scale: norms ? "linear" : "root", sums: !norms, ...(norms ? { what: t("norm") } : {}), orientation: t(norms ? "orientationNorms" : "orientationHere"), selected: [query, largestOf(row(query))], name: "alignment",
-    facts: (i, j) => [...(norms ? [[t("weight"), exact(read.weights.data[i * width + j])]] : read.norms ? [[t("norm"), exact(read.norms.data[i * width + j])]] : []), [t("probability"), percent(read.writes[i].probability)]],
-    onCell: (i, j, moved) => { if (moved) lab.set({ query: i }), links.choose(i, false), strip.update({ selected: i }); } });
-  const links = lines(lab, { queries: rows, keys: columns, row: i => read.weights.data.subarray(i * width, (i + 1) * width), masked: (i, j) => read.masked.data[i * width + j] === 1, query, onQuery: i => map.select(i, largestOf(row(i)), true), name: "alignment-lines" });
-  const strip = tokenStrip(lab, { names: rows, values: Float32Array.from(read.writes, one => one.probability), special: n => read.writes[n].special, selected: query, scale: "linear", label: t("strip"), onPick: i => map.select(i, largestOf(row(i)), true) });
-  return [h("h2", { class: "first" }, t("reads")), pickers, h("p", { class: "soft" }, t("strip")), strip.element, h("div", { class: "columns wide-left spaced" }, h("div", { class: "narrow" }, map.element), links.element), ranLine(lab, { backend: held.backend, difference: read.difference.largest })];
+  const map = heatMap(lab, { title: t("map"), values, masked: read.masked.data.some(Boolean) ? read.masked.data : null, shape: read.weights.shape, rowNames: rows, columnNames: columns, domain: norms ? [0, most] : [0, 1], scale: norms ? "linear" : "root", sums: !norms, ...(norms ? { what: t("norm") } : {}), orientation: t(norms ? "orientationNorms" : plain), selected: [query, largestOf(row(query))], name: "alignment",
+    facts: (i, j) => [...(norms ? [[t("weight"), exact(read.weights.data[i * width + j])]] : read.norms ? [[t("norm"), exact(read.norms.data[i * width + j])]] : []), [t("probability"), chance(i)], ...(silent ? [[t("outside"), exact(read.outside.data[i])]] : [])],
+    onCell: (i, j, moved) => { if (moved) lab.set({ query: i }), links?.choose(i, false), strip.update({ selected: i }); } });
+  const links = sound ? null : lines(lab, { queries: rows, keys: columns, row: i => read.weights.data.subarray(i * width, (i + 1) * width), masked: (i, j) => read.masked.data[i * width + j] === 1, query, onQuery: i => map.select(i, largestOf(row(i)), true), name: "alignment-lines" });
+  const strip = tokenStrip(lab, { names: rows, values: Float32Array.from(read.writes, one => one.probability ?? NaN), masked: n => read.writes[n].probability === null, special: n => read.writes[n].special, selected: query, scale: "linear", label: t("strip"), onPick: i => map.select(i, largestOf(row(i)), true) });
+  return [h("h2", { class: "first" }, t("reads")), pickers, h("p", { class: "soft" }, t("strip")), strip.element, h("div", { class: "columns wide-left spaced" }, h("div", { class: "narrow" }, map.element), links?.element), ranLine(lab, { backend: held.backend, difference: read.difference.largest })];
 }
 const largestOf = values => values.reduce((best, value, n) => value > values[best] ? n : best, 0);

@@ -3,6 +3,7 @@ import { css, inkOn, shader, weightColour } from "lab/colour.js";
 import { button, chosenModel, fileButtons, headPicker, honestLine, inputBox, modelPicker, number, predictionLine, ranLine, select, startText } from "lab/controls.js";
 import { brief, clamp, exact, fill, given, h, largest, m, percent, still, tokenNames } from "lab/dom.js";
 import { npz, saveFile, tablePicture } from "lab/export.js";
+import { modelInput } from "lab/inputs.js";
 import { tokenStrip } from "lab/strip.js";
 
 export const name = "formula";
@@ -36,7 +37,7 @@ export const text = {
     isWeight: "e^(score − log-sum), log-sum = log Σ e^score over all keys", isOutput: (n, q) => `number ${n} of the output of “${q}”: Σ weight × value`,
     executed: "as the model's backend computed it", difference: "difference",
     edited: "This head is edited: the weights in effect are not those of the scores.", turnedNote: line => `q and k are shown as compared, after ${line} turned them.`,
-    graphQuery: "node", noGraph: "No graph lies beside this model. Choose another model, or open a graph on the page Graph.",
+    graphQuery: "node", aroundKey: "Show the keys around number", noGraph: "No graph lies beside this model. Choose another model, or open a graph on the page Graph.",
   },
   zh: {
     title: "公式", lead: "一个词发问，所有词作答：跟随一个查询走完整个公式，全部是所选模型的真实数字。点击任何数字，看它如何得来。",
@@ -59,7 +60,7 @@ export const text = {
     inScore: "它对分数的贡献", inOutput: "它对输出的贡献", isRaw: (q, k) => `“${q}”与“${k}”的相似度`, isScaled: "相似度 × 缩放", isPosition: line => `${line} 为这两个位置加上的数`,
     isScore: "缩放后 + 位置项；被遮蔽则为 −∞", isMasked: line => `被 ${line} 遮蔽：此查询不可看此键`,
     isWeight: "e^(分数 − 对数和)，对数和 = log Σ e^分数，对所有键求和", isOutput: (n, q) => `“${q}”的输出的第 ${n} 个数：Σ 权重 × 值`, executed: "模型实际算出的", difference: "相差",
-    edited: "这个头已被改动：实际的权重不是由分数得来的。", turnedNote: line => `图中的 q 和 k 是参与比较的样子，已由 ${line} 旋转。`, graphQuery: "节点", noGraph: "这个模型旁没有图文件。请选择其他模型，或在“图网络”页打开一个图。",
+    edited: "这个头已被改动：实际的权重不是由分数得来的。", turnedNote: line => `图中的 q 和 k 是参与比较的样子，已由 ${line} 旋转。`, graphQuery: "节点", aroundKey: "显示此编号附近的键", noGraph: "这个模型旁没有图文件。请选择其他模型，或在“图网络”页打开一个图。",
   },
 };
 const ROWS = 32;
@@ -67,11 +68,11 @@ const ROWS = 32;
 export async function show(root, lab) {
   const kinds = ["text", "pair", "graph"], model = chosenModel(lab, kinds);
   root.append(h("div", { class: "row" },
-    modelPicker(lab, { kinds, onChange: chosen => lab.set({ model: chosen, attention: null, head: null, query: null, text: null }, { show: true, replace: false }) })));
+    modelPicker(lab, { kinds, onChange: chosen => lab.set({ model: chosen, attention: null, head: null, query: null, key: null, text: null }, { show: true, replace: false }) })));
   if (!model) return;
-  const graph = model.kind === "graph", words = graph ? null : startText(lab, model), input = graph ? { example: model.examples?.[0] } : { text: words };
-  if (graph && !model.examples?.length) return root.append(h("p", { class: "note" }, lab.t("noGraph")));
-  if (!graph) root.append(inputBox(lab, { value: words, model, onRun: ({ text }) => lab.set({ text, query: null }, { show: true, replace: false }) }));
+  const graph = model.kind === "graph", words = graph ? null : startText(lab, model), chosen = graph ? modelInput(lab, root, model, changes => lab.set({ ...changes, query: null }, { show: true, replace: false })) : null, input = graph ? chosen.input : { text: words };
+  root.append(graph ? chosen.element ?? "" : inputBox(lab, { value: words, model, onRun: ({ text }) => lab.set({ text, query: null, key: null }, { show: true, replace: false }) }));
+  if (!input) return root.append(h("p", { class: "note" }, lab.t("noGraph")));
   const about = { model: model.name, input }, run = await lab.ask("formula/run", about), page = new Formula(root, lab, about, run);
   await page.build();
   root.append(honestLine(lab), page.ran);
@@ -85,6 +86,7 @@ class Formula {
     this.head = clamp(number("head", 0), 0, this.one.heads - 1);
     this.query = clamp(number("query", -1), -1, this.one.queries - 1);
     if (this.query < 0) this.query = this.firstQuery();
+    this.key = number("key", null);
   }
   get one() { return this.run.attentions[this.attention]; }
   side(which) { return this.run.tokens[this.one[which]] ?? []; }
@@ -117,22 +119,23 @@ class Formula {
   async fetch() {
     const { lab, attention, head, query } = this;
     lab.set({ attention, head, query });
-    const row = await this.asked("formula/row", { ...this.about, attention, head, query });
+    const row = await this.asked("formula/row", { ...this.about, attention, head, query, ...(this.key === null ? {} : { key: Math.min(this.key, this.one.keys - 1) }) });
     Object.assign(this, { row, held: false, queries: tokenNames(this.side("query_side")), keys: tokenNames(this.side("key_side")) });
     fill(this.ran, ranLine(lab, { backend: this.one.backend, difference: row.difference }));
     // as many numbers of each vector as fit beside each other
     this.dims ??= clamp(Math.floor((this.table.clientWidth - (row.position ? 425 : 370)) / 50), 4, 8);
     this.pickKeys(), this.showPickers(), this.showMany(), this.draw();
   }
-  // Which keys get a line: all, or the heaviest where there are many.
+  // Which keys get a line: all; or where there are many, those around the key that was asked for, and the heaviest.
   pickKeys() {
-    const { weight, allowed } = this.row, count = weight.shape[0], offset = this.row.keys?.[0] ?? 0;
-    const all = Array.from({ length: count }, (_, n) => n);
-    this.shown = count <= ROWS ? all : largest(weight.data, ROWS, n => !allowed.data[n]).map(({ index }) => index).sort((a, b) => a - b);
-    this.offset = offset;
-    this.best = largest(weight.data, 1)[0]?.index ?? 0;
+    const { weight, allowed, places } = this.row, count = weight.shape[0], all = Array.from({ length: count }, (_, n) => n);
+    const near = this.key === null || count <= ROWS ? [] : all.filter(n => Math.abs(places.data[n] - this.key) <= ROWS / 4);
+    const heavy = largest(weight.data, ROWS - near.length, n => !allowed.data[n] || near.includes(n)).map(({ index }) => index);
+    this.shown = count <= ROWS ? all : [...near, ...heavy].sort((a, b) => a - b);
+    this.best = near.length ? near.find(n => places.data[n] === this.key) ?? near[0] : largest(weight.data, 1)[0]?.index ?? 0;
   }
-  name(j) { return this.keys[j + this.offset] ?? String(j + this.offset); }
+  place(j) { return this.row.places.data[j]; }
+  name(j) { return this.keys[this.place(j)] ?? String(this.place(j)); }
   showPickers() {
     const { lab, run } = this, again = () => lab.attempt(() => this.fetch()), many = this.one.queries > 160;
     fill(this.pickers,
@@ -144,7 +147,9 @@ class Formula {
       many ? number(lab.t(this.one.query_side === "nodes" ? "graphQuery" : "query"), this.query, { min: 0, max: this.one.queries - 1 },
         query => pick(clamp(query, 0, this.one.queries - 1)))
       : tokenStrip(lab,
-        { names: this.queries, values: null, selected: this.query, label: lab.t("whoAsks"), special: n => this.side("query_side")[n]?.special, onPick: pick }).element);
+        { names: this.queries, values: null, selected: this.query, label: lab.t("whoAsks"), special: n => this.side("query_side")[n]?.special, onPick: pick }).element,
+      this.one.keys > ROWS && this.one.key_side !== "nodes" ? number(lab.t("aroundKey"), this.key ?? "", { min: 0, max: this.one.keys - 1 },
+        key => { this.key = Number.isFinite(key) ? clamp(key, 0, this.one.keys - 1) : null, lab.set({ key: this.key }), again(); }) : null);
   }
   go(stage) { this.stage = clamp(stage, 0, 5), this.lab.set({ stage: this.stage }), this.held = false, this.draw(); }
   // Unless a number was chosen, the one explained is the stage's own, for the heaviest key.
@@ -165,7 +170,7 @@ class Formula {
         percent(top.reduce((sum, { value }) => sum + value, 0), 0)); }];
     fill(this.words, sentences[this.stage](), one.edited?.[this.head] ? h("b", {}, " ", t("edited")) : null);
     fill(this.note,
-      this.shown.length < row.weight.shape[0] ? t("keysShown", this.shown.length, this.one.keys,
+      this.shown.length < this.one.keys ? t("keysShown", this.shown.length, this.one.keys,
         Math.max(0, row.sum - this.shown.reduce((sum, j) => sum + row.weight.data[j], 0)).toFixed(6)) : "",
       one.position?.in_q_and_k ? ` ${t("turnedNote", one.position.line)}` : "");
   }
@@ -231,8 +236,8 @@ class Formula {
         h("td", { colspan: 4 + (row.position ? 1 : 0) + dv, class: "soft" }, t("ofDims", "q", d, width))));
     const body = shown.map(j => {
       const masked = !row.allowed.data[j], w = row.weight.data[j];
-      return h("tr", { class: j + this.offset === this.query && one.query_side === one.key_side ? "self" : "" },
-        h("th", { scope: "row", class: "key", translate: "no" }, this.name(j), h("span", { class: "at" }, j + this.offset)),
+      return h("tr", { class: this.place(j) === this.query && one.query_side === one.key_side ? "self" : "" },
+        h("th", { scope: "row", class: "key", translate: "no" }, this.name(j), h("span", { class: "at" }, this.place(j))),
         Array.from({ length: d }, (_, n) => square(row.k.data[j * width + n], shade, "k", j, n, 0)), num(row.raw.data[j], "raw", j, 1),
         num(row.scaled.data[j], "scaled", j, 2), row.position ? num(row.position.data[j], "position", j, 3) : null, num(row.score.data[j], "score", j, 3, masked),
         h("td", { class: `num weight ${dim(4)} ${masked ? "hatched" : ""}`, tabindex: -1, "data-what": "weight", "data-j": j, "data-value": w },
@@ -338,7 +343,7 @@ class Formula {
     const rows = top.map(({ index: j }) => { const part = row.weight.data[j] * row.v.data[j * wide + n]; sum += part; return h("tr", {},
       h("td", { translate: "no", class: "key" }, this.name(j)), h("td", { class: "number" }, brief(row.weight.data[j], 4)),
       h("td", { class: "number value" }, brief(row.v.data[j * wide + n], 4)), h("td", { class: "number" }, brief(part, 4))); });
-    const others = row.weight.shape[0] - top.length;
+    const others = this.one.keys - top.length;
     if (others > 0) rows.push(h("tr", {}, h("td", { colspan: 3, class: "soft" }, t("otherDims", others)),
       h("td", { class: "number" }, brief(row.mixed.data[n] - sum, 4))));
     rows.push(h("tr", {}, h("td", { colspan: 3 }, t("total")), h("td", { class: "number output" }, brief(row.mixed.data[n], 5))));

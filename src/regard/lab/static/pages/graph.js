@@ -1,7 +1,8 @@
 // Graph: nodes and edges with the weights that a layer gave them. A node looks along the edges that lead to it, and at itself.
-import { chosenModel, fileBox, fileButtons, headPicker, honestLine, modelPicker, number, ranLine, select, upload } from "lab/controls.js";
+import { chosenModel, fileButtons, headPicker, honestLine, modelPicker, number, predictionLine, ranLine, select } from "lab/controls.js";
 import { clamp, exact, fill, given, h, s } from "lab/dom.js";
 import { npz, saveFile, saveSvg, svgText } from "lab/export.js";
+import { modelInput } from "lab/inputs.js";
 import { numbersTable } from "lab/table.js";
 
 export const name = "graph";
@@ -36,12 +37,8 @@ const WIDE = 760, TALL = 620, MARGIN = 40;
 export async function show(root, lab) {
   const { t } = lab, model = chosenModel(lab, ["graph"]);
   if (!model) return void root.append(h("p", { class: "note" }, t("noModels")));
-  const files = model.examples ?? [], input = lab.state.upload ? { upload: lab.state.upload } : lab.state.example ?? files[0] ? { example: lab.state.example ?? files[0] } : null;
-  const opened = file => lab.attempt(async () => lab.set({ upload: (await upload(file)).upload, example: null, node: null }, { show: true }), root);
-  root.append(h("div", { class: "input" }, h("div", { class: "row" },
-    modelPicker(lab, { kinds: ["graph"], onChange: name => lab.set({ model: name, example: null, upload: null, node: null, attention: null, head: null }, { show: true }) }),
-    files.length ? select(t("graph"), files.map(file => [file, file]), lab.state.example ?? files[0], example => lab.set({ example, upload: null, node: null }, { show: true }), { plain: true }) : null,
-    lab.exported ? null : fileBox(lab, ".npz", t("openGraph"), opened))));
+  const { element, input } = modelInput(lab, root, model, changes => lab.set({ ...changes, node: null }, { show: true }));
+  root.append(h("div", { class: "input" }, h("div", { class: "row" }, modelPicker(lab, { kinds: ["graph"], onChange: name => lab.set({ model: name, example: null, upload: null, molecule: null, node: null, attention: null, head: null }, { show: true }) }), model.task === "graphs" ? null : element)), model.task === "graphs" ? element : "");
   if (!input) return;
   const asked = { model: model.name, input }, graph = await lab.ask("graph/run", asked);
   const attention = clamp(Number(lab.state.attention ?? 0), 0, graph.attentions.length - 1), head = clamp(Number(lab.state.head ?? 0), 0, graph.attentions[attention].heads - 1);
@@ -51,6 +48,7 @@ export async function show(root, lab) {
     h("div", { class: "row pickers" }, headPicker(lab, graph.attentions, attention, head, (a, b) => lab.set({ attention: a, head: b }, { show: true })),
       number(t("node"), node, { min: 0, max: graph.count - 1 }, value => choose(value)),
       whole ? null : select(t("hops"), [[1, t("hop1")], [2, t("hop2")]], hops, value => lab.set({ hops: value }, { show: true }))),
+    graph.prediction ? predictionLine(lab, graph.prediction) ?? h("p", { translate: "no" }, graph.prediction.text ?? "") : "",
     h("p", { class: "soft" }, t("counts", graph.count, graph.edges)), place, honestLine(lab), ranLine(lab, graph));
 
   const ask = lab.latest();
@@ -92,8 +90,8 @@ export async function show(root, lab) {
       onclick: () => choose(n, true), onkeydown: event => step(event, shown) },
       s("circle", { cx: x(n), cy: y(n), r: n === node ? 15 : own.has(n) ? 12 : 9, fill: colourOf(n) }), s("text", { x: x(n), y: y(n) + 4, class: "node-name" }, found.names[row.get(n)]));
     const svg = s("svg", { viewBox: `0 0 ${WIDE} ${TALL}`, class: "graph", role: "group", "aria-label": t("picture") }, s("g", {}, quiet), s("g", {}, loud), s("g", { class: "nodes" }, shown.filter(n => n !== node).concat(node).map(dot)), s("g", {}, kept));
-    const labels = graph.labels && h("p", { class: "keys" }, t("legend"), graph.labels.map((label, n) => h("span", { translate: "no" }, h("i", { class: "dot-key", style: { background: CLASSES[n % CLASSES.length] } }), label)));
-    const k = found.sources.data.length, list = Array.from(found.sources.data, (n, m) => [String(n) + (n === node ? ` (${t("self")})` : ""), classOf(n), found.weights.data[head * k + m]]);
+    const labels = graph.labels && graph.class && h("p", { class: "keys" }, t("legend"), graph.labels.map((label, n) => h("span", { translate: "no" }, h("i", { class: "dot-key", style: { background: CLASSES[n % CLASSES.length] } }), label)));
+    const k = found.sources.data.length, list = Array.from(found.sources.data, (n, m) => [(found.names[row.get(n)] ?? String(n)) + (n === node ? ` (${t("self")})` : ""), classOf(n), found.weights.data[head * k + m]]);
     fill(place,
       h("figure", { class: "card" }, h("div", { class: "map-head" }, h("h3", {}, t("picture")), fileButtons(lab, () => filesOf(svg, found))), svg, labels, h("p", { class: "soft help" }, t("pictureHelp")), found.left_out > 0 ? h("p", { class: "soft" }, t("leftOut", found.left_out)) : null),
       h("div", { class: "card" }, h("h3", {}, t("node"), " ", h("span", { translate: "no" }, node)),

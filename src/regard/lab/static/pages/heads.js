@@ -3,6 +3,7 @@ import { hatch, shader } from "lab/colour.js";
 import { bar, button, check, chosenModel, honestLine, inputBox, modelPicker, predictionLine, ranLine, sizeLine, startText } from "lab/controls.js";
 import { clamp, exact, fill, fonts, h, newId, percent, sharpen, style, tokenNames } from "lab/dom.js";
 import { lines } from "lab/lines.js";
+import { modelInput } from "lab/inputs.js";
 import { heatMap } from "lab/map.js";
 import { tokenStrip } from "lab/strip.js";
 import { dots, numbersTable } from "lab/table.js";
@@ -50,13 +51,16 @@ export const text = {
 };
 
 export async function show(root, lab) {
-  const { t } = lab, kinds = ["text", "pair"], model = chosenModel(lab, kinds);
+  const kinds = ["text", "pair", "image", "sound"], model = chosenModel(lab, kinds), fresh = { upload: null, example: null, drawing: null, tone: null, text: null, query: null };
   root.append(h("div", { class: "row" },
-    modelPicker(lab, { kinds, onChange: chosen => lab.set({ model: chosen, attention: null, head: null, query: null, text: null }, { show: true, replace: false }) })));
+    modelPicker(lab, { kinds, onChange: chosen => lab.set({ ...fresh, model: chosen, attention: null, head: null }, { show: true, replace: false }) })));
   if (!model) return;
-  const words = startText(lab, model);
-  root.append(inputBox(lab, { value: words, model, onRun: ({ text }) => lab.set({ text, query: null }, { show: true, replace: false }) }));
-  const about = { model: model.name, input: { text: words } };
+  const typed = ["text", "pair"].includes(model.kind), words = typed ? startText(lab, model) : null;
+  const chosen = typed ? null : modelInput(lab, root, model, changes => lab.set({ ...changes, query: null }, { show: true, replace: false }));
+  root.append(typed ? inputBox(lab, { value: words, model, onRun: ({ text }) => lab.set({ text, query: null }, { show: true, replace: false }) })
+    : h("div", { class: "input" }, chosen.element ?? ""));
+  const input = typed ? { text: words } : chosen.input, about = { model: model.name, input };
+  if (!input) return;
   const run = await lab.ask("heads/run", about), overview = await lab.ask("heads/overview", about), answered = performance.now();
   const view = new Heads(root, lab, about, run, overview);
   root.append(predictionLine(lab, run.prediction, tokenNames(run.tokens[run.attentions[0].query_side])) ?? "");

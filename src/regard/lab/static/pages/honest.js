@@ -1,19 +1,24 @@
 // Honest reading: five readings of one prediction side by side, how far they agree, and what changed heads do to the prediction.
 import { signedColour, signedInk } from "lab/colour.js";
 import { bar, button, chosenModel, honestLine, inputBox, modelPicker, number, ranLine, select, startText, withProgress } from "lab/controls.js";
-import { brief, exact, fill, given, h, percent, seen, tokenNames } from "lab/dom.js";
+import { brief, clamp, exact, fill, given, h, percent, seen, style, tokenNames } from "lab/dom.js";
 import { npz, saveFile } from "lab/export.js";
+import { modelInput, pixelsOf } from "lab/inputs.js";
 import { heatMap, zeroCentred } from "lab/map.js";
 import { tokenStrip } from "lab/strip.js";
 import { numbersTable } from "lab/table.js";
 
 export const name = "honest";
+const KINDS = ["text", "pair", "image", "sound", "graph"], MANY = 160;
 const READINGS = ["raw", "value", "rollout", "gradient", "effect"], SIGNED = ["gradient", "effect"], CHANGES = ["silent", "uniform", "shuffle", "mean"];
 
 export const text = {
   en: {
     title: "Honest reading", lead: "A bright cell is no reason. Here one answer of a model is read in five ways; only the last one measures. Where they disagree, do not trust the weights alone.",
-    question: "The answer that is read", ask_class: "class of the whole text", ask_tag: "tag of the chosen token", ask_next: "next token after the chosen one", ask_word: "word at the chosen token", ask_vector: "the text's vector: the mean of its tokens' last states",
+    question: "The answer that is read", ask_class: "class of the whole input", ask_tag: "tag of the chosen token", ask_next: "next token after the chosen one", ask_word: "word at the chosen token", ask_vector: "the input's vector: the mean of its tokens' last states",
+    ask_written: "the chosen token of the text that is written", ask_object: "class of the object that the chosen query or cell tells", ask_node: "class of the chosen node", ask_graph: "class of the whole graph; the node says whose neighbours are read", ask_number: "the number that the model answers with", numberIs: score => `The model answers ${score}; what is read is how that number came about.`, placeNumber: "Number of the query or cell", node: "Node", silence: "silence after",
+    way_blank: "blanking its pixels", way_quiet: "silencing its frames", way_drop: "dropping the edge", unit_image: "Each unit is a patch of the picture, or a block of them where there are many.", unit_sound: "Each unit is a stretch of time.", unit_graph: "Each unit is a neighbour: a node that an edge leads from to the chosen one, itself included.", pictureHere: "What the model sees, cut into the units",
+    readingsUnits: "Five readings, unit by unit", removalUnits: "Remove a unit by", unitName: "unit", noAgree: "Only the measured effect says something here; there is nothing to compare it with. Choose another attention.",
     label: "Answer", place: "Token asked about", answerIs: (word, share, score) => `“${word}”: probability ${share}, ln p = ${score}`, vectorIs: "This model has no head: what is read is how much of its vector remains, 1 before any change.",
     meanHeads: "mean of all heads", layerOf: "Layer", removal: "Remove a token by", way_delete: "leaving it out", way_replace: "an unknown in its place", way_hide: "hiding it from every head",
     readings: "Five readings, token by token", score: "rank correlation", looksMost: "agrees most with", short_raw: "raw", short_value: "value", short_rollout: "rollout", short_gradient: "gradient", short_effect: "effect", most: (token, value) => `most: ${token} ${value}`, rankOfAll: (n, all) => `rank ${n} of ${all}`, chosen: "Token", raw: "Raw weights", value: "Value-weighted", rollout: "Rollout", gradient: "Gradient × attention", effect: "Measured effect of removing",
@@ -36,7 +41,10 @@ export const text = {
   },
   zh: {
     title: "诚实解读", lead: "亮的格子不是理由。这里用五种方式解读模型的同一个回答，只有最后一种是实测。它们不一致时，不要只信权重。",
-    question: "被解读的回答", ask_class: "整段文本的类别", ask_tag: "所选词元的标注", ask_next: "所选词元之后的下一个词元", ask_word: "所选词元处的词", ask_vector: "文本的向量：各词元末层状态的平均",
+    question: "被解读的回答", ask_class: "整个输入的类别", ask_tag: "所选词元的标注", ask_next: "所选词元之后的下一个词元", ask_word: "所选词元处的词", ask_vector: "输入的向量：各词元末层状态的平均",
+    ask_written: "所写文本中选定的词元", ask_object: "所选查询或格子说出的物体的类别", ask_node: "所选节点的类别", ask_graph: "整个图的类别；节点决定解读谁的邻居", ask_number: "模型回答的数", numberIs: score => `模型回答 ${score}；这里解读这个数从何而来。`, placeNumber: "查询或格子的编号", node: "节点", silence: "其后的静音",
+    way_blank: "抹去其像素", way_quiet: "使其静音", way_drop: "去掉这条边", unit_image: "每个单元是一个图块；图块太多时是相邻的几块。", unit_sound: "每个单元是一段时间。", unit_graph: "每个单元是一个邻居：有边通向所选节点的节点，也包括它自己。", pictureHere: "模型看到的图，按单元切分",
+    readingsUnits: "五种解读，逐个单元", removalUnits: "移除单元的方式", unitName: "单元", noAgree: "这里只有实测影响有意义，没有可比较的。请选择别的注意力。",
     label: "回答", place: "被问的词元", answerIs: (word, share, score) => `“${word}”：概率 ${share}，ln p = ${score}`, vectorIs: "此模型没有输出头：这里看它的向量还剩多少，改动之前为 1。",
     meanHeads: "所有头的平均", layerOf: "层", removal: "移除词元的方式", way_delete: "删去", way_replace: "换成未知词", way_hide: "对所有头隐藏",
     readings: "五种解读，逐个词元", score: "秩相关", looksMost: "最一致的是", short_raw: "原始", short_value: "按值", short_rollout: "rollout", short_gradient: "梯度", short_effect: "实测", most: (token, value) => `最大：${token} ${value}`, rankOfAll: (n, all) => `第 ${n} 名，共 ${all}`, chosen: "词元", raw: "原始权重", value: "按值加权", rollout: "Rollout（逐层相乘）", gradient: "梯度 × 注意力", effect: "移除后的实测影响",
@@ -63,56 +71,76 @@ export async function show(root, lab) {
   // a model that answers something about a text comes before one that only writes on, letter by letter
   const usual = ["classify", "tag"].map(task => lab.models.find(one => one.kind === "text" && one.task === task)).find(Boolean);
   if (lab.state.model === undefined && usual) lab.set({ model: usual.name });
-  const { t, state } = lab, model = chosenModel(lab, ["text"]), again = (changes, replace = true) => lab.set(changes, { show: true, replace });
-  root.append(h("div", { class: "row" }, modelPicker(lab, { kinds: ["text"], onChange: name => again({ model: name, text: null, place: null, label: null, attention: null, head: null, edits: null }, false) })));
+  const { t, state } = lab, model = chosenModel(lab, KINDS), again = (changes, replace = true) => lab.set(changes, { show: true, replace }), fresh = { place: null, label: null, token: null, edits: null };
+  root.append(h("div", { class: "row" }, modelPicker(lab, { kinds: KINDS, onChange: name => again({ model: name, text: null, attention: null, head: null, removal: null, upload: null, example: null, drawing: null, tone: null, molecule: null, ...fresh }, false) })));
   if (!model) return;
-  const words = startText(lab, model);
-  root.append(inputBox(lab, { value: words, model, onRun: ({ text }) => again({ text, place: null, label: null }, false) }));
-  const base = { model: model.name, input: { text: words }, ...numbersOf(state, ["place", "label"]) };
+  const typed = ["text", "pair"].includes(model.kind), words = typed ? startText(lab, model) : null, chosen = typed ? null : modelInput(lab, root, model, changes => again({ ...changes, ...fresh }, false));
+  root.append(typed ? inputBox(lab, { value: words, model, onRun: ({ text }) => again({ text, ...fresh }, false) }) : h("div", { class: "input" }, chosen.element ?? ""));
+  const input = typed ? { text: words } : chosen.input;
+  if (!input) return;
+  const base = { model: model.name, input, ...numbersOf(state, ["place", "label"]) };
   const ask = { ...base, ...numbersOf(state, ["attention", "head"]), ...(state.removal ? { removal: state.removal } : {}) };
   const found = await withProgress(lab, root, (onProgress, signal) => lab.ask("honest/read", ask, { onProgress, signal }));
   if (!found) return;
-  const names = tokenNames(found.tokens), { question } = found;
-  root.append(questionCard(lab, found, names, again), readingsCard(lab, found, names, again), agreement(lab, found), baselines(lab, base, question), headsCard(lab, base, found), honestLine(lab), ranLine(lab, found));
-  lab.expose({ read: () => ({ question, readings: Object.fromEntries(READINGS.map(name => [name, Array.from(found.readings[name].data)])), correlations: found.correlations, names }) });
+  const names = unitNames(lab, found), { question } = found, known = READINGS.filter(name => found.readings[name]);
+  root.append(questionCard(lab, found, again), readingsCard(lab, found, names, known, again), agreement(lab, found, known), baselines(lab, base, question), headsCard(lab, base, found), honestLine(lab), ranLine(lab, found));
+  lab.expose({ read: () => ({ question, readings: Object.fromEntries(READINGS.map(name => [name, found.readings[name] && Array.from(found.readings[name].data)])), correlations: found.correlations, names }) });
+}
+// How the units of an input are called: its tokens, patches by row and column, seconds, nodes.
+function unitNames(lab, found) {
+  const { t } = lab;
+  if (found.side === "image") return found.tokens.map((unit, n) => n < found.first ? t("classToken") : t("patch", Math.floor((n - found.first) / found.grid[1]) + 1, (n - found.first) % found.grid[1] + 1));
+  return found.side === "sound" ? found.tokens.map(unit => unit.special ? t("silence") : unit.text) : tokenNames(found.tokens);
 }
 const numbersOf = (state, keys) => Object.fromEntries(keys.filter(key => state[key] !== undefined).map(key => [key, Number(state[key])]));
-const isVector = question => question.kind === "vector";
-const shown = (lab, answer) => isVector(answer) ? lab.t("vectorIs") : lab.t("answerIs", seen(answer.word), percent(answer.probability), brief(answer.score));
+const isVector = question => ["vector", "number"].includes(question.kind);
+const shown = (lab, answer) => answer.kind === "number" ? lab.t("numberIs", brief(answer.score)) : isVector(answer) ? lab.t("vectorIs") : lab.t("answerIs", seen(answer.word), percent(answer.probability), brief(answer.score));
 
-function questionCard(lab, { question, tokens }, names, again) {
-  const { t } = lab, asked = ["tag", "next", "word"].includes(question.kind);
-  return h("section", { class: "card" }, h("h2", { class: "first" }, t("question")), h("p", { class: "soft" }, t(`ask_${question.kind}`)),
-    asked ? tokenStrip(lab, { names, values: null, selected: question.place, special: n => tokens[n].special, label: t("place"), onPick: place => again({ place, label: null }) }).element : null,
+function questionCard(lab, { question, places }, again) {
+  const { t } = lab, tokens = Array.isArray(places) ? places : null, count = tokens ? tokens.length : places, node = ["node", "graph"].includes(question.kind) || (question.kind === "number" && count > 0);
+  const asked = !count ? null : tokens && count <= MANY ? tokenStrip(lab, { names: tokenNames(tokens), values: null, selected: question.place, special: n => tokens[n].special, label: t("place"), onPick: place => again({ place, label: null }) }).element
+    : number(t(node ? "node" : tokens ? "place" : "placeNumber"), question.place, { min: 0, max: count - 1 }, place => again({ place: clamp(place, 0, count - 1), label: null, token: null }));
+  return h("section", { class: "card", id: "question" }, h("h2", { class: "first" }, t("question")), h("p", { class: "soft" }, t(`ask_${question.kind}`)), asked,
     h("div", { class: "row" }, question.choices.length ? select(t("label"), question.choices.map(one => [one.label, `${seen(one.word)} · ${percent(one.probability)}`]), question.label, label => again({ label }), { plain: true }) : null,
       h("p", { class: "answer-line", translate: "no" }, shown(lab, question))));
 }
 
-function readingsCard(lab, found, names, again) {
-  const { t } = lab, { attentions, attention, head, question } = found;
+function readingsCard(lab, found, names, known, again) {
+  const { t } = lab, { attentions, attention, head, question } = found, words = found.side === "source";
   const pickers = h("div", { class: "row" },
     select(t("layerOf"), attentions.map((one, n) => [n, lab.say(one.label)]), attention, value => again({ attention: value, head: null })),
     select(t("head"), [["", t("meanHeads")], ...Array.from({ length: attentions[attention].heads }, (_, n) => [n, String(n)])], head ?? "", value => again({ head: value === "" ? null : value, attention })),
-    bar(t("removal"), found.ways.map(way => [way, t(`way_${way}`)]), found.removal, removal => again({ removal })));
+    bar(t(words ? "removal" : "removalUnits"), found.ways.map(way => [way, t(`way_${way}`)]), found.removal, removal => again({ removal })));
   // A token that is picked is marked in all five, with its numbers and ranks in words.
-  const facts = h("div", { class: "soft", role: "status" }), orders = Object.fromEntries(READINGS.map(name => [name, ranks(found.readings[name].data)]));
+  const facts = h("div", { class: "soft", role: "status" }), orders = Object.fromEntries(known.map(name => [name, ranks(found.readings[name].data)]));
   const pick = n => {
-    strips.forEach(([, strip]) => strip.update({ selected: n }));
+    strips.forEach(([, strip]) => strip?.update({ selected: n }));
     lab.set({ token: n });
-    fill(facts, h("p", {}, t("chosen"), " ", h("b", { translate: "no" }, names[n]), READINGS.map(name => h("span", { class: "fact" }, `${t(`short_${name}`)} ${exact(found.readings[name].data[n])} (${orders[name][n] ? t("rankOfAll", orders[name][n], Math.max(...orders[name])) : "–"})`))));
+    fill(facts, h("p", {}, t("chosen"), " ", h("b", { translate: "no" }, names[n]), known.map(name => h("span", { class: "fact" }, `${t(`short_${name}`)} ${exact(found.readings[name].data[n])} (${orders[name][n] ? t("rankOfAll", orders[name][n], Math.max(...orders[name])) : "–"})`))));
   };
   const strips = READINGS.map(name => {
-    const values = found.readings[name].data, signed = SIGNED.includes(name), known = Array.from(values).filter(Number.isFinite), first = orders[name].indexOf(1);
-    const domain = signed ? zeroCentred(known) : [0, Math.max(...known, 1e-9)], write = few(domain[1]);
-    const strip = tokenStrip(lab, { names, values, masked: n => !Number.isFinite(values[n]), special: n => found.tokens[n].special, kind: signed ? "scores" : "weights", domain, scale: "linear", label: t(name), digits: write, selected: lab.state.token === undefined ? null : Number(lab.state.token), onPick: pick });
+    if (!known.includes(name)) return [h("section", { class: "reading", "data-reading": name }, h("h3", {}, t(name)), h("p", { class: "note" }, lab.say(found.reasons[name]))), null];
+    const values = found.readings[name].data, signed = SIGNED.includes(name), finite = Array.from(values).filter(Number.isFinite), first = orders[name].indexOf(1);
+    const domain = signed ? zeroCentred(finite) : [0, Math.max(...finite, 1e-9)], write = few(domain[1]);
+    const strip = tokenStrip(lab, { names, values, masked: n => !Number.isFinite(values[n]), special: n => found.tokens[n].special, ...layout(found), kind: signed ? "scores" : "weights", domain, scale: "linear", label: t(name), digits: found.side === "image" && names.length > 64 ? false : write, selected: lab.state.token === undefined ? null : Number(lab.state.token), onPick: pick });
     return [h("section", { class: "reading", "data-reading": name }, h("div", { class: "map-head" }, h("h3", {}, t(name)), h("span", { class: "soft" }, first < 0 ? null : [t("most", names[first], write(values[first])), " · "], t("domain", brief(domain[0]), brief(domain[1])))),
       h("p", { class: "soft" }, t(isVector(question) && signed ? `meansVector_${name}` : `means_${name}`)), strip.element), strip];
   });
   if (names[lab.state.token]) pick(Number(lab.state.token));
-  const table = numbersTable(lab, { caption: t("all"), folded: true, columns: [t("number"), t("token"), ...READINGS.map(name => t(name))], rows: names.map((token, n) => [String(n), token, ...READINGS.map(name => found.readings[name].data[n])]) });
-  const quoted = words => `"${words.replaceAll('"', '""')}"`, csv = () => `\ufeff${[["", ...READINGS], ...names.map((token, n) => [quoted(token), ...READINGS.map(name => found.readings[name].data[n])])].map(row => row.join(",")).join("\r\n")}\r\n`;
-  const files = h("div", { class: "files" }, button(t("csv"), () => saveFile("readings.csv", csv(), "text/csv"), { class: "small", title: t("fileTip", t("csv")) }), button(t("npz"), () => saveFile("readings.npz", npz(found.readings)), { class: "small", title: t("fileTip", t("npz")) }));
-  return h("section", { class: "card" }, h("div", { class: "map-head" }, h("h2", { class: "first" }, t("readings")), files), pickers, facts, strips.map(([element]) => element), table);
+  const table = numbersTable(lab, { caption: t("all"), folded: true, columns: [t("number"), t(words ? "token" : "unitName"), ...known.map(name => t(name))], rows: names.map((token, n) => [String(n), token, ...known.map(name => found.readings[name].data[n])]) });
+  const quoted = words => `"${words.replaceAll('"', '""')}"`, csv = () => `\ufeff${[["", ...known], ...names.map((token, n) => [quoted(token), ...known.map(name => found.readings[name].data[n])])].map(row => row.join(",")).join("\r\n")}\r\n`;
+  const files = h("div", { class: "files" }, button(t("csv"), () => saveFile("readings.csv", csv(), "text/csv"), { class: "small", title: t("fileTip", t("csv")) }), button(t("npz"), () => saveFile("readings.npz", npz(Object.fromEntries(known.map(name => [name, found.readings[name]])))), { class: "small", title: t("fileTip", t("npz")) }));
+  return h("section", { class: "card" }, h("div", { class: "map-head" }, h("h2", { class: "first" }, t(words ? "readings" : "readingsUnits")), files), words ? null : h("p", { class: "soft" }, t(`unit_${found.side === "nodes" ? "graph" : found.side}`)), pickers, found.pixels ? pictureOf(lab, found) : null, facts, strips.map(([element]) => element), table);
+}
+// A picture's units lie as its patches do.
+const layout = ({ side, grid, first }) => side === "image" ? { columns: grid[1], first } : {};
+function pictureOf(lab, { pixels, grid: [rows, columns], box }) {
+  const canvas = h("canvas", { role: "img", "aria-label": lab.t("pictureHere"), class: "units-picture" }), source = pixelsOf(pixels), cell = Math.max(8, Math.floor(240 / Math.max(rows, columns))), pen = canvas.getContext("2d");
+  canvas.width = columns * cell, canvas.height = rows * cell;
+  pen.imageSmoothingEnabled = false, pen.drawImage(source, 0, 0, canvas.width / Math.max(1, box[1]), canvas.height / Math.max(1, box[0]));
+  pen.strokeStyle = style("--line"), pen.lineWidth = 1;
+  for (let n = 0; n < rows * columns; n++) pen.strokeRect(n % columns * cell + 0.5, Math.floor(n / columns) * cell + 0.5, cell, cell);
+  return h("figure", {}, canvas, h("figcaption", { class: "soft" }, lab.t("pictureHere")));
 }
 // As many decimals as the largest needs, so that the strips stand under each other; the numbers themselves are in the table.
 const few = most => { const digits = Math.min(8, Math.max(3, 2 - Math.floor(Math.log10(most)))); return x => Math.abs(x) < 0.5 / 10 ** digits ? "0" : x.toFixed(digits).replace(/^(-?)0\./, "$1.").replace("-", "−"); };
@@ -122,11 +150,12 @@ function ranks(values) {
   return found;
 }
 
-function agreement(lab, found) {
+function agreement(lab, found, known) {
   const { t } = lab, place = h("div", { class: "spaced" }), words = h("p", {});
+  if (known.length < 2) return h("section", { class: "card" }, h("h2", { class: "first" }, t("agree")), h("p", {}, t("noAgree")));
   const draw = kind => {
-    const held = found.correlations[kind], others = READINGS.slice(0, 4), near = others.reduce((a, b) => held.effect[b] > held.effect[a] ? b : a);
-    const map = heatMap(lab, { title: t("correlation"), values: Float32Array.from(READINGS.flatMap(a => READINGS.map(b => held[a][b]))), shape: [5, 5], rowNames: READINGS.map(name => t(`short_${name}`)), columnNames: READINGS.map(name => t(`short_${name}`)), kind: "scores", domain: [-1, 1], digits: 2, sums: false, top: 5, orientation: t("agreeHow"), selected: [4, 0], name: "agreement", largestCell: 56, height: 280 });
+    const held = found.correlations[kind], others = known.filter(name => name !== "effect"), near = others.reduce((a, b) => held.effect[b] > held.effect[a] ? b : a), count = known.length;
+    const map = heatMap(lab, { title: t("correlation"), values: Float32Array.from(known.flatMap(a => known.map(b => held[a][b]))), shape: [count, count], rowNames: known.map(name => t(`short_${name}`)), columnNames: known.map(name => t(`short_${name}`)), kind: "scores", domain: [-1, 1], digits: 2, sums: false, top: count, orientation: t("agreeHow"), selected: [count - 1, 0], name: "agreement", largestCell: 56, height: 280 });
     fill(place, map.element), fill(words, t("best", t(near), brief(held.effect[near])));
   };
   const kind = lab.state.sign === "signed" ? "signed" : "size";
@@ -144,7 +173,7 @@ function baselines(lab, base, question) {
     if (!found) return;
     const rows = [line(t("asIs"), { ...question, top_word: question.choices[0]?.word, top_probability: question.choices[0]?.probability }), ...found.baselines.map(one => line(t(one.change_kind), one)), ...found.shuffled.map(one => line(t("shuffledOf", one.seed), one)),
       ...found.others.map(one => line(t("otherSeed", one.seed), { ...one.question, change: one.question.score - question.score, distance: NaN }, one.correlation))];
-    fill(place, numbersTable(lab, { caption: "", columns: vector ? [t("change"), t("staysVector"), t("gapVector"), t("apartVector"), t("rankOf")] : [t("change"), t("answer"), t("stays"), t("gap"), t("apart"), t("rankOf")], rows }));
+    fill(place, found.note ? h("p", { class: "note" }, lab.say(found.note)) : null, numbersTable(lab, { caption: "", columns: vector ? [t("change"), t("staysVector"), t("gapVector"), t("apartVector"), t("rankOf")] : [t("change"), t("answer"), t("stays"), t("gap"), t("apart"), t("rankOf")], rows }));
     lab.expose({ baselines: () => found });
   }
   const start = () => { lab.set({ baselines: 1 }); return lab.attempt(run, place); };

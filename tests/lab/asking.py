@@ -1,0 +1,16 @@
+"""The lab asked as its server asks it: a call by its path, the answer packed and unpacked on its way."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from regard.lab.app import find_call, wrapped
+from regard.lab.lab import Lab
+from regard.lab.pack import unpack
+from regard.lab.work import Job
+
+
+def ask(lab: Lab, path: str, **body: Any) -> Any:
+    data, kind = wrapped(find_call(*path.split("/"))(lab, json.loads(json.dumps(body)), Job()))
+    return unpack(data) if kind == "application/octet-stream" else json.loads(data)
