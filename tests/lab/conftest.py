@@ -93,10 +93,11 @@ def lab_address(lab: Any) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def browser(chromium: str) -> Iterator[Any]:
-    """One Chromium for all tests of a session."""
+    """One Chromium for all tests of a session, whose microphone beeps."""
     play = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with play.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        microphone = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+        found = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", *microphone])
         yield found
         found.close()
 

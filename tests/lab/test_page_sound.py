@@ -77,3 +77,15 @@ def test_a_recording_that_lies_is_refused_in_words(open_lab, lab, tmp_path):
     page.locator("input[type=file]").set_input_files(str(path))
     page.wait_for_selector(".error")
     assert "recording" in page.locator(".error").inner_text().lower()
+
+
+@pytest.mark.browser
+def test_what_the_microphone_hears_is_shown(open_lab):
+    page = open_lab("sound?model=spoken-digits&lang=en")
+    before = page.evaluate("window.lab.read().seconds")
+    page.get_by_role("button", name="Record", exact=True).click()
+    page.wait_for_timeout(1200)
+    page.get_by_role("button", name="Stop").click()
+    page.wait_for_function("before => ![null, undefined, before].includes(window.lab.read()?.seconds)", arg=before)
+    assert 0.5 < page.evaluate("window.lab.read().seconds") < 20
+    assert page.get_by_role("button", name="Record", exact=True).is_visible()

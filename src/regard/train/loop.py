@@ -110,7 +110,6 @@ class Run:
             tokens=None if training.batch_size else training.batch_tokens,
             examples=training.batch_size,
             seed=training.seed,
-            **({"vary": (0.9, 1.1)} if records else {}),  # what is padded is computed there
         )
         self.store = Store(folder / "checkpoints")
         self.ema = Ema(training.ema) if training.ema else None
