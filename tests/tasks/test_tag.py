@@ -101,7 +101,7 @@ def test_words_never_seen_are_read_by_their_endings(tmp_path: Path) -> None:
     for name, examples in {"train": sentences(150, 0), "new": sentences(20, 1, stems="vwxz")}.items():
         rows = ("\n".join(f"{w}\t{t}" for w, t in zip(e.words, e.tags, strict=True)) for e in examples)
         (tmp_path / f"{name}.tsv").write_text("\n\n".join(rows) + "\n", "utf8")
-    small = {"column": 2, "dim": 16, "layers": 1, "heads": 2, "batch_tokens": 60, "rate": 1e-2, "word_dim": 12}
+    small = {"dim": 16, "layers": 1, "heads": 2, "batch_tokens": 60, "rate": 1e-2, "word_dim": 12}
     given = ["train", "tag", "--train", tmp_path / "train.tsv", "--out", tmp_path / "run", "--epochs", 6]
     given += [word for name, value in small.items() for word in ("--set", f"{name}={value}")]
     done = CliRunner().invoke(app, [str(word) for word in given])

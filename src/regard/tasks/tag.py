@@ -27,7 +27,8 @@ from .task import Scores
 
 @dataclass(frozen=True)
 class TagSettings:
-    """How words are read. `column` is the CoNLL-U column of the tags.
+    """How words are read. `column` is where the tags are: upos (unless given), xpos, deprel, … of CoNLL-U, or a number in
+    columns of text, of which the last is taken unless given.
 
     A word seen less than `least` times is known by what it is made of: its first and last so many `letters`, its
     beginnings and endings of up to `affixes` letters, its shape and its lower case (0 affixes: by its letters alone).
@@ -36,7 +37,7 @@ class TagSettings:
     `word_dim` (the model's dim unless given).
     """
 
-    column: str = "upos"
+    column: str | None = None
     least: int = 1
     letters: int = 20
     affixes: int = 4
