@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.attention.oracle import ULPS
 from torch import Tensor
 
 from regard.attention.attend import attend
@@ -14,6 +15,7 @@ from regard.attention.masks import Causal, Everything, Lengths, Pairs, Window
 from regard.attention.methods import Exact, Linformer, Method, Nystrom, Performer, draw_directions
 from regard.attention.positions import Alibi, Bias, Position, Rotary, Shaw, TransformerXL
 from regard.attention.scores import Additive, Bilinear, Cosine, Dot, Score
+from regard.attention.triton import unfit
 
 
 def tensors(
@@ -68,7 +70,7 @@ def plain_nystrom(q: Tensor, k: Tensor, v: Tensor, landmarks: int, iterations: i
         for x in (q, k)
     )
     a = (q_marks @ k_marks.mT).softmax(-1)
-    eye = torch.eye(landmarks, dtype=a.dtype)
+    eye = torch.eye(landmarks, dtype=a.dtype, device=a.device)
     z = a.mT / a.sum(-2).amax(-1)[..., None, None]
     for _ in range(iterations):
         z = z @ (13 * eye - a @ z @ (15 * eye - a @ z @ (7 * eye - a @ z))) / 4
@@ -80,7 +82,7 @@ def plain_performer(
 ) -> Tensor:
     """φ(q)·φ(k) of every pair, nothing taken out of the exponents."""
     k, v = each_head(k, q), each_head(v, q)
-    directions = draw_directions(features, q.shape[-1], seed).mT
+    directions = draw_directions(features, q.shape[-1], seed).mT.to(q)
     q, k = (
         (x @ directions - x.square().sum(-1, keepdim=True) / 2).exp()
         for x in (q / q.shape[-1] ** 0.25, k / k.shape[-1] ** 0.25)
@@ -188,6 +190,73 @@ def test_causal_performer_with_padding_is_its_formula() -> None:
     mask = Lengths(torch.tensor([190, 131, 0]), torch.tensor([150, 140, 150])) & Causal()
     wanted = plain_performer(q, k, v, 21, allowed=mask.dense(150, 190))
     assert_same(attend(q, k, v, mask=mask, method=Performer(21)), wanted, (q, k, v))
+
+
+FUSED = [((53, 53), 4, 21, None), ((7, 131), 2, 40, [131, 70]), ((150, 3), 1, 8, [3, 0]), ((1, 64), 4, 64, None)]
+
+
+def errs_like_the_formula(
+    formula: Callable[..., Tensor], method: Method, exact: tuple[Tensor, ...], dtype: torch.dtype, counts: list | None
+) -> None:
+    """Output and gradients of a method in `dtype` err at most twice what its formula does in that type, and repeat.
+
+    To that comes what `oracle` allows every backend: one rounding, and sums of float32 in another order.
+    `exact` are q, k, v in float64, on the device; errors are against the formula of them.
+    """
+    exact = tuple(x.detach().to(dtype).double().requires_grad_() for x in exact)
+    given = tuple(x.detach().to(dtype).requires_grad_() for x in exact)
+    device = given[0].device
+    mask = None if counts is None else Lengths(torch.tensor(counts, device=device))
+    allowed = None if mask is None else mask.dense(exact[0].shape[2], exact[1].shape[2])
+    wanted, plain = formula(*exact, allowed), formula(*given, allowed)
+    found, again = (attend(*given, mask=mask, method=method) for _ in range(2))
+    upstream = torch.randn_like(wanted).to(dtype)
+    truth = (wanted, *torch.autograd.grad(wanted, exact, upstream.double()))
+    own, mine, repeated = ((y, *torch.autograd.grad(y, given, upstream)) for y in (plain, found, again))
+    for name, a, b, other, true in zip("oqkv", mine, repeated, own, truth, strict=True):
+        assert a.dtype == dtype and torch.equal(a, b), name
+        off, own_off = ((x.double() - true).norm() for x in (a, other))
+        rounding = torch.finfo(dtype).eps / 2 + ULPS * torch.finfo(torch.float32).eps
+        limit = 2 * own_off.nan_to_num(0.0) + rounding * true.norm()
+        assert off <= limit, (
+            f"{name} is off by {float(off):.2e} of {float(true.norm()):.2e}, allowed {float(limit):.2e}"
+        )
+
+
+@pytest.mark.parametrize(("sizes", "kv_heads", "features", "counts"), FUSED)
+def test_performer_in_kernels(sizes: tuple[int, int], kv_heads: int, features: int, counts: list[int] | None) -> None:
+    assert unfit(torch.device("cpu")) is None
+    formula = lambda q, k, v, allowed: plain_performer(q, k, v, features, 5, allowed)  # noqa: E731
+    exact = tensors(*sizes, kv_heads=kv_heads)
+    errs_like_the_formula(formula, Performer(features, seed=5), exact, torch.float32, counts)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("sizes", "kv_heads", "features", "counts"), [*FUSED, ((3000, 2500), 2, 100, [2500, 1])])
+def test_performer_in_kernels_on_the_gpu(
+    sizes: tuple[int, int], kv_heads: int, features: int, counts: list[int] | None, dtype: torch.dtype
+) -> None:
+    formula = lambda q, k, v, allowed: plain_performer(q, k, v, features, 5, allowed)  # noqa: E731
+    exact = tuple(x.cuda() for x in tensors(*sizes, kv_heads=kv_heads, dim=32, value_dim=40))
+    errs_like_the_formula(formula, Performer(features, seed=5), exact, dtype, counts)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["linformer", "nystrom"])
+def test_types_on_the_gpu(name: str, dtype: torch.dtype) -> None:
+    exact = tuple(x.cuda() for x in tensors(640, 640, dim=64, value_dim=64))
+    e = (torch.randn(64, 640, dtype=torch.float64) / math.sqrt(640)).to(dtype).double().cuda()
+
+    def linformer(q: Tensor, k: Tensor, v: Tensor, _: None) -> Tensor:
+        return plain_softmax(q, e.to(q) @ k, e.to(q) @ v)
+
+    def nystrom(q: Tensor, k: Tensor, v: Tensor, _: None) -> Tensor:
+        return plain_nystrom(q, k, v, 64)
+
+    method = {"linformer": Linformer(e.to(dtype)), "nystrom": Nystrom(64)}[name]
+    errs_like_the_formula({"linformer": linformer, "nystrom": nystrom}[name], method, exact, dtype, None)
 
 
 def test_performer_error_falls_with_features() -> None:

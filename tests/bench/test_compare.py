@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,10 @@ def test_every_model_on_every_task(data: Path, tmp_path: Path) -> None:
     for text in listed:
         job = compare.Compared.read(text)
         tasks.work(replace(job, settings=job.settings | TINY | OWN[job.row.recipe]), data, tmp_path, {})
+    last = tmp_path / f"{job.name}-0" / "result.json"
+    last.write_text(last.read_text("utf8") + "\n", "utf8")
+    tasks.work(job, data, tmp_path, {})
+    assert last.read_text("utf8").endswith("\n\n"), "what has its result is not run again"
     found = compare.gathered(tmp_path, 1)
     assert [(row["task"], row["model"]) for row in found["rows"]] == [
         (a, b) for a in compare.SAME for b in compare.MODELS
@@ -70,3 +75,11 @@ def test_an_epoch_is_its_updates(tmp_path: Path) -> None:
     lines = [f'{{"kind": "step", "epoch": {epoch}, "time": {time}}}' for epoch, time in steps]
     (tmp_path / "log.jsonl").write_text("\n".join([*lines, '{"kind": "score", "epoch": 1, "time": 90.0}']) + "\n")
     assert compare.seconds_of_an_epoch(tmp_path) == 3.0
+
+
+def test_the_page_says_what_was_measured() -> None:
+    """`python benchmarks/compare.py --write` was run after the last measurement."""
+    found = json.loads(compare.RESULTS.read_text("utf8"))
+    assert compare.PAGE.read_text("utf8") == compare.page(found)
+    missing = [row.what for row in tasks.ROWS if row.recipe in compare.SAME and row.recipe not in found["same"]]
+    assert all(what in compare.page(found).partition("Not measured yet")[2] for what in missing)

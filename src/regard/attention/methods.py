@@ -15,6 +15,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from .approximation import (
+    Projected,
+    blank,
+    few,
+    landmarks_of,
+    means,
+    pseudo_inverse,
+    real,
+    segments,
+    sum_all,
+    sum_in_order,
+)
 from .call import Call, lower, need_shapes
 from .errors import BadInput, Unsupported
 from .mask import And, Mask
@@ -22,9 +34,12 @@ from .masks import Causal, Everything, Lengths
 from .part import Part, need_count, need_tensor
 from .positions import Position
 from .reference import per_query_head, softmax
-from .scores import Additive, Score
+from .remember import constant
+from .scores import Additive, Dot, Score
+from .triton import interpreting, on_its_device, unfit
 
-CHUNK = 128  # tokens compared pair by pair; the sums between chunks then take no more than the features themselves
+WIDEST = 128  # head_dim that Performer's kernels take
+MOST = 65536  # heads of all rows of the batch, beyond what they take
 
 
 class Method(Part):
@@ -104,11 +119,10 @@ class Linformer(Method):
         keys, queries = real_rows(self, call, "a projected key is a mixture of all of them, early and late")
         need_no_distance(self, call, "a projected key is a mixture of all places and has none of its own")
         with torch.autocast(call.q.device.type, enabled=False):
-            q, k, v = (x.to(call.exact) for x in (call.q, call.k, call.v))
-            q, k = (q, k) if call.position is None else call.position.turn(q, k)
+            q, k, v = turned(call)
             values = self.keys if self.values is None else self.values
-            k, v = self.keys.to(k.dtype) @ blank(k, keys), values.to(v.dtype) @ blank(v, keys)
-            found = exactly(replace(call, q=q, k=k, v=v, position=None, mask=Everything()))
+            k, v = project(self.keys, blank(k, keys)), project(values, blank(v, keys))
+            found = repeatably(replace(call, q=q, k=k, v=v, position=None, mask=Everything(), memo=None))
             return blank(found, queries).to(call.v.dtype)
 
     def check(self, call: Call) -> None:
@@ -166,21 +180,23 @@ class Nystrom(Method):
 
     def mix(self, call: Call, keys: Tensor | None, queries: Tensor | None) -> Tensor:
         """The output for rows with the real `keys` and `queries`, `[batch]` each, or None where all are real."""
-        q, k, v, scale = dots(call, keys)
-        q = q * scale
+        p = lower(replace(call, k=blank(call.k, keys), v=blank(call.v, keys)))
+        q, k, v = (x.to(product_type(call)) for x in (p.q, p.k, p.v))
         asking = keys if queries is None and q.shape[2] == k.shape[2] else queries
-        of_q, of_k = segments(q, asking, self.landmarks), segments(k, keys, self.landmarks)
-        q_marks = means(of_q, blank(q, asking)) if asking is not None else segment_means(q, of_q)
-        k_marks = means(of_k, k) if keys is not None else segment_means(k, of_k)
-        unused = ~of_k.any(-1).unsqueeze(-2)  # [batch, 1, 1, landmarks]
-        near = softmax((q @ k_marks.mT).masked_fill(unused, -torch.inf))
-        between = softmax((q_marks @ k_marks.mT).masked_fill(unused, -torch.inf))
-        seen = softmax(forbid(q_marks @ k.mT, keys)) @ v  # [batch, heads, landmarks, value dim]
-        mixed = pseudo_inverse(between, self.iterations) @ seen
-        if keys is not None:  # few keys: k̃ are the keys themselves, so `near` are the exact weights
-            mixed = torch.where(few(keys, self.landmarks), means(of_k, v), mixed)
-        found = near @ mixed
+        q_marks = landmarks_of(q, asking, self.landmarks)
+        k_marks = per_query_head(landmarks_of(k, keys, self.landmarks), call)
+        of_k = None if keys is None else segments(k, keys, self.landmarks)
+        used = None if of_k is None else of_k.any(-1).unsqueeze(-2)  # [batch, 1, 1, landmarks]
+        scores = p.scale * (q_marks @ k_marks.mT)
+        between = scores.softmax(-1) if used is None else softmax(forbidden(scores, used))
+        # Few queries over many keys, and many over few: both are exact attentions.
+        seen = plainly(q_marks.to(q.dtype), k, v, p.scale, None if keys is None else real(keys, k.shape[2]), call)
+        mixed = pseudo_inverse(between, self.iterations) @ seen.to(between.dtype)
+        if keys is not None and of_k is not None:  # few keys: k̃ are the keys, and the weights on them the exact ones
+            mixed = torch.where(few(keys, self.landmarks), per_query_head(means(of_k, v), call), mixed)
+        found = plainly(q, k_marks.to(q.dtype), mixed.to(v.dtype), p.scale, used, call)
         if queries is not None:  # few queries: q̃ are the queries themselves, so `seen` are the exact outputs
+            of_q = segments(q, queries, self.landmarks)
             found = torch.where(few(queries, self.landmarks), of_q.mT.to(seen.dtype) @ seen, found)
         return found
 
@@ -216,15 +232,28 @@ class Performer(Method):
         keys, queries = real_rows(self, call, why, Causal)
         need_dots(self, call, "keys are summed before any query is compared, and a sum has no place")
         with torch.autocast(call.q.device.type, enabled=False):
+            in_order = any(isinstance(part, Causal) for part in parts_of(call.mask))
+            if not in_order and fits_kernels(call):
+                return blank(self.fused(call, keys), queries).to(call.v.dtype)
             q, k, v, scale = dots(call, keys)
             root = math.sqrt(abs(scale))
             asked, held = self.logs(q * math.copysign(root, scale), k * root)
             held = forbid(held.mT, keys).mT
-            in_order = any(isinstance(part, Causal) for part in parts_of(call.mask))
             sums = (sum_in_order if in_order else sum_all)(asked, held, pad(v, (0, 1), value=1.0))
             total = sums[..., -1:]
             found = sums[..., :-1] / torch.where(total > 0, total, 1.0)
             return blank(found, queries).to(call.v.dtype)
+
+    def fused(self, call: Call, keys: Tensor | None) -> Tensor:
+        """The output by kernels that keep no feature of a token, over the real `keys [batch]`."""
+        from .kernels.features import Mix
+
+        p = lower(replace(call, k=blank(call.k, keys), v=blank(call.v, keys)))
+        q, k, v = (with_rows(x.to(product_type(call))) for x in (p.q, p.k, p.v))
+        directions = kernels_directions(self.features, q.shape[3], self.seed, q.dtype, q.device)
+        counts = same_counts(k.shape[0], k.shape[2], k.device) if keys is None else keys.int()
+        with on_its_device(q):
+            return Mix.apply(q, k, v, directions, self.features, counts, p.scale)
 
     def logs(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """log φ(q) + ‖q‖²/2, which divides out, and log φ(k), `[batch, heads, tokens, features]`."""
@@ -239,115 +268,79 @@ def exactly(call: Call) -> Tensor:
     return BACKENDS[choose(call, "auto")].run(call)
 
 
+def repeatably(call: Call) -> Tensor:
+    """The exact output of many queries over few keys, or of few over many.
+
+    Where gradients are wanted it is ours, for torch's kernels cut such sums of backward into pieces and add them up in
+    no fixed order, in float32 without tensor cores.
+    """
+    from .attend import BACKENDS, against
+
+    parts = [call.q, call.k, call.v, *call.score.tensors().values()]
+    graded = torch.is_grad_enabled() and any(x.requires_grad for x in parts)
+    return BACKENDS["triton"].run(call) if graded and against("triton", call) is None else exactly(call)
+
+
+def product_type(call: Call) -> torch.dtype:
+    """The type of the operands of large products, whose sums are float32 at least.
+
+    On a GPU bfloat16 stays what it is. float16 does not: sums of keys and their inverses may leave its range.
+    """
+    half = call.v.dtype == call.q.dtype == torch.bfloat16 and call.q.is_cuda and isinstance(call.score, Dot | Additive)
+    return call.v.dtype if half else call.exact
+
+
+def turned(call: Call) -> tuple[Tensor, Tensor, Tensor]:
+    """q and k as `Rotary` leaves them, and v, in the type for products."""
+    q, k = call.q, call.k
+    if call.position is not None:
+        q, k = call.position.turn(q.to(call.exact), k.to(call.exact))
+    dtype = product_type(call)
+    return q.to(dtype), k.to(dtype), call.v.to(dtype)
+
+
+def project(projection: Tensor, x: Tensor) -> Tensor:
+    """projection `[kv_heads, projected, n]`, or without heads, over x `[batch, kv_heads, n, d]`."""
+    projection = projection.to(x.dtype)
+    if projection.dim() == 3:
+        return torch.einsum("hpn,bhnd->bhpd", projection, x)
+    return projection @ x if torch.compiler.is_compiling() else Projected.apply(projection, x)
+
+
+def plainly(q: Tensor, k: Tensor, v: Tensor, scale: float, allowed: Tensor | None, call: Call) -> Tensor:
+    """softmax(scale · q kᵀ) v over the allowed keys, a boolean that broadcasts, or all."""
+    call = replace(call, q=q, k=k, v=v, score=Dot(scale=scale), position=None, mask=Everything(), memo=None)
+    if allowed is None:
+        return repeatably(call)
+    scores = scale * (q.to(call.exact) @ per_query_head(k, call).to(call.exact).mT)
+    return softmax(forbidden(scores, allowed)).to(v.dtype) @ per_query_head(v, call)
+
+
+def forbidden(scores: Tensor, allowed: Tensor | None) -> Tensor:
+    """The scores with −∞ where they are not allowed."""
+    return scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
+
+
+def fits_kernels(call: Call) -> bool:
+    """Whether Performer's kernels take the call; in a compiled graph the formula is left to the compiler."""
+    widest = max(call.q.shape[-1], call.k.shape[-1], call.v.shape[-1])
+    dtype = product_type(call)
+    known = dtype == torch.float32 or (dtype == torch.bfloat16 and not interpreting())
+    copies = call.q.shape[0] * call.q.shape[1]
+    known = known and widest <= WIDEST and copies < MOST
+    return known and not torch.compiler.is_compiling() and unfit(call.q.device) is None
+
+
+def with_rows(x: Tensor) -> Tensor:
+    """x with the numbers of a token side by side."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
 def dots(call: Call, keys: Tensor | None) -> tuple[Tensor, Tensor, Tensor, float]:
     """(q, k, v, scale) with the score equal to scale · q·k: in the exact type, one head a query head, padding zero."""
     p = lower(replace(call, k=blank(call.k, keys), v=blank(call.v, keys)))
     k, v = (per_query_head(x, call).to(call.exact) for x in (p.k, p.v))
     return p.q.to(call.exact), k, v, p.scale
-
-
-def segments(x: Tensor, count: Tensor | None, landmarks: int) -> Tensor:
-    """Whether token t of x is in segment r of its row, boolean `[batch or 1, 1, landmarks, tokens]`."""
-    tokens = x.shape[2]
-    count = torch.full((1,), tokens, device=x.device) if count is None else count
-    edges = count[:, None, None] * torch.arange(landmarks + 1, device=x.device)[:, None] // landmarks
-    t = torch.arange(tokens, device=x.device)
-    return ((t >= edges[:, :-1]) & (t < edges[:, 1:]))[:, None]
-
-
-def segment_means(x: Tensor, parts: Tensor) -> Tensor:
-    """`means` where all tokens are real; segments of one size are read once instead of multiplied."""
-    landmarks = parts.shape[-2]
-    if torch.compiler.is_compiling() or x.shape[2] % landmarks:  # a compiled graph serves every length
-        return means(parts, x)
-    return x.unflatten(2, (landmarks, -1)).mean(3)
-
-
-def means(parts: Tensor, x: Tensor) -> Tensor:
-    """The mean of x over each of its segments, zero for empty ones, `[batch, heads, landmarks, d]`."""
-    return (parts.to(x.dtype) / parts.sum(-1, keepdim=True).clamp(min=1)) @ x
-
-
-def few(count: Tensor, landmarks: int) -> Tensor:
-    """Whether each row has a landmark for every token, `[batch, 1, 1, 1]`."""
-    return (count <= landmarks)[:, None, None, None]
-
-
-def pseudo_inverse(a: Tensor, iterations: int) -> Tensor:
-    """≈ a⁺, by Z ← ¼ Z (13 − aZ (15 − aZ (7 − aZ))) from Z = aᵀ / (‖a‖₁ ‖a‖∞); a's rows sum to one, so ‖a‖∞ = 1."""
-    eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
-    z = a.mT / a.sum(-2).amax(-1).clamp(min=1.0)[..., None, None]  # below 1 only for a row of the batch without keys
-    for _ in range(iterations):
-        az = a @ z
-        z = 0.25 * z @ (13 * eye - az @ (15 * eye - az @ (7 * eye - az)))
-    return z
-
-
-def sum_all(asked: Tensor, held: Tensor, v: Tensor) -> Tensor:
-    """Σ_j φ(q_i)·φ(k_j) v_j up to a factor a query, from the logarithms of φ, `[batch, heads, queries, value dim]`."""
-    level = held.detach().amax(-2, keepdim=True)
-    return shares(asked + level)[0] @ ((held - finite(level)).exp().mT @ v)
-
-
-def sum_in_order(asked: Tensor, held: Tensor, v: Tensor) -> Tensor:
-    """`sum_all` over j ≤ i alone, the last query beside the last key.
-
-    Tokens are cut into chunks: within a chunk pairs are compared, and what came before it is one matrix of features ×
-    value dim.
-    """
-    queries, tokens = asked.shape[2], max(asked.shape[2], held.shape[2])
-    asked, held, v = chunked(asked, queries), chunked(held, tokens, -torch.inf), chunked(v, tokens)
-    last = slice(-asked.shape[2], None)
-    before, level = sums_before(held, v)
-    share, far = shares(asked + level[:, :, last])
-    inside, near = sum_inside(asked, held[:, :, last], v[:, :, last])
-    top = finite(torch.maximum(far, near))
-    found = (share @ before[:, :, last]) * (far - top).exp() + inside * (near - top).exp()
-    return found.flatten(2, 3)[:, :, -queries:]
-
-
-def sums_before(held: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """(sums, level): e^level · sums is Σ φ(k_j) v_j over the chunks before each, with nothing of later ones in either.
-
-    sums `[batch, heads, chunks, features, value dim]`, level `[batch, heads, chunks, 1, features]`.
-    """
-    level = held.detach().amax(-2, keepdim=True).cummax(2).values
-    sums = (held - finite(level)).exp().mT @ v
-    # In float64 even chunks whose levels are e^700 apart stand in one sum.
-    fade = (finite(level) - finite(level[:, :, -1:])).mT.double().clamp(-700.0, 0.0).exp()
-    sums = ((sums.double() * fade).cumsum(2) / fade).to(sums.dtype)
-    later = (0, 0, 0, 0, 1, 0)
-    return pad(sums[:, :, :-1], later), pad(level[:, :, :-1], later, value=-torch.inf)
-
-
-def sum_inside(asked: Tensor, held: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """(sums, top): e^top · sums is Σ φ(q_i)·φ(k_j) v_j over j ≤ i of the same chunk, at a level of each query's own.
-
-    sums `[batch, heads, chunks, CHUNK, value dim]`, top `[batch, heads, chunks, CHUNK, 1]`.
-    """
-    each = held.detach().amax(-1, keepdim=True)
-    so_far = each.cummax(-2).values
-    share, top = shares(asked)
-    pairs = share @ (held - finite(each)).exp().mT
-    fade = (each.mT - finite(so_far)).clamp(max=0.0).exp().tril()
-    return (pairs * fade) @ v, top + so_far
-
-
-def shares(logs: Tensor) -> tuple[Tensor, Tensor]:
-    """(e^(logs − top), top): features of which each query's largest is 1."""
-    top = logs.detach().amax(-1, keepdim=True)  # it divides out, and so would its gradient
-    return (logs - finite(top)).exp(), top
-
-
-def finite(level: Tensor) -> Tensor:
-    """The level, and 0 where there is no key and it is −∞."""
-    return level.masked_fill(level == -torch.inf, 0.0)
-
-
-def chunked(x: Tensor, tokens: int, value: float = 0.0) -> Tensor:
-    """x `[batch, heads, n, d]` as the last of `tokens` in `[batch, heads, chunks, CHUNK, d]`; `value` before it."""
-    missing = -(-tokens // CHUNK) * CHUNK - x.shape[2]
-    return pad(x, (0, 0, missing, 0), value=value).unflatten(2, (-1, CHUNK))
 
 
 @torch.library.custom_op("regard::orthogonal_directions", mutates_args=())
@@ -359,6 +352,20 @@ def orthogonal_directions(like: Tensor, features: int, seed: int) -> Tensor:
 @orthogonal_directions.register_fake
 def _(like: Tensor, features: int, seed: int) -> Tensor:
     return like.new_empty(features, like.shape[-1])
+
+
+@constant
+def kernels_directions(features: int, dim: int, seed: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Performer's ω as its kernels read it."""
+    from .kernels.features import padded
+
+    return padded(draw_directions(features, dim, seed), dtype).to(device)
+
+
+@constant
+def same_counts(batch: int, tokens: int, device: torch.device) -> Tensor:
+    """All tokens of every row."""
+    return torch.full((batch,), tokens, dtype=torch.int32, device=device)
 
 
 @functools.lru_cache(maxsize=64)
@@ -401,19 +408,9 @@ def shortest(counts: list[Tensor], tokens: int) -> Tensor | None:
     return functools.reduce(torch.minimum, counts).long().clamp(0, tokens) if counts else None
 
 
-def real(count: Tensor, tokens: int) -> Tensor:
-    """Whether each token is real, `[batch, 1, 1, tokens]`."""
-    return torch.arange(tokens, device=count.device) < count[:, None, None, None]
-
-
-def blank(x: Tensor, count: Tensor | None) -> Tensor:
-    """x `[batch, heads, tokens, d]` with zeros beyond the count."""
-    return x if count is None else x.masked_fill(~real(count, x.shape[2]).mT, 0.0)
-
-
 def forbid(scores: Tensor, count: Tensor | None) -> Tensor:
     """scores `[batch, heads, rows, keys]` with −∞ beyond the count."""
-    return scores if count is None else scores.masked_fill(~real(count, scores.shape[3]), -torch.inf)
+    return forbidden(scores, None if count is None else real(count, scores.shape[3]))
 
 
 def need_dots(method: Method, call: Call, why: str) -> None:

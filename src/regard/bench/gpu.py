@@ -196,12 +196,14 @@ COMPARISONS = (
             make,
             LONG | {size: 256},
             {"batch": 1, "heads": 2, "tokens": 1024, "dim": 64, size: 64},
-            {"compiled": Goal(1, 1, 1)},
+            {"compiled": Goal(1, 1, 1), "compiled, in float32": Goal(1, 1, 1)},
+            tolerance=tolerance,
         )
-        for name, make, size in (
-            ("Linformer", methods.linformer, "projected"),
-            ("Nyström", methods.nystrom, "landmarks"),
-            ("Performer", methods.performer, "features"),
+        for name, make, size, tolerance in (
+            ("Linformer", methods.linformer, "projected", 1e-2),
+            # Its inverse magnifies what is rounded: in bfloat16 the formula's own gradients of q and k are 2e-2 off.
+            ("Nyström", methods.nystrom, "landmarks", 2e-2),
+            ("Performer", methods.performer, "features", 1e-2),
         )
     ],
 )
@@ -311,6 +313,7 @@ class Worker:
 
 def serve(pipe: Any) -> None:
     """Measures what is asked for until the other end is closed."""
+    wake()
     while True:
         try:
             number, quick, budget = pipe.recv()
@@ -320,6 +323,14 @@ def serve(pipe: Any) -> None:
         pipe.send(found)
         if found.broken:
             return
+
+
+def wake() -> None:
+    """Starts what a process starts once, the device and Triton's driver, which is no part of a first call's time."""
+    if torch.cuda.is_available():
+        x = torch.ones(1, 1, 16, 16, dtype=torch.bfloat16, device="cuda")
+        rg.attend(x, x, x, mask=rg.Window(4, 4), backend="triton")
+        torch.cuda.synchronize()
 
 
 def attempt(comparison: Comparison, quick: bool, budget: float, device: str = "cuda") -> Found:

@@ -1,6 +1,7 @@
 """The approximate methods on a GPU, beside their published formulas compiled by torch.
 
-Regard computes them in float32 at least, whatever the type of q, k and v, and so do the formulas here.
+A formula runs in the type of q, k and v, with the inverse of Nyström's small matrices in float32 (in bfloat16 it would
+be wrong); and once more with everything in float32.
 """
 
 import math
@@ -25,7 +26,8 @@ def method_work(at: At, x: tuple[Tensor, ...], method: Callable[[], rg.Method], 
 
     ways = {
         "regard": lambda: lambda: rg.attend(*x[:3], method=method()),
-        "compiled": lambda: compiled(with_care, *x),
+        "compiled": lambda: compiled(formula, *x),
+        "compiled, in float32": lambda: compiled(with_care, *x),
         "eager": lambda: lambda: with_care(*x),
     }
     batch, heads, tokens, dim = x[0].shape
@@ -51,7 +53,8 @@ def nystrom(at: At, batch: int, heads: int, tokens: int, dim: int, landmarks: in
         q = q / math.sqrt(dim)
         q_marks, k_marks = (y.unflatten(2, (landmarks, -1)).mean(3) for y in (q, k))
         near, between, seen = ((a @ b.mT).softmax(-1) for a, b in ((q, k_marks), (q_marks, k_marks), (q_marks, k)))
-        return near @ (inverse(between) @ (seen @ v))
+        exact = torch.promote_types(q.dtype, torch.float32)
+        return near @ (inverse(between.to(exact)).to(q.dtype) @ (seen @ v))
 
     def inverse(a: Tensor) -> Tensor:
         eye = torch.eye(landmarks, device=a.device, dtype=a.dtype)

@@ -62,6 +62,7 @@ CHINESE = {
     "recomputed window (paper: 1,409×)": "重算窗口（论文：1,409×）",
     "recomputed window (paper: 1,874×)": "重算窗口（论文：1,874×）",
     "compiled": "编译后的公式",
+    "compiled, in float32": "编译后的公式（float32）",
     "PyG, compiled": "PyG，编译后",
     "FlexAttention, blocks of 64": "FlexAttention，块 64",
     "SDPA, cuDNN": "SDPA（cuDNN）",

@@ -18,7 +18,7 @@ from ..positions import Numbers
 from ..remember import Memory, constant
 from .band import Bands, by_bands, over_bands
 from .dot import backward_columns, backward_diagonals, backward_rows, forward_tiles, prepare_rows
-from .launch import Launch
+from .launch import Launch, compile_together
 from .lists import Lists, diagonals, lists
 from .walks import Facts, Shape, Shapes, Walk, power
 
@@ -66,6 +66,7 @@ class Known:
         self.lines, self.padded = (*f.front, f.grid.queries), (*f.front, f.padded)
         self.queries = (*f.front, f.grid.queries, f.dim)
         self.walks: dict[Callable[..., Any], Any] = {}
+        self.compiled = False  # or about to be
 
     def walk(self, make: Callable[[Facts, Mask], Any], mask: Mask) -> Any:
         """What `make` worked out for the facts and the mask."""
@@ -143,6 +144,8 @@ def asked_as_is(asking: Tensor | None) -> bool:
 def forward(p: Problem) -> tuple[Tensor, Tensor]:
     """Output, in float32 where the problem wants it exact, and log-sum-exp."""
     work = Work(p)
+    if not work.known.compiled:
+        compile_first(work.known, p)
     f, known, walk = work.facts, work.known, work.walk(over_rows)
     output, lse = (known.exact if f.exact else known.rounded)(known.output), known.exact(known.lines)
     parts = walk.outputs(lse)
@@ -150,6 +153,20 @@ def forward(p: Problem) -> tuple[Tensor, Tensor]:
     if walk.cuts:
         walk.merge(output, lse, *parts)
     return output if f.value_dim == p.v.shape[-1] else output[..., : p.v.shape[-1]].contiguous(), lse
+
+
+def compile_first(known: Known, p: Problem) -> None:
+    """Compile the kernels of a kind of problem that is new, those of backward too where it will come."""
+    known.compiled = True
+    f, graded = known.facts, any(p.wanted)
+
+    def there_and_back() -> None:
+        output, lse = forward(p)
+        if graded:
+            backward(p, torch.empty_like(output, dtype=p.v.dtype), output, lse)
+
+    dims, parts = (f.dim, f.value_dim, f.share), (f.dropout is None, f.numbers, f.vectors, f.exact)
+    compile_together((forward, f.grid.device, f.dtype, *dims, *parts, graded), there_and_back)
 
 
 def over_rows(f: Facts, mask: Mask) -> Walk:

@@ -1,0 +1,68 @@
+"""How kernels are started: compiled together the first time, not before and not again."""
+
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+triton = pytest.importorskip("triton")
+
+from regard.attention.kernels import launch  # noqa: E402
+
+
+class Kernel:
+    """Notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple] = []
+
+    def __getitem__(self, grid: tuple[int, ...]):
+        return lambda *arguments, **settings: self.asked.append(("start", grid, arguments, settings)) or "compiled"
+
+    def warmup(self, *arguments: object, grid: tuple[int, ...], **settings: object) -> None:
+        self.asked.append(("compile", grid, arguments, settings))
+
+
+@pytest.fixture
+def compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where kernels are compiled."""
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
+    monkeypatch.setattr(launch, "COMPILED", set())
+
+
+@pytest.mark.usefixtures("compiling")
+def test_the_first_of_a_kind_is_compiled_and_not_started() -> None:
+    one, two = Kernel(), Kernel()
+
+    def work() -> None:
+        assert launch.begin(one, (3,), 1, SIZE=2) is None
+        assert launch.begin(two, (4, 5)) is None
+
+    launch.compile_together("kind", work)
+    assert one.asked == [("compile", (3,), (1,), {"SIZE": 2})] and two.asked == [("compile", (4, 5), (), {})]
+    launch.compile_together("kind", work)
+    assert len(one.asked) == len(two.asked) == 1
+    assert launch.begin(one, (3,), 1, SIZE=2) == "compiled"
+    assert one.asked[1] == ("start", (3,), (1,), {"SIZE": 2})
+    launch.compile_together("another kind", work)
+    assert [what for what, *_ in one.asked] == ["compile", "start", "compile"]
+
+
+@pytest.mark.usefixtures("compiling")
+def test_what_fails_is_said_and_kernels_start_again() -> None:
+    kernel = Kernel()
+
+    def work() -> None:
+        raise ValueError("no such tile")
+
+    with pytest.raises(ValueError, match="no such tile"):
+        launch.compile_together("kind", work)
+    assert launch.begin(kernel, (1,)) == "compiled"
+
+
+def test_nothing_is_compiled_in_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", True)
+    launch.compile_together("kind", lambda: pytest.fail("it was run"))
