@@ -27,8 +27,8 @@ from .task import Scores
 
 @dataclass(frozen=True)
 class TagSettings:
-    """How words are read. `column` is where the tags are: upos (unless given), xpos, deprel, … of CoNLL-U, or a number in
-    columns of text, of which the last is taken unless given.
+    """How words are read. `column` is where the tags are: upos (unless given), xpos, deprel, … of CoNLL-U, or the
+    number of a column of text, the last unless given.
 
     A word seen less than `least` times is known by what it is made of: its first and last so many `letters`, its
     beginnings and endings of up to `affixes` letters, its shape and its lower case (0 affixes: by its letters alone).
