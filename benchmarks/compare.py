@@ -32,7 +32,8 @@ Everything but the layers is the same: embedding, width, depth, head, batches, r
 kind knows the order of words by its own means: a transformer by distances, a convolution and an LSTM by how they go
 through the text, the mlp (which sees one word at a time) not at all; in translation all are told each word's place. A
 decoder reads the source by attention if it is a transformer, and the mean of the encoded source if not: that is what
-attention was invented to replace."""
+attention was invented to replace. Embedding and head have the same dropout; between layers the LSTM and the transformer
+have it too, the mlp and the convolution do not."""
 
 LAYERS = {"dim": 256, "hidden": 512, "layers": 2, "heads": 4, "dropout": 0.3, "attention_dropout": 0.0}
 LEARNING = {"rate": 1e-3, "schedule": "cosine", "warmup": 200, "ema": 0.995, "weight_decay": 0.01, "clip": 1.0}
@@ -44,7 +45,7 @@ SAME: dict[str, dict[str, Any]] = {
         **LAYERS,
         **LEARNING,
         **{"places": "sinusoidal", "pre_norm": "true", "agreement": 0, "batch_tokens": 8192},
-        **{"epochs": 20, "steps": "none", "evaluate_every": "none", "save_every": "none"},
+        **{"epochs": 20, "steps": "none", "evaluate_every": 500, "save_every": 1000},
     },
 }
 """The settings of each task that all four models share, on top of its recipe."""
@@ -131,7 +132,7 @@ def gathered(out: Path, at_once: int) -> dict[str, Any]:
         if own:
             same.setdefault(name, {key: value for key, value in own[0]["settings"].items() if key != "model"})
             spread = {"sd": stdev(scores)} if len(scores) > 1 else {}
-            sizes = {"parameters": own[0]["parameters"], "epoch": median(run["epoch"] for run in own)}
+            sizes = {name: median(run[name] for run in own) for name in ("parameters", "steps", "epoch")}
             rows.append({"task": name, "model": model, "seeds": len(own), "mean": mean(scores), **spread, **sizes})
     said = {key: runs[0][key] for key in ("device", "versions", "date")} if runs else {}
     return {**said, "at once": at_once, "same": same, "rows": rows}
@@ -161,12 +162,14 @@ def page(found: dict[str, Any]) -> str:
         lines += [
             f"## {titles[name]}",
             "",
-            "| layers | score | parameters | seconds an epoch |",
-            "| --- | --- | --- | --- |",
+            "| layers | score | parameters | updates | seconds an epoch |",
+            "| --- | --- | --- | --- | --- |",
         ]
         lines += [f"| {model} | {shown(rows[name, model])} |" for model in MODELS if (name, model) in rows]
         same = ", ".join(f"{key} {value}" for key, value in found["same"][name].items())
         lines += ["", f"The same for all: {same}.", ""]
+    missing = [titles[name] for name in SAME if not any(task == name for task, _ in rows)]
+    lines += [f"Not measured yet: {'; '.join(missing)}.", ""] if missing else []
     counts = sorted({row["seeds"] for row in found["rows"]})
     how = f"{found.get('device', 'no device')}, {found.get('date', '')}, {found['at once']} runs at a time"
     lines += [f"Seeds: {', '.join(map(str, counts))}. Measured on {how}: runs that share a device wait for each other,"]
@@ -176,7 +179,7 @@ def page(found: dict[str, Any]) -> str:
 
 def shown(row: dict[str, Any]) -> str:
     spread = f" ± {row['sd']:.2f}" if "sd" in row else ""
-    return f"{row['mean']:.2f}{spread} | {row['parameters'] / 1e6:.2f}M | {row['epoch']:.1f}"
+    return f"{row['mean']:.2f}{spread} | {row['parameters'] / 1e6:.2f}M | {row['steps']:,.0f} | {row['epoch']:.1f}"
 
 
 if __name__ == "__main__":

@@ -36,15 +36,16 @@ CHINESE = {
     "shakespeare-char": "tiny Shakespeare 逐字符，末十分之一全部，nats",
     "mnist-vit": "MNIST，ViT，test",
     "digits": "scikit-learn 手写数字，ViT，最后 360 张",
-    "cifar-vit": "CIFAR-10，18,000 张 JPEG，ViT，2,000 张 test",
+    "cifar-vit": "CIFAR-10，18,000 张 JPEG，卷积切块的 ViT，2,000 张 test",
+    "cifar-patches": "CIFAR-10，18,000 张 JPEG，普通切块的 ViT，2,000 张 test",
     "cifar-cnn": "CIFAR-10，18,000 张 JPEG，CNN，2,000 张 test",
     "fsdd": "口语数字（FSDD），官方划分，test",
     "an4": "AN4 语音，13 维倒谱，词错误率，dev（训练集的十分之一）",
     "emoji": "表情与名称，以名找图（328 张中的前 10），test",
     "bccd": "血细胞（BCCD），AP50，test",
     "scitldr": "SciTLDR 摘要，ROUGE-1，dev",
-    "esol": "溶解度（ESOL），RMSE，dev（十分之一）",
-    "bbbp": "能否入脑（BBBP），ROC-AUC，dev（十分之一）",
+    "esol": "溶解度（ESOL），RMSE，test（其他骨架）",
+    "bbbp": "能否入脑（BBBP），ROC-AUC，test（其他骨架）",
 }
 """What the rows are called in the Chinese README."""
 
@@ -113,12 +114,14 @@ def details(runs: Runs, notes: dict[str, str], rows: Sequence[Any]) -> str:
         if not own:
             continue
         first = own[0]
-        told = f"{first['device']}, {first['date']}, torch {first['versions']['torch']}"
+        devices = " or ".join(dict.fromkeys(run["device"] for run in own))
+        told = f"{devices}, {first['date']}, torch {first['versions']['torch']}"
         scores = ", ".join(f"{value(run, row):.{4 if row.metric == 'loss' else 2}f}" for run in own)
         other = {name: mean((run["test"] or run["dev"])[name] for run in own) for name in first["test"] or first["dev"]}
         also = ", ".join(f"{name} {one:.4f}" for name, one in other.items())
         text = f"### {row.recipe}\n\n{row.what}.\n\n    {command(row, first['settings'])}\n\n"
         seeds = f"Seed {first['seed']}" if len(own) == 1 else f"Seeds {first['seed']}–{own[-1]['seed']}"
+        seeds += "" if own[-1]["seed"] - first["seed"] == len(own) - 1 else f", {len(own)} of them"
         text += f"{told}. {seeds}: {scores}. Means of all metrics: {also}.\n"
         parts.append(text + (f"\n{notes[row.recipe]}\n" if row.recipe in notes else ""))
     return "\n".join(parts)
@@ -136,8 +139,8 @@ def page(results: dict[str, Any], rows: Sequence[Any]) -> str:
 Written by `python benchmarks/tasks.py --write` from `benchmarks/results/tasks.json`; `python benchmarks/tasks.py --data
 DIR` measures anew (its first lines say how). Weights are chosen on dev; a test set is scored once, with what was
 chosen. ± is the standard deviation over seeds. "A run" is its whole time while up to sixteen runs shared one GPU and
-sixteen cores (or, where the device is a CPU, others its two cores): it says what was spent, not how fast a run alone
-would be. Where the clock ended a run, its command has `--minutes`.
+sixteen cores (or, where the device is a CPU, its few cores): it says what was spent, not how fast a run alone would be.
+Where the clock ended a run, its command has `--minutes`.
 
 {table(runs, rows)}
 {not_run(runs, rows)}

@@ -220,3 +220,11 @@ def test_several_columns_of_labels(tmp_path: Path) -> None:
     assert [(fault.line, fault.message) for fault in reading.faults] == [(5, "has no label in any of the 2 columns.")]
     task = Graphs.prepare(reading.examples, GraphsSettings())
     assert task.count(task.batch(reading.examples)) == 4
+
+
+def test_a_scaffold_is_a_molecules_alone(tmp_path: Path) -> None:
+    (tmp_path / "edges.csv").write_text("graph,source,target\n1,0,1\n")
+    (tmp_path / "labels.csv").write_text("graph,label\n1,yes\n")
+    settings = GraphsSettings(labels=str(tmp_path / "labels.csv"), split="scaffold")
+    with pytest.raises(BadInput, match="which molecules have"):
+        Graphs.read([tmp_path / "edges.csv"], settings)

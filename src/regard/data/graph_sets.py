@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from ..attention.errors import BadInput
 from .files import Paths, paths_of
 from .graphs import NODE_NAMES, SOURCE_NAMES, TARGET_NAMES, find_first, node_in
-from .molecules import SMILES_NAMES, read_molecule
+from .molecules import SMILES_NAMES, read_molecule, scaffold
 from .reading import Gathering, Reading, counted, refuse
 from .tables import Row, Table, Wanted, find_columns, part_column, part_in, read_table
 from .text import LABEL_NAMES
@@ -88,6 +88,27 @@ def molecules(path: Path, smiles: Wanted, label: Wanted, kind: str | None, gathe
         )
 
     gather.each(table.rows, make)
+
+
+def by_scaffold(reading: Reading[LabelledGraph], train: float = 0.8, dev: float = 0.1) -> Reading[LabelledGraph]:
+    """The molecules with other parts: those of one scaffold stay together, so that test has others than were learned.
+
+    As MoleculeNet does it: the scaffolds with most molecules come first, and each goes to train where it still fits
+    into that share of all, else to dev where it fits, else to test. Nothing is drawn.
+    """
+    groups: dict[str, list[int]] = {}
+    for n, example in enumerate(reading.examples):
+        groups.setdefault(scaffold(example.name), []).append(n)
+    parts: dict[int, str] = {}
+    held, most = {"train": 0, "dev": 0}, len(reading.examples)
+    for group in sorted(groups.values(), key=lambda group: (-len(group), -group[0])):
+        fits = held["train"] + len(group) <= train * most
+        rest = held["train"] + held["dev"] + len(group) <= (train + dev) * most
+        part = "train" if fits else "dev" if rest else "test"
+        held |= {part: held.get(part, 0) + len(group)}
+        parts |= dict.fromkeys(group, part)
+    examples = tuple(replace(example, part=parts[n]) for n, example in enumerate(reading.examples))
+    return replace(reading, examples=examples, notes=(*reading.notes, f"{len(groups)} scaffolds in three parts"))
 
 
 def label_roles(label: Wanted) -> list[Wanted]:

@@ -49,6 +49,15 @@ def read_molecule(smiles: str) -> Molecule:
     return Molecule(atoms, edges, torch.tensor(vectors).view(-1, BOND_FEATURES))
 
 
+def scaffold(smiles: str) -> str:
+    """The rings of a molecule and what joins them (Bemis and Murcko 1996), as a SMILES; "" where there is no ring."""
+    _, base = rdkit()
+    from rdkit.Chem.Scaffolds.MurckoScaffold import MurckoScaffoldSmiles
+
+    with base.BlockLogs():
+        return MurckoScaffoldSmiles(smiles=smiles, includeChirality=False)
+
+
 def rdkit() -> tuple[Any, Any]:
     """The modules that read SMILES."""
     try:
