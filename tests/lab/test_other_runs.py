@@ -31,6 +31,8 @@ INPUTS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module", params=list(RUNS))
 def opened(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Lab]:
     """A run's name, its folder, and a lab over it."""
+    if request.param == "molecules":
+        pytest.importorskip("rdkit")
     root = tmp_path_factory.mktemp("runs")
     save_other_run(root, request.param)
     return request.param, root / request.param, Lab(Library([root], shipped=False))
