@@ -179,3 +179,23 @@ def test_quick_bench_measures_every_row(tmp_path: Path) -> None:
     assert found == json.loads(out.read_text(encoding="utf-8"))
     assert found["quick"]
     assert len(found["rows"]) == 15
+
+
+WORDY = """
+from regard.terminal import one_paragraph, typer
+
+def speak() -> None:
+    with one_paragraph(False):
+        print("x" * 1_000_000)
+
+typer.run(speak)
+"""
+
+
+def test_a_reader_who_stops_is_no_error() -> None:
+    """As `head` does, before a command has printed all that it has to say."""
+    told = subprocess.Popen([sys.executable, "-c", WORDY], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert told.stdout is not None and told.stderr is not None
+    assert told.stdout.read(3) == "xxx"
+    told.stdout.close()
+    assert told.stderr.read() == "" and told.wait(30) == 0

@@ -1,6 +1,7 @@
 """What all commands share: how they answer, and how they fail."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +18,16 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 
 @contextmanager
 def one_paragraph(debug: bool) -> Iterator[None]:
-    """Turns an error inside into a paragraph on stderr and exit status 1; with `debug` it passes."""
+    """Turns an error inside into a paragraph on stderr and exit status 1; with `debug` it passes.
+
+    Whoever reads no further, as `head` does, is no error.
+    """
     try:
         yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python still has to flush at its end
+        raise typer.Exit(0) from None
     except Exception as error:
         if debug or isinstance(error, typer.Exit | typer.BadParameter):
             raise
