@@ -279,19 +279,20 @@ class Translate:
 
 
 def pair_loss(model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0, agreement: float = 0.0) -> Tensor:
-    """The sum of a batch's losses; logits are computed for real targets alone.
+    """The sum of a batch's losses; logits are computed for real targets alone, where it is known which they are.
 
     With `agreement` every pair is computed twice, each time with other dropout (see `agreement_loss`).
     """
     if agreement:
         batch = again(batch)
     inputs = {name: batch[name] for name in ("tokens", "lengths", "targets", "target_lengths")}
-    if recording():  # which targets are real may not be looked at, and is told
-        batch = batch if "places" in batch else batch | every_place(batch)
+    if recording() and "places" in batch:  # which targets are real may not be looked at, and is told
         known = [(batch[f"{side}lengths"], batch[f"{side}places"]) for side in ("", "target_")]
         labels = functional.pad(batch["labels"].flatten(), (0, 1), value=IGNORED)[known[1][1]]
         with told(*known):
             logits = model(**inputs, wanted=known[1][1].clamp(max=batch["labels"].numel() - 1)).logits
+    elif recording():
+        logits, labels = model(**inputs).logits.flatten(0, 1), batch["labels"].flatten()
     else:
         wanted = batch["labels"] != IGNORED
         logits, labels = model(**inputs, wanted=wanted).logits, batch["labels"][wanted]
@@ -309,12 +310,6 @@ def again(batch: dict[str, Tensor]) -> dict[str, Tensor]:
             size, inside = batch[rows].numel(), batch[name] < batch[rows].numel()
             found[name] = torch.cat([batch[name].where(inside, 2 * size), (batch[name] + size).where(inside, 2 * size)])
     return found
-
-
-def every_place(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """All places of source and target, real or not."""
-    sides = (("places", "tokens"), ("target_places", "targets"))
-    return {name: torch.arange(batch[rows].numel(), device=batch[rows].device) for name, rows in sides}
 
 
 def real_places(lengths: Tensor, tokens: int, multiple: int = 1024) -> Tensor:
