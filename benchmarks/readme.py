@@ -8,7 +8,7 @@ from regard.bench.result import Result, insert, markdown
 
 HERE = Path(__file__).parent
 PAGES = (("README.md", "en"), ("README.zh.md", "zh"))
-OTHERS = ("tasks", "compare")
+OTHERS = ("tasks", "compare", "h200-char-gpt")
 """Files of results that are no comparison of speeds."""
 
 

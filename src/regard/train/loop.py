@@ -99,7 +99,8 @@ class Run:
         torch.manual_seed(training.seed + self.accelerator.process_index)
         self.bare = model
         records = recordable(training, self.accelerator)
-        self.model, self.optimizer = self.accelerator.prepare(model, optimizer_of(model, training, records))
+        fused = self.accelerator.device.type == "cuda"
+        self.model, self.optimizer = self.accelerator.prepare(model, optimizer_of(model, training, records, fused))
         self.recorded = Recorded(lambda given: self.learn([(given, True)], given["count"])) if records else None
         if training.compile and records:
             compile_parts(model)
@@ -325,14 +326,17 @@ def recordable(training: Training, accelerator: Any) -> bool:
     return wanted and accelerator.num_processes == 1 and training.accumulate == 1
 
 
-def optimizer_of(model: nn.Module, training: Training, recorded: bool) -> torch.optim.Optimizer:
-    """Adam. One that is recorded reads its rate from a tensor, where each update finds its own."""
+def optimizer_of(
+    model: nn.Module, training: Training, recorded: bool = False, fused: bool = False
+) -> torch.optim.Optimizer:
+    """Adam, one kernel where `fused`. If recorded, it reads its rate from a tensor, where each update finds its own."""
     return torch.optim.Adam(
         decayed(model, training.weight_decay),
         lr=torch.tensor(training.rate, device="cuda") if recorded else training.rate,
         betas=training.betas,
         decoupled_weight_decay=training.decay == "weights",
         capturable=recorded,
+        fused=fused or None,
     )
 
 
@@ -358,7 +362,7 @@ def load_optimizer(model: nn.Module, optimizer: Any, tensors: dict[str, Tensor])
     parameters = dict(model.named_parameters())
     for name, value in tensors.items():
         parameter, key = parameters[name.rsplit("/", 1)[0]], name.rsplit("/", 1)[1]
-        counts = key == "step" and not optimizer.param_groups[0]["capturable"]
+        counts = key == "step" and not any(optimizer.param_groups[0][way] for way in ("capturable", "fused"))
         device = "cpu" if counts else parameter.device
         optimizer.state[parameter][key] = value.to(device)
 
