@@ -8,7 +8,7 @@ import torch
 from tests.attention.oracle import ULPS
 from torch import Tensor
 
-from regard.attention.attend import attend
+from regard.attention.attend import attend, settled
 from regard.attention.errors import BadInput, Unsupported
 from regard.attention.mask import Mask
 from regard.attention.masks import Causal, Everything, Lengths, Pairs, Window
@@ -257,6 +257,41 @@ def test_types_on_the_gpu(name: str, dtype: torch.dtype) -> None:
 
     method = {"linformer": Linformer(e.to(dtype)), "nystrom": Nystrom(64)}[name]
     errs_like_the_formula({"linformer": linformer, "nystrom": nystrom}[name], method, exact, dtype, None)
+
+
+@pytest.mark.parametrize(("tokens", "kv_heads", "projected"), [(53, 4, 5), (131, 2, 70), (3, 1, 2)])
+def test_linformer_in_kernels(tokens: int, kv_heads: int, projected: int) -> None:
+    """Keys and values projected by one kernel, in pieces, and the projection's gradient by another."""
+    q, k, v = (x.detach().float().requires_grad_() for x in tensors(7, tokens, kv_heads=kv_heads))
+    e = projections(projected, tokens)[0].detach().float().requires_grad_()
+    assert runs_in_kernels(Linformer(e), q, k, v)
+    exact = tuple(x.detach().double().requires_grad_() for x in (q, k, v, e))
+    wanted = plain_softmax(exact[0], *(each_head(exact[3] @ x, exact[0]) for x in exact[1:3]))
+    found, again = (attend(q, k, v, method=Linformer(e)) for _ in range(2))
+    mine, other = (torch.autograd.grad(x.sin().sum(), (q, k, v, e)) for x in (found, again))
+    truth = torch.autograd.grad(wanted.sin().sum(), exact)
+    for got, repeated, want in zip((found, *mine), (again, *other), (wanted, *truth), strict=True):
+        assert torch.equal(got, repeated)
+        assert_close(got.double(), want, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "heads", "landmarks", "iterations"), [((24, 36), 2, 4, 3), ((14, 21), 3, 7, 1), ((140, 210), 1, 70, 1)]
+)
+def test_nystrom_in_kernels(sizes: tuple[int, int], heads: int, landmarks: int, iterations: int) -> None:
+    """All of it as one function with a backward pass of its own, where segments are of one size."""
+    method, exact = Nystrom(landmarks, iterations), tensors(*sizes, batch=1, heads=heads, kv_heads=heads)
+    assert runs_in_kernels(method, *(x.detach().float() for x in exact))
+    formula = lambda q, k, v, _: plain_nystrom(q, k, v, landmarks, iterations)  # noqa: E731
+    errs_like_the_formula(formula, method, exact, torch.float32, None)
+    with torch.no_grad():
+        single = tuple(x.float() for x in exact)
+        assert_close(attend(*single, method=method).double(), formula(*exact, None), 2e-6)
+
+
+def runs_in_kernels(method: Linformer | Nystrom, q: Tensor, k: Tensor, v: Tensor) -> bool:
+    parts = {"score": None, "position": None, "mask": None, "dropout": 0.0}
+    return method.way(settled(q, k, v, parts, None, "auto")[0]) is not None
 
 
 def test_performer_error_falls_with_features() -> None:

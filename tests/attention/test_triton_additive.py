@@ -94,6 +94,15 @@ def problem(case: Case) -> Problem:
     return lower(make_call(q, k, v, score=score, mask=case.mask))
 
 
+def test_backward_finds_the_weights_of_forward() -> None:
+    """With one unit for each query flowing back, dv is the weights, and those of a row sum to one."""
+    p = problem(draw(16, 40, 256, 16, heads=1, scale=0.5))
+    output, lse = additive.forward(p)
+    dv = additive.backward(p, torch.eye(16, device=DEVICE)[None, None], output, lse)[2]
+    assert dv is not None
+    assert (dv.sum(2) - 1).abs().max() <= 3 * torch.finfo(torch.float32).eps * lse.abs().max()
+
+
 @ACTIVATIONS
 @pytest.mark.parametrize("head_dim", [1, 3, 20])
 def test_every_head_dim(head_dim: int, activation: str) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from . import blockwise, edges, reference, sdpa, triton
 from .blind import recording
-from .call import Call, checked, make_call, under_autocast
+from .call import Call, checked, under_autocast
 from .dropout import draw_seed
 from .errors import BadInput, Unsupported
 from .mask import Mask
@@ -71,8 +71,8 @@ def attend(
         return nothing(call) if empty(call) else BACKENDS[name].run(call)
     if not isinstance(method, Method):
         raise BadInput(f"method is {method!r:.80}; it must be a Method, such as Exact() or Nystrom(landmarks=64).")
-    call = make_call(q, k, v, **parts, generator=generator)
     need_auto(method, backend)
+    call, _ = settled(q, k, v, parts, generator, backend)
     return nothing(call) if empty(call) else method.attend(call)
 
 

@@ -73,6 +73,7 @@ class Problem:
     seed: Tensor | None = None
     wanted: tuple[bool, ...] = (True,) * 7
     memo: dict[Any, Any] | None = field(default=None, repr=False, compare=False)
+    tied: bool = False  # k and v are one tensor: its gradient may be given as k's, and none as v's
 
     @property
     def grid(self) -> Grid:
@@ -166,6 +167,7 @@ def lower(call: Call) -> Problem:
         seed=call.seed,
         wanted=tuple([graded and x is not None and x.requires_grad for x in every]),
         memo=call.memo,
+        tied=k is call.v,
     )
 
 

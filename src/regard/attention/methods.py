@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -27,7 +28,7 @@ from .approximation import (
     sum_all,
     sum_in_order,
 )
-from .call import Call, lower, need_shapes
+from .call import Call, lower, need_shapes, without_autocast
 from .errors import BadInput, Unsupported
 from .mask import And, Mask
 from .masks import Causal, Everything, Lengths
@@ -38,7 +39,7 @@ from .remember import constant
 from .scores import Additive, Dot, Score
 from .triton import interpreting, on_its_device, unfit
 
-WIDEST = 128  # head_dim that Performer's kernels take
+WIDEST = 128  # head_dim that the methods' kernels take
 MOST = 65536  # heads of all rows of the batch, beyond what they take
 
 
@@ -115,15 +116,32 @@ class Linformer(Method):
         need_count(self.keys.shape[-2], "Linformer's projected size", 1)
 
     def attend(self, call: Call) -> Tensor:
+        if (way := self.way(call)) is not None:
+            with on_its_device(call.q), without_autocast(call.q.device):
+                return way(call.q, call.k, call.v, self.keys.to(call.k.dtype))
         self.check(call)
         keys, queries = real_rows(self, call, "a projected key is a mixture of all of them, early and late")
         need_no_distance(self, call, "a projected key is a mixture of all places and has none of its own")
-        with torch.autocast(call.q.device.type, enabled=False):
+        with without_autocast(call.q.device):
             q, k, v = turned(call)
             values = self.keys if self.values is None else self.values
             k, v = project(self.keys, blank(k, keys)), project(values, blank(v, keys))
             found = repeatably(replace(call, q=q, k=k, v=v, position=None, mask=Everything(), memo=None))
             return blank(found, queries).to(call.v.dtype)
+
+    def way(self, call: Call) -> Callable[..., Tensor] | None:
+        """How our kernels run the call, made once for its kind; None where they do not."""
+        if self.values is not None or call.memo is None:
+            return None
+        kind = (Linformer, self.keys.shape, self.keys.device)
+        if kind not in call.memo:
+            self.check(call)
+            call.memo[kind] = None
+            if self.keys.dim() == 2 and plain(call) and fits_kernels(call):
+                from .kernels.projection import Way
+
+                call.memo[kind] = Way(call.q, call.k, call.v, len(self.keys), scale_of(call))
+        return call.memo[kind]
 
     def check(self, call: Call) -> None:
         """Raise `BadInput` when the projections do not fit the call's keys."""
@@ -170,12 +188,30 @@ class Nystrom(Method):
         need_count(self.landmarks, "Nystrom's landmarks", 1)
         need_count(self.iterations, "Nystrom's iterations", 1)
 
+    def way(self, call: Call) -> Callable[..., Tensor] | None:
+        """How our kernels run the call, made once for its kind; None where they do not."""
+        if call.memo is None:
+            return None
+        kind = (Nystrom, self.landmarks, self.iterations)
+        if kind not in call.memo:
+            call.memo[kind] = None
+            tokens = call.grid.queries, call.grid.keys
+            even = not any(n % self.landmarks for n in tokens) and min(tokens) > self.landmarks
+            if even and call.q.shape[1] == call.k.shape[1] and plain(call) and fits_kernels(call):
+                from .kernels.landmarks import Way
+
+                call.memo[kind] = Way(call.q, call.k, call.v, self.landmarks, self.iterations, scale_of(call))
+        return call.memo[kind]
+
     def attend(self, call: Call) -> Tensor:
+        if (way := self.way(call)) is not None:
+            with on_its_device(call.q), without_autocast(call.q.device):
+                return way(call.q, call.k, call.v)
         keys, queries = real_rows(self, call, "a landmark is a mean over its segment, early and late tokens alike")
         need_dots(self, call, "a landmark is a mean of many places and has none of its own")
         if min(call.grid.queries, call.grid.keys) <= self.landmarks:
             return exactly(call)  # every token is its own landmark, and the weights are no larger than the landmarks'
-        with torch.autocast(call.q.device.type, enabled=False):
+        with without_autocast(call.q.device):
             return blank(self.mix(call, keys, queries), queries).to(call.v.dtype)
 
     def mix(self, call: Call, keys: Tensor | None, queries: Tensor | None) -> Tensor:
@@ -231,7 +267,7 @@ class Performer(Method):
         why = "keys are summed before any query is compared, so they can only be left out for all, or added in order"
         keys, queries = real_rows(self, call, why, Causal)
         need_dots(self, call, "keys are summed before any query is compared, and a sum has no place")
-        with torch.autocast(call.q.device.type, enabled=False):
+        with without_autocast(call.q.device):
             in_order = any(isinstance(part, Causal) for part in parts_of(call.mask))
             if not in_order and fits_kernels(call):
                 return blank(self.fused(call, keys), queries).to(call.v.dtype)
@@ -271,14 +307,16 @@ def exactly(call: Call) -> Tensor:
 def repeatably(call: Call) -> Tensor:
     """The exact output of many queries over few keys, or of few over many.
 
-    Where gradients are wanted it is ours, for torch's kernels cut such sums of backward into pieces and add them up in
-    no fixed order, in float32 without tensor cores.
+    Ours takes few queries, over whose keys torch's kernels do not spread the work; and where gradients are wanted all,
+    for torch's cut such sums of backward into pieces and add them up in no fixed order, in float32 without tensor
+    cores.
     """
     from .attend import BACKENDS, against
 
     parts = [call.q, call.k, call.v, *call.score.tensors().values()]
     graded = torch.is_grad_enabled() and any(x.requires_grad for x in parts)
-    return BACKENDS["triton"].run(call) if graded and against("triton", call) is None else exactly(call)
+    ours = (graded or call.q.shape[2] < call.k.shape[2]) and against("triton", call) is None
+    return BACKENDS["triton"].run(call) if ours else exactly(call)
 
 
 def product_type(call: Call) -> torch.dtype:
@@ -321,8 +359,19 @@ def forbidden(scores: Tensor, allowed: Tensor | None) -> Tensor:
     return scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
 
 
+def plain(call: Call) -> bool:
+    """Whether the call is dot products of q and k as they are, over all keys, with its type kept in products."""
+    bare = call.position is None and isinstance(call.mask, Everything) and not call.dropout
+    return bare and isinstance(call.score, Dot) and product_type(call) == call.q.dtype
+
+
+def scale_of(call: Call) -> float:
+    """The factor of a plain call's dot products."""
+    return lower(call).scale
+
+
 def fits_kernels(call: Call) -> bool:
-    """Whether Performer's kernels take the call; in a compiled graph the formula is left to the compiler."""
+    """Whether the methods' kernels take the call; in a compiled graph a formula is left to the compiler."""
     widest = max(call.q.shape[-1], call.k.shape[-1], call.v.shape[-1])
     dtype = product_type(call)
     known = dtype == torch.float32 or (dtype == torch.bfloat16 and not interpreting())

@@ -24,7 +24,8 @@ def operator(name: str, forward: Forward, backward: Backward, rounded: bool = Fa
     """A function from a `Problem` to (output, log-sum-exp), differentiable in the problem's tensors.
 
     `forward(problem)` returns both; `backward(problem, d_output, output, lse)` returns the gradients of q, k, v,
-    weight, numbers, asking and table, with anything for what is not there or not `problem.wanted`. The output is
+    weight, numbers, asking and table, with anything for what is not there or not `problem.wanted`, and where the
+    problem is `tied` perhaps k's and v's together as k's, and None as v's. The output is
     rounded to v's type only for the caller: backward gets what forward returned, float32 at least, because
     Σ output · d_output decides all gradients. A `rounded` operator returns v's type where the problem is not `summed`;
     the gradients of q, k and v forgive it, and memory is saved.
@@ -200,7 +201,7 @@ def with_tensors(p: Problem, tensors: Sequence[Tensor | None], wanted: tuple[boo
     by_number = None if p.numbers is None else Numbers(numbers, p.numbers.zero, slopes)  # type: ignore[arg-type]
     by_vector = None if p.vectors is None else Vectors(asking, table, p.vectors.zero)  # type: ignore[arg-type]
     parts = (weight, p.activation, p.slope, by_number, by_vector)
-    return Problem(q, k, v, p.mask, p.scale, *parts, p.dropout, seed, wanted, p.memo)  # type: ignore[arg-type]
+    return Problem(q, k, v, p.mask, p.scale, *parts, p.dropout, seed, wanted, p.memo, p.tied)  # type: ignore[arg-type]
 
 
 def spread(p: Problem) -> tuple:

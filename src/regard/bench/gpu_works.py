@@ -77,8 +77,9 @@ def flex(
     added: Callable[..., Tensor] | None = None,
     batch: int | None = None,
     block: int = 128,
+    tile: tuple[int, int] | None = None,
 ) -> Forward:
-    """FlexAttention, compiled for a GPU; on a CPU it has no backward pass."""
+    """FlexAttention, compiled for a GPU; on a CPU it has no backward pass. `tile` is forward's, where not its own."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     q, k, v = x if x[0].is_cuda else (y.detach() for y in x)
@@ -86,8 +87,9 @@ def flex(
     sizes, blocks = (q.shape[2], k.shape[2]), None
     if allowed is not None:
         blocks = create_block_mask(allowed, batch, None, *sizes, device=str(q.device), BLOCK_SIZE=block)
-    # Its usual tile of 128 queries does not fit into smaller blocks.
-    options = {"fwd_BLOCK_M": block, "fwd_BLOCK_N": block} if block < 128 else None
+    if block < 128:  # its usual tile of 128 queries does not fit into smaller blocks
+        tile = block, block
+    options = None if tile is None else {"fwd_BLOCK_M": tile[0], "fwd_BLOCK_N": tile[1]}
     return lambda: run(q, k, v, score_mod=added, block_mask=blocks, kernel_options=options)  # type: ignore[arg-type]
 
 
@@ -249,7 +251,8 @@ def learned_bias(at: At, batch: int, heads: int, tokens: int, dim: int) -> Work:
 
     ways = {
         "regard": lambda: lambda: rg.attend(*x, position=rg.Bias(table, zero=tokens - 1)),
-        "FlexAttention": lambda: flex(x, added=added),
+        # Its own tile of 128 × 128 would hold more numbers of the table than fit; this is the fastest of those that do.
+        "FlexAttention": lambda: flex(x, added=added, tile=(128, 64)),
         "eager": lambda: formula_of,
     }
     return Work((*x, table), ways, products(batch * heads * tokens * tokens, dim))
@@ -420,7 +423,7 @@ def gat(attend: Callable[..., Tensor], nodes: Tensor, projection: Tensor, *learn
     q, k = (x.mT[None, :, :, None] for x in (q, k))  # [1, heads, nodes, 1]
     values = values.unflatten(-1, (heads, -1)).transpose(0, 1)[None]  # [1, heads, nodes, head_dim]
     mixed = attend(q, k, values, values.new_ones(heads, 1))
-    return mixed[0].transpose(0, 1).flatten(1) + bias
+    return mixed.squeeze(0).transpose(0, 1).flatten(1) + bias  # an index would write its gradient out
 
 
 def gatv2(attend: Callable[..., Tensor], nodes: Tensor, *learned: Tensor) -> Tensor:
@@ -431,7 +434,7 @@ def gatv2(attend: Callable[..., Tensor], nodes: Tensor, *learned: Tensor) -> Ten
         linear(nodes, matrix, shift).unflatten(-1, (heads, -1)).transpose(0, 1)[None]  # [1, heads, nodes, head_dim]
         for matrix, shift in ((left, left_bias), (right, right_bias))
     )
-    return attend(q, k, k, weight[0])[0].transpose(0, 1).flatten(1) + bias
+    return attend(q, k, k, weight[0]).squeeze(0).transpose(0, 1).flatten(1) + bias
 
 
 def look(at: At, heads: int, tokens: int, dim: int, cells: int) -> Work:

@@ -72,7 +72,9 @@ class GraphAttention(nn.Module):
             raise BadInput(f"nodes have shape {list(nodes.shape)}; they must be [nodes, {self.dim_in}].")
         graph = edges if isinstance(edges, Edges) else self.prepare(edges, nodes.shape[0])
         nodes = dropped(nodes, self.dropout)
-        q, k, v = (x.transpose(0, 1)[None] for x in self.asked(nodes))  # [1, heads, nodes, 1 or head_dim]
+        target, source, value = self.asked(nodes)
+        q, k = (x.transpose(0, 1)[None] for x in (target, source))  # [1, heads, nodes, 1 or head_dim]
+        v = k if value is source else value.transpose(0, 1)[None]  # what is one tensor has one gradient
         weight = self.weight if self.version == 2 else v.new_ones(self.heads, 1)
         y = self.attend(
             q,
@@ -81,7 +83,7 @@ class GraphAttention(nn.Module):
             score=Additive(weight, "leaky_relu", self.slope),
             mask=graph,
             dropout=self.attention_dropout if self.training else 0.0,
-        )[0]
+        ).squeeze(0)  # an index would write its gradient out
         y = y.transpose(0, 1).flatten(1) if self.merge == "concat" else y.mean(0)
         y = y if self.residual is None else y + mapped(nodes, self.residual)
         return y if self.bias is None else y + self.bias

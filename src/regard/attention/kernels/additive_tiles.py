@@ -197,6 +197,8 @@ def forward_kernel(
     BM: tl.constexpr = RM * TM
     BN: tl.constexpr = RN * TN
     PLANES: tl.constexpr = 2 if TANH else 1
+    # Of float32 backward's p = exp(s − lse) wants the very scores that lse was made of, and it takes pairs.
+    FOURS: tl.constexpr = UP % 2 == 0 and p_v.dtype.element_ty != tl.float32
     # Later rows first: under a causal mask theirs are the long lists.
     i_r = tile_rows - 1 - tl.program_id(0) % tile_rows
     i_x = tl.program_id(0) // tile_rows
@@ -225,9 +227,7 @@ def forward_kernel(
         bits = tl.load(p_bits + e)
         reach = top_a + tl.load(p_top_b + i_kv * tile_columns + i_c)
         p_c4 = p_b4 + i_c * BN
-        s = patch_scores(
-            p_a4, p_c4, p_weight, padded_q, padded_k, reach, slope, TANH, UP % 2 == 0, DP, UP, RM, RN, TM, TN
-        )
+        s = patch_scores(p_a4, p_c4, p_weight, padded_q, padded_k, reach, slope, TANH, FOURS, DP, UP, RM, RN, TM, TN)
         distance = i_r * BM + keys - queries - i_c * BN + zero
         p_key = p_line_b + i_x.to(tl.int64) * padded_k + i_c * BN
         s = whole_scores(s, p_key, p_numbers + i_h * entries, p_packed, bits, o_r, o_c, distance, entries - 1,

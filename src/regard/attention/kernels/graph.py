@@ -28,6 +28,8 @@ EDGES_SUMMED = {4: 16}  # where dq needs no neighbour's features
 STAGES = 1  # a neighbour's number is loaded a step ahead by hand
 GRAIN = 8  # nodes stand by falling numbers of edges in steps of this; inside a step they keep their order
 SEGMENT = 1024  # edges of a node that one program walks; nodes with more are cut
+PROGRAMS = 1 << 17  # that leave their share of the weight's gradient before those are added up
+SUMMED = 256  # of them at once
 KEEP = ""  # what the cache does with keys of one number a head, which may fit into it: "" or "evict_last"
 LARGEST_DIM = 256
 SIGNS_UP_TO = 32  # head_dim up to which leaky ReLU's slopes are kept as bits, at most 32
@@ -173,6 +175,7 @@ class Run:
         self.keys, self.value_dim = p.v.shape[2:]
         self.layout = layout(p.mask.order(self.queries, self.keys))  # type: ignore[attr-defined]
         self.shared = shares(p.k, p.v)
+        self.tied = p.tied and self.shared
         self.q, self.k = packed(p.q), packed(p.k)
         self.v = self.k if self.shared else packed(p.v)
         self.weight = self.q if p.weight is None else p.weight.contiguous()
@@ -267,7 +270,8 @@ def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tens
     dk, dv, dweight = key_gradients(run, (grad, facts, ds, signs))
     dq = query_gradients(run, ds, signs)
     dnumbers = number_gradients(run, ds) if p.numbers is not None and p.wanted[4] else None
-    return [dq.transpose(1, 2), per_kv_head(run, dk), per_kv_head(run, dv), dweight, dnumbers, None, None]
+    dk, dv = per_kv_head(run, dk), None if run.tied else per_kv_head(run, dv)
+    return [dq.transpose(1, 2), dk, dv, dweight, dnumbers, None, None]
 
 
 def node_facts(run: Run, grad: Tensor, output: Tensor, lse: Tensor) -> Tensor:
@@ -285,21 +289,33 @@ def node_facts(run: Run, grad: Tensor, output: Tensor, lse: Tensor) -> Tensor:
 
 
 def key_gradients(run: Run, tensors: tuple) -> tuple[Tensor, Tensor, Tensor | None]:
-    """dk and dv `[batch, keys, heads, ...]`, dweight; of `tensors` (grad, facts, ds, signs) the last two are filled."""
+    """dk and dv `[batch, keys, heads, ...]`, dweight; of `tensors` (grad, facts, ds, signs) the last two are filled.
+
+    Where keys and values are tied, dk is both, and dv is dk.
+    """
     grouped = run.k.shape[1] != run.heads
     dk = per_node(run.p, run.keys, run.head_dim, torch.float32 if grouped else run.k.dtype)
-    dv = per_node(run.p, run.keys, run.value_dim, torch.float32 if grouped else run.v.dtype)
+    dv = dk if run.tied else per_node(run.p, run.keys, run.value_dim, torch.float32 if grouped else run.v.dtype)
     by_key = run.layout.by_key
-    dweight = launch_by_key(run, by_key.whole, tensors, dk, dv, False)
+    dweight = run.q.new_zeros((run.heads, run.head_dim), dtype=torch.float32)
+    for some in in_turn(run, by_key.whole):
+        dweight += launch_by_key(run, some, tensors, dk, dv, False)
     if by_key.segments is not None:
         count = by_key.segments.nodes.numel()
         part_k = per_node(run.p, count, run.head_dim, torch.float32)
-        part_v = per_node(run.p, count, run.value_dim, torch.float32)
-        more = launch_by_key(run, by_key.segments, tensors, part_k, part_v, True)
+        part_v = part_k if run.tied else per_node(run.p, count, run.value_dim, torch.float32)
+        dweight += launch_by_key(run, by_key.segments, tensors, part_k, part_v, True)
         merge(by_key, part_k, dk)
-        merge(by_key, part_v, dv)
-        dweight += more
+        if not run.tied:
+            merge(by_key, part_v, dv)
     return dk, dv, None if run.p.weight is None else dweight
+
+
+def in_turn(run: Run, walk: Walk) -> list[Walk]:
+    """The nodes in parts that are walked one after another, so that there is room for each program's dweight."""
+    count = walk.nodes.numel()
+    step = PROGRAMS * run.shape(EDGES_BY_KEY).nodes if run.p.weight is not None else max(count, 1)
+    return [Walk(*(x[first : first + step] for x in walk)) for first in range(0, count, step)]
 
 
 def launch_by_key(run: Run, walk: Walk, tensors: tuple, dk: Tensor, dv: Tensor, segments: bool) -> Tensor:
@@ -307,18 +323,19 @@ def launch_by_key(run: Run, walk: Walk, tensors: tuple, dk: Tensor, dv: Tensor, 
     grad, facts, ds, signs = tensors
     s, count = run.shape(EDGES_BY_KEY), walk.nodes.numel()
     grid = run.grid(count, s)
-    additive = run.p.weight is not None
-    parts = facts.new_empty((run.batch * grid[0] if additive else 1, run.heads, run.head_dim))
-    if count:
-        by_key_kernel[grid](
-            run.q, run.k, run.v, run.weight, run.numbers, run.seed, grad, facts, *walk, run.layout.rows,
-            run.layout.slots, dk, dv, ds, signs, parts,
-            count, run.queries, run.keys, run.layout.columns.numel(),
-            *strides(run.q), *strides(run.k), *strides(run.v), *strides(grad), outer(dk), outer(dv),
-            run.p.scale, run.p.slope, *run.numbers_and_dropout(),
-            READY=run.ready, SIGNS=run.signs, SEGMENTS=segments, **run.constants(s), **run.value_constants(s),
-        )  # fmt: skip
-    return parts.sum(0)
+    programs = run.batch * grid[0] if run.p.weight is not None else 1
+    parts = facts.new_empty((-(-programs // SUMMED), SUMMED, run.heads, run.head_dim))
+    parts.flatten(0, 1)[programs:].zero_()
+    by_key_kernel[grid](
+        run.q, run.k, run.v, run.weight, run.numbers, run.seed, grad, facts, *walk, run.layout.rows,
+        run.layout.slots, dk, dv, ds, signs, parts,
+        count, run.queries, run.keys, run.layout.columns.numel(),
+        *strides(run.q), *strides(run.k), *strides(run.v), *strides(grad), outer(dk), outer(dv),
+        run.p.scale, run.p.slope, *run.numbers_and_dropout(),
+        READY=run.ready, SIGNS=run.signs, SEGMENTS=segments, TIED=run.tied,
+        **run.constants(s), **run.value_constants(s),
+    )  # fmt: skip
+    return parts.sum(1).sum(0)  # in two steps, of which the first has work for the whole GPU
 
 
 def query_gradients(run: Run, ds: Tensor, signs: Tensor) -> Tensor:

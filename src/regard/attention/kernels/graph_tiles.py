@@ -192,7 +192,7 @@ def by_key_kernel(
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, C: tl.constexpr,
     BH: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr, GRAIN: tl.constexpr,
     ADDITIVE: tl.constexpr, TANH: tl.constexpr, READY: tl.constexpr, SIGNS: tl.constexpr,
-    NUMBERS: tl.constexpr, DROPOUT: tl.constexpr, SEGMENTS: tl.constexpr,
+    NUMBERS: tl.constexpr, DROPOUT: tl.constexpr, SEGMENTS: tl.constexpr, TIED: tl.constexpr,
 ):  # fmt: skip
     """Each key's gradients, one sweep over its edges, and the gradient of every edge's score.
 
@@ -200,7 +200,8 @@ def by_key_kernel(
     dk = scale · Σ_i ds_i · q_i   or   weight · Σ_i ds_i · act′(q_i + k),   dweight = Σ_i ds_i · act(q_i + k)
 
     `ds` goes to the edge's place by query; with READY (head_dim 1) it is ds · act′, which dq sums as it is. With SIGNS
-    (leaky ReLU of a narrow head) so do the signs of q_i + k, one bit each, so that dq need not gather k.
+    (leaky ReLU of a narrow head) so do the signs of q_i + k, one bit each, so that dq need not gather k. With TIED, k
+    and v are one tensor, and dk + dv goes to dk.
     """
     i_batch = tl.program_id(2)
     o_h = tl.program_id(1) * BH + tl.arange(0, BH)
@@ -298,8 +299,11 @@ def by_key_kernel(
     else:
         dk *= scale
     to = (o_n if SEGMENTS else node).to(tl.int64)[None, :, None, None]
+    if TIED:
+        dk += dv
+    else:
+        tl.store(p_dv + to * (HEADS * C) + o_o[:, None, None, :], dv.to(p_dv.dtype.element_ty), mask=m_nc)
     tl.store(p_dk + to * (HEADS * D) + o_q[:, None, None, :], dk.to(p_dk.dtype.element_ty), mask=m_nd)
-    tl.store(p_dv + to * (HEADS * C) + o_o[:, None, None, :], dv.to(p_dv.dtype.element_ty), mask=m_nc)
     if ADDITIVE:
         i_part = i_batch.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
         if BD == 1:

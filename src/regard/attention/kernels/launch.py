@@ -64,8 +64,8 @@ class Launch:
     at multiples of 16 bytes, as the first ones did. Of `fixed` the kernel gets what it has names for.
     """
 
-    def __init__(self, kernel: Any, programs: int, **fixed: Any):
-        self.kernel, self.grid = kernel, (programs, 1, 1)
+    def __init__(self, kernel: Any, *programs: int, **fixed: Any):
+        self.kernel, self.grid = kernel, (*programs, 1, 1)[:3]
         self.fixed = {name: x for name, x in fixed.items() if name in kernel.arg_names or name in OPTIONS}
         self.run: Any = None
 
