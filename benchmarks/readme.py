@@ -1,6 +1,8 @@
 """Puts the tables of results/ into README.md and README.zh.md, between their markers: CPU, GPU and tasks."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import task_pages
 import tasks
@@ -8,8 +10,18 @@ from regard.bench.result import Result, insert, markdown
 
 HERE = Path(__file__).parent
 PAGES = (("README.md", "en"), ("README.zh.md", "zh"))
-OTHERS = ("tasks", "compare", "h200-char-gpt")
+RACE = HERE / "results" / "h200-char-gpt.json"
+OTHERS = ("tasks", "compare", RACE.stem)
 """Files of results that are no comparison of speeds."""
+
+RACE_TOLD = {
+    "en": "A character model of 10.7 million weights comes to the loss {0} of tiny Shakespeare's last tenth after {1}\n"
+    "updates and {2:.1f} s of learning; nanoGPT's loop, compiled, beside it after {3} and {4:.1f} s, {5:.1f} times as\n"
+    "long (`python -m regard.bench.char_gpt --text input.txt`; {6}).",
+    "zh": "一千零七十万权重的字符模型在 tiny Shakespeare 末十分之一上达到 {0} 的损失，\n"
+    "用 {1} 次更新、{2:.1f} 秒学习时间；同场的 nanoGPT 循环（已编译）用 {3} 次、{4:.1f} 秒，是它的 {5:.1f} 倍\n"
+    "（`python -m regard.bench.char_gpt --text input.txt`；{6}）。",
+}
 
 
 def main() -> None:
@@ -21,7 +33,17 @@ def main() -> None:
                 text = insert(text, markdown(Result.read(path), language), kind)
         if tasks.RESULTS.exists():
             text = insert(text, task_pages.table(tasks.read_results()["runs"], tasks.ROWS, language), "tasks")
+        if RACE.exists():
+            text = insert(text, race(json.loads(RACE.read_text("utf8")), language), "char-gpt")
         page.write_text(text, encoding="utf-8")
+
+
+def race(found: dict[str, Any], language: str) -> str:
+    """Who came to the goal when, of the two character models of `regard.bench.char_gpt`, in a sentence."""
+    (steps, seconds), (their_steps, their_seconds) = (found["reached"][name] for name in ("regard", "plain loop"))
+    where = f"{found['device']}, torch {found['versions']['torch']}, {found['date'][:10]}"
+    numbers = (found["goal"], f"{steps:,}", seconds, f"{their_steps:,}", their_seconds, their_seconds / seconds, where)
+    return RACE_TOLD[language].format(*numbers)
 
 
 def results(folder: Path) -> dict[str, Path]:

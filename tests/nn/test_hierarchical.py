@@ -139,6 +139,27 @@ def padded(x, noise):
     return other
 
 
+@pytest.mark.parametrize("counts", [(1, 1), (2, 1), (1, 0)], ids=str)
+def test_few_global_tokens_need_no_keys(generator: torch.Generator, counts: tuple[int, int]) -> None:
+    """Whoever hooks attention gets keys and values; without, the same comes out, and so do all gradients."""
+    layer = LocalGlobal(16, 2, 4).double().train()
+    x = torch.randn(2, TOKENS, 16, generator=generator, dtype=torch.float64)
+    lengths, weight = torch.tensor([TOKENS, TOKENS - 3]), torch.randn(x.shape, generator=generator, dtype=x.dtype)
+    chosen = torch.arange(TOKENS)[None] < torch.tensor(counts)[:, None]
+    found = []
+    for hooked in (False, True):
+        given, seen = x.clone().requires_grad_(), []
+        handle = layer.attend_global.register_forward_hook(lambda *_, s=seen: s.append(1)) if hooked else None
+        (layer(given, lengths=lengths, global_tokens=chosen) * weight).sum().backward()
+        assert bool(seen) == hooked
+        found.append([given.grad, *(p.grad for p in layer.parameters())])
+        layer.zero_grad()
+        if handle:
+            handle.remove()
+    for without, with_keys in zip(*found, strict=True):
+        torch.testing.assert_close(without, with_keys, rtol=1e-9, atol=1e-11)
+
+
 @pytest.mark.parametrize("kind", ["LocalGlobal", "Hierarchical", "Hierarchical with ids"])
 def test_padding_never_matters(kind, generator):
     x = torch.randn(2, 11, DIM, generator=generator)

@@ -13,13 +13,16 @@ class Order:
 
     Examples are shuffled, sorted by about their size within pools so that a batch holds neighbours in size (but not
     one size alone, which would teach length as if it were content), cut into batches of at most `tokens` (or
-    `examples`), and the batches shuffled. An example larger than the budget is a batch of its own.
+    `examples`), and the batches shuffled. An example larger than the budget is a batch of its own. If all are to be
+    `alike`, a last batch that is not full is left out: for running text, which every epoch cuts elsewhere.
 
     >>> order = Order([3, 1, 2, 2], tokens=4, seed=0)
     >>> sorted(n for batch in order.epoch(0) for n in batch)
     [0, 1, 2, 3]
     >>> order.epoch(1) == Order([3, 1, 2, 2], tokens=4, seed=0).epoch(1)
     True
+    >>> [len(batch) for batch in Order([2] * 7, examples=3, alike=True).epoch(0)]
+    [3, 3]
     """
 
     def __init__(
@@ -30,10 +33,12 @@ class Order:
         examples: int | None = None,
         seed: int = 0,
         pool: int = 100,
+        alike: bool = False,
     ) -> None:
         if not sizes:
             raise BadInput("There are no examples to train on. Look at the file with `regard check`.")
         self.sizes, self.tokens, self.examples, self.seed, self.pool = list(sizes), tokens, examples, seed, pool
+        self.alike = alike
 
     def epoch(self, number: int) -> list[list[int]]:
         """The batches of an epoch."""
@@ -49,6 +54,8 @@ class Order:
             for n in sorted(order[start : start + pool], key=about.__getitem__)
         ]
         batches = self.cut(order)
+        if self.alike and len(batches) > 1 and len(batches[-1]) < len(batches[0]):
+            batches.pop()
         draw.shuffle(batches)
         return batches
 

@@ -24,13 +24,14 @@ class LocalMasks(NamedTuple):
     """What a token sees: near ones and global ones; what a global token sees; which tokens are global.
 
     `few` is the same for as many queries as a row has global tokens at most: where they stand, `[batch, global tokens]`
-    (where a row has fewer, also places that are not), and what they see.
+    (where a row has fewer, also places that are not), and what they see, as a mask and as `[batch, global tokens,
+    tokens]`.
     """
 
     near: Mask
     wide: Mask | None
     chosen: Tensor | None
-    few: tuple[Tensor, Mask] | None = None
+    few: tuple[Tensor, Mask, Tensor] | None = None
 
 
 class LocalGlobal(nn.Module):
@@ -74,16 +75,44 @@ class LocalGlobal(nn.Module):
         projections = (self.query, self.key, self.value)
         if chosen is None or wide is None:
             return self.out(self.mixed(self.attend, joint(x, *projections), near))
-        *own, k, v = joint(x, *projections, self.key_global, self.value_global)
-        local = self.mixed(self.attend, own, near)
         if few is None or not self.training:  # at rest every token has its row, for those who look
+            *own, k, v = joint(x, *projections, self.key_global, self.value_global)
+            local = self.mixed(self.attend, own, near)
             every = self.mixed(self.attend_global, (self.query_global(x), k, v), wide)
             return self.out(torch.where(chosen[..., None], every, local))
-        places, wide = few
+        places, wide, seen = few
         where = places[..., None].expand(-1, -1, x.shape[2])  # [batch, global tokens, dim]
-        found = self.mixed(self.attend_global, (self.query_global(x.gather(1, where)), k, v), wide)
+        asking = self.query_global(x.gather(1, where))
+        if 4 * self.heads * places.shape[1] <= x.shape[2] and not self.attend_global._forward_hooks:
+            local = self.mixed(self.attend, joint(x, *projections), near)
+            found = self.unprojected(asking, x, seen)
+        else:
+            *own, k, v = joint(x, *projections, self.key_global, self.value_global)
+            local = self.mixed(self.attend, own, near)
+            found = self.mixed(self.attend_global, (asking, k, v), wide)
         found = torch.where(chosen.gather(1, places)[..., None], found, local.gather(1, where))
         return self.out(local.scatter(1, where, found))
+
+    def unprojected(self, asking: Tensor, x: Tensor, seen: Tensor) -> Tensor:
+        """What few global tokens find, `[batch, global tokens, dim]`, without a key or a value of any token.
+
+        q·(K x + b) = (Kᵀ q)·x + q·b and Σ p (V x + b) = V Σ p x + b Σ p: two products of dim × dim for each token
+        become two of dim × global tokens · heads. Softmax and its sums are in float32.
+        """
+        heads, dim = self.heads, x.shape[2]
+        with torch.autocast(x.device.type, enabled=False):
+            wide = torch.promote_types(x.dtype, torch.float32)
+            x, q = x.to(wide), split(asking.to(wide), heads) * self.head_dim**-0.5  # q [batch, heads, global, head_dim]
+            by_key, by_value = (
+                (one.weight.to(wide).view(heads, -1, dim), one.bias.to(wide).view(heads, -1, 1))
+                for one in (self.key_global, self.value_global)
+            )
+            scores = ((q @ by_key[0]).flatten(1, 2) @ x.mT).unflatten(1, (heads, -1)) + q @ by_key[1]
+            # A row that sees nothing is none of a global token, and is not used: it may be anything but not a number.
+            weights = scores.masked_fill(~seen[:, None], torch.finfo(wide).min).softmax(-1)
+            weights = nn.functional.dropout(weights, self.dropout, self.training)
+            mixed = (weights.flatten(1, 2) @ x).unflatten(1, (heads, -1)) @ by_value[0].mT
+            return joined(mixed + weights.sum(-1, keepdim=True) * by_value[1].mT).to(asking.dtype)
 
     def masks(self, x: Tensor, lengths: Tensor | None, global_tokens: Tensor | None) -> LocalMasks:
         """Who may look at whom. What a backend finds out about them serves every layer, and every pass over the same
@@ -186,11 +215,12 @@ def between(queries: Tensor, keys: Tensor) -> Documents:
     return Documents(torch.where(keys, 0, -1), torch.where(queries, 0, -1))
 
 
-def among(chosen: Tensor, real: Tensor) -> tuple[Tensor, Mask]:
+def among(chosen: Tensor, real: Tensor) -> tuple[Tensor, Mask, Tensor]:
     """The places of the chosen tokens of each row, filled up with others where a row has fewer; and what they see."""
     most = int(chosen.sum(1).max()) if chosen.numel() else 0
     places = torch.argsort(~chosen, dim=1, stable=True)[:, :most]
-    return places, between(chosen.gather(1, places), real)
+    asks = chosen.gather(1, places)
+    return places, between(asks, real), asks[..., None] & real[:, None]
 
 
 def spread(blocks: Tensor, ids: Tensor) -> Tensor:

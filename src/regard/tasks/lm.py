@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from ..attention.errors import BadInput
 from ..data.reading import Reading
@@ -21,7 +22,7 @@ from ..models.config import Sequence as SequenceConfig
 from ..models.families.transformer_xl import transformer_xl
 from ..models.heads import IGNORED, Vocabulary
 from ..models.ngram import NgramModel
-from ..models.tokenizer import Tokenizer, stack
+from ..models.tokenizer import Tokenizer
 from ..models.tokenizer_training import Special
 from ..nn.embeddings import Text
 from ..train.settings import Training
@@ -162,9 +163,8 @@ class Lm:
 
     def batch(self, examples: Sequence[Tensor], draw: Random | None = None) -> dict[str, Tensor]:
         memory = self.settings.memory
-        rows = [block.tolist() for block in examples]
-        labels = stack([row[memory + 1 :] for row in rows], IGNORED)
-        whole = stack(rows, 0)
+        labels = pad_sequence([block[memory + 1 :] for block in examples], True, IGNORED)
+        whole = pad_sequence(list(examples), True)
         before = {"before": whole[:, :memory]} if memory else {}
         return {**before, "tokens": whole[:, memory:-1], "labels": labels}
 
