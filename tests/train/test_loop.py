@@ -15,7 +15,8 @@ import pytest
 import torch
 
 import regard as rg
-from regard.train.loop import train
+from regard.train import loop
+from regard.train.loop import Interruptible, train
 from regard.train.settings import Training
 from regard.train.store import Store, read_tensors, whole
 
@@ -105,7 +106,7 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
     for delay in (0.0, 0.05):
         process = subprocess.Popen(
             [sys.executable, "-c", code, str(Path(__file__).parents[2]), str(tmp_path / "killed")],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
         )
         store = Store(tmp_path / "killed" / "checkpoints")
         start = len(store.found()) and store.found()[-1].name
@@ -117,6 +118,15 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
         process.wait()
         assert store.latest() is not None
     assert_same_bits(expected, run(tmp_path / "killed", replace(HOW, save_every=1), made=model(seed=9)))
+
+
+def test_told_late_is_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU an update is told of when the next is under way; what is told, and in which order, is the same."""
+    lines: dict[str, list[tuple]] = {"at once": [], "late": []}
+    for name, told in lines.items():
+        monkeypatch.setattr(loop, "works_by_itself", lambda _, late=name == "late": late)
+        run(tmp_path / name, HOW, lambda e, told=told: told.append((e.kind, e.place.step, e.values.get("loss"))))
+    assert lines["late"] == lines["at once"] and [step for kind, step, _ in lines["late"] if kind == "step"][-1] == 12
 
 
 def test_learns(tmp_path: Path) -> None:
@@ -132,3 +142,14 @@ def test_patience_ends_a_run(tmp_path: Path) -> None:
     how = replace(HOW, steps=1000, rate=1e-9, patience=2, evaluate_every=5)
     place = train(Toy(), model(), examples(50), examples(20, 1), how, tmp_path, lambda m, s: None)
     assert place.step == 20
+
+
+def test_a_press_that_is_heard_twice_is_one() -> None:
+    """A launcher passes Ctrl-C on to processes that the terminal has told already; a later one breaks off."""
+    with Interruptible() as stop:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert stop.asked
+        stop.since -= 2
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)

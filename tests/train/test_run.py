@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from typer.testing import CliRunner
 
 import regard as rg
 from regard.cli import app
+from regard.train.loop import Event, Place
+from regard.train.progress import Progress
 from regard.train.recipes import Recipe, find_recipe, recipe_names
 from regard.train.settings import Training, with_settings
 
@@ -126,3 +129,26 @@ def test_settings_are_read_as_their_type() -> None:
         with_settings(Training(), {"precision": "half"})
     with pytest.raises(rg.BadInput, match="says when to stop"):
         Training(epochs=None)
+
+
+def test_a_run_without_an_evaluation_says_to_go_on(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "young", ignore=shutil.ignore_patterns("model"))
+    said = CliRunner().invoke(app, ["predict", str(tmp_path / "young"), "the cat"])
+    assert said.exit_code == 1 and "before its first evaluation" in said.output and "regard train" in said.output
+
+
+def test_a_run_that_has_ended_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    tell = Progress()
+    tell(Event("resumed", Place(step=5), 9, {}))
+    assert "Going on from step 5." in capsys.readouterr().err
+    tell(Event("resumed", Place(step=9), 9, {}))
+    assert "has come to its end" in capsys.readouterr().err
+
+
+def test_a_try_that_learned_nothing_binds_nobody(tmp_path: Path) -> None:
+    """After a setting that ends a run at once, the same folder takes another."""
+    given = ["train", "tag", "--train", str(conllu(tmp_path / "a.conllu", 12)), "--out", str(tmp_path / "out")]
+    given += ["--steps", "1", "--device", "cpu", "--set", "dim=16", "--set", "layers=1", "--set", "heads=2"]
+    first = CliRunner().invoke(app, [*given, "--set", "position=t5"])
+    assert first.exit_code == 1 and "not the line of a part" in first.output
+    assert CliRunner().invoke(app, given).exit_code == 0

@@ -48,7 +48,8 @@ class Toy:
         return functional.cross_entropy(logits, batch["labels"], label_smoothing=smoothing, reduction="sum")
 
     def evaluate(self, model: nn.Module, examples: Sequence[list[int]]) -> Scores:
-        batch = self.batch(examples)
+        device = next(model.parameters()).device
+        batch = {name: x.to(device) for name, x in self.batch(examples).items()}
         best = model(tokens=batch["tokens"], lengths=batch["lengths"]).logits.argmax(-1)
         return Scores({"accuracy": float((best == batch["labels"]).float().mean())}, "accuracy")
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..attention.triton import unfit
+from ..attention.triton import interpreting, unfit
 
 IGNORED = -100
 """The label of a place that does not count."""
@@ -27,9 +27,9 @@ def cross_entropy(logits: Tensor, labels: Tensor, words: int | None = None) -> T
 
 
 def fused(logits: Tensor) -> bool:
-    """Whether the kernels can read these logits."""
+    """Whether the kernels can read these logits, and are not only interpreted."""
     fits = logits.dtype in (torch.float16, torch.bfloat16, torch.float32) and logits.numel() > 0
-    return fits and not torch.compiler.is_compiling() and unfit(logits.device) is None
+    return fits and not torch.compiler.is_compiling() and unfit(logits.device) is None and not interpreting()
 
 
 class CrossEntropy(torch.autograd.Function):

@@ -61,13 +61,18 @@ def train(
     """Train a model from files. A folder that holds an unfinished run is gone on with."""
     with one_paragraph(debug):
         from regard.train.recipes import find_recipe
-        from regard.train.run import RunFolder
+        from regard.train.run import RunFolder, first
 
         known = find_recipe(recipe) if recipe else None
         flags = {"model": model, "epochs": epochs, "steps": steps, "minutes": minutes, "seed": seed, "device": device}
         wanted = dict(known.settings) if known else {}
         wanted |= read_config(config) | {k: v for k, v in flags.items() if v is not None} | pairs_of(changed)
         folder = start(task or (known.task if known else ""), training, dev, out, wanted, strict)
+        if not first():
+            return
+        if not (folder / "scores.json").is_file():  # stopped before the first evaluation
+            answer({"run": str(folder), "metrics": None, "verdict": None}, f"run  {folder}", as_json)
+            return
         scores = RunFolder(folder).read("scores.json")
         verdict = known.verdict(scores["metrics"]) if known else None
         answer({"run": str(folder), **scores, "verdict": verdict}, result(folder, scores), as_json)
@@ -129,6 +134,8 @@ def start(task: str, training: list[Path], dev: list[Path], out: Path, wanted: d
     from regard.train.run import begin
     from regard.train.settings import Training
 
+    if not task:
+        raise BadInput("Say what is to be learned: regard train tag --train FILE; regard train --help has the tasks.")
     kind = find_task(task)
     base = (kind.Settings(), getattr(kind, "ARCHITECTURE", Architecture()), getattr(kind, "TRAINING", Training()))
     settings, architecture, how = settled_all(base, wanted)
@@ -209,7 +216,9 @@ def opened(run: Path, changed: list[str]) -> tuple[Any, Any]:
 
 def tell_faults(reading: Any, out: Path | None) -> None:
     """Say how many lines were skipped, and list them in the run's folder."""
-    if not reading.faults:
+    from regard.train.run import first
+
+    if not reading.faults or not first():
         return
     for fault in reading.faults[:5]:
         say(str(fault))

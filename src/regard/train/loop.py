@@ -11,8 +11,8 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,10 +24,11 @@ from ..attention.errors import BadInput, Missing, Unsupported
 from ..data.order import Order
 from ..models.model import compile_parts
 from ..tasks.task import Scores, Task
-from .recorded import Recorded
+from .recorded import Recorded, sent
 from .settings import Training
+from .shards import Twin, load_weights, part_of, part_on_processors, plugin, whole
 from .store import Store, read_tensors
-from .weights import Averages, Ema
+from .weights import Averages, Ema, floating
 
 
 @dataclass
@@ -69,11 +70,12 @@ def train(
     """
     run = Run(task, model, examples, dev, training, folder, keep, tell)
     run.resume()
+    stopped = False
     with Interruptible() as stop, ThreadPoolExecutor(1) as ahead:
-        while not run.over() and not stop.asked:
+        while not run.over() and not stopped:
             groups = run.groups(run.place.epoch)
             coming = ahead.submit(run.batches, groups, run.place.group)
-            while run.place.group < len(groups) and not run.over() and not stop.asked:
+            while run.place.group < len(groups) and not run.over() and not stopped:
                 ready = coming.result()
                 if run.place.group + 1 < len(groups):
                     coming = ahead.submit(run.batches, groups, run.place.group + 1)
@@ -83,9 +85,10 @@ def train(
                     run.evaluate()
                 if run.due(training.save_every, last):
                     run.save()
+                stopped = run.any(stop.asked)
             if run.place.group == len(groups):
                 run.place.epoch, run.place.group = run.place.epoch + 1, 0
-        run.finish(stop.asked)
+        run.finish(stopped)
     return run.place
 
 
@@ -97,12 +100,12 @@ class Run:
         self.keep, self.tell, self.place = keep, tell, Place()
         self.accelerator = accelerator_for(training)
         torch.manual_seed(training.seed + self.accelerator.process_index)
-        self.bare = model
+        self.bare, self.twin = model, Twin(model) if self.accelerator.is_fsdp2 else None
         records = recordable(training, self.accelerator)
         fused = self.accelerator.device.type == "cuda"
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer_of(model, training, records, fused))
         self.recorded = Recorded(lambda given: self.learn([(given, True)], given["count"])) if records else None
-        if training.compile and records:
+        if training.compile and (records or self.twin is not None):
             compile_parts(model)
         elif training.compile:
             self.model = torch.compile(self.model)
@@ -111,11 +114,13 @@ class Run:
             tokens=None if training.batch_size else training.batch_tokens,
             examples=training.batch_size,
             seed=training.seed,
+            alike=hasattr(task, "cut"),
         )
         self.store = Store(folder / "checkpoints")
         self.ema = Ema(training.ema) if training.ema else None
         self.averages = Averages(training.average) if training.average else None
         self.evaluated, self.saved = -1, -1
+        self.untold: tuple[Place, Tensor, float, float] | None = None
         self.asked = time.monotonic()
         self.total = self.all_steps()
 
@@ -157,15 +162,31 @@ class Run:
         rate = self.training.rate_at(self.place.step, self.total, spent)
         for group in self.optimizer.param_groups:
             group["lr"] = group["lr"].fill_(rate) if isinstance(group["lr"], Tensor) else rate
-        total, norm = self.learned(batches, torch.tensor(max(count, 1.0)))
+        found = self.learned(batches, torch.tensor(max(count, 1.0)))
         if self.ema is not None:
             self.ema.update(self.bare, self.place.step)
         self.place.step += 1
         self.place.group += 1
+        self.told()
+        self.untold = replace(self.place), found, count, rate
+        if not works_by_itself(self.accelerator):
+            self.told()
+
+    def told(self) -> None:
+        """Tell of the last update. A GPU's numbers are read when it has the next to do, so that it need not wait."""
+        if self.untold is None:
+            return
+        place, (total, norm), count, rate = self.untold
+        self.untold = None
         mean = self.summed(total) / max(count, 1.0)
         self.place.seconds += self.since()
-        self.need_number(mean, rate)
-        self.say("step", loss=mean, rate=rate, norm=float(norm), labels=count)
+        place.seconds = self.place.seconds
+        if mean != mean:
+            raise BadInput(
+                f"The loss is not a number at step {place.step}. Lower the rate (now {rate:g}) or raise warmup, "
+                "and run again: it goes on from the last checkpoint."
+            )
+        self.say("step", place=place, loss=mean, rate=rate, norm=float(norm), labels=count)
 
     def learned(self, batches: list[tuple[dict[str, Tensor], bool]], count: Tensor) -> Tensor:
         """What `learn` gives, recorded where it can be."""
@@ -185,7 +206,7 @@ class Run:
         accelerator, device = self.accelerator, self.accelerator.device
         total, share = torch.zeros((), device=device), accelerator.num_processes / count.to(device)
         for n, (batch, counts) in enumerate(batches):
-            moved = {name: x.to(device, non_blocking=True) for name, x in batch.items() if name != "count"}
+            moved = {name: sent(x, device) for name, x in batch.items() if name != "count"}
             with nullcontext() if n + 1 == len(batches) else accelerator.no_sync(self.model):
                 with accelerator.autocast():
                     loss = self.task.loss(self.model, moved, self.training.label_smoothing) * counts
@@ -194,7 +215,7 @@ class Run:
         norm = accelerator.clip_grad_norm_(self.model.parameters(), self.training.clip or float("inf"))
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return torch.stack([total, torch.as_tensor(0.0 if norm is None else norm, device=device)])
+        return torch.stack([total, torch.as_tensor(0.0 if norm is None else whole(norm), device=device)])
 
     def summed(self, value: float | Tensor) -> float:
         """The sum of a number over all processes."""
@@ -202,13 +223,6 @@ class Run:
             return float(value)
         value = torch.as_tensor(value, dtype=torch.float32, device=self.accelerator.device)
         return float(self.accelerator.reduce(value, "sum"))
-
-    def need_number(self, loss: float, rate: float) -> None:
-        if loss != loss:
-            raise BadInput(
-                f"The loss is not a number at step {self.place.step}. Lower the rate (now {rate:g}) or raise warmup, "
-                "and run again: it goes on from the last checkpoint."
-            )
 
     def since(self) -> float:
         """Seconds since this was last asked, or since the run began; where the clock ends it, all processes agree."""
@@ -227,26 +241,42 @@ class Run:
 
     def evaluate(self) -> None:
         """Score the weights on dev (their average, where one is kept), and keep the best."""
-        if self.averages is not None:
-            self.averages.add(self.bare)
-        held = self.averages or self.ema
-        with held.lent_to(self.bare) if held is not None else nullcontext(), torch.no_grad():
-            self.bare.eval()
-            scores = self.task.evaluate(self.bare, self.dev)
-            better = self.place.best is None or scores.value > self.place.best
-            if better and self.accelerator.is_main_process:
-                self.keep(self.bare, scores)
-        self.place.best = scores.value if better else self.place.best
+        self.told()
+        with self.plain() as model:
+            if self.averages is not None:
+                self.averages.add(model)
+            held = self.averages or self.ema
+            with held.lent_to(model) if held is not None else nullcontext(), torch.no_grad():
+                model.eval()
+                scores = self.task.evaluate(model, self.dev)
+                value = self.first_says(scores.value)
+                better = self.place.best is None or value > self.place.best
+                if better and self.accelerator.is_main_process:
+                    self.keep(model, scores)
+        self.place.best = value if better else self.place.best
         self.place.since_best = 0 if better else self.place.since_best + 1
         self.place.seconds += self.since()
         self.evaluated = self.place.step
         self.say("score", scores, **scores.metrics)
 
+    def plain(self) -> AbstractContextManager[nn.Module]:
+        """While open, the model with tensors as any model has them."""
+        return nullcontext(self.bare) if self.twin is None else self.twin.of(self.bare, self.accelerator.device)
+
+    def any(self, here: bool) -> bool:
+        """Whether it is so in any process."""
+        return self.summed(float(here)) > 0
+
+    def first_says(self, value: float) -> float:
+        """The first process's number, so that all take the same way from here."""
+        return self.summed(value if self.accelerator.is_main_process else 0.0)
+
     def save(self) -> None:
         """Write a checkpoint."""
+        self.told()
         optimizer, random = optimizer_tensors(self.bare, self.optimizer), random_states(self.accelerator)
-        tensors = {"model": dict(self.bare.state_dict()), "optimizer": optimizer, **random}
-        tensors |= {} if self.ema is None else {"ema": self.ema.kept}
+        tensors = {"model": self.written(self.bare.state_dict()), "optimizer": self.written(optimizer), **random}
+        tensors |= {} if self.ema is None else {"ema": self.written(self.ema.kept)}
         if self.averages is not None:
             tensors |= {f"average-{n}": kept for n, kept in enumerate(self.averages.kept)}
         if self.accelerator.is_main_process:
@@ -255,6 +285,13 @@ class Run:
         self.saved = self.place.step
         self.say("saved")
 
+    def written(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Whole tensors, in the process that writes them."""
+        if self.twin is None:
+            return dict(tensors)
+        gathered = ((name, whole(x)) for name, x in tensors.items())  # one by one: a process has room for few
+        return {name: x.cpu() for name, x in gathered if self.accelerator.is_main_process}
+
     def resume(self) -> None:
         """Go on from the newest whole checkpoint."""
         found = self.store.latest()
@@ -262,37 +299,40 @@ class Run:
             return
         state, folder = found
         self.place = Place(**{name: state[name] for name in asdict(Place())})
-        self.bare.load_state_dict(read_tensors(folder / "model.safetensors"))
+        load_weights(self.bare, read_tensors(folder / "model.safetensors"))
         load_optimizer(self.bare, self.optimizer, read_tensors(folder / "optimizer.safetensors"))
         set_random_states(self.accelerator, folder)
         if self.ema is not None:
-            self.ema.kept = self.on_device(read_tensors(folder / "ema.safetensors"))
+            kept, now = read_tensors(folder / "ema.safetensors"), floating(self.bare)
+            self.ema.kept = {name: part_of(x, now[name]) for name, x in kept.items()}
         if self.averages is not None:
             count = len(list(folder.glob("average-*.safetensors")))
             self.averages.kept = [read_tensors(folder / f"average-{n}.safetensors") for n in range(count)]
         self.evaluated = self.saved = self.place.step
         self.say("resumed")
 
-    def on_device(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: x.to(self.accelerator.device) for name, x in tensors.items()}
-
     def finish(self, stopped: bool) -> None:
         """What is still due at the end: a last evaluation, a last checkpoint."""
+        self.told()
         if not stopped and self.evaluated != self.place.step:
             self.evaluate()
         if self.saved != self.place.step or not stopped:
             self.save()
         self.say("stopped" if stopped else "finished")
 
-    def say(self, kind: str, scores: Scores | None = None, **values: float) -> None:
+    def say(self, kind: str, scores: Scores | None = None, place: Place | None = None, **values: float) -> None:
         if self.accelerator.is_main_process:
-            self.tell(Event(kind, self.place, self.total, values, scores))
+            self.tell(Event(kind, place or self.place, self.total, values, scores))
 
 
 class Interruptible:
-    """While open, Ctrl-C asks for an end after the current update; a second one breaks it off."""
+    """While open, Ctrl-C asks for an end after the current update; a second one breaks it off.
+
+    Launchers pass on what the terminal has already told every process: within a second it is the same press.
+    """
 
     asked = False
+    since = 0.0
 
     def __enter__(self) -> Interruptible:
         try:
@@ -302,9 +342,10 @@ class Interruptible:
         return self
 
     def ask(self, *_: Any) -> None:
-        if self.asked:
+        if self.asked and time.monotonic() - self.since > 1.0:
             raise KeyboardInterrupt
-        self.asked = True
+        if not self.asked:
+            self.asked, self.since = True, time.monotonic()
 
     def __exit__(self, *_: Any) -> None:
         if self.before is not None:
@@ -317,13 +358,22 @@ def accelerator_for(training: Training) -> Any:
     except ImportError:
         raise Missing('Training needs accelerate: pip install "regard[train]".') from None
     cpu = training.device == "cpu" or (training.device == "auto" and not torch.cuda.is_available())
-    return Accelerator(mixed_precision=training.precision, cpu=cpu)
+    parting = plugin()
+    accelerator = Accelerator(mixed_precision=training.precision, cpu=cpu, fsdp_plugin=parting)
+    part_on_processors(accelerator, parting)
+    return accelerator
+
+
+def works_by_itself(accelerator: Any) -> bool:
+    """Whether the device goes on while the host does something else."""
+    return accelerator.device.type != "cpu"
 
 
 def recordable(training: Training, accelerator: Any) -> bool:
     """Whether updates are recorded: where that is wanted and one GPU does all of an update."""
     wanted = training.record and accelerator.device.type == "cuda" and training.precision != "fp16"
-    return wanted and accelerator.num_processes == 1 and training.accumulate == 1
+    alone = accelerator.num_processes == 1 and not accelerator.is_fsdp2
+    return wanted and alone and training.accumulate == 1
 
 
 def optimizer_of(
@@ -363,8 +413,10 @@ def load_optimizer(model: nn.Module, optimizer: Any, tensors: dict[str, Tensor])
     for name, value in tensors.items():
         parameter, key = parameters[name.rsplit("/", 1)[0]], name.rsplit("/", 1)[1]
         counts = key == "step" and not any(optimizer.param_groups[0][way] for way in ("capturable", "fused"))
-        device = "cpu" if counts else parameter.device
-        optimizer.state[parameter][key] = value.to(device)
+        if value.dim() == 0:
+            optimizer.state[parameter][key] = value.to("cpu" if counts else parameter.device)
+        else:
+            optimizer.state[parameter][key] = part_of(value, parameter)
 
 
 def random_states(accelerator: Any) -> dict[str, dict[str, Tensor]]:

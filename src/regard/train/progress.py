@@ -22,7 +22,9 @@ class Progress:
         elif event.kind == "score":
             self.line(f"step {event.place.step}: dev " + ", ".join(f"{k} {v:.4f}" for k, v in event.values.items()))
         elif event.kind == "resumed":
-            self.line(f"Going on from step {event.place.step}.")
+            done = event.place.step >= event.total
+            more = "Going on from" if not done else "This run has come to its end; more --epochs or --steps go on from"
+            self.line(f"{more} step {event.place.step}.")
         elif event.kind == "stopped":
             self.line(f"Stopped after step {event.place.step}, which is saved. The same command goes on from there.")
 

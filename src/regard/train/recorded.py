@@ -96,7 +96,7 @@ class Recording:
             if name not in self.inputs:
                 self.inputs[name] = x.to("cuda", copy=True)
             elif name not in self.fixed:
-                self.inputs[name].copy_(x, non_blocking=True)
+                self.inputs[name].copy_(pinned(x), non_blocking=True)
 
     def plainly(self) -> Tensor:
         """The step as it will be recorded, on a stream of its own: what is made once is made here."""
@@ -124,3 +124,13 @@ class Recording:
                 "from it or look into tensors; the optimizer must be capturable. Or call the step itself."
             ) from error
         return graph, loss
+
+
+def sent(x: Tensor, device: torch.device) -> Tensor:
+    """A tensor on the device; the host does not wait for what a GPU is still doing."""
+    return (pinned(x) if device.type == "cuda" else x).to(device, non_blocking=True)
+
+
+def pinned(x: Tensor) -> Tensor:
+    """The tensor in memory that a GPU reads by itself, unless the GPU has it."""
+    return x if x.is_cuda else x.pin_memory()

@@ -11,6 +11,7 @@ scores.json       the best scores;  hypotheses.txt  what the model said;  faults
 from __future__ import annotations
 
 import json
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +45,9 @@ class RunFolder:
 
     @property
     def begun(self) -> bool:
-        return (self / "run.json").is_file()
+        """Whether anything was learned here: a description alone may be of a try that its settings ended."""
+        learned = (self / "model").is_dir() or any((self / "checkpoints").glob("step-*"))
+        return learned and (self / "run.json").is_file()
 
     def read(self, name: str) -> Any:
         """The JSON of one of the folder's files."""
@@ -107,8 +110,9 @@ def begin(
         "data": files,
     }
     need_same(folder, description)
-    folder.write("run.json", {**description, "versions": versions()})
-    folder.write("task.json", task.as_dict())
+    if first():
+        folder.write("run.json", {**description, "versions": versions()})
+        folder.write("task.json", task.as_dict())
     torch.manual_seed(training.seed)
     counted = task.fit(architecture, examples) if hasattr(task, "fit") else None
     model = task.config(architecture).build() if counted is None else counted
@@ -130,9 +134,15 @@ def begin(
     if counted is None:
         return folder, train(task, model, examples, dev, training, folder.path, folder.keep, note)
     scores = task.evaluate(model, dev)
-    folder.keep(model, scores)
+    if first():
+        folder.keep(model, scores)
     note(Event("score", Place(), 0, scores.metrics, scores))
     return folder, Place()
+
+
+def first() -> bool:
+    """Whether this process is the one that writes and speaks: the only one, or the first of those launched together."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 MAY_CHANGE = {"epochs", "steps", "minutes", "patience", "device", "save_every"}
@@ -167,6 +177,11 @@ def open_run(
     with reading(folder / "run.json"):
         kind = find(description["task"])
         settings = with_settings(kind.Settings(**description["settings"]), changes or {})
+    if not (folder / "model").is_dir():
+        raise BadInput(
+            f"{path} holds a run that was stopped before its first evaluation, so no model is kept there yet. "
+            "Go on with it: the same `regard train` command."
+        )
     with reading(folder / "model" / CONFIGS["regard"]):
         model = load(folder.path)
     learned = folder.read("task.json")

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from .shards import own_part, whole
+
 
 class Ema:
     """A running mean of the weights: kept ← decay·kept + (1 − decay)·weights, the decay smaller at the beginning."""
@@ -22,7 +24,8 @@ class Ema:
             self.kept = {name: x.detach().clone() for name, x in now.items()}
             return
         share = 1 - min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_([self.kept[name] for name in now], [x.detach() for x in now.values()], share)
+        kept, new = [own_part(self.kept[name]) for name in now], [own_part(x.detach()) for x in now.values()]
+        torch._foreach_lerp_(kept, new, share)
 
     def lent_to(self, model: nn.Module):
         return lent(model, self.kept)
@@ -56,7 +59,7 @@ def lent(model: nn.Module, weights: dict[str, Tensor]) -> Iterator[None]:
     try:
         with torch.no_grad():
             for name, x in now.items():
-                x.copy_(weights[name])
+                x.copy_(whole(weights[name]))
         yield
     finally:
         with torch.no_grad():
