@@ -46,7 +46,7 @@ def made(name: str = "made", number: int = 99, **changed: Any) -> Any:
 
 
 def run(one: Any, out: Path, seed: int = 3, **more: Any) -> dict[str, Any]:
-    return runner.run(one, out, size="toy", seed=seed, tell=learning.silent, **more)
+    return runner.run(one, out, **{"size": "toy", "seed": seed, "tell": learning.silent} | more)
 
 
 def test_every_experiment_is_found_in_order() -> None:
@@ -212,18 +212,18 @@ def test_what_measures_time_runs_before_the_others_and_alone(tmp_path: Path, mon
     assert names == list(refused) == ["first", "last"]
 
 
-def test_measuring_has_one_thread_and_gives_the_others_back(tmp_path: Path) -> None:
-    seen: list[int] = []
+def test_measuring_has_one_thread_and_whole_numbers_and_gives_the_others_back(tmp_path: Path) -> None:
+    seen: list[tuple[int, bool]] = []
 
     def measure(size: str, seed: int, tell: Any) -> dict[str, Any]:
-        seen.append(torch.get_num_threads())
+        seen.append((torch.get_num_threads(), torch.backends.cudnn.allow_tf32))
         return {"value": 1, "times": {1: 0.5}}
 
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         run(made(measure=measure), tmp_path)
-        assert seen == [1] and torch.get_num_threads() == 2
+        assert seen == [(1, False)] and torch.get_num_threads() == 2 and torch.backends.cudnn.allow_tf32
     finally:
         torch.set_num_threads(before)
 
@@ -277,6 +277,25 @@ def test_index_is_a_table_with_figures(tmp_path: Path) -> None:
         linked = re.findall(r"\(([^)]*\.png)\)", path.read_text(encoding="utf-8"))
         assert linked == [f"kept/other.{language}.png", f"kept/made.{language}.png"]
         assert all((tmp_path / link).exists() for link in linked)
+
+
+def test_results_at_full_size_stand_beside_the_usual_ones(tmp_path: Path) -> None:
+    for name, number in (("made", 3), ("other", 7), ("alone", 9)):
+        run(made(name, number), tmp_path / "kept")
+    assert report.full_size(tmp_path / "kept", results.saved(tmp_path / "kept"), "en") == []
+    run(made("made", 3), tmp_path / "kept/full", size="full")
+    run(made("other", 7), tmp_path / "kept/full", size="full", seed=1)  # whose verdict is another
+    assert [one["size"] for one in results.saved(tmp_path / "kept")] == ["toy"] * 3
+    title, told, table, origin = report.full_size(tmp_path / "kept", results.saved(tmp_path / "kept"), "en")
+    assert "2 were measured" in told and "in 1 of them (others: `other`)" in told and "at this size: `alone`" in told
+    assert [line.split(" | ")[1:4] for line in table.splitlines()[2:]] == [
+        ["`made`", "✓ holds", "✓ holds"],
+        ["`other`", "✓ holds", "✗ does not hold"],
+    ]
+    assert title in report.index(tmp_path / "kept", tmp_path / "index.md", "en") and "full size" in origin
+    assert "`other`" in report.index(tmp_path / "kept", tmp_path / "index.md", "zh").split("## 完整规模")[1]
+    page = report.write(tmp_path / "kept").read_text(encoding="utf-8")
+    assert page.count("At full size") == 2 and "run other --seed 1 --full" in page
 
 
 def test_progress_tells_time_left(capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,6 +73,7 @@ def spiral_run(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
             steps,
             1e-2,
             nth(tell, n, len(nets), name),
+            repeats=False,  # tried on an H200, a step of these float64 networks could not be recorded
         )
     with torch.no_grad():
         return {

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import nll_loss, one_hot
+from torch.nn.functional import nll_loss
 
 from ..attention.attend import attend
 from ..nn.parts import SCORES, part_module
@@ -54,7 +54,7 @@ TIMED = True
 SIZES: dict[Size, dict[str, Any]] = {
     "toy": {"dims": [6, 12], "steps": 10, "batch": 8, "seeds": 1, "tokens": 16, "budget": 0.0},
     "usual": {"dims": [6, 24, 64, 192], "steps": 1000, "batch": 32, "seeds": 2, "tokens": 256, "budget": 1.0},
-    "full": {"dims": [6, 24, 96, 384], "steps": 4000, "batch": 128, "seeds": 5, "tokens": 512, "budget": 10.0},
+    "full": {"dims": [6, 24, 96, 384], "steps": 4000, "batch": 128, "seeds": 5, "tokens": 512, "budget": 4.0},
 }
 
 
@@ -68,7 +68,7 @@ class Finder(nn.Module):
         self.score = part_module(LINES[score], SCORES, 1, key_dim)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        names = one_hot(torch.arange(KEYS)).to(query.dtype).expand(len(query), 1, -1, -1)
+        names = torch.eye(KEYS, dtype=query.dtype).expand(len(query), 1, -1, -1)
         found = attend(self.q(query)[:, None, None], self.k(keys)[:, None], names, score=self.score())
         return found[:, 0, 0]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import mse_loss, pad
+from torch.nn.functional import mse_loss, one_hot, pad
 
 from ..attention.positions import Bias
 from ..nn.attention import MultiHeadAttention
@@ -175,8 +175,7 @@ def examples(set_up: dict[str, Any], seed: int, answer: Any) -> Any:
     def draw_batch() -> tuple[Tensor, Tensor]:
         x = torch.randn(set_up["batch"], set_up["tokens"], set_up["dim"], generator=generator)
         marked = torch.randint(set_up["tokens"], (set_up["batch"],), generator=generator)
-        x[..., 0] = 0.0
-        x[torch.arange(set_up["batch"]), marked, 0] = 3.0
+        x[..., 0] = 3.0 * one_hot(marked, set_up["tokens"])
         return x, answer(x)
 
     return draw_batch

@@ -61,7 +61,7 @@ TIMED = True
 SIZES: dict[Size, dict[str, Any]] = {
     "toy": {"lengths": [32, 64, 128, 256], "dim": 16, "budget": 0.0, "steps": 16},
     "usual": {"lengths": [256, 512, 1024, 2048, 4096, 8192], "dim": 64, "budget": 3.0, "steps": 512},
-    "full": {"lengths": [512, 1024, 2048, 4096, 8192, 16384], "dim": 128, "budget": 30.0, "steps": 2048},
+    "full": {"lengths": [512, 1024, 2048, 4096, 8192, 16384], "dim": 128, "budget": 4.0, "steps": 2048},
 }
 
 Call = Callable[[], object]

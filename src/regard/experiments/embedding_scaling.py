@@ -62,7 +62,8 @@ class AfterMarker(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens) * self.scale + sinusoids(torch.arange(TOKENS), DIM)
-        return self.head(self.body(x)[tokens == 0])
+        marker = (tokens == 0).long().argmax(1)
+        return self.head(self.body(x)[torch.arange(len(tokens)), marker])
 
 
 def rows(batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

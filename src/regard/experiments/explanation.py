@@ -133,7 +133,7 @@ def train(steps: int, tell: Tell) -> tuple[Reader, float]:
         tokens, labels = made(64)
         return nn.functional.cross_entropy(model(tokens), labels)
 
-    fit(model, loss, steps, 3e-3, tell)
+    fit(model, loss, steps, 3e-3, tell, repeats=False)
     tokens, labels = made(1000)
     with torch.no_grad():
         return model, accuracy(model(tokens), labels)

@@ -90,7 +90,7 @@ def majority_run(how: str, steps: int, seed: int, tell: Tell) -> float:
         colours, joined, labels = known[int(torch.randint(len(known), ()))]
         return nn.functional.cross_entropy(model(colours, joined), labels)
 
-    fit(model, loss, steps, 5e-3, tell)
+    fit(model, loss, steps, 5e-3, tell, repeats=False)
     colours, joined, labels = coloured(100)
     with torch.no_grad():
         return accuracy(model(colours, joined), labels)
@@ -139,7 +139,7 @@ def lookup_run(version: int, heads: int, k: int, steps: int, seed: int, tell: Te
     """(share of look-ups right, distinct keys that the k queries of a graph look at most, as a share of k)."""
     torch.manual_seed(seed)
     model = LookUp(version, heads, k)
-    fit(model, lambda: nn.functional.cross_entropy(*model.play(16)), steps, 1e-2, tell)
+    fit(model, lambda: nn.functional.cross_entropy(*model.play(16)), steps, 1e-2, tell, repeats=False)
     with torch.no_grad(), watch(model, weights=True) as seen:
         right = accuracy(*model.play(16))
     weights = seen["layer"].weights[0]  # type: ignore[index]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ..attention.errors import Unsupported
+from ..train.recorded import Recorded
 from .experiment import Language, Tell
 
 if TYPE_CHECKING:
@@ -27,8 +30,14 @@ SETTLED = 20
 
 
 def drawing(seed: int) -> torch.Generator:
-    """A generator of random numbers where the experiment computes."""
-    return torch.Generator(torch.get_default_device()).manual_seed(seed)
+    """A generator of random numbers where the experiment computes.
+
+    On a GPU it is the GPU's own, which goes on drawing when a recorded step is repeated.
+    """
+    if torch.get_default_device().type == "cpu":
+        return torch.Generator().manual_seed(seed)
+    number = torch.cuda.current_device()
+    return torch.cuda.default_generators[number].manual_seed(seed)
 
 
 def silent(share: float, text: str) -> None:
@@ -51,30 +60,63 @@ def fit(
     rate: float = 1e-3,
     tell: Tell = silent,
     enough: float = 0.0,
+    repeats: bool = True,
 ) -> list[float]:
     """Train: at each step, one `loss()` of a fresh batch goes down by AdamW; the losses of all steps.
 
     The rate rises over the first twentieth and falls to nothing at the end; gradients longer than 1 are shortened.
     When the last `SETTLED` losses are all below `enough`, the rest of the steps is saved.
+
+    `repeats`: the host does the same in every `loss()`, and all that is random is drawn where the model is. A GPU then
+    repeats a recorded step by itself, many times faster than the host can start its kernels.
     """
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rise_and_fall(step, steps))
+    step = Step(model, loss, rate, repeats)
     losses = []
     model.train()
-    for step in range(steps):
-        optimizer.zero_grad()
-        found = loss()
-        found.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        losses.append(found.item())
-        if step % 10 == 0:
-            tell((step + 1) / steps, f"loss {losses[-1]:.3f}")
+    for n in range(steps):
+        losses.append(step(rise_and_fall(n, steps)))
+        if n % 10 == 0:
+            tell((n + 1) / steps, f"loss {losses[-1]:.3f}")
         if len(losses) >= SETTLED and max(losses[-SETTLED:]) < enough:
             break
     model.eval()
     return losses
+
+
+class Step:
+    """One update of a model, at a share of the rate; what it gives is the loss."""
+
+    def __init__(self, model: nn.Module, loss: Callable[[], Tensor], rate: float, repeats: bool) -> None:
+        self.model, self.loss, self.rate = model, loss, rate
+        gpu = torch.get_default_device().type == "cuda"
+        self.optimizer = torch.optim.AdamW(
+            model.parameters(),
+            lr=torch.tensor(rate) if gpu else rate,
+            weight_decay=0.0,
+            fused=gpu or None,
+            capturable=gpu,
+        )
+        self.recorded = Recorded(lambda _: self.update()) if gpu and repeats else None
+
+    def __call__(self, share: float) -> float:
+        for group in self.optimizer.param_groups:
+            rate = self.rate * share
+            group["lr"] = group["lr"].fill_(rate) if isinstance(group["lr"], Tensor) else rate
+        if self.recorded is not None:
+            try:
+                return self.recorded({}).item()
+            except Unsupported as error:
+                warnings.warn(f"{error} The experiment goes on without recording.", stacklevel=3)
+                self.recorded = None
+        return self.update().item()
+
+    def update(self) -> Tensor:
+        loss = self.loss()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss
 
 
 def rise_and_fall(step: int, steps: int) -> float:

@@ -80,10 +80,12 @@ def tested(scheme: str, lengths: list[int], set_up: dict[str, Any], seed: int, t
     stack = StackConfig(set_up["dim"], 2, 4, mask="Causal()", position=POSITIONS.get(scheme))
     model = tagger(stack, SYMBOLS, SYMBOLS, places)
 
-    batches = iter(texts(chain, set_up["batch"] * set_up["steps"], lengths[0] + 1, generator).split(set_up["batch"]))
+    written = texts(chain, set_up["batch"] * set_up["steps"], lengths[0] + 1, generator).split(set_up["batch"])
+    batches, at = torch.stack(written), torch.zeros(1, dtype=torch.long)  # counted where the texts are
 
     def loss() -> Tensor:
-        text = next(batches)
+        text = batches[at].squeeze(0)
+        at.add_(1)
         return model(tokens=text[:, :-1], labels=text[:, 1:]).loss
 
     fit(model, loss, set_up["steps"], 5e-3, tell)

@@ -113,13 +113,11 @@ def right_clause(words: list[str], subject: str) -> bool:
 
 def batch_of(sentences: list[list[str]]) -> dict[str, Tensor]:
     """Tokens, their next words as labels, and lengths."""
-    lengths = torch.tensor([len(words) - 1 for words in sentences])
-    tokens = torch.zeros(len(sentences), int(lengths.max()), dtype=torch.long)
-    labels = torch.full_like(tokens, IGNORED)
-    for row, words in enumerate(sentences):
-        numbers = torch.tensor([NUMBERS[word] for word in words])
-        tokens[row, : len(words) - 1], labels[row, : len(words) - 1] = numbers[:-1], numbers[1:]
-    return {"tokens": tokens, "labels": labels, "lengths": lengths}
+    numbers = [[NUMBERS[word] for word in words] for words in sentences]
+    longest = max(map(len, numbers))
+    tokens = torch.tensor([row[:-1] + [0] * (longest - len(row)) for row in numbers])
+    labels = torch.tensor([row[1:] + [IGNORED] * (longest - len(row)) for row in numbers])
+    return {"tokens": tokens, "labels": labels, "lengths": torch.tensor([len(row) - 1 for row in numbers])}
 
 
 def trained(
@@ -131,7 +129,11 @@ def trained(
     model = tagger(stack, len(WORDS), len(WORDS), places=LONGEST)
     size = set_up["batch"]
     batches = iter(learned[n : n + size] for n in range(0, len(learned), size))
-    return model, fit(model, lambda: model(**batch_of(next(batches))).loss, set_up["steps"], 5e-3, tell)
+
+    def loss() -> Tensor:
+        return model(**batch_of(next(batches))).loss
+
+    return model, fit(model, loss, set_up["steps"], 5e-3, tell, repeats=False)
 
 
 @torch.no_grad()

@@ -156,7 +156,8 @@ def rare_words(vectors: Tensor, steps: int) -> dict[str, float]:
     """How many rare words a linear classifier that knows the frequent ones gets right, by how often they are named."""
     scaled = vectors / vectors[common()].norm(dim=-1).mean()
     model = nn.Linear(scaled.shape[1], len(KINDS))
-    fit(model, lambda: nn.functional.cross_entropy(model(scaled[common()]), kind_of(common())), steps, 3e-2)
+    known = common()
+    fit(model, lambda: nn.functional.cross_entropy(model(scaled[known]), kind_of(known)), steps, 3e-2)
     with torch.no_grad():
         logits = model(scaled)
     rows = {count: torch.arange(FREQUENT + n, len(NOUNS), EACH) for n, count in enumerate(COUNTS)}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .experiment import Both, Language
-from .results import KINDS, LANGUAGES, SIGNS, figure_path, saved
+from .results import KINDS, LANGUAGES, SIGNS, at_full_size, figure_path, saved
 
 SIZES = {
     "toy": Both("toy size", "玩具规模"),
@@ -30,9 +30,10 @@ def write(folder: Path) -> Path:
 def page(documents: list[dict[str, Any]], folder: Path) -> str:
     """The whole HTML document."""
     template = files("regard.experiments").joinpath("report.html").read_text(encoding="utf-8")
+    larger = at_full_size(folder)
     places = {
         "rows": "\n".join(map(row, documents)),
-        "sections": "\n".join(section(document, folder) for document in documents),
+        "sections": "\n".join(section(document, folder, larger.get(document["name"])) for document in documents),
         "count": counts(documents),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda place: places[place[1]], template)
@@ -47,8 +48,8 @@ def row(document: dict[str, Any]) -> str:
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
-def section(document: dict[str, Any], folder: Path) -> str:
-    """One experiment: its claim, how it was tested, what came out."""
+def section(document: dict[str, Any], folder: Path, larger: dict[str, Any] | None = None) -> str:
+    """One experiment: its claim, how it was tested, what came out; and what came out at full size."""
     claim, verdict = document["claim"], document["verdict"]
     parts = [
         f"<h2>{claim['number']} · {both(claim['title'])} {badge(verdict['kind'])}</h2>",
@@ -59,13 +60,18 @@ def section(document: dict[str, Any], folder: Path) -> str:
         *(figure(document, folder, language) for language in LANGUAGES),
         f'<p class="small">{origin(document)}</p>',
     ]
+    if larger is not None:
+        outcome = f"{badge(larger['verdict']['kind'])} {both(larger['verdict']['why'])}"
+        parts.append(f"<p><b>{words('At full size', '完整规模')}</b> {outcome}</p>")
+        parts.append(f'<p class="small">{origin(larger)}</p>')
     return f'<section id="{escape(document["name"])}">' + "\n".join(parts) + "</section>"
 
 
 def origin(document: dict[str, Any]) -> str:
     """Where the numbers come from: seed, size, time, versions."""
     made = escape(f"torch {document['versions']['torch']} · {', '.join(document['devices'])} · {document['date'][:10]}")
-    command = f"<code>regard experiment run {escape(document['name'])} --seed {document['seed']}</code>"
+    full = " --full" if document["size"] == "full" else ""
+    command = f"<code>regard experiment run {escape(document['name'])} --seed {document['seed']}{full}</code>"
     seconds = f"{document['seconds']:.0f} s"
     return f"{command} · {text_of(SIZES[document['size']])} · {seconds} · {made}"
 
@@ -137,12 +143,67 @@ def index(folder: Path, path: Path, language: Language) -> str:
     for document in documents:
         claim, verdict = document["claim"], document["verdict"]
         picture = figure_path(near, document["name"], language).as_posix()
-        outcome = f"{SIGNS[verdict['kind']]} {KINDS[verdict['kind']](language)}"
-        texts = (str(claim["number"]), f"`{document['name']}`", claim["claim"][language], outcome)
+        texts = (str(claim["number"]), f"`{document['name']}`", claim["claim"][language], outcome(document, language))
         rows.append((*texts, verdict["key"][language], f"[{word}]({picture})"))
-    table = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
     opening = opening.format(report=(near / "report.html").as_posix())
-    return f"{title}\n\n{opening}\n\n{table}\n\n{made_of(documents, language)}\n"
+    parts = [title, opening, table_of(rows), made_of(documents, language), *full_size(folder, documents, language)]
+    return "\n\n".join(parts) + "\n"
+
+
+def outcome(document: dict[str, Any], language: Language) -> str:
+    """The verdict in words."""
+    kind = document["verdict"]["kind"]
+    return f"{SIGNS[kind]} {KINDS[kind](language)}"
+
+
+def table_of(rows: list[tuple[str, ...]]) -> str:
+    """Rows as a table in Markdown."""
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+
+
+FULL = {
+    "en": (
+        "## At full size",
+        "`--full` trains longer, with more seeds and on larger problems. {all} were measured; the verdict is the "
+        "same as above in {same} of them{other}.{left}",
+        " (others: {names})",
+        " Not measured at this size: {names}.",
+        ("", "Experiment", "Usual size", "Full size", "Measured at full size", "Time"),
+    ),
+    "zh": (
+        "## 完整规模",
+        "`--full` 训练更久，种子更多，问题更大。测过的 {all} 个实验中，{same} 个的结论与上表相同{other}。{left}",
+        "（不同的是：{names}）",
+        "这一规模上没有测：{names}。",
+        ("", "实验", "通常规模", "完整规模", "完整规模上测得", "时间"),
+    ),
+}
+
+
+def full_size(folder: Path, documents: list[dict[str, Any]], language: Language) -> list[str]:
+    """The section about results at full size, beside the usual ones; nothing where there are none."""
+    larger = at_full_size(folder)
+    both_sizes = [(document, larger[document["name"]]) for document in documents if document["name"] in larger]
+    if not both_sizes:
+        return []
+    title, opening, other, left, head = FULL[language]
+    rows = [head, ("--:", *["---"] * (len(head) - 1))]
+    for usual, full in both_sizes:
+        texts = (str(usual["claim"]["number"]), f"`{usual['name']}`", outcome(usual, language), outcome(full, language))
+        rows.append((*texts, full["verdict"]["key"][language], f"{full['seconds']:.0f} s"))
+    changed = [usual["name"] for usual, full in both_sizes if usual["verdict"]["kind"] != full["verdict"]["kind"]]
+    missing = [document["name"] for document in documents if document["name"] not in larger]
+    told = opening.format(
+        same=len(both_sizes) - len(changed),
+        all=len(both_sizes),
+        other=other.format(names=listed(changed)) if changed else "",
+        left=left.format(names=listed(missing)) if missing else "",
+    )
+    return [title, told, table_of(rows), made_of([full for _, full in both_sizes], language)]
+
+
+def listed(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def made_of(documents: list[dict[str, Any]], language: Language) -> str:
@@ -153,6 +214,11 @@ def made_of(documents: list[dict[str, Any]], language: Language) -> str:
     torches = ", ".join(sorted({f"torch {document['versions']['torch']}" for document in documents}))
     dates = ", ".join(sorted({document["date"][:10] for document in documents}))
     minutes = sum(document["seconds"] for document in documents) / 60
-    spent = Both(f"{minutes:.0f} minutes of one core in all", f"单核共 {minutes:.0f} 分钟")(language)
+    if any(document.get("device", "cpu") == "cpu" for document in documents):
+        spent = Both(f"{minutes:.0f} minutes of one core in all", f"单核共 {minutes:.0f} 分钟")(language)
+    else:
+        spent = Both(f"{minutes:.0f} minutes in all, several at a time", f"共 {minutes:.0f} 分钟，数个同时运行")(
+            language
+        )
     seed = Both(f"seed {seeds}", f"种子 {seeds}")(language)
     return " · ".join((sizes, seed, machines, torches, spent, dates))

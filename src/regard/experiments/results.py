@@ -1,7 +1,8 @@
 """What experiments found, as it is kept: for each a `<name>.json` and a figure in each language, in one folder.
 
-    docs/experiments/grey-ball.json  grey-ball.en.png  grey-ball.zh.png  report.html
+    docs/experiments/grey-ball.json  grey-ball.en.png  grey-ball.zh.png  report.html  full/grey-ball.json
 
+The folder `full` in it has results of the same experiments at full size, which are shown beside them.
 A result is what JSON has: `name`, `claim` (the fields of `Claim`), `numbers`, `verdict` (the fields of `Verdict`), `seed`,
 `size`, `versions`, `devices`, `date`, `seconds`; every text of it is a dictionary of `en` and `zh`.
 """
@@ -37,6 +38,11 @@ def saved(folder: Path) -> list[dict[str, Any]]:
     """The results of a folder, by number; files that are none are passed over."""
     held = [document for path in sorted(folder.glob("*.json")) if (document := read(path))]
     return sorted(held, key=lambda document: document["claim"]["number"])
+
+
+def at_full_size(folder: Path) -> dict[str, dict[str, Any]]:
+    """The results at full size that stand beside those of a folder, by name."""
+    return {document["name"]: document for document in saved(folder / "full")}
 
 
 def read(path: Path) -> dict[str, Any] | None:

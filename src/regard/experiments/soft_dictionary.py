@@ -122,7 +122,7 @@ def one_seed(seed: int, steps: int, tell: Tell) -> dict[str, Any]:
         asked, words, values, weights = dictionaries(table, 256, None, generator)
         return (model(asked, words, values) - (weights * values).sum(1)).square().mean()
 
-    fit(model, loss, steps, 3e-2, tell)
+    fit(model, loss, steps, 3e-2, tell, repeats=False)
     with torch.no_grad():
         weights = note_weights(model)
         errors = error(model, table, True, generator) | error(model, table, False, generator)
