@@ -40,7 +40,12 @@ LEARNING = {"rate": 1e-3, "schedule": "cosine", "warmup": 200, "ema": 0.995, "we
 ORDER = {"places": "none", "position": "T5Bias()"}
 SAME: dict[str, dict[str, Any]] = {
     "ewt": {**LAYERS, **LEARNING, **ORDER, "batch_tokens": 1024, "epochs": 10},
-    "sst2": {**LAYERS, **LEARNING, **ORDER, "pool": "mean", "agreement": 0, "batch_size": 64, "epochs": 10},
+    "sst2": {
+        **LAYERS,
+        **LEARNING,
+        **ORDER,
+        **{"members": 1, "grams": 0, "pool": "mean", "batch_size": 64, "epochs": 10},
+    },
     "multi30k-en-de": {
         **LAYERS,
         **LEARNING,

@@ -147,7 +147,8 @@ def test_saved_and_loaded_says_the_same(tmp_path: Path) -> None:
         torch.testing.assert_close(same.chances(again, examples), task.chances(model, examples))
 
 
-def test_words_never_seen_are_read_by_their_affixes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("known_by", "features"), [({"affixes": 2}, 6), ({"grams": 3}, 21)])
+def test_words_never_seen_are_read_by_what_they_are_made_of(known_by: Any, features: int, tmp_path: Path) -> None:
     """`un-` turns a word about, and no word of the new texts was seen; padding and saving change nothing."""
 
     def made(seed: int, stems: str) -> list[LabelledText]:
@@ -159,7 +160,7 @@ def test_words_never_seen_are_read_by_their_affixes(tmp_path: Path) -> None:
         return found
 
     examples, new = made(0, "bdfgklm"), made(1, "prstvwz")
-    task = Classify.prepare(examples, ClassifySettings(affixes=2, word_dropout=0.0))
+    task = Classify.prepare(examples, ClassifySettings(**known_by, word_dropout=0.0))
     model = trained(task, examples, SMALL, 60, rate=1e-2)
     assert task.evaluate(model, new).metrics["accuracy"] > 0.9
     alone = torch.cat([task.chances(model, [example]) for example in new[:9]])
@@ -173,10 +174,26 @@ def test_words_never_seen_are_read_by_their_affixes(tmp_path: Path) -> None:
     torch.testing.assert_close(same.chances(again, new), task.chances(model, new))
     hidden = Classify.prepare(examples, replace(task.settings, word_dropout=0.999)).batch(examples[:50], Random(0))
     assert (hidden["tokens"][..., 1:] != 0).any(-1).float().mean() < 0.01, "what is hidden shows no letter"
-    with pytest.raises(BadInput, match="1 \\+ 6 features"):
+    with pytest.raises(BadInput, match=f"1 \\+ {features} features"):
         again(**again.tokenizer(["a text"]).inputs)
     with pytest.raises(BadInput, match="affixes=0"):
-        Classify.prepare(examples, ClassifySettings(affixes=2, unit="bpe"))
+        Classify.prepare(examples, ClassifySettings(**known_by, unit="bpe"))
+
+
+def test_members_learn_by_themselves_from_every_example() -> None:
+    """While training each member has its own copy of every example, changed for itself; otherwise there is one."""
+    examples, dev = sentences(300, 0), sentences(100, 1)
+    task = Classify.prepare(examples, ClassifySettings(members=3, word_dropout=0.0))
+    changing = Classify.prepare(examples, replace(task.settings, word_dropout=0.5))
+    batch = changing.batch(examples[:5], Random(0))
+    assert batch["labels"].tolist() == [task.number[one.label] for one in examples[:5] for _ in range(3)]
+    copies = batch["tokens"].view(5, 3, -1)
+    assert (copies[:, 0] != copies[:, 1]).any()
+    assert len(changing.batch(examples[:5])["tokens"]) == 5
+    model = trained(task, examples, SMALL, 150)
+    alone = [task.chances(one, dev) for one in model.members]
+    torch.testing.assert_close(task.chances(model, dev), torch.stack(alone).mean(0))
+    assert task.evaluate(model, dev).metrics["accuracy"] > 0.9
 
 
 def test_word_vectors_are_what_words_begin_with(tmp_path: Path) -> None:

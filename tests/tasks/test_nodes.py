@@ -124,6 +124,21 @@ def test_dropout_of_sparse_features_is_dropout() -> None:
     assert 0.38 < float((values > 0).float().mean()) < 0.42
 
 
+def test_agreement_is_asked_of_all_nodes_while_training(path: Path) -> None:
+    """The loss is the labelled nodes' and, weighed against them, a mean over all; without dropout p and q are one."""
+    calm, settings = replace(CALM, dim=8), NodesSettings(agreement=2.0)
+    examples = Nodes.read([path], settings).examples
+    task, plain = (Nodes.prepare(examples, one) for one in (settings, NodesSettings()))
+    model = task.config(calm).build()
+    batch = task.batch([example for example in examples if example.part == "train"])
+    logits = model(nodes=batch["nodes"], edges=batch["edges"]).logits
+    p = logits.softmax(-1)
+    aim = p**2 / (p**2).sum(-1, keepdim=True)
+    wanted = plain.loss(model, batch) + 2.0 * 60 * ((p - aim) ** 2).sum(-1).mean()
+    torch.testing.assert_close(task.loss(model, batch), wanted)
+    torch.testing.assert_close(task.loss(model.eval(), batch), plain.loss(model, batch))
+
+
 def test_features_are_normalized(path: Path) -> None:
     example = Nodes.read([path], NodesSettings()).examples[0]
     example.graph.nodes[5] = 0.0

@@ -14,6 +14,7 @@ from ..nn.fully_connected import FullyConnectedConfig
 from ..nn.graph_layers import GraphLayersConfig
 from ..nn.recurrent import RecurrentConfig
 from ..nn.words import Words
+from .committee import Committee
 from .detection import Detection, FeatureGrid
 from .graph import Graph
 from .graph_encoder import GraphEncoder
@@ -72,7 +73,7 @@ KINDS = {
         *(Sequence, Pair, Text, StackConfig, Pooler, Vocabulary, Classes, Span),
         *(ConvolutionConfig, FullyConnectedConfig, RecurrentConfig, Words),
         *(Image, Ngram, Tower, TwoTowers, FeatureGrid, Detection, SetLoss, Graph, Sound, Stages),
-        *(GraphEncoder, GraphLayersConfig),
+        *(GraphEncoder, GraphLayersConfig, Committee),
     )
 }
 

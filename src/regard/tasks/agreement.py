@@ -13,6 +13,9 @@ from ..nn.cross_entropy import IGNORED
 WIDEST = 32768
 """Classes whose row, twice, a program of the kernel holds."""
 
+SHARPENED = 0.5
+"""The temperature at which `unsureness` makes probabilities surer: the paper's."""
+
 
 def agreement_loss(logits: Tensor, labels: Tensor, smoothing: float, weight: float) -> Tensor:
     """The sum over labels of the loss of rows that were computed twice, as p and as q.
@@ -46,6 +49,19 @@ def disagreement(logs: Tensor) -> Tensor:
     """Σ KL(p‖q) + KL(q‖p) = Σ (p − q)·(ln p − ln q), of the first half of the rows `[2·n, classes]` and the second."""
     p, q = logs.chunk(2)
     return ((p.exp() - q.exp()) * (p - q)).sum()
+
+
+def unsureness(logits: Tensor) -> Tensor:
+    """Σ ½ (|p − t|² + |q − t|²), of the first half of the rows `[2·n, classes]` and the second.
+
+    t is the mean of p and q made surer, t ∝ ((p + q) / 2)^(1 / SHARPENED), and not learned from: rows without a label
+    then say the same twice by coming nearer to what they lean to already (GRAND, Feng et al. 2020).
+    """
+    p, q = logits.softmax(-1).chunk(2)
+    with torch.no_grad():
+        mean = ((p + q) / 2) ** (1 / SHARPENED)
+        aim = mean / mean.sum(-1, keepdim=True)
+    return ((p - aim) ** 2 + (q - aim) ** 2).sum() / 2
 
 
 class Fused(torch.autograd.Function):

@@ -21,6 +21,7 @@ from ..data.files import kind_of, paths_of, read_lines_of
 from ..data.listing import ending
 from ..data.order import Order
 from ..data.reading import Reading, Refused
+from ..models.committee import Committee, CommitteeModel
 from ..models.config import Sequence as SequenceConfig
 from ..models.heads import IGNORED, Classes
 from .agreement import disagreement, twice
@@ -40,12 +41,14 @@ class ClassifySettings:
 
     `input` and `label` name columns or arrays, `folder` is where a table's paths begin. `pool` says what the class is
     read off. `agreement` is the weight of a second thing to learn: that the model, asked twice, each time with other
-    dropout, says the same.
+    dropout, says the same. With `members` there are so many models side by side, each learning by itself, and the mean
+    of their probabilities is what is said.
 
     Texts: `unit` of which the vocabulary has so many pieces; `longest` tokens are kept; a share `word_dropout` of them
     is hidden while training; `vectors` is a file of word vectors, kept as they are if `frozen`. With `affixes` words
-    are known by their letters too and by their beginnings and endings of up to so many, and while training a word
-    seen n times by these alone with probability `rare` / (`rare` + n).
+    are known by their letters too and by their beginnings and endings of up to so many, with `grams` by their runs of
+    three to so many letters instead of the letters; while training a word seen n times is known by these alone with
+    probability `rare` / (`rare` + n).
 
     Images: brought to `size` pixels either way, cut into squares of `patch`. While training: turned by up to `turn`
     degrees (and made up to a tenth larger or smaller, if it is not 0), moved by up to `shift` pixels, mirrored if
@@ -62,6 +65,7 @@ class ClassifySettings:
     folder: str | None = None
     pool: Literal["first", "mean", "last", "attention"] = "mean"
     agreement: float = 0.0
+    members: int = 1
     unit: Literal["words", "wordpiece", "bpe", "unigram", "characters"] = "words"
     vocabulary: int = 20000
     lower: bool = True
@@ -70,6 +74,7 @@ class ClassifySettings:
     vectors: str | None = None
     frozen: bool = False
     affixes: int = 0
+    grams: int = 0
     rare: float = 1.0
     size: int | None = None
     patch: int = 4
@@ -124,20 +129,24 @@ class Classify:
         made = ClassifySettings(**settings)
         return cls(made, data["labels"], INPUTS[data["kind"]].from_dict(data["inputs"], made, tokenizer))
 
-    def config(self, a: Architecture) -> SequenceConfig:
+    def config(self, a: Architecture) -> SequenceConfig | Committee:
         embed, stack = self.inputs.layers(a)
-        return SequenceConfig(
-            embed, stack, head=Classes(len(self.labels), a.dim, pool=self.settings.pool, dropout=a.dropout)
-        )
+        head = Classes(len(self.labels), a.dim, pool=self.settings.pool, dropout=a.dropout)
+        one = SequenceConfig(embed, stack, head=head)
+        return one if self.settings.members == 1 else Committee(one, self.settings.members)
 
     def start(self, model: nn.Module) -> None:
         """What a model knows before it has learned anything."""
-        self.inputs.start(model)
+        for one in model.members if isinstance(model, CommitteeModel) else [model]:
+            self.inputs.start(one)
 
     def sizes(self, examples: Sequence[Any]) -> list[int]:
         return self.inputs.sizes(examples)
 
     def batch(self, examples: Sequence[Any], draw: Random | None = None) -> dict[str, Tensor]:
+        """Inputs and labels; while training every example once for each member, changed at random each time."""
+        if draw is not None and self.settings.members > 1:
+            examples = [example for example in examples for _ in range(self.settings.members)]
         labels = torch.tensor([self.number.get(example.label, IGNORED) for example in examples])
         batch = {**self.inputs.batch(examples, draw), "labels": labels}
         return mixed(batch, draw, self.settings.mix) if draw is not None and self.settings.mix else batch

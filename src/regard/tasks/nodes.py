@@ -20,6 +20,7 @@ from ..models.graph import Graph as GraphConfig
 from ..models.graph_encoder import GraphEncoder
 from ..models.heads import IGNORED, Classes
 from ..train.settings import Training
+from .agreement import unsureness
 from .architecture import GRAPHS, Architecture, stack_of
 from .classify import per_class
 from .kept import Kept
@@ -34,7 +35,9 @@ class NodesSettings:
     """How the graph is read: `features` and `labels` are tables beside a table of edges, `label` the column or array.
 
     `normalized` makes each node's features sum to 1. `out_heads` is how many heads the last layer of a gat has.
-    `choose` says by which score of the dev nodes weights are kept.
+    `choose` says by which score of the dev nodes weights are kept. `agreement` is the weight of a second thing to
+    learn: that the model, asked twice, each time with other dropout, says the same of every node, labelled or not, and
+    is sure of it.
     """
 
     features: str | None = None
@@ -45,6 +48,7 @@ class NodesSettings:
     out_heads: int = 1
     residual: bool = False
     choose: Literal["accuracy", "loss"] = "loss"
+    agreement: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,11 +168,21 @@ class Nodes:
         return int((batch["labels"] != IGNORED).sum())
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
-        chosen = batch["labels"] != IGNORED
-        logits = model(nodes=on_device(batch["nodes"]), edges=batch["edges"]).logits[chosen]
-        return functional.cross_entropy(
-            logits.float(), batch["labels"][chosen], label_smoothing=smoothing, reduction="sum"
+        """The sum of the labelled nodes' losses.
+
+        With `agreement`, while training, the graph is computed twice, as p and as q by what dropout left, and weighed
+        against the labelled nodes is a mean over all of them:
+        ½ (loss(p) + loss(q)) + agreement · labelled · mean of ½ (|p − t|² + |q − t|²), t as `unsureness` has it.
+        """
+        chosen, nodes = batch["labels"] != IGNORED, on_device(batch["nodes"])
+        asked = 2 if self.settings.agreement and model.training else 1
+        logits = torch.cat([model(nodes=nodes, edges=batch["edges"]).logits.float() for _ in range(asked)])
+        labels = batch["labels"][chosen].repeat(asked)
+        total = functional.cross_entropy(
+            logits[chosen.repeat(asked)], labels, label_smoothing=smoothing, reduction="sum"
         )
+        share = self.settings.agreement * len(labels) / len(logits)
+        return total if asked == 1 else total / 2 + share * unsureness(logits)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, examples: Sequence[PartOfGraph]) -> Scores:

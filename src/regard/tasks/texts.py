@@ -33,7 +33,18 @@ class Texts:
     """Texts as tokens; with word vectors, all the words that have one are known beside those that occurred."""
 
     kind = "text"
-    SETTINGS = ("unit", "vocabulary", "lower", "longest", "word_dropout", "vectors", "frozen", "affixes", "rare")
+    SETTINGS = (
+        "unit",
+        "vocabulary",
+        "lower",
+        "longest",
+        "word_dropout",
+        "vectors",
+        "frozen",
+        "affixes",
+        "grams",
+        "rare",
+    )
 
     def __init__(
         self,
@@ -54,15 +65,16 @@ class Texts:
     def learn(cls, examples: Sequence[LabelledText], settings: ClassifySettings) -> Texts:
         """The vocabulary of these texts."""
         texts = [example.text for example in examples]
-        affixes = affixes_of(settings)
-        if affixes and (settings.unit != "words" or settings.vectors is not None):
+        affixes, grams = parts_of(settings)
+        if (affixes or grams) and (settings.unit != "words" or settings.vectors is not None):
             raise BadInput(
-                "Affixes are those of words without vectors. Give unit='words' and no vectors, or affixes=0."
+                "Affixes and grams are those of words without vectors. Give unit='words' and no vectors, or affixes=0 "
+                "and grams=0."
             )
         if settings.vectors is None:
             made = cls(settings, Tokenizer.train(texts, settings.unit, settings.vocabulary, settings.lower))
-            if affixes:
-                made.spelling = Spelling.learn(map(made.words, texts), 1, affixes, LETTERS)
+            if affixes or grams:
+                made.spelling = Spelling.learn(map(made.words, texts), 1, affixes, LETTERS, grams)
             return made
         if settings.unit != "words":
             raise BadInput(f"Vectors of words go with unit 'words', not {settings.unit!r}. Leave out one of the two.")
@@ -77,8 +89,8 @@ class Texts:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], settings: ClassifySettings, tokenizer: Any) -> Texts:
-        spelling = data.get("spelling")
-        made = None if spelling is None else Spelling.from_dict(spelling, affixes_of(settings), LETTERS)
+        spelling, (affixes, grams) = data.get("spelling"), parts_of(settings)
+        made = None if spelling is None else Spelling.from_dict(spelling, affixes, LETTERS, grams)
         return cls(settings, tokenizer, data["vector_dim"], spelling=made)
 
     def layers(self, a: Architecture) -> tuple[Any, Any]:
@@ -160,9 +172,9 @@ class Texts:
         }
 
 
-def affixes_of(settings: ClassifySettings) -> int:
-    """Up to how many letters of affixes words are known by: none where texts are read for images (`match`)."""
-    return getattr(settings, "affixes", 0)
+def parts_of(settings: ClassifySettings) -> tuple[int, int]:
+    """Up to how many letters of affixes and of runs words are known by: none where texts are read for images."""
+    return getattr(settings, "affixes", 0), getattr(settings, "grams", 0)
 
 
 def open_vectors(path: Path) -> WordVectors:

@@ -1,0 +1,65 @@
+"""Several models as one: who answers which row, and what they say together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard import BadInput, load
+from regard.models.committee import Committee, CommitteeModel
+from regard.models.config import Sequence
+from regard.models.heads import Classes
+from regard.nn.block import StackConfig
+from regard.nn.embeddings import Text
+
+MEMBER = Sequence(Text(17, 8, None), StackConfig(8, 1, 2), head=Classes(3, 8, pool="mean"))
+
+
+def drawn(rows: int) -> dict[str, torch.Tensor]:
+    tokens = torch.randint(1, 17, (rows, 5), generator=torch.Generator().manual_seed(rows))
+    return {"tokens": tokens, "lengths": torch.tensor([5, 3, 1] * rows)[:rows]}
+
+
+@pytest.fixture
+def model() -> CommitteeModel:
+    torch.manual_seed(0)
+    return Committee(MEMBER, 3).build()
+
+
+def test_together_they_say_the_mean(model: CommitteeModel, tmp_path: Path) -> None:
+    given = drawn(7)
+    said = model.eval()(**given).logits.softmax(-1)
+    each = [member(**given).logits.softmax(-1) for member in model.members]
+    torch.testing.assert_close(said, torch.stack(each).mean(0))
+    assert not torch.allclose(each[0], each[1]), "members begin differently"
+    model.save(tmp_path)
+    again = load(tmp_path)
+    assert again.config == model.config
+    torch.testing.assert_close(again(**given).logits, model(**given).logits)
+
+
+def test_while_learning_each_row_is_one_members(model: CommitteeModel) -> None:
+    given = drawn(6)
+    said = model.train()(**given).logits
+    for row in range(6):
+        own = model.members[row % 3](**{name: x[row : row + 1] for name, x in given.items()}).logits
+        torch.testing.assert_close(said[row : row + 1], own)
+    said[1::3].sum().backward()
+    learned = [any(p.grad is not None and bool(p.grad.any()) for p in one.parameters()) for one in model.members]
+    assert learned == [False, True, False]
+
+
+def test_the_loss_is_that_of_what_is_said(model: CommitteeModel) -> None:
+    given, labels = drawn(3), torch.tensor([0, 2, -100])
+    found = model.eval()(**given, labels=labels)
+    wanted = -(found.logits[0, 0] + found.logits[1, 2]) / 2
+    torch.testing.assert_close(found.loss, wanted)
+
+
+def test_rows_that_cannot_be_dealt_out_are_refused(model: CommitteeModel) -> None:
+    with pytest.raises(BadInput, match="7 rows .* 3 members"):
+        model.train()(**drawn(7))
+    with pytest.raises(BadInput, match="0 members"):
+        Committee(MEMBER, 0).build()
