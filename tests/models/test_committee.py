@@ -59,7 +59,7 @@ def test_the_loss_is_that_of_what_is_said(model: CommitteeModel) -> None:
 
 
 def test_rows_that_cannot_be_dealt_out_are_refused(model: CommitteeModel) -> None:
-    with pytest.raises(BadInput, match="7 rows .* 3 members"):
+    with pytest.raises(BadInput, match=r"7 rows .* 3 members"):
         model.train()(**drawn(7))
     with pytest.raises(BadInput, match="0 members"):
         Committee(MEMBER, 0).build()
