@@ -107,9 +107,14 @@ def molecules() -> tuple[Any, list[Any]]:
     return Graphs.prepare(examples, GraphsSettings()), examples
 
 
-def texts() -> tuple[Any, list[Any]]:
+def texts(**more: Any) -> tuple[Any, list[Any]]:
     examples = [LabelledText(text, label) for text, label in zip(SOURCES, ("a", "b", "a", "b", "b"), strict=True)]
-    return Classify.prepare(examples, ClassifySettings(kind="text", unit="words")), examples
+    return Classify.prepare(examples, ClassifySettings(kind="text", unit="words", **more)), examples
+
+
+def committee() -> tuple[Any, list[Any]]:
+    task, examples = texts(grams=3, members=2)
+    return task, examples[:4]  # dealt out to two
 
 
 def pairs() -> tuple[Any, list[Any]]:
@@ -129,6 +134,8 @@ RUNS = {
     "molecules": (molecules, "gatv2"),
     "plugged": (texts, "lstm+attention"),
     "recurrent": (pairs, "gru+attention"),
+    "spelt": (lambda: texts(affixes=2), "transformer"),
+    "committee": (committee, "transformer"),
 }
 """What is made for each run, and the model that it trains."""
 

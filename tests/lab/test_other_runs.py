@@ -62,6 +62,10 @@ def test_every_map_is_what_the_model_watched_shows(opened):
 def test_it_can_be_read_honestly(opened):
     name, _, lab = opened
     given = given_to(lab, name)
+    if name == "committee":
+        with pytest.raises(rg.RegardError, match="2 models answer as one"):
+            ask(lab, "honest/read", model=name, input=given)
+        return
     found = ask(lab, "honest/read", model=name, input=given)
     readings = found["readings"]
     assert float(readings["raw"].sum()) == pytest.approx(1.0, abs=1e-5)

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention.errors import BadInput, TooLarge
+from ..attention.errors import BadInput, TooLarge, Unsupported
+from ..models.committee import CommitteeModel
 from ..models.detection import DetectionModel
 from ..models.heads import VocabularyHead
 from ..models.model import PairModel
@@ -223,6 +224,11 @@ def kind_of(model: Any) -> str:
     """
     if isinstance(model, DetectionModel):
         return "vector" if model.classes is None else "object"
+    if isinstance(model, CommitteeModel):
+        raise Unsupported(
+            f"{len(model.members)} models answer as one here, side by side, and a reading follows attention from layer "
+            "to layer of one. Look at their heads, or train with members=1."
+        )
     if isinstance(model, TwoTowersModel) or getattr(model, "head", None) is None:
         return "vector"
     if isinstance(model, PairModel):

@@ -75,6 +75,8 @@ def spelt(tokenizer: Any, numbers: list[int]) -> list[Token]:
 
 def text_input(model: Any, task: Any, text: str, limits: Limits) -> Prepared:
     """A text for an encoder or a decoder."""
+    if getattr(getattr(task, "inputs", None), "spelling", None) is not None:
+        return spelt_input(task, text, limits)
     tokenizer = tokenizer_of(model, task)
     running = getattr(task, "name", None) == "lm"
     numbers, tokens = by_lines(tokenizer, text) if running else encoded(tokenizer, text)
@@ -87,6 +89,20 @@ def text_input(model: Any, task: Any, text: str, limits: Limits) -> Prepared:
     about = {"context": task.settings.context} if running else {}
     answer = text_answer(model, tokenizer, numbers, getattr(task, "labels", None) or getattr(model, "labels", None))
     return Prepared(arguments, {"source": tokens}, "source", about, answer)
+
+
+def spelt_input(task: Any, text: str, limits: Limits) -> Prepared:
+    """A text for a classifier that knows words by their letters: words as its tokenizer parts them."""
+    backend = task.inputs.tokenizer.backend
+    plain = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
+    words = backend.pre_tokenizer.pre_tokenize_str(plain)[: task.settings.longest]
+    if not words:
+        raise BadInput("There is no word in the text. Type a sentence.")
+    need_few(len(words), limits=limits)
+    shown = text if len(text) == len(plain) else plain
+    tokens = [Token(shown[start:end], start, end) for _, (start, end) in words]
+    arguments = task.inputs.batch([task.inputs.given(text)], None)
+    return Prepared(arguments, {"source": tokens}, "source", {}, lambda output: classes(output.logits[0], task.labels))
 
 
 def tokenizer_of(model: Any, task: Any) -> Any:
