@@ -21,9 +21,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from .. import triton as backend
 from ..call import Problem
-from ..masks import Everything
 from .inverse import Sums
 from .launch import Launch, compile_together
+from .projection import EVERYTHING, WANTED, aligned
 
 ROWS = 64  # tokens that are summed at once
 CELLS = 8192  # of a matrix that are held at once
@@ -241,12 +241,3 @@ class Mix(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, *found = ctx.saved_tensors
         return None, *ctx.way.backward(aligned(grad.contiguous()), q, k, v, found)
-
-
-WANTED = (True, True, True, False, False, False, False)
-EVERYTHING = Everything()
-
-
-def aligned(x: Tensor) -> Tensor:
-    """x with the numbers of a token side by side, beginning where loads of 16 bytes can be."""
-    return x if x.stride(-1) == 1 and x.data_ptr() % 16 == 0 else x.clone(memory_format=torch.contiguous_format)

@@ -19,6 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from .. import triton as backend
 from ..call import Problem
 from ..masks import Everything
+from .features import rows
 from .launch import Launch, compile_together
 
 PRECISION = tl.constexpr("tf32x3")  # of float32's products; those of half types have no choice
@@ -48,14 +49,6 @@ BACKWARD = {
 }
 WANTED = (True, True, True, False, False, False, False)  # gradients of the attention
 EVERYTHING = Everything()
-
-
-@triton.jit
-def rows(p_x, o_n, m_n, stride_n, D: tl.constexpr, BD: tl.constexpr):
-    """Rows o_n of x `[n, D]` as `[rows, BD]`, zeros beyond D and where m_n is false."""
-    o_d = tl.arange(0, BD)
-    p = p_x + o_n.to(tl.int64)[:, None] * stride_n + o_d[None, :]
-    return tl.load(p, mask=m_n[:, None] & (o_d < D)[None, :], other=0.0)
 
 
 @triton.jit
