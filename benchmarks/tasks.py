@@ -19,14 +19,12 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "tasks.json"
-PENALTIES = (1.0, 1.4, 2.0)
-"""Length penalties among which dev chooses, where a model writes text and test is to be scored."""
 
 
 @dataclass(frozen=True)
@@ -331,11 +329,9 @@ def work(job: Job, data: Path, out: Path, extra: dict[str, Any]) -> None:
         seconds = time.time() - began
         task, model, told = open_run(folder, find_task)
         model = model.to(device)
-        scored, chosen = {"dev": {}, "test": {}}, {}
-        if row.dev and row.test and hasattr(task.settings, "length_penalty"):
-            scored["dev"], chosen = choose_penalty(task, model, task.read(paths["dev"], task.settings).examples)
+        scored: dict[str, dict[str, float]] = {"dev": {}, "test": {}}
         for name in scored:
-            if name == "dev" and not (row.dev and not row.test and hasattr(task, "beams")):
+            if name == "dev" and not (row.dev and hasattr(task, "beams")):
                 continue  # what was kept while training is dev's score, but for models that write otherwise then
             files = paths[name] or (paths["train"] if name == "test" and row.part else [])
             if files:
@@ -354,24 +350,11 @@ def work(job: Job, data: Path, out: Path, extra: dict[str, Any]) -> None:
             "kept": kept,
             "dev": scored["dev"] or kept,
             "test": scored["test"],
-            **chosen,
             "device": torch.cuda.get_device_name() if device == "cuda" else "CPU",
             "versions": told["versions"] | versions(),
             "date": time.strftime("%Y-%m-%d"),
         }
         (folder / "result.json").write_text(json.dumps(result, ensure_ascii=False) + "\n", "utf8")
-
-
-def choose_penalty(task: Any, model: Any, dev: list[Any]) -> tuple[dict[str, float], dict[str, Any]]:
-    """Dev's metrics with the length penalty that serves it best, which is the task's from here on; what each gave."""
-    found = {}
-    for penalty in PENALTIES:
-        task.settings = replace(task.settings, length_penalty=penalty)
-        found[penalty] = task.evaluate(model, dev)
-    best = max(found, key=lambda penalty: found[penalty].value)
-    task.settings = replace(task.settings, length_penalty=best)
-    by_penalty = {str(penalty): scores.metrics for penalty, scores in found.items()}
-    return found[best].metrics, {"length_penalty": best, "by_penalty": by_penalty}
 
 
 def last_step(folder: Path) -> int:

@@ -43,10 +43,10 @@ def made(examples: list[Parallel], **settings) -> Translate:
     return Translate.prepare(examples, TranslateSettings(**{"pieces": "words", "tokenise": "zh", **settings}))
 
 
-@pytest.mark.parametrize("joint", [True, False])
-def test_a_batch_is_the_sum_of_its_examples(joint):
+@pytest.mark.parametrize("how", [{}, {"joint": False}, {"copies": True}])
+def test_a_batch_is_the_sum_of_its_examples(how):
     examples = [Parallel("a b c", "x"), Parallel("a", "y z x y"), Parallel("c b", "z y")]
-    task = made(examples, joint=joint)
+    task = made(examples, **how)
     torch.manual_seed(0)
     model = task.config(SMALL).build()
     whole, parts = task.batch(examples), [task.batch([example]) for example in examples]
@@ -123,6 +123,11 @@ def test_agreement_is_two_losses_and_their_divergence():
     model.eval()
     plain = made(sentences(6)).loss(model, batch, 0.1)
     torch.testing.assert_close(task.loss(model, batch, 0.1), plain)
+
+
+def test_copies_need_one_vocabulary():
+    with pytest.raises(rg.BadInput, match="joint=true"):
+        made(sentences(3), copies=True, joint=False).config(SMALL).build()
 
 
 def test_texts_are_cut_and_keep_their_end():

@@ -50,7 +50,8 @@ class Sequence:
 class Pair:
     """An encoder and a decoder that reads it: `embed → stack`, `decoder_embed → decoder → head`.
 
-    `decoder_embed` None shares the encoder's embedding. `start` is the token that a decoder begins with.
+    `decoder_embed` None shares the encoder's embedding. `start` is the token that a decoder begins with. `copies` lets
+    it say a word because the source has it (`Copying`).
     """
 
     embed: Any
@@ -60,6 +61,7 @@ class Pair:
     head: Any = None
     start: int = 0
     family: str | None = None
+    copies: bool = False
 
     def build(self):
         from .model import PairModel

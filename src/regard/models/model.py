@@ -13,9 +13,10 @@ from ..attention.errors import BadInput
 from ..nn.attention import Attend, Memory
 from ..nn.block import Block, Stack, torch_attends
 from ..nn.cache import Cache
-from ..nn.embeddings import TextEmbedding
+from ..nn.embeddings import Text, TextEmbedding
 from ..nn.rows import cleared, real_tokens
-from .heads import IGNORED, Classes, ClassesHead, Span, VocabularyHead, alignment_loss, loss_of, span_loss
+from .copying import Copying, with_votes
+from .heads import IGNORED, Classes, ClassesHead, Span, Vocabulary, VocabularyHead, alignment_loss, loss_of, span_loss
 from .image import ImageEmbedding
 
 if TYPE_CHECKING:
@@ -174,6 +175,7 @@ class PairModel(Model):
         self.decoder_embed = None if config.decoder_embed is None else config.decoder_embed.build()
         self.decoder = config.decoder.build()
         self.head = None if config.head is None else config.head.build()
+        self.copying = Copying(need_copies(config)) if config.copies else None
 
     @property
     def target_embed(self) -> nn.Module:
@@ -204,9 +206,16 @@ class PairModel(Model):
             memory = self.encode(pick(self.embed, tokens=tokens, images=images, sound=sound), lengths)
             if cache is not None:
                 cache.put("source", (memory.x, memory.lengths))
+                cache.put("words", tokens if self.copying is not None else None)
         hidden = self.decode(targets, memory, target_lengths, cache)
         asked = hidden if wanted is None else taken(hidden, wanted)
         logits = None if self.head is None else self.head(asked, matrix_of(self.target_embed))
+        if self.copying is not None and logits is not None:
+            source = pick(self.embed, tokens=tokens if cache is None else cache.get("words"))
+            votes, words = self.copying.votes(hidden, memory.x, memory.lengths, source)
+            if wanted is not None:
+                votes, words = (taken(x.expand(votes.shape), wanted) for x in (votes, words))
+            logits = with_votes(logits, votes, words)
         return Output(hidden, logits, cache=cache, loss=self.loss(logits, labels))
 
     def encode(self, given: Tensor, lengths: Tensor | None = None) -> Memory:
@@ -245,6 +254,17 @@ class PairModel(Model):
         fill = self.config.start if padding is None else padding
         start = torch.full_like(labels[:, :1], self.config.start)
         return torch.cat([start, labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, fill)], dim=1)
+
+
+def need_copies(config: Pair) -> int:
+    """The width of what copies, or `BadInput` where source and target have no words in common."""
+    head = config.head
+    if config.decoder_embed is None and isinstance(config.embed, Text) and isinstance(head, Vocabulary):
+        return head.dim
+    raise BadInput(
+        "copies says words of the source again, so source and target must be texts of one vocabulary. Learn one for "
+        "both (joint=true; a Pair with decoder_embed=None and head=Vocabulary(...)), or leave copies out."
+    )
 
 
 def taken(hidden: Tensor, wanted: Tensor) -> Tensor:

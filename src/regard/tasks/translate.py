@@ -55,7 +55,7 @@ class TranslateSettings:
     `metric` is what decides. `tokenise` is how sacreBLEU parts texts: "13a", "zh", or "none" for files that are parted;
     "fr" is "13a" of words parted after an apostrophe, as Moses parts French and Italian (l' homme).
     `agreement` is the weight of a second thing to learn: that the model, asked twice, each time with other dropout,
-    says the same.
+    says the same. `copies` lets it say a word because the source has it, which summaries live by; it needs `joint`.
     """
 
     source: str | None = None
@@ -71,6 +71,7 @@ class TranslateSettings:
     metric: Literal["bleu", "chrf", "rouge"] = "bleu"
     tokenise: Literal["13a", "zh", "intl", "char", "none", "fr"] = "13a"
     agreement: float = 0.0
+    copies: bool = False
 
 
 class Translate:
@@ -128,6 +129,7 @@ class Translate:
             decoder_embed=None if self.settings.joint else own,
             head=Vocabulary(self.tokenizer.target.size, a.dim),
             start=self.rules.start[0],
+            copies=self.settings.copies,
         )
 
     def embedding(self, tokenizer: Tokenizer, a: Architecture) -> Text:
