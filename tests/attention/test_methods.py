@@ -228,6 +228,7 @@ def test_performer_in_kernels(sizes: tuple[int, int], kv_heads: int, features: i
     assert unfit(torch.device("cpu")) is None
     formula = lambda q, k, v, allowed: plain_performer(q, k, v, features, 5, allowed)  # noqa: E731
     exact = tensors(*sizes, kv_heads=kv_heads)
+    assert runs_in_kernels(Performer(features), *(x.detach().float() for x in exact))
     errs_like_the_formula(formula, Performer(features, seed=5), exact, torch.float32, counts)
 
 
@@ -289,7 +290,48 @@ def test_nystrom_in_kernels(sizes: tuple[int, int], heads: int, landmarks: int, 
         assert_close(attend(*single, method=method).double(), formula(*exact, None), 2e-6)
 
 
-def runs_in_kernels(method: Linformer | Nystrom, q: Tensor, k: Tensor, v: Tensor) -> bool:
+def start_anywhere(name: str, device: str, dtype: torch.dtype) -> None:
+    """Kernels were told how the first call's tensors lie; others lie where loads of 16 bytes cannot be, or apart."""
+    q, k, v = (x.detach().to(device, dtype) for x in tensors(20, 30, heads=2, kv_heads=2))
+    projection = projections(5, 30)[0].detach().to(device, dtype)
+    method = {"linformer": Linformer(projection), "nystrom": Nystrom(5), "performer": Performer(24)}[name]
+    assert runs_in_kernels(method, q, k, v)
+
+    def shifted(x: Tensor) -> Tensor:
+        return torch.cat([x.new_zeros(1), x.flatten()])[1:].view_as(x)
+
+    def between(x: Tensor) -> Tensor:
+        return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+    def found(*places: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        given = [place(x).requires_grad_() for place, x in zip(places, (q, k, v), strict=True)]
+        out = attend(*given, method=method)
+        with torch.no_grad():
+            plainly = attend(*given, method=method)
+        return [plainly, out, *torch.autograd.grad(out, given, places[0](upstream))]
+
+    upstream = torch.randn_like(q @ k.mT @ v)
+    first = found(torch.clone, torch.clone, torch.clone)
+    limit = 1e-4 if dtype == torch.float32 else 0.05  # sums come in another order, and are rounded
+    for places in ((shifted,) * 3, (between,) * 3, (torch.clone, shifted, between)):
+        for got, want in zip(found(*places), first, strict=True):
+            assert (got - want).double().norm() <= limit * want.double().norm()
+    assert all(torch.equal(x, y) for x, y in zip(found(*(torch.clone,) * 3), first, strict=True))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_kernels_start_wherever_tensors_lie(name: str) -> None:
+    start_anywhere(name, "cpu", torch.float32)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_kernels_start_wherever_tensors_lie_on_the_gpu(name: str, dtype: torch.dtype) -> None:
+    start_anywhere(name, "cuda", dtype)
+
+
+def runs_in_kernels(method: Linformer | Nystrom | Performer, q: Tensor, k: Tensor, v: Tensor) -> bool:
     parts = {"score": None, "position": None, "mask": None, "dropout": 0.0}
     return method.way(settled(q, k, v, parts, None, "auto")[0]) is not None
 

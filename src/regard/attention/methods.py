@@ -264,13 +264,19 @@ class Performer(Method):
         need_count(self.seed, "Performer's seed")
 
     def attend(self, call: Call) -> Tensor:
+        if (way := self.way(call)) is not None:
+            with on_its_device(call.q), without_autocast(call.q.device):
+                return way(call.q, call.k, call.v)
         why = "keys are summed before any query is compared, so they can only be left out for all, or added in order"
         keys, queries = real_rows(self, call, why, Causal)
         need_dots(self, call, "keys are summed before any query is compared, and a sum has no place")
         with without_autocast(call.q.device):
             in_order = any(isinstance(part, Causal) for part in parts_of(call.mask))
             if not in_order and fits_kernels(call):
-                return blank(self.fused(call, keys), queries).to(call.v.dtype)
+                p = lower(replace(call, k=blank(call.k, keys), v=blank(call.v, keys)))
+                q, k, v = (x.to(product_type(call)) for x in (p.q, p.k, p.v))
+                with on_its_device(q):
+                    return blank(self.fused(q, k, v, p.scale, keys), queries).to(call.v.dtype)
             q, k, v, scale = dots(call, keys)
             root = math.sqrt(abs(scale))
             asked, held = self.logs(q * math.copysign(root, scale), k * root)
@@ -280,16 +286,23 @@ class Performer(Method):
             found = sums[..., :-1] / torch.where(total > 0, total, 1.0)
             return blank(found, queries).to(call.v.dtype)
 
-    def fused(self, call: Call, keys: Tensor | None) -> Tensor:
-        """The output by kernels that keep no feature of a token, over the real `keys [batch]`."""
-        from .kernels.features import Mix
+    def way(self, call: Call) -> Callable[..., Tensor] | None:
+        """How our kernels run the call as it is, made once for its kind; None where they do not."""
+        if call.memo is None:
+            return None
+        kind = (Performer, self.features, self.seed)
+        if kind not in call.memo:
+            ours = plain(call) and fits_kernels(call)
+            call.memo[kind] = functools.partial(self.fused, scale=scale_of(call)) if ours else None
+        return call.memo[kind]
 
-        p = lower(replace(call, k=blank(call.k, keys), v=blank(call.v, keys)))
-        q, k, v = (with_rows(x.to(product_type(call))) for x in (p.q, p.k, p.v))
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, scale: float, keys: Tensor | None = None) -> Tensor:
+        """The output by kernels that keep no feature of a token, over the real `keys [batch]`, or all."""
+        from .kernels.features import mix
+
         directions = kernels_directions(self.features, q.shape[3], self.seed, q.dtype, q.device)
         counts = same_counts(k.shape[0], k.shape[2], k.device) if keys is None else keys.int()
-        with on_its_device(q):
-            return Mix.apply(q, k, v, directions, self.features, counts, p.scale)
+        return mix(q, k, v, directions, self.features, counts, scale)
 
     def logs(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """log φ(q) + ‖q‖²/2, which divides out, and log φ(k), `[batch, heads, tokens, features]`."""
@@ -378,11 +391,6 @@ def fits_kernels(call: Call) -> bool:
     copies = call.q.shape[0] * call.q.shape[1]
     known = known and widest <= WIDEST and copies < MOST
     return known and not torch.compiler.is_compiling() and unfit(call.q.device) is None
-
-
-def with_rows(x: Tensor) -> Tensor:
-    """x with the numbers of a token side by side."""
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def dots(call: Call, keys: Tensor | None) -> tuple[Tensor, Tensor, Tensor, float]:

@@ -17,6 +17,7 @@ bits. The types are float32, and bfloat16 with an ω of two parts, so that it co
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -25,12 +26,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import begin, compile_together
+from .launch import Launch, aligned, compile_together
 
 LOG2E = tl.constexpr(1.4426950408889634)
 PRECISION = tl.constexpr("tf32x3")  # of float32's products; those of bfloat16 have no choice
 TILE = {2: (128, 64, 8, 2), 4: (64, 32, 4, 2)}  # (owned, walked, warps, stages) of a program, by bytes of a number
 PROGRAMS = 4  # a multiprocessor, over which the sums of features are spread
+RUNS = 256  # kinds of calls whose kernels are remembered
 
 
 @triton.jit
@@ -328,126 +330,126 @@ class There(NamedTuple):
 
 
 class Mix(torch.autograd.Function):
-    """Σ_j φ(q_i)·φ(k_j) v_j / Σ_j φ(q_i)·φ(k_j), differentiable once in q, k and v.
-
-    `omega` is `padded(directions, dtype)`, `counts [batch]` how many keys are real.
-    """
+    """A run's output, differentiable once in q, k and v."""
 
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, omega: Tensor, features: int, counts: Tensor, scale: float
-    ) -> Tensor:
-        run = Run(q, k, v, omega, features, counts, scale)
-        graded = any(ctx.needs_input_grad)
-
-        def there_and_back() -> None:
-            found = run.there()
-            if graded:
-                run.back(found, found.output)
-
-        compile_together((Mix, q.device, q.dtype, q.shape[3], v.shape[3], graded), there_and_back)
-        found = run.there()
+    def forward(ctx: Any, run: Run, q: Tensor, k: Tensor, v: Tensor, omega: Tensor, counts: Tensor) -> Tensor:
+        found = run.there(q, k, v, omega, counts)
+        ctx.run = run
         ctx.save_for_backward(q, k, v, omega, counts, *found)
-        ctx.features, ctx.scale = features, scale
         return found.output
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, omega, counts, *found = ctx.saved_tensors
-        run = Run(q, k, v, omega, ctx.features, counts, ctx.scale)
-        return *run.back(There(*found), grad.contiguous()), None, None, None, None
+        return None, *ctx.run.back(q, k, v, omega, counts, There(*found), aligned(grad.contiguous())), None, None
+
+
+def mix(q: Tensor, k: Tensor, v: Tensor, omega: Tensor, features: int, counts: Tensor, scale: float) -> Tensor:
+    """Σ_j φ(q_i)·φ(k_j) v_j / Σ_j φ(q_i)·φ(k_j), differentiable once in q, k and v.
+
+    `omega` is `padded(directions, dtype)`, `counts [batch]` how many keys are real, in int32.
+    """
+    graded = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    q, k, v = aligned(q), aligned(k), aligned(v)
+    layouts = tuple([(x.shape, x.stride()) for x in (q, k, v)])
+    run = run_of(layouts, features, omega.shape[1], scale, v.dtype, v.device)
+    kind = (Mix, v.device, v.dtype, q.shape[3], v.shape[3], graded)
+    compile_together(kind, lambda: run.rehearse(q, k, v, omega, counts, graded))
+    return Mix.apply(run, q, k, v, omega, counts) if graded else run.there(q, k, v, omega, counts).output
 
 
 class Run:
-    """One call's kernels. Tensors of features are `[batch, kv_heads, padded features, …]`; parts have more in front."""
+    """The kernels for calls of one kind, told all but their tensors: those are where loads of 16 bytes can be.
 
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, omega: Tensor, features: int, counts: Tensor, scale: float):
-        self.q, self.k, self.v, self.omega, self.features, self.counts = q, k, v, omega, features, counts
-        self.batch, self.heads, self.queries, dim = q.shape
-        self.kv_heads, self.keys, dim_v = v.shape[1:]
-        self.group, self.padded = self.heads // self.kv_heads, omega.shape[1]
-        self.root = math.sqrt(abs(scale))
-        self.asked_root = math.copysign(self.root, scale)
-        owned, walked, warps, stages = TILE[v.itemsize]
-        self.owned, self.walked = owned, walked
-        self.values = {"DV": dim_v, "BDV": power(dim_v)}
-        self.sizes = self.values | {"D": dim, "BD": power(dim), "TWO": v.itemsize == 2, "BM": owned, "BN": walked}
-        self.sizes |= {"num_warps": warps, "num_stages": stages}
+    Tensors of features are `[batch, kv_heads, padded features, …]`; parts have more in front.
+    """
 
-    def pieces(self, tokens: int, copies: int) -> tuple[int, int]:
-        """(pieces, tokens of each) that sums over so many tokens are cut into."""
-        tiles, blocks = -(-tokens // self.walked), -(-self.padded // self.owned) * copies
-        many = torch.cuda.get_device_properties(self.v.device).multi_processor_count if self.v.is_cuda else 1
-        pieces = min(max(many * PROGRAMS // blocks, 1), tiles)
-        size = -(-tiles // pieces)
-        return -(-tiles // size), size * self.walked
+    def __init__(
+        self,
+        layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...],
+        features: int,
+        padded: int,
+        scale: float,
+        dtype: torch.dtype,
+        device: torch.device,
+    ):
+        (q, q_steps), (k, k_steps), (v, v_steps) = layouts
+        batch, heads, queries, dim = q
+        kv_heads, keys, dim_v = v[1:]
+        owned, walked, warps, stages = TILE[dtype.itemsize]
+        group, copies, kv_copies, blocks = heads // kv_heads, batch * heads, batch * kv_heads, -(-padded // owned)
+        there, key_size = cut(keys, walked, blocks * kv_copies, PROGRAMS, device)
+        back, query_size = cut(queries, walked, blocks * copies, PROGRAMS, device)
+        self.dtype, self.shapes = dtype, (q, k, v)
+        self.output, self.lse = (*q[:3], dim_v), q[:3]
+        self.seen, self.level = (kv_copies, padded, dim_v), (kv_copies, padded)
+        self.seen_parts, self.level_parts = (there, *self.seen), (there, *self.level)
+        self.d_seen_parts, self.d_level_parts = (back, group, *self.seen), (back, group, *self.level)
+        root = math.sqrt(abs(scale))
+        flat = {"padded": padded, "DV": dim_v, "BDV": power(dim_v), "BN": walked}
+        tile = {**flat, "D": dim, "BD": power(dim), "TWO": dtype.itemsize == 2, "BM": owned}
+        tile |= {"num_warps": warps, "num_stages": stages}
+        of_keys = {**tile, "heads": kv_heads, "tokens": keys, "size": key_size, "root": root}
+        of_keys |= dict(zip(("stride_kb", "stride_kh", "stride_kn"), k_steps, strict=False))
+        of_keys |= dict(zip(("stride_vb", "stride_vh", "stride_vn"), v_steps, strict=False))
+        of_queries = {**tile, "heads": heads, "group": group, "queries": queries, "size": query_size}
+        of_queries |= dict(zip(("stride_qb", "stride_qh", "stride_qn"), q_steps, strict=False))
+        of_queries["root"] = math.copysign(root, scale)
+        self.see = Launch(see_kernel, blocks, there, kv_copies, **of_keys)
+        self.merge = Launch(merge_kernel, padded // walked, kv_copies, features=features, pieces=there, **flat)
+        self.ask = Launch(ask_kernel, -(-queries // owned), copies, **of_queries)
+        self.to_queries = Launch(queries_kernel, -(-queries // owned), copies, **of_queries)
+        self.to_features = Launch(features_kernel, blocks, back, copies, **of_queries)
+        self.add = Launch(add_kernel, padded // walked, kv_copies, group=group, pieces=back, **flat)
+        self.to_keys = Launch(keys_kernel, -(-keys // owned), kv_copies, **of_keys)
 
-    def room(self, *sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return self.v.new_empty(sizes, dtype=dtype)
-
-    def of_features(self, *front: int) -> tuple[Tensor, Tensor]:
-        """Room for a vector and a number a feature, in float32."""
-        front = (*front, self.batch, self.kv_heads)
-        return self.room(*front, self.padded, self.v.shape[3]), self.room(*front, self.padded)
-
-    def there(self) -> There:
-        q, k, v = self.q, self.k, self.v
-        copies = self.batch * self.kv_heads
-        pieces, size = self.pieces(self.keys, copies)
-        seen_parts, level_parts = self.of_features(pieces)
-        begin(
-            see_kernel, (-(-self.padded // self.owned), pieces, copies),
-            k, v, self.omega, self.counts, seen_parts, level_parts, *k.stride()[:3], *v.stride()[:3],
-            self.kv_heads, self.keys, self.padded, size, self.root, **self.sizes,
-        )  # fmt: skip
-        seen, level = self.of_features()
-        rounded = seen if v.dtype == seen.dtype else torch.empty_like(seen, dtype=v.dtype)
-        begin(
-            merge_kernel, (self.padded // self.walked, copies),
-            seen_parts, level_parts, seen, rounded, level, self.padded, self.features, pieces,
-            **self.values, BN=self.walked,
-        )  # fmt: skip
-        output = self.room(self.batch, self.heads, self.queries, v.shape[3], dtype=v.dtype)
-        lse = self.room(self.batch, self.heads, self.queries)
-        begin(
-            ask_kernel, (-(-self.queries // self.owned), self.batch * self.heads),
-            q, self.omega, level, rounded, output, lse, *q.stride()[:3], self.heads, self.group, self.queries,
-            self.padded, self.asked_root, **self.sizes,
-        )  # fmt: skip
+    def there(self, q: Tensor, k: Tensor, v: Tensor, omega: Tensor, counts: Tensor) -> There:
+        exact = functools.partial(v.new_empty, dtype=torch.float32)
+        seen_parts, level_parts = exact(self.seen_parts), exact(self.level_parts)
+        self.see(k, v, omega, counts, seen_parts, level_parts)
+        seen, level = exact(self.seen), exact(self.level)
+        rounded = seen if self.dtype == torch.float32 else v.new_empty(self.seen)
+        self.merge(seen_parts, level_parts, seen, rounded, level)
+        output, lse = v.new_empty(self.output), exact(self.lse)
+        self.ask(q, omega, level, rounded, output, lse)
         return There(level, seen, rounded, output, lse)
 
-    def back(self, found: There, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """dq, dk and dv."""
-        q, k, v, (level, seen, rounded, output, lse) = self.q, self.k, self.v, found
-        copies = self.batch * self.heads
-        dq, delta = self.room(*q.shape, dtype=q.dtype), torch.empty_like(lse)
-        common = (*q.stride()[:3], self.heads, self.group, self.queries, self.padded)
-        begin(
-            queries_kernel, (-(-self.queries // self.owned), copies),
-            q, self.omega, level, rounded, output, grad, lse, delta, dq, *common, self.asked_root, **self.sizes,
-        )  # fmt: skip
-        pieces, size = self.pieces(self.queries, copies)
-        d_seen_parts, d_level_parts = self.of_features(pieces, self.group)
-        begin(
-            features_kernel, (-(-self.padded // self.owned), pieces, copies),
-            q, self.omega, level, rounded, grad, lse, delta, d_seen_parts, d_level_parts, *common, size,
-            self.asked_root, **self.sizes,
-        )  # fmt: skip
-        d_seen, fall, fall_delta = torch.empty_like(rounded), torch.empty_like(level), torch.empty_like(level)
-        copies = self.batch * self.kv_heads
-        begin(
-            add_kernel, (self.padded // self.walked, copies),
-            d_seen_parts, d_level_parts, seen, level, d_seen, fall_delta, fall, self.padded, self.group, pieces,
-            **self.values, BN=self.walked,
-        )  # fmt: skip
-        dk, dv = self.room(*k.shape, dtype=k.dtype), self.room(*v.shape, dtype=v.dtype)
-        begin(
-            keys_kernel, (-(-self.keys // self.owned), copies),
-            k, v, self.omega, self.counts, fall, d_seen, fall_delta, dk, dv, *k.stride()[:3], *v.stride()[:3],
-            self.kv_heads, self.keys, self.padded, self.root, **self.sizes,
-        )  # fmt: skip
+    def back(
+        self, q: Tensor, k: Tensor, v: Tensor, omega: Tensor, counts: Tensor, found: There, grad: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """dq, dk and dv, from a contiguous gradient of the output."""
+        exact = functools.partial(v.new_empty, dtype=torch.float32)
+        level, seen, rounded, output, lse = found
+        dq, dk, dv = map(v.new_empty, self.shapes)
+        delta = exact(self.lse)
+        self.to_queries(q, omega, level, rounded, output, grad, lse, delta, dq)
+        d_seen_parts, d_level_parts = exact(self.d_seen_parts), exact(self.d_level_parts)
+        self.to_features(q, omega, level, rounded, grad, lse, delta, d_seen_parts, d_level_parts)
+        d_seen, fall, fall_delta = v.new_empty(self.seen), exact(self.level), exact(self.level)
+        self.add(d_seen_parts, d_level_parts, seen, level, d_seen, fall_delta, fall)
+        self.to_keys(k, v, omega, counts, fall, d_seen, fall_delta, dk, dv)
         return dq, dk, dv
+
+    def rehearse(self, q: Tensor, k: Tensor, v: Tensor, omega: Tensor, counts: Tensor, graded: bool) -> None:
+        """Everything once, for its kernels to be compiled."""
+        found = self.there(q, k, v, omega, counts)
+        if graded:
+            self.back(q, k, v, omega, counts, found, found.output)
+
+
+run_of = functools.lru_cache(maxsize=RUNS)(Run)
+"""The run for calls of a kind, made once."""
+
+
+def cut(tokens: int, step: int, blocks: int, programs: int, device: torch.device) -> tuple[int, int]:
+    """(pieces, tokens of each) that a sum over tokens is cut into, each for `blocks` of `programs` a multiprocessor."""
+    tiles = -(-tokens // step)
+    many = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+    pieces = min(max(many * programs // blocks, 1), tiles)
+    size = -(-tiles // pieces)
+    return -(-tiles // size), size * step
 
 
 def padded(omega: Tensor, dtype: torch.dtype) -> Tensor:

@@ -22,8 +22,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from .. import triton as backend
 from ..call import Problem
 from .inverse import Sums
-from .launch import Launch, compile_together
-from .projection import EVERYTHING, WANTED, aligned
+from .launch import Launch, aligned, compile_together
+from .projection import EVERYTHING, WANTED
 
 ROWS = 64  # tokens that are summed at once
 CELLS = 8192  # of a matrix that are held at once

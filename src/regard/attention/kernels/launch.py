@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any
 
+import torch
 import triton
 from torch import Tensor
 from triton.runtime import driver
@@ -61,7 +62,7 @@ class Launch:
 
     The first start goes through Triton, which looks at every argument, compiles, and leaves a kernel; later starts hand
     addresses to that kernel's launcher, past Triton's hooks. So the tensors must keep their types and device, and lie
-    at multiples of 16 bytes, as the first ones did. Of `fixed` the kernel gets what it has names for.
+    at multiples of 16 bytes (`aligned`), as the first ones did. Of `fixed` the kernel gets what it has names for.
     """
 
     def __init__(self, kernel: Any, *programs: int, **fixed: Any):
@@ -90,3 +91,9 @@ class Launch:
 def address(x: Any) -> Any:
     """A tensor as a number that is a pointer to a kernel; anything else as it is."""
     return x.data_ptr() if isinstance(x, Tensor) else x
+
+
+def aligned(x: Tensor) -> Tensor:
+    """x with the numbers of a token side by side, beginning where loads of 16 bytes can be."""
+    fits = x.stride(-1) == 1 and x.data_ptr() % 16 == 0
+    return x if fits else x.clone(memory_format=torch.contiguous_format)

@@ -19,8 +19,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from .. import triton as backend
 from ..call import Problem
 from ..masks import Everything
-from .features import rows
-from .launch import Launch, compile_together
+from .features import cut, rows
+from .launch import Launch, aligned, compile_together
 
 PRECISION = tl.constexpr("tf32x3")  # of float32's products; those of half types have no choice
 FLAT = 1024  # numbers that a program of `add_kernel` adds up
@@ -205,7 +205,7 @@ class Run:
         wide, wide_v = (max(triton.next_power_of_2(x), 16) for x in (dim, value_dim))
         there, back = (shapes[dtype.itemsize][max(wide, wide_v, 64)] for shapes in (FORWARD, BACKWARD))
         copies, blocks = batch * heads, -(-projected // there.projected)
-        self.pieces, size = cut(tokens, there.tokens, copies * blocks, device)
+        self.pieces, size = cut(tokens, there.tokens, copies * blocks, 1, device)
         self.count, self.split = copies * projected * (dim + value_dim), copies * projected * dim
         self.keys, self.values = (batch, heads, projected, dim), (batch, heads, projected, value_dim)
         self.learned = (projected, tokens)
@@ -234,18 +234,3 @@ class Run:
     def all(self, e: Tensor, k: Tensor, v: Tensor) -> None:
         """Everything once, for its kernels to be compiled."""
         self.learn(*self.project(e, k, v), k, v)
-
-
-def cut(tokens: int, step: int, blocks: int, device: torch.device) -> tuple[int, int]:
-    """(pieces, tokens of each) that the sum over tokens is cut into, for `blocks` programs a piece."""
-    tiles = -(-tokens // step)
-    many = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
-    pieces = min(max(many // blocks, 1), tiles)
-    size = -(-tiles // pieces)
-    return -(-tiles // size), size * step
-
-
-def aligned(x: Tensor) -> Tensor:
-    """x with the numbers of a token side by side, beginning where loads of 16 bytes can be."""
-    fits = x.stride(-1) == 1 and x.data_ptr() % 16 == 0
-    return x if fits else x.clone(memory_format=torch.contiguous_format)
