@@ -150,5 +150,5 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
             panel.minorticks_off()
             panel.set_ylim(0, 1.05)
             name_axes(panel, title, say("tokens", "词数"), say("share right", "正确率"))
-            panel.legend(fontsize=7)
+            panel.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, 0.92))
     return figure
