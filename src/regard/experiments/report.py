@@ -214,7 +214,7 @@ def made_of(documents: list[dict[str, Any]], language: Language) -> str:
     torches = ", ".join(sorted({f"torch {document['versions']['torch']}" for document in documents}))
     dates = ", ".join(sorted({document["date"][:10] for document in documents}))
     minutes = sum(document["seconds"] for document in documents) / 60
-    if any(document.get("device", "cpu") == "cpu" for document in documents):
+    if all(document.get("device", "cpu") == "cpu" for document in documents):
         spent = Both(f"{minutes:.0f} minutes of one core in all", f"单核共 {minutes:.0f} 分钟")(language)
     else:
         spent = Both(f"{minutes:.0f} minutes in all, several at a time", f"共 {minutes:.0f} 分钟，数个同时运行")(
