@@ -32,6 +32,7 @@ ACTIVATIONS = {
     "tanh": torch.tanh,
     "none": lambda x: x,
 }
+NORMS = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
 
 
 @dataclass(frozen=True)
@@ -227,8 +228,7 @@ def cross_attention(config: StackConfig) -> MultiHeadAttention:
 
 
 def make_norm(config: StackConfig) -> nn.Module:
-    kinds = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
-    return known(config.norm, kinds, config.norm)(config.dim, eps=config.eps)
+    return known(config.norm, NORMS, config.norm)(config.dim, eps=config.eps)
 
 
 class Stack(nn.Module):

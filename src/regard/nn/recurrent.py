@@ -13,10 +13,10 @@ from ..attention.errors import BadInput, Unsupported
 from ..attention.mask import Mask
 from ..attention.masks import Causal
 from .attention import Attend, Memory, both, whole
-from .block import padding_mask
+from .block import NORMS, padding_mask
 from .cache import Cache
 from .hierarchical import joined, split
-from .parts import SCORES, part_module
+from .parts import SCORES, known, part_module
 from .plugged import need_memory, need_tokens, real_now
 from .pooling import SCORE_LINES, Mean
 from .rows import cleared
@@ -39,6 +39,7 @@ class RecurrentConfig:
     attention: Literal["dot", "additive"] | None = None
     heads: int = 1
     cross: bool = False
+    norm: Literal["layer", "rms"] | None = None
 
     def build(self) -> Recurrent:
         return Recurrent(**vars(self))
@@ -52,14 +53,18 @@ class RecurrentConfig:
 class Recurrent(nn.Module):
     """What attention is compared with: h_t = cell(h_{t−1}, x_t), layer above layer.
 
-    As a decoder (`cross`) it reads a memory. Without attention all of it has to pass through the first state:
+    As a decoder (`cross`) it reads a memory. Without attention that is its mean: the states begin with it, and it is
+    told again at every token, since at first a state forgets about half of what it knew with each:
 
-        h_0 = tanh(W · mean(memory))
+        h_0 = tanh(W · mean(memory)),   y_t = h_t + V · mean(memory)
 
     With attention, "dot" (Luong) or "additive" (Bahdanau), each state looks at the memory for itself; without `cross`,
     at its own earlier states (at all, when bidirectional):
 
         c_t = attend(query(h_t), key(s), s),   y_t = tanh(mix([c_t; h_t])),   s = memory or h
+
+    `norm` is put on the last layer's h_t, or on what attention made of it. Gates leave an LSTM's states small, 0.04
+    where the tokens of other layers are 1; a head tied to the embedding, and a decoder that reads them, learn slowly.
 
     `[batch, tokens, dim]` in and out; each direction has dim / 2 when there are two. Padding never matters. Through a
     cache it goes token by token.
@@ -79,6 +84,7 @@ class Recurrent(nn.Module):
         attention: Literal["dot", "additive"] | None = None,
         heads: int = 1,
         cross: bool = False,
+        norm: Literal["layer", "rms"] | None = None,
     ) -> None:
         super().__init__()
         need_choices(kind, attention, bidirectional, cross)
@@ -94,6 +100,8 @@ class Recurrent(nn.Module):
         )
         self.look = LookBack(dim, heads, SCORE_LINES[attention]) if attention else None
         self.start = nn.Linear(dim, self.states * layers * dim) if cross and not attention else None
+        self.read = nn.Linear(dim, dim) if cross and not attention else None
+        self.norm = known(norm, NORMS, norm)(dim, eps=1e-5) if norm else None
         self.mean = Mean()
 
     @property
@@ -122,22 +130,26 @@ class Recurrent(nn.Module):
                 "A bidirectional Recurrent needs all tokens and cannot go token by token. Leave out the cache."
             )
         real = real_now(x, lengths, cache)
-        h, state = self.run(x, real, self.first_state(x, memory, cache))
+        mean = self.mean(memory.x, memory.lengths) if memory is not None and self.look is None else None
+        y, state = self.run(x, real, self.first_state(x, mean, cache))
         if cache is not None:
             cache.put("recurrent.state", state)
-        if self.look is None:
-            return h
-        own = None if self.bidirectional else Causal()
-        mask = memory.allowed if memory is not None else both(own, padding_mask(lengths, cache, x.shape[1]))
-        return cleared(self.look(h, memory, mask, cache), real)
+        if self.look is not None:
+            own = None if self.bidirectional else Causal()
+            mask = memory.allowed if memory is not None else both(own, padding_mask(lengths, cache, x.shape[1]))
+            y = self.look(y, memory, mask, cache)
+        y = y if self.norm is None else self.norm(y)
+        if mean is not None and self.read is not None:
+            y = y + self.read(mean)[:, None]
+        return cleared(y, real)
 
-    def first_state(self, x: Tensor, memory: Memory | None, cache: Cache | None) -> State:
-        """The state before the first token of this call: the cache's, the memory's, or zeros."""
-        known: State | None = None if cache is None else cache.get("recurrent.state")
-        if known is not None:
-            return known
-        if memory is not None and self.start is not None:
-            start = self.start(self.mean(memory.x, memory.lengths)).tanh()
+    def first_state(self, x: Tensor, mean: Tensor | None, cache: Cache | None) -> State:
+        """The state before the first token of this call: the cache's, the one that a memory's mean says, or zeros."""
+        before: State | None = None if cache is None else cache.get("recurrent.state")
+        if before is not None:
+            return before
+        if mean is not None and self.start is not None:
+            start = self.start(mean).tanh()
             return start.unflatten(1, (self.states, -1, self.dim)).unbind(1)
         cells = self.cells
         zeros = x.new_zeros(x.shape[0], cells.num_layers * (1 + self.bidirectional), cells.hidden_size)

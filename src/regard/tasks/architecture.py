@@ -75,7 +75,8 @@ def stack_of(a: Architecture, *, causal: bool = False, cross: bool = False) -> A
     if a.base in RECURRENT:
         looks = ("additive" if "Additive" in a.score else "dot") if a.plugged else None
         both_ways = not causal and not cross
-        return RecurrentConfig(a.dim, a.layers, a.base, both_ways, a.dropout, looks, 1, cross)  # type: ignore[arg-type]
+        kind: Any = a.base
+        return RecurrentConfig(a.dim, a.layers, kind, both_ways, a.dropout, looks, 1, cross, a.norm)
     if a.base == "cnn":
         return ConvolutionConfig(
             a.dim, a.layers, a.kernel, causal=causal, attention=a.plugged, heads=a.heads, cross=cross
