@@ -33,7 +33,8 @@ kind knows the order of words by its own means: a transformer by distances, a co
 through the text, the mlp (which sees one word at a time) not at all; in translation all are told each word's place. A
 decoder reads the source by attention if it is a transformer, and the mean of the encoded source if not: that is what
 attention was invented to replace. Embedding and head have the same dropout; between layers the LSTM and the transformer
-have it too, the mlp and the convolution do not."""
+have it too, the mlp and the convolution do not. The LSTM's last states have the norm that the transformer has; the mlp
+and the convolution have residuals and no norm."""
 
 LAYERS = {"dim": 256, "hidden": 512, "layers": 2, "heads": 4, "dropout": 0.3, "attention_dropout": 0.0}
 LEARNING = {"rate": 1e-3, "schedule": "cosine", "warmup": 200, "ema": 0.995, "weight_decay": 0.01, "clip": 1.0}
@@ -44,7 +45,7 @@ SAME: dict[str, dict[str, Any]] = {
         **LAYERS,
         **LEARNING,
         **ORDER,
-        **{"members": 1, "grams": 0, "pool": "mean", "batch_size": 64, "epochs": 10},
+        **{"members": 1, "wide": 0, "grams": 0, "pool": "mean", "batch_size": 64, "epochs": 10},
     },
     "multi30k-en-de": {
         **LAYERS,
@@ -175,6 +176,7 @@ def page(found: dict[str, Any]) -> str:
         lines += ["", f"The same for all: {same}.", ""]
     missing = [titles[name] for name in SAME if not any(task == name for task, _ in rows)]
     lines += [f"Not measured yet: {'; '.join(missing)}.", ""] if missing else []
+    lines += [line for note in found.get("notes", ()) for line in (note, "")]
     counts = sorted({row["seeds"] for row in found["rows"]})
     how = f"{found.get('device', 'no device')}, {found.get('date', '')}, {found['at once']} runs at a time"
     lines += [f"Seeds: {', '.join(map(str, counts))}. Measured on {how}: runs that share a device wait for each other,"]

@@ -63,7 +63,7 @@ def test_it_can_be_read_honestly(opened):
     name, _, lab = opened
     given = given_to(lab, name)
     if name == "committee":
-        with pytest.raises(rg.RegardError, match="2 models answer as one"):
+        with pytest.raises(rg.RegardError, match="3 models answer as one"):
             ask(lab, "honest/read", model=name, input=given)
         return
     found = ask(lab, "honest/read", model=name, input=given)

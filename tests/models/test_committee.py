@@ -11,6 +11,7 @@ from regard import BadInput, load
 from regard.models.committee import Committee, CommitteeModel
 from regard.models.config import Sequence
 from regard.models.heads import Classes
+from regard.models.line import Line
 from regard.nn.block import StackConfig
 from regard.nn.embeddings import Text
 
@@ -58,8 +59,24 @@ def test_the_loss_is_that_of_what_is_said(model: CommitteeModel) -> None:
     torch.testing.assert_close(found.loss, wanted)
 
 
+def test_one_beside_says_its_share() -> None:
+    torch.manual_seed(0)
+    model = Committee(MEMBER, 3, Line(17, 50, 3), share=0.7).build()
+    torch.nn.init.normal_(model.beside.weight)
+    torch.nn.init.normal_(model.beside.ratios)
+    given = drawn(8)
+    said = model.eval()(**given).logits.softmax(-1)
+    each = torch.stack([member(**given).logits.softmax(-1) for member in model.members]).mean(0)
+    torch.testing.assert_close(said, 0.3 * each + 0.7 * model.beside(**given).logits.softmax(-1))
+    dealt = model.train()(**given).logits
+    rows = {name: x[3::4] for name, x in given.items()}
+    torch.testing.assert_close(dealt[3::4], model.beside(**rows).logits, msg="every fourth row is its own")
+
+
 def test_rows_that_cannot_be_dealt_out_are_refused(model: CommitteeModel) -> None:
-    with pytest.raises(BadInput, match=r"7 rows .* 3 members"):
+    with pytest.raises(BadInput, match=r"7 rows .* 3 models"):
         model.train()(**drawn(7))
     with pytest.raises(BadInput, match="0 members"):
         Committee(MEMBER, 0).build()
+    with pytest.raises(BadInput, match="says 1 of all"):
+        Committee(MEMBER, 2, Line(17, 50, 3), share=1).build()

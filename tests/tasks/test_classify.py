@@ -21,7 +21,7 @@ from regard.data import LabelledImage, LabelledSound, LabelledText, Samples
 from regard.models.checkpoint import load
 from regard.tasks.architecture import GRAPHS, MODELS, TEXTS, Architecture
 from regard.tasks.augment import cut_out, hidden_stretches, moved, tinted
-from regard.tasks.classify import Classify, ClassifySettings, kind_in, per_class
+from regard.tasks.classify import LINE_SAYS, Classify, ClassifySettings, kind_in, per_class
 from regard.tasks.kept import Kept
 from regard.tasks.pictures import resized
 
@@ -194,6 +194,28 @@ def test_members_learn_by_themselves_from_every_example() -> None:
     alone = [task.chances(one, dev) for one in model.members]
     torch.testing.assert_close(task.chances(model, dev), torch.stack(alone).mean(0))
     assert task.evaluate(model, dev).metrics["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("known_by", [{}, {"affixes": 2}, {"grams": 4}, {"unit": "bpe"}])
+def test_a_line_beside_learns_what_pairs_say(known_by: dict[str, Any]) -> None:
+    """No word tells the class here, "not good" does; the line hears what counting says, and is heard."""
+    examples, dev = sentences(300, 0), sentences(100, 1)
+    task = Classify.prepare(examples, ClassifySettings(wide=5000, word_dropout=0.0, vocabulary=300, **known_by))
+    assert len(task.batch(examples[:5], Random(0))["labels"]) == 10
+    model = trained(task, examples, SMALL, 150)
+    torch.testing.assert_close(model.beside.ratios, task.ratios)
+    line, encoder = task.chances(model.beside, dev), task.chances(model.members[0], dev)
+    torch.testing.assert_close(task.chances(model, dev), LINE_SAYS * line + (1 - LINE_SAYS) * encoder)
+    gold = torch.tensor([task.number[one.label] for one in dev])
+    assert float((line.argmax(-1) == gold).float().mean()) > 0.9
+    again = Classify.from_dict(task.as_dict(), asdict(task.settings), task.tokenizer)
+    assert again.config(SMALL) == task.config(SMALL)
+    torch.testing.assert_close(again.chances(model, dev), task.chances(model, dev))
+
+
+def test_a_line_is_for_texts() -> None:
+    with pytest.raises(BadInput, match="wide is a setting for text"):
+        Classify.prepare(bars(20, 0), ClassifySettings(wide=100))
 
 
 def test_word_vectors_are_what_words_begin_with(tmp_path: Path) -> None:

@@ -226,8 +226,8 @@ def kind_of(model: Any) -> str:
         return "vector" if model.classes is None else "object"
     if isinstance(model, CommitteeModel):
         raise Unsupported(
-            f"{len(model.members)} models answer as one here, side by side, and a reading follows attention from layer "
-            "to layer of one. Look at their heads, or train with members=1."
+            f"{model.count} models answer as one here, side by side, and a reading follows attention from layer to "
+            "layer of one. Look at their heads, or train with members=1 and wide=0."
         )
     if isinstance(model, TwoTowersModel) or getattr(model, "head", None) is None:
         return "vector"

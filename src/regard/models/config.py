@@ -20,6 +20,7 @@ from .graph import Graph
 from .graph_encoder import GraphEncoder
 from .heads import Classes, Pooler, Span, Vocabulary
 from .image import Image
+from .line import Line
 from .ngram import Ngram
 from .set_loss import SetLoss
 from .sound import Sound
@@ -75,7 +76,7 @@ KINDS = {
         *(Sequence, Pair, Text, StackConfig, Pooler, Vocabulary, Classes, Span),
         *(ConvolutionConfig, FullyConnectedConfig, RecurrentConfig, Words),
         *(Image, Ngram, Tower, TwoTowers, FeatureGrid, Detection, SetLoss, Graph, Sound, Stages),
-        *(GraphEncoder, GraphLayersConfig, Committee),
+        *(GraphEncoder, GraphLayersConfig, Committee, Line),
     )
 }
 

@@ -68,7 +68,7 @@ class Spelling:
     def embedding(self, a: Architecture, word_dim: int | None = None) -> Words:
         """The embedding that reads these numbers."""
         return Words(
-            2 + len(self.words) + len(self.features),
+            self.size,
             0 if self.grams else 2 + len(self.letters),
             a.dim,
             filters=max(64, a.dim // 2),
@@ -78,6 +78,16 @@ class Spelling:
             word_dim=word_dim,
             norm=1e-5,
         )
+
+    @property
+    def size(self) -> int:
+        """How many rows the table of words and features has."""
+        return 2 + len(self.words) + len(self.features)
+
+    @property
+    def longest_start(self) -> int | None:
+        """Which of a word's numbers is that of its beginning of `affixes` letters: after itself, lower case, shape."""
+        return 2 + self.affixes if self.features and self.affixes else None
 
     @property
     def nothing(self) -> list[int]:

@@ -16,11 +16,12 @@ from ..data.arrays import Arrays
 from ..data.files import Paths, kind_of
 from ..data.reading import Reading, Refused
 from ..data.text import LabelledText, read_texts
+from ..models.line import Line
 from ..models.tokenizer import Tokenizer
 from ..nn.embeddings import Text
 from ..nn.vectors import WordVectors, read_vectors
 from .architecture import Architecture, stack_of
-from .spelling import Spelling, stacked
+from .spelling import PAD, UNKNOWN, Spelling, stacked
 
 if TYPE_CHECKING:
     from .classify import ClassifySettings
@@ -43,6 +44,7 @@ class Texts:
         "frozen",
         "affixes",
         "grams",
+        "wide",
         "rare",
     )
 
@@ -108,6 +110,16 @@ class Texts:
             dropout=a.dropout,
         )
         return embed, stack_of(a)
+
+    def line(self, classes: int) -> Line:
+        """A line that reads the same numbers, and pairs of words and of their longest beginnings."""
+        rows = self.settings.wide
+        if self.spelling is None:
+            nothing = (self.tokenizer.pad or 0, self.tokenizer.unknown or 0)
+            return Line(self.tokenizer.size, rows, classes, nothing=nothing)
+        start = self.spelling.longest_start
+        paired = (0,) if start is None else (0, start)
+        return Line(self.spelling.size, rows, classes, 1 + self.spelling.columns, paired, nothing=(PAD, UNKNOWN))
 
     def start(self, model: nn.Module) -> None:
         """Give the words that have a vector theirs."""
