@@ -5,92 +5,25 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.attention.oracle import ULPS
+from tests.attention.plain_methods import (
+    assert_close,
+    assert_same,
+    each_head,
+    plain_nystrom,
+    plain_performer,
+    plain_softmax,
+    projections,
+    tensors,
+)
 from torch import Tensor
 
-from regard.attention.attend import attend, settled
+from regard.attention.attend import attend
 from regard.attention.errors import BadInput, Unsupported
 from regard.attention.mask import Mask
 from regard.attention.masks import Causal, Everything, Lengths, Pairs, Window
 from regard.attention.methods import Exact, Linformer, Method, Nystrom, Performer, draw_directions
 from regard.attention.positions import Alibi, Bias, Position, Rotary, Shaw, TransformerXL
 from regard.attention.scores import Additive, Bilinear, Cosine, Dot, Score
-from regard.attention.triton import unfit
-
-
-def tensors(
-    queries: int, keys: int, *, batch: int = 2, heads: int = 4, kv_heads: int = 4, dim: int = 8, value_dim: int = 6
-) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k, v in float64 that want gradients."""
-    shapes = (batch, heads, queries, dim), (batch, kv_heads, keys, dim), (batch, kv_heads, keys, value_dim)
-    q, k, v = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes)
-    return q, k, v
-
-
-def projections(projected: int, keys: int, *front: int) -> tuple[Tensor, Tensor]:
-    e, f = (torch.randn(*front, projected, keys, dtype=torch.float64) / math.sqrt(keys) for _ in range(2))
-    return e.requires_grad_(), f.requires_grad_()
-
-
-def assert_close(found: Tensor, wanted: Tensor, within: float = 1e-9) -> None:
-    assert found.shape == wanted.shape
-    assert found.isfinite().all()
-    off = (found - wanted).norm() / wanted.norm().clamp(min=1.0)  # some gradients are zero
-    assert off <= within, f"relative error {float(off):.2e}"
-
-
-def assert_same(found: Tensor, wanted: Tensor, wrt: tuple[Tensor, ...], within: float = 1e-9) -> None:
-    """Outputs and every gradient agree."""
-    assert_close(found, wanted, within)
-    weight = torch.randn_like(found)
-    mine, theirs = (torch.autograd.grad((y * weight).sum(), wrt, retain_graph=True) for y in (found, wanted))
-    for a, b in zip(mine, theirs, strict=True):
-        assert_close(a, b, within)
-
-
-def each_head(x: Tensor, q: Tensor) -> Tensor:
-    return x.repeat_interleave(q.shape[1] // x.shape[1], dim=1)
-
-
-def plain_softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v
-
-
-def plain_nystrom(q: Tensor, k: Tensor, v: Tensor, landmarks: int, iterations: int = 6) -> Tensor:
-    """The paper's formula; segments by their first and last token."""
-    q, k, v = q / q.shape[-1] ** 0.5, each_head(k, q), each_head(v, q)
-    q_marks, k_marks = (
-        torch.stack(
-            [
-                x[:, :, r * x.shape[2] // landmarks : (r + 1) * x.shape[2] // landmarks].mean(2)
-                for r in range(landmarks)
-            ],
-            dim=2,
-        )
-        for x in (q, k)
-    )
-    a = (q_marks @ k_marks.mT).softmax(-1)
-    eye = torch.eye(landmarks, dtype=a.dtype, device=a.device)
-    z = a.mT / a.sum(-2).amax(-1)[..., None, None]
-    for _ in range(iterations):
-        z = z @ (13 * eye - a @ z @ (15 * eye - a @ z @ (7 * eye - a @ z))) / 4
-    return (q @ k_marks.mT).softmax(-1) @ z @ (q_marks @ k.mT).softmax(-1) @ v
-
-
-def plain_performer(
-    q: Tensor, k: Tensor, v: Tensor, features: int, seed: int = 0, allowed: Tensor | None = None
-) -> Tensor:
-    """φ(q)·φ(k) of every pair, nothing taken out of the exponents."""
-    k, v = each_head(k, q), each_head(v, q)
-    directions = draw_directions(features, q.shape[-1], seed).mT.to(q)
-    q, k = (
-        (x @ directions - x.square().sum(-1, keepdim=True) / 2).exp()
-        for x in (q / q.shape[-1] ** 0.25, k / k.shape[-1] ** 0.25)
-    )
-    pairs = q @ k.mT
-    pairs = pairs if allowed is None else pairs * allowed
-    total = pairs.sum(-1, keepdim=True)
-    return pairs @ v / torch.where(total > 0, total, 1.0)
 
 
 def some(name: str, keys: int, dtype: torch.dtype = torch.float64) -> Method:
@@ -190,150 +123,6 @@ def test_causal_performer_with_padding_is_its_formula() -> None:
     mask = Lengths(torch.tensor([190, 131, 0]), torch.tensor([150, 140, 150])) & Causal()
     wanted = plain_performer(q, k, v, 21, allowed=mask.dense(150, 190))
     assert_same(attend(q, k, v, mask=mask, method=Performer(21)), wanted, (q, k, v))
-
-
-FUSED = [((53, 53), 4, 21, None), ((7, 131), 2, 40, [131, 70]), ((150, 3), 1, 8, [3, 0]), ((1, 64), 4, 64, None)]
-
-
-def errs_like_the_formula(
-    formula: Callable[..., Tensor], method: Method, exact: tuple[Tensor, ...], dtype: torch.dtype, counts: list | None
-) -> None:
-    """Output and gradients of a method in `dtype` err at most twice what its formula does in that type, and repeat.
-
-    To that comes what `oracle` allows every backend: one rounding, and sums of float32 in another order.
-    `exact` are q, k, v in float64, on the device; errors are against the formula of them.
-    """
-    exact = tuple(x.detach().to(dtype).double().requires_grad_() for x in exact)
-    given = tuple(x.detach().to(dtype).requires_grad_() for x in exact)
-    device = given[0].device
-    mask = None if counts is None else Lengths(torch.tensor(counts, device=device))
-    allowed = None if mask is None else mask.dense(exact[0].shape[2], exact[1].shape[2])
-    wanted, plain = formula(*exact, allowed), formula(*given, allowed)
-    found, again = (attend(*given, mask=mask, method=method) for _ in range(2))
-    upstream = torch.randn_like(wanted).to(dtype)
-    truth = (wanted, *torch.autograd.grad(wanted, exact, upstream.double()))
-    own, mine, repeated = ((y, *torch.autograd.grad(y, given, upstream)) for y in (plain, found, again))
-    for name, a, b, other, true in zip("oqkv", mine, repeated, own, truth, strict=True):
-        assert a.dtype == dtype and torch.equal(a, b), name
-        off, own_off = ((x.double() - true).norm() for x in (a, other))
-        rounding = torch.finfo(dtype).eps / 2 + ULPS * torch.finfo(torch.float32).eps
-        limit = 2 * own_off.nan_to_num(0.0) + rounding * true.norm()
-        assert off <= limit, (
-            f"{name} is off by {float(off):.2e} of {float(true.norm()):.2e}, allowed {float(limit):.2e}"
-        )
-
-
-@pytest.mark.parametrize(("sizes", "kv_heads", "features", "counts"), FUSED)
-def test_performer_in_kernels(sizes: tuple[int, int], kv_heads: int, features: int, counts: list[int] | None) -> None:
-    assert unfit(torch.device("cpu")) is None
-    formula = lambda q, k, v, allowed: plain_performer(q, k, v, features, 5, allowed)  # noqa: E731
-    exact = tensors(*sizes, kv_heads=kv_heads)
-    assert runs_in_kernels(Performer(features), *(x.detach().float() for x in exact))
-    errs_like_the_formula(formula, Performer(features, seed=5), exact, torch.float32, counts)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("sizes", "kv_heads", "features", "counts"), [*FUSED, ((3000, 2500), 2, 100, [2500, 1])])
-def test_performer_in_kernels_on_the_gpu(
-    sizes: tuple[int, int], kv_heads: int, features: int, counts: list[int] | None, dtype: torch.dtype
-) -> None:
-    formula = lambda q, k, v, allowed: plain_performer(q, k, v, features, 5, allowed)  # noqa: E731
-    exact = tuple(x.cuda() for x in tensors(*sizes, kv_heads=kv_heads, dim=32, value_dim=40))
-    errs_like_the_formula(formula, Performer(features, seed=5), exact, dtype, counts)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", ["linformer", "nystrom"])
-def test_types_on_the_gpu(name: str, dtype: torch.dtype) -> None:
-    exact = tuple(x.cuda() for x in tensors(640, 640, dim=64, value_dim=64))
-    e = (torch.randn(64, 640, dtype=torch.float64) / math.sqrt(640)).to(dtype).double().cuda()
-
-    def linformer(q: Tensor, k: Tensor, v: Tensor, _: None) -> Tensor:
-        return plain_softmax(q, e.to(q) @ k, e.to(q) @ v)
-
-    def nystrom(q: Tensor, k: Tensor, v: Tensor, _: None) -> Tensor:
-        return plain_nystrom(q, k, v, 64)
-
-    method = {"linformer": Linformer(e.to(dtype)), "nystrom": Nystrom(64)}[name]
-    errs_like_the_formula({"linformer": linformer, "nystrom": nystrom}[name], method, exact, dtype, None)
-
-
-@pytest.mark.parametrize(("tokens", "kv_heads", "projected"), [(53, 4, 5), (131, 2, 70), (3, 1, 2)])
-def test_linformer_in_kernels(tokens: int, kv_heads: int, projected: int) -> None:
-    """Keys and values projected by one kernel, in pieces, and the projection's gradient by another."""
-    q, k, v = (x.detach().float().requires_grad_() for x in tensors(7, tokens, kv_heads=kv_heads))
-    e = projections(projected, tokens)[0].detach().float().requires_grad_()
-    assert runs_in_kernels(Linformer(e), q, k, v)
-    exact = tuple(x.detach().double().requires_grad_() for x in (q, k, v, e))
-    wanted = plain_softmax(exact[0], *(each_head(exact[3] @ x, exact[0]) for x in exact[1:3]))
-    found, again = (attend(q, k, v, method=Linformer(e)) for _ in range(2))
-    mine, other = (torch.autograd.grad(x.sin().sum(), (q, k, v, e)) for x in (found, again))
-    truth = torch.autograd.grad(wanted.sin().sum(), exact)
-    for got, repeated, want in zip((found, *mine), (again, *other), (wanted, *truth), strict=True):
-        assert torch.equal(got, repeated)
-        assert_close(got.double(), want, 1e-6)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "heads", "landmarks", "iterations"), [((24, 36), 2, 4, 3), ((14, 21), 3, 7, 1), ((140, 210), 1, 70, 1)]
-)
-def test_nystrom_in_kernels(sizes: tuple[int, int], heads: int, landmarks: int, iterations: int) -> None:
-    """All of it as one function with a backward pass of its own, where segments are of one size."""
-    method, exact = Nystrom(landmarks, iterations), tensors(*sizes, batch=1, heads=heads, kv_heads=heads)
-    assert runs_in_kernels(method, *(x.detach().float() for x in exact))
-    formula = lambda q, k, v, _: plain_nystrom(q, k, v, landmarks, iterations)  # noqa: E731
-    errs_like_the_formula(formula, method, exact, torch.float32, None)
-    with torch.no_grad():
-        single = tuple(x.float() for x in exact)
-        assert_close(attend(*single, method=method).double(), formula(*exact, None), 2e-6)
-
-
-def start_anywhere(name: str, device: str, dtype: torch.dtype) -> None:
-    """Kernels were told how the first call's tensors lie; others lie where loads of 16 bytes cannot be, or apart."""
-    q, k, v = (x.detach().to(device, dtype) for x in tensors(20, 30, heads=2, kv_heads=2))
-    projection = projections(5, 30)[0].detach().to(device, dtype)
-    method = {"linformer": Linformer(projection), "nystrom": Nystrom(5), "performer": Performer(24)}[name]
-    assert runs_in_kernels(method, q, k, v)
-
-    def shifted(x: Tensor) -> Tensor:
-        return torch.cat([x.new_zeros(1), x.flatten()])[1:].view_as(x)
-
-    def between(x: Tensor) -> Tensor:
-        return x.transpose(1, 2).contiguous().transpose(1, 2)
-
-    def found(*places: Callable[[Tensor], Tensor]) -> list[Tensor]:
-        given = [place(x).requires_grad_() for place, x in zip(places, (q, k, v), strict=True)]
-        out = attend(*given, method=method)
-        with torch.no_grad():
-            plainly = attend(*given, method=method)
-        return [plainly, out, *torch.autograd.grad(out, given, places[0](upstream))]
-
-    upstream = torch.randn_like(q @ k.mT @ v)
-    first = found(torch.clone, torch.clone, torch.clone)
-    limit = 1e-4 if dtype == torch.float32 else 0.05  # sums come in another order, and are rounded
-    for places in ((shifted,) * 3, (between,) * 3, (torch.clone, shifted, between)):
-        for got, want in zip(found(*places), first, strict=True):
-            assert (got - want).double().norm() <= limit * want.double().norm()
-    assert all(torch.equal(x, y) for x, y in zip(found(*(torch.clone,) * 3), first, strict=True))
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_kernels_start_wherever_tensors_lie(name: str) -> None:
-    start_anywhere(name, "cpu", torch.float32)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_kernels_start_wherever_tensors_lie_on_the_gpu(name: str, dtype: torch.dtype) -> None:
-    start_anywhere(name, "cuda", dtype)
-
-
-def runs_in_kernels(method: Linformer | Nystrom | Performer, q: Tensor, k: Tensor, v: Tensor) -> bool:
-    parts = {"score": None, "position": None, "mask": None, "dropout": 0.0}
-    return method.way(settled(q, k, v, parts, None, "auto")[0]) is not None
 
 
 def test_performer_error_falls_with_features() -> None:

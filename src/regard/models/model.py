@@ -206,7 +206,8 @@ class PairModel(Model):
             memory = self.encode(pick(self.embed, tokens=tokens, images=images, sound=sound), lengths)
             if cache is not None:
                 cache.put("source", (memory.x, memory.lengths))
-                cache.put("words", tokens if self.copying is not None else None)
+            if cache is not None and self.copying is not None:
+                cache.put("words", tokens)
         hidden = self.decode(targets, memory, target_lengths, cache)
         asked = hidden if wanted is None else taken(hidden, wanted)
         logits = None if self.head is None else self.head(asked, matrix_of(self.target_embed))
