@@ -1,7 +1,8 @@
-"""The same task, data and updates with four kinds of layers: mlp, cnn, lstm and transformer.
+"""The same task, data and updates with five kinds of layers, from mlp to transformer.
 
-    python benchmarks/compare.py --data DIR                     all twelve, one after another
-    python benchmarks/compare.py --data DIR --at-once 12 --seeds 3
+    python benchmarks/compare.py --data DIR                     all fifteen, one after another
+    python benchmarks/compare.py --data DIR --at-once 15 --seeds 3
+    python benchmarks/compare.py --data DIR --times             two epochs of each, alone, to time the second
     python benchmarks/compare.py --data DIR ewt sst2 --set epochs=2 --out runs/compare
     python benchmarks/compare.py --write                        docs/compare.md from results/compare.json
 
@@ -25,14 +26,15 @@ import tasks
 
 RESULTS = tasks.HERE / "results" / "compare.json"
 PAGE = tasks.HERE.parent / "docs" / "compare.md"
-MODELS = ("mlp", "cnn", "lstm", "transformer")
+MODELS = ("mlp", "cnn", "lstm", "lstm+attention", "transformer")
 
 ABOUT = """\
 Everything but the layers is the same: embedding, width, depth, head, batches, rate, how often the data is seen. Each
 kind knows the order of words by its own means: a transformer by distances, a convolution and an LSTM by how they go
 through the text, the mlp (which sees one word at a time) not at all; in translation all are told each word's place. A
-decoder reads the source by attention if it is a transformer, and the mean of the encoded source if not: that is what
-attention was invented to replace. Embedding and head have the same dropout; between layers the LSTM and the transformer
+decoder reads the source by attention if it is a transformer or has "+attention" (Luong's, after the last LSTM), and the
+mean of the encoded source if not: that is what attention was invented to replace. In tagging and sentiment "+attention"
+looks at the LSTM's own states. Embedding and head have the same dropout; between layers the LSTM and the transformer
 have it too, the mlp and the convolution do not. The LSTM's last states have the norm that the transformer has; the mlp
 and the convolution have residuals and no norm."""
 
@@ -54,7 +56,9 @@ SAME: dict[str, dict[str, Any]] = {
         **{"epochs": 20, "steps": "none", "evaluate_every": 500, "save_every": 1000},
     },
 }
-"""The settings of each task that all four models share, on top of its recipe."""
+"""The settings of each task that all models share, on top of its recipe."""
+ALONE = {"epochs": 2, "evaluate_every": 10**6}
+"""What differs in a run that is only timed: in its first epoch kernels are compiled, its second is the one to time."""
 
 
 def main() -> None:
@@ -65,6 +69,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="how many times each is trained")
     parser.add_argument("--at-once", type=int, default=1, help="how many processes share the device")
     parser.add_argument("--set", action="append", default=[], help="a setting of every run, name=value")
+    parser.add_argument("--times", action="store_true", help="time an epoch of each, alone")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--write", action="store_true", help="write docs/compare.md from results/compare.json")
     given = parser.parse_args()
@@ -76,10 +81,16 @@ def main() -> None:
     extra = dict(pair.split("=", 1) for pair in given.set)
     if given.worker:
         job = Compared.read(given.worker)
-        tasks.work(replace(job, settings=job.settings | extra), given.data, given.out, {})
+        if given.times:
+            job = replace(job, settings=job.settings | ALONE | extra)
+            job.train(0, given.data, given.out / "alone" / job.name, {})
+        else:
+            tasks.work(replace(job, settings=job.settings | extra), given.data, given.out, {})
         return
-    share(jobs(given.tasks or list(SAME), given.seeds), given)
+    share(jobs(given.tasks or list(SAME), 1 if given.times else given.seeds), given)
     found = gathered(given.out, given.at_once)
+    if not found["rows"]:
+        return  # timed, and nothing was trained yet that the times belong to
     for path in (given.out / "compare.json", RESULTS):
         path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf8")
     print(page(found))
@@ -113,23 +124,24 @@ def share(jobs: list[str], given: argparse.Namespace) -> None:
     """Run the jobs in processes of their own, so many at once."""
     given.out.mkdir(parents=True, exist_ok=True)
     changed = [word for one in given.set for word in ("--set", one)]
-    options = ["--data", str(given.data), "--out", str(given.out), *changed]
+    options = ["--data", str(given.data), "--out", str(given.out), *changed, *(["--times"] if given.times else [])]
 
     def run(job: str) -> None:
-        with (given.out / f"{job.replace(':', '-')}.log").open("w") as log:
+        with (given.out / f"{job.replace(':', '-')}{'-alone' if given.times else ''}.log").open("w") as log:
             command = [sys.executable, __file__, "--worker", job, *options]
             ended = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT)
         print(f"{time.strftime('%H:%M:%S')} {job}: {'FAILED' if ended.returncode else 'done'}", flush=True)
 
-    with ThreadPoolExecutor(given.at_once) as pool:
+    with ThreadPoolExecutor(1 if given.times else given.at_once) as pool:
         list(pool.map(run, jobs))
 
 
 def gathered(out: Path, at_once: int) -> dict[str, Any]:
-    """What the runs in a folder found, a row a task and model."""
+    """What the runs in a folder found, a row a task and model; the time of an epoch is that of a run alone, if known."""
     runs = []
     for path in sorted(out.glob("*/result.json")):
         runs.append({**json.loads(path.read_text("utf8")), "epoch": seconds_of_an_epoch(path.parent)})
+    alone = {path.parent.name: seconds_of_an_epoch(path.parent, -1) for path in out.glob("alone/*/log.jsonl")}
     rows, same = [], {}
     for name, model in ((name, model) for name in SAME for model in MODELS):
         own = [run for run in runs if run["recipe"] == name and run["settings"].get("model") == model]
@@ -139,22 +151,24 @@ def gathered(out: Path, at_once: int) -> dict[str, Any]:
             same.setdefault(name, {key: value for key, value in own[0]["settings"].items() if key != "model"})
             spread = {"sd": stdev(scores)} if len(scores) > 1 else {}
             sizes = {name: median(run[name] for run in own) for name in ("parameters", "steps", "epoch")}
-            rows.append({"task": name, "model": model, "seeds": len(own), "mean": mean(scores), **spread, **sizes})
+            timed = {"alone": alone[f"{name}-{model}"]} if f"{name}-{model}" in alone else {}
+            rows.append({"task": name, "model": model, "scores": scores, "mean": mean(scores), **spread, **sizes, **timed})
     said = {key: runs[0][key] for key in ("device", "versions", "date")} if runs else {}
     return {**said, "at once": at_once, "same": same, "rows": rows}
 
 
-def seconds_of_an_epoch(folder: Path) -> float:
-    """The median time of an epoch's updates, without reading files, evaluation and checkpoints.
+def seconds_of_an_epoch(folder: Path, which: int | None = None) -> float:
+    """The time of an epoch's updates, without reading files, evaluation and checkpoints: of one of them, or the median.
 
-    The last epoch, which may have been cut short, counts only if there is no other.
+    For the median the last epoch, which may have been cut short, counts only if there is no other.
     """
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text("utf8").splitlines()]
     epochs: dict[int, list[float]] = {}
     for line in lines:
         if line["kind"] == "step":
             epochs.setdefault(line["epoch"], []).append(line["time"])
-    whole = list(epochs.values())[:-1] or list(epochs.values())
+    every = list(epochs.values())
+    whole = (every[:-1] or every) if which is None else [every[which]]
     spans = [(times[-1] - times[0]) * len(times) / (len(times) - 1) for times in whole if len(times) > 1]
     return median(spans) if spans else 0.0
 
@@ -177,16 +191,19 @@ def page(found: dict[str, Any]) -> str:
     missing = [titles[name] for name in SAME if not any(task == name for task, _ in rows)]
     lines += [f"Not measured yet: {'; '.join(missing)}.", ""] if missing else []
     lines += [line for note in found.get("notes", ()) for line in (note, "")]
-    counts = sorted({row["seeds"] for row in found["rows"]})
+    counts = sorted({len(row["scores"]) for row in found["rows"]})
     how = f"{found.get('device', 'no device')}, {found.get('date', '')}, {found['at once']} runs at a time"
-    lines += [f"Seeds: {', '.join(map(str, counts))}. Measured on {how}: runs that share a device wait for each other,"]
-    lines += ["so trust the order of the times and not the seconds. Made by `benchmarks/compare.py`."]
+    timed = "An epoch's seconds are those of a run that had the device to itself."
+    if not all("alone" in row for row in found["rows"]):
+        timed = "Runs that share a device wait for each other: trust the order of the times and not the seconds."
+    lines += [f"Seeds: {', '.join(map(str, counts))}. Measured on {how}. {timed}"]
+    lines += ["Made by `benchmarks/compare.py`."]
     return "\n".join(lines) + "\n"
 
 
 def shown(row: dict[str, Any]) -> str:
     spread = f" ± {row['sd']:.2f}" if "sd" in row else ""
-    return f"{row['mean']:.2f}{spread} | {row['parameters'] / 1e6:.2f}M | {row['steps']:,.0f} | {row['epoch']:.1f}"
+    return f"{row['mean']:.2f}{spread} | {row['parameters'] / 1e6:.2f}M | {row['steps']:,.0f} | {row.get('alone', row['epoch']):.1f}"
 
 
 if __name__ == "__main__":

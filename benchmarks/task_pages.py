@@ -138,7 +138,7 @@ def page(results: dict[str, Any], rows: Sequence[Any]) -> str:
 
 Written by `python benchmarks/tasks.py --write` from `benchmarks/results/tasks.json`; `python benchmarks/tasks.py --data
 DIR` measures anew (its first lines say how). Weights are chosen on dev; a test set is scored once, with what was
-chosen. ± is the standard deviation over seeds. "A run" is its whole time while up to sixteen runs shared one GPU and
+chosen. ± is the standard deviation over seeds. "A run" is its whole time while up to seventeen runs shared one GPU and
 sixteen cores (or, where the device is a CPU, its few cores): it says what was spent, not how fast a run alone would be.
 Where the clock ended a run, its command has `--minutes`.
 
