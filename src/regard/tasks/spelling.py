@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
+from threading import Lock
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from ..nn.words import Words
 from .architecture import Architecture
 
 PAD, UNKNOWN = 0, 1
+KEPT, WORD, BOTH, ALL = range(4)
+"""What a model is not told of a word while training: nothing, the word, its lower case as well, or anything at all."""
 
 
 class Spelling:
@@ -41,7 +44,7 @@ class Spelling:
         self.feature_number = {feature: n for n, feature in enumerate(features, 2 + len(words))}
         self.letter_number = {letter: n for n, letter in enumerate(letters, 2)}
         self.columns = 1 + len(features_of("", affixes, grams, longest)) if features else 0
-        self.known: dict[str, list[int]] = {}
+        self.table = Table(self.numbers, 1 + self.columns + (0 if grams else longest))
 
     @classmethod
     def learn(cls, rows: Iterable[Sequence[str]], least: int, affixes: int, longest: int, grams: int = 0) -> Spelling:
@@ -89,17 +92,10 @@ class Spelling:
         """Which of a word's numbers is that of its beginning of `affixes` letters: after itself, lower case, shape."""
         return 2 + self.affixes if self.features and self.affixes else None
 
-    @property
-    def nothing(self) -> list[int]:
-        """A word of which nothing is told."""
-        return [UNKNOWN, *[PAD] * self.columns]
-
     def numbers(self, word: str) -> list[int]:
         """A word's number, its features', then its letters' where these are read."""
-        if word not in self.known:
-            letters = [] if self.grams else self.spelt(word)
-            self.known[word] = [self.word_number.get(word, UNKNOWN), *self.feature_numbers(word), *letters]
-        return self.known[word]
+        letters = [] if self.grams else self.spelt(word)
+        return [self.word_number.get(word, UNKNOWN), *self.feature_numbers(word), *letters]
 
     def feature_numbers(self, word: str) -> list[int]:
         if not self.features:
@@ -112,31 +108,67 @@ class Spelling:
         """The numbers of a word's letters; of a long word its beginning and its end."""
         return [self.letter_number.get(letter, UNKNOWN) for letter in shortened(word, self.longest)]
 
-    def forgotten(self, word: str, draw: Random, share: float, rare: float) -> list[int]:
-        """A word's numbers as they are or, by chance, as if it (and then perhaps its lower case) had not been seen.
+    def lost(self, word: str, draw: Random, share: float, rare: float) -> int:
+        """What is not told of a word while training: `KEPT`, the `WORD` itself, or its lower case as well, `BOTH`.
 
-        It is forgotten with probability `share`, or rare / (rare + times seen) where that is more.
+        It is lost with probability `share`, or rare / (rare + times seen) where that is more.
         """
-        numbers = self.numbers(word)
         if draw.random() >= self.chance(word, share, rare):
-            return numbers
-        numbers = [UNKNOWN, *numbers[1:]]
-        if self.features and numbers[1] and draw.random() < self.chance(word.lower(), share, rare):
-            numbers[1] = PAD
-        return numbers
+            return KEPT
+        lower = word.lower()
+        capital = self.features and word != lower and lower in self.word_number
+        return BOTH if capital and draw.random() < self.chance(lower, share, rare) else WORD
 
     def chance(self, word: str, share: float, rare: float) -> float:
         return max(share, rare / (rare + self.seen[word]) if rare else 0.0)
 
+    def batch(self, rows: Sequence[Sequence[str]], lost: Callable[[str], int] | None = None) -> dict[str, Tensor]:
+        """Rows of words as `tokens [batch, tokens, numbers]` and `lengths`; `lost` says what is not told of a word."""
+        words, lengths = [word for row in rows for word in row], torch.tensor([len(row) for row in rows])
+        found = self.table.rows(words)
+        if lost is not None:
+            kinds = torch.tensor([lost(word) for word in words], dtype=torch.long)
+            found[:, 0].masked_fill_(kinds != KEPT, UNKNOWN)
+            if self.columns:
+                found[:, 1].masked_fill_(kinds == BOTH, PAD)
+            found[:, 1:].masked_fill_((kinds == ALL)[:, None], PAD)
+        width = 1 + self.columns + (0 if self.grams else longest_of(found[:, 1 + self.columns :]))
+        tokens = found.new_full((len(rows), max(map(len, rows)), width), PAD)
+        tokens[torch.arange(tokens.shape[1]) < lengths[:, None]] = found[:, :width]
+        return {"tokens": tokens, "lengths": lengths}
 
-def stacked(rows: Sequence[Sequence[list[int]]]) -> dict[str, Tensor]:
-    """Rows of words' numbers as `tokens [batch, tokens, numbers]` and `lengths`, filled up with `PAD`."""
-    width = max((len(numbers) for row in rows for numbers in row), default=0)
-    tokens = torch.full((len(rows), max(map(len, rows)), width), PAD)
-    for n, row in enumerate(rows):
-        if row:
-            tokens[n, : len(row)] = torch.tensor([numbers + [PAD] * (width - len(numbers)) for numbers in row])
-    return {"tokens": tokens, "lengths": torch.tensor([len(row) for row in rows])}
+
+class Table:
+    """The numbers of all words met so far, a row each: computed once, then only copied.
+
+    Batches are made ahead in one thread while another evaluates, so one at a time.
+    """
+
+    def __init__(self, numbers: Callable[[str], list[int]], width: int) -> None:
+        self.numbers, self.known = numbers, torch.empty(0, width, dtype=torch.long)
+        self.place: dict[str, int] = {}
+        self.lock = Lock()
+
+    def rows(self, words: Sequence[str]) -> Tensor:
+        """`[words, width]`, filled up with `PAD`."""
+        with self.lock:
+            self.add([word for word in dict.fromkeys(words) if word not in self.place])
+            return self.known[torch.tensor([self.place[word] for word in words], dtype=torch.long)]
+
+    def add(self, new: list[str]) -> None:
+        begin, end, width = len(self.place), len(self.place) + len(new), self.known.shape[1]
+        if end > len(self.known):
+            self.known = torch.cat([self.known, self.known.new_full((2 * end - len(self.known), width), PAD)])
+        for n, word in enumerate(new, begin):
+            self.place[word] = n
+        if new:
+            numbers = [self.numbers(word) for word in new]
+            self.known[begin:end] = torch.tensor([row + [PAD] * (width - len(row)) for row in numbers])
+
+
+def longest_of(letters: Tensor) -> int:
+    """How many letters the longest of some words `[words, letters]` has."""
+    return int((letters != PAD).sum(1).max()) if letters.numel() else 0
 
 
 def features_of(word: str, affixes: int, grams: int = 0, longest: int = 20) -> list[str]:

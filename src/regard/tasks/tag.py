@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -21,7 +21,7 @@ from ..models.config import Sequence as SequenceConfig
 from ..models.heads import IGNORED, Classes
 from ..models.tokenizer import stack
 from .architecture import Architecture, stack_of
-from .spelling import Spelling, stacked
+from .spelling import Spelling
 from .task import Scores
 
 
@@ -85,16 +85,15 @@ class Tag:
         return [len(example.words) for example in examples]
 
     def batch(self, examples: Sequence[Tagged], draw: Random | None = None) -> dict[str, Tensor]:
-        rows = [[self.numbers(word, draw) for word in example.words] for example in examples]
-        batch = stacked(rows)
+        batch = self.spelling.batch([example.words for example in examples], self.lost(draw))
         labels = [[self.tag_number.get(tag, IGNORED) for tag in example.tags] for example in examples]
         return {**batch, "labels": stack(labels, IGNORED)}
 
-    def numbers(self, word: str, draw: Random | None = None) -> list[int]:
-        """What the model is told of a word; while training (`draw`) not always that it knows it."""
+    def lost(self, draw: Random | None) -> Callable[[str], int] | None:
+        """While training (`draw`) the model is not always told that it knows a word."""
         if draw is None:
-            return self.spelling.numbers(word)
-        return self.spelling.forgotten(word, draw, self.settings.word_dropout, self.settings.rare)
+            return None
+        return lambda word: self.spelling.lost(word, draw, self.settings.word_dropout, self.settings.rare)
 
     def count(self, batch: dict[str, Tensor]) -> int:
         return int((batch["labels"] != IGNORED).sum())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -21,13 +22,15 @@ from ..models.tokenizer import Tokenizer
 from ..nn.embeddings import Text
 from ..nn.vectors import WordVectors, read_vectors
 from .architecture import Architecture, stack_of
-from .spelling import PAD, UNKNOWN, Spelling, stacked
+from .spelling import ALL, PAD, UNKNOWN, Spelling
 
 if TYPE_CHECKING:
     from .classify import ClassifySettings
 
 LETTERS = 20
 """How many letters of a word are read, where they are."""
+PARTED = 1 << 17
+"""Texts whose words are remembered for the next epoch."""
 
 
 class Texts:
@@ -58,6 +61,7 @@ class Texts:
     ) -> None:
         self.settings, self.tokenizer, self.vector_dim, self.vectors = settings, tokenizer, vector_dim, vectors
         self.spelling = spelling
+        self.parted = lru_cache(PARTED)(self.words)
 
     @staticmethod
     def read(paths: Paths, settings: ClassifySettings) -> Reading[LabelledText]:
@@ -135,7 +139,8 @@ class Texts:
 
     def batch(self, examples: Sequence[LabelledText], draw: Random | None) -> dict[str, Tensor]:
         if self.spelling is not None:
-            return stacked([self.spelt(example.text, self.spelling, draw) for example in examples])
+            rows = [self.parted(example.text) or [""] for example in examples]
+            return self.spelling.batch(rows, self.lost(self.spelling, draw))
         inputs = self.encoded([example.text for example in examples])
         if draw is None or not self.settings.word_dropout:
             return inputs
@@ -155,15 +160,12 @@ class Texts:
         text = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
         return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)][: self.settings.longest]
 
-    def spelt(self, text: str, spelling: Spelling, draw: Random | None) -> list[list[int]]:
-        """The numbers of a text's words; while training some are forgotten and a share is hidden, letters and all."""
+    def lost(self, spelling: Spelling, draw: Random | None) -> Callable[[str], int] | None:
+        """While training (`draw`) some words are forgotten, and of a share of them nothing is told, letters and all."""
         hidden, rare = self.settings.word_dropout, self.settings.rare
-        words = self.words(text) or [""]
         if draw is None:
-            return [spelling.numbers(word) for word in words]
-        return [
-            spelling.nothing if draw.random() < hidden else spelling.forgotten(word, draw, 0.0, rare) for word in words
-        ]
+            return None
+        return lambda word: ALL if draw.random() < hidden else spelling.lost(word, draw, 0.0, rare)
 
     def given(self, text: str) -> LabelledText:
         """What `predict` is given, as an example."""
