@@ -67,7 +67,7 @@ class Transcribe:
     name = "transcribe"
     Settings = TranscribeSettings
     ARCHITECTURE = Architecture(dim=144, layers=4, heads=4, activation="gelu")
-    TRAINING = Training(epochs=100, batch_tokens=4096, warmup=300, schedule="cosine", weight_decay=0.05)
+    TRAINING = Training(epochs=100, warmup=300, schedule="cosine", weight_decay=0.05)
 
     def __init__(self, settings: TranscribeSettings, tokenizer: Tokenizer, hearing: Hearing, spaced: bool) -> None:
         self.settings, self.tokenizer, self.hearing, self.spaced = settings, tokenizer, hearing, spaced

@@ -109,9 +109,10 @@ class Run:
             compile_parts(model)
         elif training.compile:
             self.model = torch.compile(self.model)
+        sizes = task.sizes(self.cut(0))
         self.order = Order(
-            task.sizes(self.cut(0)),
-            tokens=None if training.batch_size else training.batch_tokens,
+            sizes,
+            tokens=training.tokens_of_a_batch(sizes),
             examples=training.batch_size,
             seed=training.seed,
             alike=hasattr(task, "cut"),

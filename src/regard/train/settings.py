@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import types
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -16,7 +17,8 @@ class Training:
     """How a model is trained. Whichever of `epochs`, `steps` and `minutes` ends first ends the run.
 
     A step is one update: `accumulate` batches of about `batch_tokens` real tokens (or `batch_size` examples) each,
-    shared by the processes. The rate rises over `warmup` steps (but a fifth of the run at most, so that a small file is
+    shared by the processes. Unless given, a batch is about a fiftieth of the examples, so that a small file is learned
+    from in more than a few steps, but at most 4,096 tokens and hardly less than 256, or than eight examples. The rate rises over `warmup` steps (but a fifth of the run at most, so that a small file is
     not all warm-up) to `rate` and falls by `schedule` to `floor`·rate.
     `weight_decay` shrinks the weights themselves, or (`decay` "gradient") is the L2 term in the gradient. `average`
     keeps the mean of the last so many evaluated weights, `ema` a running one; the best of them on dev is what is kept.
@@ -28,7 +30,7 @@ class Training:
     epochs: int | None = 20
     steps: int | None = None
     minutes: float | None = None
-    batch_tokens: int = 4096
+    batch_tokens: int | None = None
     batch_size: int | None = None
     accumulate: int = 1
     rate: float = 1e-3
@@ -61,6 +63,16 @@ class Training:
         for name in ("ema", "label_smoothing", "floor"):
             if not 0 <= getattr(self, name) < 1:
                 raise BadInput(f"{name} is {getattr(self, name)!r}; it must be at least 0 and less than 1.")
+
+    def tokens_of_a_batch(self, sizes: Sequence[int]) -> int | None:
+        """How many tokens a batch of examples of these sizes may have; None where examples are counted.
+
+        >>> Training().tokens_of_a_batch([20] * 100), Training().tokens_of_a_batch([20] * 20_000)
+        (256, 4096)
+        """
+        if self.batch_size or self.batch_tokens or not sizes:
+            return None if self.batch_size else self.batch_tokens
+        return min(4096, max(256, 8 * sum(sizes) // len(sizes), sum(sizes) // 50))
 
     def rate_at(self, step: int, total: int, spent: float = 0.0) -> float:
         """The learning rate of update `step` (from 0) of `total`, when a share `spent` of the minutes is gone.
