@@ -137,7 +137,7 @@ def share(jobs: list[str], given: argparse.Namespace) -> None:
 
 
 def gathered(out: Path, at_once: int) -> dict[str, Any]:
-    """What the runs in a folder found, a row a task and model; the time of an epoch is that of a run alone, if known."""
+    """What the runs in a folder found, a row a task and model, and how long an epoch of each takes alone, if known."""
     runs = []
     for path in sorted(out.glob("*/result.json")):
         runs.append({**json.loads(path.read_text("utf8")), "epoch": seconds_of_an_epoch(path.parent)})
@@ -152,7 +152,9 @@ def gathered(out: Path, at_once: int) -> dict[str, Any]:
             spread = {"sd": stdev(scores)} if len(scores) > 1 else {}
             sizes = {name: median(run[name] for run in own) for name in ("parameters", "steps", "epoch")}
             timed = {"alone": alone[f"{name}-{model}"]} if f"{name}-{model}" in alone else {}
-            rows.append({"task": name, "model": model, "scores": scores, "mean": mean(scores), **spread, **sizes, **timed})
+            rows.append(
+                {"task": name, "model": model, "scores": scores, "mean": mean(scores), **spread, **sizes, **timed}
+            )
     said = {key: runs[0][key] for key in ("device", "versions", "date")} if runs else {}
     return {**said, "at once": at_once, "same": same, "rows": rows}
 
@@ -203,7 +205,8 @@ def page(found: dict[str, Any]) -> str:
 
 def shown(row: dict[str, Any]) -> str:
     spread = f" ± {row['sd']:.2f}" if "sd" in row else ""
-    return f"{row['mean']:.2f}{spread} | {row['parameters'] / 1e6:.2f}M | {row['steps']:,.0f} | {row.get('alone', row['epoch']):.1f}"
+    size, seconds = row["parameters"] / 1e6, row.get("alone", row["epoch"])
+    return f"{row['mean']:.2f}{spread} | {size:.2f}M | {row['steps']:,.0f} | {seconds:.1f}"
 
 
 if __name__ == "__main__":

@@ -40,6 +40,10 @@ def explain(error: Exception) -> str:
     from regard import RegardError
 
     text = " ".join(str(error).split())
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename} " if error.filename else "A file "
+        advice = "Make room, or give another folder, and run the same command again."
+        return f"{where}could not be read or written: {error.strerror}. {advice}"
     return text if isinstance(error, RegardError) else f"{type(error).__name__}: {text} (--debug shows where)"
 
 

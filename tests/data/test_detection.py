@@ -189,6 +189,13 @@ def bad_annotation(**changes):
         (bad_annotation(category_id=9), "annotation 0 has the category 9, which is not listed."),
         (bad_annotation(image_id=9), "annotation 0 is of the image 9, which is not listed."),
         (bad_annotation(bbox=[1, 2]), "annotation 0 has the bbox [1, 2]; wanted [x, y, width, height]."),
+        (bad_annotation(bbox=[1, 2, float("inf"), 4]), "annotation 0 has the bbox [1, 2, inf, 4]; wanted [x, y,"),
+        (bad_annotation(image_id=[0]), "annotation 0 has the image_id [0]; wanted a number."),
+        (coco(categories=[{"id": {}, "name": "a"}]), "number 0 of categories has the id {}; wanted a number."),
+        (
+            coco(images=[{"id": 0, "file_name": "a.png"}] * 2, annotations=[]),
+            "has two images with the id 0. Give each its own.",
+        ),
         (
             bad_annotation(bbox=[1, 2, 0, 4]),
             "annotation 0 (image 0): the box runs from (1, 2) to (1, 6) and has no area",

@@ -303,3 +303,10 @@ def test_molecules_of_one_scaffold_stay_together(write):
         "scaffolds" in note for note in reading.notes
     )
     assert by_scaffold(reading).examples[0].part == reading.examples[0].part
+
+
+def test_one_word_does_not_make_classes_of_numbers(tmp_path):
+    rows = "".join(f"C,{n / 3:.3f}\n" for n in range(30))
+    (tmp_path / "a.csv").write_text(f"smiles,label\n{rows}C,abc\n", "utf8")
+    reading = read_graphs(tmp_path / "a.csv")
+    assert isinstance(reading.examples[0].label, float) and [one.line for one in reading.faults] == [32]

@@ -1,5 +1,6 @@
 """Images from folders, lists and arrays: lazily, with broken ones found before training."""
 
+import gzip
 import io
 import sys
 
@@ -265,3 +266,21 @@ def test_captions_by_name(packed, write):
     rest, held = split(reading, 0.3, by=lambda one: one.name)
     assert isinstance(held.examples[0], Captioned)
     assert {one.name for one in rest.examples}.isdisjoint({one.name for one in held.examples})
+
+
+def test_an_image_of_sixteen_bits_is_divided_not_cut(tmp_path):
+    ramp = np.arange(256).reshape(16, 16)
+    Image.fromarray((ramp * 257).astype("uint16")).save(tmp_path / "a.png")
+    assert (ImageFile(tmp_path / "a.png").load(1)[0].numpy() == ramp).all()
+    Image.fromarray((ramp / 255).astype("float32")).save(tmp_path / "a.tif")
+    assert abs(ImageFile(tmp_path / "a.tif").load(1)[0].numpy().astype(int) - ramp).max() <= 1
+    Image.fromarray(ramp.astype("int32")).save(tmp_path / "b.tif")
+    assert (ImageFile(tmp_path / "b.tif").load(1)[0].numpy() == ramp).all(), "of 32 bits, but not more than 255"
+
+
+def test_arrays_may_be_gzipped(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.arange(48).reshape(3, 4, 4).astype("uint8"), y=[0, 1, 0])
+    (tmp_path / "b.npz.gz").write_bytes(gzip.compress((tmp_path / "a.npz").read_bytes()))
+    plain, packed = (read_images(tmp_path / name) for name in ("a.npz", "b.npz.gz"))
+    assert len(packed.examples) == 3 and not packed.faults
+    assert all(torch.equal(a.image, b.image) for a, b in zip(plain.examples, packed.examples, strict=True))

@@ -198,3 +198,11 @@ def test_samples_of_arrays_with_texts(arrays):
 )
 def test_what_is_wrong_with_spoken_arrays(arrays, only_fault, changes, message):
     assert message in only_fault(read_spoken(arrays(**changes)))[2]
+
+
+def test_recordings_with_what_is_no_number(tmp_path):
+    frames = np.ones((6, 2), "float32")
+    frames[1] = np.nan
+    np.savez(tmp_path / "a.npz", mfcc=frames, offsets=[0, 3, 6], text=["a", "b"])
+    reading = read_spoken(tmp_path / "a.npz")
+    assert len(reading.examples) == 1 and "recording 0" in str(reading.faults[0])

@@ -82,6 +82,7 @@ def test_guesses_are_stated(write):
         ("label,text\n1\n0,c\n", 2, None, "has 1 column; wanted 2 (label, text)."),
         ('label,text\n1,"a"b\n0,c\n', 2, 3, "is badly quoted"),
         ('label,text\n1,a\n0,"c\nd,e\n', 3, 3, "never closed"),
+        ('label,text\n1,a\n0,"c\n1,d\n0,"e"\n', 3, 3, "Lines 3 to 5 were left out."),
         ('text,label\n"one\ntwo",\n', 2, None, "the label (column 'label') is empty."),
     ],
 )
@@ -99,6 +100,9 @@ def test_bad_lines_of_csv(write, only_fault, content, line, column, message):
         ('{"text": "a", "label": 1}\n{"text": "b"}\n', 2, 1, "has no 'label'; wanted the label there."),
         ('{"text": "a", "label": 1}\n{"text": "b", "label": []}\n', 2, 15, "the label is []; wanted text or a number."),
         ('{"text": "a", "label": 1}\n{"label": "", "text": "b"}\n', 2, 2, "the label (column 'label') is empty."),
+        ('{"text": "a", "label": 1}\n{"text": "b\\ud83d", "label": 1}\n', 2, 12, "has half a character, \\ud83d"),
+        (f'{{"text": "a", "label": 1}}\n{{"text": {"[" * 99999}\n', 2, 1, "cannot be read"),
+        (f'{{"text": "a", "label": 1}}\n{{"text": "b", "label": {"9" * 5000}}}\n', 2, 1, "cannot be read"),
     ],
 )
 def test_bad_lines_of_json(write, only_fault, content, line, column, message):
@@ -123,6 +127,7 @@ def test_numbers_and_truth_values_are_labels(write):
         ("label,text\n1,a\n", {"label": 3}, "has no column '3' for the label. There are 'label', 'text'."),
         ("text,label,text\na,1,b\n", {}, "the header names the column 'text' twice."),
         ("text\na\n", {}, "which column is the label? There are 'text'."),
+        ("foo,bar,baz\na,b,c\n", {}, "(line 1 is 'foo,bar,baz'). Say it with input=, by name or number."),
     ],
 )
 def test_tables_refused_whole(write, only_fault, content, settings, message):

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from regard.attention.errors import BadInput, Unsupported
-from regard.nn.attention import Memory
+from regard.nn.attention import Memory, MultiHeadAttention
 from regard.nn.cache import Cache
 from regard.nn.convolution import Convolution
+from regard.nn.fully_connected import FullyConnected
 
 DIM, TOKENS = 4, 11
 LENGTHS = torch.tensor([11, 6, 0])
@@ -129,3 +130,21 @@ def test_wrong_calls_are_refused(x):
         Convolution(DIM, 1)(x, memory=Memory(x))
     with pytest.raises(BadInput, match=r"\[3, 11, 4\]"):
         Convolution(5, 1)(x)
+
+
+PARTS = {"score": "Additive()", "position": "Alibi()", "mask": "Window(before=2, after=2)", "method": "Exact()"}
+
+
+@pytest.mark.parametrize("kind", [Convolution, FullyConnected])
+@pytest.mark.parametrize("causal", [False, True])
+def test_what_is_plugged_in_is_made_of_its_parts(kind, causal, x):
+    """As attention by itself is, of the same parts, after a layer that does nothing."""
+    own = {"position_wise": True} if kind is FullyConnected else {}
+    stack = kind(x.shape[2], 1, attention=True, heads=2, causal=causal, **PARTS, **own)
+    for parameter in stack.layers.parameters():
+        torch.nn.init.zeros_(parameter)
+    mask = PARTS["mask"] + " & Causal()" * causal
+    alone = MultiHeadAttention(x.shape[2], 2, **PARTS | {"mask": mask})
+    alone.load_state_dict(stack.plugged[0].own.state_dict())
+    assert torch.allclose(stack(x), x + alone(x), atol=1e-6)
+    assert not torch.allclose(stack(x), x + MultiHeadAttention(x.shape[2], 2)(x), atol=1e-3)

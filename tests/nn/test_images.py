@@ -18,6 +18,7 @@ from regard.nn.images import (
     ResNet,
     SinePlaces2d,
     flat,
+    shortcut,
     shrink_mask,
 )
 
@@ -194,3 +195,12 @@ def test_wrong_calls_are_refused():
         SinePlaces2d(8)(torch.ones(1, 6, 3))
     with pytest.raises(BadInput, match="2 hidden sizes and 1 strides"):
         FeatureMap(3, 8, (4, 4), (2,))
+
+
+def test_the_shortcut_is_the_strided_convolution():
+    part = shortcut(4, 8, 2, torch.nn.BatchNorm2d)[0]
+    x = torch.randn(2, 4, 7, 6, requires_grad=True)
+    found, wanted = part(x), torch.nn.functional.conv2d(x, part.weight, stride=2)
+    assert torch.allclose(found, wanted, atol=1e-6)
+    ours, theirs = (torch.autograd.grad(y.square().sum(), (x, part.weight)) for y in (found, wanted))
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(ours, theirs, strict=True))

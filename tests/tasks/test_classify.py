@@ -21,7 +21,7 @@ from regard.data import LabelledImage, LabelledSound, LabelledText, Samples
 from regard.models.checkpoint import load
 from regard.tasks.architecture import GRAPHS, MODELS, TEXTS, Architecture
 from regard.tasks.augment import cut_out, hidden_stretches, moved, tinted
-from regard.tasks.classify import LINE_SAYS, Classify, ClassifySettings, kind_in, per_class
+from regard.tasks.classify import LINE_SAYS, Classify, ClassifySettings, in_order, kind_in, per_class
 from regard.tasks.kept import Kept
 from regard.tasks.pictures import resized
 
@@ -451,3 +451,15 @@ def test_what_cannot_be_learned_is_refused() -> None:
     task = Classify.prepare(bars(10, 0), ClassifySettings(patch=3, size=9))
     with pytest.raises(BadInput, match="patch must be 2, 4, 8"):
         task.config(replace(SMALL, model="cnn"))
+
+
+def test_a_text_may_end_in_the_name_of_a_file(tmp_path: Path) -> None:
+    table = tmp_path / "a.csv"
+    table.write_text("text,label\nsee you,ham\nI sent b.png,spam\nall well,ham\n")
+    assert kind_in(table) == "text"
+    table.write_text("path,label\na.png,cat\n\nb.png,dog\n")
+    assert kind_in(table) == "image"
+
+
+def test_labels_of_one_number_have_one_order() -> None:
+    assert in_order({"1", "01", "2"}) == in_order({"2", "01", "1"}) == ["01", "1", "2"]

@@ -217,3 +217,13 @@ def test_bad_graphs_are_refused(path: Path, tmp_path: Path) -> None:
     task = Nodes(NodesSettings(), 7, ["0", "1"])
     with pytest.raises(BadInput, match="4 features; this model reads 7"):
         task.batch(Nodes.read([path], NodesSettings()).examples[:1])
+
+
+@pytest.mark.parametrize(
+    "masks, message", [({"train": 1}, "none of dev"), ({"train": 0, "val": 1}, "no node of the part train")]
+)
+def test_parts_that_are_missing_are_told(tmp_path, masks, message):
+    arrays = {f"{name}_mask": np.full(4, bool(value)) for name, value in masks.items()}
+    np.savez(tmp_path / "a.npz", x=np.ones((4, 2), "float32"), y=[0, 1, 0, 1], edge_index=[[0, 1], [1, 2]], **arrays)
+    with pytest.raises(BadInput, match=message):
+        Nodes.read([tmp_path / "a.npz"], NodesSettings())

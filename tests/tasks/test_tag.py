@@ -59,7 +59,10 @@ def test_what_is_known_of_a_word() -> None:
     ]
     assert "<rat" not in known.spelling.feature_number, "what one word alone has is its name, not a feature"
     assert [back.get(n, n) for n in known.spelling.numbers("THE")[:3]] == [UNKNOWN, "the", PAD]
-    assert task(affixes=0).spelling.numbers("The") == [task(affixes=0).spelling.word_number["The"], *known.spelling.numbers("The")[-3:]]
+    assert task(affixes=0).spelling.numbers("The") == [
+        task(affixes=0).spelling.word_number["The"],
+        *known.spelling.numbers("The")[-3:],
+    ]
 
 
 @pytest.mark.parametrize("word", ["", "a", "你好", "ﬁ", "İstanbul", "3.5", "x" * 50, "🙂"])

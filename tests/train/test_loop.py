@@ -16,7 +16,7 @@ import torch
 
 import regard as rg
 from regard.train import loop
-from regard.train.loop import Interruptible, train
+from regard.train.loop import Interruptible, accelerator_for, train
 from regard.train.settings import Training
 from regard.train.store import Store, read_tensors, whole
 
@@ -153,3 +153,23 @@ def test_a_press_that_is_heard_twice_is_one() -> None:
         stop.since -= 2
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_checkpoint_of_zeros_is_passed_over(tmp_path: Path) -> None:
+    """After a power cut a file may have its size and nothing in it."""
+    store = Store(tmp_path)
+    for step in (1, 2):
+        store.save(step, {"step": step}, {"model": {"x": torch.ones(3)}})
+    last = tmp_path / "step-00000002" / "model.safetensors"
+    last.write_bytes(bytes(last.stat().st_size))
+    with pytest.warns(UserWarning, match="damaged"):
+        found = store.latest()
+    assert found is not None and found[0]["step"] == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(rg.Unsupported, match="no GPU"):
+        accelerator_for(Training(device="cuda"))
+    with pytest.raises(rg.Unsupported, match="fp16"):
+        accelerator_for(Training(precision="fp16"))

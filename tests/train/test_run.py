@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import regard as rg
 from regard.cli import app
 from regard.train.loop import Event, Place
 from regard.train.progress import Progress
 from regard.train.recipes import Recipe, find_recipe, recipe_names
+from regard.train.run import RunFolder, alone_in
 from regard.train.settings import Training, with_settings
 
 SENTENCES = [("the", "DET"), ("cat", "NOUN"), ("sat", "VERB"), ("on", "ADP"), ("a", "DET"), ("mat", "NOUN")]
@@ -152,3 +153,106 @@ def test_a_try_that_learned_nothing_binds_nobody(tmp_path: Path) -> None:
     first = CliRunner().invoke(app, [*given, "--set", "position=t5"])
     assert first.exit_code == 1 and "not the line of a part" in first.output
     assert CliRunner().invoke(app, given).exit_code == 0
+
+
+def classify(table: Path, dev: Path, out: Path, *more: str) -> Result:
+    """A few steps of a small classifier from the command line."""
+    small = ["--set", "dim=16", "--set", "layers=1", "--set", "heads=2", "--device", "cpu", "--steps", "2"]
+    return CliRunner().invoke(
+        app, ["train", "classify", "--train", str(table), "--dev", str(dev), "--out", str(out), *small, *more]
+    )
+
+
+def reviews(path: Path, *more: str) -> Path:
+    path.write_text("text,label\n" + "a good film,yes\na bad film,no\n" * 5 + "".join(f"{line}\n" for line in more))
+    return path
+
+
+def test_other_data_does_not_spoil_a_run(tmp_path: Path) -> None:
+    table, out = reviews(tmp_path / "a.csv"), tmp_path / "out"
+    assert classify(table, table, out).exit_code == 0
+    before = (out / "task.json").read_bytes(), (out / "run.json").read_bytes()
+    reviews(table, "a zebra,perhaps")
+    done = classify(table, table, out)
+    assert done.exit_code == 1 and "learned from other data" in done.output and "--out" in done.output
+    assert before == ((out / "task.json").read_bytes(), (out / "run.json").read_bytes())
+    assert classify(reviews(table), table, out).exit_code == 0
+
+
+def test_bad_lines_of_dev_are_told_and_strict(tmp_path: Path) -> None:
+    table, dev = reviews(tmp_path / "a.csv"), reviews(tmp_path / "dev.csv", "alone")
+    done = classify(table, dev, tmp_path / "out")
+    assert done.exit_code == 0 and "dev.csv:12: has 1 column" in (tmp_path / "out" / "faults.txt").read_text("utf8")
+    done = classify(table, dev, tmp_path / "strict", "--strict")
+    assert done.exit_code == 1 and "dev.csv:12: has 1 column" in done.output
+
+
+def test_a_dev_file_without_examples_ends_before_training(tmp_path: Path) -> None:
+    table, dev = reviews(tmp_path / "a.csv"), tmp_path / "dev.csv"
+    dev.write_text("text,label\n")
+    done = classify(table, dev, tmp_path / "out")
+    assert done.exit_code == 1 and "No example was read from" in done.output and "no rows" in done.output
+    assert not (tmp_path / "out" / "run.json").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"clip": -1}, {"average": -1}, {"patience": -1}, {"warmup": -1}, {"weight_decay": "-1"}),
+        *({"save_every": 0}, {"evaluate_every": 0}, {"rate": "inf"}, {"rate": "nan"}),
+        *({"betas": "0.9"}, {"betas": "0.9,1.5"}, {"device": "gpu"}, {"steps": 2.5}, {"steps": True}),
+    ],
+)
+def test_settings_out_of_range_are_named(change: dict[str, object]) -> None:
+    with pytest.raises(rg.BadInput, match=next(iter(change))):
+        with_settings(Training(), change)
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
+    first, second = (alone_in(RunFolder(tmp_path)) for _ in range(2))
+    with first, pytest.raises(rg.BadInput, match="Another process"), second:
+        pass
+    with alone_in(RunFolder(tmp_path)):
+        pass
+
+
+def test_a_changed_text_is_other_data(tmp_path: Path) -> None:
+    """The same labels and words, as often: only the files tell."""
+    table, out = reviews(tmp_path / "a.csv"), tmp_path / "out"
+    assert classify(table, table, out).exit_code == 0
+    table.write_text(table.read_text().replace("a good film,yes", "film a good,yes", 1))
+    done = classify(table, table, out)
+    assert done.exit_code == 1 and "learned from other data" in done.output
+
+
+def test_a_refused_command_leaves_the_list_of_faults(tmp_path: Path) -> None:
+    table, out = reviews(tmp_path / "a.csv", "alone"), tmp_path / "out"
+    assert classify(table, table, out).exit_code == 0
+    listed = (out / "faults.txt").read_bytes()
+    other = reviews(tmp_path / "b.csv", "one", "two")
+    assert classify(other, other, out).exit_code == 1
+    assert (out / "faults.txt").read_bytes() == listed
+
+
+def test_tensorboard_reads_what_a_run_tells(tmp_path: Path) -> None:
+    """Losses and rates of every step and dev's scores; after going on, what came after the checkpoint is not there."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    table, out = reviews(tmp_path / "a.csv"), tmp_path / "out"
+    for steps in ("2", "5"):
+        done = classify(table, table, out, "--set", "tensorboard=true", "--set", "warmup=0", "--steps", steps)
+        assert done.exit_code == 0, done.output
+    found = accumulator.EventAccumulator(str(out / "tensorboard"))
+    found.Reload()
+    steps = [json.loads(line) for line in (out / "log.jsonl").read_text("utf8").splitlines()]
+    losses = {line["step"]: line["loss"] for line in steps if line["kind"] == "step"}
+    told = {one.step: one.value for one in found.Scalars("train/loss")}
+    assert told == pytest.approx(losses, abs=1e-5) and list(told) == [1, 2, 3, 4, 5]
+    assert {"train/rate", "train/norm", "dev/accuracy"} <= set(found.Tags()["scalars"])
+
+
+def test_parts_that_a_model_has_no_place_for_are_named(tmp_path: Path) -> None:
+    table = reviews(tmp_path / "a.csv")
+    done = classify(table, table, tmp_path / "a", "--model", "lstm", "--set", "position=Alibi()")
+    assert done.exit_code == 0 and "lstm has no place for position=Alibi(), which is left out" in done.output
+    done = classify(table, table, tmp_path / "b", "--model", "cnn+attention", "--set", "position=Alibi()")
+    assert done.exit_code == 0 and "no place" not in done.output

@@ -5,10 +5,12 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ..attention.errors import Missing
+from .files import read_bytes
 from .reading import refuse
 from .tables import PART_NAMES, as_text, part_named
 
@@ -29,9 +31,10 @@ class Arrays:
             raise Missing('Reading NPZ files needs numpy: pip install "regard[train]".') from None
         self.path = path
         try:
-            if not zipfile.is_zipfile(path):
+            source = BytesIO(read_bytes(path)) if path.suffix == ".gz" else path
+            if not zipfile.is_zipfile(source):
                 refuse(path, "is no NPZ file, or is cut. Save it with numpy.savez, or get it again.")
-            self.file = numpy.load(path, allow_pickle=False)
+            self.file = numpy.load(source, allow_pickle=False)
         except (ValueError, *BROKEN) as error:
             refuse(path, f"is no NPZ file that can be read: {error}.")
         self.names: list[str] = list(self.file.files)

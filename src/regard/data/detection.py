@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tarfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -218,6 +219,7 @@ def coco(path: Path, find: Images, gather: Gathering[Boxes]) -> None:
     crowds = 0
     for n, one in enumerate(data["annotations"]):
         with gather.catching():
+            need_plain(path, f"annotation {n}", one, ("image_id", "category_id"))
             if one.get("image_id") not in boxes:
                 refuse(path, f"annotation {n} is of the image {one.get('image_id')!r}, which is not listed.")
             if one.get("iscrowd"):
@@ -241,7 +243,21 @@ def coco_data(path: Path) -> dict[str, list[dict[str, Any]]]:
             refuse(path, f"has no list {name!r} of objects; COCO has images, annotations and categories.")
     if not data["images"]:
         refuse(path, "lists no images.")
+    for name in ("images", "categories"):
+        for n, one in enumerate(data[name]):
+            need_plain(path, f"number {n} of {name}", one, ("id",))
+        ids = [one.get("id") for one in data[name]]
+        if len(set(ids)) < len(ids):
+            twice = next(one for n, one in enumerate(ids) if one in ids[:n])
+            refuse(path, f"has two {name} with the id {twice!r}. Give each its own.")
     return data
+
+
+def need_plain(path: Path, what: str, one: dict[str, Any], names: tuple[str, ...]) -> None:
+    """Raise `Refused` for an id that is no number or text."""
+    for name in names:
+        if not isinstance(one.get(name), int | str):
+            refuse(path, f"{what} has the {name} {one.get(name)!r:.40}; wanted a number.")
 
 
 def coco_box(path: Path, n: int, one: dict[str, Any], classes: dict[Any, str]) -> Box:
@@ -249,9 +265,11 @@ def coco_box(path: Path, n: int, one: dict[str, Any], classes: dict[Any, str]) -
     if one.get("category_id") not in classes:
         refuse(path, f"annotation {n} has the category {one.get('category_id')!r}, which is not listed.")
     box = one.get("bbox")
-    if not isinstance(box, list) or len(box) != 4 or not all(isinstance(side, int | float) for side in box):
+    given = box if isinstance(box, list) else []
+    sides = [side for side in given if isinstance(side, int | float) and math.isfinite(side)]
+    if len(given) != 4 or len(sides) != 4:
         refuse(path, f"annotation {n} has the bbox {box!r:.60}; wanted [x, y, width, height].")
-    x, y, width, height = box
+    x, y, width, height = sides
     where = f"annotation {n} (image {one['image_id']!r}): "
     return Box((x, y, x + width, y + height), classes[one["category_id"]], lambda text: refuse(path, where + text))
 

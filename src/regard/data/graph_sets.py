@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -130,15 +131,23 @@ def labels_in(table: Table, row: Row, names: list[str], kind: str) -> str | floa
 
 
 def kind_of_labels(table: Table, name: str, gather: Gathering[Any]) -> Literal["class", "number"]:
-    """'number' where every label is one and some are fractions, or more than 20 differ."""
+    """'number' where nine of ten labels are one and some are fractions, or more than 20 differ; others are faults."""
     texts = {str(table.value(row, name) or "").strip() for row in table.rows} - {""}
-    try:
-        values = {float(text) for text in texts}
-    except ValueError:
+    values = [value for text in texts if (value := finite(text)) is not None]
+    if len(values) < 0.9 * len(texts):
         return "class"
-    found = "number" if len(values) > 20 or any(value % 1 for value in values) else "class"
+    found = "number" if len(set(values)) > 20 or any(value % 1 for value in values) else "class"
     gather.note(f"{table.path.name}: {name!r} holds {'numbers' if found == 'number' else 'classes'}")
     return found
+
+
+def finite(text: str) -> float | None:
+    """The number that a text is; None if it is none."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def label_in(table: Table, row: Row, name: str, kind: str) -> str | float:

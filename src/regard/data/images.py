@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -143,9 +143,27 @@ def as_tensor(image: Image.Image, channels: int) -> Tensor:
         clear = image.convert("RGBA")
         image = pillow().new("RGBA", clear.size, "white")
         image.alpha_composite(clear)
-    image = image.convert(MODES[channels])
+    image = eight_bits(image).convert(MODES[channels])
     flat = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
     return flat.view(image.height, image.width, channels).permute(2, 0, 1).contiguous()
+
+
+def eight_bits(image: Image.Image) -> Image.Image:
+    """The image in grey of 8 bits if it has more, which pillow would cut off at 255 instead of dividing."""
+    if image.mode.startswith("I;16") or (image.mode == "I" and extremes(image)[1] > 255):
+        return image.convert("I").point(lambda value: value * (1 / 257) + 0.5).convert("L")
+    if image.mode == "F":
+        low, high = extremes(image)
+        if not 0 <= low <= high <= 255:
+            raise ValueError(f"its numbers run from {low:g} to {high:g}; wanted 0 to 1, or 0 to 255")
+        return image.point(lambda value: value * (255 if high <= 1 else 1) + 0).convert("L")
+    return image
+
+
+def extremes(image: Image.Image) -> tuple[float, float]:
+    """The lowest and the highest number of an image of one channel."""
+    low, high = cast(tuple[float, float], image.getextrema())
+    return low, high
 
 
 def pillow() -> Any:

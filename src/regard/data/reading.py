@@ -85,6 +85,13 @@ class Reading(Generic[T]):
             )
         return self
 
+    def needed(self) -> Reading[T]:
+        """Itself if anything was read; otherwise `BadInput` with the first faults."""
+        if not self.examples:
+            why = " ".join(str(fault) for fault in self.faults[:SHOWN])
+            raise BadInput(f"No example was read from {', '.join(self.files)}. {why} `regard check` shows all of it.")
+        return self
+
     def part(self, name: str) -> Reading[T]:
         """The examples that the file itself puts into 'train', 'dev' or 'test'."""
         kept = tuple(one for one in self.examples if getattr(one, "part", "") == name)

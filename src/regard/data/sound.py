@@ -86,12 +86,15 @@ def check_sound(path: Path) -> None:
     try:
         with soundfile.SoundFile(path) as file:
             length, whole = file.frames, has_last(file)
+            floats = file.subtype in ("FLOAT", "DOUBLE")
     except (soundfile.LibsndfileError, RuntimeError) as error:
         raise BadInput(f"{path} cannot be read as sound: {error}. Give a WAV, FLAC or OGG file.") from None
     if length <= 0:
         raise BadInput(f"{path} is a sound of no length. Record it again, or leave it out.")
     if not whole:
         raise BadInput(f"{path} is cut: the last of {length} samples is not there. Get the whole file.")
+    if floats:
+        read_sound(path)  # only such files can hold what is no number
 
 
 def has_last(file: Any) -> bool:
@@ -167,7 +170,10 @@ def cut(arrays: Arrays, rows: Tensor, offsets: list[int], n: int) -> Tensor:
     """The rows of one recording; `Refused` if there are none."""
     if offsets[n] == offsets[n + 1]:
         refuse(arrays.path, f"recording {n} has no length (offsets {offsets[n]} and {offsets[n + 1]}).")
-    return rows[offsets[n] : offsets[n + 1]]
+    found = rows[offsets[n] : offsets[n + 1]]
+    if found.is_floating_point() and not found.isfinite().all():
+        refuse(arrays.path, f"recording {n} has numbers that are not finite (NaN or infinite). Leave it out.")
+    return found
 
 
 def read_spoken(

@@ -6,6 +6,7 @@ import csv
 import difflib
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,11 @@ from .reading import Fault, Gathering, Refused, refuse
 
 TABLES = ("csv", "tsv", "tab", "jsonl", "ndjson")
 
+HALF = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+"""Half of a pair of JSON escapes that only together are a character, such as an emoji's."""
+
 PARTS = {
     "train": ("train", "training", "训练", "训练集"),
     "dev": ("dev", "development", "val", "valid", "validation", "验证", "验证集", "开发集"),
@@ -27,11 +33,13 @@ PART_NAMES = ("split", "part", "partition", "subset", "is_test", "is_dev", "is_v
 
 @dataclass(frozen=True)
 class Wanted:
-    """A column that a task needs: what it is called, the name or number given for it, and names to guess it by."""
+    """A column that a task needs: what it is called, the name or number given for it, names to guess it by,
+    and the setting that names it where that is called otherwise."""
 
     role: str
     given: str | int | None
     names: tuple[str, ...]
+    setting: str = ""
 
 
 class Row(NamedTuple):
@@ -105,8 +113,10 @@ def as_text(value: Any) -> str | None:
         return value.strip()
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, int | float):
-        return str(int(value)) if float(value).is_integer() else str(value)
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else str(value)
     return "" if value is None else None
 
 
@@ -157,9 +167,23 @@ def json_object(path: Path, number: int, line: str) -> dict[str, Any]:
         value = json.loads(line)
     except json.JSONDecodeError as error:
         refuse(path, f"is no JSON: {error.msg}. Wanted one object a line.", number, error.colno)
+    except (ValueError, RecursionError) as error:
+        refuse(path, f"is JSON that cannot be read ({error}). Shorten the number, or nest less.", number, 1)
     if not isinstance(value, dict):
         refuse(path, f"is {line.strip():.40}; wanted a JSON object, such as {{…}}, on each line.", number, 1)
+    if (half := HALF.search(line)) and not encodable(value):
+        message = f"has half a character, {half[0]}; wanted both halves of its pair. Was the text cut there?"
+        refuse(path, message, number, half.start() + 1)
     return value
+
+
+def encodable(value: Any) -> bool:
+    """Whether all texts in a JSON value can be written as UTF-8."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def delimited_table(path: Path, lines: list[str], wanted: Sequence[Wanted], header: bool | None, known: int) -> Table:
@@ -216,7 +240,7 @@ def quoted_records(
             except StopIteration:
                 return
             except csv.Error as error:
-                faults.append(badly_quoted(path, lines, begins, str(error), delimiter))
+                faults.append(badly_quoted(path, lines, begins, reader.line_num, str(error), delimiter))
                 continue
             if cells and any(cell.strip() for cell in cells):
                 yield begins, cells
@@ -224,14 +248,19 @@ def quoted_records(
         csv.field_size_limit(limit)
 
 
-def badly_quoted(path: Path, lines: list[str], line: int, error: str, delimiter: str) -> Fault:
+def badly_quoted(path: Path, lines: list[str], line: int, last: int, error: str, delimiter: str) -> Fault:
     if "end of data" in error:
         column = lines[line - 1].find('"') + 1
         return Fault(
-            str(path), line, column, 'a quote " is opened here and never closed; the rest of the file is inside it.'
+            str(path),
+            line,
+            column,
+            'a quote " is opened here and never closed; the rest of the file is inside it.'
+            + f" Lines {line:,} to {last:,} were left out." * (last > line),
         )
+    lost = f" Lines {line:,} to {last:,} were left out." if last > line else ""
     advice = f'Write a quote inside a quoted cell twice, "", and nothing between the closing one and "{delimiter}".'
-    return Fault(str(path), line, lines[line - 1].find('"') + 1, f"is badly quoted ({error}). {advice}")
+    return Fault(str(path), line, lines[line - 1].find('"') + 1, f"is badly quoted ({error}). {advice}{lost}")
 
 
 def has_header(cells: list[str], wanted: Sequence[Wanted], known: int) -> bool:
@@ -277,8 +306,11 @@ def find_columns(table: Table, wanted: Sequence[Wanted], notes: Gathering[Any]) 
 
 def refuse_guess(table: Table, one: Wanted) -> NoReturn:
     there = ", ".join(map(repr, table.names))
-    message = f"which column is the {one.role}? There are {there}. Say it with {one.role}=, by name or number."
-    refuse(table.path, message, 1)
+    line = next(n for n, text in enumerate(table.lines, 1) if text.strip())
+    first = "" if table.header else f" (line {line} is {table.lines[line - 1]!r:.80})"
+    setting = one.setting or one.role
+    message = f"which column is the {one.role}? There are {there}{first}. Say it with {setting}=, by name or number."
+    refuse(table.path, message, line)
 
 
 def given_column(table: Table, one: Wanted) -> str:

@@ -159,7 +159,7 @@ def tag_column(path: Path, column: str | int | None, columns: int) -> int:
 
 def json_lists(path: Path, column: str | int | None, gather: Gathering[Tagged]) -> None:
     """Sentences from JSON lines."""
-    wanted = [Wanted("words", None, WORD_NAMES), Wanted("tags", column, TAG_NAMES)]
+    wanted = [Wanted("words", None, WORD_NAMES), Wanted("tags", column, TAG_NAMES, "column")]
     table = read_table(path, wanted)
     gather.faults.extend(table.faults)
     columns = find_columns(table, wanted, gather)

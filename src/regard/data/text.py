@@ -72,7 +72,7 @@ def read_texts(
     with fewer different values. TSV is split at its tabs alone; quotes are part of the text there.
     """
     gather = Gathering[LabelledText]()
-    wanted = [Wanted("text", text, TEXT_NAMES), Wanted("label", label, LABEL_NAMES)]
+    wanted = [Wanted("text", text, TEXT_NAMES, "input"), Wanted("label", label, LABEL_NAMES)]
     for path in paths_of(paths):
         with gather.reading(path):
             table = read_table(path, wanted, header)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,10 @@ class ConvolutionConfig:
     attention: bool = False
     heads: int = 1
     cross: bool = False
+    score: str = "Dot()"
+    position: str | None = None
+    mask: str | None = None
+    method: str = "Exact()"
 
     def build(self) -> Convolution:
         return Convolution(**vars(self))
@@ -42,8 +47,9 @@ class Convolution(nn.Module):
         x ← x + act(Σ_n W_n x_{i + (n − (kernel − 1) / 2) · step} + b)      causal: x_{i + (n − kernel + 1) · step}
 
     `dilation="doubling"` takes steps 1, 2, 4, … in successive layers, so that what a token sees doubles with each.
-    Without `residual` the sum replaces x. `attention` plugs self-attention in after each layer; `cross` lets layers
-    read a memory. A causal one can go token by token through a cache.
+    Without `residual` the sum replaces x. `attention` plugs self-attention in after each layer, made of the parts that
+    `score`, `position`, `mask` and `method` name; `cross` lets layers read a memory. A causal one can go token by token
+    through a cache.
 
     `[batch, tokens, dim]` in and out; padding never matters.
 
@@ -66,6 +72,10 @@ class Convolution(nn.Module):
         attention: bool = False,
         heads: int = 1,
         cross: bool = False,
+        score: str = "Dot()",
+        position: str | None = None,
+        mask: str | None = None,
+        method: str = "Exact()",
     ) -> None:
         super().__init__()
         if dilation not in ("none", "doubling"):
@@ -78,8 +88,9 @@ class Convolution(nn.Module):
         self.activation = known(activation or "none", ACTIVATIONS, str(activation))
         self.steps = [1 << n if dilation == "doubling" else 1 for n in range(layers)]
         self.layers = nn.ModuleList(nn.Conv1d(dim, dim, kernel, dilation=step) for step in self.steps)
+        parts: dict[str, Any] = {"score": score, "position": position, "mask": mask, "method": method}
         self.plugged = nn.ModuleList(
-            Plugged(dim, heads, attention=attention, cross=cross, causal=causal) for _ in range(layers)
+            Plugged(dim, heads, attention=attention, cross=cross, causal=causal, **parts) for _ in range(layers)
         )
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.functional import pad
@@ -29,6 +30,10 @@ class FullyConnectedConfig:
     heads: int = 1
     cross: bool = False
     causal: bool = False
+    score: str = "Dot()"
+    position: str | None = None
+    mask: str | None = None
+    method: str = "Exact()"
 
     def build(self) -> FullyConnected:
         return FullyConnected(**vars(self))
@@ -42,7 +47,7 @@ class FullyConnected(nn.Module):
     where x is all the `tokens` · dim numbers of a row at once, so that the weights grow with the tokens and an input
     must fit them: a shorter one is padded with zeros, a longer one is refused. With `position_wise` x is one token,
     which then sees no other. `activation=None` leaves a linear map. `attention` plugs self-attention in after each
-    layer; `cross` lets layers read a memory.
+    layer, made of the parts that `score`, `position`, `mask` and `method` name; `cross` lets layers read a memory.
 
     `[batch, tokens, dim]` in and out; padding never matters.
 
@@ -64,6 +69,10 @@ class FullyConnected(nn.Module):
         heads: int = 1,
         cross: bool = False,
         causal: bool = False,
+        score: str = "Dot()",
+        position: str | None = None,
+        mask: str | None = None,
+        method: str = "Exact()",
     ) -> None:
         super().__init__()
         if position_wise == (tokens is not None):
@@ -75,8 +84,9 @@ class FullyConnected(nn.Module):
         self.dim, self.tokens, self.causal, self.cross = dim, tokens, causal, cross
         size = dim * (tokens or 1)
         self.layers = nn.ModuleList(FeedForward(size, hidden or 4 * dim, activation or "none") for _ in range(layers))
+        parts: dict[str, Any] = {"score": score, "position": position, "mask": mask, "method": method}
         self.plugged = nn.ModuleList(
-            Plugged(dim, heads, attention=attention, cross=cross, causal=causal) for _ in range(layers)
+            Plugged(dim, heads, attention=attention, cross=cross, causal=causal, **parts) for _ in range(layers)
         )
 
     def forward(

@@ -155,11 +155,22 @@ class Bottleneck(nn.Module):
         return functional.relu(y + (x if self.downsample is None else self.downsample(x)))
 
 
+class Pointwise(nn.Conv2d):
+    """A 1 × 1 convolution that leaves out positions before it multiplies.
+
+    oneDNN's own strided one writes beyond its memory in the backward pass when there are few channels (torch 2.13).
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        down, right = self.stride
+        return nn.functional.conv2d(x[:, :, ::down, ::right], self.weight, self.bias)
+
+
 def shortcut(channels: int, wanted: int, stride: int, norm: type[nn.Module]) -> nn.Sequential | None:
     """What brings x to the size of a block's output; None where it has it."""
     if channels == wanted and stride == 1:
         return None
-    return nn.Sequential(nn.Conv2d(channels, wanted, 1, stride, bias=False), norm(wanted))
+    return nn.Sequential(Pointwise(channels, wanted, 1, stride, bias=False), norm(wanted))
 
 
 class ResNet(nn.Module):

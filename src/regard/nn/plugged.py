@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from ..attention.errors import BadInput
-from .attention import Memory, MultiHeadAttention
+from ..attention.masks import Causal
+from .attention import Memory, MultiHeadAttention, both
 from .block import padding_mask
 from .cache import Cache, Slot
+from .parts import read_mask
 from .pooling import Mean
 from .rows import real_tokens
 
@@ -17,12 +21,28 @@ class Plugged(nn.Module):
 
     x + attention(x)      when `attention`
     x + attention(memory) when `cross` and `attention`,   x + W · mean(memory) when `cross` alone
+
+    `score`, `position`, `mask` and `method` are the lines of attention's parts; a memory is looked at by the score.
     """
 
-    def __init__(self, dim: int, heads: int, *, attention: bool, cross: bool, causal: bool) -> None:
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        attention: bool,
+        cross: bool,
+        causal: bool,
+        score: str = "Dot()",
+        position: str | None = None,
+        mask: str | None = None,
+        method: str = "Exact()",
+    ) -> None:
         super().__init__()
-        self.own = MultiHeadAttention(dim, heads, mask="Causal()" if causal else None) if attention else None
-        self.cross = MultiHeadAttention(dim, heads) if attention and cross else None
+        allowed = both(read_mask(mask), Causal() if causal else None)
+        parts: dict[str, Any] = {"score": score, "position": position, "mask": allowed, "method": method}
+        self.own = MultiHeadAttention(dim, heads, **parts) if attention else None
+        self.cross = MultiHeadAttention(dim, heads, score=score) if attention and cross else None
         self.read = nn.Linear(dim, dim) if cross and not attention else None
         self.mean = Mean()
 

@@ -237,6 +237,8 @@ def read_sound(path: str | Path, rate: int | None = None) -> tuple[Tensor, int]:
     if len(samples) < wanted:
         raise BadInput(f"{path} is cut: {len(samples)} of {wanted} samples are there. Get the whole file.")
     mono = torch.from_numpy(samples).mean(1)
+    if not mono.isfinite().all():
+        raise BadInput(f"{path} has samples that are no numbers (NaN or infinite). Save it again, or leave it out.")
     return (mono, found) if rate is None else (resampled(mono, found, rate), rate)
 
 

@@ -17,6 +17,7 @@ RECURRENT = ("rnn", "gru", "lstm")
 GRAPHS: dict[str, Literal[1, 2]] = {"gat": 1, "gatv2": 2}
 PLUGGED = tuple(f"{name}+attention" for name in (*RECURRENT, "cnn", "mlp"))
 TEXTS = ("transformer-xl", "ngram")
+PARTS = ("score", "position", "mask", "method")
 MODELS = (*ATTENTION, *RECURRENT, "cnn", "mlp", *PLUGGED, *GRAPHS, *TEXTS)
 
 
@@ -56,6 +57,16 @@ class Architecture:
             hint = f"Did you mean {near[0]!r}? " if near else ""
             raise BadInput(f"There is no model {self.model!r}. {hint}There are {', '.join(MODELS)}.")
 
+        for name in ("dim", "heads", "hidden", "block", "kernel"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise BadInput(f"{name} is {value}; it must be at least 1.")
+        for name in ("layers", "window"):
+            if getattr(self, name) < 0:
+                raise BadInput(f"{name} is {getattr(self, name)}; it must be at least 0.")
+        for name in ("dropout", "attention_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise BadInput(f"{name} is {getattr(self, name)}; it must be at least 0 and less than 1.")
+
     @property
     def base(self) -> str:
         return self.model.removesuffix("+attention")
@@ -66,6 +77,22 @@ class Architecture:
         return self.model.endswith("+attention")
 
 
+def unused(a: Architecture) -> list[str]:
+    """The parts of attention that were named for a model that has no place for them, as `name=line`.
+
+    Attention behind a recurrent network has a score alone, dot or additive; without attention there is none.
+
+    >>> unused(Architecture("lstm", position="Alibi()")), unused(Architecture("cnn+attention", position="Alibi()"))
+    (['position=Alibi()'], [])
+    """
+    plain = Architecture()
+    named = [name for name in PARTS if getattr(a, name) != getattr(plain, name)]
+    if a.model in ATTENTION or (a.plugged and a.base not in RECURRENT) or a.model in (*GRAPHS, *TEXTS):
+        return []
+    scored = a.plugged and a.score.startswith("Additive")
+    return [f"{name}={getattr(a, name)}" for name in named if not (name == "score" and scored)]
+
+
 def stack_of(a: Architecture, *, causal: bool = False, cross: bool = False) -> Any:
     """The configuration of the stack: an encoder, a causal one, or (`cross`) one that reads a memory."""
     if a.model in GRAPHS:
@@ -73,13 +100,14 @@ def stack_of(a: Architecture, *, causal: bool = False, cross: bool = False) -> A
     if a.model in TEXTS:
         raise Unsupported(f"{a.model} goes through running text, which the task lm has alone. Take transformer.")
     if a.base in RECURRENT:
-        looks = ("additive" if "Additive" in a.score else "dot") if a.plugged else None
+        looks = ("additive" if a.score.startswith("Additive") else "dot") if a.plugged else None
         both_ways = not causal and not cross
         kind: Any = a.base
         return RecurrentConfig(a.dim, a.layers, kind, both_ways, a.dropout, looks, 1, cross, a.norm)
+    parts: dict[str, Any] = {name: getattr(a, name) for name in PARTS} if a.plugged else {}
     if a.base == "cnn":
         return ConvolutionConfig(
-            a.dim, a.layers, a.kernel, causal=causal, attention=a.plugged, heads=a.heads, cross=cross
+            a.dim, a.layers, a.kernel, causal=causal, attention=a.plugged, heads=a.heads, cross=cross, **parts
         )
     if a.base == "mlp":
         return FullyConnectedConfig(
@@ -92,6 +120,7 @@ def stack_of(a: Architecture, *, causal: bool = False, cross: bool = False) -> A
             heads=a.heads,
             cross=cross,
             causal=causal,
+            **parts,
         )
     return attention_stack(a, causal, cross)
 

@@ -237,7 +237,8 @@ class Lm:
             recent = tokens[-max(1, self.settings.context // 2) :]
             room = min(self.settings.context - len(recent) + 1, begun + self.settings.new - len(tokens))
             tokens += self.written(model, recent, room, generator)
-        return prompt + self.tokenizer.decode(tokens[begun:])
+        apart = self.settings.unit == "words" and prompt and not prompt[-1].isspace()
+        return prompt + " " * bool(apart) + self.tokenizer.decode(tokens[begun:])
 
     def written(self, model: Any, recent: list[int], new: int, generator: torch.Generator) -> list[int]:
         """`new` tokens after some others."""

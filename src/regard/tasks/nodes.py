@@ -99,7 +99,8 @@ class Nodes:
         )
         notes, examples = list(reading.notes), []
         for graph in reading.examples:
-            if not {"train", "dev"} <= set(graph.masks):
+            need_parts(graph, reading.files)
+            if not graph.masks:
                 notes.append("no parts for training and choosing are named: 60, 20 and 20 % are drawn")
                 graph = draw_masks(graph)
             examples += [PartOfGraph(graph, part) for part, mask in graph.masks.items() if bool(mask.any())]
@@ -259,3 +260,13 @@ def graph_stack(a: Architecture) -> Any:
     if a.position is not None:
         raise Unsupported(f"{a.position} speaks of distances between tokens; nodes have none. Leave out position.")
     return stack_of(replace(a, places="none"))
+
+
+def need_parts(graph: Graph, files: Sequence[str]) -> None:
+    """Raise where the files name parts and one of train and dev is missing, or has no node with a label."""
+    named, where = set(graph.masks) & {"train", "dev"}, ", ".join(files)
+    for part in ("train", "dev") if named else ():
+        if part not in graph.masks:
+            raise BadInput(f"{where} names the nodes of {named.pop()} and none of {part}. Name both, or neither.")
+        if not bool((graph.masks[part] & (graph.labels >= 0)).any()):
+            raise BadInput(f"{where}: no node of the part {part} has a label. Give some, or leave the parts out.")

@@ -73,6 +73,13 @@ class TranslateSettings:
     agreement: float = 0.0
     copies: bool = False
 
+    def __post_init__(self) -> None:
+        if self.beams < 1 or self.training_beams < 1 or self.longest < 3:
+            raise BadInput(
+                f"beams={self.beams}, training_beams={self.training_beams}, longest={self.longest}: give at least 1, 1 "
+                "and 3 (a token between start and end)."
+            )
+
 
 class Translate:
     """A text for a text: `Parallel(source, target)` examples; BLEU and chrF, or ROUGE."""

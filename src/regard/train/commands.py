@@ -1,5 +1,6 @@
 """The commands about a person's own files: check, train, evaluate, predict."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,7 +30,7 @@ def check(
         reading = kind.read(paths, settings)
         if strict:
             reading.strict()
-        facts = kind.prepare(reading.examples, settings).describe(reading.examples) if reading.examples else {}
+        facts = described(kind, reading, settings) if reading.examples else {}
         facts |= {"notes": list(reading.notes), "faults": [str(fault) for fault in reading.faults]}
         answer(facts, screen(facts), as_json)
         if not reading.examples:
@@ -60,6 +61,7 @@ def train(
 ) -> None:
     """Train a model from files. A folder that holds an unfinished run is gone on with."""
     with one_paragraph(debug):
+        from regard import BadInput
         from regard.train.recipes import find_recipe
         from regard.train.run import RunFolder, first
 
@@ -67,6 +69,8 @@ def train(
         flags = {"model": model, "epochs": epochs, "steps": steps, "minutes": minutes, "seed": seed, "device": device}
         wanted = dict(known.settings) if known else {}
         wanted |= read_config(config) | {k: v for k, v in flags.items() if v is not None} | pairs_of(changed)
+        if known and task not in ("", known.task):
+            raise BadInput(f"The recipe {recipe} is for {known.task}, not {task}. Leave the task out, or the recipe.")
         folder = start(task or (known.task if known else ""), training, dev, out, wanted, strict)
         if not first():
             return
@@ -97,9 +101,12 @@ def evaluate(
 
         task, model = opened(run, changed)
         reading = task.read(data, task.settings)
-        tell_faults(reading, None)
+        tell_faults(reading.faults, None)
+        reading.needed()
         reading = reading.part(part) if part else of_part(reading, "test", "dev")
         scores = task.evaluate(model, reading.examples)
+        if never := scores.details.get("never learned"):
+            say(f"{sum(never.values())} of {len(reading)} examples have labels never learned: {', '.join(never)[:200]}")
         document = {"metrics": scores.metrics, "main": scores.main, **scores.details}
         answer(document, result(run, document), as_json)
 
@@ -114,21 +121,51 @@ def predict(
 ) -> None:
     """What a trained model says of something new."""
     with one_paragraph(debug):
-        import sys
-
         task, model = opened(run, changed)
-        given = [line.rstrip("\n") for line in sys.stdin] if inputs == ["-"] else inputs
+        given = lines_given() if inputs == ["-"] else inputs
         if out is not None and not getattr(task, "draws", False):
             raise typer.BadParameter(f"the task {task.name!r} draws nothing", param_hint="--out")
         found = task.predict(model, given) if out is None else task.predict(model, given, out=out)
         answer(found, "\n".join(shown(one) for one in found), as_json)
 
 
+def described(kind: Any, reading: Any, settings: Any) -> dict[str, Any]:
+    """What a task tells of its examples; where it refuses them, the bad lines, which may be why, are told first."""
+    from regard import RegardError
+
+    try:
+        return kind.prepare(reading.examples, settings).describe(reading.examples)
+    except RegardError:
+        tell_faults(reading.faults, None)
+        raise
+
+
+def lines_given() -> list[str]:
+    """The lines on stdin, from UTF-8."""
+    import sys
+
+    from regard import BadInput
+    from regard.data.files import lines_of
+
+    data = sys.stdin.buffer.read()
+    try:
+        lines = lines_of(data.decode("utf-8-sig").replace("\r\n", "\n"))
+    except UnicodeDecodeError as error:
+        line, byte = data.count(b"\n", 0, error.start) + 1, error.object[error.start]
+        raise BadInput(
+            f"Line {line} on stdin has a byte (0x{byte:02X}) that is not UTF-8. "
+            "Convert it first: iconv -f ENCODING -t UTF-8."
+        ) from None
+    if not lines:
+        raise BadInput("There are no lines on stdin. Give a text a line.")
+    return lines
+
+
 def start(task: str, training: list[Path], dev: list[Path], out: Path, wanted: dict[str, Any], strict: bool) -> Path:
     """Read the files, prepare the task, and train it into its folder."""
     from regard import BadInput
     from regard.tasks import find_task
-    from regard.tasks.architecture import Architecture
+    from regard.tasks.architecture import Architecture, unused
     from regard.train.parts import learned_and_chosen
     from regard.train.progress import Progress
     from regard.train.run import begin
@@ -141,18 +178,24 @@ def start(task: str, training: list[Path], dev: list[Path], out: Path, wanted: d
     settings, architecture, how = settled_all(base, wanted)
     if not training:
         raise BadInput("There is nothing to learn from. Give --train FILE.")
+    if left := unused(architecture):
+        say(f"{architecture.model} has no place for {', '.join(left)}, which is left out.")
     reading = kind.read(training, settings)
-    tell_faults(reading, None if strict else out)
-    if strict:
-        reading.strict()
     held = kind.read(dev, settings) if dev else None
+    both = [reading] if held is None else [reading, held]
+    faults = [fault for one in both for fault in one.faults]
+    tell_faults(faults, None if strict else out)
+    for one in both:
+        if strict:
+            one.strict()
+        one.needed()
     if held is None and hasattr(kind, "split"):
         learned, chosen = kind.split(reading, 0.1)
     else:
         learned, chosen = learned_and_chosen(reading, held, how.seed, getattr(kind, "group", None))
     made = kind.prepare(learned.examples, settings)
     files = {"train": [str(path) for path in training], "dev": [str(path) for path in dev]}
-    begin(made, architecture, how, learned.examples, chosen.examples, out, files, Progress())
+    begin(made, architecture, how, learned.examples, chosen.examples, out, files, Progress(), faults)
     return out
 
 
@@ -168,7 +211,8 @@ def settled_all(bases: tuple[Any, ...], wanted: dict[str, Any]) -> list[Any]:
     for name in wanted:
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
-            raise BadInput(f"There is no setting {name!r}. {f'Did you mean {near[0]!r}? ' if near else ''}")
+            hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(names)}."
+            raise BadInput(f"There is no setting {name!r}. {hint}")
     return [
         with_settings(base, {name: value for name, value in wanted.items() if names[name] == n})
         for n, base in enumerate(bases)
@@ -200,9 +244,12 @@ def read_config(path: Path | None) -> dict[str, Any]:
         return {}
     try:
         text = path.read_text("utf8")
-        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError) as error:
         raise BadInput(f"The settings in {path} cannot be read: {error}.") from None
+    if not isinstance(found, dict) or any(isinstance(value, dict) for value in found.values()):
+        raise BadInput(f"{path} holds {found!s:.60}; wanted names and values alone, such as steps = 100.")
+    return found
 
 
 def opened(run: Path, changed: list[str]) -> tuple[Any, Any]:
@@ -214,20 +261,16 @@ def opened(run: Path, changed: list[str]) -> tuple[Any, Any]:
     return task, model
 
 
-def tell_faults(reading: Any, out: Path | None) -> None:
-    """Say how many lines were skipped, and list them in the run's folder."""
+def tell_faults(faults: Sequence[Any], out: Path | None) -> None:
+    """Say how many lines were skipped, the first of them, and where a run that goes into `out` will list them."""
     from regard.train.run import first
 
-    if not reading.faults or not first():
+    if not faults or not first():
         return
-    for fault in reading.faults[:5]:
+    for fault in faults[:5]:
         say(str(fault))
-    where = ""
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "faults.txt").write_text("".join(f"{fault}\n" for fault in reading.faults), "utf8")
-        where = f", listed in {out / 'faults.txt'}"
-    say(f"{len(reading.faults)} bad lines were skipped{where}.")
+    where = f", listed in {out / 'faults.txt'}" if out is not None else ""
+    say(f"{len(faults)} bad lines were skipped{where}.")
 
 
 def result(run: Path, document: dict[str, Any]) -> str:

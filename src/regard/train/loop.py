@@ -184,8 +184,8 @@ class Run:
         place.seconds = self.place.seconds
         if mean != mean:
             raise BadInput(
-                f"The loss is not a number at step {place.step}. Lower the rate (now {rate:g}) or raise warmup, "
-                "and run again: it goes on from the last checkpoint."
+                f"The loss is not a number at step {place.step}. Look for such numbers in the data, or lower the rate "
+                f"(now {rate:g}) or raise warmup, and train into another --out."
             )
         self.say("step", place=place, loss=mean, rate=rate, norm=float(norm), labels=count)
 
@@ -358,7 +358,11 @@ def accelerator_for(training: Training) -> Any:
         from accelerate import Accelerator
     except ImportError:
         raise Missing('Training needs accelerate: pip install "regard[train]".') from None
+    if training.device == "cuda" and not torch.cuda.is_available():
+        raise Unsupported("device is cuda, but torch finds no GPU here. Give --device cpu, or auto.")
     cpu = training.device == "cpu" or (training.device == "auto" and not torch.cuda.is_available())
+    if cpu and training.precision == "fp16":
+        raise Unsupported("precision is fp16, which a CPU does not learn in. Give precision=bf16 or precision=no.")
     parting = plugin()
     accelerator = Accelerator(mixed_precision=training.precision, cpu=cpu, fsdp_plugin=parting)
     part_on_processors(accelerator, parting)

@@ -46,7 +46,7 @@ def find_recipe(name: str) -> Recipe:
     """The recipe of that name, or the one in the file of that name."""
     path = Path(name)
     if path.suffix == ".toml" and path.is_file():
-        return read_recipe(path.stem, path.read_text("utf8"))
+        return read_recipe(path.stem, path.read_text("utf8", "replace"))
     if name not in recipe_names():
         near = difflib.get_close_matches(name, recipe_names(), n=1)
         hint = f"Did you mean {near[0]!r}? " if near else ""
@@ -59,5 +59,11 @@ def read_recipe(name: str, text: str) -> Recipe:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"The recipe {name} is not TOML: {error}.") from None
-    expected = data.get("expected", {})
+    expected, settings = data.get("expected", {}), data.get("settings", {})
+    whole = isinstance(data.get("task"), str) and isinstance(settings, dict) and isinstance(expected, dict)
+    if not whole or set(expected) - {"metric", "low", "high"}:
+        raise BadInput(
+            f'The recipe {name} is not whole. Give task = "NAME", a table [settings], and perhaps [expected] with '
+            "metric, low and high."
+        )
     return Recipe(name, data["task"], data.get("settings", {}), data.get("about", ""), **expected)

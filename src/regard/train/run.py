@@ -10,12 +10,13 @@ scores.json       the best scores;  hypotheses.txt  what the model said;  faults
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from ..models.checkpoint import load
 from ..models.folder import CONFIGS, read_json
 from ..tasks.architecture import Architecture
 from ..tasks.task import Scores
+from .board import Board
 from .loop import Event, Place, train
 from .settings import Training, with_settings
 from .store import write_text
@@ -84,6 +86,13 @@ class RunFolder:
                 continue
         return found
 
+    def list_faults(self, faults: Sequence[Any]) -> None:
+        """Write down the lines of the data that were skipped."""
+        if faults:
+            write_text(self / "faults.txt", "".join(f"{fault}\n" for fault in faults))
+        else:
+            (self / "faults.txt").unlink(missing_ok=True)
+
     def forget_after(self, step: int) -> None:
         """Take out of the log what happened after a checkpoint that the run goes on from."""
         kept = [line for line in self.lines() if line["step"] <= step]
@@ -99,8 +108,9 @@ def begin(
     out: str | Path,
     files: dict[str, list[str]],
     tell: Callable[[Event], None] = lambda event: None,
+    faults: Sequence[Any] = (),
 ) -> tuple[RunFolder, Place]:
-    """Train a task into a run folder, or go on with the run that is there."""
+    """Train a task into a run folder, or go on with the run that is there; `faults` are the lines that were skipped."""
     folder = RunFolder(out)
     description = {
         "task": task.name,
@@ -108,36 +118,47 @@ def begin(
         "architecture": asdict(architecture),
         "training": asdict(training),
         "data": files,
+        "learned": fingerprint(task, examples, files),
     }
-    need_same(folder, description)
-    if first():
-        folder.write("run.json", {**description, "versions": versions()})
-        folder.write("task.json", task.as_dict())
-    torch.manual_seed(training.seed)
-    counted = task.fit(architecture, examples) if hasattr(task, "fit") else None
-    model = task.config(architecture).build() if counted is None else counted
-    model.tokenizer, model.rules = getattr(task, "tokenizer", None), getattr(task, "rules", None)
-    getattr(task, "start", lambda model: None)(model)
-    drawn = 0.0
+    with alone_in(folder) if first() else nullcontext():
+        need_same(folder, description)
+        if first():
+            folder.write("run.json", {**description, "versions": versions()})
+            folder.write("task.json", task.as_dict())
+            folder.list_faults(faults)
+        torch.manual_seed(training.seed)
+        counted = task.fit(architecture, examples) if hasattr(task, "fit") else None
+        model = task.config(architecture).build() if counted is None else counted
+        model.tokenizer, model.rules = getattr(task, "tokenizer", None), getattr(task, "rules", None)
+        getattr(task, "start", lambda model: None)(model)
+        note = Notes(folder, training.tensorboard and first(), tell)
+        if counted is None:
+            return folder, train(task, model, examples, dev, training, folder.path, folder.keep, note)
+        scores = task.evaluate(model, dev)
+        if first():
+            folder.keep(model, scores)
+        note(Event("score", Place(), 0, scores.metrics, scores))
+        return folder, Place()
 
-    def note(event: Event) -> None:
-        nonlocal drawn
+
+class Notes:
+    """Writes down what a run tells, in its log, its picture and for TensorBoard, and passes it on."""
+
+    def __init__(self, folder: RunFolder, board: bool, tell: Callable[[Event], None]) -> None:
+        self.folder, self.tell, self.drawn = folder, tell, 0.0
+        self.board = Board(folder / "tensorboard") if board else None
+
+    def __call__(self, event: Event) -> None:
         if event.kind == "resumed":
-            folder.forget_after(event.place.step)
-        folder.log(event)
-        due = event.kind == "score" and time.monotonic() - drawn > 10
+            self.folder.forget_after(event.place.step)
+        self.folder.log(event)
+        if self.board is not None:
+            self.board(event)
+        due = event.kind == "score" and time.monotonic() - self.drawn > 10
         if due or event.kind in ("finished", "stopped"):
-            draw_curve(folder)
-            drawn = time.monotonic()
-        tell(event)
-
-    if counted is None:
-        return folder, train(task, model, examples, dev, training, folder.path, folder.keep, note)
-    scores = task.evaluate(model, dev)
-    if first():
-        folder.keep(model, scores)
-    note(Event("score", Place(), 0, scores.metrics, scores))
-    return folder, Place()
+            draw_curve(self.folder)
+            self.drawn = time.monotonic()
+        self.tell(event)
 
 
 def first() -> bool:
@@ -145,24 +166,87 @@ def first() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-MAY_CHANGE = {"epochs", "steps", "minutes", "patience", "device", "save_every"}
+def fingerprint(task: Any, examples: Sequence[Any], files: dict[str, list[str]]) -> str:
+    """A short text that says whether a task learned the same labels and words from as many examples of the same files.
+
+    Of a folder the names and sizes of its files count.
+    """
+    found = hashlib.sha256()
+    for path in (Path(one) for part in sorted(files) for one in files[part]):
+        inside = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else []
+        for one in inside:
+            found.update(f"{one.relative_to(path)} {one.stat().st_size} ".encode())
+        if path.is_file():
+            with path.open("rb") as file:
+                found.update(hashlib.file_digest(file, "sha256").digest())
+    backend = getattr(getattr(task, "tokenizer", None), "backend", None)
+    vocabulary = {} if backend is None else backend.get_vocab()
+    found.update(json.dumps([unrounded(task.as_dict()), vocabulary, len(examples)], sort_keys=True).encode())
+    return found.hexdigest()[:16]
+
+
+def unrounded(data: Any) -> Any:
+    """The same without the numbers that rounding may change, such as means.
+
+    >>> unrounded({"labels": ["a"], "mean": [0.5, 1.5], "size": 3})
+    {'labels': ['a'], 'mean': [None, None], 'size': 3}
+    """
+    if isinstance(data, dict):
+        return {str(name): unrounded(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [unrounded(value) for value in data]
+    return None if isinstance(data, float) else data
+
+
+MAY_CHANGE = {"epochs", "steps", "minutes", "patience", "device", "save_every", "tensorboard"}
 """Settings of training that a run may be continued with other values of."""
 
 
 def need_same(folder: RunFolder, description: dict[str, Any]) -> None:
-    """Raise when the folder holds a run that was begun otherwise."""
+    """Raise when the folder holds a run that was begun otherwise, or from other data."""
     if not folder.begun:
         return
     before = folder.read("run.json")
+    if before.get("task") != description["task"]:
+        raise BadInput(
+            f"{folder.path} holds a run of the task {before.get('task')!r}, not of {description['task']!r}. Give "
+            "another --out."
+        )
     for part in ("settings", "architecture", "training"):
         old, new = before.get(part, {}), json.loads(json.dumps(description[part]))
-        changed = [name for name in new if old.get(name) != new[name] and name not in MAY_CHANGE]
-        if before.get("task") != description["task"] or changed:
-            what = f"{changed[0]} was {old.get(changed[0])!r}, now {new[changed[0]]!r}" if changed else "another task"
+        changed = [name for name in old if name in new and old[name] != new[name] and name not in MAY_CHANGE]
+        if changed:
+            what = f"{changed[0]} was {old[changed[0]]!r}, now {new[changed[0]]!r}"
             raise BadInput(
                 f"{folder.path} holds a run that was begun otherwise ({what}). Go on with the same settings, or give "
                 "another --out."
             )
+    if before.get("learned", description["learned"]) != description["learned"]:
+        raise BadInput(
+            f"{folder.path} holds a run that learned from other data: these files, or what they say, have changed "
+            "since. Go on with the same files, or give another --out."
+        )
+
+
+@contextmanager
+def alone_in(folder: RunFolder) -> Iterator[None]:
+    """While open, no other process can train into the folder; raises where one does."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadInput(
+                f"Another process trains into {folder.path} now. Wait for its end, or give another --out."
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        yield
 
 
 def open_run(

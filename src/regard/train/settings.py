@@ -18,13 +18,14 @@ class Training:
 
     A step is one update: `accumulate` batches of about `batch_tokens` real tokens (or `batch_size` examples) each,
     shared by the processes. Unless given, a batch is about a fiftieth of the examples, so that a small file is learned
-    from in more than a few steps, but at most 4,096 tokens and hardly less than 256, or than eight examples. The rate rises over `warmup` steps (but a fifth of the run at most, so that a small file is
-    not all warm-up) to `rate` and falls by `schedule` to `floor`·rate.
+    from in more than a few steps, but at most 4,096 tokens and hardly less than 512, or than eight examples. The rate
+    rises over `warmup` steps (but a fifth of the run at most, so that a small file is not all warm-up) to `rate` and
+    falls by `schedule` to `floor`·rate.
     `weight_decay` shrinks the weights themselves, or (`decay` "gradient") is the L2 term in the gradient. `average`
     keeps the mean of the last so many evaluated weights, `ema` a running one; the best of them on dev is what is kept.
-    `patience` evaluations without a better score end the run. `evaluate_every` and `save_every` count steps; None is
+    More than `patience` evaluations in a row without a better score end the run. `evaluate_every` and `save_every` count steps; None is
     once an epoch. On one GPU `record` keeps an update as a CUDA graph, which is started as one; elsewhere it does
-    nothing.
+    nothing. `tensorboard` writes what the log says for TensorBoard too, into the run's folder of that name.
     """
 
     epochs: int | None = 20
@@ -50,15 +51,25 @@ class Training:
     precision: Literal["no", "bf16", "fp16"] = "no"
     compile: bool = False
     record: bool = False
+    tensorboard: bool = False
     device: str = "auto"
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.epochs is None and self.steps is None and self.minutes is None:
             raise BadInput("Nothing says when to stop. Give epochs, steps or minutes.")
-        for name in ("epochs", "steps", "minutes", "batch_tokens", "batch_size", "accumulate", "rate"):
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise BadInput(f"device is {self.device!r}; it must be cpu, cuda or auto.")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise BadInput(f"betas are {self.betas!r}; they must be two numbers, each at least 0 and less than 1.")
+        for name in ("warmup", "clip", "weight_decay", "average", "patience"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            if value is not None and not 0 <= value < math.inf:
+                raise BadInput(f"{name} is {value!r}; it must be at least 0.")
+        counts = ("epochs", "steps", "batch_tokens", "batch_size", "accumulate", "evaluate_every", "save_every")
+        for name in (*counts, "minutes", "rate"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
                 raise BadInput(f"{name} is {value!r}; it must be greater than 0.")
         for name in ("ema", "label_smoothing", "floor"):
             if not 0 <= getattr(self, name) < 1:
@@ -68,11 +79,11 @@ class Training:
         """How many tokens a batch of examples of these sizes may have; None where examples are counted.
 
         >>> Training().tokens_of_a_batch([20] * 100), Training().tokens_of_a_batch([20] * 20_000)
-        (256, 4096)
+        (512, 4096)
         """
         if self.batch_size or self.batch_tokens or not sizes:
             return None if self.batch_size else self.batch_tokens
-        return min(4096, max(256, 8 * sum(sizes) // len(sizes), sum(sizes) // 50))
+        return min(4096, max(512, 8 * sum(sizes) // len(sizes), sum(sizes) // 50))
 
     def rate_at(self, step: int, total: int, spent: float = 0.0) -> float:
         """The learning rate of update `step` (from 0) of `total`, when a share `spent` of the minutes is gone.
@@ -90,6 +101,10 @@ class Training:
         else:
             factor = 1 - share if self.schedule == "linear" else 1.0
         return self.rate * max(self.floor, self.floor + (1 - self.floor) * factor)
+
+
+KINDS = {int: "a whole number", float: "a number"}
+"""What types are called in messages."""
 
 
 def with_settings(settings: Any, changes: dict[str, Any]) -> Any:
@@ -121,13 +136,17 @@ def as_type(value: Any, kind: Any, name: str) -> Any:
         return value
     if origin is tuple:
         parts = value.split(",") if isinstance(value, str) else value
+        if not isinstance(parts, list | tuple):
+            raise BadInput(f"{name} is {value!r}; it must be several values, with commas between.")
         return tuple(as_type(one, inside[0], name) for one in parts)
     if kind is bool:
         return as_bool(value, name)
+    if kind is int and (isinstance(value, bool) or (isinstance(value, float) and not value.is_integer())):
+        raise BadInput(f"{name} is {value!r}; it must be a whole number.")
     try:
         return kind(value)
     except (TypeError, ValueError):
-        raise BadInput(f"{name} is {value!r}; it must be a {kind.__name__}.") from None
+        raise BadInput(f"{name} is {value!r}; it must be {KINDS.get(kind, kind.__name__)}.") from None
 
 
 def as_bool(value: Any, name: str) -> bool:

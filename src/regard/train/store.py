@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ class Store:
             state = whole(folder)
             if state is not None:
                 return state, folder
+            warnings.warn(f"The checkpoint {folder} is damaged and passed over.", stacklevel=2)
         return None
 
 
@@ -69,7 +71,18 @@ def whole(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     ready = all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in sizes.items())
-    return state if ready else None
+    return state if ready and all(readable(folder / name) for name in sizes) else None
+
+
+def readable(path: Path) -> bool:
+    """Whether a file's head is that of safetensors: after a power cut it may have its size and hold zeros."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt"):
+            return True
+    except (SafetensorError, OSError):
+        return False
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
