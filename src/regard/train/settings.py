@@ -17,15 +17,15 @@ class Training:
     """How a model is trained. Whichever of `epochs`, `steps` and `minutes` ends first ends the run.
 
     A step is one update: `accumulate` batches of about `batch_tokens` real tokens (or `batch_size` examples) each,
-    shared by the processes. Unless given, a batch is about a fiftieth of the examples, so that a small file is learned
-    from in more than a few steps, but at most 4,096 tokens and hardly less than 512, or than eight examples. The rate
-    rises over `warmup` steps (but a fifth of the run at most, so that a small file is not all warm-up) to `rate` and
-    falls by `schedule` to `floor`·rate.
-    `weight_decay` shrinks the weights themselves, or (`decay` "gradient") is the L2 term in the gradient. `average`
-    keeps the mean of the last so many evaluated weights, `ema` a running one; the best of them on dev is what is kept.
-    More than `patience` evaluations in a row without a better score end the run. `evaluate_every` and `save_every` count steps; None is
-    once an epoch. On one GPU `record` keeps an update as a CUDA graph, which is started as one; elsewhere it does
-    nothing. `tensorboard` writes what the log says for TensorBoard too, into the run's folder of that name.
+    shared by the processes. Unless given, a batch is about a 25th of the examples, so that a small file is learned from
+    in more than a few steps, but at most 4,096 tokens and hardly less than 512, or than eight examples. The rate rises
+    over `warmup` steps (but a fifth of the run at most, so that a small file is not all warm-up) to `rate` and falls by
+    `schedule` to `floor`·rate. `weight_decay` shrinks the weights themselves, or (`decay` "gradient") is the L2 term in
+    the gradient. `average` keeps the mean of the last so many evaluated weights, `ema` a running one; the best of them
+    on dev is what is kept. More than `patience` evaluations in a row without a better score end the run.
+    `evaluate_every` and `save_every` count steps; None is once an epoch. On one GPU `record` keeps an update as a CUDA
+    graph, which is started as one; elsewhere it does nothing. `tensorboard` writes what the log says for TensorBoard
+    too, into the run's folder of that name.
     """
 
     epochs: int | None = 20
@@ -83,7 +83,7 @@ class Training:
         """
         if self.batch_size or self.batch_tokens or not sizes:
             return None if self.batch_size else self.batch_tokens
-        return min(4096, max(512, 8 * sum(sizes) // len(sizes), sum(sizes) // 50))
+        return min(4096, max(512, 8 * sum(sizes) // len(sizes), sum(sizes) // 25))
 
     def rate_at(self, step: int, total: int, spent: float = 0.0) -> float:
         """The learning rate of update `step` (from 0) of `total`, when a share `spent` of the minutes is gone.
