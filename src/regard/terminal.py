@@ -1,5 +1,6 @@
 """What all commands share: how they answer, and how they fail."""
 
+import errno
 import json
 import os
 import sys
@@ -14,6 +15,10 @@ except ImportError:
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, everything else on stderr.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+FULL, CLOSED = " Make room, and run the same command again.", " Give a folder that may be written to."
+OUTSIDE = {errno.ENOSPC: FULL, errno.EDQUOT: FULL, errno.EFBIG: FULL, errno.EROFS: CLOSED, errno.EACCES: CLOSED}
+"""What to do about errors of the system's files."""
 
 
 @contextmanager
@@ -41,9 +46,8 @@ def explain(error: Exception) -> str:
 
     text = " ".join(str(error).split())
     if isinstance(error, OSError) and error.strerror:
-        where = f"{error.filename} " if error.filename else "A file "
-        advice = "Make room, or give another folder, and run the same command again."
-        return f"{where}could not be read or written: {error.strerror}. {advice}"
+        advice = OUTSIDE.get(error.errno or 0, "")
+        return f"{error.filename or 'A file'} could not be read or written: {error.strerror}.{advice}"
     return text if isinstance(error, RegardError) else f"{type(error).__name__}: {text} (--debug shows where)"
 
 

@@ -140,6 +140,14 @@ def test_nodes_of_tables(tables):
     assert "1 node of 3 without a label" in reading.notes
 
 
+def test_a_node_of_two_labels_is_a_fault(tables):
+    reading = tables(labels=LABELS + "甲,blue,train\n甲,red,train\n")
+    assert [(one.line, one.message) for one in reading.faults] == [
+        (5, "the node '甲' has the label 'blue' above, and 'red' here.")
+    ]
+    assert reading.examples[0].labels.tolist() == [0, -1, 1], "the first counts; the same again is no fault"
+
+
 def test_labels_among_the_features(tables):
     features = "node,f1,label,part\n甲,1,b,train\n乙,2,,\n丙,3,a,dev\n"
     (graph,) = tables(features=features, labels=None).strict().examples

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,9 @@ from typer.testing import CliRunner, Result
 
 import regard as rg
 from regard.cli import app
+from regard.tasks.classify import ClassifySettings
+from regard.tasks.translate import TranslateSettings
+from regard.terminal import explain
 from regard.train.loop import Event, Place
 from regard.train.progress import Progress
 from regard.train.recipes import Recipe, find_recipe, recipe_names
@@ -206,6 +211,27 @@ def test_a_dev_file_without_examples_ends_before_training(tmp_path: Path) -> Non
 def test_settings_out_of_range_are_named(change: dict[str, object]) -> None:
     with pytest.raises(rg.BadInput, match=next(iter(change))):
         with_settings(Training(), change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"patch": 0}, {"size": 0}, {"stack": 0}, {"longest": -1}, {"word_dropout": 3}, {"agreement": -1}),
+        *({"rare": "nan"}, {"affixes": -1}, {"members": 0}),
+    ],
+)
+def test_a_tasks_settings_out_of_range_are_named(change: dict[str, object]) -> None:
+    with pytest.raises(rg.BadInput, match=next(iter(change))):
+        with_settings(ClassifySettings(), change)
+    assert with_settings(TranslateSettings(), {"length_penalty": -0.5}).length_penalty == -0.5
+
+
+def test_a_full_disk_is_told_apart_from_a_closed_one() -> None:
+    said = [
+        explain(OSError(number, os.strerror(number), "a/b")) for number in (errno.ENOSPC, errno.EROFS, errno.ENOENT)
+    ]
+    assert "a/b could not be read or written" in said[0] and "Make room" in said[0]
+    assert "may be written to" in said[1] and said[2].endswith("directory.")
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:

@@ -220,7 +220,10 @@ def labels_by_node(
         with gather.catching():
             node = table.cell(row, key, "node")
             if node in numbers:
-                texts[numbers[node]] = str(table.value(row, name) or "").strip() if name else ""
+                text, before = str(table.value(row, name) or "").strip() if name else "", texts[numbers[node]]
+                if before and text != before:
+                    table.refuse(row, key, f"the node {node!r} has the label {before!r} above, and {text!r} here.")
+                texts[numbers[node]] = text
                 parts[numbers[node]] = part_in(table, row, part) if part and table.value(row, part) else ""
             elif name is not None and table.value(row, name):
                 table.refuse(row, key, f"there is no node {node!r} among the features.")

@@ -120,7 +120,25 @@ def with_settings(settings: Any, changes: dict[str, Any]) -> Any:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(names)}."
             raise BadInput(f"There is no setting {name!r}. {hint}")
-    return replace(settings, **{name: as_type(value, hints[name], name) for name, value in changes.items()})
+    read = {name: as_type(value, hints[name], name) for name, value in changes.items()}
+    for name, value in read.items():
+        need_range(name, value)
+    return replace(settings, **read)
+
+
+COUNTS = ("patch", "size", "stack", "longest", "vocabulary", "context", "letters", "members", "shared", "new", "top_k")
+SHARES = ("word_dropout", "dropout", "attention_dropout", "layer_dropout")
+
+
+def need_range(name: str, value: Any) -> None:
+    """Raise for a number that no setting of that name can be: each is at least 0, but a length's penalty."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    least = 1 if name in COUNTS else 0
+    if not math.isfinite(value) or (value < least and name != "length_penalty"):
+        raise BadInput(f"{name} is {value!r}; it must be a number of at least {least}.")
+    if name in SHARES and value >= 1:
+        raise BadInput(f"{name} is {value!r}; it is a share, at least 0 and less than 1.")
 
 
 def as_type(value: Any, kind: Any, name: str) -> Any:
