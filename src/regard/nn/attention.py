@@ -15,7 +15,7 @@ from ..attention.masks import Lengths
 from ..attention.part import Part
 from .cache import Slot
 from .linear import Linear
-from .parts import METHODS, POSITIONS, SCORES, Rotary, Turn, part_module, read_mask
+from .parts import METHODS, POSITIONS, SCORES, LearnedLinformer, Rotary, Turn, part_module, read_mask
 from .rows import Rows, rows_of
 
 
@@ -126,7 +126,7 @@ class MultiHeadAttention(nn.Module):
             q, k, position = position(q), position(k), None
         if memory is None and cache is not None and not self.learns_from(cache):
             k, v = cache.extend("self", k, v)
-        mixed = self.attend(q, k, v, position=position, mask=mask, **self.parts())
+        mixed = self.attend(q, k, v, position=position, mask=mask, **self.parts(k.shape[2]))
         mixed = mixed.transpose(1, 2).flatten(2)  # [batch, tokens, heads · head_dim]
         return self.out(mixed if rows is None else rows.pack(mixed))
 
@@ -145,9 +145,10 @@ class MultiHeadAttention(nn.Module):
         cache.put("inputs", whole[:, max(whole.shape[1] - (cache.memory or 0), 0) :].detach())
         return whole
 
-    def parts(self) -> dict[str, Any]:
-        """Score, method and dropout, as `attend` takes them."""
-        return {"score": self.score(), "method": self.method(), "dropout": self.dropout if self.training else 0.0}
+    def parts(self, keys: int) -> dict[str, Any]:
+        """Score, method and dropout, as `attend` takes them with so many keys."""
+        method = self.method(keys) if isinstance(self.method, LearnedLinformer) else self.method()
+        return {"score": self.score(), "method": method, "dropout": self.dropout if self.training else 0.0}
 
     def split(self, x: Tensor, heads: int, rows: Rows | None) -> Tensor:
         """`[batch, tokens, heads · head_dim]` → `[batch, heads, tokens, head_dim]`."""

@@ -224,15 +224,24 @@ class LearnedTransformerXL(nn.Module):
 
 
 class LearnedLinformer(nn.Module):
-    """Keys and values projected from `tokens` to `rank` before they are attended to."""
+    """Keys and values projected from `tokens` to `rank` before they are attended to.
+
+    Fewer tokens have the first columns of the projections, as if zeros filled up the rest.
+    """
 
     def __init__(self, heads: int, head_dim: int, tokens: int, rank: int) -> None:
         super().__init__()
         self.keys = nn.Parameter(torch.randn(rank, tokens) * rank**-0.5)
         self.values = nn.Parameter(torch.randn(rank, tokens) * rank**-0.5)
 
-    def forward(self) -> methods.Linformer:
-        return methods.Linformer(self.keys, self.values)
+    def forward(self, tokens: int | None = None) -> methods.Linformer:
+        most = self.keys.shape[1]
+        if tokens is not None and tokens > most:
+            raise BadInput(
+                f"There are {tokens} tokens, and Linformer(tokens={most}) projects {most} at most. Cut them, or build "
+                f"it with tokens={tokens}."
+            )
+        return methods.Linformer(self.keys[:, :tokens], self.values[:, :tokens])
 
 
 class Turn:

@@ -1,0 +1,25 @@
+"""The layer's parts as a call takes them."""
+
+import pytest
+import torch
+
+from regard.attention.errors import BadInput
+from regard.nn.attention import MultiHeadAttention
+
+
+def test_linformer_projects_fewer_tokens_by_its_first_columns(generator):
+    """As if zeros filled them up; padding beyond a row's length changes nothing."""
+    layer = MultiHeadAttention(8, 2, method="Linformer(tokens=12, rank=3)")
+    x, lengths = torch.randn(2, 7, 8, generator=generator), torch.tensor([7, 4])
+    found = layer(x, lengths=lengths)
+    padded = torch.cat([x, torch.randn(2, 5, 8, generator=generator)], 1)
+    assert torch.allclose(layer(padded, lengths=lengths)[:, :7], found, atol=1e-6)
+    found.square().sum().backward()
+    learned = layer.method.keys.grad
+    assert learned[:, :7].any() and not learned[:, 7:].any()
+
+
+def test_linformer_refuses_more_tokens_than_it_projects(generator):
+    layer = MultiHeadAttention(8, 2, method="Linformer(tokens=6, rank=3)")
+    with pytest.raises(BadInput, match="There are 7 tokens, and Linformer\\(tokens=6\\) projects 6 at most"):
+        layer(torch.randn(2, 7, 8, generator=generator))
