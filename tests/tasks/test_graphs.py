@@ -124,6 +124,14 @@ def test_what_is_asked_is_found_from_the_labels() -> None:
         target_of(["a", "a"])
 
 
+def test_labels_never_learned_are_counted() -> None:
+    known, others = Graphs.prepare(rings(12, 0), GraphsSettings()), rings(3, 1)
+    assert not known.never_learned(others)
+    assert known.never_learned([replace(one, label="blue") for one in others] + others) == {"blue": 3}
+    assert not known.never_learned([replace(others[0], label=None)]), "no label is no label"
+    assert not Graphs.prepare(rings(12, 0, number=True), GraphsSettings()).never_learned(others)
+
+
 def test_missing_labels_count_nothing() -> None:
     target = target_of([("0", "1"), ("1", "0")])
     labels = target.tensor([("1", None), (None, None), ("0", "1")])

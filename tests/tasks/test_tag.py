@@ -166,3 +166,7 @@ def test_features_add_to_a_words_vector() -> None:
     assert torch.allclose(embed(given)[0, 0], wanted) and not embed.words.weight[0].any()
     (learned,) = torch.autograd.grad(embed(given).square().sum(), embed.words.weight)
     assert learned[3].any() and not learned[0].any(), "no feature learns nothing"
+
+
+def test_tags_never_learned_are_counted() -> None:
+    assert task().never_learned([Tagged(("a", "cat"), ("DET", "NN")), Tagged(("b",), ("NN",))]) == {"NN": 2}

@@ -234,6 +234,15 @@ def test_a_full_disk_is_told_apart_from_a_closed_one() -> None:
     assert "may be written to" in said[1] and said[2].endswith("directory.")
 
 
+def test_a_label_only_in_dev_is_told(tmp_path: Path) -> None:
+    table, dev = reviews(tmp_path / "a.csv"), reviews(tmp_path / "dev.csv", "a film,perhaps", "one film,perhaps")
+    done = classify(table, dev, tmp_path / "out")
+    assert done.exit_code == 0 and "not learned from: 'perhaps' (2 times). Are they written" in done.output
+    again = CliRunner().invoke(app, ["evaluate", str(tmp_path / "out"), "--data", str(dev)])
+    assert again.exit_code == 0 and "'perhaps' (2 times)" in again.output
+    assert "not learned from" not in classify(table, table, tmp_path / "same").output
+
+
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
     first, second = (alone_in(RunFolder(tmp_path)) for _ in range(2))
     with first, pytest.raises(rg.BadInput, match="Another process"), second:

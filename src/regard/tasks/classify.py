@@ -226,8 +226,12 @@ class Classify:
             "macro F1": sum(one["F1"] for one in each.values()) / max(1, len(each)),
             "loss": float(-right.log().mean()) if known else 0.0,
         }
-        details = {"per class": each, "never learned": dict(Counter(one for one in gold if one not in self.number))}
+        details = {"per class": each, "never learned": dict(self.never_learned(examples))}
         return Scores(metrics, "accuracy", hypotheses=said, details=details)
+
+    def never_learned(self, examples: Sequence[Any]) -> Counter[str]:
+        """How often these examples have labels that were not learned from."""
+        return Counter(example.label for example in examples if example.label not in self.number)
 
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
         """The class and its probability, for texts or for paths of images or recordings."""

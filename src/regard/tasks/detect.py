@@ -168,10 +168,14 @@ class Detect:
         details = {
             "per class": {name: {"AP": sum(v) / len(v), "AP50": v[0]} for name, v in each.items() if v is not None}
         }
-        unknown = Counter(label for example in examples for label in example.labels if label not in self.class_number)
+        unknown = self.never_learned(examples)
         details |= {"classes never learned": dict(unknown)} if unknown else {}
         lines = [f"{example.name}\t{self.line(one)}" for example, one in zip(examples, found, strict=True)]
         return Scores(metrics, "AP", hypotheses=lines, details=details)
+
+    def never_learned(self, examples: Sequence[Boxes]) -> Counter[str]:
+        """How often these examples have classes that were not learned from."""
+        return Counter(label for example in examples for label in example.labels if label not in self.class_number)
 
     def line(self, found: Objects) -> str:
         told = self.told(found, (1, 1))

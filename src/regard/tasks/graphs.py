@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from .architecture import GRAPHS, Architecture
 from .classify import by_size
 from .kept import Kept
 from .nodes import disjoint, graph_stack
-from .targets import Target, target_from, target_of
+from .targets import Target, several, target_from, target_of
 from .task import Scores
 
 
@@ -156,6 +157,12 @@ class Graphs:
         logits, target = self.logits(model, examples), self.target
         metrics = target.metrics(logits, target.tensor([example.label for example in examples]))
         return Scores(metrics, target.main, target.higher, [str(said) for said in target.said(logits)])
+
+    def never_learned(self, examples: Sequence[LabelledGraph]) -> Counter[str]:
+        """How often these graphs have classes that were not learned from, which are left out of their scores."""
+        known = getattr(self.target, "labels", None)
+        told = (str(one) for example in examples for one in several(example.label) if one is not None)
+        return Counter(one for one in told if known is not None and one not in known)
 
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
         """What is said of molecules given as SMILES."""

@@ -121,6 +121,10 @@ class Tag:
         metrics = {"accuracy": sum(right.values()) / max(1, sum(total.values()))}
         return Scores(metrics, "accuracy", hypotheses=lines, details={"per tag": each})
 
+    def never_learned(self, examples: Sequence[Tagged]) -> Counter[str]:
+        """How often these examples have tags that were not learned from."""
+        return Counter(tag for example in examples for tag in example.tags if tag not in self.tag_number)
+
     @torch.no_grad()
     def tag(self, model: nn.Module, sentences: Sequence[Sequence[str]], tokens: int = 8192) -> list[list[str]]:
         """The tags of each sentence's words."""

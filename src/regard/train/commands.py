@@ -104,9 +104,8 @@ def evaluate(
         tell_faults(reading.faults, None)
         reading.needed()
         reading = reading.part(part) if part else of_part(reading, "test", "dev")
+        tell_unknown(task, reading.examples)
         scores = task.evaluate(model, reading.examples)
-        if never := scores.details.get("never learned"):
-            say(f"{sum(never.values())} of {len(reading)} examples have labels never learned: {', '.join(never)[:200]}")
         document = {"metrics": scores.metrics, "main": scores.main, **scores.details}
         answer(document, result(run, document), as_json)
 
@@ -194,6 +193,7 @@ def start(task: str, training: list[Path], dev: list[Path], out: Path, wanted: d
     else:
         learned, chosen = learned_and_chosen(reading, held, how.seed, getattr(kind, "group", None))
     made = kind.prepare(learned.examples, settings)
+    tell_unknown(made, chosen.examples)
     files = {"train": [str(path) for path in training], "dev": [str(path) for path in dev]}
     begin(made, architecture, how, learned.examples, chosen.examples, out, files, Progress(), faults)
     return out
@@ -271,6 +271,17 @@ def tell_faults(faults: Sequence[Any], out: Path | None) -> None:
         say(str(fault))
     where = f", listed in {out / 'faults.txt'}" if out is not None else ""
     say(f"{len(faults)} bad lines were skipped{where}.")
+
+
+def tell_unknown(task: Any, examples: Sequence[Any]) -> None:
+    """Name the labels that a model is scored on and never learned."""
+    from regard.train.run import first
+
+    found = task.never_learned(examples) if hasattr(task, "never_learned") else None
+    if found and first():
+        named = ", ".join(f"{label!r} ({count} times)" for label, count in found.most_common(5))
+        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+        say(f"Labels to score on that were not learned from: {named}{more}. Are they written as in training?")
 
 
 def result(run: Path, document: dict[str, Any]) -> str:
