@@ -192,6 +192,7 @@ def bad_annotation(**changes):
         (bad_annotation(bbox=[1, 2, float("inf"), 4]), "annotation 0 has the bbox [1, 2, inf, 4]; wanted [x, y,"),
         (bad_annotation(image_id=[0]), "annotation 0 has the image_id [0]; wanted a number."),
         (coco(categories=[{"id": {}, "name": "a"}]), "number 0 of categories has the id {}; wanted a number."),
+        (coco(categories=[{"id": 1}]), "number 0 of categories has no name. Give it one"),
         (
             coco(images=[{"id": 0, "file_name": "a.png"}] * 2, annotations=[]),
             "has two images with the id 0. Give each its own.",

@@ -246,6 +246,8 @@ def coco_data(path: Path) -> dict[str, list[dict[str, Any]]]:
     for name in ("images", "categories"):
         for n, one in enumerate(data[name]):
             need_plain(path, f"number {n} of {name}", one, ("id",))
+            if name == "categories" and not str(one.get("name") or "").strip():
+                refuse(path, f"number {n} of categories has no name. Give it one: that is what its objects are called.")
         ids = [one.get("id") for one in data[name]]
         if len(set(ids)) < len(ids):
             twice = next(one for n, one in enumerate(ids) if one in ids[:n])

@@ -83,6 +83,6 @@ def listed(
     name = table.cell(row, *file)
     root = folder or table.path.parent
     if not (root / name).is_file():
-        table.refuse(row, file[0], f"the file {name!r} is not there. Paths are looked up from {root}.")
+        table.refuse(row, file[0], f"the file {name!r} is not there. Paths are looked up from {root.resolve()}.")
     place = (str(table.path), row.line, table.column(row, file[0]))
     return Listed(root / name, table.cell(row, *text), part_in(table, row, part), place)

@@ -88,7 +88,9 @@ def check_sound(path: Path) -> None:
             length, whole = file.frames, has_last(file)
             floats = file.subtype in ("FLOAT", "DOUBLE")
     except (soundfile.LibsndfileError, RuntimeError) as error:
-        raise BadInput(f"{path} cannot be read as sound: {error}. Give a WAV, FLAC or OGG file.") from None
+        raise BadInput(
+            f"{path} cannot be read as sound: {str(error).rstrip('.')}. Give a WAV, FLAC or OGG file."
+        ) from None
     if length <= 0:
         raise BadInput(f"{path} is a sound of no length. Record it again, or leave it out.")
     if not whole:

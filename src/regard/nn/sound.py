@@ -231,7 +231,9 @@ def read_sound(path: str | Path, rate: int | None = None) -> tuple[Tensor, int]:
         with soundfile.SoundFile(path) as file:
             samples, found, wanted = file.read(dtype="float32", always_2d=True), file.samplerate, file.frames
     except (soundfile.LibsndfileError, RuntimeError) as error:
-        raise BadInput(f"{path} cannot be read as sound: {error}. Give a WAV, FLAC or OGG file.") from None
+        raise BadInput(
+            f"{path} cannot be read as sound: {str(error).rstrip('.')}. Give a WAV, FLAC or OGG file."
+        ) from None
     if not len(samples):
         raise BadInput(f"{path} is a sound of no length. Record it again, or leave it out.")
     if len(samples) < wanted:
