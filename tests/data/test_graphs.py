@@ -313,8 +313,10 @@ def test_molecules_of_one_scaffold_stay_together(write):
     assert by_scaffold(reading).examples[0].part == reading.examples[0].part
 
 
-def test_one_word_does_not_make_classes_of_numbers(tmp_path):
-    rows = "".join(f"C,{n / 3:.3f}\n" for n in range(30))
-    (tmp_path / "a.csv").write_text(f"smiles,label\n{rows}C,abc\n", "utf8")
-    reading = read_graphs(tmp_path / "a.csv")
-    assert isinstance(reading.examples[0].label, float) and [one.line for one in reading.faults] == [32]
+def test_one_word_does_not_make_classes_of_numbers(write):
+    edges = "".join(f"g{n},0,1\n" for n in range(31))
+    values = "".join(f"g{n},{n / 3:.3f}\n" for n in range(30))
+    labels = write("labels.csv", f"graph,label\n{values}g30,abc\n")
+    reading = read_graphs(write("edges.csv", f"graph,source,target\n{edges}"), labels=labels)
+    assert isinstance(reading.examples[0].label, float) and len(reading.examples) == 30
+    assert [one.line for one in reading.faults] == [32]
