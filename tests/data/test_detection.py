@@ -121,6 +121,16 @@ def test_an_archive_beside_the_table_is_found(write, images, tmp_path):
     check(read_boxes(path))
 
 
+def test_a_tar_file_among_the_paths_holds_images(write, images, only_fault, tmp_path):
+    boxes, archive = write("tables/boxes.csv", table(rows())), tmp_path / "elsewhere.tar"
+    with tarfile.open(archive, "w") as file:
+        for image in images:
+            file.add(image, image.name)
+    check(read_boxes([boxes, archive]))
+    check(read_boxes([archive, boxes]))
+    assert "holds images and no boxes" in only_fault(read_boxes(archive), archive)[2]
+
+
 def test_a_broken_archive(write, only_fault):
     tar = write("a.tar", b"no archive")
     assert "is no tar file" in only_fault(read_boxes(write("t.csv", table(rows())), images=tar), tar)[2]

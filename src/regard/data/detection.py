@@ -60,13 +60,17 @@ def read_boxes(paths: Paths, *, images: str | Path | None = None, label: str | i
 
     COCO: a JSON file of images, annotations and categories; boxes of crowds are left out. VOC: a folder of XML files,
     or one that has `Annotations`. A table: image, label, xmin, ymin, xmax, ymax, perhaps split; a line with the image
-    alone is an image without objects. Images are in the folder or the tar file `images`; beside the file of boxes
-    unless given. Boxes are cut at the image's edges; one without area is a fault.
+    alone is an image without objects. Images are in the folder or the tar file `images`, or in tar files among
+    `paths`; beside the file of boxes unless given. Boxes are cut at the image's edges; one without area is a fault.
     """
     gather = Gathering[Boxes]()
-    for path in paths_of(paths, folders=True):
+    given = paths_of(paths, folders=True)
+    tars = [path for path in given if path.is_file() and kind_of(path) in ("tar", "tgz")]
+    for path in [path for path in given if path not in tars] or given:
         with gather.reading(path):
-            find = images_in(image_places(path, images))
+            if path in tars:
+                refuse(path, "holds images and no boxes. Give the file of boxes beside it.")
+            find = images_in([*image_places(path, images), *tars])
             if path.is_dir():
                 voc_folder(path, find, gather)
             elif kind_of(path) == "json":

@@ -235,7 +235,17 @@ class Detect:
             "median width": f"{boxes[:, 2].median():.3f} of the image's",
             "sizes": {f"{height} × {width}": count for (height, width), count in sizes.most_common(5)},
             "positions": max(self.sizes(examples)),
+            "examples": [f"{example.name}: {counted(example.labels)}" for example in examples[:3]],
         }
+
+
+def counted(labels: Sequence[str]) -> str:
+    """How often each label is there.
+
+    >>> counted(["cat", "dog", "cat"])
+    'cat 2, dog 1'
+    """
+    return ", ".join(f"{label} {count}" for label, count in Counter(labels).most_common()) or "nothing"
 
 
 def fitted(size: tuple[int, int], longest: int) -> tuple[int, int]:

@@ -150,10 +150,13 @@ class Tag:
     def describe(self, examples: Sequence[Tagged]) -> dict[str, Any]:
         """What `check` shows: sizes, tags, how many words are unknown, examples."""
         words = [word for example in examples for word in example.words]
+        lengths = sorted(len(example.words) for example in examples)
         unknown = sum(word not in self.spelling.word_number for word in words)
         return {
             "sentences": len(examples),
             "words": len(words),
+            "median length": lengths[len(lengths) // 2],
+            "longest": lengths[-1],
             "vocabulary": len(self.spelling.words),
             "unknown": unknown / max(1, len(words)),
             "tags": dict(Counter(tag for example in examples for tag in example.tags).most_common()),
