@@ -463,3 +463,12 @@ def test_a_text_may_end_in_the_name_of_a_file(tmp_path: Path) -> None:
 
 def test_labels_of_one_number_have_one_order() -> None:
     assert in_order({"1", "01", "2"}) == in_order({"2", "01", "1"}) == ["01", "1", "2"]
+
+
+def test_recordings_are_brought_to_a_sample_rate_of_the_command_line(tmp_path: Path) -> None:
+    sound = np.random.default_rng(0).normal(size=24 * 1600).astype("float32")
+    np.savez(tmp_path / "a.npz", audio=sound, offsets=np.arange(25) * 1600, rate=8000, label=["a", "b"] * 12)
+    given = "classify", "--train", tmp_path / "a.npz", "--out", tmp_path / "out", "--set", "sample_rate=4000"
+    small = "--steps", 2, "--set", "dim=16", "--set", "layers=1", "--set", "heads=2", "--device", "cpu"
+    assert CliRunner().invoke(app, ["train", *map(str, (*given, *small))]).exit_code == 0
+    assert json.loads((tmp_path / "out" / "task.json").read_text("utf8"))["inputs"]["rate"] == 4000

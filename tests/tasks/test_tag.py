@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -170,3 +172,10 @@ def test_features_add_to_a_words_vector() -> None:
 
 def test_tags_never_learned_are_counted() -> None:
     assert task().never_learned([Tagged(("a", "cat"), ("DET", "NN")), Tagged(("b",), ("NN",))]) == {"NN": 2}
+
+
+def test_a_spelling_can_be_copied_and_pickled() -> None:
+    known = task()
+    wanted = known.batch([Tagged(("The", "dog"), ("DET", "NOUN"))])["tokens"]
+    for other in (copy.deepcopy(known.spelling), pickle.loads(pickle.dumps(known.spelling))):
+        assert torch.equal(other.batch([("The", "dog")])["tokens"], wanted)

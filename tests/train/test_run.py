@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
 import shutil
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner, Result
 
 import regard as rg
 from regard.cli import app
+from regard.tasks import find_task
+from regard.tasks.architecture import Architecture, unused
 from regard.tasks.classify import ClassifySettings
 from regard.tasks.translate import TranslateSettings
 from regard.terminal import explain
@@ -22,7 +27,7 @@ from regard.train.loop import Event, Place
 from regard.train.progress import Progress
 from regard.train.recipes import Recipe, find_recipe, recipe_names
 from regard.train.run import RunFolder, alone_in
-from regard.train.settings import Training, with_settings
+from regard.train.settings import Training, need_range, with_settings
 
 SENTENCES = [("the", "DET"), ("cat", "NOUN"), ("sat", "VERB"), ("on", "ADP"), ("a", "DET"), ("mat", "NOUN")]
 
@@ -291,3 +296,87 @@ def test_parts_that_a_model_has_no_place_for_are_named(tmp_path: Path) -> None:
     assert done.exit_code == 0 and "lstm has no place for position=Alibi(), which is left out" in done.output
     done = classify(table, table, tmp_path / "b", "--model", "cnn+attention", "--set", "position=Alibi()")
     assert done.exit_code == 0 and "no place" not in done.output
+
+
+def trained(*given: object, steps: int = 2) -> Result:
+    small = ["--set", "dim=16", "--set", "layers=1", "--set", "heads=2", "--device", "cpu"]
+    return CliRunner().invoke(app, ["train", *map(str, given), "--steps", str(steps), *small])
+
+
+def films(path: Path, count: int = 40) -> Path:
+    path.write_text("text,label\n" + "".join(f"word{n % 7} film,{'ab'[n % 2]}\n" for n in range(count)), "utf8")
+    return path
+
+
+def test_gzipped_files_are_the_same_files(tmp_path: Path) -> None:
+    given = "classify", "--out", tmp_path / "out", "--train"
+    assert trained(*given, films(tmp_path / "a.csv")).exit_code == 0
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
+    assert trained(*given, tmp_path / "b.csv.gz", steps=3).exit_code == 0
+
+
+def test_files_that_settings_name_may_not_change(tmp_path: Path) -> None:
+    (tmp_path / "edges.csv").write_text("source,target\n" + "".join(f"{n},{(n + 2) % 30}\n" for n in range(30)), "utf8")
+    (tmp_path / "x.csv").write_text("node,f\n" + "".join(f"{n},{n % 5}\n" for n in range(30)), "utf8")
+    (tmp_path / "y.csv").write_text("node,label\n" + "".join(f"{n},{'ab'[n % 2]}\n" for n in range(30)), "utf8")
+    given = (
+        "nodes",
+        "--train",
+        tmp_path / "edges.csv",
+        "--out",
+        tmp_path / "out",
+        "--set",
+        f"features={tmp_path / 'x.csv'}",
+    )
+    given = *given, "--set", f"labels={tmp_path / 'y.csv'}"
+    assert trained(*given).exit_code == 0 and trained(*given, steps=3).exit_code == 0
+    (tmp_path / "y.csv").write_text("node,label\n" + "".join(f"{n},{'ba'[n % 2]}\n" for n in range(30)), "utf8")
+    again = trained(*given, steps=4)
+    assert again.exit_code == 1 and "other data" in again.output
+
+
+def test_folders_of_data(tmp_path: Path) -> None:
+    for n in range(12):
+        path = tmp_path / "data" / "ab"[n % 2] / f"{n}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), 20 * n, "uint8")).save(path)
+    given = "classify", "--train", tmp_path / "data", "--out"
+    assert trained(*given, tmp_path / "out").exit_code == 0
+    (tmp_path / "data" / "a" / ".DS_Store").write_bytes(b"x")
+    assert trained(*given, tmp_path / "out", steps=3).exit_code == 0
+    inside = trained(*given, tmp_path / "data" / "run")
+    assert inside.exit_code == 1 and "is inside" in inside.output
+
+
+def test_a_run_killed_before_its_first_checkpoint_has_one_log(tmp_path: Path) -> None:
+    given = "classify", "--train", films(tmp_path / "a.csv"), "--out", tmp_path / "out", "--set", "tensorboard=true"
+    assert trained(*given).exit_code == 0
+    shutil.rmtree(tmp_path / "out" / "checkpoints")
+    assert trained(*given).exit_code == 0
+    steps = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text("utf8").splitlines()]
+    assert [line["step"] for line in steps if line["kind"] == "step"] == [1, 2]
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    board = events.EventAccumulator(str(tmp_path / "out" / "tensorboard"))
+    board.Reload()
+    assert [one.step for one in board.Scalars("train/loss")] == [1, 2]
+
+
+def test_what_may_be_below_zero() -> None:
+    assert with_settings(Training(), {"seed": "-1"}).seed == -1
+
+
+@pytest.mark.parametrize("model", ["gat", "gatv2", "transformer-xl", "ngram"])
+def test_layers_with_their_own_parts_have_no_place_for_others(model: str) -> None:
+    assert unused(Architecture(model, score="Additive()")) == ["score=Additive()"]
+
+
+@pytest.mark.parametrize("name", ["bins", "beams", "out_heads", "queries", "order", "sample_rate"])
+def test_counts_of_nothing(name: str) -> None:
+    with pytest.raises(rg.BadInput, match=name):
+        need_range(name, 0)
+
+
+def test_no_setting_of_a_task_hides_another() -> None:
+    others = {field.name for kind in (Architecture, Training) for field in fields(kind)}
+    for name in ["tag", "classify", "translate", "lm", "nodes", "graphs", "match", "detect", "transcribe"]:
+        assert not others & {field.name for field in fields(find_task(name).Settings)}, name

@@ -80,14 +80,15 @@ class Architecture:
 def unused(a: Architecture) -> list[str]:
     """The parts of attention that were named for a model that has no place for them, as `name=line`.
 
-    Attention behind a recurrent network has a score alone, dot or additive; without attention there is none.
+    Attention behind a recurrent network has a score alone, dot or additive; without attention there is none. Graphs'
+    layers and Transformer-XL have a score and positions of their own.
 
     >>> unused(Architecture("lstm", position="Alibi()")), unused(Architecture("cnn+attention", position="Alibi()"))
     (['position=Alibi()'], [])
     """
     plain = Architecture()
     named = [name for name in PARTS if getattr(a, name) != getattr(plain, name)]
-    if a.model in ATTENTION or (a.plugged and a.base not in RECURRENT) or a.model in (*GRAPHS, *TEXTS):
+    if a.model in ATTENTION or (a.plugged and a.base not in RECURRENT):
         return []
     scored = a.plugged and a.score.startswith("Additive")
     return [f"{name}={getattr(a, name)}" for name in named if not (name == "score" and scored)]

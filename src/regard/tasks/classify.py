@@ -63,8 +63,8 @@ class ClassifySettings:
     `flip`, `jitter` deviations of contrast and brightness, a square of `cutout` pixels hidden, two images mixed in
     proportions drawn from Beta(`mix`, `mix`).
 
-    Sound: `features` with so many `bins` a frame, `stack` frames a token, at `rate` samples a second. While training,
-    two stretches of up to `mask_frames` frames and two of up to `mask_bins` bins are hidden.
+    Sound: `features` with so many `bins` a frame, `stack` frames a token, at `sample_rate` samples a second. While
+    training, two stretches of up to `mask_frames` frames and two of up to `mask_bins` bins are hidden.
     """
 
     kind: Literal["auto", "text", "image", "sound"] = "auto"
@@ -95,7 +95,7 @@ class ClassifySettings:
     mix: float = 0.0
     features: Literal["mel", "mfcc"] = "mel"
     bins: int = 40
-    rate: int | None = None
+    sample_rate: int | None = None
     stack: int = 2
     mask_frames: int = 0
     mask_bins: int = 0

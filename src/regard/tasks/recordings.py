@@ -35,7 +35,7 @@ class Recordings:
     """Recordings as frames `[frames, bins]`: log-mel, or cepstral coefficients."""
 
     kind = "sound"
-    SETTINGS = ("features", "bins", "rate", "stack", "mask_frames", "mask_bins")
+    SETTINGS = ("features", "bins", "sample_rate", "stack", "mask_frames", "mask_bins")
 
     def __init__(self, settings: ClassifySettings, rate: int, mean: Sequence[float], std: Sequence[float]) -> None:
         self.settings, self.rate, self.mean, self.std = settings, rate, tuple(mean), tuple(std)
@@ -49,7 +49,7 @@ class Recordings:
     def learn(cls, examples: Sequence[LabelledSound], settings: ClassifySettings) -> Recordings:
         """Rate, mean and deviation of these recordings."""
         sample = [example.sound for example in examples[:: -(-len(examples) // SAMPLE)]]
-        rate = settings.rate or Counter(sound.load()[1] for sound in sample).most_common(1)[0][0]
+        rate = settings.sample_rate or Counter(sound.load()[1] for sound in sample).most_common(1)[0][0]
         plain = cls(settings, rate, [0.0] * settings.bins, [1.0] * settings.bins)
         frames = torch.cat([plain.make(sound) for sound in sample])
         return cls(settings, rate, frames.mean(0).tolist(), frames.std(0, correction=0).clamp(min=1e-3).tolist())

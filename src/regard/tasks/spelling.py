@@ -149,6 +149,12 @@ class Table:
         self.place: dict[str, int] = {}
         self.lock = Lock()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, lock=Lock())
+
     def rows(self, words: Sequence[str]) -> Tensor:
         """`[words, width]`, filled up with `PAD`."""
         with self.lock:

@@ -12,7 +12,7 @@ from .loop import Event
 class Board:
     """Writes events as TensorBoard reads them: `train/loss`, `train/rate`, …, and `dev/` and each metric.
 
-    Where a run goes on from a checkpoint, what came after that is hidden.
+    Where a run goes on from a checkpoint, what came after that is hidden; where it begins anew, all that was before.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -22,7 +22,7 @@ class Board:
     def __call__(self, event: Event) -> None:
         step = event.place.step
         if self.writer is None:
-            self.writer = summary_writer()(str(self.folder), purge_step=step + 1 if event.kind == "resumed" else None)
+            self.writer = summary_writer()(str(self.folder), purge_step=step + 1 if event.kind == "resumed" else 0)
         part = {"step": "train", "score": "dev"}.get(event.kind)
         for name, value in event.values.items() if part else ():
             self.writer.add_scalar(f"{part}/{name}", value, step)

@@ -167,7 +167,7 @@ def start(task: str, training: list[Path], dev: list[Path], out: Path, wanted: d
     from regard.tasks.architecture import Architecture, unused
     from regard.train.parts import learned_and_chosen
     from regard.train.progress import Progress
-    from regard.train.run import begin
+    from regard.train.run import begin, first
     from regard.train.settings import Training
 
     if not task:
@@ -177,7 +177,8 @@ def start(task: str, training: list[Path], dev: list[Path], out: Path, wanted: d
     settings, architecture, how = settled_all(base, wanted)
     if not training:
         raise BadInput("There is nothing to learn from. Give --train FILE.")
-    if left := unused(architecture):
+    need_outside(out, [*training, *dev])
+    if (left := unused(architecture)) and first():
         say(f"{architecture.model} has no place for {', '.join(left)}, which is left out.")
     reading = kind.read(training, settings)
     held = kind.read(dev, settings) if dev else None
@@ -197,6 +198,15 @@ def start(task: str, training: list[Path], dev: list[Path], out: Path, wanted: d
     files = {"train": [str(path) for path in training], "dev": [str(path) for path in dev]}
     begin(made, architecture, how, learned.examples, chosen.examples, out, files, Progress(), faults)
     return out
+
+
+def need_outside(out: Path, data: list[Path]) -> None:
+    """Raise where a run would write into a folder that it learns from: what it writes would be read as data."""
+    from regard import BadInput
+
+    for path in data:
+        if path.is_dir() and out.resolve().is_relative_to(path.resolve()):
+            raise BadInput(f"--out {out} is inside {path}, which is learned from. Give an --out that is elsewhere.")
 
 
 def settled_all(bases: tuple[Any, ...], wanted: dict[str, Any]) -> list[Any]:

@@ -10,14 +10,16 @@ scores.json       the best scores;  hypotheses.txt  what the model said;  faults
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
 import platform
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -145,12 +147,13 @@ class Notes:
     """Writes down what a run tells, in its log, its picture and for TensorBoard, and passes it on."""
 
     def __init__(self, folder: RunFolder, board: bool, tell: Callable[[Event], None]) -> None:
-        self.folder, self.tell, self.drawn = folder, tell, 0.0
+        self.folder, self.tell, self.drawn, self.begun = folder, tell, 0.0, False
         self.board = Board(folder / "tensorboard") if board else None
 
     def __call__(self, event: Event) -> None:
-        if event.kind == "resumed":
-            self.folder.forget_after(event.place.step)
+        if not self.begun:  # a run that was killed before its first checkpoint begins anew
+            self.folder.forget_after(event.place.step if event.kind == "resumed" else -1)
+            self.begun = True
         self.folder.log(event)
         if self.board is not None:
             self.board(event)
@@ -169,20 +172,44 @@ def first() -> bool:
 def fingerprint(task: Any, examples: Sequence[Any], files: dict[str, list[str]]) -> str:
     """A short text that says whether a task learned the same labels and words from as many examples of the same files.
 
-    Of a folder the names and sizes of its files count.
+    Files that settings name count too, and of a folder the names and sizes of its files, but for what a system hides.
     """
     found = hashlib.sha256()
-    for path in (Path(one) for part in sorted(files) for one in files[part]):
-        inside = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else []
-        for one in inside:
-            found.update(f"{one.relative_to(path)} {one.stat().st_size} ".encode())
+    beside = [value for name, value in asdict(task.settings).items() if name in FILES and value is not None]
+    for path in (Path(one) for one in [*(one for part in sorted(files) for one in files[part]), *beside]):
+        for one in sorted(path.rglob("*")) if path.is_dir() else ():
+            if one.is_file() and not hidden(one.relative_to(path)):
+                found.update(f"{one.relative_to(path)} {one.stat().st_size} ".encode())
         if path.is_file():
-            with path.open("rb") as file:
-                found.update(hashlib.file_digest(file, "sha256").digest())
+            found.update(digest(path))
     backend = getattr(getattr(task, "tokenizer", None), "backend", None)
     vocabulary = {} if backend is None else backend.get_vocab()
     found.update(json.dumps([unrounded(task.as_dict()), vocabulary, len(examples)], sort_keys=True).encode())
     return found.hexdigest()[:16]
+
+
+FILES = ("features", "labels", "nodes", "vectors")
+"""Settings of tasks that may name a file to learn from."""
+
+
+def hidden(path: Path) -> bool:
+    """Whether a file is one that systems leave in folders of data.
+
+    >>> hidden(Path("cats/.DS_Store")), hidden(Path("cats/1.png"))
+    (True, False)
+    """
+    return path.name in ("Thumbs.db", "desktop.ini") or any(part.startswith(".") for part in path.parts)
+
+
+def digest(path: Path) -> bytes:
+    """What is in a file, in short; the same gzipped and not."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    try:
+        with gzip.open(path) if packed else path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except (EOFError, gzip.BadGzipFile, zlib.error):  # its reader has told so
+        return hashlib.sha256(path.read_bytes()).digest()
 
 
 def unrounded(data: Any) -> Any:
@@ -260,7 +287,7 @@ def open_run(
     description = folder.read("run.json")
     with reading(folder / "run.json"):
         kind = find(description["task"])
-        settings = with_settings(kind.Settings(**description["settings"]), changes or {})
+        settings = with_settings(kind.Settings(**still_there(kind.Settings, description["settings"])), changes or {})
     if not (folder / "model").is_dir():
         raise BadInput(
             f"{path} holds a run that was stopped before its first evaluation, so no model is kept there yet. "
@@ -272,6 +299,12 @@ def open_run(
     with reading(folder / "task.json"):
         task = kind.from_dict(learned, asdict(settings), model.tokenizer)
     return task, model, description
+
+
+def still_there(kind: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings without those that there are no more and that were None, which says nothing."""
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in settings.items() if name in names or value is not None}
 
 
 @contextmanager

@@ -126,16 +126,20 @@ def with_settings(settings: Any, changes: dict[str, Any]) -> Any:
     return replace(settings, **read)
 
 
-COUNTS = ("patch", "size", "stack", "longest", "vocabulary", "context", "letters", "members", "shared", "new", "top_k")
+COUNTS = (
+    *("patch", "size", "stack", "longest", "vocabulary", "context", "letters", "members", "shared", "new", "top_k"),
+    *("bins", "beams", "out_heads", "queries", "order", "sample_rate"),
+)
+SIGNED = ("length_penalty", "seed", "draw")
 SHARES = ("word_dropout", "dropout", "attention_dropout", "layer_dropout")
 
 
 def need_range(name: str, value: Any) -> None:
-    """Raise for a number that no setting of that name can be: each is at least 0, but a length's penalty."""
+    """Raise for a number that no setting of that name can be: each is at least 0, but those that may be less."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
     least = 1 if name in COUNTS else 0
-    if not math.isfinite(value) or (value < least and name != "length_penalty"):
+    if not math.isfinite(value) or (value < least and name not in SIGNED):
         raise BadInput(f"{name} is {value!r}; it must be a number of at least {least}.")
     if name in SHARES and value >= 1:
         raise BadInput(f"{name} is {value!r}; it is a share, at least 0 and less than 1.")
