@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors import SafetensorError
 from typer.testing import CliRunner, Result
 
 import regard as rg
@@ -21,6 +22,7 @@ from regard.cli import app
 from regard.tasks import find_task
 from regard.tasks.architecture import Architecture, unused
 from regard.tasks.classify import ClassifySettings
+from regard.tasks.task import Scores
 from regard.tasks.translate import TranslateSettings
 from regard.terminal import explain
 from regard.train.loop import Event, Place
@@ -380,3 +382,12 @@ def test_no_setting_of_a_task_hides_another() -> None:
     others = {field.name for kind in (Architecture, Training) for field in fields(kind)}
     for name in ["tag", "classify", "translate", "lm", "nodes", "graphs", "match", "detect", "transcribe"]:
         assert not others & {field.name for field in fields(find_task(name).Settings)}, name
+
+
+def test_a_model_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    class Full:
+        def save(self, folder: Path) -> None:
+            raise SafetensorError("No space left on device (os error 28)")
+
+    with pytest.raises(rg.BadInput, match=r"could not be written to .*model: No space left .* Make room"):
+        RunFolder(tmp_path).keep(Full(), Scores({}, "accuracy"))  # type: ignore[arg-type]
