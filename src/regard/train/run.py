@@ -74,8 +74,8 @@ class RunFolder:
         except (OSError, SafetensorError) as error:
             why = getattr(error, "strerror", None) or error
             raise BadInput(
-                f"The model could not be written to {self / 'model'}: {why}. Make room and run the same command: it goes "
-                "on from the last checkpoint."
+                f"The model could not be written to {self / 'model'}: {why}. Make room and run the same command: it "
+                "goes on from the last checkpoint."
             ) from error
         self.write("scores.json", {"metrics": scores.metrics, "main": scores.main, **scores.details})
         write_text(self / "hypotheses.txt", "".join(line + "\n" for line in scores.hypotheses))
