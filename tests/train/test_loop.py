@@ -167,8 +167,8 @@ def test_a_checkpoint_of_zeros_is_passed_over(tmp_path: Path) -> None:
     assert found is not None and found[0]["step"] == 1
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_device_that_is_not_there_is_refused() -> None:
+def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(rg.Unsupported, match="no GPU"):
         accelerator_for(Training(device="cuda"))
     with pytest.raises(rg.Unsupported, match="fp16"):

@@ -249,18 +249,12 @@ def quoted_records(
 
 
 def badly_quoted(path: Path, lines: list[str], line: int, last: int, error: str, delimiter: str) -> Fault:
+    column, lost = lines[line - 1].find('"') + 1, f" Lines {line:,} to {last:,} were left out." * (last > line)
     if "end of data" in error:
-        column = lines[line - 1].find('"') + 1
-        return Fault(
-            str(path),
-            line,
-            column,
-            'a quote " is opened here and never closed; the rest of the file is inside it.'
-            + f" Lines {line:,} to {last:,} were left out." * (last > line),
-        )
-    lost = f" Lines {line:,} to {last:,} were left out." if last > line else ""
+        message = f'a quote " is opened here and never closed; the rest of the file is inside it.{lost}'
+        return Fault(str(path), line, column, message)
     advice = f'Write a quote inside a quoted cell twice, "", and nothing between the closing one and "{delimiter}".'
-    return Fault(str(path), line, lines[line - 1].find('"') + 1, f"is badly quoted ({error}). {advice}{lost}")
+    return Fault(str(path), line, column, f"is badly quoted ({error}). {advice}{lost}")
 
 
 def has_header(cells: list[str], wanted: Sequence[Wanted], known: int) -> bool:

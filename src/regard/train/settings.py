@@ -131,7 +131,8 @@ COUNTS = (
     *("bins", "beams", "out_heads", "queries", "order", "sample_rate"),
 )
 SIGNED = ("length_penalty", "seed", "draw")
-SHARES = ("word_dropout", "dropout", "attention_dropout", "layer_dropout")
+SHARES = ("word_dropout",)
+"""Settings of tasks, which `Architecture` and `Training` do not look after: counts, what may be below 0, shares."""
 
 
 def need_range(name: str, value: Any) -> None:
