@@ -317,8 +317,8 @@ def work(job: Job, data: Path, out: Path, extra: dict[str, Any]) -> None:
     import torch
 
     from regard.tasks import find_task
-    from regard.train.parts import of_part
     from regard.train.run import open_run, versions
+    from regard.train.splits import of_part
 
     row, paths = job.row, job.files(data)
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -87,7 +87,9 @@ def test_lab_prints_its_address_first_and_answers() -> None:
 
 
 def test_lab_tells_its_address_to_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.lab.serve.serve", lambda folders, port, opened, tell: tell("http://127.0.0.1:1/"))
+    monkeypatch.setattr(
+        "regard.lab.server.serve.serve", lambda folders, port, opened, tell: tell("http://127.0.0.1:1/")
+    )
     assert json.loads(call("lab", "--no-open", "--json").stdout) == {"address": "http://127.0.0.1:1/"}
 
 
@@ -147,7 +149,7 @@ def test_look_says_what_it_cannot_show(words: tuple[str, ...], status: int, told
 def test_no_display_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    from regard.lab.serve import has_display
+    from regard.lab.server.serve import has_display
 
     assert not has_display()
 

@@ -3,11 +3,10 @@
 from . import models, nn
 from .attention.attend import attend
 from .attention.convert import causal_from_start, from_additive, from_attn_mask, from_hugging_face, from_key_padding
-from .attention.errors import BadInput, Missing, RegardError, TooLarge, Unsupported
-from .attention.graph import Edges
 from .attention.look import look
-from .attention.mask import Mask
-from .attention.masks import (
+from .attention.parts.edges import Edges
+from .attention.parts.mask import Mask
+from .attention.parts.masks import (
     Blocks,
     Causal,
     Dilated,
@@ -22,14 +21,15 @@ from .attention.masks import (
     bigbird,
     longformer,
 )
-from .attention.methods import Exact, Linformer, Method, Nystrom, Performer
+from .attention.parts.methods import Exact, Linformer, Method, Nystrom, Performer
+from .attention.parts.positions import Alibi, Bias, Position, Rotary, Shaw, T5Bias, TransformerXL
+from .attention.parts.scores import Additive, Bilinear, Cosine, Dot, Score
 from .attention.plan import Plan, plan
-from .attention.positions import Alibi, Bias, Position, Rotary, Shaw, T5Bias, TransformerXL
-from .attention.scores import Additive, Bilinear, Cosine, Dot, Score
 from .attention.view import View
-from .models.checkpoint import load
-from .nn.edit import edit
-from .nn.watch import watch
+from .errors import BadInput, Missing, RegardError, TooLarge, Unsupported
+from .models.checkpoint.checkpoint import load
+from .nn.hooks.edit import edit
+from .nn.hooks.watch import watch
 
 __version__ = "0.1.0"
 

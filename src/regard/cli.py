@@ -185,7 +185,7 @@ def lab(
 ) -> None:
     """A page that shows what attends to what. Its address, token included, is the first line printed."""
     with one_paragraph(debug):
-        from regard.lab.serve import serve
+        from regard.lab.server.serve import serve
 
         def tell(address: str) -> None:
             answer({"address": address}, address, as_json)
@@ -213,7 +213,7 @@ def look(
     with one_paragraph(debug):
         from rich.console import Console
 
-        from regard.lab import look as looking
+        from regard.lab.inspect import look as looking
 
         looked = looking.look(text, model, layer, head)
         if save:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import regard as rg
-from regard.attention.mask import And, Grid, Not, Or
+from regard.attention.parts.mask import And, Grid, Not, Or
 
 
 def allowed(mask: rg.Mask, grid: Grid) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import regard as rg
-from regard.attention.mask import Grid
+from regard.attention.parts.mask import Grid
 
 from .oracle import Case
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import regard as rg
-from regard.attention import reference
+from regard.attention.backends import reference
 from regard.attention.call import Call, make_call
 
 # What no backend can avoid, however it is written: one rounding of the result to its type, half an ulp of the largest

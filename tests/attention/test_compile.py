@@ -221,8 +221,8 @@ def test_every_floating_type(name: str, dtype: torch.dtype) -> None:
 
 def test_registered_with_torch() -> None:
     """The operators pass torch's own checks of what an operator must tell about itself."""
+    from regard.attention.backends.custom_op import spread
     from regard.attention.call import lower
-    from regard.attention.operator import spread
 
     weight, table = numbers(HEADS, DIM), numbers(HEADS, 7)
     q, k, v = qkv(5)

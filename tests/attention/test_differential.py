@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from regard.attention import edges, tile
 from regard.attention.attend import BACKENDS, choose
+from regard.attention.backends import edges
+from regard.attention.backends.blockwise import tile
 
 from .draw import KINDS, Draw
 from .oracle import Case, agree

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 import regard as rg
-from regard.attention import tile
+from regard.attention.backends.blockwise import tile
 from regard.attention.call import make_call
-from regard.attention.mask import Grid
+from regard.attention.parts.mask import Grid
 
 from .draw import Draw
 from .oracle import Case, leaves_of, pull, results

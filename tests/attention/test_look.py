@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 import regard as rg
-from regard.attention import edges, reference, tile
+from regard.attention.backends import edges, reference
+from regard.attention.backends.blockwise import tile
 from regard.attention.call import make_call
 
 from .draw import KINDS, Draw

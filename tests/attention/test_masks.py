@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import regard as rg
-from regard.attention.mask import ALL, MIXED, NONE, And, Grid, Not, Or, Tiling
-from regard.attention.schedule import states
+from regard.attention.backends.blockwise.schedule import states
+from regard.attention.parts.mask import ALL, MIXED, NONE, And, Grid, Not, Or, Tiling
 
 from . import by_hand
 from .draw import KINDS, Draw, Parity, Reach, Stripes

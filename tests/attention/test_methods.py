@@ -18,12 +18,12 @@ from tests.attention.plain_methods import (
 from torch import Tensor
 
 from regard.attention.attend import attend
-from regard.attention.errors import BadInput, Unsupported
-from regard.attention.mask import Mask
-from regard.attention.masks import Causal, Everything, Lengths, Pairs, Window
-from regard.attention.methods import Exact, Linformer, Method, Nystrom, Performer, draw_directions
-from regard.attention.positions import Alibi, Bias, Position, Rotary, Shaw, TransformerXL
-from regard.attention.scores import Additive, Bilinear, Cosine, Dot, Score
+from regard.attention.parts.mask import Mask
+from regard.attention.parts.masks import Causal, Everything, Lengths, Pairs, Window
+from regard.attention.parts.methods import Exact, Linformer, Method, Nystrom, Performer, draw_directions
+from regard.attention.parts.positions import Alibi, Bias, Position, Rotary, Shaw, TransformerXL
+from regard.attention.parts.scores import Additive, Bilinear, Cosine, Dot, Score
+from regard.errors import BadInput, Unsupported
 
 
 def some(name: str, keys: int, dtype: torch.dtype = torch.float64) -> Method:

@@ -13,7 +13,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from transformers.models.t5.modeling_t5 import T5Attention
 
 import regard as rg
-from regard.attention.mask import Grid
+from regard.attention.parts.mask import Grid
 
 from . import by_hand
 from .draw import Draw

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import regard as rg
 from regard.attention import attend as attending
-from regard.attention.remember import Memory, constant
+from regard.attention.cache import Memory, constant
 
 from .draw import Stripes
 
@@ -185,7 +185,7 @@ def test_dropout_is_drawn_anew_for_a_settled_call() -> None:
 def test_a_mask_that_is_gone_is_not_kept_by_what_was_worked_out_for_it() -> None:
     pytest.importorskip("triton")
     from regard.attention.call import lower, make_call
-    from regard.attention.kernels import passes
+    from regard.attention.kernels.dot.kernels import passes
 
     lengths = torch.tensor([3, 5])
     alive = weakref.ref(lengths)

@@ -20,10 +20,10 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton")
 
 import regard as rg
-from regard.attention import triton as backend
+from regard.attention.backends import triton as backend
 from regard.attention.call import Problem, lower, make_call
-from regard.attention.kernels import additive
-from regard.attention.kernels.additive import Part, Patch, Shapes
+from regard.attention.kernels.additive.passes import Part, Patch, Shapes
+from regard.attention.kernels.additive.passes import passes as additive
 
 from .oracle import Case, as_rounded, cancelling, leaves_of, own_errors, poisoned, pull, results, same_results
 

@@ -15,9 +15,9 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton")
 
 import regard as rg
-from regard.attention import reference
+from regard.attention.backends import reference
 from regard.attention.call import lower, make_call
-from regard.attention.kernels import decode
+from regard.attention.kernels.decode.passes import passes as decode
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -23,12 +23,13 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton")
 
 import regard as rg
-from regard.attention import triton as backend
+from regard.attention.backends import triton as backend
 from regard.attention.call import Problem, lower, make_call
-from regard.attention.kernels import band, passes, walks
-from regard.attention.kernels.lists import Lists, diagonals, items, lists
-from regard.attention.kernels.walks import Shape, Shapes
-from regard.attention.mask import Grid
+from regard.attention.kernels.dot.kernels import passes, walks
+from regard.attention.kernels.dot.kernels import relative as band
+from regard.attention.kernels.dot.walks import Shape, Shapes
+from regard.attention.kernels.tile_lists import Lists, diagonals, items, lists
+from regard.attention.parts.mask import Grid
 
 from .oracle import Case, as_rounded, cancelling, leaves_of, own_errors, poisoned, pull, results, same_results
 

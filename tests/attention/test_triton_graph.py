@@ -19,10 +19,10 @@ if not torch.cuda.is_available():
 triton = pytest.importorskip("triton")
 
 import regard as rg  # noqa: E402
-from regard.attention import edges  # noqa: E402
+from regard.attention.backends import edges  # noqa: E402
+from regard.attention.backends.custom_op import operator  # noqa: E402
 from regard.attention.call import Problem, lower, make_call  # noqa: E402
-from regard.attention.kernels import graph  # noqa: E402
-from regard.attention.operator import operator  # noqa: E402
+from regard.attention.kernels.edges import passes as graph  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ULPS = 16

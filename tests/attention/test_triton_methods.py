@@ -18,9 +18,9 @@ from tests.attention.plain_methods import (
 from torch import Tensor
 
 from regard.attention.attend import attend, settled
-from regard.attention.masks import Lengths
-from regard.attention.methods import Linformer, Method, Nystrom, Performer
-from regard.attention.triton import unfit
+from regard.attention.backends.triton import unfit
+from regard.attention.parts.masks import Lengths
+from regard.attention.parts.methods import Linformer, Method, Nystrom, Performer
 
 METHODS = ["linformer", "nystrom", "performer"]
 FUSED = [((53, 53), 4, 21, None), ((7, 131), 2, 40, [131, 70]), ((150, 3), 1, 8, [3, 0]), ((1, 64), 4, 64, None)]

@@ -13,9 +13,9 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton")
 
 import regard as rg
-from regard.attention import reference
+from regard.attention.backends import reference
 from regard.attention.call import lower, make_call
-from regard.attention.kernels import stats
+from regard.attention.kernels.look import passes as stats
 from regard.attention.look import Wish, bucket_sizes, buckets
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -9,11 +9,11 @@ import scipy.sparse
 import torch
 from torch_geometric.utils import to_undirected
 
-from regard.attention.errors import BadInput, Missing, TooLarge
 from regard.data import graphs
 from regard.data.graph_sets import by_scaffold, read_graphs
 from regard.data.graphs import draw_masks, read_nodes
 from regard.data.molecules import ATOM_FEATURES, BOND_FEATURES, read_molecule, scaffold
+from regard.errors import BadInput, Missing, TooLarge
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from regard.attention.errors import BadInput, Missing
 from regard.data.images import Captioned, ImageBytes, ImageFile, load_image, read_captions, read_images
 from regard.data.reading import split
+from regard.errors import BadInput, Missing
 
 
 def noise(height=24, width=32, channels=3, seed=0):

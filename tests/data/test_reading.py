@@ -2,9 +2,9 @@
 
 import pytest
 
-from regard.attention.errors import BadInput
 from regard.data.reading import Fault, Reading, split
 from regard.data.text import LabelledText, read_lines, read_texts
+from regard.errors import BadInput
 
 
 def test_a_fault_prints_its_place():

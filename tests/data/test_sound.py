@@ -7,8 +7,8 @@ import pytest
 import soundfile
 import torch
 
-from regard.attention.errors import Missing
 from regard.data.sound import Samples, SoundFile, read_sounds, read_spoken
+from regard.errors import Missing
 
 RATE = 8000
 TONE = (np.sin(np.arange(2000) * 0.3) * 0.5).astype(np.float32)

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from regard.attention.errors import BadInput
 from regard.data.text import LabelledText, Parallel, joined, read_lines, read_parallel, read_texts
+from regard.errors import BadInput
 
 
 def pairs(reading):

@@ -5,8 +5,8 @@ import time
 import conllu
 import pytest
 
-from regard.attention.errors import BadInput
 from regard.data.tagged import Tagged, read_tagged
+from regard.errors import BadInput
 
 
 def line(*cells):

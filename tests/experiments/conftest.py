@@ -7,4 +7,4 @@ import torch
 @pytest.fixture(autouse=True)
 def by_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
     if not torch.cuda.is_available():
-        monkeypatch.setattr("regard.attention.methods.fits_kernels", lambda call: False)
+        monkeypatch.setattr("regard.attention.parts.methods.fits_kernels", lambda call: False)

@@ -8,16 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from regard.experiments import (
-    embedding_scaling,
-    fixed_weights,
-    grey_ball,
-    learning,
-    lookup,
-    order,
-    scaling,
-    soft_dictionary,
-)
+from regard.experiments import learning, lookup
+from regard.experiments.claims import embedding_scaling, fixed_weights, grey_ball, order, scaling, soft_dictionary
 from regard.nn import MultiHeadAttention
 
 ALL = (soft_dictionary, grey_ball, fixed_weights, scaling, embedding_scaling, order)

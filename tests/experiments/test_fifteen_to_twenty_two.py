@@ -10,8 +10,9 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from regard.attention.errors import Missing
-from regard.experiments import activation, coreference, explanation, graphs, images, meaning, minilm, plugged, sparse
+from regard.errors import Missing
+from regard.experiments import minilm
+from regard.experiments.claims import activation, coreference, explanation, graphs, images, meaning, plugged, sparse
 from regard.experiments.comparing import rank_correlation
 from regard.experiments.learning import silent
 

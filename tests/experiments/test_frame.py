@@ -13,11 +13,11 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from regard.attention.errors import BadInput, Missing
 from regard.cli import app
+from regard.errors import BadInput, Missing
 from regard.experiments import learning, report, results, runner
 from regard.experiments.experiment import Both, Claim, Verdict
-from regard.lab.draw import save_figure
+from regard.plots.figures import save_figure
 
 TEXT = Both("five < six & “seven”", "五 < 六")
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.experiments import convolution, runner
+from regard.experiments import runner
+from regard.experiments.claims import convolution
 from regard.experiments.learning import drawing, fit, rise_and_fall
 
 NEED_MINILM = ("coreference", "explanation")

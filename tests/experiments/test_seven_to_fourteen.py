@@ -9,8 +9,9 @@ import warnings
 import pytest
 import torch
 
-from regard.attention.masks import Causal
-from regard.experiments import (
+from regard.attention.parts.masks import Causal
+from regard.experiments import sequences
+from regard.experiments.claims import (
     additive,
     convolution,
     cost,
@@ -19,7 +20,6 @@ from regard.experiments import (
     length,
     long_range,
     masked_training,
-    sequences,
 )
 from regard.experiments.learning import silent
 from regard.models.heads import IGNORED

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from regard import BadInput, Bias, Causal, Documents, Everything, Lengths, Unsupported, Window
-from regard.nn.edit import edit
 from regard.nn.explain import gradient_times_attention, value_norms
-from regard.nn.watch import watch
+from regard.nn.hooks.edit import edit
+from regard.nn.hooks.watch import watch
 
 from ..attention.watch_memory import largest_of
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from regard.lab.app import find_call, wrapped
 from regard.lab.lab import Lab
-from regard.lab.pack import unpack
-from regard.lab.work import Job
+from regard.lab.server.app import find_call, wrapped
+from regard.lab.server.jobs import Job
+from regard.lab.server.wire import unpack
 
 
 def ask(lab: Lab, path: str, **body: Any) -> Any:

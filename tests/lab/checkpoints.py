@@ -31,7 +31,7 @@ def drawn(model: Any) -> Any:
 
 def tokenizer(folder: Path, unit: str = "wordpiece") -> Any:
     """A small vocabulary, saved in the folder."""
-    from regard.models.tokenizer import Tokenizer
+    from regard.models.tokenizers.tokenizer import Tokenizer
 
     made = Tokenizer.train(TEXTS, unit, 300)  # type: ignore[arg-type]
     folder.mkdir(parents=True, exist_ok=True)

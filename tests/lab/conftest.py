@@ -24,7 +24,7 @@ TEXTS = [
 
 
 def save_text_model(folder: Path, config: Any, kind: str) -> None:
-    from regard.models.tokenizer import Tokenizer
+    from regard.models.tokenizers.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.train(TEXTS, kind, 400)  # type: ignore[arg-type]
     torch.manual_seed(0)
@@ -76,7 +76,7 @@ def lab(lab_folder: Path) -> Any:
 def lab_address(lab: Any) -> Iterator[str]:
     """Where the lab answers, token included."""
     uvicorn = pytest.importorskip("uvicorn")
-    from regard.lab.app import make_app
+    from regard.lab.server.app import make_app
 
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from regard.data.text import LabelledText, Parallel
+from regard.settings import Training
 from regard.tasks.architecture import Architecture
 from regard.tasks.classify import Classify, ClassifySettings
 from regard.tasks.task import Scores
 from regard.tasks.translate import Translate, TranslateSettings
 from regard.train.loop import Event, Place
 from regard.train.run import RunFolder
-from regard.train.settings import Training
 
 ARCHITECTURE = Architecture(dim=16, layers=2, heads=2, hidden=32, dropout=0.0)
 SOURCES = ("the cat sat", "a dog ran", "the dog sat", "a cat ran", "the animal was too tired to cross the street")

@@ -19,7 +19,7 @@ import torch
 import regard as rg
 from regard.lab.api import formula
 from regard.lab.lab import Lab
-from regard.lab.pack import unpack
+from regard.lab.server.wire import unpack
 
 from .conftest import SENTENCE
 
@@ -329,7 +329,7 @@ def until(true: Any, seconds: float = 20.0) -> None:
 
 
 def test_numbers_survive_the_way(client: Client, lab: Lab) -> None:
-    from regard.lab.work import Job
+    from regard.lab.server.jobs import Job
 
     body = {"model": "bert", "input": {"text": SENTENCE}, "attention": 1, "head": 1}
     status, answer = client.ask("heads/map", **body)

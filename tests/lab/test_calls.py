@@ -10,17 +10,17 @@ import pytest
 import torch
 
 import regard as rg
-from regard.example import Meanings, words_in
 from regard.lab.api import heads, long, mechanisms
-from regard.lab.app import find_call
-from regard.lab.export import modules, page_for
+from regard.lab.builtin.meanings import Meanings, words_in
+from regard.lab.builtin.recall import recall
+from regard.lab.inputs.prepared import Limits
+from regard.lab.inputs.text import drawn, need_text, tag_input
 from regard.lab.lab import Kept, Lab
 from regard.lab.library import Library, Unknown
-from regard.lab.pack import pack, to_json, unpack
-from regard.lab.prepared import Limits
-from regard.lab.recall import recall
-from regard.lab.texts import drawn, need_text, tag_input
-from regard.lab.work import Busy, Job, Work
+from regard.lab.server.app import find_call
+from regard.lab.server.export import modules, page_for
+from regard.lab.server.jobs import Busy, Job, Work
+from regard.lab.server.wire import pack, to_json, unpack
 
 from .conftest import SENTENCE
 

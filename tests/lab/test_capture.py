@@ -9,10 +9,10 @@ import torch
 
 import regard as rg
 from regard.lab.api import formula, heads
-from regard.lab.capture import Capture, capture
+from regard.lab.inputs.prepared import Prepared, Token
+from regard.lab.inspect.capture import Capture, capture
 from regard.lab.lab import Lab
-from regard.lab.prepared import Prepared, Token
-from regard.lab.work import Job
+from regard.lab.server.jobs import Job
 from regard.nn.explain import value_norms
 
 from .conftest import SENTENCE

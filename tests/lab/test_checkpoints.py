@@ -12,7 +12,7 @@ import torch
 import regard as rg
 from regard.lab.lab import Lab
 from regard.lab.library import Library
-from regard.lab.work import Job
+from regard.lab.server.jobs import Job
 
 from .asking import ask
 from .checkpoints import FAMILIES, save
@@ -176,7 +176,7 @@ def test_a_headless_encoder_decoder_reads_a_text_that_is_given(tmp_path):
 def test_recordings_become_whispers_own_frames():
     from transformers import WhisperFeatureExtractor
 
-    from regard.lab.sounds import recording, sound_source
+    from regard.lab.inputs.audio import recording, sound_source
     from regard.models.families.whisper import whisper
 
     model = whisper(layers=1, dim=12, heads=2, hidden=8, vocabulary=9, start=1, padding=0).build().eval()
@@ -197,7 +197,7 @@ def test_pictures_become_detrs_own_pixels(tmp_path, size):
     from transformers import DetrImageProcessor
 
     from regard.data.images import ImageBytes
-    from regard.lab.pictures import pixels_for
+    from regard.lab.inputs.images import pixels_for
     from regard.models.families.detr import detr
 
     said = {"size": {"shortest_edge": 60, "longest_edge": 100}}

@@ -15,7 +15,8 @@ from matplotlib import font_manager
 from matplotlib.figure import Figure
 
 import regard as rg
-from regard.lab import draw, page
+from regard.plots import figures as draw
+from regard.plots import page
 
 ENGLISH = ["The", "animal", "was", "too", "tired"]
 CHINESE = ["那只", "动物", "因为", "十字路口", "疲倦"]
@@ -310,9 +311,9 @@ def test_a_notebook_shows_a_figure_by_itself():
 
 def test_without_matplotlib_the_install_line_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "regard.lab.draw")
+    monkeypatch.delitem(sys.modules, "regard.plots.figures")
     with pytest.raises(rg.Missing, match=re.escape('pip install "regard[figures]"')):
-        importlib.import_module("regard.lab.draw")
+        importlib.import_module("regard.plots.figures")
 
 
 def test_a_mask_is_drawn_pair_by_pair():

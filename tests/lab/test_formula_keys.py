@@ -7,7 +7,7 @@ import torch
 
 from regard import BadInput
 from regard.lab.api.formula import AROUND, KEYS
-from regard.lab.work import Job
+from regard.lab.server.jobs import Job
 
 from .asking import ask
 

@@ -12,7 +12,7 @@ import torch
 import regard as rg
 from regard.lab.lab import Lab
 from regard.lab.library import Library
-from regard.lab.work import Job
+from regard.lab.server.jobs import Job
 from regard.tasks import find_task
 from regard.train.run import open_run
 
@@ -100,7 +100,7 @@ def test_dictation_is_aligned_with_seconds(opened):
     assert read["tokens"][3]["text"] == "0.06 s" and not read["outside"].any()
     task, model, _ = open_run(folder, find_task)
     from regard.data.sound import Spoken
-    from regard.lab.sounds import recording
+    from regard.lab.inputs.audio import recording
 
     heard = Spoken("", sound=recording(base64.b64decode(INPUTS["sound"]["base64"])))
     assert read["text"] == task.transcribe(model, [heard])[0]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.lab.api import alignment
-from regard.lab.work import Job
+from regard.lab.server.jobs import Job
 
 pytestmark = pytest.mark.browser
 ASK = {"model": "pair", "input": {"text": "the cat sat"}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.lab.work import Job
+from regard.lab.server.jobs import Job
 
 pytestmark = pytest.mark.browser
 TEXT = "The animal didn't cross the street because it was too tired."

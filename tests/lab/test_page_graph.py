@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.attention.errors import BadInput
+from regard.errors import BadInput
 from regard.lab.api import graph
-from regard.lab.work import Job
+from regard.lab.server.jobs import Job
 
 ASK = {"model": "karate", "input": {"example": "karate.npz"}}
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.lab.api.heads import overview
-from regard.lab.work import Job
+from regard.lab.server.jobs import Job
 
 pytestmark = pytest.mark.browser
 TEXT = "The animal didn't cross the street because it was too tired."

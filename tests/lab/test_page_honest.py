@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from regard.lab.api import honest
-from regard.lab.readings import READINGS
-from regard.lab.work import Job
+from regard.lab.attribution.methods import READINGS
+from regard.lab.server.jobs import Job
 
 pytestmark = pytest.mark.browser
 ASK = {"model": "reviews-0", "input": {"text": "the cat sat"}}

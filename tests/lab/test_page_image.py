@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from regard.lab.api import image
-from regard.lab.distances import reach
-from regard.lab.work import Job
+from regard.lab.inspect.distances import reach
+from regard.lab.server.jobs import Job
 
 ASK = {"model": "digits", "input": {"example": "3.png"}}
 
@@ -56,7 +56,7 @@ def test_rollout_multiplies_the_layers(lab):
 
 
 def test_what_is_no_picture_is_refused(lab):
-    from regard.attention.errors import BadInput
+    from regard.errors import BadInput
 
     with pytest.raises(BadInput, match="picture"):
         image.run(lab, {"model": "digits", "input": {"base64": base64.b64encode(b"no picture").decode()}}, Job())

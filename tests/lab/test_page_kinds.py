@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from regard.lab.api import alignment, honest, image
-from regard.lab.work import Job
+from regard.lab.server.jobs import Job
 
 from .test_page_honest import shown
 from .test_page_shell import UNTRANSLATED

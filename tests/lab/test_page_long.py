@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from regard.lab.api import long
-from regard.lab.work import Job
+from regard.lab.server.jobs import Job
 
 pytestmark = pytest.mark.browser
 GO = """place => new Promise(done => {

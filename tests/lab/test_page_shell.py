@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.lab.app import PAGES
+from regard.lab.server.app import PAGES
 
 pytestmark = pytest.mark.browser
 STATIC = Path(str(files("regard.lab").joinpath("static")))
@@ -79,7 +79,7 @@ def test_a_page_weighs_less_than_200_kilobytes(name):
 def test_all_pages_together_are_sent_in_less_than_200_kilobytes(lab):
     from starlette.testclient import TestClient
 
-    from regard.lab.app import make_app
+    from regard.lab.server.app import make_app
 
     client = TestClient(make_app(lab, "T", ("testserver",)), headers={"x-token": "T"})
     size = 0

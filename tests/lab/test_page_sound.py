@@ -10,9 +10,9 @@ import wave
 import pytest
 import torch
 
-from regard.attention.errors import BadInput
+from regard.errors import BadInput
 from regard.lab.api import sound
-from regard.lab.work import Job
+from regard.lab.server.jobs import Job
 
 
 def beep(seconds: float = 0.5, rate: int = 8000, lie: int = 0) -> str:

@@ -9,14 +9,14 @@ import torch
 from scipy.stats import spearmanr
 
 from regard import BadInput
-from regard.lab.asked import Asked, Question
-from regard.lab.readings import compared, correlations, each_head, edited, every_head, look, mean_row
-from regard.lab.removing import removed, ways_to_remove
+from regard.lab.attribution.ablation import removed, ways_to_remove
+from regard.lab.attribution.methods import compared, correlations, each_head, edited, every_head, look, mean_row
+from regard.lab.attribution.target import Asked, Question
 from regard.models.config import Sequence
 from regard.models.heads import Classes, Vocabulary
 from regard.nn.block import StackConfig
-from regard.nn.edit import edit
-from regard.nn.embeddings import Text
+from regard.nn.embeddings.text import Text
+from regard.nn.hooks.edit import edit
 
 TOKENS = torch.tensor([[3, 7, 1, 9, 4, 6, 2]])
 KINDS = ("class", "mean", "attention", "tag", "next", "vector")

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 import regard as rg
-from regard.attention import reference
+from regard.attention.backends import reference
 from regard.attention.call import make_call
 from regard.attention.look import bucket_sizes, buckets
-from regard.lab.region import Regions, by_distance
-from regard.lab.work import Cancelled, Job
+from regard.lab.inspect.region import Regions, by_distance
+from regard.lab.server.jobs import Cancelled, Job
 
 TOLERANCE = 1e-10
 

@@ -15,9 +15,9 @@ from regard.experiments import results
 from regard.lab.api import honest, runs
 from regard.lab.lab import Lab
 from regard.lab.library import Library, Unknown
-from regard.lab.pack import pack, unpack
 from regard.lab.records import MOST_POINTS, curves, summary
-from regard.lab.work import Cancelled, Job
+from regard.lab.server.jobs import Cancelled, Job
+from regard.lab.server.wire import pack, unpack
 from regard.train.loop import Event, Place
 from regard.train.run import RunFolder
 

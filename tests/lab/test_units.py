@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from regard import BadInput
-from regard.attention.graph import Edges
+from regard.attention.parts.edges import Edges
 from regard.lab.api import honest
-from regard.lab.asked import Asked, Question, Units
-from regard.lab.neighbours import GraphAsked, dropped, look_at_graph
-from regard.lab.prepared import Prepared, Token
-from regard.lab.readings import look
-from regard.lab.removing import removed, ways_to_remove
-from regard.lab.work import Job
+from regard.lab.attribution.ablation import removed, ways_to_remove
+from regard.lab.attribution.graphs import GraphAsked, dropped, look_at_graph
+from regard.lab.attribution.methods import look
+from regard.lab.attribution.target import Asked, Question, Units
+from regard.lab.inputs.prepared import Prepared, Token
+from regard.lab.server.jobs import Job
 from regard.models.config import Pair
 from regard.models.families.detr import detr
 from regard.models.families.gat import gat
@@ -24,9 +24,9 @@ from regard.models.families.vit import vit
 from regard.models.heads import Vocabulary
 from regard.models.sound import Sound
 from regard.nn.block import StackConfig
-from regard.nn.embeddings import Text
+from regard.nn.embeddings.text import Text
 from regard.nn.graph import with_self_loops
-from regard.nn.watch import watch
+from regard.nn.hooks.watch import watch
 
 SOURCE, TARGETS, WRITTEN = torch.tensor([[3, 7, 1, 9, 4]]), torch.tensor([[1, 5, 2]]), [5, 2, 8]
 

@@ -9,10 +9,10 @@ import torch
 
 from regard import BadInput
 from regard.lab.api import alignment
-from regard.lab.pack import pack, unpack
-from regard.lab.work import Cancelled, Job
-from regard.lab.writing import followed
-from regard.nn.watch import watch
+from regard.lab.inspect.decoding import followed
+from regard.lab.server.jobs import Cancelled, Job
+from regard.lab.server.wire import pack, unpack
+from regard.nn.hooks.watch import watch
 
 ASK = {"model": "pair", "input": {"text": "the cat sat"}}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.attention.errors import BadInput, Unsupported
+from regard.errors import BadInput, Unsupported
 from regard.models.families.bert import bert, read
 from regard.models.heads import Span
 

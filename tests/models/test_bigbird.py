@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import regard as rg
-from regard.attention.errors import BadInput
+from regard.errors import BadInput
 from regard.models.families.bigbird import bigbird
 from regard.nn.bigbird import BigBirdBlocks, BigBirdDot
 
@@ -153,7 +153,7 @@ def test_score_equals_its_definition(drawn: bool) -> None:
 
 @pytest.mark.parametrize("drawn", [False, True])
 def test_tiles_agree_with_pairs(drawn: bool) -> None:
-    from regard.attention.mask import ALL, NONE, Grid, Tiling
+    from regard.attention.parts.mask import ALL, NONE, Grid, Tiling
 
     mask = BigBirdBlocks(5, 2, 3, 131, 1, drawn)
     grid = Grid(63, 63, heads=3)

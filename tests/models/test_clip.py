@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from regard import BadInput, Unsupported
-from regard.models.checkpoint import load
+from regard.models.checkpoint.checkpoint import load
 from regard.models.families.clip import clip
 from regard.models.two_towers import find_end
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from regard import BadInput, load
-from regard.models.committee import Committee, CommitteeModel
+from regard.models.baselines.linear import Line
 from regard.models.config import Sequence
+from regard.models.ensemble import Committee, CommitteeModel
 from regard.models.heads import Classes
-from regard.models.line import Line
 from regard.nn.block import StackConfig
-from regard.nn.embeddings import Text
+from regard.nn.embeddings.text import Text
 
 MEMBER = Sequence(Text(17, 8, None), StackConfig(8, 1, 2), head=Classes(3, 8, pool="mean"))
 

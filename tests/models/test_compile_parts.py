@@ -12,7 +12,7 @@ from regard.models.families.gpt2 import gpt2
 from regard.models.families.vit import vit
 from regard.models.model import SequenceModel, compile_parts
 from regard.nn.attention import Attend
-from regard.nn.embeddings import Text
+from regard.nn.embeddings.text import Text
 
 
 @pytest.fixture

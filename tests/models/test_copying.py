@@ -11,7 +11,7 @@ import regard as rg
 from regard.models.config import Pair
 from regard.models.copying import Copying, with_votes
 from regard.models.families.transformer import transformer
-from regard.models.generate import write
+from regard.models.generation.generate import write
 
 WORDS = 13
 

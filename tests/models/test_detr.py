@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard import BadInput, Unsupported
-from regard.models.checkpoint import load
+from regard.models.checkpoint.checkpoint import load
 from regard.models.families.detr import detr
 from regard.models.set_loss import Found, SetLoss, giou, set_loss
 

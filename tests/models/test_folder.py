@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from regard.attention.errors import BadInput, Missing
-from regard.models.folder import open_folder, write_folder
+from regard.errors import BadInput, Missing
+from regard.models.checkpoint.folder import open_folder, write_folder
 
 TENSORS = {
     "embed.weight": torch.randn(7, 3),

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from regard import BadInput
-from regard.models.checkpoint import load
+from regard.models.checkpoint.checkpoint import load
 from regard.models.families.gat import gat, gatv2
 
 from .same import assert_close, random_weights

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attention.errors import BadInput, Unsupported
-from regard.models.choice import warped
+from regard.errors import BadInput, Unsupported
 from regard.models.families.bert import bert
 from regard.models.families.gpt2 import gpt2
-from regard.models.generate import generate, stream, write
-from regard.models.rules import Rules, read_rules, write_rules
+from regard.models.generation.generate import generate, stream, write
+from regard.models.generation.rules import Rules, read_rules, write_rules
+from regard.models.generation.sampling import warped
 
 from .same import loaded, ragged, random_weights
 
@@ -234,7 +234,7 @@ def test_rules_are_kept(tmp_path: Path) -> None:
     model.rules = rules
     for format in ("regard", "huggingface"):
         model.save(tmp_path / format, format=format)
-        from regard.models.checkpoint import load
+        from regard.models.checkpoint.checkpoint import load
 
         assert load(tmp_path / format).rules == rules
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard import BadInput, load
-from regard.models.line import ADDED, PACE, Line, LineModel, hashed
+from regard.models.baselines.linear import ADDED, PACE, Line, LineModel, hashed
 
 
 def drawn(rows: int, columns: int) -> dict[str, torch.Tensor]:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.attention.errors import BadInput, Unsupported
-from regard.models.checkpoint import load
+from regard.errors import BadInput, Unsupported
+from regard.models.checkpoint.checkpoint import load
 from regard.models.families.llama import llama
 from regard.nn.parts import POSITIONS, part_module
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from regard.attention.errors import Unsupported
-from regard.models.checkpoint import load
+from regard.errors import Unsupported
+from regard.models.checkpoint.checkpoint import load
 from regard.models.families.marian import marian
 
 from .pairs import TARGETS, assert_cache_equals_no_cache, assert_padding_never_matters, batches

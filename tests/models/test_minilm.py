@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.models.checkpoint import load
+from regard.models.checkpoint.checkpoint import load
 from regard.models.heads import pool
 
 from .same import assert_close

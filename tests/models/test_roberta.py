@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.attention.errors import BadInput
+from regard.errors import BadInput
 from regard.models.families.roberta import roberta
 
 from .same import assert_close, assert_same, assert_writes_back, loaded, ragged, random_weights

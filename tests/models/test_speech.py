@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.attention.errors import BadInput
-from regard.models.checkpoint import load
+from regard.errors import BadInput
+from regard.models.checkpoint.checkpoint import load
 from regard.models.families.speech import speech, truncated_speech
 
 from .same import assert_close, random_weights

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from regard.attention.errors import BadInput, Unsupported
-from regard.models.checkpoint import load
+from regard.errors import BadInput, Unsupported
+from regard.models.checkpoint.checkpoint import load
 from regard.models.families.t5 import t5
 
 from .pairs import TARGETS, assert_cache_equals_no_cache, assert_padding_never_matters, batches

@@ -11,10 +11,10 @@ import torch
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from regard.attention.errors import BadInput, Missing, Unsupported
-from regard.models.tokenizer import Tokenizer
-from regard.models.tokenizer_files import BERT, CLIP, GPT2, ROBERTA, T5
-from regard.models.tokenizer_training import Special
+from regard.errors import BadInput, Missing, Unsupported
+from regard.models.tokenizers.files import BERT, CLIP, GPT2, ROBERTA, T5
+from regard.models.tokenizers.tokenizer import Tokenizer
+from regard.models.tokenizers.training import Special
 
 CORPUS = [
     "The animal didn't cross the street because it was too tired.",

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention.errors import BadInput
-from regard.models.checkpoint import load
+from regard.errors import BadInput
+from regard.models.checkpoint.checkpoint import load
 from regard.models.families.transformer import transformer, transformer_small
-from regard.nn.embeddings import sinusoids
+from regard.nn.embeddings.text import sinusoids
 
 from .pairs import TARGETS, assert_cache_equals_no_cache, assert_padding_never_matters, batches
 from .same import assert_close, random_weights, real

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attention.errors import BadInput, Unsupported
-from regard.attention.masks import Pairs
-from regard.models.checkpoint import load
+from regard.attention.parts.masks import Pairs
+from regard.errors import BadInput, Unsupported
+from regard.models.checkpoint.checkpoint import load
 from regard.models.families.transformer_xl import transformer_xl, transformer_xl_large
 from regard.nn.block import StackConfig
 from regard.nn.cache import Cache

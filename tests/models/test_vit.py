@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard import BadInput, Unsupported
-from regard.models.checkpoint import load
+from regard.models.checkpoint.checkpoint import load
 from regard.models.families.vit import vit
 
 from .same import assert_close, assert_same, assert_writes_back, loaded, random_weights

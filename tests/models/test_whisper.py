@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.attention.errors import BadInput, Unsupported
-from regard.models.checkpoint import load
+from regard.errors import BadInput, Unsupported
+from regard.models.checkpoint.checkpoint import load
 from regard.models.families.whisper import whisper
 
 from .pairs import TARGETS, assert_cache_equals_no_cache, assert_padding_never_matters, batches

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from regard.attention.errors import BadInput
+from regard.errors import BadInput
 from regard.nn.attention import MultiHeadAttention
 
 

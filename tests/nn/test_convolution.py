@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from regard.attention.errors import BadInput, Unsupported
+from regard.errors import BadInput, Unsupported
 from regard.nn.attention import Memory, MultiHeadAttention
+from regard.nn.baselines.convolution import Convolution
+from regard.nn.baselines.fully_connected import FullyConnected
 from regard.nn.cache import Cache
-from regard.nn.convolution import Convolution
-from regard.nn.fully_connected import FullyConnected
 
 DIM, TOKENS = 4, 11
 LENGTHS = torch.tensor([11, 6, 0])

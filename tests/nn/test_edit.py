@@ -11,9 +11,9 @@ from torch import Tensor, nn
 import regard as rg
 from regard import BadInput
 from regard.nn import MultiHeadAttention, Stack, StackConfig
-from regard.nn.attentions import attentions
-from regard.nn.edit import OPEN, edit, shuffled
-from regard.nn.watch import watch
+from regard.nn.hooks.edit import OPEN, edit, shuffled
+from regard.nn.hooks.modules import attentions
+from regard.nn.hooks.watch import watch
 
 LENGTHS = torch.tensor([7, 4])
 

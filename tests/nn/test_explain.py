@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from regard import BadInput, Unsupported
 from regard.nn import MultiHeadAttention, Stack, StackConfig
-from regard.nn.edit import edit
 from regard.nn.explain import gradient_times_attention, rollout, value_norms
 from regard.nn.graph import GraphAttention
-from regard.nn.watch import Seen, watch
+from regard.nn.hooks.edit import edit
+from regard.nn.hooks.watch import Seen, watch
 
 LENGTHS = torch.tensor([6, 4])
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from regard.attention.errors import BadInput, Unsupported
+from regard.errors import BadInput, Unsupported
 from regard.nn.attention import Memory
+from regard.nn.baselines.fully_connected import FullyConnected
 from regard.nn.cache import Cache
-from regard.nn.fully_connected import FullyConnected
 
 DIM, TOKENS = 4, 6
 LENGTHS = torch.tensor([5, 3, 0])

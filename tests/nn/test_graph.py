@@ -5,7 +5,7 @@ import torch
 from torch_geometric.nn import GATConv, GATv2Conv
 
 import regard as rg
-from regard.attention.errors import BadInput
+from regard.errors import BadInput
 from regard.nn.graph import GraphAttention, with_self_loops
 
 NODES, DIM_IN, HEADS, HEAD_DIM = 13, 5, 3, 4

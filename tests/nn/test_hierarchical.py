@@ -6,7 +6,7 @@ from transformers import LongformerConfig
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
 import regard as rg
-from regard.attention.errors import BadInput
+from regard.errors import BadInput
 from regard.nn.hierarchical import Hierarchical, LocalGlobal
 
 DIM, HEADS, TOKENS = 8, 2, 12

@@ -8,8 +8,8 @@ import torch
 from transformers import DetrConfig, DetrModel, ResNetConfig, ResNetModel
 from transformers.models.detr.modeling_detr import DetrLearnedPositionEmbedding, DetrSinePositionEmbedding
 
-from regard.attention.errors import BadInput
-from regard.nn.images import (
+from regard.errors import BadInput
+from regard.nn.embeddings.images import (
     BLOCKS,
     FeatureMap,
     FrozenBatchNorm,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from regard.attention.errors import BadInput
+from regard.errors import BadInput
 from regard.nn.pooling import AttentionPooling, First, Last, Mean
 
 LENGTHS = torch.tensor([5, 2, 0, 1])

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from regard.attention.errors import BadInput, Unsupported
+from regard.errors import BadInput, Unsupported
 from regard.nn.attention import Memory
+from regard.nn.baselines.recurrent import Recurrent
 from regard.nn.cache import Cache
-from regard.nn.recurrent import Recurrent
 
 DIM, TOKENS = 4, 7
 LENGTHS = torch.tensor([7, 3, 0])

@@ -14,8 +14,8 @@ from transformers import WhisperConfig, WhisperFeatureExtractor
 from transformers.audio_utils import mel_filter_bank
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
-from regard.attention.errors import BadInput, Missing
-from regard.nn.sound import Mel, SoundConvolutions, SoundFrames, log_mel, mel_filters, mfcc, read_sound
+from regard.errors import BadInput, Missing
+from regard.nn.embeddings.audio import Mel, SoundConvolutions, SoundFrames, log_mel, mel_filters, mfcc, read_sound
 
 RATE = 16000
 

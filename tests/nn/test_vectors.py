@@ -7,8 +7,8 @@ import struct
 import pytest
 import torch
 
-from regard.attention.errors import BadInput
-from regard.nn.vectors import OneHot, WordVectors, read_vectors
+from regard.errors import BadInput
+from regard.nn.embeddings.word_vectors import OneHot, WordVectors, read_vectors
 
 WORDS = ["the", "naïve", "猫", "e-mail", "</s>"]
 DIM = 3

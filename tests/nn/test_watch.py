@@ -12,11 +12,11 @@ from regard import BadInput, Unsupported
 from regard.models.config import Pair, Sequence
 from regard.models.heads import Vocabulary
 from regard.nn import Attend, MultiHeadAttention, Stack, StackConfig
-from regard.nn.attentions import attentions, owner
-from regard.nn.embeddings import Text
+from regard.nn.embeddings.text import Text
 from regard.nn.graph import GraphAttention
 from regard.nn.hierarchical import LocalGlobal
-from regard.nn.watch import watch
+from regard.nn.hooks.modules import attentions, owner
+from regard.nn.hooks.watch import watch
 
 CAUSAL = StackConfig(dim=12, layers=3, heads=4, kv_heads=2, mask="Causal()", position="Alibi()")
 

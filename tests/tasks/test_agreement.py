@@ -13,8 +13,8 @@ if not torch.cuda.is_available():
 
 pytest.importorskip("triton")
 
-from regard.tasks import agreement
-from regard.tasks.agreement import Fused, agreement_loss, plainly
+from regard.tasks.losses import r_drop as agreement
+from regard.tasks.losses.r_drop import Fused, agreement_loss, plainly
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -4,7 +4,7 @@ from random import Random
 
 import torch
 
-from regard.tasks.augment import turned
+from regard.tasks.inputs.augment import turned
 
 
 class Always(Random):

@@ -18,12 +18,12 @@ from typer.testing import CliRunner, Result
 from regard import BadInput, Unsupported
 from regard.cli import app
 from regard.data import LabelledImage, LabelledSound, LabelledText, Samples
-from regard.models.checkpoint import load
+from regard.models.checkpoint.checkpoint import load
 from regard.tasks.architecture import GRAPHS, MODELS, TEXTS, Architecture
-from regard.tasks.augment import cut_out, hidden_stretches, moved, tinted
 from regard.tasks.classify import LINE_SAYS, Classify, ClassifySettings, in_order, kind_in, per_class
-from regard.tasks.kept import Kept
-from regard.tasks.pictures import resized
+from regard.tasks.inputs.augment import cut_out, hidden_stretches, moved, tinted
+from regard.tasks.inputs.cache import Kept
+from regard.tasks.inputs.images import resized
 
 SMALL = Architecture(dim=16, layers=1, heads=2, dropout=0.0, window=8, block=4)
 READ = [name for name in MODELS if name not in (*GRAPHS, *TEXTS)]

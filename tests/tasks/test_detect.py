@@ -17,8 +17,8 @@ from regard.data.detection import Boxes
 from regard.data.images import ImageFile
 from regard.models.set_loss import corners
 from regard.tasks.architecture import Architecture
-from regard.tasks.average_precision import OVERLAPS, Objects, average_precision, overlap
 from regard.tasks.detect import NO_CLASS, Detect, DetectSettings, cropped, fitted, varied
+from regard.tasks.metrics.average_precision import OVERLAPS, Objects, average_precision, overlap
 
 HEIGHT, WIDTH = 32, 48
 KINDS = {"green": 1, "red": 0}

@@ -16,10 +16,10 @@ from typer.testing import CliRunner, Result
 from regard import BadInput, Missing, Unsupported
 from regard.cli import app
 from regard.data import LabelledGraph
-from regard.models.checkpoint import load
+from regard.models.checkpoint.checkpoint import load
 from regard.tasks.architecture import MODELS
 from regard.tasks.graphs import Graphs, GraphsSettings
-from regard.tasks.targets import Numbers, OneOf, YesNo, area, target_from, target_of
+from regard.tasks.losses.targets import Numbers, OneOf, YesNo, area, target_from, target_of
 
 SMALL = replace(Graphs.ARCHITECTURE, dim=16, layers=2, heads=2, dropout=0.0)
 

@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 import regard as rg
 from regard.cli import app
 from regard.data.text import Document, read_lines
-from regard.models.ngram import NgramModel
+from regard.models.baselines.ngram import NgramModel
+from regard.settings import Training
 from regard.tasks.architecture import GRAPHS, MODELS, Architecture
 from regard.tasks.lm import Blocks, Lm, LmSettings, windows
+from regard.train.checkpoints import read_tensors
 from regard.train.commands import settled_all
 from regard.train.recipes import find_recipe
 from regard.train.run import begin
-from regard.train.settings import Training
-from regard.train.store import read_tensors
 
 SMALL = Architecture(dim=16, layers=1, heads=2, dropout=0.0)
 TEXT = (Document("to be or not to be\nthat is the question\n", "a.txt"), Document("生存还是毁灭\n", "b.txt"))

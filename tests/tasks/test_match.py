@@ -19,7 +19,7 @@ from regard.data.reading import Reading
 from regard.models.two_towers import contrast
 from regard.tasks.architecture import GRAPHS, MODELS, TEXTS, Architecture
 from regard.tasks.match import Match, MatchSettings, contrast_sum, found, ranks
-from regard.train.parts import learned_and_chosen
+from regard.train.splits import learned_and_chosen
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (240, 240, 240)}
 PLACES = {"upper left": (1, 1), "upper right": (1, 9), "lower left": (9, 1), "lower right": (9, 9)}

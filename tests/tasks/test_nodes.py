@@ -20,7 +20,7 @@ from regard.nn.graph import dropped
 from regard.tasks.architecture import MODELS
 from regard.tasks.nodes import Nodes, NodesSettings, disjoint
 from regard.train.loop import train
-from regard.train.parts import learned_and_chosen, of_part
+from regard.train.splits import learned_and_chosen, of_part
 
 NODES, CLASSES = 240, 4
 

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.data import Tagged
-from regard.models.checkpoint import load
-from regard.nn.words import Words
+from regard.models.checkpoint.checkpoint import load
+from regard.nn.embeddings.words import Words
 from regard.tasks.architecture import Architecture
-from regard.tasks.spelling import PAD, UNKNOWN, features_of, shape
+from regard.tasks.inputs.word_features import PAD, UNKNOWN, features_of, shape
 from regard.tasks.tag import Tag, TagSettings
 
 ENDINGS = {"ing": "VERB", "ness": "NOUN", "ly": "ADV", "ous": "ADJ"}

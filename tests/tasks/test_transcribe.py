@@ -18,9 +18,9 @@ import regard as rg
 from regard.cli import app
 from regard.data.sound import Samples, Spoken
 from regard.tasks.architecture import GRAPHS, MODELS, TEXTS, Architecture
-from regard.tasks.ctc import BLANK, ctc_loss, greedy, places_needed, prefix_beam
-from regard.tasks.edit_distance import character_error_rate, edit_distance, word_error_rate
-from regard.tasks.hearing import Hearing, with_deltas
+from regard.tasks.inputs.audio_features import Hearing, with_deltas
+from regard.tasks.metrics.ctc import BLANK, ctc_loss, greedy, places_needed, prefix_beam
+from regard.tasks.metrics.edit_distance import character_error_rate, edit_distance, word_error_rate
 from regard.tasks.transcribe import Transcribe, TranscribeSettings
 
 TONES = {"a": 300.0, "b": 700.0, "c": 1300.0, "d": 2300.0}

@@ -15,7 +15,7 @@ from regard.cli import app
 from regard.data.text import Parallel
 from regard.models.heads import IGNORED
 from regard.tasks.architecture import GRAPHS, MODELS, TEXTS, Architecture
-from regard.tasks.rouge import rouge
+from regard.tasks.metrics.rouge import rouge
 from regard.tasks.translate import Translate, TranslateSettings, by_length
 from regard.train.commands import settled_all
 from regard.train.recipes import find_recipe

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 import regard as rg
+from regard.settings import Training
 from regard.train import loop
+from regard.train.checkpoints import Store, read_tensors, whole
 from regard.train.loop import Interruptible, accelerator_for, train
-from regard.train.settings import Training
-from regard.train.store import Store, read_tensors, whole
 
 from .toy import Toy, examples, model
 
@@ -88,7 +88,7 @@ def test_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytes
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("regard.train.store.write_tensors", full)
+    monkeypatch.setattr("regard.train.checkpoints.write_tensors", full)
     with pytest.raises(rg.BadInput, match=r"No space left.*make room"):
         run(tmp_path, HOW)
     monkeypatch.undo()

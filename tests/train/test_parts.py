@@ -8,7 +8,7 @@ import pytest
 
 import regard as rg
 from regard.data.reading import Reading
-from regard.train.parts import learned_and_chosen, of_part
+from regard.train.splits import learned_and_chosen, of_part
 
 
 def reading(*parts: str) -> Reading:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
+from regard.train.checkpoints import Store, read_tensors
 from regard.train.loop import train
-from regard.train.store import Store, read_tensors
 
 from .test_loop import HOW
 from .toy import Toy, examples, model

@@ -12,18 +12,18 @@ from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
 import regard as rg
-from regard.attention import sdpa
-from regard.attention.blind import blind, blindly, recording
+from regard.attention.backends import sdpa
 from regard.attention.call import make_call
+from regard.attention.tracing import blindly, recording, shapes_only
 from regard.bench import training
 from regard.data.text import Document
 from regard.models.model import PairModel
+from regard.settings import Training
 from regard.tasks.architecture import Architecture
 from regard.tasks.lm import Lm
 from regard.tasks.translate import pair_loss, real_places
+from regard.train.cuda_graph import Recorded, rounded_up
 from regard.train.loop import train
-from regard.train.recorded import Recorded, rounded_up
-from regard.train.settings import Training
 
 WORDS, WIDTH = 41, 16
 
@@ -54,12 +54,12 @@ def gradients(model: PairModel, given: dict[str, Tensor]) -> list[Tensor]:
 
 
 def test_blindly_is_open_only_inside() -> None:
-    assert not blind() and not recording()
+    assert not shapes_only() and not recording()
     with blindly():
         with blindly():
-            assert blind()
+            assert shapes_only()
         assert recording()
-    assert not blind()
+    assert not shapes_only()
 
 
 def test_the_blind_compute_padding_and_the_same_loss_and_gradients() -> None:

@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 
 import regard as rg
 from regard.cli import app
+from regard.settings import Training, need_range, with_settings
 from regard.tasks import find_task
 from regard.tasks.architecture import Architecture, unused
 from regard.tasks.classify import ClassifySettings
@@ -29,7 +30,6 @@ from regard.train.loop import Event, Place
 from regard.train.progress import Progress
 from regard.train.recipes import Recipe, find_recipe, recipe_names
 from regard.train.run import RunFolder, alone_in
-from regard.train.settings import Training, need_range, with_settings
 
 SENTENCES = [("the", "DET"), ("cat", "NOUN"), ("sat", "VERB"), ("on", "ADP"), ("a", "DET"), ("mat", "NOUN")]
 

@@ -20,11 +20,11 @@ from typer.testing import CliRunner
 import regard as rg
 from regard.cli import app
 from regard.models.model import Output
-from regard.train import shards
+from regard.settings import Training
+from regard.train import fsdp as shards
+from regard.train.checkpoints import Store, read_tensors
 from regard.train.loop import Event, train
 from regard.train.run import first
-from regard.train.settings import Training
-from regard.train.store import Store, read_tensors
 
 from .test_loop import HOW
 from .test_run import conllu

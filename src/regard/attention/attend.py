@@ -9,17 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import blockwise, edges, reference, sdpa, triton
-from .blind import recording
+from ..errors import BadInput, Unsupported
+from .backends import edges, reference, sdpa, triton
+from .backends.blockwise import blockwise
+from .cache import Memory
 from .call import Call, checked, under_autocast
 from .dropout import draw_seed
-from .errors import BadInput, Unsupported
-from .mask import Mask
-from .masks import Everything
-from .methods import Exact, Method
-from .positions import Position
-from .remember import Memory
-from .scores import Dot, Score
+from .parts.mask import Mask
+from .parts.masks import Everything
+from .parts.methods import Exact, Method
+from .parts.positions import Position
+from .parts.scores import Dot, Score
+from .tracing import recording
 
 SETTLED = Memory(512)
 BACKENDS: dict[str, ModuleType] = {

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import BadInput, Unsupported
 from .dropout import draw_seed
-from .errors import BadInput, Unsupported
-from .mask import ALL, Grid, Mask, Tiling
-from .masks import Everything
-from .part import Part
-from .positions import Numbers, Position, Vectors
-from .scores import Additive, Dot, Score
+from .parts.mask import ALL, Grid, Mask, Tiling
+from .parts.masks import Everything
+from .parts.part import Part
+from .parts.positions import Numbers, Position, Vectors
+from .parts.scores import Additive, Dot, Score
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .errors import BadInput
-from .mask import Mask
-from .masks import Pairs
-from .part import need_count, need_tensor
+from ..errors import BadInput
+from .parts.mask import Mask
+from .parts.masks import Pairs
+from .parts.part import need_count, need_tensor
 
 
 def from_key_padding(key_padding_mask: Tensor) -> Mask:

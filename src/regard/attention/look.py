@@ -15,18 +15,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from . import edges
+from ..errors import BadInput, TooLarge, Unsupported
 from .attend import against
+from .backends import edges
+from .backends.blockwise.schedule import chunks
+from .backends.blockwise.tile import Tile, Walker, shape_for
 from .call import Call, Problem, lower, make_call
-from .errors import BadInput, TooLarge, Unsupported
-from .mask import Mask
-from .memory import available, readable
-from .methods import Exact, Method
-from .part import need_count
-from .positions import Position
-from .schedule import chunks
-from .scores import Score
-from .tile import Tile, Walker, shape_for
+from .device_memory import available, readable
+from .parts.mask import Mask
+from .parts.methods import Exact, Method
+from .parts.part import need_count
+from .parts.positions import Position
+from .parts.scores import Score
 from .view import View
 
 FORBIDDEN = -1.0  # stands below every weight while the largest are gathered
@@ -126,7 +126,7 @@ def fused(p: Problem, wish: Wish) -> ModuleType | None:
     """The kernels that do all of it at once on a GPU, when they can."""
     if not p.q.is_cuda or find_spec("triton") is None:
         return None
-    from .kernels import stats
+    from .kernels.look import passes as stats
 
     return stats if stats.covers(p, wish) is None else None
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..errors import BadInput
 from .attend import BACKENDS, against, choose, empty
+from .backends.blockwise.schedule import share
+from .backends.blockwise.tile import shape_for
 from .call import Call, lower, make_call
-from .errors import BadInput
-from .mask import Mask
-from .memory import readable
-from .methods import Exact, Method
-from .positions import Position
-from .schedule import share
-from .scores import Additive, Score
-from .tile import shape_for
+from .device_memory import readable
+from .parts.mask import Mask
+from .parts.methods import Exact, Method
+from .parts.positions import Position
+from .parts.scores import Additive, Score
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from .errors import BadInput
-from .mask import Mask
+from ..errors import BadInput
+from .parts.mask import Mask
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +42,7 @@ class View:
 
     def plot(self, **options: Any) -> Figure:
         """A figure of the weights, the map or the statistics; options: batch, head, queries and keys (words), title."""
-        from ..lab.draw import draw_view
+        from ..plots.figures import draw_view
 
         return draw_view(self, **options)
 
@@ -50,11 +50,11 @@ class View:
         """Write the view to a file, `.html` (works by itself, offline), `.png` or `.svg`; options as for `plot`."""
         path = Path(path)
         if path.suffix == ".html":
-            from ..lab.page import view_html
+            from ..plots.page import view_html
 
             path.write_text(view_html(self, **options), encoding="utf-8")
         elif path.suffix in (".png", ".svg"):
-            from ..lab.draw import save_figure
+            from ..plots.figures import save_figure
 
             save_figure(self.plot(**options), path)
         else:
@@ -62,7 +62,7 @@ class View:
         return path
 
     def _repr_html_(self) -> str:
-        from ..lab.page import notebook_html
+        from ..plots.page import notebook_html
 
         return notebook_html(self)
 

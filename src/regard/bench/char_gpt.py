@@ -25,12 +25,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard import machine
+from regard.settings import Training
 from regard.tasks.architecture import Architecture
 from regard.tasks.lm import Lm, windowed_losses
 from regard.train.commands import settled_all
 from regard.train.loop import Event, train
 from regard.train.recipes import find_recipe
-from regard.train.settings import Training
 
 GOAL = 1.4697
 SHORT = {"steps": 800, "rate": 2e-3, "ema": 0.99, "dropout": 0.1, "attention_dropout": 0.1}

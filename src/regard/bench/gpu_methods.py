@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import regard as rg
-from regard.attention.methods import draw_directions
+from regard.attention.parts.methods import draw_directions
 from regard.bench.gpu_works import At, Work, compiled, products, qkv
 
 Formula = Callable[..., Tensor]

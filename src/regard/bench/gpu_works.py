@@ -17,7 +17,7 @@ from torch.nn import Parameter
 from torch.nn.functional import leaky_relu, linear, pad, scaled_dot_product_attention
 
 import regard as rg
-from regard.attention.mask import Grid
+from regard.attention.parts.mask import Grid
 from regard.bench.result import Need
 
 Forward = Callable[[], Tensor | tuple[Tensor, ...]]

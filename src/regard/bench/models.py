@@ -17,7 +17,7 @@ from regard.bench.cpu import agree
 from regard.bench.measure import times
 from regard.bench.result import Result, Row
 from regard.bench.works import Calls
-from regard.models.checkpoint import read_theirs
+from regard.models.checkpoint.checkpoint import read_theirs
 from regard.models.families.transformer_xl import transformer_xl
 
 PUBLISHED = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}

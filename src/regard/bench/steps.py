@@ -17,7 +17,7 @@ from regard.bench import training
 from regard.bench.measure import WrongNumbers, gpu_memory
 from regard.bench.result import Result, Row, quantity
 from regard.models.model import compile_parts
-from regard.train.recorded import Recorded
+from regard.train.cuda_graph import Recorded
 
 Batch = dict[str, Tensor]
 Loss = Callable[[Any, Batch], Tensor]

@@ -11,7 +11,7 @@ from regard.bench.works import Calls
 from regard.models.families.transformer import transformer
 from regard.models.heads import IGNORED
 from regard.models.model import PairModel
-from regard.nn.embeddings import sinusoids
+from regard.nn.embeddings.text import sinusoids
 from regard.tasks.translate import pair_loss
 
 PAD, START, END, FIRST = 0, 1, 2, 3

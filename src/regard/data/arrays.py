@@ -9,7 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from ..attention.errors import Missing
+from ..errors import Missing
 from .files import read_bytes
 from .reading import refuse
 from .tables import PART_NAMES, as_text, part_named

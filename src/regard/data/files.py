@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
-from ..attention.errors import BadInput
+from ..errors import BadInput
 from .reading import refuse
 
 Paths = str | Path | Iterable[str | Path]

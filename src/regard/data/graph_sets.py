@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..attention.errors import BadInput
+from ..errors import BadInput
 from .files import Paths, paths_of
 from .graphs import NODE_NAMES, SOURCE_NAMES, TARGET_NAMES, find_first, node_in
 from .molecules import SMILES_NAMES, read_molecule, scaffold

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..attention.errors import BadInput, Missing, TooLarge
+from ..errors import BadInput, Missing, TooLarge
 from .arrays import Arrays
 from .files import kind_of, paths_of
 from .reading import Gathering, Reading, counted, refuse

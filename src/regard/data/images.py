@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from ..attention.errors import BadInput, Missing
+from ..errors import BadInput, Missing
 from .arrays import Arrays
 from .files import Paths, kind_of, paths_of
 from .listing import PATH_NAMES, Listed, class_folders, listed_files

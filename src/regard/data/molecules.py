@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention.errors import BadInput, Missing
+from ..errors import BadInput, Missing
 
 SMILES_NAMES = ("smiles", "canonical_smiles", "smile", "structure")
 ELEMENTS = ("C", "N", "O", "S", "F", "Cl", "Br", "I", "P", "B", "Si", "Se", "Na", "H")

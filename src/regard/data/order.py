@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from ..attention.errors import BadInput
+from ..errors import BadInput
 
 
 class Order:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
-from ..attention.errors import BadInput
+from ..errors import BadInput
 
 T = TypeVar("T")
 X = TypeVar("X")

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention.errors import BadInput, Missing
-from ..nn.sound import need_whole, read_sound, resampled
+from ..errors import BadInput, Missing
+from ..nn.embeddings.audio import need_whole, read_sound, resampled
 from .arrays import Arrays
 from .files import Paths, kind_of, paths_of, read_lines_of, read_text
 from .listing import PATH_NAMES, Listed, class_folders, ending, listed_files

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..attention.errors import BadInput
+from ..errors import BadInput
 from .files import Paths, kind_of, paths_of, read_lines_of
 from .reading import Gathering, Reading, refuse
 from .tables import Row, Table, Wanted, as_text, find_columns, read_table

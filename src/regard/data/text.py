@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..attention.errors import BadInput
+from ..errors import BadInput
 from .files import Paths, kind_of, lines_of, paths_of, read_lines_of, read_text
 from .reading import Fault, Gathering, Reading, refuse
 from .tables import TABLES, Row, Table, Wanted, find_columns, part_column, part_in, read_table

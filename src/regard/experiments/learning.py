@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..attention.errors import Unsupported
-from ..train.recorded import Recorded
+from ..errors import Unsupported
+from ..train.cuda_graph import Recorded
 from .experiment import Language, Tell
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def panels(
     language: Language, columns: int = 1, rows: int = 1, *, width: float = 4.4, height: float = 3.6
 ) -> Iterator[tuple[Figure, list[Axes]]]:
     """A figure and its axes, row by row, whose texts are drawn in the language's fonts; sizes in inches an axes."""
-    from ..attention.errors import Missing
+    from ..errors import Missing
 
     try:
         from matplotlib import rc_context
@@ -192,7 +192,7 @@ def panels(
         raise Missing(
             'Figures are drawn with matplotlib, which is not installed: pip install "regard[figures]"'
         ) from error
-    from ..lab.draw import families
+    from ..plots.figures import families
 
     look: dict[Any, Any] = {
         "font.family": families(["汉" if language == "zh" else ""]),

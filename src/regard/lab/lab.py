@@ -12,12 +12,12 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from ..attention.errors import BadInput
-from .capture import Capture, capture
-from .inputs import from_base64, prepare
+from ..errors import BadInput
+from .inputs.inputs import from_base64, prepare
+from .inputs.prepared import FEW, Limits, Prepared
+from .inspect.capture import Capture, capture
 from .library import Library, Loaded, Unknown
-from .prepared import FEW, Limits, Prepared
-from .work import Job, Work
+from .server.jobs import Job, Work
 
 CAPTURES = 1 << 28
 """Bytes of passes that are kept."""

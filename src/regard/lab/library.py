@@ -18,12 +18,12 @@ from typing import Any
 
 from torch import nn
 
-from ..attention.errors import BadInput
-from ..models.checkpoint import load
-from ..models.folder import CONFIGS
+from ..errors import BadInput
+from ..models.checkpoint.checkpoint import load
+from ..models.checkpoint.folder import CONFIGS
 from ..tasks import TASKS, find_task
 from ..train.run import open_run, reading
-from .work import Job
+from .server.jobs import Job
 
 DEPTH = 3
 """How many folders deep models are looked for."""
@@ -305,7 +305,7 @@ def read(entry: Entry) -> Loaded:
     if entry.name == RECALL:
         raise BadInput(f"{RECALL} is made for long texts. Open it on the page Long.")
     if entry.path is None:
-        from ..example import Meanings
+        from .builtin.meanings import Meanings
 
         return Loaded(entry, Meanings().eval())
     run = (entry.path / "run.json").is_file()

@@ -6,22 +6,22 @@ import difflib
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from ..attention.errors import BadInput
+from ..errors import BadInput
+from ..nn.baselines.convolution import ConvolutionConfig
+from ..nn.baselines.fully_connected import FullyConnectedConfig
+from ..nn.baselines.recurrent import RecurrentConfig
 from ..nn.block import StackConfig
-from ..nn.convolution import ConvolutionConfig
-from ..nn.embeddings import Text
-from ..nn.fully_connected import FullyConnectedConfig
+from ..nn.embeddings.text import Text
+from ..nn.embeddings.words import Words
 from ..nn.graph_layers import GraphLayersConfig
-from ..nn.recurrent import RecurrentConfig
-from ..nn.words import Words
-from .committee import Committee
+from .baselines.linear import Line
+from .baselines.ngram import Ngram
 from .detection import Detection, FeatureGrid
+from .ensemble import Committee
 from .graph import Graph
 from .graph_encoder import GraphEncoder
 from .heads import Classes, Pooler, Span, Vocabulary
 from .image import Image
-from .line import Line
-from .ngram import Ngram
 from .set_loss import SetLoss
 from .sound import Sound
 from .stages import Stages

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..attention.errors import BadInput
-from ..attention.masks import Pairs
+from ..attention.parts.masks import Pairs
+from ..errors import BadInput
 from ..nn.attention import Memory
-from ..nn.images import FeatureMap, Features, LearnedPlaces2d, ResNet, SinePlaces2d, flat, shrink_mask
+from ..nn.embeddings.images import FeatureMap, Features, LearnedPlaces2d, ResNet, SinePlaces2d, flat, shrink_mask
 from .model import Model, Output
 from .set_loss import Found, SetLoss, set_loss
 

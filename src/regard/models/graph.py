@@ -7,8 +7,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from ..attention.errors import BadInput
-from ..attention.graph import Edges
+from ..attention.parts.edges import Edges
+from ..errors import BadInput
 from ..nn.block import ACTIVATIONS
 from ..nn.graph import GraphAttention, with_self_loops
 from ..nn.parts import known

@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..attention.errors import BadInput
-from ..attention.graph import Edges
+from ..attention.parts.edges import Edges
+from ..errors import BadInput
 from ..nn.block import Stack
 from ..nn.graph import mapped, with_self_loops
 from ..nn.graph_layers import GraphLayers
-from ..nn.rows import Rows
+from ..nn.packing import Rows
 from .heads import Classes, loss_of
 from .model import Model, Output
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..attention.errors import BadInput
+from ..errors import BadInput
 from ..nn.block import ACTIVATIONS
 from ..nn.cross_entropy import IGNORED, cross_entropy
 from ..nn.linear import linear

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..nn.embeddings import Learned
-from ..nn.images import Patches
+from ..nn.embeddings.images import Patches
+from ..nn.embeddings.text import Learned
 
 
 @dataclass(frozen=True)

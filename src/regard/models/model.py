@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..attention.errors import BadInput
+from ..errors import BadInput
 from ..nn.attention import Attend, Memory
 from ..nn.block import Block, Stack, torch_attends
 from ..nn.cache import Cache
-from ..nn.embeddings import Text, TextEmbedding
-from ..nn.rows import cleared, real_tokens
+from ..nn.embeddings.text import Text, TextEmbedding
+from ..nn.packing import cleared, real_tokens
 from .copying import Copying, with_votes
 from .heads import IGNORED, Classes, ClassesHead, Span, Vocabulary, VocabularyHead, alignment_loss, loss_of, span_loss
 from .image import ImageEmbedding
@@ -55,13 +55,13 @@ class Model(nn.Module):
 
     def save(self, folder: str | Path, format: str = "regard") -> None:
         """Write configuration, weights and tokenizer into a folder: ours, or one that transformers reads."""
-        from .checkpoint import save
+        from .checkpoint.checkpoint import save
 
         save(self, folder, format)
 
     def generate(self, **arguments: Any) -> Tensor:
-        """The tokens that the model writes on, prompt included. See `regard.models.generate.generate`."""
-        from .generate import generate
+        """The tokens that the model writes on, prompt included. See `regard.models.generation.generate.generate`."""
+        from .generation.generate import generate
 
         return generate(self, **arguments)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..attention.errors import BadInput, Missing
+from ..errors import BadInput, Missing
 
 
 @dataclass(frozen=True)

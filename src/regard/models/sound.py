@@ -9,9 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..attention.errors import BadInput
-from ..nn.embeddings import Sinusoidal
-from ..nn.sound import SoundConvolutions, SoundFrames, fewer
+from ..errors import BadInput
+from ..nn.embeddings.audio import SoundConvolutions, SoundFrames, fewer
+from ..nn.embeddings.text import Sinusoidal
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..nn.images import Basic, SinePlaces2d, flat, need_images
+from ..nn.embeddings.images import Basic, SinePlaces2d, flat, need_images
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..attention.errors import BadInput
+from ..errors import BadInput
 from .heads import pool
 from .model import Model, Output
 

@@ -1,18 +1,18 @@
 """Layers: attention with several heads, blocks and stacks of it, embeddings, and the things to compare with."""
 
 from .attention import Attend, Memory, MultiHeadAttention
+from .baselines.convolution import Convolution, ConvolutionConfig
+from .baselines.fully_connected import FullyConnected, FullyConnectedConfig
+from .baselines.recurrent import Recurrent, RecurrentConfig
 from .block import Block, FeedForward, Stack, StackConfig
 from .cache import Cache
-from .convolution import Convolution, ConvolutionConfig
-from .embeddings import Learned, Sinusoidal, Text, TextEmbedding, sinusoids
-from .fully_connected import FullyConnected, FullyConnectedConfig
+from .embeddings.audio import Mel, SoundConvolutions, SoundFrames, log_mel, mfcc, read_sound
+from .embeddings.images import FeatureMap, LearnedPlaces2d, Patches, ResNet, SinePlaces2d
+from .embeddings.text import Learned, Sinusoidal, Text, TextEmbedding, sinusoids
+from .embeddings.word_vectors import OneHot, WordVectors, read_vectors
 from .graph import GraphAttention
 from .hierarchical import Hierarchical, LocalGlobal
-from .images import FeatureMap, LearnedPlaces2d, Patches, ResNet, SinePlaces2d
 from .pooling import AttentionPooling, First, Last, Mean
-from .recurrent import Recurrent, RecurrentConfig
-from .sound import Mel, SoundConvolutions, SoundFrames, log_mel, mfcc, read_sound
-from .vectors import OneHot, WordVectors, read_vectors
 
 __all__ = [
     "Attend",

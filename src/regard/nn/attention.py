@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.attend import attend
-from ..attention.errors import BadInput
-from ..attention.mask import Mask
-from ..attention.masks import Lengths
-from ..attention.part import Part
+from ..attention.parts.mask import Mask
+from ..attention.parts.masks import Lengths
+from ..attention.parts.part import Part
+from ..errors import BadInput
 from .cache import Slot
 from .linear import Linear
+from .packing import Rows, rows_of
 from .parts import METHODS, POSITIONS, SCORES, LearnedLinformer, Rotary, Turn, part_module, read_mask
-from .rows import Rows, rows_of
 
 
 class Attend(nn.Module):

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention.errors import BadInput, Missing
-from ..attention.mask import Grid, Mask, Tiling
-from ..attention.masks import block_tiles, four
-from ..attention.part import need_count
-from ..attention.remember import constant
-from ..attention.scores import Dot, Score
+from ..attention.cache import constant
+from ..attention.parts.mask import Grid, Mask, Tiling
+from ..attention.parts.masks import block_tiles, four
+from ..attention.parts.part import need_count
+from ..attention.parts.scores import Dot, Score
+from ..errors import BadInput, Missing
 
 PAPER_LENGTHS = (1024, 3072, 4096)  # of these the blocks are drawn by a plan of their own
 PAPER_REACH = 1024  # beyond which that plan draws none

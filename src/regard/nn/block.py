@@ -10,17 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..attention.blind import blind
-from ..attention.errors import BadInput, Unsupported
-from ..attention.mask import Mask
-from ..attention.masks import Documents, Lengths
-from ..attention.part import Part
+from ..attention.parts.mask import Mask
+from ..attention.parts.masks import Documents, Lengths
+from ..attention.parts.part import Part
+from ..attention.tracing import shapes_only
+from ..errors import BadInput, Unsupported
 from .attention import Memory, MultiHeadAttention, both
 from .cache import Cache, Slot
 from .hierarchical import LocalGlobal, LocalMasks
 from .linear import Linear
+from .packing import Rows, cleared, real_tokens, rows_of
 from .parts import POSITIONS, LearnedTransformerXL, Rotary, Turn, known, part_module, read_mask
-from .rows import Rows, cleared, real_tokens, rows_of
 
 ACTIVATIONS = {
     "relu": functional.relu,
@@ -289,7 +289,7 @@ class Stack(nn.Module):
             if keep is not None:
                 keep.append(x)
         x = x if self.norm is None else self.norm(x)
-        if rows is None and lengths is not None and blind():
+        if rows is None and lengths is not None and shapes_only():
             return cleared(x, real_tokens(x, lengths))
         return x if rows is None else rows.pad(x)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..attention.triton import interpreting, unfit
+from ..attention.backends.triton import interpreting, unfit
 
 IGNORED = -100
 """The label of a place that does not count."""

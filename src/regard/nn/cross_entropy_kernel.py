@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..attention.triton import on_its_device
+from ..attention.backends.triton import on_its_device
 
 WIDE = 8192  # words that a program reads at once
 LOWEST = tl.constexpr(-1.0e30)  # where a running maximum starts: finite, so that 0 · (old − new) is 0

@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..attention.errors import BadInput, Unsupported
-from .attentions import owner
-from .watch import Record, Seen
+from ..errors import BadInput, Unsupported
+from .hooks.modules import owner
+from .hooks.watch import Record, Seen
 
 PROJECTIONS = ("out", "o", "o_proj", "out_proj", "c_proj", "out_lin", "dense", "proj", "wo")
 """What models call the layer that joins the heads."""
@@ -27,7 +27,7 @@ def rollout(seen: Seen, names: list[str] | None = None, *, residual: float = 0.5
     were not asked for.
 
     >>> import regard as rg
-    >>> from regard.nn.watch import watch
+    >>> from regard.nn.hooks.watch import watch
     >>> model = rg.nn.Stack(rg.nn.StackConfig(dim=8, layers=2, heads=2, mask="Causal()"))
     >>> with watch(model, weights=True) as seen:
     ...     y = model(torch.randn(1, 5, 8))
@@ -61,7 +61,7 @@ def value_norms(seen: Seen, out: dict[str, Tensor] | None = None) -> dict[str, T
     is found or weights were not asked for.
 
     >>> import regard as rg
-    >>> from regard.nn.watch import watch
+    >>> from regard.nn.hooks.watch import watch
     >>> layer = rg.nn.MultiHeadAttention(dim=8, heads=2)
     >>> with watch(layer, weights=True) as seen:
     ...     y = layer(torch.randn(1, 3, 8), torch.randn(1, 5, 8))
@@ -95,7 +95,7 @@ def gradient_times_attention(seen: Seen) -> dict[str, Tensor]:
     does not depend on are left out. Raises `BadInput` where no gradient came by, `Unsupported` under attention dropout.
 
     >>> import regard as rg
-    >>> from regard.nn.watch import watch
+    >>> from regard.nn.hooks.watch import watch
     >>> layer = rg.nn.MultiHeadAttention(dim=8, heads=2)
     >>> with watch(layer, weights=True) as seen:
     ...     layer(torch.randn(1, 5, 8)).square().sum().backward()

@@ -7,9 +7,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..attention.errors import BadInput
-from ..attention.graph import Edges
-from ..attention.scores import Additive
+from ..attention.parts.edges import Edges
+from ..attention.parts.scores import Additive
+from ..errors import BadInput
 from .attention import Attend, whole
 
 

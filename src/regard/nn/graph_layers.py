@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from ..attention.graph import Edges
+from ..attention.parts.edges import Edges
 from .block import ACTIVATIONS
 from .graph import GraphAttention
 from .parts import known

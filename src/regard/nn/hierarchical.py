@@ -8,14 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..attention.errors import BadInput
-from ..attention.mask import Mask
-from ..attention.masks import Documents, Global, Lengths, Window
-from ..attention.part import need_count
-from ..attention.remember import Memory
+from ..attention.cache import Memory
+from ..attention.parts.mask import Mask
+from ..attention.parts.masks import Documents, Global, Lengths, Window
+from ..attention.parts.part import need_count
+from ..errors import BadInput
 from .attention import Attend, whole
 from .linear import joint
-from .rows import real_tokens
+from .packing import real_tokens
 
 KNOWN = Memory(16)  # masks, by the tensors that they were made of
 

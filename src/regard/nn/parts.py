@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention import masks, methods, positions, scores
-from ..attention.errors import BadInput
-from ..attention.mask import Mask
-from ..attention.part import Part
-from ..attention.remember import constant
+from ..attention.cache import constant
+from ..attention.parts import masks, methods, positions, scores
+from ..attention.parts.mask import Mask
+from ..attention.parts.part import Part
+from ..errors import BadInput
 from .bigbird import BigBirdBlocks, BigBirdScore
 from .cache import Cache
-from .embeddings import sinusoids
+from .embeddings.text import sinusoids
 
 MASKS = {
     name: getattr(masks, name)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..attention.errors import BadInput
-from ..attention.masks import Lengths
+from ..attention.parts.masks import Lengths
+from ..errors import BadInput
 from .attention import Attend, whole
 from .parts import SCORES, part_module
 

@@ -6,7 +6,7 @@ import difflib
 from importlib import import_module
 from typing import Any
 
-from ..attention.errors import BadInput
+from ..errors import BadInput
 
 TASKS = {
     "tag": "tag.Tag",

@@ -6,11 +6,11 @@ import difflib
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..attention.errors import BadInput, Unsupported
+from ..errors import BadInput, Unsupported
+from ..nn.baselines.convolution import ConvolutionConfig
+from ..nn.baselines.fully_connected import FullyConnectedConfig
+from ..nn.baselines.recurrent import RecurrentConfig
 from ..nn.block import StackConfig
-from ..nn.convolution import ConvolutionConfig
-from ..nn.fully_connected import FullyConnectedConfig
-from ..nn.recurrent import RecurrentConfig
 
 ATTENTION = ("transformer", "longformer", "bigbird")
 RECURRENT = ("rnn", "gru", "lstm")

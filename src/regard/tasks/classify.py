@@ -14,24 +14,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..attention.errors import BadInput
 from ..data import images, sound
 from ..data.arrays import Arrays
 from ..data.files import kind_of, paths_of, read_lines_of
 from ..data.listing import ending
 from ..data.order import Order
 from ..data.reading import Reading, Refused
-from ..models.committee import Committee, CommitteeModel
+from ..errors import BadInput
+from ..models.baselines.linear import Line
 from ..models.config import Sequence as SequenceConfig
+from ..models.ensemble import Committee, CommitteeModel
 from ..models.heads import IGNORED, Classes
-from ..models.line import Line
-from .agreement import disagreement, twice
 from .architecture import Architecture
-from .augment import mixed
-from .pictures import Pictures
-from .recordings import Recordings
+from .inputs.audio import Recordings
+from .inputs.augment import mixed
+from .inputs.images import Pictures
+from .inputs.text import Texts
+from .losses.r_drop import disagreement, twice
 from .task import Scores
-from .texts import Texts
 
 INPUTS = {"text": Texts, "image": Pictures, "sound": Recordings}
 

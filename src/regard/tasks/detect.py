@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention.errors import BadInput
 from ..data.detection import Boxes, read_boxes
 from ..data.images import ImageFile, Picture, load_image, pillow
 from ..data.reading import Reading
+from ..errors import BadInput
 from ..models.detection import Detection, FeatureGrid
 from ..models.set_loss import SetLoss, corners
-from ..train.settings import Training
+from ..settings import Training
 from .architecture import Architecture, attention_stack
-from .average_precision import OVERLAPS, Objects, average_precision
-from .kept import Kept
-from .pictures import resized
+from .inputs.cache import Kept
+from .inputs.images import resized
+from .metrics.average_precision import OVERLAPS, Objects, average_precision
 from .task import Scores
 
 SAMPLE = 100

@@ -12,19 +12,19 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..attention.errors import BadInput
 from ..data.graph_sets import LabelledGraph, by_scaffold, read_graphs
 from ..data.molecules import read_molecule
 from ..data.reading import Reading
+from ..errors import BadInput
 from ..models.graph_encoder import GraphEncoder
 from ..models.heads import Classes
 from ..nn.graph_layers import GraphLayersConfig
-from ..train.settings import Training
+from ..settings import Training
 from .architecture import GRAPHS, Architecture
 from .classify import by_size
-from .kept import Kept
+from .inputs.cache import Kept
+from .losses.targets import Target, several, target_from, target_of
 from .nodes import disjoint, graph_stack
-from .targets import Target, several, target_from, target_of
 from .task import Scores
 
 

@@ -14,18 +14,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-from ..attention.errors import BadInput
 from ..data.reading import Reading
 from ..data.text import Document, read_lines
-from ..models.choice import Way
+from ..errors import BadInput
+from ..models.baselines.ngram import NgramModel
 from ..models.config import Sequence as SequenceConfig
 from ..models.families.transformer_xl import transformer_xl
+from ..models.generation.sampling import Way
 from ..models.heads import IGNORED, Vocabulary
-from ..models.ngram import NgramModel
-from ..models.tokenizer import Tokenizer
-from ..models.tokenizer_training import Special
-from ..nn.embeddings import Text
-from ..train.settings import Training
+from ..models.tokenizers.tokenizer import Tokenizer
+from ..models.tokenizers.training import Special
+from ..nn.embeddings.text import Text
+from ..settings import Training
 from .architecture import Architecture, stack_of
 from .task import Scores
 

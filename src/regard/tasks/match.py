@@ -11,16 +11,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..attention.errors import BadInput
 from ..data.files import kind_of
 from ..data.images import Captioned, ImageFile, read_captions
 from ..data.reading import Reading
+from ..errors import BadInput
 from ..models.two_towers import Tower, TwoTowers
-from ..train.settings import Training
+from ..settings import Training
 from .architecture import Architecture
-from .pictures import Pictures
+from .inputs.images import Pictures
+from .inputs.text import Texts
 from .task import Scores
-from .texts import Texts
 
 KS = (1, 5, 10)
 """Among how many of the nearest the right one is looked for."""

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..attention.errors import BadInput, Unsupported
 from ..data.graphs import Graph, draw_masks, read_nodes
 from ..data.reading import Reading
+from ..errors import BadInput, Unsupported
 from ..models.graph import Graph as GraphConfig
 from ..models.graph_encoder import GraphEncoder
 from ..models.heads import IGNORED, Classes
-from ..train.settings import Training
-from .agreement import unsureness
+from ..settings import Training
 from .architecture import GRAPHS, Architecture, stack_of
 from .classify import per_class
-from .kept import Kept
+from .inputs.cache import Kept
+from .losses.r_drop import unsureness
 from .task import Scores
 
 SPARSE = 0.1

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..attention.errors import BadInput
 from ..data.order import Order
 from ..data.reading import Reading
 from ..data.tagged import Tagged, read_tagged
+from ..errors import BadInput
 from ..models.config import Sequence as SequenceConfig
 from ..models.heads import IGNORED, Classes
-from ..models.tokenizer import stack
+from ..models.tokenizers.tokenizer import stack
 from .architecture import Architecture, stack_of
-from .spelling import Spelling
+from .inputs.word_features import Spelling
 from .task import Scores
 
 

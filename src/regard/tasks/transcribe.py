@@ -13,25 +13,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..attention.errors import BadInput
 from ..data.order import Order
 from ..data.reading import Reading
 from ..data.sound import Spoken, read_spoken
+from ..errors import BadInput
 from ..models.config import Pair
 from ..models.config import Sequence as SequenceConfig
-from ..models.generate import generate
+from ..models.generation.generate import generate
 from ..models.heads import IGNORED, Vocabulary
 from ..models.sound import Sound
-from ..models.tokenizer import Tokenizer
-from ..models.tokenizer_training import Special
-from ..nn.embeddings import Text
-from ..train.settings import Training
+from ..models.tokenizers.tokenizer import Tokenizer
+from ..models.tokenizers.training import Special
+from ..nn.embeddings.text import Text
+from ..settings import Training
 from .architecture import Architecture, stack_of
-from .augment import hidden_stretches
-from .ctc import ctc_loss, greedy, places_needed, prefix_beam
-from .edit_distance import character_error_rate, word_error_rate
-from .hearing import Hearing, hearing_for, opened
-from .kept import Kept
+from .inputs.audio_features import Hearing, hearing_for, opened
+from .inputs.augment import hidden_stretches
+from .inputs.cache import Kept
+from .metrics.ctc import ctc_loss, greedy, places_needed, prefix_beam
+from .metrics.edit_distance import character_error_rate, word_error_rate
 from .task import Scores
 
 

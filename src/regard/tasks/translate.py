@@ -15,23 +15,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..attention.blind import recording
-from ..attention.errors import BadInput, Missing
+from ..attention.tracing import recording
 from ..data.order import Order
 from ..data.reading import Reading
 from ..data.text import Parallel, read_parallel
+from ..errors import BadInput, Missing
 from ..models.config import Pair
+from ..models.generation.rules import Rules
 from ..models.heads import IGNORED, Vocabulary
-from ..models.rules import Rules
-from ..models.tokenizer import Tokenizer, stack
-from ..models.tokenizer_training import Kind, Special
-from ..nn.embeddings import Text
-from ..nn.rows import told
-from ..train.recorded import rounded_up
-from ..train.settings import Training
-from .agreement import agreement_loss, twice
+from ..models.tokenizers.tokenizer import Tokenizer, stack
+from ..models.tokenizers.training import Kind, Special
+from ..nn.embeddings.text import Text
+from ..nn.packing import told
+from ..settings import Training
+from ..train.cuda_graph import rounded_up
 from .architecture import Architecture, stack_of
-from .rouge import rouge
+from .losses.r_drop import agreement_loss, twice
+from .metrics.rouge import rouge
 from .task import Scores
 
 SPECIAL = Special("<pad>", "<unk>", "<s>", "</s>", None)

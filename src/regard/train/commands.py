@@ -97,7 +97,7 @@ def evaluate(
 ) -> None:
     """The scores of a trained model on other files."""
     with one_paragraph(debug):
-        from regard.train.parts import of_part
+        from regard.train.splits import of_part
 
         task, model = opened(run, changed)
         reading = task.read(data, task.settings)
@@ -163,12 +163,12 @@ def lines_given() -> list[str]:
 def start(task: str, training: list[Path], dev: list[Path], out: Path, wanted: dict[str, Any], strict: bool) -> Path:
     """Read the files, prepare the task, and train it into its folder."""
     from regard import BadInput
+    from regard.settings import Training
     from regard.tasks import find_task
     from regard.tasks.architecture import Architecture, unused
-    from regard.train.parts import learned_and_chosen
     from regard.train.progress import Progress
     from regard.train.run import begin, first
-    from regard.train.settings import Training
+    from regard.train.splits import learned_and_chosen
 
     if not task:
         raise BadInput("Say what is to be learned: regard train tag --train FILE; regard train --help has the tasks.")
@@ -215,7 +215,7 @@ def settled_all(bases: tuple[Any, ...], wanted: dict[str, Any]) -> list[Any]:
     from dataclasses import fields
 
     from regard import BadInput
-    from regard.train.settings import with_settings
+    from regard.settings import with_settings
 
     names = {field.name: n for n, base in enumerate(bases) for field in fields(base)}
     for name in wanted:
@@ -230,7 +230,7 @@ def settled_all(bases: tuple[Any, ...], wanted: dict[str, Any]) -> list[Any]:
 
 
 def settled(base: Any, wanted: dict[str, Any]) -> Any:
-    from regard.train.settings import with_settings
+    from regard.settings import with_settings
 
     return with_settings(base, wanted)
 

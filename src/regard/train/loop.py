@@ -20,15 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention.errors import BadInput, Missing, Unsupported
 from ..data.order import Order
+from ..errors import BadInput, Missing, Unsupported
 from ..models.model import compile_parts
+from ..settings import Training
 from ..tasks.task import Scores, Task
-from .recorded import Recorded, sent
-from .settings import Training
-from .shards import Twin, load_weights, part_of, part_on_processors, plugin, whole
-from .store import Store, read_tensors
-from .weights import Averages, Ema, floating
+from .checkpoints import Store, read_tensors
+from .cuda_graph import Recorded, sent
+from .ema import Averages, Ema, floating
+from .fsdp import Twin, load_weights, part_of, part_on_processors, plugin, whole
 
 
 @dataclass

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ..attention.errors import BadInput
+from ..errors import BadInput
 
 
 @dataclass(frozen=True)

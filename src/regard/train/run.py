@@ -24,16 +24,16 @@ import torch
 from torch import nn
 
 from ..assets import folder_of
-from ..attention.errors import BadInput, RegardError
-from ..models.checkpoint import load
-from ..models.folder import CONFIGS, read_json
+from ..errors import BadInput, RegardError
+from ..models.checkpoint.checkpoint import load
+from ..models.checkpoint.folder import CONFIGS, read_json
+from ..settings import Training, with_settings
 from ..tasks.architecture import Architecture
 from ..tasks.task import Scores
-from .board import Board
+from .checkpoints import write_text
 from .fingerprint import fingerprint
 from .loop import Event, Place, train
-from .settings import Training, with_settings
-from .store import write_text
+from .tensorboard import Board
 
 
 class RunFolder:

@@ -7,17 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...attention.errors import BadInput
+from ...errors import BadInput
 from ...models.model import PairModel
 from ...tasks.translate import closed
-from ..capture import Attention, Capture
+from ..inputs.audio import sound_source
+from ..inputs.seq2seq import Source, room_of, rules_of, text_source
+from ..inputs.text import need_text, spelt, tokenizer_of
+from ..inspect.capture import Attention, Capture
+from ..inspect.decoding import followed
 from ..lab import Lab
 from ..library import Loaded
-from ..pairs import Source, room_of, rules_of, text_source
-from ..sounds import sound_source
-from ..texts import need_text, spelt, tokenizer_of
-from ..work import Job
-from ..writing import followed
+from ..server.jobs import Job
 from .heads import need_index, worst
 
 

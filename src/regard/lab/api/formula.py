@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...attention.errors import BadInput
-from ...attention.graph import Edges
-from ..capture import Attention
+from ...attention.parts.edges import Edges
+from ...errors import BadInput
+from ..inspect.capture import Attention
 from ..lab import Lab
-from ..work import Job
+from ..server.jobs import Job
 from .heads import chosen, need_index, read_span, summary
 
 KEYS, AROUND = 512, 64

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...attention.errors import BadInput
-from ..capture import Attention, Capture
-from ..work import Job
+from ...errors import BadInput
+from ..inspect.capture import Attention, Capture
+from ..server.jobs import Job
 
 WHOLE = 150
 """Nodes up to which a graph is drawn in one picture."""

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...attention.errors import BadInput
-from ..capture import Attention, Capture
+from ...errors import BadInput
+from ...plots.page import empty_buckets
+from ..inspect.capture import Attention, Capture
 from ..lab import Lab
-from ..page import empty_buckets
-from ..work import Job
+from ..server.jobs import Job
 
 CELLS = 64
 """Rows and columns of a thumbnail."""

@@ -10,27 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...attention.errors import BadInput
-from ..answers import name_of, named, top
-from ..asked import MOST_UNITS, MOST_WEIGHTS, Asked, Question, Units
-from ..capture import placed
+from ...errors import BadInput
+from ..attribution.ablation import removed, ways_to_remove
+from ..attribution.graphs import GraphAsked, GraphLook, dropped, look_at_graph
+from ..attribution.methods import READINGS, Look, compared, correlations, each_head, edited, every_head, look
+from ..attribution.target import MOST_UNITS, MOST_WEIGHTS, Asked, Question, Units
+from ..inputs.images import names_of
+from ..inputs.prepared import Prepared, Token
+from ..inspect.capture import placed
+from ..inspect.predictions import name_of, named, top
 from ..lab import Lab, read_seed
 from ..library import Loaded, read_json
-from ..neighbours import GraphAsked, GraphLook, dropped, look_at_graph
-from ..pictures import names_of
-from ..prepared import Prepared, Token
-from ..readings import (
-    READINGS,
-    Look,
-    compared,
-    correlations,
-    each_head,
-    edited,
-    every_head,
-    look,
-)
-from ..removing import removed, ways_to_remove
-from ..work import Job
+from ..server.jobs import Job
 from .heads import need_index, worst
 
 DRAWS = 5

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...attention.errors import TooLarge
-from ..capture import Attention, Capture
-from ..distances import measured
-from ..work import Job
+from ...errors import TooLarge
+from ..inspect.capture import Attention, Capture
+from ..inspect.distances import measured
+from ..server.jobs import Job
 
 MOST = 2048
 """Tokens up to which layers are multiplied."""

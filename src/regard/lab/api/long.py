@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from ...attention.errors import BadInput
-from ..capture import Attention, Capture
+from ...errors import BadInput
+from ..builtin.recall import recall
+from ..inputs.prepared import MANY
+from ..inputs.text import need_text
+from ..inspect.capture import Attention, Capture
 from ..lab import Lab, fingerprint
 from ..library import RECALL
-from ..prepared import MANY
-from ..recall import recall
-from ..texts import need_text
-from ..work import Job
+from ..server.jobs import Job
 from .heads import need_index, read_span
 
 CELLS = 512

@@ -14,15 +14,15 @@ from torch import Tensor
 
 import regard as rg
 
-from ...attention.errors import BadInput, RegardError
-from ...attention.mask import Grid, Mask, Tiling
-from ...attention.masks import Everything, four
-from ...attention.part import Part
-from ...attention.positions import TransformerXL
-from ...experiments.soft_dictionary import CONCEPTS
+from ...attention.parts.mask import Grid, Mask, Tiling
+from ...attention.parts.masks import Everything, four
+from ...attention.parts.part import Part
+from ...attention.parts.positions import TransformerXL
+from ...errors import BadInput, RegardError
+from ...experiments.claims.soft_dictionary import CONCEPTS
 from ...nn.parts import METHODS, POSITIONS, SCORES, part_module, read_call, read_mask
 from ..lab import Lab
-from ..work import Job
+from ..server.jobs import Job
 
 LINE = 400
 """Characters of a part's line."""

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...attention.errors import BadInput
+from ...errors import BadInput
 from ...experiments import results
-from ..apart import tried
 from ..lab import Lab, read_seed
 from ..library import Unknown
 from ..records import curves as curves_of
 from ..records import samples as samples_of
 from ..records import settings as settings_of
 from ..records import summary
-from ..work import Job
+from ..server.jobs import Job
+from ..server.subprocess import tried
 
 
 def listed(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ..distances import measured
-from ..work import Job
+from ..inspect.distances import measured
+from ..server.jobs import Job
 
 
 def run(lab: Any, ask: dict[str, Any], job: Job) -> dict[str, Any]:

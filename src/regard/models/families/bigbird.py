@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from ...nn.parts import read_call
+from ..checkpoint.keys import Key
 from ..config import Sequence
 from ..heads import Classes, Vocabulary
-from ..keys import Key
 from .bert import IGNORED, PREFIX, bert, encoder_keys, ours, plain_head, sizes, word_keys, words, written
 
 __all__ = ["IGNORED", "PREFIX", "bigbird", "keys", "read", "write"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...attention.errors import Unsupported
+from ...errors import Unsupported
 from ...nn.block import StackConfig
-from ...nn.embeddings import Text
+from ...nn.embeddings.text import Text
+from ..checkpoint.keys import Key
 from ..image import Image
-from ..keys import Key
 from ..two_towers import Tower, TwoTowers
 from .vit import read_activation, write_activation
 

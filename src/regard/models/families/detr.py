@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ...attention.errors import Unsupported
+from ...errors import Unsupported
 from ...nn.block import StackConfig
-from ...nn.images import BLOCKS
+from ...nn.embeddings.images import BLOCKS
+from ..checkpoint.keys import Key
 from ..detection import Detection, FeatureGrid
-from ..keys import Key
 from ..set_loss import SetLoss
 
 PREFIX = "model."

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..checkpoint.keys import Key
 from ..config import Sequence
 from ..heads import Classes, Span
-from ..keys import Key
 from .bert import about, architecture, bert, ours, plain_head, theirs, words
 
 PREFIX = "distilbert."

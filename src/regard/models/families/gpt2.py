@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...attention.errors import Unsupported
+from ...errors import Unsupported
 from ...nn.block import StackConfig
-from ...nn.embeddings import Text
+from ...nn.embeddings.text import Text
+from ..checkpoint.keys import TRANSPOSED, Key, stacked
 from ..config import Sequence
 from ..heads import Classes, Vocabulary
-from ..keys import TRANSPOSED, Key, stacked
 
 PREFIX = "transformer."
 IGNORED = (r"h\.\d+\.attn\.(masked_)?bias", r"lm_head\.weight")

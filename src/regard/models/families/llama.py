@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ...attention.errors import BadInput, Unsupported
+from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
-from ...nn.embeddings import Text
+from ...nn.embeddings.text import Text
 from ...nn.parts import read_call
+from ..checkpoint.keys import Key
 from ..config import Sequence
 from ..heads import Classes, Vocabulary
-from ..keys import Key
 
 PREFIX = "model."
 IGNORED = (r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"lm_head\.weight")

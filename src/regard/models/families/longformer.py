@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ..checkpoint.keys import Key
 from ..config import Sequence
-from ..keys import Key
 from .bert import encoder_keys, written
 from .roberta import IGNORED, arguments, head_keys, roberta
 

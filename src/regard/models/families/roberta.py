@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..checkpoint.keys import Key
 from ..config import Sequence
 from ..heads import Classes, Span, Vocabulary
-from ..keys import Key
 from .bert import bert, encoder_keys, plain_head, sizes, words, written
 
 PREFIX = "roberta."

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...attention.errors import BadInput, Unsupported
+from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
-from ...nn.embeddings import Text
+from ...nn.embeddings.text import Text
 from ...nn.parts import read_call
+from ..checkpoint.keys import TRANSPOSED, Key
 from ..config import Pair, Sequence
 from ..heads import Vocabulary
-from ..keys import TRANSPOSED, Key
 
 PREFIX = ""
 IGNORED = (

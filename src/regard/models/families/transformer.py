@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...nn.block import StackConfig
-from ...nn.embeddings import Text
+from ...nn.embeddings.text import Text
 from ..config import Pair
 from ..heads import Vocabulary
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...attention.errors import Unsupported
+from ...errors import Unsupported
 from ...nn.block import StackConfig
+from ..checkpoint.keys import Change, Key
 from ..config import Sequence
 from ..heads import Classes, Pooler
 from ..image import Image
-from ..keys import Change, Key
 
 PREFIX = "vit."
 IGNORED = (r"pooler\.dense\.(weight|bias)",)

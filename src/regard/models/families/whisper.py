@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...attention.errors import BadInput, Unsupported
+from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
-from ...nn.embeddings import Text
+from ...nn.embeddings.text import Text
+from ..checkpoint.keys import Key
 from ..config import Pair
 from ..heads import Vocabulary
-from ..keys import Key
 from ..sound import Sound
 from .marian import ACTIVATIONS, side_keys
 

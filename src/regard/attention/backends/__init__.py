@@ -1,0 +1,1 @@
+"""The backends: each computes the same attention in its own way."""

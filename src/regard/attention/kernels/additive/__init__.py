@@ -1,0 +1,1 @@
+"""Additive attention: tanh or leaky ReLU of q + k."""

@@ -1,0 +1,1 @@
+"""Dot-product attention with any mask, distance bias or relative vectors."""

@@ -1,0 +1,1 @@
+"""Linformer's projections of keys and values."""

@@ -1,0 +1,1 @@
+"""Nyström attention with landmarks."""

@@ -1,0 +1,1 @@
+"""Performer's random features."""

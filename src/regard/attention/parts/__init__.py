@@ -1,0 +1,1 @@
+"""The parts of a call: score, position, mask, method."""

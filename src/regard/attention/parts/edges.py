@@ -1,0 +1,113 @@
+"""Graphs as masks: a query may look at the keys that an edge leads from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...errors import BadInput
+from .mask import Grid, Mask, Tiling
+from .masks import answer, sizes
+from .part import need_tensor
+
+
+class Order(NamedTuple):
+    """The distinct edges of a graph, sorted both ways."""
+
+    starts: Tensor  # [queries + 1]: where each query's edges begin, edges sorted by (query, key)
+    rows: Tensor  # [edges]: the query of each
+    columns: Tensor  # [edges]: the key of each
+    key_starts: Tensor  # [keys + 1]: where each key's edges begin, edges sorted by (key, query)
+    by_key: Tensor  # [edges]: the edge's number in the first order, for each in the second
+    rows_by_key: Tensor  # [edges]: the query of each in the second
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Edges(Mask):
+    """A graph: `edge_index [2, edges]`, row 0 the source (key), row 1 the target (query), by row numbers.
+
+    An edge listed twice is one edge; a node without incoming edges gets zeros; self-loops are edges like others and
+    none are added; sources and targets may be different sets (queries ≠ keys). The sorted edges are kept with the part.
+
+    >>> Edges(torch.tensor([[0, 1], [1, 1]])).dense(2, 2).int().tolist()
+    [[0, 0], [1, 1]]
+    """
+
+    edge_index: Tensor
+    sorted_edges: Order | None = field(default=None, init=False, repr=False, compare=False)
+    formula = "(j → row(i)) is an edge"
+
+    def __post_init__(self) -> None:
+        need_tensor(self.edge_index, "Edges' edge_index", (2,), "whole numbers [2, edges]", False)
+        if self.edge_index.dtype not in (torch.int64, torch.int32):
+            raise BadInput(f"Edges' edge_index is {self.edge_index.dtype}; it must be int64 or int32, [2, edges].")
+        if self.edge_index.shape[0] != 2:
+            raise BadInput(
+                f"Edges' edge_index is {list(self.edge_index.shape)}; it must be [2, edges]: sources (keys), then "
+                "targets (queries). Transpose a list of pairs."
+            )
+
+    def check(self, grid: Grid) -> None:
+        if not torch.compiler.is_compiling():
+            self.order(grid.queries, grid.keys)
+
+    def order(self, queries: int, keys: int) -> Order:
+        """The distinct edges, sorted once and then remembered; raises when an index is out of range."""
+        known = self.sorted_edges
+        if known is None or known[0].shape[0] != queries + 1 or known[3].shape[0] != keys + 1:
+            need_range(self.edge_index, queries, keys)
+            known = sort_edges(self.edge_index, queries, keys)
+            object.__setattr__(self, "sorted_edges", known)
+        return Order(*known)
+
+    def allow(self, i: Tensor, j: Tensor) -> Tensor:
+        size = int(self.edge_index.max()) + 1 if self.edge_index.numel() else 1
+        inside = (i < size) & (j < size)
+        return inside & self.permits(i.clamp(max=size - 1), j.clamp(max=size - 1), Grid(size, size))
+
+    def permits(self, i: Tensor, j: Tensor, grid: Grid) -> Tensor:
+        order = self.order(grid.queries, grid.keys)
+        known = order.rows * grid.keys + order.columns
+        if not known.numel():
+            return torch.zeros_like(i + j, dtype=torch.bool)
+        wanted = (i - grid.offset) * grid.keys + j
+        return known[torch.searchsorted(known, wanted).clamp(max=known.numel() - 1)] == wanted
+
+    def tiles(self, tiling: Tiling) -> Tensor:
+        order = self.order(tiling.grid.queries, tiling.grid.keys)
+        down, across = tiling.shape
+        tile = order.rows // tiling.rows * across + order.columns // tiling.columns
+        count = torch.bincount(tile, minlength=down * across).reshape(down, across)
+        row_sizes, column_sizes = sizes(tiling)
+        return answer(count == row_sizes * column_sizes, count == 0)
+
+
+def sort_edges(edge_index: Tensor, queries: int, keys: int) -> Order:
+    """The distinct edges, sorted both ways."""
+    source, target = edge_index[0].long(), edge_index[1].long()
+    codes = torch.unique(target * keys + source)
+    rows, columns = codes // max(keys, 1), codes % max(keys, 1)
+    by_key = torch.argsort(columns * queries + rows)
+    starts = torch.searchsorted(rows, torch.arange(queries + 1, device=rows.device))
+    key_starts = torch.searchsorted(columns[by_key], torch.arange(keys + 1, device=rows.device))
+    return Order(starts, rows, columns, key_starts, by_key, rows[by_key])
+
+
+def need_range(edge_index: Tensor, queries: int, keys: int) -> None:
+    """Raise unless every source is a key and every target a query."""
+    if not edge_index.numel():
+        return
+    for name, row, limit, kind in (
+        ("sources", edge_index[0], keys, "keys"),
+        ("targets", edge_index[1], queries, "queries"),
+    ):
+        least, most = int(row.min()), int(row.max())
+        if least < 0 or most >= limit:
+            where = int(((row < 0) | (row >= limit)).nonzero()[0])
+            raise BadInput(
+                f"edge_index has {name} from {least} to {most} (the first bad one is edge {where}); there are {limit} "
+                f"{kind}, so they must be 0 … {limit - 1}. Row 0 holds sources (keys), row 1 targets (queries)."
+            )

@@ -1,0 +1,243 @@
+"""Masks: who may look at whom.
+
+A mask is written once, as a predicate over index tensors: `allow(i, j)`, True where the query at place i may look at
+key j. Masks combine with `&`, `|`, `~`. A mask can also answer for whole tiles of queries × keys: `NONE` of the pairs
+are allowed, `ALL` of them, or `MIXED`. With these as 0, 2 and 1, `&` is the minimum, `|` the maximum and `~` is 2 − x
+(Kleene's three-valued logic), so the tiles of any combination are found without looking at the pairs.
+
+A mask of your own needs `allow` alone: its tiles are all `MIXED`, and every backend asks the predicate in each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ...errors import BadInput
+from .part import Part
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NONE, MIXED, ALL = 0, 1, 2
+CLASSES: dict[str, type[Mask]] = {}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The sizes of one call: queries are the last of the keys, so row r stands at place r + keys − queries."""
+
+    queries: int
+    keys: int
+    batch: int = 1
+    heads: int = 1
+    device: torch.device | str = "cpu"
+
+    @property
+    def offset(self) -> int:
+        return self.keys - self.queries
+
+    def places(self) -> tuple[Tensor, Tensor]:
+        """i `[queries, 1]` and j `[1, keys]` of every pair."""
+        rows = torch.arange(self.queries, device=self.device)
+        return (rows + self.offset)[:, None], torch.arange(self.keys, device=self.device)[None, :]
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A grid cut into tiles of `rows` × `columns` pairs; the first and last place of each, inclusive."""
+
+    grid: Grid
+    rows: int
+    columns: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return -(-self.grid.queries // self.rows), -(-self.grid.keys // self.columns)
+
+    def row_numbers(self) -> tuple[Tensor, Tensor]:
+        """First and last row number of each tile row, `[tile rows, 1]`."""
+        first = torch.arange(0, self.grid.queries, self.rows, device=self.grid.device)[:, None]
+        return first, (first + self.rows - 1).clamp(max=self.grid.queries - 1)
+
+    def queries(self) -> tuple[Tensor, Tensor]:
+        """First and last place i of each tile row, `[tile rows, 1]`."""
+        first, last = self.row_numbers()
+        return first + self.grid.offset, last + self.grid.offset
+
+    def keys(self) -> tuple[Tensor, Tensor]:
+        """First and last key j of each tile column, `[1, tile columns]`."""
+        first = torch.arange(0, self.grid.keys, self.columns, device=self.grid.device)[None, :]
+        return first, (first + self.columns - 1).clamp(max=self.grid.keys - 1)
+
+    def distances(self) -> tuple[Tensor, Tensor]:
+        """Least and greatest i − j of each tile."""
+        (i_first, i_last), (j_first, j_last) = self.queries(), self.keys()
+        return i_first - j_last, i_last - j_first
+
+
+class Mask(Part):
+    """Who may look at whom. Subclass it and write `allow(i, j)`; everything else works.
+
+    >>> import regard as rg
+    >>> class Even(rg.Mask):
+    ...     def allow(self, i, j):
+    ...         return (i + j) % 2 == 0
+    >>> (Even() & rg.Causal()).dense(3, 3).int().tolist()
+    [[1, 0, 0], [0, 1, 0], [1, 0, 1]]
+    """
+
+    number = ""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.number = str(len(CLASSES) + 1)  # how a compiled graph names the class
+        CLASSES[cls.number] = cls
+
+    def allow(self, i: Tensor, j: Tensor) -> Tensor:
+        """True where the query at place i may look at key j; i and j are integer tensors that broadcast.
+
+        The answer may have two dimensions more in front, `[batch, heads, ...]` (either may be 1).
+        """
+        raise BadInput(f"{type(self).__name__} has no allow(i, j); write it: it returns True where i may look at j.")
+
+    def permits(self, i: Tensor, j: Tensor, grid: Grid) -> Tensor:
+        """`allow` for masks that must know the sizes of the call, such as those that read row numbers."""
+        return self.allow(i, j)
+
+    def tiles(self, tiling: Tiling) -> Tensor:
+        """`NONE`, `MIXED` or `ALL` for each tile, `[batch or 1, heads or 1, tile rows, tile columns]`, int8.
+
+        `NONE` and `ALL` are promises; `MIXED` is always a true answer.
+        """
+        return torch.full((1, 1, *tiling.shape), MIXED, dtype=torch.int8, device=tiling.grid.device)
+
+    def check(self, grid: Grid) -> None:
+        """Raise `BadInput` when the mask does not fit a call of these sizes."""
+
+    def dense(self, queries: int, keys: int) -> Tensor:
+        """Every pair's answer: `[queries, keys]`, or `[batch, heads, queries, keys]` when it depends on those."""
+        grid = Grid(queries, keys, device=self.device())
+        pairs = self.permits(*grid.places(), grid)
+        return pairs.expand(*pairs.shape[:-2], queries, keys)
+
+    def device(self) -> torch.device | str:
+        """Where the mask's own tensors are; the CPU if it has none."""
+        return next((tensor.device for tensor in self.tensors()), "cpu")
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors that the mask carries, its parts' included."""
+        found: list[Tensor] = []
+        for value in vars(self).values():
+            found += value.tensors() if isinstance(value, Mask) else [value] if isinstance(value, Tensor) else []
+        return found
+
+    def to(self, device: torch.device | str) -> Mask:
+        """The same mask with its tensors on `device`."""
+        moved = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor | Mask)}
+        return replace(self, **moved) if moved else self  # type: ignore[type-var]
+
+    def plot(self, queries: int | list[str], keys: int | list[str] | None = None, **options: Any) -> Figure:
+        """The mask as a picture; give sizes, or words to write on the axes in place of numbers."""
+        from ...plots.figures import draw_mask
+
+        return draw_mask(self, queries, keys, **options)
+
+    def __and__(self, other: Mask) -> Mask:
+        return And(self, other) if isinstance(other, Mask) else NotImplemented
+
+    def __or__(self, other: Mask) -> Mask:
+        return Or(self, other) if isinstance(other, Mask) else NotImplemented
+
+    def __invert__(self) -> Mask:
+        return Not(self)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class And(Mask):
+    """Allowed by both."""
+
+    left: Mask
+    right: Mask
+
+    @property
+    def formula(self) -> str:  # type: ignore[override]
+        return f"({self.left.formula}) and ({self.right.formula})"
+
+    def allow(self, i: Tensor, j: Tensor) -> Tensor:
+        return self.left.allow(i, j) & self.right.allow(i, j)
+
+    def permits(self, i: Tensor, j: Tensor, grid: Grid) -> Tensor:
+        return self.left.permits(i, j, grid) & self.right.permits(i, j, grid)
+
+    def tiles(self, tiling: Tiling) -> Tensor:
+        return torch.minimum(self.left.tiles(tiling), self.right.tiles(tiling))
+
+    def check(self, grid: Grid) -> None:
+        self.left.check(grid)
+        self.right.check(grid)
+
+    def __repr__(self) -> str:
+        return f"{bracketed(self.left, Or)} & {bracketed(self.right, And | Or)}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Or(Mask):
+    """Allowed by either."""
+
+    left: Mask
+    right: Mask
+
+    @property
+    def formula(self) -> str:  # type: ignore[override]
+        return f"({self.left.formula}) or ({self.right.formula})"
+
+    def allow(self, i: Tensor, j: Tensor) -> Tensor:
+        return self.left.allow(i, j) | self.right.allow(i, j)
+
+    def permits(self, i: Tensor, j: Tensor, grid: Grid) -> Tensor:
+        return self.left.permits(i, j, grid) | self.right.permits(i, j, grid)
+
+    def tiles(self, tiling: Tiling) -> Tensor:
+        return torch.maximum(self.left.tiles(tiling), self.right.tiles(tiling))
+
+    def check(self, grid: Grid) -> None:
+        self.left.check(grid)
+        self.right.check(grid)
+
+    def __repr__(self) -> str:
+        return f"{bracketed(self.left, And)} | {bracketed(self.right, And | Or)}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Not(Mask):
+    """Allowed where the other is not."""
+
+    mask: Mask
+
+    @property
+    def formula(self) -> str:  # type: ignore[override]
+        return f"not ({self.mask.formula})"
+
+    def allow(self, i: Tensor, j: Tensor) -> Tensor:
+        return ~self.mask.allow(i, j)
+
+    def permits(self, i: Tensor, j: Tensor, grid: Grid) -> Tensor:
+        return ~self.mask.permits(i, j, grid)
+
+    def tiles(self, tiling: Tiling) -> Tensor:
+        return ALL - self.mask.tiles(tiling)
+
+    def check(self, grid: Grid) -> None:
+        self.mask.check(grid)
+
+    def __repr__(self) -> str:
+        return f"~{bracketed(self.mask, And | Or)}"
+
+
+def bracketed(mask: Mask, kinds: Any) -> str:
+    """The mask as it is written, in brackets where it is one of the kinds."""
+    return f"({mask!r})" if isinstance(mask, kinds) else repr(mask)

@@ -1,0 +1,92 @@
+"""What every part has in common: it is a frozen dataclass that compares, prints and describes itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import BadInput
+
+
+class Part:
+    """A small frozen value: one answer to one of attention's questions."""
+
+    formula = ""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # @dataclass(frozen=True, eq=False) leaves these alone; tensors need their own notion of equality.
+        cls.__eq__ = Part.__eq__
+        cls.__hash__ = Part.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and all(
+            same(a, b)
+            for a, b in zip(self.values(), other.values(), strict=True)  # type: ignore[attr-defined]
+        )
+
+    def __hash__(self) -> int:
+        return hash((type(self), *(shape_of(value) for value in self.values())))
+
+    def values(self) -> tuple[Any, ...]:
+        """The part's fields, in order (for a plain subclass: its attributes)."""
+        if dataclasses.is_dataclass(self):
+            return tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.compare)
+        return tuple(value for _, value in sorted(vars(self).items()))
+
+    def __repr__(self) -> str:
+        if not dataclasses.is_dataclass(self):
+            return f"{type(self).__name__}()"
+        shown = [
+            f"{field.name}={show(getattr(self, field.name))}"
+            for field in dataclasses.fields(self)
+            if field.repr and not same(getattr(self, field.name), field.default)
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two fields are equal; tensors by shape, type, place and content."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a is b or (a.dtype == b.dtype and a.device == b.device and torch.equal(a, b))
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        return False
+    equal: Any = type(a) is type(b) and a == b
+    return bool(equal.all()) if hasattr(equal, "all") else bool(equal)
+
+
+def shape_of(value: Any) -> Any:
+    """What of a field goes into a hash: a tensor's shape, a plain value itself."""
+    if isinstance(value, Tensor):
+        return tuple(value.shape)
+    return value if isinstance(value, int | float | str | Part) else None
+
+
+def show(value: Any) -> str:
+    """A field as text; a large tensor by its type and shape, a small whole one by its numbers."""
+    if not isinstance(value, Tensor):
+        return repr(value)
+    if value.dim() <= 1 and value.numel() <= 8 and value.device.type != "meta":
+        return f"tensor({value.tolist()})"
+    kind = str(value.dtype).removeprefix("torch.")
+    return f"<{kind} {list(value.shape)}>"
+
+
+def need_tensor(value: Any, name: str, dims: tuple[int, ...], shape: str, floating: bool = True) -> None:
+    """Raise unless `value` is a tensor with one of `dims` dimensions (and floating, when asked)."""
+    if not isinstance(value, Tensor):
+        raise BadInput(f"{name} is a {type(value).__name__}; it must be a tensor {shape}. Pass torch.as_tensor(...).")
+    if value.dim() not in dims:
+        raise BadInput(f"{name} has shape {list(value.shape)}; it must be {shape}. Reshape it.")
+    if floating and not value.dtype.is_floating_point:
+        raise BadInput(f"{name} is {value.dtype}; it must be floating point. Call .float() on it.")
+
+
+def need_count(value: Any, name: str, least: int = 0) -> None:
+    """Raise unless `value` is a whole number of at least `least`."""
+    whole = isinstance(value, int | torch.SymInt) and not isinstance(value, bool)
+    if not whole or value < least:
+        raise BadInput(f"{name} is {value!r}; it must be a whole number of at least {least}.")

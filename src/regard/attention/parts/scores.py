@@ -1,0 +1,165 @@
+"""Scores: how alike are a query and a key.
+
+Each part holds the formula twice. `similarity` is the definition over every pair, which the reference and its tests
+use. `lower` rewrites the score into the few words that kernels know: a dot product with a scale, or a sum of
+activations with a weight.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...errors import BadInput
+from .part import Part, need_tensor
+
+ACTIVATIONS = ("tanh", "leaky_relu")
+
+
+class Score(Part):
+    """How alike a query and a key are; `q` is `[batch, heads, queries, d]`, `k` `[batch, heads, keys, d]`."""
+
+    def check(self, q: Tensor, k: Tensor) -> None:
+        """Raise `BadInput` when these queries and keys do not fit this score."""
+        if q.shape[-1] != k.shape[-1]:
+            raise BadInput(
+                f"q has head_dim {q.shape[-1]} and k has {k.shape[-1]}; {type(self).__name__} needs them equal. "
+                "Project one of them, or use Bilinear(weight [heads, d, d_k])."
+            )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors that the part carries, by name."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+
+    def similarity(self, q: Tensor, k: Tensor) -> Tensor:
+        """The score of every pair, `[batch, heads, queries, keys]`."""
+        raise NotImplementedError
+
+    def lower(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
+        """(q′, k′, scale) with the score equal to scale · q′·k′."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dot(Score):
+    """scale · q·k, with scale 1/√d unless given.
+
+    >>> Dot()
+    Dot()
+    >>> Dot(scale=1.0).formula
+    'scale · q·k'
+    """
+
+    scale: float | None = None
+    formula = "scale · q·k"
+
+    def __post_init__(self) -> None:
+        if self.scale is not None and not isinstance(self.scale, int | float):
+            raise BadInput(f"Dot's scale is {self.scale!r}; it must be a number, or None for 1/√d.")
+
+    def factor(self, head_dim: int) -> float:
+        return float(self.scale) if self.scale is not None else 1.0 / math.sqrt(max(head_dim, 1))
+
+    def similarity(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.factor(q.shape[-1]) * (q @ k.mT)
+
+    def lower(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
+        return q, k, self.factor(q.shape[-1])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Bilinear(Score):
+    """qᵀ W k, with one matrix a head: `weight` is `[heads, d, d_k]`, so queries and keys may differ in size."""
+
+    weight: Tensor
+    formula = "qᵀ W k"
+
+    def __post_init__(self) -> None:
+        need_tensor(self.weight, "Bilinear's weight", (3,), "[heads, d, d_k]")
+
+    def check(self, q: Tensor, k: Tensor) -> None:
+        wanted = [q.shape[1], q.shape[-1], k.shape[-1]]
+        if list(self.weight.shape) != wanted:
+            raise BadInput(
+                f"Bilinear's weight is {list(self.weight.shape)}; with q {list(q.shape)} and k {list(k.shape)} it must "
+                f"be [heads, d, d_k] = {wanted}."
+            )
+
+    def similarity(self, q: Tensor, k: Tensor) -> Tensor:
+        return torch.einsum("bhid,hde,bhje->bhij", q, self.weight.to(q.dtype), k)
+
+    def lower(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
+        return q @ self.weight.to(q.dtype), k, 1.0
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Cosine(Score):
+    """scale · q·k / (‖q‖ ‖k‖), with a number or one number a head; a zero vector is like nothing (score 0)."""
+
+    scale: float | Tensor = 1.0
+    formula = "scale · q·k / (‖q‖ ‖k‖)"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.scale, Tensor):
+            need_tensor(self.scale, "Cosine's scale", (0, 1), "a number or [heads]")
+        elif not isinstance(self.scale, int | float):
+            raise BadInput(f"Cosine's scale is {self.scale!r}; it must be a number or a tensor [heads].")
+
+    def check(self, q: Tensor, k: Tensor) -> None:
+        super().check(q, k)
+        if isinstance(self.scale, Tensor) and self.scale.dim() == 1 and self.scale.shape[0] != q.shape[1]:
+            raise BadInput(f"Cosine's scale is {list(self.scale.shape)}; q has {q.shape[1]} heads. Pass one a head.")
+
+    def similarity(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.by_head(q) * (unit(q) @ unit(k).mT)
+
+    def lower(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
+        if isinstance(self.scale, Tensor):
+            return unit(q) * self.by_head(q), unit(k), 1.0
+        return unit(q), unit(k), float(self.scale)
+
+    def by_head(self, q: Tensor) -> Tensor | float:
+        if not isinstance(self.scale, Tensor):
+            return float(self.scale)
+        return self.scale.to(q.dtype).reshape(-1, 1, 1)  # [heads or 1, 1, 1]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Additive(Score):
+    """Σ_d weight · act(q + k), with act = tanh (Bahdanau) or leaky ReLU; `weight` is `[heads, d]`.
+
+    Graph attention is this part: GAT over one number a head (`d = 1`), GATv2 over the whole head.
+    """
+
+    weight: Tensor
+    activation: str = "tanh"
+    slope: float = 0.2
+    formula = "Σ weight · act(q + k)"
+
+    def __post_init__(self) -> None:
+        need_tensor(self.weight, "Additive's weight", (2,), "[heads, d]")
+        if not isinstance(self.slope, int | float):
+            raise BadInput(f"Additive's slope is {self.slope!r}; it must be a number.")
+        if self.activation not in ACTIVATIONS:
+            raise BadInput(f"Additive's activation is {self.activation!r}; it must be 'tanh' or 'leaky_relu'.")
+
+    def check(self, q: Tensor, k: Tensor) -> None:
+        super().check(q, k)
+        wanted = [q.shape[1], q.shape[-1]]
+        if list(self.weight.shape) != wanted:
+            raise BadInput(
+                f"Additive's weight is {list(self.weight.shape)}; with q {list(q.shape)} it must be [heads, d] = "
+                f"{wanted}."
+            )
+
+    def similarity(self, q: Tensor, k: Tensor) -> Tensor:
+        both = q.unsqueeze(3) + k.unsqueeze(2)  # [batch, heads, queries, keys, d]
+        bent = torch.tanh(both) if self.activation == "tanh" else torch.nn.functional.leaky_relu(both, self.slope)
+        return torch.einsum("bhijd,hd->bhij", bent, self.weight.to(q.dtype))
+
+
+def unit(x: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(x, dim=-1)

@@ -1,0 +1,250 @@
+"""Experiment 18: attention, convolution and both on images: fine detail here, relations across the image there."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...nn.block import Stack, StackConfig
+from ...nn.hooks.watch import watch
+from ..comparing import accuracy, bars, by_size, level, name_axes, nth, parameters, percent, speaker
+from ..experiment import Both, Claim, Language, Size, Tell, Verdict
+from ..learning import fit, panels, part, spread, style
+
+SIDE, DIM, GRID, MOST_STEPS = 24, 32, 6, 2000
+
+CLAIM = Claim(
+    number=18,
+    name="images",
+    title=Both("Images: does attention alone dilute local detail?", "图像：只用注意力会稀释局部细节吗？"),
+    claim=Both(
+        "Looking everywhere, attention dilutes local patterns such as edges and textures and needs much data; "
+        "convolutions see them at once but not what is far apart; convolutions below and attention above have both.",
+        "注意力过度关注全局，会稀释边缘、纹理等局部模式，需要大量数据；卷积立刻看到局部，却看不到相距很远的关系；"
+        "下面用卷积、上面用注意力则兼得两者。",
+    ),
+    setup=Both(
+        "Made images of 24 × 24. Detail: a 5 × 5 patch of fine stripes somewhere in noise, which of four directions? "
+        "Relation: a cross and a square somewhere, is the cross left or right of the square? A small ViT (patches "
+        "of 4), a convolutional network with global pooling (its last layer sees 23 pixels), and a hybrid "
+        "(convolutional stem, attention above), of about the same number of parameters, on few and on many images. "
+        f"Each learns until its loss is small, for at most {MOST_STEPS} steps; tested on new images.",
+        "人造 24 × 24 图像。细节：噪声中某处有一块 5 × 5 的细条纹，是四个方向中的哪一个？关系："
+        "某处有一个十字和一个方框，十字在方框的左边还是右边？"
+        "小型 ViT（4 × 4 的块）、带全局池化的卷积网络（最后一层看得到 23 个像素）、混合网络（下层卷积，上层注意力），"
+        f"参数量相近，分别用少量和较多图像训练，到损失足够小为止，至多 {MOST_STEPS} 步；用新图像检验。",
+    ),
+    threshold=Both(
+        "Holds if on many images the ViT is at least 5 points behind the convolutions in detail, they are at least 5 "
+        "points behind the ViT in relations, and the hybrid is within 5 points of the better one in both. Limited if "
+        "the ViT is 5 points behind in detail on few images and the hybrid is at least as good as the ViT (less 5 "
+        "points) in both. Fails otherwise.",
+        "成立：图像较多时，ViT 的细节至少落后卷积 5 个百分点，卷积的关系至少落后 ViT 5 个百分点，"
+        "混合网络两方面都在较好者的 5 个百分点以内。"
+        "有条件成立：图像少时 ViT 的细节落后 5 个百分点，且混合网络两方面都不比 ViT 差 5 个百分点以上。其余为不成立。",
+    ),
+)
+
+TASKS = {"detail": 4, "relation": 2}
+
+
+def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
+    seeds, steps = by_size(size, 1, 2, 4), by_size(size, 2, MOST_STEPS)
+    amounts = by_size(size, {"few": 30, "many": 40}, {"few": 300, "many": 6000}, {"few": 300, "many": 50000})
+    plan = [(task, amount, kind) for task in TASKS for amount in amounts for kind in MODELS]
+    found: dict[str, list[float]] = {"/".join(one): [] for one in plan}
+    taken: dict[str, list[int]] = {name: [] for name in found}
+    distances: dict[str, Any] = {}
+    for n in range(seeds):
+        for m, (task, amount, kind) in enumerate(plan):
+            told = nth(part(tell, n / seeds, (n + 1) / seeds), m, len(plan), f"{kind}, {task}, {amount}")
+            model, right, took = train(kind, task, amounts[amount], steps, seed * 1000 + n, told)
+            found[f"{task}/{amount}/{kind}"].append(right)
+            taken[f"{task}/{amount}/{kind}"].append(took)
+            if n == 0 and amount == "many" and kind != "CNN":
+                distances[f"{task}/{kind}"] = attention_distance(model, task)
+    return {
+        "amounts": amounts,
+        "parameters": {kind: parameters(make()) for kind, make in MODELS.items()},
+        "accuracy": {name: spread(values) for name, values in found.items()},
+        "steps": {name: spread(values) for name, values in taken.items()},
+        "distance": distances,
+        "evenly": even_distance(),
+    }
+
+
+def train(kind: str, task: str, amount: int, steps: int, seed: int, tell: Tell) -> tuple[nn.Module, float, int]:
+    """The trained model, its share of new images right, and the steps that it took."""
+    torch.manual_seed(seed)
+    images, labels = MAKERS[task](amount)
+    model = MODELS[kind]()
+
+    def loss() -> Tensor:
+        chosen = torch.randint(amount, (32,))
+        return nn.functional.cross_entropy(model(images[chosen])[:, : TASKS[task]], labels[chosen])
+
+    losses = fit(model, loss, steps, 2e-3, tell, enough=0.05)
+    fresh, truth = MAKERS[task](min(1000, 2 * amount))
+    with torch.no_grad():
+        return model, accuracy(model(fresh)[:, : TASKS[task]], truth), len(losses)
+
+
+def detail(count: int) -> tuple[Tensor, Tensor]:
+    """Images `[count, 1, SIDE, SIDE]` with stripes of one of four directions in a 5 × 5 square, and the direction."""
+    labels = torch.randint(4, (count,))
+    i, j = torch.arange(5)[:, None], torch.arange(5)[None]
+    stripes = torch.stack([((way % 2) * 2 - 1).float() for way in (i + 0 * j, j + 0 * i, (i + j) // 2, (i - j) // 2)])
+    images = 0.5 * torch.randn(count, SIDE, SIDE)
+    stamp(images, 1.2 * stripes[labels], torch.randint(SIDE - 5, (count, 2)))
+    return images[:, None], labels
+
+
+def relation(count: int) -> tuple[Tensor, Tensor]:
+    """Images with a cross and a square, and whether the cross is right of the square; they never share columns."""
+    cross, square = torch.zeros(5, 5), torch.ones(5, 5)
+    cross[2], cross[:, 2], square[1:4, 1:4] = 1, 1, 0
+    labels = torch.randint(2, (count,))
+    left = torch.randint(SIDE - 9, (count,))
+    right = left + 5 + (torch.rand(count) * (SIDE - 9 - left)).long()
+    columns = torch.where(labels[:, None] == 1, torch.stack([right, left], 1), torch.stack([left, right], 1))
+    images = 0.3 * torch.randn(count, SIDE, SIDE)
+    for n, shape in enumerate((cross, square)):
+        rows = torch.randint(SIDE - 5, (count,))
+        stamp(images, shape.expand(count, 5, 5), torch.stack([rows, columns[:, n]], 1))
+    return images[:, None], labels
+
+
+MAKERS = {"detail": detail, "relation": relation}
+
+
+def stamp(images: Tensor, shapes: Tensor, corners: Tensor) -> None:
+    """Add to each image its shape `[count, 5, 5]` at its corner `[count, 2]`."""
+    rows = corners[:, 0, None, None] + torch.arange(5)[:, None]
+    columns = corners[:, 1, None, None] + torch.arange(5)
+    images[torch.arange(len(images))[:, None, None], rows, columns] += shapes
+
+
+class Attending(nn.Module):
+    """A stem that makes GRID × GRID tokens, their learned places, a stack, and the mean token's answer."""
+
+    def __init__(self, stem: nn.Module, layers: int) -> None:
+        super().__init__()
+        self.stem = stem
+        self.places = nn.Parameter(0.1 * torch.randn(GRID * GRID, DIM))
+        self.stack = Stack(StackConfig(dim=DIM, layers=layers, heads=4, hidden=2 * DIM))
+        self.answer = nn.Linear(DIM, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.answer(self.stack(self.stem(images).flatten(2).mT + self.places).mean(1))
+
+
+def convolutions(*channels: int) -> nn.Sequential:
+    """Convolutions of 3 × 3 with batch norms; the first two halve the image's sides."""
+    layers: list[nn.Module] = []
+    for n, (before, after) in enumerate(pairwise((1, *channels))):
+        layers += [nn.Conv2d(before, after, 3, 2 if n < 2 else 1, 1), nn.BatchNorm2d(after), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+MODELS: dict[str, Any] = {
+    "ViT": lambda: Attending(nn.Conv2d(1, DIM, 4, 4), 3),
+    "CNN": lambda: nn.Sequential(
+        convolutions(16, DIM, 36, 36), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(36, 4)
+    ),
+    "hybrid": lambda: Attending(convolutions(16, DIM), 2),
+}
+
+
+def attention_distance(model: nn.Module, task: str) -> list[list[float]]:
+    """The mean distance, in pixels, that each head of each layer looks: `[layers][heads]`."""
+    images, _ = MAKERS[task](64)
+    with torch.no_grad(), watch(model, weights=True) as seen:
+        model(images)
+    apart = distances()
+    return [
+        [round(v, 3) for v in (view.weights * apart).sum(-1).mean((0, 2)).tolist()]  # type: ignore[operator]
+        for view in seen.values()
+    ]
+
+
+def distances() -> Tensor:
+    """How many pixels the tokens stand apart, `[GRID², GRID²]`."""
+    places = torch.cartesian_prod(torch.arange(GRID), torch.arange(GRID)).float() * (SIDE / GRID)
+    return torch.cdist(places, places)
+
+
+def even_distance() -> float:
+    """The mean distance of a head that looks at all places alike."""
+    return distances().mean().item()
+
+
+def verdict(numbers: dict[str, Any]) -> Verdict:
+    found = {name: one["mean"] for name, one in numbers["accuracy"].items()}
+    vit, cnn, hybrid = ({t: found[f"{t}/many/{kind}"] for t in TASKS} for kind in ("ViT", "CNN", "hybrid"))
+    few = found["detail/few/CNN"] - found["detail/few/ViT"]
+    behind = cnn["detail"] - vit["detail"] >= 0.05
+    blind = vit["relation"] - cnn["relation"] >= 0.05
+    best = all(hybrid[t] >= max(vit[t], cnn[t]) - 0.05 for t in TASKS)
+    partly = few >= 0.05 and all(hybrid[t] >= vit[t] - 0.05 for t in TASKS)
+    kind = "holds" if behind and blind and best else "limited" if partly else "fails"
+    rows = {
+        k: f"{percent(one['detail'])} / {percent(one['relation'])}"
+        for k, one in zip(MODELS, (vit, cnn, hybrid), strict=True)
+    }
+    lowest, highest = ([sum(one[n]) / len(one[n]) for one in numbers["distance"].values()] for n in (0, -1))
+    near = f"{sum(lowest) / len(lowest):.1f}", f"{sum(highest) / len(highest):.1f}"
+    key = Both(
+        f"detail / relation right: ViT {rows['ViT']}, CNN {rows['CNN']}, hybrid {rows['hybrid']}",
+        f"细节 / 关系正确率：ViT {rows['ViT']}，CNN {rows['CNN']}，混合 {rows['hybrid']}",
+    )
+    return Verdict(kind, key, Both(
+        f"Detail / relation on many images: ViT {rows['ViT']}, CNN {rows['CNN']}, hybrid {rows['hybrid']}. On few "
+        "images the "
+        f"ViT is {100 * few:.1f} points behind in detail. Heads look {near[0]} pixels far in the first layer and "
+        f"{near[1]} in "
+        f"the last (evenly: {numbers['evenly']:.1f}).",
+        f"图像较多时的细节 / 关系：ViT {rows['ViT']}，CNN {rows['CNN']}，混合 {rows['hybrid']}。图像少时 ViT "
+        f"的细节落后 {100 * few:.1f} 个百分点。"
+        f"平均注意距离：第一层 {near[0]} 像素，最后一层 {near[1]} 像素（均匀时为 {numbers['evenly']:.1f}）。",
+    ))  # fmt: skip
+
+
+def draw(numbers: dict[str, Any], language: Language) -> Any:
+    say = speaker(language)
+    names = {"ViT": "ViT", "CNN": say("convolution", "卷积"), "hybrid": say("hybrid", "混合")}
+    groups = [say(f"{numbers['amounts']['few']} images", f"{numbers['amounts']['few']} 张"),
+              say(f"{numbers['amounts']['many']} images", f"{numbers['amounts']['many']} 张")]  # fmt: skip
+    with panels(language, 3, width=4.2) as (figure, (left, middle, right)):
+        figure.suptitle(say("New images right, and how far heads look", "新图像的正确率，以及各头看多远"))
+        titles = {"detail": say("Detail: direction of fine stripes", "细节：细条纹的方向"),
+                  "relation": say("Relation: cross left or right of square", "关系：十字在方框左边还是右边")}  # fmt: skip
+        for axes, task in ((left, "detail"), (middle, "relation")):
+            series = {
+                text: [numbers["accuracy"][f"{task}/{a}/{kind}"] for a in ("few", "many")]
+                for kind, text in names.items()
+            }
+            bars(axes, groups, series)
+            level(axes, 1 / TASKS[task], say("chance", "随机"))
+            name_axes(axes, titles[task], say("trained on", "训练图像"), say("share right", "正确率"))
+            axes.set_ylim(0, 1.25)
+            axes.legend(ncols=2, loc="upper left", fontsize=7)
+        for n, (name, layers) in enumerate(numbers["distance"].items()):
+            task, kind = name.split("/")
+            text = f"{names[kind]}, {say(task, {'detail': '细节', 'relation': '关系'}[task])}"
+            dots = [(layer + 1 + 0.08 * (n - 1.5), d) for layer, heads in enumerate(layers) for d in heads]
+            look: dict[str, Any] = style(n) | {"linestyle": "", "label": text}
+            right.plot(*zip(*dots, strict=True), **look)
+        level(right, numbers["evenly"], say("all places alike", "均匀关注"))
+        right.set_xticks([1, 2, 3])
+        right.set_ylim(0, 1.3 * numbers["evenly"])
+        name_axes(
+            right,
+            say("Mean attention distance of each head", "每个头的平均注意距离"),
+            say("layer", "层"),
+            say("pixels", "像素"),
+        )
+        right.legend(fontsize=7)
+    return figure

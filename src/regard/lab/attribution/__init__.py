@@ -1,0 +1,1 @@
+"""Attribution: which parts of the input a prediction came from."""

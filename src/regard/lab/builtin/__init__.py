@@ -1,0 +1,1 @@
+"""Built-in models that are set by hand."""

@@ -1,0 +1,1 @@
+"""User input as model arguments and tokens to draw."""

@@ -1,0 +1,1 @@
+"""Forward passes with their attention captured, and regions of it."""

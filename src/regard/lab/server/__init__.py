@@ -1,0 +1,1 @@
+"""The HTTP server, background jobs, the wire format, exports."""

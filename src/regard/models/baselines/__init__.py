@@ -1,0 +1,1 @@
+"""Baselines without layers: n-grams and linear models."""

@@ -1,0 +1,129 @@
+"""The n-gram model: what came after these few words before. It is counted, not trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ...errors import BadInput
+from ..model import Model, Output
+
+
+@dataclass(frozen=True)
+class Ngram:
+    """An n-gram model of that `order`; `sizes` are how many different runs of 1, 2, … words it has counted."""
+
+    vocabulary: int
+    order: int
+    sizes: tuple[int, ...]
+
+    def build(self) -> NgramModel:
+        return NgramModel(self)
+
+
+class NgramModel(Model):
+    """Interpolated Kneser–Ney (Kneser and Ney 1995) with one discount D = n₁ / (n₁ + 2 n₂) for each length.
+
+        p(w | h) = max(c(hw) − D, 0) / c(h·) + D · N(h·) / c(h·) · p(w | h without its first word)
+
+    c counts runs of `order` words; of shorter ones it counts how many different words stand before them. N(h·) is how
+    many different words follow h; n₁, n₂ how many runs are counted once and twice. Below one word stands
+    1 / vocabulary, and a history that was never seen says nothing: the shorter one decides.
+
+    A run is the number whose digits, to the base of the vocabulary, are its words: a sorted tensor is the table.
+    """
+
+    config: Ngram
+
+    def __init__(self, config: Ngram) -> None:
+        super().__init__(config)
+        for length, size in enumerate(config.sizes, 1):
+            self.register_buffer(f"runs{length}", torch.zeros(size, dtype=torch.long))
+            self.register_buffer(f"counts{length}", torch.zeros(size, dtype=torch.long))
+
+    @classmethod
+    def counted(cls, tokens: Tensor, vocabulary: int, order: int) -> NgramModel:
+        """The model of a text `[tokens]`, whose end is followed by its beginning."""
+        need_order(order, vocabulary)
+        found = [runs_in(tokens, length, vocabulary).unique(return_counts=True) for length in range(1, order + 1)]
+        for shorter in range(1, order):
+            longer = found[shorter][0]
+            found[shorter - 1] = (longer % vocabulary**shorter).unique(return_counts=True)
+        model = cls(Ngram(vocabulary, order, tuple(len(runs) for runs, _ in found))).eval()
+        for length, (runs, counts) in enumerate(found, 1):
+            model.get_buffer(f"runs{length}").copy_(runs)
+            model.get_buffer(f"counts{length}").copy_(counts)
+        return model
+
+    @property
+    def device(self) -> torch.device:
+        return self.get_buffer("runs1").device
+
+    def forward(self, *, tokens: Tensor) -> Output:
+        """`logits [batch, tokens, vocabulary]`: ln p of every word after each place."""
+        history = self.histories(tokens).flatten(0, 1)
+        words = torch.arange(self.config.vocabulary, device=tokens.device).expand(history.shape[0], -1)
+        return Output(logits=self.chances(history, words).log().float().unflatten(0, tuple(tokens.shape)))
+
+    def losses(self, tokens: Tensor) -> Tensor:
+        """−ln p of each word of a text but the first, `[tokens − 1]`."""
+        history = self.histories(tokens[None, :-1])[0]
+        return -self.chances(history, tokens[1:, None]).log().squeeze(1)
+
+    def histories(self, tokens: Tensor) -> Tensor:
+        """The `order` − 1 words up to each place, `[batch, tokens, order − 1]`; −1 before the first."""
+        before = self.config.order - 1
+        padded = functional.pad(tokens, (max(0, before - 1), 0), value=-1)
+        return padded.unfold(1, before, 1) if before else tokens.new_empty(*tokens.shape, 0)
+
+    def chances(self, history: Tensor, words: Tensor) -> Tensor:
+        """p of `words [rows, words]` after `history [rows, order − 1]`, float64."""
+        size = self.config.vocabulary
+        chance = torch.full(words.shape, 1 / size, dtype=torch.float64, device=words.device)
+        for length in range(1, self.config.order + 1):
+            recent = history[:, history.shape[1] - length + 1 :]
+            seen = (recent >= 0).all(1)
+            start = torch.where(seen, numbers_of(recent, size), -1)
+            chance = self.interpolated(length, start, words, chance)
+        return chance
+
+    def interpolated(self, length: int, start: Tensor, words: Tensor, below: Tensor) -> Tensor:
+        """p by runs of `length` words that begin with `start [rows]`, where `below` is p by shorter ones."""
+        runs, counts = self.get_buffer(f"runs{length}"), self.get_buffer(f"counts{length}")
+        once, twice = (counts == 1).sum(), (counts == 2).sum()
+        discount = once / (once + 2 * twice).clamp(min=1)
+        first = torch.searchsorted(runs, start * self.config.vocabulary)
+        last = torch.searchsorted(runs, (start + 1) * self.config.vocabulary)
+        sums = functional.pad(counts.cumsum(0), (1, 0)).double()
+        total = (sums[last] - sums[first]) * (start >= 0)  # c(h·), [rows]
+        run = start[:, None] * self.config.vocabulary + words
+        place = torch.searchsorted(runs, run).clamp(max=len(runs) - 1)
+        count = torch.where(runs[place] == run, counts[place], 0).double()
+        kept, freed = (count - discount).clamp(min=0), discount * (last - first)[:, None]
+        return torch.where(total[:, None] > 0, (kept + freed * below) / total.clamp(min=1)[:, None], below)
+
+
+def runs_in(tokens: Tensor, length: int, vocabulary: int) -> Tensor:
+    """The number of every run of so many words, those over the end of the text included."""
+    around = torch.cat([tokens, tokens.repeat(-(-length // len(tokens)))[: length - 1]])
+    return numbers_of(around.unfold(0, length, 1), vocabulary)
+
+
+def numbers_of(words: Tensor, vocabulary: int) -> Tensor:
+    """`[rows]` of `[rows, words]`: the words as the digits of one number."""
+    number = words.new_zeros(words.shape[0])
+    for column in words.unbind(1):
+        number = number * vocabulary + column
+    return number
+
+
+def need_order(order: int, vocabulary: int) -> None:
+    """Raise unless every run of `order` + 1 words has a number of its own in 63 bits."""
+    most = next(n for n in range(63, 0, -1) if n == 1 or (vocabulary + 1) ** n < 2**62)
+    if not 1 <= order <= most:
+        raise BadInput(
+            f"order is {order}; with a vocabulary of {vocabulary:,} it must be 1 to {most}. Change order or size."
+        )

@@ -1,0 +1,1 @@
+"""Checkpoint folders: reading, writing, key tables."""

@@ -1,0 +1,145 @@
+"""Models from folders and back: ours, and those of Hugging Face."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...assets import folder_of
+from ...errors import BadInput
+from ..config import as_dict, from_dict
+from ..generation.rules import read_rules, write_rules
+from ..model import Model
+from ..tokenizers.tokenizer import Tokenizer
+from .folder import Folder, open_folder, replace_files, text_writer, to_json, write_folder
+from .keys import Family, read_tensors, shown, table_of, write_tensors
+
+FAMILIES = {
+    "bert": "bert",
+    "big_bird": "bigbird",
+    "camembert": "roberta",
+    "clip": "clip",
+    "clip_text_model": "clip_text",
+    "clip_vision_model": "clip_vision",
+    "deit": "vit",
+    "detr": "detr",
+    "detr_timm": "detr",
+    "distilbert": "distilbert",
+    "gpt2": "gpt2",
+    "llama": "llama",
+    "longformer": "longformer",
+    "marian": "marian",
+    "mistral": "llama",
+    "qwen2": "llama",
+    "roberta": "roberta",
+    "t5": "t5",
+    "vit": "vit",
+    "whisper": "whisper",
+    "xlm-roberta": "roberta",
+}
+"""Their `model_type`, and the file of `families` that knows it."""
+
+
+def load(folder: str | Path, *, dtype: torch.dtype | None = None) -> Model:
+    """The model in a folder, in evaluation mode, with its `config` and (where there is one) `tokenizer`.
+
+    Reads what `model.save` wrote, the best model of a run's folder, one that comes with the package (by its name, see
+    `regard.assets`), and Hugging Face checkpoints (`config.json` and `*.safetensors`) of the families in `FAMILIES`.
+    `dtype` converts the weights; those of a run, which may be stored in half precision, are float32 unless it is given.
+    Raises `BadInput` that names the file and what to do.
+    """
+    folder = folder_of(folder)
+    of_run = (folder / "run.json").is_file()
+    dtype = torch.float32 if of_run and dtype is None else dtype
+    found = open_folder(folder / "model" if of_run else folder)
+    model = read_ours(found) if found.format == "regard" else read_theirs(found)
+    model.rules = read_rules(found.generation, found.config)
+    model.tokenizer = Tokenizer.from_folder(found.path)
+    return (model if dtype is None else model.to(dtype)).eval()
+
+
+def read_ours(folder: Folder) -> Model:
+    """The model of a folder that `save` wrote."""
+    model = empty(from_dict(folder.config["model"]))
+    weights = folder.weights()
+    fill(model, {name: weights.tensor(name) for name in weights.names()}, str(folder.path))
+    return model
+
+
+def read_theirs(folder: Folder) -> Model:
+    """The model of a Hugging Face folder."""
+    family, weights = family_of(folder.config.get("model_type"), str(folder.path)), folder.weights()
+    config = family.read(folder.config, {name: weights.shape(name) for name in weights.names()})
+    model = empty(config)
+    rows = table_of(family.keys(config), own_names(model))
+    fill(model, read_tensors(rows, weights, family, str(folder.path)), str(folder.path))
+    return model
+
+
+def save(model: Model, folder: str | Path, format: str = "regard") -> None:
+    """Write configuration, weights and tokenizer into a folder."""
+    tensors = {name: model.state_dict()[name] for name in own_names(model)}
+    if format == "regard":
+        write_folder(folder, {"model": as_dict(model.config)}, tensors, format="regard")
+    elif format == "huggingface":
+        family = family_of(model.config.family, "this model")
+        rows = table_of(family.keys(model.config), own_names(model))
+        kind = str(next(model.parameters()).dtype).removeprefix("torch.")
+        config = {**family.write(model.config), "dtype": kind}
+        write_folder(folder, config, write_tensors(rows, tensors), format="huggingface")
+    else:
+        raise BadInput(f"format is {format!r}; it must be 'regard' or 'huggingface'.")
+    if model.rules is not None:
+        replace_files(Path(folder), {"generation_config.json": text_writer(to_json(write_rules(model.rules)))})
+    if model.tokenizer is not None:
+        model.tokenizer.save(folder)
+
+
+def empty(config: Any) -> Model:
+    """The model without its numbers: nothing is drawn that a checkpoint replaces."""
+    with torch.device("meta"):
+        return config.build()
+
+
+def fill(model: Model, tensors: dict[str, Tensor], where: str) -> None:
+    """Give every parameter and buffer its tensor; `BadInput` names those that do not fit."""
+    own = {name: model.state_dict()[name] for name in own_names(model)}
+    missing, left = sorted(set(own) - set(tensors)), sorted(set(tensors) - set(own))
+    if missing or left:
+        raise BadInput(f"{where}: the weights lack {shown(missing)}, and have {shown(left)} that the model has not.")
+    wrong = [
+        f"{name} is {list(tensors[name].shape)}, wanted {list(own[name].shape)}"
+        for name in own
+        if tensors[name].shape != own[name].shape
+    ]
+    if wrong:
+        raise BadInput(f"{where}: the shapes do not fit the configuration: {'; '.join(wrong[:6])}.")
+    kinds = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
+    kind = kinds.pop() if len(kinds) == 1 else torch.float32
+    plain = torch.contiguous_format
+    ready = {n: (x.to(kind) if x.is_floating_point() else x).clone(memory_format=plain) for n, x in tensors.items()}
+    model.load_state_dict(ready, strict=False, assign=True)
+
+
+def own_names(model: Model) -> list[str]:
+    """The names of the model's tensors; one that several modules share has its first name only."""
+    seen: set[int] = set()
+    names = []
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            names.append(name)
+    return names
+
+
+def family_of(model_type: Any, where: str) -> Family:
+    """The file that knows this architecture."""
+    if model_type not in FAMILIES:
+        raise BadInput(
+            f"{where}: the architecture {model_type!r} is not known here. Known are {', '.join(sorted(FAMILIES))}."
+        )
+    return import_module(f"regard.models.families.{FAMILIES[model_type]}")  # type: ignore[return-value]

@@ -1,0 +1,139 @@
+"""Key tables: whose tensor is whose. One table serves reading and writing, and every key must be accounted for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from ...errors import BadInput
+
+
+class Change(NamedTuple):
+    """How their one tensor becomes ours, and back."""
+
+    read: Callable[[Tensor], tuple[Tensor, ...]]
+    write: Callable[..., Tensor]
+
+
+SAME = Change(lambda x: (x,), lambda x: x)
+TRANSPOSED = Change(lambda x: (x.t(),), lambda x: x.t())
+
+
+def stacked(count: int, dim: int = 0, transposed: bool = False) -> Change:
+    """Their tensor is `count` of ours, one after the other along its `dim`; theirs may also be transposed."""
+
+    def read(x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(part.t() if transposed else part for part in x.chunk(count, dim))
+
+    def write(*parts: Tensor) -> Tensor:
+        return torch.cat([part.t() if transposed else part for part in parts], dim)
+
+    return Change(read, write)
+
+
+@dataclass(frozen=True)
+class Key:
+    """Their name for a tensor and ours, `{n}` standing for a number and `{p}` for a last word, the same in both.
+
+    Several names of ours say that theirs holds all of them; `change` tells how.
+    """
+
+    theirs: str
+    ours: str | tuple[str, ...]
+    change: Change = SAME
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.ours,) if isinstance(self.ours, str) else self.ours
+
+
+class Family(Protocol):
+    """What a file of `families` has: how one architecture's folder becomes a model, and back.
+
+    `read` makes our configuration of theirs, knowing the shapes of their tensors; `write` the reverse; `keys` is the
+    table. `PREFIX` stands before the names of a model with a head; `IGNORED` are patterns of names without weights of
+    ours (buffers, copies of tied tensors, heads of other tasks).
+    """
+
+    PREFIX: str
+    IGNORED: tuple[str, ...]
+
+    def read(self, config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any: ...
+    def write(self, config: Any) -> dict[str, Any]: ...
+    def keys(self, config: Any) -> list[Key]: ...
+
+
+class Row(NamedTuple):
+    """One line of a table made out for a certain model."""
+
+    theirs: str
+    ours: tuple[str, ...]
+    change: Change
+
+
+def table_of(keys: Iterable[Key], names: Iterable[str]) -> list[Row]:
+    """The table for a model with these tensors; each of them must stand in it once."""
+    names = list(names)
+    rows = [row for key in keys for row in expand(key, names)]
+    covered = [name for row in rows for name in row.ours]
+    missing = sorted(set(names) - set(covered))
+    double = sorted({name for name in covered if covered.count(name) > 1}) if len(covered) != len(set(covered)) else []
+    if missing or double:
+        raise BadInput(f"The key table lacks {shown(missing)} and has twice {shown(double)}: the family is incomplete.")
+    return rows
+
+
+def expand(key: Key, names: list[str]) -> list[Row]:
+    """The lines that a key stands for."""
+    pattern = re.compile(re.escape(key.names[0]).replace(r"\{n\}", r"(?P<n>\d+)").replace(r"\{p\}", r"(?P<p>\w+)"))
+    rows = []
+    for name in names:
+        if found := pattern.fullmatch(name):
+            words = found.groupdict()
+            rows.append(Row(key.theirs.format(**words), tuple(one.format(**words) for one in key.names), key.change))
+    return rows
+
+
+def read_tensors(rows: list[Row], weights: Any, family: Family, where: str) -> dict[str, Tensor]:
+    """Our tensors from theirs, or `BadInput` that lists what is missing and what is left over."""
+    theirs = {plain(name, family.PREFIX): name for name in weights.names()}
+    wanted = {plain(row.theirs, family.PREFIX): row for row in rows}
+    missing = sorted(set(wanted) - set(theirs))
+    left = [name for key, name in theirs.items() if key not in wanted and not ignored(key, family)]
+    if missing or left:
+        raise BadInput(
+            f"{where}: the weights do not fit the configuration. Missing: {shown(missing)}. Left over: {shown(left)}. "
+            "The folder holds another architecture than its config.json says, or not all of it."
+        )
+    found: dict[str, Tensor] = {}
+    for key, row in wanted.items():
+        found |= dict(zip(row.ours, row.change.read(weights.tensor(theirs[key])), strict=True))
+    return found
+
+
+def write_tensors(rows: list[Row], ours: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Their tensors from ours."""
+    return {row.theirs: row.change.write(*(ours[name] for name in row.ours)).contiguous() for row in rows}
+
+
+def plain(name: str, prefix: str) -> str:
+    """A name without the prefix that only models with a head have, and with the words used today."""
+    name = name.removeprefix(prefix)
+    return re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
+
+
+def ignored(name: str, family: Family) -> bool:
+    return any(re.fullmatch(pattern, name) for pattern in family.IGNORED)
+
+
+def shown(names: list[str]) -> str:
+    """The first few names, and how many more."""
+    if not names:
+        return "none"
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    return ", ".join(names[:6]) + more

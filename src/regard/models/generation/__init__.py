@@ -1,0 +1,1 @@
+"""Generation: greedy, sampling, beam search."""

@@ -1,0 +1,77 @@
+"""A model asked for the next token only: decoders and encoder–decoders alike, with a cache or anew each time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..model import Model, PairModel
+
+
+class Cached:
+    """Answers with the logits of the next token, `[batch, vocabulary]`, and remembers what it has read."""
+
+    def __init__(self, model: Model, source: dict[str, Tensor]) -> None:
+        self.model, self.source = model, source
+        self.reads = "targets" if isinstance(model, PairModel) else "tokens"
+        self.cache: Any = None
+
+    def begin(self, prompt: Tensor, lengths: Tensor | None) -> Tensor:
+        """The logits after the prompt `[batch, tokens]`, of which row b has `lengths[b]`."""
+        more = {} if lengths is None else {"lengths": lengths}
+        answer = self.model(**{self.reads: prompt}, **self.source, **more)
+        self.cache = answer.cache
+        return at_last(answer.logits, lengths)
+
+    def next(self, tokens: Tensor) -> Tensor:
+        """The logits after one more token a row, `[batch]`."""
+        answer = self.model(**{self.reads: tokens[:, None]}, cache=self.cache)
+        self.cache = answer.cache
+        return answer.logits[:, -1]
+
+    def select(self, rows: Tensor) -> None:
+        """Go on with those rows, in that order."""
+        self.cache = self.cache.select(rows)
+
+
+class Anew:
+    """The same answers, computed from the first token on each time."""
+
+    def __init__(self, model: Model, source: dict[str, Tensor]) -> None:
+        self.model, self.source = model, source
+        self.paired = isinstance(model, PairModel)
+
+    def begin(self, prompt: Tensor, lengths: Tensor | None) -> Tensor:
+        self.tokens, self.lengths = prompt, lengths
+        return self.answer()
+
+    def next(self, tokens: Tensor) -> Tensor:
+        if self.lengths is None:
+            self.tokens = torch.cat([self.tokens, tokens[:, None]], dim=1)
+        else:
+            room = torch.zeros_like(tokens)[:, None]
+            self.tokens = torch.cat([self.tokens, room], dim=1).scatter(1, self.lengths[:, None], tokens[:, None])
+            self.lengths = self.lengths + 1
+        return self.answer()
+
+    def answer(self) -> Tensor:
+        if self.paired:
+            return self.model(targets=self.tokens, **self.source).logits[:, -1]
+        return at_last(self.model(tokens=self.tokens, lengths=self.lengths).logits, self.lengths)
+
+    def select(self, rows: Tensor) -> None:
+        self.tokens = self.tokens[rows]
+        self.lengths = None if self.lengths is None else self.lengths[rows]
+        self.source = {name: value[rows] for name, value in self.source.items()}
+
+
+Decoder = Cached | Anew
+
+
+def at_last(logits: Tensor, lengths: Tensor | None) -> Tensor:
+    """The logits of each row's last token, `[batch, vocabulary]`."""
+    if lengths is None:
+        return logits[:, -1]
+    return logits[torch.arange(logits.shape[0], device=logits.device), lengths - 1]

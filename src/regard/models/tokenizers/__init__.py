@@ -1,0 +1,1 @@
+"""Tokenizers: loading, training, encoding."""

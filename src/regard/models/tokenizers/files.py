@@ -1,0 +1,387 @@
+"""The tokenizer that a checkpoint folder holds, in `tokenizer.json` or in the older files.
+
+Older files leave half of the tokenizer to the program that reads them; what each family of models expects is written
+here once: BERT's `vocab.txt`; the byte-level `vocab.json` and `merges.txt` of GPT-2, RoBERTa, CLIP and Whisper; the
+SentencePiece files of T5, BigBird and Marian.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ...errors import BadInput, Missing, Unsupported
+from ..checkpoint.folder import read_json, refuse_pointer
+from .sentencepiece import Renumbered, read_pieces, unigram_backend
+
+ROLES = ("pad_token", "unk_token", "bos_token", "eos_token", "cls_token", "sep_token", "mask_token")
+
+BERT = dict(pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]")
+ROBERTA = dict(
+    pad_token="<pad>",
+    unk_token="<unk>",
+    bos_token="<s>",
+    eos_token="</s>",
+    cls_token="<s>",
+    sep_token="</s>",
+    mask_token="<mask>",
+)
+BIG_BIRD = {**ROBERTA, "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+T5 = dict(pad_token="<pad>", unk_token="<unk>", eos_token="</s>")
+CLIP = dict(
+    pad_token="<|endoftext|>", unk_token="<|endoftext|>", bos_token="<|startoftext|>", eos_token="<|endoftext|>"
+)
+GPT2 = dict(unk_token="<|endoftext|>", bos_token="<|endoftext|>", eos_token="<|endoftext|>")
+
+NAMES = {
+    "bert": BERT,
+    "roberta": ROBERTA,
+    "big_bird": BIG_BIRD,
+    "t5": T5,
+    "marian": T5,
+    "clip": CLIP,
+    "whisper": GPT2,
+    "gpt2": GPT2,
+}
+"""The special tokens of a family, where the folder does not name them."""
+
+FAMILIES = {
+    "distilbert": "bert",
+    "electra": "bert",
+    "longformer": "roberta",
+    "bart": "roberta",
+    "bigbird": "big_bird",
+    "clip_text_model": "clip",
+    "mt5": "t5",
+}
+
+SEGMENTED = {"bert", "electra"}
+GENERIC = {"pretrained", "pretrainedtokenizer", "tokenizersbackend", ""}
+SOURCES = ("config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+WORDS_OF_CLIP = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
+
+
+@dataclass(frozen=True)
+class Files:
+    """What a folder says of its tokenizer: its family, its model, the settings, tokens added to the vocabulary."""
+
+    path: Path
+    family: str
+    model: str
+    settings: dict[str, Any]
+    added: dict[str, int]
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).is_file()
+
+    def names(self) -> dict[str, str]:
+        """The special tokens by role."""
+        given = {role: content(self.settings[role]) for role in ROLES if role in self.settings}
+        return NAMES.get(self.family, {}) | given
+
+
+@dataclass(frozen=True)
+class Found:
+    """A tokenizer read from a folder; `target` where the written language has its own, `kept` the files to save."""
+
+    backend: Any
+    settings: dict[str, Any]
+    target: Any = None
+    kept: tuple[Path, ...] = ()
+
+
+def read_folder(path: Path) -> Found | None:
+    """The folder's tokenizer; `None` where it holds no vocabulary."""
+    files = read_settings(path)
+    reader = next((reader for name, reader in READERS.items() if files.has(name)), None)
+    if reader is None:
+        return None
+    need_tokenizers()
+    found = reader(files)
+    return found if isinstance(found, Found) else finish(files, found)
+
+
+def read_settings(path: Path) -> Files:
+    """The settings of `tokenizer_config.json`, over those of `special_tokens_map.json`."""
+    config, *given, added = (read_json(path / name) if (path / name).is_file() else {} for name in SOURCES)
+    settings = {name: value for source in reversed(given) for name, value in source.items() if value is not None}
+    made = str(settings.get("tokenizer_class", "")).removesuffix("Fast").removesuffix("Tokenizer").lower()
+    model = str(config.get("model_type", ""))
+    kind = model if made in GENERIC else made
+    return Files(path, FAMILIES.get(kind, kind), model or kind, settings, added)
+
+
+def content(token: Any) -> str:
+    return token["content"] if isinstance(token, dict) else str(token)
+
+
+def need_files(files: Files, *names: str) -> list[Path]:
+    lacking = [name for name in names if not files.has(name)]
+    if lacking:
+        raise BadInput(f"{files.path} lacks {', '.join(lacking)}, which goes with {', '.join(names)}. Fetch it.")
+    return [files.path / name for name in names]
+
+
+def need_tokenizers() -> None:
+    try:
+        import_module("tokenizers")
+    except ImportError as error:
+        message = 'Texts are tokenized with tokenizers, which is not installed: pip install "regard[train]"'
+        raise Missing(message) from error
+
+
+def serialized(files: Files) -> Any:
+    """The whole tokenizer in `tokenizer.json`."""
+    from tokenizers import Tokenizer
+
+    path = files.path / "tokenizer.json"
+    refuse_pointer(path)
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise BadInput(f"{path} is not a tokenizer that can be read: {error}. Fetch it again.") from error
+
+
+def finish(files: Files, backend: Any) -> Found:
+    """The backend without cutting and padding of its own, and the settings in full."""
+    backend.no_truncation()
+    backend.no_padding()
+    restore_spaces(backend)
+    names = files.names() or guess_names(backend)
+    names = {role: name for role, name in names.items() if backend.token_to_id(name) is not None}
+    return Found(backend, with_inputs(files, {**files.settings, **names}))
+
+
+def restore_spaces(backend: Any) -> None:
+    """Let a vocabulary that marks the ends of words (CLIP's `</w>`) decode them to spaces."""
+    from tokenizers import Regex, decoders
+
+    suffix = getattr(backend.model, "end_of_word_suffix", None)
+    if suffix and isinstance(backend.decoder, decoders.ByteLevel):
+        last = decoders.Replace(Regex(re.escape(suffix) + "$"), "")
+        backend.decoder = decoders.Sequence([decoders.ByteLevel(), last, decoders.Replace(suffix, " ")])
+
+
+def guess_names(backend: Any) -> dict[str, str]:
+    """The special tokens of the first family that the vocabulary has all of."""
+    families = (
+        names for names in NAMES.values() if all(backend.token_to_id(name) is not None for name in names.values())
+    )
+    return next(families, {})
+
+
+def with_inputs(files: Files, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings, which say in `model_input_names` whether the model takes segments."""
+    like_bert = settings.get("cls_token") == "[CLS]" and settings.get("sep_token") == "[SEP]"
+    segments = files.model in SEGMENTED if files.model else like_bert
+    names = ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"]
+    return {"model_input_names": names, **settings}
+
+
+def add_tokens(files: Files, backend: Any) -> Any:
+    """Add the tokens that the settings describe, each under the number that the files give it."""
+    settings = files.settings
+    described = {int(number): token for number, token in settings.get("added_tokens_decoder", {}).items()}
+    numbered = described | {number: piece for piece, number in files.added.items() if number not in described}
+    for number in sorted(numbered):
+        backend.add_tokens([added_token(numbered[number], special=False)])
+        need_number(files, backend, content(numbered[number]), number)
+    extra = [*settings.get("additional_special_tokens", []), *settings.get("extra_special_tokens", [])]
+    known = {content(token) for token in described.values()}
+    named = [settings.get(role, name) for role, name in files.names().items()]
+    backend.add_tokens([added_token(token, special=True) for token in [*named, *extra] if content(token) not in known])
+    return backend
+
+
+def added_token(token: Any, special: bool) -> Any:
+    from tokenizers import AddedToken
+
+    flags = token if isinstance(token, dict) else {}
+    flags = {name: bool(flags[name]) for name in ("lstrip", "rstrip", "single_word", "normalized") if name in flags}
+    special = special or (isinstance(token, dict) and bool(token.get("special")))
+    return AddedToken(content(token), special=special, **flags)
+
+
+def need_number(files: Files, backend: Any, piece: str, number: int) -> None:
+    got = backend.token_to_id(piece)
+    if got != number:
+        raise BadInput(
+            f"{files.path} gives the added token {piece!r} the number {number}, but its vocabulary has room for it at "
+            f"{got}: the files are of different tokenizers. Fetch the folder again."
+        )
+
+
+def set_template(backend: Any, single: list[str], pair: list[str]) -> Any:
+    """Put special tokens around texts; `$A` and `$B` stand for them, `name:1` is of the second segment."""
+    from tokenizers.processors import TemplateProcessing
+
+    names = {part.rpartition(":")[0] for part in [*single, *pair]} - {"$A", "$B"}
+    tokens = [(name, backend.token_to_id(name)) for name in sorted(names)]
+    backend.post_processor = TemplateProcessing(single=single, pair=pair, special_tokens=tokens)
+    return backend
+
+
+def around(backend: Any, start: str | None, end: str | None) -> Any:
+    """BERT's template: start, text, end, second text, end; a part that is `None` is left out."""
+    before = [f"{start}:0"] if start else []
+    first, second = ([f"{end}:0"], [f"{end}:1"]) if end else ([], [])
+    single = [*before, "$A:0", *first]
+    return set_template(backend, single, [*single, "$B:1", *second])
+
+
+def wordpiece(files: Files) -> Any:
+    """BERT's: words at spaces, punctuation and Chinese characters, then the longest pieces from the left."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    files = replace(files, family=files.family if files.family in NAMES else "bert")
+    names, settings = files.names(), files.settings
+    lines = read_lines(files.path / "vocab.txt")
+    numbers = {piece: number for number, piece in enumerate(lines)}
+    backend = Tokenizer(models.WordPiece(numbers, unk_token=names["unk_token"]))
+    backend.normalizer = normalizers.BertNormalizer(
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+        strip_accents=settings.get("strip_accents"),
+        lowercase=settings.get("do_lower_case", True),
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    return around(add_tokens(files, backend), names["cls_token"], names["sep_token"])
+
+
+def read_lines(path: Path) -> list[str]:
+    refuse_pointer(path)
+    try:
+        return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path} is not a text in UTF-8: {error}. Fetch it again.") from error
+
+
+def byte_level(files: Files) -> Any:
+    """Pairs of bytes merged in a learned order: GPT-2's, and what RoBERTa, CLIP and Whisper put around it."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    family = files.family if files.family in ("roberta", "clip", "whisper") else "gpt2"
+    files = replace(files, family=family)
+    numbers, merges = need_files(files, "vocab.json", "merges.txt")
+    clip = {"end_of_word_suffix": "</w>", "unk_token": files.names()["unk_token"]} if family == "clip" else {}
+    model = models.BPE(read_json(numbers), read_merges(merges), **clip)
+    backend = Tokenizer(model)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=files.settings.get("add_prefix_space", False))
+    backend.decoder = decoders.ByteLevel()
+    return FINISH[family](files, add_tokens(files, backend))
+
+
+def read_merges(path: Path) -> list[tuple[str, str]]:
+    lines = [line for line in read_lines(path) if line.strip() and not line.startswith("#version")]
+    pairs = [line.split() for line in lines]
+    wrong = next((line for line, pair in zip(lines, pairs, strict=True) if len(pair) != 2), None)
+    if wrong is not None:
+        raise BadInput(f"{path} has the line {wrong[:80]!r}, wanted two pieces to merge. Fetch it again.")
+    return [(left, right) for left, right in pairs]
+
+
+def finish_gpt2(files: Files, backend: Any) -> Any:
+    start = files.names()["bos_token"]
+    if files.settings.get("add_bos_token"):
+        set_template(backend, [f"{start}:0", "$A:0"], [f"{start}:0", "$A:0", f"{start}:1", "$B:1"])
+    return backend
+
+
+def finish_roberta(files: Files, backend: Any) -> Any:
+    from tokenizers.processors import RobertaProcessing
+
+    start, end = ((name, backend.token_to_id(name)) for name in (files.names()[r] for r in ("cls_token", "sep_token")))
+    settings = files.settings
+    backend.post_processor = RobertaProcessing(
+        end, start, settings.get("trim_offsets", True), settings.get("add_prefix_space", False)
+    )
+    return backend
+
+
+def finish_clip(files: Files, backend: Any) -> Any:
+    from tokenizers import Regex, normalizers, pre_tokenizers
+    from tokenizers.processors import RobertaProcessing
+
+    once = normalizers.Replace(Regex(r"\s+"), " ")
+    backend.normalizer = normalizers.Sequence([normalizers.NFC(), once, normalizers.Lowercase()])
+    words = pre_tokenizers.Split(Regex(WORDS_OF_CLIP), behavior="removed", invert=True)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    start, end = ((name, backend.token_to_id(name)) for name in (files.names()[r] for r in ("bos_token", "eos_token")))
+    backend.post_processor = RobertaProcessing(end, start, trim_offsets=False, add_prefix_space=False)
+    return backend
+
+
+def finish_whisper(files: Files, backend: Any) -> Any:
+    settings, end = files.settings, files.names()["eos_token"]
+    wanted = ["startoftranscript", settings.get("language"), settings.get("task")]
+    wanted += [] if settings.get("predict_timestamps") else ["notimestamps"]
+    before = [f"<|{name}|>" for name in wanted if name]
+    for name in before:
+        if backend.token_to_id(name) is None:
+            raise BadInput(f"{files.path} names {name} in its settings, but its vocabulary lacks it. Fetch it again.")
+    before = [f"{name}:0" for name in before]
+    return set_template(backend, [*before, "$A:0", f"{end}:0"], [*before, "$A:0", "$B:1", f"{end}:1"])
+
+
+FINISH = {"gpt2": finish_gpt2, "roberta": finish_roberta, "clip": finish_clip, "whisper": finish_whisper}
+
+
+def sentencepiece(files: Files) -> Any:
+    """T5's and BigBird's: pieces of the highest joint probability, spaces written as ▁."""
+    files = replace(files, family=files.family or "t5")
+    if files.family not in ("t5", "big_bird"):
+        raise Unsupported(
+            f"{files.path} has the spiece.model of {files.family!r}; the rules of t5 and big_bird are known here. "
+            "Save the tokenizer as tokenizer.json with the program that made it."
+        )
+    extra = files.settings.get("extra_ids", 100) if files.family == "t5" else 0
+    read = read_pieces(files.path / "spiece.model")
+    backend = add_tokens(files, unigram_backend(read, [f"<extra_id_{extra - 1 - i}>" for i in range(extra)]))
+    names = files.names()
+    if files.family == "big_bird":
+        return around(backend, names["cls_token"], names["sep_token"])
+    end = f"{names['eos_token']}:0"
+    return set_template(backend, ["$A:0", end], ["$A:0", end, "$B:0", end])
+
+
+def marian(files: Files) -> Found:
+    """Marian's: a SentencePiece model per language, numbered by `vocab.json`."""
+    files = replace(files, family="marian", model=files.model or "marian")
+    kept = need_files(files, "source.spm", "target.spm", "vocab.json")
+    if files.settings.get("separate_vocabs"):
+        kept += need_files(files, "target_vocab.json")
+    source, target = (
+        renumbered(files, spm, numbers) for spm, numbers in zip(kept[:2], (kept[2], kept[-1]), strict=True)
+    )
+    return Found(source, with_inputs(files, {**files.settings, **files.names()}), target, tuple(kept))
+
+
+def renumbered(files: Files, spm: Path, vocabulary: Path) -> Renumbered:
+    from tokenizers import AddedToken
+
+    names, numbers = files.names(), read_json(vocabulary)
+    unknown, end = names["unk_token"], names["eos_token"]
+    for name in (unknown, end):
+        if not isinstance(numbers.get(name), int):
+            raise BadInput(f"{vocabulary} gives {name!r} no number. Fetch it again.")
+    backend = unigram_backend(read_pieces(spm))
+    backend.add_special_tokens(sorted(set(names.values())))
+    codes = [piece for piece in numbers if piece.startswith(">>") and piece.endswith("<<")]
+    backend.add_tokens([AddedToken(code, normalized=False) for code in codes])
+    set_template(backend, ["$A:0", f"{end}:0"], ["$A:0", "$B:0", f"{end}:0"])
+    return Renumbered(backend, numbers, unknown, sorted(set(names.values())))
+
+
+READERS = {
+    "tokenizer.json": serialized,
+    "vocab.txt": wordpiece,
+    "source.spm": marian,
+    "target.spm": marian,
+    "spiece.model": sentencepiece,
+    "merges.txt": byte_level,
+    "vocab.json": byte_level,
+}
+"""How a vocabulary is read, by the file that shows its kind; the first that is there decides."""

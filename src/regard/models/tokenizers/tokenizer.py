@@ -1,0 +1,262 @@
+"""Texts to tokens and back, one way for every vocabulary.
+
+`Tokenizer` wraps the `tokenizers` library, whose one `tokenizer.json` holds everything. `tokenizer_files` builds the
+same from the older files of a checkpoint, `tokenizer_training` from a person's own texts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import BadInput
+from ..checkpoint.folder import replace_files, text_writer
+from .files import read_folder
+from .training import SPECIAL, Kind, Special, train_backend
+
+SETTINGS = "tokenizer_config.json"
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """Texts as numbers, each row padded at its end.
+
+    `tokens` and `segments` are `[batch, tokens]`, `lengths` `[batch]`. `offsets` and `words` say for every real token
+    of a row which characters of its text it covers, and which word of it (`None` for what the template added).
+    """
+
+    tokens: Tensor
+    lengths: Tensor
+    segments: Tensor | None
+    offsets: list[list[tuple[int, int]]]
+    words: list[list[int | None]]
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        """What a model is called with: `model(**encoded.inputs)`."""
+        inputs = {"tokens": self.tokens, "lengths": self.lengths}
+        return inputs if self.segments is None else inputs | {"segments": self.segments}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One encoded text or pair; `sides` is 0 or 1 by text, `None` for a token of the template."""
+
+    tokens: list[int]
+    segments: list[int]
+    offsets: list[tuple[int, int]]
+    words: list[int | None]
+    sides: list[int | None]
+
+    def keep(self, places: list[int]) -> Row:
+        return Row(*([column[place] for place in places] for column in vars(self).values()))
+
+
+class Tokenizer:
+    """Texts to tokens and back.
+
+    >>> tokenizer = Tokenizer.train(["the cat sat", "the dog sat"], kind="words", size=20)
+    >>> encoded = tokenizer(["the cat", "the dog sat"])
+    >>> encoded.tokens.shape, encoded.lengths.tolist()
+    (torch.Size([2, 5]), [4, 5])
+    >>> tokenizer.pieces(encoded.tokens[0]), tokenizer.decode(encoded.tokens)
+    (['[CLS]', 'the', 'cat', '[SEP]', '[PAD]'], ['the cat', 'the dog sat'])
+    """
+
+    def __init__(self, backend: Any, settings: dict[str, Any], kept: dict[str, bytes] | None = None) -> None:
+        self.backend = backend
+        self.settings = settings
+        self.kept = kept or {}
+        self.target: Tokenizer = self
+        """The tokenizer of the language that is written, where a model reads one and writes another."""
+
+    @classmethod
+    def from_folder(cls, path: str | Path) -> Tokenizer | None:
+        """The tokenizer of a checkpoint folder; `None` where the folder has no vocabulary."""
+        found = read_folder(Path(path))
+        if found is None:
+            return None
+        kept = {file.name: file.read_bytes() for file in found.kept}
+        tokenizer = cls(found.backend, found.settings, kept)
+        if found.target is not None:
+            tokenizer.target = cls(found.target, found.settings, kept)
+        return tokenizer
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],
+        kind: Kind = "wordpiece",
+        size: int = 8000,
+        lower: bool = False,
+        special: Special = SPECIAL,
+    ) -> Tokenizer:
+        """A tokenizer of at most `size` pieces, learned from the texts; the same texts give the same tokenizer.
+
+        `wordpiece` (BERT's), `bpe` (over bytes, GPT-2's), `unigram` (T5's), `characters`, or `words` (parted at spaces
+        and punctuation). Texts are put between the special `start` and `end` tokens where these are not `None`.
+        """
+        return cls(train_backend(texts, kind, size, lower, special), special.settings())
+
+    def __call__(
+        self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None, max_length: int | None = None
+    ) -> Encoded:
+        """The texts, each with its second text where `pairs` are given, cut to `max_length` tokens where that is given.
+
+        Cutting keeps the special tokens and takes from the end of the longer text of a pair.
+        """
+        firsts, seconds = need_texts(texts, "texts"), None if pairs is None else need_texts(pairs, "pairs")
+        if seconds is not None and len(seconds) != len(firsts):
+            raise BadInput(f"Got {len(firsts)} texts and {len(seconds)} pairs, wanted a pair for every text.")
+        inputs = firsts if seconds is None else list(zip(firsts, seconds, strict=True))
+        rows = [to_row(encoding) for encoding in self.backend.encode_batch(inputs)]
+        return self.collate(rows if max_length is None else [shorten(row, max_length) for row in rows])
+
+    def collate(self, rows: list[Row]) -> Encoded:
+        """Rows of different lengths as one batch."""
+        fill = next((token for token in (self.pad, self.end) if token is not None), 0)
+        return Encoded(
+            tokens=stack([row.tokens for row in rows], fill),
+            lengths=torch.tensor([len(row.tokens) for row in rows]),
+            segments=stack([row.segments for row in rows], 0) if self.segments else None,
+            offsets=[row.offsets for row in rows],
+            words=[row.words for row in rows],
+        )
+
+    def decode(self, tokens: Tensor | Sequence[Any], skip_special: bool = True) -> Any:
+        """The text of a row of tokens, or a list of the texts of a batch."""
+        rows = need_tokens(tokens)
+        if rows and isinstance(rows[0], list):
+            return [self.backend.decode(row, skip_special_tokens=skip_special) for row in rows]
+        return self.backend.decode(rows, skip_special_tokens=skip_special)
+
+    def pieces(self, tokens: Tensor | Sequence[Any]) -> list[Any]:
+        """What stands in the vocabulary under each token, in the shape of the tokens."""
+        rows = need_tokens(tokens)
+        return [self.pieces(row) if isinstance(row, list) else self.backend.id_to_token(row) for row in rows]
+
+    def save(self, path: str | Path) -> None:
+        """Write the tokenizer into a folder, where `from_folder` and other programs find it."""
+        path = Path(path)
+        path.mkdir(parents=True, exist_ok=True)
+        writers: dict[str, Callable[[Path], object]]
+        writers = {name: partial(Path.write_bytes, data=data) for name, data in self.kept.items()}
+        if not self.kept:
+            writers["tokenizer.json"] = lambda file: self.backend.save(str(file))
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", **self.settings}
+        writers[SETTINGS] = text_writer(json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+        replace_files(path, writers)
+
+    @property
+    def segments(self) -> bool:
+        """Whether the model is told which of two texts a token belongs to."""
+        return "token_type_ids" in self.settings.get("model_input_names", ())
+
+    @property
+    def size(self) -> int:
+        """How many pieces the vocabulary has, special ones included."""
+        return self.backend.get_vocab_size()
+
+    @property
+    def pad(self) -> int | None:
+        """The token that fills rows."""
+        return self.number("pad_token")
+
+    @property
+    def start(self) -> int | None:
+        """The token at the beginning of a text (`bos` or `cls` in other programs)."""
+        return self.number("cls_token", "bos_token")
+
+    @property
+    def end(self) -> int | None:
+        """The token at the end of a text (`eos` or `sep`)."""
+        return self.number("sep_token", "eos_token")
+
+    @property
+    def mask(self) -> int | None:
+        """The token that hides another."""
+        return self.number("mask_token")
+
+    @property
+    def unknown(self) -> int | None:
+        """The token for what the vocabulary cannot spell."""
+        return self.number("unk_token")
+
+    def number(self, *roles: str) -> int | None:
+        """The token of the first of the roles that the settings name, `None` where there is none."""
+        piece = next((self.settings[role] for role in roles if role in self.settings), None)
+        return None if piece is None else self.backend.token_to_id(piece)
+
+
+def need_texts(texts: Any, what: str) -> list[str]:
+    """The texts as a list; `BadInput` for none, and for what is no text."""
+    listed = [texts] if isinstance(texts, str) else list(texts)
+    if not listed:
+        raise BadInput(f"{what} is empty, so there is no batch to make. Give at least one text; it may be ''.")
+    for place, text in enumerate(listed):
+        if not isinstance(text, str):
+            raise BadInput(f"{what}[{place}] is a {type(text).__name__}, wanted a text. Join words with spaces first.")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise BadInput(f"{what}[{place}] has half a character at {error.start}: read the file as UTF-8.") from error
+    return listed
+
+
+def need_tokens(tokens: Any) -> list[Any]:
+    """One row of tokens or a batch of rows, as lists; `BadInput` for another shape or a negative token."""
+    tensor = torch.as_tensor(tokens)
+    if tensor.ndim not in (1, 2) or (tensor.numel() and (tensor.is_floating_point() or tensor.min() < 0)):
+        raise BadInput(
+            f"Got tokens of shape {list(tensor.shape)} and dtype {tensor.dtype}, wanted whole numbers of at least 0 in "
+            "[tokens] or [batch, tokens]. Replace negative labels before decoding."
+        )
+    return tensor.tolist()
+
+
+def to_row(encoding: Any) -> Row:
+    return Row(encoding.ids, encoding.type_ids, encoding.offsets, encoding.word_ids, encoding.sequence_ids)
+
+
+def shorten(row: Row, longest: int) -> Row:
+    """The row with the ends of its texts cut off until it fits; special tokens stay."""
+    if len(row.tokens) <= longest:
+        return row
+    sizes = [row.sides.count(side) for side in (0, 1)]
+    room = longest - row.sides.count(None)
+    if room < 0:
+        raise BadInput(
+            f"max_length is {longest}, but the template alone has {row.sides.count(None)} special tokens. Raise it."
+        )
+    kept = share(sizes, room)
+    places = [place for place, rank, side in ranks(row.sides) if side is None or rank < kept[side]]
+    return row.keep(places)
+
+
+def share(sizes: list[int], room: int) -> tuple[int, int]:
+    """How many tokens each of two texts keeps: the shorter all it has, up to its half of the room."""
+    first, second = sizes
+    short = min(first, second, room // 2)
+    return (room - short, short) if first > second else (short, room - short)
+
+
+def ranks(sides: list[int | None]) -> Iterator[tuple[int, int, int | None]]:
+    """Each place, how many of its side came before it, and its side."""
+    seen: Counter[int | None] = Counter()
+    for place, side in enumerate(sides):
+        yield place, seen[side], side
+        seen[side] += 1
+
+
+def stack(rows: list[list[int]], fill: int) -> Tensor:
+    """Rows of different lengths as one `[batch, tokens]`, filled at the end."""
+    longest = max(len(row) for row in rows)
+    return torch.tensor([row + [fill] * (longest - len(row)) for row in rows], dtype=torch.int64)

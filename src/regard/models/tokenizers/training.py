@@ -1,0 +1,206 @@
+"""Tokenizers learned from a person's own texts, each a `tokenizers.Tokenizer` that one `tokenizer.json` holds.
+
+The same texts give the same tokenizer. The library's trainers of WordPiece and of unigrams depend on the order of a
+randomly seeded table; its trainers of byte pairs and of words do not, and these carry all kinds here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from ...errors import BadInput
+from .files import around, need_tokenizers
+
+Kind = Literal["wordpiece", "bpe", "unigram", "characters", "words"]
+
+
+@dataclass(frozen=True)
+class Special:
+    """The special tokens of a vocabulary, in the order of their numbers; one that is `None` is left out."""
+
+    pad: str | None = "[PAD]"
+    unknown: str = "[UNK]"
+    start: str | None = "[CLS]"
+    end: str | None = "[SEP]"
+    mask: str | None = "[MASK]"
+
+    def tokens(self) -> list[str]:
+        """The tokens, each once."""
+        return list(dict.fromkeys(token for token in vars(self).values() if token))
+
+    def settings(self) -> dict[str, Any]:
+        """The names under which other programs look for them."""
+        roles = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+        named = {role: token for role, token in zip(roles, vars(self).values(), strict=True) if token}
+        return {**named, "model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
+
+
+SPECIAL = Special()
+
+
+def train_backend(texts: Iterable[str], kind: Kind, size: int, lower: bool, special: Special) -> Any:
+    """The trained backend; `BadInput` where there is nothing to learn from or the size is too small."""
+    need_tokenizers()
+    if kind not in TRAINERS:
+        raise BadInput(f"kind is {kind!r}, wanted one of {', '.join(map(repr, get_args(Kind)))}.")
+    if isinstance(texts, str):
+        raise BadInput("texts is one text, wanted a list of them: [text], or text.splitlines().")
+    texts = list(texts)
+    if not any(text.strip() for text in texts):
+        raise BadInput(f"Got {len(texts)} texts with no character among them, so there is no vocabulary to learn.")
+    return around(TRAINERS[kind](texts, size, lower, special), special.start, special.end)
+
+
+def need_size(size: int, least: int, what: str) -> None:
+    if size < least:
+        raise BadInput(f"size is {size}, but {what} and the special tokens need {least}. Raise it.")
+
+
+def parted(lower: bool, model: Any) -> Any:
+    """A backend whose words are BERT's: parted at spaces and punctuation, each Chinese character one."""
+    from tokenizers import Tokenizer, normalizers, pre_tokenizers
+
+    backend = Tokenizer(model)
+    backend.normalizer = normalizers.BertNormalizer(lowercase=lower)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return backend
+
+
+def count_words(backend: Any, texts: list[str]) -> Counter[str]:
+    normalized = (backend.normalizer.normalize_str(text) for text in texts)
+    return Counter(word for text in normalized for word, _ in backend.pre_tokenizer.pre_tokenize_str(text))
+
+
+def train_wordpiece(texts: list[str], size: int, lower: bool, special: Special) -> Any:
+    from tokenizers import decoders, models, trainers
+
+    backend = parted(lower, models.WordPiece(unk_token=special.unknown))
+    words = count_words(backend, texts)
+    inner = sorted({f"##{character}" for word in words for character in word[1:]})
+    characters = {character for word in words for character in word}
+    # Given first, the characters inside words have their numbers before the trainer meets them in a random order.
+    first = [*special.tokens(), *inner]
+    need_size(size, len(first) + len(characters), f"{len(characters)} characters, alone and inside words,")
+    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
+    backend.train_from_iterator(texts, trainer)
+    trained = parted(lower, models.WordPiece(backend.get_vocab(), unk_token=special.unknown))
+    trained.decoder = decoders.WordPiece()
+    trained.add_special_tokens(special.tokens())
+    return trained
+
+
+def train_bpe(texts: list[str], size: int, lower: bool, special: Special) -> Any:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    need_size(size, len(alphabet) + len(special.tokens()), "the 256 bytes")
+    backend = Tokenizer(models.BPE())
+    backend.normalizer = normalizers.Sequence([normalizers.Lowercase()] if lower else [])
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=special.tokens(), initial_alphabet=alphabet, show_progress=False
+    )
+    backend.train_from_iterator(texts, trainer)
+    return backend
+
+
+def spaced(lower: bool, model: Any) -> Any:
+    """A backend whose words begin with ▁ for the space before them."""
+    from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+
+    backend = Tokenizer(model)
+    steps = [normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+    backend.normalizer = normalizers.Sequence([*steps, *([normalizers.Lowercase()] if lower else [])])
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()
+    return backend
+
+
+def train_unigram(texts: list[str], size: int, lower: bool, special: Special) -> Any:
+    """Pieces of the highest joint probability: merged pairs to begin with, the least used dropped in a few rounds.
+
+    A round parts every word by the present probabilities and counts the pieces: sums of whole numbers, so that the
+    order of the words does not matter.
+    """
+    from tokenizers import models, trainers
+
+    seed = spaced(lower, models.BPE())
+    words = count_words(seed, texts)
+    characters = sorted({character for word in words for character in word})
+    need_size(size, len(special.tokens()) + len(characters), f"{len(characters)} characters")
+    seed.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=4 * size, show_progress=False))
+    counted = count_pieces(seed, words) | Counter(dict.fromkeys(seed.get_vocab(), 1))
+    room = size - len(special.tokens())
+    while True:
+        counted = prune(counted, max(room, int(0.75 * len(counted))))
+        backend = spaced(lower, unigram(counted, special))
+        if len(counted) <= room:
+            break
+        counted = count_pieces(backend, words) | Counter(dict.fromkeys(characters, 1))
+    backend.add_special_tokens(special.tokens())
+    return backend
+
+
+def count_pieces(backend: Any, words: Counter[str]) -> Counter[str]:
+    """How often each piece is used when the words are parted as the model does it."""
+    counted: Counter[str] = Counter()
+    for word, times in words.items():
+        for token in backend.model.tokenize(word):
+            counted[token.value] += times
+    return counted
+
+
+def prune(counted: Counter[str], size: int) -> Counter[str]:
+    """The most used pieces, every single character among them."""
+    order = sorted(counted, key=lambda piece: (len(piece) > 1, -counted[piece], piece))
+    return Counter({piece: counted[piece] for piece in order[:size]})
+
+
+def unigram(counted: Counter[str], special: Special) -> Any:
+    from tokenizers import models
+
+    total = math.log(counted.total())
+    order = sorted(counted, key=lambda piece: (-counted[piece], piece))
+    scored = [(piece, math.log(counted[piece]) - total) for piece in order]
+    tokens = special.tokens()
+    return models.Unigram([*((token, 0.0) for token in tokens), *scored], unk_id=tokens.index(special.unknown))
+
+
+def train_words(texts: list[str], size: int, lower: bool, special: Special) -> Any:
+    from tokenizers import models
+
+    return train_whole(parted(lower, models.WordLevel(unk_token=special.unknown)), texts, size, special)
+
+
+def train_characters(texts: list[str], size: int, lower: bool, special: Special) -> Any:
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    backend = Tokenizer(models.WordLevel(unk_token=special.unknown))
+    backend.normalizer = normalizers.Sequence([normalizers.Lowercase()] if lower else [])
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    backend.decoder = decoders.Fuse()
+    return train_whole(backend, texts, size, special)
+
+
+def train_whole(backend: Any, texts: list[str], size: int, special: Special) -> Any:
+    """The most frequent words of the backend as its pieces."""
+    from tokenizers import trainers
+
+    need_size(size, len(special.tokens()) + 1, "one word")
+    trainer = trainers.WordLevelTrainer(vocab_size=size, special_tokens=special.tokens(), show_progress=False)
+    backend.train_from_iterator(texts, trainer)
+    return backend
+
+
+TRAINERS = {
+    "wordpiece": train_wordpiece,
+    "bpe": train_bpe,
+    "unigram": train_unigram,
+    "characters": train_characters,
+    "words": train_words,
+}

@@ -1,0 +1,1 @@
+"""Layers to compare attention with: convolution, fully connected, recurrent."""

@@ -1,0 +1,1 @@
+"""Inputs as vectors: text, images, audio, words."""

@@ -1,0 +1,276 @@
+"""Sound as tokens: samples → frames of a spectrogram → vectors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ...attention.parts.part import need_count
+from ...errors import BadInput, Missing
+
+UNKNOWN_SIZES = (0, 0x7FFFFFFF, 0xFFFFFFFF)
+"""What programs that write to a pipe put in place of a WAV's size."""
+
+
+def slaney_mel(hertz: Tensor) -> Tensor:
+    """Linear below 1000 Hz (15 mel), then 27 mel for each factor of 6.4."""
+    return torch.where(hertz < 1000, hertz * 3 / 200, 15 + 27 * (hertz.clamp(min=1) / 1000).log() / math.log(6.4))
+
+
+def slaney_hertz(mels: Tensor) -> Tensor:
+    return torch.where(mels < 15, mels * 200 / 3, 1000 * torch.exp((mels - 15) * math.log(6.4) / 27))
+
+
+def htk_mel(hertz: Tensor) -> Tensor:
+    return 2595 * torch.log10(1 + hertz / 700)
+
+
+def htk_hertz(mels: Tensor) -> Tensor:
+    return 700 * (10 ** (mels / 2595) - 1)
+
+
+def whisper_log(x: Tensor) -> Tensor:
+    x = x.log10()
+    return (torch.maximum(x, x.amax((-2, -1), keepdim=True) - 8) + 4) / 4
+
+
+SCALES = {"slaney": (slaney_mel, slaney_hertz), "htk": (htk_mel, htk_hertz)}
+LOGS = {"whisper": whisper_log, "log10": torch.log10, "natural": torch.log, "decibel": lambda x: 10 * x.log10()}
+
+
+@dataclass(frozen=True)
+class Mel:
+    """How a spectrogram is made; the defaults are Whisper's.
+
+    Frames of `window` samples (Hann, `fft` unless given), one every `hop`, |FFT|^power over `fft` points, `bins`
+    triangles from `low` to `high` hertz (half the rate unless given) on Slaney's scale (triangles of equal area) or
+    HTK's (of equal height), then the logarithm of what is at least `floor`:
+
+        log10:    log₁₀ x                    natural:  ln x              decibel:  10 log₁₀ x
+        whisper:  log₁₀ x, at most 8 below the sound's loudest, + 4, / 4
+    """
+
+    bins: int = 80
+    fft: int = 400
+    hop: int = 160
+    window: int | None = None
+    low: float = 0.0
+    high: float | None = None
+    scale: Literal["slaney", "htk"] = "slaney"
+    power: float = 2.0
+    log: Literal["whisper", "log10", "natural", "decibel"] = "whisper"
+    floor: float = 1e-10
+
+    def __post_init__(self) -> None:
+        for name in ("bins", "fft", "hop"):
+            need_count(getattr(self, name), f"Mel's {name}", 1)
+        if self.window is not None and not 1 <= self.window <= self.fft:
+            raise BadInput(f"Mel's window is {self.window} samples; it must be from 1 to fft = {self.fft}.")
+        if self.scale not in SCALES:
+            raise BadInput(f"Mel's scale is {self.scale!r}; it must be 'slaney' or 'htk'.")
+        if self.log not in LOGS:
+            raise BadInput(f"Mel's log is {self.log!r}; it must be one of {', '.join(LOGS)}.")
+
+    def frames(self, samples: int) -> int:
+        """How many frames so many samples give."""
+        return max(samples // self.hop, 1)
+
+
+WHISPER = Mel()
+SPEECH = Mel(bins=26, fft=512, window=400, scale="htk", log="natural")
+
+
+def log_mel(sound: Tensor, rate: int, mel: Mel = WHISPER) -> Tensor:
+    """The logarithm of a sound's mel spectrogram: `[..., samples]` → `[..., samples // hop, bins]`.
+
+    Frame t is centred on sample t · hop; beyond its ends the sound is mirrored. What is shorter than a frame is taken
+    to go on in silence.
+
+    >>> log_mel(torch.sin(torch.arange(16000) / 5), rate=16000).shape
+    torch.Size([100, 80])
+    """
+    if not sound.dtype.is_floating_point:
+        raise BadInput(f"sound is {sound.dtype}; it must be floating point, from −1 to 1. Divide by the largest value.")
+    if not sound.dim() or not sound.shape[-1]:
+        raise BadInput(f"sound has shape {list(sound.shape)}; it must be [..., samples] with at least one sample.")
+    power = spectrum(sound, mel)
+    filters = mel_filters(rate, mel).to(power)
+    return LOGS[mel.log]((power.mT @ filters).clamp(min=mel.floor))
+
+
+def mfcc(sound: Tensor, rate: int, mel: Mel = SPEECH, count: int = 13) -> Tensor:
+    """Cepstral coefficients: the first `count` of the orthonormal cosine transform (II) of each frame's log mel bins.
+
+        c_n = √(2/bins) · Σ_m x_m cos(π n (m + ½) / bins),   c_0 over √2
+
+    `[..., samples]` → `[..., frames, count]`.
+
+    >>> mfcc(torch.sin(torch.arange(16000) / 5), rate=16000).shape
+    torch.Size([100, 13])
+    """
+    if not 1 <= count <= mel.bins:
+        raise BadInput(f"count is {count}; {mel.bins} bins give from 1 to {mel.bins} coefficients.")
+    x = log_mel(sound, rate, mel)
+    n, m = torch.arange(count, dtype=torch.float64), torch.arange(mel.bins, dtype=torch.float64)
+    cosines = math.sqrt(2 / mel.bins) * torch.cos(math.pi / mel.bins * (m[:, None] + 0.5) * n)
+    cosines[:, 0] /= math.sqrt(2)
+    return x @ cosines.to(x)
+
+
+def spectrum(sound: Tensor, mel: Mel) -> Tensor:
+    """|FFT|^power of each frame, `[..., fft // 2 + 1, frames]`."""
+    rows = sound.reshape(-1, sound.shape[-1])
+    rows = functional.pad(rows, (0, max(mel.fft - rows.shape[-1], 0)))
+    window = mel.window or mel.fft
+    shape = torch.hann_window(window, dtype=sound.dtype, device=sound.device)
+    waves = torch.stft(rows, mel.fft, mel.hop, window, shape, center=True, pad_mode="reflect", return_complex=True)
+    power = waves[..., : mel.frames(sound.shape[-1])].abs() ** mel.power
+    return power.reshape(*sound.shape[:-1], *power.shape[1:])
+
+
+def mel_filters(rate: int, mel: Mel) -> Tensor:
+    """The triangles, `[fft // 2 + 1, bins]`: what each frequency gives to each bin."""
+    high = rate / 2 if mel.high is None else mel.high
+    if not 0 <= mel.low < high <= rate / 2:
+        raise BadInput(f"Bins from {mel.low} to {high} Hz do not fit a rate of {rate}: 0 ≤ low < high ≤ {rate / 2}.")
+    to_mel, to_hertz = SCALES[mel.scale]
+    first, last = to_mel(torch.tensor([mel.low, high], dtype=torch.float64)).tolist()
+    edges = to_hertz(torch.linspace(first, last, mel.bins + 2, dtype=torch.float64))
+    hertz = torch.arange(mel.fft // 2 + 1, dtype=torch.float64)[:, None] * (rate / mel.fft)
+    left, middle, right = edges[:-2], edges[1:-1], edges[2:]
+    triangles = torch.minimum((hertz - left) / (middle - left), (right - hertz) / (right - middle)).clamp(min=0)
+    return triangles * (2 / (right - left)) if mel.scale == "slaney" else triangles
+
+
+class SoundFrames(nn.Module):
+    """Frames as vectors: `stack` of them, every `stride` (all of them once, unless given), through a linear map.
+
+        y_t = W · concat(x_{t·stride}, …, x_{t·stride + stack − 1}) + b,   zeros beyond the end
+
+    `(x [batch, frames, bins], lengths [batch] or None)` → `(y [batch, ⌈frames / stride⌉, dim], their lengths or None)`.
+
+    >>> y, lengths = SoundFrames(bins=80, dim=16, stack=4)(torch.randn(2, 10, 80), torch.tensor([10, 4]))
+    >>> y.shape, lengths.tolist()
+    (torch.Size([2, 3, 16]), [3, 1])
+    """
+
+    def __init__(self, bins: int, dim: int, stack: int = 4, stride: int | None = None) -> None:
+        super().__init__()
+        need_count(stack, "SoundFrames' stack", 1)
+        self.bins, self.stack, self.stride = bins, stack, stack if stride is None else stride
+        need_count(self.stride, "SoundFrames' stride", 1)
+        self.projection = nn.Linear(stack * bins, dim)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        x = silenced(need_frames(x, self.bins), lengths)
+        count = -(-x.shape[1] // self.stride)
+        x = functional.pad(x, (0, 0, 0, max((count - 1) * self.stride + self.stack - x.shape[1], 0)))
+        stacked = x.unfold(1, self.stack, self.stride)[:, :count].mT.flatten(2)  # [batch, count, stack · bins]
+        return self.projection(stacked), fewer(lengths, self.stride)
+
+
+class SoundConvolutions(nn.Module):
+    """Frames as vectors through two convolutions of three frames with GELU, the second with stride 2, as in Whisper.
+
+    `(x [batch, frames, bins], lengths [batch] or None)` → `(y [batch, ⌈frames / 2⌉, dim], their lengths or None)`.
+
+    >>> SoundConvolutions(bins=80, dim=16)(torch.randn(2, 10, 80))[0].shape
+    torch.Size([2, 5, 16])
+    """
+
+    def __init__(self, bins: int, dim: int) -> None:
+        super().__init__()
+        self.bins = bins
+        self.conv1 = nn.Conv1d(bins, dim, 3, padding=1)
+        self.conv2 = nn.Conv1d(dim, dim, 3, stride=2, padding=1)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        x = silenced(need_frames(x, self.bins), lengths)
+        x = silenced(functional.gelu(self.conv1(x.mT)).mT, lengths)
+        return functional.gelu(self.conv2(x.mT)).mT, fewer(lengths, 2)
+
+
+def silenced(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """x with zeros in the padding, so that what reaches over a row's end finds what it would find without any."""
+    if lengths is None:
+        return x
+    real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+    return x.masked_fill(~real[..., None], 0.0)
+
+
+def fewer(lengths: Tensor | None, stride: int) -> Tensor | None:
+    """⌈lengths / stride⌉."""
+    return None if lengths is None else (lengths + stride - 1) // stride
+
+
+def need_frames(x: Tensor, bins: int) -> Tensor:
+    if x.dim() != 3 or x.shape[2] != bins or not x.shape[1]:
+        raise BadInput(f"x has shape {list(x.shape)}; it must be [batch, frames, {bins}] with at least one frame.")
+    return x
+
+
+def read_sound(path: str | Path, rate: int | None = None) -> tuple[Tensor, int]:
+    """(samples, rate) of a sound file (WAV, FLAC, OGG, …): float32 `[samples]` from −1 to 1, channels averaged.
+
+    Resampled to `rate` when that is given. Raises `BadInput`, with the file, for what is no sound, has no samples or is
+    cut, and `Missing` without the package that reads them.
+    """
+    path = Path(path)
+    try:
+        import soundfile
+    except (ImportError, OSError) as error:
+        raise Missing(f'Reading sound needs soundfile ({error}): pip install "regard[train]".') from None
+    need_whole(path)
+    try:
+        with soundfile.SoundFile(path) as file:
+            samples, found, wanted = file.read(dtype="float32", always_2d=True), file.samplerate, file.frames
+    except (soundfile.LibsndfileError, RuntimeError) as error:
+        raise BadInput(
+            f"{path} cannot be read as sound: {str(error).rstrip('.')}. Give a WAV, FLAC or OGG file."
+        ) from None
+    if not len(samples):
+        raise BadInput(f"{path} is a sound of no length. Record it again, or leave it out.")
+    if len(samples) < wanted:
+        raise BadInput(f"{path} is cut: {len(samples)} of {wanted} samples are there. Get the whole file.")
+    mono = torch.from_numpy(samples).mean(1)
+    if not mono.isfinite().all():
+        raise BadInput(f"{path} has samples that are no numbers (NaN or infinite). Save it again, or leave it out.")
+    return (mono, found) if rate is None else (resampled(mono, found, rate), rate)
+
+
+def need_whole(path: Path) -> None:
+    """Raise unless the file is there and, if it is a WAV, has all the samples that it says."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(12)
+            if start[:4] != b"RIFF" or start[8:] != b"WAVE":
+                return
+            size = path.stat().st_size
+            while len(head := file.read(8)) == 8:
+                name, length = head[:4], int.from_bytes(head[4:], "little")
+                here = size - file.tell()
+                if name == b"data" and length not in UNKNOWN_SIZES and length > here:
+                    raise BadInput(f"{path} is cut: {here} of {length} bytes of sound are there. Get the whole file.")
+                file.seek(length + length % 2, 1)
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}. Give the path of a sound file.") from None
+
+
+def resampled(sound: Tensor, rate: int, wanted: int) -> Tensor:
+    """The sound `[..., samples]` at another rate, through a low-pass filter."""
+    need_count(wanted, "rate", 1)
+    if rate == wanted:
+        return sound
+    try:
+        from scipy.signal import resample_poly
+    except ImportError:
+        raise Missing('Resampling needs scipy: pip install "regard[train]".') from None
+    common = math.gcd(rate, wanted)
+    changed = resample_poly(sound.numpy(), wanted // common, rate // common, axis=-1)
+    return torch.from_numpy(changed).to(sound.dtype)

@@ -1,0 +1,133 @@
+"""Embeddings: what a token, its place and its segment are as vectors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import BadInput
+
+
+def sinusoids(places: Tensor, dim: int, *, layout: str = "interleaved", base: float = 10000.0) -> Tensor:
+    """`[…, dim]`: sin and cos of place · base^(−2m/dim), side by side or (`"halves"`) all sines first.
+
+    >>> sinusoids(torch.tensor([0, 1]), 4).shape
+    torch.Size([2, 4])
+    """
+    rate = base ** -(torch.arange(0, dim, 2, device=places.device, dtype=torch.float64) / dim)
+    angle = places[..., None].to(torch.float64) * rate  # […, dim / 2 rounded up]
+    if layout == "interleaved":
+        return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[..., :dim].float()
+    return torch.cat([angle.sin(), angle.cos()[..., : dim // 2]], dim=-1).float()
+
+
+class Sinusoidal(nn.Module):
+    """Places as sines and cosines: nothing is learned, and no place is too far."""
+
+    def __init__(self, dim: int, layout: str = "interleaved") -> None:
+        super().__init__()
+        self.dim, self.layout = dim, layout
+
+    def forward(self, places: Tensor) -> Tensor:
+        return sinusoids(places, self.dim, layout=self.layout)
+
+
+class Learned(nn.Module):
+    """A learned vector a place, of which there are `size`; a later place is refused with the limit."""
+
+    def __init__(self, size: int, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(size, dim) * 0.02)
+
+    def forward(self, places: Tensor) -> Tensor:
+        return nn.functional.embedding(places, self.weight)
+
+
+@dataclass(frozen=True)
+class Text:
+    """Tokens as vectors: `embedding[token] · (√dim if scaled) + place + segment`, then a norm and dropout if asked.
+
+    `places` is how many learned places there are; `"sinusoidal"` and `"sinusoidal halves"` compute them; None adds
+    none (where attention's own position does the work); `unused` rows of the table stand before the first place's.
+    `inner` embeds in fewer dims and projects up.
+    `padding` is the token that fills rows up: looking it up teaches its vector nothing.
+    """
+
+    vocabulary: int
+    dim: int
+    places: int | Literal["sinusoidal", "sinusoidal halves"] | None = None
+    segments: int = 0
+    scaled: bool = False
+    norm: float | None = None
+    inner: int | None = None
+    padding: int | None = None
+    unused: int = 0
+    dropout: float = 0.0
+
+    def build(self) -> TextEmbedding:
+        return TextEmbedding(self)
+
+
+class TextEmbedding(nn.Module):
+    """See `Text`. `tokens [batch, tokens]` → `[batch, tokens, dim]`."""
+
+    def __init__(self, config: Text) -> None:
+        super().__init__()
+        self.config = config
+        self.tokens = nn.Embedding(config.vocabulary, config.inner or config.dim, padding_idx=config.padding)
+        nn.init.normal_(self.tokens.weight, std=config.dim**-0.5 if config.scaled else 0.02)
+        self.up = nn.Linear(config.inner, config.dim) if config.inner else None
+        self.places = make_places(config.places, config.dim, config.unused)
+        self.segments = nn.Embedding(config.segments, config.dim) if config.segments else None
+        self.norm = nn.LayerNorm(config.dim, eps=config.norm) if config.norm is not None else None
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self, tokens: Tensor, *, segments: Tensor | None = None, start: int = 0, padding: Tensor | None = None
+    ) -> Tensor:
+        """`start` is the place of the first column; `padding [batch]` columns before a row's first token count not."""
+        need_tokens(tokens, self.config.vocabulary)
+        x = self.tokens(tokens) * (math.sqrt(self.config.dim) if self.config.scaled else 1.0)
+        x = x if self.up is None else self.up(x)
+        if self.places is not None:
+            places = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+            places = places if padding is None else (places - padding[:, None]).clamp(min=0)
+            self.need_places(start + tokens.shape[1])
+            x = x + self.places(places + self.config.unused).to(x.dtype)
+        if self.segments is not None:
+            x = x + self.segments(torch.zeros_like(tokens) if segments is None else segments)
+        return self.dropout(x if self.norm is None else self.norm(x))
+
+    def need_places(self, end: int) -> None:
+        """Raise when a token would stand beyond the last learned place."""
+        if isinstance(self.config.places, int) and end > self.config.places:
+            raise BadInput(
+                f"The text has {end} tokens; this model has learned {self.config.places} places. Cut it, or use a "
+                "model whose position is relative."
+            )
+
+
+def make_places(places: int | str | None, dim: int, unused: int = 0) -> nn.Module | None:
+    if isinstance(places, int):
+        return Learned(places + unused, dim)
+    if places is None:
+        return None
+    return Sinusoidal(dim, "halves" if places.endswith("halves") else "interleaved")
+
+
+def need_tokens(tokens: Tensor, vocabulary: int) -> None:
+    """Raise unless `tokens` are whole numbers `[batch, tokens]` (their range is torch's to check on a GPU)."""
+    if not isinstance(tokens, Tensor) or tokens.dim() != 2 or tokens.is_floating_point():
+        what = f"{tokens.dtype} {list(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
+        raise BadInput(f"tokens is {what}; it must be whole numbers [batch, tokens]. Use the model's tokenizer.")
+    if tokens.device.type == "cpu" and tokens.numel() and not torch.compiler.is_compiling():
+        low, high = int(tokens.min()), int(tokens.max())
+        if low < 0 or high >= vocabulary:
+            raise BadInput(
+                f"tokens has {low if low < 0 else high}; this model's vocabulary is 0 to {vocabulary - 1}. "
+                "Use the tokenizer that belongs to it."
+            )

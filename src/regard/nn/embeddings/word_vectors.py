@@ -1,0 +1,287 @@
+"""Words as vectors that need no training here: one-hot, and files of word vectors that others trained."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+import logging
+import math
+import zlib
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ...attention.parts.part import need_count
+from ...errors import BadInput
+
+log = logging.getLogger(__name__)
+
+GZIP = b"\x1f\x8b"
+LARGEST_DIM = 100_000  # a header that says more is no header
+CONTROL = bytes({*range(32)} - {*b"\t\n\r"})
+
+
+class OneHot(nn.Module):
+    """Tokens as one-hot vectors of `size`, or with `dim` as these times a learned matrix.
+
+        y = onehot(token) · weight = weight[token]
+
+    `[batch, tokens]` whole numbers → `[batch, tokens, size]`, or `[batch, tokens, dim]`: a row of the matrix is looked
+    up, so the one-hot vectors are never made.
+
+    >>> OneHot(3)(torch.tensor([[2, 0]])).tolist()
+    [[[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]]
+    """
+
+    def __init__(self, size: int, dim: int | None = None, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        need_count(size, "OneHot's size", 1)
+        self.size, self.dim = size, size if dim is None else dim
+        self.weight = None
+        if dim is not None:
+            need_count(dim, "OneHot's dim", 1)
+            self.weight = nn.Parameter(torch.randn(size, dim, generator=generator) * dim**-0.5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        need_tokens(tokens, self.size)
+        if self.weight is not None:
+            return nn.functional.embedding(tokens, self.weight)
+        return nn.functional.one_hot(tokens.long(), self.size).to(torch.get_default_dtype())
+
+    def extra_repr(self) -> str:
+        return f"{self.size}" if self.weight is None else f"{self.size}, dim={self.dim}"
+
+
+def need_tokens(tokens: Tensor, size: int) -> None:
+    """Raise unless these are whole numbers below `size`; on a GPU the range is left to the kernel's own check."""
+    if tokens.dtype.is_floating_point or tokens.dtype == torch.bool:
+        raise BadInput(f"tokens are {tokens.dtype}; they must be whole numbers from 0 to {size - 1}.")
+    if tokens.device.type == "cpu" and tokens.numel() and not torch.compiler.is_compiling():
+        least, most = int(tokens.min()), int(tokens.max())
+        if least < 0 or most >= size:
+            raise BadInput(f"tokens go from {least} to {most}; OneHot({size}) knows 0 … {size - 1}.")
+
+
+@dataclass(frozen=True, eq=False)
+class WordVectors:
+    """Words and their vectors `[words, dim]`."""
+
+    words: Sequence[str]
+    vectors: Tensor
+
+    def __post_init__(self) -> None:
+        if self.vectors.dim() != 2 or len(self.words) != self.vectors.shape[0]:
+            raise BadInput(
+                f"There are {len(self.words)} words and vectors {list(self.vectors.shape)}; they must be [words, dim]."
+            )
+
+    def __repr__(self) -> str:
+        return f"WordVectors({len(self.words)} words, dim={self.dim})"
+
+    @property
+    def dim(self) -> int:
+        return self.vectors.shape[1]
+
+    def rows(self, vocabulary: Sequence[str] | Mapping[str, int]) -> Tensor:
+        """For each id of the vocabulary the row of its word's vector, −1 where there is none; `[vocabulary]`."""
+        row = {word: at for at, word in enumerate(self.words)}
+        ids = vocabulary if isinstance(vocabulary, Mapping) else {word: at for at, word in enumerate(vocabulary)}
+        found = torch.full((max(ids.values(), default=-1) + 1,), -1)
+        for word, token in ids.items():
+            found[token] = row.get(word, -1)
+        return found
+
+    def embedding(
+        self, vocabulary: Sequence[str] | Mapping[str, int], generator: torch.Generator, frozen: bool = False
+    ) -> nn.Embedding:
+        """An embedding `[vocabulary, dim]` in which known words have their vectors.
+
+        The others are drawn from a normal distribution with the mean and deviation that the vectors have in each
+        dimension. How many were found is logged; `rows(vocabulary) >= 0` says which.
+
+        >>> vectors = WordVectors(["cat", "dog"], torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+        >>> embedding = vectors.embedding(["dog", "axolotl"], torch.Generator().manual_seed(0))
+        >>> embedding.weight[0].tolist(), vectors.rows(["dog", "axolotl"]).tolist()
+        ([3.0, 4.0], [1, -1])
+        """
+        rows = self.rows(vocabulary)
+        known = rows >= 0
+        log.info("%d of %d words have a vector of their own", int(known.sum()), len(rows))
+        drawn = torch.randn(len(rows), self.dim, generator=generator)
+        if len(self.words):
+            drawn = self.vectors.mean(0) + self.vectors.std(0, correction=0) * drawn
+        weight = torch.where(known[:, None], self.vectors[rows.clamp(min=0)], drawn) if len(self.words) else drawn
+        return nn.Embedding.from_pretrained(weight, freeze=frozen)
+
+
+Read = tuple[list[str], array, int]
+"""Words, their numbers one after another, and how many each has."""
+
+
+class Header(NamedTuple):
+    """What a word2vec file begins with."""
+
+    count: int
+    dim: int
+
+
+def read_vectors(path: str | Path) -> WordVectors:
+    """The word vectors in a file: word2vec's text or binary form or GloVe's text, gzipped or not; its content decides.
+
+    word2vec's files begin with `count dim`; then each word is followed by a space and its numbers, as text on a line or
+    as `dim` little-endian float32 and a newline (or none). GloVe's have no first line. A word that comes again keeps
+    its first vector. Raises `BadInput` with file and line for what cannot be read.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".txt", delete=False) as file:
+    ...     _ = file.write("cat 1 2\\ndog 3 4\\n")
+    >>> read_vectors(file.name)
+    WordVectors(2 words, dim=2)
+    """
+    path = Path(path)
+    try:
+        with open_plain(path) as stream:
+            first = stream.readline(1 << 20)
+            header = header_of(first)
+            if header is None:
+                words, numbers, dim = read_text(path, stream, None, first)
+            elif is_text(stream, header.dim):
+                words, numbers, dim = read_text(path, stream, header, b"")
+            else:
+                words, numbers, dim = read_binary(path, stream, header)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise BadInput(f"{path}: the gzipped data is cut or damaged ({error}). Get the file again.") from None
+    vectors = torch.frombuffer(numbers, dtype=torch.float32).view(-1, dim) if words else torch.empty(0, dim)
+    return distinct(path, words, vectors)
+
+
+def open_plain(path: Path) -> io.BufferedReader:
+    """The file's bytes, unzipped where they are zipped."""
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}. Give the path of a file of word vectors.") from None
+    if file.peek(2)[:2] != GZIP:
+        return file
+    file.close()
+    return io.BufferedReader(gzip.open(path), 1 << 16)  # type: ignore[arg-type]
+
+
+def header_of(line: bytes) -> Header | None:
+    """(count, dim) where the line is two whole numbers."""
+    fields = line.split()
+    if len(fields) != 2 or not all(field.isdigit() for field in fields):
+        return None
+    count, dim = (int(field) for field in fields)
+    return Header(count, dim) if 0 < dim <= LARGEST_DIM else None
+
+
+def is_text(stream: io.BufferedReader, dim: int) -> bool:
+    """Whether what follows the first line is text; nothing is taken from the stream.
+
+    A line of the right number of numbers is text in any encoding; so is what has no control characters and is UTF-8.
+    """
+    chunk = stream.peek(1 << 14)
+    line = chunk.partition(b"\n")[0]
+    if numbers_of(line.split()[1:]) and len(line.split()) == dim + 1:
+        return True
+    if chunk.translate(None, CONTROL) != chunk:
+        return False
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(chunk)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def read_text(path: Path, stream: io.BufferedReader, header: Header | None, first: bytes) -> Read:
+    """Words, numbers and their dim, line by line; `first` is the first line where it is no header."""
+    dim = header.dim if header else len(first.split()) - 1
+    words, numbers = [], array("f")
+    lines = iter(stream.readline, b"") if header else (line for part in ([first], stream) for line in part)
+    for at, line in enumerate(lines, 2 if header else 1):
+        if line.strip():
+            word, found = read_line(line, dim, f"{path}, line {at}")
+            words.append(word)
+            numbers.extend(found)
+    if header and len(words) != header.count:
+        raise BadInput(f"{path}, line 1 says {header.count} words and {len(words)} follow. Get the whole file.")
+    if not words and not header:
+        raise BadInput(f"{path} has no word vectors in it. Give a word2vec or GloVe file.")
+    return words, numbers, dim
+
+
+def read_line(line: bytes, dim: int, where: str) -> tuple[str, list[float]]:
+    """A word, which may have spaces in it, and its numbers."""
+    try:
+        text = line.decode("utf-8").rstrip(" \t\r\n")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{where}: byte {error.start + 1} is not UTF-8. Convert the file (iconv -t UTF-8).") from None
+    word, *fields = text.replace("\t", " ").rsplit(" ", dim) if dim > 0 else [text]
+    found = numbers_of(fields)
+    if not found or len(fields) != dim or not word or numbers_of(word.split(" ")[1:]):
+        raise BadInput(
+            f"{where}: {shown(text)} is not a word and {max(dim, 1)} numbers, as line 1 has. Correct or drop it."
+        )
+    return word, found
+
+
+def numbers_of(fields: Sequence[str | bytes]) -> list[float]:
+    """The numbers that the fields are; none when one is not a finite number."""
+    try:
+        found = [float(field) for field in fields]
+    except ValueError:
+        return []
+    return found if all(map(math.isfinite, found)) else []
+
+
+def read_binary(path: Path, stream: io.BufferedReader, header: Header) -> Read:
+    """Words and numbers of word2vec's binary form."""
+    words, numbers = [], array("f")
+    for at in range(1, header.count + 1):
+        where = f"{path}, word {at} of {header.count}"
+        words.append(read_word(stream, where))
+        data = stream.read(4 * header.dim)
+        if len(data) < 4 * header.dim:
+            raise BadInput(f"{where}: {len(data)} of {4 * header.dim} bytes are there. The file is cut; get it whole.")
+        numbers.frombytes(data)
+        if not all(map(math.isfinite, numbers[-header.dim :])):
+            raise BadInput(f"{where} ({shown(words[-1])}): a number is not finite. The file is damaged; get it again.")
+    if stream.read(2).strip():
+        raise BadInput(f"{path}: line 1 says {header.count} words of {header.dim} numbers, and more follows.")
+    return words, numbers, header.dim
+
+
+def read_word(stream: io.BufferedReader, where: str) -> str:
+    """The bytes up to a space, less the newline that ends the vector before."""
+    letters = []
+    for letter in iter(partial(stream.read, 1), b" "):
+        if not letter:
+            raise BadInput(f"{where}: the file ends before it. It is cut; get it whole.")
+        letters.append(letter)
+    try:
+        return b"".join(letters).lstrip(b"\n").decode("utf-8")
+    except UnicodeDecodeError:
+        raise BadInput(f"{where}: its bytes are not UTF-8. The file is damaged, or another encoding's.") from None
+
+
+def distinct(path: Path, words: list[str], vectors: Tensor) -> WordVectors:
+    """The words with their first vectors."""
+    first = {word: at for at, word in reversed(list(enumerate(words)))}
+    if len(first) == len(words):
+        return WordVectors(words, vectors)
+    log.warning("%s: %d words come more than once; their first vector is kept", path, len(words) - len(first))
+    kept = sorted(first.values())
+    return WordVectors([words[at] for at in kept], vectors[kept])
+
+
+def shown(text: str) -> str:
+    """The beginning of a line, quoted."""
+    return repr(text if len(text) <= 40 else text[:40] + "…")

@@ -1,0 +1,1 @@
+"""Context managers around a model's attention: watch it, or edit it."""

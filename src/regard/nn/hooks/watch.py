@@ -1,0 +1,139 @@
+"""Watching: what every attention of a model looks at, while the model runs as it always does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...attention.look import look, pair
+from ...attention.parts.part import need_count
+from ...attention.view import View
+from ...errors import BadInput, RegardError
+from ..attention import Attend
+from .edit import in_effect
+from .modules import arguments, attentions, nearest
+
+
+@dataclass(eq=False)
+class Record:
+    """One call: its view and, where weights were asked for, what explains them.
+
+    `values [batch, kv_heads, keys, value dim]`; `gradient [batch, heads, queries, value dim]` is that of the output,
+    there once backward has run; `dropout` the share of weights that the call dropped.
+    """
+
+    view: View
+    values: Tensor | None = None
+    gradient: Tensor | None = None
+    dropout: float = 0.0
+
+
+class Seen(dict[str, View]):
+    """What was seen: the last view of each attention under its module's name, in the order of their first calls.
+
+    `calls(name)` has the views of all calls, such as the steps of a generation. It prints as a table.
+    """
+
+    def __init__(self, model: nn.Module, names: list[str]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+        self.records: dict[str, list[Record]] = {}
+
+    def add(self, name: str, record: Record) -> None:
+        self[name] = record.view
+        self.records.setdefault(name, []).append(record)
+
+    def calls(self, name: str) -> list[View]:
+        """The views of every call, first to last."""
+        self[name]  # raises where there is none
+        return [record.view for record in self.records[name]]
+
+    def __missing__(self, name: str) -> View:
+        if name in self.names:
+            raise BadInput(
+                f"{name!r} was not called while the model was watched. Seen: {', '.join(self) or 'nothing'}."
+            )
+        raise BadInput(f"There is no attention {name!r}. Did you mean {nearest(str(name), self.names)!r}?")
+
+    def __repr__(self) -> str:
+        rows = [("attention", "calls", "heads", "queries × keys", "entropy", "peak", "distance")]
+        rows += [row(name, len(self.records[name]), view) for name, view in self.items()]
+        widths = [max(len(line[n]) for line in rows) for n in range(len(rows[0]))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in rows]
+        return "\n".join(line.rstrip() for line in lines)
+
+
+@contextmanager
+def watch(
+    model: nn.Module, *, top: int = 0, map: int | tuple[int, int] | None = None, weights: bool = False
+) -> Iterator[Seen]:
+    """While open, every attention of the model leaves a `View` under its module's name.
+
+    `top`, `map` and `weights` ask for more, as in `regard.look`. Outputs stay the same to the bit and no random number
+    is drawn: views show the weights before dropout. Where heads are edited (`regard.edit`), views show the weights in
+    effect. With `weights`, values and the gradients of outputs are kept too, for `rollout` and its like. A pass that
+    backward repeats (checkpointing) is no call of its own. Raises `BadInput` for a model without attention of ours,
+    `Unsupported` for a compiled one and for methods that never form weights.
+
+    >>> import torch, regard as rg
+    >>> model = rg.nn.Stack(rg.nn.StackConfig(dim=8, layers=2, heads=2, mask="Causal()"))
+    >>> with watch(model) as seen:
+    ...     y = model(torch.randn(1, 5, 8))
+    >>> list(seen), seen["blocks.1.attention"].entropy.shape
+    (['blocks.0.attention', 'blocks.1.attention'], torch.Size([1, 2, 5]))
+    """
+    need_count(top, "top")
+    wish = {"top": top, "map": pair(map), "weights": weights}
+    found = attentions(model)
+    seen = Seen(model, list(found))
+    handles = []
+    try:
+        for name, attend in found.items():
+            handles.append(attend.register_forward_hook(recorder(seen, name, wish), with_kwargs=True))
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def recorder(seen: Seen, name: str, wish: dict[str, Any]) -> Callable[..., None]:
+    """The hook that records the calls of one attention."""
+
+    def record(attend: Attend, args: tuple, kwargs: dict[str, Any], output: Tensor) -> None:
+        if torch._C._current_graph_task_id() != -1:  # inside backward
+            return
+        q, k, v, parts = arguments(*args, **kwargs)
+        try:
+            view = look(q, k, v, **{part: parts.get(part) for part in ("score", "position", "mask", "method")}, **wish)
+        except RegardError as error:
+            raise type(error)(f"{name}: {error}") from None
+        kept = Record(in_effect(attend, view, (q, k, v, parts), wish))
+        if wish["weights"]:
+            kept.values, kept.dropout = v.detach(), parts.get("dropout", 0.0)
+            keep_gradient(kept, output)
+        seen.add(name, kept)
+
+    return record
+
+
+def keep_gradient(record: Record, output: Tensor) -> None:
+    """Have the output's gradient put into the record when backward comes by."""
+
+    def keep(gradient: Tensor) -> None:
+        record.gradient = gradient.detach()
+
+    if output.requires_grad:
+        output.register_hook(keep)
+
+
+def row(name: str, calls: int, view: View) -> tuple[str, ...]:
+    """An attention's line of the table: means over the queries that look at something."""
+    alive = view.lse > -torch.inf
+    means = [x[alive].mean().item() if alive.any() else 0.0 for x in (view.entropy, view.peak, view.distance)]
+    numbers = [f"{mean:.3f}" for mean in means]
+    return name, str(calls), str(view.lse.shape[1]), f"{view.queries} × {view.keys}", *numbers

@@ -1,0 +1,1 @@
+"""What a task's model reads: text, images, audio, word features."""

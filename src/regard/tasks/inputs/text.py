@@ -1,0 +1,203 @@
+"""Texts to classify: pieces of a vocabulary that the training texts gave."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ...data.arrays import Arrays
+from ...data.files import Paths, kind_of
+from ...data.reading import Reading, Refused
+from ...data.text import LabelledText, read_texts
+from ...errors import BadInput
+from ...models.baselines.linear import Line
+from ...models.tokenizers.tokenizer import Tokenizer
+from ...nn.embeddings.text import Text
+from ...nn.embeddings.word_vectors import WordVectors, read_vectors
+from ..architecture import Architecture, stack_of
+from .word_features import ALL, PAD, UNKNOWN, Spelling
+
+if TYPE_CHECKING:
+    from ..classify import ClassifySettings
+
+LETTERS = 20
+"""How many letters of a word are read, where they are."""
+PARTED = 1 << 17
+"""Texts whose words are remembered for the next epoch."""
+
+
+class Texts:
+    """Texts as tokens; with word vectors, all the words that have one are known beside those that occurred."""
+
+    kind = "text"
+    SETTINGS = (
+        "unit",
+        "vocabulary",
+        "lower",
+        "longest",
+        "word_dropout",
+        "vectors",
+        "frozen",
+        "affixes",
+        "grams",
+        "wide",
+        "rare",
+    )
+
+    def __init__(
+        self,
+        settings: ClassifySettings,
+        tokenizer: Tokenizer,
+        vector_dim: int | None = None,
+        vectors: WordVectors | None = None,
+        spelling: Spelling | None = None,
+    ) -> None:
+        self.settings, self.tokenizer, self.vector_dim, self.vectors = settings, tokenizer, vector_dim, vectors
+        self.spelling = spelling
+        self.parted = lru_cache(PARTED)(self.words)
+
+    @staticmethod
+    def read(paths: Paths, settings: ClassifySettings) -> Reading[LabelledText]:
+        return read_texts(paths, text=settings.input, label=settings.label)
+
+    @classmethod
+    def learn(cls, examples: Sequence[LabelledText], settings: ClassifySettings) -> Texts:
+        """The vocabulary of these texts."""
+        texts = [example.text for example in examples]
+        affixes, grams = parts_of(settings)
+        if (affixes or grams) and (settings.unit != "words" or settings.vectors is not None):
+            raise BadInput(
+                "Affixes and grams are those of words without vectors. Give unit='words' and no vectors, or affixes=0 "
+                "and grams=0."
+            )
+        if settings.vectors is None:
+            made = cls(settings, Tokenizer.train(texts, settings.unit, settings.vocabulary, settings.lower))
+            if affixes or grams:
+                made.spelling = Spelling.learn(map(made.words, texts), 1, affixes, LETTERS, grams)
+            return made
+        if settings.unit != "words":
+            raise BadInput(f"Vectors of words go with unit 'words', not {settings.unit!r}. Leave out one of the two.")
+        vectors = open_vectors(Path(settings.vectors))
+        size = settings.vocabulary + 2 * len(vectors.words)
+        tokenizer = Tokenizer.train([*texts, " ".join(vectors.words)], "words", size, settings.lower)
+        return cls(settings, tokenizer, vectors.dim, vectors)
+
+    def as_dict(self) -> dict[str, Any]:
+        spelling = {} if self.spelling is None else {"spelling": self.spelling.as_dict()}
+        return {"vector_dim": self.vector_dim, **spelling}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], settings: ClassifySettings, tokenizer: Any) -> Texts:
+        spelling, (affixes, grams) = data.get("spelling"), parts_of(settings)
+        made = None if spelling is None else Spelling.from_dict(spelling, affixes, LETTERS, grams)
+        return cls(settings, tokenizer, data["vector_dim"], spelling=made)
+
+    def layers(self, a: Architecture) -> tuple[Any, Any]:
+        """(embedding, stack)."""
+        if self.spelling is not None:
+            return self.spelling.embedding(a), stack_of(a)
+        places = {"sinusoidal": "sinusoidal", "learned": self.settings.longest, "none": None}[a.places]
+        embed = Text(
+            self.tokenizer.size,
+            a.dim,
+            places,  # type: ignore[arg-type]
+            scaled=self.vector_dim is None,
+            inner=self.vector_dim,
+            padding=self.tokenizer.pad,
+            dropout=a.dropout,
+        )
+        return embed, stack_of(a)
+
+    def line(self, classes: int) -> Line:
+        """A line that reads the same numbers, and pairs of words and of their longest beginnings."""
+        rows = self.settings.wide
+        if self.spelling is None:
+            nothing = (self.tokenizer.pad or 0, self.tokenizer.unknown or 0)
+            return Line(self.tokenizer.size, rows, classes, nothing=nothing)
+        start = self.spelling.longest_start
+        paired = (0,) if start is None else (0, start)
+        return Line(self.spelling.size, rows, classes, 1 + self.spelling.columns, paired, nothing=(PAD, UNKNOWN))
+
+    def start(self, model: nn.Module) -> None:
+        """Give the words that have a vector theirs."""
+        if self.vectors is None:
+            return
+        known = self.vectors.embedding(self.tokenizer.backend.get_vocab(), torch.Generator().manual_seed(0))
+        weight: nn.Parameter = model.embed.tokens.weight  # type: ignore[union-attr]
+        weight.data.copy_(known.weight)
+        weight.requires_grad_(not self.settings.frozen)
+
+    def sizes(self, examples: Sequence[LabelledText]) -> list[int]:
+        return self.encoded([example.text for example in examples])["lengths"].tolist()
+
+    def batch(self, examples: Sequence[LabelledText], draw: Random | None) -> dict[str, Tensor]:
+        if self.spelling is not None:
+            rows = [self.parted(example.text) or [""] for example in examples]
+            return self.spelling.batch(rows, self.lost(self.spelling, draw))
+        inputs = self.encoded([example.text for example in examples])
+        if draw is None or not self.settings.word_dropout:
+            return inputs
+        tokens, lengths = inputs["tokens"], inputs["lengths"]
+        lost = torch.tensor([[draw.random() < self.settings.word_dropout for _ in row] for row in tokens.tolist()])
+        places = torch.arange(tokens.shape[1])
+        inside = (places > 0) & (places < lengths[:, None] - 1)  # the first and last tokens are no words
+        return {**inputs, "tokens": tokens.masked_fill(lost & inside, self.tokenizer.unknown or 0)}
+
+    def encoded(self, texts: list[str]) -> dict[str, Tensor]:
+        found = self.tokenizer(texts, max_length=self.settings.longest)
+        return {"tokens": found.tokens, "lengths": found.lengths}
+
+    def words(self, text: str) -> list[str]:
+        """A text's words as the tokenizer parts them."""
+        backend = self.tokenizer.backend
+        text = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
+        return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)][: self.settings.longest]
+
+    def lost(self, spelling: Spelling, draw: Random | None) -> Callable[[str], int] | None:
+        """While training (`draw`) some words are forgotten, and of a share of them nothing is told, letters and all."""
+        hidden, rare = self.settings.word_dropout, self.settings.rare
+        if draw is None:
+            return None
+        return lambda word: ALL if draw.random() < hidden else spelling.lost(word, draw, 0.0, rare)
+
+    def given(self, text: str) -> LabelledText:
+        """What `predict` is given, as an example."""
+        return LabelledText(text, "")
+
+    def describe(self, examples: Sequence[LabelledText]) -> dict[str, Any]:
+        encoded = self.encoded([example.text for example in examples])
+        lengths = sorted(encoded["lengths"].tolist())
+        pieces = Counter(encoded["tokens"].flatten().tolist())
+        real = sum(lengths)
+        return {
+            "tokens": real,
+            "median length": lengths[len(lengths) // 2],
+            "longest": lengths[-1],
+            "vocabulary": self.tokenizer.size,
+            "unknown": pieces[self.tokenizer.unknown or 0] / max(1, real),
+            "examples": [f"{example.label}: {example.text[:70]}" for example in examples[:3]],
+        }
+
+
+def parts_of(settings: ClassifySettings) -> tuple[int, int]:
+    """Up to how many letters of affixes and of runs words are known by: none where texts are read for images."""
+    return getattr(settings, "affixes", 0), getattr(settings, "grams", 0)
+
+
+def open_vectors(path: Path) -> WordVectors:
+    """Word vectors from a GloVe or word2vec file, or from NPZ with the arrays `words` and `vectors`."""
+    if kind_of(path) != "npz":
+        return read_vectors(path)
+    try:
+        arrays = Arrays(path)
+        vectors = torch.from_numpy(arrays.get("vectors", "vectors").astype("float32"))
+        return WordVectors(arrays.texts("words", len(vectors), "word"), vectors)
+    except Refused as refused:
+        raise BadInput(str(refused)) from None

@@ -1,0 +1,81 @@
+"""A loss that asks a model twice: it should be right both times, and say the same (R-Drop, Liang et al. 2021)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...attention.backends.triton import unfit
+from ...nn.cross_entropy import IGNORED
+
+WIDEST = 32768
+"""Classes whose row, twice, a program of the kernel holds."""
+
+SHARPENED = 0.5
+"""The temperature at which `unsureness` makes probabilities surer: the paper's."""
+
+
+def agreement_loss(logits: Tensor, labels: Tensor, smoothing: float, weight: float) -> Tensor:
+    """The sum over labels of the loss of rows that were computed twice, as p and as q.
+
+        ½ (loss(p) + loss(q)) + weight · ¼ (KL(p‖q) + KL(q‖p))
+
+    logits `[2 · labels, classes]`, second answers below the first; labels `[labels]`, of which −100 does not count.
+    The paper's α is `weight`, and
+    its loss twice this one. On a GPU one kernel reads the logits and leaves their gradient, where torch's own functions
+    would go over them some thirty times.
+    """
+    if logits.is_cuda and unfit(logits.device) is None and logits.shape[1] <= WIDEST and logits.shape[0]:
+        return Fused.apply(logits.contiguous(), labels, smoothing, weight)  # type: ignore[no-any-return]
+    return plainly(logits.float(), labels, smoothing, weight)
+
+
+def plainly(logits: Tensor, labels: Tensor, smoothing: float, weight: float) -> Tensor:
+    """The same by torch's functions."""
+    counts = (labels != IGNORED).repeat(2)[:, None]
+    logs = logits.log_softmax(-1) * counts
+    right, any_one = logs.gather(1, labels.clamp(min=0).repeat(2)[:, None]).sum(), logs.mean(-1).sum()
+    return (-(1 - smoothing) * right - smoothing * any_one + weight / 2 * disagreement(logs)) / 2
+
+
+def twice(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The batch with every example again below the others; what belongs to the whole batch stays as it is."""
+    return {name: torch.cat([x, x]) if x.dim() else x for name, x in batch.items()}
+
+
+def disagreement(logs: Tensor) -> Tensor:
+    """Σ KL(p‖q) + KL(q‖p) = Σ (p − q)·(ln p − ln q), of the first half of the rows `[2·n, classes]` and the second."""
+    p, q = logs.chunk(2)
+    return ((p.exp() - q.exp()) * (p - q)).sum()
+
+
+def unsureness(logits: Tensor) -> Tensor:
+    """Σ ½ (|p − t|² + |q − t|²), of the first half of the rows `[2·n, classes]` and the second.
+
+    t is the mean of p and q made surer, t ∝ ((p + q) / 2)^(1 / SHARPENED), and not learned from: rows without a label
+    then say the same twice by coming nearer to what they lean to already (GRAND, Feng et al. 2020).
+    """
+    p, q = logits.softmax(-1).chunk(2)
+    with torch.no_grad():
+        mean = ((p + q) / 2) ** (1 / SHARPENED)
+        aim = mean / mean.sum(-1, keepdim=True)
+    return ((p - aim) ** 2 + (q - aim) ** 2).sum() / 2
+
+
+class Fused(torch.autograd.Function):
+    """The kernel, which finds the gradient along with the loss."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, smoothing: float, weight: float) -> Tensor:
+        from .r_drop_kernel import losses_and_gradient
+
+        losses, gradient = losses_and_gradient(logits.detach(), labels, smoothing, weight)
+        ctx.save_for_backward(gradient)
+        return losses.sum()
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+        (gradient,) = ctx.saved_tensors
+        return gradient * above.to(gradient.dtype), None, None, None

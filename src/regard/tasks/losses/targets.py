@@ -1,0 +1,176 @@
+"""What is to be said of a whole: one class of several, yes or no to several questions, or numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ...errors import BadInput
+from ..classify import in_order, per_class
+
+Label = str | float | tuple[str | float | None, ...]
+
+
+class OneOf:
+    """One class of several: accuracy and macro F1. Labels are class numbers `[examples]`, −100 where there is none."""
+
+    kind = "class"
+    main, higher = "accuracy", True
+
+    def __init__(self, labels: list[str]) -> None:
+        self.labels, self.outputs = labels, len(labels)
+        self.number = {label: n for n, label in enumerate(labels)}
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, "labels": self.labels}
+
+    def tensor(self, labels: Sequence[Label]) -> Tensor:
+        return torch.tensor([self.number.get(str(label), -100) for label in labels])
+
+    def known(self, labels: Tensor) -> Tensor:
+        return labels != -100
+
+    def loss(self, logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+        return functional.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="sum")
+
+    def metrics(self, logits: Tensor, labels: Tensor) -> dict[str, float]:
+        known = self.known(labels)
+        gold, said = ([self.labels[n] for n in one[known].tolist()] for one in (labels, logits.argmax(-1)))
+        each = per_class(gold, said)
+        return {
+            "accuracy": sum(map(str.__eq__, gold, said)) / max(1, len(gold)),
+            "macro F1": sum(one["F1"] for one in each.values()) / max(1, len(each)),
+        }
+
+    def said(self, logits: Tensor) -> list[dict[str, Any]]:
+        best = logits.softmax(-1).max(-1)
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        return [{"label": self.labels[n], "probability": round(chance, 4)} for n, chance in pairs]
+
+
+class YesNo:
+    """The second of two classes or not, for one question or several: the mean over questions of the area under the ROC
+    curve, and accuracy. Labels are 0 or 1 `[examples, questions]`, not a number where there is none."""
+
+    kind = "yes or no"
+    main, higher = "ROC-AUC", True
+
+    def __init__(self, labels: list[str], outputs: int = 1) -> None:
+        self.labels, self.outputs = labels, outputs
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, "labels": self.labels, "outputs": self.outputs}
+
+    def tensor(self, labels: Sequence[Label]) -> Tensor:
+        number = {label: float(n) for n, label in enumerate(self.labels)}
+        return torch.tensor([[number.get(str(one), math.nan) for one in several(label)] for label in labels])
+
+    def known(self, labels: Tensor) -> Tensor:
+        return ~labels.isnan()
+
+    def loss(self, logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+        known = self.known(labels)
+        wanted = labels[known] * (1 - smoothing) + smoothing / 2
+        return functional.binary_cross_entropy_with_logits(logits[known], wanted, reduction="sum")
+
+    def metrics(self, logits: Tensor, labels: Tensor) -> dict[str, float]:
+        areas = [area(logits[:, n], labels[:, n]) for n in range(self.outputs)]
+        told = [one for one in areas if one is not None]
+        known = self.known(labels)
+        right = ((logits > 0).float() == labels)[known].float()
+        return {
+            "ROC-AUC": sum(told) / len(told) if told else 0.5,
+            "accuracy": float(right.mean()) if len(right) else 0.0,
+        }
+
+    def said(self, logits: Tensor) -> list[dict[str, Any]]:
+        if self.outputs > 1:
+            return [{"probabilities": [round(p, 4) for p in row]} for row in logits.sigmoid().tolist()]
+        chances = logits[:, 0].sigmoid().tolist()
+        return [{"label": self.labels[p > 0.5], "probability": round(max(p, 1 - p), 4)} for p in chances]
+
+
+class Numbers:
+    """Numbers, learned less their mean and over their deviation: root of the mean squared error. Labels are
+    `[examples, numbers]`, not a number where there is none."""
+
+    kind = "number"
+    main, higher = "RMSE", False
+
+    def __init__(self, mean: list[float], std: list[float]) -> None:
+        self.mean, self.std, self.outputs = mean, std, len(mean)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, "mean": self.mean, "std": self.std}
+
+    def tensor(self, labels: Sequence[Label]) -> Tensor:
+        return torch.tensor([[math.nan if one is None else float(one) for one in several(label)] for label in labels])
+
+    def known(self, labels: Tensor) -> Tensor:
+        return ~labels.isnan()
+
+    def loss(self, logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+        known = self.known(labels)
+        wanted = (labels - logits.new_tensor(self.mean)) / logits.new_tensor(self.std)
+        return functional.mse_loss(logits[known], wanted[known], reduction="sum")
+
+    def values(self, logits: Tensor) -> Tensor:
+        return logits * torch.tensor(self.std) + torch.tensor(self.mean)
+
+    def metrics(self, logits: Tensor, labels: Tensor) -> dict[str, float]:
+        known = self.known(labels)
+        wrong = (self.values(logits) - labels)[known]
+        return {"RMSE": float(wrong.square().mean().sqrt()), "MAE": float(wrong.abs().mean())}
+
+    def said(self, logits: Tensor) -> list[dict[str, Any]]:
+        return [
+            {"value": round(row[0], 4)} if len(row) == 1 else {"values": row} for row in self.values(logits).tolist()
+        ]
+
+
+Target = OneOf | YesNo | Numbers
+
+
+def target_of(labels: Sequence[Label]) -> Target:
+    """What these labels ask for: numbers, yes or no where there are two classes, or one class of several."""
+    rows = [several(label) for label in labels]
+    there = [one for row in rows for one in row if one is not None]
+    if there and all(isinstance(one, float) for one in there):
+        table = torch.tensor([[math.nan if one is None else float(one) for one in row] for row in rows])
+        mean = table.nanmean(0)
+        std = (table - mean).square().nanmean(0).sqrt().clamp(min=1e-6)
+        return Numbers(mean.tolist(), std.tolist())
+    names = in_order({str(one) for one in there})
+    if len(names) == 2:
+        return YesNo(names, len(rows[0]))
+    if len(names) < 2 or len(rows[0]) > 1:
+        raise BadInput(f"The labels are {names[:5]}; wanted numbers, two classes, or one column of more classes.")
+    return OneOf(names)
+
+
+def target_from(data: dict[str, Any]) -> Target:
+    """The target that `as_dict` wrote."""
+    kinds = {kind.kind: kind for kind in (OneOf, YesNo, Numbers)}
+    return kinds[data["kind"]](**{name: value for name, value in data.items() if name != "kind"})
+
+
+def several(label: Label) -> tuple[str | float | None, ...]:
+    return label if isinstance(label, tuple) else (label,)
+
+
+def area(scores: Tensor, labels: Tensor) -> float | None:
+    """The area under the ROC curve: how often a 1 scores higher than a 0, a tie counting half; None without both.
+
+    >>> area(torch.tensor([0.1, 0.4, 0.4, 0.9]), torch.tensor([0.0, 0.0, 1.0, 1.0]))
+    0.875
+    """
+    yes, no = scores[labels == 1].double(), scores[labels == 0].double().sort().values
+    if not len(yes) or not len(no):
+        return None
+    below, upto = (torch.searchsorted(no, yes, right=right) for right in (False, True))
+    return float((below + upto).sum()) / (2 * len(yes) * len(no))

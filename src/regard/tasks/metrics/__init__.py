@@ -1,0 +1,1 @@
+"""Metrics, and the decoding they need."""
