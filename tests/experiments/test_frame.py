@@ -87,15 +87,15 @@ def test_one_is_found_by_its_name() -> None:
     ],
 )
 def test_a_broken_one_is_named(changed: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("regard.experiments.made")
+    module = ModuleType("regard.experiments.claims.made")
     module.__dict__.update(vars(made(**changed)))
-    monkeypatch.setitem(sys.modules, "regard.experiments.made", module)
+    monkeypatch.setitem(sys.modules, "regard.experiments.claims.made", module)
     with pytest.raises(BadInput, match=f"made.*{said}"):
         runner.load("made")
 
 
 def test_one_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "regard.experiments.made", None)
+    monkeypatch.setitem(sys.modules, "regard.experiments.claims.made", None)
     with pytest.raises(BadInput, match="made cannot be read: ModuleNotFoundError"):
         runner.load("made")
 

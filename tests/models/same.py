@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.models.checkpoint.checkpoint import family_of, load, own_names
-from regard.models.checkpoint.keys import read_tensors, table_of
+from regard.models.checkpoint.key_table import read_tensors, table_of
 
 
 def random_weights(model: nn.Module, seed: int = 0, size: float = 0.2) -> nn.Module:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import regard as rg
 from regard.attention.backends import sdpa
 from regard.attention.call import make_call
-from regard.attention.tracing import blindly, recording, shapes_only
+from regard.attention.tracing import blindly, capturing, shapes_only
 from regard.bench import training
 from regard.data.text import Document
 from regard.models.model import PairModel
@@ -54,11 +54,11 @@ def gradients(model: PairModel, given: dict[str, Tensor]) -> list[Tensor]:
 
 
 def test_blindly_is_open_only_inside() -> None:
-    assert not shapes_only() and not recording()
+    assert not shapes_only() and not capturing()
     with blindly():
         with blindly():
             assert shapes_only()
-        assert recording()
+        assert capturing()
     assert not shapes_only()
 
 

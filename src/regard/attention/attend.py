@@ -20,7 +20,7 @@ from .parts.masks import Everything
 from .parts.methods import Exact, Method
 from .parts.positions import Position
 from .parts.scores import Dot, Score
-from .tracing import recording
+from .tracing import capturing
 
 SETTLED = Memory(512)
 BACKENDS: dict[str, ModuleType] = {
@@ -115,7 +115,7 @@ def kind_of(q: Any, k: Any, v: Any, parts: dict[str, Any], backend: str) -> Any:
         return None
     try:
         tensors = [(x.shape, x.dtype, x.device) for x in (q, k, v)]
-        kind = (*tensors, look_of(parts["score"]), look_of(parts["position"]), parts["dropout"], backend, recording())
+        kind = (*tensors, look_of(parts["score"]), look_of(parts["position"]), parts["dropout"], backend, capturing())
         hash(kind)
     except (AttributeError, TypeError):  # no tensors, symbolic sizes, or fields that cannot be compared
         return None

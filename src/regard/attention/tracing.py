@@ -14,14 +14,14 @@ import torch
 _open = 0
 
 
-def recording() -> bool:
+def capturing() -> bool:
     """Whether a step is being recorded, or run as it will be."""
     return _open > 0
 
 
 def shapes_only() -> bool:
     """Whether only the sizes of tensors may be known."""
-    return torch.compiler.is_compiling() or recording()
+    return torch.compiler.is_compiling() or capturing()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..attention.tracing import recording
+from ..attention.tracing import capturing
 from ..data.order import Order
 from ..data.reading import Reading
 from ..data.text import Parallel, read_parallel
@@ -295,12 +295,12 @@ def pair_loss(model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0
     if agreement:
         batch = again(batch)
     inputs = {name: batch[name] for name in ("tokens", "lengths", "targets", "target_lengths")}
-    if recording() and "places" in batch:  # which targets are real may not be looked at, and is told
+    if capturing() and "places" in batch:  # which targets are real may not be looked at, and is told
         known = [(batch[f"{side}lengths"], batch[f"{side}places"]) for side in ("", "target_")]
         labels = functional.pad(batch["labels"].flatten(), (0, 1), value=IGNORED)[known[1][1]]
         with told(*known):
             logits = model(**inputs, wanted=known[1][1].clamp(max=batch["labels"].numel() - 1)).logits
-    elif recording():
+    elif capturing():
         logits, labels = model(**inputs).logits.flatten(0, 1), batch["labels"].flatten()
     else:
         wanted = batch["labels"] != IGNORED

@@ -18,7 +18,7 @@ from ..call import Call, lower, without_autocast
 from ..parts.masks import Causal, Everything
 from ..parts.positions import Alibi, Bias, Rotary, T5Bias
 from ..parts.scores import Additive, Dot
-from ..tracing import recording, shapes_only
+from ..tracing import capturing, shapes_only
 
 SHORT = 128  # queries and keys, of which a GPU's kernels would skip nothing that a mask made for one batch hides
 RECORDED = 4  # times larger than queries and keys a mask may be while a step is recorded, and nothing else can be done
@@ -52,13 +52,13 @@ def too_large(call: Call) -> str | None:
     needs = f"torch's kernels would need {what} as a tensor of queries × keys"
     if torch.compiler.is_compiling():  # a compiled graph serves every length
         return needs
-    if call.q.device.type != "cpu" and not (call.mask.tensors() and (recording() or short(call))):
+    if call.q.device.type != "cpu" and not (call.mask.tensors() and (capturing() or short(call))):
         return needs
     if not call.grid.queries or not call.grid.keys:
         return needs
     if numbers and call.q.dtype != call.exact:
         return f"{needs}, rounded to {call.q.dtype}"
-    room = (RECORDED if recording() else 1) * (call.q.numel() + call.k.numel())
+    room = (RECORDED if capturing() else 1) * (call.q.numel() + call.k.numel())
     return f"{needs}, larger than the queries and keys" if elements(call, numbers) > room else None
 
 

@@ -16,7 +16,7 @@ from ..generation.rules import read_rules, write_rules
 from ..model import Model
 from ..tokenizers.tokenizer import Tokenizer
 from .folder import Folder, open_folder, replace_files, text_writer, to_json, write_folder
-from .keys import Family, read_tensors, shown, table_of, write_tensors
+from .key_table import Family, read_tensors, shown, table_of, write_tensors
 
 FAMILIES = {
     "bert": "bert",

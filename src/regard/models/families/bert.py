@@ -7,7 +7,7 @@ from typing import Any
 from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.text import Text
-from ..checkpoint.keys import Key
+from ..checkpoint.key_table import Key
 from ..config import Sequence
 from ..heads import Classes, Pooler, Span, Vocabulary
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...nn.parts import read_call
-from ..checkpoint.keys import Key
+from ..checkpoint.key_table import Key
 from ..config import Sequence
 from ..heads import Classes, Vocabulary
 from .bert import IGNORED, PREFIX, bert, encoder_keys, ours, plain_head, sizes, word_keys, words, written

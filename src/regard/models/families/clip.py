@@ -7,7 +7,7 @@ from typing import Any
 from ...errors import Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.text import Text
-from ..checkpoint.keys import Key
+from ..checkpoint.key_table import Key
 from ..image import Image
 from ..two_towers import Tower, TwoTowers
 from .vit import read_activation, write_activation

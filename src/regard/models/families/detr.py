@@ -8,7 +8,7 @@ from typing import Any
 from ...errors import Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.images import BLOCKS
-from ..checkpoint.keys import Key
+from ..checkpoint.key_table import Key
 from ..detection import Detection, FeatureGrid
 from ..set_loss import SetLoss
 

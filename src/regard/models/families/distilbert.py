@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..checkpoint.keys import Key
+from ..checkpoint.key_table import Key
 from ..config import Sequence
 from ..heads import Classes, Span
 from .bert import about, architecture, bert, ours, plain_head, theirs, words

@@ -7,7 +7,7 @@ from typing import Any
 from ...errors import Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.text import Text
-from ..checkpoint.keys import TRANSPOSED, Key, stacked
+from ..checkpoint.key_table import TRANSPOSED, Key, stacked
 from ..config import Sequence
 from ..heads import Classes, Vocabulary
 

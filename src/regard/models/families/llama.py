@@ -9,7 +9,7 @@ from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.text import Text
 from ...nn.parts import read_call
-from ..checkpoint.keys import Key
+from ..checkpoint.key_table import Key
 from ..config import Sequence
 from ..heads import Classes, Vocabulary
 

@@ -7,7 +7,7 @@ from typing import Any
 from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.text import Text
-from ..checkpoint.keys import Change, Key
+from ..checkpoint.key_table import Change, Key
 from ..config import Pair
 from ..heads import Vocabulary
 

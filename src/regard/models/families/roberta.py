@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..checkpoint.keys import Key
+from ..checkpoint.key_table import Key
 from ..config import Sequence
 from ..heads import Classes, Span, Vocabulary
 from .bert import bert, encoder_keys, plain_head, sizes, words, written

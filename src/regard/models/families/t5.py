@@ -8,7 +8,7 @@ from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.text import Text
 from ...nn.parts import read_call
-from ..checkpoint.keys import TRANSPOSED, Key
+from ..checkpoint.key_table import TRANSPOSED, Key
 from ..config import Pair, Sequence
 from ..heads import Vocabulary
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...errors import Unsupported
 from ...nn.block import StackConfig
-from ..checkpoint.keys import Change, Key
+from ..checkpoint.key_table import Change, Key
 from ..config import Sequence
 from ..heads import Classes, Pooler
 from ..image import Image
