@@ -36,7 +36,7 @@ def test_the_map_of_the_answer_equals_the_tensor(open_lab, lab):
     assert_cells(page, wanted["weights"])
     assert all(abs(one["rowSum"] - 1) < 1e-5 for one in cells(page, *wanted["weights"].shape))
     assert page.locator(".legend").first.get_attribute("data-domain") == "0 1"
-    assert "the query stands at the word before" in page.locator(".orientation").inner_text()
+    assert "the query is at the position before" in page.locator(".orientation").inner_text()
     chances = [float(one.get_attribute("data-value")) for one in page.locator(".strip .token").all()]
     assert chances == pytest.approx([token["probability"] for token in wanted["writes"]], abs=1e-6)
 
@@ -61,7 +61,7 @@ def test_beam_by_beam_as_the_decoder_writes(open_lab, lab):
     place = steps[1][1]
     first = next(one for one in steps[0] if one.get("slot") == place["parent"])
     assert_cells(page, read_of(lab, [first["token"], place["token"]])["weights"])
-    page.click("text=Finished texts")
+    page.click("text=Finished hypotheses")
     page.ready()
     assert "step=" not in page.url
 

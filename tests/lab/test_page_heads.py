@@ -107,7 +107,7 @@ def test_hidden_tokens_are_counted(open_lab, lab):
     removed = float(weights[words][:, special].sum() / weights[words].sum())
     assert special and f"{100 * removed:.1f} %" in page.locator("#hidden-mass").inner_text()
     assert "less than 1" in page.locator(".orientation").inner_text()
-    page.check("text=make rows sum to 1 again")
+    page.check("text=renormalise rows to sum to 1")
     assert abs(page.evaluate("window.lab.cell(2, 0).rowSum") - 1) < 1e-5
 
 

@@ -59,7 +59,7 @@ def test_files_hold_the_readings(open_lab, lab, tmp_path):
 def test_another_answer_can_be_asked_about(open_lab, lab):
     page = open_lab(PLACE)
     other = 1 - page.evaluate("window.lab.read().question.label")
-    page.select_option("label:has-text('Answer') select", str(other))
+    page.select_option("label:has-text('Prediction') select", str(other))
     page.ready()
     wanted = honest.read(lab, ASK | {"label": other}, Job())
     assert f"label={other}" in page.url
@@ -97,7 +97,7 @@ def test_baselines_are_one_click_away(open_lab, lab):
 
 def test_heads_are_changed_and_the_answer_changes(open_lab, lab):
     page = open_lab(PLACE)
-    page.select_option("label:has-text('Give a head') select", "uniform")
+    page.select_option("label:has-text('Edit') select", "uniform")
     page.locator("[data-head='1.0']").focus()
     page.keyboard.press("Enter")
     page.wait_for_function("() => window.lab.part('change')")

@@ -85,7 +85,7 @@ def test_a_drawing_is_read_and_stays_in_the_address(open_lab):
     page.mouse.down()
     page.mouse.move(box["x"] + 84, box["y"] + 145, steps=6)
     page.mouse.up()
-    page.get_by_text("Read the drawing").click()
+    page.get_by_text("Classify the drawing").click()
     page.wait_for_function("() => location.hash.includes('drawing=')")
     page.ready()
     from PIL import Image

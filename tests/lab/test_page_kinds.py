@@ -41,7 +41,7 @@ def test_a_detector_shows_where_its_queries_looked(open_lab, lab):
     cross = lab.capture(OBJECTS, Job()).attention(seen["crossed"][-1]["name"])
     weights = cross.weights(0)
     assert read["weights"] == pytest.approx(weights[read["query"]].tolist(), abs=1e-6)
-    assert "Objects found" in page.locator("#main").inner_text() and "square" in page.locator("#main").inner_text()
+    assert "Detected objects" in page.locator("#main").inner_text() and "square" in page.locator("#main").inner_text()
     page.locator("canvas[role=application]").focus()
     page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")

@@ -73,7 +73,7 @@ def test_a_rectangle_drawn_zooms_there(open_lab):
 
 def test_one_query_lists_its_largest_weights(open_lab, lab):
     page = open_lab(f"long?text={TEXT}&lang=en")
-    page.wait_for_selector("section >> text=looks most at")
+    page.wait_for_selector("section >> text=Largest weights of the query")
     page.ready()
     read = page.evaluate("window.lab.read().query")
     best = capture(lab).weights(0, (read["query"], read["query"] + 1))[0].topk(len(read["keys"]))

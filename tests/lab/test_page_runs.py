@@ -27,9 +27,9 @@ def test_curves_are_the_logs(open_lab, lab_folder):
             assert found[kind][name]["steps"] == wanted[kind][name]["steps"].tolist()
             assert found[kind][name]["values"] == pytest.approx(wanted[kind][name]["values"].tolist(), abs=1e-6)
     assert page.locator("[data-curve='step.loss'] path.curve").count() == 2
-    differ = page.locator("section:has(h2:has-text('differs')) table").first.inner_text()
+    differ = page.locator("section:has(h2:has-text('differ')) table").first.inner_text()
     assert "training.seed" in differ and "training.rate" not in differ
-    assert "good" in page.locator("section:has(h2:has-text('said')) table").inner_text()
+    assert "good" in page.locator("section:has(h2:has-text('Predictions')) table").inner_text()
     table = page.locator("table.runs").inner_text()
     assert "accuracy 0.750" in table and "bleu 12.500" in table and "finished" in table
 

@@ -42,29 +42,32 @@ class View:
 
     def plot(self, **options: Any) -> Figure:
         """A figure of the weights, the map or the statistics; options: batch, head, queries and keys (words), title."""
-        from ..plots.figures import draw_view
+        from .plotting import plot_view
 
-        return draw_view(self, **options)
+        return plot_view(self, **options)
 
-    def save(self, path: str | Path, **options: Any) -> Path:
+    def save(self, path: str | Path, *, title: str | None = None, **options: Any) -> Path:
         """Write the view to a file, `.html` (works by itself, offline), `.png` or `.svg`; options as for `plot`."""
         path = Path(path)
         if path.suffix == ".html":
-            from ..plots.page import view_html
+            from ..plots.page import heads_html
+            from .plotting import view_arrays
 
-            path.write_text(view_html(self, **options), encoding="utf-8")
+            path.write_text(heads_html(view_arrays(self, **options), title), encoding="utf-8")
         elif path.suffix in (".png", ".svg"):
             from ..plots.figures import save_figure
 
-            save_figure(self.plot(**options), path)
+            save_figure(self.plot(title=title, **options), path)
         else:
             raise BadInput(f"A view cannot be saved as {path.name!r}; name it .html, .png or .svg.")
         return path
 
     def _repr_html_(self) -> str:
         from ..plots.page import notebook_html
+        from .plotting import view_arrays
 
-        return notebook_html(self)
+        empty = not self.lse.numel() or not self.keys
+        return notebook_html(None if empty else view_arrays(self), repr(self))
 
     def __repr__(self) -> str:
         batch, heads = self.lse.shape[:2]

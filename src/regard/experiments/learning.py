@@ -192,10 +192,10 @@ def panels(
         raise Missing(
             'Figures are drawn with matplotlib, which is not installed: pip install "regard[figures]"'
         ) from error
-    from ..plots.figures import families
+    from ..plots.fonts import font_families
 
     look: dict[Any, Any] = {
-        "font.family": families(["汉" if language == "zh" else ""]),
+        "font.family": font_families(["汉" if language == "zh" else ""]),
         "axes.unicode_minus": language == "en",
     }
     look |= {

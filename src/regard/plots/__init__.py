@@ -1,1 +1,6 @@
-"""Figures and pages from plain arrays: maps, lines, masks."""
+"""Figures and pages from plain arrays and strings: maps, curves, masks.
+
+Nothing here knows attention's own types; `regard.attention` hands over arrays.
+"""
+
+NEEDS_MATPLOTLIB = 'Figures are drawn with matplotlib, which is not installed: pip install "regard[figures]"'

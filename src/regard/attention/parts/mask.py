@@ -142,9 +142,9 @@ class Mask(Part):
 
     def plot(self, queries: int | list[str], keys: int | list[str] | None = None, **options: Any) -> Figure:
         """The mask as a picture; give sizes, or words to write on the axes in place of numbers."""
-        from ...plots.figures import draw_mask
+        from ..plotting import plot_mask
 
-        return draw_mask(self, queries, keys, **options)
+        return plot_mask(self, queries, keys, **options)
 
     def __and__(self, other: Mask) -> Mask:
         return And(self, other) if isinstance(other, Mask) else NotImplemented

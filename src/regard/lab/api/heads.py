@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...attention.plotting import empty_cells
 from ...errors import BadInput
-from ...plots.page import empty_buckets
 from ..inspect.capture import Attention, Capture
 from ..lab import Lab
 from ..server.jobs import Job
@@ -64,7 +64,7 @@ def masked_cells(attention: Attention, shape: tuple[int, ...]) -> Tensor | None:
     region = attention.regions
     rows = region.range((0, attention.queries))
     every = torch.stack([region.allowed(head, rows, (0, attention.keys)) for head in range(attention.heads)])
-    return None if bool(every.all()) else empty_buckets(every, *shape)
+    return None if bool(every.all()) else empty_cells(every, *shape)
 
 
 def thumbnails(attention: Attention, job: Job) -> Tensor:

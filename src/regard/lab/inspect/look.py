@@ -13,7 +13,8 @@ from torch import Tensor
 from ...attention.look import look as look_at
 from ...attention.view import View
 from ...errors import BadInput
-from ...plots.page import PALETTE, visible
+from ...plots.labels import visible
+from ...plots.page import PALETTE
 from ..lab import Lab
 from ..library import MEANINGS, Entry, Library
 from ..server.jobs import Job

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import BadInput, TooLarge
-from ...plots.page import script_safe
+from ...plots.page import script_json
 from ..inputs.examples import EXAMPLES
 from ..lab import Lab
 from .jobs import Job
@@ -58,7 +58,7 @@ def page(state: dict[str, Any], answers: list[dict[str, Any]], lab: Lab) -> str:
     """The whole document."""
     models = [entry.as_dict() for entry in lab.library.entries().values()]
     kept = {"state": state, "models": models, "examples": EXAMPLES, "answers": answers}
-    data = f'<script type="application/json" id="recorded">{script_safe(kept)}</script>'
+    data = f'<script type="application/json" id="recorded">{script_json(kept)}</script>'
     text = (STATIC / "index.html").read_text("utf8")
     for pattern, other in (
         (
@@ -68,7 +68,7 @@ def page(state: dict[str, Any], answers: list[dict[str, Any]], lab: Lab) -> str:
         (r'<link rel="stylesheet"[^>]*>', f"<style>\n{(STATIC / 'style.css').read_text('utf8')}</style>"),
         (
             r'<script type="importmap">.*?</script>',
-            f'<script type="importmap">{script_safe({"imports": modules()})}</script>',
+            f'<script type="importmap">{script_json({"imports": modules()})}</script>',
         ),
         (r'<script type="module"[^>]*></script>', f'{data}\n<script type="module">import "lab/main.js"</script>'),
     ):
