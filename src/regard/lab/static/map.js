@@ -297,7 +297,7 @@ class HeatMap {
     if (!found.length) return h("p", { class: "soft" }, t("noneAllowed"));
     const most = Math.max(...found.map(({ value }) => Math.abs(value)), 1e-30),
       shade = shader(this.set.kind, this.domain, this.set.scale === "row" ? "linear" : this.set.scale);
-    return h("table", { class: "ranking" }, h("caption", {}, t("looksMost")),
+    return h("table", { class: "ranking" }, h("caption", {}, t("topKeys")),
       h("tbody", {}, found.map(({ index, value }) => h("tr", { class: index === this.column && "here" },
       h("th", { scope: "row", translate: "no" }, this.names("column", index), h("span", { class: "at" }, this.set.columnNumber?.(index) ?? index)),
       h("td", { class: "bar" }, h("span", { style: { width: `${100 * Math.abs(value) / most}%`, background: css(shade(value)) } })),

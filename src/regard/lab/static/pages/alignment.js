@@ -11,22 +11,22 @@ const EXAMPLES = ["The cat is sleeping on the table.", "The dog chased the cat."
 
 export const text = {
   en: {
-    title: "Alignment", lead: "A translation as the decoder writes it. Each written word (row) looks at the words of the source (columns); pick a beam, a step, a layer, a head.",
-    leadSound: "This model writes down what it hears: columns are seconds of the recording, not words.", ownText: "Your own transcript (optional)", orientationSound: "Rows = words being written (the query stands at the word before), columns = seconds of the recording, each row sums to 1.", orientationSilence: "Rows = words being written (the query stands at the word before), columns = seconds of the recording; each row sums to 1 together with its weight on the silence after the recording.", outside: "on the silence after", unknownChance: "not known: the model has no head",
+    title: "Alignment", lead: "Cross-attention of a decoder while it generates text. Rows are output tokens, columns are source tokens. Choose a beam, a step, a layer and a head.",
+    leadSound: "This model transcribes audio: the columns are seconds of the recording.", ownText: "Your own transcript (optional)", orientationSound: "Rows = output tokens (the query is at the position before), columns = seconds of the recording, each row sums to 1.", orientationSilence: "Rows = output tokens (the query is at the position before), columns = seconds of the recording; each row sums to 1 together with its weight on the padding after the recording.", outside: "weight on the padding", unknownChance: "unknown: the model has no output head",
     target: "Your own translation (optional)", beams: "Beams", meanHeads: "mean of all heads", shownAs: "Show", weights: "weights", norms: "norm-weighted",
-    search: "Beam by beam", searchHow: "At each step the continuations of all running texts compete by Σ ln p. The best run on, those that end are kept, the others are dropped.", step: (n, all) => `Step ${n} of ${all}`, finished: "Finished texts", finishedHow: "Score: Σ ln p ÷ tokens. The first is the answer.", stepLabel: "Step of the search",
-    runs: "runs on", ends: "ends", dropped: "dropped", soFar: "text so far", newToken: "new token", chance: "ln p", total: "Σ ln p", fate: "what becomes of it", score: "score", forced: "Your translation is given to the decoder word by word; the probabilities are what the model thought of each.", ofModel: "Let the model write",
-    map: "Cross-attention", reads: "What the decoder reads", orientationHere: "Rows = words being written (the query stands at the word before), columns = words of the source, each row sums to 1.", orientationNorms: "Rows = words being written, columns = words of the source; cells are ‖weight · value · W_O‖, how much each source word really adds. Rows do not sum to 1.",
-    probability: "probability of the written word", strip: "The text and how sure the model was of each word", norm: "norm-weighted", lengthOf: "length", noNorms: "This model's output projection is not known, so there are no norms.",
+    search: "Beam search", searchHow: "At each step, the continuations of all hypotheses are ranked by Σ ln p. The best continue, complete ones are kept, the rest are dropped.", step: (n, all) => `Step ${n} of ${all}`, finished: "Finished hypotheses", finishedHow: "Score: Σ ln p ÷ tokens. The first hypothesis is the output.", stepLabel: "Step of the search",
+    runs: "continues", ends: "finished", dropped: "dropped", soFar: "hypothesis", newToken: "new token", chance: "ln p", total: "Σ ln p", fate: "status", score: "score", forced: "The decoder is forced to produce your text (teacher forcing). The probabilities are the model's own for each token.", ofModel: "Use the model's output",
+    map: "Cross-attention", reads: "Attention to the source", orientationHere: "Rows = output tokens (the query is at the position before), columns = source tokens, each row sums to 1.", orientationNorms: "Rows = output tokens, columns = source tokens; cells are ‖weight · value · W_O‖, the norm of what each source token adds. Rows do not sum to 1.",
+    probability: "probability of the output token", strip: "Output tokens, coloured by probability", norm: "norm-weighted", lengthOf: "length", noNorms: "The norms are not available: the output projection of this model is unknown.",
   },
   zh: {
-    title: "对齐", lead: "解码器如何一步步写出译文。每个写出的词（行）看向源文的词（列）；可选束、步、层和头。",
-    leadSound: "此模型写下它听到的内容：列是录音的秒，而不是词。", ownText: "您自己的文本（可选）", orientationSound: "行 = 正在写的词（查询位于它前一个词），列 = 录音的秒，每行之和为 1。", orientationSilence: "行 = 正在写的词（查询位于它前一个词），列 = 录音的秒；每行加上录音之后静音上的权重，和为 1。", outside: "在其后的静音上", unknownChance: "未知：模型没有输出头",
-    target: "您自己的译文（可选）", beams: "束数", meanHeads: "所有头的平均", shownAs: "显示", weights: "权重", norms: "按范数加权",
-    search: "逐束查看", searchHow: "每一步，所有进行中的文本的续写按 Σ ln p 竞争。最好的继续，已结束的保留，其余放弃。", step: (n, all) => `第 ${n} 步，共 ${all} 步`, finished: "完成的文本", finishedHow: "得分：Σ ln p ÷ 词元数。第一条就是回答。", stepLabel: "搜索的步",
-    runs: "继续", ends: "结束", dropped: "放弃", soFar: "到此为止的文本", newToken: "新词元", chance: "ln p", total: "Σ ln p", fate: "结果", score: "得分", forced: "您的译文逐词交给解码器；概率是模型对每个词的看法。", ofModel: "让模型来写",
-    map: "交叉注意力", reads: "解码器在读什么", orientationHere: "行 = 正在写的词（查询位于它前一个词），列 = 源文的词，每行之和为 1。", orientationNorms: "行 = 正在写的词，列 = 源文的词；格中是 ‖权重 · 值 · W_O‖，即每个源词真正加入了多少。各行之和不为 1。",
-    probability: "所写词的概率", strip: "译文，以及模型对每个词的把握", norm: "按范数加权", lengthOf: "长度", noNorms: "此模型的输出投影未知，因此没有范数。",
+    title: "对齐", lead: "解码器生成文本时的交叉注意力。行是输出词元，列是源词元。可选择束、步、层和头。",
+    leadSound: "此模型转写音频：列是录音的秒数。", ownText: "你自己的转写文本（可选）", orientationSound: "行 = 输出词元（查询位于前一个位置），列 = 录音的秒数，每行之和为 1。", orientationSilence: "行 = 输出词元（查询位于前一个位置），列 = 录音的秒数；每行加上录音之后填充部分的权重，和为 1。", outside: "填充部分的权重", unknownChance: "未知：模型没有输出头",
+    target: "你自己的译文（可选）", beams: "束宽", meanHeads: "所有头的平均", shownAs: "显示", weights: "权重", norms: "按范数加权",
+    search: "束搜索", searchHow: "每一步把所有假设的续写按 Σ ln p 排序。最好的继续，已结束的保留，其余丢弃。", step: (n, all) => `第 ${n} 步，共 ${all} 步`, finished: "已完成的假设", finishedHow: "得分：Σ ln p ÷ 词元数。第一条是输出。", stepLabel: "搜索的步",
+    runs: "继续", ends: "结束", dropped: "丢弃", soFar: "假设", newToken: "新词元", chance: "ln p", total: "Σ ln p", fate: "状态", score: "得分", forced: "解码器按你的文本逐词元生成（teacher forcing）；概率是模型对每个词元给出的概率。", ofModel: "使用模型的输出",
+    map: "交叉注意力", reads: "对源文本的注意力", orientationHere: "行 = 输出词元（查询位于前一个位置），列 = 源词元，每行之和为 1。", orientationNorms: "行 = 输出词元，列 = 源词元；格中是 ‖权重 · 值 · W_O‖，即每个源词元所加向量的范数。各行之和不为 1。",
+    probability: "输出词元的概率", strip: "输出词元，按概率着色", norm: "按范数加权", lengthOf: "长度", noNorms: "无法计算范数：此模型的输出投影未知。",
   },
 };
 

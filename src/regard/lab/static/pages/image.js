@@ -9,28 +9,28 @@ import { dots, numbersTable } from "lab/table.js";
 export const name = "image";
 export const text = {
   en: {
-    title: "Image", lead: "A picture is cut into patches, and each patch looks at all others. Draw a digit or drop a picture, then click a patch to see where it looks.",
-    picture: "Where the chosen patch looks", mode: "Show", mode_heat: "one patch", mode_arrows: "strongest of every patch", mode_rollout: "all layers (rollout)",
-    query: name => `Query: ${name}`, outlined: "left the picture, the patch that looks outlined; right its weights on the patches",
-    help: "Click a patch or the class token, or move with the arrow keys.", looksMost: name => `${name} looks most at`, cell: "cell", weight: "weight", sum: x => `This row sums to ${x}.`,
-    onClass: x => `${x} of the weight is on the class token.`, rolloutWords: "Rollout multiplies the layers' mean weights, half of each token kept (Abnar and Zuidema 2020); it knows nothing of values.",
-    reachTitle: "How far each head looks", reachX: "layer", reachY: "mean distance (pixels)", reachHow: "Mean over patches of the distance to the patches they look at, weights on patches made to sum to 1; weight on the class token is told apart.",
-    distance: "distance (pixels)", special: "on the class token", entropyShare: "entropy ÷ log(keys)", sees: (h, w, rows, columns) => `The model sees ${w} × ${h} pixels as ${rows} × ${columns} patches.`,
-    point: (layer, head, px) => `layer ${layer}, head ${head}: ${px} pixels`, allHeads: "All heads in numbers", pixel: "pixels",
-    objects: "Objects found", objectsHow: sure => `Each query of the decoder looks for one object and answers with a class and a box. Boxes are drawn from ${sure} on; choose a line to see where its query looked.`, cellsHow: sure => `Each cell of the grid tells one object at most. Boxes are drawn from ${sure} on; choose a line to go to its cell.`, object: "object", ofQuery: n => `query ${n}`, objectQuery: (n, label) => label ? `query ${n} (${label})` : `query ${n}`, whereQuery: "Where the chosen query looks", probability: "probability", queryNumber: "query",
-    outlinedQuery: "left the picture with the query's box; right its weights on the cells", helpQuery: "Choose an object in the list, or another query with the arrow keys.",
+    title: "Image", lead: "The image is divided into patches, and each patch attends to all patches. Draw a digit or drop an image, then click a patch to see its weights.",
+    picture: "Weights of the chosen patch", mode: "Show", mode_heat: "one patch", mode_arrows: "largest weight of every patch", mode_rollout: "all layers (rollout)",
+    query: name => `Query: ${name}`, outlined: "left: the image with the query patch outlined; right: its weights on the patches",
+    help: "Click a patch or the class token, or move with the arrow keys.", topKeys: name => `Largest weights of ${name}`, cell: "cell", weight: "weight", sum: x => `This row sums to ${x}.`,
+    onClass: x => `The class token has ${x} of the weight.`, rolloutWords: "Rollout multiplies the mean weights of the layers, with half of each token kept for the residual connection (Abnar and Zuidema 2020). It ignores the values.",
+    reachTitle: "Mean attention distance per head", reachX: "layer", reachY: "mean distance (pixels)", reachHow: "Mean over the patches of the distance to the patches they attend to. Weights on patches are renormalised to sum to 1; the weight on the class token is listed separately.",
+    distance: "distance (pixels)", special: "on the class token", entropyShare: "entropy ÷ log(keys)", sees: (h, w, rows, columns) => `The model receives ${w} × ${h} pixels as ${rows} × ${columns} patches.`,
+    point: (layer, head, px) => `layer ${layer}, head ${head}: ${px} pixels`, allHeads: "Statistics of every head", pixel: "pixels",
+    objects: "Detected objects", objectsHow: sure => `Each decoder query predicts one object: a class and a box. Boxes with a probability of at least ${sure} are drawn. Choose a line to see the weights of its query.`, cellsHow: sure => `Each grid cell predicts at most one object. Boxes with a probability of at least ${sure} are drawn. Choose a line to go to its cell.`, object: "object", ofQuery: n => `query ${n}`, objectQuery: (n, label) => label ? `query ${n} (${label})` : `query ${n}`, whereQuery: "Weights of the chosen query", probability: "probability", queryNumber: "query",
+    outlinedQuery: "left: the image with the box of the query; right: its weights on the cells", helpQuery: "Choose an object in the list, or another query with the arrow keys.",
   },
   zh: {
-    title: "图像", lead: "一幅图被切成小块，每一块都看其他所有块。画一个数字或拖入一张图，再点击一块，看它看向哪里。",
-    picture: "所选图块看向哪里", mode: "显示", mode_heat: "一块", mode_arrows: "每块最强的一处", mode_rollout: "所有层（rollout）",
-    query: name => `查询：${name}`, outlined: "左边是图，在看的图块加了框；右边是它给各块的权重",
-    help: "点击一块或类别词元，也可用方向键移动。", looksMost: name => `${name}最常看`, cell: "格", weight: "权重", sum: x => `本行之和为 ${x}。`,
-    onClass: x => `其中 ${x} 的权重在类别词元上。`, rolloutWords: "rollout 把各层的平均权重相乘，每个词元保留一半自身（Abnar 与 Zuidema 2020）；它不考虑值向量。",
-    reachTitle: "每个头看多远", reachX: "层", reachY: "平均距离（像素）", reachHow: "各图块到所看图块的平均距离，只计图块上的权重并使其和为 1；类别词元上的权重另列。",
-    distance: "距离（像素）", special: "在类别词元上", entropyShare: "熵 ÷ log(键数)", sees: (h, w, rows, columns) => `模型看到的是 ${w} × ${h} 像素，分为 ${rows} × ${columns} 块。`,
-    point: (layer, head, px) => `第 ${layer} 层，头 ${head}：${px} 像素`, allHeads: "所有头的数值", pixel: "像素",
-    objects: "找到的物体", objectsHow: sure => `解码器的每个查询寻找一个物体，答出类别和方框。概率从 ${sure} 起画框；选一行看它的查询看向哪里。`, cellsHow: sure => `网格的每一格至多说出一个物体。概率从 ${sure} 起画框；选一行到它的格子。`, object: "物体", ofQuery: n => `查询 ${n}`, objectQuery: (n, label) => label ? `查询 ${n}（${label}）` : `查询 ${n}`, whereQuery: "所选查询看向哪里", probability: "概率", queryNumber: "查询",
-    outlinedQuery: "左边是图和查询的方框；右边是它给各格的权重", helpQuery: "在列表中选择物体，或用方向键换查询。",
+    title: "图像", lead: "图像被切成图块，每个图块关注所有图块。手绘一个数字或拖入图像，再点击一个图块，查看它的权重。",
+    picture: "所选图块的权重", mode: "显示", mode_heat: "单个图块", mode_arrows: "每个图块的最大权重", mode_rollout: "所有层（rollout）",
+    query: name => `查询：${name}`, outlined: "左：图像，查询图块加框；右：它对各图块的权重",
+    help: "点击图块或类别词元，也可用方向键移动。", topKeys: name => `${name}权重最大的是`, cell: "格", weight: "权重", sum: x => `本行之和为 ${x}。`,
+    onClass: x => `类别词元占 ${x} 的权重。`, rolloutWords: "rollout 把各层的平均权重相乘，每个词元保留一半作为残差连接（Abnar 与 Zuidema 2020）；它忽略值向量。",
+    reachTitle: "每个头的平均注意力距离", reachX: "层", reachY: "平均距离（像素）", reachHow: "各图块到其关注图块的平均距离。只计图块上的权重，并重新归一化为和等于 1；类别词元上的权重另列。",
+    distance: "距离（像素）", special: "在类别词元上", entropyShare: "熵 ÷ log(键数)", sees: (h, w, rows, columns) => `模型接收 ${w} × ${h} 像素，分为 ${rows} × ${columns} 个图块。`,
+    point: (layer, head, px) => `第 ${layer} 层，头 ${head}：${px} 像素`, allHeads: "每个头的统计", pixel: "像素",
+    objects: "检测到的物体", objectsHow: sure => `解码器的每个查询预测一个物体：类别和边界框。只画概率不低于 ${sure} 的框；选择一行查看其查询的权重。`, cellsHow: sure => `每个网格单元最多预测一个物体。只画概率不低于 ${sure} 的框；选择一行跳到它的网格单元。`, object: "物体", ofQuery: n => `查询 ${n}`, objectQuery: (n, label) => label ? `查询 ${n}（${label}）` : `查询 ${n}`, whereQuery: "所选查询的权重", probability: "概率", queryNumber: "查询",
+    outlinedQuery: "左：图像和查询的边界框；右：它对各格的权重", helpQuery: "在列表中选择物体，或用方向键切换查询。",
   },
 };
 const SIDE = 330, GAP = 18, MOST = 2048;
@@ -101,7 +101,7 @@ export async function show(root, lab) {
   function tell(spoken) {
     const weights = row(query), best = largest(weights, 8), sum = weights.reduce((total, x) => total + x, 0);
     fill(words, h("p", {}, t("query", named(query)), " · ", h("span", { class: "soft" }, t(across ? "outlinedQuery" : "outlined"))), mode === "rollout" ? h("p", { class: "soft" }, t("rolloutWords")) : null);
-    fill(side, h("p", { class: "row-sum" }, t("sum", sum.toFixed(6)), " ", extra ? t("onClass", weights[0].toFixed(4)) : null), numbersTable(lab, { caption: t("looksMost", named(query)), columns: [t("cell"), t("weight")], rows: best.map(({ index, value }) => [h("span", {}, cellName(index)), value]), ...(across ? {} : { onRow: n => choose(best[n].index) }) }));
+    fill(side, h("p", { class: "row-sum" }, t("sum", sum.toFixed(6)), " ", extra ? t("onClass", weights[0].toFixed(4)) : null), numbersTable(lab, { caption: t("topKeys", named(query)), columns: [t("cell"), t("weight")], rows: best.map(({ index, value }) => [h("span", {}, cellName(index)), value]), ...(across ? {} : { onRow: n => choose(best[n].index) }) }));
     if (found.length) fill(listed, h("p", { class: "soft" }, t(picture.queries ? "objectsHow" : "cellsHow", picture.prediction.sure)), numbersTable(lab, { caption: t("objects"), columns: [t("object"), t("probability"), t(picture.queries ? "queryNumber" : "cell")], rows: found.map(one => [h("span", { translate: "no" }, one.label), one.probability, h("span", {}, picture.queries ? t("ofQuery", one.query) : cellName(one.query + extra))]), ...(across || !picture.queries ? { onRow: n => choose(found[n].query) } : {}) }));
     if (spoken) lab.say_aloud(`${named(query)}: ${cellName(best[0].index)} ${exact(best[0].value)}`);
   }

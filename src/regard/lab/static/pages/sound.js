@@ -9,18 +9,18 @@ import { dots, numbersTable } from "lab/table.js";
 export const name = "sound";
 export const text = {
   en: {
-    title: "Sound", lead: "A recording is cut into short frames, and each frame looks at all others. Record a word or drop a clip; both axes of the map are seconds.",
-    heard: (seconds, count, each) => `${seconds} s, heard as ${count} tokens of ${each} s each.`, wave: "The recording", frames: "What the model hears: frames over time, low to high", energy: "energy less its mean, over its deviation", stripWords: "From above: loudness, frequencies from low to high, and the weights of the outlined frame in the colours of the map below. Click to choose a frame.",
-    map: "Frames against frames", mapWords: "Rows = the frame that looks, columns = the frame looked at, both in seconds; each row sums to 1.", seconds: "seconds", apart: "apart", aside: x => `${x} s`,
-    reachTitle: "How far each head looks", reachX: "layer", reachY: "mean distance (seconds)", point: (layer, head, s) => `layer ${layer}, head ${head}: ${s} s`, allHeads: "All heads in numbers", distance: "distance (s)", entropyShare: "entropy ÷ log(keys)", chosen: s => `The frame at ${s} looks at:`, distanceHow: "Mean over the recording's frames of the distance to the frames they look at; weight on the silence after it is told apart.", special: "on the silence after",
-    silence: seconds => `This model always hears the same time: after the recording it is given silence, ${seconds} s of it, which is not drawn. What is looked at there is told for each frame.`, toAlignment: "See which seconds each written word came from, on Alignment", outside: "on the silence after", mapWordsSilence: "Rows = the frame that looks, columns = the frame looked at, both in seconds; each row sums to 1 together with its weight on the silence after the recording.", pooledWords: "There are more frames than can be drawn: each cell is the mean weight of some neighbouring frames on others.",
+    title: "Audio", lead: "Audio is divided into short frames, and each frame attends to all frames. Record a word or drop an audio file; both axes of the map are seconds.",
+    heard: (seconds, count, each) => `${seconds} s, ${count} tokens of ${each} s each.`, wave: "The recording", frames: "Model input: spectrogram, low frequencies at the bottom", energy: "energy, normalised (mean 0, deviation 1)", stripWords: "From top to bottom: loudness, the spectrogram, and the weights of the outlined frame in the colours of the map below. Click to choose a frame.",
+    map: "Weights between frames", mapWords: "Rows = queries, columns = keys, both in seconds; each row sums to 1.", seconds: "seconds", apart: "distance", aside: x => `${x} s`,
+    reachTitle: "Mean attention distance per head", reachX: "layer", reachY: "mean distance (seconds)", point: (layer, head, s) => `layer ${layer}, head ${head}: ${s} s`, allHeads: "Statistics of every head", distance: "distance (s)", entropyShare: "entropy ÷ log(keys)", chosen: s => `Largest weights of the frame at ${s}:`, distanceHow: "Mean over the frames of the recording of the distance to the frames they attend to. The weight on the padding is listed separately.", special: "on the padding",
+    silence: seconds => `This model expects a fixed length: ${seconds} s of silence follow the recording as padding and are not drawn. The weight on the padding is listed for each frame.`, toAlignment: "See the seconds behind each output token on the page Alignment", outside: "weight on the padding", mapWordsSilence: "Rows = queries, columns = keys, both in seconds; each row sums to 1 together with its weight on the padding after the recording.", pooledWords: "There are too many frames to draw: each cell is the mean weight between groups of neighbouring frames.",
   },
   zh: {
-    title: "声音", lead: "一段录音被切成短帧，每一帧都看其他所有帧。录一个词或拖入一段声音；图的两轴都是秒。",
-    heard: (seconds, count, each) => `共 ${seconds} 秒，听作 ${count} 个词元，每个 ${each} 秒。`, wave: "录音", frames: "模型听到的：随时间的帧，自低至高", energy: "能量减均值再除以标准差", stripWords: "自上而下：响度、自低至高的频率、加框的帧的权重（颜色同下图）。点击可选一帧。",
-    map: "帧对帧", mapWords: "行 = 在看的帧，列 = 被看的帧，都以秒计；每行之和为 1。", seconds: "秒", apart: "相隔", aside: x => `${x} 秒`,
-    reachTitle: "每个头看多远", reachX: "层", reachY: "平均距离（秒）", point: (layer, head, s) => `第 ${layer} 层，头 ${head}：${s} 秒`, allHeads: "所有头的数值", distance: "距离（秒）", entropyShare: "熵 ÷ log(键数)", chosen: s => `${s} 处的帧看向：`, distanceHow: "录音各帧到所看帧的平均距离；录音之后静音上的权重另列。", special: "在其后的静音上",
-    silence: seconds => `此模型总是听同样长的时间：录音之后补上 ${seconds} 秒静音，图中未画。每帧在那里的权重会说明。`, toAlignment: "到“对齐”页看每个写出的词来自哪几秒", outside: "在其后的静音上", mapWordsSilence: "行 = 在看的帧，列 = 被看的帧，都以秒计；每行加上录音之后静音上的权重，和为 1。", pooledWords: "帧太多，无法逐一画出：每格是相邻若干帧对若干帧的平均权重。",
+    title: "音频", lead: "音频被切成短帧，每一帧关注所有帧。录一个词或拖入音频文件；权重图的两个轴都是秒。",
+    heard: (seconds, count, each) => `共 ${seconds} 秒，${count} 个词元，每个 ${each} 秒。`, wave: "录音", frames: "模型输入：频谱图，低频在下", energy: "归一化的能量（均值 0，标准差 1）", stripWords: "从上到下：响度、频谱图、加框帧的权重（颜色同下图）。点击可选择一帧。",
+    map: "帧与帧之间的权重", mapWords: "行 = 查询，列 = 键，都以秒计；每行之和为 1。", seconds: "秒", apart: "距离", aside: x => `${x} 秒`,
+    reachTitle: "每个头的平均注意力距离", reachX: "层", reachY: "平均距离（秒）", point: (layer, head, s) => `第 ${layer} 层，头 ${head}：${s} 秒`, allHeads: "每个头的统计", distance: "距离（秒）", entropyShare: "熵 ÷ log(键数)", chosen: s => `${s} 处的帧，权重最大的是：`, distanceHow: "录音各帧到其关注帧的平均距离；填充部分的权重另列。", special: "填充部分",
+    silence: seconds => `此模型要求固定长度：录音之后用 ${seconds} 秒静音填充，图中未画出。每帧在填充部分的权重单独列出。`, toAlignment: "到“对齐”页查看每个输出词元对应哪几秒", outside: "填充部分的权重", mapWordsSilence: "行 = 查询，列 = 键，都以秒计；每行加上录音之后填充部分的权重，和为 1。", pooledWords: "帧太多，无法逐一画出：每格是相邻若干帧之间的平均权重。",
   },
 };
 const WIDE = 900;
