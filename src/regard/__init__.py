@@ -22,6 +22,7 @@ from .attention.parts.masks import (
     longformer,
 )
 from .attention.parts.methods import Exact, Linformer, Method, Nystrom, Performer
+from .attention.parts.parts import Parts
 from .attention.parts.positions import Alibi, Bias, Position, Rotary, Shaw, T5Bias, TransformerXL
 from .attention.parts.scores import Additive, Bilinear, Cosine, Dot, Score
 from .attention.plan import Plan, plan
@@ -57,6 +58,7 @@ __all__ = [
     "NearBlocks",
     "Nystrom",
     "Pairs",
+    "Parts",
     "Performer",
     "Plan",
     "Position",

@@ -47,7 +47,7 @@ def gather() -> dict:
     import torch
 
     from regard import machine
-    from regard.attention.attend import BACKENDS
+    from regard.attention.backends import BACKENDS
 
     return {
         "versions": machine.versions(),

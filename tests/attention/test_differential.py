@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from regard.attention.attend import BACKENDS, choose
-from regard.attention.backends import edges
+from regard.attention.backends import BACKENDS, choose_backend, edges
 from regard.attention.backends.blockwise import tile
 
 from .draw import KINDS, Draw
@@ -17,10 +16,10 @@ DTYPES = [torch.float64] * 6 + [torch.float32] * 2 + [torch.float16, torch.bfloa
 def able(case: Case) -> list[str]:
     """Every backend that has no reason against the case, the one that `auto` takes by that name."""
     call = case.call()
-    chosen = choose(call, "auto")
+    chosen = choose_backend(call, "auto").name
     # Triton's interpreter would take hours over these; its kernels have files of their own.
     elsewhere = {"reference", "triton"}
-    able = [name for name, module in BACKENDS.items() if module.reason(call) is None and name not in elsewhere]
+    able = [name for name, module in BACKENDS.items() if module.unsupported(call) is None and name not in elsewhere]
     return ["auto" if name == chosen else name for name in able]
 
 
@@ -77,7 +76,7 @@ def test_the_draw_reaches_everything() -> None:
         draw = Draw(number)
         case = draw.case(*draw.sizes(), DTYPES[number % len(DTYPES)])
         seen |= {type(part).__name__ for part in (case.score, case.position, case.mask)}
-        seen |= {choose(case.call(), "auto"), *able(case)}
+        seen |= {choose_backend(case.call(), "auto").name, *able(case)}
     wanted = (
         "Dot Bilinear Cosine Additive Rotary Alibi Bias T5Bias Shaw TransformerXL NoneType Everything Causal Window"
     )

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import regard as rg
-from regard.attention.attend import BACKENDS
+from regard.attention.backends import BACKENDS
 
 NAMES = {
     "calls": "attend look plan",
@@ -20,6 +20,7 @@ NAMES = {
     "masks": "Everything Causal Window Dilated Global RandomBlocks Blocks Lengths Documents Edges Pairs NearBlocks",
     "recipes": "longformer bigbird",
     "methods": "Exact Linformer Nystrom Performer",
+    "the parts of a call as one value": "Parts",
     "what one's own parts derive from": "Mask Score Position Method",
     "converters": "from_key_padding from_attn_mask from_additive from_hugging_face causal_from_start",
     "errors": "RegardError BadInput Unsupported TooLarge Missing",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from typing import Any
 
@@ -11,8 +12,8 @@ import torch
 from torch import Tensor
 
 import regard as rg
-from regard.attention import attend as attending
-from regard.attention.cache import Memory, constant
+from regard.attention.cache import constant
+from regard.attention.execution import PlanCache
 
 from .draw import Stripes
 
@@ -40,9 +41,9 @@ class Counter:
 
 def made_for(*masks: rg.Mask, key: Any = 0) -> int:
     """How many things are made when these masks are asked for in turn."""
-    memory, make = Memory(64), Counter()
+    cache, make = PlanCache(), Counter()
     for mask in masks:
-        memory.find(mask, key, make)
+        cache.mask(mask).get(key, make)
     return make.made
 
 
@@ -85,8 +86,8 @@ def test_another_mask(one: rg.Mask, two: rg.Mask) -> None:
 
 
 def test_another_key() -> None:
-    memory, make = Memory(64), Counter()
-    assert memory.find(rg.Causal(), 1, make) is not memory.find(rg.Causal(), 2, make)
+    cache, make = PlanCache(), Counter()
+    assert cache.mask(rg.Causal()).get(1, make) is not cache.mask(rg.Causal()).get(2, make)
 
 
 @pytest.mark.parametrize("inference", [False, True])
@@ -94,28 +95,28 @@ def test_a_tensor_that_was_written_to(inference: bool) -> None:
     """torch counts the versions of ordinary tensors; those of inference mode are compared."""
     with torch.inference_mode(inference):
         lengths = torch.tensor([2, 3])
-        memory, make = Memory(64), Counter()
+        cache, make = PlanCache(), Counter()
         mask = rg.Lengths(lengths)
-        first = memory.find(mask, 0, make)
-        assert memory.find(mask, 0, make) is first
+        first = cache.mask(mask).get(0, make)
+        assert cache.mask(mask).get(0, make) is first
         lengths[0] = 1
-        assert memory.find(mask, 0, make) is not first
+        assert cache.mask(mask).get(0, make) is not first
 
 
 def test_nothing_is_kept_of_tensors_that_are_gone() -> None:
-    memory, make = Memory(64), Counter()
-    memory.find(rg.Lengths(torch.tensor([2])), 0, make)
-    memory.find(rg.Causal(), 0, make)
-    assert len(memory.kept) == 1
+    cache, make = PlanCache(), Counter()
+    cache.mask(rg.Lengths(torch.tensor([2]))).get(0, make)
+    cache.mask(rg.Causal()).get(0, make)
+    assert len(cache.masks.values) == 1
 
 
 def test_the_longest_unused_are_forgotten() -> None:
-    memory, make = Memory(2), Counter()
+    cache, make = PlanCache(2), Counter()
     for before in (1, 2, 1, 3):  # 2 is the one to go
-        memory.find(rg.Window(before), 0, make)
-    memory.find(rg.Window(1), 0, make)
+        cache.mask(rg.Window(before)).get(0, make)
+    cache.mask(rg.Window(1)).get(0, make)
     assert make.made == 3
-    memory.find(rg.Window(2), 0, make)
+    cache.mask(rg.Window(2)).get(0, make)
     assert make.made == 4
 
 
@@ -143,10 +144,10 @@ def qkv(tokens: int = 7) -> list[Tensor]:
     return [torch.randn(2, 2, tokens, 4) for _ in range(3)]
 
 
-def test_a_call_is_settled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kind_of_call_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     mask = rg.Causal() & rg.Window(3)
     want = rg.attend(*(inputs := qkv()), mask=mask, position=rg.Alibi())
-    monkeypatch.setattr(attending, "settle", lambda *_: pytest.fail("asked again"))
+    monkeypatch.setattr(sys.modules["regard.attention.attend"], "make_plan", lambda *_: pytest.fail("planned again"))
     assert torch.equal(rg.attend(*inputs, mask=rg.Causal() & rg.Window(3), position=rg.Alibi()), want)
 
 
@@ -185,7 +186,7 @@ def test_dropout_is_drawn_anew_for_a_settled_call() -> None:
 def test_a_mask_that_is_gone_is_not_kept_by_what_was_worked_out_for_it() -> None:
     pytest.importorskip("triton")
     from regard.attention.call import lower, make_call
-    from regard.attention.kernels.dot.kernels import passes
+    from regard.attention.kernels.dot import passes
 
     lengths = torch.tensor([3, 5])
     alive = weakref.ref(lengths)

@@ -80,7 +80,7 @@ def on_device(case: Case, dtype: torch.dtype, carried: torch.dtype) -> dict[str,
     mask = None if case.mask is None else case.mask.to(DEVICE)
     generator = torch.Generator().manual_seed(case.seed)
     call = make_call(q, k, v, **moved, mask=mask, dropout=case.dropout, generator=generator)
-    assert backend.reason(call) is None
+    assert backend.unsupported(call) is None
     output = backend.run(call).cpu()
     assert output.dtype == dtype
     output.backward(pull(output, dtype, case.seed))

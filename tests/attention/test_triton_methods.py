@@ -17,10 +17,11 @@ from tests.attention.plain_methods import (
 )
 from torch import Tensor
 
-from regard.attention.attend import attend, settled
+from regard.attention.attend import attend, resolve
 from regard.attention.backends.triton import unfit
 from regard.attention.parts.masks import Lengths
 from regard.attention.parts.methods import Linformer, Method, Nystrom, Performer
+from regard.attention.parts.parts import Parts
 
 METHODS = ["linformer", "nystrom", "performer"]
 FUSED = [((53, 53), 4, 21, None), ((7, 131), 2, 40, [131, 70]), ((150, 3), 1, 8, [3, 0]), ((1, 64), 4, 64, None)]
@@ -163,5 +164,4 @@ def test_kernels_start_wherever_tensors_lie_on_the_gpu(name: str, dtype: torch.d
 
 
 def runs_in_kernels(method: Linformer | Nystrom | Performer, q: Tensor, k: Tensor, v: Tensor) -> bool:
-    parts = {"score": None, "position": None, "mask": None, "dropout": 0.0}
-    return method.way(settled(q, k, v, parts, None, "auto")[0]) is not None
+    return method.way(resolve(q, k, v, Parts(method=method))) is not None

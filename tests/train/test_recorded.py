@@ -17,7 +17,7 @@ from regard.attention.call import make_call
 from regard.attention.tracing import blindly, capturing, shapes_only
 from regard.bench import training
 from regard.data.text import Document
-from regard.models.model import PairModel
+from regard.models.model import EncoderDecoderModel
 from regard.settings import Training
 from regard.tasks.architecture import Architecture
 from regard.tasks.lm import Lm
@@ -28,7 +28,7 @@ from regard.train.loop import train
 WORDS, WIDTH = 41, 16
 
 
-def translator() -> PairModel:
+def translator() -> EncoderDecoderModel:
     torch.manual_seed(0)
     return training.translators(WORDS, WIDTH)[0].train()
 
@@ -48,7 +48,7 @@ def batch(pairs: int, seed: int, tokens: int = 48) -> dict[str, Tensor]:
     }
 
 
-def gradients(model: PairModel, given: dict[str, Tensor]) -> list[Tensor]:
+def gradients(model: EncoderDecoderModel, given: dict[str, Tensor]) -> list[Tensor]:
     loss = training.our_loss(model, given)
     return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
 
@@ -95,8 +95,8 @@ def test_a_long_window_is_no_tensor_of_queries_and_keys_while_a_step_is_recorded
     q = torch.zeros(1, 1, 1, 1).expand(1, 12, 16384, 64)
     window = rg.Window(256, 256) & rg.Lengths(torch.tensor([16000]))
     with blindly():
-        assert "larger than" in (sdpa.reason(make_call(q, q, q, mask=window)) or "")
-        assert sdpa.reason(make_call(q[:, :, :512], q[:, :, :512], q[:, :, :512], mask=window)) is None
+        assert "larger than" in (sdpa.unsupported(make_call(q, q, q, mask=window)) or "")
+        assert sdpa.unsupported(make_call(q[:, :, :512], q[:, :, :512], q[:, :, :512], mask=window)) is None
 
 
 def test_rows_without_a_key_are_zero_for_the_blind_too() -> None:
@@ -112,7 +112,7 @@ def test_without_a_gpu_it_says_so() -> None:
         Recorded(lambda given: given["x"].sum())
 
 
-def stepper(model: PairModel) -> Callable[[dict[str, Tensor]], Tensor]:
+def stepper(model: EncoderDecoderModel) -> Callable[[dict[str, Tensor]], Tensor]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True, capturable=True)
 
     def step(given: dict[str, Tensor]) -> Tensor:

@@ -1,36 +1,27 @@
-"""The call: every attention through one function, and the plan that says how it will be run."""
+"""The call: every attention through one function."""
 
 from __future__ import annotations
 
-import functools
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import BadInput, Unsupported
-from .backends import edges, reference, sdpa, triton
-from .backends.blockwise import blockwise
-from .cache import Memory
-from .call import Call, checked, under_autocast
+from ..errors import Unsupported
+from .backends import choose_backend
+from .call import Call, check_call, under_autocast
 from .dropout import draw_seed
+from .execution import ExecutionPlan, mask_cache
 from .parts.mask import Mask
 from .parts.masks import Everything
 from .parts.methods import Exact, Method
+from .parts.part import Part
+from .parts.parts import DOT, EXACT, Parts
 from .parts.positions import Position
-from .parts.scores import Dot, Score
+from .parts.scores import Score
 from .tracing import capturing
 
-SETTLED = Memory(512)
-BACKENDS: dict[str, ModuleType] = {
-    "edges": edges,
-    "sdpa": sdpa,
-    "triton": triton,
-    "blockwise": blockwise,
-    "reference": reference,
-}
-"""The backends, in the order in which `auto` asks them."""
+EVERYTHING = Everything()
 
 
 def attend(
@@ -66,106 +57,77 @@ def attend(
     >>> round(rg.attend(q, k, v, score=rg.Dot(scale=1.0)).item(), 4)     # 0.6·10 + 0.4·5 + 0·2
     8.0
     """
-    parts: dict[str, Any] = {"score": score, "position": position, "mask": mask, "dropout": dropout}
-    if method is None or isinstance(method, Exact):
-        call, name = settled(q, k, v, parts, generator, backend)
-        return nothing(call) if empty(call) else BACKENDS[name].run(call)
-    if not isinstance(method, Method):
-        raise BadInput(f"method is {method!r:.80}; it must be a Method, such as Exact() or Nystrom(landmarks=64).")
-    need_auto(method, backend)
-    call, _ = settled(q, k, v, parts, generator, backend)
-    return nothing(call) if empty(call) else method.attend(call)
+    parts = Parts(DOT if score is None else score, position, mask, EXACT if method is None else method, dropout)
+    call = resolve(q, k, v, parts, generator, backend)
+    if call.empty:
+        return empty_output(call)
+    if isinstance(parts.method, Exact):
+        return call.plan.backend.run(call)
+    return parts.method.attend(call)
 
 
-def settled(
-    q: Tensor, k: Tensor, v: Tensor, parts: dict[str, Any], generator: torch.Generator | None, backend: str
-) -> tuple[Call, str]:
-    """The call, known to fit together, and the backend that runs it; both are remembered for calls of its kind."""
-    q, k, v = under_autocast(q, k, v)
-    mask = Everything() if parts["mask"] is None else parts["mask"]
-    kind = kind_of(q, k, v, parts, backend)
-    find = functools.partial(settle, q, k, v, parts, backend)
-    allows_all, name, memo = find() if kind is None else SETTLED.find(mask, kind, find)
-    dropout = parts["dropout"]
-    return Call(
-        q,
-        k,
-        v,
-        Dot() if parts["score"] is None else parts["score"],
-        parts["position"],
-        Everything() if allows_all else mask,
-        float(dropout),
-        draw_seed(generator, q.device) if dropout else None,
-        None if kind is None else memo,
-    ), name
+def resolve(
+    q: Tensor, k: Tensor, v: Tensor, parts: Parts, generator: torch.Generator | None = None, backend: str = "auto"
+) -> Call:
+    """The call, checked, with its execution plan; both hold for every call of its kind and are cached.
 
-
-def settle(q: Tensor, k: Tensor, v: Tensor, parts: dict[str, Any], backend: str) -> tuple[bool, str, dict[Any, Any]]:
-    """Whether the mask allows all pairs, the name of the backend, and room for what that will work out.
-
-    Raises when the call does not fit together.
+    Raises `BadInput` or `Unsupported` when tensors, parts and backend do not go together.
     """
-    call = checked(q, k, v, **parts)
-    return isinstance(call.mask, Everything), choose(call, backend), {}
+    if backend != "auto" and not isinstance(parts.method, Exact):
+        raise Unsupported(
+            f"{type(parts.method).__name__} computes its own way; backend {backend!r} runs Exact() only. Leave it out."
+        )
+    q, k, v = under_autocast(q, k, v)
+    mask = EVERYTHING if parts.mask is None else parts.mask
+    kind = call_kind(q, k, v, parts, backend)
+    plans = None if kind is None else mask_cache(mask).plans
+    plan = None if plans is None else plans.values.get(kind)
+    if plan is None:
+        plan = make_plan(q, k, v, parts, backend)
+        if plans is not None:
+            plans.put(kind, plan)
+    elif plans is not None:
+        plans.touch(kind)
+    seed = draw_seed(generator, q.device) if parts.dropout else None
+    mask = EVERYTHING if plan.unmasked else mask
+    return Call(q, k, v, parts.score, parts.position, mask, float(parts.dropout), seed, plan)
 
 
-def kind_of(q: Any, k: Any, v: Any, parts: dict[str, Any], backend: str) -> Any:
-    """What decides whether a call fits and who runs it, the mask aside; None where that cannot be remembered."""
-    if torch.compiler.is_compiling() or not isinstance(parts["mask"], Mask | None):
+def make_plan(q: Tensor, k: Tensor, v: Tensor, parts: Parts, backend: str) -> ExecutionPlan:
+    """Check a call and choose its backend."""
+    call = check_call(q, k, v, parts)
+    return ExecutionPlan(choose_backend(call, backend), isinstance(call.mask, Everything))
+
+
+def call_kind(q: Tensor, k: Tensor, v: Tensor, parts: Parts, backend: str) -> Any:
+    """What decides, beside the mask, whether a call fits and which backend runs it; None where it cannot be a key."""
+    if torch.compiler.is_compiling():
         return None
+    score, position = parts.score, parts.position
     try:
-        tensors = [(x.shape, x.dtype, x.device) for x in (q, k, v)]
-        kind = (*tensors, look_of(parts["score"]), look_of(parts["position"]), parts["dropout"], backend, capturing())
+        kind = (
+            *(q.shape, q.dtype, q.device),
+            *(k.shape, k.dtype, k.device),
+            *(v.shape, v.dtype, v.device),
+            part_kind(score),
+            None if position is None else part_kind(position),
+            *(parts.dropout, backend, capturing()),
+        )
         hash(kind)
-    except (AttributeError, TypeError):  # no tensors, symbolic sizes, or fields that cannot be compared
+    except (AttributeError, TypeError):  # not tensors, symbolic sizes, or fields that cannot be hashed
         return None
     return kind
 
 
-def look_of(part: Any) -> Any:
-    """A part without the contents of its tensors."""
-    if part is None:
-        return None
-    parts = vars(part).values()
-    return type(part), *[(x.shape, x.dtype, x.device, x.requires_grad) if isinstance(x, Tensor) else x for x in parts]
+def part_kind(part: Part) -> Any:
+    """A part's class and fields, its tensors without their contents."""
+    fields = vars(part).values()
+    return type(part), *[(x.shape, x.dtype, x.device, x.requires_grad) if isinstance(x, Tensor) else x for x in fields]
 
 
-def choose(call: Call, backend: str) -> str:
-    """The name of the backend that will run: the one asked for, or the first that has no reason against."""
-    if backend == "auto":
-        return next(name for name in BACKENDS if against(name, call) is None)
-    if backend not in BACKENDS:
-        raise BadInput(f"backend is {backend!r}; it must be 'auto' or one of {', '.join(BACKENDS)}.")
-    why = BACKENDS[backend].reason(call)
-    if why is not None:
-        raise Unsupported(f"backend {backend!r} cannot run this: {why}. Use backend='auto', or see regard.plan(...).")
-    return backend
-
-
-def need_auto(method: Method, backend: str) -> str:
-    """The method's own name; raise when a backend was named for a method that computes its own way."""
-    if backend != "auto":
-        raise Unsupported(
-            f"{type(method).__name__} computes its own way; backend {backend!r} runs Exact() only. Leave it out."
-        )
-    return type(method).__name__.lower()
-
-
-def against(name: str, call: Call) -> str | None:
-    """What `auto` has against a backend: that it cannot run the call, or that another is faster."""
-    module = BACKENDS[name]
-    slower = getattr(module, "slower", None)
-    return module.reason(call) or (slower(call) if slower else None)
-
-
-def empty(call: Call) -> bool:
-    """Whether there is nothing to attend to, or nobody to attend."""
-    return not call.q.shape[0] * call.q.shape[1] * call.q.shape[2] * call.v.shape[2] * call.v.shape[3]
-
-
-def nothing(call: Call) -> Tensor:
-    """Empty in, empty out; no key to look at gives zeros. Gradients are zero, not absent."""
+def empty_output(call: Call) -> Tensor:
+    """The output of a call without pairs: zeros, with gradients that are zero instead of absent."""
     parts = [call.score, *([] if call.position is None else [call.position])]
-    every = [call.q, call.k, call.v, *(x for part in parts for x in part.tensors().values())]
+    tensors = [call.q, call.k, call.v, *(x for part in parts for x in part.tensors().values())]
     zeros = call.v.new_zeros(*call.q.shape[:3], call.v.shape[3])
-    return zeros + sum(x.flatten()[:0].sum().to(zeros.dtype) for x in every)
+    return zeros + sum(x.flatten()[:0].sum().to(zeros.dtype) for x in tensors)

@@ -9,25 +9,28 @@ from __future__ import annotations
 import functools
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..errors import BadInput, Unsupported
 from .dropout import draw_seed
+from .execution import ExecutionPlan
 from .parts.mask import ALL, Grid, Mask, Tiling
 from .parts.masks import Everything
-from .parts.part import Part
 from .parts.positions import Numbers, Position, Vectors
 from .parts.scores import Additive, Dot, Score
+
+if TYPE_CHECKING:
+    from .parts.parts import Parts
 
 
 @dataclass(frozen=True)
 class Call:
     """One attention, as it was asked for: tensors and parts that fit together.
 
-    `memo` is for what a backend works out that holds for every call of the same kind and mask.
+    `plan` holds what was worked out for calls of the same kind and mask.
     """
 
     q: Tensor
@@ -38,7 +41,7 @@ class Call:
     mask: Mask
     dropout: float = 0.0
     seed: Tensor | None = None
-    memo: dict[Any, Any] | None = field(default=None, repr=False, compare=False)
+    plan: ExecutionPlan = field(default_factory=ExecutionPlan, repr=False, compare=False)
 
     @property
     def grid(self) -> Grid:
@@ -49,6 +52,11 @@ class Call:
     def exact(self) -> torch.dtype:
         """The type that sums and softmax are computed in."""
         return torch.promote_types(self.q.dtype, torch.float32)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there are no pairs of queries and keys, or values without numbers."""
+        return not self.q.shape[0] * self.q.shape[1] * self.q.shape[2] * self.v.shape[2] * self.v.shape[3]
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,7 @@ class Problem:
     wanted: tuple[bool, ...] = (True,) * 7
     memo: dict[Any, Any] | None = field(default=None, repr=False, compare=False)
     tied: bool = False  # k and v are one tensor: its gradient may be given as k's, and none as v's
+    plan: ExecutionPlan = field(default_factory=ExecutionPlan, repr=False, compare=False)
 
     @property
     def grid(self) -> Grid:
@@ -99,26 +108,19 @@ def make_call(
     generator: torch.Generator | None = None,
 ) -> Call:
     """The call, or `BadInput` or `Unsupported` with what was given, what was wanted and what to do."""
-    call = checked(*under_autocast(q, k, v), score, position, mask, dropout)
+    from .parts.parts import Parts
+
+    call = check_call(
+        *under_autocast(q, k, v), Parts(Dot() if score is None else score, position, mask, dropout=dropout)
+    )
     return replace(call, seed=draw_seed(generator, call.q.device)) if dropout else call
 
 
-def checked(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    score: Score | None = None,
-    position: Position | None = None,
-    mask: Mask | None = None,
-    dropout: float = 0.0,
-) -> Call:
-    """The call without a seed, once it is known to fit together."""
-    score = Dot() if score is None else score
-    need_parts(score, position, mask)
+def check_call(q: Tensor, k: Tensor, v: Tensor, parts: Parts) -> Call:
+    """The call without a seed, once its tensors and parts are known to fit together."""
     need_shapes(q, k, v)
-    if not isinstance(dropout, int | float) or not 0.0 <= dropout <= 1.0:
-        raise BadInput(f"dropout is {dropout!r}; it must be a number from 0 to 1.")
-    full = mask if mask is not None else Everything()
+    score, position = parts.score, parts.position
+    mask = Everything() if parts.mask is None else parts.mask
     score.check(q, k)
     if position is not None:
         position.check(q, k)
@@ -127,11 +129,11 @@ def checked(
                 f"{type(position).__name__} lives inside a dot product and goes with Dot; the score is "
                 f"{type(score).__name__}. Numbers by distance (Alibi, Bias, T5Bias) go with every score."
             )
-    call = Call(q, k, v, score, position, full, float(dropout))
+    call = Call(q, k, v, score, position, mask, float(parts.dropout))
     if not torch.compiler.is_compiling():  # there torch says so itself
         need_one_device(call)
-    full.check(call.grid)
-    return replace(call, mask=simplest(full, call.grid))
+    mask.check(call.grid)
+    return replace(call, mask=simplest(mask, call.grid))
 
 
 def lower(call: Call) -> Problem:
@@ -166,8 +168,9 @@ def lower(call: Call) -> Problem:
         dropout=call.dropout,
         seed=call.seed,
         wanted=tuple([graded and x is not None and x.requires_grad for x in every]),
-        memo=call.memo,
+        memo=call.plan.values,
         tied=k is call.v,
+        plan=call.plan,
     )
 
 
@@ -199,15 +202,6 @@ def under_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Ten
     dtype = torch.get_autocast_dtype(q.device.type)
     q, k, v = (x.to(dtype) if x.dtype.is_floating_point else x for x in (q, k, v))
     return q, k, v
-
-
-def need_parts(score: object, position: object, mask: object) -> None:
-    for name, value, kind in (("score", score, Score), ("position", position, Position), ("mask", mask, Mask)):
-        if value is not None and not isinstance(value, kind):
-            hint = "Wrap a boolean tensor in regard.Pairs(...)." if isinstance(value, Tensor) else "Pass a part."
-            if isinstance(value, type) and issubclass(value, Part):
-                hint = f"Call it: {value.__name__}(...)."
-            raise BadInput(f"{name} is {value!r:.80}; it must be a {kind.__name__}. {hint}")
 
 
 def need_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:

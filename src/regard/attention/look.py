@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ..errors import BadInput, TooLarge, Unsupported
-from .attend import against
 from .backends import edges
+from .backends.backend import reason_against
 from .backends.blockwise.schedule import chunks
 from .backends.blockwise.tile import Tile, Walker, shape_for
 from .call import Call, Problem, lower, make_call
@@ -112,7 +112,7 @@ def need_room(call: Call, wish: Wish) -> None:
 def statistics(call: Call, wish: Wish) -> dict[str, Tensor | None]:
     """All of a view's tensors, by name."""
     p = lower(call)
-    along = against("edges", call) is None
+    along = reason_against(edges, call) is None
     kernels = None if along else fused(p, wish)
     if kernels is not None:
         return kernels.statistics(p, wish)

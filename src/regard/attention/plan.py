@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ..errors import BadInput
-from .attend import BACKENDS, against, choose, empty
+from .backends import BACKENDS, choose_backend
+from .backends.backend import reason_against
 from .backends.blockwise.schedule import share
 from .backends.blockwise.tile import shape_for
 from .call import Call, lower, make_call
@@ -78,8 +79,10 @@ def plan(
     if method is not None and not isinstance(method, Exact):
         every = dict.fromkeys(BACKENDS, f"{type(method).__name__} computes its own way")
         return Plan(type(method).__name__.lower(), every, 0, moved(call), 0, 1.0, text)
-    name = choose(call, backend)
-    others = {other: against(other, call) or rank(other, name) for other in BACKENDS if other != name}
+    name = choose_backend(call, backend).name
+    others = {
+        other: reason_against(module, call) or rank(other, name) for other, module in BACKENDS.items() if other != name
+    }
     tiles = visited(call, name)
     return Plan(name, others, operations(call, tiles), moved(call), peak(call, name), tiles, text)
 
@@ -92,7 +95,7 @@ def rank(other: str, chosen: str) -> str:
 
 def visited(call: Call, name: str) -> float:
     """The share of the pairs' tiles that a backend computes."""
-    if empty(call):
+    if call.empty:
         return 0.0
     if name == "edges":
         edges = call.mask.order(call.grid.queries, call.grid.keys).rows.numel()  # type: ignore[attr-defined]

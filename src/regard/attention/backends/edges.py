@@ -22,11 +22,13 @@ from ..dropout import GOLDEN, finish, kept_scale, row_keys, signed, threshold
 from ..parts.edges import Edges, Order
 from .custom_op import operator
 
+name = "edges"
+
 DENSE = 0.25
 FEATURES = 1 << 20  # features of edges gathered at once
 
 
-def reason(call: Call) -> str | None:
+def unsupported(call: Call) -> str | None:
     """Why this backend cannot run the call; None when it can."""
     return None if isinstance(call.mask, Edges) else "the mask is not a graph: Edges(edge_index) alone"
 

@@ -16,9 +16,16 @@ from ..call import Call, without_autocast
 from ..dropout import keep, kept_scale, row_keys
 from ..parts.scores import Dot
 
+name = "reference"
 
-def reason(call: Call) -> str | None:
+
+def unsupported(call: Call) -> str | None:
     """Why this backend cannot run the call; None when it can."""
+    return None
+
+
+def slower(call: Call) -> str | None:
+    """Why another backend would run the call faster; None when none would."""
     return None
 
 

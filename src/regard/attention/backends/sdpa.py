@@ -20,11 +20,13 @@ from ..parts.positions import Alibi, Bias, Rotary, T5Bias
 from ..parts.scores import Additive, Dot
 from ..tracing import capturing, shapes_only
 
+name = "sdpa"
+
 SHORT = 128  # queries and keys, of which a GPU's kernels would skip nothing that a mask made for one batch hides
 RECORDED = 4  # times larger than queries and keys a mask may be while a step is recorded, and nothing else can be done
 
 
-def reason(call: Call) -> str | None:
+def unsupported(call: Call) -> str | None:
     """Why this backend cannot run the call; None when it can."""
     if isinstance(call.score, Additive):
         return "torch's kernels know dot products only, not Additive"
@@ -80,6 +82,11 @@ def elements(call: Call, numbers: bool) -> int:
     return batch * heads * rows * grid.keys
 
 
+def slower(call: Call) -> str | None:
+    """Why another backend would run the call faster; None when none would."""
+    return None
+
+
 def run(call: Call) -> Tensor:
     """The output, `[batch, heads, queries, value dim]`."""
     with without_autocast(call.q.device):
@@ -101,11 +108,9 @@ def run(call: Call) -> Tensor:
 
 def remembered(call: Call) -> tuple[Tensor, Tensor | None]:
     """`as_tensor`, once for a mask that several layers share."""
-    if call.memo is None or call.position is not None or not call.mask.tensors():
+    if call.position is not None or not call.mask.tensors():
         return as_tensor(call)
-    if "mask" not in call.memo:
-        call.memo["mask"] = as_tensor(call)
-    return call.memo["mask"]
+    return call.plan.get("mask", lambda: as_tensor(call))
 
 
 def torchs_own(call: Call) -> AbstractContextManager:

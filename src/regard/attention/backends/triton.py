@@ -17,6 +17,8 @@ from ..parts.positions import Shaw, TransformerXL
 from ..parts.scores import Additive, Dot
 from .custom_op import as_type, operator
 
+name = "triton"
+
 # The greatest head_dim whose tiles fit a multiprocessor, by bytes of an element; and with vectors by distance.
 WIDEST, WIDEST_VECTORS = {2: 256, 4: 256}, {2: 128, 4: 64}
 
@@ -27,7 +29,7 @@ def traced_as_constant(function: Any) -> Any:
     return function
 
 
-def reason(call: Call) -> str | None:
+def unsupported(call: Call) -> str | None:
     """Why this backend cannot run the call; None when it can."""
     why = unfit(call.q.device)
     if why is not None:

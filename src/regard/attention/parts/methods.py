@@ -21,6 +21,7 @@ from ..backends.reference import per_query_head, softmax
 from ..backends.triton import interpreting, on_its_device, unfit
 from ..cache import constant
 from ..call import Call, lower, need_shapes, without_autocast
+from ..execution import ExecutionPlan
 from .approximations import (
     Projected,
     blank,
@@ -126,22 +127,22 @@ class Linformer(Method):
             q, k, v = turned(call)
             values = self.keys if self.values is None else self.values
             k, v = project(self.keys, blank(k, keys)), project(values, blank(v, keys))
-            found = repeatably(replace(call, q=q, k=k, v=v, position=None, mask=Everything(), memo=None))
+            found = repeatably(replace(call, q=q, k=k, v=v, position=None, mask=Everything(), plan=ExecutionPlan()))
             return blank(found, queries).to(call.v.dtype)
 
     def way(self, call: Call) -> Callable[..., Tensor] | None:
         """How our kernels run the call, made once for its kind; None where they do not."""
-        if self.values is not None or call.memo is None:
+        if self.values is not None:
             return None
-        kind = (Linformer, self.keys.shape, self.keys.device)
-        if kind not in call.memo:
-            self.check(call)
-            call.memo[kind] = None
-            if self.keys.dim() == 2 and plain(call) and fits_kernels(call):
-                from ..kernels.linformer.passes import Way
+        return call.plan.get((Linformer, self.keys.shape, self.keys.device), lambda: self.make_way(call))
 
-                call.memo[kind] = Way(call.q, call.k, call.v, len(self.keys), scale_of(call))
-        return call.memo[kind]
+    def make_way(self, call: Call) -> Callable[..., Tensor] | None:
+        self.check(call)
+        if self.keys.dim() != 2 or not plain(call) or not fits_kernels(call):
+            return None
+        from ..kernels.linformer.passes import Way
+
+        return Way(call.q, call.k, call.v, len(self.keys), scale_of(call))
 
     def check(self, call: Call) -> None:
         """Raise `BadInput` when the projections do not fit the call's keys."""
@@ -190,18 +191,16 @@ class Nystrom(Method):
 
     def way(self, call: Call) -> Callable[..., Tensor] | None:
         """How our kernels run the call, made once for its kind; None where they do not."""
-        if call.memo is None:
-            return None
-        kind = (Nystrom, self.landmarks, self.iterations)
-        if kind not in call.memo:
-            call.memo[kind] = None
-            tokens = call.grid.queries, call.grid.keys
-            even = not any(n % self.landmarks for n in tokens) and min(tokens) > self.landmarks
-            if even and call.q.shape[1] == call.k.shape[1] and plain(call) and fits_kernels(call):
-                from ..kernels.nystrom.passes import Way
+        return call.plan.get((Nystrom, self.landmarks, self.iterations), lambda: self.make_way(call))
 
-                call.memo[kind] = Way(call.q, call.k, call.v, self.landmarks, self.iterations, scale_of(call))
-        return call.memo[kind]
+    def make_way(self, call: Call) -> Callable[..., Tensor] | None:
+        tokens = call.grid.queries, call.grid.keys
+        even = not any(n % self.landmarks for n in tokens) and min(tokens) > self.landmarks
+        if not even or call.q.shape[1] != call.k.shape[1] or not plain(call) or not fits_kernels(call):
+            return None
+        from ..kernels.nystrom.passes import Way
+
+        return Way(call.q, call.k, call.v, self.landmarks, self.iterations, scale_of(call))
 
     def attend(self, call: Call) -> Tensor:
         if (way := self.way(call)) is not None:
@@ -288,13 +287,12 @@ class Performer(Method):
 
     def way(self, call: Call) -> Callable[..., Tensor] | None:
         """How our kernels run the call as it is, made once for its kind; None where they do not."""
-        if call.memo is None:
+        return call.plan.get((Performer, self.features, self.seed), lambda: self.make_way(call))
+
+    def make_way(self, call: Call) -> Callable[..., Tensor] | None:
+        if not plain(call) or not fits_kernels(call):
             return None
-        kind = (Performer, self.features, self.seed)
-        if kind not in call.memo:
-            ours = plain(call) and fits_kernels(call)
-            call.memo[kind] = functools.partial(self.fused, scale=scale_of(call)) if ours else None
-        return call.memo[kind]
+        return functools.partial(self.fused, scale=scale_of(call))
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor, scale: float, keys: Tensor | None = None) -> Tensor:
         """The output by kernels that keep no feature of a token, over the real `keys [batch]`, or all."""
@@ -312,9 +310,9 @@ class Performer(Method):
 
 def exactly(call: Call) -> Tensor:
     """The exact output, by the backend that `auto` takes."""
-    from ..attend import BACKENDS, choose
+    from ..backends import choose_backend
 
-    return BACKENDS[choose(call, "auto")].run(call)
+    return choose_backend(call, "auto").run(call)
 
 
 def repeatably(call: Call) -> Tensor:
@@ -324,12 +322,13 @@ def repeatably(call: Call) -> Tensor:
     for torch's cut such sums of backward into pieces and add them up in no fixed order, in float32 without tensor
     cores.
     """
-    from ..attend import BACKENDS, against
+    from ..backends import triton
+    from ..backends.backend import reason_against
 
     parts = [call.q, call.k, call.v, *call.score.tensors().values()]
     graded = torch.is_grad_enabled() and any(x.requires_grad for x in parts)
-    ours = (graded or call.q.shape[2] < call.k.shape[2]) and against("triton", call) is None
-    return BACKENDS["triton"].run(call) if ours else exactly(call)
+    ours = (graded or call.q.shape[2] < call.k.shape[2]) and reason_against(triton, call) is None
+    return triton.run(call) if ours else exactly(call)
 
 
 def product_type(call: Call) -> torch.dtype:
@@ -360,7 +359,7 @@ def project(projection: Tensor, x: Tensor) -> Tensor:
 
 def plainly(q: Tensor, k: Tensor, v: Tensor, scale: float, allowed: Tensor | None, call: Call) -> Tensor:
     """softmax(scale · q kᵀ) v over the allowed keys, a boolean that broadcasts, or all."""
-    call = replace(call, q=q, k=k, v=v, score=Dot(scale=scale), position=None, mask=Everything(), memo=None)
+    call = replace(call, q=q, k=k, v=v, score=Dot(scale=scale), position=None, mask=Everything(), plan=ExecutionPlan())
     if allowed is None:
         return repeatably(call)
     scores = scale * (q.to(call.exact) @ per_query_head(k, call).to(call.exact).mT)

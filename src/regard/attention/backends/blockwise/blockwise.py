@@ -19,9 +19,16 @@ from ..custom_op import operator
 from .schedule import Chunk, Span, chunks
 from .tile import Gradients, Tile, Walker, shape_for
 
+name = "blockwise"
 
-def reason(call: Call) -> str | None:
+
+def unsupported(call: Call) -> str | None:
     """Why this backend cannot run the call; None when it can."""
+    return None
+
+
+def slower(call: Call) -> str | None:
+    """Why another backend would run the call faster; None when none would."""
     return None
 
 

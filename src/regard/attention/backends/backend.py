@@ -1,0 +1,33 @@
+"""What a backend is: a module (or object) with a name, two reasons against running a call, and `run`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from ..call import Call
+
+
+class Backend(Protocol):
+    """One way to compute attention."""
+
+    @property
+    def name(self) -> str: ...
+
+    def unsupported(self, call: Call) -> str | None:
+        """Why this backend cannot run the call; None when it can."""
+        ...
+
+    def slower(self, call: Call) -> str | None:
+        """Why another backend would run the call faster; None when none would."""
+        ...
+
+    def run(self, call: Call) -> Tensor:
+        """The output, `[batch, heads, queries, value dim]`."""
+        ...
+
+
+def reason_against(backend: Backend, call: Call) -> str | None:
+    """Why `auto` does not choose the backend: it cannot run the call, or another one is faster."""
+    return backend.unsupported(call) or backend.slower(call)

@@ -1,0 +1,180 @@
+"""Execution plans: what was worked out for a mask and for a kind of call, cached in one place.
+
+    mask → MaskCache        get(key, make): what depends on the mask alone, such as tile lists and schedules
+             kind of call → ExecutionPlan
+                            get(key, make): what a backend works out for such calls, such as tile shapes and launches
+
+A mask is identified by its class and fields: numbers by value, tensors by identity and version, so a tensor that was
+written to makes another mask. A mask with a field that cannot be compared this way is identified by the object itself.
+An entry holds weak references to a mask's tensors and is dropped when one of them is gone.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from .parts.mask import Mask
+
+if TYPE_CHECKING:
+    from .backends.backend import Backend
+
+T = TypeVar("T")
+MASKS = 128  # masks in the cache
+KINDS = 256  # kinds of call for each mask
+VALUES = 64  # values of each mask, and of each plan
+PLAIN = (str, float, bool, type(None))
+MISSING: Any = object()
+
+
+class Storage:
+    """At most `limit` values by key; the least recently used is dropped first."""
+
+    def __init__(self, limit: int = VALUES) -> None:
+        self.limit = limit
+        self.values: OrderedDict[Any, Any] = OrderedDict()
+
+    def get(self, key: Any, make: Callable[[], T]) -> T:
+        """The value of `key`; `make()` makes it the first time."""
+        value = self.values.get(key, MISSING)
+        if value is MISSING:
+            value = make()
+            self.put(key, value)
+        else:
+            self.touch(key)
+        return value
+
+    def put(self, key: Any, value: Any) -> None:
+        self.values[key] = value
+        self.values.move_to_end(key)
+        while len(self.values) > self.limit:
+            self.values.popitem(last=False)
+
+    def touch(self, key: Any) -> None:
+        """Mark a value as the most recently used."""
+        try:
+            self.values.move_to_end(key)
+        except KeyError:  # another thread has just dropped it
+            return
+
+
+class ExecutionPlan(Storage):
+    """How calls of one kind and mask are run.
+
+    `backend` runs them; `unmasked` says that their mask allows every pair, so `Everything()` replaces it. `get(key,
+    make)` caches what the backend works out. A plan must not refer to the mask, whose tensors it may outlive.
+    """
+
+    def __init__(self, backend: Backend | None = None, unmasked: bool = False) -> None:
+        super().__init__()
+        self.backend = backend
+        self.unmasked = unmasked
+
+
+class MaskCache(Storage):
+    """What was worked out for one mask: `get(key, make)` for the mask alone, `plans` for the kinds of call."""
+
+    def __init__(self, references: list[tuple[Any, Any]]) -> None:
+        super().__init__()
+        self.references = references
+        self.plans = Storage(KINDS)
+
+    def describes(self, objects: list[Any]) -> bool:
+        """Whether the mask's tensors are the ones that the entry was made for, unchanged."""
+        return all(unchanged(*pair) for pair in zip(self.references, objects, strict=True))
+
+    @property
+    def expired(self) -> bool:
+        return any(reference() is None for reference, _ in self.references)
+
+
+class PlanCache:
+    """The entries of at most `limit` masks; the least recently used is dropped first."""
+
+    def __init__(self, limit: int = MASKS) -> None:
+        self.masks = Storage(limit)
+
+    def mask(self, mask: Mask) -> MaskCache:
+        """The entry of a mask, made where there is none."""
+        key, objects = identify(mask)
+        entry = self.masks.values.get(key)
+        if entry is None or (objects and not entry.describes(objects)):
+            for old in [k for k, other in list(self.masks.values.items()) if other.expired]:
+                self.masks.values.pop(old, None)
+            entry = MaskCache([reference(x) for x in objects])
+            self.masks.put(key, entry)
+        else:
+            self.masks.touch(key)
+        return entry
+
+    def clear(self) -> None:
+        self.masks.values.clear()
+
+
+CACHE = PlanCache()
+
+
+def mask_cache(mask: Mask) -> MaskCache:
+    """The cache entry of a mask."""
+    return CACHE.mask(mask)
+
+
+def identify(mask: Mask) -> tuple[Any, list[Any]]:
+    """A key for the mask, and the objects that must be alive and unchanged for the key to hold."""
+    tensors: list[Tensor] = []
+    try:
+        return field_key(mask, tensors), tensors
+    except TypeError:
+        return id(mask), [mask, *mask.tensors()]
+
+
+def field_key(value: Any, tensors: list[Tensor]) -> Any:
+    """A field as a hashable key; its tensors are appended to the list."""
+    kind = type(value)
+    if kind is int:
+        return value
+    if kind in PLAIN:
+        return kind, value
+    if isinstance(value, Mask):
+        names = compared_fields(kind)
+        if not names:
+            return (
+                kind if names is not None else (kind, *[field_key(x, tensors) for _, x in sorted(vars(value).items())])
+            )
+        return kind, *[field_key(getattr(value, name), tensors) for name in names]
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return kind, id(value)
+    if kind is tuple:
+        return kind, *[field_key(item, tensors) for item in value]
+    raise TypeError(kind)
+
+
+@functools.cache
+def compared_fields(kind: type) -> tuple[str, ...] | None:
+    """The names of the fields that a dataclass compares; None for other classes."""
+    return tuple(field.name for field in fields(kind) if field.compare) if is_dataclass(kind) else None
+
+
+def reference(x: Mask | Tensor) -> tuple[Any, Any]:
+    """A weak reference to the object, and a tensor's version, or a copy of it where torch counts none."""
+    if isinstance(x, Mask):
+        return weakref.ref(x), None
+    return weakref.ref(x), x.clone() if x.is_inference() else x._version
+
+
+def unchanged(reference: tuple[Any, Any], x: Any) -> bool:
+    """Whether x is the object that the reference was made of, with the same contents."""
+    ref, version = reference
+    if ref() is not x:
+        return False
+    if isinstance(version, Tensor):
+        return torch.equal(version, x)
+    return version is None or version == x._version

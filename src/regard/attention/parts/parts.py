@@ -1,0 +1,65 @@
+"""The four parts of an attention, and its dropout, as one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from torch import Tensor
+
+from ...errors import BadInput
+from .mask import Mask
+from .methods import Exact, Method
+from .part import Part, same
+from .positions import Position
+from .scores import Dot, Score
+
+DOT, EXACT = Dot(), Exact()
+
+
+@dataclass(frozen=True, repr=False)
+class Parts:
+    """What one attention computes: score, position, mask, method and dropout.
+
+    Raises `BadInput` when a field is not of its kind.
+
+    >>> import regard as rg
+    >>> rg.Parts(mask=rg.Causal() & rg.Window(3), position=rg.Alibi())
+    Parts(position=Alibi(), mask=Causal() & Window(before=3))
+    >>> rg.Parts() == rg.Parts(score=rg.Dot())
+    True
+    """
+
+    score: Score = DOT
+    position: Position | None = None
+    mask: Mask | None = None
+    method: Method = EXACT
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_part("score", self.score, Score)
+        if self.position is not None:
+            check_part("position", self.position, Position)
+        if self.mask is not None:
+            check_part("mask", self.mask, Mask)
+        if not isinstance(self.method, Method):
+            raise BadInput(
+                f"method is {self.method!r:.80}; it must be a Method, such as Exact() or Nystrom(landmarks=64)."
+            )
+        if not isinstance(self.dropout, int | float) or not 0.0 <= self.dropout <= 1.0:
+            raise BadInput(f"dropout is {self.dropout!r}; it must be a number from 0 to 1.")
+
+    def __repr__(self) -> str:
+        values = [(x.name, getattr(self, x.name), x.default) for x in fields(self)]
+        shown = [f"{name}={value!r}" for name, value, default in values if not same(value, default)]
+        return f"Parts({', '.join(shown)})"
+
+
+def check_part(name: str, value: Any, kind: type[Part]) -> None:
+    """Raise `BadInput` unless the value is a part of this kind."""
+    if isinstance(value, kind):
+        return
+    hint = "Wrap a boolean tensor in regard.Pairs(...)." if isinstance(value, Tensor) else "Pass a part."
+    if isinstance(value, type) and issubclass(value, Part):
+        hint = f"Call it: {value.__name__}(...)."
+    raise BadInput(f"{name} is {value!r:.80}; it must be a {kind.__name__}. {hint}")
