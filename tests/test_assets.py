@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import wave
 from pathlib import Path
 
@@ -34,7 +35,10 @@ def test_each_loads_in_float32_and_has_a_card(name: str) -> None:
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert all(bool(p.isfinite().all()) for p in model.parameters())
     card = (shipped()[name] / "README.md").read_text("utf8")
-    assert all(f"**{part}**" in card for part in ("Reads", "Data", "Recipe", "Score", "Limits"))
+    english, chinese = card.split("\n## 中文\n")
+    headings = ["Input", "Output", "Data", "Licence", "Recipe", "Score", "Limits"]
+    assert re.findall(r"\*\*(\w+)\*\*", english) == headings
+    assert re.findall(r"\*\*(\w+)\*\*", chinese) == ["输入", "输出", "数据", "许可证", "训练方法", "得分", "局限"]
     assert "@" not in card
 
 
