@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from .client import Client
+
 SENTENCE = "The animal didn't cross the street because it was too tired."
 TEXTS = [
     SENTENCE,
@@ -45,8 +47,8 @@ def lab_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     from regard.models import bert, llama
 
-    from .other_runs import picture, save_other_run
     from .saved_runs import save_runs
+    from .task_runs import picture, save_other_run
 
     root = tmp_path_factory.mktemp("models")
     plain: dict[str, Any] = {"hidden": 32, "places": 600}
@@ -89,6 +91,11 @@ def lab_address(lab: Any) -> Iterator[str]:
     yield f"http://127.0.0.1:{port}/?token=secret"
     server.should_exit = True
     thread.join(10)
+
+
+@pytest.fixture(scope="session")
+def client(lab_address: str) -> Client:
+    return Client(lab_address)
 
 
 @pytest.fixture(scope="session")

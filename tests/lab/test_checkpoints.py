@@ -14,9 +14,9 @@ from regard.lab.lab import Lab
 from regard.lab.library import Library
 from regard.lab.server.jobs import Job
 
-from .asking import ask
+from .api_call import ask
 from .checkpoints import FAMILIES, save
-from .other_runs import as_wav, picture, tone
+from .task_runs import as_wav, picture, tone
 
 pytest.importorskip("transformers")
 KINDS = {"t5": "pair", "marian": "pair", "whisper": "sound", "vit": "image", "clip": "image", "detr": "image"}

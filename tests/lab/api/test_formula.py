@@ -9,7 +9,7 @@ from regard import BadInput
 from regard.lab.api.formula import AROUND, KEYS
 from regard.lab.server.jobs import Job
 
-from .asking import ask
+from ..api_call import ask
 
 NODES = 1900
 LONG = {"model": "bert", "input": {"text": "one two three four five six seven eight " * 70}}

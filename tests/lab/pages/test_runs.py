@@ -9,7 +9,7 @@ from regard.lab.records import curves
 from regard.train.loop import Event, Place
 from regard.train.run import RunFolder
 
-from .test_page_shell import UNTRANSLATED
+from .test_shell import UNTRANSLATED
 
 pytestmark = pytest.mark.browser
 PICTURE = bytes.fromhex(
@@ -70,7 +70,7 @@ def keep_result(folder):
         "devices": ["a CPU"],
     }
     verdict = {"kind": "holds", "key": words, "why": words}
-    results.save({"name": "grey-ball", "claim": claim, "numbers": {}, "verdict": verdict} | more, folder)
+    results.save_result({"name": "grey-ball", "claim": claim, "numbers": {}, "verdict": verdict} | more, folder)
     for language in results.LANGUAGES:
         results.figure_path(folder, "grey-ball", language).write_bytes(PICTURE)
 

@@ -9,8 +9,8 @@ import pytest
 from regard.lab.api import alignment, honest, image
 from regard.lab.server.jobs import Job
 
-from .test_page_honest import shown
-from .test_page_shell import UNTRANSLATED
+from .test_honest import shown
+from .test_shell import UNTRANSLATED
 
 pytestmark = pytest.mark.browser
 OBJECTS = {"model": "objects", "input": {"example": "square.png"}}

@@ -16,8 +16,8 @@ from regard.lab.server.jobs import Job
 from regard.tasks import find_task
 from regard.train.run import open_run
 
-from .asking import ask
-from .other_runs import RUNS, as_image, as_npy, as_wav, frames, picture, save_other_run, tone
+from .api_call import ask
+from .task_runs import RUNS, as_image, as_npy, as_wav, frames, picture, save_other_run, tone
 
 INPUTS: dict[str, dict[str, Any]] = {
     "text": {"text": "the cat sat"},

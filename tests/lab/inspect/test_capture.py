@@ -15,7 +15,7 @@ from regard.lab.lab import Lab
 from regard.lab.server.jobs import Job
 from regard.nn.explain import value_norms
 
-from .conftest import SENTENCE
+from ..conftest import SENTENCE
 
 TOLERANCE = 1e-6
 

@@ -4,60 +4,30 @@ from __future__ import annotations
 
 import base64
 import http.client
-import json
 import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import torch
 
 import regard as rg
-from regard.lab.api import formula
+from regard.lab.api import formula, heads
 from regard.lab.lab import Lab
-from regard.lab.server.wire import unpack
+from regard.lab.library import Unknown
+from regard.lab.server.app import find_call
 
-from .conftest import SENTENCE
+from ..client import Client
+from ..conftest import SENTENCE
 
 pytest.importorskip("starlette")
 
 
-class Client:
-    """Requests to a server, by hand, so that nothing is put right on the way."""
-
-    def __init__(self, address: str) -> None:
-        self.host, self.token = urlsplit(address).netloc, "secret"
-
-    def send(
-        self, method: str, path: str, body: Any = None, token: str | None = "secret", **headers: str
-    ) -> tuple[int, Any, dict[str, str]]:
-        """Status, answer and headers; a body that is no bytes is sent as JSON."""
-        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-        sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        connection = http.client.HTTPConnection(self.host, timeout=60)
-        connection.request(method, path, data, sent | ({} if token is None else {"x-token": token}))
-        answer = connection.getresponse()
-        held, kind = answer.read(), answer.headers.get("content-type", "")
-        connection.close()
-        if kind.startswith("application/json"):
-            return answer.status, json.loads(held), dict(answer.headers)
-        return answer.status, unpack(held) if kind == "application/octet-stream" else held, dict(answer.headers)
-
-    def ask(self, path: str, **body: Any) -> tuple[int, Any]:
-        return self.send("POST", f"/api/{path}", body)[:2]
-
-
-@pytest.fixture(scope="module")
-def client(lab_address: str) -> Client:
-    return Client(lab_address)
-
-
 @pytest.fixture(autouse=True)
-def goes_on(client: Client) -> Any:
+def still_answers(client: Client) -> Any:
     """Whatever a test did, the server answers afterwards."""
     yield
     status, answer = client.ask("heads/run", model="meanings", input={"text": "猫追狗"})
@@ -344,3 +314,10 @@ def test_examples_are_in_both_languages(client: Client) -> None:
     for needed in ("猫 坐在 垫子", "猫追狗", "狗追猫", "A打了B", "B打了A", SENTENCE, "grey ball"):
         assert needed in texts
     assert all(one["title"]["en"] and one["title"]["zh"] for one in listed)
+
+
+def test_calls_are_found_by_their_names_alone() -> None:
+    assert find_call("heads", "run") is heads.run
+    for page, call in (("heads", "__init__"), ("..", "run"), ("capture", "capture")):
+        with pytest.raises(Unknown):
+            find_call(page, call)

@@ -12,10 +12,10 @@ from regard import BadInput
 from regard.lab.attribution.ablation import removed, ways_to_remove
 from regard.lab.attribution.methods import compared, correlations, each_head, edited, every_head, look, mean_row
 from regard.lab.attribution.target import Asked, Question
-from regard.models.config import Sequence
-from regard.models.heads import Classes, Vocabulary
+from regard.models.config import SequenceConfig
+from regard.models.heads import ClassificationHeadConfig, LMHeadConfig
 from regard.nn.block import StackConfig
-from regard.nn.embeddings.text import Text
+from regard.nn.embeddings.text import TextEmbeddingConfig
 from regard.nn.hooks.edit import edit
 
 TOKENS = torch.tensor([[3, 7, 1, 9, 4, 6, 2]])
@@ -26,16 +26,16 @@ def made(kind: str, mask: str | None = None):
     """A small model whose answer is of that kind."""
     torch.manual_seed(3)
     heads = {
-        "class": Classes(3, 16),
-        "mean": Classes(3, 16, pool="mean"),
-        "attention": Classes(3, 16, pool="attention"),
-        "tag": Classes(5, 16, per_token=True),
-        "next": Vocabulary(11, 16),
+        "class": ClassificationHeadConfig(3, 16),
+        "mean": ClassificationHeadConfig(3, 16, pool="mean"),
+        "attention": ClassificationHeadConfig(3, 16, pool="attention"),
+        "tag": ClassificationHeadConfig(5, 16, per_token=True),
+        "next": LMHeadConfig(11, 16),
         "vector": None,
     }
     mask = "Causal()" if kind == "next" else mask
     stack = StackConfig(dim=16, layers=2, heads=2, hidden=32, mask=mask)
-    model = Sequence(Text(11, 16, places=16), stack, head=heads[kind]).build().eval()
+    model = SequenceConfig(TextEmbeddingConfig(11, 16, places=16), stack, head=heads[kind]).build().eval()
     for name, weight in model.named_parameters():
         if ".q." in name or ".k." in name:
             weight.data.mul_(4.0)

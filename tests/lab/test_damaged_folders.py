@@ -13,12 +13,7 @@ import regard as rg
 from regard.tasks import find_task
 from regard.train.run import open_run
 
-from .test_app import Client
-
-
-@pytest.fixture(scope="module")
-def client(lab_address: str) -> Client:
-    return Client(lab_address)
+from .client import Client
 
 
 def without(name: str, *keys: str) -> Callable[[Path], None]:
@@ -141,7 +136,7 @@ def test_a_damaged_checkpoint_is_told(client: Client, lab_folder: Path, bert: Pa
 def test_a_damaged_preprocessor_is_told(client: Client, lab_folder: Path, said: dict, words: str) -> None:
     import base64
 
-    from .other_runs import picture
+    from .task_runs import picture
 
     folder = lab_folder / "seeing"
     tiny = {"dim": 16, "layers": 1, "heads": 2, "hidden": 16, "size": 8, "patch": 4, "classes": 3}

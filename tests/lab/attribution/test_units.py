@@ -17,14 +17,14 @@ from regard.lab.attribution.methods import look
 from regard.lab.attribution.target import Asked, Question, Units
 from regard.lab.inputs.prepared import Prepared, Token
 from regard.lab.server.jobs import Job
-from regard.models.config import Pair
+from regard.models.config import EncoderDecoderConfig
 from regard.models.families.detr import detr
 from regard.models.families.gat import gat
 from regard.models.families.vit import vit
-from regard.models.heads import Vocabulary
-from regard.models.sound import Sound
+from regard.models.heads import LMHeadConfig
+from regard.models.sound import SoundEmbeddingConfig
 from regard.nn.block import StackConfig
-from regard.nn.embeddings.text import Text
+from regard.nn.embeddings.text import TextEmbeddingConfig
 from regard.nn.graph import with_self_loops
 from regard.nn.hooks.watch import watch
 
@@ -43,8 +43,12 @@ def pair(embed: Any = None) -> Any:
     torch.manual_seed(5)
     stack = StackConfig(dim=16, layers=2, heads=2, hidden=32)
     decoder = StackConfig(dim=16, layers=2, heads=2, hidden=32, cross=True, mask="Causal()")
-    text = Text(11, 16, places=16)
-    return sharp(Pair(embed or text, stack, decoder, text if embed else None, Vocabulary(11, 16), start=1).build())
+    text = TextEmbeddingConfig(11, 16, places=16)
+    return sharp(
+        EncoderDecoderConfig(
+            embed or text, stack, decoder, text if embed else None, LMHeadConfig(11, 16), start=1
+        ).build()
+    )
 
 
 def ln(model: Any, place: int, label: int, **given: Any) -> float:
@@ -152,7 +156,7 @@ def test_patches_are_blanked_alone_or_in_blocks():
 
 
 def test_stretches_of_time_are_silenced():
-    model = pair(Sound(8, 16, stack=2, places="sinusoidal"))
+    model = pair(SoundEmbeddingConfig(8, 16, stack=2, places="sinusoidal"))
     sound = torch.randn(1, 24, 8)
     of = torch.arange(12).clamp(max=9) // 3  # three pieces of three tokens, and silence after them
     units = Units(of, frames=2, quietest=23)
