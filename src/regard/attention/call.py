@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import BadInput, Unsupported
 from .dropout import draw_seed
-from .execution import ExecutionPlan
+from .execution import ExecutionPlan, new_plan
 from .parts.mask import ALL, Grid, Mask, Tiling
 from .parts.masks import Everything
 from .parts.positions import Numbers, Position, Vectors
@@ -41,7 +41,7 @@ class Call:
     mask: Mask
     dropout: float = 0.0
     seed: Tensor | None = None
-    plan: ExecutionPlan = field(default_factory=ExecutionPlan, repr=False, compare=False)
+    plan: ExecutionPlan = field(default_factory=new_plan, repr=False, compare=False)
 
     @property
     def grid(self) -> Grid:
@@ -82,7 +82,7 @@ class Problem:
     wanted: tuple[bool, ...] = (True,) * 7
     memo: dict[Any, Any] | None = field(default=None, repr=False, compare=False)
     tied: bool = False  # k and v are one tensor: its gradient may be given as k's, and none as v's
-    plan: ExecutionPlan = field(default_factory=ExecutionPlan, repr=False, compare=False)
+    plan: ExecutionPlan = field(default_factory=new_plan, repr=False, compare=False)
 
     @property
     def grid(self) -> Grid:

@@ -78,6 +78,11 @@ class ExecutionPlan(Storage):
         self.unmasked = unmasked
 
 
+def new_plan() -> ExecutionPlan:
+    """An empty plan. torch.compile traces this function, and not a class, as a field's default factory."""
+    return ExecutionPlan()
+
+
 class MaskCache(Storage):
     """What was worked out for one mask: `get(key, make)` for the mask alone, `plans` for the kinds of call."""
 
