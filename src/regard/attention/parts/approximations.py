@@ -28,7 +28,8 @@ class Projected(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, Tensor | None]:  # type: ignore[override]
+        (grad,) = grad_outputs
         projection, x = ctx.saved_tensors
         of_projection, of_x = ctx.needs_input_grad
         d_projection = torch.einsum("bhpd,bhnd->pn", grad, x) if of_projection else None
@@ -99,7 +100,8 @@ class Refined(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+        (dz,) = grad_outputs
         less, *kept = ctx.saved_tensors
         d_less = torch.zeros_like(less)
         while kept:

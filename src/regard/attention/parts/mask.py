@@ -118,6 +118,21 @@ class Mask(Part):
     def check(self, grid: Grid) -> None:
         """Raise `BadInput` when the mask does not fit a call of these sizes."""
 
+    @property
+    def causal(self) -> bool:
+        """Whether no query may attend to a later key. False where that is not known from the mask's fields.
+
+        >>> import regard as rg
+        >>> rg.Window(before=3).causal, (rg.Causal() & rg.Global(1)).causal, (rg.Causal() | rg.Global(1)).causal
+        (True, True, False)
+        """
+        return False
+
+    @property
+    def allows_future(self) -> bool:
+        """Whether every query may attend to every later key, so that `~mask` is causal. False where not known."""
+        return False
+
     def dense(self, queries: int, keys: int) -> Tensor:
         """Every pair's answer: `[queries, keys]`, or `[batch, heads, queries, keys]` when it depends on those."""
         grid = Grid(queries, keys, device=self.device())
@@ -176,6 +191,14 @@ class And(Mask):
     def tiles(self, tiling: Tiling) -> Tensor:
         return torch.minimum(self.left.tiles(tiling), self.right.tiles(tiling))
 
+    @property
+    def causal(self) -> bool:
+        return self.left.causal or self.right.causal
+
+    @property
+    def allows_future(self) -> bool:
+        return self.left.allows_future and self.right.allows_future
+
     def check(self, grid: Grid) -> None:
         self.left.check(grid)
         self.right.check(grid)
@@ -204,6 +227,14 @@ class Or(Mask):
     def tiles(self, tiling: Tiling) -> Tensor:
         return torch.maximum(self.left.tiles(tiling), self.right.tiles(tiling))
 
+    @property
+    def causal(self) -> bool:
+        return self.left.causal and self.right.causal
+
+    @property
+    def allows_future(self) -> bool:
+        return self.left.allows_future or self.right.allows_future
+
     def check(self, grid: Grid) -> None:
         self.left.check(grid)
         self.right.check(grid)
@@ -230,6 +261,14 @@ class Not(Mask):
 
     def tiles(self, tiling: Tiling) -> Tensor:
         return ALL - self.mask.tiles(tiling)
+
+    @property
+    def causal(self) -> bool:
+        return self.mask.allows_future
+
+    @property
+    def allows_future(self) -> bool:
+        return self.mask.causal
 
     def check(self, grid: Grid) -> None:
         self.mask.check(grid)

@@ -23,6 +23,10 @@ class Everything(Mask):
 
     formula = "always"
 
+    @property
+    def allows_future(self) -> bool:
+        return True
+
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
         return torch.ones_like(i + j, dtype=torch.bool)
 
@@ -39,6 +43,10 @@ class Causal(Mask):
     """
 
     formula = "j ≤ i"
+
+    @property
+    def causal(self) -> bool:
+        return True
 
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
         return j <= i
@@ -59,6 +67,10 @@ class Window(Mask):
     def __post_init__(self) -> None:
         need_count(self.before, "Window's before")
         need_count(self.after, "Window's after")
+
+    @property
+    def causal(self) -> bool:
+        return self.after == 0
 
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
         return (j >= i - self.before) & (j <= i + self.after)
@@ -81,6 +93,10 @@ class Dilated(Mask):
         need_count(self.before, "Dilated's before")
         need_count(self.after, "Dilated's after")
         need_count(self.step, "Dilated's step", 1)
+
+    @property
+    def causal(self) -> bool:
+        return self.after == 0
 
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
         distance = i - j

@@ -23,15 +23,14 @@ class Part:
         cls.__hash__ = Part.__hash__
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and all(
-            same(a, b)
-            for a, b in zip(self.values(), other.values(), strict=True)  # type: ignore[attr-defined]
-        )
+        if not isinstance(other, Part) or type(self) is not type(other):
+            return False
+        return all(same(a, b) for a, b in zip(self.field_values(), other.field_values(), strict=True))
 
     def __hash__(self) -> int:
-        return hash((type(self), *(shape_of(value) for value in self.values())))
+        return hash((type(self), *(shape_of(value) for value in self.field_values())))
 
-    def values(self) -> tuple[Any, ...]:
+    def field_values(self) -> tuple[Any, ...]:
         """The part's fields, in order (for a plain subclass: its attributes)."""
         if dataclasses.is_dataclass(self):
             return tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.compare)
