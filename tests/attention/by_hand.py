@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 import regard as rg
-from regard.attention.parts.mask import And, Grid, Not, Or
+from regard.attention.parts.mask import And, Not, Or, PairGrid
 
 
-def allowed(mask: rg.Mask, grid: Grid) -> Tensor:
+def allowed(mask: rg.Mask, grid: PairGrid) -> Tensor:
     """Every pair's answer, `[batch, heads, queries, keys]`."""
     found = torch.zeros(grid.batch, grid.heads, grid.queries, grid.keys, dtype=torch.bool)
     for b in range(grid.batch):
@@ -26,7 +26,7 @@ def allowed(mask: rg.Mask, grid: Grid) -> Tensor:
     return found
 
 
-def one(mask: rg.Mask, grid: Grid, b: int, h: int, row: int, j: int) -> bool:
+def one(mask: rg.Mask, grid: PairGrid, b: int, h: int, row: int, j: int) -> bool:
     """May the query in this row look at key j? The definitions, one after the other."""
     i = row + grid.keys - grid.queries
     match mask:

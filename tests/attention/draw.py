@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import regard as rg
-from regard.attention.parts.mask import Grid
+from regard.attention.parts.mask import PairGrid
 
 from .oracle import Case
 
@@ -62,12 +62,12 @@ class Draw:
     def chance(self, probability: float) -> bool:
         return self.rng.random() < probability
 
-    def primitive(self, grid: Grid, kind: str | None = None) -> rg.Mask:
+    def primitive(self, grid: PairGrid, kind: str | None = None) -> rg.Mask:
         """A mask of one kind; every kind that the library has, and three that a user wrote."""
         kind = kind or self.rng.choice(KINDS)
         return getattr(self, f"mask_{kind}")(grid)
 
-    def tree(self, grid: Grid, depth: int = 3) -> rg.Mask:
+    def tree(self, grid: PairGrid, depth: int = 3) -> rg.Mask:
         """A random combination by `&`, `|`, `~`."""
         if depth == 0 or self.chance(0.3):
             return self.primitive(grid)
@@ -77,25 +77,25 @@ class Draw:
         left, right = self.tree(grid, depth - 1), self.tree(grid, depth - 1)
         return left & right if how == "&" else left | right
 
-    def mask(self, grid: Grid) -> rg.Mask | None:
+    def mask(self, grid: PairGrid) -> rg.Mask | None:
         """None, one kind, or a combination."""
         return self.rng.choice(
             [lambda: None, lambda: self.primitive(grid), lambda: self.primitive(grid), lambda: self.tree(grid)]
         )()
 
-    def mask_everything(self, grid: Grid) -> rg.Mask:
+    def mask_everything(self, grid: PairGrid) -> rg.Mask:
         return rg.Everything()
 
-    def mask_causal(self, grid: Grid) -> rg.Mask:
+    def mask_causal(self, grid: PairGrid) -> rg.Mask:
         return rg.Causal()
 
-    def mask_window(self, grid: Grid) -> rg.Mask:
+    def mask_window(self, grid: PairGrid) -> rg.Mask:
         return rg.Window(self.rng.choice([0, 1, 5, 100]), self.rng.choice([0, 0, 1, 9]))
 
-    def mask_dilated(self, grid: Grid) -> rg.Mask:
+    def mask_dilated(self, grid: PairGrid) -> rg.Mask:
         return rg.Dilated(self.rng.randrange(4), self.rng.randrange(4), self.rng.randrange(1, 5))
 
-    def mask_global(self, grid: Grid) -> rg.Mask:
+    def mask_global(self, grid: PairGrid) -> rg.Mask:
         some = sorted(self.rng.sample(range(grid.keys), min(grid.keys, self.rng.randrange(4))))
         how = self.rng.randrange(4)
         if how == 0:
@@ -104,52 +104,52 @@ class Draw:
             return rg.Global(tuple(some))
         return rg.Global(torch.tensor(some, dtype=torch.int64) if how == 2 else self.boolean(grid.batch, grid.keys))
 
-    def mask_random_blocks(self, grid: Grid) -> rg.Mask:
+    def mask_random_blocks(self, grid: PairGrid) -> rg.Mask:
         return rg.RandomBlocks(self.rng.choice([1, 3, 16]), self.rng.randrange(4), self.rng.randrange(1000))
 
-    def mask_near_blocks(self, grid: Grid) -> rg.Mask:
+    def mask_near_blocks(self, grid: PairGrid) -> rg.Mask:
         return rg.NearBlocks(self.rng.choice([1, 3, 16]), self.rng.randrange(3))
 
-    def mask_blocks(self, grid: Grid) -> rg.Mask:
+    def mask_blocks(self, grid: PairGrid) -> rg.Mask:
         block = self.rng.choice([1, 4, 16])
         front = self.rng.choice([(), (grid.heads,), (1,), (grid.batch, grid.heads), (grid.batch, 1)])
         return rg.Blocks(self.boolean(*front, -(-grid.queries // block), -(-grid.keys // block)), block)
 
-    def mask_lengths(self, grid: Grid) -> rg.Mask:
+    def mask_lengths(self, grid: PairGrid) -> rg.Mask:
         queries = self.whole(0, grid.queries + 2, grid.batch) if self.chance(0.3) else None
         return rg.Lengths(self.whole(0, grid.keys + 2, grid.batch), queries)
 
-    def mask_documents(self, grid: Grid) -> rg.Mask:
+    def mask_documents(self, grid: PairGrid) -> rg.Mask:
         ids = self.whole(-1, 4, grid.batch, grid.keys)
         ids = ids.sort(dim=1).values if self.chance(0.5) else ids
         if grid.queries > grid.keys or self.chance(0.3):
             return rg.Documents(ids, self.whole(-1, 4, grid.batch, grid.queries))
         return rg.Documents(ids)
 
-    def mask_edges(self, grid: Grid) -> rg.Mask:
+    def mask_edges(self, grid: PairGrid) -> rg.Mask:
         count = self.rng.choice([0, 1, grid.queries, 3 * max(grid.queries, grid.keys)])
         return rg.Edges(torch.stack([self.whole(0, grid.keys, count), self.whole(0, grid.queries, count)]))
 
-    def mask_pairs(self, grid: Grid) -> rg.Mask:
+    def mask_pairs(self, grid: PairGrid) -> rg.Mask:
         full = (grid.batch, grid.heads, grid.queries, grid.keys)
         shape = [size if self.chance(0.7) else 1 for size in full]
         return rg.Pairs(self.boolean(*shape[self.rng.choice([0, 1, 2]) :]))
 
-    def mask_parity(self, grid: Grid) -> rg.Mask:
+    def mask_parity(self, grid: PairGrid) -> rg.Mask:
         return Parity()
 
-    def mask_stripes(self, grid: Grid) -> rg.Mask:
+    def mask_stripes(self, grid: PairGrid) -> rg.Mask:
         return Stripes(self.rng.randrange(1, 5))
 
-    def mask_reach(self, grid: Grid) -> rg.Mask:
+    def mask_reach(self, grid: PairGrid) -> rg.Mask:
         return Reach(self.whole(0, 10, grid.batch, grid.heads))
 
-    def mask_longformer(self, grid: Grid) -> rg.Mask:
+    def mask_longformer(self, grid: PairGrid) -> rg.Mask:
         return rg.longformer(
             self.rng.choice([2, 8]), self.rng.randrange(3), causal=self.chance(0.5), step=self.rng.choice([1, 2])
         )
 
-    def mask_bigbird(self, grid: Grid) -> rg.Mask:
+    def mask_bigbird(self, grid: PairGrid) -> rg.Mask:
         return rg.bigbird(self.rng.choice([2, 8]), random=self.rng.randrange(3), seed=self.rng.randrange(100))
 
     def score(self, heads: int, dim: int, key_dim: int | None = None) -> rg.Score:
@@ -209,7 +209,7 @@ class Draw:
         key_dim = self.rng.choice([dim, dim, dim, dim, 5])
         score = self.score(heads, dim, key_dim)
         position = self.position(heads, dim, max(queries, keys), isinstance(score, rg.Dot))
-        grid = Grid(queries, keys, batch, heads)
+        grid = PairGrid(queries, keys, batch, heads)
         half = dtype in (torch.float16, torch.bfloat16)
         return Case(
             self.normal(batch, heads, queries, dim),

@@ -14,7 +14,7 @@ from torch import Tensor
 import regard as rg
 from regard.attention.backends.blockwise import tile
 from regard.attention.call import make_call
-from regard.attention.parts.mask import Grid
+from regard.attention.parts.mask import PairGrid
 
 from .draw import Draw
 from .oracle import Case, leaves_of, pull, results
@@ -49,8 +49,8 @@ def close(found: Tensor, want: Tensor, tolerance: float = 1e-11) -> None:
 
 def live(case: Case) -> Tensor:
     """The queries that may look at some key, `[batch, heads, queries]`."""
-    grid = Grid(case.q.shape[2], case.k.shape[2], *case.q.shape[:2])
-    pairs = (case.mask or rg.Everything()).permits(*grid.places(), grid)
+    grid = PairGrid(case.q.shape[2], case.k.shape[2], *case.q.shape[:2])
+    pairs = (case.mask or rg.Everything()).permits(*grid.indices(), grid)
     return pairs.expand(*case.q.shape[:3], grid.keys).any(-1)
 
 
@@ -101,8 +101,8 @@ def test_keys_permute_freely(number: int) -> None:
     """Without positions the order of the keys is nobody's business, if the mask follows it."""
     draw = Draw(f"permute {number}")
     case = replace(draw.case(*draw.sizes(), torch.float64), position=None, dropout=0.0)
-    grid = Grid(case.q.shape[2], case.k.shape[2], *case.q.shape[:2])
-    pairs = (case.mask or rg.Everything()).permits(*grid.places(), grid)
+    grid = PairGrid(case.q.shape[2], case.k.shape[2], *case.q.shape[:2])
+    pairs = (case.mask or rg.Everything()).permits(*grid.indices(), grid)
     pairs = pairs.expand(*pairs.shape[:-2], grid.queries, grid.keys)
     order = torch.randperm(grid.keys)
     for backend in BACKENDS:

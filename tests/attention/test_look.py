@@ -28,7 +28,7 @@ def dense(case: Case) -> tuple[Tensor, Tensor]:
     q, k, v = (x.to(case.dtype).double() for x in (case.q, case.k, case.v))
     parts = case.parts()
     if isinstance(parts.get("position"), rg.Rotary):  # the turned q and k are rounded to the call's type, by definition
-        q, k = (x.to(case.dtype).double() for x in parts["position"].turn(q, k))
+        q, k = (x.to(case.dtype).double() for x in parts["position"].transform(q, k))
         parts |= {"position": None}
     scores = reference.scores(make_call(q, k, v, **parts, mask=case.mask))
     return reference.softmax(scores), scores.logsumexp(-1)

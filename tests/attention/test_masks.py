@@ -13,7 +13,7 @@ from torch import Tensor
 
 import regard as rg
 from regard.attention.backends.blockwise.schedule import states
-from regard.attention.parts.mask import ALL, MIXED, NONE, And, Grid, Not, Or, Tiling
+from regard.attention.parts.mask import ALL, MIXED, NONE, And, Not, Or, PairGrid, Tiling
 
 from . import by_hand
 from .draw import KINDS, Draw, Parity, Reach, Stripes
@@ -26,7 +26,7 @@ TILES = [(1, 1), (2, 3), (16, 8), (8, 64)]
 INEXACT = ("parity", "stripes", "reach", "documents", "longformer", "bigbird")
 
 
-def full(pairs: Tensor, grid: Grid) -> Tensor:
+def full(pairs: Tensor, grid: PairGrid) -> Tensor:
     """A mask's answer with every dimension there."""
     return pairs.expand(grid.batch, grid.heads, grid.queries, grid.keys)
 
@@ -41,10 +41,10 @@ def true_tiles(pairs: Tensor, rows: int, columns: int) -> Tensor:
     return torch.stack([torch.stack(line, dim=-1) for line in three], dim=-2)
 
 
-def obeys(mask: rg.Mask, grid: Grid, rows: int, columns: int, exact: bool) -> None:
+def obeys(mask: rg.Mask, grid: PairGrid, rows: int, columns: int, exact: bool) -> None:
     """Assert the law of tiles: NONE and ALL are promises; an exact mask says MIXED only of tiles that are."""
     three = mask.tiles(Tiling(grid, rows, columns))
-    pairs = full(mask.permits(*grid.places(), grid), grid)
+    pairs = full(mask.permits(*grid.indices(), grid), grid)
     want = true_tiles(pairs, rows, columns)
     assert three.dtype == torch.int8 and three.dim() == 4, f"{mask}: {three.dtype} {list(three.shape)}"
     assert three.shape[0] in (1, grid.batch) and three.shape[1] in (1, grid.heads), f"{mask}: {list(three.shape)}"
@@ -59,7 +59,7 @@ def obeys(mask: rg.Mask, grid: Grid, rows: int, columns: int, exact: bool) -> No
 @pytest.mark.parametrize("kind", KINDS)
 def test_tiles_keep_their_promises(kind: str) -> None:
     for number, (queries, keys) in enumerate(SHAPES * 2):
-        grid = Grid(queries, keys, batch=2, heads=3)
+        grid = PairGrid(queries, keys, batch=2, heads=3)
         mask = Draw(f"{kind} {number}").primitive(grid, kind)
         for rows, columns in TILES:
             obeys(mask, grid, rows, columns, exact=kind not in INEXACT)
@@ -68,14 +68,14 @@ def test_tiles_keep_their_promises(kind: str) -> None:
 @pytest.mark.parametrize("number", range(100))
 def test_tiles_of_combinations_keep_their_promises(number: int) -> None:
     draw = Draw(f"tiles {number}")
-    grid = Grid(*draw.rng.choice(SHAPES), batch=draw.rng.choice([1, 2]), heads=draw.rng.choice([1, 3]))
+    grid = PairGrid(*draw.rng.choice(SHAPES), batch=draw.rng.choice([1, 2]), heads=draw.rng.choice([1, 3]))
     mask = draw.tree(grid, depth=4)
     for _ in range(3):
         obeys(mask, grid, draw.rng.randrange(1, 40), draw.rng.randrange(1, 40), exact=False)
 
 
 def test_sorted_documents_are_exact() -> None:
-    grid = Grid(53, 53, batch=2)
+    grid = PairGrid(53, 53, batch=2)
     ids = torch.randint(0, 5, (2, 53)).sort(dim=1).values
     for rows, columns in [(1, 1), (4, 4), (16, 8)]:
         obeys(rg.Documents(ids), grid, rows, columns, exact=True)
@@ -84,19 +84,19 @@ def test_sorted_documents_are_exact() -> None:
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("random_blocks", "bigbird")])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (6, 6), (5, 11), (11, 5)], ids=str)
 def test_definitions(kind: str, shape: tuple[int, int]) -> None:
-    grid = Grid(*shape, batch=2, heads=2)
+    grid = PairGrid(*shape, batch=2, heads=2)
     for number in range(4):
         mask = Draw(f"{kind} {shape} {number}").primitive(grid, kind)
-        got = full(mask.permits(*grid.places(), grid), grid)
+        got = full(mask.permits(*grid.indices(), grid), grid)
         assert torch.equal(got, by_hand.allowed(mask, grid)), f"{mask} on {shape}"
 
 
 @pytest.mark.parametrize("number", range(40))
 def test_definitions_of_combinations(number: int) -> None:
     draw = Draw(f"definition {number}")
-    grid = Grid(*draw.rng.choice([(3, 3), (2, 7), (7, 2)]), batch=2, heads=2)
+    grid = PairGrid(*draw.rng.choice([(3, 3), (2, 7), (7, 2)]), batch=2, heads=2)
     mask = draw.tree(grid, depth=3)
-    got = full(mask.permits(*grid.places(), grid), grid)
+    got = full(mask.permits(*grid.indices(), grid), grid)
     want = by_hand.allowed(mask, grid) if "RandomBlocks" not in repr(mask) else got
     assert torch.equal(got, want), f"{mask}"
 
@@ -137,7 +137,7 @@ def test_dense_of_masks_that_differ_by_batch_or_head() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8], ids=str)
 def test_whole_numbers_of_any_size(dtype: torch.dtype) -> None:
-    grid = Grid(9, 9, batch=2)
+    grid = PairGrid(9, 9, batch=2)
     ids = torch.randint(0, 3, (2, 9)).sort(dim=1).values
     for small, large in (
         (rg.Documents(ids.to(dtype)), rg.Documents(ids)),
@@ -262,9 +262,9 @@ def test_prints_as_the_line_that_makes_it(mask: rg.Mask) -> None:
 @pytest.mark.parametrize("number", range(20))
 def test_combinations_print_as_the_line_that_makes_them(number: int) -> None:
     draw = Draw(f"repr {number}")
-    mask = draw.primitive(Grid(8, 8), "causal")
+    mask = draw.primitive(PairGrid(8, 8), "causal")
     for _ in range(6):
-        other = draw.primitive(Grid(8, 8), draw.rng.choice(["causal", "window", "dilated", "random_blocks", "parity"]))
+        other = draw.primitive(PairGrid(8, 8), draw.rng.choice(["causal", "window", "dilated", "random_blocks", "parity"]))
         mask = draw.rng.choice(
             [lambda m, o: m & o, lambda m, o: o & m, lambda m, o: m | o, lambda m, o: o | m, lambda m, o: ~m]
         )(mask, other)
@@ -381,7 +381,7 @@ def test_tiles_of_a_long_sequence_cost_no_more_than_the_tiles(name: str) -> None
     tokens, size = 131_072, 128
     began = time.process_time()
     with Largest() as largest:
-        found = states(LONG[name], Grid(tokens, tokens), size, size)
+        found = states(LONG[name], PairGrid(tokens, tokens), size, size)
     assert time.process_time() - began < 2.0
     assert largest.elements <= 4 * 2**20
     assert found.shape == (1, tokens // size, tokens // size)
@@ -394,4 +394,4 @@ def test_tiles_of_a_long_sequence_cost_no_more_than_the_tiles(name: str) -> None
 def test_states_join_heads() -> None:
     pairs = torch.zeros(1, 3, 4, 6, dtype=torch.bool)
     pairs[0, 0, :2, :2] = pairs[0, :, :2, 2:4] = pairs[0, 1, 0, 4] = True
-    assert states(rg.Pairs(pairs), Grid(4, 6, 1, 3), 2, 2).tolist() == [[[MIXED, ALL, MIXED], [NONE, NONE, NONE]]]
+    assert states(rg.Pairs(pairs), PairGrid(4, 6, 1, 3), 2, 2).tolist() == [[[MIXED, ALL, MIXED], [NONE, NONE, NONE]]]

@@ -178,7 +178,7 @@ def test_large_keys_are_not_drowned_by_small_ones() -> None:
 @pytest.mark.parametrize(("name", "mask"), WITH_MASKS)
 def test_rotary_turns_before_the_approximation(name: str, mask: Mask | None) -> None:
     q, k, v = tensors(23, 29, kv_heads=2)
-    turned = Rotary().turn(q, k)
+    turned = Rotary().transform(q, k)
     method = some(name, 29)
     wanted = attend(*turned, v, mask=mask, method=method)
     assert_same(attend(q, k, v, position=Rotary(), mask=mask, method=method), wanted, (q, k, v))

@@ -191,7 +191,7 @@ def test_a_mask_that_is_gone_is_not_kept_by_what_was_worked_out_for_it() -> None
     lengths = torch.tensor([3, 5])
     alive = weakref.ref(lengths)
     p = lower(make_call(*qkv(), mask=rg.Lengths(lengths)))
-    passes.Work(p)
+    passes.DotInputs(p)
     del p, lengths
     gc.collect()
     assert alive() is None

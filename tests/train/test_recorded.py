@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import regard as rg
 from regard.attention.backends import sdpa
 from regard.attention.call import make_call
-from regard.attention.tracing import blindly, capturing, shapes_only
+from regard.attention.tracing import cuda_graph_mode, in_cuda_graph, shapes_only
 from regard.bench import training
 from regard.data.text import Document
 from regard.models.model import EncoderDecoderModel
@@ -54,18 +54,18 @@ def gradients(model: EncoderDecoderModel, given: dict[str, Tensor]) -> list[Tens
 
 
 def test_blindly_is_open_only_inside() -> None:
-    assert not shapes_only() and not capturing()
-    with blindly():
-        with blindly():
+    assert not shapes_only() and not in_cuda_graph()
+    with cuda_graph_mode():
+        with cuda_graph_mode():
             assert shapes_only()
-        assert capturing()
+        assert in_cuda_graph()
     assert not shapes_only()
 
 
 def test_the_blind_compute_padding_and_the_same_loss_and_gradients() -> None:
     model, given = translator().double(), batch(5, 1)
     wanted = gradients(model, given)
-    with blindly():
+    with cuda_graph_mode():
         found = gradients(model, given)
     for got, want in zip(found, wanted, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
@@ -83,7 +83,7 @@ def test_a_batch_rounded_up_has_the_same_loss_and_gradients(agreement: float, to
         rounded |= {"target_places": real_places(rounded["target_lengths"], 16, 64)}
         assert len(rounded["places"]) == 64 > int(given["lengths"].sum())
     wanted = pair_loss(model, given, 0.1, agreement)
-    with blindly():
+    with cuda_graph_mode():
         found = pair_loss(model, rounded, 0.1, agreement)
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
     weights = list(model.parameters())
@@ -94,14 +94,14 @@ def test_a_batch_rounded_up_has_the_same_loss_and_gradients(agreement: float, to
 def test_a_long_window_is_no_tensor_of_queries_and_keys_while_a_step_is_recorded() -> None:
     q = torch.zeros(1, 1, 1, 1).expand(1, 12, 16384, 64)
     window = rg.Window(256, 256) & rg.Lengths(torch.tensor([16000]))
-    with blindly():
+    with cuda_graph_mode():
         assert "larger than" in (sdpa.unsupported(make_call(q, q, q, mask=window)) or "")
         assert sdpa.unsupported(make_call(q[:, :, :512], q[:, :, :512], q[:, :, :512], mask=window)) is None
 
 
 def test_rows_without_a_key_are_zero_for_the_blind_too() -> None:
     q, k, v = (torch.randn(2, 2, 3, 8) for _ in range(3))
-    with blindly():
+    with cuda_graph_mode():
         found = rg.attend(q, k, v, mask=rg.Lengths(torch.tensor([2, 0])))
     assert found[0].any() and not found[1].any()
 
@@ -133,7 +133,7 @@ def test_losses_are_those_of_the_step_itself_on_batches_of_other_lengths() -> No
     plain, recorded = stepper(theirs), Recorded(stepper(ours), plain=2)
     for n in range(10):
         given = batch(7 if n % 2 else 6, n)
-        with blindly():
+        with cuda_graph_mode():
             wanted = plain({name: x.cuda() for name, x in given.items()})
         torch.testing.assert_close(recorded(given), wanted.detach(), rtol=1e-4, atol=1e-3)
     assert all(one.graph is not None for one in recorded.kept.values()) and len(recorded.kept) == 2

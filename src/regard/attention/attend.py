@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import Unsupported
 from .backends import choose_backend
-from .call import Call, check_call, under_autocast
+from .call import Call, cast_for_autocast, check_call
 from .dropout import draw_seed
 from .execution import ExecutionPlan, mask_cache
 from .parts.mask import Mask
@@ -19,7 +19,7 @@ from .parts.part import Part
 from .parts.parts import DOT, EXACT, Parts
 from .parts.positions import Position
 from .parts.scores import Score
-from .tracing import capturing
+from .tracing import in_cuda_graph
 
 EVERYTHING = Everything()
 
@@ -77,7 +77,7 @@ def resolve(
         raise Unsupported(
             f"{type(parts.method).__name__} computes its own way; backend {backend!r} runs Exact() only. Leave it out."
         )
-    q, k, v = under_autocast(q, k, v)
+    q, k, v = cast_for_autocast(q, k, v)
     mask = EVERYTHING if parts.mask is None else parts.mask
     kind = call_kind(q, k, v, parts, backend)
     plans = None if kind is None else mask_cache(mask).plans
@@ -111,7 +111,7 @@ def call_kind(q: Tensor, k: Tensor, v: Tensor, parts: Parts, backend: str) -> An
             *(v.shape, v.dtype, v.device),
             part_kind(score),
             None if position is None else part_kind(position),
-            *(parts.dropout, backend, capturing()),
+            *(parts.dropout, backend, in_cuda_graph()),
         )
         hash(kind)
     except (AttributeError, TypeError):  # not tensors, symbolic sizes, or fields that cannot be hashed

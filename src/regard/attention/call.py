@@ -17,9 +17,9 @@ from torch import Tensor
 from ..errors import BadInput, Unsupported
 from .dropout import draw_seed
 from .execution import ExecutionPlan, new_plan
-from .parts.mask import ALL, Grid, Mask, Tiling
+from .parts.mask import ALL, Mask, PairGrid, Tiling
 from .parts.masks import Everything
-from .parts.positions import Numbers, Position, Vectors
+from .parts.positions import DistanceBias, Position, RelativeVectors
 from .parts.scores import Additive, Dot, Score
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ class Call:
     plan: ExecutionPlan = field(default_factory=new_plan, repr=False, compare=False)
 
     @property
-    def grid(self) -> Grid:
+    def grid(self) -> PairGrid:
         batch, heads, queries, _ = self.q.shape
-        return Grid(queries, self.k.shape[2], batch, heads, self.q.device)
+        return PairGrid(queries, self.k.shape[2], batch, heads, self.q.device)
 
     @property
     def exact(self) -> torch.dtype:
@@ -60,7 +60,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Problem:
+class LoweredCall:
     """What kernels see. `weight` is None for the dot family; `numbers` and `vectors` are what distance adds.
 
     `wanted` says which gradients are: of q, k, v, weight, numbers, asking (vectors' queries), table. `memo` is the
@@ -75,25 +75,25 @@ class Problem:
     weight: Tensor | None = None
     activation: str = "tanh"
     slope: float = 0.0
-    numbers: Numbers | None = None
-    vectors: Vectors | None = None
+    rel_bias: DistanceBias | None = None
+    rel_vectors: RelativeVectors | None = None
     dropout: float = 0.0
     seed: Tensor | None = None
-    wanted: tuple[bool, ...] = (True,) * 7
+    needs_grad: tuple[bool, ...] = (True,) * 7
     memo: dict[Any, Any] | None = field(default=None, repr=False, compare=False)
     tied: bool = False  # k and v are one tensor: its gradient may be given as k's, and none as v's
     plan: ExecutionPlan = field(default_factory=new_plan, repr=False, compare=False)
 
     @property
-    def grid(self) -> Grid:
+    def grid(self) -> PairGrid:
         batch, heads, queries, _ = self.q.shape
-        return Grid(queries, self.k.shape[2], batch, heads, self.q.device)
+        return PairGrid(queries, self.k.shape[2], batch, heads, self.q.device)
 
     @property
-    def summed(self) -> bool:
+    def has_part_tensors(self) -> bool:
         """Whether a part's own tensor is in the scores: its gradient sums over all rows, whose errors must be small."""
-        learned = self.numbers is not None and self.numbers.slopes is None
-        return learned or self.weight is not None or self.vectors is not None
+        learned = self.rel_bias is not None and self.rel_bias.slopes is None
+        return learned or self.weight is not None or self.rel_vectors is not None
 
 
 def make_call(
@@ -111,14 +111,14 @@ def make_call(
     from .parts.parts import Parts
 
     call = check_call(
-        *under_autocast(q, k, v), Parts(Dot() if score is None else score, position, mask, dropout=dropout)
+        *cast_for_autocast(q, k, v), Parts(Dot() if score is None else score, position, mask, dropout=dropout)
     )
     return replace(call, seed=draw_seed(generator, call.q.device)) if dropout else call
 
 
 def check_call(q: Tensor, k: Tensor, v: Tensor, parts: Parts) -> Call:
     """The call without a seed, once its tensors and parts are known to fit together."""
-    need_shapes(q, k, v)
+    check_shapes(q, k, v)
     score, position = parts.score, parts.position
     mask = Everything() if parts.mask is None else parts.mask
     score.check(q, k)
@@ -131,22 +131,22 @@ def check_call(q: Tensor, k: Tensor, v: Tensor, parts: Parts) -> Call:
             )
     call = Call(q, k, v, score, position, mask, float(parts.dropout))
     if not torch.compiler.is_compiling():  # there torch says so itself
-        need_one_device(call)
+        check_devices(call)
     mask.check(call.grid)
-    return replace(call, mask=simplest(mask, call.grid))
+    return replace(call, mask=simplify_mask(mask, call.grid))
 
 
-def lower(call: Call) -> Problem:
+def lower(call: Call) -> LoweredCall:
     """The call in kernels' words; differentiable in everything that is a tensor."""
     additive = isinstance(call.score, Additive)
     q, k = call.q, call.k
     scale, vectors, numbers = 1.0, None, None
-    if not isinstance(call.score, Dot | Additive) or (call.position is not None and call.position.turns):
+    if not isinstance(call.score, Dot | Additive) or (call.position is not None and call.position.transforms):
         q, k = q.to(call.exact), k.to(call.exact)  # what is computed from q and k is not rounded before it is used
     if call.position is not None:
-        numbers, vectors = call.position.numbers(q, k), call.position.vectors(q, k)
-        q, k = call.position.turn(q, k)
-        if call.position.rounds:
+        numbers, vectors = call.position.rel_bias(q, k), call.position.rel_vectors(q, k)
+        q, k = call.position.transform(q, k)
+        if call.position.keeps_dtype:
             q, k = q.to(call.q.dtype), k.to(call.k.dtype)
     if not additive:
         q, k, scale = call.score.lower(q, k)
@@ -154,7 +154,7 @@ def lower(call: Call) -> Problem:
     asking, table, _ = vectors or (None, None, 0)
     graded = torch.is_grad_enabled()
     every = (q, k, call.v, weight, None if numbers is None else numbers.table, asking, table)
-    return Problem(
+    return LoweredCall(
         q,
         k,
         call.v,
@@ -163,11 +163,11 @@ def lower(call: Call) -> Problem:
         weight=weight,
         activation=call.score.activation if additive else "",  # type: ignore[attr-defined]
         slope=float(call.score.slope) if additive else 0.0,  # type: ignore[attr-defined]
-        numbers=numbers,
-        vectors=vectors,
+        rel_bias=numbers,
+        rel_vectors=vectors,
         dropout=call.dropout,
         seed=call.seed,
-        wanted=tuple([graded and x is not None and x.requires_grad for x in every]),
+        needs_grad=tuple([graded and x is not None and x.requires_grad for x in every]),
         memo=call.plan.values,
         tied=k is call.v,
         plan=call.plan,
@@ -179,20 +179,20 @@ def without_autocast(device: torch.device) -> AbstractContextManager:
     return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()
 
 
-def simplest(mask: Mask, grid: Grid) -> Mask:
+def simplify_mask(mask: Mask, grid: PairGrid) -> Mask:
     """`Everything()` when the mask forbids nothing in a call of these sizes (one query under `Causal`, say)."""
     if isinstance(mask, Everything) or torch.compiler.is_compiling() or mask.tensors():
         return mask
-    return Everything() if forbids_nothing(mask, grid.queries, grid.keys) else mask
+    return Everything() if allows_all_pairs(mask, grid.queries, grid.keys) else mask
 
 
 @functools.lru_cache(maxsize=1024)
-def forbids_nothing(mask: Mask, queries: int, keys: int) -> bool:
+def allows_all_pairs(mask: Mask, queries: int, keys: int) -> bool:
     """Whether all pairs of a call are allowed, as far as the mask can tell without looking at them."""
-    return bool(queries and keys) and int(mask.tiles(Tiling(Grid(queries, keys), queries, keys)).min()) == ALL
+    return bool(queries and keys) and int(mask.tiles(Tiling(PairGrid(queries, keys), queries, keys)).min()) == ALL
 
 
-def under_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def cast_for_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """q, k, v in autocast's type where it is on, as torch does for its own attention."""
     tensors = isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)
     if not tensors or q.device.type == "meta" or q.dtype == torch.float64:
@@ -204,7 +204,7 @@ def under_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Ten
     return q, k, v
 
 
-def need_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
+def check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Raise unless q, k, v are floating, of one type and device, and their sizes fit."""
     for name, value in (("q", q), ("k", k), ("v", v)):
         if not isinstance(value, Tensor):
@@ -235,7 +235,7 @@ def need_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise BadInput(f"The types differ: q {q.dtype}, k {k.dtype}, v {v.dtype}. Cast them to one, or use autocast.")
 
 
-def need_one_device(call: Call) -> None:
+def check_devices(call: Call) -> None:
     """Raise unless every tensor, the parts' own included, is on q's device."""
     every = {
         "k": call.k,

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import BadInput
 from .parts.mask import Mask
 from .parts.masks import Pairs
-from .parts.part import need_count, need_tensor
+from .parts.part import check_count, check_tensor
 
 
 def from_key_padding(key_padding_mask: Tensor) -> Mask:
@@ -21,7 +21,7 @@ def from_key_padding(key_padding_mask: Tensor) -> Mask:
     >>> from_key_padding(torch.tensor([[False, True]])).dense(1, 2).flatten().tolist()
     [True, False]
     """
-    need_tensor(key_padding_mask, "key_padding_mask", (2,), "[batch, keys], True where a key is dropped", False)
+    check_tensor(key_padding_mask, "key_padding_mask", (2,), "[batch, keys], True where a key is dropped", False)
     return Pairs(~dropped(key_padding_mask, "key_padding_mask")[:, None, None, :])
 
 
@@ -30,7 +30,7 @@ def from_attn_mask(attn_mask: Tensor, heads: int | None = None) -> Mask:
 
     It is `[queries, keys]`, or `[batch · heads, queries, keys]` when `heads` says how to part the first size.
     """
-    need_tensor(attn_mask, "attn_mask", (2, 3), "[queries, keys] or [batch · heads, queries, keys]", False)
+    check_tensor(attn_mask, "attn_mask", (2, 3), "[queries, keys] or [batch · heads, queries, keys]", False)
     drop = dropped(attn_mask, "attn_mask")
     if drop.dim() == 2:
         return Pairs(~drop)
@@ -44,7 +44,7 @@ def from_additive(mask: Tensor) -> Mask:
 
     Raises `BadInput` for other numbers: a number that is added is a bias, never a mask.
     """
-    need_tensor(mask, "mask", (2, 3, 4), "floating, broadcasting to [batch, heads, queries, keys]")
+    check_tensor(mask, "mask", (2, 3, 4), "floating, broadcasting to [batch, heads, queries, keys]")
     return Pairs(~dropped(mask, "mask"))
 
 
@@ -55,7 +55,7 @@ def from_hugging_face(attention_mask: Tensor) -> Mask:
     """
     if isinstance(attention_mask, Tensor) and attention_mask.dim() == 4 and attention_mask.dtype.is_floating_point:
         return from_additive(attention_mask)
-    need_tensor(attention_mask, "attention_mask", (2, 4), "0 or 1, [batch, keys] or [batch, 1, queries, keys]", False)
+    check_tensor(attention_mask, "attention_mask", (2, 4), "0 or 1, [batch, keys] or [batch, 1, queries, keys]", False)
     if bool(((attention_mask != 0) & (attention_mask != 1)).any()):
         raise BadInput(
             "attention_mask has numbers other than 0 and 1; for one that is added to scores use from_additive."
@@ -70,8 +70,8 @@ def causal_from_start(queries: int, keys: int) -> Mask:
     >>> causal_from_start(2, 3).dense(2, 3)[0, 0].int().tolist()
     [[1, 0, 0], [1, 1, 0]]
     """
-    need_count(queries, "queries")
-    need_count(keys, "keys")
+    check_count(queries, "queries")
+    check_count(keys, "keys")
     row, j = torch.arange(queries)[:, None], torch.arange(keys)[None, :]
     return Pairs(j <= row)
 

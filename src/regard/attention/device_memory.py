@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 
 
-def available(device: torch.device) -> int:
+def free_memory(device: torch.device) -> int:
     """Bytes that could be allocated on a device now."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    limit = limit_of_group()
+    limit = cgroup_free_memory()
     known = Path("/proc/meminfo")
     if known.exists():
         lines = dict(line.split(":", 1) for line in known.read_text().splitlines())
@@ -22,7 +22,7 @@ def available(device: torch.device) -> int:
     return 1 << 62
 
 
-def limit_of_group() -> int:
+def cgroup_free_memory() -> int:
     """Bytes that this process's control group leaves free; a very large number without one."""
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
@@ -32,7 +32,7 @@ def limit_of_group() -> int:
     return 1 << 62 if limit == "max" else max(int(limit) - int(used), 0)
 
 
-def readable(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Bytes as people write them.
 
     >>> readable(3 * 2**30)

@@ -25,10 +25,10 @@ def row_keys(seed: Tensor, batch: Tensor, heads: Tensor, i: Tensor) -> Tensor:
     return mix(x ^ (i & 0xFFFFFFFF))
 
 
-def keep(rows: Tensor, j: Tensor, dropout: float) -> Tensor:
+def keep_mask(rows: Tensor, j: Tensor, dropout: float) -> Tensor:
     """Whether each weight is kept: rows `[..., queries]` from `row_keys`, j `[keys]` → `[..., queries, keys]`."""
-    x = signed(rows)[..., None] ^ signed(j * GOLDEN & 0xFFFFFFFF)
-    return (finish(x) & 0x7FFFFFFF) >= threshold(dropout)
+    x = to_int32(rows)[..., None] ^ to_int32(j * GOLDEN & 0xFFFFFFFF)
+    return (mix_int32(x) & 0x7FFFFFFF) >= threshold(dropout)
 
 
 def threshold(dropout: float) -> int:
@@ -36,12 +36,12 @@ def threshold(dropout: float) -> int:
     return min(round(dropout * LIMIT), LIMIT - 1)
 
 
-def kept_scale(dropout: float) -> float:
+def keep_scale(dropout: float) -> float:
     """What kept weights are multiplied with, so that their expected sum stays 1."""
     return 1.0 / (1.0 - dropout) if dropout < 1.0 else 0.0
 
 
-def signed(x: Tensor) -> Tensor:
+def to_int32(x: Tensor) -> Tensor:
     """The low 32 bits of an int64 as an int32."""
     return (x - ((x >> 31) << 32)).to(torch.int32)
 
@@ -53,7 +53,7 @@ def mix(x: Tensor) -> Tensor:
     return x ^ (x >> 16)
 
 
-def finish(x: Tensor) -> Tensor:
+def mix_int32(x: Tensor) -> Tensor:
     """The same over int32, whose products wrap; shifts are made logical by a mask."""
     x = (x ^ (x >> 16 & 0xFFFF)) * (0x85EBCA6B - (1 << 32))
     x = (x ^ (x >> 13 & 0x7FFFF)) * (0xC2B2AE35 - (1 << 32))

@@ -20,11 +20,11 @@ from .backends import edges
 from .backends.backend import reason_against
 from .backends.blockwise.schedule import chunks
 from .backends.blockwise.tile import Tile, Walker, shape_for
-from .call import Call, Problem, lower, make_call
-from .device_memory import available, readable
+from .call import Call, LoweredCall, lower, make_call
+from .device_memory import format_bytes, free_memory
 from .parts.mask import Mask
 from .parts.methods import Exact, Method
-from .parts.part import need_count
+from .parts.part import check_count
 from .parts.positions import Position
 from .parts.scores import Score
 from .view import View
@@ -69,7 +69,7 @@ def look(
     if method is not None and not isinstance(method, Exact):
         raise Unsupported(f"{type(method).__name__} never forms the weights of queries on keys; look at Exact().")
     wish = Wish(weights, top, pair(map))
-    need_count(top, "top")
+    check_count(top, "top")
     values = k.detach() if v is None and isinstance(k, Tensor) else v
     call = make_call(q, k, values, score=score, position=position, mask=mask)  # type: ignore[arg-type]
     need_room(call, wish)
@@ -93,7 +93,7 @@ def pair(map: int | tuple[int, int] | None) -> tuple[int, int] | None:
     if not isinstance(size, tuple | list) or len(size) != 2:
         raise BadInput(f"map is {map!r}; it must be a number, or (rows, columns).")
     for count in size:
-        need_count(count, "map's size", 1)
+        check_count(count, "map's size", 1)
     return size[0], size[1]
 
 
@@ -101,11 +101,11 @@ def need_room(call: Call, wish: Wish) -> None:
     """Raise when the weights that were asked for would not fit."""
     grid = call.grid
     need = grid.batch * grid.heads * grid.queries * grid.keys * call.exact.itemsize
-    room = available(call.q.device)
+    room = free_memory(call.q.device)
     if wish.weights and need > room:
         raise TooLarge(
-            f"weights=True for {grid.batch} × {grid.heads} × {grid.queries} × {grid.keys} needs {readable(need)}; "
-            f"{readable(room)} are free on {call.q.device}. Ask for top=8 or map=(256, 256), or look at fewer queries."
+            f"weights=True for {grid.batch} × {grid.heads} × {grid.queries} × {grid.keys} needs {format_bytes(need)}; "
+            f"{format_bytes(room)} are free on {call.q.device}. Ask for top=8 or map=(256, 256), or look at fewer queries."
         )
 
 
@@ -122,7 +122,7 @@ def statistics(call: Call, wish: Wish) -> dict[str, Tensor | None]:
     return totals.found()
 
 
-def fused(p: Problem, wish: Wish) -> ModuleType | None:
+def fused(p: LoweredCall, wish: Wish) -> ModuleType | None:
     """The kernels that do all of it at once on a GPU, when they can."""
     if not p.q.is_cuda or find_spec("triton") is None:
         return None
@@ -157,7 +157,7 @@ class Totals:
         return {name: getattr(self, name) for name in names}
 
 
-def walk_tiles(p: Problem, totals: Totals) -> None:
+def walk_tiles(p: LoweredCall, totals: Totals) -> None:
     """Both walks over the non-empty tiles, chunk of queries by chunk of queries."""
     walker = Walker(p)
     shape, together = shape_for(p)
@@ -235,7 +235,7 @@ def pool(totals: Totals, rows: tuple, keys: slice, weights: Tensor) -> None:
     totals.map[rows[0], :, r0:r1, c0:c1] += down_sum.mT @ (weights @ across_sum)  # type: ignore[index]
 
 
-def walk_edges(p: Problem, totals: Totals) -> None:
+def walk_edges(p: LoweredCall, totals: Totals) -> None:
     """The same statistics from the edges of a graph."""
     g = edges.Graph(p)
     s = edges.scores(g)  # [edges, batch · heads]

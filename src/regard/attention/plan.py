@@ -13,7 +13,7 @@ from .backends.backend import reason_against
 from .backends.blockwise.schedule import share
 from .backends.blockwise.tile import shape_for
 from .call import Call, lower, make_call
-from .device_memory import readable
+from .device_memory import format_bytes
 from .parts.mask import Mask
 from .parts.methods import Exact, Method
 from .parts.positions import Position
@@ -42,8 +42,8 @@ class Plan:
         rows += [(f"  not {name}", why) for name, why in self.reasons.items()]
         rows += [
             ("operations", f"{self.operations:,}"),
-            ("bytes", readable(self.bytes)),
-            ("peak memory", readable(self.peak)),
+            ("bytes", format_bytes(self.bytes)),
+            ("peak memory", format_bytes(self.peak)),
             ("tiles visited", f"{self.tiles:.1%}"),
         ]
         width = max(len(name) for name, _ in rows)
@@ -98,7 +98,7 @@ def visited(call: Call, name: str) -> float:
     if call.empty:
         return 0.0
     if name == "edges":
-        edges = call.mask.order(call.grid.queries, call.grid.keys).rows.numel()  # type: ignore[attr-defined]
+        edges = call.mask.sort(call.grid.queries, call.grid.keys).rows.numel()  # type: ignore[attr-defined]
         return edges / (call.grid.queries * call.grid.keys)
     if name == "reference":
         return 1.0
@@ -129,7 +129,7 @@ def peak(call: Call, name: str) -> int:
         wide = call.q.shape[-1] if isinstance(call.score, Additive) else 1
         return output + 3 * heads * grid.queries * grid.keys * size * wide
     if name == "edges":
-        edges = call.mask.order(grid.queries, grid.keys).rows.numel()  # type: ignore[attr-defined]
+        edges = call.mask.sort(grid.queries, grid.keys).rows.numel()  # type: ignore[attr-defined]
         return output + 4 * edges * heads * size
     if name == "sdpa":
         return output + heads * grid.queries * size

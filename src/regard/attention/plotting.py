@@ -13,8 +13,8 @@ from ..errors import BadInput
 from ..plots.arrays import HeadArrays
 from ..plots.labels import check_labels
 from .look import bucket_sizes, buckets
-from .parts.mask import ALL, NONE, Grid, Mask, Tiling
-from .parts.masks import four
+from .parts.mask import ALL, NONE, Mask, PairGrid, Tiling
+from .parts.masks import add_batch_heads
 from .view import View
 
 if TYPE_CHECKING:
@@ -109,14 +109,14 @@ def masked_cells(view: View, batch: int, heads: list[int]) -> Tensor | None:
     rows, columns = view.map.shape[-2:]  # type: ignore[union-attr]
     if view.queries % rows or view.keys % columns:
         return None
-    grid = Grid(view.queries, view.keys, device=view.mask.device())
+    grid = PairGrid(view.queries, view.keys, device=view.mask.device())
     tiling = Tiling(grid, view.queries // rows, view.keys // columns)
     return select_heads(view.mask.tiles(tiling), batch, heads) == NONE
 
 
 def select_heads(answers: Tensor, batch: int, heads: list[int]) -> Tensor:
     """A mask's answers for one batch item and some heads, `[heads or 1, rows, columns]`."""
-    every = four(answers)
+    every = add_batch_heads(answers)
     item = every[batch if every.shape[0] > 1 else 0].cpu()
     return item if item.shape[0] == 1 else item[heads]
 
@@ -148,8 +148,8 @@ def plot_mask(
     below = check_labels(range(columns) if isinstance(keys, int) else keys, columns, "keys")
     tile = 1 if max(rows, columns) <= MAX_PAIRS else -(-max(rows, columns) // TILES)
     try:
-        grid = Grid(rows, columns, device=mask.device())
-        answers = four(mask.dense(rows, columns) * ALL if tile == 1 else mask.tiles(Tiling(grid, tile, tile)))
+        grid = PairGrid(rows, columns, device=mask.device())
+        answers = add_batch_heads(mask.dense(rows, columns) * ALL if tile == 1 else mask.tiles(Tiling(grid, tile, tile)))
     except (IndexError, RuntimeError) as error:
         raise BadInput(f"{mask!r} does not fit {rows} queries and {columns} keys: {error}.") from error
     batch, head = (  # a mask that does not depend on them answers for any

@@ -14,18 +14,18 @@ import torch
 _open = 0
 
 
-def capturing() -> bool:
+def in_cuda_graph() -> bool:
     """Whether a step is being recorded, or run as it will be."""
     return _open > 0
 
 
 def shapes_only() -> bool:
     """Whether only the sizes of tensors may be known."""
-    return torch.compiler.is_compiling() or capturing()
+    return torch.compiler.is_compiling() or in_cuda_graph()
 
 
 @contextmanager
-def blindly() -> Iterator[None]:
+def cuda_graph_mode() -> Iterator[None]:
     """While open, every thread of this process sees `shapes_only`: autograd runs backward in threads of its own."""
     global _open
     _open += 1

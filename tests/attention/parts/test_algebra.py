@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import regard as rg
-from regard.attention.parts.mask import ALL, MIXED, NONE, Grid, Tiling
+from regard.attention.parts.mask import ALL, MIXED, NONE, PairGrid, Tiling
 
 from .strategies import masks
 
-grids = st.builds(Grid, st.integers(1, 13), st.integers(7, 13))
+grids = st.builds(PairGrid, st.integers(1, 13), st.integers(7, 13))
 
 
-def pairs(mask: rg.Mask, grid: Grid) -> Tensor:
-    return mask.permits(*grid.places(), grid).expand(grid.queries, grid.keys)
+def pairs(mask: rg.Mask, grid: PairGrid) -> Tensor:
+    return mask.permits(*grid.indices(), grid).expand(grid.queries, grid.keys)
 
 
 @given(masks, masks, grids)
-def test_operators_are_those_of_the_pairs(a: rg.Mask, b: rg.Mask, grid: Grid) -> None:
+def test_operators_are_those_of_the_pairs(a: rg.Mask, b: rg.Mask, grid: PairGrid) -> None:
     left, right = pairs(a, grid), pairs(b, grid)
     assert torch.equal(pairs(a & b, grid), left & right)
     assert torch.equal(pairs(a | b, grid), left | right)
@@ -29,7 +29,7 @@ def test_operators_are_those_of_the_pairs(a: rg.Mask, b: rg.Mask, grid: Grid) ->
 
 
 @given(masks, masks, grids)
-def test_de_morgan(a: rg.Mask, b: rg.Mask, grid: Grid) -> None:
+def test_de_morgan(a: rg.Mask, b: rg.Mask, grid: PairGrid) -> None:
     assert torch.equal(pairs(~(a & b), grid), pairs(~a | ~b, grid))
     assert torch.equal(pairs(~(a | b), grid), pairs(~a & ~b, grid))
     tiling = Tiling(grid, 3, 4)
@@ -39,7 +39,7 @@ def test_de_morgan(a: rg.Mask, b: rg.Mask, grid: Grid) -> None:
 
 
 @given(masks, grids, st.integers(1, 7), st.integers(1, 7))
-def test_tiles_agree_with_the_predicate(mask: rg.Mask, grid: Grid, rows: int, columns: int) -> None:
+def test_tiles_agree_with_the_predicate(mask: rg.Mask, grid: PairGrid, rows: int, columns: int) -> None:
     allowed = pairs(mask, grid)
     tiles = mask.tiles(Tiling(grid, rows, columns))[0, 0]
     for r, strip in enumerate(allowed.split(rows, 0)):
@@ -49,8 +49,8 @@ def test_tiles_agree_with_the_predicate(mask: rg.Mask, grid: Grid, rows: int, co
 
 
 @given(masks, grids)
-def test_a_causal_mask_allows_no_later_key(mask: rg.Mask, grid: Grid) -> None:
-    i, j = grid.places()
+def test_a_causal_mask_allows_no_later_key(mask: rg.Mask, grid: PairGrid) -> None:
+    i, j = grid.indices()
     if mask.causal:
         assert not bool((pairs(mask, grid) & (j > i)).any())
     if mask.allows_future:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..call import Problem
-from ..parts.positions import Numbers, Vectors
+from ..call import LoweredCall
+from ..parts.positions import DistanceBias, RelativeVectors
 from . import mask_codec as mask_code
 
 NOTHING = (None,) * 9
-Forward = Callable[[Problem], tuple[Tensor, Tensor]]
-Backward = Callable[[Problem, Tensor, Tensor, Tensor], list[Tensor | None]]
+Forward = Callable[[LoweredCall], tuple[Tensor, Tensor]]
+Backward = Callable[[LoweredCall, Tensor, Tensor, Tensor], list[Tensor | None]]
 
 
 def operator(name: str, forward: Forward, backward: Backward, rounded: bool = False) -> Forward:
@@ -136,9 +136,9 @@ def operator(name: str, forward: Forward, backward: Backward, rounded: bool = Fa
         """The same outside compiled graphs, where torch.library's bookkeeping would cost more than small kernels."""
 
         @staticmethod
-        def forward(ctx, problem: Problem, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
+        def forward(ctx, problem: LoweredCall, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
             output, lse = forward(problem)
-            ctx.problem = with_tensors(problem, NOTHING, problem.wanted)  # autograd keeps them, and drops them in time
+            ctx.problem = with_tensors(problem, NOTHING, problem.needs_grad)  # autograd keeps them, and drops them in time
             ctx.save_for_backward(output, lse, *tensors)
             ctx.mark_non_differentiable(lse)
             ctx.set_materialize_grads(False)  # no zeros for the lse
@@ -154,10 +154,10 @@ def operator(name: str, forward: Forward, backward: Backward, rounded: bool = Fa
             grads = [as_type(g, x.dtype) if want and g is not None else None for x, g, want in like]
             return None, *grads, None, None
 
-    def solve(problem: Problem) -> tuple[Tensor, Tensor]:
+    def solve(problem: LoweredCall) -> tuple[Tensor, Tensor]:
         if torch.compiler.is_compiling():
             output, lse = run(*spread(problem))
-        elif any(problem.wanted):
+        elif any(problem.needs_grad):
             return Eager.apply(problem, *tensors_of(problem))
         else:
             output, lse = forward(problem)
@@ -187,27 +187,27 @@ def written_out(grad: Tensor) -> Tensor:
     return grad if grad.stride(-1) == 1 and 0 not in grad.stride() else grad.contiguous()
 
 
-def tensors_of(p: Problem) -> tuple[Tensor | None, ...]:
+def tensors_of(p: LoweredCall) -> tuple[Tensor | None, ...]:
     """Everything in a problem that is a tensor, its mask's aside."""
-    asking, table, _ = p.vectors or (None, None, 0)
-    numbers, _, slopes = p.numbers or (None, 0, None)
+    asking, table, _ = p.rel_vectors or (None, None, 0)
+    numbers, _, slopes = p.rel_bias or (None, 0, None)
     slopes = None if slopes is None else slopes.detach()
     return p.q, p.k, p.v, p.weight, numbers, asking, table, p.seed, slopes
 
 
-def with_tensors(p: Problem, tensors: Sequence[Tensor | None], wanted: tuple[bool, ...]) -> Problem:
+def with_tensors(p: LoweredCall, tensors: Sequence[Tensor | None], wanted: tuple[bool, ...]) -> LoweredCall:
     """The problem with other tensors in the places of its own, and other gradients wanted."""
     q, k, v, weight, numbers, asking, table, seed, slopes = tensors
-    by_number = None if p.numbers is None else Numbers(numbers, p.numbers.zero, slopes)  # type: ignore[arg-type]
-    by_vector = None if p.vectors is None else Vectors(asking, table, p.vectors.zero)  # type: ignore[arg-type]
+    by_number = None if p.rel_bias is None else DistanceBias(numbers, p.rel_bias.zero, slopes)  # type: ignore[arg-type]
+    by_vector = None if p.rel_vectors is None else RelativeVectors(asking, table, p.rel_vectors.zero)  # type: ignore[arg-type]
     parts = (weight, p.activation, p.slope, by_number, by_vector)
-    return Problem(q, k, v, p.mask, p.scale, *parts, p.dropout, seed, wanted, p.memo, p.tied)  # type: ignore[arg-type]
+    return LoweredCall(q, k, v, p.mask, p.scale, *parts, p.dropout, seed, wanted, p.memo, p.tied)  # type: ignore[arg-type]
 
 
-def spread(p: Problem) -> tuple:
+def spread(p: LoweredCall) -> tuple:
     """The problem as an operator's arguments."""
     mask, mask_tensors, whole = mask_code.encode(p.mask)
-    zeros = [x.zero if x is not None else 0 for x in (p.numbers, p.vectors)]
+    zeros = [x.zero if x is not None else 0 for x in (p.rel_bias, p.rel_vectors)]
     return *tensors_of(p), mask_tensors, mask, p.activation, [p.scale, p.slope, p.dropout], [*zeros, *whole]
 
 
@@ -219,12 +219,12 @@ def gathered(
     settings: list[float],
     whole: list[int],
     wanted: Sequence[bool] = (True,) * 7,
-) -> Problem:
+) -> LoweredCall:
     """The problem that an operator's arguments stand for."""
     scale, slope, dropout = settings
     numbers_zero, zero, *whole = whole
     q, k, v, _, numbers, asking, table, *_ = tensors
-    bare = Problem(
+    bare = LoweredCall(
         q,
         k,
         v,
@@ -233,7 +233,7 @@ def gathered(
         activation=activation,
         slope=slope,
         dropout=dropout,
-        numbers=None if numbers is None else Numbers(numbers, numbers_zero),
-        vectors=None if table is None else Vectors(asking, table, zero),
+        rel_bias=None if numbers is None else DistanceBias(numbers, numbers_zero),
+        rel_vectors=None if table is None else RelativeVectors(asking, table, zero),
     )
     return with_tensors(bare, tensors, tuple(wanted))

@@ -17,9 +17,9 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from ..call import Call, Problem, lower, without_autocast
-from ..dropout import GOLDEN, finish, kept_scale, row_keys, signed, threshold
-from ..parts.edges import Edges, Order
+from ..call import Call, LoweredCall, lower, without_autocast
+from ..dropout import GOLDEN, keep_scale, mix_int32, row_keys, threshold, to_int32
+from ..parts.edges import Edges, SortedEdges
 from .custom_op import operator
 
 name = "edges"
@@ -37,7 +37,7 @@ def slower(call: Call) -> str | None:
     """Why another backend would do it faster; None when this one is the best."""
     if torch.compiler.is_compiling():
         return None
-    edges = call.mask.order(call.grid.queries, call.grid.keys).rows.numel()  # type: ignore[attr-defined]
+    edges = call.mask.sort(call.grid.queries, call.grid.keys).rows.numel()  # type: ignore[attr-defined]
     dense = edges > DENSE * call.grid.queries * call.grid.keys
     return f"the graph has more than {DENSE:.0%} of all pairs, where tiles are faster" if dense else None
 
@@ -59,10 +59,10 @@ def quiet() -> None:
 class Graph:
     """A problem along edges: features a node in exact types, one head of keys for each of the query's."""
 
-    def __init__(self, p: Problem):
+    def __init__(self, p: LoweredCall):
         quiet()
         self.p = p
-        self.order: Order = p.mask.order(p.grid.queries, p.grid.keys)  # type: ignore[attr-defined]
+        self.order: SortedEdges = p.mask.sort(p.grid.queries, p.grid.keys)  # type: ignore[attr-defined]
         self.exact = torch.promote_types(p.v.dtype, torch.float32)
         self.batch, self.heads = p.q.shape[:2]
         self.columns = self.batch * self.heads
@@ -124,19 +124,19 @@ def scores(g: Graph) -> Tensor:
     """The score of each edge, `[edges, batch · heads]`."""
     p = g.p
     s = additive_scores(g) if p.weight is not None else g.dots(g.flat(p.q) * p.scale, g.flat(p.k))
-    if p.numbers is not None:
-        s += p.numbers.table.to(g.exact).mT[number_index(g)].repeat(1, g.batch)
-    if p.vectors is not None:
+    if p.rel_bias is not None:
+        s += p.rel_bias.table.to(g.exact).mT[number_index(g)].repeat(1, g.batch)
+    if p.rel_vectors is not None:
         add_vectors(g, s)
     return s
 
 
 def number_index(g: Graph) -> Tensor:
-    return (g.distance() + g.p.numbers.zero).clamp(0, g.p.numbers.table.shape[1] - 1)  # type: ignore[union-attr]
+    return (g.distance() + g.p.rel_bias.zero).clamp(0, g.p.rel_bias.table.shape[1] - 1)  # type: ignore[union-attr]
 
 
 def vector_index(g: Graph) -> Tensor:
-    return (g.distance() + g.p.vectors.zero).clamp(0, g.p.vectors.table.shape[1] - 1)  # type: ignore[union-attr]
+    return (g.distance() + g.p.rel_vectors.zero).clamp(0, g.p.rel_vectors.table.shape[1] - 1)  # type: ignore[union-attr]
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
@@ -153,8 +153,8 @@ def steps(g: Graph, dim: int) -> Iterator[slice]:
 
 def vector_features(g: Graph) -> tuple[Tensor, Tensor, Tensor]:
     """(asking a node, table an entry, each edge's entry)."""
-    table = g.p.vectors.table.to(g.exact).transpose(0, 1).repeat(1, g.batch, 1)  # type: ignore[union-attr]
-    return g.per_node(g.p.vectors.queries), table, vector_index(g)  # type: ignore[union-attr]
+    table = g.p.rel_vectors.table.to(g.exact).transpose(0, 1).repeat(1, g.batch, 1)  # type: ignore[union-attr]
+    return g.per_node(g.p.rel_vectors.queries), table, vector_index(g)  # type: ignore[union-attr]
 
 
 def add_vectors(g: Graph, s: Tensor) -> None:
@@ -177,11 +177,11 @@ def node_weight(g: Graph) -> Tensor:
     return g.p.weight.to(g.exact).repeat(g.batch, 1)  # type: ignore[union-attr]  # [batch · heads, d]
 
 
-def activate(p: Problem, x: Tensor) -> Tensor:
+def activate(p: LoweredCall, x: Tensor) -> Tensor:
     return x.tanh_() if p.activation == "tanh" else torch.nn.functional.leaky_relu_(x, p.slope)
 
 
-def activation_slope(p: Problem, x: Tensor, act: Tensor) -> Tensor:
+def activation_slope(p: LoweredCall, x: Tensor, act: Tensor) -> Tensor:
     """The activation's derivative, from what went in and what came out."""
     return 1.0 - act.square() if p.activation == "tanh" else (x > 0).to(x.dtype).mul_(1.0 - p.slope).add_(p.slope)
 
@@ -195,11 +195,11 @@ def kept(g: Graph) -> Tensor | None:
     places = torch.arange(p.grid.queries, device=device) + p.grid.offset
     rows = row_keys(p.seed, torch.arange(g.batch, device=device), torch.arange(g.heads, device=device), places)
     rows = rows.flatten(0, 1).mT.contiguous()  # [queries, batch · heads]
-    x = signed(g.at_rows(rows)) ^ signed(g.order.columns * GOLDEN & 0xFFFFFFFF)[:, None]
-    return ((finish(x) & 0x7FFFFFFF) >= threshold(p.dropout)).to(g.exact) * kept_scale(p.dropout)
+    x = to_int32(g.at_rows(rows)) ^ to_int32(g.order.columns * GOLDEN & 0xFFFFFFFF)[:, None]
+    return ((mix_int32(x) & 0x7FFFFFFF) >= threshold(p.dropout)).to(g.exact) * keep_scale(p.dropout)
 
 
-def fused(p: Problem) -> ModuleType | None:
+def fused(p: LoweredCall) -> ModuleType | None:
     """The kernels that do all of it at once on a GPU, when they can."""
     if not p.q.is_cuda or find_spec("triton") is None:
         return None
@@ -208,7 +208,7 @@ def fused(p: Problem) -> ModuleType | None:
     return graph if graph.covers(p) is None else None
 
 
-def forward(p: Problem) -> tuple[Tensor, Tensor]:
+def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp."""
     kernels = fused(p)
     if kernels is not None:
@@ -228,7 +228,7 @@ def forward(p: Problem) -> tuple[Tensor, Tensor]:
     return mixed.unflatten(0, (g.batch, g.heads)), lse.unflatten(0, (g.batch, g.heads))
 
 
-def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
+def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
     """Gradients of q, k, v, weight, numbers, asking, table."""
     kernels = fused(p)
     if kernels is not None:
@@ -246,8 +246,8 @@ def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tens
     d = d.sub_(g.at_rows(delta)).mul_(weights)
     del weights, used, turned
     dq, dk, dweight = additive_gradients(g, d) if p.weight is not None else dot_gradients(g, d)
-    dasking, dtable = vector_gradients(g, d) if p.vectors is not None else (None, None)
-    dnumbers = number_gradients(g, d) if p.numbers is not None and p.wanted[4] else None
+    dasking, dtable = vector_gradients(g, d) if p.rel_vectors is not None else (None, None)
+    dnumbers = number_gradients(g, d) if p.rel_bias is not None and p.needs_grad[4] else None
     return [g.per_head(dq, p.q), g.per_head(dk, p.k), g.per_head(dv, p.v), dweight, dnumbers, dasking, dtable]
 
 
@@ -260,7 +260,7 @@ def dot_gradients(g: Graph, d: Tensor) -> tuple[Tensor, Tensor, None]:
 
 def number_gradients(g: Graph, d: Tensor) -> Tensor:
     by_head = d.view(g.edges, g.batch, g.heads).sum(1)
-    table = g.p.numbers.table  # type: ignore[union-attr]
+    table = g.p.rel_bias.table  # type: ignore[union-attr]
     return sums_at(number_index(g), by_head, table.shape[1]).mT
 
 

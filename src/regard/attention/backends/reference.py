@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..call import Call, without_autocast
-from ..dropout import keep, kept_scale, row_keys
+from ..dropout import keep_mask, keep_scale, row_keys
 from ..parts.scores import Dot
 
 name = "reference"
@@ -39,15 +39,15 @@ def run(call: Call) -> Tensor:
 def scores(call: Call) -> Tensor:
     """Every pair's score, −∞ where the mask forbids it, `[batch, heads, queries, keys]`."""
     q, k = call.q.to(call.exact), per_query_head(call.k, call).to(call.exact)
-    i, j = call.grid.places()
+    i, j = call.grid.indices()
     if call.position is None:
         score = call.score.similarity(q, k)
     else:
         scale = call.score.factor(q.shape[-1]) if isinstance(call.score, Dot) else 1.0
-        turned = call.position.turn(q, k)
-        if call.position.rounds:
+        turned = call.position.transform(q, k)
+        if call.position.keeps_dtype:
             turned = [x.to(call.q.dtype).to(call.exact) for x in turned]
-        score = call.score.similarity(*turned) + call.position.added(q, k, scale, i - j)
+        score = call.score.similarity(*turned) + call.position.score_bias(q, k, scale, i - j)
     return score.masked_fill(~call.mask.permits(i, j, call.grid), -torch.inf)
 
 
@@ -61,9 +61,9 @@ def drop(weights: Tensor, call: Call) -> Tensor:
     """The weights after dropout."""
     if call.seed is None:
         return weights
-    i, j = call.grid.places()
+    i, j = call.grid.indices()
     batch, heads = (torch.arange(size, device=weights.device) for size in weights.shape[:2])
-    return weights * keep(row_keys(call.seed, batch, heads, i[:, 0]), j[0], call.dropout) * kept_scale(call.dropout)
+    return weights * keep_mask(row_keys(call.seed, batch, heads, i[:, 0]), j[0], call.dropout) * keep_scale(call.dropout)
 
 
 def per_query_head(x: Tensor, call: Call) -> Tensor:

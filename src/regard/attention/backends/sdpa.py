@@ -18,7 +18,7 @@ from ..call import Call, lower, without_autocast
 from ..parts.masks import Causal, Everything
 from ..parts.positions import Alibi, Bias, Rotary, T5Bias
 from ..parts.scores import Additive, Dot
-from ..tracing import capturing, shapes_only
+from ..tracing import in_cuda_graph, shapes_only
 
 name = "sdpa"
 
@@ -54,13 +54,13 @@ def too_large(call: Call) -> str | None:
     needs = f"torch's kernels would need {what} as a tensor of queries × keys"
     if torch.compiler.is_compiling():  # a compiled graph serves every length
         return needs
-    if call.q.device.type != "cpu" and not (call.mask.tensors() and (capturing() or short(call))):
+    if call.q.device.type != "cpu" and not (call.mask.tensors() and (in_cuda_graph() or short(call))):
         return needs
     if not call.grid.queries or not call.grid.keys:
         return needs
     if numbers and call.q.dtype != call.exact:
         return f"{needs}, rounded to {call.q.dtype}"
-    room = (RECORDED if capturing() else 1) * (call.q.numel() + call.k.numel())
+    room = (RECORDED if in_cuda_graph() else 1) * (call.q.numel() + call.k.numel())
     return f"{needs}, larger than the queries and keys" if elements(call, numbers) > room else None
 
 
@@ -72,7 +72,7 @@ def short(call: Call) -> bool:
 def elements(call: Call, numbers: bool) -> int:
     """How many numbers the tensor would have; with a gradient of its own, torch keeps the weights too."""
     grid = call.grid
-    i, j = grid.places()
+    i, j = grid.indices()
     shape = call.mask.permits(i[:2], j[:, :2], grid).shape  # whether it depends on the batch, heads, query
     batch, heads = (shape[-4], shape[-3]) if len(shape) == 4 else (1, 1)
     rows = grid.queries if numbers or shape[-2] > 1 or grid.queries == 1 else 1
@@ -122,7 +122,7 @@ def torchs_own(call: Call) -> AbstractContextManager:
 
 def as_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
     """Mask and numbers by distance as torch takes them, and the rows that may look at nothing (here: at everything)."""
-    i, j = call.grid.places()
+    i, j = call.grid.indices()
     allowed = call.mask.permits(i, j, call.grid)
     allowed = allowed.reshape((1,) * (4 - allowed.dim()) + allowed.shape)
     dead: Tensor | None = ~allowed.any(-1, keepdim=True)
@@ -131,6 +131,6 @@ def as_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
     allowed = allowed if dead is None else allowed | dead
     if call.position is None or isinstance(call.position, Rotary):
         return allowed, dead
-    added = call.position.added(call.q, call.k, 1.0, i - j)
+    added = call.position.score_bias(call.q, call.k, 1.0, i - j)
     bias = torch.as_tensor(added, device=call.q.device).to(call.q.dtype)
     return bias.masked_fill(~allowed, -torch.inf), dead

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..call import Call, Problem, lower, without_autocast
+from ..call import Call, LoweredCall, lower, without_autocast
 from ..parts.positions import Shaw, TransformerXL
 from ..parts.scores import Additive, Dot
 from .custom_op import as_type, operator
@@ -80,18 +80,18 @@ def run(call: Call) -> Tensor:
         return as_type(solve(rounded(p, call))[0], call.v.dtype)
 
 
-def rounded(p: Problem, call: Call) -> Problem:
+def rounded(p: LoweredCall, call: Call) -> LoweredCall:
     """The problem with what was computed exactly from q and k rounded for the tensor cores."""
     dtype = p.v.dtype
     if p.q.dtype == dtype:
         return p
     turned = call.position is not None and not isinstance(call.position, TransformerXL)  # which leaves k as it was
     k = p.k.to(dtype) if turned or call.k.dtype != dtype else call.k
-    vectors = None if p.vectors is None else p.vectors._replace(queries=p.vectors.queries.to(dtype))
-    return replace(p, q=p.q.to(dtype), k=k, vectors=vectors)
+    vectors = None if p.rel_vectors is None else p.rel_vectors._replace(queries=p.rel_vectors.queries.to(dtype))
+    return replace(p, q=p.q.to(dtype), k=k, rel_vectors=vectors)
 
 
-def forward(p: Problem) -> tuple[Tensor, Tensor]:
+def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp."""
     if p.q.dtype != p.v.dtype:
         p = replace(p, q=p.q.to(p.v.dtype), k=p.k.to(p.v.dtype))
@@ -99,20 +99,20 @@ def forward(p: Problem) -> tuple[Tensor, Tensor]:
         return (few(p) or family(p)).forward(p)
 
 
-def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
+def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
     """Gradients of q, k, v, weight, numbers, asking, table."""
     with on_its_device(p.q):
         return family(p).backward(p, grad, output, lse)
 
 
-def few(p: Problem) -> ModuleType | None:
+def few(p: LoweredCall) -> ModuleType | None:
     """The kernels for few queries over many keys, where the problem is one of those."""
     from ..kernels.decode import passes as decode
 
     return decode if decode.covers(p) is None else None
 
 
-def family(p: Problem) -> ModuleType:
+def family(p: LoweredCall) -> ModuleType:
     """The kernels of the problem's score. Triton is imported only here, when it is needed."""
     if p.weight is None:
         from ..kernels.dot import passes

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from ...errors import BadInput
-from .mask import Grid, Mask, Tiling
-from .masks import answer, sizes
-from .part import need_tensor
+from .mask import Mask, PairGrid, Tiling
+from .masks import tile_sizes, tile_states
+from .part import check_tensor
 
 
-class Order(NamedTuple):
+class SortedEdges(NamedTuple):
     """The distinct edges of a graph, sorted both ways."""
 
     starts: Tensor  # [queries + 1]: where each query's edges begin, edges sorted by (query, key)
@@ -37,11 +37,11 @@ class Edges(Mask):
     """
 
     edge_index: Tensor
-    sorted_edges: Order | None = field(default=None, init=False, repr=False, compare=False)
+    sorted_edges: SortedEdges | None = field(default=None, init=False, repr=False, compare=False)
     formula = "(j → row(i)) is an edge"
 
     def __post_init__(self) -> None:
-        need_tensor(self.edge_index, "Edges' edge_index", (2,), "whole numbers [2, edges]", False)
+        check_tensor(self.edge_index, "Edges' edge_index", (2,), "whole numbers [2, edges]", False)
         if self.edge_index.dtype not in (torch.int64, torch.int32):
             raise BadInput(f"Edges' edge_index is {self.edge_index.dtype}; it must be int64 or int32, [2, edges].")
         if self.edge_index.shape[0] != 2:
@@ -50,26 +50,26 @@ class Edges(Mask):
                 "targets (queries). Transpose a list of pairs."
             )
 
-    def check(self, grid: Grid) -> None:
+    def check(self, grid: PairGrid) -> None:
         if not torch.compiler.is_compiling():
-            self.order(grid.queries, grid.keys)
+            self.sort(grid.queries, grid.keys)
 
-    def order(self, queries: int, keys: int) -> Order:
+    def sort(self, queries: int, keys: int) -> SortedEdges:
         """The distinct edges, sorted once and then remembered; raises when an index is out of range."""
         known = self.sorted_edges
         if known is None or known[0].shape[0] != queries + 1 or known[3].shape[0] != keys + 1:
-            need_range(self.edge_index, queries, keys)
+            check_range(self.edge_index, queries, keys)
             known = sort_edges(self.edge_index, queries, keys)
             object.__setattr__(self, "sorted_edges", known)
-        return Order(*known)
+        return SortedEdges(*known)
 
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
         size = int(self.edge_index.max()) + 1 if self.edge_index.numel() else 1
         inside = (i < size) & (j < size)
-        return inside & self.permits(i.clamp(max=size - 1), j.clamp(max=size - 1), Grid(size, size))
+        return inside & self.permits(i.clamp(max=size - 1), j.clamp(max=size - 1), PairGrid(size, size))
 
-    def permits(self, i: Tensor, j: Tensor, grid: Grid) -> Tensor:
-        order = self.order(grid.queries, grid.keys)
+    def permits(self, i: Tensor, j: Tensor, grid: PairGrid) -> Tensor:
+        order = self.sort(grid.queries, grid.keys)
         known = order.rows * grid.keys + order.columns
         if not known.numel():
             return torch.zeros_like(i + j, dtype=torch.bool)
@@ -77,15 +77,15 @@ class Edges(Mask):
         return known[torch.searchsorted(known, wanted).clamp(max=known.numel() - 1)] == wanted
 
     def tiles(self, tiling: Tiling) -> Tensor:
-        order = self.order(tiling.grid.queries, tiling.grid.keys)
+        order = self.sort(tiling.grid.queries, tiling.grid.keys)
         down, across = tiling.shape
         tile = order.rows // tiling.rows * across + order.columns // tiling.columns
         count = torch.bincount(tile, minlength=down * across).reshape(down, across)
-        row_sizes, column_sizes = sizes(tiling)
-        return answer(count == row_sizes * column_sizes, count == 0)
+        row_sizes, column_sizes = tile_sizes(tiling)
+        return tile_states(count == row_sizes * column_sizes, count == 0)
 
 
-def sort_edges(edge_index: Tensor, queries: int, keys: int) -> Order:
+def sort_edges(edge_index: Tensor, queries: int, keys: int) -> SortedEdges:
     """The distinct edges, sorted both ways."""
     source, target = edge_index[0].long(), edge_index[1].long()
     codes = torch.unique(target * keys + source)
@@ -93,10 +93,10 @@ def sort_edges(edge_index: Tensor, queries: int, keys: int) -> Order:
     by_key = torch.argsort(columns * queries + rows)
     starts = torch.searchsorted(rows, torch.arange(queries + 1, device=rows.device))
     key_starts = torch.searchsorted(columns[by_key], torch.arange(keys + 1, device=rows.device))
-    return Order(starts, rows, columns, key_starts, by_key, rows[by_key])
+    return SortedEdges(starts, rows, columns, key_starts, by_key, rows[by_key])
 
 
-def need_range(edge_index: Tensor, queries: int, keys: int) -> None:
+def check_range(edge_index: Tensor, queries: int, keys: int) -> None:
     """Raise unless every source is a key and every target a query."""
     if not edge_index.numel():
         return

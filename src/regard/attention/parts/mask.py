@@ -27,7 +27,7 @@ CLASSES: dict[str, type[Mask]] = {}
 
 
 @dataclass(frozen=True)
-class Grid:
+class PairGrid:
     """The sizes of one call: queries are the last of the keys, so row r stands at place r + keys − queries."""
 
     queries: int
@@ -40,7 +40,7 @@ class Grid:
     def offset(self) -> int:
         return self.keys - self.queries
 
-    def places(self) -> tuple[Tensor, Tensor]:
+    def indices(self) -> tuple[Tensor, Tensor]:
         """i `[queries, 1]` and j `[1, keys]` of every pair."""
         rows = torch.arange(self.queries, device=self.device)
         return (rows + self.offset)[:, None], torch.arange(self.keys, device=self.device)[None, :]
@@ -50,7 +50,7 @@ class Grid:
 class Tiling:
     """A grid cut into tiles of `rows` × `columns` pairs; the first and last place of each, inclusive."""
 
-    grid: Grid
+    grid: PairGrid
     rows: int
     columns: int
 
@@ -104,7 +104,7 @@ class Mask(Part):
         """
         raise BadInput(f"{type(self).__name__} has no allow(i, j); write it: it returns True where i may look at j.")
 
-    def permits(self, i: Tensor, j: Tensor, grid: Grid) -> Tensor:
+    def permits(self, i: Tensor, j: Tensor, grid: PairGrid) -> Tensor:
         """`allow` for masks that must know the sizes of the call, such as those that read row numbers."""
         return self.allow(i, j)
 
@@ -115,7 +115,7 @@ class Mask(Part):
         """
         return torch.full((1, 1, *tiling.shape), MIXED, dtype=torch.int8, device=tiling.grid.device)
 
-    def check(self, grid: Grid) -> None:
+    def check(self, grid: PairGrid) -> None:
         """Raise `BadInput` when the mask does not fit a call of these sizes."""
 
     @property
@@ -135,8 +135,8 @@ class Mask(Part):
 
     def dense(self, queries: int, keys: int) -> Tensor:
         """Every pair's answer: `[queries, keys]`, or `[batch, heads, queries, keys]` when it depends on those."""
-        grid = Grid(queries, keys, device=self.device())
-        pairs = self.permits(*grid.places(), grid)
+        grid = PairGrid(queries, keys, device=self.device())
+        pairs = self.permits(*grid.indices(), grid)
         return pairs.expand(*pairs.shape[:-2], queries, keys)
 
     def device(self) -> torch.device | str:
@@ -185,7 +185,7 @@ class And(Mask):
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
         return self.left.allow(i, j) & self.right.allow(i, j)
 
-    def permits(self, i: Tensor, j: Tensor, grid: Grid) -> Tensor:
+    def permits(self, i: Tensor, j: Tensor, grid: PairGrid) -> Tensor:
         return self.left.permits(i, j, grid) & self.right.permits(i, j, grid)
 
     def tiles(self, tiling: Tiling) -> Tensor:
@@ -199,7 +199,7 @@ class And(Mask):
     def allows_future(self) -> bool:
         return self.left.allows_future and self.right.allows_future
 
-    def check(self, grid: Grid) -> None:
+    def check(self, grid: PairGrid) -> None:
         self.left.check(grid)
         self.right.check(grid)
 
@@ -221,7 +221,7 @@ class Or(Mask):
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
         return self.left.allow(i, j) | self.right.allow(i, j)
 
-    def permits(self, i: Tensor, j: Tensor, grid: Grid) -> Tensor:
+    def permits(self, i: Tensor, j: Tensor, grid: PairGrid) -> Tensor:
         return self.left.permits(i, j, grid) | self.right.permits(i, j, grid)
 
     def tiles(self, tiling: Tiling) -> Tensor:
@@ -235,7 +235,7 @@ class Or(Mask):
     def allows_future(self) -> bool:
         return self.left.allows_future or self.right.allows_future
 
-    def check(self, grid: Grid) -> None:
+    def check(self, grid: PairGrid) -> None:
         self.left.check(grid)
         self.right.check(grid)
 
@@ -256,7 +256,7 @@ class Not(Mask):
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
         return ~self.mask.allow(i, j)
 
-    def permits(self, i: Tensor, j: Tensor, grid: Grid) -> Tensor:
+    def permits(self, i: Tensor, j: Tensor, grid: PairGrid) -> Tensor:
         return ~self.mask.permits(i, j, grid)
 
     def tiles(self, tiling: Tiling) -> Tensor:
@@ -270,7 +270,7 @@ class Not(Mask):
     def allows_future(self) -> bool:
         return self.mask.causal
 
-    def check(self, grid: Grid) -> None:
+    def check(self, grid: PairGrid) -> None:
         self.mask.check(grid)
 
     def __repr__(self) -> str:

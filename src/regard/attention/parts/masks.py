@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...errors import BadInput
-from .mask import ALL, MIXED, NONE, Grid, Mask, Tiling
-from .part import need_count, need_tensor
+from .mask import ALL, MIXED, NONE, Mask, PairGrid, Tiling
+from .part import check_count, check_tensor
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -53,7 +53,7 @@ class Causal(Mask):
 
     def tiles(self, tiling: Tiling) -> Tensor:
         least, most = tiling.distances()
-        return answer(least >= 0, most < 0)
+        return tile_states(least >= 0, most < 0)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -65,8 +65,8 @@ class Window(Mask):
     formula = "i − before ≤ j ≤ i + after"
 
     def __post_init__(self) -> None:
-        need_count(self.before, "Window's before")
-        need_count(self.after, "Window's after")
+        check_count(self.before, "Window's before")
+        check_count(self.after, "Window's after")
 
     @property
     def causal(self) -> bool:
@@ -77,7 +77,7 @@ class Window(Mask):
 
     def tiles(self, tiling: Tiling) -> Tensor:
         least, most = tiling.distances()
-        return answer((least >= -self.after) & (most <= self.before), (most < -self.after) | (least > self.before))
+        return tile_states((least >= -self.after) & (most <= self.before), (most < -self.after) | (least > self.before))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -90,9 +90,9 @@ class Dilated(Mask):
     formula = "(i − j) % step = 0 and −after·step ≤ i − j ≤ before·step"
 
     def __post_init__(self) -> None:
-        need_count(self.before, "Dilated's before")
-        need_count(self.after, "Dilated's after")
-        need_count(self.step, "Dilated's step", 1)
+        check_count(self.before, "Dilated's before")
+        check_count(self.after, "Dilated's after")
+        check_count(self.step, "Dilated's step", 1)
 
     @property
     def causal(self) -> bool:
@@ -108,7 +108,7 @@ class Dilated(Mask):
         low, high = least.clamp(min=-self.after * self.step), most.clamp(max=self.before * self.step)
         some = torch.div(high, self.step, rounding_mode="floor") * self.step >= low
         inside = (least >= -self.after * self.step) & (most <= self.before * self.step)
-        return answer(inside & some & ((least == most) | (self.step == 1)), ~some)
+        return tile_states(inside & some & ((least == most) | (self.step == 1)), ~some)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -126,29 +126,29 @@ class Global(Mask):
             object.__setattr__(self, "tokens", tuple(self.tokens))
         if isinstance(self.tokens, tuple):
             for token in self.tokens:
-                need_count(token, "an index of Global's tokens")
+                check_count(token, "an index of Global's tokens")
         elif isinstance(self.tokens, Tensor):
             boolean = self.tokens.dtype == torch.bool
-            need_tensor(
+            check_tensor(
                 self.tokens, "Global's tokens", (2,) if boolean else (1,), "boolean [batch, keys] or indices [n]", False
             )
             if self.tokens.dtype.is_floating_point:
                 raise BadInput(f"Global's tokens are {self.tokens.dtype}; give indices or a boolean [batch, keys].")
         else:
-            need_count(self.tokens, "Global's tokens")
+            check_count(self.tokens, "Global's tokens")
 
-    def check(self, grid: Grid) -> None:
+    def check(self, grid: PairGrid) -> None:
         if isinstance(self.tokens, Tensor) and self.tokens.dtype == torch.bool:
-            need_batch("Global's tokens", self.tokens, "[batch, keys]", grid, grid.keys)
+            check_batch_tokens("Global's tokens", self.tokens, "[batch, keys]", grid, grid.keys)
         elif isinstance(self.tokens, tuple | Tensor) and len(self.tokens):
             least, most = int(min(self.tokens)), int(max(self.tokens))
             if least < 0 or most >= grid.keys:
                 raise BadInput(f"Global's tokens reach from {least} to {most}; the keys are 0 … {grid.keys - 1}.")
 
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
-        return self.among(i) | self.among(j)
+        return self.contains(i) | self.contains(j)
 
-    def among(self, place: Tensor) -> Tensor:
+    def contains(self, place: Tensor) -> Tensor:
         """Whether each place is one of the tokens; `[batch, 1, ...]` when they differ by batch."""
         if isinstance(self.tokens, int):
             return (place >= 0) & (place < self.tokens)
@@ -157,10 +157,10 @@ class Global(Mask):
         return torch.isin(place, torch.as_tensor(self.tokens, device=place.device))
 
     def tiles(self, tiling: Tiling) -> Tensor:
-        rows = tile_counts(self.among(tiling.grid.places()[0][:, 0]), tiling.rows)[..., :, None]
-        columns = tile_counts(self.among(tiling.grid.places()[1][0]), tiling.columns)[..., None, :]
-        row_sizes, column_sizes = sizes(tiling)
-        return answer((rows == row_sizes) | (columns == column_sizes), (rows == 0) & (columns == 0))
+        rows = tile_counts(self.contains(tiling.grid.indices()[0][:, 0]), tiling.rows)[..., :, None]
+        columns = tile_counts(self.contains(tiling.grid.indices()[1][0]), tiling.columns)[..., None, :]
+        row_sizes, column_sizes = tile_sizes(tiling)
+        return tile_states((rows == row_sizes) | (columns == column_sizes), (rows == 0) & (columns == 0))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -172,31 +172,31 @@ class Blocks(Mask):
     formula = "layout[row(i) // block, j // block]"
 
     def __post_init__(self) -> None:
-        need_count(self.block, "Blocks' block", 1)
-        need_boolean(
+        check_count(self.block, "Blocks' block", 1)
+        check_boolean(
             self.layout,
             "Blocks' layout",
             (2, 3, 4),
             "boolean [rows, columns], with heads and batch in front if they matter",
         )
 
-    def check(self, grid: Grid) -> None:
+    def check(self, grid: PairGrid) -> None:
         wanted = [-(-grid.queries // self.block), -(-grid.keys // self.block)]
         if list(self.layout.shape[-2:]) != wanted:
             raise BadInput(
                 f"Blocks' layout is {list(self.layout.shape)}; {grid.queries} queries and {grid.keys} keys in blocks "
                 f"of {self.block} make [..., {wanted[0]}, {wanted[1]}]."
             )
-        need_front("Blocks' layout", self.layout, grid)
+        check_batch_heads("Blocks' layout", self.layout, grid)
 
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
-        return self.permits(i, j, Grid(0, 0))
+        return self.permits(i, j, PairGrid(0, 0))
 
-    def permits(self, i: Tensor, j: Tensor, grid: Grid) -> Tensor:
-        return four(self.layout)[..., (i - grid.offset) // self.block, j // self.block]
+    def permits(self, i: Tensor, j: Tensor, grid: PairGrid) -> Tensor:
+        return add_batch_heads(self.layout)[..., (i - grid.offset) // self.block, j // self.block]
 
     def tiles(self, tiling: Tiling) -> Tensor:
-        return block_tiles(four(self.layout), self.block, tiling.row_numbers(), tiling.keys())
+        return block_tiles(add_batch_heads(self.layout), self.block, tiling.row_numbers(), tiling.keys())
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -209,22 +209,22 @@ class RandomBlocks(Mask):
     formula = "j's block is one of the count drawn for i's block"
 
     def __post_init__(self) -> None:
-        need_count(self.block, "RandomBlocks' block", 1)
-        need_count(self.count, "RandomBlocks' count")
-        need_count(self.seed, "RandomBlocks' seed")
+        check_count(self.block, "RandomBlocks' block", 1)
+        check_count(self.count, "RandomBlocks' count")
+        check_count(self.seed, "RandomBlocks' seed")
 
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
         keys = max(int(i.max()), int(j.max())) + 1
-        return self.permits(i, j, Grid(keys, keys, device=i.device))
+        return self.permits(i, j, PairGrid(keys, keys, device=i.device))
 
-    def permits(self, i: Tensor, j: Tensor, grid: Grid) -> Tensor:
+    def permits(self, i: Tensor, j: Tensor, grid: PairGrid) -> Tensor:
         return self.layout(grid)[i // self.block - grid.offset // self.block, j // self.block]
 
-    def layout(self, grid: Grid) -> Tensor:
+    def layout(self, grid: PairGrid) -> Tensor:
         """Which blocks of keys each block of queries (by their places) sees, boolean `[query blocks, key blocks]`."""
         rows = torch.arange(grid.offset // self.block, -(-grid.keys // self.block), device=grid.device)
         columns = torch.arange(-(-grid.keys // self.block), device=grid.device)
-        drawn = mix(mix(mix(torch.full_like(rows, self.seed)) ^ rows)[:, None] ^ columns[None, :])
+        drawn = hash_index(hash_index(hash_index(torch.full_like(rows, self.seed)) ^ rows)[:, None] ^ columns[None, :])
         count = min(self.count, len(columns))
         chosen = (drawn * len(columns) + columns).topk(count, dim=1).indices
         return torch.zeros(len(rows), len(columns), dtype=torch.bool, device=grid.device).scatter_(1, chosen, True)
@@ -232,7 +232,7 @@ class RandomBlocks(Mask):
     def tiles(self, tiling: Tiling) -> Tensor:
         start = tiling.grid.offset // self.block * self.block
         first, last = tiling.queries()
-        return block_tiles(four(self.layout(tiling.grid)), self.block, (first - start, last - start), tiling.keys())
+        return block_tiles(add_batch_heads(self.layout(tiling.grid)), self.block, (first - start, last - start), tiling.keys())
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -246,11 +246,11 @@ class Lengths(Mask):
     def __post_init__(self) -> None:
         for name, value in (("keys", self.keys), ("queries", self.queries)):
             if value is not None:
-                need_tensor(value, f"Lengths' {name}", (1,), "whole numbers [batch]", False)
+                check_tensor(value, f"Lengths' {name}", (1,), "whole numbers [batch]", False)
                 if value.dtype.is_floating_point or value.dtype == torch.bool:
                     raise BadInput(f"Lengths' {name} are {value.dtype}; they must be whole numbers [batch].")
 
-    def check(self, grid: Grid) -> None:
+    def check(self, grid: PairGrid) -> None:
         for name, value in (("keys", self.keys), ("queries", self.queries)):
             if value is not None and value.shape[0] != grid.batch:
                 raise BadInput(
@@ -258,9 +258,9 @@ class Lengths(Mask):
                 )
 
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
-        return self.permits(i, j, Grid(0, 0))
+        return self.permits(i, j, PairGrid(0, 0))
 
-    def permits(self, i: Tensor, j: Tensor, grid: Grid) -> Tensor:
+    def permits(self, i: Tensor, j: Tensor, grid: PairGrid) -> Tensor:
         inside = j < self.keys[:, None, None, None]
         if self.queries is not None:
             inside = inside & (i - grid.offset < self.queries[:, None, None, None])
@@ -274,7 +274,7 @@ class Lengths(Mask):
             first, last = tiling.row_numbers()
             rows = self.queries[:, None, None, None]
             full, empty = full & (last < rows), empty | (first >= rows)
-        return answer(full, empty).expand(-1, -1, *tiling.shape)
+        return tile_states(full, empty).expand(-1, -1, *tiling.shape)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -291,36 +291,36 @@ class Documents(Mask):
     def __post_init__(self) -> None:
         for name, value in (("ids", self.ids), ("query_ids", self.query_ids)):
             if value is not None:
-                need_tensor(value, f"Documents' {name}", (2,), "whole numbers [batch, tokens]", False)
+                check_tensor(value, f"Documents' {name}", (2,), "whole numbers [batch, tokens]", False)
                 if value.dtype.is_floating_point or value.dtype == torch.bool:
                     raise BadInput(f"Documents' {name} are {value.dtype}; they must be whole numbers.")
 
-    def check(self, grid: Grid) -> None:
-        need_batch("Documents' ids", self.ids, "[batch, keys]", grid, grid.keys)
+    def check(self, grid: PairGrid) -> None:
+        check_batch_tokens("Documents' ids", self.ids, "[batch, keys]", grid, grid.keys)
         if self.query_ids is not None:
-            need_batch("Documents' query_ids", self.query_ids, "[batch, queries]", grid, grid.queries)
+            check_batch_tokens("Documents' query_ids", self.query_ids, "[batch, queries]", grid, grid.queries)
         elif grid.queries > grid.keys:
             raise BadInput(
                 f"Documents knows the ids of {grid.keys} keys; {grid.queries} queries need ids of their own: "
                 "query_ids [batch, queries]."
             )
 
-    def of_queries(self, grid: Grid) -> Tensor:
+    def query_documents(self, grid: PairGrid) -> Tensor:
         return self.query_ids if self.query_ids is not None else self.ids[:, grid.offset :]
 
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
-        return self.permits(i, j, Grid(0, 0))
+        return self.permits(i, j, PairGrid(0, 0))
 
-    def permits(self, i: Tensor, j: Tensor, grid: Grid) -> Tensor:
-        mine, theirs = self.of_queries(grid)[:, i - grid.offset], self.ids[:, j]
+    def permits(self, i: Tensor, j: Tensor, grid: PairGrid) -> Tensor:
+        mine, theirs = self.query_documents(grid)[:, i - grid.offset], self.ids[:, j]
         return ((mine == theirs) & (theirs >= 0))[:, None]
 
     def tiles(self, tiling: Tiling) -> Tensor:
-        mine, theirs = id_ranges(self.of_queries(tiling.grid), tiling.rows), id_ranges(self.ids, tiling.columns)
+        mine, theirs = id_ranges(self.query_documents(tiling.grid), tiling.rows), id_ranges(self.ids, tiling.columns)
         q_least, q_most, q_holes = (x[:, None, :, None] for x in mine)
         k_least, k_most, k_holes = (x[:, None, None, :] for x in theirs)
         one = (q_least == q_most) & (k_least == k_most) & (q_least == k_least) & ~q_holes & ~k_holes
-        return answer(one, (q_most < k_least) | (k_most < q_least))
+        return tile_states(one, (q_most < k_least) | (k_most < q_least))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -331,35 +331,35 @@ class Pairs(Mask):
     formula = "allowed[b, h, row(i), j]"
 
     def __post_init__(self) -> None:
-        need_boolean(
+        check_boolean(
             self.allowed, "Pairs' allowed", (2, 3, 4), "boolean, broadcasting to [batch, heads, queries, keys]"
         )
 
-    def check(self, grid: Grid) -> None:
+    def check(self, grid: PairGrid) -> None:
         wanted = (grid.queries, grid.keys)
         if any(size not in (1, want) for size, want in zip(self.allowed.shape[-2:], wanted, strict=True)):
             raise BadInput(
                 f"Pairs' allowed is {list(self.allowed.shape)}; it must broadcast to "
                 f"{[grid.batch, grid.heads, *wanted]} (batch, heads, queries, keys)."
             )
-        need_front("Pairs' allowed", self.allowed, grid)
+        check_batch_heads("Pairs' allowed", self.allowed, grid)
 
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
-        return self.permits(i, j, Grid(0, 0))
+        return self.permits(i, j, PairGrid(0, 0))
 
-    def permits(self, i: Tensor, j: Tensor, grid: Grid) -> Tensor:
-        pairs = four(self.allowed)
+    def permits(self, i: Tensor, j: Tensor, grid: PairGrid) -> Tensor:
+        pairs = add_batch_heads(self.allowed)
         row, column = i - grid.offset, j
         row = torch.zeros_like(row) if pairs.shape[-2] == 1 else row
         column = torch.zeros_like(column) if pairs.shape[-1] == 1 else column
         return pairs[..., row, column]
 
     def tiles(self, tiling: Tiling) -> Tensor:
-        pairs = four(self.allowed)
+        pairs = add_batch_heads(self.allowed)
         rows = tile_counts(pairs.expand(-1, -1, tiling.grid.queries, -1), tiling.rows, dim=-2)
         count = tile_counts(rows.expand(*rows.shape[:3], tiling.grid.keys), tiling.columns)
-        row_sizes, column_sizes = sizes(tiling)
-        return answer(count == row_sizes * column_sizes, count == 0)
+        row_sizes, column_sizes = tile_sizes(tiling)
+        return tile_states(count == row_sizes * column_sizes, count == 0)
 
     def __repr__(self) -> str:
         return f"Pairs(<bool {list(self.allowed.shape)}>)"
@@ -384,7 +384,7 @@ def bigbird(block: int = 64, *, window: int = 3, random: int = 3, tokens: int | 
 
     `tokens` are the global tokens, one block of them unless given.
     """
-    need_count(window, "bigbird's window", 1)
+    check_count(window, "bigbird's window", 1)
     return (
         NearBlocks(block, window // 2) | RandomBlocks(block, random, seed) | Global(block if tokens is None else tokens)
     )
@@ -399,8 +399,8 @@ class NearBlocks(Mask):
     formula = "|i // block − j // block| ≤ reach"
 
     def __post_init__(self) -> None:
-        need_count(self.block, "NearBlocks' block", 1)
-        need_count(self.reach, "NearBlocks' reach")
+        check_count(self.block, "NearBlocks' block", 1)
+        check_count(self.reach, "NearBlocks' reach")
 
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
         return (i // self.block - j // self.block).abs() <= self.reach
@@ -409,21 +409,21 @@ class NearBlocks(Mask):
         (i_first, i_last), (j_first, j_last) = tiling.queries(), tiling.keys()
         least = i_first // self.block - j_last // self.block
         most = i_last // self.block - j_first // self.block
-        return answer((least >= -self.reach) & (most <= self.reach), (most < -self.reach) | (least > self.reach))
+        return tile_states((least >= -self.reach) & (most <= self.reach), (most < -self.reach) | (least > self.reach))
 
 
-def answer(full: Tensor, empty: Tensor) -> Tensor:
+def tile_states(full: Tensor, empty: Tensor) -> Tensor:
     """Three-valued answers from two promises, with batch and heads in front."""
     three = torch.where(full, ALL, torch.where(empty, NONE, MIXED)).to(torch.int8)
     return three.reshape(*(1,) * (4 - three.dim()), *three.shape)
 
 
-def four(x: Tensor) -> Tensor:
+def add_batch_heads(x: Tensor) -> Tensor:
     """x with batch and heads in front."""
     return x.reshape(*(1,) * (4 - x.dim()), *x.shape)
 
 
-def mix(x: Tensor) -> Tensor:
+def hash_index(x: Tensor) -> Tensor:
     """A well-mixed 31-bit number for each 64-bit one, the same on every device."""
     x = (x ^ (x >> 16)) * 0x45D9F3B & 0x7FFFFFFF
     x = (x ^ (x >> 15)) * 0x2C1B3C6D & 0x7FFFFFFF
@@ -437,7 +437,7 @@ def tile_counts(x: Tensor, size: int, dim: int = -1) -> Tensor:
     return padded.unflatten(-1, (-1, size)).sum(-1).movedim(-1, dim)
 
 
-def sizes(tiling: Tiling) -> tuple[Tensor, Tensor]:
+def tile_sizes(tiling: Tiling) -> tuple[Tensor, Tensor]:
     """How many rows `[tile rows, 1]` and columns `[1, tile columns]` each tile has."""
     (r_first, r_last), (c_first, c_last) = tiling.row_numbers(), tiling.keys()
     return r_last - r_first + 1, c_last - c_first + 1
@@ -449,7 +449,7 @@ def block_tiles(layout: Tensor, block: int, rows: tuple[Tensor, Tensor], columns
     (r_first, r_last), (c_first, c_last) = rows, columns
     top, bottom, left, right = r_first // block, r_last // block + 1, c_first // block, c_last // block + 1
     count = sums[..., bottom, right] - sums[..., top, right] - sums[..., bottom, left] + sums[..., top, left]
-    return answer(count == (bottom - top) * (right - left), count == 0)
+    return tile_states(count == (bottom - top) * (right - left), count == 0)
 
 
 def id_ranges(ids: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -460,8 +460,8 @@ def id_ranges(ids: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
     return low.amin(-1), ids.clamp(min=-1).amax(-1), (ids < 0).any(-1)  # each [batch, runs]
 
 
-def need_boolean(value: Any, name: str, dims: tuple[int, ...], shape: str) -> None:
-    need_tensor(value, name, dims, shape, False)
+def check_boolean(value: Any, name: str, dims: tuple[int, ...], shape: str) -> None:
+    check_tensor(value, name, dims, shape, False)
     if value.dtype != torch.bool:
         raise BadInput(
             f"{name} is {value.dtype}; it must be {shape}, True where attention is allowed. "
@@ -469,12 +469,12 @@ def need_boolean(value: Any, name: str, dims: tuple[int, ...], shape: str) -> No
         )
 
 
-def need_front(name: str, value: Tensor, grid: Grid) -> None:
-    front = four(value).shape[:2]
+def check_batch_heads(name: str, value: Tensor, grid: PairGrid) -> None:
+    front = add_batch_heads(value).shape[:2]
     if front[0] not in (1, grid.batch) or front[1] not in (1, grid.heads):
         raise BadInput(f"{name} is {list(value.shape)}; the batch is {grid.batch} and the heads are {grid.heads}.")
 
 
-def need_batch(name: str, value: Tensor, shape: str, grid: Grid, tokens: int) -> None:
+def check_batch_tokens(name: str, value: Tensor, shape: str, grid: PairGrid, tokens: int) -> None:
     if list(value.shape) != [grid.batch, tokens]:
         raise BadInput(f"{name} are {list(value.shape)}; they must be {shape} = {[grid.batch, tokens]}.")

@@ -20,7 +20,7 @@ from ...errors import BadInput, Unsupported
 from ..backends.reference import per_query_head, softmax
 from ..backends.triton import interpreting, on_its_device, unfit
 from ..cache import constant
-from ..call import Call, lower, need_shapes, without_autocast
+from ..call import Call, check_shapes, lower, without_autocast
 from ..execution import ExecutionPlan
 from .approximations import (
     Projected,
@@ -36,7 +36,7 @@ from .approximations import (
 )
 from .mask import And, Mask
 from .masks import Causal, Everything, Lengths
-from .part import Part, need_count, need_tensor
+from .part import Part, check_count, check_tensor
 from .positions import Position
 from .scores import Additive, Dot, Score
 
@@ -67,7 +67,7 @@ class Method(Part):
         """
         from ..attend import attend
 
-        need_shapes(q, k, v)
+        check_shapes(q, k, v)
         q, k, v = (x.detach().to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k, v))
         with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
             exact = attend(q, k, v, score=score, position=position, mask=mask)
@@ -106,15 +106,15 @@ class Linformer(Method):
 
     def __post_init__(self) -> None:
         shape = "[projected, keys] or [kv_heads, projected, keys]"
-        need_tensor(self.keys, "Linformer's keys", (2, 3), shape)
+        check_tensor(self.keys, "Linformer's keys", (2, 3), shape)
         if self.values is not None:
-            need_tensor(self.values, "Linformer's values", (2, 3), shape)
+            check_tensor(self.values, "Linformer's values", (2, 3), shape)
             if self.values.shape[-2:] != self.keys.shape[-2:]:
                 raise BadInput(
                     f"Linformer's keys are {list(self.keys.shape)} and its values {list(self.values.shape)}; the last "
                     "two sizes, [projected, keys], must be the same. Project both to the same number."
                 )
-        need_count(self.keys.shape[-2], "Linformer's projected size", 1)
+        check_count(self.keys.shape[-2], "Linformer's projected size", 1)
 
     def attend(self, call: Call) -> Tensor:
         if (way := self.way(call)) is not None:
@@ -186,8 +186,8 @@ class Nystrom(Method):
     formula = "softmax(q k̃ᵀ) · softmax(q̃ k̃ᵀ)⁺ · softmax(q̃ kᵀ) v"
 
     def __post_init__(self) -> None:
-        need_count(self.landmarks, "Nystrom's landmarks", 1)
-        need_count(self.iterations, "Nystrom's iterations", 1)
+        check_count(self.landmarks, "Nystrom's landmarks", 1)
+        check_count(self.iterations, "Nystrom's iterations", 1)
 
     def way(self, call: Call) -> Callable[..., Tensor] | None:
         """How our kernels run the call, made once for its kind; None where they do not."""
@@ -259,8 +259,8 @@ class Performer(Method):
     formula = "φ(q) (φ(k)ᵀ v) / φ(q) (φ(k)ᵀ 1), φ(x) = exp(ω x − ‖x‖²/2)"
 
     def __post_init__(self) -> None:
-        need_count(self.features, "Performer's features", 1)
-        need_count(self.seed, "Performer's seed")
+        check_count(self.features, "Performer's features", 1)
+        check_count(self.seed, "Performer's seed")
 
     def attend(self, call: Call) -> Tensor:
         if (way := self.way(call)) is not None:
@@ -344,7 +344,7 @@ def turned(call: Call) -> tuple[Tensor, Tensor, Tensor]:
     """q and k as `Rotary` leaves them, and v, in the type for products."""
     q, k = call.q, call.k
     if call.position is not None:
-        q, k = call.position.turn(q.to(call.exact), k.to(call.exact))
+        q, k = call.position.transform(q.to(call.exact), k.to(call.exact))
     dtype = product_type(call)
     return q.to(dtype), k.to(dtype), call.v.to(dtype)
 
@@ -488,7 +488,7 @@ def need_dots(method: Method, call: Call, why: str) -> None:
 def need_no_distance(method: Method, call: Call, why: str) -> None:
     """Raise `Unsupported` when the position adds something by distance, with the reason `why`."""
     position = call.position
-    if position is None or (position.numbers(call.q, call.k) is None and position.vectors(call.q, call.k) is None):
+    if position is None or (position.rel_bias(call.q, call.k) is None and position.rel_vectors(call.q, call.k) is None):
         return
     raise Unsupported(
         f"{type(method).__name__} cannot add {type(position).__name__}, which goes by distance: {why}. "

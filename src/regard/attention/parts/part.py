@@ -25,10 +25,10 @@ class Part:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Part) or type(self) is not type(other):
             return False
-        return all(same(a, b) for a, b in zip(self.field_values(), other.field_values(), strict=True))
+        return all(equal_values(a, b) for a, b in zip(self.field_values(), other.field_values(), strict=True))
 
     def __hash__(self) -> int:
-        return hash((type(self), *(shape_of(value) for value in self.field_values())))
+        return hash((type(self), *(hash_key(value) for value in self.field_values())))
 
     def field_values(self) -> tuple[Any, ...]:
         """The part's fields, in order (for a plain subclass: its attributes)."""
@@ -40,14 +40,14 @@ class Part:
         if not dataclasses.is_dataclass(self):
             return f"{type(self).__name__}()"
         shown = [
-            f"{field.name}={show(getattr(self, field.name))}"
+            f"{field.name}={format_value(getattr(self, field.name))}"
             for field in dataclasses.fields(self)
-            if field.repr and not same(getattr(self, field.name), field.default)
+            if field.repr and not equal_values(getattr(self, field.name), field.default)
         ]
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def same(a: Any, b: Any) -> bool:
+def equal_values(a: Any, b: Any) -> bool:
     """Whether two fields are equal; tensors by shape, type, place and content."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return a is b or (a.dtype == b.dtype and a.device == b.device and torch.equal(a, b))
@@ -57,14 +57,14 @@ def same(a: Any, b: Any) -> bool:
     return bool(equal.all()) if hasattr(equal, "all") else bool(equal)
 
 
-def shape_of(value: Any) -> Any:
+def hash_key(value: Any) -> Any:
     """What of a field goes into a hash: a tensor's shape, a plain value itself."""
     if isinstance(value, Tensor):
         return tuple(value.shape)
     return value if isinstance(value, int | float | str | Part) else None
 
 
-def show(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A field as text; a large tensor by its type and shape, a small whole one by its numbers."""
     if not isinstance(value, Tensor):
         return repr(value)
@@ -74,7 +74,7 @@ def show(value: Any) -> str:
     return f"<{kind} {list(value.shape)}>"
 
 
-def need_tensor(value: Any, name: str, dims: tuple[int, ...], shape: str, floating: bool = True) -> None:
+def check_tensor(value: Any, name: str, dims: tuple[int, ...], shape: str, floating: bool = True) -> None:
     """Raise unless `value` is a tensor with one of `dims` dimensions (and floating, when asked)."""
     if not isinstance(value, Tensor):
         raise BadInput(f"{name} is a {type(value).__name__}; it must be a tensor {shape}. Pass torch.as_tensor(...).")
@@ -84,7 +84,7 @@ def need_tensor(value: Any, name: str, dims: tuple[int, ...], shape: str, floati
         raise BadInput(f"{name} is {value.dtype}; it must be floating point. Call .float() on it.")
 
 
-def need_count(value: Any, name: str, least: int = 0) -> None:
+def check_count(value: Any, name: str, least: int = 0) -> None:
     """Raise unless `value` is a whole number of at least `least`."""
     whole = isinstance(value, int | torch.SymInt) and not isinstance(value, bool)
     if not whole or value < least:

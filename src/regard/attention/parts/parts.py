@@ -10,7 +10,7 @@ from torch import Tensor
 from ...errors import BadInput
 from .mask import Mask
 from .methods import Exact, Method
-from .part import Part, same
+from .part import Part, equal_values
 from .positions import Position
 from .scores import Dot, Score
 
@@ -51,7 +51,7 @@ class Parts:
 
     def __repr__(self) -> str:
         values = [(x.name, getattr(self, x.name), x.default) for x in fields(self)]
-        shown = [f"{name}={value!r}" for name, value, default in values if not same(value, default)]
+        shown = [f"{name}={value!r}" for name, value, default in values if not equal_values(value, default)]
         return f"Parts({', '.join(shown)})"
 
 

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from ...errors import BadInput
 from ..cache import constant
-from .part import Part, need_count, need_tensor
+from .part import Part, check_count, check_tensor
 
 
-class Numbers(NamedTuple):
+class DistanceBias(NamedTuple):
     """A number a head and distance: `table [heads, n]`, read at clamp(i − j + zero).
 
     With `slopes [heads]` it is −slope·|i − j| throughout, which a kernel may compute instead of reading.
@@ -32,7 +32,7 @@ class Numbers(NamedTuple):
     slopes: Tensor | None = None
 
 
-class Vectors(NamedTuple):
+class RelativeVectors(NamedTuple):
     """A vector a head and distance: scale · queries·table[clamp(i − j + zero)], `table [heads, n, d]`."""
 
     queries: Tensor
@@ -47,8 +47,8 @@ class Position(Part):
     """
 
     dot_only = False
-    turns = False
-    rounds = False
+    transforms = False
+    keeps_dtype = False
 
     def check(self, q: Tensor, k: Tensor) -> None:
         """Raise `BadInput` when these queries and keys do not fit."""
@@ -57,19 +57,19 @@ class Position(Part):
         """The tensors that the part carries, by name."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
-    def added(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor | float:
+    def score_bias(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor | float:
         """What is added to the score of every pair of (unturned) q and k; `distance` is i − j, `[queries, keys]`."""
         return 0.0
 
-    def turn(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    def transform(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """q and k as the dot product should see them."""
         return q, k
 
-    def numbers(self, q: Tensor, k: Tensor) -> Numbers | None:
+    def rel_bias(self, q: Tensor, k: Tensor) -> DistanceBias | None:
         """The form of a number by distance, if this is one."""
         return None
 
-    def vectors(self, q: Tensor, k: Tensor) -> Vectors | None:
+    def rel_vectors(self, q: Tensor, k: Tensor) -> RelativeVectors | None:
         """The form of a vector by distance, if this is one."""
         return None
 
@@ -85,7 +85,7 @@ class Rotary(Position):
     base: float = 10000.0
     dim: int | None = None
     formula = "q·k → (R_i q)·(R_j k)"
-    dot_only = turns = rounds = True
+    dot_only = transforms = keeps_dtype = True
 
     def __post_init__(self) -> None:
         if not self.base > 0:
@@ -101,7 +101,7 @@ class Rotary(Position):
                 "Use an even head_dim, or give an even dim that fits: Rotary(dim=...)."
             )
 
-    def turn(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    def transform(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return self.rotate(q, k.shape[-2] - q.shape[-2]), self.rotate(k, 0)
 
     def rotate(self, x: Tensor, first: int) -> Tensor:
@@ -122,23 +122,23 @@ class Alibi(Position):
 
     def __post_init__(self) -> None:
         if self.slopes is not None:
-            need_tensor(self.slopes, "Alibi's slopes", (1,), "[heads]")
+            check_tensor(self.slopes, "Alibi's slopes", (1,), "[heads]")
 
     def check(self, q: Tensor, k: Tensor) -> None:
         if self.slopes is not None:
-            need_heads("Alibi's slopes", self.slopes, q)
+            check_heads("Alibi's slopes", self.slopes, q)
 
-    def added(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor:
+    def score_bias(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor:
         return -self.by_head(q)[:, None, None] * distance.abs().to(q.dtype)
 
-    def numbers(self, q: Tensor, k: Tensor) -> Numbers:
+    def rel_bias(self, q: Tensor, k: Tensor) -> DistanceBias:
         exact = torch.promote_types(q.dtype, torch.float32)
         if self.slopes is None:
             return alibi_numbers(q.shape[1], q.shape[2], k.shape[2], exact, q.device)
         slopes = self.slopes.to(exact)
         distance, zero = all_distances(q, k)
         computed = None if slopes.requires_grad else slopes  # a gradient goes through the table
-        return Numbers(-slopes[:, None] * distance.abs().to(exact), zero, computed)
+        return DistanceBias(-slopes[:, None] * distance.abs().to(exact), zero, computed)
 
     def by_head(self, q: Tensor) -> Tensor:
         dtype = torch.promote_types(q.dtype, torch.float32)
@@ -156,17 +156,17 @@ class Bias(Position):
     formula = "table[i − j + zero]"
 
     def __post_init__(self) -> None:
-        need_tensor(self.table, "Bias's table", (2,), "[heads, n]")
-        need_entries("Bias's table", self.table, self.zero)
+        check_tensor(self.table, "Bias's table", (2,), "[heads, n]")
+        check_entries("Bias's table", self.table, self.zero)
 
     def check(self, q: Tensor, k: Tensor) -> None:
-        need_heads("Bias's table", self.table, q)
+        check_heads("Bias's table", self.table, q)
 
-    def added(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor:
+    def score_bias(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor:
         return self.table.to(q.dtype)[:, (distance + self.zero).clamp(0, self.table.shape[1] - 1)]
 
-    def numbers(self, q: Tensor, k: Tensor) -> Numbers:
-        return Numbers(self.table.to(torch.promote_types(q.dtype, torch.float32)), self.zero)
+    def rel_bias(self, q: Tensor, k: Tensor) -> DistanceBias:
+        return DistanceBias(self.table.to(torch.promote_types(q.dtype, torch.float32)), self.zero)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -179,11 +179,11 @@ class T5Bias(Position):
     formula = "table[bucket(j − i)]"
 
     def __post_init__(self) -> None:
-        need_tensor(self.table, "T5Bias's table", (2,), "[heads, buckets]")
+        check_tensor(self.table, "T5Bias's table", (2,), "[heads, buckets]")
         least = 4 if self.bidirectional else 2
         if self.table.shape[1] < least:
             raise BadInput(f"T5Bias's table is {list(self.table.shape)}; it needs at least {least} buckets.")
-        need_count(self.max_distance, "T5Bias's max_distance", 1)
+        check_count(self.max_distance, "T5Bias's max_distance", 1)
         one_side = self.table.shape[1] // 2 if self.bidirectional else self.table.shape[1]
         if self.max_distance <= one_side // 2:
             raise BadInput(
@@ -192,14 +192,14 @@ class T5Bias(Position):
             )
 
     def check(self, q: Tensor, k: Tensor) -> None:
-        need_heads("T5Bias's table", self.table, q)
+        check_heads("T5Bias's table", self.table, q)
 
-    def added(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor:
+    def score_bias(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor:
         return self.table.to(q.dtype)[:, self.bucket(-distance)]
 
-    def numbers(self, q: Tensor, k: Tensor) -> Numbers:
+    def rel_bias(self, q: Tensor, k: Tensor) -> DistanceBias:
         distance, zero = all_distances(q, k)
-        return Numbers(self.table.to(torch.promote_types(q.dtype, torch.float32))[:, self.bucket(-distance)], zero)
+        return DistanceBias(self.table.to(torch.promote_types(q.dtype, torch.float32))[:, self.bucket(-distance)], zero)
 
     def bucket(self, relative: Tensor) -> Tensor:
         """T5's bucket of j − i."""
@@ -227,18 +227,18 @@ class Shaw(Position):
     dot_only = True
 
     def __post_init__(self) -> None:
-        need_tensor(self.keys, "Shaw's keys", (3,), "[heads, n, d]")
-        need_entries("Shaw's keys", self.keys, self.zero)
+        check_tensor(self.keys, "Shaw's keys", (3,), "[heads, n, d]")
+        check_entries("Shaw's keys", self.keys, self.zero)
 
     def check(self, q: Tensor, k: Tensor) -> None:
-        need_heads("Shaw's keys", self.keys, q)
-        need_dim("Shaw's keys", self.keys, q)
+        check_heads("Shaw's keys", self.keys, q)
+        check_dim("Shaw's keys", self.keys, q)
 
-    def added(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor:
+    def score_bias(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor:
         return scale * by_distance(q, self.keys.to(q.dtype), distance + self.zero)
 
-    def vectors(self, q: Tensor, k: Tensor) -> Vectors:
-        return Vectors(q, self.keys.to(torch.promote_types(q.dtype, self.keys.dtype)), self.zero)
+    def rel_vectors(self, q: Tensor, k: Tensor) -> RelativeVectors:
+        return RelativeVectors(q, self.keys.to(torch.promote_types(q.dtype, self.keys.dtype)), self.zero)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -253,28 +253,28 @@ class TransformerXL(Position):
     position_bias: Tensor
     zero: int = 0
     formula = "scale · ((q + u)·k + (q + v)·embedding[i − j + zero])"
-    dot_only = turns = True
+    dot_only = transforms = True
 
     def __post_init__(self) -> None:
-        need_tensor(self.embedding, "TransformerXL's embedding", (3,), "[heads, n, d]")
-        need_tensor(self.content_bias, "TransformerXL's content_bias", (2,), "[heads, d]")
-        need_tensor(self.position_bias, "TransformerXL's position_bias", (2,), "[heads, d]")
-        need_entries("TransformerXL's embedding", self.embedding, self.zero)
+        check_tensor(self.embedding, "TransformerXL's embedding", (3,), "[heads, n, d]")
+        check_tensor(self.content_bias, "TransformerXL's content_bias", (2,), "[heads, d]")
+        check_tensor(self.position_bias, "TransformerXL's position_bias", (2,), "[heads, d]")
+        check_entries("TransformerXL's embedding", self.embedding, self.zero)
 
     def check(self, q: Tensor, k: Tensor) -> None:
         for name, value in self.tensors().items():
-            need_heads(f"TransformerXL's {name}", value, q)
-            need_dim(f"TransformerXL's {name}", value, q)
+            check_heads(f"TransformerXL's {name}", value, q)
+            check_dim(f"TransformerXL's {name}", value, q)
 
-    def added(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor:
+    def score_bias(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor:
         asking = q + self.position_bias.to(q.dtype)[:, None]  # [batch, heads, queries, d]
         return scale * by_distance(asking, self.embedding.to(q.dtype), distance + self.zero)
 
-    def turn(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    def transform(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return q + self.content_bias.to(q.dtype)[:, None], k
 
-    def vectors(self, q: Tensor, k: Tensor) -> Vectors:
-        return Vectors(q + self.position_bias.to(q.dtype)[:, None], self.embedding.to(q.dtype), self.zero)
+    def rel_vectors(self, q: Tensor, k: Tensor) -> RelativeVectors:
+        return RelativeVectors(q + self.position_bias.to(q.dtype)[:, None], self.embedding.to(q.dtype), self.zero)
 
 
 @constant
@@ -297,11 +297,11 @@ def alibi_slopes(heads: int) -> list[float]:
 
 
 @constant
-def alibi_numbers(heads: int, queries: int, keys: int, dtype: torch.dtype, device: torch.device) -> Numbers:
+def alibi_numbers(heads: int, queries: int, keys: int, dtype: torch.dtype, device: torch.device) -> DistanceBias:
     """The paper's slopes at every distance of a call."""
     slopes = torch.tensor(alibi_slopes(heads), dtype=dtype, device=device)
     distance = torch.arange(1 - queries, keys, device=device)
-    return Numbers(-slopes[:, None] * distance.abs().to(dtype), queries - 1, slopes)
+    return DistanceBias(-slopes[:, None] * distance.abs().to(dtype), queries - 1, slopes)
 
 
 def all_distances(q: Tensor, k: Tensor) -> tuple[Tensor, int]:
@@ -317,7 +317,7 @@ def by_distance(q: Tensor, table: Tensor, index: Tensor) -> Tensor:
     return every.gather(-1, index.expand(*every.shape[:2], *index.shape))
 
 
-def need_heads(name: str, value: Tensor, q: Tensor) -> None:
+def check_heads(name: str, value: Tensor, q: Tensor) -> None:
     if value.shape[0] != q.shape[1]:
         raise BadInput(
             f"{name} is {list(value.shape)}; q {list(q.shape)} has {q.shape[1]} heads. Its first size must be the "
@@ -325,12 +325,12 @@ def need_heads(name: str, value: Tensor, q: Tensor) -> None:
         )
 
 
-def need_dim(name: str, value: Tensor, q: Tensor) -> None:
+def check_dim(name: str, value: Tensor, q: Tensor) -> None:
     if value.shape[-1] != q.shape[-1]:
         raise BadInput(f"{name} is {list(value.shape)}; its last size must be q's head_dim, {q.shape[-1]}.")
 
 
-def need_entries(name: str, table: Tensor, zero: int) -> None:
+def check_entries(name: str, table: Tensor, zero: int) -> None:
     if not isinstance(zero, int):
         raise BadInput(f"{name}: zero is {zero!r}; it must be the whole number where distance 0 stands in the table.")
     if table.shape[1] == 0:

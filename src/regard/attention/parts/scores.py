@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...errors import BadInput
-from .part import Part, need_tensor
+from .part import Part, check_tensor
 
 ACTIVATIONS = ("tanh", "leaky_relu")
 
@@ -78,7 +78,7 @@ class Bilinear(Score):
     formula = "qᵀ W k"
 
     def __post_init__(self) -> None:
-        need_tensor(self.weight, "Bilinear's weight", (3,), "[heads, d, d_k]")
+        check_tensor(self.weight, "Bilinear's weight", (3,), "[heads, d, d_k]")
 
     def check(self, q: Tensor, k: Tensor) -> None:
         wanted = [q.shape[1], q.shape[-1], k.shape[-1]]
@@ -104,7 +104,7 @@ class Cosine(Score):
 
     def __post_init__(self) -> None:
         if isinstance(self.scale, Tensor):
-            need_tensor(self.scale, "Cosine's scale", (0, 1), "a number or [heads]")
+            check_tensor(self.scale, "Cosine's scale", (0, 1), "a number or [heads]")
         elif not isinstance(self.scale, int | float):
             raise BadInput(f"Cosine's scale is {self.scale!r}; it must be a number or a tensor [heads].")
 
@@ -140,7 +140,7 @@ class Additive(Score):
     formula = "Σ weight · act(q + k)"
 
     def __post_init__(self) -> None:
-        need_tensor(self.weight, "Additive's weight", (2,), "[heads, d]")
+        check_tensor(self.weight, "Additive's weight", (2,), "[heads, d]")
         if not isinstance(self.slope, int | float):
             raise BadInput(f"Additive's slope is {self.slope!r}; it must be a number.")
         if self.activation not in ACTIVATIONS:

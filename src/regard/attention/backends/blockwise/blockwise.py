@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...call import Call, Problem, lower, without_autocast
+from ...call import Call, LoweredCall, lower, without_autocast
 from ..custom_op import operator
 from .schedule import Chunk, Span, chunks
 from .tile import Gradients, Tile, Walker, shape_for
@@ -38,7 +38,7 @@ def run(call: Call) -> Tensor:
         return solve(lower(call))[0]
 
 
-def forward(p: Problem) -> tuple[Tensor, Tensor]:
+def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp, chunk of queries by chunk of queries."""
     walker = Walker(p)
     output = p.v.new_zeros(*p.q.shape[:3], p.v.shape[3], dtype=walker.exact)
@@ -79,7 +79,7 @@ def meet(tile: Tile, span: Span, top: Tensor | None) -> tuple[Tensor, Tensor, Te
     return high, total, mixed.view(*total.shape[:3], -1)
 
 
-def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
+def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
     """Gradients of q, k, v, weight, numbers, asking, table."""
     walker = Walker(p)
     sums = Gradients(walker)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...parts.mask import ALL, NONE, Grid, Mask, Tiling
+from ...parts.mask import ALL, NONE, Mask, PairGrid, Tiling
 
 
 class Span(NamedTuple):
@@ -38,7 +38,7 @@ class Shape:
     width: int
 
 
-def states(mask: Mask, grid: Grid, rows: int, columns: int) -> Tensor:
+def states(mask: Mask, grid: PairGrid, rows: int, columns: int) -> Tensor:
     """The mask's answer for each tile, all heads together, `[batch or 1, tile rows, tile columns]`."""
     each = mask.tiles(Tiling(grid, rows, columns))
     if each.shape[1] == 1:
@@ -47,14 +47,14 @@ def states(mask: Mask, grid: Grid, rows: int, columns: int) -> Tensor:
     return torch.where(most == NONE, NONE, torch.where(least == ALL, ALL, 1)).to(torch.int8)
 
 
-def share(mask: Mask, grid: Grid, shape: Shape) -> float:
+def share(mask: Mask, grid: PairGrid, shape: Shape) -> float:
     """The share of tiles that have something in them."""
     if not grid.queries * grid.keys * grid.batch:
         return 0.0
     return float((states(mask, grid, shape.rows, shape.columns) != NONE).float().mean())
 
 
-def chunks(mask: Mask, grid: Grid, shape: Shape, together: int) -> list[Chunk]:
+def chunks(mask: Mask, grid: PairGrid, shape: Shape, together: int) -> list[Chunk]:
     """All work, in order: chunks of queries for groups of at most `together` batch rows.
 
     Rows of the batch whose tiles differ are taken one by one.
@@ -71,7 +71,7 @@ def chunks(mask: Mask, grid: Grid, shape: Shape, together: int) -> list[Chunk]:
     ]
 
 
-def rows_of(table: list[list[int]], grid: Grid, shape: Shape) -> list[tuple[Span, ...]]:
+def rows_of(table: list[list[int]], grid: PairGrid, shape: Shape) -> list[tuple[Span, ...]]:
     """The spans of each chunk of queries, from its row of answers."""
     return [tuple(spans_of(row, grid.keys, shape)) for row in table]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...call import Problem
-from ...dropout import keep, kept_scale, row_keys
+from ...call import LoweredCall
+from ...dropout import keep_mask, keep_scale, row_keys
 from .schedule import Chunk, Shape, Span
 
 ELEMENTS = 1 << 20  # scores held at once
@@ -22,7 +22,7 @@ TANH_ROOM = 20.0  # |q| and |k| below which e^2q · e^2k is finite in float32
 TANH_SMALL = 0.25  # |q| and |k| below which tanh(q + k) is small, and 1 − 2 / (1 + e^2q e^2k) would lose its digits
 
 
-def shape_for(problem: Problem) -> tuple[Shape, int]:
+def shape_for(problem: LoweredCall) -> tuple[Shape, int]:
     """How to cut the work, and how many batch rows to take together."""
     heads, queries, keys = problem.q.shape[1], problem.q.shape[2], problem.k.shape[2]
     rows = 128 if queries > 128 else max(queries, 1)
@@ -71,7 +71,7 @@ def gather(x: Tensor, before: int, after: int) -> Tensor:
 class Walker:
     """A problem made ready to be walked in tiles: exact types, heads in groups, tables reversed."""
 
-    def __init__(self, problem: Problem):
+    def __init__(self, problem: LoweredCall):
         exact = torch.promote_types(problem.v.dtype, torch.float32)
         self.problem = problem
         self.exact = exact
@@ -82,11 +82,11 @@ class Walker:
         self.numbers: Table | None = None
         self.vectors: Table | None = None
         self.asking = self.q
-        if problem.numbers is not None:
-            self.numbers = Table(problem.numbers.table.to(exact).flip(1), problem.numbers.zero)
-        if problem.vectors is not None:
-            self.asking = problem.vectors.queries.to(exact)
-            self.vectors = Table(problem.vectors.table.to(exact).flip(1), problem.vectors.zero)
+        if problem.rel_bias is not None:
+            self.numbers = Table(problem.rel_bias.table.to(exact).flip(1), problem.rel_bias.zero)
+        if problem.rel_vectors is not None:
+            self.asking = problem.rel_vectors.queries.to(exact)
+            self.vectors = Table(problem.rel_vectors.table.to(exact).flip(1), problem.rel_vectors.zero)
         self.additive = problem.weight is not None
         self.weight = self.q.new_empty(0) if problem.weight is None else problem.weight.to(exact)
         self.form = additive_form(problem, self.q, self.k) if self.additive else "dot"
@@ -179,7 +179,7 @@ class Tile:
         batch = torch.arange(self.chunk.batch.start, self.chunk.batch.stop, device=device)
         rows = row_keys(p.seed, batch, torch.arange(self.walker.grid.heads, device=device), self.places)
         j = torch.arange(span.first, span.last, device=device)
-        return keep(rows, j, p.dropout).to(self.walker.exact) * kept_scale(p.dropout)
+        return keep_mask(rows, j, p.dropout).to(self.walker.exact) * keep_scale(p.dropout)
 
 
 class Gradients:
@@ -189,7 +189,7 @@ class Gradients:
         self.walker = walker
         self.q, self.k, self.v = (torch.zeros_like(x) for x in (walker.q, walker.k, walker.v))
         self.weight = torch.zeros_like(walker.weight)
-        wanted = walker.problem.wanted[4]
+        wanted = walker.problem.needs_grad[4]
         self.numbers = torch.zeros_like(walker.numbers.entries) if walker.numbers and wanted else None
         self.vectors = None if walker.vectors is None else torch.zeros_like(walker.vectors.entries)
         self.asking = None if walker.vectors is None else torch.zeros_like(walker.asking)
@@ -242,7 +242,7 @@ def unsheared(d: Tensor) -> Tensor:
     return band
 
 
-def additive_form(problem: Problem, q: Tensor, k: Tensor) -> str:
+def additive_form(problem: LoweredCall, q: Tensor, k: Tensor) -> str:
     """How to compute the activations; tanh by exponentials of q and k alone, as long as their product is finite."""
     if problem.activation != "tanh":
         return problem.activation
