@@ -1,79 +1,261 @@
-"""How a model is trained: one dataclass, from which flags, files and forms are made."""
+"""Settings: dataclasses whose fields carry a range, a help sentence and former names.
+
+The command line, recipes, saved runs and the lab's forms are all made from these fields.
+"""
 
 from __future__ import annotations
 
 import difflib
 import math
 import types
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from .errors import BadInput
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
-class Training:
-    """How a model is trained. Whichever of `epochs`, `steps` and `minutes` ends first ends the run.
+class SettingSpec:
+    """What a field declares besides its type and default: help, range, former names, and whether it names a file."""
 
-    A step is one update: `accumulate` batches of about `batch_tokens` real tokens (or `batch_size` examples) each,
-    shared by the processes. Unless given, a batch is about a 25th of the examples, so that a small file is learned from
-    in more than a few steps, but at most 4,096 tokens and hardly less than 512, or than eight examples. The rate rises
-    over `warmup` steps (but a fifth of the run at most, so that a small file is not all warm-up) to `rate` and falls by
-    `schedule` to `floor`·rate. `weight_decay` shrinks the weights themselves, or (`decay` "gradient") is the L2 term in
-    the gradient. `average` keeps the mean of the last so many evaluated weights, `ema` a running one; the best of them
-    on dev is what is kept. More than `patience` evaluations in a row without a better score end the run.
-    `evaluate_every` and `save_every` count steps; None is once an epoch. On one GPU `record` keeps an update as a CUDA
-    graph, which is started as one; elsewhere it does nothing. `tensorboard` writes what the log says for TensorBoard
-    too, into the run's folder of that name.
+    help: str
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+    former: tuple[str, ...] = ()
+    file: bool = False
+
+    @property
+    def range(self) -> str:
+        """The range in words, empty where every value of the type is allowed."""
+        words = {"at least": self.ge, "greater than": self.gt, "at most": self.le, "less than": self.lt}
+        return " and ".join(f"{word} {bound:g}" for word, bound in words.items() if bound is not None)
+
+    def allows(self, value: float) -> bool:
+        return (
+            math.isfinite(value)
+            and (self.ge is None or value >= self.ge)
+            and (self.gt is None or value > self.gt)
+            and (self.le is None or value <= self.le)
+            and (self.lt is None or value < self.lt)
+        )
+
+
+def setting(
+    default: T,
+    help: str,
+    *,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+    former: str | Sequence[str] = (),
+    file: bool = False,
+) -> T:
+    """A dataclass field with a default, a help sentence and the range `ge`, `gt`, `le`, `lt` of its value.
+
+    `former` are names that the setting had before; they are still accepted. `file` says that the value is a path whose
+    contents belong to the training data.
     """
+    names = (former,) if isinstance(former, str) else tuple(former)
+    return field(default=default, metadata={"spec": SettingSpec(help, ge, gt, le, lt, names, file)})
 
-    epochs: int | None = 20
-    steps: int | None = None
-    minutes: float | None = None
-    batch_tokens: int | None = None
-    batch_size: int | None = None
-    accumulate: int = 1
-    rate: float = 1e-3
-    warmup: int = 200
-    schedule: Literal["inverse", "cosine", "linear", "constant"] = "inverse"
-    floor: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.98)
-    weight_decay: float = 0.01
-    decay: Literal["weights", "gradient"] = "weights"
-    clip: float = 1.0
-    label_smoothing: float = 0.0
-    ema: float = 0.0
-    average: int = 0
-    patience: int | None = None
-    evaluate_every: int | None = None
-    save_every: int | None = None
-    precision: Literal["no", "bf16", "fp16"] = "no"
-    compile: bool = False
-    record: bool = False
-    tensorboard: bool = False
-    device: str = "auto"
-    seed: int = 0
+
+@dataclass(frozen=True)
+class Settings:
+    """Base class of dataclasses whose fields are declared with `setting`. A value out of range raises `BadInput`."""
 
     def __post_init__(self) -> None:
+        for item in fields(self):
+            check_range(item.name, getattr(self, item.name), spec_of(item))
+
+
+def spec_of(item: Field[Any]) -> SettingSpec:
+    """The declaration of a field."""
+    return item.metadata.get("spec") or SettingSpec("")
+
+
+def check_range(name: str, value: Any, spec: SettingSpec) -> None:
+    """Raise `BadInput` for a number, or one of several, that is out of range."""
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, int | float) and not isinstance(number, bool) and not spec.allows(number):
+            raise BadInput(f"{name} is {value!r}; it must be {spec.range or 'a finite number'}.")
+
+
+def with_settings(settings: Any, changes: Mapping[str, Any]) -> Any:
+    """The dataclass with some fields changed. Text is read as the field's type; an unknown name raises `BadInput`.
+
+    >>> with_settings(Training(), {"rate": "5e-3", "patience": "10"}).patience
+    10
+    """
+    hints = get_type_hints(type(settings))
+    changes = use_current_names([settings], changes)
+    return replace(settings, **{name: parse_value(value, hints[name], name) for name, value in changes.items()})
+
+
+def update_each(groups: Sequence[Any], changes: Mapping[str, Any]) -> list[Any]:
+    """Several dataclasses with the changes, each of which goes to the dataclass that has a field of that name."""
+    changes = use_current_names(groups, changes)
+    names = [{item.name for item in fields(group)} for group in groups]
+    return [
+        with_settings(group, {name: value for name, value in changes.items() if name in own})
+        for group, own in zip(groups, names, strict=True)
+    ]
+
+
+def use_current_names(groups: Sequence[Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes with former names replaced by current ones. A name that no group has raises `BadInput`."""
+    names = [item.name for group in groups for item in fields(group)]
+    current = former_names(*groups) | {name: name for name in names}
+    renamed: dict[str, Any] = {}
+    for name, value in changes.items():
+        if name not in current:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(names)}."
+            raise BadInput(f"There is no setting {name!r}. {hint}")
+        if current[name] in renamed:
+            raise BadInput(f"{current[name]} is given twice, also under its former name. Give it once.")
+        renamed[current[name]] = value
+    return renamed
+
+
+def former_names(*groups: Any) -> dict[str, str]:
+    """The current name by each former name."""
+    return {old: item.name for group in groups for item in fields(group) for old in spec_of(item).former}
+
+
+def load_settings(cls: type[T], saved: Mapping[str, Any]) -> T:
+    """The settings that a saved run has, under current or former names.
+
+    A setting that no longer exists is ignored if it was None, and otherwise raises `BadInput`.
+    """
+    names = {item.name for item in fields(cls)} | set(former_names(cls))  # type: ignore[arg-type]
+    hints = get_type_hints(cls)
+    known = {name: value for name, value in saved.items() if name in names or value is not None}
+    current = use_current_names([cls], known)
+    return cls(**{name: parse_value(value, hints[name], name) for name, value in current.items()})
+
+
+TYPE_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+"""What types are called in messages and in lists of settings."""
+
+BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def parse_value(value: Any, hint: Any, name: str) -> Any:
+    """A value, perhaps text, as the type of its field; `BadInput` where it is none."""
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        if value is None or (isinstance(value, str) and value.lower() == "none"):
+            return None
+        return parse_value(value, next(option for option in inside if option is not type(None)), name)
+    if origin is Literal:
+        if value not in inside:
+            raise BadInput(f"{name} is {value!r}; it must be one of {', '.join(map(repr, inside))}.")
+        return value
+    if origin is tuple:
+        parts = value.split(",") if isinstance(value, str) else value
+        if not isinstance(parts, list | tuple):
+            raise BadInput(f"{name} is {value!r}; it must be several values, with commas between.")
+        return tuple(parse_value(part, inside[0], name) for part in parts)
+    if hint is bool:
+        if str(value).lower() not in BOOLEANS:
+            raise BadInput(f"{name} is {value!r}; it must be true or false.")
+        return BOOLEANS[str(value).lower()]
+    if hint is int and (isinstance(value, bool) or (isinstance(value, float) and not value.is_integer())):
+        raise BadInput(f"{name} is {value!r}; it must be a whole number.")
+    try:
+        return hint(value)
+    except (TypeError, ValueError):
+        raise BadInput(f"{name} is {value!r}; it must be {TYPE_NAMES.get(hint, hint.__name__)}.") from None
+
+
+def describe_settings(settings: Any) -> list[dict[str, Any]]:
+    """Name, type, default, range, help and former names of each field, with the values of `settings` as defaults."""
+    hints = get_type_hints(type(settings))
+    return [
+        {
+            "name": item.name,
+            "type": describe_type(hints[item.name]),
+            "default": getattr(settings, item.name),
+            "range": spec_of(item).range,
+            "help": spec_of(item).help,
+            "former": list(spec_of(item).former),
+        }
+        for item in fields(settings)
+    ]
+
+
+def describe_type(hint: Any) -> str:
+    """A type in words.
+
+    >>> describe_type(int | None), describe_type(Literal["mean", "first"])
+    ('a whole number or none', 'mean, first')
+    """
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return f"{describe_type(inside[0])} or none"
+    if origin is Literal:
+        return ", ".join(map(str, inside))
+    if origin is tuple:
+        return f"several, each {describe_type(inside[0])}"
+    return TYPE_NAMES.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+@dataclass(frozen=True)
+class Training(Settings):
+    """How a model is trained. The run ends at the first of `epochs`, `steps` and `minutes`.
+
+    A step is one update: `accumulate` batches of about `batch_tokens` real tokens (or `batch_size` examples) each,
+    divided among the processes. By default a batch is a 25th of the examples, between 512 and 4,096 tokens and at least
+    eight examples, so that a small file still gives many steps.
+    """
+
+    epochs: int | None = setting(20, "Passes over the training data.", gt=0)
+    steps: int | None = setting(None, "Updates of the weights.", gt=0)
+    minutes: float | None = setting(None, "Time in minutes.", gt=0)
+    batch_tokens: int | None = setting(None, "Tokens of a batch, padding not counted.", gt=0)
+    batch_size: int | None = setting(None, "Examples of a batch, instead of batch_tokens.", gt=0)
+    accumulate: int = setting(1, "Batches whose gradients are accumulated for one update.", gt=0)
+    rate: float = setting(1e-3, "Highest learning rate, reached after warmup.", gt=0, former="rate")
+    warmup: int = setting(200, "Steps of linear warmup, at most a fifth of the run.", ge=0)
+    schedule: Literal["inverse", "cosine", "linear", "constant"] = setting(
+        "inverse", "How the learning rate falls after warmup; inverse is the inverse square root of the step."
+    )
+    floor: float = setting(0.0, "Lowest learning rate, as a share of the highest.", ge=0, lt=1, former="floor")
+    betas: tuple[float, float] = setting((0.9, 0.98), "Adam's decay rates of the two moments.", ge=0, lt=1)
+    weight_decay: float = setting(0.01, "Weight decay of matrices; vectors are not decayed.", ge=0)
+    decay: Literal["weights", "gradient"] = setting(
+        "weights", "weights: decoupled weight decay (AdamW); gradient: an L2 term in the gradient."
+    )
+    clip: float = setting(1.0, "Norm that gradients are clipped to; 0 is off.", ge=0, former="clip")
+    label_smoothing: float = setting(0.0, "Probability mass that is spread over all classes.", ge=0, lt=1)
+    ema: float = setting(0.0, "Decay of an exponential moving average of the weights; 0 is off.", ge=0, lt=1)
+    average: int = setting(0, "Evaluations whose weights are averaged; 0 is off.", ge=0, former="average")
+    patience: int | None = setting(None, "Evaluations without a better score after which the run ends.", ge=0)
+    evaluate_every: int | None = setting(None, "Steps between evaluations; once an epoch by default.", gt=0)
+    save_every: int | None = setting(None, "Steps between checkpoints; once an epoch by default.", gt=0)
+    precision: Literal["no", "bf16", "fp16"] = setting("no", "Mixed precision.")
+    compile: bool = setting(False, "Compile the model with torch.compile.")
+    record: bool = setting(
+        False, "On one GPU, capture each update as a CUDA graph; no effect elsewhere.", former="record"
+    )
+    tensorboard: bool = setting(False, "Write the log for TensorBoard too, into the run's folder tensorboard.")
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", "Device to train on.")
+    seed: int = setting(0, "Seed of all random numbers.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.epochs is None and self.steps is None and self.minutes is None:
             raise BadInput("Nothing says when to stop. Give epochs, steps or minutes.")
+        if len(self.betas) != 2:
+            raise BadInput(f"betas are {self.betas!r}; they must be two numbers, each at least 0 and less than 1.")
         if self.device not in ("auto", "cpu", "cuda"):
             raise BadInput(f"device is {self.device!r}; it must be cpu, cuda or auto.")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise BadInput(f"betas are {self.betas!r}; they must be two numbers, each at least 0 and less than 1.")
-        for name in ("warmup", "clip", "weight_decay", "average", "patience"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
-                raise BadInput(f"{name} is {value!r}; it must be at least 0.")
-        counts = ("epochs", "steps", "batch_tokens", "batch_size", "accumulate", "evaluate_every", "save_every")
-        for name in (*counts, "minutes", "rate"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise BadInput(f"{name} is {value!r}; it must be greater than 0.")
-        for name in ("ema", "label_smoothing", "floor"):
-            if not 0 <= getattr(self, name) < 1:
-                raise BadInput(f"{name} is {getattr(self, name)!r}; it must be at least 0 and less than 1.")
 
     def tokens_of_a_batch(self, sizes: Sequence[int]) -> int | None:
         """How many tokens a batch of examples of these sizes may have; None where examples are counted.
@@ -86,96 +268,18 @@ class Training:
         return min(4096, max(512, 8 * sum(sizes) // len(sizes), sum(sizes) // 25))
 
     def rate_at(self, step: int, total: int, spent: float = 0.0) -> float:
-        """The learning rate of update `step` (from 0) of `total`, when a share `spent` of the minutes is gone.
+        """The learning rate of update `step` (from 0) of `total`, when a share `spent` of the minutes has passed.
 
-        A run that the clock ends has then come down to its lowest rate as one does that its steps end.
+        A run that ends by its minutes thus reaches its lowest rate like a run that ends by its steps.
         """
         warmup = min(self.warmup, total // 5)
         if step < warmup:
             return self.rate * (step + 1) / warmup
-        share = min(1.0, max(spent, (step - warmup) / max(1, total - warmup)))
+        progress = min(1.0, max(spent, (step - warmup) / max(1, total - warmup)))
         if self.schedule == "inverse":
             factor = math.sqrt(max(1, warmup) / (step + 1))
         elif self.schedule == "cosine":
-            factor = 0.5 * (1 + math.cos(math.pi * share))
+            factor = 0.5 * (1 + math.cos(math.pi * progress))
         else:
-            factor = 1 - share if self.schedule == "linear" else 1.0
+            factor = 1 - progress if self.schedule == "linear" else 1.0
         return self.rate * max(self.floor, self.floor + (1 - self.floor) * factor)
-
-
-KINDS = {int: "a whole number", float: "a number"}
-"""What types are called in messages."""
-
-
-def with_settings(settings: Any, changes: dict[str, Any]) -> Any:
-    """The dataclass with some fields changed; text is read as the field's type, an unknown name names the nearest.
-
-    >>> with_settings(Training(), {"rate": "5e-3", "patience": "10"}).patience
-    10
-    """
-    hints = get_type_hints(type(settings))
-    names = [field.name for field in fields(settings)]
-    for name in changes:
-        if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(names)}."
-            raise BadInput(f"There is no setting {name!r}. {hint}")
-    read = {name: as_type(value, hints[name], name) for name, value in changes.items()}
-    for name, value in read.items():
-        need_range(name, value)
-    return replace(settings, **read)
-
-
-COUNTS = (
-    *("patch", "size", "stack", "longest", "vocabulary", "context", "letters", "members", "shared", "new", "top_k"),
-    *("bins", "beams", "out_heads", "queries", "order", "sample_rate"),
-)
-SIGNED = ("length_penalty", "seed", "draw")
-SHARES = ("word_dropout",)
-"""Settings of tasks, which `Architecture` and `Training` do not look after: counts, what may be below 0, shares."""
-
-
-def need_range(name: str, value: Any) -> None:
-    """Raise for a number that no setting of that name can be: each is at least 0, but those that may be less."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return
-    least = 1 if name in COUNTS else 0
-    if not math.isfinite(value) or (value < least and name not in SIGNED):
-        raise BadInput(f"{name} is {value!r}; it must be a number of at least {least}.")
-    if name in SHARES and value >= 1:
-        raise BadInput(f"{name} is {value!r}; it is a share, at least 0 and less than 1.")
-
-
-def as_type(value: Any, kind: Any, name: str) -> Any:
-    """A value, perhaps text, as the type of its field."""
-    origin, inside = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        if value is None or (isinstance(value, str) and value.lower() == "none"):
-            return None
-        return as_type(value, next(one for one in inside if one is not type(None)), name)
-    if origin is Literal:
-        if value not in inside:
-            raise BadInput(f"{name} is {value!r}; it must be one of {', '.join(map(repr, inside))}.")
-        return value
-    if origin is tuple:
-        parts = value.split(",") if isinstance(value, str) else value
-        if not isinstance(parts, list | tuple):
-            raise BadInput(f"{name} is {value!r}; it must be several values, with commas between.")
-        return tuple(as_type(one, inside[0], name) for one in parts)
-    if kind is bool:
-        return as_bool(value, name)
-    if kind is int and (isinstance(value, bool) or (isinstance(value, float) and not value.is_integer())):
-        raise BadInput(f"{name} is {value!r}; it must be a whole number.")
-    try:
-        return kind(value)
-    except (TypeError, ValueError):
-        raise BadInput(f"{name} is {value!r}; it must be {KINDS.get(kind, kind.__name__)}.") from None
-
-
-def as_bool(value: Any, name: str) -> bool:
-    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    if isinstance(value, bool):
-        return value
-    if str(value).lower() not in words:
-        raise BadInput(f"{name} is {value!r}; it must be true or false.")
-    return words[str(value).lower()]

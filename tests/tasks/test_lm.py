@@ -107,7 +107,7 @@ def test_losses_are_those_of_each_token_in_its_window(stride):
 
 def test_scores_per_token_and_per_character():
     task = made(context=8)
-    model = NgramModel.counted(task.numbers(TEXT), task.tokenizer.size, 1)
+    model = NgramModel.from_tokens(task.numbers(TEXT), task.tokenizer.size, 1)
     scores = task.evaluate(model, TEXT)
     total = scores.metrics["loss"] * scores.details["tokens"]
     characters = len(TEXT[0].text) + len(TEXT[1].text)
@@ -120,7 +120,7 @@ def test_scores_per_token_and_per_character():
 @pytest.mark.parametrize("order", [1, 2, 3, 5])
 def test_the_ngram_model_is_kneser_and_neys_formula(order):
     tokens = torch.randint(5, (60,), generator=torch.Generator().manual_seed(0))
-    model = NgramModel.counted(tokens, 6, order)
+    model = NgramModel.from_tokens(tokens, 6, order)
     wanted = [-math.log(by_formula(tokens.tolist(), tokens[:n].tolist(), order, 6)[tokens[n]]) for n in range(1, 60)]
     torch.testing.assert_close(model.losses(tokens), torch.tensor(wanted, dtype=torch.float64))
 
@@ -146,7 +146,7 @@ def by_formula(text: list[int], history: list[int], order: int, vocabulary: int)
 
 def test_ngram_chances_sum_to_one_and_agree_with_the_losses():
     tokens = torch.randint(4, (2, 30), generator=torch.Generator().manual_seed(0))
-    model = NgramModel.counted(tokens[0], 7, 3)
+    model = NgramModel.from_tokens(tokens[0], 7, 3)
     logits = model(tokens=tokens).logits
     torch.testing.assert_close(logits.exp().sum(-1), torch.ones(2, 30))
     picked = -logits[1, :-1].gather(1, tokens[1, 1:, None]).squeeze(1)
@@ -155,7 +155,7 @@ def test_ngram_chances_sum_to_one_and_agree_with_the_losses():
 
 def test_an_order_that_no_number_holds_is_refused():
     with pytest.raises(rg.BadInput, match="order is 6; with a vocabulary of 33,278 it must be 1 to 4"):
-        NgramModel.counted(torch.arange(9), 33278, 6)
+        NgramModel.from_tokens(torch.arange(9), 33278, 6)
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in (*GRAPHS, "ngram")])

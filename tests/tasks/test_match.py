@@ -16,7 +16,7 @@ import regard as rg
 from regard.cli import app
 from regard.data.images import Captioned
 from regard.data.reading import Reading
-from regard.models.two_towers import contrast
+from regard.models.two_towers import contrastive_loss
 from regard.tasks.architecture import GRAPHS, MODELS, TEXTS, Architecture
 from regard.tasks.match import Match, MatchSettings, contrast_sum, found, ranks
 from regard.train.splits import learned_and_chosen
@@ -121,7 +121,7 @@ def test_captions_of_an_image_are_all_right() -> None:
     sure = 50.0 * right
     assert contrast_sum(sure, right).item() == pytest.approx((2 * math.log(2) * 2) / 2, abs=1e-4)
     logits = torch.randn(5, 5)
-    assert torch.allclose(contrast_sum(logits, torch.eye(5).bool()), 5 * contrast(logits, True))
+    assert torch.allclose(contrast_sum(logits, torch.eye(5).bool()), 5 * contrastive_loss(logits, True))
 
 
 def test_a_batch_knows_which_captions_share_an_image() -> None:

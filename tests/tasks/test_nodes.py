@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from regard import BadInput, Unsupported
 from regard.cli import app
 from regard.models.heads import IGNORED
-from regard.nn.graph import dropped
+from regard.nn.graph import drop_features
 from regard.tasks.architecture import MODELS
 from regard.tasks.nodes import Nodes, NodesSettings, disjoint
 from regard.train.loop import train
@@ -119,7 +119,7 @@ def test_sparse_features_are_the_same_features(model: str) -> None:
 
 def test_dropout_of_sparse_features_is_dropout() -> None:
     nodes = torch.ones(200, 50).to_sparse()
-    values = dropped(nodes, torch.nn.Dropout(0.6)).to_dense()
+    values = drop_features(nodes, torch.nn.Dropout(0.6)).to_dense()
     assert set(values.unique().tolist()) == {0.0, 2.5}
     assert 0.38 < float((values > 0).float().mean()) < 0.42
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from regard.cli import app
 from regard.data import Tagged
 from regard.models.checkpoint.checkpoint import load
-from regard.nn.embeddings.words import Words
+from regard.nn.embeddings.words import WordEmbeddingConfig
 from regard.tasks.architecture import Architecture
 from regard.tasks.inputs.word_features import PAD, UNKNOWN, features_of, shape
 from regard.tasks.tag import Tag, TagSettings
@@ -161,10 +161,10 @@ def test_a_run_from_before_there_were_features_still_opens(tmp_path: Path) -> No
 
 def test_features_add_to_a_words_vector() -> None:
     torch.manual_seed(0)
-    config = Words(10, 5, 8, places=None, features=2, word_dim=6)
+    config = WordEmbeddingConfig(10, 5, 8, places=None, features=2, word_dim=6)
     embed = config.build()
     given = torch.tensor([[[3, 4, 0, 2, 1]]])
-    wanted = embed.join(torch.cat([embed.words.weight[3] + embed.words.weight[4], embed.spelt(given[..., 3:])[0, 0]]))
+    wanted = embed.join(torch.cat([embed.words.weight[3] + embed.words.weight[4], embed.encode_letters(given[..., 3:])[0, 0]]))
     assert torch.allclose(embed(given)[0, 0], wanted) and not embed.words.weight[0].any()
     (learned,) = torch.autograd.grad(embed(given).square().sum(), embed.words.weight)
     assert learned[3].any() and not learned[0].any(), "no feature learns nothing"

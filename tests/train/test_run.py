@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 import regard as rg
 from regard.cli import app
-from regard.settings import Training, need_range, with_settings
+from regard.settings import Training, with_settings
 from regard.tasks import find_task
 from regard.tasks.architecture import Architecture, unused
 from regard.tasks.classify import ClassifySettings
@@ -372,10 +372,16 @@ def test_layers_with_their_own_parts_have_no_place_for_others(model: str) -> Non
     assert unused(Architecture(model, score="Additive()")) == ["score=Additive()"]
 
 
-@pytest.mark.parametrize("name", ["bins", "beams", "out_heads", "queries", "order", "sample_rate"])
-def test_counts_of_nothing(name: str) -> None:
-    with pytest.raises(rg.BadInput, match=name):
-        need_range(name, 0)
+@pytest.mark.parametrize(
+    "task, name",
+    [
+        *(("classify", "bins"), ("classify", "sample_rate"), ("translate", "beams"), ("transcribe", "beams")),
+        *(("nodes", "out_heads"), ("detect", "queries"), ("lm", "order"), ("transcribe", "sample_rate")),
+    ],
+)
+def test_counts_of_nothing(task: str, name: str) -> None:
+    with pytest.raises(rg.BadInput, match=f"{name} is 0; it must be at least 1"):
+        with_settings(find_task(task).Settings(), {name: 0})
 
 
 def test_no_setting_of_a_task_hides_another() -> None:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.models.config import Sequence as SequenceConfig
-from regard.models.heads import Classes
-from regard.nn import StackConfig, Text
+from regard.models.config import SequenceConfig as SequenceConfig
+from regard.models.heads import ClassificationHeadConfig
+from regard.nn import StackConfig, TextEmbeddingConfig
 from regard.tasks.task import Scores
 
 
@@ -62,4 +62,6 @@ def examples(count: int, seed: int = 0) -> list[list[int]]:
 def model(seed: int = 0, dropout: float = 0.2) -> nn.Module:
     torch.manual_seed(seed)
     stack = StackConfig(16, 2, 2, dropout=dropout, attention_dropout=dropout)
-    return SequenceConfig(Text(6, 16, "sinusoidal"), stack, head=Classes(2, 16, pool="mean")).build()
+    return SequenceConfig(
+        TextEmbeddingConfig(6, 16, "sinusoidal"), stack, head=ClassificationHeadConfig(2, 16, pool="mean")
+    ).build()

@@ -11,6 +11,7 @@ from ..nn.baselines.convolution import ConvolutionConfig
 from ..nn.baselines.fully_connected import FullyConnectedConfig
 from ..nn.baselines.recurrent import RecurrentConfig
 from ..nn.block import StackConfig
+from ..settings import Settings, setting
 
 ATTENTION = ("transformer", "longformer", "bigbird")
 RECURRENT = ("rnn", "gru", "lstm")
@@ -22,50 +23,41 @@ MODELS = (*ATTENTION, *RECURRENT, "cnn", "mlp", *PLUGGED, *GRAPHS, *TEXTS)
 
 
 @dataclass(frozen=True)
-class Architecture:
-    """The model between embedding and head.
+class Architecture(Settings):
+    """The model between embedding and head: attention, or a model to compare with.
 
-    `model` is one of transformer, longformer, bigbird, rnn, gru, lstm, cnn, mlp; the last five also with "+attention";
-    or, for graphs, gat or gatv2; or, for running text, transformer-xl or ngram.
-    `score`, `position`, `mask` and `method` are the lines of attention's parts. `places` is what is added to tokens.
-    `window` is what Longformer's tokens see around them, `block` BigBird's block, `kernel` the convolution's width.
+    `model` may be transformer, longformer or bigbird; rnn, gru, lstm, cnn or mlp, each also with "+attention"; gat or
+    gatv2 for graphs; transformer-xl or ngram for running text.
     """
 
-    model: str = "transformer"
-    dim: int = 128
-    layers: int = 2
-    heads: int = 4
-    hidden: int | None = None
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    activation: str = "relu"
-    gated: bool = False
-    norm: Literal["layer", "rms"] = "layer"
-    pre_norm: bool = True
-    places: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
-    score: str = "Dot()"
-    position: str | None = None
-    mask: str | None = None
-    method: str = "Exact()"
-    window: int = 64
-    block: int = 64
-    kernel: int = 3
+    model: str = setting("transformer", f"Kind of model: {', '.join(MODELS)}.")
+    dim: int = setting(128, "Size of a token's vector.", ge=1)
+    layers: int = setting(2, "Number of layers.", ge=0)
+    heads: int = setting(4, "Attention heads.", ge=1)
+    hidden: int | None = setting(None, "Size inside the feed-forward networks; 4 dim by default.", ge=1)
+    dropout: float = setting(0.1, "Dropout of embeddings and layers.", ge=0, lt=1)
+    attention_dropout: float = setting(0.0, "Dropout of attention weights.", ge=0, lt=1)
+    activation: str = setting("relu", "Activation of the feed-forward networks.")
+    gated: bool = setting(False, "Gated feed-forward networks (GLU).")
+    norm: Literal["layer", "rms"] = setting("layer", "LayerNorm or RMSNorm.")
+    pre_norm: bool = setting(True, "Normalize before each sublayer instead of after it.")
+    places: Literal["sinusoidal", "learned", "none"] = setting(
+        "sinusoidal", "Position embeddings that are added to the tokens.", former="places"
+    )
+    score: str = setting("Dot()", "Attention's score, such as Dot() or Additive().")
+    position: str | None = setting(None, "Attention's position, such as Alibi() or Rotary().")
+    mask: str | None = setting(None, "Attention's mask, such as Window(before=8, after=8).")
+    method: str = setting("Exact()", "Attention's method, such as Performer().")
+    window: int = setting(64, "Tokens on either side that Longformer attends to.", ge=0)
+    block: int = setting(64, "BigBird's block of tokens.", ge=1, former="block")
+    kernel: int = setting(3, "Width of the convolutions.", ge=1, former="kernel")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.model not in MODELS:
             near = difflib.get_close_matches(self.model, MODELS, n=1)
             hint = f"Did you mean {near[0]!r}? " if near else ""
             raise BadInput(f"There is no model {self.model!r}. {hint}There are {', '.join(MODELS)}.")
-
-        for name in ("dim", "heads", "hidden", "block", "kernel"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise BadInput(f"{name} is {value}; it must be at least 1.")
-        for name in ("layers", "window"):
-            if getattr(self, name) < 0:
-                raise BadInput(f"{name} is {getattr(self, name)}; it must be at least 0.")
-        for name in ("dropout", "attention_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise BadInput(f"{name} is {getattr(self, name)}; it must be at least 0 and less than 1.")
 
     @property
     def base(self) -> str:

@@ -21,10 +21,11 @@ from ..data.listing import ending
 from ..data.order import Order
 from ..data.reading import Reading, Refused
 from ..errors import BadInput
-from ..models.baselines.linear import Line
-from ..models.config import Sequence as SequenceConfig
-from ..models.ensemble import Committee, CommitteeModel
-from ..models.heads import IGNORED, Classes
+from ..models.baselines.linear import NBLinearConfig
+from ..models.config import SequenceConfig
+from ..models.ensemble import EnsembleConfig, EnsembleModel
+from ..models.heads import IGNORED, ClassificationHeadConfig
+from ..settings import Settings, setting
 from .architecture import Architecture
 from .inputs.audio import Recordings
 from .inputs.augment import mixed
@@ -41,64 +42,77 @@ and it is not: on folds of SST-2's sentences equal parts served less."""
 
 
 @dataclass(frozen=True)
-class ClassifySettings:
-    """How texts, images or recordings are read; `kind` says which, unless the files do.
+class ClassifySettings(Settings):
+    """Settings of the task `classify`, which reads texts, images or recordings.
 
-    `input` and `label` name columns or arrays, `folder` is where a table's paths begin. `pool` says what the class is
-    read off. `agreement` is the weight of a second thing to learn: that the model, asked twice, each time with other
-    dropout, says the same. With `members` there are so many models side by side, each learning by itself, and the mean
-    of their probabilities is what is said.
-
-    Texts: `unit` of which the vocabulary has so many pieces; `longest` tokens are kept; a share `word_dropout` of them
-    is hidden while training; `vectors` is a file of word vectors, kept as they are if `frozen`. With `affixes` words
-    are known by their letters too and by their beginnings and endings of up to so many, with `grams` by their runs of
-    three to so many letters instead of the letters; while training a word seen n times is known by these alone with
-    probability `rare` / (`rare` + n). With `wide` a line learns beside the model (or the members), and what is said
-    is a mean of both: it gives each word, each of its affixes or runs and each pair of near words a weight, the pairs
-    (and those of the words' longest beginnings) being hashed to so many rows, and hears from naive Bayes which of them
-    matter.
-
-    Images: brought to `size` pixels either way, cut into squares of `patch`. While training: turned by up to `turn`
-    degrees (and made up to a tenth larger or smaller, if it is not 0), moved by up to `shift` pixels, mirrored if
-    `flip`, `jitter` deviations of contrast and brightness, a square of `cutout` pixels hidden, two images mixed in
-    proportions drawn from Beta(`mix`, `mix`).
-
-    Sound: `features` with so many `bins` a frame, `stack` frames a token, at `sample_rate` samples a second. While
-    training, two stretches of up to `mask_frames` frames and two of up to `mask_bins` bins are hidden.
+    `ensemble` models are trained side by side, and their probabilities averaged. With `nb_linear` a linear classifier
+    over word, affix and word-pair features, weighted by naive Bayes log-count ratios, is trained with them. Its word
+    pairs are hashed to that many rows.
     """
 
-    kind: Literal["auto", "text", "image", "sound"] = "auto"
-    input: str | None = None
-    label: str | None = None
-    folder: str | None = None
-    pool: Literal["first", "mean", "last", "attention"] = "mean"
-    agreement: float = 0.0
-    members: int = 1
-    unit: Literal["words", "wordpiece", "bpe", "unigram", "characters"] = "words"
-    vocabulary: int = 20000
-    lower: bool = True
-    longest: int = 512
-    word_dropout: float = 0.1
-    vectors: str | None = None
-    frozen: bool = False
-    affixes: int = 0
-    grams: int = 0
-    rare: float = 1.0
-    wide: int = 0
-    size: int | None = None
-    patch: int = 4
-    turn: float = 0.0
-    shift: int = 0
-    flip: bool = False
-    jitter: float = 0.0
-    cutout: int = 0
-    mix: float = 0.0
-    features: Literal["mel", "mfcc"] = "mel"
-    bins: int = 40
-    sample_rate: int | None = None
-    stack: int = 2
-    mask_frames: int = 0
-    mask_bins: int = 0
+    kind: Literal["auto", "text", "image", "sound"] = setting(
+        "auto", "What the inputs are; auto reads it off the files.", former="kind"
+    )
+    input: str | None = setting(None, "Column or array of the inputs.")
+    label: str | None = setting(None, "Column or array of the labels.")
+    folder: str | None = setting(None, "Folder that a table's paths are relative to.")
+    pool: Literal["first", "mean", "last", "attention"] = setting("mean", "How tokens are pooled for the head.")
+    agreement: float = setting(0.0, "Weight of R-Drop's consistency loss; 0 is off.", ge=0, former="agreement")
+    members: int = setting(1, "Models that are trained side by side and averaged.", ge=1, former="members")
+    unit: Literal["words", "wordpiece", "bpe", "unigram", "characters"] = setting(
+        "words", "What a token of a text is: words, characters, or subwords of a trained tokenizer."
+    )
+    vocabulary: int = setting(20000, "Size of the texts' vocabulary.", ge=1, former="vocabulary")
+    lower: bool = setting(True, "Turn texts to lower case.", former="lower")
+    longest: int = setting(512, "Tokens of a text that are read; the rest is cut off.", ge=1, former="longest")
+    word_dropout: float = setting(0.1, "Share of a text's tokens that are hidden in training.", ge=0, lt=1)
+    vectors: str | None = setting(None, "File of word vectors (GloVe, word2vec, NPZ) for the embedding.", file=True)
+    frozen: bool = setting(False, "Do not train the word vectors.")
+    affixes: int = setting(
+        0, "Longest prefix and suffix that are word features; 0 is none. Needs unit=words.", ge=0, former="affixes"
+    )
+    grams: int = setting(
+        0,
+        "Longest character n-gram (from 3) that is a word feature; 0 is none. Needs unit=words.",
+        ge=0,
+        former="grams",
+    )
+    rare: float = setting(
+        1.0,
+        "With word features, a word seen n times is read as unknown with probability a / (a + n) in training.",
+        ge=0,
+        former="rare",
+    )
+    wide: int = setting(
+        0,
+        "Rows of hashed word pairs of a naive-Bayes linear classifier beside the model; 0 is none.",
+        ge=0,
+        former="wide",
+    )
+    size: int | None = setting(
+        None,
+        "Height and width that images are resized to; by default their own, where they agree.",
+        ge=1,
+        former="size",
+    )
+    patch: int = setting(4, "Height and width of a patch in pixels.", ge=1, former="patch")
+    turn: float = setting(
+        0.0,
+        "Images are rotated by up to so many degrees in training, and scaled by up to a tenth.",
+        ge=0,
+        former="turn",
+    )
+    shift: int = setting(0, "Images are shifted by up to so many pixels in training.", ge=0)
+    flip: bool = setting(False, "Half of the images are mirrored in training.")
+    jitter: float = setting(0.0, "Contrast and brightness change by up to so many deviations in training.", ge=0)
+    cutout: int = setting(0, "Side of the square in pixels that is erased from an image in training.", ge=0)
+    mix: float = setting(0.0, "Alpha of mixup, Beta(alpha, alpha); 0 is off.", ge=0, former="mix")
+    features: Literal["mel", "mfcc"] = setting("mel", "Features of recordings: log-mel or MFCC.")
+    bins: int = setting(40, "Mel bins or coefficients of a frame.", ge=1)
+    sample_rate: int | None = setting(None, "Samples a second that recordings are resampled to.", ge=1)
+    stack: int = setting(2, "Frames that are stacked into one token.", ge=1, former="stack")
+    mask_frames: int = setting(0, "Longest stretch of frames that is masked in training, twice a recording.", ge=0)
+    mask_bins: int = setting(0, "Widest band of bins that is masked in training, twice a recording.", ge=0)
 
 
 class Classify:
@@ -141,20 +155,20 @@ class Classify:
         made = ClassifySettings(**settings)
         return cls(made, data["labels"], INPUTS[data["kind"]].from_dict(data["inputs"], made, tokenizer))
 
-    def config(self, a: Architecture) -> SequenceConfig | Committee:
+    def config(self, a: Architecture) -> SequenceConfig | EnsembleConfig:
         embed, stack = self.inputs.layers(a)
-        head = Classes(len(self.labels), a.dim, pool=self.settings.pool, dropout=a.dropout)
+        head = ClassificationHeadConfig(len(self.labels), a.dim, pool=self.settings.pool, dropout=a.dropout)
         one, members = SequenceConfig(embed, stack, head=head), self.settings.members
         if self.settings.wide:
-            return Committee(one, members, self.line(), LINE_SAYS)
-        return one if members == 1 else Committee(one, members)
+            return EnsembleConfig(one, members, self.line(), LINE_SAYS)
+        return one if members == 1 else EnsembleConfig(one, members)
 
     @property
     def voices(self) -> int:
         """How many models learn, each by itself."""
         return self.settings.members + (1 if self.settings.wide else 0)
 
-    def line(self) -> Line:
+    def line(self) -> NBLinearConfig:
         """What learns beside the model where that is wanted."""
         assert isinstance(self.inputs, Texts)
         return self.inputs.line(len(self.labels))
@@ -168,7 +182,7 @@ class Classify:
 
     def start(self, model: nn.Module) -> None:
         """What a model knows before it has learned anything."""
-        for one in model.members if isinstance(model, CommitteeModel) else [model]:
+        for one in model.members if isinstance(model, EnsembleModel) else [model]:
             self.inputs.start(one)
         if self.ratios is not None:
             model.beside.ratios.copy_(self.ratios)  # type: ignore[union-attr, operator]

@@ -16,9 +16,9 @@ from ..data.detection import Boxes, read_boxes
 from ..data.images import ImageFile, Picture, load_image, pillow
 from ..data.reading import Reading
 from ..errors import BadInput
-from ..models.detection import Detection, FeatureGrid
+from ..models.detection import DetectionConfig, FeatureGridConfig
 from ..models.set_loss import SetLoss, corners
-from ..settings import Training
+from ..settings import Settings, Training, setting
 from .architecture import Architecture, attention_stack
 from .inputs.cache import Kept
 from .inputs.images import resized
@@ -33,24 +33,25 @@ NO_CLASS = -1
 
 
 @dataclass(frozen=True)
-class DetectSettings:
-    """How images are read and searched.
+class DetectSettings(Settings):
+    """Settings of the task `detect`.
 
-    Images are made so small that their longer side has `size` pixels. `backbone` has the channels of convolutions that
-    halve them, or one number, the depth of a ResNet. Without `queries` each position of that grid tells one object at
-    most, near it; with so many queries a decoder asks for objects anywhere (DETR), which wants tens of thousands of
-    images. While training half of the images are mirrored when `flip`, and up to a share `crop` of each is cut off.
-    Boxes surer than `sure` are told when asked. `images` is the folder or tar file of the images, `label` a column.
+    Without `queries` each position of the feature grid predicts at most one object near it. With queries a decoder
+    finds objects anywhere (DETR), which needs tens of thousands of images.
     """
 
-    size: int = 320
-    backbone: tuple[int, ...] = (32, 64, 128, 128)
-    queries: int | None = None
-    flip: bool = True
-    crop: float = 0.2
-    sure: float = 0.5
-    images: str | None = None
-    label: str | None = None
+    size: int = setting(320, "Pixels of an image's longer side after resizing.", ge=1, former="size")
+    backbone: tuple[int, ...] = setting(
+        (32, 64, 128, 128),
+        "Channels of convolutions that each halve the image; one number is the depth of a ResNet.",
+        ge=1,
+    )
+    queries: int | None = setting(None, "Object queries of a DETR decoder; none predicts at grid positions.", ge=1)
+    flip: bool = setting(True, "Half of the images are mirrored in training.")
+    crop: float = setting(0.2, "Share of rows and columns that is cropped at most in training.", ge=0)
+    sure: float = setting(0.5, "Score that a box needs to be listed by predict.", ge=0, former="sure")
+    images: str | None = setting(None, "Folder or tar file of the images.")
+    label: str | None = setting(None, "Column of the labels.")
 
 
 class Detect:
@@ -94,17 +95,19 @@ class Detect:
         made = DetectSettings(**{**settings, "backbone": tuple(settings["backbone"])})
         return cls(made, data["classes"], data["mean"], data["std"])
 
-    def config(self, a: Architecture) -> Detection:
+    def config(self, a: Architecture) -> DetectionConfig:
         if a.model != "transformer":
             raise BadInput(
                 f"The model {a.model!r} reads tokens in a row; on an image's grid neighbours do not stand beside each "
                 "other there. Leave model at transformer; layers=0 leaves the convolutions alone, to compare with."
             )
         depth, queries = self.settings.backbone, self.settings.queries
-        embed = FeatureGrid(a.dim, depth[0] if len(depth) == 1 else depth)
+        embed = FeatureGridConfig(a.dim, depth[0] if len(depth) == 1 else depth)
         stack = replace(attention_stack(a, False, False), final_norm=True)
         decoder = None if queries is None else replace(stack, cross=True)
-        return Detection(embed, stack, decoder, queries, len(self.classes), SetLoss(auxiliary=queries is not None))
+        return DetectionConfig(
+            embed, stack, decoder, queries, len(self.classes), SetLoss(auxiliary=queries is not None)
+        )
 
     def sizes(self, examples: Sequence[Boxes]) -> list[int]:
         depth = self.settings.backbone

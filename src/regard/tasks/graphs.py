@@ -16,10 +16,10 @@ from ..data.graph_sets import LabelledGraph, by_scaffold, read_graphs
 from ..data.molecules import read_molecule
 from ..data.reading import Reading
 from ..errors import BadInput
-from ..models.graph_encoder import GraphEncoder
-from ..models.heads import Classes
+from ..models.graph_encoder import GraphEncoderConfig
+from ..models.heads import ClassificationHeadConfig
 from ..nn.graph_layers import GraphLayersConfig
-from ..settings import Training
+from ..settings import Settings, Training, setting
 from .architecture import GRAPHS, Architecture
 from .classify import by_size
 from .inputs.cache import Kept
@@ -29,23 +29,21 @@ from .task import Scores
 
 
 @dataclass(frozen=True)
-class GraphsSettings:
-    """How graphs are read: molecules as SMILES in a table, or a table of edges with the tables `labels` and `nodes`.
+class GraphsSettings(Settings):
+    """Settings of the task `graphs`, which reads SMILES in a table, or tables of edges, labels and nodes."""
 
-    `label` and `smiles` name columns; `kind` says whether labels are classes or numbers, where they do not say it
-    themselves. `pool` makes one vector of a graph's nodes. With `edge_nodes` an edge that has features is a node too,
-    between the two that it connects. `split` "scaffold" parts molecules into train, dev and test by their rings and
-    what joins these (80, 10 and 10 %), so that what is asked of a model is less like what it has seen.
-    """
-
-    label: str | None = None
-    smiles: str | None = None
-    labels: str | None = None
-    nodes: str | None = None
-    kind: Literal["auto", "class", "number"] = "auto"
-    pool: Literal["mean", "attention"] = "mean"
-    edge_nodes: bool = True
-    split: Literal["any", "scaffold"] = "any"
+    label: str | None = setting(None, "Column of the labels.")
+    smiles: str | None = setting(None, "Column of the SMILES.")
+    labels: str | None = setting(None, "Table of the graphs' labels, beside a table of edges.", file=True)
+    nodes: str | None = setting(None, "Table of the nodes' features, beside a table of edges.", file=True)
+    kind: Literal["auto", "class", "number"] = setting(
+        "auto", "Whether labels are classes or numbers; auto reads it off the labels.", former="kind"
+    )
+    pool: Literal["mean", "attention"] = setting("mean", "How nodes are pooled for the head.")
+    edge_nodes: bool = setting(True, "An edge with features is a node too, between the two that it connects.")
+    split: Literal["any", "scaffold"] = setting(
+        "any", "scaffold splits molecules into train, dev and test (80, 10, 10 %) by their Bemis-Murcko scaffold."
+    )
 
 
 class Graphs:
@@ -92,7 +90,7 @@ class Graphs:
     def from_dict(cls, data: dict[str, Any], settings: dict[str, Any], tokenizer: Any = None) -> Graphs:
         return cls(GraphsSettings(**settings), target_from(data["target"]), data["features"], data["edge_features"])
 
-    def config(self, a: Architecture) -> GraphEncoder:
+    def config(self, a: Architecture) -> GraphEncoderConfig:
         stack = (
             graph_stack(a)
             if a.model not in GRAPHS
@@ -100,8 +98,10 @@ class Graphs:
                 a.dim, a.layers, a.heads, GRAPHS[a.model], a.activation, a.dropout, a.attention_dropout
             )
         )
-        head = Classes(self.target.outputs, a.dim, pool=self.settings.pool, hidden="relu", dropout=a.dropout)
-        return GraphEncoder(self.features + self.edge_features, stack, head, a.dropout)
+        head = ClassificationHeadConfig(
+            self.target.outputs, a.dim, pool=self.settings.pool, hidden="relu", dropout=a.dropout
+        )
+        return GraphEncoderConfig(self.features + self.edge_features, stack, head, a.dropout)
 
     def sizes(self, examples: Sequence[LabelledGraph]) -> list[int]:
         return [len(self.drawn(example)) for example in examples]

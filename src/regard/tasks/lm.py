@@ -18,14 +18,14 @@ from ..data.reading import Reading
 from ..data.text import Document, read_lines
 from ..errors import BadInput
 from ..models.baselines.ngram import NgramModel
-from ..models.config import Sequence as SequenceConfig
+from ..models.config import SequenceConfig
 from ..models.families.transformer_xl import transformer_xl
-from ..models.generation.sampling import Way
-from ..models.heads import IGNORED, Vocabulary
+from ..models.generation.sampling import GenerationConfig
+from ..models.heads import IGNORED, LMHeadConfig
 from ..models.tokenizers.tokenizer import Tokenizer
 from ..models.tokenizers.training import Special
-from ..nn.embeddings.text import Text
-from ..settings import Training
+from ..nn.embeddings.text import TextEmbeddingConfig
+from ..settings import Settings, Training, setting
 from .architecture import Architecture, stack_of
 from .task import Scores
 
@@ -36,31 +36,28 @@ LINES = 10_000
 
 
 @dataclass(frozen=True)
-class LmSettings:
-    """How a text is cut and scored, and how it is written on.
+class LmSettings(Settings):
+    """Settings of the task `lm`.
 
-    `unit` is what a token is; pieces and words are at most `size`. The model learns from blocks of `context` tokens and
-    is scored in windows of as many that move on by `stride` (`context` unless given): a smaller one lets every token
-    see more. `memory` is what Transformer-XL sees before a block. `order` is the n-gram model's. A prompt is continued
-    by `new` tokens drawn with `temperature` (0: the likeliest) among the `top_k` likeliest, from the numbers of `draw`.
+    The model is trained on blocks of `context` tokens and scored in windows of the same size that move by `stride`: a
+    smaller stride gives every token more context.
     """
 
-    unit: Literal["characters", "bpe", "words"] = "characters"
-    size: int = 8000
-    lower: bool = False
-    context: int = 256
-    stride: int | None = None
-    memory: int = 0
-    order: int = 5
-    new: int = 300
-    temperature: float = 0.8
-    top_k: int | None = None
-    draw: int = 0
+    unit: Literal["characters", "bpe", "words"] = setting("characters", "What a token is.")
+    size: int = setting(8000, "Size of the vocabulary of bpe or words.", ge=1, former="size")
+    lower: bool = setting(False, "Turn texts to lower case.", former="lower")
+    context: int = setting(256, "Tokens that the model sees at once.", ge=1)
+    stride: int | None = setting(None, "Tokens between two windows of an evaluation; the context by default.", ge=1)
+    memory: int = setting(0, "Tokens before a block that Transformer-XL attends to.", ge=0)
+    order: int = setting(5, "Order of the n-gram model.", ge=1)
+    new: int = setting(300, "Tokens that predict writes after a prompt.", ge=1, former="new")
+    temperature: float = setting(0.8, "Temperature of sampling; 0 takes the likeliest token.", ge=0)
+    top_k: int | None = setting(None, "Sample from the k likeliest tokens; all by default.", ge=1)
+    draw: int = setting(0, "Seed of sampling.", former="draw")
 
     def __post_init__(self) -> None:
-        if self.context < 1 or self.memory < 0 or self.new < 1:
-            raise BadInput(f"context={self.context}, memory={self.memory}, new={self.new}: give counts of tokens.")
-        if self.stride is not None and not 1 <= self.stride <= self.context:
+        super().__post_init__()
+        if self.stride is not None and self.stride > self.context:
             raise BadInput(
                 f"stride is {self.stride}; it must be 1 to context ({self.context}), so that no token is left out."
             )
@@ -118,8 +115,8 @@ class Lm:
         if a.model == "transformer-xl":
             return self.with_memory(a)
         places = {"sinusoidal": "sinusoidal", "learned": self.settings.context, "none": None}[a.places]
-        embed = Text(size, a.dim, places, scaled=a.places == "sinusoidal", dropout=a.dropout)  # type: ignore[arg-type]
-        return SequenceConfig(embed, stack_of(a, causal=True), head=Vocabulary(size, a.dim))
+        embed = TextEmbeddingConfig(size, a.dim, places, scaled=a.places == "sinusoidal", dropout=a.dropout)  # type: ignore[arg-type]
+        return SequenceConfig(embed, stack_of(a, causal=True), head=LMHeadConfig(size, a.dim))
 
     def with_memory(self, a: Architecture) -> SequenceConfig:
         return transformer_xl(
@@ -138,7 +135,7 @@ class Lm:
         """The n-gram model of the texts, which needs no training; None where another is asked for."""
         if a.model != "ngram":
             return None
-        return NgramModel.counted(self.numbers(examples), self.tokenizer.size, self.settings.order)
+        return NgramModel.from_tokens(self.numbers(examples), self.tokenizer.size, self.settings.order)
 
     def numbers(self, examples: Sequence[Document]) -> Tensor:
         """All texts in numbers, an end after each, `[tokens]`; computed once for the same list of texts."""
@@ -247,7 +244,7 @@ class Lm:
         prompt = torch.tensor([recent], device=model.device)
         if not isinstance(model, NgramModel):
             return model.generate(tokens=prompt, max_new=new, end=(), **how)[0, len(recent) :].tolist()
-        way = Way(**how)
+        way = GenerationConfig(**how)
         for _ in range(new):
             chosen = way.choose(model(tokens=prompt[:, -s.order :]).logits[:, -1])
             prompt = torch.cat([prompt, chosen[:, None]], 1)

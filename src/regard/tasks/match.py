@@ -15,8 +15,8 @@ from ..data.files import kind_of
 from ..data.images import Captioned, ImageFile, read_captions
 from ..data.reading import Reading
 from ..errors import BadInput
-from ..models.two_towers import Tower, TwoTowers
-from ..settings import Training
+from ..models.two_towers import DualEncoderConfig, TowerConfig
+from ..settings import Settings, Training, setting
 from .architecture import Architecture
 from .inputs.images import Pictures
 from .inputs.text import Texts
@@ -29,35 +29,40 @@ ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".
 
 
 @dataclass(frozen=True)
-class MatchSettings:
-    """How images and texts are read, and the `shared` dims in which they meet.
+class MatchSettings(Settings):
+    """Settings of the task `match`, which reads images and their captions."""
 
-    `image` and `text` name a table's columns or an NPZ's arrays. Texts: `unit` and size of the `vocabulary`, `lower`
-    case, at most `longest` tokens; a share `word_dropout` is hidden while training. Images: brought to `size` pixels
-    either way (their own, where they agree, unless given), cut in patches of `patch`; while training turned by up to
-    `turn` degrees, moved by up to `shift` pixels, mirrored when `flip`, tinted by `jitter`, a square of `cutout` pixels
-    taken out. `shown` is how many of the nearest are told when asked.
-    """
-
-    image: str | None = None
-    text: str | None = None
-    folder: str | None = None
-    shared: int = 128
-    shown: int = 5
-    unit: Literal["wordpiece", "bpe", "unigram", "characters", "words"] = "wordpiece"
-    vocabulary: int = 4000
-    lower: bool = True
-    longest: int = 64
-    word_dropout: float = 0.1
-    vectors: str | None = None
-    frozen: bool = False
-    size: int | None = None
-    patch: int = 8
-    turn: float = 0.0
-    shift: int = 2
-    flip: bool = False
-    jitter: float = 0.1
-    cutout: int = 0
+    image: str | None = setting(None, "Column or array of the images.")
+    text: str | None = setting(None, "Column or array of the captions.")
+    folder: str | None = setting(None, "Folder that a table's paths are relative to.")
+    shared: int = setting(128, "Size of the embeddings in which images and texts meet.", ge=1, former="shared")
+    shown: int = setting(5, "How many of the nearest are listed by predict.", ge=0, former="shown")
+    unit: Literal["wordpiece", "bpe", "unigram", "characters", "words"] = setting(
+        "wordpiece", "What a token of a text is: words, characters, or subwords of a trained tokenizer."
+    )
+    vocabulary: int = setting(4000, "Size of the texts' vocabulary.", ge=1, former="vocabulary")
+    lower: bool = setting(True, "Turn texts to lower case.", former="lower")
+    longest: int = setting(64, "Tokens of a text that are read; the rest is cut off.", ge=1, former="longest")
+    word_dropout: float = setting(0.1, "Share of a text's tokens that are hidden in training.", ge=0, lt=1)
+    vectors: str | None = setting(None, "File of word vectors (GloVe, word2vec, NPZ) for the embedding.", file=True)
+    frozen: bool = setting(False, "Do not train the word vectors.")
+    size: int | None = setting(
+        None,
+        "Height and width that images are resized to; by default their own, where they agree.",
+        ge=1,
+        former="size",
+    )
+    patch: int = setting(8, "Height and width of a patch in pixels.", ge=1, former="patch")
+    turn: float = setting(
+        0.0,
+        "Images are rotated by up to so many degrees in training, and scaled by up to a tenth.",
+        ge=0,
+        former="turn",
+    )
+    shift: int = setting(2, "Images are shifted by up to so many pixels in training.", ge=0)
+    flip: bool = setting(False, "Half of the images are mirrored in training.")
+    jitter: float = setting(0.1, "Contrast and brightness change by up to so many deviations in training.", ge=0)
+    cutout: int = setting(0, "Side of the square in pixels that is erased from an image in training.", ge=0)
 
 
 class Match:
@@ -110,11 +115,13 @@ class Match:
         texts = Texts.from_dict(data["texts"], made, tokenizer)
         return cls(made, Pictures.from_dict(data["pictures"], made, None), texts)
 
-    def config(self, a: Architecture) -> TwoTowers:
+    def config(self, a: Architecture) -> DualEncoderConfig:
         """Two towers of the same kind, each read by the mean of its tokens, which every kind of stack has."""
         text, image = self.texts.layers(a), self.pictures.layers(a)
         shared = self.settings.shared
-        return TwoTowers(Tower(*text, shared=shared, end="mean"), Tower(*image, shared=shared, end="mean"))
+        return DualEncoderConfig(
+            TowerConfig(*text, shared=shared, end="mean"), TowerConfig(*image, shared=shared, end="mean")
+        )
 
     def sizes(self, examples: Sequence[Captioned]) -> list[int]:
         """The same for all, so that a pair is told from any others, not from those of its length."""

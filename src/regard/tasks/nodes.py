@@ -16,10 +16,10 @@ from torch.nn import functional
 from ..data.graphs import Graph, draw_masks, read_nodes
 from ..data.reading import Reading
 from ..errors import BadInput, Unsupported
-from ..models.graph import Graph as GraphConfig
-from ..models.graph_encoder import GraphEncoder
-from ..models.heads import IGNORED, Classes
-from ..settings import Training
+from ..models.graph import GATConfig
+from ..models.graph_encoder import GraphEncoderConfig
+from ..models.heads import IGNORED, ClassificationHeadConfig
+from ..settings import Settings, Training, setting
 from .architecture import GRAPHS, Architecture, stack_of
 from .classify import per_class
 from .inputs.cache import Kept
@@ -31,24 +31,22 @@ SPARSE = 0.1
 
 
 @dataclass(frozen=True)
-class NodesSettings:
-    """How the graph is read: `features` and `labels` are tables beside a table of edges, `label` the column or array.
+class NodesSettings(Settings):
+    """Settings of the task `nodes`, which reads one graph."""
 
-    `normalized` makes each node's features sum to 1. `out_heads` is how many heads the last layer of a gat has.
-    `choose` says by which score of the dev nodes weights are kept. `agreement` is the weight of a second thing to
-    learn: that the model, asked twice, each time with other dropout, says the same of every node, labelled or not, and
-    is sure of it.
-    """
-
-    features: str | None = None
-    labels: str | None = None
-    label: str | None = None
-    undirected: bool = False
-    normalized: bool = True
-    out_heads: int = 1
-    residual: bool = False
-    choose: Literal["accuracy", "loss"] = "loss"
-    agreement: float = 0.0
+    features: str | None = setting(None, "Table of the nodes' features, beside a table of edges.", file=True)
+    labels: str | None = setting(None, "Table of the nodes' labels, beside a table of edges.", file=True)
+    label: str | None = setting(None, "Column or array of the labels.")
+    undirected: bool = setting(False, "Add the reverse of every edge.")
+    normalized: bool = setting(True, "Divide each node's features by their sum.")
+    out_heads: int = setting(1, "Heads of a GAT's last layer.", ge=1)
+    residual: bool = setting(False, "Residual connections between a GAT's layers.")
+    choose: Literal["accuracy", "loss"] = setting(
+        "loss", "Score on the validation nodes that selects the best weights.", former="choose"
+    )
+    agreement: float = setting(
+        0.0, "Weight of a consistency loss over all nodes (GRAND); 0 is off.", ge=0, former="agreement"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +121,7 @@ class Nodes:
 
     def config(self, a: Architecture) -> Any:
         if a.model in GRAPHS:
-            return GraphConfig(
+            return GATConfig(
                 self.features,
                 len(self.labels),
                 a.dim,
@@ -136,8 +134,8 @@ class Nodes:
                 attention_dropout=a.attention_dropout,
                 residual=self.settings.residual,
             )
-        head = Classes(len(self.labels), a.dim, per_token=True, dropout=a.dropout)
-        return GraphEncoder(self.features, graph_stack(a), head, a.dropout)
+        head = ClassificationHeadConfig(len(self.labels), a.dim, per_token=True, dropout=a.dropout)
+        return GraphEncoderConfig(self.features, graph_stack(a), head, a.dropout)
 
     def sizes(self, examples: Sequence[PartOfGraph]) -> list[int]:
         return [len(example.graph.nodes) for example in examples]

@@ -17,33 +17,39 @@ from ..data.order import Order
 from ..data.reading import Reading
 from ..data.tagged import Tagged, read_tagged
 from ..errors import BadInput
-from ..models.config import Sequence as SequenceConfig
-from ..models.heads import IGNORED, Classes
+from ..models.config import SequenceConfig
+from ..models.heads import IGNORED, ClassificationHeadConfig
 from ..models.tokenizers.tokenizer import stack
+from ..settings import Settings, setting
 from .architecture import Architecture, stack_of
 from .inputs.word_features import Spelling
 from .task import Scores
 
 
 @dataclass(frozen=True)
-class TagSettings:
-    """How words are read. `column` is where the tags are: upos (unless given), xpos, deprel, … of CoNLL-U, or the
-    number of a column of text, the last unless given.
+class TagSettings(Settings):
+    """Settings of the task `tag`.
 
-    A word seen less than `least` times is known by what it is made of: its first and last so many `letters`, its
-    beginnings and endings of up to `affixes` letters, its shape and its lower case (0 affixes: by its letters alone).
-    While training the same happens to a share `word_dropout` of the others, and to a word seen n times with probability
-    `rare` / (`rare` + n), so that the model learns to read words that it does not know. Words have vectors of
-    `word_dim` (the model's dim unless given).
+    A word that occurs less than `least` times has no embedding of its own: it is read by its characters and by its word
+    features (prefixes, suffixes, shape, lower case). While training, known words are replaced the same way at random
+    (`word_dropout`, `rare`), so that the model learns to read unknown words.
     """
 
-    column: str | None = None
-    least: int = 1
-    letters: int = 20
-    affixes: int = 4
-    word_dim: int | None = 128
-    word_dropout: float = 0.0
-    rare: float = 1.0
+    column: str | None = setting(
+        None, "Column of the tags: upos (the default), xpos, deprel, … of CoNLL-U, or the number of a column of text."
+    )
+    least: int = setting(1, "Occurrences that a word needs for an embedding of its own.", ge=0, former="least")
+    letters: int = setting(
+        20, "Characters of a word that are read, from its start and its end.", ge=1, former="letters"
+    )
+    affixes: int = setting(
+        4, "Longest prefix and suffix that are word features; 0 reads characters alone.", ge=0, former="affixes"
+    )
+    word_dim: int | None = setting(128, "Size of word embeddings; none is the model's dim.", ge=1)
+    word_dropout: float = setting(0.0, "Share of known words that are read as unknown in training.", ge=0, lt=1)
+    rare: float = setting(
+        1.0, "A word seen n times is read as unknown with probability a / (a + n) in training.", ge=0, former="rare"
+    )
 
 
 class Tag:
@@ -78,7 +84,7 @@ class Tag:
         return cls(made, Spelling.from_dict(data, made.affixes, made.letters), data["tags"])
 
     def config(self, a: Architecture) -> SequenceConfig:
-        head = Classes(len(self.tags), a.dim, per_token=True, dropout=a.dropout)
+        head = ClassificationHeadConfig(len(self.tags), a.dim, per_token=True, dropout=a.dropout)
         return SequenceConfig(self.spelling.embedding(a, self.settings.word_dim), stack_of(a), head=head)
 
     def sizes(self, examples: Sequence[Tagged]) -> list[int]:

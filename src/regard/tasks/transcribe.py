@@ -17,15 +17,14 @@ from ..data.order import Order
 from ..data.reading import Reading
 from ..data.sound import Spoken, read_spoken
 from ..errors import BadInput
-from ..models.config import Pair
-from ..models.config import Sequence as SequenceConfig
+from ..models.config import EncoderDecoderConfig, SequenceConfig
 from ..models.generation.generate import generate
-from ..models.heads import IGNORED, Vocabulary
-from ..models.sound import Sound
+from ..models.heads import IGNORED, LMHeadConfig
+from ..models.sound import SoundEmbeddingConfig
 from ..models.tokenizers.tokenizer import Tokenizer
 from ..models.tokenizers.training import Special
-from ..nn.embeddings.text import Text
-from ..settings import Training
+from ..nn.embeddings.text import TextEmbeddingConfig
+from ..settings import Settings, Training, setting
 from .architecture import Architecture, stack_of
 from .inputs.audio_features import Hearing, hearing_for, opened
 from .inputs.augment import hidden_stretches
@@ -36,29 +35,29 @@ from .task import Scores
 
 
 @dataclass(frozen=True)
-class TranscribeSettings:
-    """How recordings are heard and what is written.
+class TranscribeSettings(Settings):
+    """Settings of the task `transcribe`.
 
-    `unit` is what is written: characters, words, or bpe and unigram subwords of a vocabulary of `size`. `stack` frames
-    (of 10 ms, unless the file has its own) become one token. `bins` and `sample_rate` are the spectrogram's; `deltas`
-    adds slopes in time. While training, two stretches of at most `hide_frames` frames and two of `hide_bins` bins are
-    hidden. `decoder` puts a decoder behind the encoder, which then writes one unit after the other, instead of CTC's
-    labels at every token. `beams` beginnings are kept while writing. `sound` and `text` name columns or arrays.
+    The model has a CTC head; with `decoder` it is an encoder and an autoregressive decoder instead.
     """
 
-    unit: Literal["characters", "words", "bpe", "unigram"] = "characters"
-    size: int = 1000
-    lower: bool = False
-    stack: int = 4
-    bins: int = 64
-    sample_rate: int | None = None
-    deltas: bool = False
-    hide_frames: int = 25
-    hide_bins: int = 8
-    decoder: bool = False
-    beams: int = 1
-    sound: str | None = None
-    text: str | None = None
+    unit: Literal["characters", "words", "bpe", "unigram"] = setting("characters", "What a token of a transcript is.")
+    size: int = setting(1000, "Size of the vocabulary of bpe or unigram.", ge=1, former="size")
+    lower: bool = setting(False, "Turn transcripts to lower case.", former="lower")
+    stack: int = setting(4, "Frames that are stacked into one token.", ge=1, former="stack")
+    bins: int = setting(64, "Mel bins of a frame.", ge=1)
+    sample_rate: int | None = setting(None, "Samples a second that recordings are resampled to.", ge=1)
+    deltas: bool = setting(False, "Add first and second differences in time to each frame.")
+    hide_frames: int = setting(
+        25, "Longest stretch of frames that is masked in training, twice a recording.", ge=0, former="hide_frames"
+    )
+    hide_bins: int = setting(
+        8, "Widest band of bins that is masked in training, twice a recording.", ge=0, former="hide_bins"
+    )
+    decoder: bool = setting(False, "Write with a decoder instead of CTC.")
+    beams: int = setting(1, "Beams of the search that writes transcripts.", ge=1)
+    sound: str | None = setting(None, "Column or array of the recordings.")
+    text: str | None = setting(None, "Column or array of the transcripts.")
 
 
 class Transcribe:
@@ -97,15 +96,21 @@ class Transcribe:
         made = TranscribeSettings(**settings)
         return cls(made, tokenizer, Hearing(data["rate"], data["bins"], made.deltas), data["spaced"])
 
-    def config(self, a: Architecture) -> SequenceConfig | Pair:
+    def config(self, a: Architecture) -> SequenceConfig | EncoderDecoderConfig:
         places = None if a.places == "none" else "sinusoidal"
-        embed = Sound(self.hearing.size, a.dim, self.settings.stack, places, norm=1e-5, dropout=a.dropout)
+        embed = SoundEmbeddingConfig(
+            self.hearing.size, a.dim, self.settings.stack, places, norm=1e-5, dropout=a.dropout
+        )
         size = self.tokenizer.size
         if not self.settings.decoder:
-            return SequenceConfig(embed, stack_of(a), head=Vocabulary(size, a.dim, tied=False, bias=True, blank=0))
-        text = Text(size, a.dim, "sinusoidal", scaled=True, padding=self.tokenizer.pad, dropout=a.dropout)
+            return SequenceConfig(embed, stack_of(a), head=LMHeadConfig(size, a.dim, tied=False, bias=True, blank=0))
+        text = TextEmbeddingConfig(
+            size, a.dim, "sinusoidal", scaled=True, padding=self.tokenizer.pad, dropout=a.dropout
+        )
         decoder = stack_of(a, causal=True, cross=True)
-        return Pair(embed, stack_of(a), decoder, text, Vocabulary(size, a.dim), start=self.tokenizer.start or 0)
+        return EncoderDecoderConfig(
+            embed, stack_of(a), decoder, text, LMHeadConfig(size, a.dim), start=self.tokenizer.start or 0
+        )
 
     def sizes(self, examples: Sequence[Spoken]) -> list[int]:
         """Tokens of each recording."""

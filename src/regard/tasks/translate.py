@@ -15,19 +15,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..attention.tracing import capturing
+from ..attention.tracing import in_cuda_graph
 from ..data.order import Order
 from ..data.reading import Reading
 from ..data.text import Parallel, read_parallel
 from ..errors import BadInput, Missing
-from ..models.config import Pair
-from ..models.generation.rules import Rules
-from ..models.heads import IGNORED, Vocabulary
+from ..models.config import EncoderDecoderConfig
+from ..models.generation.rules import TokenRules
+from ..models.heads import IGNORED, LMHeadConfig
 from ..models.tokenizers.tokenizer import Tokenizer, stack
-from ..models.tokenizers.training import Kind, Special
-from ..nn.embeddings.text import Text
-from ..nn.packing import told
-from ..settings import Training
+from ..models.tokenizers.training import Special
+from ..nn.embeddings.text import TextEmbeddingConfig
+from ..nn.packing import packing_positions
+from ..settings import Settings, Training, setting
 from ..train.cuda_graph import rounded_up
 from .architecture import Architecture, stack_of
 from .losses.r_drop import agreement_loss, twice
@@ -45,40 +45,34 @@ MAIN = {"bleu": "bleu", "chrf": "chrf", "rouge": "rouge1"}
 
 
 @dataclass(frozen=True)
-class TranslateSettings:
-    """How pairs are read, parted, written and scored.
+class TranslateSettings(Settings):
+    """Settings of the task `translate`.
 
-    `source` and `target` name columns of a table. `pieces` of `size` are learned from both languages (`joint`: one
-    vocabulary, one embedding) or from each, from lower-case text if `lower`; for Chinese "wordpiece", which takes its
-    characters one by one, or "bpe". Texts are cut after `longest` tokens.
-    `beams` and `length_penalty` are how a trained model writes; while it learns, dev is written with `training_beams`.
-    `metric` is what decides. `tokenise` is how sacreBLEU parts texts: "13a", "zh", or "none" for files that are parted;
-    "fr" is "13a" of words parted after an apostrophe, as Moses parts French and Italian (l' homme).
-    `agreement` is the weight of a second thing to learn: that the model, asked twice, each time with other dropout,
-    says the same. `copies` lets it say a word because the source has it, which summaries live by; it needs `joint`.
+    For Chinese take `unit` wordpiece, whose tokens are single characters, or bpe. `tokenize` is sacreBLEU's tokenizer;
+    "none" is for files that are tokenized already, and "fr" is "13a" after a split behind apostrophes (l' homme), as
+    Moses does for French and Italian.
     """
 
-    source: str | None = None
-    target: str | None = None
-    pieces: Kind = "bpe"
-    size: int = 8000
-    joint: bool = True
-    lower: bool = False
-    longest: int = 256
-    beams: int = 5
-    training_beams: int = 1
-    length_penalty: float = 1.0
-    metric: Literal["bleu", "chrf", "rouge"] = "bleu"
-    tokenise: Literal["13a", "zh", "intl", "char", "none", "fr"] = "13a"
-    agreement: float = 0.0
-    copies: bool = False
-
-    def __post_init__(self) -> None:
-        if self.beams < 1 or self.training_beams < 1 or self.longest < 3:
-            raise BadInput(
-                f"beams={self.beams}, training_beams={self.training_beams}, longest={self.longest}: give at least 1, 1 "
-                "and 3 (a token between start and end)."
-            )
+    source: str | None = setting(None, "Column of the source texts.")
+    target: str | None = setting(None, "Column of the target texts.")
+    pieces: Literal["wordpiece", "bpe", "unigram", "characters", "words"] = setting(
+        "bpe", "What a token is: subwords of a trained tokenizer, words or characters.", former="pieces"
+    )
+    size: int = setting(8000, "Size of the vocabulary.", ge=1, former="size")
+    joint: bool = setting(True, "One vocabulary and one embedding for both languages.")
+    lower: bool = setting(False, "Turn texts to lower case.", former="lower")
+    longest: int = setting(256, "Tokens of a text; the rest is cut off.", ge=3, former="longest")
+    beams: int = setting(5, "Beams of the search that writes translations.", ge=1)
+    training_beams: int = setting(1, "Beams of the evaluations during training.", ge=1)
+    length_penalty: float = setting(1.0, "Exponent of the length that a beam's score is divided by.")
+    metric: Literal["bleu", "chrf", "rouge"] = setting("bleu", "Metric that selects the best weights.")
+    tokenise: Literal["13a", "zh", "intl", "char", "none", "fr"] = setting(
+        "13a", "Tokenizer of sacreBLEU.", former="tokenise"
+    )
+    agreement: float = setting(0.0, "Weight of R-Drop's consistency loss; 0 is off.", ge=0, former="agreement")
+    copies: bool = setting(
+        False, "Pointer-generator: the model may copy tokens from the source. Needs joint.", former="copies"
+    )
 
 
 class Translate:
@@ -121,27 +115,27 @@ class Translate:
         return cls(made, tokenizer, made.beams, data["most"])
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> TokenRules:
         """Where a text that the model writes begins and ends."""
         target = self.tokenizer.target
         start, end, unknown = (number for number in (target.start, target.end, target.unknown) if number is not None)
-        return Rules(start=(start,), end=(end,), pad=target.pad, never=(unknown,))
+        return TokenRules(start=(start,), end=(end,), pad=target.pad, suppressed=(unknown,))
 
-    def config(self, a: Architecture) -> Pair:
+    def config(self, a: Architecture) -> EncoderDecoderConfig:
         embed, own = (self.embedding(one, a) for one in (self.tokenizer, self.tokenizer.target))
-        return Pair(
+        return EncoderDecoderConfig(
             embed,
             stack_of(a),
             stack_of(a, causal=True, cross=True),
             decoder_embed=None if self.settings.joint else own,
-            head=Vocabulary(self.tokenizer.target.size, a.dim),
+            head=LMHeadConfig(self.tokenizer.target.size, a.dim),
             start=self.rules.start[0],
-            copies=self.settings.copies,
+            copy=self.settings.copies,
         )
 
-    def embedding(self, tokenizer: Tokenizer, a: Architecture) -> Text:
+    def embedding(self, tokenizer: Tokenizer, a: Architecture) -> TextEmbeddingConfig:
         places = {"sinusoidal": "sinusoidal", "learned": self.settings.longest, "none": None}[a.places]
-        return Text(tokenizer.size, a.dim, places, scaled=True, padding=tokenizer.pad, dropout=a.dropout)  # type: ignore[arg-type]
+        return TextEmbeddingConfig(tokenizer.size, a.dim, places, scaled=True, padding=tokenizer.pad, dropout=a.dropout)  # type: ignore[arg-type]
 
     def sizes(self, examples: Sequence[Parallel]) -> list[int]:
         """Source and target tokens together. The numbers of these examples are remembered for their batches."""
@@ -274,7 +268,7 @@ class Translate:
         """What `check` shows: sizes, vocabulary, how long the texts are, how many are cut, examples."""
         pairs = self.pairs(examples)
         sizes = [[len(row) for row in side] for side in zip(*pairs, strict=True)]
-        unknown = sum(row.count(self.rules.never[0]) for pair in pairs for row in pair)
+        unknown = sum(row.count(self.rules.suppressed[0]) for pair in pairs for row in pair)
         return {
             "pairs": len(examples),
             "source tokens": sum(sizes[0]),
@@ -295,12 +289,12 @@ def pair_loss(model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0
     if agreement:
         batch = again(batch)
     inputs = {name: batch[name] for name in ("tokens", "lengths", "targets", "target_lengths")}
-    if capturing() and "places" in batch:  # which targets are real may not be looked at, and is told
+    if in_cuda_graph() and "places" in batch:  # which targets are real may not be looked at, and is packing_positions
         known = [(batch[f"{side}lengths"], batch[f"{side}places"]) for side in ("", "target_")]
         labels = functional.pad(batch["labels"].flatten(), (0, 1), value=IGNORED)[known[1][1]]
-        with told(*known):
+        with packing_positions(*known):
             logits = model(**inputs, wanted=known[1][1].clamp(max=batch["labels"].numel() - 1)).logits
-    elif capturing():
+    elif in_cuda_graph():
         logits, labels = model(**inputs).logits.flatten(0, 1), batch["labels"].flatten()
     else:
         wanted = batch["labels"] != IGNORED

@@ -210,23 +210,9 @@ def need_outside(out: Path, data: list[Path]) -> None:
 
 
 def settled_all(bases: tuple[Any, ...], wanted: dict[str, Any]) -> list[Any]:
-    """Dataclasses with the wanted settings, each name going to the one that has it."""
-    import difflib
-    from dataclasses import fields
+    from regard.settings import update_each
 
-    from regard import BadInput
-    from regard.settings import with_settings
-
-    names = {field.name: n for n, base in enumerate(bases) for field in fields(base)}
-    for name in wanted:
-        if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(names)}."
-            raise BadInput(f"There is no setting {name!r}. {hint}")
-    return [
-        with_settings(base, {name: value for name, value in wanted.items() if names[name] == n})
-        for n, base in enumerate(bases)
-    ]
+    return update_each(bases, wanted)
 
 
 def settled(base: Any, wanted: dict[str, Any]) -> Any:

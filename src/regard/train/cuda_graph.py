@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..attention.tracing import blindly
+from ..attention.tracing import cuda_graph_mode
 from ..errors import Unsupported
 
 Batch = Mapping[str, Tensor]
@@ -102,7 +102,7 @@ class Recording:
         """The step as it will be recorded, on a stream of its own: what is made once is made here."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side), blindly():
+        with torch.cuda.stream(side), cuda_graph_mode():
             loss = self.step(self.inputs).detach()
         torch.cuda.current_stream().wait_stream(side)
         loss.record_stream(torch.cuda.current_stream())
@@ -115,7 +115,7 @@ class Recording:
         graph, generator = torch.cuda.CUDAGraph(), torch.cuda.default_generators[torch.cuda.current_device()]
         before = generator.clone_state()
         try:
-            with blindly(), torch.cuda.graph(graph, pool=self.pool):
+            with cuda_graph_mode(), torch.cuda.graph(graph, pool=self.pool):
                 loss = self.step(self.inputs).detach()
         except RuntimeError as error:
             generator.graphsafe_set_state(before)  # one that was broken off in a recording draws nothing any more

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ..data.order import Order
 from ..errors import BadInput, Missing, Unsupported
-from ..models.model import compile_parts
+from ..models.model import compile_blocks
 from ..settings import Training
 from ..tasks.task import Scores, Task
 from .checkpoints import Store, read_tensors
@@ -106,7 +106,7 @@ class Run:
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer_of(model, training, records, fused))
         self.recorded = Recorded(lambda given: self.learn([(given, True)], given["count"])) if records else None
         if training.compile and (records or self.twin is not None):
-            compile_parts(model)
+            compile_blocks(model)
         elif training.compile:
             self.model = torch.compile(self.model)
         sizes = task.sizes(self.cut(0))

@@ -16,7 +16,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from ..assets import folder_of
 from ..errors import BadInput, RegardError
 from ..models.checkpoint.checkpoint import load
 from ..models.checkpoint.folder import CONFIGS, read_json
-from ..settings import Training, with_settings
+from ..settings import Training, load_settings, with_settings
 from ..tasks.architecture import Architecture
 from ..tasks.task import Scores
 from .checkpoints import write_text
@@ -238,7 +238,7 @@ def open_run(
     description = folder.read("run.json")
     with reading(folder / "run.json"):
         kind = find(description["task"])
-        settings = with_settings(kind.Settings(**still_there(kind.Settings, description["settings"])), changes or {})
+        settings = with_settings(load_settings(kind.Settings, description["settings"]), changes or {})
     if not (folder / "model").is_dir():
         raise BadInput(
             f"{path} holds a run that was stopped before its first evaluation, so no model is kept there yet. "
@@ -250,12 +250,6 @@ def open_run(
     with reading(folder / "task.json"):
         task = kind.from_dict(learned, asdict(settings), model.tokenizer)
     return task, model, description
-
-
-def still_there(kind: Any, settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings without those that there are no more and that were None, which says nothing."""
-    names = {field.name for field in fields(kind)}
-    return {name: value for name, value in settings.items() if name in names or value is not None}
 
 
 @contextmanager

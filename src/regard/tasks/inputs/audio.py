@@ -15,7 +15,7 @@ from ...data.files import Paths
 from ...data.reading import Reading
 from ...data.sound import LabelledSound, Samples, SoundFile, read_sounds
 from ...errors import BadInput
-from ...models.sound import Sound
+from ...models.sound import SoundEmbeddingConfig
 from ...nn.embeddings.audio import Mel, log_mel, mfcc
 from ..architecture import Architecture, stack_of
 from .augment import hidden_stretches
@@ -64,7 +64,9 @@ class Recordings:
     def layers(self, a: Architecture) -> tuple[Any, Any]:
         """(embedding, stack)."""
         places = None if a.places == "none" else "sinusoidal"
-        embed = Sound(self.settings.bins, a.dim, self.settings.stack, places, norm=1e-5, dropout=a.dropout)
+        embed = SoundEmbeddingConfig(
+            self.settings.bins, a.dim, self.settings.stack, places, norm=1e-5, dropout=a.dropout
+        )
         return embed, stack_of(a)
 
     def start(self, model: nn.Module) -> None:

@@ -17,8 +17,8 @@ from ...data.files import Paths
 from ...data.images import ImageFile, LabelledImage, Picture, load_image, read_images
 from ...data.reading import Reading
 from ...errors import BadInput
-from ...models.image import Image
-from ...models.stages import Stages
+from ...models.image import ImageEmbeddingConfig
+from ...models.stages import ResidualEmbeddingConfig
 from ...nn.baselines.fully_connected import FullyConnectedConfig
 from ...nn.block import StackConfig
 from ..architecture import Architecture, stack_of
@@ -77,11 +77,13 @@ class Pictures:
         """(embedding, stack): a token a patch; for cnn the stack is empty, its layers are those of the stages."""
         channels, patch = len(self.mean), self.settings.patch
         if a.base != "cnn":
-            embed, stack = Image(self.size, patch, a.dim, channels, dropout=a.dropout), stack_of(a)
+            embed, stack = ImageEmbeddingConfig(self.size, patch, a.dim, channels, dropout=a.dropout), stack_of(a)
             if isinstance(stack, FullyConnectedConfig) and not a.plugged:
                 stack = replace(stack, tokens=1 + self.tokens, position_wise=False)
             return embed, stack
-        stages = Stages(channels, a.dim, widths(a.dim, patch), 1 if a.plugged else a.layers, places=a.plugged)
+        stages = ResidualEmbeddingConfig(
+            channels, a.dim, widths(a.dim, patch), 1 if a.plugged else a.layers, places=a.plugged
+        )
         blocks = replace(a, model="transformer", layers=a.layers if a.plugged else 0)
         stack = stack_of(blocks)
         return stages, stack if a.plugged else StackConfig(a.dim, 0, 1, final_norm=False)

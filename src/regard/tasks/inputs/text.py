@@ -17,9 +17,9 @@ from ...data.files import Paths, kind_of
 from ...data.reading import Reading, Refused
 from ...data.text import LabelledText, read_texts
 from ...errors import BadInput
-from ...models.baselines.linear import Line
+from ...models.baselines.linear import NBLinearConfig
 from ...models.tokenizers.tokenizer import Tokenizer
-from ...nn.embeddings.text import Text
+from ...nn.embeddings.text import TextEmbeddingConfig
 from ...nn.embeddings.word_vectors import WordVectors, read_vectors
 from ..architecture import Architecture, stack_of
 from .word_features import ALL, PAD, UNKNOWN, Spelling
@@ -104,7 +104,7 @@ class Texts:
         if self.spelling is not None:
             return self.spelling.embedding(a), stack_of(a)
         places = {"sinusoidal": "sinusoidal", "learned": self.settings.longest, "none": None}[a.places]
-        embed = Text(
+        embed = TextEmbeddingConfig(
             self.tokenizer.size,
             a.dim,
             places,  # type: ignore[arg-type]
@@ -115,15 +115,17 @@ class Texts:
         )
         return embed, stack_of(a)
 
-    def line(self, classes: int) -> Line:
+    def line(self, classes: int) -> NBLinearConfig:
         """A line that reads the same numbers, and pairs of words and of their longest beginnings."""
         rows = self.settings.wide
         if self.spelling is None:
             nothing = (self.tokenizer.pad or 0, self.tokenizer.unknown or 0)
-            return Line(self.tokenizer.size, rows, classes, nothing=nothing)
+            return NBLinearConfig(self.tokenizer.size, rows, classes, ignored=nothing)
         start = self.spelling.longest_start
         paired = (0,) if start is None else (0, start)
-        return Line(self.spelling.size, rows, classes, 1 + self.spelling.columns, paired, nothing=(PAD, UNKNOWN))
+        return NBLinearConfig(
+            self.spelling.size, rows, classes, 1 + self.spelling.columns, paired, ignored=(PAD, UNKNOWN)
+        )
 
     def start(self, model: nn.Module) -> None:
         """Give the words that have a vector theirs."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...nn.embeddings.words import Words
+from ...nn.embeddings.words import WordEmbeddingConfig
 from ..architecture import Architecture
 
 PAD, UNKNOWN = 0, 1
@@ -68,9 +68,9 @@ class Spelling:
         known = data["words"], data["letters"], data.get("features", ())
         return cls(*known, affixes=affixes, grams=grams, longest=longest)
 
-    def embedding(self, a: Architecture, word_dim: int | None = None) -> Words:
+    def embedding(self, a: Architecture, word_dim: int | None = None) -> WordEmbeddingConfig:
         """The embedding that reads these numbers."""
-        return Words(
+        return WordEmbeddingConfig(
             self.size,
             0 if self.grams else 2 + len(self.letters),
             a.dim,
