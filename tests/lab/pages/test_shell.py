@@ -64,10 +64,10 @@ def test_both_dictionaries_have_the_same_words(open_lab):
       }
       return found;
     }"""  # noqa: E501
-    found = page.evaluate(script, ["words", *(f"pages/{name}" for name in PAGES)])
+    found = page.evaluate(script, ["translations", *(f"pages/{name}" for name in PAGES)])
     for name, (english, chinese) in found.items():
         assert english == chinese, name
-        assert name == "words" or {"title", "lead"} <= set(english)
+        assert name == "translations" or {"title", "lead"} <= set(english)
 
 
 @pytest.mark.parametrize("name", PAGES)

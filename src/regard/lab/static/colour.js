@@ -1,4 +1,4 @@
-// Colours of numbers. One table of 256 entries per kind, used by every map, strip, thumbnail and legend.
+// Colour maps: one table of 256 entries per kind, shared by all maps, strips, thumbnails and legends.
 import { h, s } from "lab/dom.js";
 
 const WEIGHTS = ["#fdfae7", "#e5f3c9", "#b8e1ba", "#79c9bd", "#3fa9c0", "#2b80b6", "#2a58a1", "#26357d", "#14184a"];
@@ -6,7 +6,7 @@ const SCORES = {
   light: ["#7f3b08", "#b35806", "#e08214", "#fdb863", "#fee0b6", "#f7f7f7", "#d1e5f0", "#92c5de", "#4393c3", "#2166ac", "#053061"],
   dark: ["#ffd9a0", "#fdb863", "#e08214", "#a5540a", "#5c3410", "#23262f", "#173a59", "#21619c", "#4393c3", "#92c5de", "#d8ecf7"],
 };
-// Dark pages read the same colours the other way round: little is dark, much is bright.
+// The dark theme reverses the colours: small values are dark, large values are bright.
 export const dark = () => document.documentElement.dataset.theme === "dark";
 
 const parse = hex => [1, 3, 5].map(n => parseInt(hex.slice(n, n + 2), 16));
@@ -18,34 +18,34 @@ function interpolate(colours) {
   });
 }
 const tables = new Map();
-export function table(kind) {
+export function colourTable(kind) {
   const name = kind + dark();
   if (!tables.has(name)) tables.set(name, interpolate(kind === "weights" ? (dark() ? [...WEIGHTS].reverse() : WEIGHTS) : SCORES[dark() ? "dark" : "light"]));
   return tables.get(name);
 }
-export const css = ([red, green, blue]) => `rgb(${red} ${green} ${blue})`;
+export const cssColour = ([red, green, blue]) => `rgb(${red} ${green} ${blue})`;
 
-// What is done to a number before it is looked up: 0…1 in, 0…1 out. "row" divides by the row's largest first.
+// Transforms of a value in 0…1 before the table lookup. "row" divides by the maximum of the row first.
 const TRANSFORMS = { linear: x => x, root: x => Math.sqrt(Math.max(0, x)), row: x => x, log: x => x <= 1e-4 ? 0 : 1 + Math.log10(x) / 4 };
 const TICKS = { linear: [0, 0.25, 0.5, 0.75, 1], root: [0, 0.01, 0.1, 0.25, 0.5, 1], row: [0, 0.25, 0.5, 0.75, 1], log: [1e-4, 1e-3, 0.01, 0.1, 1] };
 
-// A function from a number to its entry in the table.
+// Returns a function from a value to its table entry.
 export function shader(kind, domain, scale = "linear") {
-  const [low, high] = domain, colours = table(kind), transform = TRANSFORMS[scale] ?? TRANSFORMS.linear, span = high - low || 1;
+  const [low, high] = domain, colours = colourTable(kind), transform = TRANSFORMS[scale] ?? TRANSFORMS.linear, span = high - low || 1;
   return x => colours[Math.max(0, Math.min(255, Math.round(255 * transform((x - low) / span))))];
 }
 // The colour of one weight (0…1, √) and of one signed number within ±most.
-export const weightColour = (x, scale = "root") => css(shader("weights", [0, 1], scale)(x));
-export const signedColour = (x, most) => css(shader("scores", [-most, most])(x));
-// Dark or light ink, whichever is read better on that ground.
-export function inkOn([red, green, blue]) {
+export const weightColour = (x, scale = "root") => cssColour(shader("weights", [0, 1], scale)(x));
+export const signedColour = (x, most) => cssColour(shader("scores", [-most, most])(x));
+// Dark or light text, whichever has more contrast on the background.
+export function textColourOn([red, green, blue]) {
   const channel = x => (x /= 255) <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4;
   const light = 0.2126 * channel(red) + 0.7152 * channel(green) + 0.0722 * channel(blue);
   return light > 0.2 ? "#14161f" : "#ffffff";
 }
-export const signedInk = (x, most) => inkOn(shader("scores", [-most, most])(x));
+export const signedTextColour = (x, most) => textColourOn(shader("scores", [-most, most])(x));
 
-// Hatch: what may not be looked at. Never a colour of the tables.
+// The hatch pattern marks masked cells; it is never a colour of the tables.
 export function hatch(context) {
   const tile = document.createElement("canvas"), pen = tile.getContext("2d");
   tile.width = tile.height = 6;
@@ -61,7 +61,7 @@ export function hatch(context) {
 export function legend(lab, { kind, domain, scale, masked = true, what }) {
   const shade = shader(kind, [0, 1], "linear"), [low, high] = domain, transform = TRANSFORMS[scale] ?? TRANSFORMS.linear;
   const bar = s("svg", { viewBox: "0 0 240 30", width: 240, height: 30, role: "img", "aria-label": lab.t("legendBar", what, low, high) });
-  for (let n = 0; n < 64; n++) bar.append(s("rect", { x: 10 + n * 220 / 64, y: 1, width: 220 / 64 + 0.4, height: 11, fill: css(shade((n + 0.5) / 64)) }));
+  for (let n = 0; n < 64; n++) bar.append(s("rect", { x: 10 + n * 220 / 64, y: 1, width: 220 / 64 + 0.4, height: 11, fill: cssColour(shade((n + 0.5) / 64)) }));
   for (const tick of TICKS[scale] ?? TICKS.linear) {
     const x = 10 + 220 * transform(tick), value = low + tick * (high - low);
     bar.append(s("rect", { x: x - 0.5, y: 12, width: 1, height: 4, class: "tick" }),

@@ -1,14 +1,14 @@
-// Controls: native elements with labels. Which model, which text, which head.
-import { bytes, fill, given, h, newId, seen, short } from "lab/dom.js";
+// Labelled controls: model, text and head pickers, file boxes, progress.
+import { formatBytes, fill, untranslated, h, newId, visibleText, truncate } from "lab/dom.js";
 
-// A labelled choice. `options`: [[value, words, own?], …]; `own` words (or all, with `plain`) come from a model and are in no language.
+// A labelled select. `options`: [[value, text, own?], …]; texts with `own` (or all, with `plain`) come from a model and are not translated.
 export function select(label, options, value, onchange, { plain = false, ...attributes } = {}) {
   const id = newId();
   const box = h("select", { id, ...attributes, onchange: event => onchange(event.target.value) },
     options.map(([name, words, own = plain]) => h("option", { value: name, selected: String(name) === String(value), translate: own ? "no" : null }, words)));
   return h("label", { class: "field", for: id }, h("span", {}, label), box);
 }
-// Few choices side by side: radio buttons drawn as one bar.
+// Radio buttons drawn as one bar.
 export function bar(label, options, value, onchange) {
   const name = newId();
   return h("fieldset", { class: "choice" }, h("legend", {}, label), options.map(([key, words]) => h("label", {},
@@ -22,7 +22,7 @@ export function number(label, value, { min, max, step = 1 }, onchange) {
 }
 export const button = (words, onclick, attributes = {}) => h("button", { type: "button", onclick, ...attributes }, words);
 
-// The models of some kinds (a list, or a function that says which); the state's model if it is one of them, else the tagger, which reads words, one that has examples, or the first. `null` where there is none.
+// The model to show, among those of some kinds (a list or a predicate): the one in the state, else the tagger, else one with examples, else the first; `null` if there is none.
 const fitting = (lab, kinds) => lab.models.filter(typeof kinds === "function" ? kinds : model => kinds.includes(model.kind));
 export function chosenModel(lab, kinds) {
   const fit = fitting(lab, kinds);
@@ -31,17 +31,17 @@ export function chosenModel(lab, kinds) {
 export function modelPicker(lab, { kinds, onChange }) {
   const fit = fitting(lab, kinds), now = chosenModel(lab, kinds), { t } = lab;
   if (!now) return h("p", { class: "note" }, t("noModels"));
-  const described = model => `${lab.say(model.title) || model.name} · ${t("layersCount", model.layers)} · ${t("headsCount", model.heads)} · ${t(model.source)}`;
+  const described = model => `${lab.localize(model.title) || model.name} · ${t("layersCount", model.layers)} · ${t("headsCount", model.heads)} · ${t(model.source)}`;
   return select(t("model"), fit.map(model => [model.name, described(model)]), now.name, onChange, { plain: true, class: "wide" });
 }
 
-// The texts that stand ready for a model: [{text, title}]; a pair of sentences gives two.
+// The example texts of a model: [{text, title}]; a pair of sentences gives two.
 export const examplesFor = (lab,
   model) => lab.examples.filter(example => example.text !== undefined && [undefined, "text",
     model?.kind].includes(example.kind) && (!example.models || example.models.includes(model?.name)))
   .flatMap(example => example.other === undefined ? [example] : [example, { ...example, text: example.other }]);
 
-// A text (and a target text, where `target` is given) with the ready examples; `onRun({text, target})`.
+// A text area (and one for a target text, if `target` is given) with examples; calls `onRun({text, target})`.
 export function inputBox(lab, { value, target, model, examples = examplesFor(lab, model), rows = 2, onRun, label }) {
   const { t } = lab, areas = {};
   const send = () => onRun(Object.fromEntries(Object.entries(areas).map(([name, area]) => [name, area.value])));
@@ -52,25 +52,25 @@ export function inputBox(lab, { value, target, model, examples = examplesFor(lab
         onkeydown: event => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey || rows <= 2) && !event.shiftKey) event.preventDefault(), send(); } });
     return h("div", { class: "field grow" }, h("label", { for: id }, words), areas[name]);
   };
-  const chips = examples.map(example => h("button", { type: "button", class: "chip", title: example.title ? lab.say(example.title) : null,
-    onclick: () => { areas.text.value = example.text; if (areas.target) areas.target.value = example.target ?? ""; send(); } }, given(short(seen(example.text), 62))));
+  const chips = examples.map(example => h("button", { type: "button", class: "chip", title: example.title ? lab.localize(example.title) : null,
+    onclick: () => { areas.text.value = example.text; if (areas.target) areas.target.value = example.target ?? ""; send(); } }, untranslated(truncate(visibleText(example.text), 62))));
   return h("form", { class: "input", onsubmit: event => { event.preventDefault(), send(); } },
     h("div", { class: "row" }, area("text", label ?? t("text"), value), target !== undefined ? area("target", t("target"), target) : null,
       lab.exported ? null : h("button", { type: "submit", class: "strong" }, t("run"))),
     chips.length && !lab.exported ? h("div", { class: "chips" }, h("span", { class: "soft" }, t("examples")), chips) : null);
 }
-// The chosen example's text when the address has none.
+// The text of the state, else of the first example.
 export const startText = (lab, model, otherwise = "") => lab.state.text ?? examplesFor(lab, model)[0]?.text ?? otherwise;
 
-// Which attention and which head of it; `attentions` as the server describes them.
+// Selects an attention and a head; `attentions` as the server describes them.
 export function headPicker(lab, attentions, attention, head, onChange) {
   const { t } = lab, held = attentions[attention];
   return h("div", { class: "row pickers" },
-    select(t("attention"), attentions.map((one, n) => [n, lab.say(one.label)]), attention,
+    select(t("attention"), attentions.map((one, n) => [n, lab.localize(one.label)]), attention,
       value => onChange(Number(value), Math.min(head, attentions[value].heads - 1))),
     select(t("head"), Array.from({ length: held.heads }, (_, n) => [n, n]), head, value => onChange(attention, Number(value))));
 }
-// A file dropped or chosen; `onFile(file)`.
+// A drop area and file picker; calls `onFile(file)`.
 export function fileBox(lab, accept, words, onFile) {
   const input = h("input", { type: "file", accept, class: "unseen", onchange: () => input.files[0] && onFile(input.files[0]) });
   const box = h("label",
@@ -79,7 +79,7 @@ export function fileBox(lab, accept, words, onFile) {
     input, h("span", {}, words));
   return box;
 }
-// Sends a file's bytes; the answer's id is an input {"upload": id}.
+// Uploads a file; the id of the response is used as the input {"upload": id}.
 export async function upload(file) {
   const response = await fetch("/api/upload", { method: "POST", body: file, headers: { "Content-Type": file.type || "application/octet-stream" } });
   const answer = await response.json();
@@ -87,7 +87,7 @@ export async function upload(file) {
   return answer;
 }
 
-// Buttons for files of a picture; `files()` → {png, svg, csv, npz}: functions that make and save one each.
+// Download buttons; `files()` → {png, svg, csv, npz}: functions that create and save one file each.
 export function fileButtons(lab, files) {
   const { t } = lab;
   return h("div", { class: "files", role: "group", "aria-label": t("download") }, ["png", "svg", "csv", "npz"].map(kind =>
@@ -100,32 +100,32 @@ export function copyButton(lab, words) {
   }, { class: "small" });
   return node;
 }
-// While something is computed: what, how far, and a way to stop it. `run(onProgress, signal)`.
+// Shows progress and a cancel button while `run(onProgress, signal)` is pending.
 export async function withProgress(lab, place, run) {
   const { t } = lab, controller = new AbortController(), words = h("span", {}, t("working")), bar = h("progress", {});
   const line = h("div", { class: "progress", role: "status" }, bar, words, button(t("cancel"), () => controller.abort(), { class: "small" }));
   place.append(line);
   try {
-    return await run(({ done, total, words: told }) => { if (total) bar.max = total, bar.value = done; if (told) fill(words, lab.say(told)); }, controller.signal);
+    return await run(({ done, total, words: told }) => { if (total) bar.max = total, bar.value = done; if (told) fill(words, lab.localize(told)); }, controller.signal);
   } catch (error) {
     if (error.name === "AbortError" && controller.signal.aborted) { place.append(h("p", { class: "soft" }, t("cancelled"))); return undefined; }
     throw error;
   } finally { line.remove(); }
 }
-// What the model answered, with its probabilities: {kind, text?, items: [{label, probability, token? or place?}]}; `names` are the tokens'.
+// The prediction with its probabilities: {kind, text?, items: [{label, probability, token? or node?}]}; `names` are those of the tokens.
 export function predictionLine(lab, prediction, names = [], most = 5) {
   if (!prediction?.items?.length) return null;
   const many = ["tags", "nodes"].includes(prediction.kind), items = prediction.items.slice(0, many ? 40 : prediction.text === undefined ? most : 0);
   return h("div", { class: "prediction" }, h("span", { class: "soft" }, lab.t("prediction")),
-    prediction.text === undefined ? null : given(prediction.text, { class: "answer" }),
+    prediction.text === undefined ? null : untranslated(prediction.text, { class: "answer" }),
     items.map(item => h("span", { class: "answer", translate: "no" }, many ? h("b", {}, names[item.token ?? item.node] ?? item.token) : null,
-      h("span", {}, seen(item.label)),
+      h("span", {}, visibleText(item.label)),
       item.probability === undefined || item.probability === null ? null : h("span", { class: "at" }, `${(100 * item.probability).toFixed(1)} %`))));
 }
-// Kernel honesty: who ran, and how far the numbers shown are from what ran (a number, or {largest}).
-export function ranLine(lab, { backend, attentions = [], difference }) {
+// The backend that ran, and the difference between the numbers shown and its output (a number, or {largest}).
+export function backendLine(lab, { backend, attentions = [], difference }) {
   const who = backend ?? [...new Set(attentions.map(one => one.backend).filter(Boolean))].join(", "), far = difference?.largest ?? difference;
   return h("p", { class: "soft ran" }, lab.t("ran", who || "–", typeof far === "number" ? far.toExponential(1) : "–"));
 }
-export const honestLine = lab => h("p", { class: "honest" }, lab.t("honest"));
-export const sizeLine = (lab, size, time) => h("p", { class: "soft", id: "cost" }, lab.t("bytesSent", bytes(size), Math.round(time)));
+export const cautionLine = lab => h("p", { class: "honest" }, lab.t("honest"));
+export const sizeLine = (lab, size, time) => h("p", { class: "soft", id: "cost" }, lab.t("bytesSent", formatBytes(size), Math.round(time)));

@@ -1,4 +1,4 @@
-// Elements, numbers and tokens: what every other module writes the page with.
+// Helpers for DOM elements, number formats, token labels and canvases.
 
 const SPACES = { svg: "http://www.w3.org/2000/svg", math: "http://www.w3.org/1998/Math/MathML" };
 
@@ -22,36 +22,36 @@ function set(node, name, value) {
 export const h = maker(null), s = maker(SPACES.svg), m = maker(SPACES.math);
 // Replaces everything inside a node.
 export const fill = (node, ...children) => (node.replaceChildren(...children.flat(9).filter(child => child !== null && child !== undefined && child !== false)), node);
-// What comes from a person or a model (tokens, names, code) and is the same in every language.
-export const given = (words, attributes = {}) => h("span", { translate: "no", ...attributes }, words);
+// Text from the user or a model (tokens, names, code), which is not translated.
+export const untranslated = (words, attributes = {}) => h("span", { translate: "no", ...attributes }, words);
 
 export const clamp = (x, low, high) => Math.max(low, Math.min(high, x));
-export const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+export const prefersReducedMotion = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 let last = 0;
 export const newId = () => `id${++last}`;
 
-// A number as it is in the tensor: as few digits as tell the float32 from its neighbours.
-export function exact(x) {
+// The shortest decimal that identifies the float32.
+export function formatExact(x) {
   if (!Number.isFinite(x)) return x === -Infinity ? "−∞" : x === Infinity ? "∞" : "–";
   for (let digits = 1; digits < 9; digits++) {
-    const short = Number(x.toPrecision(digits));
-    if (Math.fround(short) === Math.fround(x)) return sign(short);
+    const rounded = Number(x.toPrecision(digits));
+    if (Math.fround(rounded) === Math.fround(x)) return sign(rounded);
   }
   return sign(Number(x.toPrecision(9)));
 }
-// A number to be read at a glance.
-export function brief(x, digits = 3) {
-  if (!Number.isFinite(x)) return exact(x);
+// A rounded number.
+export function formatBrief(x, digits = 3) {
+  if (!Number.isFinite(x)) return formatExact(x);
   if (x === 0) return "0";
   return Math.abs(x) < 1e-3 || Math.abs(x) >= 1e5 ? sign(x.toExponential(Math.max(0, digits - 2))) : sign(Math.abs(x) >= 100 ? x.toFixed(1) : x.toFixed(digits));
 }
-export const percent = (x, digits = 1) => `${(100 * x).toFixed(digits)} %`;
+export const formatPercent = (x, digits = 1) => `${(100 * x).toFixed(digits)} %`;
 const sign = x => String(x).replace("-", "−");
-export const bytes = n => n < 1000 ? `${n} B` : n < 1e6 ? `${(n / 1e3).toFixed(1)} kB` : `${(n / 1e6).toFixed(1)} MB`;
+export const formatBytes = n => n < 1000 ? `${n} B` : n < 1e6 ? `${(n / 1e3).toFixed(1)} kB` : `${(n / 1e6).toFixed(1)} MB`;
 
-// Tokens as drawn: invisible characters get a sign; several pieces of one character are numbered, "猫 1/3".
+// Token labels: whitespace is made visible; several tokens of one character are numbered, "猫 1/3".
 const SIGNS = { "\n": "↵", "\r": "↵", "\t": "⇥" };
-export function seen(text) {
+export function visibleText(text) {
   const shown = [...String(text)].map(letter => SIGNS[letter] ?? letter).join("");
   return shown.trim() ? shown.trim() : shown.replaceAll(" ", "␣") || "∅";
 }
@@ -61,15 +61,15 @@ export function tokenNames(tokens) {
   for (const token of tokens) if (grouped(token)) sizes.set(token.group, (sizes.get(token.group) ?? 0) + 1);
   return tokens.map(token => {
     const size = grouped(token) ? sizes.get(token.group) : 1;
-    if (size === 1) return seen(token.text);
+    if (size === 1) return visibleText(token.text);
     count.set(token.group, (count.get(token.group) ?? 0) + 1);
-    return `${seen(token.text)} ${count.get(token.group)}/${size}`;
+    return `${visibleText(token.text)} ${count.get(token.group)}/${size}`;
   });
 }
-export const short = (word, most = 18) => { const letters = [...word]; return letters.length > most ? letters.slice(0, most - 1).join("") + "…" : word; };
+export const truncate = (word, most = 18) => { const letters = [...word]; return letters.length > most ? letters.slice(0, most - 1).join("") + "…" : word; };
 
-// The largest of a row: [{index, value}] in falling order; `skip(index)` leaves some out.
-export function largest(values, count, skip = () => false) {
+// The `count` largest values: [{index, value}] in descending order; `skip(index)` excludes some.
+export function topEntries(values, count, skip = () => false) {
   const found = [];
   for (let index = 0; index < values.length; index++) {
     const value = values[index];
@@ -82,8 +82,8 @@ export function largest(values, count, skip = () => false) {
   return found;
 }
 
-// A canvas that is sharp on every screen: `width` × `height` in CSS pixels.
-export function sharpen(canvas, width, height, most = 8192) {
+// Sizes a canvas to `width` × `height` CSS pixels at the device's pixel ratio; returns its context.
+export function scaleCanvas(canvas, width, height, most = 8192) {
   const ratio = Math.max(0.25, Math.min(window.devicePixelRatio || 1, most / Math.max(width, height, 1)));
   canvas.width = Math.max(1, Math.round(width * ratio)), canvas.height = Math.max(1, Math.round(height * ratio));
   canvas.style.width = `${width}px`, canvas.style.height = `${height}px`;
@@ -91,10 +91,10 @@ export function sharpen(canvas, width, height, most = 8192) {
   pen.setTransform(ratio, 0, 0, ratio, 0, 0);
   return pen;
 }
-export const fonts = () => getComputedStyle(document.documentElement).fontFamily;
-export const style = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+export const fontFamily = () => getComputedStyle(document.documentElement).fontFamily;
+export const cssVariable = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const ruler = document.createElement("canvas").getContext("2d");
-export function wide(words, size) {
-  ruler.font = `${size}px ${fonts()}`;
+export function textWidth(words, size) {
+  ruler.font = `${size}px ${fontFamily()}`;
   return words.reduce((most, word) => Math.max(most, ruler.measureText(word).width), 0);
 }

@@ -1,6 +1,6 @@
-// Files: the view as one HTML page, a picture as PNG or SVG, its numbers as CSV or NPZ.
-import { css, dark, shader } from "lab/colour.js";
-import { s, style } from "lab/dom.js";
+// Downloads: the view as one HTML page, a figure as PNG or SVG, its numbers as CSV or NPZ.
+import { cssColour, dark, shader } from "lab/colour.js";
+import { s, cssVariable } from "lab/dom.js";
 
 export function saveFile(name, parts, type) {
   const address = URL.createObjectURL(parts instanceof Blob ? parts : new Blob([parts].flat(), { type }));
@@ -9,9 +9,9 @@ export function saveFile(name, parts, type) {
   setTimeout(() => URL.revokeObjectURL(address), 10000);
 }
 
-// The whole view: the server writes the modules, this state and these questions' answers into one page.
-export async function saveView(state, asks) {
-  const response = await fetch("/api/page", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ state, asks }) });
+// Saves the view: the server writes the modules, the state and the responses to these requests into one page.
+export async function saveView(state, requests) {
+  const response = await fetch("/api/page", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ state, asks: requests }) });
   if (!response.ok) throw new Error((await response.json().catch(() => ({}))).error ?? response.statusText);
   saveFile(`regard-${state.page}.html`, await response.blob());
 }
@@ -42,27 +42,27 @@ function mapPng(map) {
   const width = Math.ceil(box.left + map.columns * box.w + box.right), height = Math.ceil(box.top + map.rows * box.h) + 2,
     scale = Math.min(2, 8192 / Math.max(width, height));
   canvas.width = Math.max(width, 320) * scale, canvas.height = (height + bar) * scale;
-  pen.scale(scale, scale), pen.fillStyle = style("--paper"), pen.fillRect(0, 0, canvas.width, canvas.height);
+  pen.scale(scale, scale), pen.fillStyle = cssVariable("--paper"), pen.fillRect(0, 0, canvas.width, canvas.height);
   map.draw(pen, box, map.columns * box.w, map.rows * box.h);
   const shade = shader(map.set.kind, [0, 1], "linear");
-  for (let n = 0; n < 200; n++) pen.fillStyle = css(shade(n / 199)), pen.fillRect(12 + n, height + 10, 1.5, 10);
-  pen.fillStyle = style("--soft"), pen.font = "11px sans-serif", pen.textAlign = "left", pen.textBaseline = "alphabetic";
+  for (let n = 0; n < 200; n++) pen.fillStyle = cssColour(shade(n / 199)), pen.fillRect(12 + n, height + 10, 1.5, 10);
+  pen.fillStyle = cssVariable("--soft"), pen.font = "11px sans-serif", pen.textAlign = "left", pen.textBaseline = "alphabetic";
   pen.fillText(`${map.domain[0]} … ${map.domain[1]} · ${map.set.scale === "root" ? "√" : map.set.scale} · ${map.set.title}`, 12, height + 36);
   return canvas;
 }
-// Rectangles for small maps, an embedded picture for large ones; the words are text in both.
+// Small maps become rectangles, large ones an embedded image; labels are text in both.
 function mapSvg(map) {
   const { box } = map, width = box.left + map.columns * box.w + box.right, height = box.top + map.rows * box.h + 26,
     shade = shader(map.set.kind, map.domain, map.set.scale === "row" ? "linear" : map.set.scale);
   const few = map.rows * map.columns <= 10000 && map.set.scale !== "row", x = j => box.left + j * box.w, y = i => box.top + i * box.h;
   const node = s("svg",
-    { xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${width} ${height}`, width, height, "font-family": "sans-serif", "font-size": 12, fill: style("--ink") },
+    { xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${width} ${height}`, width, height, "font-family": "sans-serif", "font-size": 12, fill: cssVariable("--ink") },
     s("pattern", { id: "hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse" }, s("rect", { width: 6, height: 6, fill: dark() ? "#1d2029" : "#eeeff3" }),
       s("path", { d: "M-1 7L7 -1", stroke: "#b9bdca" })),
-    s("rect", { width, height, fill: style("--paper") }),
+    s("rect", { width, height, fill: cssVariable("--paper") }),
       s("rect", { x: box.left, y: box.top, width: map.columns * box.w, height: map.rows * box.h, fill: "url(#hatch)" }));
   if (few) for (let i = 0; i < map.rows; i++) for (let j = 0; j < map.columns; j++) if (!map.hidden(i, j)) node.append(s("rect",
-    { x: x(j), y: y(i), width: box.w, height: box.h, fill: css(shade(map.value(i, j))) }, s("title", {}, String(map.value(i, j)))));
+    { x: x(j), y: y(i), width: box.w, height: box.h, fill: cssColour(shade(map.value(i, j))) }, s("title", {}, String(map.value(i, j)))));
   if (!few) node.append(s("image",
     { x: box.left, y: box.top, width: map.columns * box.w, height: map.rows * box.h, href: map.tint().toDataURL(), preserveAspectRatio: "none",
       style: "image-rendering:pixelated" }));
@@ -73,12 +73,12 @@ function mapSvg(map) {
     `${map.set.title} · ${map.domain[0]} … ${map.domain[1]} · ${map.set.scale === "root" ? "√" : map.set.scale}`));
   return new XMLSerializer().serializeToString(node);
 }
-// An SVG on the page, with the styles that it gets from the sheet written into it.
+// An SVG of the page with its computed styles inlined.
 const KEPT = ["fill", "stroke", "stroke-width", "stroke-opacity", "font-size", "font-weight", "font-family", "text-anchor", "opacity", "visibility"];
 export function svgText(node) {
   const copy = node.cloneNode(true), from = [node, ...node.querySelectorAll("*")], to = [copy, ...copy.querySelectorAll("*")];
   from.forEach((one, n) => { const look = getComputedStyle(one); for (const name of KEPT) to[n].style.setProperty(name, look.getPropertyValue(name)); });
-  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg"), copy.style.background = style("--paper");
+  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg"), copy.style.background = cssVariable("--paper");
   return new XMLSerializer().serializeToString(copy);
 }
 export const saveSvg = (node, name) => saveFile(`${name}.svg`, svgText(node), "image/svg+xml");
@@ -118,12 +118,12 @@ function crc(bytes) {
   return (sum ^ 0xffffffff) >>> 0;
 }
 
-// A table as a picture: its cells as rectangles and words, with the colours that they have on the page.
+// A table as an SVG: cells as rectangles and text, with the colours of the page.
 export function tablePicture(table, stem) {
   const edge = table.getBoundingClientRect(),
     node = s("svg",
       { xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${edge.width} ${edge.height}`, width: edge.width, height: edge.height, "font-family": "sans-serif" },
-      s("rect", { width: edge.width, height: edge.height, fill: style("--paper") }));
+      s("rect", { width: edge.width, height: edge.height, fill: cssVariable("--paper") }));
   for (const cell of table.querySelectorAll("th,td")) {
     const box = cell.getBoundingClientRect(), look = getComputedStyle(cell), x = box.left - edge.left, y = box.top - edge.top;
     node.append(s("rect", { x, y, width: box.width, height: box.height, fill: look.backgroundColor === "rgba(0, 0, 0, 0)" ? "none" : look.backgroundColor }),

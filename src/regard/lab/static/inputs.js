@@ -1,11 +1,11 @@
-// What a model is given, by what it reads: a picture drawn or dropped, a recording, a graph. Nothing leaves this machine.
+// Input controls by type of input: image (drawn or dropped), audio, graph. Nothing leaves this machine.
 import { button, fileBox, inputBox, select, upload } from "lab/controls.js";
 import { clamp, fill, h } from "lab/dom.js";
 
 const PAD = 168, RATE = 8000, LONGEST = 20;
 const NONE = { upload: null, example: null, drawing: null, tone: null, molecule: null };
 
-// {element, input}: the controls, and the input that the address names (null where none is chosen yet); `onOpen(changes)` gets another's part of the address.
+// {element, input}: the controls, and the input of the current state (null if none is chosen); a new choice calls `onOpen(changes)` with changes of the state.
 export function modelInput(lab, root, model, onOpen) {
   const open = changes => onOpen({ ...NONE, ...changes });
   return { image: pictureInput, sound: soundInput, graph: graphInput }[model.kind](lab, root, model, open);
@@ -36,7 +36,7 @@ function graphInput(lab, root, model, open) {
   return { element, input: state.upload ? { upload: state.upload } : example ? { example } : null };
 }
 
-// A black field to draw on in white; the drawing is sent as a small picture, so that the address can hold it.
+// A drawing area, white on black; the drawing is stored as a small image so that it fits in the URL.
 function drawingPad(lab, drawn, onDone) {
   const { t } = lab, canvas = h("canvas", { width: PAD, height: PAD, class: "pad", role: "img", "aria-label": t("padLabel") }), pen = canvas.getContext("2d");
   let last = null;
@@ -51,7 +51,7 @@ function drawingPad(lab, drawn, onDone) {
   const send = () => { const small = h("canvas", { width: 32, height: 32 }); small.getContext("2d").drawImage(canvas, 0, 0, 32, 32), onDone(small.toDataURL("image/png").split(",")[1]); };
   return h("div", { class: "field" }, h("span", {}, t("draw")), canvas, h("div", { class: "row" }, button(t("readDrawing"), send, { class: "small" }), button(t("clearDrawing"), clear, { class: "small" })));
 }
-// The picture that the model sees, one or three channels of bytes.
+// The image that the model receives, one or three channels of bytes.
 export function pixelsOf({ shape: [channels, height, width], data }) {
   const canvas = h("canvas", { width, height }), image = new ImageData(width, height), size = width * height;
   for (let n = 0; n < size; n++) for (let part = 0; part < 4; part++) image.data[4 * n + part] = part === 3 ? 255 : data[(channels >= 3 ? part : 0) * size + n];
@@ -59,7 +59,7 @@ export function pixelsOf({ shape: [channels, height, width], data }) {
   return canvas;
 }
 
-// Tones made here, so that there is something to hear before anyone speaks.
+// Synthetic tones, as inputs without a recording.
 const tone = (seconds, f) => Float32Array.from({ length: seconds * RATE }, (_, n) => f(n / RATE));
 const TONES = {
   beeps: () => tone(0.8, s => (s > 0.1 && s < 0.3) || (s > 0.5 && s < 0.7) ? 0.5 * Math.sin(2 * Math.PI * 660 * s) : 0),
@@ -74,7 +74,7 @@ export function wav(samples, rate) {
   return new Uint8Array(bytes.buffer);
 }
 function base64(bytes) { let text = ""; for (const byte of bytes) text += String.fromCharCode(byte); return btoa(text); }
-// What the browser can decode becomes a WAV; a WAV goes as it is, so that the server judges it, and so do frames (NPY), for models that learned from these.
+// Audio that the browser can decode is converted to WAV. WAV files and frames (NPY) are sent unchanged; the server checks them.
 async function readable(file, t) {
   if (/\.(wav|flac|ogg|npy)$/i.test(file.name ?? "")) return file;
   const context = new AudioContext();

@@ -1,10 +1,10 @@
-// Alignment: a text as the decoder writes it, beam by beam, and what it reads of the source while it writes: words, or seconds of a recording.
-import { bar, button, chosenModel, honestLine, inputBox, modelPicker, ranLine, select, withProgress } from "lab/controls.js";
-import { brief, exact, fill, given, h, percent, seen, still, tokenNames } from "lab/dom.js";
+// Alignment: beam search step by step, and the cross-attention of the generated text to the source (tokens, or seconds of audio).
+import { bar, button, chosenModel, cautionLine, inputBox, modelPicker, backendLine, select, withProgress } from "lab/controls.js";
+import { formatBrief, formatExact, fill, untranslated, h, formatPercent, visibleText, prefersReducedMotion, tokenNames } from "lab/dom.js";
 import { modelInput } from "lab/inputs.js";
-import { lines } from "lab/lines.js";
-import { heatMap } from "lab/map.js";
-import { tokenStrip } from "lab/strip.js";
+import { attentionLines } from "lab/attention_lines.js";
+import { heatMap } from "lab/heat_map.js";
+import { tokenStrip } from "lab/token_strip.js";
 
 export const name = "alignment";
 const EXAMPLES = ["The cat is sleeping on the table.", "The dog chased the cat.", "I have two dogs and a cat.", "The animal didn't cross the street because it was too tired."];
@@ -44,12 +44,12 @@ export async function show(root, lab) {
   const input = sound ? heard.input : { text: words }, base = { model: model.name, input }, place = h("section", { class: "card" });
   let found = null;
   if (!state.target) {
-    found = await withProgress(lab, root, (onProgress, signal) => lab.ask("alignment/write", { ...base, beams: Number(state.beams ?? 4) }, { onProgress, signal }));
+    found = await withProgress(lab, root, (onProgress, signal) => lab.request("alignment/write", { ...base, beams: Number(state.beams ?? 4) }, { onProgress, signal }));
     if (!found) return;
     root.append(searchCard(lab, found, tokens => reading(tokens)));
   } else root.append(h("p", { class: "note" }, t("forced"), " ", button(t("ofModel"), () => again({ target: null }), { class: "small" })));
-  root.append(place, honestLine(lab));
-  const latest = lab.latest();
+  root.append(place, cautionLine(lab));
+  const latest = lab.latestRequest();
   const reading = target => lab.attempt(async () => {
     const body = { ...base, input: { ...input, target }, ...(state.attention === undefined ? {} : { attention: Number(state.attention) }), ...(state.head === undefined ? {} : { head: Number(state.head) }) };
     const read = await latest("alignment/read", body).catch(error => { if (error.name !== "AbortError") throw error; });
@@ -59,7 +59,7 @@ export async function show(root, lab) {
   await reading(state.target ?? chosenTokens(found, state));
 }
 let last = null;
-// A saved file keeps every layer and head of the text that is shown.
+// A saved view contains every layer and head for the text shown.
 export function keep() {
   if (!last) return [];
   const heads = last.read.attentions.flatMap((one, attention) => [null, ...Array.from({ length: one.heads }, (_, head) => head)].map(head => ({ attention, ...(head === null ? {} : { head }) })));
@@ -67,7 +67,7 @@ export function keep() {
   return heads.slice(0, 60).map(choice => ({ path: "alignment/read", body: { ...body, ...choice } }));
 }
 
-// The tokens of a continuation: back through the texts that it continues.
+// The tokens of a hypothesis, collected backwards through its parents.
 function traced(steps, step, place) {
   const tokens = [], pieces = [];
   for (let at = step, one = steps[step][place]; one; at--) {
@@ -88,7 +88,7 @@ function searchCard(lab, found, onPick) {
   const play = button(t("play"), () => timer ? stop() : start(), { class: "small" });
   function start() {
     if (step === null || step === steps.length - 1) go(0, 0);
-    fill(play, t("pause")), timer = setInterval(() => step < steps.length - 1 ? go(step + 1, 0, true) : stop(), still() ? 1600 : 900);
+    fill(play, t("pause")), timer = setInterval(() => step < steps.length - 1 ? go(step + 1, 0, true) : stop(), prefersReducedMotion() ? 1600 : 900);
   }
   function stop() { clearInterval(timer), timer = null, fill(play, t("play")); }
   lab.signal.addEventListener("abort", stop);
@@ -96,16 +96,16 @@ function searchCard(lab, found, onPick) {
     if (!playing) stop();
     step = to, lab.set({ step: to, beam }), draw(), onPick(to === null ? found.finished[beam].tokens : traced(steps, to, beam).tokens);
   }
-  const pick = (words, on, pressed) => h("button", { type: "button", class: "beam-text", "aria-pressed": pressed, onclick: on }, given(words));
+  const pick = (words, on, pressed) => h("button", { type: "button", class: "beam-text", "aria-pressed": pressed, onclick: on }, untranslated(words));
   function draw() {
     const beam = Number(lab.state.beam ?? 0), focus = table.contains(document.activeElement);
     slider.value = step ?? steps.length - 1;
     fill(words, step === null ? t("finished") : t("step", step + 1, steps.length));
     const head = columns => h("thead", {}, h("tr", {}, columns.map(one => h("th", { scope: "col" }, one))));
-    if (step === null) fill(table, h("table", { class: "numbers" }, h("caption", {}, t("finishedHow")), head([t("soFar"), t("score")]), h("tbody", {}, found.finished.map((one, n) => h("tr", {}, h("td", {}, pick(one.text || "∅", () => go(null, n), n === beam)), h("td", { class: "number" }, exact(one.score)))))));
+    if (step === null) fill(table, h("table", { class: "numbers" }, h("caption", {}, t("finishedHow")), head([t("soFar"), t("score")]), h("tbody", {}, found.finished.map((one, n) => h("tr", {}, h("td", {}, pick(one.text || "∅", () => go(null, n), n === beam)), h("td", { class: "number" }, formatExact(one.score)))))));
     else fill(table, h("table", { class: "numbers" }, head([t("soFar"), t("chance"), t("total"), t("fate")]), h("tbody", {}, steps[step].map((one, n) => {
       const { pieces } = traced(steps, step, n);
-      return h("tr", { class: `fate-${one.fate}` }, h("td", {}, h("button", { type: "button", class: "beam-text", "aria-pressed": n === beam, onclick: () => go(step, n) }, given(pieces.slice(0, -1).join("")), given(` ${seen(one.piece)}`, { class: "new" }))), h("td", { class: "number" }, exact(one.chance)), h("td", { class: "number" }, exact(one.score)), h("td", {}, t(one.fate)));
+      return h("tr", { class: `fate-${one.fate}` }, h("td", {}, h("button", { type: "button", class: "beam-text", "aria-pressed": n === beam, onclick: () => go(step, n) }, untranslated(pieces.slice(0, -1).join("")), untranslated(` ${visibleText(one.piece)}`, { class: "new" }))), h("td", { class: "number" }, formatExact(one.chance)), h("td", { class: "number" }, formatExact(one.score)), h("td", {}, t(one.fate)));
     }))));
     if (focus) table.querySelector("[aria-pressed=true]")?.focus();
   }
@@ -116,18 +116,18 @@ function searchCard(lab, found, onPick) {
 
 function readCard(lab, read, again) {
   const { t, state } = lab, rows = tokenNames(read.writes), columns = tokenNames(read.tokens), width = columns.length, norms = state.show === "norms" && read.norms !== null, held = read.attentions[read.attention], sound = read.side === "sound", silent = read.outside.data.some(x => x > 1e-7);
-  const chance = n => read.writes[n].probability === null ? t("unknownChance") : percent(read.writes[n].probability), plain = sound ? silent ? "orientationSilence" : "orientationSound" : "orientationHere";
+  const chance = n => read.writes[n].probability === null ? t("unknownChance") : formatPercent(read.writes[n].probability), plain = sound ? silent ? "orientationSilence" : "orientationSound" : "orientationHere";
   const values = norms ? read.norms.data : read.weights.data, most = Number((Math.max(...values, 1e-9) * 1.04).toPrecision(2)), row = i => values.subarray(i * width, (i + 1) * width);
   const change = changes => { lab.set(changes), again(); };
-  const pickers = h("div", { class: "row" }, select(t("layer"), read.attentions.map((one, n) => [n, lab.say(one.label)]), read.attention, attention => change({ attention, head: null })),
+  const pickers = h("div", { class: "row" }, select(t("layer"), read.attentions.map((one, n) => [n, lab.localize(one.label)]), read.attention, attention => change({ attention, head: null })),
     select(t("head"), [["", t("meanHeads")], ...Array.from({ length: held.heads }, (_, n) => [n, String(n)])], read.head ?? "", head => change({ attention: read.attention, head: head === "" ? null : head })),
     read.norms ? bar(t("shownAs"), [["weights", t("weights")], ["norms", t("norms")]], norms ? "norms" : "weights", show => change({ show })) : h("p", { class: "soft" }, t("noNorms")));
   const query = Math.min(Number(state.query ?? 0), rows.length - 1);
   const map = heatMap(lab, { title: t("map"), values, masked: read.masked.data.some(Boolean) ? read.masked.data : null, shape: read.weights.shape, rowNames: rows, columnNames: columns, domain: norms ? [0, most] : [0, 1], scale: norms ? "linear" : "root", sums: !norms, ...(norms ? { what: t("norm") } : {}), orientation: t(norms ? "orientationNorms" : plain), selected: [query, largestOf(row(query))], name: "alignment",
-    facts: (i, j) => [...(norms ? [[t("weight"), exact(read.weights.data[i * width + j])]] : read.norms ? [[t("norm"), exact(read.norms.data[i * width + j])]] : []), [t("probability"), chance(i)], ...(silent ? [[t("outside"), exact(read.outside.data[i])]] : [])],
+    facts: (i, j) => [...(norms ? [[t("weight"), formatExact(read.weights.data[i * width + j])]] : read.norms ? [[t("norm"), formatExact(read.norms.data[i * width + j])]] : []), [t("probability"), chance(i)], ...(silent ? [[t("outside"), formatExact(read.outside.data[i])]] : [])],
     onCell: (i, j, moved) => { if (moved) lab.set({ query: i }), links?.choose(i, false), strip.update({ selected: i }); } });
-  const links = sound ? null : lines(lab, { queries: rows, keys: columns, row: i => read.weights.data.subarray(i * width, (i + 1) * width), masked: (i, j) => read.masked.data[i * width + j] === 1, query, onQuery: i => map.select(i, largestOf(row(i)), true), name: "alignment-lines" });
+  const links = sound ? null : attentionLines(lab, { queries: rows, keys: columns, row: i => read.weights.data.subarray(i * width, (i + 1) * width), masked: (i, j) => read.masked.data[i * width + j] === 1, query, onQuery: i => map.select(i, largestOf(row(i)), true), name: "alignment-lines" });
   const strip = tokenStrip(lab, { names: rows, values: Float32Array.from(read.writes, one => one.probability ?? NaN), masked: n => read.writes[n].probability === null, special: n => read.writes[n].special, selected: query, scale: "linear", label: t("strip"), onPick: i => map.select(i, largestOf(row(i)), true) });
-  return [h("h2", { class: "first" }, t("reads")), pickers, h("p", { class: "soft" }, t("strip")), strip.element, h("div", { class: "columns wide-left spaced" }, h("div", { class: "narrow" }, map.element), links?.element), ranLine(lab, { backend: held.backend, difference: read.difference.largest })];
+  return [h("h2", { class: "first" }, t("reads")), pickers, h("p", { class: "soft" }, t("strip")), strip.element, h("div", { class: "columns wide-left spaced" }, h("div", { class: "narrow" }, map.element), links?.element), backendLine(lab, { backend: held.backend, difference: read.difference.largest })];
 }
 const largestOf = values => values.reduce((best, value, n) => value > values[best] ? n : best, 0);

@@ -1,10 +1,10 @@
-// Formula: one query of one head, from q, k and v to its output, with the model's own numbers. Every cell says how it came about.
-import { css, inkOn, shader, weightColour } from "lab/colour.js";
-import { button, chosenModel, fileButtons, headPicker, honestLine, inputBox, modelPicker, number, predictionLine, ranLine, select, startText } from "lab/controls.js";
-import { brief, clamp, exact, fill, given, h, largest, m, percent, still, tokenNames } from "lab/dom.js";
+// Formula: one query of one head, from q, k and v to its output, with the numbers of the model. Every cell explains its computation.
+import { cssColour, textColourOn, shader, weightColour } from "lab/colour.js";
+import { button, chosenModel, fileButtons, headPicker, cautionLine, inputBox, modelPicker, number, predictionLine, backendLine, select, startText } from "lab/controls.js";
+import { formatBrief, clamp, formatExact, fill, untranslated, h, topEntries, m, formatPercent, prefersReducedMotion, tokenNames } from "lab/dom.js";
 import { npz, saveFile, tablePicture } from "lab/export.js";
 import { modelInput } from "lab/inputs.js";
-import { tokenStrip } from "lab/strip.js";
+import { tokenStrip } from "lab/token_strip.js";
 
 export const name = "formula";
 export const text = {
@@ -73,15 +73,15 @@ export async function show(root, lab) {
   const graph = model.kind === "graph", words = graph ? null : startText(lab, model), chosen = graph ? modelInput(lab, root, model, changes => lab.set({ ...changes, query: null }, { show: true, replace: false })) : null, input = graph ? chosen.input : { text: words };
   root.append(graph ? chosen.element ?? "" : inputBox(lab, { value: words, model, onRun: ({ text }) => lab.set({ text, query: null, key: null }, { show: true, replace: false }) }));
   if (!input) return root.append(h("p", { class: "note" }, lab.t("noGraph")));
-  const about = { model: model.name, input }, run = await lab.ask("formula/run", about), page = new Formula(root, lab, about, run);
+  const about = { model: model.name, input }, run = await lab.request("formula/run", about), page = new Formula(root, lab, about, run);
   await page.build();
-  root.append(honestLine(lab), page.ran);
+  root.append(cautionLine(lab), page.ran);
 }
 
 class Formula {
   constructor(root, lab, about, run) {
     const { state } = lab, number = (key, otherwise) => state[key] === undefined ? otherwise : Number(state[key]);
-    Object.assign(this, { root, lab, about, run, stage: clamp(number("stage", 5), 0, 5), dims: number("dims", null), asked: lab.latest() });
+    Object.assign(this, { root, lab, about, run, stage: clamp(number("stage", 5), 0, 5), dims: number("dims", null), asked: lab.latestRequest() });
     this.attention = clamp(number("attention", 0), 0, run.attentions.length - 1);
     this.head = clamp(number("head", 0), 0, this.one.heads - 1);
     this.query = clamp(number("query", -1), -1, this.one.queries - 1);
@@ -90,7 +90,7 @@ class Formula {
   }
   get one() { return this.run.attentions[this.attention]; }
   side(which) { return this.run.tokens[this.one[which]] ?? []; }
-  // Begin with a word that has something to say: the example's "it", else one in the middle.
+  // Start with the token "it" of the example, else with one in the middle.
   firstQuery() {
     const tokens = this.side("query_side"), it = tokens.findIndex(token => token.text.trim().toLowerCase() === "it");
     return it >= 0 ? it : Math.min(tokens.length - 1, Math.max(tokens[0]?.special ? 1 : 0, Math.floor(tokens.length / 2)));
@@ -121,18 +121,18 @@ class Formula {
     lab.set({ attention, head, query });
     const row = await this.asked("formula/row", { ...this.about, attention, head, query, ...(this.key === null ? {} : { key: Math.min(this.key, this.one.keys - 1) }) });
     Object.assign(this, { row, held: false, queries: tokenNames(this.side("query_side")), keys: tokenNames(this.side("key_side")) });
-    fill(this.ran, ranLine(lab, { backend: this.one.backend, difference: row.difference }));
-    // as many numbers of each vector as fit beside each other
+    fill(this.ran, backendLine(lab, { backend: this.one.backend, difference: row.difference }));
+    // as many dimensions as fit on the screen
     this.dims ??= clamp(Math.floor((this.table.clientWidth - (row.position ? 425 : 370)) / 50), 4, 8);
     this.pickKeys(), this.showPickers(), this.showMany(), this.draw();
   }
-  // Which keys get a line: all; or where there are many, those around the key that was asked for, and the heaviest.
+  // The keys in the table: all, or if there are many, those around the chosen key and those with the largest weights.
   pickKeys() {
     const { weight, allowed, places } = this.row, count = weight.shape[0], all = Array.from({ length: count }, (_, n) => n);
     const near = this.key === null || count <= ROWS ? [] : all.filter(n => Math.abs(places.data[n] - this.key) <= ROWS / 4);
-    const heavy = largest(weight.data, ROWS - near.length, n => !allowed.data[n] || near.includes(n)).map(({ index }) => index);
+    const heavy = topEntries(weight.data, ROWS - near.length, n => !allowed.data[n] || near.includes(n)).map(({ index }) => index);
     this.shown = count <= ROWS ? all : [...near, ...heavy].sort((a, b) => a - b);
-    this.best = near.length ? near.find(n => places.data[n] === this.key) ?? near[0] : largest(weight.data, 1)[0]?.index ?? 0;
+    this.best = near.length ? near.find(n => places.data[n] === this.key) ?? near[0] : topEntries(weight.data, 1)[0]?.index ?? 0;
   }
   place(j) { return this.row.places.data[j]; }
   name(j) { return this.keys[this.place(j)] ?? String(this.place(j)); }
@@ -152,22 +152,22 @@ class Formula {
         key => { this.key = Number.isFinite(key) ? clamp(key, 0, this.one.keys - 1) : null, lab.set({ key: this.key }), again(); }) : null);
   }
   go(stage) { this.stage = clamp(stage, 0, 5), this.lab.set({ stage: this.stage }), this.held = false, this.draw(); }
-  // Unless a number was chosen, the one explained is the stage's own, for the heaviest key.
+  // Unless a number is selected, explain the number of the stage for the key with the largest weight.
   follow() { if (!this.held) this.cell = { what: ["k", "raw", "scaled", "score", "weight", "output"][this.stage], j: String(this.stage === 5 ? -1 : this.best),
     ...(this.stage % 5 ? {} : { n: "0" }) }; }
 
-  // The formula, its stages, and the sentence of the present one.
+  // The formula, its stages, and the sentence of the current stage.
   draw() {
     const { t } = this.lab, { row } = this;
     this.follow(), this.showMath(), this.showRail(), this.showTable(), this.showWhy();
     const q = this.queries[this.query], best = this.best, k = this.name(best), scale = row.scale, one = this.one;
-    const sentences = [() => t("w0", q, one.head_dim), () => t(row.additive ? "w1a" : "w1", q, k, brief(row.raw.data[best])),
-      () => scale === null || scale === undefined || scale === 1 ? t("w2no") : t("w2", brief(row.raw.data[best]), brief(scale), brief(row.scaled.data[best])),
+    const sentences = [() => t("w0", q, one.head_dim), () => t(row.additive ? "w1a" : "w1", q, k, formatBrief(row.raw.data[best])),
+      () => scale === null || scale === undefined || scale === 1 ? t("w2no") : t("w2", formatBrief(row.raw.data[best]), formatBrief(scale), formatBrief(row.scaled.data[best])),
       () => t("w3", one.position ? one.position.in_q_and_k ? t("inside", one.position.line) : one.position.line : t("nothing"),
         one.mask ? one.mask.line : t("unmasked")),
-        () => t("w4", q, k, brief(row.weight.data[best]), row.sum.toFixed(6)),
-      () => { const top = largest(row.weight.data, 3); return t("w5", q, top.map(({ index }) => `“${this.name(index)}”`).join(" "),
-        percent(top.reduce((sum, { value }) => sum + value, 0), 0)); }];
+        () => t("w4", q, k, formatBrief(row.weight.data[best]), row.sum.toFixed(6)),
+      () => { const top = topEntries(row.weight.data, 3); return t("w5", q, top.map(({ index }) => `“${this.name(index)}”`).join(" "),
+        formatPercent(top.reduce((sum, { value }) => sum + value, 0), 0)); }];
     fill(this.words, sentences[this.stage](), one.edited?.[this.head] ? h("b", {}, " ", t("edited")) : null);
     fill(this.note,
       this.shown.length < this.one.keys ? t("keysShown", this.shown.length, this.one.keys,
@@ -182,7 +182,7 @@ class Formula {
     const stop = () => { clearInterval(this.playing), this.playing = null; };
     this.lab.signal.addEventListener("abort", stop, { once: true });
     const play = () => { if (this.playing) stop(); else { if (this.stage === 5) this.stage = -1; const next = () => { this.go(this.stage + 1); if (this.stage === 5) stop(),
-      this.showRail(); }; this.playing = setInterval(next, still() ? 3000 : 1800),
+      this.showRail(); }; this.playing = setInterval(next, prefersReducedMotion() ? 3000 : 1800),
       next(); } this.showRail(); };
     const focused = [...this.rail.children].indexOf(document.activeElement);
     fill(this.rail, button("‹", () => this.go(this.stage - 1), { "aria-label": t("previous"), title: t("previous"), class: "end" }),
@@ -203,7 +203,7 @@ class Formula {
       : plain === "Bilinear" ? on(1, q(), m("mi", {}, "W"), k()) : plain === "Cosine" ? on(1, m("mi", {}, "cos"), op("("), q(), op(","), k(), op(")")) : on(1, q(),
         op("·"), k());
     const scaled = row.additive ? similarity : plain === "Dot" && Math.abs(row.scale - 1 / Math.sqrt(one.head_dim)) < 1e-6 ? m("mfrac", {}, similarity,
-      on(2, m("msqrt", {}, m("mn", {}, one.head_dim)))) : [similarity, on(2, op("×"), m("mn", {}, brief(row.scale ?? 1)))];
+      on(2, m("msqrt", {}, m("mn", {}, one.head_dim)))) : [similarity, on(2, op("×"), m("mn", {}, formatBrief(row.scale ?? 1)))];
     const inner = [scaled,
       on(3, one.position && !one.position.in_q_and_k ? [op("+"), m("msub", {}, m("mi", {}, "p"), m("mrow", {}, m("mi", {}, "i"), m("mi", {}, "j")))] : [],
         one.mask ? [op("+"), m("msub", {}, m("mi", {}, "mask"), m("mrow", {}, m("mi", {}, "i"), m("mi", {}, "j")))] : [])];
@@ -213,7 +213,7 @@ class Formula {
           on(4, m("msub", {}, m("mi", {}, "softmax"), m("mi", {}, "j")), op("(")), inner, on(4, op(")")), on(5, v("v", "j", "value")))));
   }
 
-  // The table: a line per key, a column per stage. Later stages are dimmed, never invented.
+  // The table: a row per key, a column per stage. Later stages are dimmed.
   showTable() {
     const { t } = this.lab, { row, one, shown } = this, d = Math.min(this.dims, one.head_dim), dv = Math.min(this.dims, row.v.shape[1]), width = row.k.shape[1],
       wide = row.v.shape[1];
@@ -222,16 +222,16 @@ class Formula {
     const square = (value, shading, what, j, n,
       stage) => { const ground = shading(value); return h("td",
         { class: `sq ${dim(stage)}`, tabindex: -1, "data-what": what, "data-j": j, "data-n": n, "data-value": value,
-          style: { background: css(ground), color: inkOn(ground) }, title: exact(value) },
+          style: { background: cssColour(ground), color: textColourOn(ground) }, title: formatExact(value) },
         d <= 8 ? short2(value) : ""); };
     const num = (value, what, j, stage, masked = false) => h("td",
-      { class: `num ${dim(stage)} ${masked ? "hatched" : ""}`, tabindex: -1, "data-what": what, "data-j": j, "data-value": value }, masked ? "−∞" : brief(value));
+      { class: `num ${dim(stage)} ${masked ? "hatched" : ""}`, tabindex: -1, "data-what": what, "data-j": j, "data-value": value }, masked ? "−∞" : formatBrief(value));
     const head = h("thead", {},
       h("tr", {}, h("th", { scope: "col" }, t("colKey")), h("th", { scope: "colgroup", colspan: d, class: "key" }, t("ofDims", "K", d, width)),
         h("th", { scope: "col", class: dim(1) }, t(row.additive ? "colRawAdd" : "colRaw")), h("th", { scope: "col", class: dim(2) }, t("colScaled")),
         row.position ? h("th", { scope: "col", class: dim(3) }, t("colPosition")) : null, h("th", { scope: "col", class: dim(3) }, t("colScore")),
         h("th", { scope: "col", class: dim(4) }, t("colWeight")), h("th", { scope: "colgroup", colspan: dv, class: "value" }, t("ofDims", "V", dv, wide))),
-      h("tr", { class: "q-line" }, h("th", { scope: "row" }, given("Q ", { class: "query" }), given(this.queries[this.query], { class: "query" })),
+      h("tr", { class: "q-line" }, h("th", { scope: "row" }, untranslated("Q ", { class: "query" }), untranslated(this.queries[this.query], { class: "query" })),
         Array.from({ length: d }, (_, n) => square(row.q.data[n], shade, "q", -1, n, 0)),
         h("td", { colspan: 4 + (row.position ? 1 : 0) + dv, class: "soft" }, t("ofDims", "q", d, width))));
     const body = shown.map(j => {
@@ -241,7 +241,7 @@ class Formula {
         Array.from({ length: d }, (_, n) => square(row.k.data[j * width + n], shade, "k", j, n, 0)), num(row.raw.data[j], "raw", j, 1),
         num(row.scaled.data[j], "scaled", j, 2), row.position ? num(row.position.data[j], "position", j, 3) : null, num(row.score.data[j], "score", j, 3, masked),
         h("td", { class: `num weight ${dim(4)} ${masked ? "hatched" : ""}`, tabindex: -1, "data-what": "weight", "data-j": j, "data-value": w },
-          h("span", { class: "weight-bar", style: { width: `${50 * w}%`, background: weightColour(w) } }), h("span", {}, masked ? "–" : brief(w))),
+          h("span", { class: "weight-bar", style: { width: `${50 * w}%`, background: weightColour(w) } }), h("span", {}, masked ? "–" : formatBrief(w))),
           Array.from({ length: dv }, (_, n) => square(row.v.data[j * wide + n], shadeV, "v", j, n, 0)));
     });
     const foot = h("tfoot", {},
@@ -281,12 +281,12 @@ class Formula {
     this.showWhy();
   }
 
-  // How one number came about, with its operands.
+  // The computation of one number, with its operands.
   showWhy() {
     const { t } = this.lab, head = h("h3", {}, t("why"));
     if (!this.cell) return fill(this.why, head, h("p", { class: "soft" }, t("whyStart")));
     const { what } = this.cell, j = Number(this.cell.j), n = Number(this.cell.n), { row } = this;
-    const line = (...parts) => h("p", { class: "sum", translate: "no" }, parts), x = (value, role = "") => h("b", { class: role }, exact(value)), wide = row.v.shape[1],
+    const line = (...parts) => h("p", { class: "sum", translate: "no" }, parts), x = (value, role = "") => h("b", { class: role }, formatExact(value)), wide = row.v.shape[1],
       width = row.k.shape[1];
     const q = this.queries[this.query], k = j >= 0 ? this.name(j) : "";
     const makers = {
@@ -297,7 +297,7 @@ class Formula {
       v: () => [h("p", {}, t("isV", n, k)), line(`v[${n}] = `, x(row.v.data[j * wide + n], "value")), h("p", {}, t("inOutput")),
         line(x(row.weight.data[j]), " × ", x(row.v.data[j * wide + n], "value"), " = ", x(Math.fround(row.weight.data[j] * row.v.data[j * wide + n]), "output"))],
       raw: () => [h("p", {}, t("isRaw", q, k)), this.products(j), line(x(row.raw.data[j]))],
-      scaled: () => [h("p", {}, t("isScaled")), line(x(row.raw.data[j]), " × ", exact(row.scale ?? 1), " = ", x(row.scaled.data[j]))],
+      scaled: () => [h("p", {}, t("isScaled")), line(x(row.raw.data[j]), " × ", formatExact(row.scale ?? 1), " = ", x(row.scaled.data[j]))],
       position: () => [h("p", {}, t("isPosition", this.one.position?.line ?? "")), line(x(row.position.data[j])), line(this.one.position?.formula ?? "")],
       score: () => row.allowed.data[j] ? [h("p", {}, t("isScore")),
         line(x(row.scaled.data[j]), row.position ? [" + ", x(row.position.data[j])] : "", " = ", x(row.score.data[j]))] : [h("p", {},
@@ -313,9 +313,9 @@ class Formula {
   bent(j, n) {
     const { row } = this, sum = row.q.data[n] + row.k.data[j * row.k.shape[1] + n],
       bend = row.activation === "leaky_relu" ? (sum > 0 ? sum : sum * row.slope) : Math.tanh(sum);
-    return `${exact(row.additive.data[n])} × ${row.activation === "leaky_relu" ? "LeakyReLU" : "tanh"}(${exact(row.q.data[n])} + ${exact(row.k.data[j * row.k.shape[1] + n])}) = ${brief(row.additive.data[n] * bend, 5)}`;
+    return `${formatExact(row.additive.data[n])} × ${row.activation === "leaky_relu" ? "LeakyReLU" : "tanh"}(${formatExact(row.q.data[n])} + ${formatExact(row.k.data[j * row.k.shape[1] + n])}) = ${formatBrief(row.additive.data[n] * bend, 5)}`;
   }
-  // The products of one score, with the sum so far; the numbers not drawn are counted.
+  // The products of one score with their cumulative sum; dimensions that are not shown are included in the sum.
   products(j) {
     const { t } = this.lab, { row } = this, width = row.k.shape[1], d = Math.min(this.dims, width), rows = [];
     let sum = 0, rest = 0;
@@ -324,11 +324,11 @@ class Formula {
         part = row.additive ? row.additive.data[n] * (row.activation === "leaky_relu" ? (add > 0 ? add : add * row.slope) : Math.tanh(add)) : q * k;
       sum += part;
       if (n < d) rows.push(h("tr", {},
-        [n, brief(q, 4), brief(k, 4), brief(part, 4),
-          brief(sum, 4)].map((cell, c) => h("td", { class: `number ${["", "query", "key"][c] ?? ""}` }, cell)))); else rest += part;
+        [n, formatBrief(q, 4), formatBrief(k, 4), formatBrief(part, 4),
+          formatBrief(sum, 4)].map((cell, c) => h("td", { class: `number ${["", "query", "key"][c] ?? ""}` }, cell)))); else rest += part;
     }
-    if (d < width) rows.push(h("tr", {}, h("td", { colspan: 3, class: "soft" }, t("otherDims", width - d)), h("td", { class: "number" }, brief(rest, 4)),
-      h("td", { class: "number" }, brief(sum, 4))));
+    if (d < width) rows.push(h("tr", {}, h("td", { colspan: 3, class: "soft" }, t("otherDims", width - d)), h("td", { class: "number" }, formatBrief(rest, 4)),
+      h("td", { class: "number" }, formatBrief(sum, 4))));
     return h("div", { class: "table-scroll" },
       h("table", { class: "numbers" },
         h("thead", {},
@@ -338,15 +338,15 @@ class Formula {
   }
   shares(n) {
     const { t } = this.lab, { row } = this, wide = row.v.shape[1], parts = Float32Array.from(row.weight.data, (w, j) => Math.abs(w * row.v.data[j * wide + n])),
-      top = largest(parts, 8);
+      top = topEntries(parts, 8);
     let sum = 0;
     const rows = top.map(({ index: j }) => { const part = row.weight.data[j] * row.v.data[j * wide + n]; sum += part; return h("tr", {},
-      h("td", { translate: "no", class: "key" }, this.name(j)), h("td", { class: "number" }, brief(row.weight.data[j], 4)),
-      h("td", { class: "number value" }, brief(row.v.data[j * wide + n], 4)), h("td", { class: "number" }, brief(part, 4))); });
+      h("td", { translate: "no", class: "key" }, this.name(j)), h("td", { class: "number" }, formatBrief(row.weight.data[j], 4)),
+      h("td", { class: "number value" }, formatBrief(row.v.data[j * wide + n], 4)), h("td", { class: "number" }, formatBrief(part, 4))); });
     const others = this.one.keys - top.length;
     if (others > 0) rows.push(h("tr", {}, h("td", { colspan: 3, class: "soft" }, t("otherDims", others)),
-      h("td", { class: "number" }, brief(row.mixed.data[n] - sum, 4))));
-    rows.push(h("tr", {}, h("td", { colspan: 3 }, t("total")), h("td", { class: "number output" }, brief(row.mixed.data[n], 5))));
+      h("td", { class: "number" }, formatBrief(row.mixed.data[n] - sum, 4))));
+    rows.push(h("tr", {}, h("td", { colspan: 3 }, t("total")), h("td", { class: "number output" }, formatBrief(row.mixed.data[n], 5))));
     return h("div", { class: "table-scroll" },
       h("table", { class: "numbers" },
         h("thead", {}, h("tr", {}, h("th", {}, t("colKey")), h("th", {}, t("colWeight")), h("th", { translate: "no" }, "v"), h("th", {}, t("product")))),

@@ -1,9 +1,9 @@
-// Graph: nodes and edges with the weights that a layer gave them. A node looks along the edges that lead to it, and at itself.
-import { chosenModel, fileButtons, headPicker, honestLine, modelPicker, number, predictionLine, ranLine, select } from "lab/controls.js";
-import { clamp, exact, fill, given, h, s } from "lab/dom.js";
+// Graph: nodes and edges with the weights of one layer. A node attends to its incoming neighbours and to itself.
+import { chosenModel, fileButtons, headPicker, cautionLine, modelPicker, number, predictionLine, backendLine, select } from "lab/controls.js";
+import { clamp, formatExact, fill, untranslated, h, s } from "lab/dom.js";
 import { npz, saveFile, saveSvg, svgText } from "lab/export.js";
 import { modelInput } from "lab/inputs.js";
-import { numbersTable } from "lab/table.js";
+import { numbersTable } from "lab/charts.js";
 
 export const name = "graph";
 export const text = {
@@ -30,7 +30,7 @@ export const text = {
     legend: "节点颜色：预测的类别", none: "没有找到图模型。",
   },
 };
-// Colours that colour-blind readers can tell apart (Okabe and Ito); the class is written beside each in any case.
+// A palette for colour-blind readers (Okabe and Ito); the class is also written as text.
 const CLASSES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a7a00", "#6b6b6b"];
 const WIDE = 760, TALL = 620, MARGIN = 40;
 
@@ -40,7 +40,7 @@ export async function show(root, lab) {
   const { element, input } = modelInput(lab, root, model, changes => lab.set({ ...changes, node: null }, { show: true }));
   root.append(h("div", { class: "input" }, h("div", { class: "row" }, modelPicker(lab, { kinds: ["graph"], onChange: name => lab.set({ model: name, example: null, upload: null, molecule: null, node: null, attention: null, head: null }, { show: true }) }), model.task === "graphs" ? null : element)), model.task === "graphs" ? element : "");
   if (!input) return;
-  const asked = { model: model.name, input }, graph = await lab.ask("graph/run", asked);
+  const asked = { model: model.name, input }, graph = await lab.request("graph/run", asked);
   const attention = clamp(Number(lab.state.attention ?? 0), 0, graph.attentions.length - 1), head = clamp(Number(lab.state.head ?? 0), 0, graph.attentions[attention].heads - 1);
   const hops = Number(lab.state.hops ?? 1), place = h("div", { class: "columns wide-left" }), whole = graph.places !== null;
   let node = clamp(Number(lab.state.node ?? 0), 0, graph.count - 1);
@@ -49,9 +49,9 @@ export async function show(root, lab) {
       number(t("node"), node, { min: 0, max: graph.count - 1 }, value => choose(value)),
       whole ? null : select(t("hops"), [[1, t("hop1")], [2, t("hop2")]], hops, value => lab.set({ hops: value }, { show: true }))),
     graph.prediction ? predictionLine(lab, graph.prediction) ?? h("p", { translate: "no" }, graph.prediction.text ?? "") : "",
-    h("p", { class: "soft" }, t("counts", graph.count, graph.edges)), place, honestLine(lab), ranLine(lab, graph));
+    h("p", { class: "soft" }, t("counts", graph.count, graph.edges)), place, cautionLine(lab), backendLine(lab, graph));
 
-  const ask = lab.latest();
+  const ask = lab.latestRequest();
   async function choose(next, focus = false) {
     node = clamp(next, 0, graph.count - 1);
     lab.set({ node });
@@ -60,7 +60,7 @@ export async function show(root, lab) {
     const found = await lab.attempt(() => ask("graph/around", { ...asked, attention: graph.attentions[attention].name, head, node, hops }), place);
     if (!found) return;
     draw(found);
-    lab.say_aloud(`${t("node")} ${node}`);
+    lab.announce(`${t("node")} ${node}`);
     if (focus) place.querySelector('.nodes [tabindex="0"]')?.focus();
   }
   const classOf = n => graph.class ? graph.labels?.[graph.class.data[n]] ?? String(graph.class.data[n]) : "";
@@ -83,10 +83,10 @@ export async function show(root, lab) {
         numbers.push(s("text", { x: x(from) * 0.72 + x(to) * 0.28, y: y(from) * 0.72 + y(to) * 0.28 + 4, class: "edge-number" }, weight.toFixed(3)));
       }
     }
-    // Neighbours are always numbered; of a crowd only the heavier ones.
+    // With many neighbours only the largest weights are labelled.
     const least = [...own.values()].sort((a, b) => b - a)[Math.min(14, own.size - 1)] ?? 0;
     const kept = numbers.filter(one => Number(one.textContent) >= Math.min(least, 0.999));
-    const dot = n => s("g", { class: `node ${n === node ? "lit" : ""} ${own.has(n) ? "near" : ""}`, role: "button", tabindex: n === node ? 0 : -1, "aria-pressed": n === node, "aria-label": `${t("node")} ${found.names[row.get(n)]} ${classOf(n)} ${own.has(n) ? exact(own.get(n)) : ""}`, translate: "no",
+    const dot = n => s("g", { class: `node ${n === node ? "lit" : ""} ${own.has(n) ? "near" : ""}`, role: "button", tabindex: n === node ? 0 : -1, "aria-pressed": n === node, "aria-label": `${t("node")} ${found.names[row.get(n)]} ${classOf(n)} ${own.has(n) ? formatExact(own.get(n)) : ""}`, translate: "no",
       onclick: () => choose(n, true), onkeydown: event => step(event, shown) },
       s("circle", { cx: x(n), cy: y(n), r: n === node ? 15 : own.has(n) ? 12 : 9, fill: colourOf(n) }), s("text", { x: x(n), y: y(n) + 4, class: "node-name" }, found.names[row.get(n)]));
     const svg = s("svg", { viewBox: `0 0 ${WIDE} ${TALL}`, class: "graph", role: "group", "aria-label": t("picture") }, s("g", {}, quiet), s("g", {}, loud), s("g", { class: "nodes" }, shown.filter(n => n !== node).concat(node).map(dot)), s("g", {}, kept));
@@ -107,7 +107,7 @@ export async function show(root, lab) {
     event.preventDefault(), choose(shown[to], true);
   }
   function filesOf(svg, found) {
-    const rows = Array.from(found.weight.data, (weight, e) => `${found.edges.data[e]},${found.edges.data[found.weight.data.length + e]},${exact(weight)}`);
+    const rows = Array.from(found.weight.data, (weight, e) => `${found.edges.data[e]},${found.edges.data[found.weight.data.length + e]},${formatExact(weight)}`);
     return {
       svg: () => saveSvg(svg, "graph"),
       png: () => picture(svg, blob => saveFile("graph.png", blob)),

@@ -1,12 +1,12 @@
-// Heads: every head of every layer at a glance, one of them in detail.
+// Heads: thumbnails of every head of every layer, and one head in detail.
 import { hatch, shader } from "lab/colour.js";
-import { bar, button, check, chosenModel, honestLine, inputBox, modelPicker, predictionLine, ranLine, sizeLine, startText } from "lab/controls.js";
-import { clamp, exact, fill, fonts, h, newId, percent, sharpen, style, tokenNames } from "lab/dom.js";
-import { lines } from "lab/lines.js";
+import { bar, button, check, chosenModel, cautionLine, inputBox, modelPicker, predictionLine, backendLine, sizeLine, startText } from "lab/controls.js";
+import { clamp, formatExact, fill, fontFamily, h, newId, formatPercent, scaleCanvas, cssVariable, tokenNames } from "lab/dom.js";
+import { attentionLines } from "lab/attention_lines.js";
 import { modelInput } from "lab/inputs.js";
-import { heatMap } from "lab/map.js";
-import { tokenStrip } from "lab/strip.js";
-import { dots, numbersTable } from "lab/table.js";
+import { heatMap } from "lab/heat_map.js";
+import { tokenStrip } from "lab/token_strip.js";
+import { dots, numbersTable } from "lab/charts.js";
 
 export const name = "heads";
 export const text = {
@@ -61,20 +61,20 @@ export async function show(root, lab) {
     : h("div", { class: "input" }, chosen.element ?? ""));
   const input = typed ? { text: words } : chosen.input, about = { model: model.name, input };
   if (!input) return;
-  const run = await lab.ask("heads/run", about), overview = await lab.ask("heads/overview", about), answered = performance.now();
+  const run = await lab.request("heads/run", about), overview = await lab.request("heads/overview", about), answered = performance.now();
   const view = new Heads(root, lab, about, run, overview);
   root.append(predictionLine(lab, run.prediction, tokenNames(run.tokens[run.attentions[0].query_side])) ?? "");
   view.build();
   await view.choose(clamp(Number(lab.state.attention ?? Math.min(1, run.attentions.length - 1)), 0, run.attentions.length - 1), Number(lab.state.head ?? 0),
     lab.state.head !== undefined);
-  root.append(honestLine(lab), ranLine(lab, run), sizeLine(lab, lab.received(), performance.now() - answered));
+  root.append(cautionLine(lab), backendLine(lab, run), sizeLine(lab, lab.received(), performance.now() - answered));
   lab.expose({ read: () => view.read(), head: () => view.detail });
 }
-// A saved file has every head, while they are few.
+// A saved view contains every head if there are few.
 export async function keep(lab) {
-  const asks = lab.asks(), run = asks.find(ask => ask.path === "heads/run");
+  const requests = lab.requests(), run = requests.find(one => one.path === "heads/run");
   if (!run) return [];
-  const { attentions } = await lab.ask("heads/run", run.body), numbers = attentions.reduce((sum, one) => sum + one.heads * one.queries * one.keys, 0);
+  const { attentions } = await lab.request("heads/run", run.body), numbers = attentions.reduce((sum, one) => sum + one.heads * one.queries * one.keys, 0);
   if (numbers > 1 << 20) return [];
   return attentions.flatMap((one, attention) => Array.from({ length: one.heads }, (_, head) => ({ path: "heads/map", body: { ...run.body, attention, head } })));
 }
@@ -83,7 +83,7 @@ class Heads {
   constructor(root, lab, about, run, overview) {
     Object.assign(this,
       { root, lab, about, run, overview, attention: 0, head: 0, kept: false, hide: lab.state.hide === "1", again: lab.state.again === "1",
-        direction: lab.state.direction ?? "out", asked: lab.latest(), rows: new Map() });
+        direction: lab.state.direction ?? "out", asked: lab.latestRequest(), rows: new Map() });
     this.stats = run.attentions.map(one => one.stats);
   }
   names(side) { return tokenNames(this.run.tokens[side]); }
@@ -119,7 +119,7 @@ class Heads {
     const { t } = this.lab;
     return numbersTable(this.lab,
       { caption: t("table"), folded: true, columns: ["colAttention", "colHead", "colEntropy", "colShare", "colDistance", "colPeak", "colSpecial"].map(key => t(key)),
-      rows: this.each((attention, head, stats) => [h("span", {}, this.lab.say(attention.label)), head,
+      rows: this.each((attention, head, stats) => [h("span", {}, this.lab.localize(attention.label)), head,
         ...["entropy", "entropy_share", "distance", "peak", "special"].map(key => stats[key].data[head])]) });
   }
   each(make) { return this.run.attentions.flatMap((attention, n) => Array.from({ length: attention.heads }, (_, head) => make(attention, head, this.stats[n], n))); }
@@ -129,20 +129,20 @@ class Heads {
     const room = this.scroll.clientWidth - 4, { attentions } = this.run, most = Math.max(...attentions.map(one => one.heads)), left = 30, top = 20;
     if (room < 60) return;
     const side = this.side = clamp(Math.floor((room - left) / most) - 4, 22, 100), started = performance.now();
-    const pen = sharpen(this.canvas, left + most * (side + 4), top + attentions.length * (side + 4));
-    pen.font = `12px ${fonts()}`, pen.fillStyle = style("--soft"), pen.textBaseline = "middle", pen.textAlign = "center";
+    const pen = scaleCanvas(this.canvas, left + most * (side + 4), top + attentions.length * (side + 4));
+    pen.font = `12px ${fontFamily()}`, pen.fillStyle = cssVariable("--soft"), pen.textBaseline = "middle", pen.textAlign = "center";
     for (let head = 0; head < most; head++) pen.fillText(head, left + head * (side + 4) + side / 2, 9);
     const ground = hatch(pen);
     attentions.forEach((one, n) => {
       const y = top + n * (side + 4);
-      pen.fillStyle = style("--soft"), pen.fillText(`${one.layer}${one.role === "cross" ? "×" : ""}`, 13, y + side / 2);
+      pen.fillStyle = cssVariable("--soft"), pen.fillText(`${one.layer}${one.role === "cross" ? "×" : ""}`, 13, y + side / 2);
       for (let head = 0; head < one.heads; head++) {
         const x = left + head * (side + 4), image = this.thumbnail(n, head);
         pen.fillStyle = ground, pen.fillRect(x, y, side, side);
         pen.imageSmoothingEnabled = image.width > side, pen.imageSmoothingQuality = "high";
         pen.drawImage(image, x, y, side, side);
         if (n !== this.attention || head !== this.head) continue;
-        pen.strokeStyle = this.kept ? style("--accent") : style("--ink"), pen.lineWidth = 3, pen.strokeRect(x - 1, y - 1, side + 2, side + 2);
+        pen.strokeStyle = this.kept ? cssVariable("--accent") : cssVariable("--ink"), pen.lineWidth = 3, pen.strokeRect(x - 1, y - 1, side + 2, side + 2);
       }
     });
     this.drawn = performance.now() - started;
@@ -193,8 +193,8 @@ class Heads {
     Object.assign(this, { attention, head, kept });
     this.paint(), this.showCharts();
     this.line.setAttribute("aria-rowindex", attention + 1), this.active.setAttribute("aria-colindex", head + 1);
-    this.active.textContent = `${lab.t("headAt", lab.say(one.label), head)}, ${lab.t("distance")} ${exact(this.stats[attention].distance.data[head])}`;
-    lab.say_aloud(this.active.textContent);
+    this.active.textContent = `${lab.t("headAt", lab.localize(one.label), head)}, ${lab.t("distance")} ${formatExact(this.stats[attention].distance.data[head])}`;
+    lab.announce(this.active.textContent);
     lab.set({ attention, head: kept ? head : lab.state.head === undefined ? null : head });
     const found = await this.asked("heads/map", { ...this.about, attention, head });
     if (attention === this.attention && head === this.head) this.showDetail(one, found);
@@ -208,7 +208,7 @@ class Heads {
       { title, yWords: axis, xWords: t("layerAxis"), here, yDomain: domain, xDomain: [-0.5, many - 0.5], xTicks: Array.from({ length: many }, (_, n) => n),
         height: 190, onPick: n => lab.attempt(() => this.choose(all[n].n, all[n].head, true)),
       points: all.map(({ one, head, stats }) => ({ x: one.layer + (one.heads > 1 ? (head / (one.heads - 1) - 0.5) * 0.5 : 0), y: stats[key].data[head],
-        kind: one.role === "cross" && "other", label: t("dot", lab.say(one.label), head, exact(stats[key].data[head])) })) });
+        kind: one.role === "cross" && "other", label: t("dot", lab.localize(one.label), head, formatExact(stats[key].data[head])) })) });
     const which = focus && [...this.charts.children].indexOf(focus);
     fill(this.charts, chart("distance", t("local"), t("distanceAxis")), chart("entropy_share", t("spread"), t("entropyAxis"), [0, 1]));
     if (focus) this.charts.children[which]?.querySelector(".here")?.focus();
@@ -216,7 +216,7 @@ class Heads {
   showHeadline(one) {
     const { lab } = this, { t } = lab,
       small = (key, words, layers, heads) => button(words, () => this.step(layers, heads), { class: "small", title: t(key), "aria-label": t(key) });
-    fill(this.headline, h("h2", {}, t("headAt", lab.say(one.label), this.head)), h("span", { class: "chip" }, t(this.kept ? "kept" : "preview")),
+    fill(this.headline, h("h2", {}, t("headAt", lab.localize(one.label), this.head)), h("span", { class: "chip" }, t(this.kept ? "kept" : "preview")),
       button(t(this.kept ? "letGo" : "keepThis"), () => lab.attempt(() => this.choose(this.attention, this.head, !this.kept)), { class: "small" }),
       h("span", { class: "files", role: "group", "aria-label": t("neighbours") }, small("prevHead", "◀", 0, -1), small("nextHead", "▶", 0, 1),
         small("prevLayer", "▲", -1, 0), small("nextLayer", "▼", 1, 0)),
@@ -253,7 +253,7 @@ class Heads {
     if (this.map) { const { row, column } = this.map; delete options.selected; this.map.row = row, this.map.column = column, this.map.update(options); }
     else this.map = heatMap(lab, options);
     const specials = [...new Set(key.filter(token => token.special).map(token => token.text))].join(", ");
-    const mass = percent(all ? 1 - left / all : 0),
+    const mass = formatPercent(all ? 1 - left / all : 0),
       note = hide ? h("p", { class: "soft", id: "hidden-mass" }, t(this.again ? "hiddenAgain" : "hidden", specials, mass)) : null;
     const again = () => this.showDetail(one, found);
     fill(this.place,
@@ -268,7 +268,7 @@ class Heads {
     if (this.pooled) return fill(this.below);
     const row = i => weights.data.subarray(i * columns, (i + 1) * columns), off = (i, j) => Boolean(masked?.data[i * columns + j]);
     const set = { queries: this.queries, keys: this.keys, row, masked: off, query: this.query ?? 0, onQuery: i => this.pick(i, "lines"), name: "lines" };
-    if (this.lines) this.lines.update(set); else this.lines = lines(lab, set);
+    if (this.lines) this.lines.update(set); else this.lines = attentionLines(lab, set);
     const special = n => Boolean(this.run.tokens[one.key_side][n]?.special);
     this.strip = tokenStrip(lab, { names: this.queries, values: null, selected: 0, label: t("stripTitle"), special, onPick: n => this.pick(n, "strip") });
     this.stripWords = h("p", { class: "soft" });
@@ -277,7 +277,7 @@ class Heads {
         value => { this.direction = value, lab.set({ direction: value }), this.pick(this.query, ""); }),
         this.stripWords, this.strip.element));
   }
-  // One query is chosen in one of the pictures; the others follow.
+  // Selects a query in one figure; the other figures follow.
   pick(i, from) {
     if (i === undefined || i < 0) return;
     const { lab, found } = this, [rows, columns] = found.weights.shape, one = this.run.attentions[this.attention];
@@ -294,11 +294,11 @@ class Heads {
     fill(this.stripWords, lab.t(out ? "stripOut" : "stripIn", (out ? this.queries : this.keys)[i]));
     this.askRow(i);
   }
-  // The scores behind a row of weights are fetched when the row is looked at.
+  // The scores of a row are fetched when the row is selected.
   async askRow(query) {
     const name = `${this.attention}.${this.head}.${query}`;
     if (this.rows.has(name)) return;
-    this.rowAsk ??= this.lab.latest();
+    this.rowAsk ??= this.lab.latestRequest();
     clearTimeout(this.timer);
     this.timer = setTimeout(async () => {
       const row = await this.rowAsk("heads/row", { ...this.about, attention: this.attention, head: this.head, query }).catch(() => null);
@@ -310,10 +310,10 @@ class Heads {
   facts(i, j) {
     const row = this.rows.get(`${this.attention}.${this.head}.${i}`), { t } = this.lab;
     if (!row || this.pooled) return [];
-    const list = [[t("raw"), exact(row.raw.data[j])], [t("scaled"), exact(row.scaled.data[j])]];
-    if (row.position) list.push([t("position"), exact(row.position.data[j])]);
-    list.push([t("scoreFull"), row.allowed.data[j] ? exact(row.score.data[j]) : t("masked")]);
-    if (row.norm) list.push([t("norm"), exact(row.norm.data[j])]);
+    const list = [[t("raw"), formatExact(row.raw.data[j])], [t("scaled"), formatExact(row.scaled.data[j])]];
+    if (row.position) list.push([t("position"), formatExact(row.position.data[j])]);
+    list.push([t("scoreFull"), row.allowed.data[j] ? formatExact(row.score.data[j]) : t("masked")]);
+    if (row.norm) list.push([t("norm"), formatExact(row.norm.data[j])]);
     return list;
   }
   read() {

@@ -1,12 +1,12 @@
-// Honest reading: five readings of one prediction side by side, how far they agree, and what changed heads do to the prediction.
-import { signedColour, signedInk } from "lab/colour.js";
-import { bar, button, chosenModel, honestLine, inputBox, modelPicker, number, ranLine, select, startText, withProgress } from "lab/controls.js";
-import { brief, clamp, exact, fill, given, h, percent, seen, style, tokenNames } from "lab/dom.js";
+// Honest reading: five attributions of one prediction, their agreement, and the effect of edited heads.
+import { signedColour, signedTextColour } from "lab/colour.js";
+import { bar, button, chosenModel, cautionLine, inputBox, modelPicker, number, backendLine, select, startText, withProgress } from "lab/controls.js";
+import { formatBrief, clamp, formatExact, fill, untranslated, h, formatPercent, visibleText, cssVariable, tokenNames } from "lab/dom.js";
 import { npz, saveFile } from "lab/export.js";
 import { modelInput, pixelsOf } from "lab/inputs.js";
-import { heatMap, zeroCentred } from "lab/map.js";
-import { tokenStrip } from "lab/strip.js";
-import { numbersTable } from "lab/table.js";
+import { heatMap, zeroCentred } from "lab/heat_map.js";
+import { tokenStrip } from "lab/token_strip.js";
+import { numbersTable } from "lab/charts.js";
 
 export const name = "honest";
 const KINDS = ["text", "pair", "image", "sound", "graph"], MANY = 160;
@@ -68,7 +68,7 @@ export const text = {
 };
 
 export async function show(root, lab) {
-  // a model that answers something about a text comes before one that only writes on, letter by letter
+  // prefer a classifier or tagger to a language model
   const usual = ["classify", "tag"].map(task => lab.models.find(one => one.kind === "text" && one.task === task)).find(Boolean);
   if (lab.state.model === undefined && usual) lab.set({ model: usual.name });
   const { t, state } = lab, model = chosenModel(lab, KINDS), again = (changes, replace = true) => lab.set(changes, { show: true, replace }), fresh = { place: null, label: null, token: null, edits: null };
@@ -80,13 +80,13 @@ export async function show(root, lab) {
   if (!input) return;
   const base = { model: model.name, input, ...numbersOf(state, ["place", "label"]) };
   const ask = { ...base, ...numbersOf(state, ["attention", "head"]), ...(state.removal ? { removal: state.removal } : {}) };
-  const found = await withProgress(lab, root, (onProgress, signal) => lab.ask("honest/read", ask, { onProgress, signal }));
+  const found = await withProgress(lab, root, (onProgress, signal) => lab.request("honest/read", ask, { onProgress, signal }));
   if (!found) return;
   const names = unitNames(lab, found), { question } = found, known = READINGS.filter(name => found.readings[name]);
-  root.append(questionCard(lab, found, again), readingsCard(lab, found, names, known, again), agreement(lab, found, known), baselines(lab, base, question), headsCard(lab, base, found), honestLine(lab), ranLine(lab, found));
+  root.append(questionCard(lab, found, again), readingsCard(lab, found, names, known, again), agreement(lab, found, known), baselines(lab, base, question), headsCard(lab, base, found), cautionLine(lab), backendLine(lab, found));
   lab.expose({ read: () => ({ question, readings: Object.fromEntries(READINGS.map(name => [name, found.readings[name] && Array.from(found.readings[name].data)])), correlations: found.correlations, names }) });
 }
-// How the units of an input are called: its tokens, patches by row and column, seconds, nodes.
+// The names of the input's units: tokens, patches by row and column, seconds, nodes.
 function unitNames(lab, found) {
   const { t } = lab;
   if (found.side === "image") return found.tokens.map((unit, n) => n < found.first ? t("classToken") : t("patch", Math.floor((n - found.first) / found.grid[1]) + 1, (n - found.first) % found.grid[1] + 1));
@@ -94,36 +94,36 @@ function unitNames(lab, found) {
 }
 const numbersOf = (state, keys) => Object.fromEntries(keys.filter(key => state[key] !== undefined).map(key => [key, Number(state[key])]));
 const isVector = question => ["vector", "number"].includes(question.kind);
-const shown = (lab, answer) => answer.kind === "number" ? lab.t("numberIs", brief(answer.score)) : isVector(answer) ? lab.t("vectorIs") : lab.t("answerIs", seen(answer.word), percent(answer.probability), brief(answer.score));
+const shown = (lab, answer) => answer.kind === "number" ? lab.t("numberIs", formatBrief(answer.score)) : isVector(answer) ? lab.t("vectorIs") : lab.t("answerIs", visibleText(answer.word), formatPercent(answer.probability), formatBrief(answer.score));
 
 function questionCard(lab, { question, places }, again) {
   const { t } = lab, tokens = Array.isArray(places) ? places : null, count = tokens ? tokens.length : places, node = ["node", "graph"].includes(question.kind) || (question.kind === "number" && count > 0);
   const asked = !count ? null : tokens && count <= MANY ? tokenStrip(lab, { names: tokenNames(tokens), values: null, selected: question.place, special: n => tokens[n].special, label: t("place"), onPick: place => again({ place, label: null }) }).element
     : number(t(node ? "node" : tokens ? "place" : "placeNumber"), question.place, { min: 0, max: count - 1 }, place => again({ place: clamp(place, 0, count - 1), label: null, token: null }));
   return h("section", { class: "card", id: "question" }, h("h2", { class: "first" }, t("question")), h("p", { class: "soft" }, t(`ask_${question.kind}`)), asked,
-    h("div", { class: "row" }, question.choices.length ? select(t("label"), question.choices.map(one => [one.label, `${seen(one.word)} · ${percent(one.probability)}`]), question.label, label => again({ label }), { plain: true }) : null,
+    h("div", { class: "row" }, question.choices.length ? select(t("label"), question.choices.map(one => [one.label, `${visibleText(one.word)} · ${formatPercent(one.probability)}`]), question.label, label => again({ label }), { plain: true }) : null,
       h("p", { class: "answer-line", translate: "no" }, shown(lab, question))));
 }
 
 function readingsCard(lab, found, names, known, again) {
   const { t } = lab, { attentions, attention, head, question } = found, words = found.side === "source";
   const pickers = h("div", { class: "row" },
-    select(t("layerOf"), attentions.map((one, n) => [n, lab.say(one.label)]), attention, value => again({ attention: value, head: null })),
+    select(t("layerOf"), attentions.map((one, n) => [n, lab.localize(one.label)]), attention, value => again({ attention: value, head: null })),
     select(t("head"), [["", t("meanHeads")], ...Array.from({ length: attentions[attention].heads }, (_, n) => [n, String(n)])], head ?? "", value => again({ head: value === "" ? null : value, attention })),
     bar(t(words ? "removal" : "removalUnits"), found.ways.map(way => [way, t(`way_${way}`)]), found.removal, removal => again({ removal })));
-  // A token that is picked is marked in all five, with its numbers and ranks in words.
+  // A selected token is marked in all five attributions, with its values and ranks.
   const facts = h("div", { class: "soft", role: "status" }), orders = Object.fromEntries(known.map(name => [name, ranks(found.readings[name].data)]));
   const pick = n => {
     strips.forEach(([, strip]) => strip?.update({ selected: n }));
     lab.set({ token: n });
-    fill(facts, h("p", {}, t("chosen"), " ", h("b", { translate: "no" }, names[n]), known.map(name => h("span", { class: "fact" }, `${t(`short_${name}`)} ${exact(found.readings[name].data[n])} (${orders[name][n] ? t("rankOfAll", orders[name][n], Math.max(...orders[name])) : "–"})`))));
+    fill(facts, h("p", {}, t("chosen"), " ", h("b", { translate: "no" }, names[n]), known.map(name => h("span", { class: "fact" }, `${t(`short_${name}`)} ${formatExact(found.readings[name].data[n])} (${orders[name][n] ? t("rankOfAll", orders[name][n], Math.max(...orders[name])) : "–"})`))));
   };
   const strips = READINGS.map(name => {
-    if (!known.includes(name)) return [h("section", { class: "reading", "data-reading": name }, h("h3", {}, t(name)), h("p", { class: "note" }, lab.say(found.reasons[name]))), null];
+    if (!known.includes(name)) return [h("section", { class: "reading", "data-reading": name }, h("h3", {}, t(name)), h("p", { class: "note" }, lab.localize(found.reasons[name]))), null];
     const values = found.readings[name].data, signed = SIGNED.includes(name), finite = Array.from(values).filter(Number.isFinite), first = orders[name].indexOf(1);
     const domain = signed ? zeroCentred(finite) : [0, Math.max(...finite, 1e-9)], write = few(domain[1]);
     const strip = tokenStrip(lab, { names, values, masked: n => !Number.isFinite(values[n]), special: n => found.tokens[n].special, ...layout(found), kind: signed ? "scores" : "weights", domain, scale: "linear", label: t(name), digits: found.side === "image" && names.length > 64 ? false : write, selected: lab.state.token === undefined ? null : Number(lab.state.token), onPick: pick });
-    return [h("section", { class: "reading", "data-reading": name }, h("div", { class: "map-head" }, h("h3", {}, t(name)), h("span", { class: "soft" }, first < 0 ? null : [t("most", names[first], write(values[first])), " · "], t("domain", brief(domain[0]), brief(domain[1])))),
+    return [h("section", { class: "reading", "data-reading": name }, h("div", { class: "map-head" }, h("h3", {}, t(name)), h("span", { class: "soft" }, first < 0 ? null : [t("most", names[first], write(values[first])), " · "], t("domain", formatBrief(domain[0]), formatBrief(domain[1])))),
       h("p", { class: "soft" }, t(isVector(question) && signed ? `meansVector_${name}` : `means_${name}`)), strip.element), strip];
   });
   if (names[lab.state.token]) pick(Number(lab.state.token));
@@ -132,17 +132,17 @@ function readingsCard(lab, found, names, known, again) {
   const files = h("div", { class: "files" }, button(t("csv"), () => saveFile("readings.csv", csv(), "text/csv"), { class: "small", title: t("fileTip", t("csv")) }), button(t("npz"), () => saveFile("readings.npz", npz(Object.fromEntries(known.map(name => [name, found.readings[name]])))), { class: "small", title: t("fileTip", t("npz")) }));
   return h("section", { class: "card" }, h("div", { class: "map-head" }, h("h2", { class: "first" }, t(words ? "readings" : "readingsUnits")), files), words ? null : h("p", { class: "soft" }, t(`unit_${found.side === "nodes" ? "graph" : found.side}`)), pickers, found.pixels ? pictureOf(lab, found) : null, facts, strips.map(([element]) => element), table);
 }
-// A picture's units lie as its patches do.
+// The units of an image are arranged like its patches.
 const layout = ({ side, grid, first }) => side === "image" ? { columns: grid[1], first } : {};
 function pictureOf(lab, { pixels, grid: [rows, columns], box }) {
   const canvas = h("canvas", { role: "img", "aria-label": lab.t("pictureHere"), class: "units-picture" }), source = pixelsOf(pixels), cell = Math.max(8, Math.floor(240 / Math.max(rows, columns))), pen = canvas.getContext("2d");
   canvas.width = columns * cell, canvas.height = rows * cell;
   pen.imageSmoothingEnabled = false, pen.drawImage(source, 0, 0, canvas.width / Math.max(1, box[1]), canvas.height / Math.max(1, box[0]));
-  pen.strokeStyle = style("--line"), pen.lineWidth = 1;
+  pen.strokeStyle = cssVariable("--line"), pen.lineWidth = 1;
   for (let n = 0; n < rows * columns; n++) pen.strokeRect(n % columns * cell + 0.5, Math.floor(n / columns) * cell + 0.5, cell, cell);
   return h("figure", {}, canvas, h("figcaption", { class: "soft" }, lab.t("pictureHere")));
 }
-// As many decimals as the largest needs, so that the strips stand under each other; the numbers themselves are in the table.
+// A fixed number of decimals per strip, so that strips align; exact numbers are in the table.
 const few = most => { const digits = Math.min(8, Math.max(3, 2 - Math.floor(Math.log10(most)))); return x => Math.abs(x) < 0.5 / 10 ** digits ? "0" : x.toFixed(digits).replace(/^(-?)0\./, "$1.").replace("-", "−"); };
 function ranks(values) {
   const order = Array.from(values.keys()).filter(n => Number.isFinite(values[n])).sort((a, b) => Math.abs(values[b]) - Math.abs(values[a])), found = Array(values.length).fill(0);
@@ -156,7 +156,7 @@ function agreement(lab, found, known) {
   const draw = kind => {
     const held = found.correlations[kind], others = known.filter(name => name !== "effect"), near = others.reduce((a, b) => held.effect[b] > held.effect[a] ? b : a), count = known.length;
     const map = heatMap(lab, { title: t("correlation"), values: Float32Array.from(known.flatMap(a => known.map(b => held[a][b]))), shape: [count, count], rowNames: known.map(name => t(`short_${name}`)), columnNames: known.map(name => t(`short_${name}`)), kind: "scores", domain: [-1, 1], digits: 2, sums: false, top: count, orientation: t("agreeHow"), selected: [count - 1, 0], name: "agreement", largestCell: 56, height: 280 });
-    fill(place, map.element), fill(words, t("best", t(near), brief(held.effect[near])));
+    fill(place, map.element), fill(words, t("best", t(near), formatBrief(held.effect[near])));
   };
   const kind = lab.state.sign === "signed" ? "signed" : "size";
   const box = h("section", { class: "card" }, h("h2", { class: "first" }, t("agree")), words, bar(t("compareBy"), [["size", t("bySize")], ["signed", t("signed")]], kind, value => { lab.set({ sign: value }), draw(value); }), place);
@@ -166,14 +166,14 @@ function agreement(lab, found, known) {
 
 function baselines(lab, base, question) {
   const { t } = lab, place = h("div", {}), vector = isVector(question), seed = Number(lab.state.seed ?? 0);
-  const line = (words, one, rank) => [h("span", { class: "keep" }, words), vector ? one.score : given(`${seen(one.top_word ?? one.word)} · ${percent(one.top_probability ?? one.probability)}`, { class: "keep" }), ...(vector ? [] : [one.probability]), one.change ?? 0, one.distance ?? 0, rank ?? h("span", {}, "")];
+  const line = (words, one, rank) => [h("span", { class: "keep" }, words), vector ? one.score : untranslated(`${visibleText(one.top_word ?? one.word)} · ${formatPercent(one.top_probability ?? one.probability)}`, { class: "keep" }), ...(vector ? [] : [one.probability]), one.change ?? 0, one.distance ?? 0, rank ?? h("span", {}, "")];
   async function run() {
     fill(place);
-    const found = await withProgress(lab, place, (onProgress, signal) => lab.ask("honest/baselines", { ...base, seed }, { onProgress, signal }));
+    const found = await withProgress(lab, place, (onProgress, signal) => lab.request("honest/baselines", { ...base, seed }, { onProgress, signal }));
     if (!found) return;
     const rows = [line(t("asIs"), { ...question, top_word: question.choices[0]?.word, top_probability: question.choices[0]?.probability }), ...found.baselines.map(one => line(t(one.change_kind), one)), ...found.shuffled.map(one => line(t("shuffledOf", one.seed), one)),
       ...found.others.map(one => line(t("otherSeed", one.seed), { ...one.question, change: one.question.score - question.score, distance: NaN }, one.correlation))];
-    fill(place, found.note ? h("p", { class: "note" }, lab.say(found.note)) : null, numbersTable(lab, { caption: "", columns: vector ? [t("change"), t("staysVector"), t("gapVector"), t("apartVector"), t("rankOf")] : [t("change"), t("answer"), t("stays"), t("gap"), t("apart"), t("rankOf")], rows }));
+    fill(place, found.note ? h("p", { class: "note" }, lab.localize(found.note)) : null, numbersTable(lab, { caption: "", columns: vector ? [t("change"), t("staysVector"), t("gapVector"), t("apartVector"), t("rankOf")] : [t("change"), t("answer"), t("stays"), t("gap"), t("apart"), t("rankOf")], rows }));
     lab.expose({ baselines: () => found });
   }
   const start = () => { lab.set({ baselines: 1 }); return lab.attempt(run, place); };
@@ -182,7 +182,7 @@ function baselines(lab, base, question) {
     h("div", { class: "row" }, number(t("seed"), seed, { min: 0, max: 99999 }, value => lab.set({ seed: value, baselines: 1 }, { show: true })), button(t("measure"), start, { class: "strong", id: "baselines" })), place);
 }
 
-// Layers × heads: each a button; what is chosen stands in the address as layer.head.change, joined by "~".
+// Layers × heads as buttons; the edits are stored in the URL as layer.head.change, joined by "~".
 function headsCard(lab, base, { attentions, question }) {
   const { t } = lab, seed = Number(lab.state.seed ?? 0), vector = isVector(question), edits = new Map((lab.state.edits ?? "").split("~").filter(Boolean).map(one => one.split(".")).filter(([a, b, how]) => attentions[a]?.heads > b && CHANGES.includes(how)).map(([a, b, how]) => [`${a}.${b}`, how]));
   const grid = h("div", { class: "table-scroll" }), result = h("div", {}), note = h("p", { class: "soft" });
@@ -191,11 +191,11 @@ function headsCard(lab, base, { attentions, question }) {
     const most = alone ? Math.max(...Array.from(alone.data).filter(Number.isFinite).map(Math.abs), 1e-9) : 1;
     const cell = (a, b) => {
       const held = edits.get(`${a}.${b}`), value = alone?.data[a * alone.shape[1] + b];
-      return h("td", {}, h("button", { type: "button", class: "head-cell", "aria-pressed": held !== undefined, "aria-label": t("cell", lab.say(attentions[a].label), b, held ? t(held) : ""), title: held ? t(held) : value === undefined ? null : exact(value),
-        style: value === undefined ? {} : { background: signedColour(value, most), color: signedInk(value, most) }, "data-head": `${a}.${b}`, onclick: () => toggle(a, b) }, held ? t(held) : value === undefined ? String(b) : brief(value, 2)));
+      return h("td", {}, h("button", { type: "button", class: "head-cell", "aria-pressed": held !== undefined, "aria-label": t("cell", lab.localize(attentions[a].label), b, held ? t(held) : ""), title: held ? t(held) : value === undefined ? null : formatExact(value),
+        style: value === undefined ? {} : { background: signedColour(value, most), color: signedTextColour(value, most) }, "data-head": `${a}.${b}`, onclick: () => toggle(a, b) }, held ? t(held) : value === undefined ? String(b) : formatBrief(value, 2)));
     };
     const widest = Math.max(...attentions.map(one => one.heads)), focused = document.activeElement?.dataset?.head;
-    fill(grid, h("table", { class: "head-grid" }, h("thead", {}, h("tr", {}, h("th", {}), Array.from({ length: widest }, (_, n) => h("th", { scope: "col" }, `${n}`)))), h("tbody", {}, attentions.map((one, a) => h("tr", {}, h("th", { scope: "row" }, lab.say(one.label)), Array.from({ length: one.heads }, (_, b) => cell(a, b)))))));
+    fill(grid, h("table", { class: "head-grid" }, h("thead", {}, h("tr", {}, h("th", {}), Array.from({ length: widest }, (_, n) => h("th", { scope: "col" }, `${n}`)))), h("tbody", {}, attentions.map((one, a) => h("tr", {}, h("th", { scope: "row" }, lab.localize(one.label)), Array.from({ length: one.heads }, (_, b) => cell(a, b)))))));
     fill(note, alone ? t("eachHow", t(how)) : "");
     if (focused) grid.querySelector(`[data-head="${focused}"]`)?.focus();
   }
@@ -206,17 +206,17 @@ function headsCard(lab, base, { attentions, question }) {
     edits.get(place) === how ? edits.delete(place) : edits.set(place, how);
     lab.set({ edits: written() || null }), draw(), lab.attempt(apply, result);
   }
-  const latest = lab.latest();
+  const latest = lab.latestRequest();
   async function apply() {
     if (!edits.size) return fill(result, h("p", { class: "soft" }, t("none")));
     const found = await latest("honest/change", { ...base, edits: asked(), seed }).catch(error => { if (error.name !== "AbortError") throw error; });
     if (!found) return;
-    const line = (words, one) => [h("span", { class: "keep" }, words), vector ? one.score : given(one.items.map(item => `${seen(item.word)} ${percent(item.probability)}`).join(" · "), { class: "keep" }), ...(vector ? [] : [one.probability]), one.change, one.distance];
+    const line = (words, one) => [h("span", { class: "keep" }, words), vector ? one.score : untranslated(one.items.map(item => `${visibleText(item.word)} ${formatPercent(item.probability)}`).join(" · "), { class: "keep" }), ...(vector ? [] : [one.probability]), one.change, one.distance];
     fill(result, numbersTable(lab, { caption: "", columns: ["", ...(vector ? [t("staysVector"), t("gapVector"), t("apartVector")] : [t("answer"), t("stays"), t("gap"), t("apart")])], rows: [line(t("before"), found.before), line(t("after"), found.after)] }));
     lab.expose({ change: () => found });
   }
   async function measure() {
-    const found = await withProgress(lab, result, (onProgress, signal) => lab.ask("honest/heads", { ...base, change: how, seed }, { onProgress, signal }));
+    const found = await withProgress(lab, result, (onProgress, signal) => lab.request("honest/heads", { ...base, change: how, seed }, { onProgress, signal }));
     if (!found) return;
     alone = found.heads, lab.set({ alone: how }), draw();
     lab.expose({ alone: () => Array.from(found.heads.data) });

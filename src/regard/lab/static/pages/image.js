@@ -1,10 +1,10 @@
-// Image: where a patch looks. The picture is cut into patches; each is a token, and the class token is a cell of its own.
-import { css, legend, shader } from "lab/colour.js";
-import { bar, chosenModel, fileButtons, headPicker, honestLine, modelPicker, predictionLine, ranLine } from "lab/controls.js";
-import { clamp, exact, fill, h, largest, percent, sharpen, style } from "lab/dom.js";
+// Image: the weights of a patch. Each patch of the image is a token; the class token has its own cell.
+import { cssColour, legend, shader } from "lab/colour.js";
+import { bar, chosenModel, fileButtons, headPicker, cautionLine, modelPicker, predictionLine, backendLine } from "lab/controls.js";
+import { clamp, formatExact, fill, h, topEntries, formatPercent, scaleCanvas, cssVariable } from "lab/dom.js";
 import { npz, saveFile } from "lab/export.js";
 import { modelInput, pixelsOf } from "lab/inputs.js";
-import { dots, numbersTable } from "lab/table.js";
+import { dots, numbersTable } from "lab/charts.js";
 
 export const name = "image";
 export const text = {
@@ -41,11 +41,11 @@ export async function show(root, lab) {
   const { element, input } = modelInput(lab, root, model, changes => lab.set({ ...changes, query: null }, { show: true, replace: false }));
   root.append(h("div", { class: "input" }, h("div", { class: "row" }, modelPicker(lab, { kinds: ["image"], onChange: name => lab.set({ query: null, upload: null, example: null, drawing: null, model: name, attention: null, head: null }, { show: true }) })), element ?? ""));
   if (!input) return;
-  const asked = { model: model.name, input }, picture = await lab.ask("image/run", asked), [rows, columns] = picture.grid, extra = picture.class_token ? 1 : 0, count = rows * columns + extra;
-  // Attentions of the picture's tokens to themselves, then those of a detector's queries to them.
+  const asked = { model: model.name, input }, picture = await lab.request("image/run", asked), [rows, columns] = picture.grid, extra = picture.class_token ? 1 : 0, count = rows * columns + extra;
+  // Self-attentions of the image tokens first, then the cross-attentions of a detector's queries.
   const all = [...picture.attentions, ...picture.crossed], attention = clamp(Number(lab.state.attention ?? all.length - 1), 0, all.length - 1), seen = all[attention], head = clamp(Number(lab.state.head ?? 0), 0, seen.heads - 1);
   const across = attention >= picture.attentions.length, queries = across ? seen.queries : count, found = picture.prediction.kind === "objects" ? picture.prediction.items : [], boxOf = n => found.find(one => one.query === n);
-  const mode = across ? "heat" : lab.state.mode ?? "heat", held = mode === "rollout" ? (await lab.ask("image/rollout", asked)).flow : (await lab.ask("heads/map", { ...asked, attention: seen.name, head, most: MOST })).weights;
+  const mode = across ? "heat" : lab.state.mode ?? "heat", held = mode === "rollout" ? (await lab.request("image/rollout", asked)).flow : (await lab.request("heads/map", { ...asked, attention: seen.name, head, most: MOST })).weights;
   let query = clamp(Number(lab.state.query ?? (across ? found[0]?.query ?? 0 : 0)), 0, queries - 1);
   const cellName = n => n < extra ? t("classToken") : t("patch", Math.floor((n - extra) / columns) + 1, (n - extra) % columns + 1), named = n => across ? t("objectQuery", n, boxOf(n)?.label) : cellName(n), row = i => held.data.subarray(i * count, (i + 1) * count);
 
@@ -59,51 +59,51 @@ export async function show(root, lab) {
         legend(lab, { kind: "weights", domain: [0, 1], scale: "root", what: t("weight"), masked: false }), canvas, words, h("p", { class: "soft help" }, t(across ? "helpQuery" : "help"))), h("div", {}, side, listed)),
     h("div", { class: "columns" }, h("div", { class: "card" }, dots(lab, { title: t("reachTitle"), xWords: t("reachX"), yWords: t("reachY"), points, xTicks: picture.attentions.map((_, n) => n), xDomain: [-0.5, picture.attentions.length - 0.5], here: points.findIndex(one => one.layer === attention && one.head === head), onPick: n => chosenHead(points[n].layer, points[n].head) }), h("p", { class: "soft" }, t("reachHow"))),
       h("div", { class: "card" }, numbersTable(lab, { caption: t("allHeads"), columns: [t("layer"), t("head"), t("distance"), t("special"), t("entropyShare")], rows: picture.attentions.flatMap((one, layer) => Array.from(one.distance.data, (distance, n) => [layer, n, distance, one.special.data[n], one.entropy_share.data[n]])) }))),
-    honestLine(lab), ranLine(lab, picture));
+    cautionLine(lab), backendLine(lab, picture));
 
-  // Left the picture, right the weights in their pure colours; the class token is a cell of its own before the weights.
+  // Left the image, right the weights; the class token is a separate cell before the weights.
   const source = pixelsOf(picture.pixels), cell = SIDE / Math.max(rows, columns), high = cell * rows, wide = cell * columns, start = wide + GAP + (extra ? cell + GAP : 0), shade = shader("weights", [0, 1], "root");
   const ends = [wide * Math.min(1, picture.size[1] / (columns * picture.cell[1])), high * Math.min(1, picture.size[0] / (rows * picture.cell[0]))];  // a picture need not fill its last cells
   const inPicture = n => [(n - extra) % columns * cell, Math.floor((n - extra) / columns) * cell, cell, cell], inWeights = n => n < extra ? [wide + GAP, 0, cell, cell] : [start + (n - extra) % columns * cell, Math.floor((n - extra) / columns) * cell, cell, cell];
   function paint() {
-    const pen = sharpen(canvas, start + wide, high), weights = row(query), ruled = n => pen.strokeRect(...inWeights(n));
+    const pen = scaleCanvas(canvas, start + wide, high), weights = row(query), ruled = n => pen.strokeRect(...inWeights(n));
     canvas.style.height = "auto";
     pen.imageSmoothingEnabled = false, pen.drawImage(source, 0, 0, ...ends);
-    for (let n = 0; n < count; n++) pen.fillStyle = css(shade(weights[n])), pen.fillRect(...inWeights(n));
-    pen.strokeStyle = style("--line"), pen.lineWidth = 1;
+    for (let n = 0; n < count; n++) pen.fillStyle = cssColour(shade(weights[n])), pen.fillRect(...inWeights(n));
+    pen.strokeStyle = cssVariable("--line"), pen.lineWidth = 1;
     for (let n = 0; n < count; n++) ruled(n);
     if (mode === "arrows") arrows(pen, n => n < extra ? [wide + GAP, 0, cell, cell] : inPicture(n));
     pen.globalAlpha = 1;
     const mine = one => across && one.query === query;  // drawn last, over the others
     for (const one of found.filter(one => !mine(one) && one.probability >= picture.prediction.sure).concat(found.filter(mine))) framed(pen, one);
-    pen.strokeStyle = style("--accent"), pen.lineWidth = 3;
+    pen.strokeStyle = cssVariable("--accent"), pen.lineWidth = 3;
     if (!across) ruled(query);
     if (!across && query >= extra) pen.strokeRect(...inPicture(query));
-    if (extra) pen.fillStyle = style("--soft"), pen.font = "11px sans-serif", pen.textAlign = "center", pen.fillText("CLS", wide + GAP + cell / 2, cell + 13);
+    if (extra) pen.fillStyle = cssVariable("--soft"), pen.font = "11px sans-serif", pen.textAlign = "center", pen.fillText("CLS", wide + GAP + cell / 2, cell + 13);
   }
-  // A found object's box, its class above it; the chosen query's in full colour.
+  // The box of a detected object with its class; the box of the chosen query is highlighted.
   function framed(pen, one) {
-    const [left, top, right, bottom] = one.box, [w, tall] = ends, mine = across && one.query === query, words = `${one.label} ${percent(one.probability, 0)}`;
-    pen.strokeStyle = style(mine ? "--accent" : "--key"), pen.lineWidth = mine ? 3 : 1.5, pen.strokeRect(left * w, top * tall, (right - left) * w, (bottom - top) * tall);
+    const [left, top, right, bottom] = one.box, [w, tall] = ends, mine = across && one.query === query, words = `${one.label} ${formatPercent(one.probability, 0)}`;
+    pen.strokeStyle = cssVariable(mine ? "--accent" : "--key"), pen.lineWidth = mine ? 3 : 1.5, pen.strokeRect(left * w, top * tall, (right - left) * w, (bottom - top) * tall);
     pen.font = "12px sans-serif", pen.textAlign = "left";
     const y = Math.max(13, top * tall - 4), size = pen.measureText(words).width;
-    pen.fillStyle = style("--paper"), pen.fillRect(left * w, y - 12, size + 6, 15), pen.fillStyle = style("--ink"), pen.fillText(words, left * w + 3, y);
+    pen.fillStyle = cssVariable("--paper"), pen.fillRect(left * w, y - 12, size + 6, 15), pen.fillStyle = cssVariable("--ink"), pen.fillText(words, left * w + 3, y);
   }
   function arrows(pen, box) {
     const middle = n => { const [x, y, w, tall] = box(n); return [x + w / 2, y + tall / 2]; };
     for (let n = 0; n < count; n++) {
-      const [best] = largest(row(n), 1), [x, y] = middle(n), [to, down] = middle(best.index);
-      pen.strokeStyle = pen.fillStyle = style("--accent"), pen.globalAlpha = 0.25 + 0.75 * Math.sqrt(best.value), pen.lineWidth = 1 + 4 * best.value;
+      const [best] = topEntries(row(n), 1), [x, y] = middle(n), [to, down] = middle(best.index);
+      pen.strokeStyle = pen.fillStyle = cssVariable("--accent"), pen.globalAlpha = 0.25 + 0.75 * Math.sqrt(best.value), pen.lineWidth = 1 + 4 * best.value;
       pen.beginPath(), best.index === n ? pen.arc(x, y - 7, 6, 0, 7) : (pen.moveTo(x, y), pen.lineTo(to, down)), pen.stroke();
       pen.beginPath(), pen.arc(to, down, 3, 0, 7), pen.fill();
     }
   }
   function tell(spoken) {
-    const weights = row(query), best = largest(weights, 8), sum = weights.reduce((total, x) => total + x, 0);
+    const weights = row(query), best = topEntries(weights, 8), sum = weights.reduce((total, x) => total + x, 0);
     fill(words, h("p", {}, t("query", named(query)), " · ", h("span", { class: "soft" }, t(across ? "outlinedQuery" : "outlined"))), mode === "rollout" ? h("p", { class: "soft" }, t("rolloutWords")) : null);
     fill(side, h("p", { class: "row-sum" }, t("sum", sum.toFixed(6)), " ", extra ? t("onClass", weights[0].toFixed(4)) : null), numbersTable(lab, { caption: t("topKeys", named(query)), columns: [t("cell"), t("weight")], rows: best.map(({ index, value }) => [h("span", {}, cellName(index)), value]), ...(across ? {} : { onRow: n => choose(best[n].index) }) }));
     if (found.length) fill(listed, h("p", { class: "soft" }, t(picture.queries ? "objectsHow" : "cellsHow", picture.prediction.sure)), numbersTable(lab, { caption: t("objects"), columns: [t("object"), t("probability"), t(picture.queries ? "queryNumber" : "cell")], rows: found.map(one => [h("span", { translate: "no" }, one.label), one.probability, h("span", {}, picture.queries ? t("ofQuery", one.query) : cellName(one.query + extra))]), ...(across || !picture.queries ? { onRow: n => choose(found[n].query) } : {}) }));
-    if (spoken) lab.say_aloud(`${named(query)}: ${cellName(best[0].index)} ${exact(best[0].value)}`);
+    if (spoken) lab.announce(`${named(query)}: ${cellName(best[0].index)} ${formatExact(best[0].value)}`);
   }
   function choose(n) { query = clamp(n, 0, queries - 1), lab.set({ query }), paint(), tell(true); }
   function press(event) {
@@ -117,12 +117,12 @@ export async function show(root, lab) {
     if (x > wide && x < start) return extra && y < cell ? choose(0) : undefined;
     choose(extra + clamp(Math.floor(y / cell), 0, rows - 1) * columns + clamp(Math.floor((x - from) / cell), 0, columns - 1));
   }
-  // Of the boxes under the pointer, the smallest.
+  // The smallest box under the pointer.
   function inBox(x, y) {
     const area = ([left, top, right, bottom]) => (right - left) * (bottom - top), under = found.filter(({ box: [left, top, right, bottom] }) => x >= left && x <= right && y >= top && y <= bottom).sort((a, b) => area(a.box) - area(b.box));
     if (under.length) choose(under[0].query);
   }
-  const csv = () => [`query,key,weight\n`, Array.from({ length: queries }, (_, i) => Array.from(row(i), (x, j) => `${i},${j},${exact(x)}`).join("\n")).join("\n"), "\n"];
+  const csv = () => [`query,key,weight\n`, Array.from({ length: queries }, (_, i) => Array.from(row(i), (x, j) => `${i},${j},${formatExact(x)}`).join("\n")).join("\n"), "\n"];
   canvas.style.maxWidth = "100%";
   paint(), tell(false);
   lab.expose({ read: () => ({ query, count, weights: Array.from(row(query)), grid: picture.grid, mode, across, found }), cell: (i, j) => ({ value: row(i)[j], row: named(i), column: cellName(j) }) });

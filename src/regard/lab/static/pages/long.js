@@ -1,8 +1,8 @@
-// Long: a text of a hundred thousand characters. The map is pooled and computed for the region that is looked at; nothing of size n² is sent or kept.
-import { bar, button, check, fileBox, headPicker, honestLine, select, sizeLine, withProgress } from "lab/controls.js";
-import { clamp, exact, fill, given, h } from "lab/dom.js";
-import { heatMap } from "lab/map.js";
-import { curves, numbersTable } from "lab/table.js";
+// Long text: up to a hundred thousand characters. The map is pooled and computed for the visible region; nothing of size n² is sent or stored.
+import { bar, button, check, fileBox, headPicker, cautionLine, select, sizeLine, withProgress } from "lab/controls.js";
+import { clamp, formatExact, fill, untranslated, h } from "lab/dom.js";
+import { heatMap } from "lab/heat_map.js";
+import { curves, numbersTable } from "lab/charts.js";
 
 export const name = "long";
 export const text = {
@@ -47,13 +47,13 @@ function store(words) { const id = nameOf(words); kept.set(id,
 export async function show(root, lab) {
   const { t, state } = lab, models = lab.models.filter(model => model.kind === "text" && model.name !== "meanings");
   const again = changes => lab.set({ attention: null, head: null, rows: null, keys: null, ...changes }, { show: true, replace: false });
-  const sample = state.text === undefined && (state.kept === undefined || !stored(state.kept)) ? (await lab.ask("long/sample", {})).text : null;
+  const sample = state.text === undefined && (state.kept === undefined || !stored(state.kept)) ? (await lab.request("long/sample", {})).text : null;
   const words = state.text ?? (state.kept && stored(state.kept)) ?? sample;
-  const use = given => again(given === sample ? { text: null, kept: null } : given.length <= 2000 ? { text: given, kept: null } : { text: null, kept: store(given) });
+  const use = words => again(words === sample ? { text: null, kept: null } : words.length <= 2000 ? { text: words, kept: null } : { text: null, kept: store(words) });
   const area = h("textarea", { rows: 4, spellcheck: "false", translate: "no", "aria-label": t("yours"), value: words, disabled: lab.exported });
   root.append(h("div", { class: "input" },
     h("div", { class: "row" },
-      select(t("model"), [["recall", t("recall")], ...models.map(model => [model.name, lab.say(model.title), true])], state.model ?? "recall",
+      select(t("model"), [["recall", t("recall")], ...models.map(model => [model.name, lab.localize(model.title), true])], state.model ?? "recall",
         model => again({ model })),
       lab.exported ? null : fileBox(lab, ".txt,.md,text/*", t("openText"), async file => use(await file.text())),
       lab.exported ? null : button(t("sample"), () => again({ text: null, kept: null })),
@@ -61,7 +61,7 @@ export async function show(root, lab) {
     area, h("p", { class: "soft" }, t("memory"))));
   const about = { model: state.model ?? "recall", input: { text: words } }, place = h("div", {});
   root.append(place);
-  const run = await withProgress(lab, place, (onProgress, signal) => lab.ask("long/run", about, { onProgress, signal }));
+  const run = await withProgress(lab, place, (onProgress, signal) => lab.request("long/run", about, { onProgress, signal }));
   if (!run) return;
   const view = new Long(root, lab, about, run, words);
   await view.build();
@@ -72,7 +72,7 @@ class Long {
   constructor(root, lab, about, run, words) {
     const span = key => lab.state[key]?.split("-").map(Number);
     Object.assign(this,
-      { root, lab, about, run, letters: Array.from(words), asked: lab.latest(), rowAsked: lab.latest(), exact: lab.state.exact === "1",
+      { root, lab, about, run, letters: Array.from(words), asked: lab.latestRequest(), rowAsked: lab.latestRequest(), exact: lab.state.exact === "1",
         apart: Number(lab.state.apart ?? (run.tokens > 4096 ? 256 : 16)), cells: Number(lab.state.cells ?? 256) });
     this.attention = clamp(Number(lab.state.attention ?? 0), 0, run.attentions.length - 1), this.head = clamp(Number(lab.state.head ?? 0), 0, this.one.heads - 1);
     this.rows = span("rows") ?? [0, this.one.queries], this.keys = span("keys") ?? [0, this.one.keys];
@@ -91,7 +91,7 @@ class Long {
             small("down", "↓", () => this.pan(0.5, 0)), button(t("whole"), () => this.look([0, this.one.queries], [0, this.one.keys]), { class: "small" })),
         bar(t("cells"), [[128, "128²"], [256, "256²"], [512, "512²"]], this.cells, cells => { this.cells = Number(cells), lab.set({ cells }), this.fetch(); })),
           this.busy, this.place, this.note, h("p", { class: "soft help" }, t("zoomHelp"))),
-      h("div", { class: "columns" }, this.row, this.links), this.charts, honestLine(lab), this.cost = h("div", {}));
+      h("div", { class: "columns" }, this.row, this.links), this.charts, cautionLine(lab), this.cost = h("div", {}));
     await this.fetch();
   }
   showPicker() { fill(this.picker,
@@ -164,7 +164,7 @@ class Long {
       found.visited < found.of || this.exact ? check(t("exact"), this.exact, on => { this.exact = on, lab.set({ exact: on ? 1 : null }), this.fetch(); }) : null);
     this.showLinks(), this.showCharts(), this.ask(found.links.shape[0] ? found.links.data[0] : this.rows[0]);
   }
-  // Begin where the strongest link is.
+  // Start at the largest weight.
   firstCell() {
     const { links, map } = this.found, within = (x, [a, b], count) => clamp(Math.floor((x - a) * count / (b - a)), 0, count - 1);
     return links.shape[0] ? [within(links.data[0], this.rows, map.shape[0]), within(links.data[1], this.keys, map.shape[1])] : [map.shape[0] - 1, 0];
@@ -199,7 +199,7 @@ class Long {
       places = (span, count) => Float64Array.from({ length: count }, (_, n) => span[0] + (n + 0.5) * (span[1] - span[0]) / count);
     const read = h("p", { class: "soft" }),
       say = (values, span) => place => fill(read, `${place}: `,
-        exact(values[clamp(Math.floor((place - span[0]) * values.length / (span[1] - span[0])), 0, values.length - 1)]));
+        formatExact(values[clamp(Math.floor((place - span[0]) * values.length / (span[1] - span[0])), 0, values.length - 1)]));
     fill(this.charts,
       h("section", { class: "card" },
         curves(lab,
@@ -213,7 +213,7 @@ class Long {
             onPlace: say(found.distance.data, this.rows), width: 560, height: 200 })),
         read);
   }
-  // One query in full: the keys that it looks at most, wherever they stand.
+  // One query: its largest weights over all keys.
   async ask(query) {
     const { lab } = this, { t } = lab, { attention, head } = this,
       found = await this.rowAsked("long/row", { ...this.about, attention, head, query, top: 12 }).catch(() => null);

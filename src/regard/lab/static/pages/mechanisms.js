@@ -1,9 +1,9 @@
-// Mechanisms: the four questions of the call, the mask they draw, what they cost, the Python to copy; and the soft dictionary.
-import { css, table } from "lab/colour.js";
+// Mechanisms: the four parts of a call, their mask, formula, cost and Python code; and the soft dictionary.
+import { cssColour, colourTable } from "lab/colour.js";
 import { button, copyButton, number, select } from "lab/controls.js";
-import { brief, bytes, exact, fill, given, h, m, newId, percent } from "lab/dom.js";
-import { heatMap } from "lab/map.js";
-import { curves, numbersTable } from "lab/table.js";
+import { formatBrief, formatBytes, formatExact, fill, untranslated, h, m, newId, formatPercent } from "lab/dom.js";
+import { heatMap } from "lab/heat_map.js";
+import { curves, numbersTable } from "lab/charts.js";
 
 export const name = "mechanisms";
 export const text = {
@@ -47,9 +47,9 @@ const QUESTIONS = ["score", "position", "mask", "method"], START = { score: "Dot
   SIZES = { heads: 8, queries: 48, keys: 48, head_dim: 32 };
 
 export async function show(root, lab) {
-  const { t, state } = lab, { choices } = await lab.ask("mechanisms/choices", {}), lines = Object.fromEntries(QUESTIONS.map(key => [key, state[key] ?? START[key]])),
+  const { t, state } = lab, { choices } = await lab.request("mechanisms/choices", {}), lines = Object.fromEntries(QUESTIONS.map(key => [key, state[key] ?? START[key]])),
     sizes = Object.fromEntries(Object.entries(SIZES).map(([key, usual]) => [key, Number(state[key] ?? usual)]));
-  const ask = lab.latest(), place = h("div", { class: "mechanism" }), formulas = {}, page = { lab, place, formulas };
+  const ask = lab.latestRequest(), place = h("div", { class: "mechanism" }), formulas = {}, page = { lab, place, formulas };
   const again = () => lab.attempt(async () => {
     lab.set({ ...Object.fromEntries(QUESTIONS.map(key => [key, lines[key] || (START[key] ? "-" : null)])), ...sizes });
     place.querySelector(".error")?.remove();
@@ -79,11 +79,11 @@ function showPlan(page) {
   const { lab, place, found, formulas } = page, { t } = lab;
   for (const key of QUESTIONS) fill(formulas[key], found.formula[key] ? mathOf(found.formula[key]) : "");
   page.map = heatMap(lab, maskOptions(lab, found));
-  const heads = found.curve?.added.shape[0] ?? 0, width = found.curve?.distance.shape[0], palette = table("weights");
+  const heads = found.curve?.added.shape[0] ?? 0, width = found.curve?.distance.shape[0], palette = colourTable("weights");
   fill(place, found.refused ? h("div", { class: "error", role: "alert" }, h("p", {}, t("refused")), h("p", { translate: "no" }, found.refused)) : null,
     h("section", { class: "card" }, h("h3", {}, t("formula")), h("div", { class: "math" }, formulaOf(found))),
     h("div", { class: "columns" },
-      h("section", { class: "card narrow" }, page.map.element, h("p", { class: "soft" }, found.tiles ? t("tiles", ...found.tile) : t("share", percent(found.allowed)))),
+      h("section", { class: "card narrow" }, page.map.element, h("p", { class: "soft" }, found.tiles ? t("tiles", ...found.tile) : t("share", formatPercent(found.allowed)))),
       h("div", { class: "stack" }, planCard(lab, found.plan),
         h("section", { class: "card" }, code(lab, t("python"), found.python), found.layer ? code(lab, t("layer"), found.layer) : null),
         found.curve ? h("section", { class: "card" },
@@ -92,15 +92,15 @@ function showPlan(page) {
               series: Array.from({ length: Math.min(heads, 8) },
                 (_,
                   n) => ({ name: t("headName", n), xs: found.curve.distance.data, ys: found.curve.added.data.subarray(n * width, (n + 1) * width),
-                    colour: css(palette[90 + Math.floor(n * 150 / Math.max(1, Math.min(heads, 8) - 1))]) })) })) : null)));
+                    colour: cssColour(palette[90 + Math.floor(n * 150 / Math.max(1, Math.min(heads, 8) - 1))]) })) })) : null)));
 }
 function maskOptions(lab, found) {
   const { t } = lab, tiles = found.tiles, held = tiles ?? found.mask, [r, c] = found.tile ?? [1, 1],
     span = (n, step, size) => step === 1 ? String(n) : `${n * step}–${Math.min(size, (n + 1) * step) - 1}`;
   const state = (i, j) => tiles ? tiles.data[i * held.shape[1] + j] : 2 * held.data[i * held.shape[1] + j], row = i => span(i, r, found.sizes.queries),
-    column = j => span(j, c, found.sizes.keys), shade = table("weights");
+    column = j => span(j, c, found.sizes.keys), shade = colourTable("weights");
   const swatch = (value, words) => h("span", { class: "swatch" },
-    h("span", { class: value === null ? "hatched" : "patch", style: value === null ? {} : { background: css(shade[Math.round(255 * value)]) } }), words);
+    h("span", { class: value === null ? "hatched" : "patch", style: value === null ? {} : { background: cssColour(shade[Math.round(255 * value)]) } }), words);
   return { title: t("maskTitle"), values: Float32Array.from(held.data, (_, n) => state(Math.floor(n / held.shape[1]), n % held.shape[1]) === 2 ? 0.62 : 0.25),
     masked: Uint8Array.from(held.data, (_, n) => state(Math.floor(n / held.shape[1]), n % held.shape[1]) === 0 ? 1 : 0), shape: held.shape, rowNames: row,
     columnNames: column, scale: "linear", sums: false, top: 0, orientation: t("maskHow"), name: "mask", height: 430,
@@ -109,11 +109,11 @@ function maskOptions(lab, found) {
       words: (i, j) => t(["cellNone", "cellSome", tiles ? "cellAll" : "cellAllowed"][state(i, j)], row(i), column(j)), rowNumber: () => "", columnNumber: () => "" };
 }
 function planCard(lab, plan) {
-  const { t } = lab, told = x => x ? x.toLocaleString("en") : t("unknown"), size = x => x ? bytes(x) : t("unknown");
+  const { t } = lab, told = x => x ? x.toLocaleString("en") : t("unknown"), size = x => x ? formatBytes(x) : t("unknown");
   return h("section", { class: "card" }, h("h3", {}, t("plan")),
     h("dl", { class: "plan" },
-      [[t("backend"), given(plan.backend)], [t("operations"), told(plan.operations)], [t("moved"), size(plan.bytes)], [t("peak"), size(plan.peak)],
-        [t("visited"), percent(plan.tiles)]].map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+      [[t("backend"), untranslated(plan.backend)], [t("operations"), told(plan.operations)], [t("moved"), size(plan.bytes)], [t("peak"), size(plan.peak)],
+        [t("visited"), formatPercent(plan.tiles)]].map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
     numbersTable(lab, { caption: t("reason"), folded: true, columns: [t("backend"), t("reason")], rows: Object.entries(plan.reasons) }));
 }
 const code = (lab, title, words) => [h("div", { class: "map-head" }, h("h3", {}, title), copyButton(lab, () => words)),
@@ -141,7 +141,7 @@ function formulaOf({ formula, parts }) {
 
 // The soft dictionary: fruit → apple, banana, chair.
 async function dictionary(root, lab) {
-  const { t, state } = lab, ask = lab.latest(), read = () => { try { return JSON.parse(state.entries ?? ""); } catch { return { apple: 10, banana: 5, chair: 2 }; } };
+  const { t, state } = lab, ask = lab.latestRequest(), read = () => { try { return JSON.parse(state.entries ?? ""); } catch { return { apple: 10, banana: 5, chair: 2 }; } };
   const it = { asked: state.asked ?? (lab.language === "zh" ? "水果" : "fruit"),
     entries: state.entries ? read() : lab.language === "zh" ? { 苹果: 10, 香蕉: 5, 椅子: 2 } : read(), sharpness: Number(state.sharpness ?? 1) },
     result = h("div", { id: "dictionary" }), id = newId();
@@ -158,7 +158,7 @@ async function dictionary(root, lab) {
     showDictionary(found);
   }, result);
   function showDictionary(found) {
-    fill(told, brief(it.sharpness, 2));
+    fill(told, formatBrief(it.sharpness, 2));
     fill(concepts,
       found.concepts.flat().map(word => button(word, () => { it.asked = word, asked.value = word, again(); },
         { class: "chip", translate: "no", "aria-pressed": word === it.asked })));
@@ -175,16 +175,16 @@ async function dictionary(root, lab) {
         h("input",
           { type: "text", value: word, size: 9, translate: "no", "aria-label": t("entry"), "data-at": `w${n}`,
             onchange: event => rename(word, event.target.value.trim()) })),
-        h("td", { class: "number" }, exact(found.scores.data[n])), h("td", { class: "number", "data-weight": found.weights.data[n] }, exact(found.weights.data[n])),
+        h("td", { class: "number" }, formatExact(found.scores.data[n])), h("td", { class: "number", "data-weight": found.weights.data[n] }, formatExact(found.weights.data[n])),
         h("td", { class: "bar" }, h("span", { style: { width: `${100 * found.weights.data[n] / most}%` } })),
       h("td", {},
         h("input",
           { type: "number", value: it.entries[word], "aria-label": t("value"), "data-at": `v${n}`,
             onchange: event => { it.entries[word] = Number(event.target.value), again(); } })),
-        h("td", { class: "number" }, exact(Math.fround(found.weights.data[n] * found.v.data[n]))),
+        h("td", { class: "number" }, formatExact(Math.fround(found.weights.data[n] * found.v.data[n]))),
         h("td", {}, found.words.length > 1 ? button("×", () => { delete it.entries[word], again(); }, { class: "small", "aria-label": t("remove", word) }) : null))))),
-      h("div", { class: "answers" }, h("p", {}, t("answer"), " ", h("b", { class: "output", "data-answer": found.answer }, exact(Math.fround(found.answer)))),
-        h("p", { class: "soft" }, t("hard"), " ", h("b", {}, exact(found.hard.value)), " · ", t("hardHow", found.hard.word))),
+      h("div", { class: "answers" }, h("p", {}, t("answer"), " ", h("b", { class: "output", "data-answer": found.answer }, formatExact(Math.fround(found.answer)))),
+        h("p", { class: "soft" }, t("hard"), " ", h("b", {}, formatExact(found.hard.value)), " · ", t("hardHow", found.hard.word))),
         code(lab, t("python"), found.python));
     if (focus) result.querySelector(`[data-at="${focus}"]`)?.focus();
   }

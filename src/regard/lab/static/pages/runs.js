@@ -1,8 +1,8 @@
-// Runs: training runs while they go on, two of them compared, samples; and the experiments with figures and verdicts.
+// Runs: training runs (live), comparison of two runs, samples; and the experiments with figures and verdicts.
 import { bar, button, number, select, withProgress } from "lab/controls.js";
-import { brief, exact, fill, given, h } from "lab/dom.js";
+import { formatBrief, formatExact, fill, untranslated, h } from "lab/dom.js";
 import { saveFile, saveSvg } from "lab/export.js";
-import { curves, numbersTable } from "lab/table.js";
+import { curves, numbersTable } from "lab/charts.js";
 
 export const name = "runs";
 const COLOURS = ["var(--accent)", "var(--query)"], EVERY = 2000, SAMPLES = 12;
@@ -38,20 +38,19 @@ export async function show(root, lab) {
   await (view === "runs" ? showRuns : showExperiments)(root, lab);
 }
 
-// ---- training runs
 const time = (lab, seconds) => seconds >= 120 ? lab.t("minutes", Math.round(seconds / 60)) : lab.t("seconds", Math.round(seconds));
 async function showRuns(root, lab) {
-  const { t, state } = lab, { runs } = await lab.ask("runs/list", {}, { keep: true });
+  const { t, state } = lab, { runs } = await lab.request("runs/list", {}, { keep: true });
   if (!runs.length) { root.append(h("p", { class: "note" }, t("noRuns"))); return; }
   const one = runs.find(run => run.name === state.run) ?? runs.find(run => run.lines) ?? runs[0], two = runs.find(run => run.name === state.with && run !== one) ?? null;
   const pick = run => lab.set({ run }, { show: true, replace: false });
   root.append(h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": t("view_runs") }, h("table", { class: "numbers runs" }, h("thead", {}, h("tr", {}, ["runName", "task", "model", "main", "step", "epoch", "took", "state"].map(key => h("th", { scope: "col" }, t(key))))),
     h("tbody", {}, runs.map(run => h("tr", {}, h("td", {}, h("button", { type: "button", class: "beam-text", "aria-pressed": run === one, translate: "no", onclick: () => pick(run.name) }, run.name)), h("td", { translate: "no" }, run.task ?? "–"), h("td", { translate: "no" }, [run.model, ...Object.entries(run.sizes).map(([key, value]) => `${key} ${value}`)].filter(Boolean).join(" · ")),
-      h("td", { translate: "no" }, run.value === null || run.value === undefined ? "–" : `${run.main} ${brief(run.value)}`), h("td", { class: "number" }, run.step ?? "–"), h("td", { class: "number" }, run.epoch ?? "–"), h("td", { class: "number" }, run.lines ? time(lab, run.seconds) : "–"), h("td", { class: `state-${run.state}` }, t(run.state))))))));
+      h("td", { translate: "no" }, run.value === null || run.value === undefined ? "–" : `${run.main} ${formatBrief(run.value)}`), h("td", { class: "number" }, run.step ?? "–"), h("td", { class: "number" }, run.epoch ?? "–"), h("td", { class: "number" }, run.lines ? time(lab, run.seconds) : "–"), h("td", { class: `state-${run.state}` }, t(run.state))))))));
   root.append(h("div", { class: "row" }, select(t("first"), runs.map(run => [run.name, run.name]), one.name, pick, { plain: true }), select(t("second"), [["", t("nothing")], ...runs.filter(run => run !== one).map(run => [run.name, run.name])], two?.name ?? "", name => lab.set({ with: name || null }, { show: true, replace: false }), { plain: true })));
   const chosen = [one, two].filter(Boolean), charts = h("div", {}), status = h("p", { class: "soft", role: "status" });
   root.append(h("section", { class: "card" }, charts, status));
-  const held = await Promise.all(chosen.map(run => lab.ask("runs/curves", { run: run.name, after: 0 })));
+  const held = await Promise.all(chosen.map(run => lab.request("runs/curves", { run: run.name, after: 0 })));
   const draw = () => drawCurves(lab, charts, chosen, held);
   draw();
   root.append(await settingsCard(lab, chosen), await samplesCard(lab, chosen));
@@ -59,13 +58,13 @@ async function showRuns(root, lab) {
   if (!lab.exported && held.some(one => one.state === "running")) follow(lab, chosen, held, draw, status);
 }
 const plain = held => Object.fromEntries(["step", "score"].map(kind => [kind, Object.fromEntries(Object.entries(held[kind]).map(([name, one]) => [name, { steps: Array.from(one.steps.data), values: Array.from(one.values.data) }]))]));
-// Every two seconds what the logs have gained, as long as one of the runs goes on.
+// Polls the logs every two seconds while one of the runs is in progress.
 function follow(lab, chosen, held, draw, status) {
   let busy = false;
   const timer = setInterval(async () => {
     if (busy || document.hidden) return;
     busy = true;
-    const more = await Promise.all(chosen.map((run, n) => lab.ask("runs/curves", { run: run.name, after: held[n].lines }, { keep: false }).catch(() => null)));
+    const more = await Promise.all(chosen.map((run, n) => lab.request("runs/curves", { run: run.name, after: held[n].lines }, { keep: false }).catch(() => null)));
     busy = false;
     if (lab.signal.aborted) return;
     more.forEach((one, n) => { if (one) held[n] = one.anew ? one : joined(held[n], one); });
@@ -89,10 +88,10 @@ function drawCurves(lab, place, chosen, held) {
   const chart = key => {
     const [kind, name] = key.split(/\.(.*)/s), readout = h("p", { class: "soft", translate: "no" }), series = held.map((one, n) => ({ one: one[kind][name], name: chosen[n].name, colour: COLOURS[n] })).filter(({ one }) => one?.steps.data.length).map(({ one, ...rest }) => ({ ...rest, xs: one.steps.data, ys: one.values.data }));
     if (!series.length) return null;
-    const read = step => fill(readout, series.map(one => { const n = nearest(one.xs, step); return `${one.name}: ${one.xs[n]} → ${exact(one.ys[n])}   `; }));
+    const read = step => fill(readout, series.map(one => { const n = nearest(one.xs, step); return `${one.name}: ${one.xs[n]} → ${formatExact(one.ys[n])}   `; }));
     read(Infinity);
     const [low, high] = range(series.flatMap(one => Array.from(one.ys)));
-    return h("div", { "data-curve": key }, curves(lab, { title: words(key), xWords: t("stepWords"), yWords: t("named", name), series: series.map(one => ({ ...one, name: given(one.name) })), yDomain: [low, high], onPlace: read, width: 520, height: 230 }), h("div", { class: "row curve-foot" }, readout, h("div", { class: "files" },
+    return h("div", { "data-curve": key }, curves(lab, { title: words(key), xWords: t("stepWords"), yWords: t("named", name), series: series.map(one => ({ ...one, name: untranslated(one.name) })), yDomain: [low, high], onPlace: read, width: 520, height: 230 }), h("div", { class: "row curve-foot" }, readout, h("div", { class: "files" },
       button(t("svg"), event => saveSvg(event.target.closest("[data-curve]").querySelector("svg"), name), { class: "small", title: t("fileTip", t("svg")) }), button(t("csv"), () => saveFile(`${name}.csv`, `\ufeffrun,step,${name}\r\n${series.flatMap(one => Array.from(one.xs, (x, n) => `${one.name},${x},${one.ys[n]}\r\n`)).join("")}`, "text/csv"), { class: "small", title: t("fileTip", t("csv")) }))));
   };
   fill(place, h("div", { class: "row" }, select(t("curve"), [["", t("nothing")], ...named.filter(key => !usual.includes(key)).map(key => [key, words(key)])], extra[0] ?? "", key => { lab.set({ curve: key || null }), drawCurves(lab, place, chosen, held); }, { plain: true })), h("div", { class: "columns spaced" }, [...usual, ...extra].map(chart)));
@@ -100,39 +99,38 @@ function drawCurves(lab, place, chosen, held) {
 const range = values => { const low = Math.min(...values), high = Math.max(...values), room = (high - low || Math.abs(high) || 1) * 0.05; return [low - room, high + room]; };
 function nearest(xs, at) { let best = 0; for (let n = 0; n < xs.length; n++) if (Math.abs(xs[n] - at) <= Math.abs(xs[best] - at) || at === Infinity) best = n; return best; }
 async function settingsCard(lab, chosen) {
-  const { t } = lab, about = await Promise.all(chosen.map(run => lab.ask("runs/about", { run: run.name }))), keys = [...new Set(about.flatMap(one => Object.keys(one.settings)))], show = value => value === undefined ? "–" : JSON.stringify(value);
-  const differ = keys.filter(key => new Set(about.map(one => show(one.settings[key]))).size > 1), table = (caption, listed, folded) => numbersTable(lab, { caption, folded, columns: [t("setting"), ...chosen.map(run => given(run.name))], rows: listed.map(key => [key, ...about.map(one => show(one.settings[key]))]) });
+  const { t } = lab, about = await Promise.all(chosen.map(run => lab.request("runs/about", { run: run.name }))), keys = [...new Set(about.flatMap(one => Object.keys(one.settings)))], show = value => value === undefined ? "–" : JSON.stringify(value);
+  const differ = keys.filter(key => new Set(about.map(one => show(one.settings[key]))).size > 1), table = (caption, listed, folded) => numbersTable(lab, { caption, folded, columns: [t("setting"), ...chosen.map(run => untranslated(run.name))], rows: listed.map(key => [key, ...about.map(one => show(one.settings[key]))]) });
   return h("section", { class: "card" }, chosen.length > 1 ? [h("h2", { class: "first" }, t("differ")), differ.length ? table("", differ, false) : h("p", { class: "soft" }, t("same"))] : null, table(t("settings"), keys, true));
 }
 async function samplesCard(lab, chosen) {
   const { t } = lab, place = h("div", {});
   async function page(start) {
-    const found = await Promise.all(chosen.map(run => lab.ask("runs/samples", { run: run.name, start, count: SAMPLES }))), all = Math.max(...found.map(one => one.total));
+    const found = await Promise.all(chosen.map(run => lab.request("runs/samples", { run: run.name, start, count: SAMPLES }))), all = Math.max(...found.map(one => one.total));
     if (!all) return fill(place, h("p", { class: "soft" }, t("noSamples")));
     fill(place, h("div", { class: "row" }, button(t("previous"), () => lab.attempt(() => page(Math.max(0, start - SAMPLES)), place), { class: "small", disabled: start === 0 }), h("span", { class: "soft" }, t("samplesHow", start + 1, Math.min(all, start + SAMPLES), all)), button(t("next"), () => lab.attempt(() => page(start + SAMPLES), place), { class: "small", disabled: start + SAMPLES >= all })),
-      numbersTable(lab, { caption: "", columns: ["", ...chosen.map(run => given(run.name))], rows: Array.from({ length: Math.min(SAMPLES, all - start) }, (_, n) => [String(start + n + 1), ...found.map(one => one.said[n] ?? "–")]) }));
+      numbersTable(lab, { caption: "", columns: ["", ...chosen.map(run => untranslated(run.name))], rows: Array.from({ length: Math.min(SAMPLES, all - start) }, (_, n) => [String(start + n + 1), ...found.map(one => one.said[n] ?? "–")]) }));
   }
   await page(0);
   return h("section", { class: "card" }, h("h2", { class: "first" }, t("samples")), place);
 }
 
-// ---- experiments
 async function showExperiments(root, lab) {
-  const { t, state } = lab, { experiments, kinds } = await lab.ask("runs/experiments", {});
-  const verdict = one => one.verdict ? h("span", { class: `verdict ${one.verdict.kind}` }, `${kinds[one.verdict.kind].sign} `, lab.say(kinds[one.verdict.kind])) : h("span", { class: "soft" }, t("notRun"));
+  const { t, state } = lab, { experiments, kinds } = await lab.request("runs/experiments", {});
+  const verdict = one => one.verdict ? h("span", { class: `verdict ${one.verdict.kind}` }, `${kinds[one.verdict.kind].sign} `, lab.localize(kinds[one.verdict.kind])) : h("span", { class: "soft" }, t("notRun"));
   const chosen = experiments.find(one => one.name === state.experiment) ?? experiments[0], detail = h("section", { class: "card" });
   root.append(h("p", { class: "soft" }, t("experimentsHow")), h("div", { class: "columns wide-right" },
-    h("div", { class: "table-scroll tall", tabindex: 0, role: "region", "aria-label": t("view_experiments") }, h("table", { class: "numbers" }, h("thead", {}, h("tr", {}, [t("number"), t("title_"), t("verdict")].map(words => h("th", { scope: "col" }, words)))), h("tbody", {}, experiments.map(one => h("tr", {}, h("td", { class: "number" }, one.claim.number), h("td", {}, h("button", { type: "button", class: "beam-text", "aria-pressed": one === chosen, onclick: () => lab.set({ experiment: one.name }, { show: true, replace: false }) }, lab.say(one.claim.title))), h("td", {}, verdict(one))))))), detail));
-  const part = (key, words) => [h("h3", {}, t(key)), h("p", {}, lab.say(words))];
-  const results = one => [h("p", {}, verdict(one)), part("key", one.verdict.key), h("p", {}, lab.say(one.verdict.why)), h("p", { class: "soft" }, t("facts", one.size, one.seed, one.seconds, one.date.slice(0, 10))), one.devices?.length ? h("p", { class: "soft" }, t("devices"), " ", given(one.devices.join(", "))) : null];
+    h("div", { class: "table-scroll tall", tabindex: 0, role: "region", "aria-label": t("view_experiments") }, h("table", { class: "numbers" }, h("thead", {}, h("tr", {}, [t("number"), t("title_"), t("verdict")].map(words => h("th", { scope: "col" }, words)))), h("tbody", {}, experiments.map(one => h("tr", {}, h("td", { class: "number" }, one.claim.number), h("td", {}, h("button", { type: "button", class: "beam-text", "aria-pressed": one === chosen, onclick: () => lab.set({ experiment: one.name }, { show: true, replace: false }) }, lab.localize(one.claim.title))), h("td", {}, verdict(one))))))), detail));
+  const part = (key, words) => [h("h3", {}, t(key)), h("p", {}, lab.localize(words))];
+  const results = one => [h("p", {}, verdict(one)), part("key", one.verdict.key), h("p", {}, lab.localize(one.verdict.why)), h("p", { class: "soft" }, t("facts", one.size, one.seed, one.seconds, one.date.slice(0, 10))), one.devices?.length ? h("p", { class: "soft" }, t("devices"), " ", untranslated(one.devices.join(", "))) : null];
   const place = h("div", {}), small = h("div", {}), language = lab.language === "zh" ? "zh" : "en";
-  fill(detail, h("h2", { class: "first" }, lab.say(chosen.claim.title)), part("claim", chosen.claim.claim), h("h3", {}, t("verdict")), chosen.verdict ? results(chosen) : h("p", { class: "soft" }, t("notRun")), place, part("threshold", chosen.claim.threshold), part("setup", chosen.claim.setup), small);
+  fill(detail, h("h2", { class: "first" }, lab.localize(chosen.claim.title)), part("claim", chosen.claim.claim), h("h3", {}, t("verdict")), chosen.verdict ? results(chosen) : h("p", { class: "soft" }, t("notRun")), place, part("threshold", chosen.claim.threshold), part("setup", chosen.claim.setup), small);
   lab.expose({ read: () => ({ experiments, chosen: chosen.name }) });
-  if (chosen.verdict) await lab.attempt(async () => place.append(picture(lab, (await lab.ask("runs/figure", { name: chosen.name, language })).png.data, chosen)), place);
+  if (chosen.verdict) await lab.attempt(async () => place.append(picture(lab, (await lab.request("runs/figure", { name: chosen.name, language })).png.data, chosen)), place);
   const seed = Number(state.seed ?? 0), out = h("div", {});
   async function attempt() {
     fill(out);
-    const found = await withProgress(lab, out, (onProgress, signal) => lab.ask("runs/try", { name: chosen.name, seed }, { onProgress, signal }));
+    const found = await withProgress(lab, out, (onProgress, signal) => lab.request("runs/try", { name: chosen.name, seed }, { onProgress, signal }));
     if (!found) return;
     fill(out, h("h3", {}, t("tried")), h("p", { class: "note" }, t("tryHow")), results(found.result), picture(lab, found.figures[language].data, chosen));
     lab.expose({ tried: () => found.result });
@@ -144,5 +142,5 @@ async function showExperiments(root, lab) {
 function picture(lab, bytes, one) {
   const address = URL.createObjectURL(new Blob([bytes], { type: "image/png" }));
   lab.signal.addEventListener("abort", () => URL.revokeObjectURL(address));
-  return h("a", { href: address, target: "_blank" }, h("img", { src: address, alt: lab.t("figure", lab.say(one.claim.title)), class: "figure" }));
+  return h("a", { href: address, target: "_blank" }, h("img", { src: address, alt: lab.t("figure", lab.localize(one.claim.title)), class: "figure" }));
 }

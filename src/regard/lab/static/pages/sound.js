@@ -1,10 +1,10 @@
-// Sound: frames against frames, with seconds on the axes. Recordings never leave this machine.
-import { css, legend, shader } from "lab/colour.js";
-import { chosenModel, headPicker, honestLine, modelPicker, predictionLine, ranLine } from "lab/controls.js";
-import { clamp, exact, fill, h, sharpen, style } from "lab/dom.js";
+// Audio: weights between frames, with seconds on the axes. Recordings never leave this machine.
+import { cssColour, legend, shader } from "lab/colour.js";
+import { chosenModel, headPicker, cautionLine, modelPicker, predictionLine, backendLine } from "lab/controls.js";
+import { clamp, formatExact, fill, h, scaleCanvas, cssVariable } from "lab/dom.js";
 import { modelInput } from "lab/inputs.js";
-import { heatMap } from "lab/map.js";
-import { dots, numbersTable } from "lab/table.js";
+import { heatMap } from "lab/heat_map.js";
+import { dots, numbersTable } from "lab/charts.js";
 
 export const name = "sound";
 export const text = {
@@ -30,31 +30,31 @@ export async function show(root, lab) {
   if (!model) return void root.append(h("p", { class: "note" }, t("noModels")));
   const { element, input } = modelInput(lab, root, model, changes => lab.set({ ...changes, query: null }, { show: true, replace: false }));
   root.append(h("div", { class: "input" }, h("div", { class: "row" }, modelPicker(lab, { kinds: ["sound"], onChange: name => lab.set({ model: name, attention: null, head: null, query: null }, { show: true }) })), element ?? ""));
-  const asked = { model: model.name, input }, heard = await lab.ask("sound/run", asked), count = heard.heard, each = heard.seconds_per_token, after = heard.tokens.length - count;
+  const asked = { model: model.name, input }, heard = await lab.request("sound/run", asked), count = heard.heard, each = heard.seconds_per_token, after = heard.tokens.length - count;
   const attention = clamp(Number(lab.state.attention ?? 0), 0, heard.attentions.length - 1), seen = heard.attentions[attention], head = clamp(Number(lab.state.head ?? 0), 0, seen.heads - 1);
-  const region = after ? { rows: [0, count], keys: [0, count] } : {}, { weights, masked, outside, pooled } = await lab.ask("heads/map", { ...asked, attention: seen.name, head, ...region });
+  const region = after ? { rows: [0, count], keys: [0, count] } : {}, { weights, masked, outside, pooled } = await lab.request("heads/map", { ...asked, attention: seen.name, head, ...region });
   const cells = weights.shape[0], wide = count / cells * each, at = n => `${(n * wide).toFixed(2)} s`;
   let query = clamp(Number(lab.state.query ?? Math.floor(cells / 2)), 0, cells - 1);
   const strip = h("canvas", { "aria-hidden": "true", class: "sound-strip" }), words = h("p", { class: "soft" });
   const map = heatMap(lab, { title: t("map"), values: weights.data, masked: masked?.data ?? null, shape: weights.shape, rowNames: at, columnNames: at, selected: [query, query], orientation: t(after ? "mapWordsSilence" : "mapWords"), name: "sound", height: 460,
-    facts: (i, j) => [[t("apart"), t("aside", (Math.abs(i - j) * wide).toFixed(3))], ...(after && outside ? [[t("outside"), exact(outside.data[i])]] : [])], onCell: (i, j, moved) => { if (moved) query = i, lab.set({ query }), paint(); } });
+    facts: (i, j) => [[t("apart"), t("aside", (Math.abs(i - j) * wide).toFixed(3))], ...(after && outside ? [[t("outside"), formatExact(outside.data[i])]] : [])], onCell: (i, j, moved) => { if (moved) query = i, lab.set({ query }), paint(); } });
   const points = heard.attentions.flatMap((one, layer) => Array.from(one.distance.data, (distance, n) => ({ x: layer, y: distance, layer, head: n, label: t("point", layer, n, distance.toFixed(3)) })));
   root.append(predictionLine(lab, heard.prediction) ?? "", heard.prediction.kind === "text" && !heard.prediction.items.length ? h("p", { translate: "no" }, heard.prediction.text) : "", model.writes ? h("p", {}, h("a", { href: `#alignment?${new URLSearchParams(Object.fromEntries(["upload", "example", "tone", "lang"].map(key => [key, lab.state[key]]).filter(([, value]) => value !== undefined).concat([["model", model.name]])))}` }, t("toAlignment"))) : "", h("p", { class: "soft" }, t("heard", heard.seconds.toFixed(2), count, each.toFixed(3)), after ? [" ", t("silence", (after * each).toFixed(1))] : null, pooled ? [" ", t("pooledWords")] : null),
     h("figure", { class: "card" }, h("h3", {}, t("frames")), legend(lab, { kind: "scores", domain: [-3, 3], scale: "linear", what: t("energy"), masked: false }), strip, words, h("p", { class: "soft" }, t("stripWords"))), h("div", { class: "row pickers" }, headPicker(lab, heard.attentions, attention, head, (a, b) => lab.set({ attention: a, head: b }, { show: true }))), map.element,
     h("div", { class: "columns" }, h("div", { class: "card" }, dots(lab, { title: t("reachTitle"), xWords: t("reachX"), yWords: t("reachY"), points, xTicks: heard.attentions.map((_, n) => n), xDomain: [-0.5, heard.attentions.length - 0.5], here: points.findIndex(one => one.layer === attention && one.head === head), onPick: n => lab.set({ attention: points[n].layer, head: points[n].head }, { show: true }) })),
       h("div", { class: "card" }, numbersTable(lab, { caption: t("allHeads"), columns: [t("layer"), t("head"), t("distance"), ...(after ? [t("special")] : []), t("entropyShare")], rows: heard.attentions.flatMap((one, layer) => Array.from(one.distance.data, (distance, n) => [layer, n, distance, ...(after ? [one.special.data[n]] : []), one.entropy_share.data[n]])) }), after ? h("p", { class: "soft" }, t("distanceHow")) : null)),
-    honestLine(lab), ranLine(lab, heard));
+    cautionLine(lab), backendLine(lab, heard));
 
-  // Loudness, the frames, and the chosen frame's weights below them, on one axis of seconds.
+  // Loudness, the spectrogram and the weights of the chosen frame, on one time axis.
   function paint() {
-    const pen = sharpen(strip, WIDE, 208), [frames, bins] = heard.frames.shape, wave = heard.wave.data, most = Math.max(...wave, 1e-6), across = WIDE / cells;
-    pen.fillStyle = style("--soft");
+    const pen = scaleCanvas(strip, WIDE, 208), [frames, bins] = heard.frames.shape, wave = heard.wave.data, most = Math.max(...wave, 1e-6), across = WIDE / cells;
+    pen.fillStyle = cssVariable("--soft");
     for (let n = 0; n < wave.length; n++) { const tall = 26 * wave[n] / most; pen.fillRect(n * WIDE / wave.length, 28 - tall, Math.max(1, WIDE / wave.length), Math.max(0.5, 2 * tall)); }
     pen.imageSmoothingEnabled = false, pen.drawImage(spectrum(heard.frames), 0, 60, WIDE, 100);
     const shade = shader("weights", [0, 1], "root"), row = weights.data.subarray(query * cells, (query + 1) * cells);
-    for (let n = 0; n < cells; n++) pen.fillStyle = css(shade(row[n])), pen.fillRect(n * across, 164, across + 0.5, 18);
-    pen.strokeStyle = style("--accent"), pen.lineWidth = 2, pen.strokeRect(query * across, 60, Math.max(2, across), 122);
-    pen.fillStyle = style("--soft"), pen.font = "11px sans-serif", pen.textAlign = "center";
+    for (let n = 0; n < cells; n++) pen.fillStyle = cssColour(shade(row[n])), pen.fillRect(n * across, 164, across + 0.5, 18);
+    pen.strokeStyle = cssVariable("--accent"), pen.lineWidth = 2, pen.strokeRect(query * across, 60, Math.max(2, across), 122);
+    pen.fillStyle = cssVariable("--soft"), pen.font = "11px sans-serif", pen.textAlign = "center";
     for (let n = 0, step = Math.max(1, Math.ceil(heard.seconds * 10 / 8)); n <= heard.seconds * 10; n += step) pen.fillText(`${(n / 10).toFixed(1)} s`, clamp(n / 10 / heard.seconds * WIDE, 14, WIDE - 14), 200);
     fill(words, t("chosen", at(query)), " ", top(row));
   }

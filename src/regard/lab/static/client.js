@@ -1,16 +1,16 @@
-// Asking the server: one way for every call, and the answers kept so that a view can be saved as one file.
+// The client of the server's API. Responses are cached, and a view can be saved with them as one file.
 
 const ARRAYS = { float32: Float32Array, uint8: Uint8Array, int32: Int32Array, bool8: Uint8Array };
-const KEEP_BYTES = 64e6;
+const MAX_CACHE_BYTES = 64e6;
 
-// The same text for the same question, whatever the order of its keys.
-export function stable(value) {
-  if (Array.isArray(value)) return `[${value.map(stable).join(",")}]`;
+// JSON with sorted keys: equal values give equal strings.
+export function stableStringify(value) {
+  if (Array.isArray(value)) return `[${value.map(stableStringify).join(",")}]`;
   if (value === null || typeof value !== "object") return JSON.stringify(value) ?? "null";
-  return `{${Object.keys(value).filter(key => value[key] !== undefined).sort().map(key => `${JSON.stringify(key)}:${stable(value[key])}`).join(",")}}`;
+  return `{${Object.keys(value).filter(key => value[key] !== undefined).sort().map(key => `${JSON.stringify(key)}:${stableStringify(value[key])}`).join(",")}}`;
 }
 
-// A pack: length of the header, the header, padding to 8, the arrays.
+// The binary format of responses: header length, JSON header, padding to 8 bytes, arrays.
 export function unpack(buffer) {
   const length = new DataView(buffer).getUint32(0, true), start = Math.ceil((4 + length) / 8) * 8;
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
@@ -26,35 +26,35 @@ function revive(value, buffer, start) {
   return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, revive(item, buffer, start)]));
 }
 
-export class Refused extends Error {
+export class RequestError extends Error {
   constructor(message, status) { super(message); this.status = status; }
 }
 
-export class Asker {
-  #kept = new Map(); // question → {path, body, answer, size}, oldest first
+export class Client {
+  #cache = new Map(); // key → {path, body, answer, size}, oldest first
   constructor(recorded = null) {
     this.exported = recorded !== null;
     this.received = 0, this.answered = 0;
-    for (const held of recorded?.answers ?? []) this.#kept.set(`${held.path} ${stable(held.body)}`, { ...held, answer: read(held), size: 0 });
+    for (const held of recorded?.answers ?? []) this.#cache.set(`${held.path} ${stableStringify(held.body)}`, { ...held, answer: read(held), size: 0 });
   }
-  // What was asked, for a page saved as one file; `since` is a mark taken with `answered`.
-  asks(since = 0) {
-    return [...this.#kept.values()].filter(held => (held.used ?? 0) > since).map(({ path, body }) => ({ path, body }));
+  // The requests made after `since` (a value of `answered`), for saving a view.
+  requests(since = 0) {
+    return [...this.#cache.values()].filter(held => (held.used ?? 0) > since).map(({ path, body }) => ({ path, body }));
   }
-  // `keep: false` is for what changes by itself, such as a run that goes on: asked anew each time, and not saved.
-  async ask(path, body = {}, { signal, onProgress, keep = true } = {}) {
-    const question = `${path} ${stable(body)}`, kept = this.#kept.get(question);
-    if (kept && keep) return this.#use(question, kept).answer;
-    if (this.exported) throw new Refused("", 410);
+  // `keep: false` skips the cache, for responses that change, such as a training run in progress.
+  async request(path, body = {}, { signal, onProgress, keep = true } = {}) {
+    const key = `${path} ${stableStringify(body)}`, kept = this.#cache.get(key);
+    if (kept && keep) return this.#use(key, kept).answer;
+    if (this.exported) throw new RequestError("", 410);
     const found = await this.#send(path, body, signal, onProgress);
-    return keep ? this.#use(question, { path, body, ...found }).answer : found.answer;
+    return keep ? this.#use(key, { path, body, ...found }).answer : found.answer;
   }
-  #use(question, held) {
-    this.#kept.delete(question), this.#kept.set(question, held);
+  #use(key, held) {
+    this.#cache.delete(key), this.#cache.set(key, held);
     held.used = ++this.answered;
     let size = 0;
-    for (const one of this.#kept.values()) size += one.size;
-    for (const [name, one] of this.#kept) if (size > KEEP_BYTES && name !== question && !this.exported) size -= one.size, this.#kept.delete(name);
+    for (const one of this.#cache.values()) size += one.size;
+    for (const [name, one] of this.#cache) if (size > MAX_CACHE_BYTES && name !== key && !this.exported) size -= one.size, this.#cache.delete(name);
     return held;
   }
   async #send(path, body, signal, onProgress) {
@@ -74,7 +74,7 @@ export class Asker {
     this.received += buffer.byteLength;
     const words = () => new TextDecoder().decode(buffer);
     if (response.status === 499) throw new DOMException("cancelled", "AbortError");
-    if (!response.ok) throw new Refused(json ? JSON.parse(words()).error : words(), response.status);
+    if (!response.ok) throw new RequestError(json ? JSON.parse(words()).error : words(), response.status);
     return { answer: json ? JSON.parse(words()) : unpack(buffer), size: buffer.byteLength };
   }
 }

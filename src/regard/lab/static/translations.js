@@ -1,4 +1,4 @@
-// The words that several pages share, in both languages. A page's own words stand in its module.
+// Texts shared by several pages, in both languages. The texts of a page are in its module.
 
 export const text = {
   en: {

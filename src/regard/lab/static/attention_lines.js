@@ -1,12 +1,12 @@
-// Two columns of tokens, and lines from one query to the keys it looks at. Only the chosen query's lines are drawn; each end has its number.
-import { clamp, fill, h, largest, s, short, wide } from "lab/dom.js";
+// Two columns of tokens, with lines from the selected query to its keys. Each line has its weight.
+import { clamp, fill, h, topEntries, s, truncate, textWidth } from "lab/dom.js";
 import { saveSvg } from "lab/export.js";
 import { button } from "lab/controls.js";
 
 const ROW = 24, MOST = 400;
 
-// `options`: queries, keys (names), row(i) → the weights of query i over the keys, masked(i, j), query, onQuery(i), least (weights below are not drawn).
-export function lines(lab, options) {
+// `options`: queries, keys (names), row(i) → the weights of query i over the keys, masked(i, j), query, onQuery(i), least (smaller weights are not drawn).
+export function attentionLines(lab, options) {
   const { t } = lab, set = { least: 0.005, numbers: 10, masked: () => false, ...options };
   const picture = h("div", { class: "lines-scroll" }), words = h("p", { class: "soft" }), title = h("h3", {}, set.title ?? t("linesTitle"));
   const svg = () => picture.querySelector("svg");
@@ -24,10 +24,10 @@ export function lines(lab, options) {
   }
   function draw() {
     const { queries, keys } = set, count = Math.min(MOST, Math.max(queries.length, keys.length)), i = self.query;
-    const left = Math.min(150, Math.max(46, wide(queries.slice(0, MOST).map(name => short(name, 14)), 14) + 12)),
-      right = Math.min(150, wide(keys.slice(0, MOST).map(name => short(name, 14)), 14) + 12);
+    const left = Math.min(150, Math.max(46, textWidth(queries.slice(0, MOST).map(name => truncate(name, 14)), 14) + 12)),
+      right = Math.min(150, textWidth(keys.slice(0, MOST).map(name => truncate(name, 14)), 14) + 12);
     const GAP = clamp((picture.clientWidth || 480) - left - right - 66, 70, 190), weights = set.row(i),
-      best = largest(weights, set.numbers, j => set.masked(i, j) || weights[j] < set.least), numbered = new Set(best.map(({ index }) => index));
+      best = topEntries(weights, set.numbers, j => set.masked(i, j) || weights[j] < set.least), numbered = new Set(best.map(({ index }) => index));
     const height = count * ROW + 30, width = left + GAP + right + 62, y = n => 26 + (n + 0.5) * ROW;
     const drawn = keys.slice(0, MOST).map((_, j) => j).filter(j => !set.masked(i, j) && weights[j] >= set.least).sort((a, b) => weights[a] - weights[b]);
     const path = j => s("path",
@@ -41,7 +41,7 @@ export function lines(lab, options) {
       queries.slice(0, MOST).map((name, n) => token(name, n, left, y(n), n === i)),
       keys.slice(0,
         MOST).map((name, j) => s("text", { x: left + GAP, y: y(j) + 5, class: `token key ${numbered.has(j) ? "lit" : set.masked(i, j) ? "off" : ""}`, translate: "no" },
-          short(name, 14))),
+          truncate(name, 14))),
       best.map(({ index, value }) => index < MOST && s("text", { x: left + GAP + right, y: y(index) + 5, class: "token number" }, value.toFixed(3)))));
     fill(words, t("linesHow", queries[i]));
     if (focus) picture.querySelector('[tabindex="0"]')?.focus({ preventScroll: true });
@@ -54,7 +54,7 @@ export function lines(lab, options) {
       const to = { ArrowDown: n + 1, ArrowUp: n - 1, Home: 0, End: set.queries.length - 1 }[event.key];
       if (to === undefined) return;
       event.preventDefault(), choose(to), picture.querySelector('[tabindex="0"]')?.focus();
-    } }, s("rect", { x: 0, y: y - ROW / 2, width: x + 4, height: ROW }), s("text", { x, y: y + 5, "text-anchor": "end", class: "query" }, short(name, 14)));
+    } }, s("rect", { x: 0, y: y - ROW / 2, width: x + 4, height: ROW }), s("text", { x, y: y + 5, "text-anchor": "end", class: "query" }, truncate(name, 14)));
   }
   draw();
   let room = 0;

@@ -1,9 +1,9 @@
-// Tables of numbers, charts of points and curves: the plain forms beside every picture.
-import { exact, h, newId, s } from "lab/dom.js";
+// Tables of numbers, scatter plots and line charts.
+import { formatExact, h, newId, s } from "lab/dom.js";
 
-// A table: `columns` [words, …], `rows` [[cell, …], …]; numbers are written exactly, texts from a model are marked as such.
+// A table: `columns` [text, …], `rows` [[cell, …], …]; numbers are exact, texts of a model are not translated.
 export function numbersTable(lab, { caption, columns, rows, onRow, folded = false, quiet = false }) {
-  const cell = value => typeof value === "number" ? h("td", { class: "number" }, exact(value)) : h("td", { translate: typeof value === "string" ? "no" : null }, value);
+  const cell = value => typeof value === "number" ? h("td", { class: "number" }, formatExact(value)) : h("td", { translate: typeof value === "string" ? "no" : null }, value);
   const table = h("table", { class: "numbers" }, caption && !folded && !quiet ? h("caption", {}, caption) : null,
     h("thead", {}, h("tr", {}, columns.map(words => h("th", { scope: "col" }, words)))),
     h("tbody", {}, rows.map((row, n) => h("tr", onRow ? { onclick: () => onRow(n), class: "pick" } : {}, row.map(cell)))));
@@ -11,7 +11,7 @@ export function numbersTable(lab, { caption, columns, rows, onRow, folded = fals
   return folded ? h("details", { class: "fold" }, h("summary", {}, caption), box) : box;
 }
 
-// Points: `series` [{x, y, label, here, colour?}]; axes with words; `onPick(n)`. Each point is a button with its numbers as its name.
+// A scatter plot: `points` [{x, y, label, colour?}], labelled axes, `onPick(n)`. Each point is a button named by its values.
 export function dots(lab, { title, xWords, yWords, points, xTicks, yTicks, yDomain, xDomain, onPick, here, width = 460, height = 220 }) {
   const box = { left: 52, top: 14, right: 14, bottom: 40 }, w = width - box.left - box.right, tall = height - box.top - box.bottom;
   const [y0, y1] = yDomain ?? span(points.map(point => point.y)), [x0, x1] = xDomain ?? span(points.map(point => point.x));
@@ -30,7 +30,7 @@ export function dots(lab, { title, xWords, yWords, points, xTicks, yTicks, yDoma
   return h("figure", { class: "chart-box" }, h("h3", {}, title), shown);
 }
 
-// Curves: `series` [{name, xs, ys, colour, strong}]; the pointer or the arrows read the nearest place: `onPlace(index)`.
+// A line chart: `series` [{name, xs, ys, colour, strong}]; pointer and arrow keys select the nearest x: `onPlace(index)`.
 export function curves(lab, { title, xWords, yWords, series, yDomain, xDomain, place, onPlace, onPick, width = 900, height = 190 }) {
   const box = { left: 62, top: 12, right: 24, bottom: 40 }, w = width - box.left - box.right, tall = height - box.top - box.bottom, id = newId();
   const [x0, x1] = xDomain ?? span(series.flatMap(one => [one.xs[0], one.xs[one.xs.length - 1]])), [y0, y1] = yDomain ?? span(series.flatMap(one => extremes(one.ys)));
@@ -65,7 +65,7 @@ export function curves(lab, { title, xWords, yWords, series, yDomain, xDomain, p
     series.map(one => h("span", {}, h("i", { style: { background: one.colour ?? "var(--accent)" } }), one.name))) : null;
   return h("figure", { class: "chart-box" }, h("h3", {}, title), names, shown);
 }
-// Every value counts: where several fall on one pixel, the line goes from the least to the greatest of them.
+// Where several values fall on one pixel, the line spans their minimum and maximum.
 function path({ xs, ys }, x, y, w) {
   if (xs.length <= 2 * w) return Array.from(xs, (value, n) => `${n ? "L" : "M"}${x(value).toFixed(1)} ${y(ys[n]).toFixed(1)}`).join("");
   let d = "", last = -1, low = Infinity, high = -Infinity;

@@ -1,9 +1,9 @@
-// The text itself, each token a button coloured by its number. Real buttons: the keyboard reaches each of them.
-import { css, inkOn, shader } from "lab/colour.js";
-import { exact, fill, given, h } from "lab/dom.js";
+// A text whose tokens are buttons, coloured by value.
+import { cssColour, textColourOn, shader } from "lab/colour.js";
+import { formatExact, fill, untranslated, h } from "lab/dom.js";
 
-// `options`: names, values (one a token) or null, masked(n), selected, onPick(n), kind, domain, scale, label, digits (whether, or how, numbers are written below each), special(n),
-// columns (they lie in a grid of so many, without their names; the `first` few stand above it).
+// `options`: names, values (one per token) or null, masked(n), selected, onPick(n), kind, domain, scale, label, digits (whether or how numbers are shown), special(n),
+// columns (arranges the tokens in a grid without names; the first `first` tokens are above it).
 export function tokenStrip(lab, options) {
   const set = { kind: "weights", domain: [0, 1], scale: "root", masked: () => false, special: () => false, digits: true, ...options };
   const element = h("div", { class: set.columns ? "strip grid" : "strip", role: "group", "aria-label": set.label, style: set.columns ? { "grid-template-columns": `repeat(${set.columns}, minmax(14px, 46px))` } : {} });
@@ -16,9 +16,9 @@ export function tokenStrip(lab, options) {
       return h("button",
         { type: "button", class: `token ${off ? "hatched" : ""} ${set.special(n) ? "special" : ""} ${n < (set.first ?? 0) ? "above" : ""}`, "aria-pressed": n === set.selected,
           "data-value": coloured ? value : null,
-        title: set.columns ? `${name}: ${coloured ? exact(value) : "–"}` : coloured ? exact(value) : off ? lab.t("masked") : null, "aria-label": set.columns ? `${name} ${coloured ? exact(value) : "–"}` : null, style: ground ? { background: css(ground), color: inkOn(ground) } : {},
+        title: set.columns ? `${name}: ${coloured ? formatExact(value) : "–"}` : coloured ? formatExact(value) : off ? lab.t("masked") : null, "aria-label": set.columns ? `${name} ${coloured ? formatExact(value) : "–"}` : null, style: ground ? { background: cssColour(ground), color: textColourOn(ground) } : {},
           onclick: () => set.onPick?.(n), onkeydown: step },
-        set.columns && n >= (set.first ?? 0) ? null : given(name), set.digits && set.values ? h("span", { class: "digits" }, off ? "–" : digits(value)) : null);
+        set.columns && n >= (set.first ?? 0) ? null : untranslated(name), set.digits && set.values ? h("span", { class: "digits" }, off ? "–" : digits(value)) : null);
     }));
     if (focused >= 0) element.children[focused]?.focus();
   }

@@ -1,7 +1,7 @@
-// A map of numbers: rows are queries, columns are keys. A canvas for the eye, a grid of cells for the keyboard and for
-// screen readers, the legend, the sum of the row, the largest weights as a table, and files of it.
-import { css, dark, hatch, legend, shader } from "lab/colour.js";
-import { clamp, exact, fill, fonts, given, h, largest, newId, sharpen, short, style, wide } from "lab/dom.js";
+// A heat map: rows are queries, columns are keys. A canvas, an ARIA grid for keyboard and screen readers, the legend, the row sum,
+// a table of the largest weights, and downloads.
+import { cssColour, dark, hatch, legend, shader } from "lab/colour.js";
+import { clamp, formatExact, fill, fontFamily, untranslated, h, topEntries, newId, scaleCanvas, truncate, cssVariable, textWidth } from "lab/dom.js";
 import { mapFiles } from "lab/export.js";
 import { fileButtons, select } from "lab/controls.js";
 
@@ -11,7 +11,7 @@ const STEPS = [1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000, 2000, 5000];
 // `options`: title, values (row after row), masked (1 = masked) or null, shape [rows, columns], rowNames, columnNames (lists, or functions
 // of the index), kind "weights" | "scores", domain, scale "root" | "linear" | "row", selected [i, j], pinned, onCell(i, j), onPin(i or null, j),
 // facts(i, j) → [[name, value], …], sums, top (rows of the table, 0 for none), orientation, maskedWords, name (of files), largestCell (pixels), digits (of scores, in cells),
-// words(i, j) (said in place of a number), legend (a node in place of the usual one), onRegion (a rectangle was drawn), onKey(event) → handled.
+// words(i, j) (text instead of a number), legend (a node instead of the default), onRegion (a rectangle was drawn), onKey(event) → handled.
 export function heatMap(lab, options) {
   const map = new HeatMap(lab, options);
   if (options.main !== false) lab.expose({ cell: (i, j) => map.cell(i, j), map: () => map.read() });
@@ -55,7 +55,7 @@ class HeatMap {
     this.element = h("figure", { class: "map" }, h("div", { class: "map-head" }, this.title, tools), this.caption,
       h("div", { class: "map-body" }, this.scroll, this.readout), h("p", { class: "soft help" }, t("cellHelp")));
   }
-  // New numbers or names; what is not given stays as it is.
+  // Changes some options; the others stay.
   update(changes) {
     Object.assign(this.set, changes);
     const { shape, title, kind, values } = this.set, { t } = this.lab;
@@ -89,7 +89,7 @@ class HeatMap {
   read() { return { rows: this.rows, columns: this.columns, row: this.row, column: this.column, pinned: this.pinned, domain: this.domain, scale: this.set.scale,
     painted: this.painted, cellWidth: this.box?.w }; }
 
-  // Sizes: cells are square unless the map is far from square, fit the box's width, and can be made larger.
+  // Cell sizes: square unless the map is far from square; the map fits the width of its box and can be enlarged.
   fit() {
     const room = this.scroll.clientWidth - 2;
     if (room < 50 || !this.rows || !this.columns) return;
@@ -108,13 +108,13 @@ class HeatMap {
   label(box) {
     const part = (axis, count, cell, room) => {
       const size = clamp(Math.floor(cell * 0.6), 11, 14), least = Math.ceil(size * room / cell), step = STEPS.find(n => n >= least) ?? least, shown = [];
-      for (let n = 0; n < count; n += step) shown.push({ n, word: short(this.names(axis, n), 16) });
-      const width = wide(shown.map(label => label.word), size);
+      for (let n = 0; n < count; n += step) shown.push({ n, word: truncate(this.names(axis, n), 16) });
+      const width = textWidth(shown.map(label => label.word), size);
       return { shown, size, step, flat: width <= cell * step - 4, width };
     };
     box.side = part("row", this.rows, box.h, 1.25), box.head = part("column", this.columns, box.w, 1.4);
     const letters = box.head.shown.filter(label => CJK.test(label.word)),
-      slanted = wide(box.head.shown.filter(label => !CJK.test(label.word)).map(label => label.word), box.head.size);
+      slanted = textWidth(box.head.shown.filter(label => !CJK.test(label.word)).map(label => label.word), box.head.size);
     const stacked = Math.max(0, ...letters.map(label => [...label.word].length)) * (box.head.size + 1);
     box.left = Math.ceil(box.side.width) + 12;
     box.top = box.head.flat ? box.head.size + 12 : Math.ceil(Math.max(stacked, slanted * 0.72 + box.head.size)) + 8;
@@ -144,11 +144,11 @@ class HeatMap {
     const { box } = this;
     if (!box) return;
     const started = performance.now(), width = box.columns = this.columns * box.w, height = this.rows * box.h;
-    const pen = sharpen(this.canvas, Math.ceil(box.left + width + box.right), Math.ceil(box.top + height + 2));
+    const pen = scaleCanvas(this.canvas, Math.ceil(box.left + width + box.right), Math.ceil(box.top + height + 2));
     this.draw(pen, box, width, height);
     this.painted = performance.now() - started;
   }
-  // Draws on any pen, so that a file is the picture on the page.
+  // Draws on any context, so that a downloaded file equals the page.
   draw(pen, box, width, height) {
     pen.save();
     pen.translate(box.left, box.top);
@@ -157,7 +157,7 @@ class HeatMap {
     pen.drawImage(this.tint(), 0, 0, this.columns, this.rows, 0, 0, width, height);
     if (Math.min(box.w, box.h) >= 8) this.rules(pen, box, width, height);
     if (box.w >= 30 && box.h >= 16 && !this.set.words) this.numbers(pen, box);
-    pen.strokeStyle = style("--line"), pen.lineWidth = 1, pen.strokeRect(-0.5, -0.5, width + 1, height + 1);
+    pen.strokeStyle = cssVariable("--line"), pen.lineWidth = 1, pen.strokeRect(-0.5, -0.5, width + 1, height + 1);
     this.cursor(pen, box, width, height);
     pen.restore();
     this.write(pen, box);
@@ -171,7 +171,7 @@ class HeatMap {
   }
   numbers(pen, box) {
     const shade = shader(this.set.kind, this.domain, this.set.scale);
-    pen.font = `11px ${fonts()}`, pen.textAlign = "center", pen.textBaseline = "middle";
+    pen.font = `11px ${fontFamily()}`, pen.textAlign = "center", pen.textBaseline = "middle";
     for (let i = 0; i < this.rows; i++) for (let j = 0; j < this.columns; j++) {
       const value = this.value(i, j);
       if (this.hidden(i, j) || (this.set.kind === "weights" && value < 0.005)) continue;
@@ -182,27 +182,27 @@ class HeatMap {
     }
   }
   cursor(pen, box, width, height) {
-    const held = this.pinned !== null, x = this.column * box.w, y = this.row * box.h, line = held ? style("--accent") : style("--soft");
+    const held = this.pinned !== null, x = this.column * box.w, y = this.row * box.h, line = held ? cssVariable("--accent") : cssVariable("--soft");
     pen.strokeStyle = line, pen.lineWidth = 1, pen.globalAlpha = 0.7;
     pen.strokeRect(-0.5, y - 0.5, width + 1, box.h + 1), pen.strokeRect(x - 0.5, -0.5, box.w + 1, height + 1);
-    pen.globalAlpha = 1, pen.lineWidth = 2.5, pen.strokeStyle = held || document.activeElement === this.grid ? style("--accent") : style("--ink");
+    pen.globalAlpha = 1, pen.lineWidth = 2.5, pen.strokeStyle = held || document.activeElement === this.grid ? cssVariable("--accent") : cssVariable("--ink");
     pen.strokeRect(x - 1, y - 1, Math.max(box.w + 2, 5), Math.max(box.h + 2, 5));
   }
   write(pen, box) {
     const near = (axis, label, step) => Math.abs(label.n - this[axis]) < step;
-    pen.fillStyle = style("--soft");
+    pen.fillStyle = cssVariable("--soft");
     for (const label of box.side.shown) if (!near("row", label, box.side.step)) this.writeRow(pen, box, label);
     for (const label of box.head.shown) if (!near("column", label, box.head.step)) this.writeColumn(pen, box, label);
-    pen.fillStyle = style("--query"), this.writeRow(pen, box, { n: this.row, word: short(this.names("row", this.row), 16) }, true);
-    pen.fillStyle = style("--key"), this.writeColumn(pen, box, { n: this.column, word: short(this.names("column", this.column), 16) }, true);
+    pen.fillStyle = cssVariable("--query"), this.writeRow(pen, box, { n: this.row, word: truncate(this.names("row", this.row), 16) }, true);
+    pen.fillStyle = cssVariable("--key"), this.writeColumn(pen, box, { n: this.column, word: truncate(this.names("column", this.column), 16) }, true);
   }
   writeRow(pen, box, label, strong = false) {
-    pen.font = `${strong ? "bold " : ""}${box.side.size}px ${fonts()}`, pen.textAlign = "right", pen.textBaseline = "middle";
+    pen.font = `${strong ? "bold " : ""}${box.side.size}px ${fontFamily()}`, pen.textAlign = "right", pen.textBaseline = "middle";
     pen.fillText(label.word, box.left - 7, box.top + (label.n + 0.5) * box.h + 0.5, box.left - 8);
   }
   writeColumn(pen, box, label, strong = false) {
     const x = box.left + (label.n + 0.5) * box.w, { size } = box.head, letters = [...label.word];
-    pen.font = `${strong ? "bold " : ""}${size}px ${fonts()}`, pen.textAlign = "center", pen.textBaseline = "alphabetic";
+    pen.font = `${strong ? "bold " : ""}${size}px ${fontFamily()}`, pen.textAlign = "center", pen.textBaseline = "alphabetic";
     if (box.head.flat) return pen.fillText(label.word, x, box.top - 6);
     if (CJK.test(label.word)) return letters.forEach((letter, n) => pen.fillText(letter, x, box.top - 6 - (letters.length - 1 - n) * (size + 1)));
     pen.save();
@@ -210,7 +210,7 @@ class HeatMap {
     pen.restore();
   }
 
-  // Pointer and keys.
+  // Pointer and keyboard.
   point(event, click) {
     const edge = this.canvas.getBoundingClientRect(), { box } = this;
     if (!box) return;
@@ -231,7 +231,7 @@ class HeatMap {
       if (!from || Math.hypot(event.clientX - start[0], event.clientY - start[1]) < 8) return;
       const to = at(event), { box } = this, pen = (this.paint(), this.canvas.getContext("2d")), [top, bottom] = [from[0], to[0]].sort((a, b) => a - b),
         [left, right] = [from[1], to[1]].sort((a, b) => a - b);
-      this.dragged = true, pen.strokeStyle = style("--accent"), pen.lineWidth = 2,
+      this.dragged = true, pen.strokeStyle = cssVariable("--accent"), pen.lineWidth = 2,
         pen.strokeRect(box.left + left * box.w, box.top + top * box.h, (right - left + 1) * box.w, (bottom - top + 1) * box.h);
     });
     addEventListener("pointerup", event => {
@@ -270,22 +270,22 @@ class HeatMap {
     if (y < scroll.scrollTop + box.top || y + box.h > scroll.scrollTop + scroll.clientHeight) scroll.scrollTop = y - scroll.clientHeight / 2;
   }
 
-  // The numbers of the cell, in words, and the row's largest as a table.
+  // The numbers of the selected cell, and the largest weights of its row as a table.
   show(spoken) {
     const { lab, row, column } = this, { t } = lab, { kind, sums, facts, top } = this.set;
     if (!this.rows || !this.columns) return;
     const hidden = this.hidden(row, column), sum = sums ? this.rowSum(row).toFixed(6) : "", from = this.names("row", row), to = this.names("column", column);
     const words = this.set.words ? this.set.words(row,
-      column) : hidden ? this.set.maskedWords ?? t("maskedCell") : `${this.set.what ?? t(kind === "weights" ? "weight" : "score")} ${exact(this.value(row, column))}`;
+      column) : hidden ? this.set.maskedWords ?? t("maskedCell") : `${this.set.what ?? t(kind === "weights" ? "weight" : "score")} ${formatExact(this.value(row, column))}`;
     this.line.setAttribute("aria-rowindex", row + 1), this.active.setAttribute("aria-colindex", column + 1);
     this.active.textContent = `${from} → ${to}: ${words}`;
     if (sums) this.sum.textContent = t("rowSum", sum);
-    if (spoken) lab.say_aloud(`${from} → ${to}: ${words}`);
-    const list = [...(this.set.words ? [] : [[this.set.what ?? t(kind === "weights" ? "weight" : "score"), hidden ? t("masked") : exact(this.value(row, column))]]),
+    if (spoken) lab.announce(`${from} → ${to}: ${words}`);
+    const list = [...(this.set.words ? [] : [[this.set.what ?? t(kind === "weights" ? "weight" : "score"), hidden ? t("masked") : formatExact(this.value(row, column))]]),
       ...(facts?.(row, column) ?? [])];
     fill(this.readout,
-      h("p", { class: "pair" }, given(from, { class: "query" }), h("span", { class: "at" }, this.set.rowNumber?.(row) ?? row), h("span", { class: "to" }, "→"),
-        given(to, { class: "key" }), h("span", { class: "at" }, this.set.columnNumber?.(column) ?? column),
+      h("p", { class: "pair" }, untranslated(from, { class: "query" }), h("span", { class: "at" }, this.set.rowNumber?.(row) ?? row), h("span", { class: "to" }, "→"),
+        untranslated(to, { class: "key" }), h("span", { class: "at" }, this.set.columnNumber?.(column) ?? column),
         this.pinned !== null && h("span", { class: "chip" }, t("pin"))),
       this.set.words ? h("p", {}, words) : null,
       h("dl", {}, list.map(([name, value]) => [h("dt", {}, name), h("dd", { translate: "no" }, value)])),
@@ -293,15 +293,15 @@ class HeatMap {
   }
   ranking(count) {
     const { t } = this.lab, row = this.set.values.subarray(this.row * this.columns, (this.row + 1) * this.columns),
-      found = largest(row, count, j => this.hidden(this.row, j));
+      found = topEntries(row, count, j => this.hidden(this.row, j));
     if (!found.length) return h("p", { class: "soft" }, t("noneAllowed"));
     const most = Math.max(...found.map(({ value }) => Math.abs(value)), 1e-30),
       shade = shader(this.set.kind, this.domain, this.set.scale === "row" ? "linear" : this.set.scale);
     return h("table", { class: "ranking" }, h("caption", {}, t("topKeys")),
       h("tbody", {}, found.map(({ index, value }) => h("tr", { class: index === this.column && "here" },
       h("th", { scope: "row", translate: "no" }, this.names("column", index), h("span", { class: "at" }, this.set.columnNumber?.(index) ?? index)),
-      h("td", { class: "bar" }, h("span", { style: { width: `${100 * Math.abs(value) / most}%`, background: css(shade(value)) } })),
-        h("td", { class: "number" }, exact(value))))));
+      h("td", { class: "bar" }, h("span", { style: { width: `${100 * Math.abs(value) / most}%`, background: cssColour(shade(value)) } })),
+        h("td", { class: "number" }, formatExact(value))))));
   }
 }
 
