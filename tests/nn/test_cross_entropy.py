@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from regard.nn.cross_entropy import IGNORED, cross_entropy, fused
+from regard.nn.cross_entropy import IGNORED, cross_entropy, runs_fused
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SIZES = [(1, 1), (5, 7), (13, 101), (3, 8191), (2, 8193)]
@@ -41,7 +41,7 @@ def test_equals_torch(rows: int, words: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("rows, words", [*SIZES, (300, 50257)])
 def test_kernels_equal_torch(rows: int, words: int, dtype: torch.dtype) -> None:
-    assert fused(torch.empty(rows, words, dtype=dtype, device="cuda"))
+    assert runs_fused(torch.empty(rows, words, dtype=dtype, device="cuda"))
     compare(rows, words, "cuda", dtype, 1e-5 if dtype == torch.float32 else 1e-2)
 
 
@@ -63,7 +63,7 @@ def test_a_label_beyond_the_vocabulary_makes_no_number() -> None:
 
 def test_what_kernels_do_not_read_torch_computes() -> None:
     logits, labels = torch.randn(4, 5, dtype=torch.float64), torch.tensor([0, 4, IGNORED, 2])
-    assert not fused(logits)
+    assert not runs_fused(logits)
     wanted = functional.cross_entropy(logits.float(), labels, reduction="sum")
     assert torch.equal(cross_entropy(logits, labels), wanted)
 

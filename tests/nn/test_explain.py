@@ -11,7 +11,7 @@ from regard.nn import MultiHeadAttention, Stack, StackConfig
 from regard.nn.explain import gradient_times_attention, rollout, value_norms
 from regard.nn.graph import GraphAttention
 from regard.nn.hooks.edit import edit
-from regard.nn.hooks.watch import Seen, watch
+from regard.nn.hooks.watch import Views, watch
 
 LENGTHS = torch.tensor([6, 4])
 
@@ -20,7 +20,7 @@ def stack(**options) -> Stack:
     return Stack(StackConfig(**{"dim": 12, "layers": 3, "heads": 4, **options})).eval()
 
 
-def run(model: nn.Module, *inputs: Tensor, weights: bool = True, **named) -> tuple[Seen, Tensor]:
+def run(model: nn.Module, *inputs: Tensor, weights: bool = True, **named) -> tuple[Views, Tensor]:
     with watch(model, weights=weights) as seen:
         output = model(*inputs, **named)
     return seen, output
@@ -74,7 +74,7 @@ def test_value_norms_are_the_lengths_of_what_each_key_adds(kv_heads: int) -> Non
     layer = MultiHeadAttention(12, 4, kv_heads=kv_heads, head_dim=5)
     x, memory = torch.randn(2, 3, 12), torch.randn(2, 6, 12)
     seen, output = run(layer, x, memory, lengths=LENGTHS)
-    v = layer.split(layer.v(memory), kv_heads, None).repeat_interleave(4 // kv_heads, 1)
+    v = layer.split_heads(layer.v(memory), kv_heads, None).repeat_interleave(4 // kv_heads, 1)
     added = torch.einsum("bhij,bhjd,ehd->bhije", seen["attend"].weights, v, layer.out.weight.unflatten(1, (4, 5)))
     torch.testing.assert_close(added.sum((1, 3)) + layer.out.bias, output)
     found = value_norms(seen)["attend"]
@@ -110,7 +110,7 @@ def test_gradient_times_attention_is_autograds(kv_heads: int) -> None:
     seen, output = run(layer, x, memory, lengths=LENGTHS)
     output.square().sum().backward()
     weights = seen["attend"].weights.requires_grad_()
-    v = layer.split(layer.v(memory), kv_heads, None).repeat_interleave(4 // kv_heads, 1)
+    v = layer.split_heads(layer.v(memory), kv_heads, None).repeat_interleave(4 // kv_heads, 1)
     again = layer.out((weights @ v).transpose(1, 2).flatten(2))
     torch.testing.assert_close(again, output)
     (gradient,) = torch.autograd.grad(again.square().sum(), weights)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from regard.nn import linear as module
-from regard.nn.linear import Linear, few_rows, joint, linear
+from regard.nn.linear import Linear, fused_linear, linear, suits_onednn
 
 SIZES = (521, 547)  # more weights than stay with torch's own product
 
@@ -29,15 +29,15 @@ def test_equals_torch(shape: tuple[int, ...], bias: bool) -> None:
 
 def test_who_multiplies() -> None:
     row, weight = torch.randn(1, SIZES[1]), torch.randn(SIZES)
-    assert not few_rows(row, weight)  # gradients are on
+    assert not suits_onednn(row, weight)  # gradients are on
     with torch.no_grad():
-        assert few_rows(row, weight)
-        assert not few_rows(row.expand(17, -1), weight)
-        assert not few_rows(row.double(), weight.double())
-        assert not few_rows(row, weight.t().contiguous().t())
-        assert not few_rows(row[:, :8], weight[:, :8].contiguous())
+        assert suits_onednn(row, weight)
+        assert not suits_onednn(row.expand(17, -1), weight)
+        assert not suits_onednn(row.double(), weight.double())
+        assert not suits_onednn(row, weight.t().contiguous().t())
+        assert not suits_onednn(row[:, :8], weight[:, :8].contiguous())
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert not few_rows(row, weight)
+            assert not suits_onednn(row, weight)
             assert linear(row, weight).dtype == torch.bfloat16
 
 
@@ -59,7 +59,7 @@ def test_joint_layers_are_each_their_own(tokens: int, bias: bool) -> None:
     weights = [weight for layer in layers for weight in layer.parameters()]
     x = torch.randn(2, tokens, 7, dtype=torch.float64, requires_grad=True)
     wave = lambda found: torch.cat(found, -1).sin().sum()  # noqa: E731
-    found, wanted = joint(x, *layers), [layer(x) for layer in layers]
+    found, wanted = fused_linear(x, *layers), [layer(x) for layer in layers]
     for got, want in zip(found, wanted, strict=True):
         torch.testing.assert_close(got, want)
     for got, want in zip(*(torch.autograd.grad(wave(y), [x, *weights]) for y in (found, wanted)), strict=True):
@@ -69,5 +69,5 @@ def test_joint_layers_are_each_their_own(tokens: int, bias: bool) -> None:
 def test_a_layer_with_a_hook_is_called() -> None:
     layers, called = [nn.Linear(3, 2), nn.Linear(3, 2)], []
     layers[1].register_forward_hook(lambda *given: called.append(1))
-    joint(torch.randn(50, 3), *layers)
+    fused_linear(torch.randn(50, 3), *layers)
     assert called

@@ -27,7 +27,7 @@ from ..attention.parts.masks import Causal, Documents, Everything, Lengths, Pair
 from ..attention.parts.positions import Bias
 from ..attention.parts.scores import Dot
 from ..errors import BadInput, Missing, Unsupported
-from ..nn.hooks.modules import BORROWERS, lent
+from ..nn.hooks.modules import EXTERNAL_MODULES, external_attend
 
 try:
     from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel, masking_utils
@@ -45,7 +45,7 @@ REFUSED = {
 }
 
 
-class Masked(Tensor):
+class LazyMask(Tensor):
     """A mask as a part that passes for transformers' boolean `[batch, 1, queries, keys]`, without its memory.
 
     `keys` of them can be seen at all: a static cache is empty beyond. Whoever computes with it gets it written out.
@@ -55,14 +55,14 @@ class Masked(Tensor):
     keys: int
 
     @staticmethod
-    def __new__(cls, part: Mask, keys: int, shape: tuple[int, ...], device: torch.device | str) -> Masked:
+    def __new__(cls, part: Mask, keys: int, shape: tuple[int, ...], device: torch.device | str) -> LazyMask:
         made = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)  # type: ignore[attr-defined]
         made.part, made.keys = part, keys
         return made
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        return function(*written(args), **written(kwargs or {}))
+        return function(*materialize(args), **materialize(kwargs or {}))
 
     def __repr__(self) -> str:  # type: ignore[override]
         return f"Masked({self.part!r}, keys={self.keys}, shape={list(self.shape)})"
@@ -74,13 +74,13 @@ class Masked(Tensor):
         return torch.nn.functional.pad(allowed, (0, self.shape[3] - self.keys))
 
 
-def written(value: Any) -> Any:
+def materialize(value: Any) -> Any:
     """The value with every `Masked` in it written out."""
-    if isinstance(value, Masked):
+    if isinstance(value, LazyMask):
         return value.dense()
     if isinstance(value, list | tuple):
-        return type(value)(written(one) for one in value)
-    return {key: written(one) for key, one in value.items()} if isinstance(value, dict) else value
+        return type(value)(materialize(one) for one in value)
+    return {key: materialize(one) for key, one in value.items()} if isinstance(value, dict) else value
 
 
 def attention(
@@ -111,11 +111,11 @@ def attention(
     key, value = key[:, :, :keys], value[:, :, :keys]
     parts: dict[str, Any] = {
         "score": Dot() if scaling is None else Dot(scale=float(scaling)),
-        "position": None if position_bias is None else by_distance(position_bias[..., :keys], module, query.shape[1]),
+        "position": None if position_bias is None else read_bias(position_bias[..., :keys], module, query.shape[1]),
         "mask": mask,
     }
     # a compiled graph has no place for hooks
-    run = attend if torch.compiler.is_compiling() else lent(module)
+    run = attend if torch.compiler.is_compiling() else external_attend(module)
     output = run(query, key, value, **parts, dropout=dropout)
     weights = look(query, key, value, **parts, weights=True).weights if others.get("output_attentions") else None
     return output.transpose(1, 2).contiguous(), weights
@@ -133,10 +133,10 @@ def need_known(module: nn.Module, others: dict[str, Any]) -> None:
 def read_mask(given: Tensor | None, q: Tensor, k: Tensor, causal: bool) -> tuple[Mask | None, int]:
     """The mask as a part, and how many keys it is about."""
     queries, keys = q.shape[2], k.shape[2]
-    if isinstance(given, Masked) and given.shape[2:] == (queries, keys):
+    if isinstance(given, LazyMask) and given.shape[2:] == (queries, keys):
         return given.part, given.keys
     if given is not None:
-        pairs: Tensor = written(given)[..., :keys]
+        pairs: Tensor = materialize(given)[..., :keys]
         return (Pairs(pairs) if pairs.dtype == torch.bool and pairs.dim() == 4 else from_hugging_face(pairs)), keys
     if not causal or queries == 1:
         return None, keys
@@ -145,7 +145,7 @@ def read_mask(given: Tensor | None, q: Tensor, k: Tensor, causal: bool) -> tuple
     return causal_from_start(queries, keys).to(q.device), keys
 
 
-def by_distance(bias: Tensor, module: nn.Module, heads: int) -> Bias | None:
+def read_bias(bias: Tensor, module: nn.Module, heads: int) -> Bias | None:
     """What is added to scores `[batch or 1, heads or 1, queries, keys]`, if it depends on distance alone."""
     if not bias.requires_grad and not bias.any():
         return None
@@ -195,13 +195,13 @@ def mask(
     need_dispatching(others.get("config"))
     anywhere = mask_function is masking_utils.bidirectional_mask_function
     keys = kv_length if anywhere else int(q_offset) - kv_offset + q_length
-    part = part_of(mask_function, Places(kv_offset, keys, device))
+    part = convert_mask(mask_function, KeyRange(kv_offset, keys, device))
     if part is None or not 0 < keys <= kv_length or (keys < kv_length and not is_causal(mask_function)):
         return written_out()
     real = padding(attention_mask, batch_size, q_length, kv_offset, keys)
     if isinstance(part, Everything) and real is None and others.get("allow_is_bidirectional_skip"):
         return None
-    return Masked(
+    return LazyMask(
         part if real is None else conjunction([part, real]), keys, (batch_size, 1, q_length, kv_length), device
     )
 
@@ -216,7 +216,7 @@ def need_dispatching(config: Any) -> None:
         )
 
 
-class Places(NamedTuple):
+class KeyRange(NamedTuple):
     """Which keys a mask is about: `keys` of them from `first` on."""
 
     first: int
@@ -233,7 +233,7 @@ class Places(NamedTuple):
         return (places - padding[:, None]) // size
 
 
-PARTS: dict[str, Callable[[Mapping[str, Any], Places], Mask]] = {
+PARTS: dict[str, Callable[[Mapping[str, Any], KeyRange], Mask]] = {
     "causal_mask_function": lambda has, at: Causal(),
     "bidirectional_mask_function": lambda has, at: Everything(),
     "sliding_window_overlay.<locals>.inner_mask": lambda has, at: Window(has["sliding_window"] - 1, at.keys),
@@ -245,11 +245,11 @@ PARTS: dict[str, Callable[[Mapping[str, Any], Places], Mask]] = {
 """transformers' mask functions by name: the part that says the same, from what each closed over."""
 
 
-def part_of(function: Callable, at: Places) -> Mask | None:
+def convert_mask(function: Callable, at: KeyRange) -> Mask | None:
     """The part that says what a mask function of transformers says; None for one that is not known."""
     name, has = function.__qualname__, inspect.getclosurevars(function).nonlocals
     if name in ("and_masks.<locals>.and_mask", "or_masks.<locals>.or_mask"):
-        parts = [part_of(one, at) for one in has["mask_functions"]]
+        parts = [convert_mask(one, at) for one in has["mask_functions"]]
         known = [part for part in parts if part is not None]
         if len(known) < len(parts):
             return None
@@ -298,7 +298,7 @@ def dispatches(kind: type[nn.Module]) -> bool:
     return any(TABLE in inspect.unwrap(function).__code__.co_names for function in own)
 
 
-def comes_here(module: nn.Module) -> bool:
+def uses_regard(module: nn.Module) -> bool:
     """Whether a module's attention is this one."""
     chosen = getattr(getattr(module, "config", None), "_attn_implementation", None)
     return chosen == NAME and not isinstance(module, PreTrainedModel) and dispatches(type(module))
@@ -306,4 +306,4 @@ def comes_here(module: nn.Module) -> bool:
 
 AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, mask)
-BORROWERS.append(comes_here)
+EXTERNAL_MODULES.append(uses_regard)

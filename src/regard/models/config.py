@@ -6,30 +6,38 @@ import difflib
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+from ..attention.parts.mask import Mask
+from ..attention.parts.methods import Method
+from ..attention.parts.part import Part
+from ..attention.parts.positions import Position
+from ..attention.parts.scores import Score
 from ..errors import BadInput
 from ..nn.baselines.convolution import ConvolutionConfig
 from ..nn.baselines.fully_connected import FullyConnectedConfig
 from ..nn.baselines.recurrent import RecurrentConfig
+from ..nn.bigbird import BigBirdMask
 from ..nn.block import StackConfig
-from ..nn.embeddings.text import Text
-from ..nn.embeddings.words import Words
+from ..nn.embeddings.text import TextEmbeddingConfig
+from ..nn.embeddings.words import WordEmbeddingConfig
 from ..nn.graph_layers import GraphLayersConfig
-from .baselines.linear import Line
-from .baselines.ngram import Ngram
-from .detection import Detection, FeatureGrid
-from .ensemble import Committee
-from .graph import Graph
-from .graph_encoder import GraphEncoder
-from .heads import Classes, Pooler, Span, Vocabulary
-from .image import Image
+from ..nn.learned_parts import PartSpec
+from ..nn.part_fields import parse_mask, parse_method, parse_position, parse_score
+from .baselines.linear import NBLinearConfig
+from .baselines.ngram import NgramConfig
+from .detection import DetectionConfig, FeatureGridConfig
+from .ensemble import EnsembleConfig
+from .graph import GATConfig
+from .graph_encoder import GraphEncoderConfig
+from .heads import ClassificationHeadConfig, LMHeadConfig, PoolerConfig, SpanHeadConfig
+from .image import ImageEmbeddingConfig
 from .set_loss import SetLoss
-from .sound import Sound
-from .stages import Stages
-from .two_towers import Tower, TwoTowers
+from .sound import SoundEmbeddingConfig
+from .stages import ResidualEmbeddingConfig
+from .two_towers import DualEncoderConfig, TowerConfig
 
 
 @dataclass(frozen=True)
-class Sequence:
+class SequenceConfig:
     """`embed → stack → head`: an encoder, or with a causal stack a decoder.
 
     `family` names the key table under which its weights are exchanged.
@@ -37,7 +45,7 @@ class Sequence:
 
     embed: Any
     stack: Any
-    pooler: Pooler | None = None
+    pooler: PoolerConfig | None = None
     head: Any = None
     family: str | None = None
 
@@ -48,11 +56,11 @@ class Sequence:
 
 
 @dataclass(frozen=True)
-class Pair:
+class EncoderDecoderConfig:
     """An encoder and a decoder that reads it: `embed → stack`, `decoder_embed → decoder → head`.
 
-    `decoder_embed` None shares the encoder's embedding. `start` is the token that a decoder begins with. `copies` lets
-    it say a word because the source has it (`Copying`).
+    `decoder_embed` None shares the encoder's embedding. `start` is the token that a decoder begins with. `copy` adds
+    a copy mechanism (`CopyMechanism`).
     """
 
     embed: Any
@@ -62,27 +70,87 @@ class Pair:
     head: Any = None
     start: int = 0
     family: str | None = None
-    copies: bool = False
+    copy: bool = False
 
     def build(self):
-        from .model import PairModel
+        from .model import EncoderDecoderModel
 
-        return PairModel(self)
+        return EncoderDecoderModel(self)
 
 
-KINDS = {
+CONFIGS = {
     kind.__name__: kind
     for kind in (
-        *(Sequence, Pair, Text, StackConfig, Pooler, Vocabulary, Classes, Span),
-        *(ConvolutionConfig, FullyConnectedConfig, RecurrentConfig, Words),
-        *(Image, Ngram, Tower, TwoTowers, FeatureGrid, Detection, SetLoss, Graph, Sound, Stages),
-        *(GraphEncoder, GraphLayersConfig, Committee, Line),
+        *(
+            SequenceConfig,
+            EncoderDecoderConfig,
+            TextEmbeddingConfig,
+            StackConfig,
+            PoolerConfig,
+            LMHeadConfig,
+            ClassificationHeadConfig,
+            SpanHeadConfig,
+        ),
+        *(ConvolutionConfig, FullyConnectedConfig, RecurrentConfig, WordEmbeddingConfig),
+        *(
+            ImageEmbeddingConfig,
+            NgramConfig,
+            TowerConfig,
+            DualEncoderConfig,
+            FeatureGridConfig,
+            DetectionConfig,
+            SetLoss,
+            GATConfig,
+            SoundEmbeddingConfig,
+            ResidualEmbeddingConfig,
+        ),
+        *(GraphEncoderConfig, GraphLayersConfig, EnsembleConfig, NBLinearConfig),
     )
 }
 
 
+OLD_TYPES = {
+    "Sequence": "SequenceConfig",
+    "Pair": "EncoderDecoderConfig",
+    "Text": "TextEmbeddingConfig",
+    "Words": "WordEmbeddingConfig",
+    "Image": "ImageEmbeddingConfig",
+    "Sound": "SoundEmbeddingConfig",
+    "Stages": "ResidualEmbeddingConfig",
+    "FeatureGrid": "FeatureGridConfig",
+    "Pooler": "PoolerConfig",
+    "Vocabulary": "LMHeadConfig",
+    "Classes": "ClassificationHeadConfig",
+    "Span": "SpanHeadConfig",
+    "Ngram": "NgramConfig",
+    "Line": "NBLinearConfig",
+    "Tower": "TowerConfig",
+    "TwoTowers": "DualEncoderConfig",
+    "Detection": "DetectionConfig",
+    "Graph": "GATConfig",
+    "GraphEncoder": "GraphEncoderConfig",
+    "Committee": "EnsembleConfig",
+}
+"""Types in files of earlier versions, and what they are called now."""
+
+OLD_FIELDS = {
+    "EncoderDecoderConfig": {"copies": "copy"},
+    "StackConfig": {"memory": "memory_length"},
+    "EnsembleConfig": {"member": "model", "members": "size", "beside": "extra", "share": "extra_weight"},
+    "NBLinearConfig": {
+        "pairs": "pair_buckets",
+        "paired": "pair_columns",
+        "near": "max_gap",
+        "nothing": "ignored",
+    },
+}
+"""Fields in files of earlier versions, by the type's present name, and what they are called now."""
+
+
 def as_dict(config: Any) -> Any:
     """A configuration in JSON's words; each part says its type."""
+    if isinstance(config, Part | PartSpec | BigBirdMask):
+        return part_as_text(config)
     if is_dataclass(config) and not isinstance(config, type):
         inside = {field.name: as_dict(getattr(config, field.name)) for field in fields(config)}
         return {"type": type(config).__name__, **inside}
@@ -91,10 +159,29 @@ def as_dict(config: Any) -> Any:
     return config
 
 
+def part_as_text(part: Part | PartSpec | BigBirdMask) -> str:
+    """The text that makes the part; `BadInput` for a part that text cannot make."""
+    text = repr(part)
+    parsers = ((Mask, parse_mask), (Score, parse_score), (Position, parse_position), (Method, parse_method))
+    for kind, parse in parsers:
+        if isinstance(part, kind):
+            try:
+                same = parse(text) == part
+            except BadInput:
+                same = False
+            if not same:
+                raise BadInput(
+                    f"{text} cannot be saved: its text does not make it again. Use a part without tensors and not of "
+                    "your own class in the configuration, and pass this one when you call the model."
+                )
+    return text
+
+
 def from_dict(data: Any) -> Any:
     """The configuration that `as_dict` wrote; an unknown kind or key is an error that names the nearest.
 
-    >>> from_dict(as_dict(Text(vocabulary=100, dim=8))) == Text(vocabulary=100, dim=8)
+    >>> config = TextEmbeddingConfig(vocabulary=100, dim=8)
+    >>> from_dict(as_dict(config)) == config
     True
     """
     if isinstance(data, list):
@@ -102,9 +189,11 @@ def from_dict(data: Any) -> Any:
     if not isinstance(data, dict):
         return data
     name = data.get("type")
-    if name not in KINDS:
-        raise BadInput(f"The configuration has a part of type {name!r}; known are {', '.join(sorted(KINDS))}.")
-    kind = KINDS[name]
+    name = name if name in CONFIGS else OLD_TYPES.get(str(name), name)
+    if name not in CONFIGS:
+        raise BadInput(f"The configuration has a part of type {name!r}; known are {', '.join(sorted(CONFIGS))}.")
+    kind, renamed = CONFIGS[name], OLD_FIELDS.get(name, {})
+    data = {renamed.get(key, key): value for key, value in data.items()}
     names = [field.name for field in fields(kind)]
     for key in data:
         if key != "type" and key not in names:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 
-class Copying(nn.Module):
+class CopyMechanism(nn.Module):
     """Every word of the source votes for itself, beside what the head says of each word of the vocabulary.
 
         logit(w) = ln( exp(head's logit of w) + Σ over places i of the source that hold w of exp(score of i) )
@@ -28,7 +28,9 @@ class Copying(nn.Module):
         scores = self.query(hidden) @ keys.mT / keys.shape[-1] ** 0.5
         return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
-    def votes(self, hidden: Tensor, encoded: Tensor, lengths: Tensor | None, source: Tensor) -> tuple[Tensor, Tensor]:
+    def copy_logits(
+        self, hidden: Tensor, encoded: Tensor, lengths: Tensor | None, source: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """The log of each word's votes, `[batch, targets, places]`, and that word, `[batch, 1, places]`.
 
         A word that stands at several places has its votes at the first of them, and −1 for a word at the others: words
@@ -44,7 +46,7 @@ class Copying(nn.Module):
         return summed.clamp(min=torch.finfo(summed.dtype).tiny).log() + most, words[:, None]
 
 
-def with_votes(logits: Tensor, votes: Tensor, words: Tensor) -> Tensor:
+def add_copy_logits(logits: Tensor, votes: Tensor, words: Tensor) -> Tensor:
     """The logits `[…, vocabulary]` with the votes `[…, places]` for those words in them, −1 being none.
 
     >>> with_votes(torch.zeros(1, 3), torch.tensor([[0.0, 5.0]]), torch.tensor([[2, -1]]))

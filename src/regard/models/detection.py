@@ -11,14 +11,22 @@ from torch import Tensor, nn
 
 from ..attention.parts.masks import Pairs
 from ..errors import BadInput
-from ..nn.attention import Memory
-from ..nn.embeddings.images import FeatureMap, Features, LearnedPlaces2d, ResNet, SinePlaces2d, flat, shrink_mask
+from ..nn.attention import EncoderOutput
+from ..nn.embeddings.images import (
+    FeatureMap,
+    Features,
+    LearnedPositions2d,
+    ResNet,
+    SinusoidalPositions2d,
+    flatten_map,
+    shrink_mask,
+)
 from .model import Model, Output
-from .set_loss import Found, SetLoss, set_loss
+from .set_loss import Detections, SetLoss, set_loss
 
 
 @dataclass(frozen=True)
-class FeatureGrid:
+class FeatureGridConfig:
     """Images as a grid of feature vectors, and where on the image each stands.
 
     `backbone` is a ResNet's depth (frozen norms, 32 pixels a position), or the channels of a small stem that halves
@@ -35,7 +43,7 @@ class FeatureGrid:
 
 
 @dataclass(frozen=True)
-class Detection:
+class DetectionConfig:
     """`embed → stack`, then `queries → decoder → a class and a box each`; without heads when `classes` is None.
 
     Without `queries` there is no decoder: every position of the grid answers for itself, its box told from where it
@@ -55,11 +63,11 @@ class Detection:
 
 
 class FeatureGridEmbedding(nn.Module):
-    """See `FeatureGrid`."""
+    """See `FeatureGridConfig`."""
 
     reads = "images"
 
-    def __init__(self, config: FeatureGrid) -> None:
+    def __init__(self, config: FeatureGridConfig) -> None:
         super().__init__()
         if isinstance(config.backbone, int):
             self.backbone, self.stride = ResNet(config.backbone, config.channels), 32
@@ -69,20 +77,20 @@ class FeatureGridEmbedding(nn.Module):
             self.stride = 1 << len(config.backbone)
             self.backbone = FeatureMap(config.channels, config.dim, config.backbone, strides)
             self.projection = None
-        self.places = SinePlaces2d(config.dim) if config.places == "sine" else LearnedPlaces2d(config.dim)
+        self.places = SinusoidalPositions2d(config.dim) if config.places == "sine" else LearnedPositions2d(config.dim)
 
-    def forward(self, images: Tensor, sizes: Tensor | None = None) -> Memory:
-        """`x` and `place [batch, positions, dim]`, with a mask of the positions that are image when `sizes` say so."""
+    def forward(self, images: Tensor, sizes: Tensor | None = None) -> EncoderOutput:
+        """`x` and its position embedding, `[batch, positions, dim]`; with `sizes`, a mask of the real positions."""
         x, grid = self.features(images)
         real = torch.ones(len(x), *grid, dtype=torch.bool, device=x.device)
         if sizes is not None:
-            real = shrink_mask(inside(images, sizes), grid)
+            real = shrink_mask(pixel_mask(images, sizes), grid)
         mask = None if sizes is None else Pairs(real.flatten(1)[:, None, None])  # [batch, 1, 1, positions]
-        return Memory(x, mask=mask, place=self.places(real).to(x.dtype))
+        return EncoderOutput(x, mask=mask, position_embedding=self.places(real).to(x.dtype))
 
     def features(self, images: Tensor) -> Features:
         x = self.backbone(images)
-        return x if self.projection is None else flat(self.projection(x))
+        return x if self.projection is None else flatten_map(self.projection(x))
 
     def centres(self, images: Tensor, sizes: Tensor | None = None) -> Tensor:
         """`[batch, positions, 2]`: where each position stands, x and y as shares of the real image."""
@@ -93,7 +101,7 @@ class FeatureGridEmbedding(nn.Module):
         return (pixels / real.flip(1)[:, None]).expand(len(images), -1, -1)
 
 
-def inside(images: Tensor, sizes: Tensor) -> Tensor:
+def pixel_mask(images: Tensor, sizes: Tensor) -> Tensor:
     """`[batch, height, width]`: which pixels belong to the image, not to the padding below and beside it."""
     if sizes.shape != (images.shape[0], 2):
         raise BadInput(
@@ -121,9 +129,9 @@ class DetectionModel(Model):
     (torch.Size([2, 5, 5]), torch.Size([2, 5, 4]))
     """
 
-    config: Detection
+    config: DetectionConfig
 
-    def __init__(self, config: Detection) -> None:
+    def __init__(self, config: DetectionConfig) -> None:
         super().__init__(config)
         dim = config.embed.dim
         self.embed = config.embed.build()
@@ -137,39 +145,39 @@ class DetectionModel(Model):
         self, *, images: Tensor, sizes: Tensor | None = None, labels: Sequence[dict[str, Tensor]] | None = None
     ) -> Output:
         memory = self.encode(images, sizes)
-        layers = [memory.x] if self.queries is None else self.decoded(memory)
+        layers = [memory.x] if self.queries is None else self.decode(memory)
         if self.classes is None or self.boxes is None:
             return Output(layers[-1], loss=self.loss([], labels))
         answers = layers if labels is not None and self.config.loss.auxiliary else layers[-1:]
-        start = self.starts(images, sizes)
-        found = [Found(self.classes(x), (self.boxes(x) + start).sigmoid()) for x in answers]
+        start = self.box_offsets(images, sizes)
+        found = [Detections(self.classes(x), (self.boxes(x) + start).sigmoid()) for x in answers]
         if self.queries is None and isinstance(memory.mask, Pairs):
-            found = [silenced(one, memory.mask.allowed[:, 0, 0]) for one in found]
+            found = [mask_padding(one, memory.mask.allowed[:, 0, 0]) for one in found]
         return Output(layers[-1], found[-1].logits, boxes=found[-1].boxes, loss=self.loss(found, labels))
 
-    def encode(self, images: Tensor, sizes: Tensor | None = None) -> Memory:
+    def encode(self, images: Tensor, sizes: Tensor | None = None) -> EncoderOutput:
         """What the queries read."""
         source = self.embed(images, sizes)
-        return replace(source, x=self.stack(source.x, mask=source.mask, place=source.place))
+        return replace(source, x=self.stack(source.x, mask=source.mask, position_embedding=source.position_embedding))
 
-    def decoded(self, memory: Memory) -> list[Tensor]:
+    def decode(self, memory: EncoderOutput) -> list[Tensor]:
         """`[batch, queries, dim]` after each layer of the decoder, normed as the last is."""
         if self.queries is None or self.decoder is None:
             raise BadInput("This model has no queries to decode: its grid answers. Build it with queries.")
-        place = self.queries.expand(memory.x.shape[0], -1, -1)
+        queries = self.queries.expand(memory.x.shape[0], -1, -1)
         layers: list[Tensor] = []
-        last = self.decoder(torch.zeros_like(place), memory=memory, place=place, keep=layers)
+        last = self.decoder(torch.zeros_like(queries), memory=memory, position_embedding=queries, layer_outputs=layers)
         norm = nn.Identity() if self.decoder.norm is None else self.decoder.norm
         return [*(norm(x) for x in layers[:-1]), last]
 
-    def starts(self, images: Tensor, sizes: Tensor | None) -> Tensor | float:
+    def box_offsets(self, images: Tensor, sizes: Tensor | None) -> Tensor | float:
         """What boxes begin with, before the sigmoid: the centre of the position that tells it, a tenth of the image."""
         if self.queries is not None:
             return 0.0
         centres = self.embed.centres(images, sizes)
         return torch.cat([centres, torch.full_like(centres, 0.1)], -1).clamp(0.01, 0.99).logit()
 
-    def loss(self, found: list[Found], labels: Sequence[dict[str, Tensor]] | None) -> Tensor | None:
+    def loss(self, found: list[Detections], labels: Sequence[dict[str, Tensor]] | None) -> Tensor | None:
         """The loss of the last layer's answer, and of the others' when they are asked."""
         if labels is None:
             return None
@@ -180,11 +188,13 @@ class DetectionModel(Model):
         return torch.stack([set_loss(self.config.loss, one, labels) for one in found]).sum()
 
 
-def silenced(found: Found, real: Tensor) -> Found:
+def mask_padding(found: Detections, real: Tensor) -> Detections:
     """The answers, those of positions in the padding saying nothing, of a box so far away that no object is theirs."""
     nothing = torch.full_like(found.logits[0, 0], -1e4)
     nothing[-1] = 0.0
-    return Found(torch.where(real[..., None], found.logits, nothing), found.boxes.masked_fill(~real[..., None], 2.0))
+    return Detections(
+        torch.where(real[..., None], found.logits, nothing), found.boxes.masked_fill(~real[..., None], 2.0)
+    )
 
 
 def box_head(dim: int) -> nn.Sequential:

@@ -9,15 +9,14 @@ from torch import Tensor, nn
 
 from ..attention.parts.edges import Edges
 from ..errors import BadInput
-from ..nn.block import ACTIVATIONS
+from ..nn.activations import ACTIVATIONS, choose
 from ..nn.graph import GraphAttention, with_self_loops
-from ..nn.parts import known
-from .heads import loss_of
+from .heads import supervised_loss
 from .model import Model, Output
 
 
 @dataclass(frozen=True)
-class Graph:
+class GATConfig:
     """Layers of graph attention over nodes of `features` numbers.
 
     All but the last have `heads` heads that share `dim` numbers, and `activation` after them; the last has `out_heads`
@@ -40,11 +39,11 @@ class Graph:
     slope: float = 0.2
     family: str | None = None
 
-    def build(self) -> GraphModel:
-        return GraphModel(self)
+    def build(self) -> GATModel:
+        return GATModel(self)
 
 
-class GraphModel(Model):
+class GATModel(Model):
     """A class for every node of a graph (GAT, GATv2).
 
     `nodes [nodes, features]`, `edges [2, edges]` (sources, then targets). Answers with `logits [nodes, classes]` and
@@ -57,15 +56,15 @@ class GraphModel(Model):
     torch.Size([4, 3])
     """
 
-    config: Graph
+    config: GATConfig
 
-    def __init__(self, config: Graph) -> None:
+    def __init__(self, config: GATConfig) -> None:
         super().__init__(config)
         if config.layers < 1:
             raise BadInput(f"A graph model has {config.layers} layers; it needs one at least.")
-        self.activation = known(config.activation, ACTIVATIONS, config.activation)
+        self.activation = choose(config.activation, ACTIVATIONS, "activation")
         read = [config.features, *[config.dim] * (config.layers - 1)]
-        self.layers = nn.ModuleList(layer(config, dim, last=n == len(read) - 1) for n, dim in enumerate(read))
+        self.layers = nn.ModuleList(make_layer(config, dim, last=n == len(read) - 1) for n, dim in enumerate(read))
 
     def forward(self, *, nodes: Tensor, edges: Tensor | Edges, labels: Tensor | None = None) -> Output:
         *before, last = self.layers
@@ -74,14 +73,14 @@ class GraphModel(Model):
         for one in before:
             x = self.activation(one(x, graph))
         logits = last(x, graph)
-        return Output(x, logits, loss=None if labels is None else loss_of(logits, labels, shift=False))
+        return Output(x, logits, loss=None if labels is None else supervised_loss(logits, labels, shift=False))
 
     def prepare(self, edges: Tensor, nodes: int) -> Edges:
         """The edges as all layers take them, with a loop at every node if there is to be one: sorted once."""
         return Edges(with_self_loops(edges, nodes) if self.config.self_loops else edges)
 
 
-def layer(config: Graph, dim_in: int, last: bool) -> GraphAttention:
+def make_layer(config: GATConfig, dim_in: int, last: bool) -> GraphAttention:
     """One layer that reads `dim_in` numbers a node; the last answers with logits."""
     return GraphAttention(
         dim_in,

@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from ..attention.parts.edges import Edges
 from ..errors import BadInput
 from ..nn.block import Stack
-from ..nn.graph import mapped, with_self_loops
+from ..nn.graph import project_nodes, with_self_loops
 from ..nn.graph_layers import GraphLayers
-from ..nn.packing import Rows
-from .heads import Classes, loss_of
+from ..nn.packing import Packing
+from .heads import ClassificationHeadConfig, supervised_loss
 from .model import Model, Output
 
 
 @dataclass(frozen=True)
-class GraphEncoder:
+class GraphEncoderConfig:
     """A linear map of each node's `features`, a stack, and a head of each node (`per_token`) or of each graph's nodes.
 
     The stack is `GraphLayersConfig` (graph attention), `StackConfig` (its blocks, whose tokens see along the edges) or
@@ -27,7 +27,7 @@ class GraphEncoder:
 
     features: int
     stack: Any
-    head: Classes
+    head: ClassificationHeadConfig
     dropout: float = 0.0
     family: str | None = None
 
@@ -44,15 +44,16 @@ class GraphEncoderModel(Model):
 
     >>> import torch
     >>> from regard.nn.graph_layers import GraphLayersConfig
-    >>> model = GraphEncoder(5, GraphLayersConfig(8, 1), Classes(3, 8, pool="mean")).build()
+    >>> head = ClassificationHeadConfig(3, 8, pool="mean")
+    >>> model = GraphEncoderConfig(5, GraphLayersConfig(8, 1), head).build()
     >>> edges = torch.tensor([[0, 1, 2], [1, 0, 3]])
     >>> model(nodes=torch.randn(4, 5), edges=edges, sizes=torch.tensor([2, 2])).logits.shape
     torch.Size([2, 3])
     """
 
-    config: GraphEncoder
+    config: GraphEncoderConfig
 
-    def __init__(self, config: GraphEncoder) -> None:
+    def __init__(self, config: GraphEncoderConfig) -> None:
         super().__init__(config)
         self.embed = nn.Linear(config.features, config.head.dim)
         self.dropout = nn.Dropout(config.dropout)
@@ -63,22 +64,22 @@ class GraphEncoderModel(Model):
         self, *, nodes: Tensor, edges: Tensor | Edges, sizes: Tensor | None = None, labels: Tensor | None = None
     ) -> Output:
         graph = edges if isinstance(edges, Edges) else Edges(with_self_loops(edges, nodes.shape[0]))
-        hidden = self.connected(self.dropout(mapped(nodes, self.embed)), graph)
-        logits = self.head(self.read(hidden, sizes))
-        return Output(hidden, logits, loss=None if labels is None else loss_of(logits, labels, shift=False))
+        hidden = self.encode(self.dropout(project_nodes(nodes, self.embed)), graph)
+        logits = self.head(self.pool_graphs(hidden, sizes))
+        return Output(hidden, logits, loss=None if labels is None else supervised_loss(logits, labels, shift=False))
 
-    def connected(self, x: Tensor, graph: Edges) -> Tensor:
+    def encode(self, x: Tensor, graph: Edges) -> Tensor:
         """The nodes after the last layer, `[nodes, dim]`."""
         if isinstance(self.stack, GraphLayers):
             return self.stack(x, graph)
         seen = {"mask": graph} if isinstance(self.stack, Stack) else {}
         return self.stack(x[None], **seen)[0]
 
-    def read(self, hidden: Tensor, sizes: Tensor | None) -> Tensor:
+    def pool_graphs(self, hidden: Tensor, sizes: Tensor | None) -> Tensor:
         """What the head reads: the nodes, or what is pooled of each graph's."""
         if self.config.head.per_token:
             return hidden
         if sizes is None or int(sizes.sum()) != hidden.shape[0]:
             given = "none" if sizes is None else f"{int(sizes.sum())}"
             raise BadInput(f"sizes count {given} of {hidden.shape[0]} nodes. Give each graph's number of nodes.")
-        return self.head.pooled(Rows(sizes, int(sizes.max())).pad(hidden), sizes, None)
+        return self.head.pool(Packing(sizes, int(sizes.max())).pad(hidden), sizes, None)

@@ -10,27 +10,27 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import BadInput
-from ..nn.block import ACTIVATIONS
+from ..nn.activations import ACTIVATIONS
 from ..nn.cross_entropy import IGNORED, cross_entropy
 from ..nn.linear import linear
 from ..nn.pooling import AttentionPooling, First, Last, Mean
 
-MANY = 1024  # tokens, from which on it pays to round the vocabulary up
+MANY_TOKENS = 1024  # tokens, from which on it pays to round the vocabulary up
 
 
 @dataclass(frozen=True)
-class Pooler:
+class PoolerConfig:
     """One vector for the whole input: activation(dense(first token)), as BERT has it."""
 
     dim: int
     activation: str = "tanh"
 
-    def build(self) -> PoolerLayer:
-        return PoolerLayer(self)
+    def build(self) -> PoolerHead:
+        return PoolerHead(self)
 
 
-class PoolerLayer(nn.Module):
-    def __init__(self, config: Pooler) -> None:
+class PoolerHead(nn.Module):
+    def __init__(self, config: PoolerConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.dim, config.dim)
         self.activation = ACTIVATIONS[config.activation]
@@ -40,7 +40,7 @@ class PoolerLayer(nn.Module):
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class LMHeadConfig:
     """A logit for each word of the vocabulary at each place.
 
     `tied` uses the token embedding as the last matrix; `transform` puts dense, that activation and a norm before it;
@@ -57,12 +57,12 @@ class Vocabulary:
     scale: float = 1.0
     blank: int | None = None
 
-    def build(self) -> VocabularyHead:
-        return VocabularyHead(self)
+    def build(self) -> LMHead:
+        return LMHead(self)
 
 
-class VocabularyHead(nn.Module):
-    def __init__(self, config: Vocabulary) -> None:
+class LMHead(nn.Module):
+    def __init__(self, config: LMHeadConfig) -> None:
         super().__init__()
         self.config = config
         self.dense = nn.Linear(config.dim, config.dim) if config.transform else None
@@ -72,9 +72,9 @@ class VocabularyHead(nn.Module):
 
     def forward(self, hidden: Tensor, embedding: Tensor | None = None) -> Tensor:
         """`[batch, tokens, vocabulary]`; `embedding [vocabulary, dim]` is the matrix when tied."""
-        return self.scores(hidden, embedding)[0]
+        return self.padded_logits(hidden, embedding)[0]
 
-    def scores(self, hidden: Tensor, embedding: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def padded_logits(self, hidden: Tensor, embedding: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The logits; and the same, where they have them, with the columns that round the vocabulary up.
 
         A loss that reads the second has a gradient of its size: none of them is cut or copied.
@@ -88,21 +88,21 @@ class VocabularyHead(nn.Module):
                 "The head is tied to an embedding of tokens, and this model has none. Build it with tied=False."
             )
         x, words, bias = x * self.config.scale if self.config.scale != 1.0 else x, weight.shape[0], self.bias
-        if extra := columns_to_add(x, words):
+        if extra := vocabulary_padding(x, words):
             weight = functional.pad(weight, (0, 0, 0, extra))
             bias = None if bias is None else functional.pad(bias, (0, extra))
         every = linear(x, weight, bias)
         return (every[..., :words] if extra else every), every
 
 
-def columns_to_add(x: Tensor, words: int) -> int:
+def vocabulary_padding(x: Tensor, words: int) -> int:
     """How many words more make a product over many tokens fast: on a GPU rows of logits should begin at 16 bytes."""
-    many = x.numel() >= MANY * x.shape[-1]
+    many = x.numel() >= MANY_TOKENS * x.shape[-1]
     return -words % 8 if x.is_cuda and many and torch.is_grad_enabled() and not torch.compiler.is_compiling() else 0
 
 
 @dataclass(frozen=True)
-class Classes:
+class ClassificationHeadConfig:
     """A logit for each class, of the whole input or (`per_token`) of each token.
 
     `pool` says of what: the first token, the mean, the last token, a mean whose weights are learned, or the model's own
@@ -117,12 +117,12 @@ class Classes:
     bias: bool = True
     dropout: float = 0.0
 
-    def build(self) -> ClassesHead:
-        return ClassesHead(self)
+    def build(self) -> ClassificationHead:
+        return ClassificationHead(self)
 
 
-class ClassesHead(nn.Module):
-    def __init__(self, config: Classes) -> None:
+class ClassificationHead(nn.Module):
+    def __init__(self, config: ClassificationHeadConfig) -> None:
         super().__init__()
         self.config = config
         self.dense = nn.Linear(config.dim, config.dim) if config.hidden else None
@@ -137,7 +137,7 @@ class ClassesHead(nn.Module):
             x = self.dropout(ACTIVATIONS[self.config.hidden or "none"](self.dense(x)))
         return self.out(x)
 
-    def pooled(self, hidden: Tensor, lengths: Tensor | None, pooled: Tensor | None) -> Tensor:
+    def pool(self, hidden: Tensor, lengths: Tensor | None, pooled: Tensor | None) -> Tensor:
         """What the logits are read off."""
         if self.config.per_token:
             return hidden
@@ -149,13 +149,13 @@ class ClassesHead(nn.Module):
 
 
 @dataclass(frozen=True)
-class Span:
+class SpanHeadConfig:
     """Two logits a token: that an answer begins there, and that it ends there. Its labels are `[batch, 2]` places."""
 
     dim: int
 
-    def build(self) -> ClassesHead:
-        return ClassesHead(Classes(2, self.dim, per_token=True))
+    def build(self) -> ClassificationHead:
+        return ClassificationHead(ClassificationHeadConfig(2, self.dim, per_token=True))
 
 
 def pool(hidden: Tensor, lengths: Tensor | None, how: str) -> Tensor:
@@ -169,10 +169,10 @@ def span_loss(logits: Tensor, labels: Tensor, lengths: Tensor | None) -> Tensor:
     if lengths is not None:
         padded = torch.arange(places.shape[2], device=places.device) >= lengths[:, None, None]
         places = places.masked_fill(padded, -torch.inf)
-    return loss_of(places, labels, shift=False)
+    return supervised_loss(places, labels, shift=False)
 
 
-def loss_of(logits: Tensor, labels: Tensor, shift: bool, words: int | None = None) -> Tensor:
+def supervised_loss(logits: Tensor, labels: Tensor, shift: bool, words: int | None = None) -> Tensor:
     """Mean cross-entropy over the places that count; of the next token's label when `shift`; squared error for numbers.
 
     Every place ignored gives zero. Of the logits' columns the first `words` count, if given.
@@ -187,7 +187,7 @@ def loss_of(logits: Tensor, labels: Tensor, shift: bool, words: int | None = Non
     return total / (labels != IGNORED).sum().clamp(min=1)
 
 
-def alignment_loss(logits: Tensor, labels: Tensor, lengths: Tensor | None, blank: int) -> Tensor:
+def ctc_loss(logits: Tensor, labels: Tensor, lengths: Tensor | None, blank: int) -> Tensor:
     """CTC (Graves et al. 2006): −ln of the summed probability of all ways to lay a row's labels over its places.
 
     A way repeats labels and puts blanks between them. `labels [batch, most]` are filled up with −100. The mean over

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..nn.embeddings.images import Patches
-from ..nn.embeddings.text import Learned
+from ..nn.embeddings.text import LearnedPositions
 
 
 @dataclass(frozen=True)
-class Image:
+class ImageEmbeddingConfig:
     """Images as vectors: `[class token, patches row by row] + place`, then a norm and dropout if asked.
 
     Places are learned for images of `size` pixels, one number or (height, width). An image of another size has the
@@ -37,23 +37,23 @@ class ImageEmbedding(nn.Module):
 
     reads = "images"
 
-    def __init__(self, config: Image) -> None:
+    def __init__(self, config: ImageEmbeddingConfig) -> None:
         super().__init__()
         size = (config.size, config.size) if isinstance(config.size, int) else config.size
         self.patches = Patches(config.channels, config.patch, config.dim, config.bias)
         self.grid = self.patches.grid(*size)
         self.first = nn.Parameter(torch.randn(config.dim) * 0.02)
-        self.places = Learned(1 + self.grid[0] * self.grid[1], config.dim)
+        self.places = LearnedPositions(1 + self.grid[0] * self.grid[1], config.dim)
         self.norm = nn.LayerNorm(config.dim, eps=config.norm) if config.norm is not None else None
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.patches(images)
         x = torch.cat([self.first.expand(x.shape[0], 1, -1), x], dim=1)
-        x = x + self.placed(self.patches.grid(*images.shape[2:]))
+        x = x + self.position_table(self.patches.grid(*images.shape[2:]))
         return self.dropout(x if self.norm is None else self.norm(x))
 
-    def placed(self, grid: tuple[int, int]) -> Tensor:
+    def position_table(self, grid: tuple[int, int]) -> Tensor:
         """`[1 + patches, dim]`: the places of an image with this many patches below and beside each other."""
         if grid == self.grid:
             return self.places.weight

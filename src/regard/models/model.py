@@ -10,17 +10,27 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import BadInput
-from ..nn.attention import Attend, Memory
-from ..nn.block import Block, Stack, torch_attends
+from ..nn.attention import Attend, EncoderOutput
+from ..nn.block import Block, Stack, runs_on_sdpa
 from ..nn.cache import Cache
-from ..nn.embeddings.text import Text, TextEmbedding
-from ..nn.packing import cleared, real_tokens
-from .copying import Copying, with_votes
-from .heads import IGNORED, Classes, ClassesHead, Span, Vocabulary, VocabularyHead, alignment_loss, loss_of, span_loss
+from ..nn.embeddings.text import TextEmbedding, TextEmbeddingConfig
+from ..nn.packing import real_tokens, zero_padding
+from .copying import CopyMechanism, add_copy_logits
+from .heads import (
+    IGNORED,
+    ClassificationHead,
+    ClassificationHeadConfig,
+    LMHead,
+    LMHeadConfig,
+    SpanHeadConfig,
+    ctc_loss,
+    span_loss,
+    supervised_loss,
+)
 from .image import ImageEmbedding
 
 if TYPE_CHECKING:
-    from .config import Pair, Sequence
+    from .config import EncoderDecoderConfig, SequenceConfig
 
 
 @dataclass(frozen=True)
@@ -73,9 +83,9 @@ class Model(nn.Module):
 class SequenceModel(Model):
     """An encoder, or with a causal stack a decoder: `embed → stack → head`."""
 
-    config: Sequence
+    config: SequenceConfig
 
-    def __init__(self, config: Sequence) -> None:
+    def __init__(self, config: SequenceConfig) -> None:
         super().__init__(config)
         self.embed = config.embed.build()
         self.stack = config.stack.build()
@@ -98,52 +108,56 @@ class SequenceModel(Model):
         cache: Cache | None = None,
         labels: Tensor | None = None,
     ) -> Output:
-        given = pick(self.embed, tokens=tokens, images=images, sound=sound)
-        cache = (cache or Cache()).next() if self.remembers(cache, lengths, labels) else None
+        given = select_input(self.embed, tokens=tokens, images=images, sound=sound)
+        cache = (cache or Cache()).next() if self.returns_cache(cache, lengths, labels) else None
         if cache is not None and lengths is not None:
-            return self.aligned(given, lengths, cache)
-        x = embedded(self.embed, given, segments, cache, lengths)
-        lengths = after(self.embed, lengths)
-        global_tokens = self.seen_by_all(x) if global_tokens is None else global_tokens
+            return self.forward_left_padded(given, lengths, cache)
+        x = embed_input(self.embed, given, segments, cache, lengths)
+        lengths = embedded_lengths(self.embed, lengths)
+        global_tokens = self.default_global_tokens(x) if global_tokens is None else global_tokens
         extra = {} if global_tokens is None else {"global_tokens": global_tokens}
         hidden = self.stack(x, lengths=lengths, cache=cache, **extra)
         if cache is not None:
             cache.length += x.shape[1]
-        return self.answer(hidden, lengths, cache, labels)
+        return self.apply_heads(hidden, lengths, cache, labels)
 
-    def remembers(self, cache: Cache | None, lengths: Tensor | None, labels: Tensor | None) -> bool:
+    def returns_cache(self, cache: Cache | None, lengths: Tensor | None, labels: Tensor | None) -> bool:
         """Whether the answer has a cache: a decoder's has, unless it learns from whole texts."""
         if lengths is None and getattr(self.config.stack, "memory", None) is not None:
             return self.causal
         return self.causal and labels is None and (cache is not None or not self.training)
 
-    def seen_by_all(self, x: Tensor) -> Tensor | None:
+    def default_global_tokens(self, x: Tensor) -> Tensor | None:
         """The first token, where a head reads the whole text off it and the stack would show it a window alone."""
         head = self.config.head
-        if getattr(self.config.stack, "window", None) is None or not isinstance(head, Classes) or head.per_token:
+        if (
+            getattr(self.config.stack, "window", None) is None
+            or not isinstance(head, ClassificationHeadConfig)
+            or head.per_token
+        ):
             return None
         return (torch.arange(x.shape[1], device=x.device) == 0).expand(x.shape[:2])
 
-    def aligned(self, tokens: Tensor, lengths: Tensor, cache: Cache) -> Output:
+    def forward_left_padded(self, tokens: Tensor, lengths: Tensor, cache: Cache) -> Output:
         """The answer for rows of different length, whose last tokens are made to stand together in the cache."""
         if cache.length:
             raise BadInput(
                 "lengths go with the first call of a cache; later tokens follow each row's last. Leave them out."
             )
         cache.padding = tokens.shape[1] - lengths
-        x = embedded(self.embed, roll(tokens, cache.padding), None, cache)
+        x = embed_input(self.embed, roll(tokens, cache.padding), None, cache)
         hidden = self.stack(x, cache=cache)
         cache.length += x.shape[1]
-        return self.answer(cleared(roll(hidden, lengths), real_tokens(hidden, lengths)), lengths, cache, None)
+        return self.apply_heads(zero_padding(roll(hidden, lengths), real_tokens(hidden, lengths)), lengths, cache, None)
 
-    def answer(self, hidden: Tensor, lengths: Tensor | None, cache: Cache | None, labels: Tensor | None) -> Output:
+    def apply_heads(self, hidden: Tensor, lengths: Tensor | None, cache: Cache | None, labels: Tensor | None) -> Output:
         """What the heads make of the last layer."""
         pooled = None if self.pooler is None else self.pooler(hidden)
         logits = every = None
-        if isinstance(self.head, VocabularyHead):
-            logits, every = self.head.scores(hidden, matrix_of(self.embed))
-        elif isinstance(self.head, ClassesHead):
-            logits = self.head(self.head.pooled(hidden, lengths, pooled))
+        if isinstance(self.head, LMHead):
+            logits, every = self.head.padded_logits(hidden, embedding_matrix(self.embed))
+        elif isinstance(self.head, ClassificationHead):
+            logits = self.head(self.head.pool(hidden, lengths, pooled))
         return Output(hidden, logits, pooled, cache=cache, loss=self.loss(logits, labels, lengths, every))
 
     def loss(
@@ -156,26 +170,26 @@ class SequenceModel(Model):
             raise BadInput("labels were given, and this model has no head to compare them with. Build it with one.")
         blank = getattr(self.config.head, "blank", None)
         if blank is not None:
-            return alignment_loss(logits, labels, lengths, blank)
-        if isinstance(self.config.head, Span):
+            return ctc_loss(logits, labels, lengths, blank)
+        if isinstance(self.config.head, SpanHeadConfig):
             return span_loss(logits, labels, lengths)
-        shift = self.causal and isinstance(self.head, VocabularyHead)
-        return loss_of(logits if every is None else every, labels, shift, logits.shape[-1])
+        shift = self.causal and isinstance(self.head, LMHead)
+        return supervised_loss(logits if every is None else every, labels, shift, logits.shape[-1])
 
 
-class PairModel(Model):
+class EncoderDecoderModel(Model):
     """An encoder and a decoder that reads it."""
 
-    config: Pair
+    config: EncoderDecoderConfig
 
-    def __init__(self, config: Pair) -> None:
+    def __init__(self, config: EncoderDecoderConfig) -> None:
         super().__init__(config)
         self.embed = config.embed.build()
         self.stack = config.stack.build()
         self.decoder_embed = None if config.decoder_embed is None else config.decoder_embed.build()
         self.decoder = config.decoder.build()
         self.head = None if config.head is None else config.head.build()
-        self.copying = Copying(need_copies(config)) if config.copies else None
+        self.copying = CopyMechanism(check_copy(config)) if config.copy else None
 
     @property
     def target_embed(self) -> nn.Module:
@@ -198,43 +212,43 @@ class PairModel(Model):
         """See `Model`. `wanted` says of which targets logits are wanted, by True and False `[batch, tokens]` or by
         their numbers in the flattened batch: then logits are `[wanted, vocabulary]`."""
         if targets is None:
-            targets = self.begun(labels)
+            targets = self.shift_right(labels)
         remember = labels is None and target_lengths is None and (cache is not None or not self.training)
         cache = (cache or Cache()).next() if remember else None
-        memory = self.remembered(cache)
+        memory = self.cached_encoder_output(cache)
         if memory is None:
-            memory = self.encode(pick(self.embed, tokens=tokens, images=images, sound=sound), lengths)
+            memory = self.encode(select_input(self.embed, tokens=tokens, images=images, sound=sound), lengths)
             if cache is not None:
                 cache.put("source", (memory.x, memory.lengths))
             if cache is not None and self.copying is not None:
                 cache.put("words", tokens)
         hidden = self.decode(targets, memory, target_lengths, cache)
-        asked = hidden if wanted is None else taken(hidden, wanted)
-        logits = None if self.head is None else self.head(asked, matrix_of(self.target_embed))
+        asked = hidden if wanted is None else select_tokens(hidden, wanted)
+        logits = None if self.head is None else self.head(asked, embedding_matrix(self.target_embed))
         if self.copying is not None and logits is not None:
-            source = pick(self.embed, tokens=tokens if cache is None else cache.get("words"))
-            votes, words = self.copying.votes(hidden, memory.x, memory.lengths, source)
+            source = select_input(self.embed, tokens=tokens if cache is None else cache.get("words"))
+            votes, words = self.copying.copy_logits(hidden, memory.x, memory.lengths, source)
             if wanted is not None:
-                votes, words = (taken(x.expand(votes.shape), wanted) for x in (votes, words))
-            logits = with_votes(logits, votes, words)
+                votes, words = (select_tokens(x.expand(votes.shape), wanted) for x in (votes, words))
+            logits = add_copy_logits(logits, votes, words)
         return Output(hidden, logits, cache=cache, loss=self.loss(logits, labels))
 
-    def encode(self, given: Tensor, lengths: Tensor | None = None) -> Memory:
+    def encode(self, given: Tensor, lengths: Tensor | None = None) -> EncoderOutput:
         """What the decoder will read."""
-        x = embedded(self.embed, given, None, None, lengths)
-        lengths = after(self.embed, lengths)
-        return Memory(self.stack(x, lengths=lengths), lengths)
+        x = embed_input(self.embed, given, None, None, lengths)
+        lengths = embedded_lengths(self.embed, lengths)
+        return EncoderOutput(self.stack(x, lengths=lengths), lengths)
 
-    def remembered(self, cache: Cache | None) -> Memory | None:
+    def cached_encoder_output(self, cache: Cache | None) -> EncoderOutput | None:
         """What an earlier call with this cache encoded."""
         kept = None if cache is None else cache.get("source")
-        return None if kept is None else Memory(*kept)
+        return None if kept is None else EncoderOutput(*kept)
 
-    def decode(self, targets: Tensor, memory: Memory, lengths: Tensor | None, cache: Cache | None) -> Tensor:
+    def decode(self, targets: Tensor, memory: EncoderOutput, lengths: Tensor | None, cache: Cache | None) -> Tensor:
         """The decoder's last layer, `[batch, tokens, dim]`; the cache has these targets behind it then."""
         if targets.shape[0] != memory.x.shape[0]:
             raise BadInput(f"targets has {targets.shape[0]} rows, the source {memory.x.shape[0]}; give one for each.")
-        x = embedded(self.target_embed, targets, None, cache)
+        x = embed_input(self.target_embed, targets, None, cache)
         hidden = self.decoder(x, lengths=lengths, memory=memory, cache=cache)
         if cache is not None:
             cache.length += targets.shape[1]
@@ -245,9 +259,9 @@ class PairModel(Model):
             return None
         if logits is None:
             raise BadInput("labels were given, and this model has no head to compare them with. Build it with one.")
-        return loss_of(logits, labels, shift=False)
+        return supervised_loss(logits, labels, shift=False)
 
-    def begun(self, labels: Tensor | None) -> Tensor:
+    def shift_right(self, labels: Tensor | None) -> Tensor:
         """The decoder's tokens for these labels: the start token, then every label but the last."""
         if labels is None:
             raise BadInput("An encoder–decoder needs targets (or labels): the decoder's tokens, [batch, tokens].")
@@ -257,23 +271,27 @@ class PairModel(Model):
         return torch.cat([start, labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, fill)], dim=1)
 
 
-def need_copies(config: Pair) -> int:
-    """The width of what copies, or `BadInput` where source and target have no words in common."""
+def check_copy(config: EncoderDecoderConfig) -> int:
+    """The dim of the copy mechanism; `BadInput` where source and target do not share a vocabulary."""
     head = config.head
-    if config.decoder_embed is None and isinstance(config.embed, Text) and isinstance(head, Vocabulary):
+    if (
+        config.decoder_embed is None
+        and isinstance(config.embed, TextEmbeddingConfig)
+        and isinstance(head, LMHeadConfig)
+    ):
         return head.dim
     raise BadInput(
-        "copies says words of the source again, so source and target must be texts of one vocabulary. Learn one for "
-        "both (joint=true; a Pair with decoder_embed=None and head=Vocabulary(...)), or leave copies out."
+        "copy=True copies words of the source, so source and target must be texts of one vocabulary. Share one "
+        "(joint=true; decoder_embed=None and head=LMHeadConfig(...)), or set copy=False."
     )
 
 
-def taken(hidden: Tensor, wanted: Tensor) -> Tensor:
+def select_tokens(hidden: Tensor, wanted: Tensor) -> Tensor:
     """The wanted tokens, `[wanted, dim]`."""
     return hidden[wanted] if wanted.dtype == torch.bool else hidden.flatten(0, 1).index_select(0, wanted)
 
 
-def compile_parts(model: nn.Module) -> None:
+def compile_blocks(model: nn.Module) -> None:
     """Compile a model's embeddings and blocks, each for itself and in place.
 
     Blocks are alike and share one graph, so that it takes seconds where compiling the model as a whole takes a minute.
@@ -281,14 +299,14 @@ def compile_parts(model: nn.Module) -> None:
     mask is found again only by the mask itself.
     """
     for module in model.modules():
-        if isinstance(module, Stack) and not torch_attends(module.config):
+        if isinstance(module, Stack) and not runs_on_sdpa(module.config):
             for attend in (inner for inner in module.modules() if isinstance(inner, Attend)):
                 attend.forward = torch.compiler.disable(attend.forward)  # type: ignore[method-assign]
         if isinstance(module, Block | TextEmbedding | ImageEmbedding):
             module.compile()
 
 
-def pick(embed: nn.Module, **given: Tensor | None) -> Tensor:
+def select_input(embed: nn.Module, **given: Tensor | None) -> Tensor:
     """The one input that an embedding reads."""
     wanted = getattr(embed, "reads", "tokens")
     value = given.get(wanted)
@@ -298,7 +316,7 @@ def pick(embed: nn.Module, **given: Tensor | None) -> Tensor:
     return value
 
 
-def embedded(
+def embed_input(
     embed: nn.Module, given: Tensor, segments: Tensor | None, cache: Cache | None, lengths: Tensor | None = None
 ) -> Tensor:
     """The input as vectors, `[batch, tokens, dim]`; frames of sound reach into their neighbours, so lengths matter."""
@@ -309,13 +327,13 @@ def embedded(
     return embed(given, segments=segments, start=start, padding=padding)
 
 
-def after(embed: nn.Module, lengths: Tensor | None) -> Tensor | None:
+def embedded_lengths(embed: nn.Module, lengths: Tensor | None) -> Tensor | None:
     """Lengths as they are after an embedding that changes the number of tokens."""
     change = getattr(embed, "lengths_after", None)
     return lengths if lengths is None or change is None else change(lengths)
 
 
-def matrix_of(embed: nn.Module) -> Tensor | None:
+def embedding_matrix(embed: nn.Module) -> Tensor | None:
     """The token embedding `[vocabulary, dim]`, for a head that is tied to it."""
     tokens = getattr(embed, "tokens", None)
     return None if tokens is None else tokens.weight

@@ -33,19 +33,19 @@ class SetLoss:
     auxiliary: bool = False
 
 
-class Found(NamedTuple):
+class Detections(NamedTuple):
     """What a detector says: `logits [batch, queries, classes + 1]`, `boxes [batch, queries, 4]`."""
 
     logits: Tensor
     boxes: Tensor
 
 
-def set_loss(config: SetLoss, found: Found, labels: Sequence[dict[str, Tensor]]) -> Tensor:
+def set_loss(config: SetLoss, found: Detections, labels: Sequence[dict[str, Tensor]]) -> Tensor:
     """The loss of one layer's answer. `labels` has for each image `classes [objects]` and `boxes [objects, 4]`."""
     need_labels(found, labels)
     logits, boxes = found.logits.float(), found.boxes.float()
     labels = [{name: label[name].to(logits.device) for name in ("classes", "boxes")} for label in labels]
-    matched = match(config, Found(logits.detach(), boxes.detach()), labels)
+    matched = match(config, Detections(logits.detach(), boxes.detach()), labels)
     queries = torch.cat([query + n * logits.shape[1] for n, (query, _) in enumerate(matched)]).to(logits.device)
     classes = torch.cat([label["classes"][at] for label, (_, at) in zip(labels, matched, strict=True)])
     truth = torch.cat([label["boxes"][at] for label, (_, at) in zip(labels, matched, strict=True)])
@@ -65,7 +65,7 @@ def class_loss(config: SetLoss, logits: Tensor, queries: Tensor, classes: Tensor
     return functional.cross_entropy(logits.flatten(0, 1), wanted, weight)
 
 
-def match(config: SetLoss, found: Found, labels: Sequence[dict[str, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+def match(config: SetLoss, found: Detections, labels: Sequence[dict[str, Tensor]]) -> list[tuple[Tensor, Tensor]]:
     """For each image the queries and the objects that go together, at the least cost."""
     try:
         from scipy.optimize import linear_sum_assignment
@@ -117,7 +117,7 @@ def area(size: Tensor) -> Tensor:
     return size[..., 0] * size[..., 1]
 
 
-def need_labels(found: Found, labels: Sequence[dict[str, Tensor]]) -> None:
+def need_labels(found: Detections, labels: Sequence[dict[str, Tensor]]) -> None:
     """Raise unless every image has its classes and boxes."""
     wanted = "a list with, for each image, {'classes': [objects], 'boxes': [objects, 4]}"
     if not isinstance(labels, list | tuple) or len(labels) != len(found.logits):

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import BadInput
-from ..nn.embeddings.audio import SoundConvolutions, SoundFrames, fewer
-from ..nn.embeddings.text import Sinusoidal
+from ..nn.embeddings.audio import SoundConvolutions, SoundFrames, strided_lengths
+from ..nn.embeddings.text import SinusoidalPositions
 
 
 @dataclass(frozen=True)
-class Sound:
+class SoundEmbeddingConfig:
     """Frames `[batch, frames, bins]` as fewer vectors, with their places, then a norm and dropout if asked.
 
     `stack` frames beside each other become one token; None takes Whisper's two convolutions, which halve the frames.
@@ -34,7 +34,7 @@ class Sound:
         return SoundEmbedding(self)
 
 
-class KeptPlaces(nn.Module):
+class StoredSinusoids(nn.Module):
     """A table of sin and cos of place · 10000^(−m/(dim/2 − 1)), all sines first: not learned, but kept."""
 
     table: Tensor
@@ -56,7 +56,7 @@ class SoundEmbedding(nn.Module):
 
     reads = "sound"
 
-    def __init__(self, config: Sound) -> None:
+    def __init__(self, config: SoundEmbeddingConfig) -> None:
         super().__init__()
         bins, dim = config.bins, config.dim
         self.stride = config.stack or 2
@@ -73,10 +73,10 @@ class SoundEmbedding(nn.Module):
 
     def lengths_after(self, lengths: Tensor) -> Tensor | None:
         """How many tokens so many frames become."""
-        return fewer(lengths, self.stride)
+        return strided_lengths(lengths, self.stride)
 
 
-def places_of(config: Sound) -> nn.Module | None:
+def places_of(config: SoundEmbeddingConfig) -> nn.Module | None:
     if isinstance(config.places, int):
-        return KeptPlaces(config.places, config.dim)
-    return None if config.places is None else Sinusoidal(config.dim)
+        return StoredSinusoids(config.places, config.dim)
+    return None if config.places is None else SinusoidalPositions(config.dim)

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..nn.embeddings.images import Basic, SinePlaces2d, flat, need_images
+from ..nn.embeddings.images import BasicBlock, SinusoidalPositions2d, flatten_map, need_images
 
 
 @dataclass(frozen=True)
-class Stages:
+class ResidualEmbeddingConfig:
     """A 3 × 3 convolution, then `blocks` residual blocks of each of `widths`; every width but the first halves the map.
 
     images `[batch, channels, height, width]` → `[batch, positions, dim]`, row by row. `places` adds two-dimensional
@@ -25,20 +25,20 @@ class Stages:
     blocks: int = 2
     places: bool = False
 
-    def build(self) -> StagesEmbedding:
-        return StagesEmbedding(self)
+    def build(self) -> ResidualEmbedding:
+        return ResidualEmbedding(self)
 
 
-class StagesEmbedding(nn.Module):
+class ResidualEmbedding(nn.Module):
     """See `Stages`.
 
-    >>> Stages(channels=1, dim=16, widths=(4, 8)).build()(torch.randn(2, 1, 8, 6)).shape
+    >>> ResidualEmbeddingConfig(channels=1, dim=16, widths=(4, 8)).build()(torch.randn(2, 1, 8, 6)).shape
     torch.Size([2, 12, 16])
     """
 
     reads = "images"
 
-    def __init__(self, config: Stages) -> None:
+    def __init__(self, config: ResidualEmbeddingConfig) -> None:
         super().__init__()
         self.channels = config.channels
         self.first = nn.Conv2d(config.channels, config.widths[0], 3, padding=1, bias=False)
@@ -46,19 +46,19 @@ class StagesEmbedding(nn.Module):
         sizes = zip((config.widths[0], *config.widths), config.widths, strict=False)
         self.stages = nn.Sequential(
             *(
-                Basic(before if n == 0 else width, width, 2 if n == 0 and stage else 1, nn.BatchNorm2d)
+                BasicBlock(before if n == 0 else width, width, 2 if n == 0 and stage else 1, nn.BatchNorm2d)
                 for stage, (before, width) in enumerate(sizes)
                 for n in range(config.blocks)
             )
         )
         last = config.widths[-1]
         self.projection = nn.Conv2d(last, config.dim, 1) if last != config.dim else None
-        self.places = SinePlaces2d(config.dim) if config.places else None
+        self.places = SinusoidalPositions2d(config.dim) if config.places else None
 
     def forward(self, images: Tensor) -> Tensor:
         need_images(images, self.channels)
         x = self.stages(functional.relu(self.norm(self.first(images))))
-        x, grid = flat(x if self.projection is None else self.projection(x))
+        x, grid = flatten_map(x if self.projection is None else self.projection(x))
         if self.places is None:
             return x
         real = torch.ones(1, *grid, dtype=torch.bool, device=x.device)

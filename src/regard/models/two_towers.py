@@ -19,7 +19,7 @@ SCALE = math.log(1 / 0.07)
 
 
 @dataclass(frozen=True)
-class Tower:
+class TowerConfig:
     """`embed → stack →` one token's vector `→` a projection to `shared` dims (None: the vector as it is).
 
     `end` says which token: None the first, a number the first of that token in each row, `"highest"` the one with the
@@ -31,23 +31,23 @@ class Tower:
     shared: int | None = 512
     end: int | Literal["highest", "mean"] | None = None
 
-    def build(self) -> TowerModule:
-        return TowerModule(self)
+    def build(self) -> Tower:
+        return Tower(self)
 
 
 @dataclass(frozen=True)
-class TwoTowers:
+class DualEncoderConfig:
     """A tower for text and one for images, either of which may be missing."""
 
-    text: Tower | None = None
-    image: Tower | None = None
+    text: TowerConfig | None = None
+    image: TowerConfig | None = None
     family: str | None = None
 
-    def build(self) -> TwoTowersModel:
-        return TwoTowersModel(self)
+    def build(self) -> DualEncoderModel:
+        return DualEncoderModel(self)
 
 
-class Seen(NamedTuple):
+class TowerOutput(NamedTuple):
     """What a tower makes of a batch: every token, the one that stands for all, and that one in the shared space."""
 
     hidden: Tensor
@@ -55,10 +55,10 @@ class Seen(NamedTuple):
     shared: Tensor
 
 
-class TowerModule(nn.Module):
+class Tower(nn.Module):
     """See `Tower`."""
 
-    def __init__(self, config: Tower) -> None:
+    def __init__(self, config: TowerConfig) -> None:
         super().__init__()
         self.end = config.end
         self.embed = config.embed.build()
@@ -66,14 +66,14 @@ class TowerModule(nn.Module):
         dim, shared = config.stack.dim, config.shared
         self.project = nn.Identity() if shared is None else nn.Linear(dim, shared, bias=False)
 
-    def forward(self, given: Tensor, lengths: Tensor | None = None) -> Seen:
+    def forward(self, given: Tensor, lengths: Tensor | None = None) -> TowerOutput:
         hidden = self.stack(self.embed(given), lengths=lengths)
         if self.end is None or self.end == "mean":
             pooled = pool(hidden, lengths, "first" if self.end is None else "mean")
         else:
             rows = torch.arange(hidden.shape[0], device=hidden.device)
             pooled = hidden[rows, find_end(given, lengths, self.end)]
-        return Seen(hidden, pooled, functional.normalize(self.project(pooled), dim=-1))
+        return TowerOutput(hidden, pooled, functional.normalize(self.project(pooled), dim=-1))
 
 
 def find_end(tokens: Tensor, lengths: Tensor | None, end: int | str) -> Tensor:
@@ -90,7 +90,7 @@ def find_end(tokens: Tensor, lengths: Tensor | None, end: int | str) -> Tensor:
     return torch.where(found.any(1), found.int().argmax(1), lengths - 1)
 
 
-class TwoTowersModel(Model):
+class DualEncoderModel(Model):
     """Text and images in one space (CLIP).
 
         text, image = normalised project(pooled);   logits = e^scale · image · textᵀ
@@ -108,9 +108,9 @@ class TwoTowersModel(Model):
     (torch.Size([2, 3]), torch.Size([3, 6]))
     """
 
-    config: TwoTowers
+    config: DualEncoderConfig
 
-    def __init__(self, config: TwoTowers) -> None:
+    def __init__(self, config: DualEncoderConfig) -> None:
         super().__init__(config)
         self.text = None if config.text is None else config.text.build()
         self.image = None if config.image is None else config.image.build()
@@ -125,16 +125,16 @@ class TwoTowersModel(Model):
         images: Tensor | None = None,
         labels: Tensor | Literal[True] | None = None,
     ) -> Output:
-        text = None if tokens is None else needed(self.text, "tokens")(tokens, lengths)
-        image = None if images is None else needed(self.image, "images")(images)
+        text = None if tokens is None else need_tower(self.text, "tokens")(tokens, lengths)
+        image = None if images is None else need_tower(self.image, "images")(images)
         if text is None or image is None or self.scale is None:
-            return alone(text, image, labels)
+            return single_output(text, image, labels)
         logits = self.scale.exp() * image.shared @ text.shared.t()
-        loss = None if labels is None else contrast(logits, labels)
+        loss = None if labels is None else contrastive_loss(logits, labels)
         return Output(logits=logits, text=text.shared, image=image.shared, loss=loss)
 
 
-def needed(tower: TowerModule | None, what: str) -> TowerModule:
+def need_tower(tower: Tower | None, what: str) -> Tower:
     """The tower that reads this, or `BadInput`."""
     if tower is None:
         raise BadInput(
@@ -143,7 +143,7 @@ def needed(tower: TowerModule | None, what: str) -> TowerModule:
     return tower
 
 
-def alone(text: Seen | None, image: Seen | None, labels: Any) -> Output:
+def single_output(text: TowerOutput | None, image: TowerOutput | None, labels: Any) -> Output:
     """The answer for texts without images, or images without texts."""
     if labels is not None:
         raise BadInput("labels say which text belongs to each image. Give both tokens and images, or leave labels out.")
@@ -156,7 +156,7 @@ def alone(text: Seen | None, image: Seen | None, labels: Any) -> Output:
     )
 
 
-def contrast(logits: Tensor, labels: Tensor | Literal[True]) -> Tensor:
+def contrastive_loss(logits: Tensor, labels: Tensor | Literal[True]) -> Tensor:
     """Cross-entropy of each image's text among the texts, and of each text's image among the images, averaged.
 
     `logits [images, texts]`; `labels [images]`, or True where image n belongs to text n.

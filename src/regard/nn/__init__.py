@@ -1,18 +1,20 @@
 """Layers: attention with several heads, blocks and stacks of it, embeddings, and the things to compare with."""
 
-from .attention import Attend, Memory, MultiHeadAttention
+from .attention import Attend, EncoderOutput, MultiHeadAttention
 from .baselines.convolution import Convolution, ConvolutionConfig
 from .baselines.fully_connected import FullyConnected, FullyConnectedConfig
 from .baselines.recurrent import Recurrent, RecurrentConfig
 from .block import Block, FeedForward, Stack, StackConfig
 from .cache import Cache
 from .embeddings.audio import Mel, SoundConvolutions, SoundFrames, log_mel, mfcc, read_sound
-from .embeddings.images import FeatureMap, LearnedPlaces2d, Patches, ResNet, SinePlaces2d
-from .embeddings.text import Learned, Sinusoidal, Text, TextEmbedding, sinusoids
+from .embeddings.images import FeatureMap, LearnedPositions2d, Patches, ResNet, SinusoidalPositions2d
+from .embeddings.text import LearnedPositions, SinusoidalPositions, TextEmbedding, TextEmbeddingConfig, sinusoids
 from .embeddings.word_vectors import OneHot, WordVectors, read_vectors
 from .graph import GraphAttention
 from .hierarchical import Hierarchical, LocalGlobal
 from .pooling import AttentionPooling, First, Last, Mean
+
+Memory = EncoderOutput
 
 __all__ = [
     "Attend",
@@ -21,6 +23,7 @@ __all__ = [
     "Cache",
     "Convolution",
     "ConvolutionConfig",
+    "EncoderOutput",
     "FeatureMap",
     "FeedForward",
     "First",
@@ -29,8 +32,8 @@ __all__ = [
     "GraphAttention",
     "Hierarchical",
     "Last",
-    "Learned",
-    "LearnedPlaces2d",
+    "LearnedPositions",
+    "LearnedPositions2d",
     "LocalGlobal",
     "Mean",
     "Mel",
@@ -41,14 +44,14 @@ __all__ = [
     "Recurrent",
     "RecurrentConfig",
     "ResNet",
-    "SinePlaces2d",
-    "Sinusoidal",
+    "SinusoidalPositions",
+    "SinusoidalPositions2d",
     "SoundConvolutions",
     "SoundFrames",
     "Stack",
     "StackConfig",
-    "Text",
     "TextEmbedding",
+    "TextEmbeddingConfig",
     "WordVectors",
     "log_mel",
     "mfcc",

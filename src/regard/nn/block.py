@@ -1,51 +1,57 @@
-"""The block (attention, then a feed-forward layer, each around a residual) and the stack of them."""
+"""The block (attention, then a feed-forward network, each with a residual connection) and the stack of blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ..attention.parts.mask import Mask
-from ..attention.parts.masks import Documents, Lengths
-from ..attention.parts.part import Part
+from ..attention.parts.masks import Causal, Documents, Lengths
+from ..attention.parts.methods import Exact
+from ..attention.parts.positions import Position
+from ..attention.parts.scores import Dot
 from ..attention.tracing import shapes_only
 from ..errors import BadInput, Unsupported
-from .attention import Memory, MultiHeadAttention, both
-from .cache import Cache, Slot
+from .activations import ACTIVATIONS, NORMS, choose
+from .attention import EncoderOutput, MultiHeadAttention, intersect
+from .bigbird import BigBirdMask
+from .cache import Cache, LayerCache
 from .hierarchical import LocalGlobal, LocalMasks
+from .learned_parts import TransformerXLPositions
 from .linear import Linear
-from .packing import Rows, cleared, real_tokens, rows_of
-from .parts import POSITIONS, LearnedTransformerXL, Rotary, Turn, known, part_module, read_mask
-
-ACTIVATIONS = {
-    "relu": functional.relu,
-    "gelu": functional.gelu,
-    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
-    "silu": functional.silu,
-    "elu": functional.elu,
-    "tanh": torch.tanh,
-    "none": lambda x: x,
-}
-NORMS = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
+from .packing import Packing, make_packing, real_tokens, zero_padding
+from .part_fields import (
+    LAYER_MASKS,
+    METHOD,
+    POSITION,
+    SCORE,
+    LayerMasksField,
+    MethodLike,
+    PartField,
+    PositionLike,
+    ScoreLike,
+    build_part,
+)
+from .rotary import RotaryAngles, RotaryEmbedding
 
 
 @dataclass(frozen=True)
 class StackConfig:
     """A stack of blocks. `hidden` is 4·dim and `kv_heads` is heads unless given.
 
-    `bias` says which of attention's q, k, v, out ("o") and of the feed-forward layers ("f") have one. `score`,
-    `position`, `method`, `mask` are the lines of parts; `{layer}` in the mask's and the score's stands for the layer's
-    number, `{training}` in the mask's for whether it learns; a tuple has one line a layer. One position serves all
-    layers if `shared_position`. `cross` adds attention to a memory. `window` takes Longformer's layer with its second
-    projections for global tokens instead of plain multi-head attention: one number, or one a layer, of tokens seen in
-    all, half of them on either side. `memory` is how many earlier tokens a cache keeps, which a segment then sees also
-    while it learns.
+    `bias` names the layers that have one: attention's q, k, v, out ("o"), and the feed-forward network ("f"). `score`,
+    `position` and `method` are parts or specifications of learned ones; `mask` is one mask, one for each layer, or a
+    `BigBirdMask`. All of them may be given as text. All layers share one position if `shared_position`. `cross` adds
+    cross-attention. `window` takes Longformer's layer, with second projections for global tokens, instead of plain
+    multi-head attention: the number of tokens seen in all, half of them on either side, one for all layers or one for
+    each. `memory_length` is the number of earlier tokens that a cache keeps, which a segment also sees in training.
+
+    >>> StackConfig(dim=8, layers=2, heads=2, mask="Causal() & Window(3)").causal
+    True
     """
 
     dim: int
@@ -62,13 +68,13 @@ class StackConfig:
     final_norm: bool | None = None
     bias: str = "qkvof"
     cross: bool = False
-    score: str = "Dot()"
-    position: str | None = None
+    score: PartField[ScoreLike] = SCORE
+    position: PartField[PositionLike | None] = POSITION
     shared_position: bool = True
-    method: str = "Exact()"
-    mask: str | tuple[str, ...] | None = None
+    method: PartField[MethodLike] = METHOD
+    mask: LayerMasksField = LAYER_MASKS
     window: int | tuple[int, ...] | None = None
-    memory: int | None = None
+    memory_length: int | None = None
     dropout: float = 0.0
     attention_dropout: float = 0.0
     hidden_dropout: float = 0.0
@@ -78,25 +84,21 @@ class StackConfig:
 
     @property
     def causal(self) -> bool:
-        """Whether no token sees a later one."""
-        return bool(self.mask) and all("Causal()" in (line or "") for line in self.masks)
+        """Whether no token sees a later one, in any layer."""
+        return all(mask is not None and mask.causal for mask in self.layer_masks(training=False))
 
-    @property
-    def masks(self) -> tuple[str | None, ...]:
-        """The mask's line of every layer, at rest."""
-        return self.masks_when(training=False)
-
-    def masks_when(self, training: bool) -> tuple[str | None, ...]:
-        """The mask's line of every layer, learning or at rest."""
-        if isinstance(self.mask, tuple | list):
-            if len(self.mask) != self.layers:
-                raise BadInput(f"mask has {len(self.mask)} lines; give one, or one for each of {self.layers} layers.")
-            return tuple(self.mask)
-        return tuple(self.mask and self.mask.format(layer=n, training=training) for n in range(self.layers))
+    def layer_masks(self, training: bool) -> list[Mask | None]:
+        """The mask of every layer; equal masks are one object, so that what is cached for a mask serves every layer."""
+        if isinstance(self.mask, BigBirdMask):
+            return [self.mask.at_layer(layer, training) for layer in range(self.layers)]
+        if isinstance(self.mask, tuple):
+            unique: dict[Mask | None, Mask | None] = {}
+            return [unique.setdefault(mask, mask) for mask in self.mask]
+        return [self.mask] * self.layers
 
 
 class FeedForward(nn.Module):
-    """down(act(up(x))), or down(act(gate(x)) · up(x)) when gated: the same for every token.
+    """The position-wise feed-forward network: down(act(up(x))), or down(act(gate(x)) · up(x)) when gated.
 
     >>> import torch, regard as rg
     >>> rg.nn.FeedForward(dim=8, hidden=32, activation="silu", gated=True)(torch.randn(2, 3, 8)).shape
@@ -116,7 +118,7 @@ class FeedForward(nn.Module):
         self.up = Linear(dim, hidden, bias)
         self.gate = Linear(dim, hidden, bias) if gated else None
         self.down = Linear(hidden, dim, bias)
-        self.activation = known(activation, ACTIVATIONS, activation)
+        self.activation = choose(activation, ACTIVATIONS, "activation")
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -126,21 +128,21 @@ class FeedForward(nn.Module):
 
 
 @dataclass(frozen=True)
-class Flow:
-    """What all layers of one pass share."""
+class LayerInputs:
+    """What the layers of one call read beside x; `mask` and `position` are those of one layer."""
 
     lengths: Tensor | None = None
-    rows: Rows | None = None
+    packing: Packing | None = None
     mask: Mask | None = None
-    position: Part | Turn | None = None
-    place: Tensor | None = None
+    position: Position | RotaryAngles | None = None
+    position_embedding: Tensor | None = None
     global_tokens: Tensor | None = None
-    memory: Memory | None = None
-    local: dict[int, LocalMasks] = field(default_factory=dict)
+    memory: EncoderOutput | None = None
+    local_masks: dict[int, LocalMasks] = field(default_factory=dict)
 
 
 class Block(nn.Module):
-    """Attention, attention to a memory (when `cross`), feed-forward; each added to what came in.
+    """Attention, cross-attention (when `cross`), feed-forward network; each with a residual connection.
 
     pre-norm: x + f(norm(x));  post-norm: norm(x + f(x)).
     """
@@ -148,9 +150,9 @@ class Block(nn.Module):
     def __init__(self, config: StackConfig, layer: int = 0) -> None:
         super().__init__()
         self.pre_norm = config.pre_norm
-        self.attention = own_attention(config, layer)
+        self.attention = make_self_attention(config, layer)
         self.attention_norm = make_norm(config)
-        self.cross = cross_attention(config) if config.cross else None
+        self.cross = make_cross_attention(config) if config.cross else None
         self.cross_norm = make_norm(config) if config.cross else None
         self.feed_forward = FeedForward(
             config.dim,
@@ -163,42 +165,47 @@ class Block(nn.Module):
         self.feed_forward_norm = make_norm(config)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, flow: Flow, cache: Slot | None = None) -> Tensor:
-        """`x` as it was given, `[batch, tokens, dim]` or packed, with what this layer adds."""
-        x = self.around(x, self.attention_norm, lambda y: self.look(y, flow, cache))
+    def forward(self, x: Tensor, inputs: LayerInputs, cache: LayerCache | None = None) -> Tensor:
+        """x after this layer, `[batch, tokens, dim]` or packed, as it was given."""
+        x = self.residual(x, self.attention_norm, lambda y: self.self_attention(y, inputs, cache))
         if self.cross is not None and self.cross_norm is not None:
-            memory, place, rows = flow.memory, flow.place, flow.rows
-            cross = self.cross
-            x = self.around(x, self.cross_norm, lambda y: cross(y, memory, place=place, rows=rows, cache=cache))
-        return self.around(x, self.feed_forward_norm, self.feed_forward)
-
-    def look(self, x: Tensor, flow: Flow, cache: Slot | None) -> Tensor:
-        """What the tokens take from each other."""
-        if isinstance(self.attention, LocalGlobal):
-            x = x if flow.rows is None else flow.rows.pad(x)
-            y = self.attention(
+            cross, position, packing = self.cross, inputs.position_embedding, inputs.packing
+            x = self.residual(
                 x,
-                lengths=flow.lengths,
-                global_tokens=flow.global_tokens,
-                masks=flow.local.get(self.attention.window),
+                self.cross_norm,
+                lambda y: cross(y, inputs.memory, position_embedding=position, packing=packing, cache=cache),
             )
-            return y if flow.rows is None else flow.rows.pack(y)
-        return self.attention(x, mask=flow.mask, position=flow.position, place=flow.place, rows=flow.rows, cache=cache)
+        return self.residual(x, self.feed_forward_norm, self.feed_forward)
 
-    def around(self, x: Tensor, norm: nn.Module, f) -> Tensor:
+    def self_attention(self, x: Tensor, inputs: LayerInputs, cache: LayerCache | None) -> Tensor:
+        packing = inputs.packing
+        if isinstance(self.attention, LocalGlobal):
+            x = x if packing is None else packing.pad(x)
+            masks = inputs.local_masks.get(self.attention.window)
+            y = self.attention(x, lengths=inputs.lengths, global_tokens=inputs.global_tokens, masks=masks)
+            return y if packing is None else packing.pack(y)
+        return self.attention(
+            x,
+            mask=inputs.mask,
+            position=inputs.position,
+            position_embedding=inputs.position_embedding,
+            packing=packing,
+            cache=cache,
+        )
+
+    def residual(self, x: Tensor, norm: nn.Module, f: Callable[[Tensor], Tensor]) -> Tensor:
         if self.pre_norm:
             return x + self.dropout(f(norm(x)))
         return norm(x + self.dropout(f(x)))
 
 
-def torch_attends(config: StackConfig) -> bool:
-    """Whether torch's own kernels are all that the attention of a stack needs, where nothing is padded."""
-    plain = config.score == "Dot()" and config.position is None and config.method == "Exact()"
-    return plain and config.window is None and config.mask in (None, "Causal()")
+def runs_on_sdpa(config: StackConfig) -> bool:
+    """Whether torch's own kernels can run the attention of a stack, where nothing is padded."""
+    plain = config.score == Dot() and config.position is None and config.method == Exact()
+    return plain and config.window is None and config.mask in (None, Causal())
 
 
-def own_attention(config: StackConfig, layer: int) -> nn.Module:
-    """The attention of a layer to its own tokens."""
+def make_self_attention(config: StackConfig, layer: int) -> nn.Module:
     if config.window is not None:
         window = config.window if isinstance(config.window, int) else config.window[layer]
         return LocalGlobal(config.dim, config.heads, window, dropout=config.attention_dropout)
@@ -208,15 +215,15 @@ def own_attention(config: StackConfig, layer: int) -> nn.Module:
         kv_heads=config.kv_heads,
         head_dim=config.head_dim,
         bias=config.bias,
-        score=config.score.format(layer=layer),
+        score=config.score,
         position=None if config.shared_position else config.position,
         method=config.method,
         dropout=config.attention_dropout,
+        layer=layer,
     )
 
 
-def cross_attention(config: StackConfig) -> MultiHeadAttention:
-    """The attention of a layer to the memory."""
+def make_cross_attention(config: StackConfig) -> MultiHeadAttention:
     return MultiHeadAttention(
         config.dim,
         config.heads,
@@ -228,14 +235,14 @@ def cross_attention(config: StackConfig) -> MultiHeadAttention:
 
 
 def make_norm(config: StackConfig) -> nn.Module:
-    return known(config.norm, NORMS, config.norm)(config.dim, eps=config.eps)
+    return choose(config.norm, NORMS, "norm")(config.dim, eps=config.eps)
 
 
 class Stack(nn.Module):
-    """Blocks one above the other. Padding is taken out before them and put back after: nothing is computed for it.
+    """Blocks one after the other. Padding is removed before them and restored after, so that none is computed.
 
     >>> import torch, regard as rg
-    >>> stack = rg.nn.Stack(rg.nn.StackConfig(dim=32, layers=2, heads=4, mask="Causal()", position="Rotary()"))
+    >>> stack = rg.nn.Stack(rg.nn.StackConfig(dim=32, layers=2, heads=4, mask=rg.Causal(), position=rg.Rotary()))
     >>> stack(torch.randn(2, 5, 32), lengths=torch.tensor([5, 3])).shape
     torch.Size([2, 5, 32])
     """
@@ -245,13 +252,11 @@ class Stack(nn.Module):
         self.config = config
         shared = config.position if config.shared_position else None
         head_dim = config.head_dim or config.dim // config.heads
-        self.position = None if shared is None else part_module(shared, POSITIONS, config.heads, head_dim)
+        self.position = None if shared is None else build_part(shared, config.heads, head_dim)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
         last = config.pre_norm if config.final_norm is None else config.final_norm
         self.norm = make_norm(config) if last else None
-        lines = {learning: config.masks_when(learning) for learning in (False, True)}
-        made = {line: read_mask(line) for line in (*lines[False], *lines[True])}
-        self.masks = {learning: [made[line] for line in lines[learning]] for learning in lines}
+        self.masks = {training: config.layer_masks(training) for training in (False, True)}
 
     def forward(
         self,
@@ -259,39 +264,47 @@ class Stack(nn.Module):
         *,
         lengths: Tensor | None = None,
         mask: Mask | None = None,
-        memory: Memory | Tensor | None = None,
+        memory: EncoderOutput | Tensor | None = None,
         cache: Cache | None = None,
-        place: Tensor | None = None,
+        position_embedding: Tensor | None = None,
         global_tokens: Tensor | None = None,
-        keep: list[Tensor] | None = None,
+        layer_outputs: list[Tensor] | None = None,
     ) -> Tensor:
-        """`[batch, tokens, dim]`: the tokens after the last block (and the final norm), zero where there is padding.
+        """`[batch, tokens, dim]`: the tokens after the last block (and the final norm), zero in the padding.
 
-        `mask` is joined with the configuration's; `memory` is what cross-attention reads; `cache` remembers. What
-        each block gives, before the final norm and without padding, is appended to `keep`.
+        `mask` is combined with the configuration's; `memory` is what cross-attention reads; `cache` holds what earlier
+        calls computed. The output of each block, before the final norm and without padding, is appended to
+        `layer_outputs`.
         """
         if x.dim() != 3 or x.shape[2] != self.config.dim:
             raise BadInput(f"x has shape {list(x.shape)}; it must be [batch, tokens, {self.config.dim}].")
         if cache is not None:
-            cache.memory = self.config.memory
-        rows = rows_of(x, lengths)
-        seen = both(mask, padding_mask(lengths, cache, x.shape[1]))
-        own_masks = self.masks[self.training]
-        masks = {id(own): both(own, seen) for own in own_masks}
-        local = self.local_masks(x, lengths, global_tokens)
-        flow = Flow(lengths, rows, None, None, place, global_tokens, remembered(memory, cache), local)
-        positions = self.placed(x, cache)
-        if rows is not None:
-            x, flow = rows.pack(x), replace(flow, place=None if place is None else rows.pack(place))
-        for n, (own, block) in enumerate(zip(own_masks, self.blocks, strict=True)):
-            flow = replace(flow, mask=masks[id(own)], position=positions[n])
-            x = block(x, flow, None if cache is None else cache.at(n))
-            if keep is not None:
-                keep.append(x)
+            cache.memory_length = self.config.memory_length
+        packing = make_packing(x, lengths)
+        given = intersect(mask, padding_mask(lengths, cache, x.shape[1]))
+        layer_masks = self.masks[self.training]
+        combined = {id(own): intersect(own, given) for own in layer_masks}
+        inputs = LayerInputs(
+            lengths=lengths,
+            packing=packing,
+            position_embedding=position_embedding,
+            global_tokens=global_tokens,
+            memory=as_encoder_output(memory, cache),
+            local_masks=self.local_masks(x, lengths, global_tokens),
+        )
+        positions = self.layer_positions(x, cache)
+        if packing is not None:
+            packed = None if position_embedding is None else packing.pack(position_embedding)
+            x, inputs = packing.pack(x), replace(inputs, position_embedding=packed)
+        for n, (own, block) in enumerate(zip(layer_masks, self.blocks, strict=True)):
+            inputs = replace(inputs, mask=combined[id(own)], position=positions[n])
+            x = block(x, inputs, None if cache is None else cache.layer(n))
+            if layer_outputs is not None:
+                layer_outputs.append(x)
         x = x if self.norm is None else self.norm(x)
-        if rows is None and lengths is not None and shapes_only():
-            return cleared(x, real_tokens(x, lengths))
-        return x if rows is None else rows.pad(x)
+        if packing is None and lengths is not None and shapes_only():
+            return zero_padding(x, real_tokens(x, lengths))
+        return x if packing is None else packing.pad(x)
 
     def local_masks(self, x: Tensor, lengths: Tensor | None, global_tokens: Tensor | None) -> dict[int, LocalMasks]:
         """The masks of windowed layers, by their window."""
@@ -299,41 +312,34 @@ class Stack(nn.Module):
         windowed = {layer.window: layer for layer in layers if isinstance(layer, LocalGlobal)}
         return {window: layer.masks(x, lengths, global_tokens) for window, layer in windowed.items()}
 
-    def placed(self, x: Tensor, cache: Cache | None) -> Sequence[Part | Turn | None]:
+    def layer_positions(self, x: Tensor, cache: Cache | None) -> Sequence[Position | RotaryAngles | None]:
         """The position of each layer, where all layers share one module."""
-        if isinstance(self.position, LearnedTransformerXL):
+        if isinstance(self.position, TransformerXLPositions):
             return self.position.layers(x, cache)
-        return [self.shared(x, cache)] * len(self.blocks)
-
-    def shared(self, x: Tensor, cache: Cache | None) -> Part | Turn | None:
-        """The position that is the same for all layers."""
-        if isinstance(self.position, Rotary):
-            self.need_no_inputs(cache)
+        if isinstance(self.position, RotaryEmbedding):
+            if self.training and cache is not None and cache.memory_length is not None:
+                raise Unsupported(
+                    "Training with a memory needs relative positions, and Rotary rotates cached inputs by positions "
+                    "that are not theirs. Use TransformerXL, Alibi, Bias, T5Bias or Shaw."
+                )
             start = 0 if cache is None else cache.length
-            return self.position.turn(torch.arange(start, start + x.shape[1], device=x.device), x.dtype)
-        return None if self.position is None else self.position()
-
-    def need_no_inputs(self, cache: Cache | None) -> None:
-        """Raise where earlier tokens' inputs would be turned by places that are not theirs."""
-        if self.training and cache is not None and cache.memory is not None:
-            raise Unsupported(
-                "Learning with a memory goes with positions by distance, and Rotary turns keys by their place. Use "
-                "TransformerXL, Alibi, Bias, T5Bias or Shaw."
-            )
+            angles = self.position.angles(torch.arange(start, start + x.shape[1], device=x.device), x.dtype)
+            return [angles] * len(self.blocks)
+        return [None if self.position is None else self.position()] * len(self.blocks)
 
 
 def padding_mask(lengths: Tensor | None, cache: Cache | None, tokens: int) -> Mask | None:
-    """Hides padded keys: those after a row's length, or those before a row's first token in a cache."""
+    """Masks padded keys: those after a row's length, or those before a row's first token in a cache."""
     real = None if cache is None else cache.real_keys(cache.length + tokens)
     if cache is not None and real is not None:
-        real = real[:, cache.length - cache.remembered :]
+        real = real[:, cache.length - cache.cached_tokens :]
         return Documents(real.int() - 1)
     return None if lengths is None else Lengths(lengths)
 
 
-def remembered(memory: Memory | Tensor | None, cache: Cache | None) -> Memory | None:
-    """The memory, without its padding where layers have still to read it."""
+def as_encoder_output(memory: EncoderOutput | Tensor | None, cache: Cache | None) -> EncoderOutput | None:
+    """The memory, without its padding in the first call of a cache."""
     if memory is None:
         return None
-    memory = Memory(memory) if isinstance(memory, Tensor) else memory
-    return memory if cache is not None and cache.length else memory.packed()
+    memory = EncoderOutput(memory) if isinstance(memory, Tensor) else memory
+    return memory if cache is not None and cache.length else memory.pack()

@@ -21,12 +21,12 @@ def cross_entropy(logits: Tensor, labels: Tensor, words: int | None = None) -> T
     compute it: one reads the logits for the loss, one reads them again and writes their gradient, so that nothing of
     their size is made in float32.
     """
-    if fused(logits):
+    if runs_fused(logits):
         return CrossEntropy.apply(logits, labels, words or logits.shape[1])  # type: ignore[return-value]
     return functional.cross_entropy(logits[:, :words].float(), labels, ignore_index=IGNORED, reduction="sum")
 
 
-def fused(logits: Tensor) -> bool:
+def runs_fused(logits: Tensor) -> bool:
     """Whether the kernels can read these logits, and are not only interpreted."""
     fits = logits.dtype in (torch.float16, torch.bfloat16, torch.float32) and logits.numel() > 0
     return fits and not torch.compiler.is_compiling() and unfit(logits.device) is None and not interpreting()

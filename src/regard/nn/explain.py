@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import BadInput, Unsupported
-from .hooks.modules import owner
-from .hooks.watch import Record, Seen
+from .hooks.modules import find_owner
+from .hooks.watch import Record, Views
 
 PROJECTIONS = ("out", "o", "o_proj", "out_proj", "c_proj", "out_lin", "dense", "proj", "wo")
 """What models call the layer that joins the heads."""
 
 
-def rollout(seen: Seen, names: list[str] | None = None, *, residual: float = 0.5) -> Tensor:
+def rollout(seen: Views, names: list[str] | None = None, *, residual: float = 0.5) -> Tensor:
     """How much of each input token is in each output token, `[batch, tokens, tokens]`; rows sum to one.
 
         A_l = residual · I + (1 − residual) · mean over heads of weights_l,   rows divided by their sums
@@ -51,7 +51,7 @@ def rollout(seen: Seen, names: list[str] | None = None, *, residual: float = 0.5
     return flow
 
 
-def value_norms(seen: Seen, out: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+def value_norms(seen: Views, out: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
     """How long the vector is that each key adds to each query, by attention: `[batch, heads, queries, keys]`.
 
         norm(h, i, j) = ‖weight(h, i, j) · v(h, j) · W_h‖,   W_h the rows of the output projection that read head h
@@ -68,10 +68,10 @@ def value_norms(seen: Seen, out: dict[str, Tensor] | None = None) -> dict[str, T
     >>> value_norms(seen)["attend"].shape
     torch.Size([1, 2, 3, 5])
     """
-    return {name: one_norm(seen, name, (out or {}).get(name)) for name in seen}
+    return {name: value_norm(seen, name, (out or {}).get(name)) for name in seen}
 
 
-def one_norm(seen: Seen, name: str, projection: Tensor | None) -> Tensor:
+def value_norm(seen: Views, name: str, projection: Tensor | None) -> Tensor:
     weights, values = weights_of(seen, name), values_of(seen, name)
     projection = output_projection(seen.model, name) if projection is None else projection
     heads, width = values.shape[1], values.shape[3]
@@ -86,7 +86,7 @@ def one_norm(seen: Seen, name: str, projection: Tensor | None) -> Tensor:
     return weights * length[:, :, None]
 
 
-def gradient_times_attention(seen: Seen) -> dict[str, Tensor]:
+def gradient_times_attention(seen: Views) -> dict[str, Tensor]:
     """What each weight is worth to the scalar that backward was called on: `[batch, heads, queries, keys]`.
 
         worth(h, i, j) = weight(h, i, j) · ∂L/∂weight(h, i, j),   ∂L/∂weight(h, i, j) = ∂L/∂output(h, i) · v(h, j)
@@ -102,7 +102,7 @@ def gradient_times_attention(seen: Seen) -> dict[str, Tensor]:
     >>> gradient_times_attention(seen)["attend"].shape
     torch.Size([1, 2, 5, 5])
     """
-    reached = [name for name in seen if last(seen, name).gradient is not None]
+    reached = [name for name in seen if last_record(seen, name).gradient is not None]
     if not reached:
         raise BadInput(
             "No gradient has come by: run the model inside `with watch(model, weights=True)` with gradients enabled, "
@@ -111,9 +111,9 @@ def gradient_times_attention(seen: Seen) -> dict[str, Tensor]:
     return {name: weights_of(seen, name) * weight_gradient(seen, name) for name in reached}
 
 
-def weight_gradient(seen: Seen, name: str) -> Tensor:
+def weight_gradient(seen: Views, name: str) -> Tensor:
     """∂L/∂weight, `[batch, heads, queries, keys]`."""
-    record = last(seen, name)
+    record = last_record(seen, name)
     if record.dropout:
         raise Unsupported(
             f"{name}: the call dropped {record.dropout} of its weights, and which is not known. Call model.eval()."
@@ -122,29 +122,29 @@ def weight_gradient(seen: Seen, name: str) -> Tensor:
     return record.gradient.to(values.dtype) @ values.mT  # type: ignore[union-attr]
 
 
-def last(seen: Seen, name: str) -> Record:
+def last_record(seen: Views, name: str) -> Record:
     seen[name]  # raises where there is none
     return seen.records[name][-1]
 
 
-def weights_of(seen: Seen, name: str) -> Tensor:
+def weights_of(seen: Views, name: str) -> Tensor:
     """The weights of the last call, `[batch, heads, queries, keys]`."""
-    weights = last(seen, name).view.weights
+    weights = last_record(seen, name).view.weights
     if weights is None:
         raise BadInput(f"The weights of {name!r} were not kept. Ask for them: watch(model, weights=True).")
     return weights
 
 
-def values_of(seen: Seen, name: str) -> Tensor:
+def values_of(seen: Views, name: str) -> Tensor:
     """The values of the last call, one head for each of the queries', in the weights' type."""
-    weights, values = weights_of(seen, name), last(seen, name).values
+    weights, values = weights_of(seen, name), last_record(seen, name).values
     group = weights.shape[1] // values.shape[1]  # type: ignore[union-attr]
     return values.to(weights.dtype).repeat_interleave(group, dim=1)  # type: ignore[union-attr]
 
 
 def output_projection(model: nn.Module, name: str) -> Tensor:
     """The weight `[dim, heads · value dim]` of the layer that joins the heads."""
-    module = owner(model, name)
+    module = find_owner(model, name)
     parent = model.get_submodule(name.rpartition(".")[0])
     beside = getattr(getattr(parent, "output", None), "dense", None)  # BERT keeps it next to the attention
     for layer in (*(getattr(module, known, None) for known in PROJECTIONS), beside):

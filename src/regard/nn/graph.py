@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..attention.parts.edges import Edges
 from ..attention.parts.scores import Additive
 from ..errors import BadInput
-from .attention import Attend, whole
+from .attention import Attend, divide_heads
 
 
 class GraphAttention(nn.Module):
@@ -52,7 +52,7 @@ class GraphAttention(nn.Module):
             raise BadInput(f"GraphAttention's merge is {merge!r}; it must be 'concat' or 'mean'.")
         self.dim_in, self.heads, self.version, self.merge = dim_in, heads, version, merge
         self.attention_dropout, self.self_loops, self.slope = attention_dropout, self_loops, slope
-        head_dim = whole(dim, heads) if merge == "concat" else dim
+        head_dim = divide_heads(dim, heads) if merge == "concat" else dim
         self.dropout = nn.Dropout(dropout)
         if version == 1:
             self.value = nn.Linear(dim_in, heads * head_dim, bias=False)
@@ -71,8 +71,8 @@ class GraphAttention(nn.Module):
         if nodes.dim() != 2 or nodes.shape[1] != self.dim_in:
             raise BadInput(f"nodes have shape {list(nodes.shape)}; they must be [nodes, {self.dim_in}].")
         graph = edges if isinstance(edges, Edges) else self.prepare(edges, nodes.shape[0])
-        nodes = dropped(nodes, self.dropout)
-        target, source, value = self.asked(nodes)
+        nodes = drop_features(nodes, self.dropout)
+        target, source, value = self.project(nodes)
         q, k = (x.transpose(0, 1)[None] for x in (target, source))  # [1, heads, nodes, 1 or head_dim]
         v = k if value is source else value.transpose(0, 1)[None]  # what is one tensor has one gradient
         weight = self.weight if self.version == 2 else v.new_ones(self.heads, 1)
@@ -85,14 +85,14 @@ class GraphAttention(nn.Module):
             dropout=self.attention_dropout if self.training else 0.0,
         ).squeeze(0)  # an index would write its gradient out
         y = y.transpose(0, 1).flatten(1) if self.merge == "concat" else y.mean(0)
-        y = y if self.residual is None else y + mapped(nodes, self.residual)
+        y = y if self.residual is None else y + project_nodes(nodes, self.residual)
         return y if self.bias is None else y + self.bias
 
     def prepare(self, edges: Tensor, nodes: int) -> Edges:
         """The edges as a part, with a loop at every node when the layer adds them."""
         return Edges(with_self_loops(edges, nodes) if self.self_loops else edges)
 
-    def asked(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What the score adds for targets and for sources, and the values; each `[nodes, heads, …]`."""
         if self.version == 1:
             # target·(Wx) = (Wᵀtarget)·x: the two numbers of a head come with its values out of one product.
@@ -101,14 +101,14 @@ class GraphAttention(nn.Module):
             made = times(nodes, torch.cat([self.value.weight, *sides]))
             value, target, source = made.split([len(self.value.weight), self.heads, self.heads], dim=-1)
             return target[..., None], source[..., None], value.unflatten(-1, (self.heads, -1))
-        query, key = (mapped(nodes, part).unflatten(-1, (self.heads, -1)) for part in (self.query, self.key))
+        query, key = (project_nodes(nodes, part).unflatten(-1, (self.heads, -1)) for part in (self.query, self.key))
         return query, key, key
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, version={self.version}, merge={self.merge!r}, self_loops={self.self_loops}"
 
 
-def dropped(nodes: Tensor, dropout: nn.Dropout) -> Tensor:
+def drop_features(nodes: Tensor, dropout: nn.Dropout) -> Tensor:
     """Nodes with a share of their numbers zero; of sparse ones only the others than zero are drawn for."""
     if not nodes.is_sparse:
         return dropout(nodes)
@@ -117,7 +117,7 @@ def dropped(nodes: Tensor, dropout: nn.Dropout) -> Tensor:
     return torch.sparse_coo_tensor(nodes.indices(), kept, nodes.shape, is_coalesced=True, check_invariants=False)
 
 
-def mapped(nodes: Tensor, linear: nn.Linear) -> Tensor:
+def project_nodes(nodes: Tensor, linear: nn.Linear) -> Tensor:
     """`linear(nodes)`, `[nodes, out]`, also of sparse nodes."""
     y = times(nodes, linear.weight)
     return y if linear.bias is None else y + linear.bias

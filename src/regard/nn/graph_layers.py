@@ -8,9 +8,8 @@ from typing import Literal
 from torch import Tensor, nn
 
 from ..attention.parts.edges import Edges
-from .block import ACTIVATIONS
+from .activations import ACTIVATIONS, choose
 from .graph import GraphAttention
-from .parts import known
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class GraphLayers(nn.Module):
 
     def __init__(self, config: GraphLayersConfig) -> None:
         super().__init__()
-        self.activation = known(config.activation, ACTIVATIONS, config.activation)
+        self.activation = choose(config.activation, ACTIVATIONS, "activation")
         self.layers = nn.ModuleList(
             GraphAttention(
                 config.dim,

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from ..attention.cache import Memory
 from ..attention.parts.mask import Mask
 from ..attention.parts.masks import Documents, Global, Lengths, Window
-from ..attention.parts.part import need_count
+from ..attention.parts.part import check_count
 from ..errors import BadInput
-from .attention import Attend, whole
-from .linear import joint
+from .attention import Attend, divide_heads, merge_heads, split_heads
+from .linear import fused_linear
 from .packing import real_tokens
 
-KNOWN = Memory(16)  # masks, by the tensors that they were made of
+MASKS = Memory(16)  # masks, by the tensors that they were made of
 
 
 class LocalMasks(NamedTuple):
@@ -50,10 +50,10 @@ class LocalGlobal(nn.Module):
 
     def __init__(self, dim: int, heads: int, window: int, *, dropout: float = 0.0) -> None:
         super().__init__()
-        need_count(window, "LocalGlobal's window", 2)
+        check_count(window, "LocalGlobal's window", 2)
         if window % 2:
             raise BadInput(f"LocalGlobal's window is {window}; half of it stands on each side. Make it even.")
-        self.heads, self.head_dim, self.window, self.dropout = heads, whole(dim, heads), window, dropout
+        self.heads, self.head_dim, self.window, self.dropout = heads, divide_heads(dim, heads), window, dropout
         self.query, self.key, self.value = (nn.Linear(dim, dim) for _ in range(3))
         self.query_global, self.key_global, self.value_global = (nn.Linear(dim, dim) for _ in range(3))
         self.out = nn.Linear(dim, dim)
@@ -74,26 +74,26 @@ class LocalGlobal(nn.Module):
         near, wide, chosen, few = self.masks(x, lengths, global_tokens) if masks is None else masks
         projections = (self.query, self.key, self.value)
         if chosen is None or wide is None:
-            return self.out(self.mixed(self.attend, joint(x, *projections), near))
+            return self.out(self.attend_heads(self.attend, fused_linear(x, *projections), near))
         if few is None or not self.training:  # at rest every token has its row, for those who look
-            *own, k, v = joint(x, *projections, self.key_global, self.value_global)
-            local = self.mixed(self.attend, own, near)
-            every = self.mixed(self.attend_global, (self.query_global(x), k, v), wide)
+            *own, k, v = fused_linear(x, *projections, self.key_global, self.value_global)
+            local = self.attend_heads(self.attend, own, near)
+            every = self.attend_heads(self.attend_global, (self.query_global(x), k, v), wide)
             return self.out(torch.where(chosen[..., None], every, local))
         places, wide, seen = few
         where = places[..., None].expand(-1, -1, x.shape[2])  # [batch, global tokens, dim]
         asking = self.query_global(x.gather(1, where))
         if 4 * self.heads * places.shape[1] <= x.shape[2] and not self.attend_global._forward_hooks:
-            local = self.mixed(self.attend, joint(x, *projections), near)
-            found = self.unprojected(asking, x, seen)
+            local = self.attend_heads(self.attend, fused_linear(x, *projections), near)
+            found = self.attend_unprojected(asking, x, seen)
         else:
-            *own, k, v = joint(x, *projections, self.key_global, self.value_global)
-            local = self.mixed(self.attend, own, near)
-            found = self.mixed(self.attend_global, (asking, k, v), wide)
+            *own, k, v = fused_linear(x, *projections, self.key_global, self.value_global)
+            local = self.attend_heads(self.attend, own, near)
+            found = self.attend_heads(self.attend_global, (asking, k, v), wide)
         found = torch.where(chosen.gather(1, places)[..., None], found, local.gather(1, where))
         return self.out(local.scatter(1, where, found))
 
-    def unprojected(self, asking: Tensor, x: Tensor, seen: Tensor) -> Tensor:
+    def attend_unprojected(self, asking: Tensor, x: Tensor, seen: Tensor) -> Tensor:
         """What few global tokens find, `[batch, global tokens, dim]`, without a key or a value of any token.
 
         q·(K x + b) = (Kᵀ q)·x + q·b and Σ p (V x + b) = V Σ p x + b Σ p: two products of dim × dim for each token
@@ -102,7 +102,10 @@ class LocalGlobal(nn.Module):
         heads, dim = self.heads, x.shape[2]
         with torch.autocast(x.device.type, enabled=False):
             wide = torch.promote_types(x.dtype, torch.float32)
-            x, q = x.to(wide), split(asking.to(wide), heads) * self.head_dim**-0.5  # q [batch, heads, global, head_dim]
+            x, q = (
+                x.to(wide),
+                split_heads(asking.to(wide), heads) * self.head_dim**-0.5,
+            )  # q [batch, heads, global, head_dim]
             by_key, by_value = (
                 (one.weight.to(wide).view(heads, -1, dim), one.bias.to(wide).view(heads, -1, 1))
                 for one in (self.key_global, self.value_global)
@@ -112,7 +115,7 @@ class LocalGlobal(nn.Module):
             weights = scores.masked_fill(~seen[:, None], torch.finfo(wide).min).softmax(-1)
             weights = nn.functional.dropout(weights, self.dropout, self.training)
             mixed = (weights.flatten(1, 2) @ x).unflatten(1, (heads, -1)) @ by_value[0].mT
-            return joined(mixed + weights.sum(-1, keepdim=True) * by_value[1].mT).to(asking.dtype)
+            return merge_heads(mixed + weights.sum(-1, keepdim=True) * by_value[1].mT).to(asking.dtype)
 
     def masks(self, x: Tensor, lengths: Tensor | None, global_tokens: Tensor | None) -> LocalMasks:
         """Who may look at whom. What a backend finds out about them serves every layer, and every pass over the same
@@ -128,18 +131,18 @@ class LocalGlobal(nn.Module):
             with torch.inference_mode(False):  # they may be wanted again to learn
                 real = real_tokens(x, lengths)
                 chosen = global_tokens & real
-                masks = LocalMasks(near | between(real, chosen), between(chosen, real), chosen)
-                return masks if torch.compiler.is_compiling() else masks._replace(few=among(chosen, real))
+                masks = LocalMasks(near | visible_between(real, chosen), visible_between(chosen, real), chosen)
+                return masks if torch.compiler.is_compiling() else masks._replace(few=global_positions(chosen, real))
 
         if torch.compiler.is_compiling():
             return make()
         given = Global(global_tokens) if lengths is None else Global(global_tokens) & Lengths(lengths)
-        return KNOWN.find(given, self.window, make)
+        return MASKS.find(given, self.window, make)
 
-    def mixed(self, attend: nn.Module, projected: Sequence[Tensor], mask: Mask) -> Tensor:
+    def attend_heads(self, attend: nn.Module, projected: Sequence[Tensor], mask: Mask) -> Tensor:
         """What attention under the mask makes of queries, keys and values, `[batch, queries, dim]`."""
-        q, k, v = (split(x, self.heads) for x in projected)
-        return joined(attend(q, k, v, mask=mask, dropout=self.dropout if self.training else 0.0))
+        q, k, v = (split_heads(x, self.heads) for x in projected)
+        return merge_heads(attend(q, k, v, mask=mask, dropout=self.dropout if self.training else 0.0))
 
 
 class Hierarchical(nn.Module):
@@ -159,8 +162,8 @@ class Hierarchical(nn.Module):
 
     def __init__(self, dim: int, heads: int, block: int = 64, *, dropout: float = 0.0) -> None:
         super().__init__()
-        need_count(block, "Hierarchical's block", 1)
-        self.heads, self.head_dim, self.block, self.dropout = heads, whole(dim, heads), block, dropout
+        check_count(block, "Hierarchical's block", 1)
+        self.heads, self.head_dim, self.block, self.dropout = heads, divide_heads(dim, heads), block, dropout
         self.within, self.across = nn.Linear(dim, 3 * dim), nn.Linear(dim, 3 * dim)
         self.seed = nn.Parameter(torch.randn(heads, self.head_dim) * self.head_dim**-0.5)
         self.pool_key, self.out = nn.Linear(dim, dim), nn.Linear(dim, dim)
@@ -171,13 +174,13 @@ class Hierarchical(nn.Module):
         ids, count = self.blocks(x, lengths, ids)
         present = torch.arange(count, device=x.device).expand(x.shape[0], -1)  # [batch, blocks]
         dropout = self.dropout if self.training else 0.0
-        q, k, v = (split(part, self.heads) for part in self.within(x).chunk(3, -1))
-        tokens = joined(self.attend(q, k, v, mask=Documents(ids), dropout=dropout))
-        said = self.pooled(tokens, Documents(ids, present))
-        q, k, v = (split(part, self.heads) for part in self.across(said).chunk(3, -1))
+        q, k, v = (split_heads(part, self.heads) for part in self.within(x).chunk(3, -1))
+        tokens = merge_heads(self.attend(q, k, v, mask=Documents(ids), dropout=dropout))
+        said = self.pool_blocks(tokens, Documents(ids, present))
+        q, k, v = (split_heads(part, self.heads) for part in self.across(said).chunk(3, -1))
         filled = ids.new_zeros(x.shape[0], count + 1).scatter(1, ids + 1, 1)[:, 1:] > 0  # [batch, blocks]
-        told = joined(self.attend_across(q, k, v, mask=between(filled, filled), dropout=dropout))
-        return self.out(tokens + spread(told, ids))
+        told = merge_heads(self.attend_across(q, k, v, mask=visible_between(filled, filled), dropout=dropout))
+        return self.out(tokens + broadcast_blocks(told, ids))
 
     def blocks(self, x: Tensor, lengths: Tensor | None, ids: Tensor | None) -> tuple[Tensor, int]:
         """Each token's block, `[batch, tokens]`, −1 for padding; and how many there are at most in a row."""
@@ -193,37 +196,29 @@ class Hierarchical(nn.Module):
         ids = torch.where(real_tokens(x, lengths), ids.long(), -1).clamp(min=-1)
         return ids, int(ids.max()) + 1 if ids.numel() else 0
 
-    def pooled(self, x: Tensor, mask: Documents) -> Tensor:
+    def pool_blocks(self, x: Tensor, mask: Documents) -> Tensor:
         """A vector for each block, `[batch, blocks, dim]`."""
         blocks = mask.query_ids.shape[1]  # type: ignore[union-attr]
         seed = self.seed[None, :, None].expand(x.shape[0], -1, blocks, -1).to(x.dtype)
-        return joined(self.attend_pool(seed, split(self.pool_key(x), self.heads), split(x, self.heads), mask=mask))
+        return merge_heads(
+            self.attend_pool(seed, split_heads(self.pool_key(x), self.heads), split_heads(x, self.heads), mask=mask)
+        )
 
 
-def split(x: Tensor, heads: int) -> Tensor:
-    """`[batch, tokens, dim]` → `[batch, heads, tokens, head_dim]`."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
-
-
-def joined(x: Tensor) -> Tensor:
-    """`[batch, heads, tokens, head_dim]` → `[batch, tokens, dim]`."""
-    return x.transpose(1, 2).flatten(2)
-
-
-def between(queries: Tensor, keys: Tensor) -> Documents:
+def visible_between(queries: Tensor, keys: Tensor) -> Documents:
     """The mask that lets those queries see those keys; both boolean `[batch, tokens]`."""
     return Documents(torch.where(keys, 0, -1), torch.where(queries, 0, -1))
 
 
-def among(chosen: Tensor, real: Tensor) -> tuple[Tensor, Mask, Tensor]:
+def global_positions(chosen: Tensor, real: Tensor) -> tuple[Tensor, Mask, Tensor]:
     """The places of the chosen tokens of each row, filled up with others where a row has fewer; and what they see."""
     most = int(chosen.sum(1).max()) if chosen.numel() else 0
     places = torch.argsort(~chosen, dim=1, stable=True)[:, :most]
     asks = chosen.gather(1, places)
-    return places, between(asks, real), asks[..., None] & real[:, None]
+    return places, visible_between(asks, real), asks[..., None] & real[:, None]
 
 
-def spread(blocks: Tensor, ids: Tensor) -> Tensor:
+def broadcast_blocks(blocks: Tensor, ids: Tensor) -> Tensor:
     """Each token's block of `[batch, blocks, dim]`, `[batch, tokens, dim]`; zeros for tokens of none."""
     if not blocks.shape[1]:
         return blocks.new_zeros(*ids.shape, blocks.shape[2])

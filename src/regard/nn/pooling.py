@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.parts.masks import Lengths
+from ..attention.parts.scores import Dot
 from ..errors import BadInput
-from .attention import Attend, whole
-from .parts import SCORES, part_module
+from .attention import Attend, divide_heads
+from .learned_parts import LearnedAdditive
+from .part_fields import ScoreLike, build_part
 
-SCORE_LINES = {"dot": "Dot()", "additive": "Additive()"}
+SCORES: dict[str, ScoreLike] = {"dot": Dot(), "additive": LearnedAdditive()}
 
 
 class First(nn.Module):
@@ -24,7 +26,7 @@ class First(nn.Module):
     """
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        return at_place(x, torch.zeros(x.shape[0], dtype=torch.long, device=x.device), lengths)
+        return token_at(x, torch.zeros(x.shape[0], dtype=torch.long, device=x.device), lengths)
 
 
 class Last(nn.Module):
@@ -36,7 +38,7 @@ class Last(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         last = full_lengths(x, lengths) - 1
-        return at_place(x, last.clamp(min=0), lengths)
+        return token_at(x, last.clamp(min=0), lengths)
 
 
 class Mean(nn.Module):
@@ -66,12 +68,12 @@ class AttentionPooling(nn.Module):
 
     def __init__(self, dim: int, heads: int = 1, score: str = "dot") -> None:
         super().__init__()
-        if score not in SCORE_LINES:
+        if score not in SCORES:
             raise BadInput(f"AttentionPooling's score is {score!r}; it must be 'dot' or 'additive'.")
-        self.heads, self.head_dim = heads, whole(dim, heads)
+        self.heads, self.head_dim = heads, divide_heads(dim, heads)
         self.query = nn.Parameter(torch.randn(heads, self.head_dim) * self.head_dim**-0.5)
         self.key = nn.Linear(dim, dim)
-        self.score = part_module(SCORE_LINES[score], SCORES, heads, self.head_dim)
+        self.score = build_part(SCORES[score], heads, self.head_dim)
         self.attend = Attend()
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -82,7 +84,7 @@ class AttentionPooling(nn.Module):
         return self.attend(q, k, v, score=self.score(), mask=mask).flatten(1)
 
 
-def at_place(x: Tensor, places: Tensor, lengths: Tensor | None) -> Tensor:
+def token_at(x: Tensor, places: Tensor, lengths: Tensor | None) -> Tensor:
     """The vector at each row's place, zeros where the row is empty."""
     counts = full_lengths(x, lengths)
     if not x.shape[1]:

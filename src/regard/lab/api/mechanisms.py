@@ -1,26 +1,30 @@
 """Mechanisms: score, position, mask and method as in the call; what they allow, cost and look like in Python.
 
-Parts come as the lines that make them and are read as such (`regard.nn.parts`): nothing of a request is ever run.
+Parts come as the lines that make them and are read as such (`regard.nn.part_fields`): nothing of a request is ever run.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import regard as rg
 
-from ...attention.parts.mask import Grid, Mask, Tiling
-from ...attention.parts.masks import Everything, four
+from ...attention.parts.mask import Mask, PairGrid, Tiling
+from ...attention.parts.masks import Everything, add_batch_heads
 from ...attention.parts.part import Part
 from ...attention.parts.positions import TransformerXL
+from ...attention.parts.text import parse_part
 from ...errors import BadInput, RegardError
 from ...experiments.claims.soft_dictionary import CONCEPTS
-from ...nn.parts import METHODS, POSITIONS, SCORES, part_module, read_call, read_mask
+from ...nn.learned_parts import LearnedTransformerXL, PartSpec
+from ...nn.part_fields import POSITIONS, build_part, parse_mask, parse_method, parse_score
+from ...nn.rotary import ScaledRotary
 from ..lab import Lab
 from ..server.jobs import Job
 
@@ -85,21 +89,17 @@ def read_parts(ask: dict[str, Any], sizes: dict[str, int]) -> dict[str, Any]:
     """The parts that the lines make; learned tensors are drawn, always the same."""
     lines = {name: read_line(ask.get(name), name) for name in ("score", "position", "mask", "method")}
     heads, dim = sizes["heads"], sizes["head_dim"]
-    choices = {"score": SCORES, "position": POSITIONS, "method": METHODS}
+    positions = POSITIONS | {"TransformerXL": make_transformer_xl}
+    parsers: dict[str, Callable[[str], Any]] = {
+        "score": parse_score,
+        "position": lambda line: parse_part(line, positions),
+        "method": parse_method,
+    }
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        try:
-            parts: dict[str, Any] = {"mask": read_mask(lines["mask"] or None)}
-        except TypeError as error:
-            raise BadInput(f"mask is {lines['mask']!r:.60}: {error}. Look at the examples.") from None
-        for name, known in choices.items():
-            line = lines[name]
-            if line.startswith("TransformerXL"):
-                parts[name] = transformer_xl(line, heads, dim)
-            elif line.startswith("Rotary"):
-                parts[name] = rotary(line)
-            else:
-                parts[name] = part_module(line, known, heads, dim)() if line else None
+        parts: dict[str, Any] = {"mask": parse_mask(lines["mask"] or None)}
+        for name, parse in parsers.items():
+            parts[name] = draw_part(parse(lines[name]), heads, dim) if lines[name] else None
     return parts
 
 
@@ -113,18 +113,19 @@ def read_line(line: Any, name: str) -> str:
     return line.strip()
 
 
-def transformer_xl(line: str, heads: int, dim: int) -> TransformerXL:
-    """Transformer-XL's position with drawn tensors, for distances up to `reach`."""
-    reach = int(read_call(line)[1].get("reach", REACH))
-    return TransformerXL(torch.randn(heads, reach + 1, dim), torch.randn(heads, dim), torch.randn(heads, dim))
+def make_transformer_xl(reach: int = REACH, **others: Any) -> LearnedTransformerXL:
+    """Transformer-XL's position as a call reads it: its sizes are the call's."""
+    return LearnedTransformerXL(dim=1, layers=1, reach=reach)
 
 
-def rotary(line: str) -> rg.Rotary:
-    """Rotary as a part of the call; as a layer's it turns q and k before."""
-    arguments = read_call(line)[1]
-    if set(arguments) - {"base", "dim"}:
-        raise BadInput(f"position is {line!r:.60}; in a call Rotary takes base and dim. The layer's takes more.")
-    return rg.Rotary(**arguments)
+def draw_part(part: Part | PartSpec | nn.Module, heads: int, dim: int) -> Any:
+    """The part of a call; the tensors of a learned one are drawn."""
+    if isinstance(part, LearnedTransformerXL):
+        reach = REACH if part.reach is None else part.reach
+        return TransformerXL(torch.randn(heads, reach + 1, dim), torch.randn(heads, dim), torch.randn(heads, dim))
+    if isinstance(part, ScaledRotary):
+        raise BadInput(f"position is {part!r:.60}; in a call Rotary takes base and dim. The layer's takes more.")
+    return part if isinstance(part, Part) else build_part(part, heads, dim)()
 
 
 def formula(parts: dict[str, Any]) -> dict[str, str]:
@@ -203,10 +204,10 @@ def drawn_mask(mask: Mask, sizes: dict[str, int]) -> dict[str, Any]:
     """Every pair's answer while there are few, or else that of tiles: 0 none of their pairs, 1 some, 2 all."""
     queries, keys = sizes["queries"], sizes["keys"]
     if queries <= DRAWN and keys <= DRAWN:
-        every = four(mask.dense(queries, keys))[0, 0]
+        every = add_batch_heads(mask.dense(queries, keys))[0, 0]
         return {"mask": every, "tiles": None, "allowed": float(every.float().mean())}
     rows, columns = -(-queries // TILES), -(-keys // TILES)
-    tiles = four(mask.tiles(Tiling(Grid(queries, keys), rows, columns)))[0, 0]
+    tiles = add_batch_heads(mask.tiles(Tiling(PairGrid(queries, keys), rows, columns)))[0, 0]
     return {"mask": None, "tiles": tiles.to(torch.uint8), "tile": [rows, columns], "allowed": None}
 
 
@@ -216,7 +217,7 @@ def curve(parts: dict[str, Any], sizes: dict[str, int]) -> dict[str, Any] | None
     if position is None:
         return None
     reach = 2 * REACH + 1
-    found = position.numbers(torch.zeros(1, sizes["heads"], reach, 1), torch.zeros(1, sizes["heads"], reach, 1))
+    found = position.rel_bias(torch.zeros(1, sizes["heads"], reach, 1), torch.zeros(1, sizes["heads"], reach, 1))
     if found is None:
         return None
     distance = torch.arange(-REACH, REACH + 1)

@@ -13,7 +13,7 @@ from ..model import Model, Output
 
 
 @dataclass(frozen=True)
-class Ngram:
+class NgramConfig:
     """An n-gram model of that `order`; `sizes` are how many different runs of 1, 2, … words it has counted."""
 
     vocabulary: int
@@ -36,23 +36,23 @@ class NgramModel(Model):
     A run is the number whose digits, to the base of the vocabulary, are its words: a sorted tensor is the table.
     """
 
-    config: Ngram
+    config: NgramConfig
 
-    def __init__(self, config: Ngram) -> None:
+    def __init__(self, config: NgramConfig) -> None:
         super().__init__(config)
         for length, size in enumerate(config.sizes, 1):
             self.register_buffer(f"runs{length}", torch.zeros(size, dtype=torch.long))
             self.register_buffer(f"counts{length}", torch.zeros(size, dtype=torch.long))
 
     @classmethod
-    def counted(cls, tokens: Tensor, vocabulary: int, order: int) -> NgramModel:
+    def from_tokens(cls, tokens: Tensor, vocabulary: int, order: int) -> NgramModel:
         """The model of a text `[tokens]`, whose end is followed by its beginning."""
         need_order(order, vocabulary)
         found = [runs_in(tokens, length, vocabulary).unique(return_counts=True) for length in range(1, order + 1)]
         for shorter in range(1, order):
             longer = found[shorter][0]
             found[shorter - 1] = (longer % vocabulary**shorter).unique(return_counts=True)
-        model = cls(Ngram(vocabulary, order, tuple(len(runs) for runs, _ in found))).eval()
+        model = cls(NgramConfig(vocabulary, order, tuple(len(runs) for runs, _ in found))).eval()
         for length, (runs, counts) in enumerate(found, 1):
             model.get_buffer(f"runs{length}").copy_(runs)
             model.get_buffer(f"counts{length}").copy_(counts)
@@ -66,12 +66,12 @@ class NgramModel(Model):
         """`logits [batch, tokens, vocabulary]`: ln p of every word after each place."""
         history = self.histories(tokens).flatten(0, 1)
         words = torch.arange(self.config.vocabulary, device=tokens.device).expand(history.shape[0], -1)
-        return Output(logits=self.chances(history, words).log().float().unflatten(0, tuple(tokens.shape)))
+        return Output(logits=self.probabilities(history, words).log().float().unflatten(0, tuple(tokens.shape)))
 
     def losses(self, tokens: Tensor) -> Tensor:
         """−ln p of each word of a text but the first, `[tokens − 1]`."""
         history = self.histories(tokens[None, :-1])[0]
-        return -self.chances(history, tokens[1:, None]).log().squeeze(1)
+        return -self.probabilities(history, tokens[1:, None]).log().squeeze(1)
 
     def histories(self, tokens: Tensor) -> Tensor:
         """The `order` − 1 words up to each place, `[batch, tokens, order − 1]`; −1 before the first."""
@@ -79,7 +79,7 @@ class NgramModel(Model):
         padded = functional.pad(tokens, (max(0, before - 1), 0), value=-1)
         return padded.unfold(1, before, 1) if before else tokens.new_empty(*tokens.shape, 0)
 
-    def chances(self, history: Tensor, words: Tensor) -> Tensor:
+    def probabilities(self, history: Tensor, words: Tensor) -> Tensor:
         """p of `words [rows, words]` after `history [rows, order − 1]`, float64."""
         size = self.config.vocabulary
         chance = torch.full(words.shape, 1 / size, dtype=torch.float64, device=words.device)
@@ -87,10 +87,10 @@ class NgramModel(Model):
             recent = history[:, history.shape[1] - length + 1 :]
             seen = (recent >= 0).all(1)
             start = torch.where(seen, numbers_of(recent, size), -1)
-            chance = self.interpolated(length, start, words, chance)
+            chance = self.interpolate(length, start, words, chance)
         return chance
 
-    def interpolated(self, length: int, start: Tensor, words: Tensor, below: Tensor) -> Tensor:
+    def interpolate(self, length: int, start: Tensor, words: Tensor, below: Tensor) -> Tensor:
         """p by runs of `length` words that begin with `start [rows]`, where `below` is p by shorter ones."""
         runs, counts = self.get_buffer(f"runs{length}"), self.get_buffer(f"counts{length}")
         once, twice = (counts == 1).sum(), (counts == 2).sum()

@@ -16,7 +16,7 @@ from ..generation.rules import read_rules, write_rules
 from ..model import Model
 from ..tokenizers.tokenizer import Tokenizer
 from .folder import Folder, open_folder, replace_files, text_writer, to_json, write_folder
-from .key_table import Family, read_tensors, shown, table_of, write_tensors
+from .key_table import Family, make_table, read_tensors, shorten_names, write_tensors
 
 FAMILIES = {
     "bert": "bert",
@@ -75,7 +75,7 @@ def read_theirs(folder: Folder) -> Model:
     family, weights = family_of(folder.config.get("model_type"), str(folder.path)), folder.weights()
     config = family.read(folder.config, {name: weights.shape(name) for name in weights.names()})
     model = empty(config)
-    rows = table_of(family.keys(config), own_names(model))
+    rows = make_table(family.keys(config), own_names(model))
     fill(model, read_tensors(rows, weights, family, str(folder.path)), str(folder.path))
     return model
 
@@ -87,7 +87,7 @@ def save(model: Model, folder: str | Path, format: str = "regard") -> None:
         write_folder(folder, {"model": as_dict(model.config)}, tensors, format="regard")
     elif format == "huggingface":
         family = family_of(model.config.family, "this model")
-        rows = table_of(family.keys(model.config), own_names(model))
+        rows = make_table(family.keys(model.config), own_names(model))
         kind = str(next(model.parameters()).dtype).removeprefix("torch.")
         config = {**family.write(model.config), "dtype": kind}
         write_folder(folder, config, write_tensors(rows, tensors), format="huggingface")
@@ -110,7 +110,10 @@ def fill(model: Model, tensors: dict[str, Tensor], where: str) -> None:
     own = {name: model.state_dict()[name] for name in own_names(model)}
     missing, left = sorted(set(own) - set(tensors)), sorted(set(tensors) - set(own))
     if missing or left:
-        raise BadInput(f"{where}: the weights lack {shown(missing)}, and have {shown(left)} that the model has not.")
+        raise BadInput(
+            f"{where}: the weights do not fit the model. Missing: {shorten_names(missing)}. "
+            f"Left over: {shorten_names(left)}."
+        )
     wrong = [
         f"{name} is {list(tensors[name].shape)}, wanted {list(own[name].shape)}"
         for name in own

@@ -61,7 +61,7 @@ CONVERT = (
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorInfo:
     """Where a tensor stands and what it is, as its file's header says."""
 
     file: Path
@@ -73,7 +73,7 @@ class Entry:
 class Weights:
     """The tensors of a folder: names, shapes and dtypes at once, the numbers when asked."""
 
-    entries: dict[str, Entry]
+    entries: dict[str, TensorInfo]
     opened: dict[Path, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def names(self) -> list[str]:
@@ -96,7 +96,7 @@ class Weights:
         tensor = self.opened[file].get_tensor(name)
         return tensor if dtype is None else tensor.to(dtype)
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> TensorInfo:
         if name in self.entries:
             return self.entries[name]
         near = get_close_matches(name, self.entries, n=3)
@@ -116,7 +116,7 @@ class Folder:
     def weights(self) -> Weights:
         """The folder's weights, every header checked and no tensor loaded."""
         index = find_index(self.path)
-        return Weights(single(find_single(self.path)) if index is None else sharded(index))
+        return Weights(read_single(find_single(self.path)) if index is None else read_shards(index))
 
 
 def open_folder(path: str | os.PathLike[str]) -> Folder:
@@ -215,7 +215,7 @@ def names_of(files: list[Path], most: int = 4) -> str:
     return ", ".join(file.name for file in files[:most]) + (", …" if len(files) > most else "")
 
 
-def single(file: Path) -> dict[str, Entry]:
+def read_single(file: Path) -> dict[str, TensorInfo]:
     """The entries of one safetensors file, its header checked against the format and the file's size."""
     size = file.stat().st_size
     header, data = read_header(file, size)
@@ -259,7 +259,7 @@ def parse_header(file: Path, text: bytes) -> dict[str, Any]:
     return header
 
 
-def read_entry(file: Path, name: str, described: Any) -> tuple[Entry, tuple[int, int]]:
+def read_entry(file: Path, name: str, described: Any) -> tuple[TensorInfo, tuple[int, int]]:
     match described:
         case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [begin, end]} if counts([*shape, begin, end]):
             pass
@@ -275,7 +275,7 @@ def read_entry(file: Path, name: str, described: Any) -> tuple[Entry, tuple[int,
             f"{file} gives {name!r} of shape {shape} and dtype {dtype} {end - begin} bytes, wanted {need}. "
             "Fetch the file again."
         )
-    return Entry(file, tuple(shape), DTYPES[dtype]), (begin, end)
+    return TensorInfo(file, tuple(shape), DTYPES[dtype]), (begin, end)
 
 
 def counts(numbers: list[Any]) -> bool:
@@ -296,12 +296,12 @@ def need_cover(file: Path, spans: list[tuple[int, int, str]], size: int) -> None
         raise BadInput(f"{file} has {size - place} bytes after its last tensor. Fetch it again.")
 
 
-def sharded(index: Path) -> dict[str, Entry]:
+def read_shards(index: Path) -> dict[str, TensorInfo]:
     """The entries of every shard that the index names, checked against the index."""
     places = read_index(index)
-    entries: dict[str, Entry] = {}
+    entries: dict[str, TensorInfo] = {}
     for shard in dict.fromkeys(places.values()):
-        found = single(find_shard(index, shard))
+        found = read_single(find_shard(index, shard))
         for name in found.keys() & entries.keys():
             raise BadInput(
                 f"{index.parent} has {name!r} twice, in {entries[name].file.name} and {shard}: "
@@ -331,7 +331,7 @@ def find_shard(index: Path, shard: str) -> Path:
     return file
 
 
-def need_all(index: Path, shard: str, wanted: list[str], found: dict[str, Entry]) -> None:
+def need_all(index: Path, shard: str, wanted: list[str], found: dict[str, TensorInfo]) -> None:
     lacking = [name for name in wanted if name not in found]
     if lacking:
         named = ", ".join(lacking[:4]) + (", …" if len(lacking) > 4 else "")
@@ -436,10 +436,10 @@ def text_writer(text: str) -> Callable[[Path], object]:
 def save_shard(names: list[str], tensors: dict[str, Tensor], file: Path) -> None:
     from safetensors.torch import save_file
 
-    save_file(apart({name: tensors[name] for name in names}), file, metadata={"format": "pt"})
+    save_file(unshare_memory({name: tensors[name] for name in names}), file, metadata={"format": "pt"})
 
 
-def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def unshare_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors on the CPU, contiguous, no two in the same memory."""
     seen: set[int] = set()
     result = {}

@@ -13,18 +13,18 @@ from torch import Tensor
 from ...errors import BadInput
 
 
-class Change(NamedTuple):
+class TensorTransform(NamedTuple):
     """How their one tensor becomes ours, and back."""
 
     read: Callable[[Tensor], tuple[Tensor, ...]]
     write: Callable[..., Tensor]
 
 
-SAME = Change(lambda x: (x,), lambda x: x)
-TRANSPOSED = Change(lambda x: (x.t(),), lambda x: x.t())
+SAME = TensorTransform(lambda x: (x,), lambda x: x)
+TRANSPOSED = TensorTransform(lambda x: (x.t(),), lambda x: x.t())
 
 
-def stacked(count: int, dim: int = 0, transposed: bool = False) -> Change:
+def stack_of(count: int, dim: int = 0, transposed: bool = False) -> TensorTransform:
     """Their tensor is `count` of ours, one after the other along its `dim`; theirs may also be transposed."""
 
     def read(x: Tensor) -> tuple[Tensor, ...]:
@@ -33,7 +33,7 @@ def stacked(count: int, dim: int = 0, transposed: bool = False) -> Change:
     def write(*parts: Tensor) -> Tensor:
         return torch.cat([part.t() if transposed else part for part in parts], dim)
 
-    return Change(read, write)
+    return TensorTransform(read, write)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Key:
 
     theirs: str
     ours: str | tuple[str, ...]
-    change: Change = SAME
+    change: TensorTransform = SAME
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -68,15 +68,15 @@ class Family(Protocol):
     def keys(self, config: Any) -> list[Key]: ...
 
 
-class Row(NamedTuple):
+class KeyMapping(NamedTuple):
     """One line of a table made out for a certain model."""
 
     theirs: str
     ours: tuple[str, ...]
-    change: Change
+    change: TensorTransform
 
 
-def table_of(keys: Iterable[Key], names: Iterable[str]) -> list[Row]:
+def make_table(keys: Iterable[Key], names: Iterable[str]) -> list[KeyMapping]:
     """The table for a model with these tensors; each of them must stand in it once."""
     names = list(names)
     rows = [row for key in keys for row in expand(key, names)]
@@ -84,30 +84,35 @@ def table_of(keys: Iterable[Key], names: Iterable[str]) -> list[Row]:
     missing = sorted(set(names) - set(covered))
     double = sorted({name for name in covered if covered.count(name) > 1}) if len(covered) != len(set(covered)) else []
     if missing or double:
-        raise BadInput(f"The key table lacks {shown(missing)} and has twice {shown(double)}: the family is incomplete.")
+        raise BadInput(
+            f"The key table is incomplete. Missing: {shorten_names(missing)}. Twice: {shorten_names(double)}."
+        )
     return rows
 
 
-def expand(key: Key, names: list[str]) -> list[Row]:
+def expand(key: Key, names: list[str]) -> list[KeyMapping]:
     """The lines that a key stands for."""
     pattern = re.compile(re.escape(key.names[0]).replace(r"\{n\}", r"(?P<n>\d+)").replace(r"\{p\}", r"(?P<p>\w+)"))
     rows = []
     for name in names:
         if found := pattern.fullmatch(name):
             words = found.groupdict()
-            rows.append(Row(key.theirs.format(**words), tuple(one.format(**words) for one in key.names), key.change))
+            rows.append(
+                KeyMapping(key.theirs.format(**words), tuple(one.format(**words) for one in key.names), key.change)
+            )
     return rows
 
 
-def read_tensors(rows: list[Row], weights: Any, family: Family, where: str) -> dict[str, Tensor]:
+def read_tensors(rows: list[KeyMapping], weights: Any, family: Family, where: str) -> dict[str, Tensor]:
     """Our tensors from theirs, or `BadInput` that lists what is missing and what is left over."""
-    theirs = {plain(name, family.PREFIX): name for name in weights.names()}
-    wanted = {plain(row.theirs, family.PREFIX): row for row in rows}
+    theirs = {normalize_key(name, family.PREFIX): name for name in weights.names()}
+    wanted = {normalize_key(row.theirs, family.PREFIX): row for row in rows}
     missing = sorted(set(wanted) - set(theirs))
-    left = [name for key, name in theirs.items() if key not in wanted and not ignored(key, family)]
+    left = [name for key, name in theirs.items() if key not in wanted and not is_ignored(key, family)]
     if missing or left:
         raise BadInput(
-            f"{where}: the weights do not fit the configuration. Missing: {shown(missing)}. Left over: {shown(left)}. "
+            f"{where}: the weights do not fit the configuration. Missing: {shorten_names(missing)}. "
+            f"Left over: {shorten_names(left)}. "
             "The folder holds another architecture than its config.json says, or not all of it."
         )
     found: dict[str, Tensor] = {}
@@ -116,22 +121,22 @@ def read_tensors(rows: list[Row], weights: Any, family: Family, where: str) -> d
     return found
 
 
-def write_tensors(rows: list[Row], ours: dict[str, Tensor]) -> dict[str, Tensor]:
+def write_tensors(rows: list[KeyMapping], ours: dict[str, Tensor]) -> dict[str, Tensor]:
     """Their tensors from ours."""
     return {row.theirs: row.change.write(*(ours[name] for name in row.ours)).contiguous() for row in rows}
 
 
-def plain(name: str, prefix: str) -> str:
+def normalize_key(name: str, prefix: str) -> str:
     """A name without the prefix that only models with a head have, and with the words used today."""
     name = name.removeprefix(prefix)
     return re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
 
 
-def ignored(name: str, family: Family) -> bool:
+def is_ignored(name: str, family: Family) -> bool:
     return any(re.fullmatch(pattern, name) for pattern in family.IGNORED)
 
 
-def shown(names: list[str]) -> str:
+def shorten_names(names: list[str]) -> str:
     """The first few names, and how many more."""
     if not names:
         return "none"

@@ -6,10 +6,10 @@ from typing import Any
 
 from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
-from ...nn.embeddings.text import Text
+from ...nn.embeddings.text import TextEmbeddingConfig
 from ..checkpoint.key_table import Key
-from ..config import Sequence
-from ..heads import Classes, Pooler, Span, Vocabulary
+from ..config import SequenceConfig
+from ..heads import ClassificationHeadConfig, LMHeadConfig, PoolerConfig, SpanHeadConfig
 
 PREFIX = "bert."
 IGNORED = (
@@ -52,7 +52,7 @@ def bert(
     pooler: bool = True,
     head: Any = None,
     family: str = "bert",
-) -> Sequence:
+) -> SequenceConfig:
     """BERT-base by default, 109,482,240 parameters with its pooler (L, H, A are layers, dim, heads).
 
     `head` "vocabulary" is the one that guesses masked words; `Classes` and `Span` are others.
@@ -61,22 +61,22 @@ def bert(
     2
     """
     if head == "vocabulary":
-        head = Vocabulary(vocabulary, dim, bias=True, transform=activation, eps=eps)
-    return Sequence(
-        embed=Text(
+        head = LMHeadConfig(vocabulary, dim, bias=True, transform=activation, eps=eps)
+    return SequenceConfig(
+        embed=TextEmbeddingConfig(
             vocabulary, dim, places=places, segments=segments, norm=eps, padding=padding, unused=unused, dropout=dropout
         ),
         stack=StackConfig(
             dim, layers, heads, hidden, activation=activation, eps=eps, pre_norm=False, dropout=dropout,
             attention_dropout=dropout if attention_dropout is None else attention_dropout,
         ),
-        pooler=Pooler(dim) if pooler else None,
+        pooler=PoolerConfig(dim) if pooler else None,
         head=head,
         family=family,
     )  # fmt: skip
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Sequence:
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> SequenceConfig:
     """Our configuration of theirs."""
     pooler = f"{PREFIX}pooler.dense.weight" in shapes or "pooler.dense.weight" in shapes
     return bert(**sizes(config), pooler=pooler, head=read_head(config, shapes, pooler))
@@ -85,7 +85,7 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Sequence
 def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], pooler: bool) -> Any:
     """The head whose weights are there."""
     if "cls.predictions.bias" in shapes:
-        return words(config, ours(config.get("hidden_act", "gelu")))
+        return read_lm_head(config, our_activation(config.get("hidden_act", "gelu")))
     pool = {"pool": "pooler"} if pooler else {"per_token": True}
     return plain_head(config, shapes, **pool)
 
@@ -102,7 +102,7 @@ def sizes(config: dict[str, Any], padding: int = 0) -> dict[str, Any]:
         "vocabulary": config["vocab_size"],
         "places": config["max_position_embeddings"],
         "segments": config.get("type_vocab_size", 2),
-        "activation": ours(config.get("hidden_act", "gelu")),
+        "activation": our_activation(config.get("hidden_act", "gelu")),
         "eps": config.get("layer_norm_eps", 1e-12),
         "dropout": config.get("hidden_dropout_prob", 0.1),
         "attention_dropout": config.get("attention_probs_dropout_prob", 0.1),
@@ -110,36 +110,36 @@ def sizes(config: dict[str, Any], padding: int = 0) -> dict[str, Any]:
     }
 
 
-def ours(activation: str) -> str:
+def our_activation(activation: str) -> str:
     """Our name of their activation."""
     if activation not in ACTIVATIONS:
         raise BadInput(f"The activation is {activation!r}; known here are {', '.join(ACTIVATIONS)}.")
     return ACTIVATIONS[activation]
 
 
-def words(config: dict[str, Any], transform: str) -> Vocabulary:
+def read_lm_head(config: dict[str, Any], transform: str) -> LMHeadConfig:
     """The head that guesses masked words."""
     tied = config.get("tie_word_embeddings", True)
     size, dim, eps = config["vocab_size"], config["hidden_size"], config.get("layer_norm_eps", 1e-12)
-    return Vocabulary(size, dim, tied=tied, bias=True, transform=transform, eps=eps)
+    return LMHeadConfig(size, dim, tied=tied, bias=True, transform=transform, eps=eps)
 
 
 def plain_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], **how: Any) -> Any:
     """A head of one matrix: classes, or the span of an answer; None where there is none."""
     dim, dropout = config["hidden_size"], config.get("classifier_dropout") or config.get("hidden_dropout_prob", 0.1)
     if "qa_outputs.weight" in shapes:
-        return Span(dim)
+        return SpanHeadConfig(dim)
     if "classifier.weight" in shapes:
-        return Classes(shapes["classifier.weight"][0], dim, dropout=dropout, **how)
+        return ClassificationHeadConfig(shapes["classifier.weight"][0], dim, dropout=dropout, **how)
     return None
 
 
-def write(config: Sequence) -> dict[str, Any]:
+def write(config: SequenceConfig) -> dict[str, Any]:
     """Their configuration of ours."""
-    return written(config, "bert", "Bert")
+    return write_bert(config, "bert", "Bert")
 
 
-def written(config: Sequence, model_type: str, name: str) -> dict[str, Any]:
+def write_bert(config: SequenceConfig, model_type: str, name: str) -> dict[str, Any]:
     """Their configuration of ours, as BERT and its kin have it; `name` begins their classes' names."""
     stack, embed, head = config.stack, config.embed, config.head
     return {
@@ -152,47 +152,47 @@ def written(config: Sequence, model_type: str, name: str) -> dict[str, Any]:
         "vocab_size": embed.vocabulary,
         "max_position_embeddings": embed.places + embed.unused,
         "type_vocab_size": embed.segments,
-        "hidden_act": theirs(stack.activation),
+        "hidden_act": their_activation(stack.activation),
         "layer_norm_eps": stack.eps,
         "hidden_dropout_prob": stack.dropout,
         "attention_probs_dropout_prob": stack.attention_dropout,
         "pad_token_id": embed.padding,
-        **about(head),
+        **describe_head(head),
     }
 
 
-def theirs(activation: str) -> str:
+def their_activation(activation: str) -> str:
     """Their name of our activation."""
     return next(name for name, own in ACTIVATIONS.items() if own == activation)
 
 
-def about(head: Any) -> dict[str, Any]:
+def describe_head(head: Any) -> dict[str, Any]:
     """What their configuration says of a head."""
-    if isinstance(head, Classes):
+    if isinstance(head, ClassificationHeadConfig):
         return {"num_labels": head.classes}
-    return {"tie_word_embeddings": head.tied} if isinstance(head, Vocabulary) else {}
+    return {"tie_word_embeddings": head.tied} if isinstance(head, LMHeadConfig) else {}
 
 
 def architecture(name: str, head: Any) -> str:
     """Their class for a model with this head."""
-    if isinstance(head, Classes):
+    if isinstance(head, ClassificationHeadConfig):
         return f"{name}ForTokenClassification" if head.per_token else f"{name}ForSequenceClassification"
-    if isinstance(head, Span):
+    if isinstance(head, SpanHeadConfig):
         return f"{name}ForQuestionAnswering"
     return f"{name}Model" if head is None else f"{name}ForMaskedLM"
 
 
-def keys(config: Sequence) -> list[Key]:
+def keys(config: SequenceConfig) -> list[Key]:
     base = "" if config.head is None else PREFIX
     return [
         *encoder_keys(base),
         Key(base + "pooler.dense.{p}", "pooler.dense.{p}"),
         *word_keys(config),
-        Key("qa_outputs.{p}" if isinstance(config.head, Span) else "classifier.{p}", "head.out.{p}"),
+        Key("qa_outputs.{p}" if isinstance(config.head, SpanHeadConfig) else "classifier.{p}", "head.out.{p}"),
     ]
 
 
-def word_keys(config: Sequence) -> list[Key]:
+def word_keys(config: SequenceConfig) -> list[Key]:
     """The head that guesses masked words; its bias has the name that counts where the matrix is not tied."""
     tied = getattr(config.head, "tied", True)
     return [

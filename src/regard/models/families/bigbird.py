@@ -5,11 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ...nn.parts import read_call
+from ...nn.bigbird import BigBirdMask, BigBirdScore
 from ..checkpoint.key_table import Key
-from ..config import Sequence
-from ..heads import Classes, Vocabulary
-from .bert import IGNORED, PREFIX, bert, encoder_keys, ours, plain_head, sizes, word_keys, words, written
+from ..config import SequenceConfig
+from ..heads import ClassificationHeadConfig, LMHeadConfig
+from .bert import (
+    IGNORED,
+    PREFIX,
+    bert,
+    encoder_keys,
+    our_activation,
+    plain_head,
+    read_lm_head,
+    sizes,
+    word_keys,
+    write_bert,
+)
 
 __all__ = ["IGNORED", "PREFIX", "bigbird", "keys", "read", "write"]
 
@@ -25,7 +36,7 @@ def bigbird(
     scaled: bool = False,
     bias: str = "qkvof",
     **more: Any,
-) -> Sequence:
+) -> SequenceConfig:
     """BigBird-base by default, 127,468,800 parameters with its pooler; `more` as in `bert`.
 
     `block` (their block_size) None lets every token see every other. Texts of no more than 5 + 2·random blocks always
@@ -33,19 +44,18 @@ def bigbird(
     original. `scaled` multiplies the token embeddings by √dim.
 
     >>> bigbird(layers=2, random=2).stack.score
-    'BigBirdDot(block=64, random=2, places=4096, layer={layer})'
+    BigBirdScore(block=64, random=2, positions=4096)
     """
     family = more.pop("family", "big_bird")
     plain = bert(heads=heads, vocabulary=vocabulary, places=places, activation=activation, family=family, **more)
     stack = replace(plain.stack, bias=bias)
     if block is not None:
-        plan = f"block={block}, random={random}, places={places}, layer={{layer}}"
-        mask = f"BigBirdBlocks({plan}, heads={heads}, drawn={{training}})"
-        stack = replace(stack, mask=mask, score=f"BigBirdDot({plan})")
+        mask, score = BigBirdMask(block, random, heads, places), BigBirdScore(block, random, places)
+        stack = replace(stack, mask=mask, score=score)
     return replace(plain, stack=stack, embed=replace(plain.embed, scaled=scaled))
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Sequence:
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> SequenceConfig:
     """Our configuration of theirs."""
     sparse = config.get("attention_type", "block_sparse") == "block_sparse"
     return bigbird(
@@ -61,37 +71,33 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Sequence
 
 def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any:
     """The head whose weights are there."""
-    activation = ours(config.get("hidden_act", "gelu_new"))
+    activation = our_activation(config.get("hidden_act", "gelu_new"))
     if "cls.predictions.bias" in shapes:
-        return words(config, activation)
+        return read_lm_head(config, activation)
     if "classifier.out_proj.weight" in shapes:
         dropout = config.get("classifier_dropout") or config.get("hidden_dropout_prob", 0.1)
         classes = shapes["classifier.out_proj.weight"][0]
-        return Classes(classes, config["hidden_size"], hidden=activation, dropout=dropout)
+        return ClassificationHeadConfig(classes, config["hidden_size"], hidden=activation, dropout=dropout)
     return plain_head(config, shapes, per_token=True)
 
 
-def write(config: Sequence) -> dict[str, Any]:
+def write(config: SequenceConfig) -> dict[str, Any]:
     """Their configuration of ours."""
+    mask = config.stack.mask
+    blocks: dict[str, Any] = {"attention_type": "original_full"}
+    if isinstance(mask, BigBirdMask):
+        blocks = {"attention_type": "block_sparse", "block_size": mask.block, "num_random_blocks": mask.random}
     return {
-        **written(config, "big_bird", "BigBird"),
-        **written_plan(config),
+        **write_bert(config, "big_bird", "BigBird"),
+        **blocks,
         "rescale_embeddings": config.embed.scaled,
         "use_bias": "q" in config.stack.bias,
     }
 
 
-def written_plan(config: Sequence) -> dict[str, Any]:
-    """What their configuration says of the blocks."""
-    if config.stack.mask is None:
-        return {"attention_type": "original_full"}
-    plan = read_call(config.stack.score.format(layer=0))[1]
-    return {"attention_type": "block_sparse", "block_size": plan["block"], "num_random_blocks": plan["random"]}
-
-
-def keys(config: Sequence) -> list[Key]:
+def keys(config: SequenceConfig) -> list[Key]:
     base = "" if config.head is None else PREFIX
-    vocabulary, inner = isinstance(config.head, Vocabulary), getattr(config.head, "hidden", None)
+    vocabulary, inner = isinstance(config.head, LMHeadConfig), getattr(config.head, "hidden", None)
     return [
         *encoder_keys(base),
         Key(base + "pooler.{p}", "pooler.dense.{p}"),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...attention.parts.masks import Causal
 from ...errors import Unsupported
 from ...nn.block import StackConfig
-from ...nn.embeddings.text import Text
+from ...nn.embeddings.text import TextEmbeddingConfig
 from ..checkpoint.key_table import Key
-from ..image import Image
-from ..two_towers import Tower, TwoTowers
+from ..image import ImageEmbeddingConfig
+from ..two_towers import DualEncoderConfig, TowerConfig
 from .vit import read_activation, write_activation
 
 PREFIX = ""
@@ -33,32 +34,32 @@ def clip(
     patch: int = 32,
     channels: int = 3,
     shared: int | None = 512,
-) -> TwoTowers:
+) -> DualEncoderConfig:
     """CLIP ViT-B/32 by default, 151,277,313 parameters.
 
     `text` and `image` are what `StackConfig` is told of each tower (None leaves it out); `shared` is the dimension in
     which they meet (projection_dim), `end` the token at which a text is read (see `Tower`).
 
     >>> clip(image=None).text.stack.mask
-    'Causal()'
+    Causal()
     """
     family = "clip" if text and image else "clip_text_model" if text else "clip_vision_model"
-    towers: dict[str, Tower] = {}
+    towers: dict[str, TowerConfig] = {}
     if text:
-        stack = StackConfig(**{"activation": "quick_gelu", "mask": "Causal()", **text})
-        towers["text"] = Tower(Text(vocabulary, stack.dim, places), stack, shared, end)  # type: ignore[arg-type]
+        stack = StackConfig(**{"activation": "quick_gelu", "mask": Causal(), **text})
+        towers["text"] = TowerConfig(TextEmbeddingConfig(vocabulary, stack.dim, places), stack, shared, end)  # type: ignore[arg-type]
     if image:
         stack = StackConfig(**{"activation": "quick_gelu", **image})
-        embed = Image(size, patch, stack.dim, channels, bias=False, norm=stack.eps)
-        towers["image"] = Tower(embed, stack, shared)
-    return TwoTowers(**towers, family=family)
+        embed = ImageEmbeddingConfig(size, patch, stack.dim, channels, bias=False, norm=stack.eps)
+        towers["image"] = TowerConfig(embed, stack, shared)
+    return DualEncoderConfig(**towers, family=family)
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TwoTowers:
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> DualEncoderConfig:
     """Our configuration of theirs."""
     if "classifier.weight" in shapes:
         raise Unsupported("This CLIP has a head of classes over its patches, which is not read here. Save its towers.")
-    text, image = told_of(config, "text"), told_of(config, "vision")
+    text, image = tower_config(config, "text"), tower_config(config, "vision")
     parts: dict[str, Any] = {"text": None, "image": None}
     if text is not None:
         parts |= {"text": read_stack(text, TEXT), **read_text(text)}
@@ -68,7 +69,7 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TwoTower
     return clip(**parts, shared=shared[0] if shared else None)
 
 
-def told_of(config: dict[str, Any], side: str) -> dict[str, Any] | None:
+def tower_config(config: dict[str, Any], side: str) -> dict[str, Any] | None:
     """Their settings of a tower: the whole for a tower alone, else a part that older files spread over two."""
     if config["model_type"] != "clip":
         return config if config["model_type"] == f"clip_{side}_model" else None
@@ -105,7 +106,7 @@ def read_image(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def write(config: TwoTowers) -> dict[str, Any]:
+def write(config: DualEncoderConfig) -> dict[str, Any]:
     """Their configuration of ours."""
     towers = {}
     if config.text is not None:
@@ -121,7 +122,7 @@ def write(config: TwoTowers) -> dict[str, Any]:
     return {"model_type": "clip", "architectures": ["CLIPModel"], "projection_dim": shared, **inside}
 
 
-def write_stack(tower: Tower) -> dict[str, Any]:
+def write_stack(tower: TowerConfig) -> dict[str, Any]:
     stack = tower.stack
     return {
         "num_hidden_layers": stack.layers,
@@ -135,7 +136,7 @@ def write_stack(tower: Tower) -> dict[str, Any]:
     }
 
 
-def write_text(tower: Tower) -> dict[str, Any]:
+def write_text(tower: TowerConfig) -> dict[str, Any]:
     return {
         "model_type": "clip_text_model",
         "vocab_size": tower.embed.vocabulary,
@@ -145,7 +146,7 @@ def write_text(tower: Tower) -> dict[str, Any]:
     }
 
 
-def write_image(tower: Tower) -> dict[str, Any]:
+def write_image(tower: TowerConfig) -> dict[str, Any]:
     return {
         "model_type": "clip_vision_model",
         "image_size": tower.embed.size,
@@ -155,7 +156,7 @@ def write_image(tower: Tower) -> dict[str, Any]:
     }
 
 
-def keys(config: TwoTowers) -> list[Key]:
+def keys(config: DualEncoderConfig) -> list[Key]:
     return [
         Key("logit_scale", "scale"),
         Key("text_projection.weight", "text.project.weight"),
@@ -165,7 +166,7 @@ def keys(config: TwoTowers) -> list[Key]:
     ]
 
 
-def prefix(config: TwoTowers, name: str) -> str:
+def prefix(config: DualEncoderConfig, name: str) -> str:
     """What stands before a tower's names: nothing for a tower that is the whole model."""
     towers = [tower for tower in (config.text, config.image) if tower is not None]
     return "" if len(towers) == 1 and towers[0].shared is None else name

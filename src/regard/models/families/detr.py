@@ -7,9 +7,9 @@ from typing import Any
 
 from ...errors import Unsupported
 from ...nn.block import StackConfig
-from ...nn.embeddings.images import BLOCKS
+from ...nn.embeddings.images import RESNET_BLOCKS
 from ..checkpoint.key_table import Key
-from ..detection import Detection, FeatureGrid
+from ..detection import DetectionConfig, FeatureGridConfig
 from ..set_loss import SetLoss
 
 PREFIX = "model."
@@ -44,12 +44,12 @@ def detr(
     hidden_dropout: float = 0.0,
     loss: SetLoss | None = None,
     family: str | None = "detr",
-) -> Detection:
+) -> DetectionConfig:
     """DETR with a ResNet-50 for COCO's class numbers by default: 41,524,768 parameters.
 
     The paper trains 41,302,368 of them: it leaves the first convolution and the first stage as they are. The numbers
     of batch normalisation are buffers and not counted. `decoder` says what of its stack is otherwise than the
-    encoder's; `backbone` as in `FeatureGrid`. The loss of every decoder layer is added unless `loss` says otherwise.
+    encoder's; `backbone` as in `FeatureGridConfig`. The losses of all decoder layers are added unless `loss` is given.
 
     >>> detr(decoder={"layers": 3}).decoder.layers
     3
@@ -58,8 +58,8 @@ def detr(
         "dim": dim, "layers": layers, "heads": heads, "hidden": hidden, "activation": activation, "pre_norm": False,
         "dropout": dropout, "attention_dropout": attention_dropout, "hidden_dropout": hidden_dropout,
     }  # fmt: skip
-    return Detection(
-        embed=FeatureGrid(dim, backbone, channels, places),
+    return DetectionConfig(
+        embed=FeatureGridConfig(dim, backbone, channels, places),
         stack=StackConfig(**shape),
         decoder=StackConfig(**{**shape, "cross": True, "final_norm": True, **(decoder or {})}),
         queries=queries,
@@ -69,7 +69,7 @@ def detr(
     )
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Detection:
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> DetectionConfig:
     """Our configuration of theirs."""
     refuse(config, shapes)
     head = shapes.get("class_labels_classifier.weight")
@@ -112,11 +112,11 @@ def read_depth(config: dict[str, Any]) -> int:
     if inside.get("model_type") == "resnet":
         return depth_of(inside)
     name = str(inside.get("backbone") or config.get("backbone") or "resnet50")
-    for depth in BLOCKS:
+    for depth in RESNET_BLOCKS:
         if name in (f"resnet{depth}", f"microsoft/resnet-{depth}"):
             return depth
     raise Unsupported(
-        f"This DETR's backbone is {name!r}; read here are ResNets of depth {', '.join(map(str, BLOCKS))}."
+        f"This DETR's backbone is {name!r}; read here are ResNets of depth {', '.join(map(str, RESNET_BLOCKS))}."
     )
 
 
@@ -126,17 +126,17 @@ def read_channels(config: dict[str, Any]) -> int:
 
 def depth_of(config: dict[str, Any]) -> int:
     """The depth of which a ResNet's settings are the published ones."""
-    for depth in BLOCKS:
+    for depth in RESNET_BLOCKS:
         plain = write_backbone(depth, config.get("num_channels", 3))
         if all(config.get(name, value) == value for name, value in plain.items() if name != "out_features"):
             return depth
     raise Unsupported(
         f"This DETR's ResNet has depths {config.get('depths')} and sizes {config.get('hidden_sizes')}; read here are "
-        f"the published ones of depth {', '.join(map(str, BLOCKS))}."
+        f"the published ones of depth {', '.join(map(str, RESNET_BLOCKS))}."
     )
 
 
-def write(config: Detection) -> dict[str, Any]:
+def write(config: DetectionConfig) -> dict[str, Any]:
     """Their configuration of ours; the auxiliary loss, which alters the layers there, is left out."""
     embed, stack, decoder = config.embed, config.stack, config.decoder
     timm = config.family == "detr_timm"
@@ -173,7 +173,7 @@ def write_backbone(depth: int, channels: int) -> dict[str, Any]:
         "layer_type": "basic" if depth < 50 else "bottleneck",
         "embedding_size": 64,
         "hidden_sizes": [growth * 64 << n for n in range(4)],
-        "depths": list(BLOCKS[depth]),
+        "depths": list(RESNET_BLOCKS[depth]),
         "hidden_act": "relu",
         "downsample_in_first_stage": False,
         "downsample_in_bottleneck": False,
@@ -182,7 +182,7 @@ def write_backbone(depth: int, channels: int) -> dict[str, Any]:
     }
 
 
-def keys(config: Detection) -> list[Key]:
+def keys(config: DetectionConfig) -> list[Key]:
     base = "" if config.classes is None else PREFIX
     return [
         *backbone_keys(config, base + "backbone.conv_encoder.model."),
@@ -211,7 +211,7 @@ def layer_keys(theirs: str, ours: str) -> list[Key]:
     ]
 
 
-def backbone_keys(config: Detection, theirs: str) -> Iterator[Key]:
+def backbone_keys(config: DetectionConfig, theirs: str) -> Iterator[Key]:
     """The names of a ResNet: as published (timm's, which are ours), or as transformers has them."""
     for convolution, norm, other in backbone_names(config.embed.backbone):
         if config.family == "detr_timm":
@@ -225,7 +225,7 @@ def backbone_keys(config: Detection, theirs: str) -> Iterator[Key]:
 def backbone_names(depth: int) -> Iterator[tuple[str, str, str]]:
     """Each convolution and the norm after it, and what transformers calls the two together."""
     yield "conv1", "bn1", "embedder.embedder"
-    for stage, count in enumerate(BLOCKS[depth]):
+    for stage, count in enumerate(RESNET_BLOCKS[depth]):
         for n in range(count):
             block, other = f"layer{stage + 1}.{n}", f"encoder.stages.{stage}.layers.{n}"
             for m in range(2 if depth < 50 else 3):

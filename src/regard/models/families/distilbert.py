@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from ..checkpoint.key_table import Key
-from ..config import Sequence
-from ..heads import Classes, Span
-from .bert import about, architecture, bert, ours, plain_head, theirs, words
+from ..config import SequenceConfig
+from ..heads import ClassificationHeadConfig, SpanHeadConfig
+from .bert import architecture, bert, describe_head, our_activation, plain_head, read_lm_head, their_activation
 
 PREFIX = "distilbert."
 IGNORED = (r"embeddings\.position_ids", r"vocab_projector\.weight")
 EPS = 1e-12
 
 
-def distilbert(*, layers: int = 6, head: Any = None, **more: Any) -> Sequence:
+def distilbert(*, layers: int = 6, head: Any = None, **more: Any) -> SequenceConfig:
     """DistilBERT-base by default, 66,362,880 parameters; `more` as in `bert`.
 
     >>> distilbert().stack.layers
@@ -23,12 +23,12 @@ def distilbert(*, layers: int = 6, head: Any = None, **more: Any) -> Sequence:
     return bert(layers=layers, segments=0, eps=EPS, pooler=False, head=head, family="distilbert", **more)
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Sequence:
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> SequenceConfig:
     """Our configuration of theirs."""
     return distilbert(
         layers=config["n_layers"], dim=config["dim"], heads=config["n_heads"], hidden=config["hidden_dim"],
         vocabulary=config["vocab_size"], places=config["max_position_embeddings"],
-        activation=ours(config.get("activation", "gelu")), dropout=config.get("dropout", 0.1),
+        activation=our_activation(config.get("activation", "gelu")), dropout=config.get("dropout", 0.1),
         attention_dropout=config.get("attention_dropout", 0.1), padding=config.get("pad_token_id", 0),
         head=read_head(config, shapes),
     )  # fmt: skip
@@ -39,13 +39,13 @@ def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any
     dim, dropout = config["dim"], config.get("seq_classif_dropout", 0.2)
     if "vocab_transform.weight" in shapes:
         names = {"hidden_size": dim, "layer_norm_eps": EPS}
-        return words({**config, **names}, ours(config.get("activation", "gelu")))
+        return read_lm_head({**config, **names}, our_activation(config.get("activation", "gelu")))
     if "pre_classifier.weight" in shapes:
-        return Classes(shapes["classifier.weight"][0], dim, hidden="relu", dropout=dropout)
+        return ClassificationHeadConfig(shapes["classifier.weight"][0], dim, hidden="relu", dropout=dropout)
     return plain_head({"hidden_size": dim, "hidden_dropout_prob": config.get("dropout", 0.1)}, shapes, per_token=True)
 
 
-def write(config: Sequence) -> dict[str, Any]:
+def write(config: SequenceConfig) -> dict[str, Any]:
     """Their configuration of ours."""
     stack, embed = config.stack, config.embed
     return {
@@ -57,18 +57,18 @@ def write(config: Sequence) -> dict[str, Any]:
         "hidden_dim": stack.hidden,
         "vocab_size": embed.vocabulary,
         "max_position_embeddings": embed.places,
-        "activation": theirs(stack.activation),
+        "activation": their_activation(stack.activation),
         "dropout": stack.dropout,
         "attention_dropout": stack.attention_dropout,
         "pad_token_id": embed.padding,
-        **about(config.head),
+        **describe_head(config.head),
     }
 
 
-def keys(config: Sequence) -> list[Key]:
+def keys(config: SequenceConfig) -> list[Key]:
     base = "" if config.head is None else PREFIX
     block, theirs = "stack.blocks.{n}.", base + "transformer.layer.{n}."
-    dense = "pre_classifier.{p}" if isinstance(config.head, Classes) else "vocab_transform.{p}"
+    dense = "pre_classifier.{p}" if isinstance(config.head, ClassificationHeadConfig) else "vocab_transform.{p}"
     return [
         Key(base + "embeddings.word_embeddings.weight", "embed.tokens.weight"),
         Key(base + "embeddings.position_embeddings.weight", "embed.places.weight"),
@@ -85,5 +85,5 @@ def keys(config: Sequence) -> list[Key]:
         Key("vocab_layer_norm.{p}", "head.norm.{p}"),
         Key("vocab_projector.bias", "head.bias"),
         Key("vocab_projector.weight", "head.weight"),
-        Key("qa_outputs.{p}" if isinstance(config.head, Span) else "classifier.{p}", "head.out.{p}"),
+        Key("qa_outputs.{p}" if isinstance(config.head, SpanHeadConfig) else "classifier.{p}", "head.out.{p}"),
     ]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...attention.parts.masks import Causal
 from ...errors import Unsupported
 from ...nn.block import StackConfig
-from ...nn.embeddings.text import Text
-from ..checkpoint.key_table import TRANSPOSED, Key, stacked
-from ..config import Sequence
-from ..heads import Classes, Vocabulary
+from ...nn.embeddings.text import TextEmbeddingConfig
+from ..checkpoint.key_table import TRANSPOSED, Key, stack_of
+from ..config import SequenceConfig
+from ..heads import ClassificationHeadConfig, LMHeadConfig
 
 PREFIX = "transformer."
 IGNORED = (r"h\.\d+\.attn\.(masked_)?bias", r"lm_head\.weight")
@@ -35,7 +36,7 @@ def gpt2(
     eps: float = 1e-5,
     dropout: float = 0.1,
     head: Any = "vocabulary",
-) -> Sequence:
+) -> SequenceConfig:
     """GPT-2 small by default, 124,439,808 parameters.
 
     Its n_layer, n_embd, n_head, n_positions are layers, dim, heads, places.
@@ -43,18 +44,18 @@ def gpt2(
     >>> sum(p.numel() for p in gpt2(layers=1, dim=8, heads=2, vocabulary=11, places=5).build().parameters())
     1016
     """
-    return Sequence(
-        embed=Text(vocabulary, dim, places=places, dropout=dropout),
+    return SequenceConfig(
+        embed=TextEmbeddingConfig(vocabulary, dim, places=places, dropout=dropout),
         stack=StackConfig(
-            dim, layers, heads, hidden=hidden, activation=activation, eps=eps, mask="Causal()",
+            dim, layers, heads, hidden=hidden, activation=activation, eps=eps, mask=Causal(),
             dropout=dropout, attention_dropout=dropout,
         ),
-        head=Vocabulary(vocabulary, dim) if head == "vocabulary" else head,
+        head=LMHeadConfig(vocabulary, dim) if head == "vocabulary" else head,
         family="gpt2",
     )  # fmt: skip
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Sequence:
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> SequenceConfig:
     """Our configuration of theirs."""
     if config.get("scale_attn_by_inverse_layer_idx") or not config.get("scale_attn_weights", True):
         raise Unsupported(
@@ -63,10 +64,10 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Sequence
     dim, vocabulary = config["n_embd"], config["vocab_size"]
     head: Any = None
     if "score.weight" in shapes:
-        head = Classes(shapes["score.weight"][0], dim, pool="last", bias=False)
+        head = ClassificationHeadConfig(shapes["score.weight"][0], dim, pool="last", bias=False)
     elif has_head(config, shapes):
         tied = config.get("tie_word_embeddings", True)
-        head = Vocabulary(vocabulary, dim, tied=tied)
+        head = LMHeadConfig(vocabulary, dim, tied=tied)
     return gpt2(
         layers=config["n_layer"], dim=dim, heads=config["n_head"], hidden=config.get("n_inner"), vocabulary=vocabulary,
         places=config["n_positions"], activation=ACTIVATIONS[config.get("activation_function", "gelu_new")],
@@ -80,11 +81,13 @@ def has_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> bool
     return "lm_head.weight" in shapes or any("LMHead" in kind for kind in kinds)
 
 
-def write(config: Sequence) -> dict[str, Any]:
+def write(config: SequenceConfig) -> dict[str, Any]:
     """Their configuration of ours."""
     stack, embed, head = config.stack, config.embed, config.head
     back = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
-    kind = {Vocabulary: "GPT2LMHeadModel", Classes: "GPT2ForSequenceClassification"}.get(type(head), "GPT2Model")
+    kind = {LMHeadConfig: "GPT2LMHeadModel", ClassificationHeadConfig: "GPT2ForSequenceClassification"}.get(
+        type(head), "GPT2Model"
+    )
     return {
         "model_type": "gpt2",
         "architectures": [kind],
@@ -100,11 +103,11 @@ def write(config: Sequence) -> dict[str, Any]:
         "embd_pdrop": embed.dropout,
         "attn_pdrop": stack.attention_dropout,
         "tie_word_embeddings": getattr(head, "tied", True),
-        **({"num_labels": head.classes} if isinstance(head, Classes) else {}),
+        **({"num_labels": head.classes} if isinstance(head, ClassificationHeadConfig) else {}),
     }
 
 
-def keys(config: Sequence) -> list[Key]:
+def keys(config: SequenceConfig) -> list[Key]:
     base = "" if config.head is None else PREFIX
     block, theirs = "stack.blocks.{n}.", base + "h.{n}."
     qkv = tuple(block + f"attention.{x}" for x in "qkv")
@@ -112,8 +115,8 @@ def keys(config: Sequence) -> list[Key]:
         Key(base + "wte.weight", "embed.tokens.weight"),
         Key(base + "wpe.weight", "embed.places.weight"),
         Key(theirs + "ln_1.{p}", block + "attention_norm.{p}"),
-        Key(theirs + "attn.c_attn.weight", tuple(name + ".weight" for name in qkv), stacked(3, 1, transposed=True)),
-        Key(theirs + "attn.c_attn.bias", tuple(name + ".bias" for name in qkv), stacked(3)),
+        Key(theirs + "attn.c_attn.weight", tuple(name + ".weight" for name in qkv), stack_of(3, 1, transposed=True)),
+        Key(theirs + "attn.c_attn.bias", tuple(name + ".bias" for name in qkv), stack_of(3)),
         Key(theirs + "attn.c_proj.weight", block + "attention.out.weight", TRANSPOSED),
         Key(theirs + "attn.c_proj.bias", block + "attention.out.bias"),
         Key(theirs + "ln_2.{p}", block + "feed_forward_norm.{p}"),

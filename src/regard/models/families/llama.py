@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
+from ...attention.parts.mask import And, Mask
+from ...attention.parts.masks import Causal, Window
+from ...attention.parts.positions import Rotary
 from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
-from ...nn.embeddings.text import Text
-from ...nn.parts import read_call
+from ...nn.embeddings.text import TextEmbeddingConfig
+from ...nn.rotary import ScaledRotary
 from ..checkpoint.key_table import Key
-from ..config import Sequence
-from ..heads import Classes, Vocabulary
+from ..config import SequenceConfig
+from ..heads import ClassificationHeadConfig, LMHeadConfig
 
 PREFIX = "model."
 IGNORED = (r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"lm_head\.weight")
@@ -23,6 +25,7 @@ ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
+ROTARY = Rotary()
 BIASES = {"llama": "", "mistral": "", "qwen2": "qkv"}
 NAMES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2"}
 
@@ -36,7 +39,7 @@ def llama(
     hidden: int = 5632,
     head_dim: int | None = None,
     vocabulary: int = 32000,
-    position: str = "Rotary(base=10000.0)",
+    position: Rotary | ScaledRotary | str = ROTARY,
     activation: str = "silu",
     bias: str = "",
     eps: float = 1e-5,
@@ -46,42 +49,47 @@ def llama(
     dropout: float = 0.0,
     head: Any = "vocabulary",
     family: str = "llama",
-) -> Sequence:
+) -> SequenceConfig:
     """TinyLlama by default, 1,100,048,384 parameters.
 
     A token sees at most `window` tokens, itself included: one number for all layers, or one a layer, None where
     nothing is cut off. Mistral and Qwen2 are this with `family`, a window, and (Qwen2) `bias="qkv"`.
 
     >>> llama(layers=2, window=256).stack.mask
-    'Causal() & Window(before=255)'
+    Causal() & Window(before=255)
     """
-    return Sequence(
-        embed=Text(vocabulary, dim, padding=padding),
+    return SequenceConfig(
+        embed=TextEmbeddingConfig(vocabulary, dim, padding=padding),
         stack=StackConfig(
             dim, layers, heads, hidden, kv_heads, head_dim, activation=activation, gated=True, norm="rms", eps=eps,
-            bias=bias, position=position, mask=mask_of(window), attention_dropout=dropout,
+            bias=bias, position=position, mask=make_mask(window), attention_dropout=dropout,
         ),
-        head=Vocabulary(vocabulary, dim, tied=tied) if head == "vocabulary" else head,
+        head=LMHeadConfig(vocabulary, dim, tied=tied) if head == "vocabulary" else head,
         family=family,
     )  # fmt: skip
 
 
-def mask_of(window: int | tuple[int | None, ...] | None) -> str | tuple[str, ...]:
-    """The line of a causal mask that reaches `window` tokens back, the token itself counted."""
+def make_mask(window: int | tuple[int | None, ...] | None) -> Mask | tuple[Mask, ...]:
+    """A causal mask that reaches `window` tokens back, the token itself included."""
     if isinstance(window, tuple):
-        return tuple(str(mask_of(one)) for one in window)
-    return "Causal()" if window is None else f"Causal() & Window(before={window - 1})"
+        return tuple(make_layer_mask(size) for size in window)
+    return make_layer_mask(window)
 
 
-def window_of(mask: str) -> int | None:
-    """The window that `mask_of` wrote."""
-    found = re.fullmatch(r"Causal\(\)(?: & Window\(before=(\d+)\))?", mask)
-    if found is None:
-        raise Unsupported(f"A Llama cannot be written with the mask {mask!r}; use 'Causal() & Window(before=…)'.")
-    return None if found[1] is None else int(found[1]) + 1
+def make_layer_mask(window: int | None) -> Mask:
+    return Causal() if window is None else Causal() & Window(before=window - 1)
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Sequence:
+def read_mask_window(mask: Mask | None) -> int | None:
+    """The window of a mask that `make_layer_mask` made."""
+    if isinstance(mask, Causal):
+        return None
+    if isinstance(mask, And) and isinstance(mask.right, Window) and mask == make_layer_mask(mask.right.before + 1):
+        return mask.right.before + 1
+    raise Unsupported(f"A Llama cannot be written with the mask {mask!r}; use Causal() & Window(before=…).")
+
+
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> SequenceConfig:
     """Our configuration of theirs."""
     family, dim = config["model_type"], config["hidden_size"]
     heads, activation = config["num_attention_heads"], config.get("hidden_act", "silu")
@@ -98,21 +106,26 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Sequence
     )  # fmt: skip
 
 
-def read_rotary(config: dict[str, Any]) -> str:
-    """The line of the rotary position, from `rope_parameters` or the older `rope_theta` with `rope_scaling`."""
+def read_rotary(config: dict[str, Any]) -> Rotary | ScaledRotary:
+    """The rotary position, from `rope_parameters` or the older `rope_theta` with `rope_scaling`."""
     rope = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    words = {"base": float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0)}
+    scaling = rope.get("rope_type") or rope.get("type") or "default"
+    base = float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0)
     if (rope.get("partial_rotary_factor") or 1.0) != 1.0:
-        raise Unsupported("This checkpoint turns a part of each head (partial_rotary_factor), which is not read here.")
-    if kind == "linear":
-        words["linear"] = float(rope["factor"])
-    elif kind == "llama3":
-        words |= {"factor": float(rope["factor"]), "low": float(rope["low_freq_factor"])}
-        words |= {"high": float(rope["high_freq_factor"]), "original": int(rope["original_max_position_embeddings"])}
-    elif kind != "default":
-        raise Unsupported(f"This checkpoint stretches its rotary positions by {kind!r}; known: 'linear', 'llama3'.")
-    return f"Rotary({', '.join(f'{word}={value!r}' for word, value in words.items())})"
+        raise Unsupported("This checkpoint rotates a part of each head (partial_rotary_factor), which is unsupported.")
+    if scaling == "default":
+        return Rotary(base)
+    if scaling == "linear":
+        return ScaledRotary(base, linear=float(rope["factor"]))
+    if scaling == "llama3":
+        return ScaledRotary(
+            base,
+            factor=float(rope["factor"]),
+            low=float(rope["low_freq_factor"]),
+            high=float(rope["high_freq_factor"]),
+            original=int(rope["original_max_position_embeddings"]),
+        )
+    raise Unsupported(f"This checkpoint scales its rotary positions by {scaling!r}; known: 'linear', 'llama3'.")
 
 
 def read_window(config: dict[str, Any]) -> int | tuple[int | None, ...] | None:
@@ -134,14 +147,16 @@ def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any
     dim = config["hidden_size"]
     if "score.weight" in shapes:
         per_token = "score.bias" in shapes
-        return Classes(shapes["score.weight"][0], dim, per_token=per_token, pool="last", bias=per_token)
+        return ClassificationHeadConfig(
+            shapes["score.weight"][0], dim, per_token=per_token, pool="last", bias=per_token
+        )
     kinds = config.get("architectures") or []
     if "lm_head.weight" in shapes or any("ForCausalLM" in kind for kind in kinds):
-        return Vocabulary(config["vocab_size"], dim, tied=bool(config.get("tie_word_embeddings", False)))
+        return LMHeadConfig(config["vocab_size"], dim, tied=bool(config.get("tie_word_embeddings", False)))
     return None
 
 
-def write(config: Sequence) -> dict[str, Any]:
+def write(config: SequenceConfig) -> dict[str, Any]:
     """Their configuration of ours."""
     stack, head, family = config.stack, config.head, str(config.family)
     return {
@@ -162,33 +177,38 @@ def write(config: Sequence) -> dict[str, Any]:
         **write_rotary(stack),
         **write_bias(stack.bias, family),
         **write_window(stack, family),
-        **({"num_labels": head.classes} if isinstance(head, Classes) else {}),
+        **({"num_labels": head.classes} if isinstance(head, ClassificationHeadConfig) else {}),
     }
 
 
 def architecture(head: Any) -> str:
     """The end of their class's name for a model with this head."""
-    if isinstance(head, Classes):
+    if isinstance(head, ClassificationHeadConfig):
         return "ForTokenClassification" if head.per_token else "ForSequenceClassification"
     return "Model" if head is None else "ForCausalLM"
 
 
 def write_rotary(stack: StackConfig) -> dict[str, Any]:
     """Both forms: `rope_parameters`, and `rope_theta` with `rope_scaling` for older readers."""
-    name, words = read_call(stack.position or "None()")
-    if name != "Rotary" or "dim" in words or {"linear", "factor"} <= set(words):
+    rotary = stack.position
+    scaled = rotary if isinstance(rotary, ScaledRotary) else ScaledRotary()
+    if (
+        not isinstance(rotary, Rotary | ScaledRotary)
+        or rotary.dim is not None
+        or 1.0 not in (scaled.linear, scaled.factor)
+    ):
         raise BadInput(f"A Llama cannot be written with the position {stack.position!r}; use Rotary.")
-    base = words.get("base", 10000.0)
+    base = rotary.base
     scaling: dict[str, Any] = {"rope_type": "default"}
-    if "linear" in words:
-        scaling = {"rope_type": "linear", "factor": words["linear"]}
-    elif "factor" in words:
+    if scaled.linear != 1.0:
+        scaling = {"rope_type": "linear", "factor": scaled.linear}
+    elif scaled.factor != 1.0:
         scaling = {
             "rope_type": "llama3",
-            "factor": words["factor"],
-            "low_freq_factor": words["low"],
-            "high_freq_factor": words["high"],
-            "original_max_position_embeddings": words["original"],
+            "factor": scaled.factor,
+            "low_freq_factor": scaled.low,
+            "high_freq_factor": scaled.high,
+            "original_max_position_embeddings": scaled.original,
         }
     old = None if scaling["rope_type"] == "default" else scaling
     return {"rope_parameters": {**scaling, "rope_theta": base}, "rope_theta": base, "rope_scaling": old}
@@ -204,7 +224,7 @@ def write_bias(bias: str, family: str) -> dict[str, Any]:
 
 
 def write_window(stack: StackConfig, family: str) -> dict[str, Any]:
-    windows = [window_of(str(line)) for line in stack.masks]
+    windows = [read_mask_window(mask) for mask in stack.layer_masks(training=False)]
     sizes = {window for window in windows if window is not None}
     if not sizes:
         return {} if family == "llama" else {"sliding_window": None}
@@ -216,7 +236,7 @@ def write_window(stack: StackConfig, family: str) -> dict[str, Any]:
     return {"use_sliding_window": True, "sliding_window": sizes.pop(), "max_window_layers": 0, "layer_types": kinds}
 
 
-def keys(config: Sequence) -> list[Key]:
+def keys(config: SequenceConfig) -> list[Key]:
     base = "" if config.head is None else PREFIX
     block, theirs = "stack.blocks.{n}.", base + "layers.{n}."
     return [

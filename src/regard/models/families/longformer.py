@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 from ..checkpoint.key_table import Key
-from ..config import Sequence
-from .bert import encoder_keys, written
+from ..config import SequenceConfig
+from .bert import encoder_keys, write_bert
 from .roberta import IGNORED, arguments, head_keys, roberta
 
 __all__ = ["IGNORED", "PREFIX", "keys", "longformer", "read", "write"]
 PREFIX = "longformer."
 
 
-def longformer(*, window: int | tuple[int, ...] = 512, places: int = 4096, **more: Any) -> Sequence:
+def longformer(*, window: int | tuple[int, ...] = 512, places: int = 4096, **more: Any) -> SequenceConfig:
     """Longformer-base by default, 148,659,456 parameters with its pooler; `more` as in `roberta`.
 
     `window` (their attention_window) is how many neighbours a token sees, half on either side: one number, or one a
@@ -27,21 +27,21 @@ def longformer(*, window: int | tuple[int, ...] = 512, places: int = 4096, **mor
     return replace(plain, stack=replace(plain.stack, window=window))
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Sequence:
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> SequenceConfig:
     """Our configuration of theirs."""
     window = config["attention_window"]
     window = tuple(window) if isinstance(window, list) else window
     return longformer(window=window, **arguments(config, shapes, PREFIX))
 
 
-def write(config: Sequence) -> dict[str, Any]:
+def write(config: SequenceConfig) -> dict[str, Any]:
     """Their configuration of ours."""
     window = config.stack.window
     window = list(window) if isinstance(window, tuple) else window
-    return {**written(config, "longformer", "Longformer"), "attention_window": window}
+    return {**write_bert(config, "longformer", "Longformer"), "attention_window": window}
 
 
-def keys(config: Sequence) -> list[Key]:
+def keys(config: SequenceConfig) -> list[Key]:
     base = "" if config.head is None else PREFIX
     block, theirs = "stack.blocks.{n}.attention.", base + "encoder.layer.{n}.attention.self."
     return [

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...attention.parts.masks import Causal
 from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
-from ...nn.embeddings.text import Text
-from ..checkpoint.key_table import Change, Key
-from ..config import Pair
-from ..heads import Vocabulary
+from ...nn.embeddings.text import TextEmbeddingConfig
+from ..checkpoint.key_table import Key, TensorTransform
+from ..config import EncoderDecoderConfig
+from ..heads import LMHeadConfig
 
 PREFIX = "model."
 IGNORED = (r"(encoder|decoder)\.embed_(tokens|positions)\.weight", r"shared\.weight", r"lm_head\.weight")
 
 ACTIVATIONS = {"swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh"}
 PLACES = 512
-ONE_ROW = Change(lambda x: (x.squeeze(0),), lambda x: x.unsqueeze(0))
+ONE_ROW = TensorTransform(lambda x: (x.squeeze(0),), lambda x: x.unsqueeze(0))
 
 
 def marian(
@@ -38,7 +39,7 @@ def marian(
     attention_dropout: float = 0.0,
     hidden_dropout: float = 0.0,
     head: Any = "vocabulary",
-) -> Pair:
+) -> EncoderDecoderConfig:
     """OPUS-MT English–German by default, 73,944,309 parameters, of which 58,101 are the bias of the logits.
 
     One vocabulary for both sides unless `target_vocabulary` gives the decoder one of its own. The decoder begins with
@@ -55,21 +56,21 @@ def marian(
     }  # fmt: skip
     text = {"places": places, "scaled": scaled, "padding": padding, "dropout": dropout}
     words = target_vocabulary if target_vocabulary is not None else vocabulary
-    return Pair(
-        embed=Text(vocabulary, dim, **text),
+    return EncoderDecoderConfig(
+        embed=TextEmbeddingConfig(vocabulary, dim, **text),
         stack=StackConfig(dim, layers, heads, hidden, **shared),
         decoder=StackConfig(
             dim, layers if decoder_layers is None else decoder_layers, decoder_heads or heads, decoder_hidden or hidden,
-            cross=True, mask="Causal()", **shared,
+            cross=True, mask=Causal(), **shared,
         ),
-        decoder_embed=Text(words, dim, **text) if own else None,
-        head=Vocabulary(words, dim, bias=True) if head == "vocabulary" else head,
+        decoder_embed=TextEmbeddingConfig(words, dim, **text) if own else None,
+        head=LMHeadConfig(words, dim, bias=True) if head == "vocabulary" else head,
         start=start,
         family="marian",
     )  # fmt: skip
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Pair:
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> EncoderDecoderConfig:
     """Our configuration of theirs."""
     activation = config.get("activation_function", "gelu")
     if activation not in ACTIVATIONS:
@@ -88,14 +89,14 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Pair:
     )  # fmt: skip
 
 
-def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], words: int) -> Vocabulary | None:
+def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], words: int) -> LMHeadConfig | None:
     if "final_logits_bias" not in shapes:
         return None
     tied = config.get("tie_word_embeddings", True) or "lm_head.weight" not in shapes
-    return Vocabulary(words, config["d_model"], tied=tied, bias=True)
+    return LMHeadConfig(words, config["d_model"], tied=tied, bias=True)
 
 
-def write(config: Pair) -> dict[str, Any]:
+def write(config: EncoderDecoderConfig) -> dict[str, Any]:
     """Their configuration of ours."""
     stack, decoder, embed, head = config.stack, config.decoder, config.embed, config.head
     if embed.places != "sinusoidal halves" or stack.pre_norm or (head is not None and not head.bias):
@@ -127,7 +128,7 @@ def write(config: Pair) -> dict[str, Any]:
     }
 
 
-def keys(config: Pair) -> list[Key]:
+def keys(config: EncoderDecoderConfig) -> list[Key]:
     base = "" if config.head is None else PREFIX
     own = config.decoder_embed is not None
     return [

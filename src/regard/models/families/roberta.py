@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..checkpoint.key_table import Key
-from ..config import Sequence
-from ..heads import Classes, Span, Vocabulary
-from .bert import bert, encoder_keys, plain_head, sizes, words, written
+from ..config import SequenceConfig
+from ..heads import ClassificationHeadConfig, LMHeadConfig, SpanHeadConfig
+from .bert import bert, encoder_keys, plain_head, read_lm_head, sizes, write_bert
 
 PREFIX = "roberta."
 IGNORED = (r"embeddings\.(position_ids|token_type_ids)", r"lm_head\.(bias|decoder\.weight|decoder\.bias)")
@@ -27,7 +27,7 @@ def roberta(
     head: Any = None,
     family: str = "roberta",
     **more: Any,
-) -> Sequence:
+) -> SequenceConfig:
     """RoBERTa-base by default, 124,645,632 parameters with its pooler; `more` as in `bert`.
 
     Its table of places begins with padding + 1 rows at which no token stands; `places` counts the others.
@@ -36,14 +36,14 @@ def roberta(
     'gelu'
     """
     if head == "vocabulary":
-        head = Vocabulary(vocabulary, dim, bias=True, transform="gelu", eps=eps)
+        head = LMHeadConfig(vocabulary, dim, bias=True, transform="gelu", eps=eps)
     return bert(
         layers=layers, dim=dim, heads=heads, hidden=hidden, vocabulary=vocabulary, places=places, segments=segments,
         eps=eps, padding=padding, unused=unused(padding), head=head, family=family, **{"pooler": head is None, **more},
     )  # fmt: skip
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Sequence:
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> SequenceConfig:
     """Our configuration of theirs."""
     return roberta(**arguments(config, shapes, PREFIX))
 
@@ -64,19 +64,21 @@ def unused(padding: int | None) -> int:
 def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any:
     """The head whose weights are there."""
     if "lm_head.dense.weight" in shapes:
-        return words(config, "gelu")
+        return read_lm_head(config, "gelu")
     if "classifier.out_proj.weight" in shapes:
         dropout = config.get("classifier_dropout") or config.get("hidden_dropout_prob", 0.1)
-        return Classes(shapes["classifier.out_proj.weight"][0], config["hidden_size"], hidden="tanh", dropout=dropout)
+        return ClassificationHeadConfig(
+            shapes["classifier.out_proj.weight"][0], config["hidden_size"], hidden="tanh", dropout=dropout
+        )
     return plain_head(config, shapes, per_token=True)
 
 
-def write(config: Sequence) -> dict[str, Any]:
+def write(config: SequenceConfig) -> dict[str, Any]:
     """Their configuration of ours."""
-    return written(config, "roberta", "Roberta")
+    return write_bert(config, "roberta", "Roberta")
 
 
-def keys(config: Sequence) -> list[Key]:
+def keys(config: SequenceConfig) -> list[Key]:
     base = "" if config.head is None else PREFIX
     return [
         *encoder_keys(base),
@@ -85,11 +87,11 @@ def keys(config: Sequence) -> list[Key]:
     ]
 
 
-def head_keys(config: Sequence) -> list[Key]:
+def head_keys(config: SequenceConfig) -> list[Key]:
     """The heads, each under the name that theirs has."""
     tied, inner = getattr(config.head, "tied", True), getattr(config.head, "hidden", None)
-    classes = "qa_outputs.{p}" if isinstance(config.head, Span) else "classifier.{p}"
-    dense = "classifier.dense.{p}" if isinstance(config.head, Classes) else "lm_head.dense.{p}"
+    classes = "qa_outputs.{p}" if isinstance(config.head, SpanHeadConfig) else "classifier.{p}"
+    dense = "classifier.dense.{p}" if isinstance(config.head, ClassificationHeadConfig) else "lm_head.dense.{p}"
     return [
         Key(dense, "head.dense.{p}"),
         Key("lm_head.layer_norm.{p}", "head.norm.{p}"),

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...attention.parts.mask import Mask
+from ...attention.parts.masks import Window
+from ...attention.parts.positions import Rotary
 from ...nn.block import StackConfig
-from ..config import Sequence
-from ..heads import Vocabulary
-from ..sound import Sound
+from ...nn.part_fields import PositionLike
+from ..config import SequenceConfig
+from ..heads import LMHeadConfig
+from ..sound import SoundEmbeddingConfig
+
+ROTARY = Rotary()
 
 
 def speech(
@@ -19,10 +25,10 @@ def speech(
     dim: int = 256,
     heads: int = 4,
     hidden: int | None = None,
-    position: str | None = "Rotary(base=10000.0)",
-    mask: str | None = None,
+    position: PositionLike | str | None = ROTARY,
+    mask: Mask | str | None = None,
     dropout: float = 0.1,
-) -> Sequence:
+) -> SequenceConfig:
     """`stack` log-mel frames a token, a stack of blocks, and a logit for every letter; letter 0 is the blank.
 
     `labels [batch, letters]`, filled up with −100, give the CTC loss; `lengths` count frames.
@@ -34,19 +40,19 @@ def speech(
     >>> out.logits.shape, out.loss.isfinite().item()
     (torch.Size([2, 10, 32]), True)
     """
-    return Sequence(
-        embed=Sound(bins, dim, stack, norm=1e-5, dropout=dropout),
+    return SequenceConfig(
+        embed=SoundEmbeddingConfig(bins, dim, stack, norm=1e-5, dropout=dropout),
         stack=StackConfig(
             dim, layers, heads, hidden, position=position, mask=mask, dropout=dropout, attention_dropout=dropout
         ),
-        head=Vocabulary(vocabulary, dim, tied=False, bias=True, blank=0),
+        head=LMHeadConfig(vocabulary, dim, tied=False, bias=True, blank=0),
     )  # fmt: skip
 
 
-def truncated_speech(*, before: int = 16, after: int = 16, **changes: Any) -> Sequence:
+def truncated_speech(*, before: int = 16, after: int = 16, **changes: Any) -> SequenceConfig:
     """`speech` whose tokens see only those near them, in every layer: work grows with the sound, not with its square.
 
     >>> truncated_speech(before=8, after=2).stack.mask
-    'Window(before=8, after=2)'
+    Window(before=8, after=2)
     """
-    return speech(mask=f"Window(before={before}, after={after})", **changes)
+    return speech(mask=Window(before, after), **changes)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from ...attention.parts.masks import Causal
+from ...attention.parts.scores import Dot
 from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
-from ...nn.embeddings.text import Text
-from ...nn.parts import read_call
+from ...nn.embeddings.text import TextEmbeddingConfig
+from ...nn.learned_parts import LearnedT5Bias
 from ..checkpoint.key_table import TRANSPOSED, Key
-from ..config import Pair, Sequence
-from ..heads import Vocabulary
+from ..config import EncoderDecoderConfig, SequenceConfig
+from ..heads import LMHeadConfig
 
 PREFIX = ""
 IGNORED = (
@@ -47,46 +50,46 @@ def t5(
     dropout: float = 0.1,
     start: int = 0,
     head: Any = "vocabulary",
-) -> Pair:
+) -> EncoderDecoderConfig:
     """T5-small by default, 60,506,624 parameters.
 
     Scores are not scaled, a bias by distance (one table for all layers of a side) stands for the places, nothing else
     has a bias, and the head is the token embedding over √dim. Version 1.1 is `gated`, `activation="gelu_tanh"`, and
-    `head=Vocabulary(vocabulary, dim, tied=False)`.
+    `head=LMHeadConfig(vocabulary, dim, tied=False)`.
 
     >>> t5(layers=1).decoder.position
-    'T5Bias(buckets=32, max_distance=128, bidirectional=False)'
+    LearnedT5Bias(bidirectional=False)
     """
     sizes: dict[str, Any] = {
         "dim": dim, "heads": heads, "head_dim": head_dim, "hidden": hidden, "activation": activation, "gated": gated,
-        "norm": "rms", "eps": eps, "bias": "", "score": "Dot(scale=1.0)", "dropout": dropout,
+        "norm": "rms", "eps": eps, "bias": "", "score": Dot(scale=1.0), "dropout": dropout,
         "attention_dropout": dropout, "hidden_dropout": dropout,
     }  # fmt: skip
-    table = f"T5Bias(buckets={buckets}, max_distance={max_distance}"
-    return Pair(
-        embed=Text(vocabulary, dim, dropout=dropout),
-        stack=StackConfig(layers=layers, position=table + ")", **sizes),
+    bias = LearnedT5Bias(buckets, max_distance)
+    return EncoderDecoderConfig(
+        embed=TextEmbeddingConfig(vocabulary, dim, dropout=dropout),
+        stack=StackConfig(layers=layers, position=bias, **sizes),
         decoder=StackConfig(
-            layers=layers if decoder_layers is None else decoder_layers, cross=True, mask="Causal()",
-            position=table + ", bidirectional=False)", **sizes,
+            layers=layers if decoder_layers is None else decoder_layers, cross=True, mask=Causal(),
+            position=replace(bias, bidirectional=False), **sizes,
         ),
-        head=Vocabulary(vocabulary, dim, scale=dim**-0.5) if head == "vocabulary" else head,
+        head=LMHeadConfig(vocabulary, dim, scale=dim**-0.5) if head == "vocabulary" else head,
         start=start,
         family="t5",
     )  # fmt: skip
 
 
-def t5_encoder(**settings: Any) -> Sequence:
+def t5_encoder(**settings: Any) -> SequenceConfig:
     """The encoder of a `t5` alone.
 
     >>> t5_encoder(layers=2).stack.layers
     2
     """
     whole = t5(**settings)
-    return Sequence(embed=whole.embed, stack=whole.stack, family="t5")
+    return SequenceConfig(embed=whole.embed, stack=whole.stack, family="t5")
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Pair | Sequence:
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> EncoderDecoderConfig | SequenceConfig:
     """Our configuration of theirs: a pair, or (T5EncoderModel) the encoder alone."""
     word = config.get("feed_forward_proj", "relu")
     if word not in FEED_FORWARDS:
@@ -105,7 +108,7 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Pair | S
     return t5(**settings, head=read_head(config, shapes))
 
 
-def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Vocabulary | None:
+def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> LMHeadConfig | None:
     """The head: tied and scaled, or neither. Where `scale_decoder_outputs` stands, a tensor of its own means untied."""
     kinds = config.get("architectures") or []
     if "lm_head.weight" not in shapes and not any("ForConditionalGeneration" in kind for kind in kinds):
@@ -113,15 +116,15 @@ def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Voc
     dim, tied = config["d_model"], config.get("tie_word_embeddings", True)
     scaled = config.get("scale_decoder_outputs", tied)
     own = "lm_head.weight" in shapes and ("scale_decoder_outputs" in config or not tied)
-    return Vocabulary(config["vocab_size"], dim, tied=not own, scale=dim**-0.5 if scaled else 1.0)
+    return LMHeadConfig(config["vocab_size"], dim, tied=not own, scale=dim**-0.5 if scaled else 1.0)
 
 
-def write(config: Pair | Sequence) -> dict[str, Any]:
+def write(config: EncoderDecoderConfig | SequenceConfig) -> dict[str, Any]:
     """Their configuration of ours."""
     stack = config.stack
     feed_forward = {ours: theirs for theirs, ours in FEED_FORWARDS.items()}.get((stack.activation, stack.gated))
-    name, table = read_call(stack.position or "None()")
-    if feed_forward is None or name != "T5Bias" or stack.norm != "rms":
+    bias = stack.position
+    if feed_forward is None or not isinstance(bias, LearnedT5Bias) or stack.norm != "rms":
         raise BadInput(f"This cannot be written as a T5: {stack}. Change it to what the t5() preset makes.")
     return {
         "model_type": "t5",
@@ -131,8 +134,8 @@ def write(config: Pair | Sequence) -> dict[str, Any]:
         "d_kv": stack.head_dim,
         "d_ff": stack.hidden,
         "vocab_size": config.embed.vocabulary,
-        "relative_attention_num_buckets": table["buckets"],
-        "relative_attention_max_distance": table["max_distance"],
+        "relative_attention_num_buckets": bias.buckets,
+        "relative_attention_max_distance": bias.max_distance,
         "feed_forward_proj": feed_forward,
         "layer_norm_epsilon": stack.eps,
         "dropout_rate": stack.dropout,
@@ -140,9 +143,9 @@ def write(config: Pair | Sequence) -> dict[str, Any]:
     }
 
 
-def write_rest(config: Pair | Sequence) -> dict[str, Any]:
+def write_rest(config: EncoderDecoderConfig | SequenceConfig) -> dict[str, Any]:
     """What an encoder alone does not have."""
-    if isinstance(config, Sequence):
+    if isinstance(config, SequenceConfig):
         return {"architectures": ["T5EncoderModel"], "is_encoder_decoder": False}
     head = config.head
     return {
@@ -155,8 +158,10 @@ def write_rest(config: Pair | Sequence) -> dict[str, Any]:
     }
 
 
-def keys(config: Pair | Sequence) -> list[Key]:
-    sides = [("encoder", "stack", "1")] + ([("decoder", "decoder", "2")] if isinstance(config, Pair) else [])
+def keys(config: EncoderDecoderConfig | SequenceConfig) -> list[Key]:
+    sides = [("encoder", "stack", "1")] + (
+        [("decoder", "decoder", "2")] if isinstance(config, EncoderDecoderConfig) else []
+    )
     table = [Key("shared.weight", "embed.tokens.weight"), Key("lm_head.weight", "head.weight")]
     for theirs, ours, last in sides:
         table += side_keys(theirs + ".", ours + ".", last, config.stack.gated)

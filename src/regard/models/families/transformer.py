@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...attention.parts.masks import Causal
 from ...nn.block import StackConfig
-from ...nn.embeddings.text import Text
-from ..config import Pair
-from ..heads import Vocabulary
+from ...nn.embeddings.text import TextEmbeddingConfig
+from ..config import EncoderDecoderConfig
+from ..heads import LMHeadConfig
 
 
 def transformer(
@@ -26,7 +27,7 @@ def transformer(
     dropout: float = 0.1,
     attention_dropout: float = 0.0,
     tied: bool = True,
-) -> Pair:
+) -> EncoderDecoderConfig:
     """The paper's base model by default: 63,082,496 parameters, one embedding for source, target and head.
 
     N, d_model, h, d_ff, P_drop are layers, dim, heads, hidden (4·dim unless given), dropout. Words are scaled by √dim
@@ -35,26 +36,26 @@ def transformer(
     its own. `start` is the token that a target begins with, `padding` the one that fills rows up.
 
     >>> transformer(layers=2, dim=64, heads=4).decoder.mask
-    'Causal()'
+    Causal()
     """
     text: dict[str, Any] = {"places": "sinusoidal", "scaled": True, "padding": padding, "dropout": dropout}
     shared: dict[str, Any] = {
         "dim": dim, "heads": heads, "hidden": hidden, "activation": activation, "pre_norm": pre_norm,
         "dropout": dropout, "attention_dropout": attention_dropout,
     }  # fmt: skip
-    own = None if target_vocabulary is None else Text(target_vocabulary, dim, **text)
+    own = None if target_vocabulary is None else TextEmbeddingConfig(target_vocabulary, dim, **text)
     below = layers if decoder_layers is None else decoder_layers
-    return Pair(
-        embed=Text(vocabulary, dim, **text),
+    return EncoderDecoderConfig(
+        embed=TextEmbeddingConfig(vocabulary, dim, **text),
         stack=StackConfig(layers=layers, **shared),
-        decoder=StackConfig(layers=below, cross=True, mask="Causal()", **shared),
+        decoder=StackConfig(layers=below, cross=True, mask=Causal(), **shared),
         decoder_embed=own,
-        head=Vocabulary(vocabulary if own is None else own.vocabulary, dim, tied=tied),
+        head=LMHeadConfig(vocabulary if own is None else own.vocabulary, dim, tied=tied),
         start=start,
     )
 
 
-def transformer_small(*, vocabulary: int = 8000, **changes: Any) -> Pair:
+def transformer_small(*, vocabulary: int = 8000, **changes: Any) -> EncoderDecoderConfig:
     """A `transformer` for some ten thousand sentence pairs and one CPU: 4 + 4 layers of 256, pre-norm.
 
     >>> sum(p.numel() for p in transformer_small().build().parameters())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...attention.parts.masks import Causal
 from ...nn.block import StackConfig
-from ...nn.embeddings.text import Text
-from ..config import Sequence
-from ..heads import Vocabulary
+from ...nn.embeddings.text import TextEmbeddingConfig
+from ...nn.learned_parts import LearnedTransformerXL
+from ..config import SequenceConfig
+from ..heads import LMHeadConfig
 
 
 def transformer_xl(
@@ -25,7 +27,7 @@ def transformer_xl(
     dropout: float = 0.1,
     attention_dropout: float = 0.0,
     head: Any = "vocabulary",
-) -> Sequence:
+) -> SequenceConfig:
     """Transformer-XL for enwik8's 204 bytes, the paper's model of 12 layers by default: 41,055,436 parameters.
 
     A layer has dim² each for queries, keys, values, distances and output (heads · head_dim = dim), the feed-forward
@@ -38,21 +40,21 @@ def transformer_xl(
     values, which are the same numbers.
 
     >>> config = transformer_xl(layers=2, dim=16, heads=2, hidden=32, vocabulary=11, memory=8)
-    >>> config.stack.position, config.stack.memory
-    ('TransformerXL(dim=16, layers=2, untied=False, reach=None)', 8)
+    >>> config.stack.position, config.stack.memory_length
+    (LearnedTransformerXL(dim=16, layers=2), 8)
     """
-    return Sequence(
-        embed=Text(vocabulary, dim, scaled=True, dropout=dropout),
+    return SequenceConfig(
+        embed=TextEmbeddingConfig(vocabulary, dim, scaled=True, dropout=dropout),
         stack=StackConfig(
             dim, layers, heads, hidden, head_dim=head_dim, activation=activation, pre_norm=False, bias="f",
-            position=f"TransformerXL(dim={dim}, layers={layers}, untied={untied}, reach={reach})", mask="Causal()",
-            memory=memory, dropout=dropout, attention_dropout=attention_dropout, hidden_dropout=dropout,
+            position=LearnedTransformerXL(dim, layers, untied, reach), mask=Causal(),
+            memory_length=memory, dropout=dropout, attention_dropout=attention_dropout, hidden_dropout=dropout,
         ),
-        head=Vocabulary(vocabulary, dim, bias=True) if head == "vocabulary" else head,
+        head=LMHeadConfig(vocabulary, dim, bias=True) if head == "vocabulary" else head,
     )  # fmt: skip
 
 
-def transformer_xl_large(**changes: Any) -> Sequence:
+def transformer_xl_large(**changes: Any) -> SequenceConfig:
     """The paper's largest model for enwik8, of 24 layers: 277,278,924 parameters.
 
     >>> transformer_xl_large().stack.layers

@@ -6,10 +6,10 @@ from typing import Any
 
 from ...errors import Unsupported
 from ...nn.block import StackConfig
-from ..checkpoint.key_table import Change, Key
-from ..config import Sequence
-from ..heads import Classes, Pooler
-from ..image import Image
+from ..checkpoint.key_table import Key, TensorTransform
+from ..config import SequenceConfig
+from ..heads import ClassificationHeadConfig, PoolerConfig
+from ..image import ImageEmbeddingConfig
 
 PREFIX = "vit."
 IGNORED = (r"pooler\.dense\.(weight|bias)",)
@@ -17,8 +17,8 @@ IGNORED = (r"pooler\.dense\.(weight|bias)",)
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "swish": "silu"}
 """Theirs that are called otherwise here."""
 
-INSIDE = Change(lambda x: (x[0],), lambda x: x[None])
-TWICE_INSIDE = Change(lambda x: (x[0, 0],), lambda x: x[None, None])
+INSIDE = TensorTransform(lambda x: (x[0],), lambda x: x[None])
+TWICE_INSIDE = TensorTransform(lambda x: (x[0, 0],), lambda x: x[None, None])
 
 
 def vit(
@@ -37,7 +37,7 @@ def vit(
     bias: str = "qkvof",
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
-) -> Sequence:
+) -> SequenceConfig:
     """ViT-B/16 for 224 × 224 pixels and 1000 classes by default, 86,567,656 parameters.
 
     `classes` None leaves the head out; `pooler` is the activation of a pooler over the class token.
@@ -47,19 +47,19 @@ def vit(
     >>> model(images=torch.randn(2, 3, 8, 8)).logits.shape
     torch.Size([2, 5])
     """
-    return Sequence(
-        embed=Image(size, patch, dim, channels, dropout=dropout),
+    return SequenceConfig(
+        embed=ImageEmbeddingConfig(size, patch, dim, channels, dropout=dropout),
         stack=StackConfig(
             dim, layers, heads, hidden, activation=activation, eps=eps, bias=bias,
             dropout=dropout, attention_dropout=attention_dropout,
         ),
-        pooler=None if pooler is None else Pooler(dim, pooler),
-        head=None if classes is None else Classes(classes, dim),
+        pooler=None if pooler is None else PoolerConfig(dim, pooler),
+        head=None if classes is None else ClassificationHeadConfig(classes, dim),
         family="vit",
     )  # fmt: skip
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Sequence:
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> SequenceConfig:
     """Our configuration of theirs."""
     refuse(config, shapes)
     classifier, has_pooler = shapes.get("classifier.weight"), "pooler.dense.weight" in shapes
@@ -104,7 +104,7 @@ def pixels(size: int | list[int]) -> int | tuple[int, int]:
     return size if isinstance(size, int) else (size[0], size[1])
 
 
-def write(config: Sequence) -> dict[str, Any]:
+def write(config: SequenceConfig) -> dict[str, Any]:
     """Their configuration of ours."""
     stack, embed, head = config.stack, config.embed, config.head
     return {
@@ -127,7 +127,7 @@ def write(config: Sequence) -> dict[str, Any]:
     }
 
 
-def keys(config: Sequence) -> list[Key]:
+def keys(config: SequenceConfig) -> list[Key]:
     base = "" if config.head is None else PREFIX
     block, theirs = "stack.blocks.{n}.", base + "encoder.layer.{n}."
     return [

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...attention.parts.masks import Causal
 from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
-from ...nn.embeddings.text import Text
+from ...nn.embeddings.text import TextEmbeddingConfig
 from ..checkpoint.key_table import Key
-from ..config import Pair
-from ..heads import Vocabulary
-from ..sound import Sound
+from ..config import EncoderDecoderConfig
+from ..heads import LMHeadConfig
+from ..sound import SoundEmbeddingConfig
 from .marian import ACTIVATIONS, side_keys
 
 PREFIX = "model."
@@ -37,7 +38,7 @@ def whisper(
     attention_dropout: float = 0.0,
     hidden_dropout: float = 0.0,
     head: Any = "vocabulary",
-) -> Pair:
+) -> EncoderDecoderConfig:
     """Whisper tiny by default: 37,184,640 parameters, and 576,000 sinusoids kept with them.
 
     `sound [batch, frames, bins]` is Whisper's log-mel spectrogram (`log_mel`), at most 2 · `sound_places` frames. Keys
@@ -50,21 +51,21 @@ def whisper(
         "activation": activation, "bias": "qvof", "dropout": dropout, "attention_dropout": attention_dropout,
         "hidden_dropout": hidden_dropout,
     }  # fmt: skip
-    return Pair(
-        embed=Sound(bins, dim, stack=None, places=sound_places, dropout=dropout),
+    return EncoderDecoderConfig(
+        embed=SoundEmbeddingConfig(bins, dim, stack=None, places=sound_places, dropout=dropout),
         stack=StackConfig(dim, layers, heads, hidden, **shared),
         decoder=StackConfig(
             dim, layers if decoder_layers is None else decoder_layers, decoder_heads or heads, decoder_hidden or hidden,
-            cross=True, mask="Causal()", **shared,
+            cross=True, mask=Causal(), **shared,
         ),
-        decoder_embed=Text(vocabulary, dim, places=places, padding=padding, dropout=dropout),
-        head=Vocabulary(vocabulary, dim) if head == "vocabulary" else head,
+        decoder_embed=TextEmbeddingConfig(vocabulary, dim, places=places, padding=padding, dropout=dropout),
+        head=LMHeadConfig(vocabulary, dim) if head == "vocabulary" else head,
         start=start,
         family="whisper",
     )  # fmt: skip
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Pair:
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> EncoderDecoderConfig:
     """Our configuration of theirs."""
     activation = config.get("activation_function", "gelu")
     if activation not in ACTIVATIONS:
@@ -83,18 +84,23 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Pair:
     )  # fmt: skip
 
 
-def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Vocabulary | None:
+def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> LMHeadConfig | None:
     kinds = config.get("architectures") or []
     if "proj_out.weight" not in shapes and not any("ForConditionalGeneration" in kind for kind in kinds):
         return None
     tied = config.get("tie_word_embeddings", True) or "proj_out.weight" not in shapes
-    return Vocabulary(config["vocab_size"], config["d_model"], tied=tied)
+    return LMHeadConfig(config["vocab_size"], config["d_model"], tied=tied)
 
 
-def write(config: Pair) -> dict[str, Any]:
+def write(config: EncoderDecoderConfig) -> dict[str, Any]:
     """Their configuration of ours."""
     embed, text, stack, decoder, head = config.embed, config.decoder_embed, config.stack, config.decoder, config.head
-    if not isinstance(embed, Sound) or embed.stack is not None or stack.bias != "qvof" or not stack.pre_norm:
+    if (
+        not isinstance(embed, SoundEmbeddingConfig)
+        or embed.stack is not None
+        or stack.bias != "qvof"
+        or not stack.pre_norm
+    ):
         raise BadInput("This cannot be written as a Whisper: change it to what the whisper() preset makes.")
     return {
         "model_type": "whisper",
@@ -120,7 +126,7 @@ def write(config: Pair) -> dict[str, Any]:
     }
 
 
-def keys(config: Pair) -> list[Key]:
+def keys(config: EncoderDecoderConfig) -> list[Key]:
     base = "" if config.head is None else PREFIX
     return [
         Key(base + "encoder.conv1.{p}", "embed.frames.conv1.{p}"),

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from .next_token import Decoder
-from .rules import Rules
-from .sampling import Way
+from .rules import TokenRules
+from .sampling import GenerationConfig
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Beams:
     scores: Tensor
     lengths: Tensor
 
-    def pick(self, index: Tensor) -> Beams:
+    def select(self, index: Tensor) -> Beams:
         """Those texts of each row, `[batch, chosen]`."""
         return Beams(
             self.tokens.take_along_dim(index[..., None], 1),
@@ -33,9 +33,9 @@ class Beams:
         )
 
     def best(self, beams: int) -> Beams:
-        return self.pick(self.scores.topk(beams).indices)
+        return self.select(self.scores.topk(beams).indices)
 
-    def joined(self, other: Beams) -> Beams:
+    def concat(self, other: Beams) -> Beams:
         return Beams(
             torch.cat([self.tokens, other.tokens], 1),
             torch.cat([self.scores, other.scores], 1),
@@ -44,7 +44,7 @@ class Beams:
 
 
 @dataclass(frozen=True)
-class Step:
+class BeamStep:
     """One step of a search, for whoever follows it: `grown` are the continuations that competed, best first.
 
     `parents` says which running text each continues, `ended` which of them end, `chosen` which run on (those of score
@@ -59,13 +59,13 @@ class Step:
     finished: Beams
 
 
-def search(
+def beam_search(
     decoder: Decoder,
     prompt: Tensor,
     lengths: Tensor | None,
-    rules: Rules,
-    way: Way,
-    follow: Callable[[Step], None] | None = None,
+    rules: TokenRules,
+    way: GenerationConfig,
+    follow: Callable[[BeamStep], None] | None = None,
 ) -> Beams:
     """The finished texts of each row, best first; `follow` is told of every step.
 
@@ -75,55 +75,55 @@ def search(
     """
     logits = decoder.begin(prompt, lengths)
     batch, beams = prompt.shape[0], way.beams
-    running = nothing(batch, beams, way.max_new, rules.filling, prompt.device)
-    finished = running.pick(torch.arange(beams, device=prompt.device).expand(batch, -1))
+    running = empty_beams(batch, beams, way.max_new, rules.fill_token, prompt.device)
+    finished = running.select(torch.arange(beams, device=prompt.device).expand(batch, -1))
     running.scores[:, 0] = 0.0
     closed = torch.zeros(batch, 1, dtype=torch.bool, device=prompt.device)
     decoder.select(torch.arange(batch, device=prompt.device).repeat_interleave(beams))
     logits = logits.repeat_interleave(beams, 0)
     for new in range(way.max_new):
-        grown, parents = continued(running, logits, rules, way, new)
+        grown, parents = expand(running, logits, rules, way, new)
         ended = (
             rules.ends(grown.tokens[:, :, new]) if new + 1 < way.max_new else torch.ones_like(parents, dtype=torch.bool)
         )
-        finished = kept(finished, grown, ended, closed, beams, (new + 1) ** way.length_penalty)
+        finished = merge_finished(finished, grown, ended, closed, beams, (new + 1) ** way.length_penalty)
         unended = Beams(grown.tokens, grown.scores.masked_fill(ended, -torch.inf), grown.lengths)
         chosen = unended.scores.topk(beams).indices
         if follow is not None:
-            follow(Step(new, grown, parents, ended, chosen, finished))
-        running, parents = unended.pick(chosen), parents.take_along_dim(chosen, 1)
+            follow(BeamStep(new, grown, parents, ended, chosen, finished))
+        running, parents = unended.select(chosen), parents.take_along_dim(chosen, 1)
         closed = closed | is_closed(running, finished, (new + 1) ** way.length_penalty, way.early)
         if new + 1 == way.max_new or bool(closed.all()):
             break
-        go_on(decoder, parents)
+        reorder(decoder, parents)
         logits = decoder.next(running.tokens[:, :, new].flatten())
     return finished
 
 
-def nothing(batch: int, beams: int, max_new: int, filling: int, device: torch.device) -> Beams:
+def empty_beams(batch: int, beams: int, max_new: int, filling: int, device: torch.device) -> Beams:
     """Empty texts that no one would choose."""
     tokens = torch.full((batch, beams, max_new), filling, device=device)
     scores = torch.full((batch, beams), -torch.inf, device=device)
     return Beams(tokens, scores, torch.zeros(batch, beams, dtype=torch.long, device=device))
 
 
-def continued(running: Beams, logits: Tensor, rules: Rules, way: Way, new: int) -> tuple[Beams, Tensor]:
+def expand(running: Beams, logits: Tensor, rules: TokenRules, way: GenerationConfig, new: int) -> tuple[Beams, Tensor]:
     """The best continuations, enough for `beams` of them not to end, and which text each continues."""
     chances = rules.apply(logits.float().log_softmax(-1), new, way.min_new, way.max_new)
     batch, beams = running.scores.shape
     every = (running.scores[..., None] + chances.unflatten(0, (batch, beams))).flatten(1)
     scores, index = every.topk(min(beams * (1 + max(len(rules.end), 1)), every.shape[1]))
     parents, tokens = index // chances.shape[1], index % chances.shape[1]
-    grown = running.pick(parents)
+    grown = running.select(parents)
     grown.tokens[:, :, new] = tokens
     return Beams(grown.tokens, scores, grown.lengths + 1), parents
 
 
-def kept(finished: Beams, grown: Beams, ended: Tensor, closed: Tensor, beams: int, length: float) -> Beams:
+def merge_finished(finished: Beams, grown: Beams, ended: Tensor, closed: Tensor, beams: int, length: float) -> Beams:
     """The best finished texts, those of the best `beams` continuations that end among them."""
     first = torch.arange(grown.scores.shape[1], device=ended.device) < beams
     scores = (grown.scores / length).masked_fill(~(ended & first) | closed, -torch.inf)
-    return finished.joined(Beams(grown.tokens, scores, grown.lengths)).best(beams)
+    return finished.concat(Beams(grown.tokens, scores, grown.lengths)).best(beams)
 
 
 def is_closed(running: Beams, finished: Beams, length: float, early: bool) -> Tensor:
@@ -133,7 +133,7 @@ def is_closed(running: Beams, finished: Beams, length: float, early: bool) -> Te
     return full if early else full & (running.scores[:, :1] / length <= worst)
 
 
-def go_on(decoder: Decoder, parents: Tensor) -> None:
+def reorder(decoder: Decoder, parents: Tensor) -> None:
     """Let the decoder go on with the texts that were continued."""
     batch, beams = parents.shape
     same = torch.arange(beams, device=parents.device)

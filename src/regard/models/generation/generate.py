@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from ...errors import BadInput, Unsupported
-from ..heads import VocabularyHead
-from ..model import Model, PairModel, SequenceModel
-from .beam import search
-from .next_token import Anew, Cached, Decoder
-from .rules import Rules, several
-from .sampling import Way, read_way
+from ..heads import LMHead
+from ..model import EncoderDecoderModel, Model, SequenceModel
+from .beam import beam_search
+from .next_token import CachedDecoder, Decoder, UncachedDecoder
+from .rules import TokenRules, as_tuple
+from .sampling import GenerationConfig, read_config
 
 
 @dataclass(frozen=True)
-class Written:
+class GeneratedTokens:
     """What a model wrote: `tokens [batch, tokens]`, of which row b has `lengths[b]`; with beams also their scores."""
 
     tokens: Tensor
@@ -54,18 +54,18 @@ def generate(model: Model, **arguments: Any) -> Tensor:
     >>> model.generate(tokens=torch.tensor([[1, 2, 3], [4, 0, 0]]), lengths=torch.tensor([3, 1]), max_new=4).shape
     torch.Size([2, 7])
     """
-    return write(model, **arguments).tokens
+    return generate_tokens(model, **arguments).tokens
 
 
-def write(model: Model, **arguments: Any) -> Written:
+def generate_tokens(model: Model, **arguments: Any) -> GeneratedTokens:
     """What `generate` writes, and how long each row is."""
-    task = make_task(model, **arguments)
+    task = prepare_decoding(model, **arguments)
     if task.way.beams == 1:
-        new = torch.stack(list(steps(task)), dim=1)
-        return joined(task, new, task.rules.lengths(new))
-    with torch.no_grad(), evaluating(model):
-        found = search(task.decoder, task.prompt, task.lengths, task.rules, task.way)
-    return replace(joined(task, found.tokens[:, 0], found.lengths[:, 0]), scores=found.scores[:, 0])
+        new = torch.stack(list(decode_steps(task)), dim=1)
+        return append_tokens(task, new, task.rules.lengths(new))
+    with torch.no_grad(), evaluation_mode(model):
+        found = beam_search(task.decoder, task.prompt, task.lengths, task.rules, task.way)
+    return replace(append_tokens(task, found.tokens[:, 0], found.lengths[:, 0]), scores=found.scores[:, 0])
 
 
 def stream(model: Model, **arguments: Any) -> Iterator[Tensor]:
@@ -78,25 +78,25 @@ def stream(model: Model, **arguments: Any) -> Iterator[Tensor]:
     >>> len(list(stream(model, tokens=torch.tensor([[1, 2, 3]]), max_new=4)))
     4
     """
-    task = make_task(model, **arguments)
+    task = prepare_decoding(model, **arguments)
     if task.way.beams > 1:
         raise Unsupported("With beams the text is known at the end only. Leave them out, or call generate(...).")
-    return steps(task)
+    return decode_steps(task)
 
 
 @dataclass(frozen=True)
-class Task:
+class Decoding:
     """A model and a prompt `[batch, tokens]` that fit together, and the way to write on."""
 
     model: Model
     decoder: Decoder
     prompt: Tensor
     lengths: Tensor | None
-    rules: Rules
-    way: Way
+    rules: TokenRules
+    way: GenerationConfig
 
 
-def make_task(
+def prepare_decoding(
     model: Model,
     *,
     tokens: Tensor | None = None,
@@ -104,33 +104,33 @@ def make_task(
     images: Tensor | None = None,
     sound: Tensor | None = None,
     **settings: Any,
-) -> Task:
-    way = read_way(settings)
+) -> Decoding:
+    way = read_config(settings)
     need_writer(model)
     rules = rules_of(model, way)
     given = {"tokens": tokens, "lengths": lengths, "images": images, "sound": sound}
     given = {name: value for name, value in given.items() if value is not None}
-    decoder = Cached if way.cache else Anew
-    if isinstance(model, PairModel):
-        task = Task(model, decoder(model, given), begun(model, given, rules, way), None, rules, way)
+    decoder = CachedDecoder if way.cache else UncachedDecoder
+    if isinstance(model, EncoderDecoderModel):
+        task = Decoding(model, decoder(model, given), start_tokens(model, given, rules, way), None, rules, way)
     else:
         prompt, lengths = need_prompt(given)
-        task = Task(model, decoder(model, {}), prompt, lengths, rules, way)
+        task = Decoding(model, decoder(model, {}), prompt, lengths, rules, way)
     need_places(task)
     return task
 
 
 @torch.inference_mode()
-def steps(task: Task) -> Iterator[Tensor]:
+def decode_steps(task: Decoding) -> Iterator[Tensor]:
     """The columns of new tokens, each `[batch]`."""
     rules, way = task.rules, task.way
-    with evaluating(task.model):
+    with evaluation_mode(task.model):
         logits = task.decoder.begin(task.prompt, task.lengths)
         ended = None
         for new in range(way.max_new):
             column = way.choose(rules.apply(logits, new, way.min_new, way.max_new))
             if rules.end:
-                column = column if ended is None else column.masked_fill(ended, rules.filling)
+                column = column if ended is None else column.masked_fill(ended, rules.fill_token)
                 ended = rules.ends(column) if ended is None else ended | rules.ends(column)
             yield column
             if new + 1 == way.max_new or (ended is not None and bool(ended.all())):
@@ -139,7 +139,7 @@ def steps(task: Task) -> Iterator[Tensor]:
 
 
 @contextmanager
-def evaluating(model: Model) -> Iterator[None]:
+def evaluation_mode(model: Model) -> Iterator[None]:
     """The model in evaluation mode, and afterwards as it was."""
     was = model.training
     model.eval()
@@ -149,36 +149,38 @@ def evaluating(model: Model) -> Iterator[None]:
         model.train(was)
 
 
-def joined(task: Task, new: Tensor, counts: Tensor) -> Written:
+def append_tokens(task: Decoding, new: Tensor, counts: Tensor) -> GeneratedTokens:
     """The prompt's rows, each with its `counts[b]` new tokens after it."""
     batch, before = task.prompt.shape
     lengths = torch.full_like(counts, before) if task.lengths is None else task.lengths
-    whole = new.new_full((batch, before + new.shape[1]), task.rules.filling)
+    whole = new.new_full((batch, before + new.shape[1]), task.rules.fill_token)
     place = torch.arange(before + new.shape[1], device=new.device)
     whole[:, :before] = task.prompt
     index = (place - lengths[:, None]).clamp(0, new.shape[1] - 1)
     whole = torch.where(place < lengths[:, None], whole, new.gather(1, index))
     total = lengths + counts
-    whole = whole.masked_fill(place >= total[:, None], task.rules.filling)
-    return Written(whole[:, : int(total.max())].clone(), total)
+    whole = whole.masked_fill(place >= total[:, None], task.rules.fill_token)
+    return GeneratedTokens(whole[:, : int(total.max())].clone(), total)
 
 
-def rules_of(model: Model, way: Way) -> Rules:
+def rules_of(model: Model, way: GenerationConfig) -> TokenRules:
     """The model's rules, with what was given in their place."""
-    rules = model.rules or Rules()
+    rules = model.rules or TokenRules()
     if way.end is not None:
-        rules = replace(rules, end=several(way.end))
+        rules = replace(rules, end=as_tuple(way.end))
     return rules if way.pad is None else replace(rules, pad=way.pad)
 
 
-def begun(model: PairModel, given: dict[str, Tensor], rules: Rules, way: Way) -> Tensor:
+def start_tokens(
+    model: EncoderDecoderModel, given: dict[str, Tensor], rules: TokenRules, way: GenerationConfig
+) -> Tensor:
     """What an encoder–decoder's text begins with, `[batch, tokens]`."""
     inputs = [value for name, value in given.items() if name != "lengths"]
     if not inputs:
         raise BadInput("There is nothing to read. Give tokens, images or sound, as the model reads.")
     if isinstance(way.start, Tensor):
         return need_tokens(way.start, "start", inputs[0].shape[0])
-    first = rules.start or (model.config.start,) if way.start is None else several(way.start)
+    first = rules.start or (model.config.start,) if way.start is None else as_tuple(way.start)
     start = torch.tensor([first], dtype=torch.long, device=model.device)
     return need_tokens(start.expand(inputs[0].shape[0], -1), "start", inputs[0].shape[0])
 
@@ -215,20 +217,22 @@ def need_tokens(tokens: Tensor, name: str, batch: int | None = None) -> Tensor:
 
 def need_writer(model: Model) -> None:
     """Raise for a model that cannot write."""
-    causal = isinstance(model, PairModel) or (isinstance(model, SequenceModel) and model.causal)
+    causal = isinstance(model, EncoderDecoderModel) or (isinstance(model, SequenceModel) and model.causal)
     if not causal:
         raise BadInput(
-            "This model sees later tokens, so it cannot write them. Use a decoder (a causal stack), or a Pair."
+            "This model sees later tokens, so it cannot generate them. Use a causal stack or an encoder–decoder."
         )
-    if not isinstance(getattr(model, "head", None), VocabularyHead):
+    if not isinstance(getattr(model, "head", None), LMHead):
         raise BadInput(
-            "This model has no head over a vocabulary, so it cannot write. Build it with head=Vocabulary(...)."
+            "This model has no head over a vocabulary, so it cannot generate. Build it with head=LMHeadConfig(...)."
         )
 
 
-def need_places(task: Task) -> None:
+def need_places(task: Decoding) -> None:
     """Raise when the text could become longer than the places that the model has learned."""
-    embed = task.model.target_embed if isinstance(task.model, PairModel) else getattr(task.model, "embed", None)
+    embed = (
+        task.model.target_embed if isinstance(task.model, EncoderDecoderModel) else getattr(task.model, "embed", None)
+    )
     places = getattr(getattr(embed, "config", None), "places", None)
     room = places - task.prompt.shape[1] + 1 if isinstance(places, int) else task.way.max_new
     if task.way.max_new > room:

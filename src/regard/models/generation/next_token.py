@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..model import Model, PairModel
+from ..model import EncoderDecoderModel, Model
 
 
-class Cached:
+class CachedDecoder:
     """Answers with the logits of the next token, `[batch, vocabulary]`, and remembers what it has read."""
 
     def __init__(self, model: Model, source: dict[str, Tensor]) -> None:
         self.model, self.source = model, source
-        self.reads = "targets" if isinstance(model, PairModel) else "tokens"
+        self.reads = "targets" if isinstance(model, EncoderDecoderModel) else "tokens"
         self.cache: Any = None
 
     def begin(self, prompt: Tensor, lengths: Tensor | None) -> Tensor:
@@ -23,7 +23,7 @@ class Cached:
         more = {} if lengths is None else {"lengths": lengths}
         answer = self.model(**{self.reads: prompt}, **self.source, **more)
         self.cache = answer.cache
-        return at_last(answer.logits, lengths)
+        return last_logits(answer.logits, lengths)
 
     def next(self, tokens: Tensor) -> Tensor:
         """The logits after one more token a row, `[batch]`."""
@@ -36,12 +36,12 @@ class Cached:
         self.cache = self.cache.select(rows)
 
 
-class Anew:
+class UncachedDecoder:
     """The same answers, computed from the first token on each time."""
 
     def __init__(self, model: Model, source: dict[str, Tensor]) -> None:
         self.model, self.source = model, source
-        self.paired = isinstance(model, PairModel)
+        self.paired = isinstance(model, EncoderDecoderModel)
 
     def begin(self, prompt: Tensor, lengths: Tensor | None) -> Tensor:
         self.tokens, self.lengths = prompt, lengths
@@ -59,7 +59,7 @@ class Anew:
     def answer(self) -> Tensor:
         if self.paired:
             return self.model(targets=self.tokens, **self.source).logits[:, -1]
-        return at_last(self.model(tokens=self.tokens, lengths=self.lengths).logits, self.lengths)
+        return last_logits(self.model(tokens=self.tokens, lengths=self.lengths).logits, self.lengths)
 
     def select(self, rows: Tensor) -> None:
         self.tokens = self.tokens[rows]
@@ -67,10 +67,10 @@ class Anew:
         self.source = {name: value[rows] for name, value in self.source.items()}
 
 
-Decoder = Cached | Anew
+Decoder = CachedDecoder | UncachedDecoder
 
 
-def at_last(logits: Tensor, lengths: Tensor | None) -> Tensor:
+def last_logits(logits: Tensor, lengths: Tensor | None) -> Tensor:
     """The logits of each row's last token, `[batch, vocabulary]`."""
     if lengths is None:
         return logits[:, -1]

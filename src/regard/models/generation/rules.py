@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Rules:
+class TokenRules:
     """`start` are the tokens a decoder begins with, `end` those that end a text, `pad` fills what is shorter.
 
     `never` are written nowhere, `never_first` not as the first new token; `first` and `last` are what the first new
@@ -21,23 +21,23 @@ class Rules:
     start: tuple[int, ...] = ()
     end: tuple[int, ...] = ()
     pad: int | None = None
-    never: tuple[int, ...] = ()
-    never_first: tuple[int, ...] = ()
-    first: int | None = None
-    last: int | None = None
+    suppressed: tuple[int, ...] = ()
+    suppressed_first: tuple[int, ...] = ()
+    forced_first: int | None = None
+    forced_last: int | None = None
 
     @property
-    def filling(self) -> int:
+    def fill_token(self) -> int:
         """The token that fills short rows."""
         return self.pad if self.pad is not None else self.end[0] if self.end else 0
 
     def apply(self, scores: Tensor, new: int, min_new: int, max_new: int) -> Tensor:
         """The scores `[batch, vocabulary]` of the token after `new` new ones, −∞ for what may not be written."""
-        if new == 0 and self.first is not None:
-            return only(scores, self.first)
-        if new == max_new - 1 and self.last is not None:
-            return only(scores, self.last)
-        banned = self.never + (self.end if new < min_new else ()) + (self.never_first if new == 0 else ())
+        if new == 0 and self.forced_first is not None:
+            return force_token(scores, self.forced_first)
+        if new == max_new - 1 and self.forced_last is not None:
+            return force_token(scores, self.forced_last)
+        banned = self.suppressed + (self.end if new < min_new else ()) + (self.suppressed_first if new == 0 else ())
         return scores.index_fill(-1, as_tensor(banned, scores.device), -torch.inf) if banned else scores
 
     def ends(self, tokens: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ class Rules:
         return (before == 0).sum(1)
 
 
-def only(scores: Tensor, token: int) -> Tensor:
+def force_token(scores: Tensor, token: int) -> Tensor:
     """Scores that leave one token."""
     left = torch.full_like(scores, -torch.inf)
     left[:, token] = 0.0
@@ -66,7 +66,7 @@ def as_tensor(tokens: tuple[int, ...], device: torch.device) -> Tensor:
         return torch.tensor(tokens, dtype=torch.long, device=device)
 
 
-def read_rules(generation: dict[str, Any], config: dict[str, Any]) -> Rules:
+def read_rules(generation: dict[str, Any], config: dict[str, Any]) -> TokenRules:
     """The rules in a folder's `generation_config.json`, or where that is silent in its `config.json`.
 
     >>> read_rules({"eos_token_id": [2, 7]}, {"pad_token_id": 0, "eos_token_id": 2})
@@ -77,32 +77,32 @@ def read_rules(generation: dict[str, Any], config: dict[str, Any]) -> Rules:
         return config.get(name) if generation.get(name) is None else generation[name]
 
     words = [word for word in find("bad_words_ids") or () if len(word) == 1]
-    return Rules(
-        start=several(find("decoder_start_token_id")),
-        end=several(find("eos_token_id")),
+    return TokenRules(
+        start=as_tuple(find("decoder_start_token_id")),
+        end=as_tuple(find("eos_token_id")),
         pad=find("pad_token_id"),
-        never=several(find("suppress_tokens")) + tuple(word[0] for word in words),
-        never_first=several(find("begin_suppress_tokens")),
-        first=find("forced_bos_token_id"),
-        last=next(iter(several(find("forced_eos_token_id"))), None),
+        suppressed=as_tuple(find("suppress_tokens")) + tuple(word[0] for word in words),
+        suppressed_first=as_tuple(find("begin_suppress_tokens")),
+        forced_first=find("forced_bos_token_id"),
+        forced_last=next(iter(as_tuple(find("forced_eos_token_id"))), None),
     )
 
 
-def write_rules(rules: Rules) -> dict[str, Any]:
+def write_rules(rules: TokenRules) -> dict[str, Any]:
     """The rules as `read_rules` finds them in `generation_config.json`."""
     found = {
         "decoder_start_token_id": one_or_all(rules.start),
         "eos_token_id": one_or_all(rules.end),
         "pad_token_id": rules.pad,
-        "suppress_tokens": list(rules.never) or None,
-        "begin_suppress_tokens": list(rules.never_first) or None,
-        "forced_bos_token_id": rules.first,
-        "forced_eos_token_id": rules.last,
+        "suppress_tokens": list(rules.suppressed) or None,
+        "begin_suppress_tokens": list(rules.suppressed_first) or None,
+        "forced_bos_token_id": rules.forced_first,
+        "forced_eos_token_id": rules.forced_last,
     }
     return {name: value for name, value in found.items() if value is not None}
 
 
-def several(value: Any) -> tuple[int, ...]:
+def as_tuple(value: Any) -> tuple[int, ...]:
     """One token, or a list of them, or none, as a tuple."""
     if value is None:
         return ()

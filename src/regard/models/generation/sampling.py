@@ -14,7 +14,7 @@ from ...errors import BadInput, Unsupported
 
 
 @dataclass(frozen=True)
-class Way:
+class GenerationConfig:
     """The way a model writes; `generate` says what each setting means."""
 
     max_new: int = 64
@@ -59,19 +59,19 @@ class Way:
         """The next token of each row, `[batch]`, of `logits [batch, vocabulary]`."""
         if not self.temperature:
             return logits.argmax(-1)
-        chances = warped(logits, self.temperature, self.top_k, self.top_p).softmax(-1)
+        chances = filter_logits(logits, self.temperature, self.top_k, self.top_p).softmax(-1)
         return torch.multinomial(chances, 1, generator=self.generator).squeeze(1)
 
 
-def read_way(settings: dict[str, Any]) -> Way:
+def read_config(settings: dict[str, Any]) -> GenerationConfig:
     """The settings as a value; one that does not exist is an error that names the nearest."""
-    names = [field.name for field in fields(Way)]
+    names = [field.name for field in fields(GenerationConfig)]
     for name in settings:
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else f" There are {', '.join(names)}."
             raise BadInput(f"generate has no setting {name!r}.{hint}")
-    return Way(**settings)
+    return GenerationConfig(**settings)
 
 
 def need_count(name: str, value: Any, hint: str, least: int = 1) -> None:
@@ -79,7 +79,7 @@ def need_count(name: str, value: Any, hint: str, least: int = 1) -> None:
         raise BadInput(f"{name} is {value!r}; it must be a whole number of at least {least}. {hint}")
 
 
-def warped(logits: Tensor, temperature: float, top_k: int | None = None, top_p: float | None = None) -> Tensor:
+def filter_logits(logits: Tensor, temperature: float, top_k: int | None = None, top_p: float | None = None) -> Tensor:
     """The logits to draw from: over the temperature, −∞ outside the top k, and then outside the top p.
 
     The top k are the k largest and what equals the smallest of them. The top p are the likeliest tokens whose chances

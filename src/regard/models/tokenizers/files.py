@@ -65,7 +65,7 @@ WORDS_OF_CLIP = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|\p{L
 
 
 @dataclass(frozen=True)
-class Files:
+class TokenizerFiles:
     """What a folder says of its tokenizer: its family, its model, the settings, tokens added to the vocabulary."""
 
     path: Path
@@ -84,7 +84,7 @@ class Files:
 
 
 @dataclass(frozen=True)
-class Found:
+class LoadedTokenizer:
     """A tokenizer read from a folder; `target` where the written language has its own, `kept` the files to save."""
 
     backend: Any
@@ -93,7 +93,7 @@ class Found:
     kept: tuple[Path, ...] = ()
 
 
-def read_folder(path: Path) -> Found | None:
+def read_folder(path: Path) -> LoadedTokenizer | None:
     """The folder's tokenizer; `None` where it holds no vocabulary."""
     files = read_settings(path)
     reader = next((reader for name, reader in READERS.items() if files.has(name)), None)
@@ -101,24 +101,24 @@ def read_folder(path: Path) -> Found | None:
         return None
     need_tokenizers()
     found = reader(files)
-    return found if isinstance(found, Found) else finish(files, found)
+    return found if isinstance(found, LoadedTokenizer) else finish(files, found)
 
 
-def read_settings(path: Path) -> Files:
+def read_settings(path: Path) -> TokenizerFiles:
     """The settings of `tokenizer_config.json`, over those of `special_tokens_map.json`."""
     config, *given, added = (read_json(path / name) if (path / name).is_file() else {} for name in SOURCES)
     settings = {name: value for source in reversed(given) for name, value in source.items() if value is not None}
     made = str(settings.get("tokenizer_class", "")).removesuffix("Fast").removesuffix("Tokenizer").lower()
     model = str(config.get("model_type", ""))
     kind = model if made in GENERIC else made
-    return Files(path, FAMILIES.get(kind, kind), model or kind, settings, added)
+    return TokenizerFiles(path, FAMILIES.get(kind, kind), model or kind, settings, added)
 
 
 def content(token: Any) -> str:
     return token["content"] if isinstance(token, dict) else str(token)
 
 
-def need_files(files: Files, *names: str) -> list[Path]:
+def need_files(files: TokenizerFiles, *names: str) -> list[Path]:
     lacking = [name for name in names if not files.has(name)]
     if lacking:
         raise BadInput(f"{files.path} lacks {', '.join(lacking)}, which goes with {', '.join(names)}. Fetch it.")
@@ -133,7 +133,7 @@ def need_tokenizers() -> None:
         raise Missing(message) from error
 
 
-def serialized(files: Files) -> Any:
+def read_tokenizer_json(files: TokenizerFiles) -> Any:
     """The whole tokenizer in `tokenizer.json`."""
     from tokenizers import Tokenizer
 
@@ -145,14 +145,14 @@ def serialized(files: Files) -> Any:
         raise BadInput(f"{path} is not a tokenizer that can be read: {error}. Fetch it again.") from error
 
 
-def finish(files: Files, backend: Any) -> Found:
+def finish(files: TokenizerFiles, backend: Any) -> LoadedTokenizer:
     """The backend without cutting and padding of its own, and the settings in full."""
     backend.no_truncation()
     backend.no_padding()
     restore_spaces(backend)
     names = files.names() or guess_names(backend)
     names = {role: name for role, name in names.items() if backend.token_to_id(name) is not None}
-    return Found(backend, with_inputs(files, {**files.settings, **names}))
+    return LoadedTokenizer(backend, with_inputs(files, {**files.settings, **names}))
 
 
 def restore_spaces(backend: Any) -> None:
@@ -173,7 +173,7 @@ def guess_names(backend: Any) -> dict[str, str]:
     return next(families, {})
 
 
-def with_inputs(files: Files, settings: dict[str, Any]) -> dict[str, Any]:
+def with_inputs(files: TokenizerFiles, settings: dict[str, Any]) -> dict[str, Any]:
     """The settings, which say in `model_input_names` whether the model takes segments."""
     like_bert = settings.get("cls_token") == "[CLS]" and settings.get("sep_token") == "[SEP]"
     segments = files.model in SEGMENTED if files.model else like_bert
@@ -181,7 +181,7 @@ def with_inputs(files: Files, settings: dict[str, Any]) -> dict[str, Any]:
     return {"model_input_names": names, **settings}
 
 
-def add_tokens(files: Files, backend: Any) -> Any:
+def add_tokens(files: TokenizerFiles, backend: Any) -> Any:
     """Add the tokens that the settings describe, each under the number that the files give it."""
     settings = files.settings
     described = {int(number): token for number, token in settings.get("added_tokens_decoder", {}).items()}
@@ -205,7 +205,7 @@ def added_token(token: Any, special: bool) -> Any:
     return AddedToken(content(token), special=special, **flags)
 
 
-def need_number(files: Files, backend: Any, piece: str, number: int) -> None:
+def need_number(files: TokenizerFiles, backend: Any, piece: str, number: int) -> None:
     got = backend.token_to_id(piece)
     if got != number:
         raise BadInput(
@@ -224,7 +224,7 @@ def set_template(backend: Any, single: list[str], pair: list[str]) -> Any:
     return backend
 
 
-def around(backend: Any, start: str | None, end: str | None) -> Any:
+def set_bert_template(backend: Any, start: str | None, end: str | None) -> Any:
     """BERT's template: start, text, end, second text, end; a part that is `None` is left out."""
     before = [f"{start}:0"] if start else []
     first, second = ([f"{end}:0"], [f"{end}:1"]) if end else ([], [])
@@ -232,7 +232,7 @@ def around(backend: Any, start: str | None, end: str | None) -> Any:
     return set_template(backend, single, [*single, "$B:1", *second])
 
 
-def wordpiece(files: Files) -> Any:
+def wordpiece(files: TokenizerFiles) -> Any:
     """BERT's: words at spaces, punctuation and Chinese characters, then the longest pieces from the left."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -248,7 +248,7 @@ def wordpiece(files: Files) -> Any:
     )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()
-    return around(add_tokens(files, backend), names["cls_token"], names["sep_token"])
+    return set_bert_template(add_tokens(files, backend), names["cls_token"], names["sep_token"])
 
 
 def read_lines(path: Path) -> list[str]:
@@ -259,7 +259,7 @@ def read_lines(path: Path) -> list[str]:
         raise BadInput(f"{path} is not a text in UTF-8: {error}. Fetch it again.") from error
 
 
-def byte_level(files: Files) -> Any:
+def byte_level(files: TokenizerFiles) -> Any:
     """Pairs of bytes merged in a learned order: GPT-2's, and what RoBERTa, CLIP and Whisper put around it."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -283,14 +283,14 @@ def read_merges(path: Path) -> list[tuple[str, str]]:
     return [(left, right) for left, right in pairs]
 
 
-def finish_gpt2(files: Files, backend: Any) -> Any:
+def finish_gpt2(files: TokenizerFiles, backend: Any) -> Any:
     start = files.names()["bos_token"]
     if files.settings.get("add_bos_token"):
         set_template(backend, [f"{start}:0", "$A:0"], [f"{start}:0", "$A:0", f"{start}:1", "$B:1"])
     return backend
 
 
-def finish_roberta(files: Files, backend: Any) -> Any:
+def finish_roberta(files: TokenizerFiles, backend: Any) -> Any:
     from tokenizers.processors import RobertaProcessing
 
     start, end = ((name, backend.token_to_id(name)) for name in (files.names()[r] for r in ("cls_token", "sep_token")))
@@ -301,7 +301,7 @@ def finish_roberta(files: Files, backend: Any) -> Any:
     return backend
 
 
-def finish_clip(files: Files, backend: Any) -> Any:
+def finish_clip(files: TokenizerFiles, backend: Any) -> Any:
     from tokenizers import Regex, normalizers, pre_tokenizers
     from tokenizers.processors import RobertaProcessing
 
@@ -314,7 +314,7 @@ def finish_clip(files: Files, backend: Any) -> Any:
     return backend
 
 
-def finish_whisper(files: Files, backend: Any) -> Any:
+def finish_whisper(files: TokenizerFiles, backend: Any) -> Any:
     settings, end = files.settings, files.names()["eos_token"]
     wanted = ["startoftranscript", settings.get("language"), settings.get("task")]
     wanted += [] if settings.get("predict_timestamps") else ["notimestamps"]
@@ -329,7 +329,7 @@ def finish_whisper(files: Files, backend: Any) -> Any:
 FINISH = {"gpt2": finish_gpt2, "roberta": finish_roberta, "clip": finish_clip, "whisper": finish_whisper}
 
 
-def sentencepiece(files: Files) -> Any:
+def sentencepiece(files: TokenizerFiles) -> Any:
     """T5's and BigBird's: pieces of the highest joint probability, spaces written as ▁."""
     files = replace(files, family=files.family or "t5")
     if files.family not in ("t5", "big_bird"):
@@ -342,12 +342,12 @@ def sentencepiece(files: Files) -> Any:
     backend = add_tokens(files, unigram_backend(read, [f"<extra_id_{extra - 1 - i}>" for i in range(extra)]))
     names = files.names()
     if files.family == "big_bird":
-        return around(backend, names["cls_token"], names["sep_token"])
+        return set_bert_template(backend, names["cls_token"], names["sep_token"])
     end = f"{names['eos_token']}:0"
     return set_template(backend, ["$A:0", end], ["$A:0", end, "$B:0", end])
 
 
-def marian(files: Files) -> Found:
+def marian(files: TokenizerFiles) -> LoadedTokenizer:
     """Marian's: a SentencePiece model per language, numbered by `vocab.json`."""
     files = replace(files, family="marian", model=files.model or "marian")
     kept = need_files(files, "source.spm", "target.spm", "vocab.json")
@@ -356,10 +356,10 @@ def marian(files: Files) -> Found:
     source, target = (
         renumbered(files, spm, numbers) for spm, numbers in zip(kept[:2], (kept[2], kept[-1]), strict=True)
     )
-    return Found(source, with_inputs(files, {**files.settings, **files.names()}), target, tuple(kept))
+    return LoadedTokenizer(source, with_inputs(files, {**files.settings, **files.names()}), target, tuple(kept))
 
 
-def renumbered(files: Files, spm: Path, vocabulary: Path) -> Renumbered:
+def renumbered(files: TokenizerFiles, spm: Path, vocabulary: Path) -> Renumbered:
     from tokenizers import AddedToken
 
     names, numbers = files.names(), read_json(vocabulary)
@@ -376,7 +376,7 @@ def renumbered(files: Files, spm: Path, vocabulary: Path) -> Renumbered:
 
 
 READERS = {
-    "tokenizer.json": serialized,
+    "tokenizer.json": read_tokenizer_json,
     "vocab.txt": wordpiece,
     "source.spm": marian,
     "target.spm": marian,

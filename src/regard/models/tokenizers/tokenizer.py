@@ -47,7 +47,7 @@ class Encoded:
 
 
 @dataclass(frozen=True)
-class Row:
+class EncodedText:
     """One encoded text or pair; `sides` is 0 or 1 by text, `None` for a token of the template."""
 
     tokens: list[int]
@@ -56,8 +56,8 @@ class Row:
     words: list[int | None]
     sides: list[int | None]
 
-    def keep(self, places: list[int]) -> Row:
-        return Row(*([column[place] for place in places] for column in vars(self).values()))
+    def keep(self, places: list[int]) -> EncodedText:
+        return EncodedText(*([column[place] for place in places] for column in vars(self).values()))
 
 
 class Tokenizer:
@@ -74,7 +74,7 @@ class Tokenizer:
     def __init__(self, backend: Any, settings: dict[str, Any], kept: dict[str, bytes] | None = None) -> None:
         self.backend = backend
         self.settings = settings
-        self.kept = kept or {}
+        self.source_files = kept or {}
         self.target: Tokenizer = self
         """The tokenizer of the language that is written, where a model reads one and writes another."""
 
@@ -120,7 +120,7 @@ class Tokenizer:
         rows = [to_row(encoding) for encoding in self.backend.encode_batch(inputs)]
         return self.collate(rows if max_length is None else [shorten(row, max_length) for row in rows])
 
-    def collate(self, rows: list[Row]) -> Encoded:
+    def collate(self, rows: list[EncodedText]) -> Encoded:
         """Rows of different lengths as one batch."""
         fill = next((token for token in (self.pad, self.end) if token is not None), 0)
         return Encoded(
@@ -148,8 +148,8 @@ class Tokenizer:
         path = Path(path)
         path.mkdir(parents=True, exist_ok=True)
         writers: dict[str, Callable[[Path], object]]
-        writers = {name: partial(Path.write_bytes, data=data) for name, data in self.kept.items()}
-        if not self.kept:
+        writers = {name: partial(Path.write_bytes, data=data) for name, data in self.source_files.items()}
+        if not self.source_files:
             writers["tokenizer.json"] = lambda file: self.backend.save(str(file))
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", **self.settings}
         writers[SETTINGS] = text_writer(json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
@@ -222,11 +222,11 @@ def need_tokens(tokens: Any) -> list[Any]:
     return tensor.tolist()
 
 
-def to_row(encoding: Any) -> Row:
-    return Row(encoding.ids, encoding.type_ids, encoding.offsets, encoding.word_ids, encoding.sequence_ids)
+def to_row(encoding: Any) -> EncodedText:
+    return EncodedText(encoding.ids, encoding.type_ids, encoding.offsets, encoding.word_ids, encoding.sequence_ids)
 
 
-def shorten(row: Row, longest: int) -> Row:
+def shorten(row: EncodedText, longest: int) -> EncodedText:
     """The row with the ends of its texts cut off until it fits; special tokens stay."""
     if len(row.tokens) <= longest:
         return row

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from ...errors import BadInput
-from .files import around, need_tokenizers
+from .files import need_tokenizers, set_bert_template
 
 Kind = Literal["wordpiece", "bpe", "unigram", "characters", "words"]
 
@@ -52,7 +52,7 @@ def train_backend(texts: Iterable[str], kind: Kind, size: int, lower: bool, spec
     texts = list(texts)
     if not any(text.strip() for text in texts):
         raise BadInput(f"Got {len(texts)} texts with no character among them, so there is no vocabulary to learn.")
-    return around(TRAINERS[kind](texts, size, lower, special), special.start, special.end)
+    return set_bert_template(TRAINERS[kind](texts, size, lower, special), special.start, special.end)
 
 
 def need_size(size: int, least: int, what: str) -> None:
@@ -60,7 +60,7 @@ def need_size(size: int, least: int, what: str) -> None:
         raise BadInput(f"size is {size}, but {what} and the special tokens need {least}. Raise it.")
 
 
-def parted(lower: bool, model: Any) -> Any:
+def make_bert_backend(lower: bool, model: Any) -> Any:
     """A backend whose words are BERT's: parted at spaces and punctuation, each Chinese character one."""
     from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
@@ -78,7 +78,7 @@ def count_words(backend: Any, texts: list[str]) -> Counter[str]:
 def train_wordpiece(texts: list[str], size: int, lower: bool, special: Special) -> Any:
     from tokenizers import decoders, models, trainers
 
-    backend = parted(lower, models.WordPiece(unk_token=special.unknown))
+    backend = make_bert_backend(lower, models.WordPiece(unk_token=special.unknown))
     words = count_words(backend, texts)
     inner = sorted({f"##{character}" for word in words for character in word[1:]})
     characters = {character for word in words for character in word}
@@ -87,7 +87,7 @@ def train_wordpiece(texts: list[str], size: int, lower: bool, special: Special) 
     need_size(size, len(first) + len(characters), f"{len(characters)} characters, alone and inside words,")
     trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
     backend.train_from_iterator(texts, trainer)
-    trained = parted(lower, models.WordPiece(backend.get_vocab(), unk_token=special.unknown))
+    trained = make_bert_backend(lower, models.WordPiece(backend.get_vocab(), unk_token=special.unknown))
     trained.decoder = decoders.WordPiece()
     trained.add_special_tokens(special.tokens())
     return trained
@@ -109,7 +109,7 @@ def train_bpe(texts: list[str], size: int, lower: bool, special: Special) -> Any
     return backend
 
 
-def spaced(lower: bool, model: Any) -> Any:
+def make_metaspace_backend(lower: bool, model: Any) -> Any:
     """A backend whose words begin with ▁ for the space before them."""
     from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 
@@ -129,7 +129,7 @@ def train_unigram(texts: list[str], size: int, lower: bool, special: Special) ->
     """
     from tokenizers import models, trainers
 
-    seed = spaced(lower, models.BPE())
+    seed = make_metaspace_backend(lower, models.BPE())
     words = count_words(seed, texts)
     characters = sorted({character for word in words for character in word})
     need_size(size, len(special.tokens()) + len(characters), f"{len(characters)} characters")
@@ -138,7 +138,7 @@ def train_unigram(texts: list[str], size: int, lower: bool, special: Special) ->
     room = size - len(special.tokens())
     while True:
         counted = prune(counted, max(room, int(0.75 * len(counted))))
-        backend = spaced(lower, unigram(counted, special))
+        backend = make_metaspace_backend(lower, unigram(counted, special))
         if len(counted) <= room:
             break
         counted = count_pieces(backend, words) | Counter(dict.fromkeys(characters, 1))
@@ -174,7 +174,7 @@ def unigram(counted: Counter[str], special: Special) -> Any:
 def train_words(texts: list[str], size: int, lower: bool, special: Special) -> Any:
     from tokenizers import models
 
-    return train_whole(parted(lower, models.WordLevel(unk_token=special.unknown)), texts, size, special)
+    return train_whole(make_bert_backend(lower, models.WordLevel(unk_token=special.unknown)), texts, size, special)
 
 
 def train_characters(texts: list[str], size: int, lower: bool, special: Special) -> Any:

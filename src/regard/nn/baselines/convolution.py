@@ -1,4 +1,4 @@
-"""Convolutions over tokens: each sees its neighbours, and through many layers those further away."""
+"""The convolutional baseline: a token sees its neighbours, and through many layers tokens further away."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from ...attention.parts.mask import Mask
 from ...errors import BadInput, Unsupported
-from ..attention import Memory
-from ..block import ACTIVATIONS
+from ..activations import ACTIVATIONS, choose
+from ..attention import EncoderOutput
 from ..cache import Cache
-from ..packing import cleared
-from ..parts import known
-from .plugged import Plugged, need_memory, need_tokens, real_now
+from ..packing import zero_padding
+from ..part_fields import MASK, METHOD, POSITION, SCORE, MethodLike, PartField, PositionLike, ScoreLike
+from .residual_attention import ResidualAttention, add_positions, check_memory, real_tokens_of_call
 
 
 @dataclass(frozen=True)
@@ -32,26 +33,26 @@ class ConvolutionConfig:
     attention: bool = False
     heads: int = 1
     cross: bool = False
-    score: str = "Dot()"
-    position: str | None = None
-    mask: str | None = None
-    method: str = "Exact()"
+    score: PartField[ScoreLike] = SCORE
+    position: PartField[PositionLike | None] = POSITION
+    mask: PartField[Mask | None] = MASK
+    method: PartField[MethodLike] = METHOD
 
     def build(self) -> Convolution:
         return Convolution(**vars(self))
 
 
 class Convolution(nn.Module):
-    """What attention is compared with: layers that look `kernel` tokens wide, the same at every place.
+    """Layers of one-dimensional convolutions over the tokens, a baseline for attention.
 
         x ← x + act(Σ_n W_n x_{i + (n − (kernel − 1) / 2) · step} + b)      causal: x_{i + (n − kernel + 1) · step}
 
-    `dilation="doubling"` takes steps 1, 2, 4, … in successive layers, so that what a token sees doubles with each.
-    Without `residual` the sum replaces x. `attention` plugs self-attention in after each layer, made of the parts that
-    `score`, `position`, `mask` and `method` name; `cross` lets layers read a memory. A causal one can go token by token
-    through a cache.
+    `dilation="doubling"` takes steps 1, 2, 4, … in successive layers, so that the receptive field doubles with each.
+    Without `residual` the sum replaces x. `attention` adds self-attention after each layer, with the parts `score`,
+    `position`, `mask` and `method`; `cross` adds cross-attention to a memory. A causal one can run token by token
+    through a cache. `settings` are the other fields of `ConvolutionConfig`.
 
-    `[batch, tokens, dim]` in and out; padding never matters.
+    `[batch, tokens, dim]` in and out; padding does not change the output.
 
     >>> import torch
     >>> stack = Convolution(dim=8, layers=3, dilation="doubling")
@@ -59,71 +60,52 @@ class Convolution(nn.Module):
     (torch.Size([2, 10, 8]), 15)
     """
 
-    def __init__(
-        self,
-        dim: int,
-        layers: int,
-        kernel: int = 3,
-        dilation: str = "none",
-        *,
-        causal: bool = False,
-        activation: str | None = "relu",
-        residual: bool = True,
-        attention: bool = False,
-        heads: int = 1,
-        cross: bool = False,
-        score: str = "Dot()",
-        position: str | None = None,
-        mask: str | None = None,
-        method: str = "Exact()",
-    ) -> None:
+    def __init__(self, dim: int, layers: int, kernel: int = 3, dilation: str = "none", **settings: Any) -> None:
         super().__init__()
+        config = ConvolutionConfig(dim, layers, kernel, dilation, **settings)
         if dilation not in ("none", "doubling"):
             raise BadInput(f"Convolution's dilation is {dilation!r}; it must be 'none' or 'doubling'.")
-        if kernel < 1 or (kernel % 2 == 0 and not causal):
+        if kernel < 1 or (kernel % 2 == 0 and not config.causal):
             raise BadInput(
                 f"Convolution's kernel is {kernel}; it must be odd, so that it has a middle (or causal=True)."
             )
-        self.dim, self.kernel, self.causal, self.cross, self.residual = dim, kernel, causal, cross, residual
-        self.activation = known(activation or "none", ACTIVATIONS, str(activation))
+        self.config = config
+        self.activation = choose(config.activation or "none", ACTIVATIONS, "activation")
         self.steps = [1 << n if dilation == "doubling" else 1 for n in range(layers)]
         self.layers = nn.ModuleList(nn.Conv1d(dim, dim, kernel, dilation=step) for step in self.steps)
-        parts: dict[str, Any] = {"score": score, "position": position, "mask": mask, "method": method}
-        self.plugged = nn.ModuleList(
-            Plugged(dim, heads, attention=attention, cross=cross, causal=causal, **parts) for _ in range(layers)
-        )
+        self.plugged = nn.ModuleList(ResidualAttention(config) for _ in range(layers))
 
     @property
     def reach(self) -> int:
-        """How many tokens one of the last layer depends on, attention aside."""
-        return 1 + sum((self.kernel - 1) * step for step in self.steps)
+        """The receptive field in tokens, without attention."""
+        return 1 + sum((self.config.kernel - 1) * step for step in self.steps)
 
     def forward(
         self,
         x: Tensor,
         *,
         lengths: Tensor | None = None,
-        memory: Memory | Tensor | None = None,
+        memory: EncoderOutput | Tensor | None = None,
         cache: Cache | None = None,
-        place: Tensor | None = None,
+        position_embedding: Tensor | None = None,
     ) -> Tensor:
-        """`[batch, tokens, dim]`: the tokens after the last layer, zero where there is padding."""
-        memory = need_memory(memory, self.cross, "Convolution")
-        x = need_tokens(x, self.dim, place)
-        if cache is not None and not self.causal:
+        """`[batch, tokens, dim]`: the tokens after the last layer, zero in the padding."""
+        memory = check_memory(memory, self.config.cross, "Convolution")
+        x = add_positions(x, self.config.dim, position_embedding)
+        if cache is not None and not self.config.causal:
             raise Unsupported(
                 "This Convolution sees later tokens and cannot go token by token. Build it with causal=True."
             )
-        real = real_now(x, lengths, cache)
+        real = real_tokens_of_call(x, lengths, cache)
         for n, (layer, plugged) in enumerate(zip(self.layers, self.plugged, strict=True)):
-            y = self.activation(layer(self.around(cleared(x, real), n, cache).mT).mT)
-            x = plugged(x + y if self.residual else y, lengths, memory, cache, n)
-        return cleared(x, real)
+            y = self.activation(layer(self.pad_tokens(zero_padding(x, real), n, cache).mT).mT)
+            x = plugged(x + y if self.config.residual else y, lengths, memory, cache, n)
+        return zero_padding(x, real)
 
-    def around(self, x: Tensor, n: int, cache: Cache | None) -> Tensor:
-        """x with what a layer's kernel sees beyond its ends: what came before it, or zeros."""
-        width = (self.kernel - 1) * self.steps[n]
-        if not self.causal:
+    def pad_tokens(self, x: Tensor, n: int, cache: Cache | None) -> Tensor:
+        """x with the tokens that the kernel of layer n needs beyond its ends: cached ones, or zeros."""
+        width = (self.config.kernel - 1) * self.steps[n]
+        if not self.config.causal:
             return pad(x, (0, 0, width // 2, width // 2))
         before = None if cache is None else cache.get(f"convolution.{n}")
         x = pad(x, (0, 0, width, 0)) if before is None else torch.cat([before, x], 1)

@@ -1,4 +1,4 @@
-"""Fully connected layers over tokens: every number of every token reaches every other, for one number of tokens."""
+"""The fully connected baseline: every number of every token is connected to every other."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from ...attention.parts.mask import Mask
 from ...errors import BadInput, Unsupported
-from ..attention import Memory
+from ..attention import EncoderOutput
 from ..block import FeedForward
 from ..cache import Cache
-from ..packing import cleared
-from .plugged import Plugged, need_memory, need_tokens, real_now
+from ..packing import zero_padding
+from ..part_fields import MASK, METHOD, POSITION, SCORE, MethodLike, PartField, PositionLike, ScoreLike
+from .residual_attention import ResidualAttention, add_positions, check_memory, real_tokens_of_call
 
 
 @dataclass(frozen=True)
@@ -30,26 +32,26 @@ class FullyConnectedConfig:
     heads: int = 1
     cross: bool = False
     causal: bool = False
-    score: str = "Dot()"
-    position: str | None = None
-    mask: str | None = None
-    method: str = "Exact()"
+    score: PartField[ScoreLike] = SCORE
+    position: PartField[PositionLike | None] = POSITION
+    mask: PartField[Mask | None] = MASK
+    method: PartField[MethodLike] = METHOD
 
     def build(self) -> FullyConnected:
         return FullyConnected(**vars(self))
 
 
 class FullyConnected(nn.Module):
-    """What attention is compared with: layers whose weights belong to places, not to what stands there.
+    """Fully connected layers over all tokens of a row, a baseline for attention: weights belong to positions.
 
         x ← x + down(act(up(x)))
 
-    where x is all the `tokens` · dim numbers of a row at once, so that the weights grow with the tokens and an input
-    must fit them: a shorter one is padded with zeros, a longer one is refused. With `position_wise` x is one token,
-    which then sees no other. `activation=None` leaves a linear map. `attention` plugs self-attention in after each
-    layer, made of the parts that `score`, `position`, `mask` and `method` name; `cross` lets layers read a memory.
+    x is all `tokens` · dim numbers of a row at once, so the weights grow with the tokens: a shorter input is padded
+    with zeros, a longer one is refused. With `position_wise` x is one token, which sees no other. `activation=None`
+    leaves a linear map. `attention` adds self-attention after each layer, with the parts `score`, `position`, `mask`
+    and `method`; `cross` adds cross-attention to a memory. `settings` are the other fields of `FullyConnectedConfig`.
 
-    `[batch, tokens, dim]` in and out; padding never matters.
+    `[batch, tokens, dim]` in and out; padding does not change the output.
 
     >>> import torch
     >>> FullyConnected(dim=8, layers=2, tokens=10, hidden=32)(torch.randn(3, 7, 8)).shape
@@ -63,63 +65,51 @@ class FullyConnected(nn.Module):
         tokens: int | None = None,
         hidden: int | None = None,
         activation: str | None = "relu",
-        *,
-        position_wise: bool = False,
-        attention: bool = False,
-        heads: int = 1,
-        cross: bool = False,
-        causal: bool = False,
-        score: str = "Dot()",
-        position: str | None = None,
-        mask: str | None = None,
-        method: str = "Exact()",
+        **settings: Any,
     ) -> None:
         super().__init__()
-        if position_wise == (tokens is not None):
+        config = FullyConnectedConfig(dim, layers, tokens, hidden, activation, **settings)
+        if config.position_wise == (tokens is not None):
             raise BadInput("FullyConnected needs tokens, the number it is built for, or position_wise=True; not both.")
-        if causal and not position_wise:
+        if config.causal and not config.position_wise:
             raise BadInput(
                 "FullyConnected connects all tokens, later ones too. For causal=True, use position_wise=True."
             )
-        self.dim, self.tokens, self.causal, self.cross = dim, tokens, causal, cross
-        size = dim * (tokens or 1)
+        self.config, size = config, dim * (tokens or 1)
         self.layers = nn.ModuleList(FeedForward(size, hidden or 4 * dim, activation or "none") for _ in range(layers))
-        parts: dict[str, Any] = {"score": score, "position": position, "mask": mask, "method": method}
-        self.plugged = nn.ModuleList(
-            Plugged(dim, heads, attention=attention, cross=cross, causal=causal, **parts) for _ in range(layers)
-        )
+        self.plugged = nn.ModuleList(ResidualAttention(config) for _ in range(layers))
 
     def forward(
         self,
         x: Tensor,
         *,
         lengths: Tensor | None = None,
-        memory: Memory | Tensor | None = None,
+        memory: EncoderOutput | Tensor | None = None,
         cache: Cache | None = None,
-        place: Tensor | None = None,
+        position_embedding: Tensor | None = None,
     ) -> Tensor:
-        """`[batch, tokens, dim]`: the tokens after the last layer, zero where there is padding."""
-        memory = need_memory(memory, self.cross, "FullyConnected")
-        x = need_tokens(x, self.dim, place)
-        if cache is not None and not self.causal:
+        """`[batch, tokens, dim]`: the tokens after the last layer, zero in the padding."""
+        memory = check_memory(memory, self.config.cross, "FullyConnected")
+        x = add_positions(x, self.config.dim, position_embedding)
+        if cache is not None and not self.config.causal:
             raise Unsupported(
                 "FullyConnected cannot go token by token: each layer needs all tokens. Leave out the cache."
             )
-        real = real_now(x, lengths, cache)
+        real = real_tokens_of_call(x, lengths, cache)
         for n, (layer, plugged) in enumerate(zip(self.layers, self.plugged, strict=True)):
-            x = x + self.connected(layer, cleared(x, real))
+            x = x + self.connect_tokens(layer, zero_padding(x, real))
             x = plugged(x, lengths, memory, cache, n)
-        return cleared(x, real)
+        return zero_padding(x, real)
 
-    def connected(self, layer: nn.Module, x: Tensor) -> Tensor:
-        """What a layer makes of the row's numbers, as many tokens as came in."""
-        if self.tokens is None:
+    def connect_tokens(self, layer: nn.Module, x: Tensor) -> Tensor:
+        """The output of a layer for all tokens of a row, `[batch, tokens, dim]`."""
+        tokens, count = self.config.tokens, x.shape[1]
+        if tokens is None:
             return layer(x)
-        given = x.shape[1]
-        if given > self.tokens:
+        if count > tokens:
             raise BadInput(
-                f"x has {given} tokens; this FullyConnected has weights for {self.tokens} places and none for more. "
-                f"Cut x, or build it with tokens={given}."
+                f"x has {count} tokens; this FullyConnected has weights for {tokens} positions. "
+                f"Cut x, or build it with tokens={count}."
             )
-        flat = pad(x, (0, 0, 0, self.tokens - given)).flatten(1)
-        return layer(flat).unflatten(1, (self.tokens, self.dim))[:, :given]
+        flat = pad(x, (0, 0, 0, tokens - count)).flatten(1)
+        return layer(flat).unflatten(1, (tokens, self.config.dim))[:, :count]

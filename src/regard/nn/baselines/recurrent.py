@@ -12,16 +12,16 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from ...attention.parts.mask import Mask
 from ...attention.parts.masks import Causal
 from ...errors import BadInput, Unsupported
-from ..attention import Attend, Memory, both, whole
-from ..block import NORMS, padding_mask
+from ..activations import NORMS, choose
+from ..attention import Attend, EncoderOutput, divide_heads, intersect, merge_heads, split_heads
+from ..block import padding_mask
 from ..cache import Cache
-from ..hierarchical import joined, split
-from ..packing import cleared
-from ..parts import SCORES, known, part_module
-from ..pooling import SCORE_LINES, Mean
-from .plugged import need_memory, need_tokens, real_now
+from ..packing import zero_padding
+from ..part_fields import ScoreLike, build_part
+from ..pooling import SCORES, Mean
+from .residual_attention import add_positions, check_memory, real_tokens_of_call
 
-KINDS: dict[str, type[nn.RNN | nn.GRU | nn.LSTM]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+CELLS: dict[str, type[nn.RNN | nn.GRU | nn.LSTM]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 State = tuple[Tensor, ...]
 """(h,) or the LSTM's (h, c), each `[batch, layers · directions, hidden]`."""
@@ -87,10 +87,10 @@ class Recurrent(nn.Module):
         norm: Literal["layer", "rms"] | None = None,
     ) -> None:
         super().__init__()
-        need_choices(kind, attention, bidirectional, cross)
+        check_settings(kind, attention, bidirectional, cross)
         self.dim, self.kind, self.bidirectional, self.cross = dim, kind, bidirectional, cross
-        hidden = whole(dim, 2) if bidirectional else dim
-        self.cells = KINDS[kind](
+        hidden = divide_heads(dim, 2) if bidirectional else dim
+        self.cells = CELLS[kind](
             dim,
             hidden,
             layers,
@@ -98,10 +98,10 @@ class Recurrent(nn.Module):
             dropout=dropout if layers > 1 else 0.0,
             bidirectional=bidirectional,
         )
-        self.look = LookBack(dim, heads, SCORE_LINES[attention]) if attention else None
+        self.look = StateAttention(dim, heads, SCORES[attention]) if attention else None
         self.start = nn.Linear(dim, self.states * layers * dim) if cross and not attention else None
         self.read = nn.Linear(dim, dim) if cross and not attention else None
-        self.norm = known(norm, NORMS, norm)(dim, eps=1e-5) if norm else None
+        self.norm = choose(norm, NORMS, "norm")(dim, eps=1e-5) if norm else None
         self.mean = Mean()
 
     @property
@@ -118,32 +118,32 @@ class Recurrent(nn.Module):
         x: Tensor,
         *,
         lengths: Tensor | None = None,
-        memory: Memory | Tensor | None = None,
+        memory: EncoderOutput | Tensor | None = None,
         cache: Cache | None = None,
-        place: Tensor | None = None,
+        position_embedding: Tensor | None = None,
     ) -> Tensor:
         """`[batch, tokens, dim]`: the last layer's states (or what attention made of them), zero in the padding."""
-        memory = need_memory(memory, self.cross, "Recurrent")
-        x = need_tokens(x, self.dim, place)
+        memory = check_memory(memory, self.cross, "Recurrent")
+        x = add_positions(x, self.dim, position_embedding)
         if cache is not None and self.bidirectional:
             raise Unsupported(
                 "A bidirectional Recurrent needs all tokens and cannot go token by token. Leave out the cache."
             )
-        real = real_now(x, lengths, cache)
+        real = real_tokens_of_call(x, lengths, cache)
         mean = self.mean(memory.x, memory.lengths) if memory is not None and self.look is None else None
-        y, state = self.run(x, real, self.first_state(x, mean, cache))
+        y, state = self.run_cells(x, real, self.initial_state(x, mean, cache))
         if cache is not None:
             cache.put("recurrent.state", state)
         if self.look is not None:
             own = None if self.bidirectional else Causal()
-            mask = memory.allowed if memory is not None else both(own, padding_mask(lengths, cache, x.shape[1]))
+            mask = memory.key_mask if memory is not None else intersect(own, padding_mask(lengths, cache, x.shape[1]))
             y = self.look(y, memory, mask, cache)
         y = y if self.norm is None else self.norm(y)
         if mean is not None and self.read is not None:
             y = y + self.read(mean)[:, None]
-        return cleared(y, real)
+        return zero_padding(y, real)
 
-    def first_state(self, x: Tensor, mean: Tensor | None, cache: Cache | None) -> State:
+    def initial_state(self, x: Tensor, mean: Tensor | None, cache: Cache | None) -> State:
         """The state before the first token of this call: the cache's, the one that a memory's mean says, or zeros."""
         before: State | None = None if cache is None else cache.get("recurrent.state")
         if before is not None:
@@ -155,71 +155,71 @@ class Recurrent(nn.Module):
         zeros = x.new_zeros(x.shape[0], cells.num_layers * (1 + self.bidirectional), cells.hidden_size)
         return (zeros,) * self.states
 
-    def run(self, x: Tensor, real: Tensor | None, state: State) -> tuple[Tensor, State]:
+    def run_cells(self, x: Tensor, real: Tensor | None, state: State) -> tuple[Tensor, State]:
         """All states of the last layer, zero in the padding, and the state of every layer after a row's last token."""
         if real is None or not x.numel():
-            h, after = self.cells(x, self.packed(state)) if x.numel() else (x, self.packed(state))
-            return h, self.unpacked(after)
+            h, after = self.cells(x, self.to_cell_state(state)) if x.numel() else (x, self.to_cell_state(state))
+            return h, self.from_cell_state(after)
         counts, first = real.sum(1), real.long().argmax(1)
         shift = (torch.arange(x.shape[1], device=x.device) + first[:, None]) % x.shape[1]  # [batch, tokens]
-        rows = pack_padded_sequence(turned(x, shift), counts.clamp(min=1).cpu(), True, enforce_sorted=False)
-        h, after = self.cells(rows, self.packed(state))
-        h = turned(pad_packed_sequence(h, True, total_length=x.shape[1])[0], shift.argsort(1))
+        rows = pack_padded_sequence(gather_tokens(x, shift), counts.clamp(min=1).cpu(), True, enforce_sorted=False)
+        h, after = self.cells(rows, self.to_cell_state(state))
+        h = gather_tokens(pad_packed_sequence(h, True, total_length=x.shape[1])[0], shift.argsort(1))
         empty = (counts == 0)[:, None, None]
-        after = tuple(torch.where(empty, old, new) for old, new in zip(state, self.unpacked(after), strict=True))
-        return cleared(h, real), after
+        after = tuple(torch.where(empty, old, new) for old, new in zip(state, self.from_cell_state(after), strict=True))
+        return zero_padding(h, real), after
 
-    def packed(self, state: State) -> Tensor | tuple[Tensor, Tensor]:
+    def to_cell_state(self, state: State) -> Tensor | tuple[Tensor, Tensor]:
         """The state as torch's cells take it, layers in front."""
         turned_states = tuple(one.transpose(0, 1).contiguous() for one in state)
         return (turned_states[0], turned_states[1]) if self.kind == "lstm" else turned_states[0]
 
-    def unpacked(self, state: Tensor | tuple[Tensor, ...]) -> State:
+    def from_cell_state(self, state: Tensor | tuple[Tensor, ...]) -> State:
         """The state with the batch in front, so that rows can be chosen."""
         every = state if isinstance(state, tuple) else (state,)
         return tuple(one.transpose(0, 1) for one in every)
 
 
-class LookBack(nn.Module):
+class StateAttention(nn.Module):
     """tanh(mix([c_t; h_t])) with c_t = attend(query(h_t), key(s), s), and s the memory or h itself."""
 
-    def __init__(self, dim: int, heads: int, score: str) -> None:
+    def __init__(self, dim: int, heads: int, score: ScoreLike) -> None:
         super().__init__()
         self.heads = heads
         self.query, self.key = nn.Linear(dim, dim, bias=False), nn.Linear(dim, dim, bias=False)
         self.mix = nn.Linear(2 * dim, dim)
-        self.score = part_module(score, SCORES, heads, whole(dim, heads))
+        self.score = build_part(score, heads, divide_heads(dim, heads))
         self.attend = Attend()
 
-    def forward(self, h: Tensor, memory: Memory | None, mask: Mask | None, cache: Cache | None) -> Tensor:
+    def forward(self, h: Tensor, memory: EncoderOutput | None, mask: Mask | None, cache: Cache | None) -> Tensor:
         k, v = self.own(h, cache) if memory is None else self.recalled(memory.x, cache)
-        context = joined(self.attend(split(self.query(h), self.heads), k, v, score=self.score(), mask=mask))
+        context = merge_heads(self.attend(split_heads(self.query(h), self.heads), k, v, score=self.score(), mask=mask))
         return self.mix(torch.cat([context, h], -1)).tanh()
 
     def own(self, h: Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
         """Keys and values of the states so far."""
-        k, v = split(self.key(h), self.heads), split(h, self.heads)
+        k, v = split_heads(self.key(h), self.heads), split_heads(h, self.heads)
         return (k, v) if cache is None else cache.extend("recurrent.own", k, v)
 
     def recalled(self, x: Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
         """Keys and values of a memory, computed once for all the steps that share a cache."""
         found = None if cache is None else cache.get("recurrent.memory")
         if found is None:
-            found = split(self.key(x), self.heads), split(x, self.heads)
+            found = split_heads(self.key(x), self.heads), split_heads(x, self.heads)
             if cache is not None:
                 cache.put("recurrent.memory", found)
         return found
 
 
-def turned(x: Tensor, places: Tensor) -> Tensor:
+def gather_tokens(x: Tensor, places: Tensor) -> Tensor:
     """x `[batch, tokens, dim]` with each row's tokens taken from `places [batch, tokens]`."""
     return x.gather(1, places[..., None].expand(-1, -1, x.shape[2]))
 
 
-def need_choices(kind: str, attention: str | None, bidirectional: bool, cross: bool) -> None:
-    if kind not in KINDS:
-        raise BadInput(f"Recurrent's kind is {kind!r}; it must be one of {', '.join(KINDS)}.")
-    if attention is not None and attention not in SCORE_LINES:
+def check_settings(kind: str, attention: str | None, bidirectional: bool, cross: bool) -> None:
+    if kind not in CELLS:
+        raise BadInput(f"Recurrent's kind is {kind!r}; it must be one of {', '.join(CELLS)}.")
+    if attention is not None and attention not in SCORES:
         raise BadInput(f"Recurrent's attention is {attention!r}; it must be None, 'dot' or 'additive'.")
     if bidirectional and cross:
         raise BadInput(

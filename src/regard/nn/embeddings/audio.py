@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...attention.parts.part import need_count
+from ...attention.parts.part import check_count
 from ...errors import BadInput, Missing
 
 UNKNOWN_SIZES = (0, 0x7FFFFFFF, 0xFFFFFFFF)
@@ -69,7 +69,7 @@ class Mel:
 
     def __post_init__(self) -> None:
         for name in ("bins", "fft", "hop"):
-            need_count(getattr(self, name), f"Mel's {name}", 1)
+            check_count(getattr(self, name), f"Mel's {name}", 1)
         if self.window is not None and not 1 <= self.window <= self.fft:
             raise BadInput(f"Mel's window is {self.window} samples; it must be from 1 to fft = {self.fft}.")
         if self.scale not in SCALES:
@@ -162,17 +162,17 @@ class SoundFrames(nn.Module):
 
     def __init__(self, bins: int, dim: int, stack: int = 4, stride: int | None = None) -> None:
         super().__init__()
-        need_count(stack, "SoundFrames' stack", 1)
+        check_count(stack, "SoundFrames' stack", 1)
         self.bins, self.stack, self.stride = bins, stack, stack if stride is None else stride
-        need_count(self.stride, "SoundFrames' stride", 1)
+        check_count(self.stride, "SoundFrames' stride", 1)
         self.projection = nn.Linear(stack * bins, dim)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        x = silenced(need_frames(x, self.bins), lengths)
+        x = zero_padding(need_frames(x, self.bins), lengths)
         count = -(-x.shape[1] // self.stride)
         x = functional.pad(x, (0, 0, 0, max((count - 1) * self.stride + self.stack - x.shape[1], 0)))
         stacked = x.unfold(1, self.stack, self.stride)[:, :count].mT.flatten(2)  # [batch, count, stack · bins]
-        return self.projection(stacked), fewer(lengths, self.stride)
+        return self.projection(stacked), strided_lengths(lengths, self.stride)
 
 
 class SoundConvolutions(nn.Module):
@@ -191,12 +191,12 @@ class SoundConvolutions(nn.Module):
         self.conv2 = nn.Conv1d(dim, dim, 3, stride=2, padding=1)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        x = silenced(need_frames(x, self.bins), lengths)
-        x = silenced(functional.gelu(self.conv1(x.mT)).mT, lengths)
-        return functional.gelu(self.conv2(x.mT)).mT, fewer(lengths, 2)
+        x = zero_padding(need_frames(x, self.bins), lengths)
+        x = zero_padding(functional.gelu(self.conv1(x.mT)).mT, lengths)
+        return functional.gelu(self.conv2(x.mT)).mT, strided_lengths(lengths, 2)
 
 
-def silenced(x: Tensor, lengths: Tensor | None) -> Tensor:
+def zero_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
     """x with zeros in the padding, so that what reaches over a row's end finds what it would find without any."""
     if lengths is None:
         return x
@@ -204,7 +204,7 @@ def silenced(x: Tensor, lengths: Tensor | None) -> Tensor:
     return x.masked_fill(~real[..., None], 0.0)
 
 
-def fewer(lengths: Tensor | None, stride: int) -> Tensor | None:
+def strided_lengths(lengths: Tensor | None, stride: int) -> Tensor | None:
     """⌈lengths / stride⌉."""
     return None if lengths is None else (lengths + stride - 1) // stride
 
@@ -241,7 +241,7 @@ def read_sound(path: str | Path, rate: int | None = None) -> tuple[Tensor, int]:
     mono = torch.from_numpy(samples).mean(1)
     if not mono.isfinite().all():
         raise BadInput(f"{path} has samples that are no numbers (NaN or infinite). Save it again, or leave it out.")
-    return (mono, found) if rate is None else (resampled(mono, found, rate), rate)
+    return (mono, found) if rate is None else (resample(mono, found, rate), rate)
 
 
 def need_whole(path: Path) -> None:
@@ -262,9 +262,9 @@ def need_whole(path: Path) -> None:
         raise BadInput(f"{path}: {error.strerror}. Give the path of a sound file.") from None
 
 
-def resampled(sound: Tensor, rate: int, wanted: int) -> Tensor:
+def resample(sound: Tensor, rate: int, wanted: int) -> Tensor:
     """The sound `[..., samples]` at another rate, through a low-pass filter."""
-    need_count(wanted, "rate", 1)
+    check_count(wanted, "rate", 1)
     if rate == wanted:
         return sound
     try:

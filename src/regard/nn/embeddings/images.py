@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from ...errors import BadInput
 
-BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
+RESNET_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
 """Blocks in each of a ResNet's four stages, by its depth."""
 
 
@@ -86,10 +86,10 @@ class FeatureMap(nn.Module):
         x = images
         for stage in self.stages:
             x = functional.relu(stage(x))
-        return flat(self.projection(x))
+        return flatten_map(self.projection(x))
 
 
-def flat(x: Tensor) -> Features:
+def flatten_map(x: Tensor) -> Features:
     """A map `[batch, dim, rows, columns]` as `[batch, rows · columns, dim]`, row by row, with its grid."""
     return Features(x.flatten(2).mT, (x.shape[2], x.shape[3]))
 
@@ -114,7 +114,7 @@ class FrozenBatchNorm(nn.Module):
         return x * scale[:, None, None] + shift[:, None, None]
 
 
-class Basic(nn.Module):
+class BasicBlock(nn.Module):
     """Two 3 × 3 convolutions around a residual: the block of ResNet-18 and 34."""
 
     growth = 1
@@ -125,7 +125,7 @@ class Basic(nn.Module):
         self.bn1 = norm(hidden)
         self.conv2 = nn.Conv2d(hidden, hidden, 3, padding=1, bias=False)
         self.bn2 = norm(hidden)
-        self.downsample = shortcut(channels, hidden, stride, norm)
+        self.downsample = make_shortcut(channels, hidden, stride, norm)
 
     def forward(self, x: Tensor) -> Tensor:
         y = functional.relu(self.bn1(self.conv1(x)))
@@ -146,7 +146,7 @@ class Bottleneck(nn.Module):
         self.bn2 = norm(hidden)
         self.conv3 = nn.Conv2d(hidden, 4 * hidden, 1, bias=False)
         self.bn3 = norm(4 * hidden)
-        self.downsample = shortcut(channels, 4 * hidden, stride, norm)
+        self.downsample = make_shortcut(channels, 4 * hidden, stride, norm)
 
     def forward(self, x: Tensor) -> Tensor:
         y = functional.relu(self.bn1(self.conv1(x)))
@@ -166,7 +166,7 @@ class Pointwise(nn.Conv2d):
         return nn.functional.conv2d(x[:, :, ::down, ::right], self.weight, self.bias)
 
 
-def shortcut(channels: int, wanted: int, stride: int, norm: type[nn.Module]) -> nn.Sequential | None:
+def make_shortcut(channels: int, wanted: int, stride: int, norm: type[nn.Module]) -> nn.Sequential | None:
     """What brings x to the size of a block's output; None where it has it."""
     if channels == wanted and stride == 1:
         return None
@@ -186,23 +186,23 @@ class ResNet(nn.Module):
 
     def __init__(self, depth: int = 50, channels: int = 3, frozen_norm: bool = True) -> None:
         super().__init__()
-        if depth not in BLOCKS:
-            raise BadInput(f"ResNet's depth is {depth}; it must be one of {', '.join(map(str, BLOCKS))}.")
+        if depth not in RESNET_BLOCKS:
+            raise BadInput(f"ResNet's depth is {depth}; it must be one of {', '.join(map(str, RESNET_BLOCKS))}.")
         self.depth, self.channels = depth, channels
-        block = Basic if depth < 50 else Bottleneck
+        block = BasicBlock if depth < 50 else Bottleneck
         norm = FrozenBatchNorm if frozen_norm else nn.BatchNorm2d
         self.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
         self.bn1 = norm(64)
         self.dim = 64
         self.layer1, self.layer2, self.layer3, self.layer4 = (
-            self.stage(block, 64 << n, count, 1 if n == 0 else 2, norm) for n, count in enumerate(BLOCKS[depth])
+            self.stage(block, 64 << n, count, 1 if n == 0 else 2, norm) for n, count in enumerate(RESNET_BLOCKS[depth])
         )
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def stage(
-        self, block: type[Basic | Bottleneck], hidden: int, count: int, stride: int, norm: type[nn.Module]
+        self, block: type[BasicBlock | Bottleneck], hidden: int, count: int, stride: int, norm: type[nn.Module]
     ) -> nn.Sequential:
         """`count` blocks, the first of which takes the stride."""
         first = block(self.dim, hidden, stride, norm)
@@ -224,7 +224,7 @@ def shrink_mask(mask: Tensor, grid: tuple[int, int]) -> Tensor:
     return functional.interpolate(mask[:, None].float(), size=grid)[:, 0].bool()
 
 
-class SinePlaces2d(nn.Module):
+class SinusoidalPositions2d(nn.Module):
     """Sine and cosine of each position's row and column, half of `dim` each, as DETR has them.
 
         y = how many positions above and itself, over the rows there are · 2π   (counts when `normalize` is off)
@@ -232,14 +232,16 @@ class SinePlaces2d(nn.Module):
 
     mask `[batch, rows, columns]`, True for what is image, → `[batch, rows · columns, dim]`. Padding does not count.
 
-    >>> SinePlaces2d(8)(torch.ones(2, 3, 5, dtype=torch.bool)).shape
+    >>> SinusoidalPositions2d(8)(torch.ones(2, 3, 5, dtype=torch.bool)).shape
     torch.Size([2, 15, 8])
     """
 
     def __init__(self, dim: int, normalize: bool = True, base: float = 10000.0) -> None:
         super().__init__()
         if dim % 4:
-            raise BadInput(f"SinePlaces2d's dim is {dim}; it must be a multiple of 4: sine and cosine of two places.")
+            raise BadInput(
+                f"SinusoidalPositions2d's dim is {dim}; it must be a multiple of 4: sine and cosine of row and column."
+            )
         self.dim, self.normalize, self.base = dim, normalize, base
 
     def forward(self, mask: Tensor) -> Tensor:
@@ -256,19 +258,21 @@ class SinePlaces2d(nn.Module):
         return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)
 
 
-class LearnedPlaces2d(nn.Module):
+class LearnedPositions2d(nn.Module):
     """A learned vector for each column and each row, half of `dim` each, one after the other.
 
     mask `[batch, rows, columns]` → `[batch, rows · columns, dim]`; at most `size` rows and columns.
 
-    >>> LearnedPlaces2d(8, size=10)(torch.ones(2, 3, 5, dtype=torch.bool)).shape
+    >>> LearnedPositions2d(8, size=10)(torch.ones(2, 3, 5, dtype=torch.bool)).shape
     torch.Size([2, 15, 8])
     """
 
     def __init__(self, dim: int, size: int = 50) -> None:
         super().__init__()
         if dim % 2:
-            raise BadInput(f"LearnedPlaces2d's dim is {dim}; it must be even: half for the column, half for the row.")
+            raise BadInput(
+                f"LearnedPositions2d's dim is {dim}; it must be even: half for the column, half for the row."
+            )
         self.size = size
         self.rows, self.columns = nn.Embedding(size, dim // 2), nn.Embedding(size, dim // 2)
         for table in (self.rows, self.columns):
@@ -278,7 +282,9 @@ class LearnedPlaces2d(nn.Module):
         need_mask(mask)
         batch, rows, columns = mask.shape
         if max(rows, columns) > self.size:
-            raise BadInput(f"The map has {rows} × {columns} positions; LearnedPlaces2d knows {self.size} either way.")
+            raise BadInput(
+                f"The map has {rows} × {columns} positions; LearnedPositions2d has {self.size} rows and columns."
+            )
         x = self.columns.weight[:columns].expand(rows, -1, -1)
         y = self.rows.weight[:rows, None].expand(-1, columns, -1)
         return torch.cat([x, y], -1).flatten(0, 1).expand(batch, -1, -1)

@@ -25,7 +25,7 @@ def sinusoids(places: Tensor, dim: int, *, layout: str = "interleaved", base: fl
     return torch.cat([angle.sin(), angle.cos()[..., : dim // 2]], dim=-1).float()
 
 
-class Sinusoidal(nn.Module):
+class SinusoidalPositions(nn.Module):
     """Places as sines and cosines: nothing is learned, and no place is too far."""
 
     def __init__(self, dim: int, layout: str = "interleaved") -> None:
@@ -36,7 +36,7 @@ class Sinusoidal(nn.Module):
         return sinusoids(places, self.dim, layout=self.layout)
 
 
-class Learned(nn.Module):
+class LearnedPositions(nn.Module):
     """A learned vector a place, of which there are `size`; a later place is refused with the limit."""
 
     def __init__(self, size: int, dim: int) -> None:
@@ -48,7 +48,7 @@ class Learned(nn.Module):
 
 
 @dataclass(frozen=True)
-class Text:
+class TextEmbeddingConfig:
     """Tokens as vectors: `embedding[token] · (√dim if scaled) + place + segment`, then a norm and dropout if asked.
 
     `places` is how many learned places there are; `"sinusoidal"` and `"sinusoidal halves"` compute them; None adds
@@ -75,13 +75,13 @@ class Text:
 class TextEmbedding(nn.Module):
     """See `Text`. `tokens [batch, tokens]` → `[batch, tokens, dim]`."""
 
-    def __init__(self, config: Text) -> None:
+    def __init__(self, config: TextEmbeddingConfig) -> None:
         super().__init__()
         self.config = config
         self.tokens = nn.Embedding(config.vocabulary, config.inner or config.dim, padding_idx=config.padding)
         nn.init.normal_(self.tokens.weight, std=config.dim**-0.5 if config.scaled else 0.02)
         self.up = nn.Linear(config.inner, config.dim) if config.inner else None
-        self.places = make_places(config.places, config.dim, config.unused)
+        self.places = make_positions(config.places, config.dim, config.unused)
         self.segments = nn.Embedding(config.segments, config.dim) if config.segments else None
         self.norm = nn.LayerNorm(config.dim, eps=config.norm) if config.norm is not None else None
         self.dropout = nn.Dropout(config.dropout)
@@ -111,12 +111,12 @@ class TextEmbedding(nn.Module):
             )
 
 
-def make_places(places: int | str | None, dim: int, unused: int = 0) -> nn.Module | None:
+def make_positions(places: int | str | None, dim: int, unused: int = 0) -> nn.Module | None:
     if isinstance(places, int):
-        return Learned(places + unused, dim)
+        return LearnedPositions(places + unused, dim)
     if places is None:
         return None
-    return Sinusoidal(dim, "halves" if places.endswith("halves") else "interleaved")
+    return SinusoidalPositions(dim, "halves" if places.endswith("halves") else "interleaved")
 
 
 def need_tokens(tokens: Tensor, vocabulary: int) -> None:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...attention.parts.part import need_count
+from ...attention.parts.part import check_count
 from ...errors import BadInput
 
 log = logging.getLogger(__name__)
@@ -42,11 +42,11 @@ class OneHot(nn.Module):
 
     def __init__(self, size: int, dim: int | None = None, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        need_count(size, "OneHot's size", 1)
+        check_count(size, "OneHot's size", 1)
         self.size, self.dim = size, size if dim is None else dim
         self.weight = None
         if dim is not None:
-            need_count(dim, "OneHot's dim", 1)
+            check_count(dim, "OneHot's dim", 1)
             self.weight = nn.Parameter(torch.randn(size, dim, generator=generator) * dim**-0.5)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -159,7 +159,7 @@ def read_vectors(path: str | Path) -> WordVectors:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise BadInput(f"{path}: the gzipped data is cut or damaged ({error}). Get the file again.") from None
     vectors = torch.frombuffer(numbers, dtype=torch.float32).view(-1, dim) if words else torch.empty(0, dim)
-    return distinct(path, words, vectors)
+    return drop_duplicates(path, words, vectors)
 
 
 def open_plain(path: Path) -> io.BufferedReader:
@@ -228,7 +228,7 @@ def read_line(line: bytes, dim: int, where: str) -> tuple[str, list[float]]:
     found = numbers_of(fields)
     if not found or len(fields) != dim or not word or numbers_of(word.split(" ")[1:]):
         raise BadInput(
-            f"{where}: {shown(text)} is not a word and {max(dim, 1)} numbers, as line 1 has. Correct or drop it."
+            f"{where}: {quote(text)} is not a word and {max(dim, 1)} numbers, as line 1 has. Correct or drop it."
         )
     return word, found
 
@@ -253,7 +253,7 @@ def read_binary(path: Path, stream: io.BufferedReader, header: Header) -> Read:
             raise BadInput(f"{where}: {len(data)} of {4 * header.dim} bytes are there. The file is cut; get it whole.")
         numbers.frombytes(data)
         if not all(map(math.isfinite, numbers[-header.dim :])):
-            raise BadInput(f"{where} ({shown(words[-1])}): a number is not finite. The file is damaged; get it again.")
+            raise BadInput(f"{where} ({quote(words[-1])}): a number is not finite. The file is damaged; get it again.")
     if stream.read(2).strip():
         raise BadInput(f"{path}: line 1 says {header.count} words of {header.dim} numbers, and more follows.")
     return words, numbers, header.dim
@@ -272,7 +272,7 @@ def read_word(stream: io.BufferedReader, where: str) -> str:
         raise BadInput(f"{where}: its bytes are not UTF-8. The file is damaged, or another encoding's.") from None
 
 
-def distinct(path: Path, words: list[str], vectors: Tensor) -> WordVectors:
+def drop_duplicates(path: Path, words: list[str], vectors: Tensor) -> WordVectors:
     """The words with their first vectors."""
     first = {word: at for at, word in reversed(list(enumerate(words)))}
     if len(first) == len(words):
@@ -282,6 +282,6 @@ def distinct(path: Path, words: list[str], vectors: Tensor) -> WordVectors:
     return WordVectors([words[at] for at in kept], vectors[kept])
 
 
-def shown(text: str) -> str:
+def quote(text: str) -> str:
     """The beginning of a line, quoted."""
     return repr(text if len(text) <= 40 else text[:40] + "…")

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ...errors import BadInput
-from .text import make_places
+from .text import make_positions
 
 
 @dataclass(frozen=True)
-class Words:
+class WordEmbeddingConfig:
     """A word's vector beside what a convolution over its letters found, brought to `dim`, plus its place.
 
     `tokens [batch, tokens, 1 + features + letters]`: the word's number, those of its features (its endings, its shape,
@@ -34,14 +34,14 @@ class Words:
     word_dim: int | None = None
     norm: float | None = None
 
-    def build(self) -> WordsEmbedding:
-        return WordsEmbedding(self)
+    def build(self) -> WordEmbedding:
+        return WordEmbedding(self)
 
 
-class WordsEmbedding(nn.Module):
+class WordEmbedding(nn.Module):
     """See `Words`. → `[batch, tokens, dim]`."""
 
-    def __init__(self, config: Words) -> None:
+    def __init__(self, config: WordEmbeddingConfig) -> None:
         super().__init__()
         self.features = config.features
         word_dim = config.word_dim or config.dim
@@ -54,7 +54,7 @@ class WordsEmbedding(nn.Module):
             self.filters = nn.Conv1d(config.letter_dim, config.filters, config.kernel, padding=config.kernel // 2)
         self.join = nn.Linear(word_dim + (config.filters if config.letters else 0), config.dim)
         self.norm = nn.LayerNorm(config.dim, eps=config.norm) if config.norm is not None else None
-        self.places = make_places(config.places, config.dim)
+        self.places = make_positions(config.places, config.dim)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(
@@ -66,20 +66,20 @@ class WordsEmbedding(nn.Module):
                 "letters]. The task that trained this model makes them: `regard predict`, or its batch()."
             )
         rows, letters = tokens[..., : 1 + self.features], tokens[..., 1 + self.features :]
-        x = self.join(self.dropout(torch.cat([self.summed(rows), self.spelt(letters)], dim=-1)))
+        x = self.join(self.dropout(torch.cat([self.sum_features(rows), self.encode_letters(letters)], dim=-1)))
         x = x if self.norm is None else self.norm(x)
         if self.places is not None:
             x = x + self.places(torch.arange(start, start + tokens.shape[1], device=tokens.device)).to(x.dtype)
         return self.dropout(x)
 
-    def summed(self, rows: Tensor) -> Tensor:
+    def sum_features(self, rows: Tensor) -> Tensor:
         """What the table has for a word and its features, added, `[batch, tokens, word_dim]`: never side by side."""
         each = rows.flatten(0, -2)
         return functional.embedding_bag(each, self.words.weight, mode="sum", padding_idx=0).unflatten(
             0, rows.shape[:-1]
         )
 
-    def spelt(self, letters: Tensor) -> Tensor:
+    def encode_letters(self, letters: Tensor) -> Tensor:
         """The strongest answer of each filter over a word's letters, `[batch, tokens, filters]`."""
         batch, tokens, count = letters.shape
         if not count or self.letters is None or self.filters is None:

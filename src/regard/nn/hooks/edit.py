@@ -13,23 +13,23 @@ from torch import Tensor, nn
 
 from ...attention.attend import attend as attend_to
 from ...attention.look import look
-from ...attention.parts.mask import Grid, Mask
+from ...attention.parts.mask import Mask, PairGrid
 from ...attention.parts.masks import Everything, Pairs
 from ...attention.parts.scores import Dot
 from ...attention.view import View
 from ...errors import BadInput
 from ..attention import Attend
-from .modules import arguments, attentions, nearest
+from .modules import call_arguments, find_attentions, nearest_name
 
 WORDS = ("silent", "uniform", "shuffle")
 TOLERANCE = 1e-3
 """How far from 1 (or 0) a row of given weights may sum: half-precision weights do."""
 
 Change = str | Tensor | Callable[..., Any]
-Asked = tuple[Tensor, Tensor, Tensor, dict[str, Any]]
+AttendCall = tuple[Tensor, Tensor, Tensor, dict[str, Any]]
 """q, k, v and the parts of a call."""
 
-OPEN: WeakKeyDictionary[Attend, dict[int, str | Tensor | None]] = WeakKeyDictionary()
+ACTIVE_EDITS: WeakKeyDictionary[Attend, dict[int, str | Tensor | None]] = WeakKeyDictionary()
 """The edited heads of each attention, with what took the place of their weights in the last call."""
 
 
@@ -63,14 +63,14 @@ def edit(
     >>> torch.equal(model(x), before), torch.equal(changed, before)
     (True, False)
     """
-    found = attentions(model)
+    found = find_attentions(model)
     planned = read_changes(changes, list(found))
     need_unedited(planned, found)
     handles = []
     try:
         for name, heads in planned.items():
-            OPEN.setdefault(found[name], {}).update(dict.fromkeys(heads))
-            hook = changer(name, heads, generator)
+            ACTIVE_EDITS.setdefault(found[name], {}).update(dict.fromkeys(heads))
+            hook = make_edit_hook(name, heads, generator)
             # first of all hooks, so that whoever watches sees what is in effect
             handles.append(found[name].register_forward_hook(hook, with_kwargs=True, prepend=True))
         yield
@@ -78,7 +78,7 @@ def edit(
         for handle in handles:
             handle.remove()
         for name, heads in list(planned.items())[: len(handles)]:
-            OPEN[found[name]] = {h: used for h, used in OPEN[found[name]].items() if h not in heads}
+            ACTIVE_EDITS[found[name]] = {h: used for h, used in ACTIVE_EDITS[found[name]].items() if h not in heads}
 
 
 def read_changes(changes: dict[Any, Any], names: list[str]) -> dict[str, dict[int, Change]]:
@@ -89,13 +89,13 @@ def read_changes(changes: dict[Any, Any], names: list[str]) -> dict[str, dict[in
         if isinstance(place, tuple) and len(place) == 2:
             place, heads = layer_name(place[0], names), {place[1]: change}
         if place not in names:
-            raise BadInput(f"There is no attention {place!r}. Did you mean {nearest(str(place), names)!r}?")
+            raise BadInput(f"There is no attention {place!r}. Did you mean {nearest_name(str(place), names)!r}?")
         if not isinstance(heads, dict):
             raise BadInput(f"The changes of {place!r} are {heads!r:.60}; give each head its own: {{2: 'silent'}}.")
         for head, one in heads.items():
             if head in planned.setdefault(place, {}):
                 raise BadInput(f"Head {head} of {place!r} is changed twice. Give it one change.")
-            planned[place][head] = known_change(one, place, head)
+            planned[place][head] = check_change(one, place, head)
     return planned
 
 
@@ -105,7 +105,7 @@ def layer_name(layer: Any, names: list[str]) -> str:
     return names[layer]
 
 
-def known_change(change: Any, name: str, head: Any) -> Change:
+def check_change(change: Any, name: str, head: Any) -> Change:
     if not isinstance(head, int) or head < 0:
         raise BadInput(f"{name}: head {head!r} must be a whole number of at least 0.")
     if isinstance(change, Tensor) or callable(change) or change in WORDS:
@@ -118,25 +118,25 @@ def known_change(change: Any, name: str, head: Any) -> Change:
 
 def need_unedited(planned: dict[str, dict[int, Change]], found: dict[str, Attend]) -> None:
     for name, heads in planned.items():
-        twice = sorted(set(heads) & set(OPEN.get(found[name], {})))
+        twice = sorted(set(heads) & set(ACTIVE_EDITS.get(found[name], {})))
         if twice:
             raise BadInput(f"{name}: head {twice[0]} is edited already. Leave that edit first, or join the two.")
 
 
-def changer(name: str, heads: dict[int, Change], generator: torch.Generator | None) -> Callable[..., Tensor]:
+def make_edit_hook(name: str, heads: dict[int, Change], generator: torch.Generator | None) -> Callable[..., Tensor]:
     """The hook that changes the heads of one attention."""
 
     def change(attend: Attend, args: tuple, kwargs: dict[str, Any], output: Tensor) -> Tensor:
-        asked, count = arguments(*args, **kwargs), output.shape[1]
+        asked, count = call_arguments(*args, **kwargs), output.shape[1]
         if max(heads) >= count:
             raise BadInput(f"{name} has {count} heads, 0 … {count - 1}; there is no head {max(heads)}.")
         output = output.clone()
-        means = uniform(asked) if "uniform" in [how for how in heads.values() if isinstance(how, str)] else None
+        means = uniform_output(asked) if "uniform" in [how for how in heads.values() if isinstance(how, str)] else None
         for head, how in heads.items():
-            used = weights_for(how, asked, head, f"{name}, head {head}", generator)
-            OPEN[attend][head] = used
+            used = replacement_weights(how, asked, head, f"{name}, head {head}", generator)
+            ACTIVE_EDITS[attend][head] = used
             if isinstance(used, Tensor):
-                output[:, head] = mixed(used, asked, head).to(output.dtype)
+                output[:, head] = weighted_values(used, asked, head).to(output.dtype)
             else:
                 output[:, head] = 0.0 if means is None or used == "silent" else means[:, head].to(output.dtype)
         return output
@@ -144,7 +144,9 @@ def changer(name: str, heads: dict[int, Change], generator: torch.Generator | No
     return change
 
 
-def weights_for(how: Change, asked: Asked, head: int, where: str, generator: torch.Generator | None) -> str | Tensor:
+def replacement_weights(
+    how: Change, asked: AttendCall, head: int, where: str, generator: torch.Generator | None
+) -> str | Tensor:
     """What takes the place of a head's weights: `"silent"`, `"uniform"`, or weights `[batch, queries, keys]`."""
     if isinstance(how, str) and how != "shuffle":
         return how
@@ -154,11 +156,11 @@ def weights_for(how: Change, asked: Asked, head: int, where: str, generator: tor
         q, k, v, parts = asked
         only = {part: parts.get(part) for part in ("score", "position", "mask", "method")}
         own = look(q, k, v, **only, weights=True).weights[:, head]  # type: ignore[index]
-        given = shuffled(own, allowed(asked, head), generator) if isinstance(how, str) else how(own)
-    return fitting(given, asked, where)
+        given = shuffle_weights(own, allowed_pairs(asked, head), generator) if isinstance(how, str) else how(own)
+    return check_weights(given, asked, where)
 
 
-def fitting(weights: Any, asked: Asked, where: str) -> Tensor:
+def check_weights(weights: Any, asked: AttendCall, where: str) -> Tensor:
     """The weights as `[batch, queries, keys]`, known to be some."""
     q, k = asked[:2]
     wanted = [q.shape[0], q.shape[2], k.shape[2]]
@@ -180,7 +182,7 @@ def fitting(weights: Any, asked: Asked, where: str) -> Tensor:
     return weights.expand(wanted)
 
 
-def mixed(weights: Tensor, asked: Asked, head: int) -> Tensor:
+def weighted_values(weights: Tensor, asked: AttendCall, head: int) -> Tensor:
     """The head's output under these weights, `[batch, queries, value dim]`."""
     q, _, v, _ = asked
     own = v[:, head // (q.shape[1] // v.shape[1])]
@@ -188,27 +190,27 @@ def mixed(weights: Tensor, asked: Asked, head: int) -> Tensor:
     return weights.to(exact) @ own.to(exact)
 
 
-def uniform(asked: Asked) -> Tensor:
+def uniform_output(asked: AttendCall) -> Tensor:
     """Each head's mean over the values that its mask allows, `[batch, heads, queries, value dim]`."""
-    return attend_to(*alike(asked), asked[2], mask=asked[3].get("mask"))
+    return attend_to(*constant_queries_and_keys(asked), asked[2], mask=asked[3].get("mask"))
 
 
-def alike(asked: Asked) -> tuple[Tensor, Tensor]:
+def constant_queries_and_keys(asked: AttendCall) -> tuple[Tensor, Tensor]:
     """Queries and keys of which all are alike: under any mask, weights are equal."""
     q, k, v, _ = asked
     return v.new_zeros(*q.shape[:3], 1), v.new_zeros(*k.shape[:3], 1)
 
 
-def allowed(asked: Asked, head: int) -> Tensor:
+def allowed_pairs(asked: AttendCall, head: int) -> Tensor:
     """Which pairs a head's mask allows, `[batch, queries, keys]`."""
     q, k, _, parts = asked
     mask: Mask = parts.get("mask") or Everything()
-    grid = Grid(q.shape[2], k.shape[2], q.shape[0], q.shape[1], q.device)
-    pairs = mask.permits(*grid.places(), grid).expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    grid = PairGrid(q.shape[2], k.shape[2], q.shape[0], q.shape[1], q.device)
+    pairs = mask.permits(*grid.indices(), grid).expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     return pairs[:, head]
 
 
-def shuffled(weights: Tensor, allowed: Tensor, generator: torch.Generator | None) -> Tensor:
+def shuffle_weights(weights: Tensor, allowed: Tensor, generator: torch.Generator | None) -> Tensor:
     """Each row's weights dealt anew among its allowed keys."""
     source = weights.device if generator is None else generator.device
     noise = torch.rand(weights.shape, generator=generator, device=source).to(weights.device)
@@ -217,19 +219,21 @@ def shuffled(weights: Tensor, allowed: Tensor, generator: torch.Generator | None
     return torch.zeros_like(weights).scatter(-1, drawn, weights.gather(-1, ordered))
 
 
-def in_effect(attend: Attend, view: View, asked: Asked, wish: dict[str, Any]) -> View:
+def apply_edits(attend: Attend, view: View, asked: AttendCall, wish: dict[str, Any]) -> View:
     """The view with the edited heads as they were in the last call."""
-    for head, used in OPEN.get(attend, {}).items():
+    for head, used in ACTIVE_EDITS.get(attend, {}).items():
         if isinstance(used, Tensor):
-            view = with_head(view, head, view_of(used, wish), 0)
+            view = replace_head(view, head, view_of_weights(used, wish), 0)
         elif used == "uniform":
-            view = with_head(view, head, look(*alike(asked), mask=asked[3].get("mask"), **wish), head)
+            view = replace_head(
+                view, head, look(*constant_queries_and_keys(asked), mask=asked[3].get("mask"), **wish), head
+            )
         else:
-            view = with_head(view, head, None, 0)
+            view = replace_head(view, head, None, 0)
     return view
 
 
-def view_of(weights: Tensor, wish: dict[str, Any]) -> View:
+def view_of_weights(weights: Tensor, wish: dict[str, Any]) -> View:
     """The view of given weights `[batch, queries, keys]`, as one head."""
     exact = weights[:, None].to(torch.promote_types(weights.dtype, torch.float32))
     scores = exact.clamp(min=torch.finfo(exact.dtype).tiny).log()  # q_i · e_j is the weight's logarithm
@@ -237,7 +241,7 @@ def view_of(weights: Tensor, wish: dict[str, Any]) -> View:
     return look(scores, keys, score=Dot(scale=1.0), mask=Pairs(exact > 0), **wish)
 
 
-def with_head(view: View, head: int, other: View | None, at: int) -> View:
+def replace_head(view: View, head: int, other: View | None, at: int) -> View:
     """The view with one head's numbers from head `at` of another; None is a head that looks at nothing."""
     nothing = {"lse": -torch.inf, "top_keys": -1}
     changed = {}

@@ -12,25 +12,25 @@ from torch import Tensor, nn
 from ...errors import BadInput, Unsupported
 from ..attention import Attend
 
-LENT: WeakKeyDictionary[nn.Module, Attend] = WeakKeyDictionary()
-BORROWERS: list[Callable[[nn.Module], bool]] = []
-"""Each says whether a module that others wrote will ask `lent` for its attention."""
+EXTERNAL_ATTENDS: WeakKeyDictionary[nn.Module, Attend] = WeakKeyDictionary()
+EXTERNAL_MODULES: list[Callable[[nn.Module], bool]] = []
+"""Each says whether a module that others wrote will ask `external_attend` for its attention."""
 
 
-def lent(module: nn.Module) -> Attend:
+def external_attend(module: nn.Module) -> Attend:
     """The `Attend` of a module that others wrote: the same at every call, beside the module and not inside it."""
-    if module not in LENT:
-        LENT[module] = Attend()
-    return LENT[module]
+    if module not in EXTERNAL_ATTENDS:
+        EXTERNAL_ATTENDS[module] = Attend()
+    return EXTERNAL_ATTENDS[module]
 
 
-def attentions(model: nn.Module) -> dict[str, Attend]:
+def find_attentions(model: nn.Module) -> dict[str, Attend]:
     """Every attention of a model under the name of the module that owns it, in the model's order.
 
     A module that owns several gives its name to the one it calls `attend`; the others have their own.
 
     >>> from regard.nn import Stack, StackConfig
-    >>> list(attentions(Stack(StackConfig(dim=8, layers=2, heads=2))))
+    >>> list(find_attentions(Stack(StackConfig(dim=8, layers=2, heads=2))))
     ['blocks.0.attention', 'blocks.1.attention']
     """
     need_eager(model)
@@ -38,8 +38,8 @@ def attentions(model: nn.Module) -> dict[str, Attend]:
     for name, module in model.named_modules():
         if isinstance(module, Attend):
             found[name.removesuffix(".attend") or "attend"] = module
-        elif any(borrows(module) for borrows in BORROWERS):
-            found[name or "attend"] = lent(module)
+        elif any(borrows(module) for borrows in EXTERNAL_MODULES):
+            found[name or "attend"] = external_attend(module)
     if not found:
         raise BadInput(
             f"{type(model).__name__} has no attention that goes through Regard. Build it of regard.nn; load a Hugging "
@@ -48,7 +48,7 @@ def attentions(model: nn.Module) -> dict[str, Attend]:
     return found
 
 
-def owner(model: nn.Module, name: str) -> nn.Module:
+def find_owner(model: nn.Module, name: str) -> nn.Module:
     """The module that owns the attention of that name."""
     if name == "attend":
         return model
@@ -56,12 +56,12 @@ def owner(model: nn.Module, name: str) -> nn.Module:
     return model.get_submodule(name.rpartition(".")[0]) if isinstance(module, Attend) else module
 
 
-def arguments(q: Tensor, k: Tensor, v: Tensor, **parts: Any) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
+def call_arguments(q: Tensor, k: Tensor, v: Tensor, **parts: Any) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
     """What an `Attend` was called with, however it was passed."""
     return q, k, v, parts
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def nearest_name(name: str, names: Iterable[str]) -> str:
     """The name that is most like this one, or the first."""
     names = list(names)
     return (difflib.get_close_matches(name, names, n=1, cutoff=0.0) or names)[0]

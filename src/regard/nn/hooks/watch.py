@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from ...attention.look import look, pair
-from ...attention.parts.part import need_count
+from ...attention.parts.part import check_count
 from ...attention.view import View
 from ...errors import BadInput, RegardError
 from ..attention import Attend
-from .edit import in_effect
-from .modules import arguments, attentions, nearest
+from .edit import apply_edits
+from .modules import call_arguments, find_attentions, nearest_name
 
 
 @dataclass(eq=False)
@@ -33,7 +33,7 @@ class Record:
     dropout: float = 0.0
 
 
-class Seen(dict[str, View]):
+class Views(dict[str, View]):
     """What was seen: the last view of each attention under its module's name, in the order of their first calls.
 
     `calls(name)` has the views of all calls, such as the steps of a generation. It prints as a table.
@@ -58,11 +58,11 @@ class Seen(dict[str, View]):
             raise BadInput(
                 f"{name!r} was not called while the model was watched. Seen: {', '.join(self) or 'nothing'}."
             )
-        raise BadInput(f"There is no attention {name!r}. Did you mean {nearest(str(name), self.names)!r}?")
+        raise BadInput(f"There is no attention {name!r}. Did you mean {nearest_name(str(name), self.names)!r}?")
 
     def __repr__(self) -> str:
         rows = [("attention", "calls", "heads", "queries × keys", "entropy", "peak", "distance")]
-        rows += [row(name, len(self.records[name]), view) for name, view in self.items()]
+        rows += [table_row(name, len(self.records[name]), view) for name, view in self.items()]
         widths = [max(len(line[n]) for line in rows) for n in range(len(rows[0]))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in rows]
         return "\n".join(line.rstrip() for line in lines)
@@ -71,7 +71,7 @@ class Seen(dict[str, View]):
 @contextmanager
 def watch(
     model: nn.Module, *, top: int = 0, map: int | tuple[int, int] | None = None, weights: bool = False
-) -> Iterator[Seen]:
+) -> Iterator[Views]:
     """While open, every attention of the model leaves a `View` under its module's name.
 
     `top`, `map` and `weights` ask for more, as in `regard.look`. Outputs stay the same to the bit and no random number
@@ -87,41 +87,41 @@ def watch(
     >>> list(seen), seen["blocks.1.attention"].entropy.shape
     (['blocks.0.attention', 'blocks.1.attention'], torch.Size([1, 2, 5]))
     """
-    need_count(top, "top")
+    check_count(top, "top")
     wish = {"top": top, "map": pair(map), "weights": weights}
-    found = attentions(model)
-    seen = Seen(model, list(found))
+    found = find_attentions(model)
+    seen = Views(model, list(found))
     handles = []
     try:
         for name, attend in found.items():
-            handles.append(attend.register_forward_hook(recorder(seen, name, wish), with_kwargs=True))
+            handles.append(attend.register_forward_hook(make_record_hook(seen, name, wish), with_kwargs=True))
         yield seen
     finally:
         for handle in handles:
             handle.remove()
 
 
-def recorder(seen: Seen, name: str, wish: dict[str, Any]) -> Callable[..., None]:
+def make_record_hook(seen: Views, name: str, wish: dict[str, Any]) -> Callable[..., None]:
     """The hook that records the calls of one attention."""
 
     def record(attend: Attend, args: tuple, kwargs: dict[str, Any], output: Tensor) -> None:
         if torch._C._current_graph_task_id() != -1:  # inside backward
             return
-        q, k, v, parts = arguments(*args, **kwargs)
+        q, k, v, parts = call_arguments(*args, **kwargs)
         try:
             view = look(q, k, v, **{part: parts.get(part) for part in ("score", "position", "mask", "method")}, **wish)
         except RegardError as error:
             raise type(error)(f"{name}: {error}") from None
-        kept = Record(in_effect(attend, view, (q, k, v, parts), wish))
+        kept = Record(apply_edits(attend, view, (q, k, v, parts), wish))
         if wish["weights"]:
             kept.values, kept.dropout = v.detach(), parts.get("dropout", 0.0)
-            keep_gradient(kept, output)
+            capture_gradient(kept, output)
         seen.add(name, kept)
 
     return record
 
 
-def keep_gradient(record: Record, output: Tensor) -> None:
+def capture_gradient(record: Record, output: Tensor) -> None:
     """Have the output's gradient put into the record when backward comes by."""
 
     def keep(gradient: Tensor) -> None:
@@ -131,7 +131,7 @@ def keep_gradient(record: Record, output: Tensor) -> None:
         output.register_hook(keep)
 
 
-def row(name: str, calls: int, view: View) -> tuple[str, ...]:
+def table_row(name: str, calls: int, view: View) -> tuple[str, ...]:
     """An attention's line of the table: means over the queries that look at something."""
     alive = view.lse > -torch.inf
     means = [x[alive].mean().item() if alive.any() else 0.0 for x in (view.entropy, view.peak, view.distance)]
