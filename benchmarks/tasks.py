@@ -318,7 +318,7 @@ def work(job: Job, data: Path, out: Path, extra: dict[str, Any]) -> None:
 
     from regard.tasks import find_task
     from regard.train.run import open_run, versions
-    from regard.train.splits import of_part
+    from regard.train.splits import select_split
 
     row, paths = job.row, job.files(data)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -338,7 +338,7 @@ def work(job: Job, data: Path, out: Path, extra: dict[str, Any]) -> None:
             files = paths[name] or (paths["train"] if name == "test" and row.part else [])
             if files:
                 reading = task.read(files, task.settings)
-                reading = reading.part(row.part) if row.part else of_part(reading, "test", "dev")
+                reading = reading.part(row.part) if row.part else select_split(reading, "test", "dev")
                 scored[name] = task.evaluate(model, reading.examples).metrics
         kept = json.loads((folder / "scores.json").read_text("utf8"))["metrics"]
         result = {

@@ -19,6 +19,7 @@ from regard import BadInput, Unsupported
 from regard.cli import app
 from regard.data import LabelledImage, LabelledSound, LabelledText, Samples
 from regard.models.checkpoint.checkpoint import load
+from regard.settings import load_settings
 from regard.tasks.architecture import GRAPHS, MODELS, TEXTS, Architecture
 from regard.tasks.classify import LINE_SAYS, Classify, ClassifySettings, in_order, kind_in, per_class
 from regard.tasks.inputs.augment import cut_out, hidden_stretches, moved, tinted
@@ -77,7 +78,7 @@ def trained(task: Classify, examples: list[Any], a: Architecture, steps: int, ra
     """A model after so many steps on batches of 50, each drawn anew."""
     torch.manual_seed(0)
     model = task.config(a).build()
-    task.start(model)
+    task.initialize(model)
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], rate)
     for step in range(steps):
         batch = task.batch(Random(step).sample(examples, 50), Random(step))
@@ -143,7 +144,7 @@ def test_saved_and_loaded_says_the_same(tmp_path: Path) -> None:
         model.save(tmp_path / kind)
         again = load(tmp_path / kind)
         stored = json.loads(json.dumps([task.as_dict(), asdict(task.settings)]))
-        same = Classify.from_dict(stored[0], stored[1], again.tokenizer)
+        same = Classify.from_dict(stored[0], load_settings(ClassifySettings, stored[1]), again.tokenizer)
         torch.testing.assert_close(same.chances(again, examples), task.chances(model, examples))
 
 
@@ -170,7 +171,7 @@ def test_words_never_seen_are_read_by_what_they_are_made_of(known_by: Any, featu
     model.save(tmp_path)
     stored = json.loads(json.dumps([task.as_dict(), asdict(task.settings)]))
     again = load(tmp_path)
-    same = Classify.from_dict(stored[0], stored[1], again.tokenizer)
+    same = Classify.from_dict(stored[0], load_settings(ClassifySettings, stored[1]), again.tokenizer)
     torch.testing.assert_close(same.chances(again, new), task.chances(model, new))
     hidden = Classify.prepare(examples, replace(task.settings, word_dropout=0.999)).batch(examples[:50], Random(0))
     assert (hidden["tokens"][..., 1:] != 0).any(-1).float().mean() < 0.01, "what is hidden shows no letter"
@@ -208,7 +209,7 @@ def test_a_line_beside_learns_what_pairs_say(known_by: dict[str, Any]) -> None:
     torch.testing.assert_close(task.chances(model, dev), LINE_SAYS * line + (1 - LINE_SAYS) * encoder)
     gold = torch.tensor([task.number[one.label] for one in dev])
     assert float((line.argmax(-1) == gold).float().mean()) > 0.9
-    again = Classify.from_dict(task.as_dict(), asdict(task.settings), task.tokenizer)
+    again = Classify.from_dict(task.as_dict(), task.settings, task.tokenizer)
     assert again.config(SMALL) == task.config(SMALL)
     torch.testing.assert_close(again.chances(model, dev), task.chances(model, dev))
 

@@ -126,10 +126,10 @@ def test_what_is_asked_is_found_from_the_labels() -> None:
 
 def test_labels_never_learned_are_counted() -> None:
     known, others = Graphs.prepare(rings(12, 0), GraphsSettings()), rings(3, 1)
-    assert not known.never_learned(others)
-    assert known.never_learned([replace(one, label="blue") for one in others] + others) == {"blue": 3}
-    assert not known.never_learned([replace(others[0], label=None)]), "no label is no label"
-    assert not Graphs.prepare(rings(12, 0, number=True), GraphsSettings()).never_learned(others)
+    assert not known.unknown_labels(others)
+    assert known.unknown_labels([replace(one, label="blue") for one in others] + others) == {"blue": 3}
+    assert not known.unknown_labels([replace(others[0], label=None)]), "no label is no label"
+    assert not Graphs.prepare(rings(12, 0, number=True), GraphsSettings()).unknown_labels(others)
 
 
 def test_missing_labels_count_nothing() -> None:

@@ -64,7 +64,7 @@ def test_every_token_is_predicted_once_an_epoch():
     numbers = task.numbers(TEXT)
     offsets = set()
     for epoch in range(5):
-        blocks = task.cut(TEXT, Random(epoch))
+        blocks = task.epoch_examples(TEXT, Random(epoch))
         offsets.add(blocks.offset)
         labels = task.batch(list(blocks))["labels"]
         found = labels[labels >= 0]
@@ -163,7 +163,7 @@ def test_every_model_learns_and_goes_on_with_a_prompt(name):
     task = made(context=16, memory=8 if name == "transformer-xl" else 0, new=40)
     torch.manual_seed(0)
     model = task.config(Architecture(model=name, dim=16, layers=2, heads=2, dropout=0.0, window=4, block=8)).build()
-    batch = task.batch(list(task.cut(TEXT, Random(0))))
+    batch = task.batch(list(task.epoch_examples(TEXT, Random(0))))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     losses = []
     for _ in range(25):
@@ -182,7 +182,7 @@ def test_what_came_before_a_block_matters_to_transformer_xl():
     task = made(context=8, memory=8)
     torch.manual_seed(0)
     model = task.config(Architecture(model="transformer-xl", dim=16, layers=1, heads=2, dropout=0.0)).build().eval()
-    batch = task.batch([task.cut(TEXT, Random(0))[1]])
+    batch = task.batch([task.epoch_examples(TEXT, Random(0))[1]])
     other = {**batch, "before": batch["before"].roll(1, 1)}
     assert not torch.isclose(task.loss(model, batch), task.loss(model, other))
     whole = torch.cat([batch["before"], batch["tokens"], batch["labels"][:, -1:]], 1)[0]

@@ -19,7 +19,7 @@ from regard.data.reading import Reading
 from regard.models.two_towers import contrastive_loss
 from regard.tasks.architecture import GRAPHS, MODELS, TEXTS, Architecture
 from regard.tasks.match import Match, MatchSettings, contrast_sum, found, ranks
-from regard.train.splits import learned_and_chosen
+from regard.train.splits import split_data
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (240, 240, 240)}
 PLACES = {"upper left": (1, 1), "upper right": (1, 9), "lower left": (9, 1), "lower right": (9, 9)}
@@ -110,7 +110,7 @@ def test_every_model_learns(model: str) -> None:
         loss.backward()
         optimizer.step()
     assert losses[-1] < 0.95 * losses[0]
-    again = Match.from_dict(json.loads(json.dumps(task.as_dict())), vars(task.settings), task.tokenizer)
+    again = Match.from_dict(json.loads(json.dumps(task.as_dict())), task.settings, task.tokenizer)
     assert all(torch.equal(x, again.batch(examples)[name]) for name, x in batch.items())
 
 
@@ -141,7 +141,7 @@ def test_recall_by_hand() -> None:
 
 
 def test_captions_of_an_image_are_held_out_together() -> None:
-    learned, chosen = learned_and_chosen(Reading(tuple(captioned(0, 2))), None, 0, Match.group)
+    learned, chosen = split_data(Reading(tuple(captioned(0, 2))), None, Match, 0)
     assert chosen.examples and not {one.name for one in learned.examples} & {one.name for one in chosen.examples}
 
 

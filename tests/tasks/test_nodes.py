@@ -20,7 +20,7 @@ from regard.nn.graph import drop_features
 from regard.tasks.architecture import MODELS
 from regard.tasks.nodes import Nodes, NodesSettings, disjoint
 from regard.train.loop import train
-from regard.train.splits import learned_and_chosen, of_part
+from regard.train.splits import select_split, split_data
 
 NODES, CLASSES = 240, 4
 
@@ -56,13 +56,13 @@ CALM = replace(Nodes.ARCHITECTURE, dim=16, heads=4, dropout=0.0, attention_dropo
 def score(path: Path, model: str, folder: Path, **changes: Any) -> float:
     settings = NodesSettings()
     reading = Nodes.read([path], settings)
-    learned, chosen = learned_and_chosen(reading, None, 0)
+    learned, chosen = split_data(reading, None, Nodes, 0)
     task = Nodes.prepare(learned.examples, settings)
     torch.manual_seed(0)
     made = task.config(replace(CALM, model=model, **changes)).build()
     how = replace(Nodes.TRAINING, steps=60, rate=0.02, device="cpu")
     train(task, made, learned.examples, chosen.examples, how, folder, lambda model, scores: None)
-    return task.evaluate(made.eval(), of_part(reading, "test").examples).metrics["accuracy"]
+    return task.evaluate(made.eval(), select_split(reading, "test").examples).metrics["accuracy"]
 
 
 def test_edges_tell_what_features_do_not(path: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from regard.cli import app
 from regard.data import Tagged
 from regard.models.checkpoint.checkpoint import load
 from regard.nn.embeddings.words import WordEmbeddingConfig
+from regard.settings import load_settings
 from regard.tasks.architecture import Architecture
 from regard.tasks.inputs.word_features import PAD, UNKNOWN, features_of, shape
 from regard.tasks.tag import Tag, TagSettings
@@ -152,7 +153,9 @@ def test_a_run_from_before_there_were_features_still_opens(tmp_path: Path) -> No
     """Its words, letters and tags are all that it says, and its model has no columns for more."""
     known = task(affixes=0)
     data = {name: value for name, value in known.as_dict().items() if name != "features"}
-    opened = Tag.from_dict(data, {"column": "upos", "least": 2, "letters": 20, "word_dropout": 0.1})
+    opened = Tag.from_dict(
+        data, load_settings(TagSettings, {"column": "upos", "least": 2, "letters": 20, "word_dropout": 0.1})
+    )
     assert opened.spelling.columns == 0 and opened.spelling.numbers("Cats") == known.spelling.numbers("Cats")
     made = known.config(SMALL).build()
     made.save(tmp_path)
@@ -164,14 +167,16 @@ def test_features_add_to_a_words_vector() -> None:
     config = WordEmbeddingConfig(10, 5, 8, places=None, features=2, word_dim=6)
     embed = config.build()
     given = torch.tensor([[[3, 4, 0, 2, 1]]])
-    wanted = embed.join(torch.cat([embed.words.weight[3] + embed.words.weight[4], embed.encode_letters(given[..., 3:])[0, 0]]))
+    wanted = embed.join(
+        torch.cat([embed.words.weight[3] + embed.words.weight[4], embed.encode_letters(given[..., 3:])[0, 0]])
+    )
     assert torch.allclose(embed(given)[0, 0], wanted) and not embed.words.weight[0].any()
     (learned,) = torch.autograd.grad(embed(given).square().sum(), embed.words.weight)
     assert learned[3].any() and not learned[0].any(), "no feature learns nothing"
 
 
 def test_tags_never_learned_are_counted() -> None:
-    assert task().never_learned([Tagged(("a", "cat"), ("DET", "NN")), Tagged(("b",), ("NN",))]) == {"NN": 2}
+    assert task().unknown_labels([Tagged(("a", "cat"), ("DET", "NN")), Tagged(("b",), ("NN",))]) == {"NN": 2}
 
 
 def test_a_spelling_can_be_copied_and_pickled() -> None:

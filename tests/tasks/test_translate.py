@@ -167,9 +167,9 @@ def test_texts_are_cut_and_keep_their_end():
 def test_no_answer_is_much_longer_than_what_was_learned():
     task = made([Parallel("a b c d e f g h i j", "x y")])
     model = task.config(SMALL).build()
-    written = task.write(model, task.rows(task.tokenizer, ["a b c d e f g h i j"]))
+    written = task.generate(model, task.rows(task.tokenizer, ["a b c d e f g h i j"]))
     assert task.most == 4 and written.shape[1] <= 1 + 6  # after the start
-    again = Translate.from_dict(task.as_dict(), vars(task.settings), task.tokenizer)
+    again = Translate.from_dict(task.as_dict(), task.settings, task.tokenizer)
     assert again.most == 4 and again.beams == 5
 
 

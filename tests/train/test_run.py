@@ -104,12 +104,11 @@ def test_unknown_names_name_the_nearest(tmp_path: Path) -> None:
 def test_recipes_fit_their_task(name: str) -> None:
     """Every setting of a recipe is one of its task's, the architecture's or training's, and has its type."""
     from regard.tasks import find_task
-    from regard.tasks.architecture import Architecture
     from regard.train.commands import settled_all
 
     recipe = find_recipe(name)
     kind = find_task(recipe.task)
-    bases = kind.Settings(), getattr(kind, "ARCHITECTURE", Architecture()), getattr(kind, "TRAINING", Training())
+    bases = kind.Settings(), kind.ARCHITECTURE, kind.TRAINING
     assert len(settled_all(bases, dict(recipe.settings))) == 3
     assert recipe.about.strip()
 

@@ -4,36 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.models.config import SequenceConfig as SequenceConfig
+from regard.data.reading import Reading
+from regard.models.config import SequenceConfig
 from regard.models.heads import ClassificationHeadConfig
 from regard.nn import StackConfig, TextEmbeddingConfig
-from regard.tasks.task import Scores
+from regard.settings import Settings, setting
+from regard.tasks.architecture import Architecture
+from regard.tasks.task import Scores, Task
 
 
 @dataclass(frozen=True)
-class ToySettings:
-    noise: float = 0.1
+class ToySettings(Settings):
+    noise: float = setting(0.1, "Share of numbers that are hidden in training.", ge=0, lt=1)
 
 
-class Toy:
+class Toy(Task[ToySettings]):
     """Rows of numbers below 5; the class is whether there are more 1s than 2s."""
 
     name = "toy"
     Settings = ToySettings
     settings = ToySettings()
 
+    @classmethod
+    def read(cls, paths: Sequence[Path], settings: ToySettings) -> Reading[list[int]]:
+        return Reading(tuple(examples(50)))
+
+    @classmethod
+    def prepare(cls, examples: Sequence[list[int]], settings: ToySettings) -> Toy:
+        return cls()
+
+    def as_dict(self) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], settings: ToySettings, tokenizer: Any = None) -> Toy:
+        return cls()
+
+    def config(self, a: Architecture) -> SequenceConfig:
+        raise NotImplementedError
+
     def sizes(self, examples: Sequence[list[int]]) -> list[int]:
         return [len(row) for row in examples]
 
-    def batch(self, examples: Sequence[list[int]], draw: Random | None = None) -> dict[str, Tensor]:
+    def batch(self, examples: Sequence[list[int]], rng: Random | None = None) -> dict[str, Tensor]:
         longest = max(len(row) for row in examples)
-        rows = [[5 if draw and draw.random() < self.settings.noise else n for n in row] for row in examples]
+        rows = [[5 if rng and rng.random() < self.settings.noise else n for n in row] for row in examples]
         return {
             "tokens": torch.tensor([row + [0] * (longest - len(row)) for row in rows]),
             "lengths": torch.tensor([len(row) for row in rows]),
@@ -52,6 +75,12 @@ class Toy:
         batch = {name: x.to(device) for name, x in self.batch(examples).items()}
         best = model(tokens=batch["tokens"], lengths=batch["lengths"]).logits.argmax(-1)
         return Scores({"accuracy": float((best == batch["labels"]).float().mean())}, "accuracy")
+
+    def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[Any]:
+        raise NotImplementedError
+
+    def describe(self, examples: Sequence[list[int]]) -> dict[str, Any]:
+        return {"examples": len(examples)}
 
 
 def examples(count: int, seed: int = 0) -> list[list[int]]:

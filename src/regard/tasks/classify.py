@@ -17,9 +17,12 @@ from torch.nn import functional
 from ..data import images, sound
 from ..data.arrays import Arrays
 from ..data.files import kind_of, paths_of, read_lines_of
+from ..data.images import LabelledImage, Picture
 from ..data.listing import ending
 from ..data.order import Order
 from ..data.reading import Reading, Refused
+from ..data.sound import LabelledSound, Spoken
+from ..data.text import LabelledText
 from ..errors import BadInput
 from ..models.baselines.linear import NBLinearConfig
 from ..models.config import SequenceConfig
@@ -32,7 +35,7 @@ from .inputs.augment import mixed
 from .inputs.images import Pictures
 from .inputs.text import Texts
 from .losses.r_drop import disagreement, twice
-from .task import Scores
+from .task import Batch, Scores, Task
 
 INPUTS = {"text": Texts, "image": Pictures, "sound": Recordings}
 
@@ -115,19 +118,25 @@ class ClassifySettings(Settings):
     mask_bins: int = setting(0, "Widest band of bins that is masked in training, twice a recording.", ge=0)
 
 
-class Classify:
+class Classify(Task[ClassifySettings]):
     """A class for each example: accuracy, and F1 as the mean over classes."""
 
     name = "classify"
     Settings = ClassifySettings
+    labels: list[str]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, settings: ClassifySettings, labels: list[str], inputs: Texts | Pictures | Recordings) -> None:
-        self.settings, self.labels, self.inputs = settings, labels, inputs
+        self.settings, self.inputs = settings, inputs
+        self.labels = labels
+        self.tokenizer = inputs.tokenizer
+        self.word_features = inputs.spelling if isinstance(inputs, Texts) else None
+        self.max_length = settings.longest if isinstance(inputs, Texts) else None
+        self.frames_per_token = settings.stack if isinstance(inputs, Recordings) else None
         self.number = {label: n for n, label in enumerate(labels)}
         self.ratios: Tensor | None = None
 
-    @staticmethod
-    def read(paths: Sequence[Path], settings: ClassifySettings) -> Reading[Any]:
+    @classmethod
+    def read(cls, paths: Sequence[Path], settings: ClassifySettings) -> Reading[Any]:
         kind = settings.kind if settings.kind != "auto" else kind_in(paths_of(paths, folders=True)[0])
         return INPUTS[kind].read(paths, settings)
 
@@ -143,17 +152,12 @@ class Classify:
         made.ratios = made.counted(examples) if settings.wide else None
         return made
 
-    @property
-    def tokenizer(self) -> Any:
-        return getattr(self.inputs, "tokenizer", None)
-
     def as_dict(self) -> dict[str, Any]:
         return {"labels": self.labels, "kind": self.inputs.kind, "inputs": self.inputs.as_dict()}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], settings: dict[str, Any], tokenizer: Any = None) -> Classify:
-        made = ClassifySettings(**settings)
-        return cls(made, data["labels"], INPUTS[data["kind"]].from_dict(data["inputs"], made, tokenizer))
+    def from_dict(cls, data: dict[str, Any], settings: ClassifySettings, tokenizer: Any = None) -> Classify:
+        return cls(settings, data["labels"], INPUTS[data["kind"]].from_dict(data["inputs"], settings, tokenizer))
 
     def config(self, a: Architecture) -> SequenceConfig | EnsembleConfig:
         embed, stack = self.inputs.layers(a)
@@ -180,23 +184,23 @@ class Classify:
         line.count((batch["tokens"], batch["lengths"], batch["labels"]) for batch in batches)
         return line.ratios
 
-    def start(self, model: nn.Module) -> None:
+    def initialize(self, model: nn.Module) -> None:
         """What a model knows before it has learned anything."""
         for one in model.members if isinstance(model, EnsembleModel) else [model]:
-            self.inputs.start(one)
+            self.inputs.initialize(one)
         if self.ratios is not None:
             model.beside.ratios.copy_(self.ratios)  # type: ignore[union-attr, operator]
 
     def sizes(self, examples: Sequence[Any]) -> list[int]:
         return self.inputs.sizes(examples)
 
-    def batch(self, examples: Sequence[Any], draw: Random | None = None) -> dict[str, Tensor]:
+    def batch(self, examples: Sequence[Any], rng: Random | None = None) -> dict[str, Tensor]:
         """Inputs and labels; while training every example once for each model, changed at random each time."""
-        if draw is not None and self.voices > 1:
+        if rng is not None and self.voices > 1:
             examples = [example for example in examples for _ in range(self.voices)]
         labels = torch.tensor([self.number.get(example.label, IGNORED) for example in examples])
-        batch = {**self.inputs.batch(examples, draw), "labels": labels}
-        return mixed(batch, draw, self.settings.mix) if draw is not None and self.settings.mix else batch
+        batch = {**self.inputs.batch(examples, rng), "labels": labels}
+        return mixed(batch, rng, self.settings.mix) if rng is not None and self.settings.mix else batch
 
     def count(self, batch: dict[str, Tensor]) -> int:
         return int((batch["labels"] != IGNORED).sum())
@@ -240,12 +244,24 @@ class Classify:
             "macro F1": sum(one["F1"] for one in each.values()) / max(1, len(each)),
             "loss": float(-right.log().mean()) if known else 0.0,
         }
-        details = {"per class": each, "never learned": dict(self.never_learned(examples))}
+        details = {"per class": each, "never learned": dict(self.unknown_labels(examples))}
         return Scores(metrics, "accuracy", hypotheses=said, details=details)
 
-    def never_learned(self, examples: Sequence[Any]) -> Counter[str]:
+    def unknown_labels(self, examples: Sequence[Any]) -> Counter[str]:
         """How often these examples have labels that were not learned from."""
         return Counter(example.label for example in examples if example.label not in self.number)
+
+    def text_inputs(self, text: str) -> Batch | None:
+        return self.inputs.batch([LabelledText(text, "")], None) if isinstance(self.inputs, Texts) else None
+
+    def image_inputs(self, image: Picture) -> Batch | None:
+        inputs = self.inputs
+        return inputs.batch([LabelledImage(image, "")], None) if isinstance(inputs, Pictures) else None
+
+    def audio_inputs(self, spoken: Spoken) -> Batch | None:
+        if not isinstance(self.inputs, Recordings) or spoken.sound is None:
+            return None
+        return self.inputs.batch([LabelledSound(spoken.sound, "")], None)
 
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
         """The class and its probability, for texts or for paths of images or recordings."""

@@ -23,7 +23,7 @@ from .architecture import Architecture, attention_stack
 from .inputs.cache import Kept
 from .inputs.images import resized
 from .metrics.average_precision import OVERLAPS, Objects, average_precision
-from .task import Scores
+from .task import Batch, Scores, Task
 
 SAMPLE = 100
 """Training images that mean and deviation are taken from."""
@@ -54,26 +54,29 @@ class DetectSettings(Settings):
     label: str | None = setting(None, "Column of the labels.")
 
 
-class Detect:
+class Detect(Task[DetectSettings]):
     """Boxes for images: `Boxes` examples, average precision as COCO has it."""
 
     name = "detect"
-    draws = True
+    draws_predictions = True
     Settings = DetectSettings
     ARCHITECTURE = Architecture(dim=128, layers=3, heads=4, hidden=512)
     TRAINING = Training(
         epochs=300, batch_size=8, rate=5e-4, warmup=200, schedule="cosine", clip=0.5, evaluate_every=250
     )
+    labels: list[str]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(
         self, settings: DetectSettings, classes: list[str], mean: Sequence[float], std: Sequence[float]
     ) -> None:
-        self.settings, self.classes, self.mean, self.std = settings, classes, list(mean), list(std)
+        self.settings, self.mean, self.std = settings, list(mean), list(std)
+        self.labels = classes
+        self.threshold = settings.sure
         self.class_number = {name: n for n, name in enumerate(classes)}
         self.pixels = Kept(self.load)
 
-    @staticmethod
-    def read(paths: Sequence[Path], settings: DetectSettings) -> Reading[Boxes]:
+    @classmethod
+    def read(cls, paths: Sequence[Path], settings: DetectSettings) -> Reading[Boxes]:
         return read_boxes(paths, images=settings.images, label=settings.label)
 
     @classmethod
@@ -88,12 +91,11 @@ class Detect:
         return cls(settings, classes, mean.tolist(), std.tolist())
 
     def as_dict(self) -> dict[str, Any]:
-        return {"classes": self.classes, "mean": self.mean, "std": self.std}
+        return {"classes": self.labels, "mean": self.mean, "std": self.std}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], settings: dict[str, Any], tokenizer: Any = None) -> Detect:
-        made = DetectSettings(**{**settings, "backbone": tuple(settings["backbone"])})
-        return cls(made, data["classes"], data["mean"], data["std"])
+    def from_dict(cls, data: dict[str, Any], settings: DetectSettings, tokenizer: Any = None) -> Detect:
+        return cls(settings, data["classes"], data["mean"], data["std"])
 
     def config(self, a: Architecture) -> DetectionConfig:
         if a.model != "transformer":
@@ -105,9 +107,7 @@ class Detect:
         embed = FeatureGridConfig(a.dim, depth[0] if len(depth) == 1 else depth)
         stack = replace(attention_stack(a, False, False), final_norm=True)
         decoder = None if queries is None else replace(stack, cross=True)
-        return DetectionConfig(
-            embed, stack, decoder, queries, len(self.classes), SetLoss(auxiliary=queries is not None)
-        )
+        return DetectionConfig(embed, stack, decoder, queries, len(self.labels), SetLoss(auxiliary=queries is not None))
 
     def sizes(self, examples: Sequence[Boxes]) -> list[int]:
         depth = self.settings.backbone
@@ -115,11 +115,11 @@ class Detect:
         shapes = (fitted(example.size, self.settings.size) for example in examples)
         return [-(-height // stride) * -(-width // stride) for height, width in shapes]
 
-    def batch(self, examples: Sequence[Boxes], draw: Random | None = None) -> dict[str, Tensor]:
+    def batch(self, examples: Sequence[Boxes], rng: Random | None = None) -> dict[str, Tensor]:
         """`images`, their real `sizes`, and `classes [batch, most]`, `boxes [batch, most, 4]` of their objects."""
         changed = [self.example(example) for example in examples]
-        if draw is not None:
-            changed = [varied(image, objects, draw, self.settings) for image, objects in changed]
+        if rng is not None:
+            changed = [varied(image, objects, rng, self.settings) for image, objects in changed]
         images, objects = zip(*changed, strict=True)
         return {
             **self.stacked(images),
@@ -164,19 +164,19 @@ class Detect:
         """AP over overlaps from 0.5 to 0.95, at 0.5 and at 0.75: the mean over classes, and of each class."""
         found = self.find(model, [example.image for example in examples])
         truth = [self.example(example)[1] for example in examples]
-        each = {name: average_precision(found, truth, n) for n, name in enumerate(self.classes)}
+        each = {name: average_precision(found, truth, n) for n, name in enumerate(self.labels)}
         known = torch.tensor([values for values in each.values() if values is not None]).view(-1, len(OVERLAPS))
         rows = {"AP": known, "AP50": known[:, :1], "AP75": known[:, 5:6]}
         metrics = {name: float(values.mean()) if len(known) else 0.0 for name, values in rows.items()}
         details = {
             "per class": {name: {"AP": sum(v) / len(v), "AP50": v[0]} for name, v in each.items() if v is not None}
         }
-        unknown = self.never_learned(examples)
+        unknown = self.unknown_labels(examples)
         details |= {"classes never learned": dict(unknown)} if unknown else {}
         lines = [f"{example.name}\t{self.line(one)}" for example, one in zip(examples, found, strict=True)]
         return Scores(metrics, "AP", hypotheses=lines, details=details)
 
-    def never_learned(self, examples: Sequence[Boxes]) -> Counter[str]:
+    def unknown_labels(self, examples: Sequence[Boxes]) -> Counter[str]:
         """How often these examples have classes that were not learned from."""
         return Counter(label for example in examples for label in example.labels if label not in self.class_number)
 
@@ -205,12 +205,15 @@ class Detect:
         order = [n for n in scores.argsort(descending=True).tolist() if scores[n] >= self.settings.sure]
         return [
             {
-                "label": self.classes[int(found.classes[n])],
+                "label": self.labels[int(found.classes[n])],
                 "score": round(float(scores[n]), 4),
                 "box": [round(side, 3) for side in boxes[n]],
             }
             for n in order
         ]
+
+    def image_inputs(self, image: Picture) -> Batch:
+        return self.stacked([self.load(image)])
 
     def predict(self, model: nn.Module, inputs: Sequence[str], out: Path | None = None) -> list[dict[str, Any]]:
         """The objects of each image, boxes [xmin, ymin, xmax, ymax] in pixels; drawn into the folder `out` if given."""
@@ -261,22 +264,22 @@ def fitted(size: tuple[int, int], longest: int) -> tuple[int, int]:
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
-def varied(image: Tensor, objects: Objects, draw: Random, settings: DetectSettings) -> tuple[Tensor, Objects]:
+def varied(image: Tensor, objects: Objects, rng: Random, settings: DetectSettings) -> tuple[Tensor, Objects]:
     """The image as training sees it this time, its objects moved with it."""
     if settings.crop:
-        image, objects = cropped(image, objects, draw, settings.crop)
-    if settings.flip and draw.random() < 0.5:
+        image, objects = cropped(image, objects, rng, settings.crop)
+    if settings.flip and rng.random() < 0.5:
         centre = objects.boxes.clone()
         centre[:, 0] = 1 - centre[:, 0]
         image, objects = image.flip(2), replace(objects, boxes=centre)
     return image, objects
 
 
-def cropped(image: Tensor, objects: Objects, draw: Random, most: float) -> tuple[Tensor, Objects]:
+def cropped(image: Tensor, objects: Objects, rng: Random, most: float) -> tuple[Tensor, Objects]:
     """The image without up to a share `most` of its rows and columns, and the objects whose centre is still there."""
     _, height, width = image.shape
-    rows, columns = (max(1, round(side * (1 - most * draw.random()))) for side in (height, width))
-    top, left = draw.randint(0, height - rows), draw.randint(0, width - columns)
+    rows, columns = (max(1, round(side * (1 - most * rng.random()))) for side in (height, width))
+    top, left = rng.randint(0, height - rows), rng.randint(0, width - columns)
     whole, corner = torch.tensor([width, height] * 2), torch.tensor([left, top] * 2)
     size = torch.tensor([columns, rows] * 2)
     sides = (torch.cat(corners(objects.boxes), 1) * whole - corner) / size  # [objects, 4], shares of what is left

@@ -25,7 +25,7 @@ from .classify import by_size
 from .inputs.cache import Kept
 from .losses.targets import Target, several, target_from, target_of
 from .nodes import disjoint, graph_stack
-from .task import Scores
+from .task import Scores, Task
 
 
 @dataclass(frozen=True)
@@ -46,21 +46,24 @@ class GraphsSettings(Settings):
     )
 
 
-class Graphs:
+class Graphs(Task[GraphsSettings]):
     """A label or number a graph; a batch of graphs is one graph whose parts are not connected."""
 
     name = "graphs"
     Settings = GraphsSettings
     ARCHITECTURE = Architecture("gatv2", 128, 4, 4, dropout=0.1, activation="elu")
     TRAINING = Training(epochs=50, batch_size=64, warmup=100, schedule="cosine")
+    target: Target  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, settings: GraphsSettings, target: Target, features: int, edge_features: int) -> None:
-        self.settings, self.target = settings, target
+        self.settings = settings
+        self.target = target
+        self.labels = target.labels
         self.features, self.edge_features = features, edge_features
         self.drawn = Kept(self.draw_nodes)
 
-    @staticmethod
-    def read(paths: Sequence[Path], settings: GraphsSettings) -> Reading[LabelledGraph]:
+    @classmethod
+    def read(cls, paths: Sequence[Path], settings: GraphsSettings) -> Reading[LabelledGraph]:
         if settings.split == "scaffold" and settings.labels is not None:
             raise BadInput("split is 'scaffold', which molecules have; these graphs are edges in tables. Leave it out.")
         reading = read_graphs(
@@ -87,8 +90,8 @@ class Graphs:
         return {"target": self.target.as_dict(), "features": self.features, "edge_features": self.edge_features}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], settings: dict[str, Any], tokenizer: Any = None) -> Graphs:
-        return cls(GraphsSettings(**settings), target_from(data["target"]), data["features"], data["edge_features"])
+    def from_dict(cls, data: dict[str, Any], settings: GraphsSettings, tokenizer: Any = None) -> Graphs:
+        return cls(settings, target_from(data["target"]), data["features"], data["edge_features"])
 
     def config(self, a: Architecture) -> GraphEncoderConfig:
         stack = (
@@ -106,7 +109,7 @@ class Graphs:
     def sizes(self, examples: Sequence[LabelledGraph]) -> list[int]:
         return [len(self.drawn(example)) for example in examples]
 
-    def batch(self, examples: Sequence[LabelledGraph], draw: Random | None = None) -> dict[str, Tensor]:
+    def batch(self, examples: Sequence[LabelledGraph], rng: Random | None = None) -> dict[str, Tensor]:
         nodes = [self.drawn(example) for example in examples]
         sizes = [len(one) for one in nodes]
         return {
@@ -158,11 +161,17 @@ class Graphs:
         metrics = target.metrics(logits, target.tensor([example.label for example in examples]))
         return Scores(metrics, target.main, target.higher, [str(said) for said in target.said(logits)])
 
-    def never_learned(self, examples: Sequence[LabelledGraph]) -> Counter[str]:
+    def unknown_labels(self, examples: Sequence[LabelledGraph]) -> Counter[str]:
         """How often these graphs have classes that were not learned from, which are left out of their scores."""
-        known = getattr(self.target, "labels", None)
-        told = (str(one) for example in examples for one in several(example.label) if one is not None)
-        return Counter(one for one in told if known is not None and one not in known)
+        labels = (str(label) for example in examples for label in several(example.label) if label is not None)
+        return Counter(label for label in labels if self.labels is not None and label not in self.labels)
+
+    def molecule_inputs(self, smiles: str) -> tuple[Tensor, Tensor] | None:
+        if self.settings.labels is not None:
+            return None
+        molecule = read_molecule(smiles)
+        example = LabelledGraph(molecule.atoms, molecule.edges, (None,) * self.target.outputs, molecule.bonds)
+        return self.draw_nodes(example), self.edges(example)
 
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
         """What is said of molecules given as SMILES."""

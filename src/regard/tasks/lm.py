@@ -27,7 +27,7 @@ from ..models.tokenizers.training import Special
 from ..nn.embeddings.text import TextEmbeddingConfig
 from ..settings import Settings, Training, setting
 from .architecture import Architecture, stack_of
-from .task import Scores
+from .task import Scores, Task
 
 END, UNKNOWN = "<|end|>", "<unk>"
 SPECIAL = Special(END, UNKNOWN, None, None, None)
@@ -63,24 +63,27 @@ class LmSettings(Settings):
             )
 
 
-class Lm:
+class Lm(Task[LmSettings]):
     """The next token: `Document` examples, cut into blocks; loss, perplexity and bits per character."""
 
     name = "lm"
+    cuts_blocks = True
     Settings = LmSettings
     ARCHITECTURE = Architecture(dim=256, layers=4, activation="gelu", places="learned")
     TRAINING = Training(epochs=10, schedule="cosine", floor=0.1, betas=(0.9, 0.99), weight_decay=0.1, warmup=100)
+    tokenizer: Tokenizer  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, settings: LmSettings, tokenizer: Tokenizer) -> None:
-        self.settings, self.tokenizer = settings, tokenizer
+        self.settings = settings
+        self.tokenizer = tokenizer
         self.known: dict[int, tuple[Sequence[Document], Tensor]] = {}
 
-    @staticmethod
-    def read(paths: Sequence[Path], settings: LmSettings) -> Reading[Document]:
+    @classmethod
+    def read(cls, paths: Sequence[Path], settings: LmSettings) -> Reading[Document]:
         return read_lines(paths)
 
-    @staticmethod
-    def split(reading: Reading[Document], share: float) -> tuple[Reading[Document], Reading[Document]]:
+    @classmethod
+    def split(cls, reading: Reading[Document], share: float, seed: int) -> tuple[Reading[Document], Reading[Document]]:
         """Each text without its last lines, and these: about that share of it."""
         parts = [cut_end(document, share) for document in reading.examples]
         held = tuple(end for _, end in parts if end.text)
@@ -103,8 +106,8 @@ class Lm:
         return self.tokenizer.backend.token_to_id(END)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], settings: dict[str, Any], tokenizer: Any = None) -> Lm:
-        return cls(LmSettings(**settings), tokenizer)
+    def from_dict(cls, data: dict[str, Any], settings: LmSettings, tokenizer: Any = None) -> Lm:
+        return cls(settings, tokenizer)
 
     def config(self, a: Architecture) -> SequenceConfig:
         memory, size = self.settings.memory, self.tokenizer.size
@@ -150,15 +153,15 @@ class Lm:
             for encoding in self.tokenizer.backend.encode_batch_fast(lines[begin : begin + LINES]):
                 yield from encoding.ids
 
-    def cut(self, examples: Sequence[Document], draw: Random) -> Blocks:
+    def epoch_examples(self, examples: Sequence[Document], rng: Random) -> Blocks:
         """The blocks of an epoch."""
         numbers = self.numbers(examples)
-        return Blocks(numbers, self.settings.context, self.settings.memory, draw.randrange(len(numbers)))
+        return Blocks(numbers, self.settings.context, self.settings.memory, rng.randrange(len(numbers)))
 
     def sizes(self, examples: Sequence[Tensor]) -> list[int]:
         return [len(block) - self.settings.memory - 1 for block in examples]
 
-    def batch(self, examples: Sequence[Tensor], draw: Random | None = None) -> dict[str, Tensor]:
+    def batch(self, examples: Sequence[Tensor], rng: Random | None = None) -> dict[str, Tensor]:
         memory = self.settings.memory
         labels = pad_sequence([block[memory + 1 :] for block in examples], True, IGNORED)
         whole = pad_sequence(list(examples), True)

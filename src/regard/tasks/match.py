@@ -12,15 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from ..data.files import kind_of
-from ..data.images import Captioned, ImageFile, read_captions
-from ..data.reading import Reading
+from ..data.images import Captioned, ImageFile, LabelledImage, Picture, read_captions
+from ..data.reading import Reading, split
 from ..errors import BadInput
+from ..models.tokenizers.tokenizer import Tokenizer
 from ..models.two_towers import DualEncoderConfig, TowerConfig
 from ..settings import Settings, Training, setting
 from .architecture import Architecture
 from .inputs.images import Pictures
 from .inputs.text import Texts
-from .task import Scores
+from .task import Batch, Scores, Task
 
 KS = (1, 5, 10)
 """Among how many of the nearest the right one is looked for."""
@@ -65,20 +66,22 @@ class MatchSettings(Settings):
     cutout: int = setting(0, "Side of the square in pixels that is erased from an image in training.", ge=0)
 
 
-class Match:
+class Match(Task[MatchSettings]):
     """Texts for images and images for texts: `Captioned` examples, recall among the nearest, both ways."""
 
     name = "match"
     Settings = MatchSettings
     ARCHITECTURE = Architecture(dim=128, layers=4, heads=4, activation="gelu")
     TRAINING = Training(epochs=60, batch_size=128, rate=5e-4, warmup=200, schedule="cosine", weight_decay=0.1)
+    tokenizer: Tokenizer  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, settings: MatchSettings, pictures: Pictures, texts: Texts) -> None:
         self.settings, self.pictures, self.texts = settings, pictures, texts
         self.tokenizer = texts.tokenizer
+        self.max_length = settings.longest
 
-    @staticmethod
-    def read(paths: Sequence[Path], settings: MatchSettings) -> Reading[Captioned]:
+    @classmethod
+    def read(cls, paths: Sequence[Path], settings: MatchSettings) -> Reading[Captioned]:
         """Tables, or NPZ; a table beside one NPZ has the captions of its images."""
         names: dict[str, Any] = {"image": settings.image, "text": settings.text, "folder": settings.folder}
         arrays = [path for path in paths if kind_of(path) == "npz"]
@@ -91,10 +94,12 @@ class Match:
             )
         return read_captions(arrays, captions=tables[0], **names)
 
-    @staticmethod
-    def group(example: Captioned) -> str:
-        """What must not be torn apart when examples are held out: the captions of an image."""
-        return example.name
+    @classmethod
+    def split(
+        cls, reading: Reading[Captioned], share: float, seed: int
+    ) -> tuple[Reading[Captioned], Reading[Captioned]]:
+        """(training data, validation data); the captions of an image stay together."""
+        return split(reading, share, seed, by=lambda example: example.name)
 
     @classmethod
     def prepare(cls, examples: Sequence[Captioned], settings: MatchSettings) -> Match:
@@ -110,10 +115,9 @@ class Match:
         return {"pictures": self.pictures.as_dict(), "texts": self.texts.as_dict()}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], settings: dict[str, Any], tokenizer: Any = None) -> Match:
-        made: Any = MatchSettings(**settings)
-        texts = Texts.from_dict(data["texts"], made, tokenizer)
-        return cls(made, Pictures.from_dict(data["pictures"], made, None), texts)
+    def from_dict(cls, data: dict[str, Any], settings: MatchSettings, tokenizer: Any = None) -> Match:
+        texts = Texts.from_dict(data["texts"], settings, tokenizer)
+        return cls(settings, Pictures.from_dict(data["pictures"], settings, None), texts)
 
     def config(self, a: Architecture) -> DualEncoderConfig:
         """Two towers of the same kind, each read by the mean of its tokens, which every kind of stack has."""
@@ -129,12 +133,12 @@ class Match:
         texts = self.texts.sizes(written)
         return [self.pictures.tokens + -(-sum(texts) // len(texts))] * len(texts)
 
-    def batch(self, examples: Sequence[Captioned], draw: Random | None = None) -> dict[str, Tensor]:
+    def batch(self, examples: Sequence[Captioned], rng: Random | None = None) -> dict[str, Tensor]:
         """Images, texts, and `alike [batch]`: the number of the first example with the same image."""
         pairs: Any = examples
         first: dict[str, int] = {}
         alike = torch.tensor([first.setdefault(example.name, n) for n, example in enumerate(examples)])
-        return {**self.pictures.batch(pairs, draw), **self.texts.batch(pairs, draw), "alike": alike}
+        return {**self.pictures.batch(pairs, rng), **self.texts.batch(pairs, rng), "alike": alike}
 
     def count(self, batch: dict[str, Tensor]) -> int:
         return len(batch["alike"])
@@ -173,6 +177,12 @@ class Match:
             given = self.texts.encoded(list(texts[start : start + size]))
             parts.append(model(**{name: x.to(device) for name, x in given.items()}).text.float().cpu())
         return torch.cat(parts)
+
+    def text_inputs(self, text: str) -> Batch:
+        return self.texts.encoded([text])
+
+    def image_inputs(self, image: Picture) -> Batch:
+        return self.pictures.batch([LabelledImage(image, "")], None)
 
     @torch.no_grad()
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from .architecture import GRAPHS, Architecture, stack_of
 from .classify import per_class
 from .inputs.cache import Kept
 from .losses.r_drop import unsureness
-from .task import Scores
+from .task import Scores, Task
 
 SPARSE = 0.1
 """Share of features other than zero below which they are kept as a sparse tensor."""
@@ -57,7 +57,7 @@ class PartOfGraph:
     part: str
 
 
-class Nodes:
+class Nodes(Task[NodesSettings]):
     """A class for each node: whole-graph steps, accuracy over the nodes of a part."""
 
     name = "nodes"
@@ -77,14 +77,16 @@ class Nodes:
         evaluate_every=5,
         save_every=500,
     )
+    labels: list[str]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, settings: NodesSettings, features: int, labels: list[str]) -> None:
-        self.settings, self.features, self.labels = settings, features, labels
+        self.settings, self.features = settings, features
+        self.labels = labels
         self.number = {label: n for n, label in enumerate(labels)}
         self.nodes = Kept(self.make_nodes)
 
-    @staticmethod
-    def read(paths: Sequence[Path], settings: NodesSettings) -> Reading[PartOfGraph]:
+    @classmethod
+    def read(cls, paths: Sequence[Path], settings: NodesSettings) -> Reading[PartOfGraph]:
         """The parts of a graph; drawn where the files name none."""
         if len(paths) != 1:
             raise BadInput(f"{len(paths)} files were given; a graph is one NPZ, or a table of edges with features=.")
@@ -116,8 +118,8 @@ class Nodes:
         return {"features": self.features, "labels": self.labels}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], settings: dict[str, Any], tokenizer: Any = None) -> Nodes:
-        return cls(NodesSettings(**settings), data["features"], data["labels"])
+    def from_dict(cls, data: dict[str, Any], settings: NodesSettings, tokenizer: Any = None) -> Nodes:
+        return cls(settings, data["features"], data["labels"])
 
     def config(self, a: Architecture) -> Any:
         if a.model in GRAPHS:
@@ -140,7 +142,7 @@ class Nodes:
     def sizes(self, examples: Sequence[PartOfGraph]) -> list[int]:
         return [len(example.graph.nodes) for example in examples]
 
-    def batch(self, examples: Sequence[PartOfGraph], draw: Random | None = None) -> dict[str, Tensor]:
+    def batch(self, examples: Sequence[PartOfGraph], rng: Random | None = None) -> dict[str, Tensor]:
         """Nodes and edges of the graphs, one after the other, with labels where the part has them."""
         graphs = [example.graph for example in examples]
         return {
@@ -203,6 +205,9 @@ class Nodes:
         logits = model(nodes=nodes, edges=edges).logits.float().cpu()
         chosen = batch["labels"] != IGNORED
         return logits[chosen], batch["labels"][chosen]
+
+    def graph_inputs(self, graph: Graph) -> tuple[Tensor, Tensor]:
+        return self.make_nodes(graph), graph.edges
 
     @torch.no_grad()
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:

@@ -22,8 +22,8 @@ from ..models.heads import IGNORED, ClassificationHeadConfig
 from ..models.tokenizers.tokenizer import stack
 from ..settings import Settings, setting
 from .architecture import Architecture, stack_of
-from .inputs.word_features import Spelling
-from .task import Scores
+from .inputs.word_features import WordFeatures
+from .task import Batch, Scores, Task
 
 
 @dataclass(frozen=True)
@@ -52,18 +52,21 @@ class TagSettings(Settings):
     )
 
 
-class Tag:
+class Tag(Task[TagSettings]):
     """A tag for every word: `Tagged(words, tags)` examples, accuracy over words."""
 
     name = "tag"
     Settings = TagSettings
+    labels: list[str]  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def __init__(self, settings: TagSettings, spelling: Spelling, tags: list[str]) -> None:
-        self.settings, self.spelling, self.tags = settings, spelling, tags
+    def __init__(self, settings: TagSettings, spelling: WordFeatures, tags: list[str]) -> None:
+        self.settings, self.spelling = settings, spelling
+        self.labels = tags
+        self.word_features = spelling
         self.tag_number = {tag: n for n, tag in enumerate(tags)}
 
-    @staticmethod
-    def read(paths: Sequence[Path], settings: TagSettings) -> Reading[Tagged]:
+    @classmethod
+    def read(cls, paths: Sequence[Path], settings: TagSettings) -> Reading[Tagged]:
         return read_tagged(paths, column=settings.column)
 
     @classmethod
@@ -73,33 +76,32 @@ class Tag:
         if not tags:
             raise BadInput("No tag was read. Look at the file with `regard check --task tag`.")
         rows = (example.words for example in examples)
-        return cls(settings, Spelling.learn(rows, settings.least, settings.affixes, settings.letters), tags)
+        return cls(settings, WordFeatures.learn(rows, settings.least, settings.affixes, settings.letters), tags)
 
     def as_dict(self) -> dict[str, Any]:
-        return {**self.spelling.as_dict(), "tags": self.tags}
+        return {**self.spelling.as_dict(), "tags": self.labels}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], settings: dict[str, Any], tokenizer: Any = None) -> Tag:
-        made = TagSettings(**settings)
-        return cls(made, Spelling.from_dict(data, made.affixes, made.letters), data["tags"])
+    def from_dict(cls, data: dict[str, Any], settings: TagSettings, tokenizer: Any = None) -> Tag:
+        return cls(settings, WordFeatures.from_dict(data, settings.affixes, settings.letters), data["tags"])
 
     def config(self, a: Architecture) -> SequenceConfig:
-        head = ClassificationHeadConfig(len(self.tags), a.dim, per_token=True, dropout=a.dropout)
+        head = ClassificationHeadConfig(len(self.labels), a.dim, per_token=True, dropout=a.dropout)
         return SequenceConfig(self.spelling.embedding(a, self.settings.word_dim), stack_of(a), head=head)
 
     def sizes(self, examples: Sequence[Tagged]) -> list[int]:
         return [len(example.words) for example in examples]
 
-    def batch(self, examples: Sequence[Tagged], draw: Random | None = None) -> dict[str, Tensor]:
-        batch = self.spelling.batch([example.words for example in examples], self.lost(draw))
+    def batch(self, examples: Sequence[Tagged], rng: Random | None = None) -> dict[str, Tensor]:
+        batch = self.spelling.batch([example.words for example in examples], self.lost(rng))
         labels = [[self.tag_number.get(tag, IGNORED) for tag in example.tags] for example in examples]
         return {**batch, "labels": stack(labels, IGNORED)}
 
-    def lost(self, draw: Random | None) -> Callable[[str], int] | None:
-        """While training (`draw`) the model is not always told that it knows a word."""
-        if draw is None:
+    def lost(self, rng: Random | None) -> Callable[[str], int] | None:
+        """While training (`rng`) the model is not always told that it knows a word."""
+        if rng is None:
             return None
-        return lambda word: self.spelling.lost(word, draw, self.settings.word_dropout, self.settings.rare)
+        return lambda word: self.spelling.lost(word, rng, self.settings.word_dropout, self.settings.rare)
 
     def count(self, batch: dict[str, Tensor]) -> int:
         return int((batch["labels"] != IGNORED).sum())
@@ -127,7 +129,7 @@ class Tag:
         metrics = {"accuracy": sum(right.values()) / max(1, sum(total.values()))}
         return Scores(metrics, "accuracy", hypotheses=lines, details={"per tag": each})
 
-    def never_learned(self, examples: Sequence[Tagged]) -> Counter[str]:
+    def unknown_labels(self, examples: Sequence[Tagged]) -> Counter[str]:
         """How often these examples have tags that were not learned from."""
         return Counter(tag for example in examples for tag in example.tags if tag not in self.tag_number)
 
@@ -144,8 +146,12 @@ class Tag:
             output = model(tokens=batch["tokens"].to(device), lengths=batch["lengths"].to(device))
             best = output.logits.argmax(-1).tolist()
             for row, n in zip(best, numbers, strict=True):
-                found[n] = [self.tags[tag] for tag in row[: len(sentences[n])]]
+                found[n] = [self.labels[tag] for tag in row[: len(sentences[n])]]
         return [found.get(n, []) for n in range(len(sentences))]
+
+    def text_inputs(self, text: str) -> Batch:
+        words = tuple(text.split())
+        return self.spelling.batch([words])
 
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
         """Words and tags of each text; words are separated by blanks."""

@@ -1,18 +1,37 @@
-"""What every task is: how examples become a batch, a loss, scores and predictions."""
+"""The contract of a task: how examples become batches, a loss, scores and predictions."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor, nn
+
+from ..data.reading import Reading, split
+from ..models.generation.rules import TokenRules
+from ..models.tokenizers.tokenizer import Tokenizer
+from ..settings import Settings, Training
+from .architecture import Architecture
+
+if TYPE_CHECKING:
+    from ..data.graphs import Graph
+    from ..data.images import Picture
+    from ..data.sound import Spoken
+    from .inputs.word_features import WordFeatures
+    from .losses.targets import Target
+
+S = TypeVar("S", bound=Settings)
+Batch = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What an evaluation found: `metrics` by name, the one that decides, and what the model said of each example."""
+    """The result of an evaluation: `metrics` by name, the name of the main one, and the prediction of each example."""
 
     metrics: dict[str, float]
     main: str
@@ -22,39 +41,166 @@ class Scores:
 
     @property
     def value(self) -> float:
-        """The deciding metric, turned so that more is better."""
+        """The main metric, negated if lower is better."""
         return self.metrics[self.main] if self.higher else -self.metrics[self.main]
 
 
-class Task(Protocol):
-    """A task, once its vocabulary and settings are known.
+class Task(ABC, Generic[S]):
+    """A task whose settings, labels and vocabulary are known.
 
-    `batch` draws what is random about a batch (cropping, noise) from `draw`, so that a batch is a function of its place
-    in the order. `loss` is a sum over the batch's `count` labels: means are taken over whole updates.
+    `read` and `prepare` make a task from files, `as_dict` and `from_dict` save and load it. `batch` takes what is
+    random about a batch (cropping, noise) from `rng`, so that a batch is a function of its position in the order.
+    `loss` is a sum over the batch's `count` labels: means are taken over whole updates.
 
-    A task that learns from running text also has `cut(examples, draw)`, the examples of one epoch, always as many. One
-    with a model that is counted and not trained has `fit(architecture, examples)`: that model, or None.
+    The members below the abstract methods are optional: each has a default that says that the task has no such ability.
     """
 
-    name: str
-    settings: Any
+    name: ClassVar[str]
+    Settings: ClassVar[type[Settings]]
+    ARCHITECTURE: ClassVar[Architecture] = Architecture()
+    TRAINING: ClassVar[Training] = Training()
 
+    settings: S
+
+    @classmethod
+    @abstractmethod
+    def read(cls, paths: Sequence[Path], settings: S) -> Reading[Any]:
+        """The examples in these files."""
+
+    @classmethod
+    @abstractmethod
+    def prepare(cls, examples: Sequence[Any], settings: S) -> Task[S]:
+        """The task for these training examples: its labels, vocabulary and statistics come from them."""
+
+    @abstractmethod
+    def as_dict(self) -> dict[str, Any]:
+        """What `from_dict` needs besides settings and tokenizer, as JSON."""
+
+    @classmethod
+    @abstractmethod
+    def from_dict(cls, data: dict[str, Any], settings: S, tokenizer: Any = None) -> Task[S]:
+        """The task that `as_dict` wrote."""
+
+    @abstractmethod
+    def config(self, a: Architecture) -> Any:
+        """The configuration of the model; its `build()` makes the model."""
+
+    @abstractmethod
     def sizes(self, examples: Sequence[Any]) -> list[int]:
         """How many tokens each example counts for in a batch."""
-        ...
 
-    def batch(self, examples: Sequence[Any], draw: Random | None = None) -> dict[str, Tensor]:
-        """Tensors of a batch, on the CPU; `draw` is None when nothing is to be random."""
-        ...
+    @abstractmethod
+    def batch(self, examples: Sequence[Any], rng: Random | None = None) -> Batch:
+        """Tensors of a batch, on the CPU; `rng` is None where nothing is to be random."""
 
-    def count(self, batch: dict[str, Tensor]) -> int:
+    @abstractmethod
+    def count(self, batch: Batch) -> int:
         """How many labels a batch has."""
-        ...
 
-    def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
         """The sum of the losses of a batch's labels."""
-        ...
 
+    @abstractmethod
     def evaluate(self, model: nn.Module, examples: Sequence[Any]) -> Scores:
         """Scores of a model in evaluation mode."""
-        ...
+
+    @abstractmethod
+    def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[Any]:
+        """Predictions for texts or for the paths of files, as JSON."""
+
+    @abstractmethod
+    def describe(self, examples: Sequence[Any]) -> dict[str, Any]:
+        """Facts about examples that `regard check` shows."""
+
+    # Data.
+
+    labels: list[str] | None = None
+    """Names of the classes or tags."""
+
+    tokenizer: Tokenizer | None = None
+    """Tokenizer of the texts; saved with the model."""
+
+    @classmethod
+    def split(cls, reading: Reading[Any], share: float, seed: int) -> tuple[Reading[Any], Reading[Any]]:
+        """(training data, validation data): about that share of the examples is held out at random."""
+        return split(reading, share, seed)
+
+    def unknown_labels(self, examples: Sequence[Any]) -> Counter[str]:
+        """Labels of these examples that the training data does not have, with their counts."""
+        return Counter()
+
+    # Training.
+
+    def fit(self, a: Architecture, examples: Sequence[Any]) -> nn.Module | None:
+        """A model that is fitted in closed form, such as n-gram counts; None where the model is trained by steps."""
+        return None
+
+    def initialize(self, model: nn.Module) -> None:
+        """Give a new model weights that are known before training, such as word vectors."""
+
+    cuts_blocks: ClassVar[bool] = False
+    """Whether `epoch_examples` cuts a running text into blocks; a last batch that is not full is then left out."""
+
+    def epoch_examples(self, examples: Sequence[Any], rng: Random) -> Sequence[Any]:
+        """The examples of an epoch, the same number in every epoch."""
+        return examples
+
+    def pad_for_cuda_graph(self, batch: Batch) -> Batch:
+        """The batch padded to one of few shapes, so that few CUDA graphs are captured."""
+        return batch
+
+    # Generation.
+
+    rules: TokenRules | None = None
+    """Start, end and suppressed tokens of the texts that the model writes."""
+
+    beams: int = 1
+    """Beams of the search that writes texts."""
+
+    def generate(self, model: nn.Module, sources: list[list[int]]) -> Tensor | None:
+        """The tokens that the model writes for these source tokens; None where the task has no rule of its own."""
+        return None
+
+    # Inputs of single examples, for the lab.
+
+    max_length: int | None = None
+    """Tokens of a text that are read."""
+
+    word_features: WordFeatures | None = None
+    """Features of words, where tokens are words that are read by them."""
+
+    target: Target | None = None
+    """What is predicted for a whole graph: one class, several yes-or-no labels, or numbers."""
+
+    threshold: float = 0.5
+    """Score that a detected box needs to be listed."""
+
+    frames_per_token: int | None = None
+    """Audio frames that are stacked into one token; None where the task reads no audio."""
+
+    reads_frames: bool = False
+    """Whether the audio inputs are feature frames instead of recordings."""
+
+    draws_predictions: ClassVar[bool] = False
+    """Whether `predict` takes a folder `out` and saves images with its predictions there."""
+
+    def text_inputs(self, text: str) -> Batch | None:
+        """The model's arguments for one text; None where the task reads no texts."""
+        return None
+
+    def image_inputs(self, image: Picture) -> Batch | None:
+        """The model's arguments for one image; None where the task reads no images."""
+        return None
+
+    def audio_inputs(self, spoken: Spoken) -> Batch | None:
+        """The model's arguments for one recording; None where the task reads no recordings."""
+        return None
+
+    def graph_inputs(self, graph: Graph) -> tuple[Tensor, Tensor] | None:
+        """(node features, edges) of one graph; None where the task reads no such graphs."""
+        return None
+
+    def molecule_inputs(self, smiles: str) -> tuple[Tensor, Tensor] | None:
+        """(node features, edges) of one molecule; None where the task reads no molecules."""
+        return None

@@ -31,7 +31,7 @@ from .inputs.augment import hidden_stretches
 from .inputs.cache import Kept
 from .metrics.ctc import ctc_loss, greedy, places_needed, prefix_beam
 from .metrics.edit_distance import character_error_rate, word_error_rate
-from .task import Scores
+from .task import Batch, Scores, Task
 
 
 @dataclass(frozen=True)
@@ -60,20 +60,25 @@ class TranscribeSettings(Settings):
     text: str | None = setting(None, "Column or array of the transcripts.")
 
 
-class Transcribe:
+class Transcribe(Task[TranscribeSettings]):
     """Text for recordings: `Spoken` examples, word and character error rate."""
 
     name = "transcribe"
     Settings = TranscribeSettings
     ARCHITECTURE = Architecture(dim=144, layers=4, heads=4, activation="gelu")
     TRAINING = Training(epochs=100, warmup=300, schedule="cosine", weight_decay=0.05)
+    tokenizer: Tokenizer  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, settings: TranscribeSettings, tokenizer: Tokenizer, hearing: Hearing, spaced: bool) -> None:
-        self.settings, self.tokenizer, self.hearing, self.spaced = settings, tokenizer, hearing, spaced
+        self.settings, self.hearing, self.spaced = settings, hearing, spaced
+        self.tokenizer = tokenizer
+        self.beams = settings.beams
+        self.frames_per_token = settings.stack
+        self.reads_frames = hearing.rate is None
         self.heard = Kept(hearing)
 
-    @staticmethod
-    def read(paths: Sequence[Path], settings: TranscribeSettings) -> Reading[Spoken]:
+    @classmethod
+    def read(cls, paths: Sequence[Path], settings: TranscribeSettings) -> Reading[Spoken]:
         return read_spoken(paths, sound=settings.sound, text=settings.text)
 
     @classmethod
@@ -92,9 +97,8 @@ class Transcribe:
         return {"rate": self.hearing.rate, "bins": self.hearing.bins, "spaced": self.spaced}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], settings: dict[str, Any], tokenizer: Any = None) -> Transcribe:
-        made = TranscribeSettings(**settings)
-        return cls(made, tokenizer, Hearing(data["rate"], data["bins"], made.deltas), data["spaced"])
+    def from_dict(cls, data: dict[str, Any], settings: TranscribeSettings, tokenizer: Any = None) -> Transcribe:
+        return cls(settings, tokenizer, Hearing(data["rate"], data["bins"], settings.deltas), data["spaced"])
 
     def config(self, a: Architecture) -> SequenceConfig | EncoderDecoderConfig:
         places = None if a.places == "none" else "sinusoidal"
@@ -119,16 +123,16 @@ class Transcribe:
     def tokens_of(self, frames: int) -> int:
         return -(-frames // self.settings.stack)
 
-    def batch(self, examples: Sequence[Spoken], draw: Random | None = None) -> dict[str, Tensor]:
+    def batch(self, examples: Sequence[Spoken], rng: Random | None = None) -> dict[str, Tensor]:
         labels = self.tokenizer([plain(example.text) for example in examples])
-        return {**self.inputs(examples, draw), "labels": labels.tokens, "counts": labels.lengths}
+        return {**self.inputs(examples, rng), "labels": labels.tokens, "counts": labels.lengths}
 
-    def inputs(self, examples: Sequence[Spoken], draw: Random | None = None) -> dict[str, Tensor]:
+    def inputs(self, examples: Sequence[Spoken], rng: Random | None = None) -> dict[str, Tensor]:
         """What the model hears: `sound [batch, frames, bins]` and how many frames each row has."""
         frames = [self.heard(example) for example in examples]
-        if draw is not None:
+        if rng is not None:
             widest = (self.settings.hide_frames, self.settings.hide_bins)
-            frames = [hidden_stretches(one, draw, widest) for one in frames]
+            frames = [hidden_stretches(one, rng, widest) for one in frames]
         lengths = torch.tensor([one.shape[0] for one in frames])
         return {"sound": nn.utils.rnn.pad_sequence(frames, batch_first=True), "lengths": lengths}
 
@@ -196,6 +200,9 @@ class Transcribe:
 
     def text_of(self, tokens: list[int]) -> str:
         return plain(self.tokenizer.decode(tokens)) if tokens else ""
+
+    def audio_inputs(self, spoken: Spoken) -> Batch:
+        return self.inputs([spoken])
 
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
         """What is said in each recording (or `.npy` file of frames)."""

@@ -32,7 +32,7 @@ from ..train.cuda_graph import rounded_up
 from .architecture import Architecture, stack_of
 from .losses.r_drop import agreement_loss, twice
 from .metrics.rouge import rouge
-from .task import Scores
+from .task import Scores, Task
 
 SPECIAL = Special("<pad>", "<unk>", "<s>", "</s>", None)
 
@@ -75,21 +75,28 @@ class TranslateSettings(Settings):
     )
 
 
-class Translate:
+class Translate(Task[TranslateSettings]):
     """A text for a text: `Parallel(source, target)` examples; BLEU and chrF, or ROUGE."""
 
     name = "translate"
     Settings = TranslateSettings
     ARCHITECTURE = Architecture(dim=256, layers=3, hidden=512, dropout=0.2)
     TRAINING = Training(epochs=30, rate=1e-3, warmup=500, label_smoothing=0.1)
+    tokenizer: Tokenizer  # pyright: ignore[reportIncompatibleVariableOverride]
+    rules: TokenRules  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, settings: TranslateSettings, tokenizer: Tokenizer, beams: int, most: int | None = None) -> None:
         """`most` is how many tokens the longest target had that was learned from."""
-        self.settings, self.tokenizer, self.beams, self.most = settings, tokenizer, beams, most or settings.longest
+        self.settings, self.beams, self.most = settings, beams, most or settings.longest
+        self.tokenizer = tokenizer
+        target = tokenizer.target
+        start, end, unknown = (number for number in (target.start, target.end, target.unknown) if number is not None)
+        self.max_length = settings.longest
+        self.rules = TokenRules(start=(start,), end=(end,), pad=target.pad, suppressed=(unknown,))
         self.known: dict[Parallel, tuple[list[int], list[int]]] = {}
 
-    @staticmethod
-    def read(paths: Sequence[Path], settings: TranslateSettings) -> Reading[Parallel]:
+    @classmethod
+    def read(cls, paths: Sequence[Path], settings: TranslateSettings) -> Reading[Parallel]:
         return read_parallel(paths, source=settings.source, target=settings.target)
 
     @classmethod
@@ -108,18 +115,10 @@ class Translate:
         return {"target": None if target is self.tokenizer else target.backend.to_str(), "most": self.most}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], settings: dict[str, Any], tokenizer: Any = None) -> Translate:
+    def from_dict(cls, data: dict[str, Any], settings: TranslateSettings, tokenizer: Any = None) -> Translate:
         if data["target"] is not None:
             tokenizer.target = Tokenizer(type(tokenizer.backend).from_str(data["target"]), tokenizer.settings)
-        made = TranslateSettings(**settings)
-        return cls(made, tokenizer, made.beams, data["most"])
-
-    @property
-    def rules(self) -> TokenRules:
-        """Where a text that the model writes begins and ends."""
-        target = self.tokenizer.target
-        start, end, unknown = (number for number in (target.start, target.end, target.unknown) if number is not None)
-        return TokenRules(start=(start,), end=(end,), pad=target.pad, suppressed=(unknown,))
+        return cls(settings, tokenizer, settings.beams, data["most"])
 
     def config(self, a: Architecture) -> EncoderDecoderConfig:
         embed, own = (self.embedding(one, a) for one in (self.tokenizer, self.tokenizer.target))
@@ -157,7 +156,7 @@ class Translate:
         rows = [encoding.ids for encoding in tokenizer.backend.encode_batch_fast(list(texts))]
         return [row if len(row) <= longest else [*row[: longest - 1], end] for row in rows]
 
-    def batch(self, examples: Sequence[Parallel], draw: Random | None = None) -> dict[str, Tensor]:
+    def batch(self, examples: Sequence[Parallel], rng: Random | None = None) -> dict[str, Tensor]:
         sources, targets = zip(*self.pairs(examples), strict=True)
         whole = stack(list(targets), self.tokenizer.target.pad or 0)  # [batch, 1 + target tokens]
         counts = torch.tensor([len(target) - 1 for target in targets])
@@ -170,7 +169,7 @@ class Translate:
             "labels": whole[:, 1:].masked_fill(beyond, IGNORED),
         }
 
-    def rounded(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    def pad_for_cuda_graph(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """The batch with empty rows and places, so that few shapes of batches occur, and where the real tokens are."""
         fills = {"tokens": self.tokenizer.pad or 0, "targets": self.tokenizer.target.pad or 0, "labels": IGNORED}
         found = rounded_up(batch, fills, rows=64, places=16)
@@ -240,17 +239,18 @@ class Translate:
         filled = [n for n, text in enumerate(texts) if text.strip()]
         rows = self.rows(self.tokenizer, [texts[n] for n in filled]) if filled else []
         for places in by_length([len(row) for row in rows], tokens // self.beams):
-            written = self.write(model, [rows[place] for place in places])
+            written = self.generate(model, [rows[place] for place in places])
             for place, text in zip(places, self.tokenizer.target.decode(written), strict=True):
                 found[filled[place]] = closed(text)
         return found
 
-    def write(self, model: Any, rows: list[list[int]]) -> Tensor:
+    def generate(self, model: Any, sources: list[list[int]]) -> Tensor:
         """The tokens of the model's answers, each at most half as long again as the longest target it has learned from,
         and no longer than twice its source and 20 tokens."""
-        device, lengths, rules = next(model.parameters()).device, torch.tensor([len(row) for row in rows]), self.rules
+        device, rules = next(model.parameters()).device, self.rules
+        lengths = torch.tensor([len(source) for source in sources])
         return model.generate(
-            tokens=stack(rows, self.tokenizer.pad or 0).to(device),
+            tokens=stack(sources, self.tokenizer.pad or 0).to(device),
             lengths=lengths.to(device),
             max_new=min(self.settings.longest, self.most + self.most // 2, 2 * int(lengths.max()) + 20),
             beams=self.beams,

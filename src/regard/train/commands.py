@@ -97,13 +97,13 @@ def evaluate(
 ) -> None:
     """The scores of a trained model on other files."""
     with one_paragraph(debug):
-        from regard.train.splits import of_part
+        from regard.train.splits import select_split
 
         task, model = opened(run, changed)
         reading = task.read(data, task.settings)
         tell_faults(reading.faults, None)
         reading.needed()
-        reading = reading.part(part) if part else of_part(reading, "test", "dev")
+        reading = reading.part(part) if part else select_split(reading, "test", "dev")
         tell_unknown(task, reading.examples)
         scores = task.evaluate(model, reading.examples)
         document = {"metrics": scores.metrics, "main": scores.main, **scores.details}
@@ -122,7 +122,7 @@ def predict(
     with one_paragraph(debug):
         task, model = opened(run, changed)
         given = lines_given() if inputs == ["-"] else inputs
-        if out is not None and not getattr(task, "draws", False):
+        if out is not None and not task.draws_predictions:
             raise typer.BadParameter(f"the task {task.name!r} draws nothing", param_hint="--out")
         found = task.predict(model, given) if out is None else task.predict(model, given, out=out)
         answer(found, "\n".join(shown(one) for one in found), as_json)
@@ -163,17 +163,16 @@ def lines_given() -> list[str]:
 def start(task: str, training: list[Path], dev: list[Path], out: Path, wanted: dict[str, Any], strict: bool) -> Path:
     """Read the files, prepare the task, and train it into its folder."""
     from regard import BadInput
-    from regard.settings import Training
     from regard.tasks import find_task
-    from regard.tasks.architecture import Architecture, unused
+    from regard.tasks.architecture import unused
     from regard.train.progress import Progress
     from regard.train.run import begin, first
-    from regard.train.splits import learned_and_chosen
+    from regard.train.splits import split_data
 
     if not task:
         raise BadInput("Say what is to be learned: regard train tag --train FILE; regard train --help has the tasks.")
     kind = find_task(task)
-    base = (kind.Settings(), getattr(kind, "ARCHITECTURE", Architecture()), getattr(kind, "TRAINING", Training()))
+    base = (kind.Settings(), kind.ARCHITECTURE, kind.TRAINING)
     settings, architecture, how = settled_all(base, wanted)
     if not training:
         raise BadInput("There is nothing to learn from. Give --train FILE.")
@@ -189,10 +188,7 @@ def start(task: str, training: list[Path], dev: list[Path], out: Path, wanted: d
         if strict:
             one.strict()
         one.needed()
-    if held is None and hasattr(kind, "split"):
-        learned, chosen = kind.split(reading, 0.1)
-    else:
-        learned, chosen = learned_and_chosen(reading, held, how.seed, getattr(kind, "group", None))
+    learned, chosen = split_data(reading, held, kind, how.seed)
     made = kind.prepare(learned.examples, settings)
     tell_unknown(made, chosen.examples)
     files = {"train": [str(path) for path in training], "dev": [str(path) for path in dev]}
@@ -273,7 +269,7 @@ def tell_unknown(task: Any, examples: Sequence[Any]) -> None:
     """Name the labels that a model is scored on and never learned."""
     from regard.train.run import first
 
-    found = task.never_learned(examples) if hasattr(task, "never_learned") else None
+    found = task.unknown_labels(examples)
     if found and first():
         named = ", ".join(f"{label!r} ({count} times)" for label, count in found.most_common(5))
         more = f" and {len(found) - 5} more" if len(found) > 5 else ""

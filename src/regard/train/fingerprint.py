@@ -7,29 +7,28 @@ import hashlib
 import json
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-FILES = ("features", "labels", "nodes", "vectors")
-"""Settings of tasks that may name a file to learn from."""
+from ..settings import spec_of
+from ..tasks.task import Task
 
 
-def fingerprint(task: Any, examples: Sequence[Any], files: dict[str, list[str]]) -> str:
+def fingerprint(task: Task[Any], examples: Sequence[Any], files: dict[str, list[str]]) -> str:
     """A short text that says whether a task learned the same labels and words from as many examples of the same files.
 
     Files that settings name count too, and of a folder the names and sizes of its files, but for what a system hides.
     """
     found = hashlib.sha256()
-    beside = [value for name, value in asdict(task.settings).items() if name in FILES and value is not None]
-    for path in (Path(one) for one in [*(one for part in sorted(files) for one in files[part]), *beside]):
+    beside = [getattr(task.settings, item.name) for item in fields(task.settings) if spec_of(item).file]
+    for path in (Path(one) for one in [*(one for part in sorted(files) for one in files[part]), *filter(None, beside)]):
         for one in sorted(path.rglob("*")) if path.is_dir() else ():
             if one.is_file() and not hidden(one.relative_to(path)):
                 found.update(f"{one.relative_to(path)} {one.stat().st_size} ".encode())
         if path.is_file():
             found.update(digest(path))
-    backend = getattr(getattr(task, "tokenizer", None), "backend", None)
-    vocabulary = {} if backend is None else backend.get_vocab()
+    vocabulary = {} if task.tokenizer is None else task.tokenizer.backend.get_vocab()
     found.update(json.dumps([unrounded(task.as_dict()), vocabulary, len(examples)], sort_keys=True).encode())
     return found.hexdigest()[:16]
 

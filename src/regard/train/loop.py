@@ -115,7 +115,7 @@ class Run:
             tokens=training.tokens_of_a_batch(sizes),
             examples=training.batch_size,
             seed=training.seed,
-            alike=hasattr(task, "cut"),
+            alike=task.cuts_blocks,
         )
         self.store = Store(folder / "checkpoints")
         self.ema = Ema(training.ema) if training.ema else None
@@ -127,8 +127,7 @@ class Run:
 
     def cut(self, epoch: int) -> Sequence[Any]:
         """The examples of an epoch, cut anew for each where a task learns from running text."""
-        cut = getattr(self.task, "cut", None)
-        return self.examples if cut is None else cut(self.examples, Random(f"{self.training.seed} {epoch}"))
+        return self.task.epoch_examples(self.examples, Random(f"{self.training.seed} {epoch}"))
 
     def groups(self, epoch: int) -> list[list[list[int]]]:
         """The batches of an epoch, by update."""
@@ -152,8 +151,8 @@ class Run:
         """A batch, what is random about it drawn from its place in the order."""
         draw = Random(f"{self.training.seed} {self.place.epoch} {group} {k}")
         examples = self.cut(self.place.epoch)
-        batch, rounded = self.task.batch([examples[n] for n in numbers], draw), getattr(self.task, "rounded", None)
-        return batch if self.recorded is None or rounded is None else rounded(batch)
+        batch = self.task.batch([examples[n] for n in numbers], draw)
+        return batch if self.recorded is None else self.task.pad_for_cuda_graph(batch)
 
     def update(self, batches: list[tuple[dict[str, Tensor], bool]]) -> None:
         """One step of the optimizer over the update's batches, the loss a mean over all their labels."""

@@ -136,10 +136,10 @@ def begin(
             folder.write("task.json", task.as_dict())
             folder.list_faults(faults)
         torch.manual_seed(training.seed)
-        counted = task.fit(architecture, examples) if hasattr(task, "fit") else None
+        counted = task.fit(architecture, examples)
         model = task.config(architecture).build() if counted is None else counted
-        model.tokenizer, model.rules = getattr(task, "tokenizer", None), getattr(task, "rules", None)
-        getattr(task, "start", lambda model: None)(model)
+        model.tokenizer, model.rules = task.tokenizer, task.rules
+        task.initialize(model)
         note = Notes(folder, training.tensorboard and first(), tell)
         if counted is None:
             return folder, train(task, model, examples, dev, training, folder.path, folder.keep, note)
@@ -248,7 +248,7 @@ def open_run(
         model = load(folder.path)
     learned = folder.read("task.json")
     with reading(folder / "task.json"):
-        task = kind.from_dict(learned, asdict(settings), model.tokenizer)
+        task = kind.from_dict(learned, settings, model.tokenizer)
     return task, model, description
 
 

@@ -1,8 +1,7 @@
-"""What an encoder–decoder reads and what it writes: a text for a text, or for a recording."""
+"""Inputs of encoder–decoder models: a source, and the target that is given or generated."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,118 +9,113 @@ import torch
 from torch import Tensor
 
 from ...errors import BadInput
-from ...models.generation.rules import Rules
-from ...models.heads import VocabularyHead
-from ..inspect.predictions import written
-from .prepared import FEW, Prepared, Token, need_few
-from .text import cut, encoded, spelt, tokenizer_of
+from ...models.generation.rules import TokenRules
+from ...models.heads import LMHead
+from ...models.model import EncoderDecoderModel, Output
+from ...nn.embeddings.text import TextEmbeddingConfig
+from ...tasks.task import Task
+from ..inspect.predictions import text_prediction
+from .model_input import SHORT, ModelInput, Token, check_token_count
+from .text import decode_tokens, encode_text, find_tokenizer, truncate
 
-MOST_NEW = 256
-"""Tokens that are written at most."""
+MAX_NEW = 256
+"""The most tokens that are generated."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """What is read: the call's arguments, the tokens as they are drawn, and how many tokens may be written for it."""
+    """The encoder's arguments, the tokens as they are drawn, and how many tokens may be generated for them."""
 
     arguments: dict[str, Tensor]
     tokens: list[Token]
     side: str
-    most: int
-    about: dict[str, Any] = field(default_factory=dict)
+    max_new: int
+    metadata: dict[str, Any] = field(default_factory=dict)
 
 
-def text_source(model: Any, task: Any, text: str) -> Source:
-    """A text to be translated, summed up or answered."""
-    numbers, tokens = encoded(tokenizer_of(model, task), text)
-    if task is not None:
-        numbers, tokens = cut(numbers, tokens, task.settings.longest)
-    need_few(len(numbers))
-    return Source({"tokens": torch.tensor([numbers])}, tokens, "source", 2 * len(numbers) + 20)
+def text_source(model: EncoderDecoderModel, task: Task[Any] | None, text: str) -> Source:
+    """A text to be translated, summarized or answered."""
+    ids, tokens = encode_text(find_tokenizer(model, task), text)
+    if task is not None and task.max_length is not None:
+        ids, tokens = truncate(ids, tokens, task.max_length)
+    check_token_count(len(ids))
+    return Source({"tokens": torch.tensor([ids])}, tokens, "source", 2 * len(ids) + 20)
 
 
-def pair_input(model: Any, task: Any, text: str, target: Any) -> Prepared:
-    """A text and its translation: the one that is given, or the one that the model writes."""
-    return with_target(model, task, text_source(model, task, text), target)
+def seq2seq_input(model: EncoderDecoderModel, task: Task[Any] | None, text: str, target: Any) -> ModelInput:
+    """A text and its target: the one that is given, or the one that the model generates."""
+    return add_target(model, task, text_source(model, task, text), target)
 
 
-def with_target(model: Any, task: Any, source: Source, target: Any) -> Prepared:
-    """The source and what is written for it.
+def add_target(model: EncoderDecoderModel, task: Task[Any] | None, source: Source, target: Any) -> ModelInput:
+    """The source with its target.
 
-    The decoder's query for a token stands at the token before it, so what it is given is the text without its last
-    token. A model without a head over a vocabulary cannot write: it is given the start, or the text that is given.
+    The decoder's query for a token is at the token before it, so the decoder is given the target without its last
+    token. A model without a language-model head generates nothing: its target is the given text, or the start alone.
     """
-    tokenizer = tokenizer_of(model, task).target
-    writes = isinstance(model.head, VocabularyHead)
-    rules = rules_of(model, task, tokenizer)
-    whole = forced(rules, tokenizer, target, writes) if target else composed(model, task, source, rules)
-    shown = [*spelt(tokenizer, whole), *([] if writes else [Token("?", special=True)])]
-    given = whole[:-1] if writes else whole
-    return Prepared(
-        source.arguments | {"targets": torch.tensor([given])},
-        {source.side: source.tokens, "target": shown[:-1]},
-        source.side,
-        source.about | {"writes": [token.as_dict() for token in shown[1:]], "written": not target, "numbers": whole},
-        answer_of(tokenizer, whole, shown),
-    )
+    tokenizer = find_tokenizer(model, task).target
+    generates = isinstance(model.head, LMHead)
+    rules = generation_rules(model, task, tokenizer)
+    ids = encode_target(rules, tokenizer, target, generates) if target else generate_target(model, task, source, rules)
+    shown = [*decode_tokens(tokenizer, ids), *([] if generates else [Token("?", special=True)])]
 
-
-def answer_of(tokenizer: Any, whole: list[int], shown: list[Token]) -> Callable[[Any], dict[str, Any]]:
-    """How what was written is read; of a model without a head nothing is known of the tokens' chances."""
-
-    def answer(output: Any) -> dict[str, Any]:
+    def read_output(output: Output) -> dict[str, Any]:
         if output.logits is not None:
-            return written(output.logits[0], tokenizer, whole[1:])
+            return text_prediction(output.logits[0], tokenizer, ids[1:])
         items = [
-            {"place": place, "label": token.text, "class": None, "probability": None}
-            for place, token in enumerate(shown[1:])
+            {"place": n, "label": token.text, "class": None, "probability": None} for n, token in enumerate(shown[1:])
         ]
         return {"kind": "vector", "items": items}
 
-    return answer
+    return ModelInput(
+        source.arguments | {"targets": torch.tensor([ids[:-1] if generates else ids])},
+        {source.side: source.tokens, "target": shown[:-1]},
+        source.side,
+        source.metadata | {"writes": [token.as_dict() for token in shown[1:]], "written": not target, "numbers": ids},
+        read_output,
+    )
 
 
-def rules_of(model: Any, task: Any, tokenizer: Any) -> Rules:
-    """What texts begin and end with: as the task says, the checkpoint's folder, or the tokenizer."""
-    rules = getattr(task, "rules", None) or model.rules or Rules()
+def generation_rules(model: EncoderDecoderModel, task: Task[Any] | None, tokenizer: Any) -> TokenRules:
+    """Start and end of generated texts: from the task, the checkpoint, or the tokenizer."""
+    rules = (task.rules if task is not None else None) or model.rules or TokenRules()
     end = () if tokenizer.end is None else (tokenizer.end,)
     pad = tokenizer.pad if rules.pad is None else rules.pad
     return replace(rules, start=rules.start or (model.config.start,), end=rules.end or end, pad=pad)
 
 
-def room_of(model: Any, most: int, start: int) -> int:
-    """How many tokens can be written: so many, as far as the decoder has places for them."""
-    places = getattr(getattr(model.target_embed, "config", None), "places", None)
-    return max(1, min(most, MOST_NEW, places - start if isinstance(places, int) else most))
+def max_new_tokens(model: EncoderDecoderModel, most: int, start: int) -> int:
+    """How many tokens can be generated, given the positions that the decoder has."""
+    embed = model.config.decoder_embed or model.config.embed
+    positions = embed.places if isinstance(embed, TextEmbeddingConfig) else None
+    return max(1, min(most, MAX_NEW, positions - start if isinstance(positions, int) else most))
 
 
 @torch.no_grad()
-def composed(model: Any, task: Any, source: Source, rules: Rules) -> list[int]:
-    """The tokens that the model writes, start and end included; the start alone where it has no head."""
-    if not isinstance(model.head, VocabularyHead):
+def generate_target(model: EncoderDecoderModel, task: Task[Any] | None, source: Source, rules: TokenRules) -> list[int]:
+    """The tokens that the model generates, from the start to the first end; the start alone without a head."""
+    if not isinstance(model.head, LMHead):
         return list(rules.start)
-    if hasattr(task, "write"):
-        return trimmed(task.write(model, source.arguments["tokens"].tolist())[0].tolist(), rules)
-    beams = getattr(getattr(task, "settings", None), "beams", 1)
-    how = {"start": rules.start, "end": rules.end or None, "pad": rules.filling, "beams": beams}
-    made = model.generate(**source.arguments, max_new=room_of(model, source.most, len(rules.start)), **how)
-    return trimmed(made[0].tolist(), rules)
+    own = None
+    if task is not None and "tokens" in source.arguments:
+        own = task.generate(model, source.arguments["tokens"].tolist())
+    if own is None:
+        most = max_new_tokens(model, source.max_new, len(rules.start))
+        beams = 1 if task is None else task.beams
+        own = model.generate(
+            **source.arguments, max_new=most, start=rules.start, end=rules.end or None, pad=rules.filling, beams=beams
+        )
+    ids = own[0].tolist()
+    first = max(1, len(rules.start))
+    return next((ids[: n + 1] for n in range(first, len(ids)) if ids[n] in rules.end), ids)
 
 
-def trimmed(numbers: list[int], rules: Rules) -> list[int]:
-    """Tokens up to the first end after the start, that included."""
-    for n, number in enumerate(numbers):
-        if n >= max(1, len(rules.start)) and number in rules.end:
-            return numbers[: n + 1]
-    return numbers
-
-
-def forced(rules: Rules, tokenizer: Any, target: Any, writes: bool) -> list[int]:
-    """The tokens of a text that is given, after the decoder's start: a text, or the numbers of its tokens."""
+def encode_target(rules: TokenRules, tokenizer: Any, target: Any, generates: bool) -> list[int]:
+    """The decoder's start and the tokens of a given target, which is a text or a list of token ids."""
     if isinstance(target, list):
-        if len(target) > FEW.tokens or not all(type(one) is int and 0 <= one < tokenizer.size for one in target):
-            raise BadInput(f"target is {target!r:.60}; it must be a text, or numbers of tokens below {tokenizer.size}.")
+        if len(target) > SHORT.tokens or not all(type(n) is int and 0 <= n < tokenizer.size for n in target):
+            raise BadInput(f"target is {target!r:.60}; it must be a text, or token ids below {tokenizer.size}.")
         return [*rules.start, *target]
-    numbers, tokens = encoded(tokenizer, str(target))
-    plain = [number for number, token in zip(numbers, tokens, strict=True) if not token.special]
-    return [*rules.start, *plain, *(rules.end[:1] if writes else ())]
+    ids, tokens = encode_text(tokenizer, str(target))
+    plain = [n for n, token in zip(ids, tokens, strict=True) if not token.special]
+    return [*rules.start, *plain, *(rules.end[:1] if generates else ())]

@@ -1,4 +1,4 @@
-"""Texts as tokens, for models that read them.
+"""Texts as model inputs.
 
 Tokens are drawn from character offsets, never from the vocabulary's own spelling: pieces of one character share a
 group.
@@ -7,36 +7,41 @@ group.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ...errors import BadInput, Unsupported
-from ...models.heads import VocabularyHead
-from ..inspect.predictions import classes, next_token, tags
-from .prepared import FEW, Limits, Prepared, Token, need_few, too_many
+from ...models.heads import LMHead
+from ...models.model import Model, Output, SequenceModel
+from ...tasks.task import Task
+from ..inspect.predictions import class_prediction, tag_prediction, token_prediction
+from .images import class_labels
+from .model_input import SHORT, Limits, ModelInput, Token, check_token_count, limit_hint
 
-PARTED = re.compile(r"\w+(?=n['’]t\b)|n['’]t\b|\w+(?:-\w+)*|['’]\w+|[^\w\s]", re.IGNORECASE)
-"""English words as treebanks part them."""
+WORD = re.compile(r"\w+(?=n['’]t\b)|n['’]t\b|\w+(?:-\w+)*|['’]\w+|[^\w\s]", re.IGNORECASE)
+"""English words as treebanks split them."""
+SPECIAL_ROLES = ("pad_token", "cls_token", "bos_token", "sep_token", "eos_token")
 
 
-def need_text(given: dict[str, Any], limits: Limits = FEW) -> str:
-    """The text of an input; `BadInput` where there is none, or too much."""
-    text = given.get("text")
+def check_text(fields: dict[str, Any], limits: Limits = SHORT) -> str:
+    """The text of an input; raises `BadInput` where it is missing, empty or too long."""
+    text = fields.get("text")
     if not isinstance(text, str):
-        raise BadInput(f"This model reads a text; the input is {sorted(given)}. Give it as input.text.")
+        raise BadInput(f"This model reads a text; the input is {sorted(fields)}. Give it as input.text.")
     if not text.strip():
         raise BadInput("The text is empty. Type a sentence, or choose one of the examples.")
     if len(text) > limits.characters:
-        raise BadInput(f"The text has {len(text):,} characters; {too_many(limits.characters, limits)}")
+        raise BadInput(f"The text has {len(text):,} characters; {limit_hint(limits.characters, limits)}")
     if any(0xD800 <= ord(letter) <= 0xDFFF for letter in text):
-        raise BadInput("The text has half a character in it. Type it anew.")
+        raise BadInput("The text has half a character (a lone surrogate). Type it again.")
     return text
 
 
-def drawn(text: str, offsets: list[tuple[int, int]], pieces: list[str], special: list[bool]) -> list[Token]:
-    """Tokens from character offsets: what a piece covers, and for pieces of one character which of them it is."""
+def tokens_from_offsets(
+    text: str, offsets: list[tuple[int, int]], pieces: list[str], special: list[bool]
+) -> list[Token]:
+    """Tokens with the characters that they cover; pieces of one character get the group of the first of them."""
     tokens: list[Token] = []
     first = 0
     for n, (start, end) in enumerate(offsets):
@@ -49,127 +54,127 @@ def drawn(text: str, offsets: list[tuple[int, int]], pieces: list[str], special:
     return tokens
 
 
-def encoded(tokenizer: Any, text: str) -> tuple[list[int], list[Token]]:
-    """A text's tokens as numbers and as they are drawn."""
+def special_ids(tokenizer: Any) -> set[int | None]:
+    return {tokenizer.number(role) for role in SPECIAL_ROLES}
+
+
+def encode_text(tokenizer: Any, text: str) -> tuple[list[int], list[Token]]:
+    """A text's token ids, and the tokens as they are drawn."""
     (row,) = tokenizer.backend.encode_batch([text])
-    ends = {tokenizer.number(role) for role in ("pad_token", "cls_token", "bos_token", "sep_token", "eos_token")}
-    special = [number in ends for number in row.ids]
-    return row.ids, drawn(text, row.offsets, tokenizer.pieces(row.ids), special)
+    ends = special_ids(tokenizer)
+    special = [n in ends for n in row.ids]
+    return row.ids, tokens_from_offsets(text, row.offsets, tokenizer.pieces(row.ids), special)
 
 
-def spelt(tokenizer: Any, numbers: list[int]) -> list[Token]:
-    """Tokens that a model wrote, with the places of their characters in the text that they spell."""
-    ends = {tokenizer.number(role) for role in ("pad_token", "cls_token", "bos_token", "sep_token", "eos_token")}
-    pieces = tokenizer.pieces(numbers)
+def decode_tokens(tokenizer: Any, ids: list[int]) -> list[Token]:
+    """The tokens of these ids, with their characters' offsets in the decoded text."""
+    ends, pieces = special_ids(tokenizer), tokenizer.pieces(ids)
     tokens, text = [], ""
-    for n, number in enumerate(numbers):
+    for n, number in enumerate(ids):
         if number in ends:
             tokens.append(Token(pieces[n] or "", len(text), len(text), True))
             continue
-        whole = tokenizer.decode([one for one in numbers[: n + 1] if one not in ends])
-        shown = whole[len(text) :] if whole.startswith(text) else whole
-        tokens.append(Token(shown or pieces[n] or "", len(text), max(len(text), len(whole))))
-        text = whole if "\ufffd" not in whole else text
+        decoded = tokenizer.decode([before for before in ids[: n + 1] if before not in ends])
+        shown = decoded[len(text) :] if decoded.startswith(text) else decoded
+        tokens.append(Token(shown or pieces[n] or "", len(text), max(len(text), len(decoded))))
+        text = decoded if "\ufffd" not in decoded else text
     return tokens
 
 
-def text_input(model: Any, task: Any, text: str, limits: Limits) -> Prepared:
+def text_input(model: Model, task: Task[Any] | None, text: str, limits: Limits) -> ModelInput:
     """A text for an encoder or a decoder."""
-    if getattr(getattr(task, "inputs", None), "spelling", None) is not None:
-        return spelt_input(task, text, limits)
-    tokenizer = tokenizer_of(model, task)
-    running = getattr(task, "name", None) == "lm"
-    numbers, tokens = by_lines(tokenizer, text) if running else encoded(tokenizer, text)
-    if hasattr(getattr(task, "settings", None), "longest"):
-        numbers, tokens = cut(numbers, tokens, task.settings.longest)
-    need_few(len(numbers), limits=limits)
-    arguments = {"tokens": torch.tensor([numbers])}
-    if hasattr(task, "inputs"):  # as the task itself calls its model
-        arguments["lengths"] = torch.tensor([len(numbers)])
-    about = {"context": task.settings.context} if running else {}
-    answer = text_answer(model, tokenizer, numbers, getattr(task, "labels", None) or getattr(model, "labels", None))
-    return Prepared(arguments, {"source": tokens}, "source", about, answer)
+    if task is not None and task.word_features is not None:
+        return word_input(task, text, limits)
+    tokenizer = find_tokenizer(model, task)
+    lm = task is not None and task.name == "lm"
+    ids, tokens = encode_lines(tokenizer, text) if lm else encode_text(tokenizer, text)
+    inputs = None
+    if task is not None:
+        ids, tokens = (ids, tokens) if task.max_length is None else truncate(ids, tokens, task.max_length)
+        inputs = task.text_inputs(text)
+    check_token_count(len(ids), limits=limits)
+    arguments = {"tokens": torch.tensor([ids])}
+    if inputs is not None and "lengths" in inputs:
+        arguments["lengths"] = torch.tensor([len(ids)])
+    metadata = {"context": task.settings.context} if task is not None and lm else {}
+    labels = class_labels(model, task)
+
+    def read_output(output: Output) -> dict[str, Any]:
+        if output.logits is None:
+            return {"kind": "vector", "items": []}
+        if output.logits.dim() == 2:
+            return class_prediction(output.logits[0], labels)
+        if not isinstance(model, SequenceModel) or not isinstance(model.head, LMHead):
+            return tag_prediction(output.logits[0], labels)
+        if model.causal:
+            return token_prediction(output.logits[0], tokenizer, [len(ids) - 1], "next")
+        masked = [n for n, number in enumerate(ids) if number == tokenizer.mask]
+        return token_prediction(output.logits[0], tokenizer, masked, "masked")
+
+    return ModelInput(arguments, {"source": tokens}, "source", metadata, read_output)
 
 
-def spelt_input(task: Any, text: str, limits: Limits) -> Prepared:
-    """A text for a classifier that knows words by their letters: words as its tokenizer parts them."""
-    backend = task.inputs.tokenizer.backend
-    plain = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
-    words = backend.pre_tokenizer.pre_tokenize_str(plain)[: task.settings.longest]
+def word_input(task: Task[Any], text: str, limits: Limits) -> ModelInput:
+    """A text for a classifier that reads words by their features: the words as its tokenizer splits them."""
+    arguments = task.text_inputs(text)
+    if task.tokenizer is None or arguments is None:
+        raise Unsupported("This run reads words by their features and has no tokenizer. Train it again.")
+    backend = task.tokenizer.backend
+    normal = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
+    words = backend.pre_tokenizer.pre_tokenize_str(normal)[: task.max_length]
     if not words:
         raise BadInput("There is no word in the text. Type a sentence.")
-    need_few(len(words), limits=limits)
-    shown = text if len(text) == len(plain) else plain
+    check_token_count(len(words), limits=limits)
+    shown = text if len(text) == len(normal) else normal
     tokens = [Token(shown[start:end], start, end) for _, (start, end) in words]
-    arguments = task.inputs.batch([task.inputs.given(text)], None)
-    return Prepared(arguments, {"source": tokens}, "source", {}, lambda output: classes(output.logits[0], task.labels))
+    read_output = lambda output: class_prediction(output.logits[0], task.labels)  # noqa: E731
+    return ModelInput(arguments, {"source": tokens}, "source", {}, read_output)
 
 
-def tokenizer_of(model: Any, task: Any) -> Any:
-    found = getattr(task, "tokenizer", None) or model.tokenizer
-    if found is None:
+def find_tokenizer(model: Model, task: Task[Any] | None) -> Any:
+    tokenizer = (task.tokenizer if task is not None else None) or model.tokenizer
+    if tokenizer is None:
         raise Unsupported("This model's folder has no tokenizer, so texts cannot become tokens. Put its files there.")
-    return found
+    return tokenizer
 
 
-def by_lines(tokenizer: Any, text: str) -> tuple[list[int], list[Token]]:
-    """A running text, whose lines a language model reads one by one."""
-    numbers: list[int] = []
+def encode_lines(tokenizer: Any, text: str) -> tuple[list[int], list[Token]]:
+    """The token ids and tokens of a running text, encoded line by line as a language model reads it."""
+    ids: list[int] = []
     tokens: list[Token] = []
     begin = 0
     lines = text.splitlines(keepends=True)
     for line, row in zip(lines, tokenizer.backend.encode_batch(lines), strict=True):
         base = len(tokens)
-        for token in drawn(line, row.offsets, row.tokens, [False] * len(row.ids)):
+        for token in tokens_from_offsets(line, row.offsets, row.tokens, [False] * len(row.ids)):
             group = None if token.group is None else token.group + base
             tokens.append(Token(token.text, token.start + begin, token.end + begin, token.special, group))
-        numbers += row.ids
+        ids += row.ids
         begin += len(line)
-    return numbers, tokens
+    return ids, tokens
 
 
-def cut(numbers: list[int], tokens: list[Token], longest: int) -> tuple[list[int], list[Token]]:
+def truncate(ids: list[int], tokens: list[Token], max_length: int) -> tuple[list[int], list[Token]]:
     """The beginning of a text that is too long for a model, with its end token."""
-    if len(numbers) <= longest:
-        return numbers, tokens
+    if len(ids) <= max_length:
+        return ids, tokens
     ended = tokens[-1].special
-    keep = longest - 1 if ended else longest
-    return numbers[:keep] + numbers[-1:] * ended, tokens[:keep] + tokens[-1:] * ended
+    keep = max_length - 1 if ended else max_length
+    return ids[:keep] + ids[-1:] * ended, tokens[:keep] + tokens[-1:] * ended
 
 
-def text_answer(model: Any, tokenizer: Any, numbers: list[int], labels: list[str] | None) -> Callable[[Any], dict]:
-    """How the answer of a model that reads text is shown: classes, the next token, or what is hidden."""
-
-    def answer(output: Any) -> dict[str, Any]:
-        if output.logits is None:
-            return {"kind": "vector", "items": []}
-        if output.logits.dim() == 2:
-            return classes(output.logits[0], labels)
-        if not isinstance(model.head, VocabularyHead):
-            return tags(output.logits[0], labels)
-        if getattr(model, "causal", False):
-            return next_token(output.logits[0], tokenizer, [len(numbers) - 1], "next")
-        hidden = [n for n, number in enumerate(numbers) if number == tokenizer.mask]
-        return next_token(output.logits[0], tokenizer, hidden, "masked")
-
-    return answer
-
-
-def tag_input(task: Any, text: str) -> Prepared:
-    """A sentence for a tagger: words as treebanks part them, or as blanks do where they part everything."""
-    from ...data.tagged import Tagged
-
-    found = list(PARTED.finditer(text))
-    if not found:
+def tag_input(task: Task[Any], text: str) -> ModelInput:
+    """A sentence for a tagger: words as treebanks split them."""
+    matches = list(WORD.finditer(text))
+    if not matches:
         raise BadInput("There is no word in the text. Type a sentence.")
-    words = [one[0] for one in found]
-    need_few(len(words), "The sentence")
-    batch = task.batch([Tagged(tuple(words), ("",) * len(words))])
-    tokens = [Token(one[0], one.start(), one.end()) for one in found]
-    return Prepared(
-        {"tokens": batch["tokens"]},
-        {"source": tokens},
+    check_token_count(len(matches), "The sentence")
+    inputs = task.text_inputs(" ".join(match[0] for match in matches))
+    assert inputs is not None
+    return ModelInput(
+        {"tokens": inputs["tokens"]},
+        {"source": [Token(match[0], match.start(), match.end()) for match in matches]},
         "source",
-        {"labels": task.tags},
-        lambda output: tags(output.logits[0], task.tags),
+        {"labels": task.labels},
+        lambda output: tag_prediction(output.logits[0], task.labels),
     )

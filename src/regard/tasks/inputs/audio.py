@@ -34,6 +34,7 @@ WINDOW, HOP = 0.025, 0.010
 class Recordings:
     """Recordings as frames `[frames, bins]`: log-mel, or cepstral coefficients."""
 
+    tokenizer = None
     kind = "sound"
     SETTINGS = ("features", "bins", "sample_rate", "stack", "mask_frames", "mask_bins")
 
@@ -69,17 +70,17 @@ class Recordings:
         )
         return embed, stack_of(a)
 
-    def start(self, model: nn.Module) -> None:
-        """Nothing is known of a model's weights before."""
+    def initialize(self, model: nn.Module) -> None:
+        """No weights are known before training."""
 
     def sizes(self, examples: Sequence[LabelledSound]) -> list[int]:
         return [-(-len(self.kept(example.sound)) // self.settings.stack) for example in examples]
 
-    def batch(self, examples: Sequence[LabelledSound], draw: Random | None) -> dict[str, Tensor]:
+    def batch(self, examples: Sequence[LabelledSound], rng: Random | None) -> dict[str, Tensor]:
         frames = [self.kept(example.sound) for example in examples]
         widest = (self.settings.mask_frames, self.settings.mask_bins)
-        if draw is not None and any(widest):
-            frames = [hidden_stretches(one, draw, widest) for one in frames]
+        if rng is not None and any(widest):
+            frames = [hidden_stretches(one, rng, widest) for one in frames]
         lengths = torch.tensor([len(one) for one in frames])
         return {"sound": nn.utils.rnn.pad_sequence(frames, batch_first=True), "lengths": lengths}
 

@@ -11,24 +11,24 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def moved(images: Tensor, draw: Random, shift: int = 0, flip: bool = False) -> Tensor:
+def moved(images: Tensor, rng: Random, shift: int = 0, flip: bool = False) -> Tensor:
     """Images `[batch, channels, height, width]`, each cut anew from itself with `shift` pixels of its edge repeated
     around it, and half of them mirrored when `flip`."""
     batch, _, height, width = images.shape
     padded = functional.pad(images, (shift,) * 4, mode="replicate") if shift else images
-    rows = torch.arange(height) + whole_numbers(draw, batch, 2 * shift)[:, None]
-    columns = torch.arange(width) + whole_numbers(draw, batch, 2 * shift)[:, None]
+    rows = torch.arange(height) + whole_numbers(rng, batch, 2 * shift)[:, None]
+    columns = torch.arange(width) + whole_numbers(rng, batch, 2 * shift)[:, None]
     if flip:
-        turn = whole_numbers(draw, batch, 1).bool()
+        turn = whole_numbers(rng, batch, 1).bool()
         columns = torch.where(turn[:, None], columns.flip(1), columns)
     each = torch.arange(batch)[:, None, None]
     return padded[each, :, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
 
 
-def turned(images: Tensor, draw: Random, most: float, scale: float = 0.1) -> Tensor:
+def turned(images: Tensor, rng: Random, most: float, scale: float = 0.1) -> Tensor:
     """Images, each turned about its middle by up to `most` degrees and made up to a share `scale` larger or smaller."""
     angles, sizes = (
-        torch.tensor([draw.uniform(-side, side) for _ in range(len(images))]) for side in (math.radians(most), scale)
+        torch.tensor([rng.uniform(-side, side) for _ in range(len(images))]) for side in (math.radians(most), scale)
     )
     cos, sin, none = angles.cos() / (1 + sizes), angles.sin() / (1 + sizes), torch.zeros_like(angles)
     ratio = images.shape[2] / images.shape[3]
@@ -37,50 +37,50 @@ def turned(images: Tensor, draw: Random, most: float, scale: float = 0.1) -> Ten
     return functional.grid_sample(images, places, padding_mode="border", align_corners=False)
 
 
-def tinted(images: Tensor, draw: Random, strength: float) -> Tensor:
+def tinted(images: Tensor, rng: Random, strength: float) -> Tensor:
     """Images whose contrast and brightness, each channel's its own, differ by up to `strength` deviations."""
     batch, channels = images.shape[:2]
     contrast, brightness = (
-        torch.tensor([draw.uniform(-strength, strength) for _ in range(batch * channels)]).view(batch, channels, 1, 1)
+        torch.tensor([rng.uniform(-strength, strength) for _ in range(batch * channels)]).view(batch, channels, 1, 1)
         for _ in range(2)
     )
     return images * (1 + contrast) + brightness
 
 
-def cut_out(images: Tensor, draw: Random, size: int) -> Tensor:
+def cut_out(images: Tensor, rng: Random, size: int) -> Tensor:
     """Images with a square of `size` pixels, partly outside perhaps, set to zero."""
     batch, _, height, width = images.shape
-    top, left = (whole_numbers(draw, batch, side - 1)[:, None] - size // 2 for side in (height, width))
+    top, left = (whole_numbers(rng, batch, side - 1)[:, None] - size // 2 for side in (height, width))
     rows, columns = torch.arange(height), torch.arange(width)
     inside_rows, inside_columns = (rows >= top) & (rows < top + size), (columns >= left) & (columns < left + size)
     return images.masked_fill((inside_rows[:, :, None] & inside_columns[:, None])[:, None], 0.0)
 
 
-def mixed(batch: dict[str, Tensor], draw: Random, strength: float) -> dict[str, Tensor]:
+def mixed(batch: dict[str, Tensor], rng: Random, strength: float) -> dict[str, Tensor]:
     """The batch with each image a mixture of itself and another, whose labels are `other`; `share` is its own part.
 
     share ~ Beta(strength, strength), the same for the whole batch;
     loss = share · loss(labels) + (1 − share) · loss(other).
     """
     images, labels = batch["images"], batch["labels"]
-    share = draw.betavariate(strength, strength)
+    share = rng.betavariate(strength, strength)
     order = list(range(len(labels)))
-    draw.shuffle(order)
+    rng.shuffle(order)
     images = share * images + (1 - share) * images[order]
     return {**batch, "images": images, "other": labels[order], "share": torch.tensor(share)}
 
 
-def hidden_stretches(frames: Tensor, draw: Random, widest: Sequence[int], count: int = 2) -> Tensor:
+def hidden_stretches(frames: Tensor, rng: Random, widest: Sequence[int], count: int = 2) -> Tensor:
     """Frames `[frames, bins]` of which `count` stretches of time and of pitch are zero, each at most `widest` long."""
     frames = frames.clone()
     for axis, most in enumerate(widest):
         size = frames.shape[axis]
         for _ in range(count if most else 0):
-            width = draw.randint(0, min(most, size // 2))
-            frames.narrow(axis, draw.randint(0, size - width), width).zero_()
+            width = rng.randint(0, min(most, size // 2))
+            frames.narrow(axis, rng.randint(0, size - width), width).zero_()
     return frames
 
 
-def whole_numbers(draw: Random, count: int, most: int) -> Tensor:
+def whole_numbers(rng: Random, count: int, most: int) -> Tensor:
     """`count` whole numbers from 0 to `most`."""
-    return torch.tensor([draw.randint(0, most) for _ in range(count)])
+    return torch.tensor([rng.randint(0, most) for _ in range(count)])

@@ -38,6 +38,7 @@ OTHERWISE = 64
 class Pictures:
     """Images as patches, or through stages of convolutions."""
 
+    tokenizer = None
     kind = "image"
     SETTINGS = ("size", "patch", "turn", "shift", "flip", "jitter", "cutout", "mix")
 
@@ -88,25 +89,25 @@ class Pictures:
         stack = stack_of(blocks)
         return stages, stack if a.plugged else StackConfig(a.dim, 0, 1, final_norm=False)
 
-    def start(self, model: nn.Module) -> None:
-        """Nothing is known of a model's weights before."""
+    def initialize(self, model: nn.Module) -> None:
+        """No weights are known before training."""
 
     def sizes(self, examples: Sequence[LabelledImage]) -> list[int]:
         return [1 + self.tokens] * len(examples)
 
-    def batch(self, examples: Sequence[LabelledImage], draw: Random | None) -> dict[str, Tensor]:
+    def batch(self, examples: Sequence[LabelledImage], rng: Random | None) -> dict[str, Tensor]:
         pixels = torch.stack([self.pixels(example.image) for example in examples])
         mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
         images = (pixels / 255 - mean) / std
-        return {"images": images if draw is None else self.changed(images, draw)}
+        return {"images": images if rng is None else self.changed(images, rng)}
 
-    def changed(self, images: Tensor, draw: Random) -> Tensor:
+    def changed(self, images: Tensor, rng: Random) -> Tensor:
         """Images as training sees them this time."""
         s = self.settings
-        images = turned(images, draw, s.turn) if s.turn else images
-        images = moved(images, draw, s.shift, s.flip) if s.shift or s.flip else images
-        images = tinted(images, draw, s.jitter) if s.jitter else images
-        return cut_out(images, draw, s.cutout) if s.cutout else images
+        images = turned(images, rng, s.turn) if s.turn else images
+        images = moved(images, rng, s.shift, s.flip) if s.shift or s.flip else images
+        images = tinted(images, rng, s.jitter) if s.jitter else images
+        return cut_out(images, rng, s.cutout) if s.cutout else images
 
     def pixels(self, image: Picture) -> Tensor:
         return self.load(image) if isinstance(image, Tensor) else self.loaded(image)

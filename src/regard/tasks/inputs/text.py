@@ -22,7 +22,7 @@ from ...models.tokenizers.tokenizer import Tokenizer
 from ...nn.embeddings.text import TextEmbeddingConfig
 from ...nn.embeddings.word_vectors import WordVectors, read_vectors
 from ..architecture import Architecture, stack_of
-from .word_features import ALL, PAD, UNKNOWN, Spelling
+from .word_features import ALL, PAD, UNKNOWN, WordFeatures
 
 if TYPE_CHECKING:
     from ..classify import ClassifySettings
@@ -57,7 +57,7 @@ class Texts:
         tokenizer: Tokenizer,
         vector_dim: int | None = None,
         vectors: WordVectors | None = None,
-        spelling: Spelling | None = None,
+        spelling: WordFeatures | None = None,
     ) -> None:
         self.settings, self.tokenizer, self.vector_dim, self.vectors = settings, tokenizer, vector_dim, vectors
         self.spelling = spelling
@@ -80,7 +80,7 @@ class Texts:
         if settings.vectors is None:
             made = cls(settings, Tokenizer.train(texts, settings.unit, settings.vocabulary, settings.lower))
             if affixes or grams:
-                made.spelling = Spelling.learn(map(made.words, texts), 1, affixes, LETTERS, grams)
+                made.spelling = WordFeatures.learn(map(made.words, texts), 1, affixes, LETTERS, grams)
             return made
         if settings.unit != "words":
             raise BadInput(f"Vectors of words go with unit 'words', not {settings.unit!r}. Leave out one of the two.")
@@ -96,7 +96,7 @@ class Texts:
     @classmethod
     def from_dict(cls, data: dict[str, Any], settings: ClassifySettings, tokenizer: Any) -> Texts:
         spelling, (affixes, grams) = data.get("spelling"), parts_of(settings)
-        made = None if spelling is None else Spelling.from_dict(spelling, affixes, LETTERS, grams)
+        made = None if spelling is None else WordFeatures.from_dict(spelling, affixes, LETTERS, grams)
         return cls(settings, tokenizer, data["vector_dim"], spelling=made)
 
     def layers(self, a: Architecture) -> tuple[Any, Any]:
@@ -127,7 +127,7 @@ class Texts:
             self.spelling.size, rows, classes, 1 + self.spelling.columns, paired, ignored=(PAD, UNKNOWN)
         )
 
-    def start(self, model: nn.Module) -> None:
+    def initialize(self, model: nn.Module) -> None:
         """Give the words that have a vector theirs."""
         if self.vectors is None:
             return
@@ -139,15 +139,15 @@ class Texts:
     def sizes(self, examples: Sequence[LabelledText]) -> list[int]:
         return self.encoded([example.text for example in examples])["lengths"].tolist()
 
-    def batch(self, examples: Sequence[LabelledText], draw: Random | None) -> dict[str, Tensor]:
+    def batch(self, examples: Sequence[LabelledText], rng: Random | None) -> dict[str, Tensor]:
         if self.spelling is not None:
             rows = [self.parted(example.text) or [""] for example in examples]
-            return self.spelling.batch(rows, self.lost(self.spelling, draw))
+            return self.spelling.batch(rows, self.lost(self.spelling, rng))
         inputs = self.encoded([example.text for example in examples])
-        if draw is None or not self.settings.word_dropout:
+        if rng is None or not self.settings.word_dropout:
             return inputs
         tokens, lengths = inputs["tokens"], inputs["lengths"]
-        lost = torch.tensor([[draw.random() < self.settings.word_dropout for _ in row] for row in tokens.tolist()])
+        lost = torch.tensor([[rng.random() < self.settings.word_dropout for _ in row] for row in tokens.tolist()])
         places = torch.arange(tokens.shape[1])
         inside = (places > 0) & (places < lengths[:, None] - 1)  # the first and last tokens are no words
         return {**inputs, "tokens": tokens.masked_fill(lost & inside, self.tokenizer.unknown or 0)}
@@ -162,12 +162,12 @@ class Texts:
         text = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
         return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)][: self.settings.longest]
 
-    def lost(self, spelling: Spelling, draw: Random | None) -> Callable[[str], int] | None:
-        """While training (`draw`) some words are forgotten, and of a share of them nothing is told, letters and all."""
+    def lost(self, spelling: WordFeatures, rng: Random | None) -> Callable[[str], int] | None:
+        """While training (`rng`) some words are forgotten, and of a share of them nothing is told, letters and all."""
         hidden, rare = self.settings.word_dropout, self.settings.rare
-        if draw is None:
+        if rng is None:
             return None
-        return lambda word: ALL if draw.random() < hidden else spelling.lost(word, draw, 0.0, rare)
+        return lambda word: ALL if rng.random() < hidden else spelling.lost(word, rng, 0.0, rare)
 
     def given(self, text: str) -> LabelledText:
         """What `predict` is given, as an example."""

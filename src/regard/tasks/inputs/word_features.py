@@ -19,7 +19,7 @@ KEPT, WORD, BOTH, ALL = range(4)
 """What a model is not told of a word while training: nothing, the word, its lower case as well, or anything at all."""
 
 
-class Spelling:
+class WordFeatures:
     """Words known as themselves, by the features that they share with others, and by their letters.
 
     The features are a word's lower case, its shape, its beginnings and endings of up to `affixes` letters, and all its
@@ -47,7 +47,9 @@ class Spelling:
         self.table = Table(self.numbers, 1 + self.columns + (0 if grams else longest))
 
     @classmethod
-    def learn(cls, rows: Iterable[Sequence[str]], least: int, affixes: int, longest: int, grams: int = 0) -> Spelling:
+    def learn(
+        cls, rows: Iterable[Sequence[str]], least: int, affixes: int, longest: int, grams: int = 0
+    ) -> WordFeatures:
         """What these words are made of; a word seen less than `least` times has no number of its own."""
         words = Counter(word for row in rows for word in row)
         seen = Counter(words)
@@ -64,7 +66,7 @@ class Spelling:
         return {"words": self.words, "letters": self.letters, "features": self.features}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], affixes: int, longest: int, grams: int = 0) -> Spelling:
+    def from_dict(cls, data: dict[str, Any], affixes: int, longest: int, grams: int = 0) -> WordFeatures:
         known = data["words"], data["letters"], data.get("features", ())
         return cls(*known, affixes=affixes, grams=grams, longest=longest)
 
@@ -108,16 +110,16 @@ class Spelling:
         """The numbers of a word's letters; of a long word its beginning and its end."""
         return [self.letter_number.get(letter, UNKNOWN) for letter in shortened(word, self.longest)]
 
-    def lost(self, word: str, draw: Random, share: float, rare: float) -> int:
+    def lost(self, word: str, rng: Random, share: float, rare: float) -> int:
         """What is not told of a word while training: `KEPT`, the `WORD` itself, or its lower case as well, `BOTH`.
 
         It is lost with probability `share`, or rare / (rare + times seen) where that is more.
         """
-        if draw.random() >= self.chance(word, share, rare):
+        if rng.random() >= self.chance(word, share, rare):
             return KEPT
         lower = word.lower()
         capital = self.features and word != lower and lower in self.word_number
-        return BOTH if capital and draw.random() < self.chance(lower, share, rare) else WORD
+        return BOTH if capital and rng.random() < self.chance(lower, share, rare) else WORD
 
     def chance(self, word: str, share: float, rare: float) -> float:
         return max(share, rare / (rare + self.seen[word]) if rare else 0.0)

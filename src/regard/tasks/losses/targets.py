@@ -101,6 +101,7 @@ class Numbers:
 
     kind = "number"
     main, higher = "RMSE", False
+    labels = None
 
     def __init__(self, mean: list[float], std: list[float]) -> None:
         self.mean, self.std, self.outputs = mean, std, len(mean)
