@@ -1,4 +1,9 @@
-"""Puts the tables of results/ into README.md and README.zh.md, between their markers: CPU, GPU and tasks."""
+"""Writes everything in README and docs that comes from results/: three numbers, the benchmark tables, the task results.
+
+python benchmarks/readme.py
+"""
+
+from __future__ import annotations
 
 import json
 from pathlib import Path
@@ -6,58 +11,93 @@ from typing import Any
 
 import task_pages
 import tasks
-from regard.bench.result import Result, insert, markdown
+from regard.bench.result import Line, Result, Row, as_times, insert, markdown, quantity
 
-HERE = Path(__file__).parent
-PAGES = (("README.md", "en"), ("README.zh.md", "zh"))
-RACE = HERE / "results" / "h200-char-gpt.json"
-OTHERS = ("tasks", "compare", RACE.stem)
-"""Files of results that are no comparison of speeds."""
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+READMES = {"en": ROOT / "README.md", "zh": ROOT / "README.zh.md"}
+TABLES = {"en": ROOT / "docs" / "benchmarks.md", "zh": ROOT / "docs" / "benchmarks.zh.md"}
+FILES = {"cpu": "cpu", "gpu": "h200", "cpu-models": "cpu-models", "gpu-models": "h200-models"}
+"""The file of results that fills each pair of markers in the benchmark pages."""
 
-RACE_TOLD = {
-    "en": "A character model of 10.7 million weights comes to the loss {0} of tiny Shakespeare's last tenth after {1}\n"
-    "updates and {2:.1f} s of learning; nanoGPT's loop, compiled, beside it after {3} and {4:.1f} s, {5:.1f} times as\n"
-    "long (`python -m regard.bench.char_gpt --text input.txt`; {6}).",
-    "zh": "一千零七十万权重的字符模型在 tiny Shakespeare 末十分之一上达到 {0} 的损失，\n"
-    "用 {1} 次更新、{2:.1f} 秒学习时间；同场的 nanoGPT 循环（已编译）用 {3} 次、{4:.1f} 秒，是它的 {5:.1f} 倍\n"
+CHAR_GPT = {
+    "en": "A character model of 10.7 million parameters reaches the loss {0} on the last tenth of tiny Shakespeare\n"
+    "after {1} updates and {2:.1f} s of training. nanoGPT's loop, compiled, needs {3} updates and {4:.1f} s,\n"
+    "{5:.1f} times as long (`python -m regard.bench.char_gpt --text input.txt`; {6}).",
+    "zh": "一个 1070 万参数的字符模型在 tiny Shakespeare 末十分之一上达到损失 {0}，"
+    "用了 {1} 次更新、{2:.1f} 秒训练时间；编译后的 nanoGPT 循环用了 {3} 次更新、{4:.1f} 秒，是它的 {5:.1f} 倍"
     "（`python -m regard.bench.char_gpt --text input.txt`；{6}）。",
+}
+NUMBERS = {
+    "en": {
+        "head": ("work", "Regard", "other", "ratio"),
+        "window": "causal window of 256 tokens, 8,192 tokens, forward + backward, CPU",
+        "bigbird": "BigBird-base, one training step, 16,384 tokens, H200",
+        "look": "statistics of all weights, 16 heads × 16,384 tokens, memory, H200",
+        "others": ("SDPA with the mask as a tensor", "transformers", "the formula in torch"),
+    },
+    "zh": {
+        "head": ("工作", "Regard", "其他实现", "倍数"),
+        "window": "256 个词元的因果窗口，8,192 个词元，前向加反向，CPU",
+        "bigbird": "BigBird-base 训练一步，16,384 个词元，H200",
+        "look": "全部权重的统计量，16 个头 × 16,384 个词元，显存，H200",
+        "others": ("SDPA，掩码写成张量", "transformers", "用 torch 写的公式"),
+    },
 }
 
 
 def main() -> None:
-    for name, language in PAGES:
-        page = HERE.parent / name
-        text = page.read_text(encoding="utf-8")
-        for kind, path in results(HERE / "results").items():
-            if f"<!-- bench:{kind} -->" in text:
-                text = insert(text, markdown(Result.read(path), language), kind)
-        if tasks.RESULTS.exists():
-            text = insert(text, task_pages.table(tasks.read_results()["runs"], tasks.ROWS, language), "tasks")
-        if RACE.exists():
-            text = insert(text, race(json.loads(RACE.read_text("utf8")), language), "char-gpt")
-        page.write_text(text, encoding="utf-8")
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
 
 
-def race(found: dict[str, Any], language: str) -> str:
-    """Who came to the goal when, of the two character models of `regard.bench.char_gpt`, in a sentence."""
-    (steps, seconds), (their_steps, their_seconds) = (found["reached"][name] for name in ("regard", "plain loop"))
-    where = f"{found['device']}, torch {found['versions']['torch']}, {found['date'][:10]}"
-    numbers = (found["goal"], f"{steps:,}", seconds, f"{their_steps:,}", their_seconds, their_seconds / seconds, where)
-    return RACE_TOLD[language].format(*numbers)
+def pages() -> dict[Path, str]:
+    """Every page with its generated parts up to date."""
+    updated = {}
+    for language in ("en", "zh"):
+        readme = READMES[language].read_text(encoding="utf-8")
+        updated[READMES[language]] = insert(readme, three_numbers(language), "numbers")
+        tables = TABLES[language].read_text(encoding="utf-8")
+        for marker, name in FILES.items():
+            tables = insert(tables, markdown(Result.read(RESULTS / f"{name}.json"), language), marker)
+        updated[TABLES[language]] = insert(tables, char_gpt(language), "char-gpt")
+        updated[task_pages.PAGES[language]] = task_pages.page(tasks.read_results(), tasks.ROWS, language)
+    return updated
 
 
-def results(folder: Path) -> dict[str, Path]:
-    """The files to take tables from, by the name of their markers; of several GPUs the H200's, or else the first."""
-    found = {}
-    for kind in ("", "-models"):
-        files = sorted(path for path in folder.glob("*.json") if path.stem.endswith("-models") == bool(kind))
-        files = [path for path in files if path.stem not in OTHERS]
-        gpus = sorted((path for path in files if path.stem != f"cpu{kind}"), key=lambda x: (x.stem != f"h200{kind}", x))
-        if (folder / f"cpu{kind}.json").exists():
-            found[f"cpu{kind}"] = folder / f"cpu{kind}.json"
-        if gpus:
-            found[f"gpu{kind}"] = gpus[0]
-    return found
+def three_numbers(language: str) -> str:
+    """The table of the README: one comparison each of time on a CPU, time on a GPU, and memory."""
+    words = NUMBERS[language]
+    window = find_row("cpu", "causal window of 255 back", "SDPA")
+    bigbird = find_row("h200-models", "BigBird-base, a step of training", "transformers")
+    look = find_row("h200", "look: entropy, top 8, received, map 256 × 256", "eager")
+    assert isinstance(window, Row) and isinstance(bigbird, Row) and isinstance(look, Line)
+    measured = (
+        (words["window"], window.ours, window.theirs, "time"),
+        (words["bigbird"], bigbird.ours, bigbird.theirs, "time"),
+        (words["look"], look.ours.forward_bytes, look.theirs.forward_bytes, "memory"),
+    )
+    lines = ["| " + " | ".join(words["head"]) + " |", "| --- | --- | --- | --- |"]
+    for (title, ours, theirs, measure), other in zip(measured, words["others"], strict=True):
+        cells = (title, quantity(ours, measure), f"{quantity(theirs, measure)} ({other})", as_times(theirs / ours))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def find_row(name: str, work: str, against: str) -> Row | Line:
+    """The first row of a file of results that compares this work with that alternative."""
+    rows = Result.read(RESULTS / f"{name}.json").rows
+    return next(row for row in rows if row.work == work and row.against == against)
+
+
+def char_gpt(language: str) -> str:
+    """The result of `regard.bench.char_gpt` in a sentence."""
+    result: dict[str, Any] = json.loads((RESULTS / "h200-char-gpt.json").read_text("utf8"))
+    (steps, seconds), (their_steps, their_seconds) = (result["reached"][name] for name in ("regard", "plain loop"))
+    machine = f"{result['device']}, torch {result['versions']['torch']}, {result['date'][:10]}"
+    ratio = their_seconds / seconds
+    numbers = (result["goal"], f"{steps:,}", seconds, f"{their_steps:,}", their_seconds, ratio, machine)
+    return CHAR_GPT[language].format(*numbers)
 
 
 if __name__ == "__main__":

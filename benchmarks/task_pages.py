@@ -1,4 +1,4 @@
-"""The pages that tell what the recipes reached: docs/results.md, and a table for the two READMEs."""
+"""The results page of the documentation: what each recipe reaches, as a table and in detail."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "results.md"
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = {"en": DOCS / "results.md", "zh": DOCS / "results.zh.md"}
 
 WORDS = {
     "en": {
-        "head": ("task", "others", "goal", "Regard", "seeds", "weights", "updates", "a run"),
+        "head": ("task", "others", "goal", "Regard", "seeds", "parameters", "updates", "time of a run"),
         "met": "met",
         "not met": "not met",
-        "shared": "s",
+        "seconds": "s",
     },
     "zh": {
-        "head": ("任务", "他人", "目标", "Regard", "种子数", "权重数", "更新次数", "一次训练"),
+        "head": ("任务", "其他工作", "目标", "Regard", "种子数", "参数量", "更新次数", "一次训练用时"),
         "met": "达到",
         "not met": "未达到",
-        "shared": "秒",
+        "seconds": "秒",
     },
 }
 
@@ -45,107 +45,146 @@ CHINESE = {
     "bccd": "血细胞（BCCD），AP50，test",
     "scitldr": "SciTLDR 摘要，ROUGE-1，dev",
     "esol": "溶解度（ESOL），RMSE，test（其他骨架）",
-    "bbbp": "能否入脑（BBBP），ROC-AUC，test（其他骨架）",
+    "bbbp": "能否透过血脑屏障（BBBP），ROC-AUC，test（其他骨架）",
 }
-"""What the rows are called in the Chinese README."""
+"""The names of the rows in Chinese."""
+
+CHINESE_ANCHORS = {
+    "most frequent tag": "最常见标签",
+    "CNN without vectors, trained on phrases": "不用词向量的 CNN，用短语训练",
+    "GAT paper": "GAT 论文",
+    "the CNN below": "下面的 CNN",
+    "CNN, random split": "CNN，随机划分",
+    "saying nothing": "什么也不输出",
+    "chance": "随机",
+    "boxes of the middle size on a grid": "网格上的中等大小方框",
+    "the first sentence": "取第一句",
+    "the mean": "取均值",
+}
+"""Phrases of the column of other results, in Chinese."""
+
+INTRODUCTION = {
+    "en": """# Task results
+
+This page shows what each recipe reaches. `python benchmarks/tasks.py --write` generates it from
+`benchmarks/results/tasks.json`; `python benchmarks/tasks.py --data DIR` trains and scores again.
+
+- Weights are selected on dev. A test set is scored once, with the selected weights.
+- ± is the standard deviation over seeds.
+- "Time of a run" is wall-clock time while up to seventeen runs shared one GPU and sixteen cores (or the few cores of
+  a CPU). It says what was spent, not how fast a single run is.
+- A run that was ended by the clock has `--minutes` in its command.
+- The score of SST-2 comes from three encoders and a linear model scaled by naive Bayes. The linear model alone scores
+  82.3, the encoders alone 80.2.
+- [Comparison](compare.md) has three tasks with five kinds of layers each.
+""",
+    "zh": """# 任务结果
+
+本页列出各个配方达到的结果，由 `python benchmarks/tasks.py --write` 根据 `benchmarks/results/tasks.json` 生成；
+`python benchmarks/tasks.py --data DIR` 重新训练和评分。
+
+- 权重在 dev 上选择；test 只用选定的权重评一次。
+- ± 是各种子之间的标准差。
+- “一次训练用时”是实际经过的时间，
+  当时最多有十七个训练共用一块 GPU 和十六个核心（或一台 CPU 的几个核心）。
+  它说明花费了多少，不代表单独训练的速度。
+- SST-2 的成绩来自三个编码器加一个经朴素贝叶斯加权的线性模型；线性模型单独为 82.3，编码器单独为 80.2。
+- 每个种子的成绩和完整命令见英文页面；五种层在三个任务上的比较见[比较](compare.md)。
+""",
+}
 
 Runs = Sequence[dict[str, Any]]
 
 
 def value(run: dict[str, Any], row: Any) -> float:
-    """What a run is reported with: its score on test where the row has one, else on dev."""
+    """The reported score of a run: on test where the row has one, else on dev."""
     return (run["test"] or run["dev"])[row.metric] * row.times
 
 
 def score(runs: Runs, row: Any) -> str:
-    """Mean and deviation over seeds."""
+    """Mean and standard deviation over seeds."""
     values, digits = [value(run, row) for run in runs], 4 if row.metric == "loss" else 2
-    spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{mean(values):.{digits}f}{spread}"
-
-
-def reached(runs: Runs, row: Any) -> bool | None:
-    """Whether the mean is where it should be; None where nothing is asked."""
-    if row.goal is None:
-        return None
-    found = mean(value(run, row) for run in runs)
-    return found <= row.goal if row.lower else found >= row.goal
+    deviation = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean(values):.{digits}f}{deviation}"
 
 
 def goal(runs: Runs, row: Any, words: dict[str, Any]) -> str:
+    """The goal of a row and whether the mean reaches it; empty where there is none."""
     if row.goal is None:
         return ""
-    return f"{'≤' if row.lower else '≥'} {row.goal:g}, {words['met' if reached(runs, row) else 'not met']}"
+    average = mean(value(run, row) for run in runs)
+    met = average <= row.goal if row.lower else average >= row.goal
+    return f"{'≤' if row.lower else '≥'} {row.goal:g}, {words['met' if met else 'not met']}"
 
 
-def of_row(runs: Runs, row: Any) -> list[dict[str, Any]]:
+def runs_of(runs: Runs, row: Any) -> list[dict[str, Any]]:
+    """The runs of a row, by seed."""
     return sorted((run for run in runs if run["recipe"] == row.recipe), key=lambda run: run["seed"])
 
 
 def table(runs: Runs, rows: Sequence[Any], language: str = "en") -> str:
-    """A line a row that has been run."""
+    """One line for each row that has runs."""
     words = WORDS[language]
     lines = ["| " + " | ".join(words["head"]) + " |", "|" + " --- |" * len(words["head"])]
     for row in rows:
-        own = of_row(runs, row)
+        own = runs_of(runs, row)
         if not own:
             continue
-        weights = f"{own[0]['parameters'] / 1e6:.2f}M"
         steps, seconds = (round(mean(run[name] for run in own)) for name in ("steps", "seconds"))
-        what = CHINESE[row.recipe] if language == "zh" else row.what
-        cells = [what, row.anchor, goal(own, row, words), f"**{score(own, row)}**", str(len(own)), weights]
-        lines.append("| " + " | ".join([*cells, f"{steps:,}", f"{seconds} {words['shared']}"]) + " |")
+        title, anchor = (CHINESE[row.recipe], translate(row.anchor)) if language == "zh" else (row.what, row.anchor)
+        parameters = f"{own[0]['parameters'] / 1e6:.2f}M"
+        cells = [title, anchor, goal(own, row, words), f"**{score(own, row)}**", str(len(own)), parameters]
+        lines.append("| " + " | ".join([*cells, f"{steps:,}", f"{seconds} {words['seconds']}"]) + " |")
     return "\n".join(lines)
 
 
+def translate(anchor: str) -> str:
+    """A cell of other results in Chinese."""
+    for english, chinese in CHINESE_ANCHORS.items():
+        anchor = anchor.replace(english, chinese)
+    return anchor
+
+
 def command(row: Any, settings: dict[str, Any]) -> str:
-    """The line that trains it."""
-    parts = [f"regard train --recipe {row.recipe}"]
-    parts += [f"--train {one}" for one in row.train] + [f"--dev {one}" for one in row.dev]
-    parts += [f"--{k} {v}" if k in ("minutes", "epochs", "steps") else f"--set {k}={v}" for k, v in settings.items()]
-    return " ".join([*parts, "--out RUN --seed N"])
+    """The command that trains a row."""
+    words = [f"regard train --recipe {row.recipe}"]
+    words += [f"--train {path}" for path in row.train] + [f"--dev {path}" for path in row.dev]
+    words += [f"--{k} {v}" if k in ("minutes", "epochs", "steps") else f"--set {k}={v}" for k, v in settings.items()]
+    return " ".join([*words, "--out RUN --seed N"])
 
 
 def details(runs: Runs, notes: dict[str, str], rows: Sequence[Any]) -> str:
-    """Of each row its command, every seed's scores, and what there is to say about them."""
-    parts = []
+    """For each row its command, the score of every seed, all metrics, and the note about it."""
+    sections = []
     for row in rows:
-        own = of_row(runs, row)
+        own = runs_of(runs, row)
         if not own:
             continue
         first = own[0]
         devices = " or ".join(dict.fromkeys(run["device"] for run in own))
-        told = f"{devices}, {first['date']}, torch {first['versions']['torch']}"
         scores = ", ".join(f"{value(run, row):.{4 if row.metric == 'loss' else 2}f}" for run in own)
-        other = {name: mean((run["test"] or run["dev"])[name] for run in own) for name in first["test"] or first["dev"]}
-        also = ", ".join(f"{name} {one:.4f}" for name, one in other.items())
-        text = f"### {row.recipe}\n\n{row.what}.\n\n    {command(row, first['settings'])}\n\n"
+        means = {name: mean((run["test"] or run["dev"])[name] for run in own) for name in first["test"] or first["dev"]}
+        metrics = ", ".join(f"{name} {average:.4f}" for name, average in means.items())
         seeds = f"Seed {first['seed']}" if len(own) == 1 else f"Seeds {first['seed']}–{own[-1]['seed']}"
         seeds += "" if own[-1]["seed"] - first["seed"] == len(own) - 1 else f", {len(own)} of them"
-        text += f"{told}. {seeds}: {scores}. Means of all metrics: {also}.\n"
-        parts.append(text + (f"\n{notes[row.recipe]}\n" if row.recipe in notes else ""))
-    return "\n".join(parts)
+        text = f"### {row.recipe}\n\n{row.what}.\n\n```sh\n{command(row, first['settings'])}\n```\n\n"
+        text += f"{devices}, {first['date']}, torch {first['versions']['torch']}. {seeds}: {scores}. "
+        text += f"Means of all metrics: {metrics}.\n"
+        sections.append(text + (f"\n{notes[row.recipe]}\n" if row.recipe in notes else ""))
+    return "\n".join(sections)
 
 
-def not_run(runs: Runs, rows: Sequence[Any]) -> str:
-    missing = [f"`{row.recipe}` ({row.what})" for row in rows if not of_row(runs, row)]
-    return f"\nNot measured on this machine yet: {'; '.join(missing)}.\n" if missing else ""
-
-
-def page(results: dict[str, Any], rows: Sequence[Any]) -> str:
-    runs = results["runs"]
-    return f"""# What the recipes reach
-
-Written by `python benchmarks/tasks.py --write` from `benchmarks/results/tasks.json`; `python benchmarks/tasks.py --data
-DIR` measures anew (its first lines say how). Weights are chosen on dev; a test set is scored once, with what was
-chosen. ± is the standard deviation over seeds. "A run" is its whole time while up to seventeen runs shared one GPU and
-sixteen cores (or, where the device is a CPU, its few cores): it says what was spent, not how fast a run alone would be.
-Where the clock ended a run, its command has `--minutes`.
-
-{table(runs, rows)}
-{not_run(runs, rows)}
-{details(runs, results["notes"], rows)}"""
+def page(results: dict[str, Any], rows: Sequence[Any], language: str = "en") -> str:
+    """The results page; the English one has every seed and command."""
+    text = f"{INTRODUCTION[language]}\n{table(results['runs'], rows, language)}\n"
+    if language == "zh":
+        return text
+    missing = [f"`{row.recipe}` ({row.what})" for row in rows if not runs_of(results["runs"], row)]
+    text += f"\nNot measured yet: {'; '.join(missing)}.\n" if missing else ""
+    return f"{text}\n## Every recipe\n\n{details(results['runs'], results['notes'], rows)}"
 
 
 def write(results: dict[str, Any], rows: Sequence[Any]) -> None:
-    PAGE.write_text(page(results, rows), "utf8")
+    """Write the results page in both languages."""
+    for language, path in PAGES.items():
+        path.write_text(page(results, rows, language), "utf8")
