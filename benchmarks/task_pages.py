@@ -131,11 +131,16 @@ def table(runs: Runs, rows: Sequence[Any], language: str = "en") -> str:
         if not own:
             continue
         steps, seconds = (round(mean(run[name] for run in own)) for name in ("steps", "seconds"))
-        title, anchor = (CHINESE[row.recipe], translate(row.anchor)) if language == "zh" else (row.what, row.anchor)
+        title, anchor = title_of(row, language), translate(row.anchor) if language == "zh" else row.anchor
         parameters = f"{own[0]['parameters'] / 1e6:.2f}M"
         cells = [title, anchor, goal(own, row, words), f"**{score(own, row)}**", str(len(own)), parameters]
         lines.append("| " + " | ".join([*cells, f"{steps:,}", f"{seconds} {words['seconds']}"]) + " |")
     return "\n".join(lines)
+
+
+def title_of(row: Any, language: str) -> str:
+    """The name of a row in a language."""
+    return CHINESE[row.recipe] if language == "zh" else row.what
 
 
 def translate(anchor: str) -> str:

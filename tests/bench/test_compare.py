@@ -80,6 +80,7 @@ def test_an_epoch_is_its_updates(tmp_path: Path) -> None:
 def test_the_page_says_what_was_measured() -> None:
     """`python benchmarks/compare.py --write` was run after the last measurement."""
     found = json.loads(compare.RESULTS.read_text("utf8"))
-    assert compare.PAGE.read_text("utf8") == compare.page(found)
+    for language, path in compare.PAGES.items():
+        assert path.read_text("utf8") == compare.page(found, language)
     missing = [row.what for row in tasks.ROWS if row.recipe in compare.SAME and row.recipe not in found["same"]]
     assert all(what in compare.page(found).partition("Not measured yet")[2] for what in missing)
