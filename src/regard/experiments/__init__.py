@@ -1,1 +1,46 @@
-"""Experiments: what textbooks say about attention, each claim put to the test in one file."""
+"""Experiments that test textbook claims about attention: each claim has a measurement, a figure and a verdict.
+
+>>> from regard import experiments
+>>> experiments.find_experiment("grey-ball").CLAIM.number
+2
+
+`list_experiments` and `find_experiment` load them, `run_experiment` and `run_experiments` measure them and save results,
+`read_result` and `read_results` read saved results.
+"""
+
+from .experiment import Bilingual, Claim, Experiment, Language, Size, Verdict
+from .progress import ProgressCallback
+from .registry import find_experiment, list_experiments
+from .results import (
+    LANGUAGES,
+    VERDICT_LABELS,
+    VERDICT_SIGNS,
+    ResultDocument,
+    figure_path,
+    find_results_folder,
+    read_result,
+    read_results,
+)
+from .runner import run_experiment, run_experiments
+
+__all__ = [
+    "LANGUAGES",
+    "VERDICT_LABELS",
+    "VERDICT_SIGNS",
+    "Bilingual",
+    "Claim",
+    "Experiment",
+    "Language",
+    "ProgressCallback",
+    "ResultDocument",
+    "Size",
+    "Verdict",
+    "figure_path",
+    "find_experiment",
+    "find_results_folder",
+    "list_experiments",
+    "read_result",
+    "read_results",
+    "run_experiment",
+    "run_experiments",
+]

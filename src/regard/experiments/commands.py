@@ -1,12 +1,16 @@
-"""The commands about experiments: list, run, report."""
+"""The commands `regard experiment list`, `run` and `report`."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from regard.terminal import Debug, Json, answer, explain, one_paragraph, say, typer
 
+if TYPE_CHECKING:
+    from regard.experiments.experiment import Size
+    from regard.experiments.results import ResultDocument
+
 app = typer.Typer(
-    help="What textbooks claim of attention, each claim put to the test.",
+    help="Test textbook claims about attention.",
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog="Example: regard experiment run grey-ball",
@@ -18,13 +22,13 @@ Out = Annotated[Path, typer.Option(help="The folder for results, figures and the
 
 @app.command("list", epilog="Example: regard experiment list --json")
 def list_command(as_json: Json = False, debug: Debug = False) -> None:
-    """The experiments and what each claims."""
+    """List the experiments and their claims."""
     with one_paragraph(debug):
         from dataclasses import asdict
 
-        from regard.experiments.runner import found
+        from regard.experiments import list_experiments
 
-        claims = [one.CLAIM for one in found()]
+        claims = [experiment.CLAIM for experiment in list_experiments()]
         lines = [f"{claim.number:>2}  {claim.name:<20}  {claim.claim.en}" for claim in claims]
         answer([asdict(claim) for claim in claims], "\n".join(lines), as_json)
 
@@ -36,36 +40,43 @@ def run_command(
         str, typer.Option(help="toy (seconds), usual (a minute or two each), full (many minutes each).")
     ] = "usual",
     full: Annotated[bool, typer.Option("--full", help="The same as --size full.")] = False,
-    seed: Annotated[int, typer.Option(help="What the random numbers begin with.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
     out: Out = Path("experiments"),
     device: Annotated[
-        str, typer.Option(help="cpu, cuda, or auto: the GPU for --full where there is one, else the processor.")
+        str, typer.Option(help="cpu, cuda, or auto: the GPU for --full if there is one, else the CPU.")
     ] = "auto",
-    again: Annotated[bool, typer.Option("--again", help="Measure anew what is already there.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Measure again even if there is a saved result.")] = False,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="How many run side by side; as many as there are cores unless given.")
+        int | None, typer.Option(min=1, help="Experiments to run in parallel; default: the number of cores.")
     ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Run one experiment or all of them; what an equal call has already measured is kept.
+    """Run one experiment or all; saved results of the same size, seed and device are reused.
 
-    The status is 0 when everything ran, whatever the verdicts are: a claim that does not hold is a result.
+    The exit status is 0 if every experiment ran, whatever the verdicts.
     """
     with one_paragraph(debug):
-        from regard.experiments import report, runner
+        from regard import experiments
+        from regard.experiments.report import write_report
+        from regard.experiments.runner import count_cores
 
-        chosen_size = wanted_size(size, full)
-        chosen = runner.found() if name == "all" else [runner.find(name)]
-        where, jobs = wanted_device(device, chosen_size), jobs or runner.cores()
-        documents, refused = runner.run_all(
-            chosen, out, size=chosen_size, seed=seed, again=again, jobs=jobs, device=where
+        chosen_size = resolve_size(size, full)
+        chosen = experiments.list_experiments() if name == "all" else [experiments.find_experiment(name)]
+        results, errors = experiments.run_experiments(
+            chosen,
+            out,
+            size=chosen_size,
+            seed=seed,
+            again=again,
+            jobs=jobs or count_cores(),
+            device=resolve_device(device, chosen_size),
         )
-        page = report.write(out)
-        answer({"report": str(page), "experiments": documents}, screen(documents, page), as_json)
-        for failed, error in refused.items():
+        page = write_report(out)
+        answer({"report": str(page), "experiments": results}, format_results(results, page), as_json)
+        for failed, error in errors.items():
             say(f"{failed} did not run: {explain(error)}")
-        if refused:
+        if errors:
             raise typer.Exit(1)
 
 
@@ -73,58 +84,60 @@ def run_command(
 def report_command(
     folder: Annotated[Path, typer.Argument(help="A folder with results.")] = Path("experiments"),
     index: Annotated[
-        Path | None, typer.Option(help="Write the table of verdicts there too, in Chinese beside it as .zh.md.")
+        Path | None,
+        typer.Option(
+            help="Also write the table of verdicts to this Markdown file, and in Chinese to .zh.md beside it."
+        ),
     ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Make the page, and a table in Markdown, of the results in a folder, without measuring."""
+    """Write the HTML report, and optionally a Markdown table, of the results in a folder."""
     with one_paragraph(debug):
         from regard import BadInput
-        from regard.experiments import report, results
+        from regard.experiments import LANGUAGES, read_results
+        from regard.experiments.report import render_index, write_report
 
-        if not results.saved(folder):
-            raise BadInput(f"There are no results in {folder}. regard experiment run all --out {folder} makes them.")
-        made = [report.write(folder)]
+        if not read_results(folder):
+            raise BadInput(f"There are no results in {folder}. regard experiment run all --out {folder} creates them.")
+        written = [write_report(folder)]
         if index is not None:
-            made += [index, index.with_suffix(f".zh{index.suffix}")]
-            for path, language in zip(made[1:], results.LANGUAGES, strict=True):
-                path.write_text(report.index(folder, path, language), encoding="utf-8")
-        answer({"files": [str(path) for path in made]}, "\n".join(map(str, made)), as_json)
+            written += [index, index.with_suffix(f".zh{index.suffix}")]
+            for path, language in zip(written[1:], LANGUAGES, strict=True):
+                path.write_text(render_index(folder, path, language), encoding="utf-8")
+        answer({"files": [str(path) for path in written]}, "\n".join(map(str, written)), as_json)
 
 
-def wanted_size(size: str, full: bool) -> Any:
-    """The size that was asked for, if it is one."""
+def resolve_size(size: str, full: bool) -> "Size":
+    """The size that `--size` and `--full` select; raises `BadParameter` where they contradict or name none."""
     from regard.experiments.runner import SIZES
 
     if full and size != "usual":
         raise typer.BadParameter(f"--full and --size {size} contradict each other", param_hint="--full")
-    size = "full" if full else size
-    if size not in SIZES:
-        raise typer.BadParameter(f"{size!r} is none of {', '.join(SIZES)}", param_hint="--size")
-    return size
+    for known in SIZES:
+        if known == ("full" if full else size):
+            return known
+    raise typer.BadParameter(f"{size!r} is none of {', '.join(SIZES)}", param_hint="--size")
 
 
-def wanted_device(device: str, size: str) -> str:
-    """Where to compute."""
+def resolve_device(device: str, size: "Size") -> str:
+    """The device that `--device` selects."""
     import torch
 
     if device not in ("auto", "cpu", "cuda"):
         raise typer.BadParameter(f"{device!r} is none of auto, cpu, cuda", param_hint="--device")
     if device == "cuda" and not torch.cuda.is_available():
-        raise typer.BadParameter(
-            "torch sees no GPU here; --device cpu computes on the processor", param_hint="--device"
-        )
+        raise typer.BadParameter("torch finds no GPU here; use --device cpu", param_hint="--device")
     if device != "auto":
         return device
     return "cuda" if size == "full" and torch.cuda.is_available() else "cpu"
 
 
-def screen(documents: list[dict[str, Any]], page: Path) -> str:
-    """Verdicts for a person, and where the figures are."""
+def format_results(results: "list[ResultDocument]", page: Path) -> str:
+    """The verdicts and the path of the report, for the terminal."""
     lines = [
-        f"{document['claim']['number']:>2}  {document['name']:<20}  {document['verdict']['kind']:<8}"
-        f"  {document['verdict']['why']['en']}"
-        for document in documents
+        f"{result['claim']['number']:>2}  {result['name']:<20}  {result['verdict']['kind']:<8}"
+        f"  {result['verdict']['why']['en']}"
+        for result in results
     ]
     return "\n".join([*lines, f"Report: {page}"])

@@ -1,25 +1,26 @@
-"""What an experiment is: a claim, how it is tested, what was measured, and a verdict computed from the numbers.
+"""The parts of an experiment: a claim, a measurement, a verdict computed from the numbers, and a figure.
 
-A file of this folder is one experiment. It has
+Each module of `claims` is one experiment. It has
 
-    CLAIM                           the claim in both languages, the set-up, and the threshold that decides
-    measure(size, seed, tell)       numbers, as JSON has them; the same seed gives the same numbers
-    verdict(numbers)                what they say of the claim, by the stated threshold
-    draw(numbers, language)         the figure
+    CLAIM                               the claim in both languages, the set-up, and the threshold that decides
+    measure(size, seed, progress)       numbers that JSON can hold; the same seed gives the same numbers
+    verdict(numbers)                    the verdict on the claim, by the stated threshold
+    draw(numbers, language)             the figure
 
-and, where its claim is about time, `TIMED = True`: nothing else then runs while it measures. Every experiment computes on
-one thread, so that the same seed gives the same numbers however many cores there are; several run side by side. Tensors are
-made without a word about where: they are where the run is, on the processor or on a GPU.
+A module with `TIMED = True` measures time: nothing else runs beside it. Every experiment computes on one thread, so that
+the same seed gives the same numbers on any number of cores. Tensors are created on torch's default device, which the
+runner sets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-Tell = Callable[[float, str], None]
-"""Hears how far an experiment is (0 to 1) and what it does."""
+from .progress import ProgressCallback
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Language = Literal["en", "zh"]
 Size = Literal["toy", "usual", "full"]
@@ -27,8 +28,12 @@ Size = Literal["toy", "usual", "full"]
 
 
 @dataclass(frozen=True)
-class Both:
-    """A text in English and in Chinese."""
+class Bilingual:
+    """A text in English and in Chinese; calling it picks one.
+
+    >>> Bilingual("head", "头")("zh")
+    '头'
+    """
 
     en: str
     zh: str
@@ -39,33 +44,33 @@ class Both:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim, how it is tested, and when it counts as true."""
+    """A claim, how it is tested, and the threshold of its verdict."""
 
     number: int
     name: str
-    title: Both
-    claim: Both
-    setup: Both
-    threshold: Both
+    title: Bilingual
+    claim: Bilingual
+    setup: Bilingual
+    threshold: Bilingual
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """holds, limited (holds with a limit that `why` names) or fails (does not hold).
+    """`kind` is holds, limited (holds under a condition that `why` names) or fails.
 
-    `key` is the one measurement to remember, short enough for a table; `why` has all the numbers that decided.
+    `key` is the main measurement, short enough for a table; `why` has all numbers that decided.
     """
 
     kind: Literal["holds", "limited", "fails"]
-    key: Both
-    why: Both
+    key: Bilingual
+    why: Bilingual
 
 
 class Experiment(Protocol):
-    """A module of this folder."""
+    """A module of `claims`."""
 
     CLAIM: Claim
 
-    def measure(self, size: Size, seed: int, tell: Tell) -> dict[str, Any]: ...
+    def measure(self, size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]: ...
     def verdict(self, numbers: dict[str, Any]) -> Verdict: ...
-    def draw(self, numbers: dict[str, Any], language: Language) -> Any: ...
+    def draw(self, numbers: dict[str, Any], language: Language) -> Figure: ...

@@ -1,4 +1,4 @@
-"""The results of a folder for readers: a page in both languages beside the figures, and a table in Markdown."""
+"""Reports of results: an HTML page in both languages beside the figures, and a table in Markdown."""
 
 from __future__ import annotations
 
@@ -7,161 +7,152 @@ import re
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
-from .experiment import Both, Language
-from .results import KINDS, LANGUAGES, SIGNS, at_full_size, figure_path, saved
+from .experiment import Bilingual, Language
+from .results import (
+    LANGUAGES,
+    VERDICT_LABELS,
+    VERDICT_SIGNS,
+    ResultDocument,
+    figure_path,
+    read_full_size_results,
+    read_results,
+)
 
-SIZES = {
-    "toy": Both("toy size", "玩具规模"),
-    "usual": Both("usual size", "通常规模"),
-    "full": Both("full size", "完整规模"),
+SIZE_LABELS = {
+    "toy": Bilingual("toy size", "最小规模"),
+    "usual": Bilingual("usual size", "通常规模"),
+    "full": Bilingual("full size", "完整规模"),
 }
 
 
-def write(folder: Path) -> Path:
-    """Make `report.html` of the results in a folder."""
+def write_report(folder: Path) -> Path:
+    """Write `report.html` from the results in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "report.html"
-    path.write_text(page(saved(folder), folder), encoding="utf-8")
+    path.write_text(render_page(read_results(folder), folder), encoding="utf-8")
     return path
 
 
-def page(documents: list[dict[str, Any]], folder: Path) -> str:
-    """The whole HTML document."""
+def render_page(results: list[ResultDocument], folder: Path) -> str:
+    """The HTML page of these results."""
     template = files("regard.experiments").joinpath("report.html").read_text(encoding="utf-8")
-    larger = at_full_size(folder)
-    places = {
-        "rows": "\n".join(map(row, documents)),
-        "sections": "\n".join(section(document, folder, larger.get(document["name"])) for document in documents),
-        "count": counts(documents),
+    full_size = read_full_size_results(folder)
+    kinds = [result["verdict"]["kind"] for result in results]
+    fields = {
+        "rows": "\n".join(map(render_row, results)),
+        "sections": "\n".join(render_section(result, folder, full_size.get(result["name"])) for result in results),
+        "count": " · ".join(f"{render_badge(kind)} {kinds.count(kind)}" for kind in VERDICT_LABELS),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: places[place[1]], template)
+    return re.sub(r"\{\{(\w+)\}\}", lambda field: fields[field[1]], template)
 
 
-def row(document: dict[str, Any]) -> str:
-    """A line of the table at the top."""
-    claim = document["claim"]
-    verdict = document["verdict"]
-    outcome = f"{badge(verdict['kind'])}<br>{both(verdict['key'])}"
-    cells = (str(claim["number"]), link(document), both(claim["claim"]), outcome)
+def render_row(result: ResultDocument) -> str:
+    """A row of the table at the top."""
+    claim, verdict = result["claim"], result["verdict"]
+    link = f'<a href="#{escape(result["name"])}">{render_text(claim["title"])}</a>'
+    outcome = f"{render_badge(verdict['kind'])}<br>{render_text(verdict['key'])}"
+    cells = (str(claim["number"]), link, render_text(claim["claim"]), outcome)
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
-def section(document: dict[str, Any], folder: Path, larger: dict[str, Any] | None = None) -> str:
-    """One experiment: its claim, how it was tested, what came out; and what came out at full size."""
-    claim, verdict = document["claim"], document["verdict"]
+def render_section(result: ResultDocument, folder: Path, full_size: ResultDocument | None = None) -> str:
+    """One experiment: its claim, set-up, threshold, result and figure; and the result at full size."""
+    claim, verdict = result["claim"], result["verdict"]
     parts = [
-        f"<h2>{claim['number']} · {both(claim['title'])} {badge(verdict['kind'])}</h2>",
-        f'<p class="claim">{both(claim["claim"])}</p>',
-        f"<p><b>{words('What was done', '做法')}</b> {both(claim['setup'])}</p>",
-        f"<p><b>{words('When it counts as true', '判据')}</b> {both(claim['threshold'])}</p>",
-        f"<p><b>{words('What came out', '结果')}</b> {both(verdict['why'])}</p>",
-        *(figure(document, folder, language) for language in LANGUAGES),
-        f'<p class="small">{origin(document)}</p>',
+        f"<h2>{claim['number']} · {render_text(claim['title'])} {render_badge(verdict['kind'])}</h2>",
+        f'<p class="claim">{render_text(claim["claim"])}</p>',
+        f"<p><b>{render_text(Bilingual('Set-up', '实验设置'))}</b> {render_text(claim['setup'])}</p>",
+        f"<p><b>{render_text(Bilingual('Threshold', '判据'))}</b> {render_text(claim['threshold'])}</p>",
+        f"<p><b>{render_text(Bilingual('Result', '结果'))}</b> {render_text(verdict['why'])}</p>",
+        *(render_figure(result, folder, language) for language in LANGUAGES),
+        f'<p class="small">{render_provenance(result)}</p>',
     ]
-    if larger is not None:
-        outcome = f"{badge(larger['verdict']['kind'])} {both(larger['verdict']['why'])}"
-        parts.append(f"<p><b>{words('At full size', '完整规模')}</b> {outcome}</p>")
-        parts.append(f'<p class="small">{origin(larger)}</p>')
-    return f'<section id="{escape(document["name"])}">' + "\n".join(parts) + "</section>"
+    if full_size is not None:
+        outcome = f"{render_badge(full_size['verdict']['kind'])} {render_text(full_size['verdict']['why'])}"
+        parts.append(f"<p><b>{render_text(Bilingual('At full size', '完整规模'))}</b> {outcome}</p>")
+        parts.append(f'<p class="small">{render_provenance(full_size)}</p>')
+    return f'<section id="{escape(result["name"])}">' + "\n".join(parts) + "</section>"
 
 
-def origin(document: dict[str, Any]) -> str:
-    """Where the numbers come from: seed, size, time, versions."""
-    made = escape(f"torch {document['versions']['torch']} · {', '.join(document['devices'])} · {document['date'][:10]}")
-    full = " --full" if document["size"] == "full" else ""
-    command = f"<code>regard experiment run {escape(document['name'])} --seed {document['seed']}{full}</code>"
-    seconds = f"{document['seconds']:.0f} s"
-    return f"{command} · {text_of(SIZES[document['size']])} · {seconds} · {made}"
+def render_provenance(result: ResultDocument) -> str:
+    """The command, size, time and versions of a result."""
+    versions = f"torch {result['versions']['torch']} · {', '.join(result['devices'])} · {result['date'][:10]}"
+    full = " --full" if result["size"] == "full" else ""
+    command = f"<code>regard experiment run {escape(result['name'])} --seed {result['seed']}{full}</code>"
+    size = render_text(SIZE_LABELS[result["size"]])
+    return f"{command} · {size} · {result['seconds']:.0f} s · {escape(versions)}"
 
 
-def figure(document: dict[str, Any], folder: Path, language: Language) -> str:
-    """The figure of one language; a word in its place where the file is missing."""
-    path = figure_path(folder, document["name"], language)
-    title = escape(document["claim"]["title"][language], quote=True)
+def render_figure(result: ResultDocument, folder: Path, language: Language) -> str:
+    """The figure in one language, or the name of the missing file."""
+    path = figure_path(folder, result["name"], language)
+    title = escape(result["claim"]["title"][language], quote=True)
     if not path.exists():
         return f'<p lang="{language}">({escape(path.name)}?)</p>'
     return f'<img lang="{language}" loading="lazy" alt="{title}" src="{escape(path.name, quote=True)}">'
 
 
-def counts(documents: list[dict[str, Any]]) -> str:
-    """How many claims have which verdict."""
-    kinds = [document["verdict"]["kind"] for document in documents]
-    return " · ".join(f"{badge(kind)} {kinds.count(kind)}" for kind in KINDS)
+def render_badge(kind: str) -> str:
+    """The verdict as a coloured label with a sign, so that readers need not rely on colour."""
+    return f'<span class="badge {kind}">{VERDICT_SIGNS[kind]} {render_text(VERDICT_LABELS[kind])}</span>'
 
 
-def link(document: dict[str, Any]) -> str:
-    return f'<a href="#{escape(document["name"])}">{both(document["claim"]["title"])}</a>'
-
-
-def badge(kind: str) -> str:
-    """The verdict as a coloured word with a sign, so that colour alone says nothing."""
-    return f'<span class="badge {kind}">{SIGNS[kind]} {text_of(KINDS[kind])}</span>'
-
-
-def both(text: dict[str, str]) -> str:
-    """A text in both languages, of which the page shows one."""
-    return words(text["en"], text["zh"])
-
-
-def text_of(text: Both) -> str:
-    return words(text.en, text.zh)
-
-
-def words(en: str, zh: str) -> str:
+def render_text(text: Bilingual | dict[str, str]) -> str:
+    """A text in both languages; the page shows one of them."""
+    en, zh = (text.en, text.zh) if isinstance(text, Bilingual) else (text["en"], text["zh"])
     return f'<span lang="en">{escape(en)}</span><span lang="zh">{escape(zh)}</span>'
 
 
-INDEX = {
+INDEX_TEXTS = {
     "en": (
-        "# What is said of attention, put to the test",
-        "Each claim has a threshold, by which its verdict is computed from the numbers. Steps, rates and sizes were settled "
-        "in trial runs with seed 0, and the thresholds of `long-range` and `additive` restated after such runs: a run with "
-        "another seed puts them to the test. "
-        "[The report]({report}) has the set-ups, thresholds, figures and all numbers, in English and Chinese. "
-        "`regard experiment run all` measures everything again, and `regard experiment report` makes this table.",
+        "# Claims about attention, tested",
+        "The verdict on each claim is computed from the numbers by a stated threshold. Steps, learning rates and sizes were "
+        "chosen in trial runs with seed 0, and the thresholds of `long-range` and `additive` were revised after such runs; "
+        "run with another seed to test them. "
+        "[The report]({report}) has the set-ups, thresholds, figures and all numbers in English and Chinese. "
+        "`regard experiment run all` measures everything again; `regard experiment report` writes this table.",
         ("", "Experiment", "Claim", "Verdict", "Measured", "Figure"),
         "figure",
     ),
     "zh": (
         "# 关于注意力的说法，逐一检验",
-        "每个说法都有判据，结论按判据由测得的数字算出。步数、学习率和规模是在种子 0 的试运行中定下的，"
-        "`long-range` 和 `additive` 的判据在试运行之后重新写过；用别的种子再跑，才是检验。[报告]({report})有中英文的做法、判据、图和全部数字。"
-        "`regard experiment run all` 重新测量一切，`regard experiment report` 生成本表。",
+        "每个说法的结论都按给定的判据由测得的数字算出。步数、学习率和规模在种子 0 的试运行中选定，"
+        "`long-range` 和 `additive` 的判据在试运行之后修改过；请换一个种子运行来检验。[报告]({report})含中英文的实验设置、判据、图和全部数字。"
+        "`regard experiment run all` 重新测量全部实验，`regard experiment report` 生成本表。",
         ("", "实验", "说法", "结论", "测得", "图"),
         "图",
     ),
 }
 
 
-def index(folder: Path, path: Path, language: Language) -> str:
-    """The results as a Markdown document that is to stand at `path`: claim, verdict, key number, link to the figure."""
-    documents, near = saved(folder), Path(os.path.relpath(folder, path.parent))
-    title, opening, head, word = INDEX[language]
+def render_index(folder: Path, path: Path, language: Language) -> str:
+    """The results as a Markdown page to be saved at `path`: claim, verdict, main number, link to the figure."""
+    results, relative_folder = read_results(folder), Path(os.path.relpath(folder, path.parent))
+    title, opening, head, link_text = INDEX_TEXTS[language]
     rows = [head, ("--:", *["---"] * (len(head) - 1))]
-    for document in documents:
-        claim, verdict = document["claim"], document["verdict"]
-        picture = figure_path(near, document["name"], language).as_posix()
-        texts = (str(claim["number"]), f"`{document['name']}`", claim["claim"][language], outcome(document, language))
-        rows.append((*texts, verdict["key"][language], f"[{word}]({picture})"))
-    opening = opening.format(report=(near / "report.html").as_posix())
-    parts = [title, opening, table_of(rows), made_of(documents, language), *full_size(folder, documents, language)]
+    for result in results:
+        claim, verdict = result["claim"], result["verdict"]
+        figure = figure_path(relative_folder, result["name"], language).as_posix()
+        texts = (str(claim["number"]), f"`{result['name']}`", claim["claim"][language], verdict_text(result, language))
+        rows.append((*texts, verdict["key"][language], f"[{link_text}]({figure})"))
+    opening = opening.format(report=(relative_folder / "report.html").as_posix())
+    full_size = render_full_size(folder, results, language)
+    parts = [title, opening, markdown_table(rows), describe_provenance(results, language), *full_size]
     return "\n\n".join(parts) + "\n"
 
 
-def outcome(document: dict[str, Any], language: Language) -> str:
-    """The verdict in words."""
-    kind = document["verdict"]["kind"]
-    return f"{SIGNS[kind]} {KINDS[kind](language)}"
+def verdict_text(result: ResultDocument, language: Language) -> str:
+    """The verdict with its sign."""
+    kind = result["verdict"]["kind"]
+    return f"{VERDICT_SIGNS[kind]} {VERDICT_LABELS[kind](language)}"
 
 
-def table_of(rows: list[tuple[str, ...]]) -> str:
-    """Rows as a table in Markdown."""
+def markdown_table(rows: list[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
 
 
-FULL = {
+FULL_SIZE_TEXTS = {
     "en": (
         "## At full size",
         "`--full` trains longer, with more seeds and on larger problems. {all} were measured; the verdict is the "
@@ -172,53 +163,49 @@ FULL = {
     ),
     "zh": (
         "## 完整规模",
-        "`--full` 训练更久，种子更多，问题更大。测过的 {all} 个实验中，{same} 个的结论与上表相同{other}。{left}",
+        "`--full` 训练更久，种子更多，问题更大。已测的 {all} 个实验中，{same} 个的结论与上表相同{other}。{left}",
         "（不同的是：{names}）",
-        "这一规模上没有测：{names}。",
+        "未在这一规模上测量：{names}。",
         ("", "实验", "通常规模", "完整规模", "完整规模上测得", "时间"),
     ),
 }
 
 
-def full_size(folder: Path, documents: list[dict[str, Any]], language: Language) -> list[str]:
-    """The section about results at full size, beside the usual ones; nothing where there are none."""
-    larger = at_full_size(folder)
-    both_sizes = [(document, larger[document["name"]]) for document in documents if document["name"] in larger]
-    if not both_sizes:
+def render_full_size(folder: Path, results: list[ResultDocument], language: Language) -> list[str]:
+    """The section about results at full size beside the usual ones; empty where there are none."""
+    full_size = read_full_size_results(folder)
+    pairs = [(result, full_size[result["name"]]) for result in results if result["name"] in full_size]
+    if not pairs:
         return []
-    title, opening, other, left, head = FULL[language]
+    title, opening, other, left, head = FULL_SIZE_TEXTS[language]
     rows = [head, ("--:", *["---"] * (len(head) - 1))]
-    for usual, full in both_sizes:
-        texts = (str(usual["claim"]["number"]), f"`{usual['name']}`", outcome(usual, language), outcome(full, language))
+    for usual, full in pairs:
+        verdicts = verdict_text(usual, language), verdict_text(full, language)
+        texts = (str(usual["claim"]["number"]), f"`{usual['name']}`", *verdicts)
         rows.append((*texts, full["verdict"]["key"][language], f"{full['seconds']:.0f} s"))
-    changed = [usual["name"] for usual, full in both_sizes if usual["verdict"]["kind"] != full["verdict"]["kind"]]
-    missing = [document["name"] for document in documents if document["name"] not in larger]
-    told = opening.format(
-        same=len(both_sizes) - len(changed),
-        all=len(both_sizes),
-        other=other.format(names=listed(changed)) if changed else "",
-        left=left.format(names=listed(missing)) if missing else "",
+    changed = [usual["name"] for usual, full in pairs if usual["verdict"]["kind"] != full["verdict"]["kind"]]
+    missing = [result["name"] for result in results if result["name"] not in full_size]
+    changed_names, missing_names = (", ".join(f"`{name}`" for name in names) for names in (changed, missing))
+    opening = opening.format(
+        same=len(pairs) - len(changed),
+        all=len(pairs),
+        other=other.format(names=changed_names) if changed else "",
+        left=left.format(names=missing_names) if missing else "",
     )
-    return [title, told, table_of(rows), made_of([full for _, full in both_sizes], language)]
+    return [title, opening, markdown_table(rows), describe_provenance([full for _, full in pairs], language)]
 
 
-def listed(names: list[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
-
-
-def made_of(documents: list[dict[str, Any]], language: Language) -> str:
-    """Where the numbers of a table come from: seeds, sizes, machine, versions, time."""
-    seeds = ", ".join(sorted({str(document["seed"]) for document in documents}))
-    sizes = ", ".join(sorted({SIZES[document["size"]](language) for document in documents}))
-    machines = "; ".join(sorted({", ".join(document["devices"]) for document in documents}))
-    torches = ", ".join(sorted({f"torch {document['versions']['torch']}" for document in documents}))
-    dates = ", ".join(sorted({document["date"][:10] for document in documents}))
-    minutes = sum(document["seconds"] for document in documents) / 60
-    if all(document.get("device", "cpu") == "cpu" for document in documents):
-        spent = Both(f"{minutes:.0f} minutes of one core in all", f"单核共 {minutes:.0f} 分钟")(language)
+def describe_provenance(results: list[ResultDocument], language: Language) -> str:
+    """The seeds, sizes, machines, versions, time and dates of several results, in one line."""
+    seeds = ", ".join(sorted({str(result["seed"]) for result in results}))
+    sizes = ", ".join(sorted({SIZE_LABELS[result["size"]](language) for result in results}))
+    machines = "; ".join(sorted({", ".join(result["devices"]) for result in results}))
+    versions = ", ".join(sorted({f"torch {result['versions']['torch']}" for result in results}))
+    dates = ", ".join(sorted({result["date"][:10] for result in results}))
+    minutes = sum(result["seconds"] for result in results) / 60
+    if all(result.get("device", "cpu") == "cpu" for result in results):
+        time = Bilingual(f"{minutes:.0f} minutes of one core in all", f"单核共 {minutes:.0f} 分钟")
     else:
-        spent = Both(f"{minutes:.0f} minutes in all, several at a time", f"共 {minutes:.0f} 分钟，数个同时运行")(
-            language
-        )
-    seed = Both(f"seed {seeds}", f"种子 {seeds}")(language)
-    return " · ".join((sizes, seed, machines, torches, spent, dates))
+        time = Bilingual(f"{minutes:.0f} minutes in all, several at a time", f"共 {minutes:.0f} 分钟，数个同时运行")
+    seed = Bilingual(f"seed {seeds}", f"种子 {seeds}")
+    return " · ".join((sizes, seed(language), machines, versions, time(language), dates))

@@ -9,85 +9,98 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..comparing import accuracy, by_size, level, line, name_axes, nth, percent, rank_correlation, speaker
-from ..experiment import Both, Claim, Language, Size, Tell, Verdict
-from ..learning import COLOURS, fit, panels, part, spread
+from ..experiment import Bilingual, Claim, Language, Size, Verdict
+from ..progress import ProgressCallback, nth_subprogress, subprogress
+from ..toolkit.figures import COLOURS, draw_reference_line, label_axes, localizer, plot_summaries, subplots
+from ..toolkit.metrics import accuracy, format_percent, rank_correlation, summarize
+from ..toolkit.training import choose_by_size, fit
 
 CLAIM = Claim(
     number=15,
     name="activation",
-    title=Both("What the activation function is for", "激活函数的作用"),
-    claim=Both(
-        "However deep, a network without activation is one linear layer; with activation it learns curved borders, "
-        "and one hidden layer comes as near to a continuous function as one likes if it is wide enough.",
-        "没有激活函数的网络再深也只是一个线性层；有了激活函数就能学会弯曲的边界，而且只要足够宽，"
+    title=Bilingual("Activation functions", "激活函数的作用"),
+    claim=Bilingual(
+        "A network without activation functions is one linear layer, however deep it is. With activation functions "
+        "it learns curved decision boundaries, and one hidden layer approximates any continuous function if it is "
+        "wide enough.",
+        "没有激活函数的网络再深也只是一个线性层；有了激活函数才能学到弯曲的决策边界，并且只要足够宽，"
         "一个隐藏层就能逼近任何连续函数。",
     ),
-    setup=Both(
-        "Two spiral arms of one and a half turns, networks of four hidden layers of 32, with and without activation, "
-        "tested on new points. Then one hidden layer of growing width learns a curve on [−1, 1].",
-        "两条各转一圈半的螺旋臂；四个宽 32 的隐藏层，有或没有激活函数，用新的点检验。"
+    setup=Bilingual(
+        "Classification of two spiral arms of one and a half turns with networks of four hidden layers of width 32, "
+        "with and without activation, tested on new points. Also, regression of a curve on [−1, 1] with one hidden "
+        "layer of increasing width.",
+        "用四个宽 32 的隐藏层对两条各转一圈半的螺旋臂分类，有或没有激活函数，在新的点上测试。"
         "另外用宽度递增的单隐藏层网络拟合 [−1, 1] 上的一条曲线。",
     ),
-    threshold=Both(
-        "Holds if (1) the deep linear network folded into one matrix differs by less than 1e-9 (relative) and is at "
-        "most 2 points better than one linear layer, (2) every activation reaches 95 % on new points in the mean, "
-        "(3) the curve's error at the largest width is at most a tenth of that at width 2 and falls with width "
-        "(rank correlation ≤ −0.9). Limited if only (3) is missed. Fails otherwise.",
-        "成立：（1）深层线性网络折成一个矩阵后相对误差小于 1e-9，且准确率至多比单个线性层高 2 个百分点；"
-        "（2）每种激活函数在新点上的平均准确率达到 95 %；"
-        "（3）最大宽度的误差至多为宽度 2 时的十分之一，且误差随宽度下降（秩相关 ≤ −0.9）。只差（3）为有条件成立，"
-        "其余为不成立。",
+    threshold=Bilingual(
+        "Holds if (1) the deep linear network, multiplied out to one matrix, differs by less than 1e-9 (relative) "
+        "and is at most 2 points better than one linear layer, (2) every activation reaches a mean accuracy of 95 % "
+        "on new points, (3) the error of the curve at the largest width is at most a tenth of the error at width 2 "
+        "and falls with width (rank correlation ≤ −0.9). Limited if only (3) is missed. Fails otherwise.",
+        "成立：（1）深层线性网络乘成一个矩阵后相对误差小于 1e-9，且准确率最多比单个线性层高 2 个百分点；"
+        "（2）每种激活函数在新的点上的平均准确率达到 95 %；（3）最大宽度的误差不超过宽度 2 时的十分之一，"
+        "且误差随宽度下降（秩相关 ≤ −0.9）。只有（3）不满足时有条件成立，其余情况不成立。",
     ),
 )
 
-KINDS: dict[str, type[nn.Module] | None] = {"deep linear": None, "relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU}
+ACTIVATIONS: dict[str, type[nn.Module] | None] = {
+    "deep linear": None,
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "gelu": nn.GELU,
+}
 TURNS = 1.5
 
 
-def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
     torch.manual_seed(seed)
-    seeds = by_size(size, 1, 3, 8)
-    runs = [spiral_run(size, seed * 1000 + n, nth(part(tell, 0, 0.5), n, seeds, f"spiral {n}")) for n in range(seeds)]
+    seeds = choose_by_size(size, 1, 3, 8)
+    runs = [
+        run_spiral(size, seed * 1000 + n, nth_subprogress(subprogress(progress, 0, 0.5), n, seeds, f"spiral {n}"))
+        for n in range(seeds)
+    ]
     names = runs[0]["accuracy"]
     return {
-        "accuracy": {name: spread([run["accuracy"][name] for run in runs]) for name in names},
+        "accuracy": {name: summarize([run["accuracy"][name] for run in runs]) for name in names},
         "folded": max(run["folded"] for run in runs),
         "field": runs[0]["field"],
         "points": runs[0]["points"],
-        **curve_runs(size, seed, part(tell, 0.5, 1.0, "curve")),
+        **run_curve(size, seed, subprogress(progress, 0.5, 1.0, "curve")),
     }
 
 
-def spiral_run(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
+def run_spiral(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
     """Every kind of network on one spiral."""
     torch.manual_seed(seed)
-    points, labels = spiral(by_size(size, 200, 600))
-    fresh, truth = spiral(2000)
-    steps = by_size(size, 30, 700)
-    nets = {"one linear layer": nn.Linear(2, 2).double()} | {name: deep(kind) for name, kind in KINDS.items()}
+    points, labels = sample_spiral(choose_by_size(size, 200, 600))
+    test_points, test_labels = sample_spiral(2000)
+    steps = choose_by_size(size, 30, 700)
+    nets = {"one linear layer": nn.Linear(2, 2).double()} | {
+        name: build_mlp(activation) for name, activation in ACTIVATIONS.items()
+    }
     for n, (name, net) in enumerate(nets.items()):
         fit(
             net,
             lambda net=net: nn.functional.cross_entropy(net(points), labels),
             steps,
             1e-2,
-            nth(tell, n, len(nets), name),
-            repeats=False,  # tried on an H200, a step of these float64 networks could not be recorded
+            nth_subprogress(progress, n, len(nets), name),
+            cuda_graph=False,  # tried on an H200, a step of these float64 networks could not be recorded
         )
     with torch.no_grad():
         return {
-            "accuracy": {name: accuracy(net(fresh), truth) for name, net in nets.items()},
-            "folded": folding_error(nets["deep linear"], fresh),
-            "field": {name: field(nets[name]) for name in ("deep linear", "relu")},
+            "accuracy": {name: accuracy(net(test_points), test_labels) for name, net in nets.items()},
+            "folded": folding_error(nets["deep linear"], test_points),
+            "field": {name: probability_grid(nets[name]) for name in ("deep linear", "relu")},
             "points": [
-                [round(v, 3) for v in (*xy, float(one))]
-                for xy, one in zip(points[:200].tolist(), labels[:200], strict=True)
+                [round(v, 3) for v in (*xy, float(label))]
+                for xy, label in zip(points[:200].tolist(), labels[:200], strict=True)
             ],
         }
 
 
-def spiral(count: int) -> tuple[Tensor, Tensor]:
+def sample_spiral(count: int) -> tuple[Tensor, Tensor]:
     """Points `[count, 2]` on two arms, and which arm, `[count]`."""
     labels = torch.randint(2, (count,))
     along = torch.rand(count, dtype=torch.float64).sqrt()
@@ -96,13 +109,13 @@ def spiral(count: int) -> tuple[Tensor, Tensor]:
     return points + 0.02 * torch.randn_like(points), labels
 
 
-def deep(kind: type[nn.Module] | None, width: int = 32, layers: int = 4) -> nn.Sequential:
+def build_mlp(activation: type[nn.Module] | None, width: int = 32, layers: int = 4) -> nn.Sequential:
     """Linear layers with an activation between them, or with none."""
     sizes = [2, *[width] * layers, 2]
-    made: list[nn.Module] = []
-    for n, (before, after) in enumerate(pairwise(sizes)):
-        made += [nn.Linear(before, after)] + ([kind()] if kind and n < layers else [])
-    return nn.Sequential(*made).double()
+    modules: list[nn.Module] = []
+    for n, (inputs, outputs) in enumerate(pairwise(sizes)):
+        modules += [nn.Linear(inputs, outputs)] + ([activation()] if activation and n < layers else [])
+    return nn.Sequential(*modules).double()
 
 
 def folding_error(net: nn.Module, x: Tensor) -> float:
@@ -114,7 +127,7 @@ def folding_error(net: nn.Module, x: Tensor) -> float:
     return ((x @ weight.T + bias - y).norm() / y.norm()).item()
 
 
-def field(net: nn.Module, cells: int = 41) -> list[list[float]]:
+def probability_grid(net: nn.Module, cells: int = 41) -> list[list[float]]:
     """The probability of the second arm on a square grid from −1.1 to 1.1."""
     side = torch.linspace(-1.1, 1.1, cells, dtype=torch.float64)
     grid = torch.cartesian_prod(side, side).flip(1)
@@ -122,36 +135,40 @@ def field(net: nn.Module, cells: int = 41) -> list[list[float]]:
     return [[round(v, 2) for v in row] for row in share.tolist()]
 
 
-def curve_runs(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
+def run_curve(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
     """The error of one hidden layer by its width, and the curves of two of them."""
-    widths = by_size(size, [2, 8, 32], [1, 2, 4, 8, 16, 32, 64, 128, 256])
-    seeds, steps = by_size(size, 2, 3, 8), by_size(size, 40, 1500)
+    widths = choose_by_size(size, [2, 8, 32], [1, 2, 4, 8, 16, 32, 64, 128, 256])
+    seeds, steps = choose_by_size(size, 2, 3, 8), choose_by_size(size, 40, 1500)
     x = torch.linspace(-1, 1, 256)[:, None]
     errors, curves = {}, {}
     for n, width in enumerate(widths):
         torch.manual_seed(seed * 1000 + width)
-        net = Wide(seeds, width)
+        net = ParallelMlps(seeds, width)
         fit(
-            net, lambda net=net: (net(x) - curve(x)).square().mean(), steps, 1e-2, nth(tell, n, len(widths), str(width))
+            net,
+            lambda net=net: (net(x) - target_curve(x)).square().mean(),
+            steps,
+            1e-2,
+            nth_subprogress(progress, n, len(widths), str(width)),
         )
         with torch.no_grad():
             y = net(x)
-        errors[str(width)] = spread((y - curve(x)).square().mean((1, 2)).sqrt().tolist())
+        errors[str(width)] = summarize((y - target_curve(x)).square().mean((1, 2)).sqrt().tolist())
         curves[str(width)] = [round(v, 4) for v in y[0, ::4, 0].tolist()]
-    shown = {str(w): curves[str(w)] for w in (2, 8, widths[-1]) if str(w) in curves}
+    drawn_curves = {str(w): curves[str(w)] for w in (2, 8, widths[-1]) if str(w) in curves}
     return {
         "widths": widths,
         "errors": errors,
-        "curves": shown,
-        "curve": [round(v, 4) for v in curve(x)[::4, 0].tolist()],
+        "curves": drawn_curves,
+        "curve": [round(v, 4) for v in target_curve(x)[::4, 0].tolist()],
     }
 
 
-def curve(x: Tensor) -> Tensor:
+def target_curve(x: Tensor) -> Tensor:
     return torch.sin(3 * math.pi * x) + 0.5 * torch.cos(7 * x) * x.abs()
 
 
-class Wide(nn.Module):
+class ParallelMlps(nn.Module):
     """As many networks of one hidden layer at once as there are seeds: [256, 1] → [seeds, 256, 1]."""
 
     def __init__(self, seeds: int, width: int) -> None:
@@ -166,77 +183,79 @@ class Wide(nn.Module):
 
 
 def verdict(numbers: dict[str, Any]) -> Verdict:
-    found = {name: one["mean"] for name, one in numbers["accuracy"].items()}
-    straight, linear = found["one linear layer"], found["deep linear"]
-    worst = min(found[name] for name in KINDS if name != "deep linear")
+    accuracies = {name: is_linear["mean"] for name, is_linear in numbers["accuracy"].items()}
+    straight, linear = accuracies["one linear layer"], accuracies["deep linear"]
+    worst = min(accuracies[name] for name in ACTIVATIONS if name != "deep linear")
     errors = [numbers["errors"][str(w)]["mean"] for w in numbers["widths"]]
     two, last = numbers["errors"]["2"]["mean"], errors[-1]
     falls = rank_correlation(torch.tensor(numbers["widths"]).double(), torch.tensor(errors).double())
-    one = numbers["folded"] < 1e-9 and linear <= straight + 0.02
+    is_linear = numbers["folded"] < 1e-9 and linear <= straight + 0.02
     learned, wide = worst >= 0.95, last <= two / 10 and falls <= -0.9
-    kind = "fails" if not (one and learned) else "holds" if wide else "limited"
-    key = Both(
-        f"spiral right: {percent(linear)} without activation, {percent(worst)} with",
-        f"螺旋正确率：无激活 {percent(linear)}，有激活 {percent(worst)}",
+    kind = "fails" if not (is_linear and learned) else "holds" if wide else "limited"
+    key = Bilingual(
+        f"accuracy on the spiral: {format_percent(linear)} without activation, {format_percent(worst)} with",
+        f"螺旋上的准确率：无激活 {format_percent(linear)}，有激活 {format_percent(worst)}",
     )
-    return Verdict(kind, key, Both(
-        f"Folded into one matrix the deep linear network differs by {numbers['folded']:.1e}; it gets "
-        f"{percent(linear)} of "
-        f"the spiral, one linear layer {percent(straight)}, the worst activation {percent(worst)}. The curve's error "
-        "goes "
+    return Verdict(kind, key, Bilingual(
+        f"Multiplied out to one matrix, the deep linear network differs by {numbers['folded']:.1e}; its accuracy is "
+        f"{format_percent(linear)} on "
+        f"the spiral, that of one linear layer {format_percent(straight)}, of the worst activation {format_percent(worst)}. The curve's error "
+        "falls "
         f"from {two:.3g} (width 2) to {last:.3g} (width {numbers['widths'][-1]}), rank correlation with width "
         f"{falls:.2f}.",
-        f"深层线性网络折成一个矩阵后相差 {numbers['folded']:.1e}；它在螺旋上的准确率为 {percent(linear)}，"
-        f"单个线性层为 {percent(straight)}，"
-        f"最差的激活函数为 {percent(worst)}。曲线误差从宽度 2 的 {two:.3g} 降到宽度 {numbers['widths'][-1]} 的 "
+        f"深层线性网络乘成一个矩阵后相差 {numbers['folded']:.1e}；它在螺旋上的准确率为 {format_percent(linear)}，"
+        f"单个线性层为 {format_percent(straight)}，"
+        f"最差的激活函数为 {format_percent(worst)}。曲线误差从宽度 2 的 {two:.3g} 降到宽度 {numbers['widths'][-1]} 的 "
         f"{last:.3g}，与宽度的秩相关为 {falls:.2f}。",
     ))  # fmt: skip
 
 
 def draw(numbers: dict[str, Any], language: Language) -> Any:
-    say = speaker(language)
-    title = say("Two spiral arms, and one hidden layer that grows", "两条螺旋臂，以及不断变宽的单隐藏层")
-    with panels(language, 4, width=3.6) as (figure, (left, middle, fits, right)):
+    tr = localizer(language)
+    title = tr("Two spiral arms, and one hidden layer of increasing width", "两条螺旋臂，以及不断变宽的单隐藏层")
+    with subplots(language, 4, width=3.6) as (figure, (left, middle, fits, right)):
         figure.suptitle(title)
         names = {
-            "deep linear": say("5 layers, no activation", "5 层，无激活函数"),
-            "relu": say("5 layers, ReLU", "5 层，ReLU"),
+            "deep linear": tr("5 layers, no activation", "5 层，无激活函数"),
+            "relu": tr("5 layers, ReLU", "5 层，ReLU"),
         }
-        for axes, kind in ((left, "deep linear"), (middle, "relu")):
-            border(axes, numbers, kind)
-            score = percent(numbers["accuracy"][kind]["mean"])
-            name_axes(axes, f"{names[kind]}\n{say('new points right', '新点正确率')}: {score}", "x", "y")
-        places = [-1 + 2 * 4 * n / 255 for n in range(len(numbers["curve"]))]
-        fits.plot(places, numbers["curve"], color="#888888", linewidth=4, alpha=0.5, label=say("the curve", "目标曲线"))
+        for axes, name in ((left, "deep linear"), (middle, "relu")):
+            draw_decision_boundary(axes, numbers, name)
+            score = format_percent(numbers["accuracy"][name]["mean"])
+            label_axes(axes, f"{names[name]}\n{tr('accuracy on new points', '新点上的准确率')}: {score}", "x", "y")
+        x = [-1 + 2 * 4 * n / 255 for n in range(len(numbers["curve"]))]
+        fits.plot(x, numbers["curve"], color="#888888", linewidth=4, alpha=0.5, label=tr("target curve", "目标曲线"))
         for n, (width, y) in enumerate(numbers["curves"].items()):
-            look: dict[str, Any] = {"color": COLOURS[n], "linestyle": ("-", "--", ":")[n]}
-            fits.plot(places, y, label=say(f"width {width}", f"宽度 {width}"), **look)
-        name_axes(fits, say("One hidden layer (tanh)", "单隐藏层（tanh）"), "x", "f(x)")
+            style: dict[str, Any] = {"color": COLOURS[n], "linestyle": ("-", "--", ":")[n]}
+            fits.plot(x, y, label=tr(f"width {width}", f"宽度 {width}"), **style)
+        label_axes(fits, tr("One hidden layer (tanh)", "单隐藏层（tanh）"), "x", "f(x)")
         fits.set_ylim(-1.4, 2.4)
         fits.legend(fontsize=7, ncols=2, loc="upper left")
         errors = [numbers["errors"][str(w)] for w in numbers["widths"]]
-        line(right, 0, numbers["widths"], errors, say("mean of seeds", "各随机种子的平均"))
+        plot_summaries(right, 0, numbers["widths"], errors, tr("mean over seeds", "各随机种子的平均"))
         right.set(xscale="log", yscale="log")
-        shown = numbers["widths"][::2]
-        right.set_xticks(shown, [str(width) for width in shown])
+        ticks = numbers["widths"][::2]
+        right.set_xticks(ticks, [str(width) for width in ticks])
         right.minorticks_off()
-        level(right, numbers["errors"]["2"]["mean"] / 10, say("a tenth of width 2's", "宽度 2 误差的十分之一"))
-        name_axes(
+        draw_reference_line(
+            right, numbers["errors"]["2"]["mean"] / 10, tr("a tenth of the error at width 2", "宽度 2 误差的十分之一")
+        )
+        label_axes(
             right,
-            say("Error against width", "误差与宽度"),
-            say("hidden units", "隐藏单元数"),
-            say("root mean square error", "均方根误差"),
+            tr("Error by width", "误差与宽度"),
+            tr("hidden units", "隐藏单元数"),
+            tr("root mean square error", "均方根误差"),
         )
         right.legend(fontsize=7)
     return figure
 
 
-def border(axes: Any, numbers: dict[str, Any], kind: str) -> None:
+def draw_decision_boundary(axes: Any, numbers: dict[str, Any], name: str) -> None:
     """What the network says of every place, and the points it learned from."""
     axes.imshow(
-        numbers["field"][kind], origin="lower", extent=(-1.1, 1.1, -1.1, 1.1), cmap="PuOr", vmin=0, vmax=1, alpha=0.7
+        numbers["field"][name], origin="lower", extent=(-1.1, 1.1, -1.1, 1.1), cmap="PuOr", vmin=0, vmax=1, alpha=0.7
     )
     for label, marker, colour in ((0.0, "o", "#7f3b08"), (1.0, "^", "#2d004b")):
-        chosen = [(x, y) for x, y, one in numbers["points"] if one == label]
+        chosen = [(x, y) for x, y, arm in numbers["points"] if arm == label]
         axes.scatter(*zip(*chosen, strict=True), s=8, marker=marker, color=colour)
     axes.grid(False)

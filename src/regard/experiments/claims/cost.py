@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,45 +14,50 @@ from ...nn.attention import MultiHeadAttention
 from ...nn.baselines.convolution import Convolution
 from ...nn.baselines.recurrent import Recurrent
 from ...nn.cache import Cache
-from ..experiment import Both, Claim, Language, Size, Tell, Verdict
-from ..learning import panels, processor_times, style
-from ..sequences import lengths_axis
+from ..experiment import Bilingual, Claim, Language, Size, Verdict
+from ..progress import ProgressCallback
+from ..toolkit.figures import line_style, set_length_ticks, subplots
+from ..toolkit.profiling import Call, median_times, peak_bytes
 
 CLAIM = Claim(
     number=9,
     name="cost",
-    title=Both("Cost against length", "开销与长度"),
-    claim=Both(
-        "Attention takes time and memory that grow with the square of the length; recurrence, convolution, a window and "
-        "a low-rank approximation grow in proportion to it. Attention and convolution compute all places at once, "
-        "recurrence one after the other.",
-        "注意力的时间和内存随长度的平方增长；循环、卷积、窗口注意力和低秩近似与长度成正比。注意力和卷积可同时计算所有位置，循环只能逐个计算。",
+    title=Bilingual("Cost and sequence length", "开销与序列长度"),
+    claim=Bilingual(
+        "The time and memory of attention grow with the square of the length; those of recurrence, convolution, "
+        "windowed attention and low-rank approximations grow linearly. Attention and convolution compute all "
+        "positions in parallel, recurrence computes them sequentially.",
+        "注意力的时间和内存随长度的平方增长；循环、卷积、窗口注意力和低秩近似与长度成正比。"
+        "注意力和卷积可并行计算所有位置，循环只能逐个计算。",
     ),
-    setup=Both(
-        "One layer each, forward pass, batch 1, on this machine's processor. Time is processor time on one thread, "
-        "the median of several calls that take turns; memory is the peak of what torch allocates. Attention runs twice: with its weights written out as "
-        "in the formula, and block by block. The exponent is the slope of log cost over log length, over the longer "
-        "half of the lengths. One pass is also timed against going token by token through a cache.",
-        "每种各取一层，只做前向计算，批大小为 1，在本机处理器上测量。时间是单线程的处理器时间，取轮流调用的中位数；内存是 torch 分配量的峰值。注意力测两种："
-        "按公式写出全部权重，以及分块计算。指数是在较长的一半长度上，开销的对数对长度的对数的斜率。另外比较一次算完与借助缓存逐词元计算的时间。",
+    setup=Bilingual(
+        "One layer each, forward pass, batch 1, on the CPU. Time is CPU time on one thread, the median of several "
+        "interleaved calls; memory is the peak of torch's allocations. Attention is measured twice: with the weights "
+        "materialized as in the formula, and block by block. The exponent is the slope of log cost over log length, "
+        "over the longer half of the lengths. One parallel pass is also timed against token-by-token computation "
+        "with a cache.",
+        "每种各取一层，只做前向计算，批大小为 1，在 CPU 上测量。时间是单线程的 CPU 时间，取交替调用的中位数；"
+        "内存是 torch 分配量的峰值。注意力测两种：按公式显式存储全部权重，以及分块计算。指数是在较长的一半长度上，"
+        "开销的对数对长度的对数的斜率。另外比较一次并行计算与使用缓存逐词元计算的时间。",
     ),
-    threshold=Both(
-        "Holds if attention's exponents are at least 1.6 in time and in memory, however it is computed, and each "
-        "other's at most 1.3 in both; limited if that is so but for the memory of attention computed in blocks; else it "
-        "does not hold.",
-        "若无论怎样计算，注意力在时间和内存上的指数都不低于 1.6，而其余各种都不高于 1.3，则成立；若仅有分块计算的注意力的内存不符，则有条件成立；否则不成立。",
+    threshold=Bilingual(
+        "Holds if the exponents of attention are at least 1.6 in time and in memory, for both ways of computing it, "
+        "and all others at most 1.3 in both. Limited if only the memory of blockwise attention does not fit. Fails "
+        "otherwise.",
+        "若两种计算方式下，注意力在时间和内存上的指数都不低于 1.6，而其余各种都不高于 1.3，则成立；"
+        "若只有分块计算的注意力的内存不符，则有条件成立；否则不成立。",
     ),
 )
 
-NAMES = {
-    "recurrence": Both("LSTM", "LSTM"),
-    "convolution": Both("convolution", "卷积"),
-    "attention": Both("attention, weights written out", "注意力（写出权重）"),
-    "blocks": Both("attention, in blocks", "注意力（分块计算）"),
-    "window": Both("attention in a window of 129", "窗口注意力（129）"),
-    "low rank": Both("Linformer of rank 64", "Linformer（秩 64）"),
+LAYER_LABELS = {
+    "recurrence": Bilingual("LSTM", "LSTM"),
+    "convolution": Bilingual("convolution", "卷积"),
+    "attention": Bilingual("attention, weights materialized", "注意力（显式权重）"),
+    "blocks": Bilingual("attention, blockwise", "注意力（分块计算）"),
+    "window": Bilingual("windowed attention (129)", "窗口注意力（129）"),
+    "low rank": Bilingual("Linformer (rank 64)", "Linformer（秩 64）"),
 }
-LINEAR = ("recurrence", "convolution", "window", "low rank")
+LINEAR_LAYERS = ("recurrence", "convolution", "window", "low rank")
 HEADS = 2
 TIMED = True
 SIZES: dict[Size, dict[str, Any]] = {
@@ -64,123 +66,88 @@ SIZES: dict[Size, dict[str, Any]] = {
     "full": {"lengths": [512, 1024, 2048, 4096, 8192, 16384], "dim": 128, "budget": 4.0, "steps": 2048},
 }
 
-Call = Callable[[], object]
 
-
-def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
     """`bytes[name][length]`; in `times`, seconds by name and length, and seconds of passes and of steps."""
-    set_up = SIZES[size]
-    lengths = set_up["lengths"]
+    config = SIZES[size]
+    lengths = config["lengths"]
     torch.manual_seed(seed)
-    seconds, peaks = {name: [] for name in NAMES}, {name: [] for name in NAMES}
+    seconds, peaks = {name: [] for name in LAYER_LABELS}, {name: [] for name in LAYER_LABELS}
     with torch.no_grad():
         for n, tokens in enumerate(lengths):
-            tell(0.9 * n / len(lengths), f"{tokens} tokens")
-            calls = layers(tokens, set_up["dim"])
-            found = processor_times(calls, set_up["budget"])
+            progress(0.9 * n / len(lengths), f"{tokens} tokens")
+            calls = layer_calls(tokens, config["dim"])
+            times = median_times(calls, config["budget"])
             for name, call in calls.items():
-                seconds[name].append(found[name])
+                seconds[name].append(times[name])
                 peaks[name].append(peak_bytes(call))
-        tell(0.9, "one pass and step by step")
-        passes = in_turn(set_up["steps"], set_up["dim"], set_up["budget"])
+        progress(0.9, "one pass and step by step")
+        passes = time_passes(config["steps"], config["dim"], config["budget"])
     return {
         "lengths": lengths,
         "bytes": peaks,
-        "steps": set_up["steps"],
+        "steps": config["steps"],
         "times": {"layers": seconds, "passes": passes},
     }
 
 
-def layers(tokens: int, dim: int) -> dict[str, Call]:
+def layer_calls(tokens: int, dim: int) -> dict[str, Call]:
     """A call of each layer on so many tokens."""
     x = torch.randn(1, tokens, dim)
     rank = min(64, tokens // 2)
-    made = {
+    layers = {
         "recurrence": Recurrent(dim, 1, "lstm"),
         "convolution": Convolution(dim, 1),
-        "attention": WrittenOut(dim),
+        "attention": MaterializedAttention(dim),
         "blocks": MultiHeadAttention(dim, HEADS),
         "window": MultiHeadAttention(dim, HEADS, mask="Window(before=64, after=64)"),
         "low rank": MultiHeadAttention(dim, HEADS, method=f"Linformer(tokens={tokens}, rank={rank})"),
     }
-    return {name: bound(layer.eval(), x) for name, layer in made.items()}
+    return {name: bind_input(layer.eval(), x) for name, layer in layers.items()}
 
 
-class WrittenOut(MultiHeadAttention):
+class MaterializedAttention(MultiHeadAttention):
     """Multi-head attention by the formula, its matrix of weights in memory."""
 
     def __init__(self, dim: int) -> None:
         super().__init__(dim, HEADS)
-        self.attend = Formula()
+        self.attend = ReferenceAttend()
 
 
-class Formula(nn.Module):
+class ReferenceAttend(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, **parts: Any) -> Tensor:
         return attend(q, k, v, backend="reference", **parts)
 
 
-def bound(layer: nn.Module, x: Tensor) -> Call:
+def bind_input(layer: nn.Module, x: Tensor) -> Call:
     return lambda: layer(x)
 
 
-def in_turn(tokens: int, dim: int, budget: float) -> dict[str, dict[str, float]]:
+def time_passes(tokens: int, dim: int, budget: float) -> dict[str, dict[str, float]]:
     """Seconds of a causal layer for a whole text: in one pass, and token by token."""
     x = torch.randn(1, tokens, dim)
-    made = {
+    layers = {
         "recurrence": Recurrent(dim, 1, "lstm"),
         "convolution": Convolution(dim, 1, causal=True),
         "attention": MultiHeadAttention(dim, HEADS, mask="Causal()"),
     }
-    found = {}
-    for name, layer in made.items():
+    times = {}
+    for name, layer in layers.items():
         layer.eval()
-        found[name] = processor_times({"pass": bound(layer, x), "steps": stepped(name, layer, x)}, budget / 3)
-    return found
+        times[name] = median_times({"pass": bind_input(layer, x), "steps": step_by_step(name, layer, x)}, budget / 3)
+    return times
 
 
-def stepped(name: str, layer: nn.Module, x: Tensor) -> Call:
+def step_by_step(name: str, layer: nn.Module, x: Tensor) -> Call:
     """A call that hands the tokens over one by one; what came before is remembered."""
 
     def call() -> None:
         cache = Cache()
         for token in x.split(1, dim=1):
-            layer(token, cache=cache.at(0) if name == "attention" else cache)
+            layer(token, cache=cache.layer(0) if name == "attention" else cache)
             cache.length += 1
 
     return call
-
-
-def peak_bytes(call: Call) -> int:
-    """The most bytes of tensors that a call holds at once beyond what stood before, by torch's record of allocations."""
-    if torch.get_default_device().type == "cuda":
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        call()
-        return torch.cuda.max_memory_allocated() - before
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with hushed(), torch.profiler.profile(activities=activities, profile_memory=True) as record:
-        call()
-    profiler: Any = record.profiler
-    events = [event for event in profiler.kineto_results.events() if event.name() == "[memory]"]
-    held = most = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        held += event.nbytes()
-        most = max(most, held)
-    return most
-
-
-@contextmanager
-def hushed() -> Iterator[None]:
-    """While open, what native code writes to the error stream is dropped: torch's profiler reports its own start."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 def exponent(lengths: Sequence[int], costs: Sequence[float]) -> float:
@@ -199,31 +166,33 @@ def exponent(lengths: Sequence[int], costs: Sequence[float]) -> float:
 def exponents(numbers: dict[str, Any]) -> dict[str, tuple[float, float]]:
     """Of time and of memory, by name."""
     lengths, seconds = numbers["lengths"], numbers["times"]["layers"]
-    return {name: (exponent(lengths, seconds[name]), exponent(lengths, numbers["bytes"][name])) for name in NAMES}
+    return {
+        name: (exponent(lengths, seconds[name]), exponent(lengths, numbers["bytes"][name])) for name in LAYER_LABELS
+    }
 
 
 def verdict(numbers: dict[str, Any]) -> Verdict:
-    found = exponents(numbers)
-    square = min(found["attention"]) >= 1.6 and found["blocks"][0] >= 1.6
-    straight = all(max(found[name]) <= 1.3 for name in LINEAR)
-    kind = "fails" if not (square and straight) else "holds" if found["blocks"][1] >= 1.6 else "limited"
-    ratio = {name: one["steps"] / one["pass"] for name, one in numbers["times"]["passes"].items()}
+    exponent_pairs = exponents(numbers)
+    quadratic = min(exponent_pairs["attention"]) >= 1.6 and exponent_pairs["blocks"][0] >= 1.6
+    linear = all(max(exponent_pairs[name]) <= 1.3 for name in LINEAR_LAYERS)
+    kind = "fails" if not (quadratic and linear) else "holds" if exponent_pairs["blocks"][1] >= 1.6 else "limited"
+    ratio = {name: times["steps"] / times["pass"] for name, times in numbers["times"]["passes"].items()}
     return Verdict(
         kind,
-        Both(
-            f"time grows as n^{found['attention'][0]:.2f}; memory as n^{found['attention'][1]:.2f}, in blocks n^{found['blocks'][1]:.2f}",
-            f"时间按 n^{found['attention'][0]:.2f} 增长；内存按 n^{found['attention'][1]:.2f}，分块时 n^{found['blocks'][1]:.2f}",
+        Bilingual(
+            f"time grows as n^{exponent_pairs['attention'][0]:.2f}; memory as n^{exponent_pairs['attention'][1]:.2f}, blockwise n^{exponent_pairs['blocks'][1]:.2f}",
+            f"时间按 n^{exponent_pairs['attention'][0]:.2f} 增长；内存按 n^{exponent_pairs['attention'][1]:.2f}，分块时 n^{exponent_pairs['blocks'][1]:.2f}",
         ),
-        Both(
+        Bilingual(
             "Exponents of time and memory: "
-            + "; ".join(f"{NAMES[name].en} {a:.2f} and {b:.2f}" for name, (a, b) in found.items())
-            + f". {numbers['steps']} tokens one by one take, against one pass, "
-            + ", ".join(f"{NAMES[name].en.split(',')[0]} {value:.1f}" for name, value in ratio.items())
+            + "; ".join(f"{LAYER_LABELS[name].en} {a:.2f} and {b:.2f}" for name, (a, b) in exponent_pairs.items())
+            + f". {numbers['steps']} tokens computed one by one take, compared with one pass, "
+            + ", ".join(f"{LAYER_LABELS[name].en.split(',')[0]} {value:.1f}" for name, value in ratio.items())
             + " times as long.",
             "时间与内存的指数："
-            + "；".join(f"{NAMES[name].zh} {a:.2f} 与 {b:.2f}" for name, (a, b) in found.items())
-            + f"。逐个计算 {numbers['steps']} 个词元所需时间与一次算完之比："
-            + "，".join(f"{NAMES[name].zh.split('（')[0]} {value:.1f} 倍" for name, value in ratio.items())
+            + "；".join(f"{LAYER_LABELS[name].zh} {a:.2f} 与 {b:.2f}" for name, (a, b) in exponent_pairs.items())
+            + f"。逐个计算 {numbers['steps']} 个词元与一次并行计算的时间之比："
+            + "，".join(f"{LAYER_LABELS[name].zh.split('（')[0]} {value:.1f} 倍" for name, value in ratio.items())
             + "。",
         ),
     )
@@ -231,42 +200,53 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
 
 def draw(numbers: dict[str, Any], language: Language) -> Any:
     """Time and memory against length, and one pass beside step by step."""
-    with panels(language, 3, width=4.0, height=4.4) as (figure, axes):
-        found = exponents(numbers)
+    with subplots(language, 3, width=4.0, height=4.4) as (figure, axes):
+        exponent_pairs = exponents(numbers)
         milliseconds = {name: [1e3 * value for value in row] for name, row in numbers["times"]["layers"].items()}
         megabytes = {name: [value / 1e6 for value in row] for name, row in numbers["bytes"].items()}
-        kinds = (
-            (milliseconds, Both("processor time (ms)", "处理器时间（毫秒）"), Both("Time of one layer", "一层的时间")),
-            (megabytes, Both("peak memory (MB)", "内存峰值（MB）"), Both("Memory of one layer", "一层的内存")),
+        panels = (
+            (
+                milliseconds,
+                Bilingual("CPU time (ms)", "CPU 时间（毫秒）"),
+                Bilingual("Time of one layer", "一层的时间"),
+            ),
+            (
+                megabytes,
+                Bilingual("peak memory (MB)", "内存峰值（MB）"),
+                Bilingual("Memory of one layer", "一层的内存"),
+            ),
         )
-        for place, (rows, unit, title) in enumerate(kinds):
-            draw_growth(axes[place], numbers["lengths"], rows, [found[name][place] for name in NAMES], language)
-            axes[place].set_ylabel(unit(language))
-            axes[place].set_title(title(language))
+        for n, (rows, unit, title) in enumerate(panels):
+            draw_growth(axes[n], numbers["lengths"], rows, [exponent_pairs[name][n] for name in LAYER_LABELS], language)
+            axes[n].set_ylabel(unit(language))
+            axes[n].set_title(title(language))
         draw_passes(axes[2], numbers, language)
     return figure
 
 
 def draw_growth(axes: Any, lengths: list[int], rows: dict[str, list[float]], slopes: list[float], language: Language):
-    for n, (name, slope) in enumerate(zip(NAMES, slopes, strict=True)):
-        axes.plot(lengths, rows[name], label=f"{NAMES[name](language)}: n^{slope:.2f}", **style(n))
+    for n, (name, slope) in enumerate(zip(LAYER_LABELS, slopes, strict=True)):
+        axes.plot(lengths, rows[name], label=f"{LAYER_LABELS[name](language)}: n^{slope:.2f}", **line_style(n))
     axes.set_yscale("log")
-    lengths_axis(axes, lengths)
-    axes.set_xlabel(Both("tokens", "词元数")(language))
+    set_length_ticks(axes, lengths)
+    axes.set_xlabel(Bilingual("tokens", "词元数")(language))
     axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16))
 
 
 def draw_passes(axes: Any, numbers: dict[str, Any], language: Language) -> None:
     passes = numbers["times"]["passes"]
-    words = (("pass", Both("one pass", "一次算完"), ""), ("steps", Both("token by token", "逐词元"), "//"))
-    for n, (kind, label, hatch) in enumerate(words):
-        at = [place + 0.4 * n - 0.2 for place in range(len(passes))]
-        values = [1e3 * one[kind] for one in passes.values()]
-        colour = style(n)["color"]
+    series = (
+        ("pass", Bilingual("one pass", "一次并行计算"), ""),
+        ("steps", Bilingual("token by token", "逐词元"), "//"),
+    )
+    for n, (key, label, hatch) in enumerate(series):
+        at = [n_layer + 0.4 * n - 0.2 for n_layer in range(len(passes))]
+        values = [1e3 * times[key] for times in passes.values()]
+        colour = line_style(n)["color"]
         axes.bar(at, values, 0.38, label=label(language), color=colour, hatch=hatch, edgecolor="white")
     axes.set_yscale("log")
-    names = [NAMES[name](language).split(",")[0].split("（")[0] for name in passes]
+    names = [LAYER_LABELS[name](language).split(",")[0].split("（")[0] for name in passes]
     axes.set_xticks(range(len(passes)), names)
-    axes.set_ylabel(Both("processor time (ms)", "处理器时间（毫秒）")(language))
-    axes.set_title(Both(f"{numbers['steps']} tokens, causal", f"{numbers['steps']} 个词元，因果")(language))
+    axes.set_ylabel(Bilingual("CPU time (ms)", "CPU 时间（毫秒）")(language))
+    axes.set_title(Bilingual(f"{numbers['steps']} tokens, causal", f"{numbers['steps']} 个词元，因果")(language))
     axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16))

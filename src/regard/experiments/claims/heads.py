@@ -10,35 +10,39 @@ from torch.nn.functional import cross_entropy
 
 from ...attention.look import look
 from ...nn.attention import MultiHeadAttention
-from ..experiment import Both, Claim, Language, Size, Tell, Verdict
-from ..learning import drawing, fit, panels, part, spread, style
+from ..experiment import Bilingual, Claim, Language, Size, Verdict
+from ..progress import ProgressCallback, nth_subprogress
+from ..toolkit.figures import line_style, subplots
+from ..toolkit.metrics import summarize
+from ..toolkit.training import fit, seeded_generator
 
 CLAIM = Claim(
     number=11,
     name="heads",
-    title=Both("One head and several", "单头与多头"),
-    claim=Both(
-        "Several heads see different relations at once, such as grammar and meaning; one head sees them from one angle "
-        "only.",
+    title=Bilingual("One head and several heads", "单头与多头"),
+    claim=Bilingual(
+        "Several heads represent different relations at once, such as syntax and meaning; a single head has only one "
+        "view.",
         "多个头可以同时关注不同的关系（如语法关系与语义关系）；只用一个头，相当于只从一个角度去理解。",
     ),
-    setup=Both(
-        "Every token points at two others (its relations, drawn at random) and must say the content of both, in order. "
-        "One layer of attention of equal width, so of exactly equal parameters, learns it with 1, 2, 4 and 8 heads. The "
-        "weight that each head gives to each relation is measured on fresh rows.",
-        "每个词元指向另外两个词元（即两种随机的关系），并须按次序说出两者的内容。宽度相同、因而参数量完全相同的一层注意力，分别用 1、2、4、8 个头学习。"
-        "在新的数据上测量每个头给予每种关系的权重。",
+    setup=Bilingual(
+        "Every token points at two others (two random relations) and must predict the content of both, in order. One "
+        "layer of attention of equal width, and so with exactly the same number of parameters, is trained with 1, 2, "
+        "4 and 8 heads. The weight of each head on each relation is measured on new sequences.",
+        "每个词元指向另外两个词元（两种随机的关系），并须按次序预测两者的内容。宽度相同、"
+        "因而参数量完全相同的一层注意力，分别用 1、2、4、8 个头训练。在新的序列上测量每个头在每种关系上的权重。",
     ),
-    threshold=Both(
-        "Holds if two heads name both contents at least 20 points more often than one, and of the two one gives more "
-        "than half of its weight to the first relation and the other to the second, in every seed; limited if the "
-        "first is so without the second; else it does not hold.",
-        "若两个头同时说对两者内容的比例比一个头至少高 20 个百分点，并且每个种子中两个头各把一半以上的权重分别给予第一种和第二种关系，则成立；"
-        "若只满足前者，则有条件成立；否则不成立。",
+    threshold=Bilingual(
+        "Holds if two heads predict both contents at least 20 points more often than one head, and in every seed one "
+        "of the two heads gives more than half of its weight to the first relation and the other to the second. "
+        "Limited if only the first condition holds. Fails otherwise.",
+        "若两个头同时预测对两者内容的比例比一个头至少高 20 个百分点，"
+        "并且每个种子中两个头分别把一半以上的权重给第一种和第二种关系，则成立；若只满足前者，则有条件成立；"
+        "否则不成立。",
     ),
 )
 
-RELATIONS = (Both("first relation", "第一种关系"), Both("second relation", "第二种关系"))
+RELATIONS = (Bilingual("first relation", "第一种关系"), Bilingual("second relation", "第二种关系"))
 COUNTS = (1, 2, 4, 8)
 CONTENTS = 6
 SIZES: dict[Size, dict[str, Any]] = {
@@ -48,58 +52,58 @@ SIZES: dict[Size, dict[str, Any]] = {
 }
 
 
-class Pointing(nn.Module):
+class PointerModel(nn.Module):
     """Tokens with a content, a place and two pointers; attention; two answers."""
 
     def __init__(self, tokens: int, dim: int, heads: int) -> None:
         super().__init__()
         self.content = nn.Embedding(CONTENTS, dim)
-        self.places, self.first, self.second = (nn.Embedding(tokens, dim) for _ in range(3))
+        self.positions, self.first, self.second = (nn.Embedding(tokens, dim) for _ in range(3))
         self.attention = MultiHeadAttention(dim, heads)
-        self.answer = nn.Linear(dim, 2 * CONTENTS)
+        self.head = nn.Linear(dim, 2 * CONTENTS)
 
     def embed(self, content: Tensor, pointers: Tensor) -> Tensor:
         """`[batch, tokens, dim]` of `content [batch, tokens]` and `pointers [batch, tokens, 2]`."""
         first, second = pointers.unbind(-1)
-        return self.content(content) + self.places.weight + self.first(first) + self.second(second)
+        return self.content(content) + self.positions.weight + self.first(first) + self.second(second)
 
     def forward(self, content: Tensor, pointers: Tensor) -> Tensor:
         """`[batch, tokens, 2, contents]`: what stands where each pointer points."""
         mixed = self.attention(self.embed(content, pointers))
-        return self.answer(mixed).unflatten(-1, (2, CONTENTS))
+        return self.head(mixed).unflatten(-1, (2, CONTENTS))
 
 
-def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
     """`both[heads]`: both contents named; `weights[heads][seed][head]`: of the first and the second relation."""
-    set_up = SIZES[size]
-    runs = [(heads, seed + n) for heads in COUNTS for n in range(set_up["seeds"])]
-    found: dict[int, list[dict[str, Any]]] = {heads: [] for heads in COUNTS}
-    for n, (heads, own) in enumerate(runs):
-        told = part(tell, n / len(runs), (n + 1) / len(runs), f"{heads} heads, seed {own}")
-        found[heads].append(tried(heads, set_up, own, told))
+    config = SIZES[size]
+    runs = [(heads, seed + n) for heads in COUNTS for n in range(config["seeds"])]
+    runs_by_heads: dict[int, list[dict[str, Any]]] = {heads: [] for heads in COUNTS}
+    for n, (heads, run_seed) in enumerate(runs):
+        run_progress = nth_subprogress(progress, n, len(runs), f"{heads} heads, seed {run_seed}")
+        runs_by_heads[heads].append(train_heads(heads, config, run_seed, run_progress))
     return {
         "heads": list(COUNTS),
-        "both": [spread([run["both"] for run in found[heads]]) for heads in COUNTS],
-        "one": [spread([run["one"] for run in found[heads]]) for heads in COUNTS],
-        "weights": [[run["weights"] for run in found[heads]] for heads in COUNTS],
-        "parameters": [found[heads][0]["parameters"] for heads in COUNTS],
+        "both": [summarize([run["both"] for run in runs_by_heads[heads]]) for heads in COUNTS],
+        "one": [summarize([run["one"] for run in runs_by_heads[heads]]) for heads in COUNTS],
+        "weights": [[run["weights"] for run in runs_by_heads[heads]] for heads in COUNTS],
+        "parameters": [runs_by_heads[heads][0]["parameters"] for heads in COUNTS],
     }
 
 
-def tried(heads: int, set_up: dict[str, Any], seed: int, tell: Tell) -> dict[str, Any]:
+def train_heads(heads: int, config: dict[str, Any], seed: int, progress: ProgressCallback) -> dict[str, Any]:
     """What a model with so many heads learns, and where its heads look."""
     torch.manual_seed(seed)
-    generator = drawing(seed)
-    model = Pointing(set_up["tokens"], set_up["dim"], heads)
+    generator = seeded_generator(seed)
+    model = PointerModel(config["tokens"], config["dim"], heads)
 
     def loss() -> Tensor:
-        content, pointers, wanted = rows(set_up["batch"], set_up["tokens"], generator)
-        return cross_entropy(model(content, pointers).flatten(0, 2), wanted.flatten())
+        content, pointers, targets = sample_rows(config["batch"], config["tokens"], generator)
+        return cross_entropy(model(content, pointers).flatten(0, 2), targets.flatten())
 
-    fit(model, loss, set_up["steps"], 5e-3, tell)
-    content, pointers, wanted = rows(8 * set_up["batch"], set_up["tokens"], generator)
+    fit(model, loss, config["steps"], 5e-3, progress)
+    content, pointers, targets = sample_rows(8 * config["batch"], config["tokens"], generator)
     with torch.no_grad():
-        right = model(content, pointers).argmax(-1) == wanted
+        right = model(content, pointers).argmax(-1) == targets
         weights = relation_weights(model, content, pointers)
     return {
         "both": right.all(-1).float().mean().item(),
@@ -109,25 +113,25 @@ def tried(heads: int, set_up: dict[str, Any], seed: int, tell: Tell) -> dict[str
     }
 
 
-def rows(batch: int, tokens: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+def sample_rows(batch: int, tokens: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """Contents, two different pointers a token, and what stands where they point."""
     content = torch.randint(CONTENTS, (batch, tokens), generator=generator)
     pointers = torch.rand(batch, tokens, tokens, generator=generator).argsort(-1)[..., :2]
-    wanted = content.gather(1, pointers.flatten(1)).unflatten(1, (tokens, 2))
-    return content, pointers, wanted
+    targets = content.gather(1, pointers.flatten(1)).unflatten(1, (tokens, 2))
+    return content, pointers, targets
 
 
-def relation_weights(model: Pointing, content: Tensor, pointers: Tensor) -> Tensor:
+def relation_weights(model: PointerModel, content: Tensor, pointers: Tensor) -> Tensor:
     """`[heads, 2]`: the mean weight that a head gives to the first and the second relation."""
     x, layer = model.embed(content, pointers), model.attention
-    q, k = (layer.split(make(x), layer.heads, None) for make in (layer.q, layer.k))
+    q, k = (layer.split_heads(make(x), layer.heads, None) for make in (layer.q, layer.k))
     weights = look(q, k, weights=True).weights  # [batch, heads, tokens, tokens]
     assert weights is not None
-    places = pointers[:, None].expand(-1, layer.heads, -1, -1)
-    return weights.gather(-1, places).mean((0, 2))
+    indices = pointers[:, None].expand(-1, layer.heads, -1, -1)
+    return weights.gather(-1, indices).mean((0, 2))
 
 
-def divided(pair: list[list[float]]) -> bool:
+def heads_specialize(pair: list[list[float]]) -> bool:
     """Whether one of two heads looks at the first relation and the other at the second."""
     (a, b), (c, d) = pair
     return min(a, d) > 0.5 or min(b, c) > 0.5
@@ -136,40 +140,42 @@ def divided(pair: list[list[float]]) -> bool:
 def verdict(numbers: dict[str, Any]) -> Verdict:
     one, two = (numbers["both"][numbers["heads"].index(heads)]["mean"] for heads in (1, 2))
     pairs = numbers["weights"][numbers["heads"].index(2)]
-    share = sum(divided(pair) for pair in pairs)
+    share = sum(heads_specialize(pair) for pair in pairs)
     kind = "fails" if two - one < 0.2 else "holds" if share == len(pairs) else "limited"
     every = " / ".join(f"{value['mean']:.0%}" for value in numbers["both"])
     counts = " / ".join(str(heads) for heads in numbers["heads"])
     alone = numbers["weights"][0][0][0]
     return Verdict(
         kind,
-        Both(
-            f"both relations right: one head {one:.0%}, two heads {two:.0%}",
+        Bilingual(
+            f"both relations correct: one head {one:.0%}, two heads {two:.0%}",
             f"两种关系都对：一个头 {one:.0%}，两个头 {two:.0%}",
         ),
-        Both(
-            f"Both contents named with {counts} heads and {numbers['parameters'][0]:,} parameters each: {every}. The one "
+        Bilingual(
+            f"Both contents predicted with {counts} heads and {numbers['parameters'][0]:,} parameters each: {every}. The one "
             f"head (first seed) gives {alone[0]:.0%} of its weight to the first relation and {alone[1]:.0%} to the "
-            f"second; two heads divided the relations between each other in {share} of {len(pairs)} seeds.",
-            f"头数为 {counts}、参数量均为 {numbers['parameters'][0]:,} 时，同时说对两者内容的比例：{every}。单个头（第一个种子）把 "
-            f"{alone[0]:.0%} 的权重给予第一种关系，{alone[1]:.0%} 给予第二种；{len(pairs)} 个种子中有 {share} 个由两个头各管一种关系。",
+            f"second; two heads split the relations between them in {share} of {len(pairs)} seeds.",
+            f"头数为 {counts}、参数量均为 {numbers['parameters'][0]:,} 时，同时预测对两者内容的比例：{every}。单个头（第一个种子）把 "
+            f"{alone[0]:.0%} 的权重给第一种关系，{alone[1]:.0%} 给第二种；{len(pairs)} 个种子中有 {share} 个两个头各负责一种关系。",
         ),
     )
 
 
 def draw(numbers: dict[str, Any], language: Language) -> Any:
     """Accuracy by number of heads, and what each head of the first seed looks at."""
-    with panels(language, 4, width=3.2, height=3.7) as (_, axes):
+    with subplots(language, 4, width=3.2, height=3.7) as (_, axes):
         places = range(len(numbers["heads"]))
-        shown = (("both", Both("both contents", "两者都对")), ("one", Both("each content", "单个内容")))
+        shown = (("both", Bilingual("both contents", "两者都对")), ("one", Bilingual("each content", "单个内容")))
         for n, (name, label) in enumerate(shown):
             means = [one["mean"] for one in numbers[name]]
-            axes[0].errorbar(places, means, [one["spread"] for one in numbers[name]], label=label(language), **style(n))
+            axes[0].errorbar(
+                places, means, [one["spread"] for one in numbers[name]], label=label(language), **line_style(n)
+            )
         axes[0].set_xticks(places, [str(heads) for heads in numbers["heads"]])
         axes[0].set_ylim(0, 1.05)
-        axes[0].set_xlabel(Both("heads (equal parameters)", "头数（参数量相同）")(language))
-        axes[0].set_ylabel(Both("right (share)", "正确率")(language))
-        axes[0].set_title(Both("What is answered", "回答情况")(language))
+        axes[0].set_xlabel(Bilingual("heads (equal parameters)", "头数（参数量相同）")(language))
+        axes[0].set_ylabel(Bilingual("accuracy", "正确率")(language))
+        axes[0].set_title(Bilingual("Accuracy", "正确率")(language))
         axes[0].legend(frameon=False)
         for axis, heads in zip(axes[1:], (1, 2, 4), strict=True):
             draw_heads(axis, numbers["weights"][numbers["heads"].index(heads)][0], language)
@@ -181,16 +187,16 @@ def draw_heads(axes: Any, weights: list[list[float]], language: Language) -> Non
     for n, relation in enumerate(RELATIONS):
         at = [place + 0.4 * n - 0.2 for place in range(len(weights))]
         values = [head[n] for head in weights]
-        axes.bar(at, values, 0.38, label=relation(language), color=style(n)["color"], hatch=("", "//")[n])
+        axes.bar(at, values, 0.38, label=relation(language), color=line_style(n)["color"], hatch=("", "//")[n])
     axes.set_xticks(range(len(weights)), [str(head + 1) for head in range(len(weights))])
     axes.set_xlim(-0.6, len(weights) - 0.4)
     axes.set_ylim(0, 1.25)
-    axes.set_xlabel(Both("head", "头")(language))
-    axes.set_ylabel(Both("mean weight on it", "平均权重")(language))
+    axes.set_xlabel(Bilingual("head", "头")(language))
+    axes.set_ylabel(Bilingual("mean weight", "平均权重")(language))
     axes.set_title(
-        Both(
-            "Where one head looks" if len(weights) == 1 else f"Where {len(weights)} heads look",
-            f"{len(weights)} 个头各看什么",
+        Bilingual(
+            "Weights of one head" if len(weights) == 1 else f"Weights of {len(weights)} heads",
+            f"{len(weights)} 个头的权重",
         )(language)
     )
     axes.legend(frameon=False, loc="upper center", fontsize=7)

@@ -10,99 +10,110 @@ from torch import Tensor, nn
 
 from ...nn.block import Stack, StackConfig
 from ...nn.hooks.watch import watch
-from ..comparing import accuracy, bars, by_size, level, name_axes, nth, parameters, percent, speaker
-from ..experiment import Both, Claim, Language, Size, Tell, Verdict
-from ..learning import fit, panels, part, spread, style
+from ..experiment import Bilingual, Claim, Language, Size, Verdict
+from ..progress import ProgressCallback, nth_subprogress
+from ..toolkit.figures import draw_reference_line, label_axes, line_style, localizer, plot_bars, subplots
+from ..toolkit.metrics import accuracy, count_parameters, format_percent, summarize
+from ..toolkit.training import choose_by_size, fit
 
 SIDE, DIM, GRID, MOST_STEPS = 24, 32, 6, 2000
 
 CLAIM = Claim(
     number=18,
     name="images",
-    title=Both("Images: does attention alone dilute local detail?", "图像：只用注意力会稀释局部细节吗？"),
-    claim=Both(
-        "Looking everywhere, attention dilutes local patterns such as edges and textures and needs much data; "
-        "convolutions see them at once but not what is far apart; convolutions below and attention above have both.",
-        "注意力过度关注全局，会稀释边缘、纹理等局部模式，需要大量数据；卷积立刻看到局部，却看不到相距很远的关系；"
-        "下面用卷积、上面用注意力则兼得两者。",
+    title=Bilingual("Images: does attention alone dilute local detail?", "图像：只用注意力会稀释局部细节吗？"),
+    claim=Bilingual(
+        "Attention is global; it dilutes local patterns such as edges and textures and needs much data. Convolutions "
+        "capture local patterns at once but not distant relations. Convolutions in the lower layers and attention in "
+        "the upper layers combine both.",
+        "注意力过度关注全局，会稀释边缘、纹理等局部模式，需要大量数据；卷积能立刻捕捉局部，却捕捉不到相距很远的关系；"
+        "下层用卷积、上层用注意力则兼得两者。",
     ),
-    setup=Both(
-        "Made images of 24 × 24. Detail: a 5 × 5 patch of fine stripes somewhere in noise, which of four directions? "
-        "Relation: a cross and a square somewhere, is the cross left or right of the square? A small ViT (patches "
-        "of 4), a convolutional network with global pooling (its last layer sees 23 pixels), and a hybrid "
-        "(convolutional stem, attention above), of about the same number of parameters, on few and on many images. "
-        f"Each learns until its loss is small, for at most {MOST_STEPS} steps; tested on new images.",
-        "人造 24 × 24 图像。细节：噪声中某处有一块 5 × 5 的细条纹，是四个方向中的哪一个？关系："
-        "某处有一个十字和一个方框，十字在方框的左边还是右边？"
-        "小型 ViT（4 × 4 的块）、带全局池化的卷积网络（最后一层看得到 23 个像素）、混合网络（下层卷积，上层注意力），"
-        f"参数量相近，分别用少量和较多图像训练，到损失足够小为止，至多 {MOST_STEPS} 步；用新图像检验。",
+    setup=Bilingual(
+        "Synthetic images of 24 × 24. Detail: a 5 × 5 patch of fine stripes in noise; which of four directions? "
+        "Relation: a cross and a square; is the cross left or right of the square? A small ViT (patches of 4), a "
+        "convolutional network with global pooling (receptive field of the last layer: 23 pixels), and a hybrid "
+        "(convolutional stem, then attention), with about the same number of parameters, on few and on many images. "
+        "Each is trained until its loss is small, for at most 2000 steps, and tested on new images.",
+        "24 × 24 的合成图像。细节：噪声中有一块 5 × 5 的细条纹，是四个方向中的哪一个？关系："
+        "图中有一个十字和一个方框，十字在方框的左边还是右边？小型 ViT（4 × 4 的图块）、"
+        "带全局池化的卷积网络（最后一层的感受野为 23 个像素）、混合网络（先卷积，后注意力），参数量相近，"
+        "分别用少量和较多图像训练，到损失足够小为止，最多 2000 步；在新图像上测试。",
     ),
-    threshold=Both(
-        "Holds if on many images the ViT is at least 5 points behind the convolutions in detail, they are at least 5 "
-        "points behind the ViT in relations, and the hybrid is within 5 points of the better one in both. Limited if "
-        "the ViT is 5 points behind in detail on few images and the hybrid is at least as good as the ViT (less 5 "
-        "points) in both. Fails otherwise.",
+    threshold=Bilingual(
+        "Holds if on many images the ViT is at least 5 points behind the CNN in detail, the CNN at least 5 points "
+        "behind the ViT in relations, and the hybrid within 5 points of the better one in both. Limited if the ViT "
+        "is 5 points behind in detail on few images and the hybrid is at least as good as the ViT (minus 5 points) "
+        "in both. Fails otherwise.",
         "成立：图像较多时，ViT 的细节至少落后卷积 5 个百分点，卷积的关系至少落后 ViT 5 个百分点，"
-        "混合网络两方面都在较好者的 5 个百分点以内。"
-        "有条件成立：图像少时 ViT 的细节落后 5 个百分点，且混合网络两方面都不比 ViT 差 5 个百分点以上。其余为不成立。",
+        "混合网络两方面都在较好者的 5 个百分点以内。有条件成立：图像少时 ViT 的细节落后 5 个百分点，"
+        "且混合网络两方面都不比 ViT 差 5 个百分点以上。其余情况不成立。",
     ),
 )
 
 TASKS = {"detail": 4, "relation": 2}
 
 
-def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
-    seeds, steps = by_size(size, 1, 2, 4), by_size(size, 2, MOST_STEPS)
-    amounts = by_size(size, {"few": 30, "many": 40}, {"few": 300, "many": 6000}, {"few": 300, "many": 50000})
-    plan = [(task, amount, kind) for task in TASKS for amount in amounts for kind in MODELS]
-    found: dict[str, list[float]] = {"/".join(one): [] for one in plan}
-    taken: dict[str, list[int]] = {name: [] for name in found}
+def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
+    seeds, steps = choose_by_size(size, 1, 2, 4), choose_by_size(size, 2, MOST_STEPS)
+    amounts = choose_by_size(size, {"few": 30, "many": 40}, {"few": 300, "many": 6000}, {"few": 300, "many": 50000})
+    plan = [(task, amount, model_name) for task in TASKS for amount in amounts for model_name in MODELS]
+    accuracies: dict[str, list[float]] = {"/".join(case): [] for case in plan}
+    steps_taken: dict[str, list[int]] = {name: [] for name in accuracies}
     distances: dict[str, Any] = {}
     for n in range(seeds):
-        for m, (task, amount, kind) in enumerate(plan):
-            told = nth(part(tell, n / seeds, (n + 1) / seeds), m, len(plan), f"{kind}, {task}, {amount}")
-            model, right, took = train(kind, task, amounts[amount], steps, seed * 1000 + n, told)
-            found[f"{task}/{amount}/{kind}"].append(right)
-            taken[f"{task}/{amount}/{kind}"].append(took)
-            if n == 0 and amount == "many" and kind != "CNN":
-                distances[f"{task}/{kind}"] = attention_distance(model, task)
+        for m, (task, amount, model_name) in enumerate(plan):
+            run_progress = nth_subprogress(
+                nth_subprogress(progress, n, seeds), m, len(plan), f"{model_name}, {task}, {amount}"
+            )
+            model, test_accuracy, steps_used = train(
+                model_name, task, amounts[amount], steps, seed * 1000 + n, run_progress
+            )
+            accuracies[f"{task}/{amount}/{model_name}"].append(test_accuracy)
+            steps_taken[f"{task}/{amount}/{model_name}"].append(steps_used)
+            if n == 0 and amount == "many" and model_name != "CNN":
+                distances[f"{task}/{model_name}"] = attention_distance(model, task)
     return {
         "amounts": amounts,
-        "parameters": {kind: parameters(make()) for kind, make in MODELS.items()},
-        "accuracy": {name: spread(values) for name, values in found.items()},
-        "steps": {name: spread(values) for name, values in taken.items()},
+        "parameters": {model_name: count_parameters(make()) for model_name, make in MODELS.items()},
+        "accuracy": {name: summarize(values) for name, values in accuracies.items()},
+        "steps": {name: summarize(values) for name, values in steps_taken.items()},
         "distance": distances,
-        "evenly": even_distance(),
+        "evenly": uniform_distance(),
     }
 
 
-def train(kind: str, task: str, amount: int, steps: int, seed: int, tell: Tell) -> tuple[nn.Module, float, int]:
+def train(
+    model_name: str, task: str, amount: int, steps: int, seed: int, progress: ProgressCallback
+) -> tuple[nn.Module, float, int]:
     """The trained model, its share of new images right, and the steps that it took."""
     torch.manual_seed(seed)
-    images, labels = MAKERS[task](amount)
-    model = MODELS[kind]()
+    images, labels = SAMPLERS[task](amount)
+    model = MODELS[model_name]()
 
     def loss() -> Tensor:
         chosen = torch.randint(amount, (32,))
         return nn.functional.cross_entropy(model(images[chosen])[:, : TASKS[task]], labels[chosen])
 
-    losses = fit(model, loss, steps, 2e-3, tell, enough=0.05)
-    fresh, truth = MAKERS[task](min(1000, 2 * amount))
+    losses = fit(model, loss, steps, 2e-3, progress, target_loss=0.05)
+    test_images, test_labels = SAMPLERS[task](min(1000, 2 * amount))
     with torch.no_grad():
-        return model, accuracy(model(fresh)[:, : TASKS[task]], truth), len(losses)
+        return model, accuracy(model(test_images)[:, : TASKS[task]], test_labels), len(losses)
 
 
-def detail(count: int) -> tuple[Tensor, Tensor]:
+def sample_detail(count: int) -> tuple[Tensor, Tensor]:
     """Images `[count, 1, SIDE, SIDE]` with stripes of one of four directions in a 5 × 5 square, and the direction."""
     labels = torch.randint(4, (count,))
     i, j = torch.arange(5)[:, None], torch.arange(5)[None]
-    stripes = torch.stack([((way % 2) * 2 - 1).float() for way in (i + 0 * j, j + 0 * i, (i + j) // 2, (i - j) // 2)])
+    stripes = torch.stack(
+        [((stripe % 2) * 2 - 1).float() for stripe in (i + 0 * j, j + 0 * i, (i + j) // 2, (i - j) // 2)]
+    )
     images = 0.5 * torch.randn(count, SIDE, SIDE)
-    stamp(images, 1.2 * stripes[labels], torch.randint(SIDE - 5, (count, 2)))
+    add_shapes(images, 1.2 * stripes[labels], torch.randint(SIDE - 5, (count, 2)))
     return images[:, None], labels
 
 
-def relation(count: int) -> tuple[Tensor, Tensor]:
+def sample_relation(count: int) -> tuple[Tensor, Tensor]:
     """Images with a cross and a square, and whether the cross is right of the square; they never share columns."""
     cross, square = torch.zeros(5, 5), torch.ones(5, 5)
     cross[2], cross[:, 2], square[1:4, 1:4] = 1, 1, 0
@@ -113,32 +124,32 @@ def relation(count: int) -> tuple[Tensor, Tensor]:
     images = 0.3 * torch.randn(count, SIDE, SIDE)
     for n, shape in enumerate((cross, square)):
         rows = torch.randint(SIDE - 5, (count,))
-        stamp(images, shape.expand(count, 5, 5), torch.stack([rows, columns[:, n]], 1))
+        add_shapes(images, shape.expand(count, 5, 5), torch.stack([rows, columns[:, n]], 1))
     return images[:, None], labels
 
 
-MAKERS = {"detail": detail, "relation": relation}
+SAMPLERS = {"detail": sample_detail, "relation": sample_relation}
 
 
-def stamp(images: Tensor, shapes: Tensor, corners: Tensor) -> None:
+def add_shapes(images: Tensor, shapes: Tensor, corners: Tensor) -> None:
     """Add to each image its shape `[count, 5, 5]` at its corner `[count, 2]`."""
     rows = corners[:, 0, None, None] + torch.arange(5)[:, None]
     columns = corners[:, 1, None, None] + torch.arange(5)
     images[torch.arange(len(images))[:, None, None], rows, columns] += shapes
 
 
-class Attending(nn.Module):
+class PatchTransformer(nn.Module):
     """A stem that makes GRID × GRID tokens, their learned places, a stack, and the mean token's answer."""
 
     def __init__(self, stem: nn.Module, layers: int) -> None:
         super().__init__()
         self.stem = stem
-        self.places = nn.Parameter(0.1 * torch.randn(GRID * GRID, DIM))
+        self.positions = nn.Parameter(0.1 * torch.randn(GRID * GRID, DIM))
         self.stack = Stack(StackConfig(dim=DIM, layers=layers, heads=4, hidden=2 * DIM))
-        self.answer = nn.Linear(DIM, 4)
+        self.head = nn.Linear(DIM, 4)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.answer(self.stack(self.stem(images).flatten(2).mT + self.places).mean(1))
+        return self.head(self.stack(self.stem(images).flatten(2).mT + self.positions).mean(1))
 
 
 def convolutions(*channels: int) -> nn.Sequential:
@@ -150,35 +161,35 @@ def convolutions(*channels: int) -> nn.Sequential:
 
 
 MODELS: dict[str, Any] = {
-    "ViT": lambda: Attending(nn.Conv2d(1, DIM, 4, 4), 3),
+    "ViT": lambda: PatchTransformer(nn.Conv2d(1, DIM, 4, 4), 3),
     "CNN": lambda: nn.Sequential(
         convolutions(16, DIM, 36, 36), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(36, 4)
     ),
-    "hybrid": lambda: Attending(convolutions(16, DIM), 2),
+    "hybrid": lambda: PatchTransformer(convolutions(16, DIM), 2),
 }
 
 
 def attention_distance(model: nn.Module, task: str) -> list[list[float]]:
     """The mean distance, in pixels, that each head of each layer looks: `[layers][heads]`."""
-    images, _ = MAKERS[task](64)
+    images, _ = SAMPLERS[task](64)
     with torch.no_grad(), watch(model, weights=True) as seen:
         model(images)
-    apart = distances()
+    distances = patch_distances()
     return [
-        [round(v, 3) for v in (view.weights * apart).sum(-1).mean((0, 2)).tolist()]  # type: ignore[operator]
+        [round(v, 3) for v in (view.weights * distances).sum(-1).mean((0, 2)).tolist()]  # type: ignore[operator]
         for view in seen.values()
     ]
 
 
-def distances() -> Tensor:
+def patch_distances() -> Tensor:
     """How many pixels the tokens stand apart, `[GRID², GRID²]`."""
-    places = torch.cartesian_prod(torch.arange(GRID), torch.arange(GRID)).float() * (SIDE / GRID)
-    return torch.cdist(places, places)
+    centres = torch.cartesian_prod(torch.arange(GRID), torch.arange(GRID)).float() * (SIDE / GRID)
+    return torch.cdist(centres, centres)
 
 
-def even_distance() -> float:
+def uniform_distance() -> float:
     """The mean distance of a head that looks at all places alike."""
-    return distances().mean().item()
+    return patch_distances().mean().item()
 
 
 def verdict(numbers: dict[str, Any]) -> Verdict:
@@ -191,60 +202,60 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     partly = few >= 0.05 and all(hybrid[t] >= vit[t] - 0.05 for t in TASKS)
     kind = "holds" if behind and blind and best else "limited" if partly else "fails"
     rows = {
-        k: f"{percent(one['detail'])} / {percent(one['relation'])}"
+        k: f"{format_percent(one['detail'])} / {format_percent(one['relation'])}"
         for k, one in zip(MODELS, (vit, cnn, hybrid), strict=True)
     }
     lowest, highest = ([sum(one[n]) / len(one[n]) for one in numbers["distance"].values()] for n in (0, -1))
     near = f"{sum(lowest) / len(lowest):.1f}", f"{sum(highest) / len(highest):.1f}"
-    key = Both(
-        f"detail / relation right: ViT {rows['ViT']}, CNN {rows['CNN']}, hybrid {rows['hybrid']}",
+    key = Bilingual(
+        f"accuracy in detail / relation: ViT {rows['ViT']}, CNN {rows['CNN']}, hybrid {rows['hybrid']}",
         f"细节 / 关系正确率：ViT {rows['ViT']}，CNN {rows['CNN']}，混合 {rows['hybrid']}",
     )
-    return Verdict(kind, key, Both(
+    return Verdict(kind, key, Bilingual(
         f"Detail / relation on many images: ViT {rows['ViT']}, CNN {rows['CNN']}, hybrid {rows['hybrid']}. On few "
         "images the "
-        f"ViT is {100 * few:.1f} points behind in detail. Heads look {near[0]} pixels far in the first layer and "
+        f"ViT is {100 * few:.1f} points behind in detail. The mean attention distance is {near[0]} pixels in the first layer and "
         f"{near[1]} in "
-        f"the last (evenly: {numbers['evenly']:.1f}).",
+        f"the last (uniform weights: {numbers['evenly']:.1f}).",
         f"图像较多时的细节 / 关系：ViT {rows['ViT']}，CNN {rows['CNN']}，混合 {rows['hybrid']}。图像少时 ViT "
         f"的细节落后 {100 * few:.1f} 个百分点。"
-        f"平均注意距离：第一层 {near[0]} 像素，最后一层 {near[1]} 像素（均匀时为 {numbers['evenly']:.1f}）。",
+        f"平均注意力距离：第一层 {near[0]} 像素，最后一层 {near[1]} 像素（权重均匀时为 {numbers['evenly']:.1f}）。",
     ))  # fmt: skip
 
 
 def draw(numbers: dict[str, Any], language: Language) -> Any:
-    say = speaker(language)
-    names = {"ViT": "ViT", "CNN": say("convolution", "卷积"), "hybrid": say("hybrid", "混合")}
-    groups = [say(f"{numbers['amounts']['few']} images", f"{numbers['amounts']['few']} 张"),
-              say(f"{numbers['amounts']['many']} images", f"{numbers['amounts']['many']} 张")]  # fmt: skip
-    with panels(language, 3, width=4.2) as (figure, (left, middle, right)):
-        figure.suptitle(say("New images right, and how far heads look", "新图像的正确率，以及各头看多远"))
-        titles = {"detail": say("Detail: direction of fine stripes", "细节：细条纹的方向"),
-                  "relation": say("Relation: cross left or right of square", "关系：十字在方框左边还是右边")}  # fmt: skip
+    tr = localizer(language)
+    names = {"ViT": "ViT", "CNN": tr("convolution", "卷积"), "hybrid": tr("hybrid", "混合")}
+    groups = [tr(f"{numbers['amounts']['few']} images", f"{numbers['amounts']['few']} 张"),
+              tr(f"{numbers['amounts']['many']} images", f"{numbers['amounts']['many']} 张")]  # fmt: skip
+    with subplots(language, 3, width=4.2) as (figure, (left, middle, right)):
+        figure.suptitle(tr("Accuracy on new images, and attention distance", "新图像的正确率，以及注意力距离"))
+        titles = {"detail": tr("Detail: direction of fine stripes", "细节：细条纹的方向"),
+                  "relation": tr("Relation: cross left or right of square", "关系：十字在方框左边还是右边")}  # fmt: skip
         for axes, task in ((left, "detail"), (middle, "relation")):
             series = {
                 text: [numbers["accuracy"][f"{task}/{a}/{kind}"] for a in ("few", "many")]
                 for kind, text in names.items()
             }
-            bars(axes, groups, series)
-            level(axes, 1 / TASKS[task], say("chance", "随机"))
-            name_axes(axes, titles[task], say("trained on", "训练图像"), say("share right", "正确率"))
+            plot_bars(axes, groups, series)
+            draw_reference_line(axes, 1 / TASKS[task], tr("chance", "随机"))
+            label_axes(axes, titles[task], tr("trained on", "训练图像"), tr("accuracy", "正确率"))
             axes.set_ylim(0, 1.25)
             axes.legend(ncols=2, loc="upper left", fontsize=7)
         for n, (name, layers) in enumerate(numbers["distance"].items()):
             task, kind = name.split("/")
-            text = f"{names[kind]}, {say(task, {'detail': '细节', 'relation': '关系'}[task])}"
+            text = f"{names[kind]}, {tr(task, {'detail': '细节', 'relation': '关系'}[task])}"
             dots = [(layer + 1 + 0.08 * (n - 1.5), d) for layer, heads in enumerate(layers) for d in heads]
-            look: dict[str, Any] = style(n) | {"linestyle": "", "label": text}
+            look: dict[str, Any] = line_style(n) | {"linestyle": "", "label": text}
             right.plot(*zip(*dots, strict=True), **look)
-        level(right, numbers["evenly"], say("all places alike", "均匀关注"))
+        draw_reference_line(right, numbers["evenly"], tr("uniform weights", "权重均匀"))
         right.set_xticks([1, 2, 3])
         right.set_ylim(0, 1.3 * numbers["evenly"])
-        name_axes(
+        label_axes(
             right,
-            say("Mean attention distance of each head", "每个头的平均注意距离"),
-            say("layer", "层"),
-            say("pixels", "像素"),
+            tr("Mean attention distance of each head", "每个头的平均注意力距离"),
+            tr("layer", "层"),
+            tr("pixels", "像素"),
         )
         right.legend(fontsize=7)
     return figure

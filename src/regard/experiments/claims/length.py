@@ -9,41 +9,46 @@ from torch import Tensor
 
 from ...models.heads import IGNORED
 from ...nn.block import StackConfig
-from ..experiment import Both, Claim, Language, Size, Tell, Verdict
-from ..learning import drawing, fit, panels, part, spread, style
-from ..sequences import accuracy, lengths_axis, means, tagger
+from ..experiment import Bilingual, Claim, Language, Size, Verdict
+from ..progress import ProgressCallback, nth_subprogress
+from ..toolkit.figures import line_style, set_length_ticks, subplots
+from ..toolkit.metrics import means, summarize, token_accuracy
+from ..toolkit.tagger import build_tagger
+from ..toolkit.training import fit, seeded_generator
 
 CLAIM = Claim(
     number=7,
     name="length",
-    title=Both("Longer sequences than in training", "比训练时更长的序列"),
-    claim=Both(
-        "Positions made of sines and cosines let a model work on sequences longer than those it was trained on.",
+    title=Bilingual("Sequences longer than in training", "比训练时更长的序列"),
+    claim=Bilingual(
+        "Sinusoidal position encodings let a model generalize to sequences longer than those it was trained on.",
         "由正弦、余弦函数构成的位置编码，使模型可以泛化到比训练时更长的序列。",
     ),
-    setup=Both(
-        "Each token of a random text depends on the two before it, in their order. Causal models of two layers that "
-        "differ in their position alone learn to continue texts of one length and are tested on texts 2, 4 and 8 times "
-        "as long. Counted is how often they name the likeliest next token in the second half of a text. Learned places "
-        "beyond the trained length exist but were never trained.",
-        "随机文本的每个词元取决于它前面的两个词元及其先后。若干两层因果模型只有位置方式不同，在同一长度的文本上学习续写，"
-        "再在 2、4、8 倍长的文本上测试：统计在文本后半部分说中最可能的下一个词元的比例。可学习位置编码在训练长度之外的向量存在，但从未被训练过。",
+    setup=Bilingual(
+        "Each token of a random text depends on the two tokens before it and their order. Causal models of two "
+        "layers that differ only in the position encoding are trained on texts of one length and tested on texts 2, "
+        "4 and 8 times as long. The metric is how often they predict the most likely next token in the second half "
+        "of a text. Learned position embeddings beyond the training length exist but are untrained.",
+        "随机文本的每个词元取决于它前面的两个词元及其次序。若干两层因果模型只有位置编码不同，在同一长度的文本上训练，"
+        "再在 2、4、8 倍长的文本上测试：统计在文本后半部分预测对最可能的下一个词元的比例。"
+        "可学习位置嵌入在训练长度之外的向量存在，但没有经过训练。",
     ),
-    threshold=Both(
-        "Holds if the accuracy with sinusoids is at least 0.8 at the trained length and stays at 90 % or more of that up "
-        "to 8 times the length; limited if up to 2 times only; else it does not hold. The means of all seeds count.",
-        "若使用正弦编码时，训练长度上的准确率不低于 0.8，且直到 8 倍长度都不低于其 90%，则成立；若只到 2 倍，则有条件成立；否则不成立。"
-        "以各随机种子的平均值为准。",
+    threshold=Bilingual(
+        "Holds if the accuracy with sinusoidal encodings is at least 0.8 at the training length and stays at 90 % or "
+        "more of that up to 8 times the length. Limited if only up to 2 times. Fails otherwise. The mean over seeds "
+        "counts.",
+        "若使用正弦编码时，训练长度上的准确率不低于 0.8，且直到 8 倍长度都不低于其 90%，则成立；若只到 2 倍，"
+        "则有条件成立；否则不成立。以各随机种子的平均值为准。",
     ),
 )
 
 NAMES = {
-    "sinusoidal": Both("sinusoidal", "正弦"),
-    "learned": Both("learned", "可学习"),
-    "T5": Both("T5 bias", "T5 偏置"),
-    "rotary": Both("rotary", "旋转"),
-    "ALiBi": Both("ALiBi", "ALiBi"),
-    "none": Both("none", "无"),
+    "sinusoidal": Bilingual("sinusoidal", "正弦"),
+    "learned": Bilingual("learned", "可学习"),
+    "T5": Bilingual("T5 bias", "T5 偏置"),
+    "rotary": Bilingual("rotary", "旋转"),
+    "ALiBi": Bilingual("ALiBi", "ALiBi"),
+    "none": Bilingual("none", "无"),
 }
 POSITIONS = {
     "T5": "T5Bias(buckets=16, max_distance=32, bidirectional=False)",
@@ -58,41 +63,50 @@ SIZES: dict[Size, dict[str, Any]] = {
 }
 
 
-def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
     """`accuracy[scheme][length]`, spread over seeds."""
-    set_up = SIZES[size]
-    lengths = [set_up["tokens"] * times for times in (1, 2, 4, 8)]
-    runs = [(scheme, seed + n) for n in range(set_up["seeds"]) for scheme in NAMES]
-    found: dict[str, list[list[float]]] = {scheme: [] for scheme in NAMES}
-    for n, (scheme, own) in enumerate(runs):
-        told = part(tell, n / len(runs), (n + 1) / len(runs), f"{scheme}, seed {own}")
-        found[scheme].append(tested(scheme, lengths, set_up, own, told))
-    by_length = {scheme: [spread(column) for column in zip(*rows, strict=True)] for scheme, rows in found.items()}
+    config = SIZES[size]
+    lengths = [config["tokens"] * times for times in (1, 2, 4, 8)]
+    runs = [(scheme, seed + n) for n in range(config["seeds"]) for scheme in NAMES]
+    accuracies: dict[str, list[list[float]]] = {scheme: [] for scheme in NAMES}
+    for n, (scheme, run_seed) in enumerate(runs):
+        run_progress = nth_subprogress(progress, n, len(runs), f"{scheme}, seed {run_seed}")
+        accuracies[scheme].append(train_and_test(scheme, lengths, config, run_seed, run_progress))
+    by_length = {
+        scheme: [summarize(column) for column in zip(*rows, strict=True)] for scheme, rows in accuracies.items()
+    }
     return {"lengths": lengths, "accuracy": by_length, "chance": 1 / SYMBOLS}
 
 
-def tested(scheme: str, lengths: list[int], set_up: dict[str, Any], seed: int, tell: Tell) -> list[float]:
+def train_and_test(
+    scheme: str, lengths: list[int], config: dict[str, Any], seed: int, progress: ProgressCallback
+) -> list[float]:
     """The accuracy at each length of a model that has learned at the first."""
-    generator = drawing(seed)
+    generator = seeded_generator(seed)
     torch.manual_seed(seed)
     chain = torch.softmax(3 * torch.randn(SYMBOLS, SYMBOLS, SYMBOLS, generator=generator), -1)
-    places = {"sinusoidal": "sinusoidal", "learned": lengths[-1]}.get(scheme)
-    stack = StackConfig(set_up["dim"], 2, 4, mask="Causal()", position=POSITIONS.get(scheme))
-    model = tagger(stack, SYMBOLS, SYMBOLS, places)
+    positions = {"sinusoidal": "sinusoidal", "learned": lengths[-1]}.get(scheme)
+    stack = StackConfig(config["dim"], 2, 4, mask="Causal()", position=POSITIONS.get(scheme))
+    model = build_tagger(stack, SYMBOLS, SYMBOLS, positions)
 
-    written = texts(chain, set_up["batch"] * set_up["steps"], lengths[0] + 1, generator).split(set_up["batch"])
-    batches, at = torch.stack(written), torch.zeros(1, dtype=torch.long)  # counted where the texts are
+    batches_of_text = sample_texts(chain, config["batch"] * config["steps"], lengths[0] + 1, generator).split(
+        config["batch"]
+    )
+    batches, index = torch.stack(batches_of_text), torch.zeros(1, dtype=torch.long)  # counted where the texts are
 
     def loss() -> Tensor:
-        text = batches[at].squeeze(0)
-        at.add_(1)
+        text = batches[index].squeeze(0)
+        index.add_(1)
         return model(tokens=text[:, :-1], labels=text[:, 1:]).loss
 
-    fit(model, loss, set_up["steps"], 5e-3, tell)
-    return [accuracy(model, likeliest(chain, texts(chain, set_up["texts"], tokens, generator))) for tokens in lengths]
+    fit(model, loss, config["steps"], 5e-3, progress)
+    return [
+        token_accuracy(model, likeliest_labels(chain, sample_texts(chain, config["texts"], tokens, generator)))
+        for tokens in lengths
+    ]
 
 
-def texts(chain: Tensor, count: int, tokens: int, generator: torch.Generator) -> Tensor:
+def sample_texts(chain: Tensor, count: int, tokens: int, generator: torch.Generator) -> Tensor:
     """Texts `[count, tokens]` of a chain `[symbols, symbols, symbols]`: p(next | the one before the last, the last)."""
     text = torch.randint(SYMBOLS, (count, 2), generator=generator)
     for _ in range(tokens - 2):
@@ -101,7 +115,7 @@ def texts(chain: Tensor, count: int, tokens: int, generator: torch.Generator) ->
     return text
 
 
-def likeliest(chain: Tensor, text: Tensor) -> dict[str, Tensor]:
+def likeliest_labels(chain: Tensor, text: Tensor) -> dict[str, Tensor]:
     """Texts with the likeliest next token as the label of each place of the second half."""
     labels = torch.full_like(text, IGNORED)
     labels[:, 1:] = chain.argmax(-1)[text[:, :-1], text[:, 1:]]
@@ -109,33 +123,33 @@ def likeliest(chain: Tensor, text: Tensor) -> dict[str, Tensor]:
     return {"tokens": text, "labels": labels}
 
 
-def kept(numbers: dict[str, Any], scheme: str) -> list[float]:
+def relative_accuracy(numbers: dict[str, Any], scheme: str) -> list[float]:
     """Accuracy at each length over that at the trained one."""
-    found = means(numbers["accuracy"][scheme])
-    return [value / max(found[0], 1e-9) for value in found]
+    accuracies = means(numbers["accuracy"][scheme])
+    return [value / max(accuracies[0], 1e-9) for value in accuracies]
 
 
 def verdict(numbers: dict[str, Any]) -> Verdict:
-    share = kept(numbers, "sinusoidal")
-    long = {scheme: kept(numbers, scheme)[-1] for scheme in NAMES}
-    good = [scheme for scheme in NAMES if long[scheme] >= 0.9]
-    first = numbers["accuracy"]["sinusoidal"][0]["mean"]
-    kind = "fails" if first < 0.8 or share[1] < 0.9 else "holds" if min(share) >= 0.9 else "limited"
+    fractions = relative_accuracy(numbers, "sinusoidal")
+    at_longest = {scheme: relative_accuracy(numbers, scheme)[-1] for scheme in NAMES}
+    extrapolating = [scheme for scheme in NAMES if at_longest[scheme] >= 0.9]
+    trained = numbers["accuracy"]["sinusoidal"][0]["mean"]
+    kind = "fails" if trained < 0.8 or fractions[1] < 0.9 else "holds" if min(fractions) >= 0.9 else "limited"
     return Verdict(
         kind,
-        Both(
-            f"sinusoids keep {', '.join(f'{value:.0%}' for value in share[1:])} at 2, 4, 8 times the length",
-            f"正弦编码在 2、4、8 倍长度上保留 {'、'.join(f'{value:.0%}' for value in share[1:])}",
+        Bilingual(
+            f"sinusoidal keeps {', '.join(f'{value:.0%}' for value in fractions[1:])} at 2, 4, 8 times the length",
+            f"正弦编码在 2、4、8 倍长度上保留 {'、'.join(f'{value:.0%}' for value in fractions[1:])}",
         ),
-        Both(
-            f"With sinusoids accuracy is {first:.2f} at {numbers['lengths'][0]} tokens, and of that "
-            f"{', '.join(f'{value:.0%}' for value in share[1:])} are left at 2, 4 and 8 times the length. At 8 times "
-            f"{', '.join(f'{NAMES[scheme].en} keeps {value:.0%}' for scheme, value in long.items())}. "
-            f"90 % or more: {', '.join(NAMES[scheme].en for scheme in good) or 'none'}.",
-            f"使用正弦编码时，{numbers['lengths'][0]} 个词元上的准确率为 {first:.2f}；在 2、4、8 倍长度上分别保留其 "
-            f"{'、'.join(f'{value:.0%}' for value in share[1:])}。8 倍长度时的保留比例："
-            f"{'，'.join(f'{NAMES[scheme].zh} {value:.0%}' for scheme, value in long.items())}。"
-            f"不低于 90% 的有：{'、'.join(NAMES[scheme].zh for scheme in good) or '无'}。",
+        Bilingual(
+            f"With sinusoidal encodings the accuracy is {trained:.2f} at {numbers['lengths'][0]} tokens; of this, "
+            f"{', '.join(f'{value:.0%}' for value in fractions[1:])} remain at 2, 4 and 8 times the length. At 8 times "
+            f"{', '.join(f'{NAMES[scheme].en} keeps {value:.0%}' for scheme, value in at_longest.items())}. "
+            f"90 % or more: {', '.join(NAMES[scheme].en for scheme in extrapolating) or 'none'}.",
+            f"使用正弦编码时，{numbers['lengths'][0]} 个词元上的准确率为 {trained:.2f}；在 2、4、8 倍长度上分别保留其 "
+            f"{'、'.join(f'{value:.0%}' for value in fractions[1:])}。8 倍长度时的保留比例："
+            f"{'，'.join(f'{NAMES[scheme].zh} {value:.0%}' for scheme, value in at_longest.items())}。"
+            f"不低于 90% 的有：{'、'.join(NAMES[scheme].zh for scheme in extrapolating) or '无'}。",
         ),
     )
 
@@ -143,18 +157,18 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
 def draw(numbers: dict[str, Any], language: Language) -> Any:
     """Accuracy against length, a line a scheme."""
     lengths = numbers["lengths"]
-    with panels(language, width=7.6, height=4.4) as (figure, (axes,)):
+    with subplots(language, width=7.6, height=4.4) as (figure, (axes,)):
         for n, (scheme, name) in enumerate(NAMES.items()):
             values = numbers["accuracy"][scheme]
-            bars = [one["spread"] for one in values]
-            axes.errorbar(lengths, means(values), bars, label=name(language), capsize=2, **style(n))
-        axes.axhline(numbers["chance"], color="#777777", linewidth=0.8, label=Both("chance", "随机猜测")(language))
-        lengths_axis(axes, lengths)
+            bars = [summary["spread"] for summary in values]
+            axes.errorbar(lengths, means(values), bars, label=name(language), capsize=2, **line_style(n))
+        axes.axhline(numbers["chance"], color="#777777", linewidth=0.8, label=Bilingual("chance", "随机猜测")(language))
+        set_length_ticks(axes, lengths)
         axes.set_ylim(0, 1.05)
-        below = Both("tokens of the tested text (trained on the shortest)", "测试文本的词元数（训练时为最短者）")
+        below = Bilingual("tokens of the test text (trained on the shortest)", "测试文本的词元数（用最短的训练）")
         axes.set_xlabel(below(language))
-        axes.set_ylabel(Both("likeliest next token named (share)", "说中最可能的下一个词元（比例）")(language))
-        title = Both("Accuracy on texts up to 8 times the trained length", "在最长 8 倍于训练长度的文本上的准确率")
+        axes.set_ylabel(Bilingual("accuracy (most likely next token)", "准确率（最可能的下一个词元）")(language))
+        title = Bilingual("Accuracy up to 8 times the training length", "直到 8 倍训练长度的准确率")
         axes.set_title(title(language))
-        figure.legend(loc="outside right upper", frameon=False, title=Both("position", "位置方式")(language))
+        figure.legend(loc="outside right upper", frameon=False, title=Bilingual("position", "位置编码")(language))
     return figure

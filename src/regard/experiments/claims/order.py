@@ -7,39 +7,39 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...nn import Learned, Sinusoidal, Stack, StackConfig
-from ..experiment import Both, Claim, Language, Size, Tell, Verdict
-from ..learning import COLOURS, drawing, fit, panels, part, spread
+from ...nn import LearnedPositions, SinusoidalPositions, Stack, StackConfig
+from ..experiment import Bilingual, Claim, Language, Size, Verdict
+from ..progress import ProgressCallback, nth_subprogress
+from ..toolkit.figures import COLOURS, subplots
+from ..toolkit.metrics import summarize
+from ..toolkit.training import fit, seeded_generator
 
 CLAIM = Claim(
     number=6,
     name="order",
-    title=Both("Who hit whom", "谁打了谁"),
-    claim=Both(
-        "Self-attention knows nothing of order: shuffle the words and the outputs are the same, shuffled. “A hit B” "
-        "(A打了B) and “B hit A” (B打了A) cannot be told apart until positions are added: sinusoidal, learned, "
-        "relative (T5), rotary or ALiBi.",
+    title=Bilingual("Who hit whom", "谁打了谁"),
+    claim=Bilingual(
+        "Self-attention does not encode order: permuting the words permutes the outputs. “A hit B” (A打了B) and “B "
+        "hit A” (B打了A) cannot be distinguished until positions are added: sinusoidal, learned, relative (T5), "
+        "rotary or ALiBi.",
         "自注意力本身不包含位置或顺序的信息：打乱输入，输出也只是相应地打乱。“A打了B”和“B打了A”的词向量集合相同，"
         "模型无法区分，直到加入位置编码：正弦、可学习、相对（T5）、旋转或 ALiBi。",
     ),
-    setup=Both(
-        "A two-layer encoder in float64 is given random sentences and shuffled ones. Then it learns sentences of three "
-        "words, name, verb, name, to say who did it, the same for every kind of position, from the mean of its "
-        "outputs; "
-        "it is tested on pairs of names that it has not seen. And how far apart are its vectors for “A打了B” and "
-        "“B打了A”? A causal mask, with and without ALiBi, is tried as well.",
-        "给双精度的两层编码器随机句子及其打乱后的句子。之后它学习由三个词组成的句子（名字、动词、名字），"
-        "从输出的平均中说出是谁做的，各种位置编码的条件相同，用没有见过的名字组合检验；并测量它对“A打了B”与“B打了A”"
-        "给出的向量相差多远。另外也试验因果掩码，带与不带 ALiBi。",
+    setup=Bilingual(
+        "A two-layer encoder in float64 receives random sentences and permutations of them. Then it is trained on "
+        "sentences of three words, name, verb, name, to predict the agent from the mean of its outputs, in the same "
+        "way for every position encoding, and tested on unseen pairs of names. The distance between its vectors for "
+        "“A打了B” and “B打了A” is measured. A causal mask, with and without ALiBi, is tested as well.",
+        "给 float64 的两层编码器输入随机句子及其打乱后的句子。之后它学习由三个词组成的句子（名字、动词、名字），"
+        "从输出的平均预测施动者，各种位置编码的条件相同，在未见过的名字组合上测试；"
+        "并测量它对“A打了B”与“B打了A”给出的向量之间的距离。另外也测试因果掩码，带与不带 ALiBi。",
     ),
-    threshold=Both(
-        "Holds if without positions shuffling the input shuffles the outputs to within 1e-9 and the accuracy is at "
-        "most "
-        "0.6 (0.5 is a guess between the two names), and each of the five kinds of position reaches 0.95 (means of the "
-        "seeds). Limited if one or more of the five do not. Fails otherwise.",
-        "若没有位置时打乱输入与打乱输出相差不超过 1e-9，准确率至多 0.6（在两个名字中猜是 0.5），"
-        "且五种位置编码都达到 0.95"
-        "（各随机种子的平均），则成立。若五种之中有达不到的，则有条件成立。否则不成立。",
+    threshold=Bilingual(
+        "Holds if without positions permuting the input permutes the outputs to within 1e-9 and the accuracy is at "
+        "most 0.6 (chance is 0.5), and each of the five position encodings reaches 0.95 (mean over seeds). Limited "
+        "if one or more of the five do not. Fails otherwise.",
+        "若没有位置编码时打乱输入与打乱输出相差不超过 1e-9，准确率不超过 0.6（随机为 0.5），"
+        "且五种位置编码都达到 0.95（各随机种子的平均），则成立。若五种之中有达不到的，则有条件成立。否则不成立。",
     ),
 )
 
@@ -54,32 +54,32 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "none, causal": {"mask": "Causal()"},
     "ALiBi, causal": {"position": "Alibi()", "mask": "Causal()"},
 }
-FIVE = ("sinusoidal", "learned", "relative (T5)", "rotary", "ALiBi")
+POSITION_SCHEMES = ("sinusoidal", "learned", "relative (T5)", "rotary", "ALiBi")
 STEPS = {"toy": 10, "usual": 200, "full": 2000}
 SEEDS = {"toy": 1, "usual": 3, "full": 5}
 
 
-class Reader(nn.Module):
+class SentenceModel(nn.Module):
     """A sentence as one vector, and who did it."""
 
     def __init__(self, scheme: str) -> None:
         super().__init__()
         self.words = nn.Embedding(NAMES + VERBS, DIM)
-        added = {"sinusoidal": Sinusoidal(DIM), "learned": Learned(3, DIM)}
-        self.places = added.get(scheme)
+        added = {"sinusoidal": SinusoidalPositions(DIM), "learned": LearnedPositions(3, DIM)}
+        self.positions = added.get(scheme)
         self.body = Stack(StackConfig(dim=DIM, layers=2, heads=2, hidden=64, **SCHEMES[scheme]))
         self.head = nn.Linear(DIM, NAMES)
 
-    def each(self, words: Tensor) -> Tensor:
+    def encode(self, words: Tensor) -> Tensor:
         """A vector for every word in its sentence."""
         x = self.words(words)
-        return self.body(x if self.places is None else x + self.places(torch.arange(words.shape[1])).to(x.dtype))
+        return self.body(x if self.positions is None else x + self.positions(torch.arange(words.shape[1])).to(x.dtype))
 
     def forward(self, words: Tensor) -> Tensor:
-        return self.head(self.each(words).mean(1))
+        return self.head(self.encode(words).mean(1))
 
 
-def sentences(pairs: Tensor, batch: int, generator: torch.Generator) -> Tensor:
+def sample_sentences(pairs: Tensor, batch: int, generator: torch.Generator) -> Tensor:
     """Name, verb, name: `[batch, 3]`, the names drawn from the pairs."""
     first, second = pairs[torch.randint(len(pairs), (batch,), generator=generator)].unbind(1)
     return torch.stack([first, torch.randint(NAMES, NAMES + VERBS, (batch,), generator=generator), second], 1)
@@ -93,96 +93,94 @@ def split_pairs(generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return both[0], torch.cat(both[1:])
 
 
-def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
     runs: dict[str, list[tuple[float, float]]] = {scheme: [] for scheme in SCHEMES}
     count = SEEDS[size] * len(SCHEMES)
     for n in range(count):
         scheme = list(SCHEMES)[n % len(SCHEMES)]
-        now = part(tell, n / count, (n + 1) / count, scheme)
-        runs[scheme].append(learn(scheme, STEPS[size], seed + n // len(SCHEMES), now))
+        run_progress = nth_subprogress(progress, n, count, scheme)
+        runs[scheme].append(train_scheme(scheme, STEPS[size], seed + n // len(SCHEMES), run_progress))
     return {
-        "shuffled": {scheme: shuffled(scheme, seed) for scheme in SCHEMES},
-        "accuracy": {scheme: spread([right for right, _ in held]) for scheme, held in runs.items()},
-        "apart": {scheme: spread([apart for _, apart in held]) for scheme, held in runs.items()},
+        "shuffled": {scheme: permutation_error(scheme, seed) for scheme in SCHEMES},
+        "accuracy": {scheme: summarize([accuracy for accuracy, _ in results]) for scheme, results in runs.items()},
+        "apart": {scheme: summarize([distance for _, distance in results]) for scheme, results in runs.items()},
     }
 
 
 @torch.no_grad()
-def shuffled(scheme: str, seed: int) -> float:
+def permutation_error(scheme: str, seed: int) -> float:
     """The largest difference between outputs of a shuffled sentence and shuffled outputs, before any training."""
     torch.manual_seed(seed)
-    model = Reader(scheme).double().eval()
+    model = SentenceModel(scheme).double().eval()
     words, order = torch.randint(NAMES + VERBS, (8, 3)), torch.tensor([2, 0, 1])
-    return (model.each(words[:, order]) - model.each(words)[:, order]).abs().max().item()
+    return (model.encode(words[:, order]) - model.encode(words)[:, order]).abs().max().item()
 
 
-def learn(scheme: str, steps: int, seed: int, tell: Tell) -> tuple[float, float]:
+def train_scheme(scheme: str, steps: int, seed: int, progress: ProgressCallback) -> tuple[float, float]:
     """Accuracy on unseen pairs, and how far apart the vectors of a sentence and its reverse are, of their length."""
     torch.manual_seed(seed)
-    generator = drawing(seed)
-    (known, unseen), model = split_pairs(generator), Reader(scheme)
+    generator = seeded_generator(seed)
+    (training_pairs, test_pairs), model = split_pairs(generator), SentenceModel(scheme)
 
     def loss() -> Tensor:
-        words = sentences(known, 128, generator)
+        words = sample_sentences(training_pairs, 128, generator)
         return nn.functional.cross_entropy(model(words), words[:, 0])
 
-    fit(model, loss, steps, 3e-3, tell)
+    fit(model, loss, steps, 3e-3, progress)
     with torch.no_grad():
-        words = sentences(unseen, 1000, generator)
-        right = (model(words).argmax(1) == words[:, 0]).float().mean().item()
-        there, back = (model.each(one).mean(1) for one in (words, words.flip(1)))
-        return right, ((there - back).norm(dim=1) / there.norm(dim=1)).mean().item()
+        words = sample_sentences(test_pairs, 1000, generator)
+        accuracy = (model(words).argmax(1) == words[:, 0]).float().mean().item()
+        forward, backward = (model.encode(sentences).mean(1) for sentences in (words, words.flip(1)))
+        return accuracy, ((forward - backward).norm(dim=1) / forward.norm(dim=1)).mean().item()
 
 
 def verdict(numbers: dict[str, Any]) -> Verdict:
-    right = {scheme: held["mean"] for scheme, held in numbers["accuracy"].items()}
-    blind = numbers["shuffled"]["none"] <= 1e-9 and right["none"] <= 0.6
-    short = [scheme for scheme in FIVE if right[scheme] < 0.95]
-    kind = "fails" if not blind else "limited" if short else "holds"
-    best, worst = (choose(right[scheme] for scheme in FIVE) for choose in (max, min))
-    key = Both(
-        f"who hit whom: {right['none']:.0%} without positions, {worst:.0%} to {best:.0%} with",
-        f"谁打了谁：无位置 {right['none']:.0%}，有位置 {worst:.0%} 到 {best:.0%}",
+    accuracy = {scheme: summary["mean"] for scheme, summary in numbers["accuracy"].items()}
+    order_blind = numbers["shuffled"]["none"] <= 1e-9 and accuracy["none"] <= 0.6
+    short = [scheme for scheme in POSITION_SCHEMES if accuracy[scheme] < 0.95]
+    kind = "fails" if not order_blind else "limited" if short else "holds"
+    best, worst = (choose(accuracy[scheme] for scheme in POSITION_SCHEMES) for choose in (max, min))
+    key = Bilingual(
+        f"who hit whom: {accuracy['none']:.0%} without positions, {worst:.0%} to {best:.0%} with",
+        f"谁打了谁：无位置编码 {accuracy['none']:.0%}，有位置编码 {worst:.0%} 到 {best:.0%}",
     )
-    return Verdict(kind, key, Both(told(numbers, right, short), told_zh(numbers, right, short)))
+    return Verdict(kind, key, Bilingual(describe_en(numbers, accuracy, short), describe_zh(numbers, accuracy, short)))
 
 
-def told(numbers: dict[str, Any], right: dict[str, float], short: list[str]) -> str:
-    each = ", ".join(f"{scheme} {right[scheme]:.0%}" for scheme in FIVE)
-    limit = f" Not enough: {', '.join(short)}." if short else ""
+def describe_en(numbers: dict[str, Any], right: dict[str, float], short: list[str]) -> str:
+    each = ", ".join(f"{scheme} {right[scheme]:.0%}" for scheme in POSITION_SCHEMES)
+    limit = f" Below 95 %: {', '.join(short)}." if short else ""
     if "ALiBi" in short:
-        limit += (
-            " ALiBi's penalty |i − j| is the same in both directions, so a sentence and its mirror image are alike."
-        )
+        limit += " ALiBi's penalty |i − j| is the same in both directions, so it cannot distinguish a sentence from its mirror image."
     return (
-        f"Without positions a shuffled input gives the shuffled output to within {numbers['shuffled']['none']:.0e}, "
+        f"Without positions permuting the input permutes the output to within {numbers['shuffled']['none']:.0e}, "
         f"and "
-        f"who hit whom is right in {right['none']:.0%}; with them: {each}.{limit} A causal mask without any position "
+        f"the accuracy is {right['none']:.0%}; with positions: {each}.{limit} A causal mask without positions "
         f"reaches {right['none, causal']:.0%}, ALiBi with it {right['ALiBi, causal']:.0%}."
     )
 
 
-def told_zh(numbers: dict[str, Any], right: dict[str, float], short: list[str]) -> str:
-    each = "，".join(f"{NAMES_ZH[scheme]} {right[scheme]:.0%}" for scheme in FIVE)
-    limit = f"不够的是：{'、'.join(NAMES_ZH[scheme] for scheme in short)}。" if short else ""
+def describe_zh(numbers: dict[str, Any], right: dict[str, float], short: list[str]) -> str:
+    each = "，".join(f"{NAMES_ZH[scheme]} {right[scheme]:.0%}" for scheme in POSITION_SCHEMES)
+    limit = f"未达到的有：{'、'.join(NAMES_ZH[scheme] for scheme in short)}。" if short else ""
     if "ALiBi" in short:
         limit += "ALiBi 的惩罚 |i − j| 两个方向相同，因此一句话与它的镜像没有区别。"
     return (
-        f"没有位置时，打乱输入与打乱输出只差 {numbers['shuffled']['none']:.0e}，"
+        f"没有位置编码时，打乱输入与打乱输出只差 {numbers['shuffled']['none']:.0e}，"
         f"判断谁打了谁的准确率为 {right['none']:.0%}；"
-        f"有位置时：{each}。{limit}只用因果掩码、不加位置可达 {right['none, causal']:.0%}，"
+        f"有位置编码时：{each}。{limit}只用因果掩码、不加位置编码可达 {right['none, causal']:.0%}，"
         f"ALiBi 加因果掩码 {right['ALiBi, causal']:.0%}。"
     )
 
 
 NAMES_ZH = {
-    "none": "无位置",
+    "none": "无位置编码",
     "sinusoidal": "正弦",
     "learned": "可学习",
     "relative (T5)": "相对（T5）",
     "rotary": "旋转",
     "ALiBi": "ALiBi",
-    "none, causal": "无位置，因果掩码",
+    "none, causal": "无位置编码，因果掩码",
     "ALiBi, causal": "ALiBi，因果掩码",
 }
 
@@ -190,22 +188,22 @@ NAMES_ZH = {
 def draw(numbers: dict[str, Any], language: Language) -> Any:
     zh = language == "zh"
     names = [NAMES_ZH[scheme] if zh else scheme for scheme in SCHEMES]
-    with panels(language, 2, width=4.6) as (figure, (left, right)):
+    with subplots(language, 2, width=4.6) as (figure, (left, right)):
         draw_bars(left, numbers["accuracy"], names, "{:.2f}")
-        left.axvline(0.5, color=COLOURS[1], linestyle="--", label="在两个名字中猜" if zh else "a guess between the two")
+        left.axvline(0.5, color=COLOURS[1], linestyle="--", label="随机" if zh else "chance")
         left.set_xlim(0, 1.18)
-        left.set_xlabel("没见过的名字组合上的准确率" if zh else "accuracy on unseen pairs of names")
-        left.set_title("说出是谁打的" if zh else "Saying who did it")
+        left.set_xlabel("未见过的名字组合上的准确率" if zh else "accuracy on unseen pairs of names")
+        left.set_title("预测施动者" if zh else "Predicting the agent")
         left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18))
         draw_bars(right, numbers["apart"], names, "{:.2g}")
         right.set_xlim(0, 1.3 * max(held["mean"] + held["spread"] for held in numbers["apart"].values()) + 1e-9)
-        right.set_xlabel("两个向量的距离 / 长度" if zh else "distance of the two vectors / length")
-        right.set_title("“A打了B”与“B打了A”相差多远" if zh else "How far apart “A hit B” and “B hit A” are")
+        right.set_xlabel("两个向量的距离 / 范数" if zh else "distance of the two vectors / norm")
+        right.set_title("“A打了B”与“B打了A”的距离" if zh else "Distance of “A hit B” and “B hit A”")
         return figure
 
 
-def draw_bars(axes: Any, held: dict[str, Any], names: list[str], form: str) -> None:
-    means, spreads = ([held[scheme][what] for scheme in SCHEMES] for what in ("mean", "spread"))
+def draw_bars(axes: Any, summaries: dict[str, Any], names: list[str], form: str) -> None:
+    means, spreads = ([summaries[scheme][what] for scheme in SCHEMES] for what in ("mean", "spread"))
     bars = axes.barh(names, means, xerr=spreads, color=COLOURS[0], capsize=2)
     axes.bar_label(bars, [form.format(mean) for mean in means], fontsize=8, padding=3)
     axes.invert_yaxis()

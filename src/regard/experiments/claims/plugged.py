@@ -9,33 +9,35 @@ from torch import Tensor, nn
 
 from ...nn.baselines.convolution import Convolution
 from ...nn.baselines.recurrent import Recurrent
-from ..comparing import accuracy, by_size, level, line, name_axes, nth, parameters, percent, speaker
-from ..experiment import Both, Claim, Language, Size, Tell, Verdict
-from ..learning import fit, panels, part, spread
+from ..experiment import Bilingual, Claim, Language, Size, Verdict
+from ..progress import ProgressCallback, nth_subprogress
+from ..toolkit.figures import draw_reference_line, label_axes, localizer, plot_summaries, subplots
+from ..toolkit.metrics import accuracy, count_parameters, format_percent, summarize
+from ..toolkit.training import choose_by_size, fit
 
 CLAIM = Claim(
     number=21,
     name="plugged",
-    title=Both("Attention plugged into CNN and RNN", "把注意力插入 CNN 和 RNN"),
-    claim=Both(
-        "Attention is a module that can be plugged into convolutional and recurrent networks and strengthens what they "
-        "can do over long distances.",
-        "注意力是即插即用的模块，可以融合到 CNN、RNN 中，增强其长程依赖能力。",
+    title=Bilingual("Attention added to CNN and RNN", "把注意力加入 CNN 和 RNN"),
+    claim=Bilingual(
+        "Attention is a module that can be added to convolutional and recurrent networks and improves their "
+        "long-range dependencies.",
+        "注意力是即插即用的模块，可以加入 CNN、RNN，增强其长程依赖能力。",
     ),
-    setup=Both(
-        "Four names with a value each, then filler, then one of the names: which was its value? A convolution of three "
-        "layers (it reaches 7 tokens) and a GRU, alone, alone but wider (at least as many parameters as with "
-        "attention), "
-        "and with attention plugged in; trained and tested at growing lengths with the same steps.",
-        "先是四个名字各带一个值，然后是填充，最后给出其中一个名字：它的值是什么？三层卷积（只看得到 7 个词）和 GRU："
-        "单独、单独但更宽"
-        "（参数不少于加注意力的）、插入注意力；在不断增加的长度上用同样的步数训练和检验。",
+    setup=Bilingual(
+        "Four names with one value each, then filler tokens, then one of the names; the target is its value. A "
+        "convolution of three layers (receptive field 7 tokens) and a GRU: alone, alone but wider (at least as many "
+        "parameters as with attention), and with attention; trained and tested at increasing lengths with the same "
+        "number of steps.",
+        "先是四个名字各带一个值，然后是填充词元，最后给出其中一个名字，目标是它的值。"
+        "三层卷积（感受野为 7 个词元）和 GRU：单独、单独但更宽（参数不少于加注意力的）、加入注意力；"
+        "在递增的长度上用同样的步数训练和测试。",
     ),
-    threshold=Both(
-        "Holds if at the largest length attention adds at least 20 points to the convolution and to the GRU, over the "
-        "better of their plain and wider forms. Limited if it does for one of the two. Fails otherwise.",
+    threshold=Bilingual(
+        "Holds if at the largest length attention improves both the convolution and the GRU by at least 20 points "
+        "over the better of their plain and wider forms. Limited if it does so for one of the two. Fails otherwise.",
         "成立：在最大长度上，与单独和更宽两种形式中的较好者相比，注意力使卷积和 GRU 都至少提高 20 个百分点。"
-        "只对其中一个如此为有条件成立，其余为不成立。",
+        "只对其中一个如此时有条件成立，其余情况不成立。",
     ),
 )
 
@@ -44,67 +46,69 @@ FILLER = NAMES + VALUES
 VOCABULARY = FILLER + 4
 DIM = 32
 MODELS: dict[str, Any] = {
-    "CNN": lambda: Answer(Convolution(DIM, 3), DIM),
-    "CNN, wider": lambda: Answer(Convolution(50, 3), 50),
-    "CNN + attention": lambda: Answer(Convolution(DIM, 3, attention=True), DIM),
-    "GRU": lambda: Answer(Recurrent(DIM, 1), DIM),
-    "GRU, wider": lambda: Answer(Recurrent(42, 1), 42),
-    "GRU + attention": lambda: Answer(Recurrent(DIM, 1, attention="dot"), DIM),
+    "CNN": lambda: QuestionModel(Convolution(DIM, 3), DIM),
+    "CNN, wider": lambda: QuestionModel(Convolution(50, 3), 50),
+    "CNN + attention": lambda: QuestionModel(Convolution(DIM, 3, attention=True), DIM),
+    "GRU": lambda: QuestionModel(Recurrent(DIM, 1), DIM),
+    "GRU, wider": lambda: QuestionModel(Recurrent(42, 1), 42),
+    "GRU + attention": lambda: QuestionModel(Recurrent(DIM, 1, attention="dot"), DIM),
 }
 
 
-class Answer(nn.Module):
+class QuestionModel(nn.Module):
     """Tokens as vectors through a body; the last one's answer."""
 
     def __init__(self, body: nn.Module, dim: int) -> None:
         super().__init__()
-        self.words, self.body, self.value = nn.Embedding(VOCABULARY, dim), body, nn.Linear(dim, VALUES)
+        self.words, self.body, self.head = nn.Embedding(VOCABULARY, dim), body, nn.Linear(dim, VALUES)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.value(self.body(self.words(tokens))[:, -1])
+        return self.head(self.body(self.words(tokens))[:, -1])
 
 
-def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
-    lengths = by_size(size, [9, 12], [10, 20, 48], [12, 32, 96, 288])
-    seeds, steps = by_size(size, 1, 2, 4), by_size(size, 3, 400, 2000)
+def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
+    lengths = choose_by_size(size, [9, 12], [10, 20, 48], [12, 32, 96, 288])
+    seeds, steps = choose_by_size(size, 1, 2, 4), choose_by_size(size, 3, 400, 2000)
     plan = [(name, length) for length in lengths for name in MODELS]
-    found: dict[str, dict[str, list[float]]] = {name: {str(length): [] for length in lengths} for name in MODELS}
+    accuracies: dict[str, dict[str, list[float]]] = {name: {str(length): [] for length in lengths} for name in MODELS}
     for n in range(seeds):
         for m, (name, length) in enumerate(plan):
-            told = nth(part(tell, n / seeds, (n + 1) / seeds), m, len(plan), f"{name}, {length}")
-            found[name][str(length)].append(train(name, length, steps, seed * 1000 + n, told))
+            run_progress = nth_subprogress(nth_subprogress(progress, n, seeds), m, len(plan), f"{name}, {length}")
+            accuracies[name][str(length)].append(train(name, length, steps, seed * 1000 + n, run_progress))
     return {
         "lengths": lengths,
-        "parameters": {name: parameters(make()) for name, make in MODELS.items()},
-        "accuracy": {name: {length: spread(all_) for length, all_ in by.items()} for name, by in found.items()},
+        "parameters": {name: count_parameters(make()) for name, make in MODELS.items()},
+        "accuracy": {
+            name: {length: summarize(values) for length, values in by.items()} for name, by in accuracies.items()
+        },
     }
 
 
-def train(name: str, length: int, steps: int, seed: int, tell: Tell) -> float:
+def train(name: str, length: int, steps: int, seed: int, progress: ProgressCallback) -> float:
     """The share of new questions that a model answers right."""
     torch.manual_seed(seed)
     model = MODELS[name]()
 
     def loss() -> Tensor:
-        tokens, values = questions(32, length)
+        tokens, values = sample_questions(32, length)
         return nn.functional.cross_entropy(model(tokens), values)
 
-    fit(model, loss, steps, 5e-3, tell)
+    fit(model, loss, steps, 5e-3, progress)
     torch.manual_seed(seed + 500)
-    tokens, values = questions(500, length)
+    tokens, values = sample_questions(500, length)
     with torch.no_grad():
         return accuracy(model(tokens), values)
 
 
-def questions(batch: int, length: int) -> tuple[Tensor, Tensor]:
+def sample_questions(batch: int, length: int) -> tuple[Tensor, Tensor]:
     """Tokens `[batch, length]`: names and values by turns, filler, a name; and the value that it had, `[batch]`."""
     names = torch.rand(batch, NAMES).argsort(1)[:, :PAIRS]
     values = torch.randint(VALUES, (batch, PAIRS))
     tokens = torch.randint(FILLER, VOCABULARY, (batch, length))
     tokens[:, 0 : 2 * PAIRS : 2], tokens[:, 1 : 2 * PAIRS : 2] = names, NAMES + values
-    asked = torch.randint(PAIRS, (batch, 1))
-    tokens[:, -1] = names.gather(1, asked).squeeze(1)
-    return tokens, values.gather(1, asked).squeeze(1)
+    query = torch.randint(PAIRS, (batch, 1))
+    tokens[:, -1] = names.gather(1, query).squeeze(1)
+    return tokens, values.gather(1, query).squeeze(1)
 
 
 def verdict(numbers: dict[str, Any]) -> Verdict:
@@ -113,42 +117,42 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     gains = {kind: found[f"{kind} + attention"] - max(found[kind], found[f"{kind}, wider"]) for kind in ("CNN", "GRU")}
     enough = [kind for kind, gain in gains.items() if gain >= 0.2]
     kind = {2: "holds", 1: "limited", 0: "fails"}[len(enough)]
-    every = ", ".join(f"{name} {percent(share)}" for name, share in found.items())
+    every = ", ".join(f"{name} {format_percent(share)}" for name, share in found.items())
     chinese = every.replace(", wider", "（更宽）").replace(" + attention", " + 注意力").replace(", ", "，")
-    key = Both(
+    key = Bilingual(
         f"attention adds {100 * gains['CNN']:+.0f} points to the CNN, {100 * gains['GRU']:+.0f} to the GRU",
         f"注意力使 CNN 变化 {100 * gains['CNN']:+.0f} 个百分点，GRU {100 * gains['GRU']:+.0f} 个",
     )
-    return Verdict(kind, key, Both(  # type: ignore[arg-type]
-        f"Right at length {longest}: {every} (chance {percent(1 / VALUES)}). Attention adds "
+    return Verdict(kind, key, Bilingual(  # type: ignore[arg-type]
+        f"Accuracy at length {longest}: {every} (chance {format_percent(1 / VALUES)}). Attention adds "
         f"{100 * gains['CNN']:+.1f} points to "
-        f"the convolution and {100 * gains['GRU']:+.1f} to the GRU, over the better form without.",
-        f"长度 {longest} 时的正确率：{chinese}（随机 {percent(1 / VALUES)}）。与没有注意力的较好形式相比，"
+        f"the convolution and {100 * gains['GRU']:+.1f} to the GRU, over the better form without attention.",
+        f"长度 {longest} 时的正确率：{chinese}（随机 {format_percent(1 / VALUES)}）。与没有注意力的较好形式相比，"
         f"注意力使卷积变化 {100 * gains['CNN']:+.1f} 个百分点，"
         f"GRU 变化 {100 * gains['GRU']:+.1f} 个百分点。",
     ))  # fmt: skip
 
 
 def draw(numbers: dict[str, Any], language: Language) -> Any:
-    say = speaker(language)
-    with panels(language, 2) as (figure, axes):
-        figure.suptitle(say("Looking up a value told at the beginning", "查找开头给出的值"))
-        for panel, kind, title in zip(axes, ("CNN", "GRU"), (say("Convolution", "卷积"), "GRU"), strict=True):
-            names = {kind: say("alone", "单独"), f"{kind}, wider": say("alone, wider", "单独，更宽"),
-                     f"{kind} + attention": say("with attention", "加注意力")}  # fmt: skip
+    tr = localizer(language)
+    with subplots(language, 2) as (figure, axes):
+        figure.suptitle(tr("Looking up a value given at the beginning", "查找开头给出的值"))
+        for panel, kind, title in zip(axes, ("CNN", "GRU"), (tr("Convolution", "卷积"), "GRU"), strict=True):
+            names = {kind: tr("alone", "单独"), f"{kind}, wider": tr("alone, wider", "单独，更宽"),
+                     f"{kind} + attention": tr("with attention", "加注意力")}  # fmt: skip
             for n, (name, text) in enumerate(names.items()):
-                count = say(
+                count = tr(
                     f"{text}: {numbers['parameters'][name]:,} parameters",
                     f"{text}：{numbers['parameters'][name]:,} 个参数",
                 )
-                line(
+                plot_summaries(
                     panel, n, numbers["lengths"], [numbers["accuracy"][name][str(x)] for x in numbers["lengths"]], count
                 )
-            level(panel, 1 / VALUES, say("chance", "随机"))
+            draw_reference_line(panel, 1 / VALUES, tr("chance", "随机"))
             panel.set_xscale("log")
             panel.set_xticks(numbers["lengths"], [str(x) for x in numbers["lengths"]])
             panel.minorticks_off()
             panel.set_ylim(0, 1.05)
-            name_axes(panel, title, say("tokens", "词数"), say("share right", "正确率"))
+            label_axes(panel, title, tr("tokens", "词元数"), tr("accuracy", "正确率"))
             panel.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, 0.92))
     return figure

