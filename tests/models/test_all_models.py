@@ -49,22 +49,22 @@ class Preset:
 
 
 PRESETS = {
-    "bert": Preset(lambda: models.bert(**SMALL, vocabulary=41, places=32), TEXT),
-    "bert for masked words": Preset(lambda: models.bert(**SMALL, vocabulary=41, places=32, head="vocabulary"), TEXT),
-    "roberta": Preset(lambda: models.roberta(**SMALL, vocabulary=41, places=32), TEXT),
-    "distilbert": Preset(lambda: models.distilbert(**SMALL, vocabulary=41, places=32), TEXT),
-    "gpt2": Preset(lambda: models.gpt2(**SMALL, vocabulary=41, places=32), TEXT, decoder=True),
+    "bert": Preset(lambda: models.bert(**SMALL, vocabulary=41, positions=32), TEXT),
+    "bert for masked words": Preset(lambda: models.bert(**SMALL, vocabulary=41, positions=32, head="vocabulary"), TEXT),
+    "roberta": Preset(lambda: models.roberta(**SMALL, vocabulary=41, positions=32), TEXT),
+    "distilbert": Preset(lambda: models.distilbert(**SMALL, vocabulary=41, positions=32), TEXT),
+    "gpt2": Preset(lambda: models.gpt2(**SMALL, vocabulary=41, positions=32), TEXT, decoder=True),
     "llama": Preset(lambda: models.llama(**{**SMALL, "heads": 4, "kv_heads": 2}, vocabulary=41), TEXT, decoder=True),
     "transformer_xl": Preset(
         lambda: models.transformer_xl(**SMALL, vocabulary=41, memory=64), {"tokens": TEXT["tokens"]}, None, decoder=True
     ),
-    "longformer": Preset(lambda: models.longformer(**SMALL, window=4, vocabulary=41, places=32), TEXT),
-    "bigbird": Preset(lambda: models.bigbird(**SMALL, block=8, random=1, vocabulary=41, places=128), BLOCKS, None),
+    "longformer": Preset(lambda: models.longformer(**SMALL, window=4, vocabulary=41, positions=32), TEXT),
+    "bigbird": Preset(lambda: models.bigbird(**SMALL, block=8, random=1, vocabulary=41, positions=128), BLOCKS, None),
     "t5": Preset(lambda: models.t5(**SMALL, vocabulary=41), PAIR, decoder=True),
     "marian": Preset(lambda: models.marian(**SMALL, vocabulary=41, padding=0, start=0), PAIR, decoder=True),
     "transformer": Preset(lambda: models.transformer(**SMALL, vocabulary=41), PAIR, decoder=True),
     "whisper": Preset(
-        lambda: models.whisper(**SMALL, vocabulary=41, bins=7, sound_places=20, places=32, padding=0, start=1),
+        lambda: models.whisper(**SMALL, vocabulary=41, bins=7, sound_positions=20, positions=32, padding=0, start=1),
         {"sound": SOUND["sound"], "targets": words(2, 9)},
         None,
         decoder=True,
@@ -73,7 +73,7 @@ PRESETS = {
     "truncated_speech": Preset(lambda: models.truncated_speech(**SMALL, vocabulary=41, bins=7), SOUND, "sound"),
     "vit": Preset(lambda: models.vit(**SMALL, size=24, patch=8, classes=5), {"images": noise(2, 3, 24, 24)}, None),
     "clip": Preset(
-        lambda: models.clip(text=SMALL, image=SMALL, vocabulary=41, places=32, size=24, patch=8, shared=16, end=2),
+        lambda: models.clip(text=SMALL, image=SMALL, vocabulary=41, positions=32, size=24, patch=8, shared=16, end=2),
         {"images": noise(3, 3, 24, 24), **TEXT},
         None,
     ),

@@ -26,7 +26,7 @@ def traced(monkeypatch: pytest.MonkeyPatch):
 
 def windowed() -> SequenceModel:
     stack = rg.nn.StackConfig(dim=8, layers=2, heads=2, window=4)
-    return SequenceConfig(TextEmbeddingConfig(vocabulary=11, dim=8, places=12), stack).build()
+    return SequenceConfig(TextEmbeddingConfig(vocabulary=11, dim=8, positions=12), stack).build()
 
 
 def losses(model: nn.Module, given: dict) -> list[torch.Tensor]:
@@ -37,7 +37,7 @@ def losses(model: nn.Module, given: dict) -> list[torch.Tensor]:
 
 SMALL: dict[str, Any] = {"layers": 2, "dim": 8, "heads": 2}
 CASES = {
-    "GPT-2": (lambda: gpt2(**SMALL, vocabulary=11, places=12, dropout=0.0).build(), ("tokens", "labels")),
+    "GPT-2": (lambda: gpt2(**SMALL, vocabulary=11, positions=12, dropout=0.0).build(), ("tokens", "labels")),
     "window": (windowed, ("tokens", "global_tokens")),
     "ViT": (lambda: vit(**SMALL, hidden=16, size=8, patch=4).build(), ("images",)),
 }

@@ -9,7 +9,7 @@ import torch
 
 import regard as rg
 from regard.models.config import EncoderDecoderConfig
-from regard.models.copying import CopyMechanism, add_copy_logits
+from regard.models.copy_mechanism import CopyMechanism, add_copy_logits
 from regard.models.families.transformer import transformer
 from regard.models.generation.generate import generate_tokens
 

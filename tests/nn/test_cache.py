@@ -72,7 +72,7 @@ def test_a_memory_lets_no_gradient_through() -> None:
 
 @pytest.mark.parametrize("memory", [None, 4])
 def test_rows_are_selected(memory: int | None) -> None:
-    cache = Cache(9, torch.tensor([2, 0, 1]), memory=memory)
+    cache = Cache(9, torch.tensor([2, 0, 1]), memory_length=memory)
     k, v = draw(9)
     cache.extend("x", k, v)
     cache.put("pair", (k, v))
@@ -94,7 +94,7 @@ def test_real_keys() -> None:
 
 @pytest.mark.parametrize("cuts", [[1, 2], [5], [3, 4, 10], list(range(1, 12))])
 def test_a_text_in_pieces(cuts: list[int]) -> None:
-    model = random_weights(gpt2(layers=2, dim=12, heads=3, vocabulary=23, places=40).build())
+    model = random_weights(gpt2(layers=2, dim=12, heads=3, vocabulary=23, positions=40).build())
     tokens = torch.randint(0, 23, (2, 12), generator=torch.Generator().manual_seed(0))
     cache, pieces = None, []
     with torch.no_grad():

@@ -47,7 +47,7 @@ def test_gradients_and_absence(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(layer.weight.grad, x.expand(SIZES))
     with torch.no_grad():
         found = layer(x)
-        monkeypatch.setattr(module, "READY", False)
+        monkeypatch.setattr(module, "HAS_ONEDNN", False)
         torch.testing.assert_close(layer(x), found, rtol=1e-5, atol=1e-5)
 
 

@@ -27,7 +27,7 @@ from ..attention.parts.masks import Causal, Documents, Everything, Lengths, Pair
 from ..attention.parts.positions import Bias
 from ..attention.parts.scores import Dot
 from ..errors import BadInput, Missing, Unsupported
-from ..nn.hooks.modules import EXTERNAL_MODULES, external_attend
+from ..nn.hooks.attentions import EXTERNAL_MODULES, external_attend
 
 try:
     from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel, masking_utils

@@ -17,6 +17,9 @@ from ..nn.baselines.fully_connected import FullyConnectedConfig
 from ..nn.baselines.recurrent import RecurrentConfig
 from ..nn.bigbird import BigBirdMask
 from ..nn.block import StackConfig
+from ..nn.embeddings.patch_embedding import ImageEmbeddingConfig
+from ..nn.embeddings.residual_embedding import ResidualEmbeddingConfig
+from ..nn.embeddings.sound_embedding import SoundEmbeddingConfig
 from ..nn.embeddings.text import TextEmbeddingConfig
 from ..nn.embeddings.words import WordEmbeddingConfig
 from ..nn.graph_layers import GraphLayersConfig
@@ -25,15 +28,12 @@ from ..nn.part_fields import parse_mask, parse_method, parse_position, parse_sco
 from .baselines.linear import NBLinearConfig
 from .baselines.ngram import NgramConfig
 from .detection import DetectionConfig, FeatureGridConfig
+from .dual_encoder import DualEncoderConfig, TowerConfig
 from .ensemble import EnsembleConfig
-from .graph import GATConfig
+from .gat import GATConfig
 from .graph_encoder import GraphEncoderConfig
 from .heads import ClassificationHeadConfig, LMHeadConfig, PoolerConfig, SpanHeadConfig
-from .image import ImageEmbeddingConfig
 from .set_loss import SetLoss
-from .sound import SoundEmbeddingConfig
-from .stages import ResidualEmbeddingConfig
-from .two_towers import DualEncoderConfig, TowerConfig
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,11 @@ OLD_TYPES = {
 OLD_FIELDS = {
     "EncoderDecoderConfig": {"copies": "copy"},
     "StackConfig": {"memory": "memory_length"},
+    "TextEmbeddingConfig": {"places": "positions"},
+    "WordEmbeddingConfig": {"places": "positions"},
+    "SoundEmbeddingConfig": {"places": "positions"},
+    "ResidualEmbeddingConfig": {"places": "positions"},
+    "FeatureGridConfig": {"places": "positions"},
     "EnsembleConfig": {"member": "model", "members": "size", "beside": "extra", "share": "extra_weight"},
     "NBLinearConfig": {
         "pairs": "pair_buckets",

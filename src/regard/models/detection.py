@@ -21,22 +21,24 @@ from ..nn.embeddings.images import (
     flatten_map,
     shrink_mask,
 )
+from ..nn.old_names import accept_old_names
 from .model import Model, Output
 from .set_loss import Detections, SetLoss, set_loss
 
 
+@accept_old_names(places="positions")
 @dataclass(frozen=True)
 class FeatureGridConfig:
     """Images as a grid of feature vectors, and where on the image each stands.
 
     `backbone` is a ResNet's depth (frozen norms, 32 pixels a position), or the channels of a small stem that halves
-    the image at each. `places` are two-dimensional sines, or learned for up to 50 rows and columns.
+    the image at each. `positions` are two-dimensional sines, or learned for up to 50 rows and columns.
     """
 
     dim: int
     backbone: int | tuple[int, ...] = 50
     channels: int = 3
-    places: Literal["sine", "learned"] = "sine"
+    positions: Literal["sine", "learned"] = "sine"
 
     def build(self) -> FeatureGridEmbedding:
         return FeatureGridEmbedding(self)
@@ -77,7 +79,9 @@ class FeatureGridEmbedding(nn.Module):
             self.stride = 1 << len(config.backbone)
             self.backbone = FeatureMap(config.channels, config.dim, config.backbone, strides)
             self.projection = None
-        self.places = SinusoidalPositions2d(config.dim) if config.places == "sine" else LearnedPositions2d(config.dim)
+        self.places = (
+            SinusoidalPositions2d(config.dim) if config.positions == "sine" else LearnedPositions2d(config.dim)
+        )
 
     def forward(self, images: Tensor, sizes: Tensor | None = None) -> EncoderOutput:
         """`x` and its position embedding, `[batch, positions, dim]`; with `sizes`, a mask of the real positions."""

@@ -13,9 +13,10 @@ from ..errors import BadInput
 from ..nn.attention import Attend, EncoderOutput
 from ..nn.block import Block, Stack, runs_on_sdpa
 from ..nn.cache import Cache
+from ..nn.embeddings.patch_embedding import ImageEmbedding
 from ..nn.embeddings.text import TextEmbedding, TextEmbeddingConfig
 from ..nn.packing import real_tokens, zero_padding
-from .copying import CopyMechanism, add_copy_logits
+from .copy_mechanism import CopyMechanism, add_copy_logits
 from .heads import (
     IGNORED,
     ClassificationHead,
@@ -27,7 +28,6 @@ from .heads import (
     span_loss,
     supervised_loss,
 )
-from .image import ImageEmbedding
 
 if TYPE_CHECKING:
     from .config import EncoderDecoderConfig, SequenceConfig
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Output:
-    """What a model answers; what it does not have is None. Shapes are in `Model`'s docstring."""
+    """What a model returns; what it does not have is None. Shapes are in the docstring of `Model`."""
 
     hidden: Tensor | None = None
     logits: Tensor | None = None
@@ -48,19 +48,24 @@ class Output:
 
 
 class Model(nn.Module):
-    """What every model has: a configuration, a tokenizer where its folder had one, `save` and `generate`.
+    """The base of all models: a configuration, a tokenizer where its folder had one, `save` and `generate`.
 
-    A model is called with names. `tokens [batch, tokens]`, `lengths [batch]` (padding stands at the end and never
-    matters), `segments`, `global_tokens`, `images [batch, channels, height, width]`, `sound [batch, frames, bins]`,
-    `targets [batch, tokens]` (of a decoder), `cache`, `labels`. It answers with an `Output`: `hidden [batch, tokens,
-    dim]`, `logits`, `pooled [batch, dim]`, `cache` (decoders, in evaluation), `loss` (when labels were given).
+    A model is called with keyword arguments: `tokens [batch, tokens]`, `lengths [batch]` (padding comes at the end and
+    does not change the output), `segments`, `global_tokens`, `images [batch, channels, height, width]`, `sound [batch,
+    frames, bins]`, `targets [batch, tokens]` (of a decoder), `cache`, `labels`. It returns an `Output`: `hidden [batch,
+    tokens, dim]`, `logits`, `pooled [batch, dim]`, `cache` (decoders, in evaluation), `loss` (when labels are given).
     """
 
     tokenizer: Any = None
     rules: Any = None
+    labels: list[str] | None
+    """Names of the classes, where the checkpoint's configuration has them."""
+    preprocessor: dict[str, Any]
+    """The checkpoint's `preprocessor_config.json`; empty where there is none."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
+        self.labels, self.preprocessor = None, {}
         self.config = config
 
     def save(self, folder: str | Path, format: str = "regard") -> None:
@@ -70,7 +75,7 @@ class Model(nn.Module):
         save(self, folder, format)
 
     def generate(self, **arguments: Any) -> Tensor:
-        """The tokens that the model writes on, prompt included. See `regard.models.generation.generate.generate`."""
+        """The generated tokens, prompt included. See `regard.models.generation.generate.generate`."""
         from .generation.generate import generate
 
         return generate(self, **arguments)
@@ -122,13 +127,13 @@ class SequenceModel(Model):
         return self.apply_heads(hidden, lengths, cache, labels)
 
     def returns_cache(self, cache: Cache | None, lengths: Tensor | None, labels: Tensor | None) -> bool:
-        """Whether the answer has a cache: a decoder's has, unless it learns from whole texts."""
+        """Whether the output has a cache: a decoder's has, except in training on whole texts."""
         if lengths is None and getattr(self.config.stack, "memory", None) is not None:
             return self.causal
         return self.causal and labels is None and (cache is not None or not self.training)
 
     def default_global_tokens(self, x: Tensor) -> Tensor | None:
-        """The first token, where a head reads the whole text off it and the stack would show it a window alone."""
+        """The first token, where the head classifies the text by it and the stack has a window."""
         head = self.config.head
         if (
             getattr(self.config.stack, "window", None) is None
@@ -139,10 +144,10 @@ class SequenceModel(Model):
         return (torch.arange(x.shape[1], device=x.device) == 0).expand(x.shape[:2])
 
     def forward_left_padded(self, tokens: Tensor, lengths: Tensor, cache: Cache) -> Output:
-        """The answer for rows of different length, whose last tokens are made to stand together in the cache."""
+        """The output for prompts of different length, whose last tokens are aligned in the cache."""
         if cache.length:
             raise BadInput(
-                "lengths go with the first call of a cache; later tokens follow each row's last. Leave them out."
+                "lengths belong to the first call with a cache; later tokens follow each row's last. Leave them out."
             )
         cache.padding = tokens.shape[1] - lengths
         x = embed_input(self.embed, roll(tokens, cache.padding), None, cache)
@@ -151,19 +156,19 @@ class SequenceModel(Model):
         return self.apply_heads(zero_padding(roll(hidden, lengths), real_tokens(hidden, lengths)), lengths, cache, None)
 
     def apply_heads(self, hidden: Tensor, lengths: Tensor | None, cache: Cache | None, labels: Tensor | None) -> Output:
-        """What the heads make of the last layer."""
+        """The output of pooler and head."""
         pooled = None if self.pooler is None else self.pooler(hidden)
-        logits = every = None
+        logits = padded = None
         if isinstance(self.head, LMHead):
-            logits, every = self.head.padded_logits(hidden, embedding_matrix(self.embed))
+            logits, padded = self.head.padded_logits(hidden, embedding_matrix(self.embed))
         elif isinstance(self.head, ClassificationHead):
             logits = self.head(self.head.pool(hidden, lengths, pooled))
-        return Output(hidden, logits, pooled, cache=cache, loss=self.loss(logits, labels, lengths, every))
+        return Output(hidden, logits, pooled, cache=cache, loss=self.loss(logits, labels, lengths, padded))
 
     def loss(
-        self, logits: Tensor | None, labels: Tensor | None, lengths: Tensor | None = None, every: Tensor | None = None
+        self, logits: Tensor | None, labels: Tensor | None, lengths: Tensor | None = None, padded: Tensor | None = None
     ) -> Tensor | None:
-        """The loss of the labels; `every` are the logits with more columns than count."""
+        """The loss; `padded` are the logits with the columns that round the vocabulary up."""
         if labels is None:
             return None
         if logits is None:
@@ -174,7 +179,7 @@ class SequenceModel(Model):
         if isinstance(self.config.head, SpanHeadConfig):
             return span_loss(logits, labels, lengths)
         shift = self.causal and isinstance(self.head, LMHead)
-        return supervised_loss(logits if every is None else every, labels, shift, logits.shape[-1])
+        return supervised_loss(logits if padded is None else padded, labels, shift, logits.shape[-1])
 
 
 class EncoderDecoderModel(Model):
@@ -209,12 +214,12 @@ class EncoderDecoderModel(Model):
         cache: Cache | None = None,
         labels: Tensor | None = None,
     ) -> Output:
-        """See `Model`. `wanted` says of which targets logits are wanted, by True and False `[batch, tokens]` or by
-        their numbers in the flattened batch: then logits are `[wanted, vocabulary]`."""
+        """See `Model`. `wanted` selects the targets that get logits, by booleans `[batch, tokens]` or by indices into
+        the flattened batch: then logits are `[wanted, vocabulary]`."""
         if targets is None:
             targets = self.shift_right(labels)
-        remember = labels is None and target_lengths is None and (cache is not None or not self.training)
-        cache = (cache or Cache()).next() if remember else None
+        caches = labels is None and target_lengths is None and (cache is not None or not self.training)
+        cache = (cache or Cache()).next() if caches else None
         memory = self.cached_encoder_output(cache)
         if memory is None:
             memory = self.encode(select_input(self.embed, tokens=tokens, images=images, sound=sound), lengths)
@@ -223,29 +228,29 @@ class EncoderDecoderModel(Model):
             if cache is not None and self.copying is not None:
                 cache.put("words", tokens)
         hidden = self.decode(targets, memory, target_lengths, cache)
-        asked = hidden if wanted is None else select_tokens(hidden, wanted)
-        logits = None if self.head is None else self.head(asked, embedding_matrix(self.target_embed))
+        selected = hidden if wanted is None else select_tokens(hidden, wanted)
+        logits = None if self.head is None else self.head(selected, embedding_matrix(self.target_embed))
         if self.copying is not None and logits is not None:
             source = select_input(self.embed, tokens=tokens if cache is None else cache.get("words"))
-            votes, words = self.copying.copy_logits(hidden, memory.x, memory.lengths, source)
+            copy_logits, words = self.copying.copy_logits(hidden, memory.x, memory.lengths, source)
             if wanted is not None:
-                votes, words = (select_tokens(x.expand(votes.shape), wanted) for x in (votes, words))
-            logits = add_copy_logits(logits, votes, words)
+                copy_logits, words = (select_tokens(x.expand(copy_logits.shape), wanted) for x in (copy_logits, words))
+            logits = add_copy_logits(logits, copy_logits, words)
         return Output(hidden, logits, cache=cache, loss=self.loss(logits, labels))
 
     def encode(self, given: Tensor, lengths: Tensor | None = None) -> EncoderOutput:
-        """What the decoder will read."""
+        """The encoder's output."""
         x = embed_input(self.embed, given, None, None, lengths)
         lengths = embedded_lengths(self.embed, lengths)
         return EncoderOutput(self.stack(x, lengths=lengths), lengths)
 
     def cached_encoder_output(self, cache: Cache | None) -> EncoderOutput | None:
-        """What an earlier call with this cache encoded."""
-        kept = None if cache is None else cache.get("source")
-        return None if kept is None else EncoderOutput(*kept)
+        """The encoder's output of an earlier call with this cache."""
+        cached = None if cache is None else cache.get("source")
+        return None if cached is None else EncoderOutput(*cached)
 
     def decode(self, targets: Tensor, memory: EncoderOutput, lengths: Tensor | None, cache: Cache | None) -> Tensor:
-        """The decoder's last layer, `[batch, tokens, dim]`; the cache has these targets behind it then."""
+        """The decoder's last layer, `[batch, tokens, dim]`; adds the targets to the cache."""
         if targets.shape[0] != memory.x.shape[0]:
             raise BadInput(f"targets has {targets.shape[0]} rows, the source {memory.x.shape[0]}; give one for each.")
         x = embed_input(self.target_embed, targets, None, cache)
@@ -287,16 +292,15 @@ def check_copy(config: EncoderDecoderConfig) -> int:
 
 
 def select_tokens(hidden: Tensor, wanted: Tensor) -> Tensor:
-    """The wanted tokens, `[wanted, dim]`."""
+    """The selected tokens, `[wanted, dim]`."""
     return hidden[wanted] if wanted.dtype == torch.bool else hidden.flatten(0, 1).index_select(0, wanted)
 
 
 def compile_blocks(model: nn.Module) -> None:
-    """Compile a model's embeddings and blocks, each for itself and in place.
+    """Compile a model's embeddings and blocks, each by itself and in place.
 
-    Blocks are alike and share one graph, so that it takes seconds where compiling the model as a whole takes a minute.
-    Attention that has kernels of its own stays outside: there is nothing to fuse them with, and what is remembered of a
-    mask is found again only by the mask itself.
+    Blocks share one graph, so this takes seconds where compiling the whole model takes a minute. Attention that runs on
+    Regard's own kernels stays outside: there is nothing to fuse, and what is cached for a mask is found by the mask.
     """
     for module in model.modules():
         if isinstance(module, Stack) and not runs_on_sdpa(module.config):
@@ -307,7 +311,7 @@ def compile_blocks(model: nn.Module) -> None:
 
 
 def select_input(embed: nn.Module, **given: Tensor | None) -> Tensor:
-    """The one input that an embedding reads."""
+    """The input that an embedding reads."""
     wanted = getattr(embed, "reads", "tokens")
     value = given.get(wanted)
     if value is None:
@@ -319,7 +323,7 @@ def select_input(embed: nn.Module, **given: Tensor | None) -> Tensor:
 def embed_input(
     embed: nn.Module, given: Tensor, segments: Tensor | None, cache: Cache | None, lengths: Tensor | None = None
 ) -> Tensor:
-    """The input as vectors, `[batch, tokens, dim]`; frames of sound reach into their neighbours, so lengths matter."""
+    """The embedded input, `[batch, tokens, dim]`; embeddings of sound convolve frames and need the lengths."""
     reads = getattr(embed, "reads", "tokens")
     if reads != "tokens":
         return embed(given, lengths) if reads == "sound" else embed(given)
@@ -328,7 +332,7 @@ def embed_input(
 
 
 def embedded_lengths(embed: nn.Module, lengths: Tensor | None) -> Tensor | None:
-    """Lengths as they are after an embedding that changes the number of tokens."""
+    """The lengths after an embedding, which may change the number of tokens."""
     change = getattr(embed, "lengths_after", None)
     return lengths if lengths is None or change is None else change(lengths)
 
@@ -340,7 +344,7 @@ def embedding_matrix(embed: nn.Module) -> Tensor | None:
 
 
 def roll(x: Tensor, by: Tensor) -> Tensor:
-    """Each row of `x [batch, tokens, …]` moved `by [batch]` places to the right, the end coming round to the front."""
+    """Each row of `x [batch, tokens, …]` rolled `by [batch]` tokens to the right."""
     tokens = x.shape[1]
     index = (torch.arange(tokens, device=x.device) - by[:, None]) % tokens
     return x[torch.arange(x.shape[0], device=x.device)[:, None], index]

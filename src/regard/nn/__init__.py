@@ -1,9 +1,10 @@
-"""Layers: attention with several heads, blocks and stacks of it, embeddings, and the things to compare with."""
+"""Layers: multi-head attention, blocks and stacks, embeddings, and baselines to compare attention with."""
 
 from .attention import Attend, EncoderOutput, MultiHeadAttention
 from .baselines.convolution import Convolution, ConvolutionConfig
 from .baselines.fully_connected import FullyConnected, FullyConnectedConfig
 from .baselines.recurrent import Recurrent, RecurrentConfig
+from .bigbird import BigBirdMask, BigBirdScore
 from .block import Block, FeedForward, Stack, StackConfig
 from .cache import Cache
 from .embeddings.audio import Mel, SoundConvolutions, SoundFrames, log_mel, mfcc, read_sound
@@ -11,14 +12,34 @@ from .embeddings.images import FeatureMap, LearnedPositions2d, Patches, ResNet, 
 from .embeddings.text import LearnedPositions, SinusoidalPositions, TextEmbedding, TextEmbeddingConfig, sinusoids
 from .embeddings.word_vectors import OneHot, WordVectors, read_vectors
 from .graph import GraphAttention
-from .hierarchical import Hierarchical, LocalGlobal
+from .hierarchical import Hierarchical
+from .learned_parts import (
+    LearnedAdditive,
+    LearnedBias,
+    LearnedBilinear,
+    LearnedCosine,
+    LearnedLinformer,
+    LearnedShaw,
+    LearnedT5Bias,
+    LearnedTransformerXL,
+)
+from .longformer import LocalGlobal
 from .pooling import AttentionPooling, First, Last, Mean
+from .rotary import ScaledRotary
 
+# names of earlier versions
 Memory = EncoderOutput
+Text = TextEmbeddingConfig
+Learned = LearnedPositions
+Sinusoidal = SinusoidalPositions
+LearnedPlaces2d = LearnedPositions2d
+SinePlaces2d = SinusoidalPositions2d
 
 __all__ = [
     "Attend",
     "AttentionPooling",
+    "BigBirdMask",
+    "BigBirdScore",
     "Block",
     "Cache",
     "Convolution",
@@ -32,8 +53,18 @@ __all__ = [
     "GraphAttention",
     "Hierarchical",
     "Last",
+    "Learned",
+    "LearnedAdditive",
+    "LearnedBias",
+    "LearnedBilinear",
+    "LearnedCosine",
+    "LearnedLinformer",
+    "LearnedPlaces2d",
     "LearnedPositions",
     "LearnedPositions2d",
+    "LearnedShaw",
+    "LearnedT5Bias",
+    "LearnedTransformerXL",
     "LocalGlobal",
     "Mean",
     "Mel",
@@ -44,12 +75,16 @@ __all__ = [
     "Recurrent",
     "RecurrentConfig",
     "ResNet",
+    "ScaledRotary",
+    "SinePlaces2d",
+    "Sinusoidal",
     "SinusoidalPositions",
     "SinusoidalPositions2d",
     "SoundConvolutions",
     "SoundFrames",
     "Stack",
     "StackConfig",
+    "Text",
     "TextEmbedding",
     "TextEmbeddingConfig",
     "WordVectors",

@@ -20,9 +20,9 @@ from .activations import ACTIVATIONS, NORMS, choose
 from .attention import EncoderOutput, MultiHeadAttention, intersect
 from .bigbird import BigBirdMask
 from .cache import Cache, LayerCache
-from .hierarchical import LocalGlobal, LocalMasks
 from .learned_parts import TransformerXLPositions
 from .linear import Linear
+from .longformer import LocalGlobal, LocalMasks
 from .packing import Packing, make_packing, real_tokens, zero_padding
 from .part_fields import (
     LAYER_MASKS,

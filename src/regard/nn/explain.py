@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import BadInput, Unsupported
-from .hooks.modules import find_owner
+from .hooks.attentions import find_owner
 from .hooks.watch import Record, Views
 
 PROJECTIONS = ("out", "o", "o_proj", "out_proj", "c_proj", "out_lin", "dense", "proj", "wo")

@@ -136,7 +136,7 @@ def parse_layer_masks(value: LayerMasks | str | Sequence[Mask | str | None] | No
     """The masks of a stack.
 
     >>> parse_layer_masks("RandomBlocks(block=4, count=1, seed={layer})", layers=2)
-    (RandomBlocks(block=4, count=1, seed=0), RandomBlocks(block=4, count=1, seed=1))
+    (RandomBlocks(block=4, count=1), RandomBlocks(block=4, count=1, seed=1))
     """
     if isinstance(value, BigBirdMask):
         return value

@@ -167,7 +167,7 @@ def test_tiles_agree_with_pairs(drawn: bool) -> None:
 
 @pytest.mark.parametrize("training", [False, True])
 def test_compiles_without_breaks(training: bool) -> None:
-    sizes = {"layers": 1, "dim": 8, "heads": 2, "hidden": 8, "vocabulary": 41, "places": 99, "block": 3, "random": 1}
+    sizes = {"layers": 1, "dim": 8, "heads": 2, "hidden": 8, "vocabulary": 41, "positions": 99, "block": 3, "random": 1}
     model = bigbird(**sizes, dropout=0.0).build().train(training)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     for lengths in ([40, 22], [31, 8]):

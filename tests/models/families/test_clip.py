@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from regard import BadInput, Unsupported
 from regard.models.checkpoint.checkpoint import load
+from regard.models.dual_encoder import find_end
 from regard.models.families.clip import clip
-from regard.models.two_towers import find_end
 
 from ..checkpoint_equality import assert_close, assert_same, assert_writes_back, loaded, random_weights
 

@@ -67,7 +67,7 @@ def test_published_size() -> None:
 def test_a_vocabulary_that_is_rounded_up_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, where products over many tokens want a multiple of eight words."""
     torch.manual_seed(0)
-    model = gpt2(layers=1, dim=8, heads=2, vocabulary=21, places=12, dropout=0.0).build()
+    model = gpt2(layers=1, dim=8, heads=2, vocabulary=21, positions=12, dropout=0.0).build()
     tokens = torch.randint(21, (3, 12))
 
     def ask() -> list[torch.Tensor]:

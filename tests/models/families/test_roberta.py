@@ -48,7 +48,7 @@ def test_hidden_and_pooled(tmp_path: Path, padding: int) -> None:
     assert_same(ours, model, torch.cat([a.pooled[:, None], a.hidden], 1),
                 torch.cat([b.pooler_output[:, None], b.last_hidden_state], 1), mine["lengths"] + 1)  # fmt: skip
     assert_writes_back(ours.float(), model.float(), tmp_path, **yours)
-    with pytest.raises(BadInput, match=f"learned {longest} places"):
+    with pytest.raises(BadInput, match=f"has {longest} position embeddings"):
         ours(tokens=torch.full((1, longest + 1), 9))
 
 

@@ -99,9 +99,9 @@ def test_cache_and_padding(tmp_path: Path) -> None:
     assert_padding_never_matters(ours, targets, source, "sound")
 
 
-def test_places_of_the_preset() -> None:
-    """Where nothing is loaded, the kept places are what transformers begins with."""
-    sizes = {"layers": 1, "dim": 22, "heads": 2, "hidden": 31, "vocabulary": 41, "sound_places": 17, "places": 23}
+def test_positions_of_the_preset() -> None:
+    """Where nothing is loaded, the stored positions are what transformers begins with."""
+    sizes = {"layers": 1, "dim": 22, "heads": 2, "hidden": 31, "vocabulary": 41, "sound_positions": 17, "positions": 23}
     ours = whisper(**sizes, start=2, padding=40).build()
     fresh = transformers.WhisperModel(transformers.WhisperConfig(**SIZES))
     torch.testing.assert_close(ours.embed.places.table, fresh.encoder.embed_positions.weight)
@@ -110,7 +110,7 @@ def test_places_of_the_preset() -> None:
 
 def test_refusals(tmp_path: Path) -> None:
     ours, (_, labels) = loaded(theirs(), tmp_path), batches(40)
-    with pytest.raises(BadInput, match="18 tokens; this model has 17 places"):
+    with pytest.raises(BadInput, match="18 tokens; this model has 17 positions"):
         ours(sound=sound(35), labels=labels)
     with pytest.raises(BadInput, match=r"must be \[batch, frames, 13\]"):
         ours(sound=sound().mT, labels=labels)

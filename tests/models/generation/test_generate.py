@@ -56,7 +56,7 @@ def theirs(kind: str, seed: int = 0, size: float = 0.3):
 
 
 def small(seed: int = 0):
-    return random_weights(gpt2(layers=2, dim=12, heads=3, vocabulary=23, places=40).build(), seed)
+    return random_weights(gpt2(layers=2, dim=12, heads=3, vocabulary=23, positions=40).build(), seed)
 
 
 def to_left(tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -216,7 +216,7 @@ def test_start_tokens(tmp_path: Path) -> None:
 
 def test_beams_find_the_best_text() -> None:
     """With as many beams as there are texts the search is exhaustive."""
-    model = random_weights(gpt2(layers=1, dim=6, heads=2, vocabulary=5, places=9).build(), size=0.8)
+    model = random_weights(gpt2(layers=1, dim=6, heads=2, vocabulary=5, positions=9).build(), size=0.8)
     prompt = torch.tensor([[1, 2]])
     every = torch.cartesian_prod(*[torch.arange(5)] * 3)
     with torch.no_grad():

@@ -83,9 +83,9 @@ def test_memory_is_read(x, generator):
         source.grad = None
 
 
-def test_place_is_added(x):
+def test_position_embedding_is_added(x):
     layer, place = FullyConnected(DIM, 1, TOKENS), torch.randn_like(x)
-    assert torch.equal(layer(x, place=place), layer(x + place))
+    assert torch.equal(layer(x, position_embedding=place), layer(x + place))
 
 
 def test_position_wise_goes_token_by_token(x):
@@ -113,7 +113,7 @@ def test_wrong_calls_are_refused(x):
         FullyConnected(DIM, 1, TOKENS)(x, memory=EncoderOutput(x))
     with pytest.raises(BadInput, match="given none"):
         FullyConnected(DIM, 1, TOKENS, cross=True)(x)
-    with pytest.raises(BadInput, match="no swish"):
+    with pytest.raises(BadInput, match="activation is 'swish'"):
         FullyConnected(DIM, 1, TOKENS, activation="swish")
     with pytest.raises(BadInput, match=r"lengths has shape \[2\]"):
         FullyConnected(DIM, 1, TOKENS)(x, lengths=torch.tensor([1, 2]))

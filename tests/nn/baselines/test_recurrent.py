@@ -135,7 +135,7 @@ def test_padding_of_the_memory_never_matters(attention, x, memory):
     assert torch.allclose(layer(x, lengths=LENGTHS, memory=EncoderOutput(noisy, memory.lengths)), y, atol=1e-6)
     alone = layer(x[1:2, :3], memory=EncoderOutput(memory.x[1:2, :2]))
     assert torch.allclose(alone, y[1:2, :3], atol=1e-6)
-    assert torch.allclose(layer(x, lengths=LENGTHS, memory=memory.packed()), y, atol=1e-6)
+    assert torch.allclose(layer(x, lengths=LENGTHS, memory=memory.pack()), y, atol=1e-6)
 
 
 @pytest.mark.parametrize("pieces", [[1] * TOKENS, [3, 1, 3]])
@@ -200,7 +200,7 @@ def test_wrong_calls_are_refused(x, memory):
         Recurrent(DIM, 1, "elman")
     with pytest.raises(BadInput, match="attention is 'cosine'"):
         Recurrent(DIM, 1, attention="cosine")
-    with pytest.raises(BadInput, match="no batch here"):
+    with pytest.raises(BadInput, match="norm is 'batch'"):
         Recurrent(DIM, 1, norm="batch")
     with pytest.raises(BadInput, match="one way"):
         Recurrent(DIM, 1, bidirectional=True, cross=True)

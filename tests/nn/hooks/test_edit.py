@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import regard as rg
 from regard import BadInput
 from regard.nn import MultiHeadAttention, Stack, StackConfig
+from regard.nn.hooks.attentions import find_attentions
 from regard.nn.hooks.edit import ACTIVE_EDITS, edit, shuffle_weights
-from regard.nn.hooks.modules import find_attentions
 from regard.nn.hooks.watch import watch
 
 LENGTHS = torch.tensor([7, 4])

@@ -14,8 +14,8 @@ from regard.models.heads import LMHeadConfig
 from regard.nn import Attend, MultiHeadAttention, Stack, StackConfig
 from regard.nn.embeddings.text import TextEmbeddingConfig
 from regard.nn.graph import GraphAttention
-from regard.nn.hierarchical import LocalGlobal
-from regard.nn.hooks.modules import find_attentions, find_owner
+from regard.nn.longformer import LocalGlobal
+from regard.nn.hooks.attentions import find_attentions, find_owner
 from regard.nn.hooks.watch import watch
 
 CAUSAL = StackConfig(dim=12, layers=3, heads=4, kv_heads=2, mask="Causal()", position="Alibi()")

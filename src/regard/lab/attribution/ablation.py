@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from ...attention.parts.masks import Pairs
 from ...errors import BadInput
-from ...nn.attention import both
-from ...nn.hooks.modules import arguments, attentions
+from ...nn.attention import intersect
+from ...nn.hooks.attentions import call_arguments, find_attentions
 from .target import Asked
 
 ROWS = 4096
@@ -43,7 +43,7 @@ def removed(asked: Asked, how: Removal, tell: Tell = lambda done, of: None) -> T
     the unit and lets no head look at it.
     """
     if how not in ways_to_remove(asked):
-        raise BadInput(f"Tokens are to be removed by {how!r}; here it must be {' or '.join(ways_to_remove(asked))}.")
+        raise BadInput(f"The ablation is {how!r}; here it must be {' or '.join(ways_to_remove(asked))}.")
     count = asked.units.count
     scores, step = [], max(1, ROWS // asked.tokens)
     for begin in range(0, count, step):
@@ -118,10 +118,10 @@ def hiding(asked: Asked, gone: Tensor) -> Iterator[None]:
     seen = Pairs((asked.units.of != gone[:, None])[:, None, None])  # [rows, 1, 1, keys]
 
     def hide(attend: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        q, k, v, parts = arguments(*args, **kwargs)
-        return (q, k, v), parts | ({"mask": both(parts.get("mask"), seen)} if k.shape[2] == asked.tokens else {})
+        q, k, v, parts = call_arguments(*args, **kwargs)
+        return (q, k, v), parts | ({"mask": intersect(parts.get("mask"), seen)} if k.shape[2] == asked.tokens else {})
 
-    found = [one for name, one in attentions(asked.model).items() if asked.sides(name)[1] == asked.side]
+    found = [one for name, one in find_attentions(asked.model).items() if asked.sides(name)[1] == asked.side]
     handles = [one.register_forward_pre_hook(hide, with_kwargs=True) for one in found]
     try:
         yield

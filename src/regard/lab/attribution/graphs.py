@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ...attention.parts.edges import Edges
 from ...errors import BadInput, Unsupported
-from ...nn.hooks.modules import arguments, attentions
-from ..inspect.capture import Attention, record
+from ...nn.hooks.attentions import call_arguments, find_attentions
+from ..inspect.capture import CapturedAttention, record_call
 from .ablation import Removal, Tell
 from .methods import RESIDUAL, keeping_outputs, one_at
 from .target import MOST_UNITS, Asked, Question, Units
@@ -54,7 +54,7 @@ class GraphAsked(Asked):
         if len(sources) > MOST_UNITS:
             sources = sources[mean.topk(MOST_UNITS).indices]
         if not len(sources):
-            raise BadInput(f"No edge leads to node {self.place}, so it looks at nobody. Choose another node.")
+            raise BadInput(f"No edge leads to node {self.place}, so it has no neighbours. Choose another node.")
         return sources.sort().values
 
     def places(self, batch: int) -> Tensor | None:
@@ -66,18 +66,18 @@ class GraphAsked(Asked):
         return logits.float() if self.kind == "number" else logits.float().log_softmax(-1)
 
 
-def layers_of(asked: GraphAsked) -> list[Attention]:
+def layers_of(asked: GraphAsked) -> list[CapturedAttention]:
     """The attentions of a pass that look along edges; `BadInput` where there are none."""
-    found: list[Attention] = []
+    found: list[CapturedAttention] = []
 
     def keeper(name: str) -> Any:
         def keep(attend: Any, args: tuple, kwargs: dict[str, Any], output: Tensor) -> None:
-            found.append(record(asked.model, name, attend, arguments(*args, **kwargs), output, "nodes"))
+            found.append(record_call(asked.model, name, attend, call_arguments(*args, **kwargs), output, "nodes"))
 
         return keep
 
     handles = [
-        one.register_forward_hook(keeper(name), with_kwargs=True) for name, one in attentions(asked.model).items()
+        one.register_forward_hook(keeper(name), with_kwargs=True) for name, one in find_attentions(asked.model).items()
     ]
     try:
         with torch.no_grad():
@@ -87,7 +87,7 @@ def layers_of(asked: GraphAsked) -> list[Attention]:
             handle.remove()
     along = [one for one in found if isinstance(one.parts.get("mask"), Edges)]
     if not along:
-        raise Unsupported("No attention of this model looks along the edges, so there are no neighbours to read.")
+        raise Unsupported("This model has no attention along edges, so there are no neighbours to attribute to.")
     return along
 
 
@@ -113,7 +113,7 @@ class GraphLook:
         """Where the node itself is among the units."""
         return (self.asked.sources == self.asked.place).float()
 
-    def layer(self, name: str) -> Attention:
+    def layer(self, name: str) -> CapturedAttention:
         return self.asked.layers[self.names.index(name)]
 
     def edges_in(self, name: str) -> tuple[Tensor, Tensor]:
@@ -131,7 +131,7 @@ class GraphLook:
         """‖weight · value‖: graph attention has no projection after its heads, other layers have one."""
         layer = self.layer(name)
         weights, sources = self.edges_in(name)
-        lengths = layer.v.float().norm(dim=-1) if layer.lengths is None else layer.lengths
+        lengths = layer.v.float().norm(dim=-1) if layer.value_lengths is None else layer.value_lengths
         lengths = lengths.repeat_interleave(layer.heads // len(lengths), 0)
         return of_heads(weights * lengths[:, sources].to(weights.dtype), head)
 
@@ -176,8 +176,8 @@ def look_at_graph(asked: GraphAsked) -> GraphLook:
 def dropped(asked: GraphAsked, how: Removal = "drop", tell: Tell = lambda done, of: None) -> Tensor:
     """score − score without the edge from each neighbour to the node, in all layers, `[units]`."""
     if how != "drop":
-        raise BadInput(f"Neighbours are to be removed by {how!r}; here it must be drop.")
-    order = asked.graph.order(asked.tokens, asked.tokens)
+        raise BadInput(f"The ablation is {how!r}; for a graph it must be drop.")
+    order = asked.graph.sort(asked.tokens, asked.tokens)
     scores = []
     for n, source in enumerate(asked.sources.tolist()):
         tell(n, len(asked.sources))

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import BadInput
-from ...experiments.comparing import rank_correlation
-from ...models.two_towers import TwoTowersModel, find_end
+from ...experiments.toolkit.metrics import rank_correlation
+from ...models.dual_encoder import DualEncoderModel, find_end
 from ...nn.explain import gradient_times_attention, output_projection, value_norms, weights_of
+from ...nn.hooks.attentions import find_attentions
 from ...nn.hooks.edit import edit
-from ...nn.hooks.modules import attentions
-from ...nn.hooks.watch import Seen, watch
+from ...nn.hooks.watch import Views, watch
 from ..inspect.capture import POOL
 from .ablation import Tell
 from .target import Asked
@@ -39,7 +39,7 @@ RESIDUAL = 0.5
 class Look:
     """What one pass of the model, forward and backward, has shown."""
 
-    seen: Seen
+    seen: Views
     asked: Asked
     read: Tensor
     """How much the answer is read off each token of the input, `[tokens]`; sums to one."""
@@ -81,7 +81,7 @@ class Look:
         return self.row(name, chosen(self.norms(name)[0], head)) if self.about_input(name) else None
 
     def norms(self, name: str) -> Tensor:
-        one = Seen(self.seen.model, self.seen.names)
+        one = Views(self.seen.model, self.seen.names)
         one.add(name, self.seen.records[name][-1])
         try:
             output_projection(self.seen.model, name)
@@ -161,7 +161,7 @@ def keeping_outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
         return keep
 
-    handles = [one.register_forward_hook(keeper(name), prepend=True) for name, one in attentions(model).items()]
+    handles = [one.register_forward_hook(keeper(name), prepend=True) for name, one in find_attentions(model).items()]
     try:
         yield kept
     finally:
@@ -169,7 +169,7 @@ def keeping_outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
             handle.remove()
 
 
-def written_off(asked: Asked, seen: Seen) -> Tensor | None:
+def written_off(asked: Asked, seen: Views) -> Tensor | None:
     """How much the answer is read off each of the decoder's tokens, `[targets]`: the one asked about, or all alike."""
     counts = [seen[name].queries for name in seen if asked.sides(name)[0] == "target"]
     if not counts:
@@ -177,7 +177,7 @@ def written_off(asked: Asked, seen: Seen) -> Tensor | None:
     return torch.full((counts[-1],), 1 / counts[-1]) if asked.place is None else one_at(asked.place, counts[-1])
 
 
-def read_off(asked: Asked, seen: Seen, written: Tensor | None) -> Tensor:
+def read_off(asked: Asked, seen: Views, written: Tensor | None) -> Tensor:
     """How much the answer is read off each token of the input, `[tokens]`.
 
     The token asked about, the first, or all alike; of a decoder, what its heads take of each on average.
@@ -188,7 +188,7 @@ def read_off(asked: Asked, seen: Seen, written: Tensor | None) -> Tensor:
         return torch.stack(rows).mean(0) if rows else torch.full((asked.tokens,), 1 / asked.tokens)
     if asked.place is not None:
         return one_at(asked.place, asked.tokens)
-    if isinstance(asked.model, TwoTowersModel):
+    if isinstance(asked.model, DualEncoderModel):
         return tower_read(asked)
     how = "mean" if asked.kind == "vector" else asked.model.head.config.pool
     if how == "mean":

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from ...errors import BadInput, TooLarge, Unsupported
 from ...models.detection import DetectionModel
-from ...models.ensemble import CommitteeModel
-from ...models.heads import VocabularyHead
-from ...models.model import PairModel
-from ...models.two_towers import TwoTowersModel
-from ...nn.hooks.modules import attentions
+from ...models.dual_encoder import DualEncoderModel
+from ...models.ensemble import EnsembleModel
+from ...models.heads import LMHead
+from ...models.model import EncoderDecoderModel
+from ...nn.hooks.attentions import find_attentions
 from ...nn.hooks.watch import watch
-from ..inspect.capture import placed
+from ..inspect.capture import locate_attention
 
 READS = {"tokens": "source", "meanings": "source", "images": "image", "sound": "sound"}
 """The arguments that hold what a model reads, and the side that their tokens are on."""
@@ -110,9 +110,9 @@ class Asked:
         """How many tokens the model makes of what it reads."""
         if self.reads in ("tokens", "meanings"):
             return self.inputs[self.reads].shape[1]
-        keys = [k for name, k in self.sizes.items() if placed(name, self.side)[3] == (self.side, self.side)]
+        keys = [k for name, k in self.sizes.items() if locate_attention(name, self.side)[3] == (self.side, self.side)]
         if not keys:
-            raise BadInput("No attention of this model looks from its input at its input. Choose another model.")
+            raise BadInput("This model has no self-attention over its input. Choose another model.")
         return max(keys)
 
     @cached_property
@@ -138,12 +138,12 @@ class Asked:
 
     def sides(self, name: str) -> tuple[str, str]:
         """Whose queries look at whose keys in an attention."""
-        return placed(name, self.side)[3]
+        return locate_attention(name, self.side)[3]
 
     @property
     def decodes(self) -> bool:
         """Whether the answer is read off a decoder, which looks at the input from outside."""
-        return any(self.sides(name)[0] == "target" for name in attentions(self.model))
+        return any(self.sides(name)[0] == "target" for name in find_attentions(self.model))
 
     def place_asked(self, place: int | None, output: Any) -> int | None:
         """The place that is asked about; unless given the usual one of the kind of answer."""
@@ -152,7 +152,7 @@ class Asked:
         count = output.logits.shape[1]
         place = self.usual_place(output) if place is None else place
         if not 0 <= place < count:
-            raise BadInput(f"There is no token {place}: there are {count} to ask about, 0 … {count - 1}.")
+            raise BadInput(f"There is no token {place}: there are {count}, 0 … {count - 1}.")
         return place
 
     def usual_place(self, output: Any) -> int:
@@ -189,7 +189,7 @@ class Asked:
     def told(self, output: Any, places: Tensor | None) -> Tensor:
         """What `answers` gives, of an output."""
         if self.kind == "vector":
-            if isinstance(self.model, TwoTowersModel):  # before it is made of length one, where nothing can be lost
+            if isinstance(self.model, DualEncoderModel):  # before it is made of length one, where nothing can be lost
                 return output.pooled.float()
             return output.hidden.float().mean(1)
         logits = output.logits
@@ -224,16 +224,16 @@ def kind_of(model: Any) -> str:
     """
     if isinstance(model, DetectionModel):
         return "vector" if model.classes is None else "object"
-    if isinstance(model, CommitteeModel):
+    if isinstance(model, EnsembleModel):
         raise Unsupported(
-            f"{model.count} models answer as one here, side by side, and a reading follows attention from layer to "
-            "layer of one. Look at their heads, or train with members=1 and wide=0."
+            f"{model.count} models form this ensemble, and an attribution follows the layers of a single model. "
+            "Inspect their heads, or train with ensemble=1 and nb_linear=0."
         )
-    if isinstance(model, TwoTowersModel) or getattr(model, "head", None) is None:
+    if isinstance(model, DualEncoderModel) or getattr(model, "head", None) is None:
         return "vector"
-    if isinstance(model, PairModel):
+    if isinstance(model, EncoderDecoderModel):
         return "written"
-    if isinstance(model.head, VocabularyHead):
+    if isinstance(model.head, LMHead):
         return "next" if model.causal else "word"
     return "tag" if model.head.config.per_token else "class"
 
@@ -242,13 +242,13 @@ def need_reader(inputs: dict[str, Any]) -> str:
     """The argument that holds what is read."""
     reads = next((name for name in READS if name in inputs), None)
     if reads is None:
-        raise BadInput(f"The model is given {', '.join(inputs)}, of which nothing is known that could be taken away.")
+        raise BadInput(f"The model is given {', '.join(inputs)}; no ablation is defined for these inputs.")
     return reads
 
 
 def need_few_units(units: int) -> None:
     if units > MOST_UNITS:
         raise BadInput(
-            f"The text has {units} tokens; each is removed once to measure its effect, so {MOST_UNITS} are the most. "
+            f"The text has {units} tokens; each is ablated once, and the limit is {MOST_UNITS}. "
             "Give a shorter one."
         )

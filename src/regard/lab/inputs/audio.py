@@ -1,4 +1,4 @@
-"""Recordings for models that read frames; what they write, where they write."""
+"""Recordings as model inputs: log-mel frames, a token for each stretch of time."""
 
 from __future__ import annotations
 
@@ -8,124 +8,132 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ...errors import BadInput, Unsupported
-from ...models.model import PairModel
+from ...models.model import EncoderDecoderModel
 from ...nn.embeddings.audio import Mel, log_mel
+from ...nn.embeddings.sound_embedding import SoundEmbeddingConfig
 from ...tasks.inputs.audio_features import HOP, opened, standardised
-from ..inspect.predictions import classes
-from .prepared import Prepared, Token, need_few
-from .seq2seq import Source, with_target
+from ...tasks.task import Task
+from ...tasks.transcribe import Transcribe
+from ..inspect.predictions import class_prediction
+from .model_input import ModelInput, Token, check_token_count
+from .seq2seq import Source, add_target
+
+WHISPER_MAX_NEW = 224
 
 
-def sound_input(model: Any, task: Any, data: bytes, target: Any = None) -> Prepared:
-    """A recording and, of a model that has a decoder, the text that is given or that it writes."""
-    source = sound_source(model, task, data)
-    if isinstance(model, PairModel):
-        return with_target(model, task, source, target)
-    return Prepared(source.arguments, {"sound": source.tokens}, "sound", source.about, answer_of(model, task, source))
+def audio_input(model: Any, task: Task[Any] | None, data: bytes, target: Any = None) -> ModelInput:
+    """A recording and, of a model with a decoder, the given text or the one that the model generates."""
+    source = audio_source(model, task, data)
+    if isinstance(model, EncoderDecoderModel):
+        return add_target(model, task, source, target)
+    read_output = lambda output: class_prediction(output.logits[0], task and task.labels)  # noqa: E731
+    if isinstance(task, Transcribe):  # the text of the CTC labels
+        with torch.no_grad():
+            text = task.laid_out(model, source.arguments)[0]
+        read_output = lambda output: {"kind": "text", "text": text, "items": []}  # noqa: E731
+    return ModelInput(source.arguments, {"sound": source.tokens}, "sound", source.metadata, read_output)
 
 
-def answer_of(model: Any, task: Any, source: Source) -> Any:
-    """How the answer of a model without a decoder is read: classes, or the text of the labels at its tokens."""
-    if task.name != "transcribe":
-        return lambda output: classes(output.logits[0], task.labels)
-    with torch.no_grad():
-        text = task.laid_out(model, source.arguments)[0]
-    return lambda output: {"kind": "text", "text": text, "items": []}
+def audio_source(model: Any, task: Task[Any] | None, data: bytes) -> Source:
+    """A recording as the model reads it. The metadata has its seconds, its loudness, and the frames to be drawn.
 
-
-def sound_source(model: Any, task: Any, data: bytes) -> Source:
-    """A recording as the model hears it. `about` has its seconds, its loudness, and the frames to be drawn.
-
-    `heard` of the tokens are the recording; those after it are silence, for a model that always hears the same time.
+    `heard` of the tokens are the recording; those after it are padding, for a model with a window of fixed length.
     """
-    if task is not None and getattr(getattr(task, "hearing", None), "rate", 0) is None:
-        return given_frames(task, data)
-    sound = recording(data)
+    from ...data.sound import Spoken
+
+    if task is not None and task.reads_frames:
+        return frames_source(task, data)
+    sound = read_recording(data)
     samples, rate = sound.load()
-    about: dict[str, Any] = {"seconds": len(samples) / rate, "rate": rate, "wave": envelope(samples)}
-    if task is None:
-        return whole_window(model, sound, about)
-    from ...data.sound import LabelledSound, Spoken
-
-    if task.name == "transcribe":
-        batch = task.inputs([Spoken("", sound=sound)])
-    else:
-        batch = task.inputs.batch([LabelledSound(sound, "")], None)
-    frames, stack = int(batch["lengths"][0]), task.settings.stack
-    count = -(-frames // stack)
-    about |= {"seconds_per_token": stack * about["seconds"] / max(1, frames), "frames": batch["sound"][0]}
-    about |= {"frames_per_token": stack, "heard": count, "quietest": quietest(samples, frames)}
-    return Source(dict(batch), tokens_of(count, count, about["seconds_per_token"]), "sound", 2 * count + 8, about)
+    metadata: dict[str, Any] = {"seconds": len(samples) / rate, "rate": rate, "wave": envelope(samples)}
+    inputs = None if task is None else task.audio_inputs(Spoken("", sound=sound))
+    if task is None or inputs is None or task.frames_per_token is None:
+        return whisper_source(model, sound, metadata)
+    frames, stack = int(inputs["lengths"][0]), task.frames_per_token
+    count, seconds = -(-frames // stack), stack * metadata["seconds"] / max(1, frames)
+    metadata |= {"seconds_per_token": seconds, "frames": inputs["sound"][0], "frames_per_token": stack}
+    metadata |= {"heard": count, "quietest": quietest_frame(samples, frames)}
+    arguments = {name: inputs[name] for name in ("sound", "lengths")}
+    return Source(arguments, time_tokens(count, count, seconds), "sound", 2 * count + 8, metadata)
 
 
-def given_frames(task: Any, data: bytes) -> Source:
-    """The frames `[frames, bins]` of a `.npy` file, for a run that has learned from frames and not from recordings."""
+def frames_source(task: Task[Any], data: bytes) -> Source:
+    """The frames `[frames, bins]` of a `.npy` file, for a run that was trained on frames instead of recordings."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "frames.npy"
         path.write_bytes(data)
         try:
-            spoken = opened(str(path))
-            batch = task.inputs([spoken])
+            inputs = task.audio_inputs(opened(str(path)))
         except BadInput as error:
             raise BadInput(str(error).replace(str(path), "The recording")) from None
-    frames, stack = int(batch["lengths"][0]), task.settings.stack
-    count, loud = -(-frames // stack), batch["sound"][0].mean(-1)
-    about = {
+    assert inputs is not None and task.frames_per_token is not None
+    frames, stack = int(inputs["lengths"][0]), task.frames_per_token
+    count, loudness = -(-frames // stack), inputs["sound"][0].mean(-1)
+    metadata = {
         "seconds": frames * HOP,
         "rate": None,
-        "wave": loud - loud.min(),
+        "wave": loudness - loudness.min(),
         "seconds_per_token": stack * HOP,
-        "frames": batch["sound"][0],
+        "frames": inputs["sound"][0],
         "frames_per_token": stack,
         "heard": count,
-        "quietest": int(loud.argmin()),
+        "quietest": int(loudness.argmin()),
     }
-    return Source(dict(batch), tokens_of(count, count, stack * HOP), "sound", 2 * count + 8, about)
+    return Source(dict(inputs), time_tokens(count, count, stack * HOP), "sound", 2 * count + 8, metadata)
 
 
-def whole_window(model: Any, sound: Any, about: dict[str, Any]) -> Source:
-    """A recording for Whisper, which hears a window of fixed length: its spectrogram, silence after the recording."""
+def whisper_source(model: Any, sound: Any, metadata: dict[str, Any]) -> Source:
+    """A recording for Whisper, which reads a window of fixed length: its spectrogram, padded with silence."""
     embed = model.config.embed
-    if not isinstance(model, PairModel) or not isinstance(getattr(embed, "places", None), int):
+    window = embed.positions if isinstance(embed, SoundEmbeddingConfig) else None
+    if not isinstance(model, EncoderDecoderModel) or not isinstance(window, int):
         raise Unsupported(
-            "Recordings are read by runs of `regard train` and by Whisper's checkpoints; this folder says nothing of "
-            "how frames are made."
+            "Recordings are read by runs of `regard train` and by Whisper's checkpoints; this folder does not say how "
+            "frames are computed."
         )
-    rate, hop, fft = (whole(model, *name) for name in (("sampling_rate", 16000), ("hop_length", 160), ("n_fft", 400)))
+    rate, hop, fft = (
+        preprocessor_int(model, name, default)
+        for name, default in (("sampling_rate", 16000), ("hop_length", 160), ("n_fft", 400))
+    )
     samples, _ = sound.load(rate)
-    room = 2 * embed.places * hop
-    if len(samples) > room:
+    capacity = 2 * window * hop
+    if len(samples) > capacity:
         raise BadInput(
-            f"The recording is {len(samples) / rate:.1f} s long; this model hears {room / rate:.1f} s at once. Cut it."
+            f"The recording is {len(samples) / rate:.1f} s long; this model takes at most {capacity / rate:.1f} s. "
+            "Cut it."
         )
-    padded = torch.nn.functional.pad(samples, (0, room - len(samples)))
-    frames = log_mel(padded, rate, Mel(embed.bins, fft, hop))
+    frames = log_mel(pad(samples, (0, capacity - len(samples))), rate, Mel(embed.bins, fft, hop))
     real = max(1, -(-len(samples) // hop))
-    heard, each = -(-real // 2), 2 * hop / rate
-    about = about | {"seconds_per_token": each, "frames_per_token": 2, "heard": heard}
-    about["quietest"] = len(frames) - 1 if len(samples) < room else quietest(samples, real)
-    about["frames"] = standardised(frames[: 2 * heard])
-    return Source({"sound": frames[None]}, tokens_of(embed.places, heard, each), "sound", 224, about)
+    heard, seconds = -(-real // 2), 2 * hop / rate
+    metadata = metadata | {
+        "seconds_per_token": seconds,
+        "frames_per_token": 2,
+        "heard": heard,
+        "quietest": len(frames) - 1 if len(samples) < capacity else quietest_frame(samples, real),
+        "frames": standardised(frames[: 2 * heard]),
+    }
+    return Source({"sound": frames[None]}, time_tokens(window, heard, seconds), "sound", WHISPER_MAX_NEW, metadata)
 
 
-def whole(model: Any, name: str, usual: int) -> int:
-    """A number of the checkpoint's `preprocessor_config.json`, or what is usual."""
-    value = getattr(model, "preprocessor", {}).get(name, usual)
+def preprocessor_int(model: EncoderDecoderModel, name: str, default: int) -> int:
+    """A number in the checkpoint's `preprocessor_config.json`."""
+    value = model.preprocessor.get(name, default)
     if not isinstance(value, int) or value < 1:
         raise BadInput(f"preprocessor_config.json: {name} is {value!r:.40}; it must be a whole number of at least 1.")
     return value
 
 
-def tokens_of(count: int, heard: int, each: float) -> list[Token]:
-    """A token for each stretch of time; what comes after the recording is the model's own addition."""
-    need_few(count, "The recording")
-    return [Token(f"{n * each:.2f} s", n, n + 1, special=n >= heard) for n in range(count)]
+def time_tokens(count: int, heard: int, seconds: float) -> list[Token]:
+    """A token for each stretch of time; those after the recording are special."""
+    check_token_count(count, "The recording")
+    return [Token(f"{n * seconds:.2f} s", n, n + 1, special=n >= heard) for n in range(count)]
 
 
-def recording(data: bytes) -> Any:
-    """The samples of a file of sound; `BadInput` for what is broken, cut or empty."""
+def read_recording(data: bytes) -> Any:
+    """The samples of an audio file; raises `BadInput` where it is broken, cut or empty."""
     from ...data.sound import Samples, SoundFile, check_sound
 
     with TemporaryDirectory() as folder:
@@ -139,8 +147,8 @@ def recording(data: bytes) -> Any:
     return Samples(samples, rate)
 
 
-def quietest(samples: Tensor, frames: int) -> int:
-    """Which of so many equal stretches of a recording has the least energy."""
+def quietest_frame(samples: Tensor, frames: int) -> int:
+    """The index of the frame with the least energy, of a recording cut into `frames` equal ones."""
     size = max(1, len(samples) // max(1, frames))
     energy = samples[: size * frames].square().unfold(0, size, size).sum(-1) if len(samples) >= size else samples[:1]
     return min(int(energy.argmin()), frames - 1)
@@ -149,5 +157,4 @@ def quietest(samples: Tensor, frames: int) -> int:
 def envelope(samples: Tensor, points: int = 600) -> Tensor:
     """The loudest sample of each stretch, for drawing a recording, `[points]`."""
     size = max(1, -(-len(samples) // points))
-    padded = torch.nn.functional.pad(samples.abs(), (0, -len(samples) % size))
-    return padded.view(-1, size).amax(1)
+    return pad(samples.abs(), (0, -len(samples) % size)).view(-1, size).amax(1)

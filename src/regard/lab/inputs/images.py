@@ -1,133 +1,137 @@
-"""Pictures for models that read patches, or the cells of a feature map."""
+"""Images as model inputs: patches, or the cells of a feature map."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...errors import BadInput, Unsupported
-from ...models.detection import DetectionModel
-from ..inspect.predictions import classes, objects
-from .prepared import Prepared, Token
+from ...models.detection import DetectionModel, FeatureGridEmbedding
+from ...models.dual_encoder import DualEncoderModel
+from ...models.model import Model, Output
+from ...nn.embeddings.patch_embedding import ImageEmbedding
+from ...nn.embeddings.residual_embedding import ResidualEmbedding
+from ...tasks.task import Task
+from ..inspect.predictions import class_prediction, object_prediction
+from .model_input import ModelInput, Token
 
 IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-"""Mean and deviation of brightness, where a checkpoint's folder does not say them."""
-SHORTEST, LONGEST = 800, 1333
-"""Pixels of a picture's sides for DETR, where its folder does not say."""
-SURE = 0.5
-"""From which probability an object counts as found, where a run does not say."""
+"""Mean and standard deviation of pixels, where a checkpoint's folder does not have them."""
+SHORTEST_EDGE, LONGEST_EDGE = 800, 1333
+"""Pixels of an image's sides for DETR, where its folder does not have them."""
+THRESHOLD = 0.5
+"""The probability from which an object counts as detected, where there is no run."""
 
 
-def image_input(model: Any, task: Any, data: bytes) -> Prepared:
-    """A picture, the tokens that it is cut into and, of a detector, the queries that look for objects."""
+def image_input(model: Any, task: Task[Any] | None, data: bytes) -> ModelInput:
+    """An image, its tokens and, of a detector, the object queries."""
     from ...data.images import ImageBytes
 
-    held = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.zeros(0, dtype=torch.uint8)
-    inputs = pixels_for(model, task, ImageBytes(held, "The picture"))
+    content = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.zeros(0, dtype=torch.uint8)
+    inputs = image_arguments(model, task, ImageBytes(content, "The picture"))
     images = inputs["images"]
-    embed: Any = getattr(getattr(model, "image", None) or model, "embed", None)
-    grid, first = grid_of(embed, images), hasattr(embed, "patches") and hasattr(embed, "first")
-    tokens = [Token("[CLS]", special=True)] if first else []
+    tower = model.image if isinstance(model, DualEncoderModel) else model
+    embed = None if tower is None else tower.embed
+    grid, class_token = patch_grid(embed, images), isinstance(embed, ImageEmbedding)
+    tokens = [Token("[CLS]", special=True)] if class_token else []
     tokens += [Token(f"{n // grid[1]},{n % grid[1]}", n, n + 1) for n in range(grid[0] * grid[1])]
-    about: dict[str, Any] = {"grid": list(grid), "size": list(images.shape[2:]), "class_token": first}
-    about["detects"] = isinstance(model, DetectionModel)
-    about["cell"] = [
-        getattr(embed, "stride", None) or -(-side // n) for side, n in zip(about["size"], grid, strict=True)
-    ]
-    sides = {"image": tokens}
+    sides, size = {"image": tokens}, list(images.shape[2:])
     if isinstance(model, DetectionModel) and model.queries is not None:
         sides["target"] = [Token(str(n), n, n + 1) for n in range(len(model.queries))]
-    return Prepared(inputs, sides, "image", about | {"pixels": shown_pixels(images[0])}, answer_of(model, task))
+    if isinstance(embed, FeatureGridEmbedding):
+        cell = [embed.stride, embed.stride]
+    else:
+        cell = [-(-pixels // cells) for pixels, cells in zip(size, grid, strict=True)]
+    metadata = {
+        "grid": list(grid),
+        "size": size,
+        "class_token": class_token,
+        "detects": isinstance(model, DetectionModel),
+        "cell": cell,
+        "pixels": to_uint8(images[0]),
+    }
+    labels, threshold = class_labels(model, task), THRESHOLD if task is None else task.threshold
 
-
-def answer_of(model: Any, task: Any) -> Callable[[Any], dict[str, Any]]:
-    """How the answer is read: boxes with their classes, or the likeliest classes of the whole picture."""
-    labels = names_of(model, task)
-
-    def answer(output: Any) -> dict[str, Any]:
+    def read_output(output: Output) -> dict[str, Any]:
         if output.logits is None:
             return {"kind": "none", "items": []}
         if output.boxes is None:
-            return classes(output.logits[0], labels)
-        sure = getattr(getattr(task, "settings", None), "sure", SURE)
-        return objects(output.logits[0], output.boxes[0], labels, sure)
+            return class_prediction(output.logits[0], labels)
+        return object_prediction(output.logits[0], output.boxes[0], labels, threshold)
 
-    return answer
-
-
-def names_of(model: Any, task: Any) -> list[str] | None:
-    """The words for a model's classes, as its run or its checkpoint says them."""
-    found = getattr(task, "labels", None) or getattr(task, "classes", None)
-    return found or getattr(model, "labels", None)
+    return ModelInput(inputs, sides, "image", metadata, read_output)
 
 
-def pixels_for(model: Any, task: Any, picture: Any) -> dict[str, Tensor]:
-    """The arguments of the call: `images [1, channels, height, width]`, of a run's detector also their `sizes`."""
-    from ...data.images import LabelledImage
-
-    if hasattr(task, "stacked"):
-        return task.stacked([task.load(picture)])
-    reader = getattr(task, "inputs", None) or getattr(task, "pictures", None)
-    if reader is not None:
-        return {"images": reader.batch([LabelledImage(picture, "")], None)["images"]}
-    return {"images": plain_image(model, picture)}
+def class_labels(model: Any, task: Task[Any] | None) -> list[str] | None:
+    """The labels of a model's classes, from its task or its checkpoint."""
+    if task is not None and task.labels:
+        return task.labels
+    return model.labels if isinstance(model, Model) else None
 
 
-def grid_of(embed: Any, images: Tensor) -> tuple[int, int]:
-    """Rows and columns of what an embedding cuts a picture into."""
-    if hasattr(embed, "patches"):
+def image_arguments(model: Any, task: Task[Any] | None, image: Any) -> dict[str, Tensor]:
+    """The model's arguments: `images [1, channels, height, width]`, of a run's detector also their `sizes`."""
+    inputs = None if task is None else task.image_inputs(image)
+    if inputs is None:
+        return {"images": preprocess(model, image)}
+    return {name: inputs[name] for name in ("images", "sizes") if name in inputs}
+
+
+def patch_grid(embed: Any, images: Tensor) -> tuple[int, int]:
+    """Rows and columns of the tokens that an embedding makes of images."""
+    if isinstance(embed, ImageEmbedding):
         return embed.patches.grid(*images.shape[2:])
-    if hasattr(embed, "stages"):
+    if isinstance(embed, ResidualEmbedding):
         with torch.no_grad():
             rows, columns = embed.stages(embed.norm(embed.first(images)).relu()).shape[2:]
         return rows, columns
-    if hasattr(embed, "stride"):
+    if isinstance(embed, FeatureGridEmbedding):
         return -(-images.shape[2] // embed.stride), -(-images.shape[3] // embed.stride)
-    raise Unsupported("This model cuts no picture into patches or cells, so there is no grid to draw on.")
+    raise Unsupported("This model does not divide images into patches or cells, so there is no grid to show.")
 
 
-def plain_image(model: Any, picture: Any) -> Tensor:
-    """A picture in the size and the range of brightness that a checkpoint of others reads."""
+def preprocess(model: Any, image: Any) -> Tensor:
+    """An image in the size and the range that a checkpoint reads, `[1, channels, height, width]`."""
     from ...data.images import load_image
     from ...tasks.inputs.images import resized
 
-    config = getattr(model.config, "embed", None) or model.config.image.embed
-    pixels = load_image(picture, config.channels)
-    said = getattr(model, "preprocessor", {})
-    whole = isinstance(model, DetectionModel)
-    size = fitted((pixels.shape[1], pixels.shape[2]), said) if whole else own_size(config)
-    told = (IMAGENET if whole else HALF) | {name: said[name] for name in HALF if name in said}
+    tower = model.config.image if isinstance(model, DualEncoderModel) else model.config
+    if tower is None:
+        raise Unsupported("This model reads texts alone. Choose one that reads images.")
+    config = tower.embed
+    pixels, detects = load_image(image, config.channels), isinstance(model, DetectionModel)
+    if detects:
+        size = resize_shape((pixels.shape[1], pixels.shape[2]), model.preprocessor)
+    else:
+        size = (config.size, config.size) if isinstance(config.size, int) else tuple(config.size)
+    statistics = (IMAGENET if detects else HALF) | {
+        name: model.preprocessor[name] for name in HALF if name in model.preprocessor
+    }
     try:
-        mean, deviation = (torch.tensor(told[name], dtype=torch.float32)[:, None, None] for name in HALF)
-        return ((resized(pixels, size).float() / 255 - mean[: len(pixels)]) / deviation[: len(pixels)])[None]
+        mean, std = (torch.tensor(statistics[name], dtype=torch.float32)[:, None, None] for name in HALF)
+        return ((resized(pixels, size).float() / 255 - mean[: len(pixels)]) / std[: len(pixels)])[None]
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
         raise BadInput(
-            f"preprocessor_config.json: image_mean and image_std cannot be used ({error}). Give a number a channel."
+            f"preprocessor_config.json: image_mean and image_std cannot be used ({error}). Give one number per channel."
         ) from None
 
 
-def own_size(config: Any) -> tuple[int, int]:
-    """The size that a model has places for."""
-    return (config.size, config.size) if isinstance(config.size, int) else tuple(config.size)
+def resize_shape(size: tuple[int, int], preprocessor: dict[str, Any]) -> tuple[int, int]:
+    """(height, width) of an image for a detector: the shorter side as configured, the longer one up to its limit.
 
-
-def fitted(size: tuple[int, int], said: dict[str, Any]) -> tuple[int, int]:
-    """(height, width) of a picture for a detector: its shorter side as said, its longer one not beyond what is said.
-
-    >>> fitted((480, 640), {}), fitted((10, 100), {"size": {"shortest_edge": 50, "longest_edge": 100}})
+    >>> resize_shape((480, 640), {}), resize_shape((10, 100), {"size": {"shortest_edge": 50, "longest_edge": 100}})
     ((800, 1066), (10, 100))
     """
-    told: Any = said.get("size")
-    told = told if isinstance(told, dict) else {"shortest_edge": told, "longest_edge": said.get("max_size")}
-    if all(isinstance(told.get(side), int) and told[side] > 0 for side in ("height", "width")):
-        return told["height"], told["width"]
+    edges: Any = preprocessor.get("size")
+    edges = edges if isinstance(edges, dict) else {"shortest_edge": edges, "longest_edge": preprocessor.get("max_size")}
+    if all(isinstance(edges.get(side), int) and edges[side] > 0 for side in ("height", "width")):
+        return edges["height"], edges["width"]
     shortest, longest = (
-        value if isinstance(value, int) and value > 0 else usual
-        for value, usual in ((told.get("shortest_edge"), SHORTEST), (told.get("longest_edge"), LONGEST))
+        value if isinstance(value, int) and value > 0 else default
+        for value, default in ((edges.get("shortest_edge"), SHORTEST_EDGE), (edges.get("longest_edge"), LONGEST_EDGE))
     )
     low, high = min(size), max(size)
     if high / low * shortest > longest:
@@ -136,7 +140,7 @@ def fitted(size: tuple[int, int], said: dict[str, Any]) -> tuple[int, int]:
     return (shortest, other) if size[0] <= size[1] else (other, shortest)
 
 
-def shown_pixels(image: Tensor) -> Tensor:
-    """What the model sees, brightened to 0 … 255: uint8 `[channels, height, width]`."""
+def to_uint8(image: Tensor) -> Tensor:
+    """The model's image scaled to 0 … 255: uint8 `[channels, height, width]`."""
     low, high = image.min(), image.max()
     return ((image - low) / (high - low).clamp(min=1e-6) * 255).round().to(torch.uint8)

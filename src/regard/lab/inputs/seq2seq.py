@@ -87,7 +87,7 @@ def generation_rules(model: EncoderDecoderModel, task: Task[Any] | None, tokeniz
 def max_new_tokens(model: EncoderDecoderModel, most: int, start: int) -> int:
     """How many tokens can be generated, given the positions that the decoder has."""
     embed = model.config.decoder_embed or model.config.embed
-    positions = embed.places if isinstance(embed, TextEmbeddingConfig) else None
+    positions = embed.positions if isinstance(embed, TextEmbeddingConfig) else None
     return max(1, min(most, MAX_NEW, positions - start if isinstance(positions, int) else most))
 
 
@@ -103,7 +103,7 @@ def generate_target(model: EncoderDecoderModel, task: Task[Any] | None, source: 
         most = max_new_tokens(model, source.max_new, len(rules.start))
         beams = 1 if task is None else task.beams
         own = model.generate(
-            **source.arguments, max_new=most, start=rules.start, end=rules.end or None, pad=rules.filling, beams=beams
+            **source.arguments, max_new=most, start=rules.start, end=rules.end or None, pad=rules.fill_token, beams=beams
         )
     ids = own[0].tolist()
     first = max(1, len(rules.start))

@@ -30,11 +30,11 @@ def check_text(fields: dict[str, Any], limits: Limits = SHORT) -> str:
     if not isinstance(text, str):
         raise BadInput(f"This model reads a text; the input is {sorted(fields)}. Give it as input.text.")
     if not text.strip():
-        raise BadInput("The text is empty. Type a sentence, or choose one of the examples.")
+        raise BadInput("The text is empty. Enter a sentence, or choose an example.")
     if len(text) > limits.characters:
         raise BadInput(f"The text has {len(text):,} characters; {limit_hint(limits.characters, limits)}")
     if any(0xD800 <= ord(letter) <= 0xDFFF for letter in text):
-        raise BadInput("The text has half a character (a lone surrogate). Type it again.")
+        raise BadInput("The text contains an unpaired surrogate. Enter it again.")
     return text
 
 
@@ -123,7 +123,7 @@ def word_input(task: Task[Any], text: str, limits: Limits) -> ModelInput:
     normal = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
     words = backend.pre_tokenizer.pre_tokenize_str(normal)[: task.max_length]
     if not words:
-        raise BadInput("There is no word in the text. Type a sentence.")
+        raise BadInput("The text contains no words. Enter a sentence.")
     check_token_count(len(words), limits=limits)
     shown = text if len(text) == len(normal) else normal
     tokens = [Token(shown[start:end], start, end) for _, (start, end) in words]
@@ -134,7 +134,7 @@ def word_input(task: Task[Any], text: str, limits: Limits) -> ModelInput:
 def find_tokenizer(model: Model, task: Task[Any] | None) -> Any:
     tokenizer = (task.tokenizer if task is not None else None) or model.tokenizer
     if tokenizer is None:
-        raise Unsupported("This model's folder has no tokenizer, so texts cannot become tokens. Put its files there.")
+        raise Unsupported("The folder of this model has no tokenizer. Add the tokenizer files.")
     return tokenizer
 
 
@@ -167,7 +167,7 @@ def tag_input(task: Task[Any], text: str) -> ModelInput:
     """A sentence for a tagger: words as treebanks split them."""
     matches = list(WORD.finditer(text))
     if not matches:
-        raise BadInput("There is no word in the text. Type a sentence.")
+        raise BadInput("The text contains no words. Enter a sentence.")
     check_token_count(len(matches), "The sentence")
     inputs = task.text_inputs(" ".join(match[0] for match in matches))
     assert inputs is not None

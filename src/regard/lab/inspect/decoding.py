@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from ...errors import BadInput
-from ...models.generation.beam import Beams, Step, search
-from ...models.generation.generate import Task, evaluating, make_task
-from ...models.generation.rules import Rules
+from ...models.generation.beam import Beams, BeamStep, beam_search
+from ...models.generation.generate import Decoding, evaluation_mode, prepare_decoding
+from ...models.generation.rules import TokenRules
 from ..server.jobs import Job
 
 MOST_BEAMS = 8
 
 
 @torch.no_grad()
-def followed(
+def trace_search(
     model: Any,
     inputs: dict[str, Tensor],
     *,
@@ -26,7 +26,7 @@ def followed(
     length_penalty: float,
     most: int,
     job: Job,
-    rules: Rules | None = None,
+    rules: TokenRules | None = None,
 ) -> dict[str, Any]:
     """The search for a text for one input, step by step; `rules` say what it begins and ends with, if not the model's.
 
@@ -36,26 +36,26 @@ def followed(
     best first by score / tokens^length_penalty, each with `tokens`.
     """
     if not 1 <= beams <= MOST_BEAMS:
-        raise BadInput(f"{beams} beams were asked for; the lab draws 1 to {MOST_BEAMS}.")
-    ends = {} if rules is None else {"start": rules.start, "end": rules.end, "pad": rules.filling}
-    task = make_task(
+        raise BadInput(f"{beams} beams were requested; it must be 1 to {MOST_BEAMS}.")
+    ends = {} if rules is None else {"start": rules.start, "end": rules.end, "pad": rules.fill_token}
+    task = prepare_decoding(
         model, **inputs, max_new=most, beams=beams, length_penalty=length_penalty, early=beams == 1, **ends
     )  # a single beam that has ended is the answer
     running = [0.0]
     steps: list[list[dict[str, Any]]] = []
 
-    def follow(step: Step) -> None:
+    def follow(step: BeamStep) -> None:
         nonlocal running
-        job.tell(step.new + 1, most)
+        job.report(step.new + 1, most)
         steps.append(competed(step, running, beams))
-        running = step.grown.pick(step.chosen).scores[0].tolist()
+        running = step.grown.select(step.chosen).scores[0].tolist()
 
-    with evaluating(model):
-        found = search(task.decoder, task.prompt, task.lengths, task.rules, task.way, follow)
+    with evaluation_mode(model):
+        found = beam_search(task.decoder, task.prompt, task.lengths, task.rules, task.config, follow)
     return {"start": task.prompt[0].tolist(), "steps": steps, "finished": finished(found, task)}
 
 
-def competed(step: Step, running: list[float], beams: int) -> list[dict[str, Any]]:
+def competed(step: BeamStep, running: list[float], beams: int) -> list[dict[str, Any]]:
     """The continuations of one step and what became of each."""
     slots = {int(place): slot for slot, place in enumerate(step.chosen[0])}
     columns = (step.grown.tokens[0, :, step.new], step.parents[0], step.grown.scores[0], step.ended[0])
@@ -69,7 +69,7 @@ def competed(step: Step, running: list[float], beams: int) -> list[dict[str, Any
     return listed
 
 
-def finished(found: Beams, task: Task) -> list[dict[str, Any]]:
+def finished(found: Beams, task: Decoding) -> list[dict[str, Any]]:
     """The texts to choose from, best first."""
     return [
         {"tokens": tokens[:length], "score": score, "ended": tokens[length - 1] in task.rules.end}

@@ -7,6 +7,7 @@ from typing import Any
 from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
+from ...nn.old_names import accept_old_names
 from ..checkpoint.key_table import Key
 from ..config import SequenceConfig
 from ..heads import ClassificationHeadConfig, LMHeadConfig, PoolerConfig, SpanHeadConfig
@@ -34,6 +35,7 @@ ACTIVATIONS = {
 """Their names of activations, and ours; the first of several is the one that is written."""
 
 
+@accept_old_names(places="positions")
 def bert(
     *,
     layers: int = 12,
@@ -41,7 +43,7 @@ def bert(
     heads: int = 12,
     hidden: int = 3072,
     vocabulary: int = 30522,
-    places: int = 512,
+    positions: int = 512,
     segments: int = 2,
     activation: str = "gelu",
     eps: float = 1e-12,
@@ -64,7 +66,8 @@ def bert(
         head = LMHeadConfig(vocabulary, dim, bias=True, transform=activation, eps=eps)
     return SequenceConfig(
         embed=TextEmbeddingConfig(
-            vocabulary, dim, places=places, segments=segments, norm=eps, padding=padding, unused=unused, dropout=dropout
+            vocabulary, dim, positions=positions, segments=segments, norm=eps, padding=padding, unused=unused,
+            dropout=dropout,
         ),
         stack=StackConfig(
             dim, layers, heads, hidden, activation=activation, eps=eps, pre_norm=False, dropout=dropout,
@@ -100,7 +103,7 @@ def sizes(config: dict[str, Any], padding: int = 0) -> dict[str, Any]:
         "heads": config["num_attention_heads"],
         "hidden": config["intermediate_size"],
         "vocabulary": config["vocab_size"],
-        "places": config["max_position_embeddings"],
+        "positions": config["max_position_embeddings"],
         "segments": config.get("type_vocab_size", 2),
         "activation": our_activation(config.get("hidden_act", "gelu")),
         "eps": config.get("layer_norm_eps", 1e-12),
@@ -150,7 +153,7 @@ def write_bert(config: SequenceConfig, model_type: str, name: str) -> dict[str, 
         "num_attention_heads": stack.heads,
         "intermediate_size": stack.hidden,
         "vocab_size": embed.vocabulary,
-        "max_position_embeddings": embed.places + embed.unused,
+        "max_position_embeddings": embed.positions + embed.unused,
         "type_vocab_size": embed.segments,
         "hidden_act": their_activation(stack.activation),
         "layer_norm_eps": stack.eps,

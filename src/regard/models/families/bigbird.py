@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...nn.bigbird import BigBirdMask, BigBirdScore
+from ...nn.old_names import accept_old_names
 from ..checkpoint.key_table import Key
 from ..config import SequenceConfig
 from ..heads import ClassificationHeadConfig, LMHeadConfig
@@ -25,13 +26,14 @@ from .bert import (
 __all__ = ["IGNORED", "PREFIX", "bigbird", "keys", "read", "write"]
 
 
+@accept_old_names(places="positions")
 def bigbird(
     *,
     block: int | None = 64,
     random: int = 3,
     heads: int = 12,
     vocabulary: int = 50358,
-    places: int = 4096,
+    positions: int = 4096,
     activation: str = "gelu_tanh",
     scaled: bool = False,
     bias: str = "qkvof",
@@ -47,10 +49,10 @@ def bigbird(
     BigBirdScore(block=64, random=2, positions=4096)
     """
     family = more.pop("family", "big_bird")
-    plain = bert(heads=heads, vocabulary=vocabulary, places=places, activation=activation, family=family, **more)
+    plain = bert(heads=heads, vocabulary=vocabulary, positions=positions, activation=activation, family=family, **more)
     stack = replace(plain.stack, bias=bias)
     if block is not None:
-        mask, score = BigBirdMask(block, random, heads, places), BigBirdScore(block, random, places)
+        mask, score = BigBirdMask(block, random, heads, positions), BigBirdScore(block, random, positions)
         stack = replace(stack, mask=mask, score=score)
     return replace(plain, stack=stack, embed=replace(plain.embed, scaled=scaled))
 

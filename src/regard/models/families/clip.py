@@ -7,10 +7,11 @@ from typing import Any
 from ...attention.parts.masks import Causal
 from ...errors import Unsupported
 from ...nn.block import StackConfig
+from ...nn.embeddings.patch_embedding import ImageEmbeddingConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
+from ...nn.old_names import accept_old_names
 from ..checkpoint.key_table import Key
-from ..image import ImageEmbeddingConfig
-from ..two_towers import DualEncoderConfig, TowerConfig
+from ..dual_encoder import DualEncoderConfig, TowerConfig
 from .vit import read_activation, write_activation
 
 PREFIX = ""
@@ -23,12 +24,13 @@ HIGHEST = 2
 """The end token of configurations written before the right one was: they mean the highest number in each row."""
 
 
+@accept_old_names(places="positions")
 def clip(
     *,
     text: dict[str, Any] | None = TEXT,
     image: dict[str, Any] | None = IMAGE,
     vocabulary: int = 49408,
-    places: int = 77,
+    positions: int = 77,
     end: int | str = 49407,
     size: int = 224,
     patch: int = 32,
@@ -47,7 +49,7 @@ def clip(
     towers: dict[str, TowerConfig] = {}
     if text:
         stack = StackConfig(**{"activation": "quick_gelu", "mask": Causal(), **text})
-        towers["text"] = TowerConfig(TextEmbeddingConfig(vocabulary, stack.dim, places), stack, shared, end)  # type: ignore[arg-type]
+        towers["text"] = TowerConfig(TextEmbeddingConfig(vocabulary, stack.dim, positions), stack, shared, end)  # type: ignore[arg-type]
     if image:
         stack = StackConfig(**{"activation": "quick_gelu", **image})
         embed = ImageEmbeddingConfig(size, patch, stack.dim, channels, bias=False, norm=stack.eps)
@@ -93,7 +95,7 @@ def read_text(config: dict[str, Any]) -> dict[str, Any]:
     end = config.get("eos_token_id", 49407)
     return {
         "vocabulary": config.get("vocab_size", 49408),
-        "places": config.get("max_position_embeddings", 77),
+        "positions": config.get("max_position_embeddings", 77),
         "end": "highest" if end == HIGHEST else end,
     }
 
@@ -140,7 +142,7 @@ def write_text(tower: TowerConfig) -> dict[str, Any]:
     return {
         "model_type": "clip_text_model",
         "vocab_size": tower.embed.vocabulary,
-        "max_position_embeddings": tower.embed.places,
+        "max_position_embeddings": tower.embed.positions,
         "eos_token_id": HIGHEST if tower.end == "highest" else tower.end,
         **write_stack(tower),
     }

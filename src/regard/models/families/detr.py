@@ -8,6 +8,7 @@ from typing import Any
 from ...errors import Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.images import RESNET_BLOCKS
+from ...nn.old_names import accept_old_names
 from ..checkpoint.key_table import Key
 from ..detection import DetectionConfig, FeatureGridConfig
 from ..set_loss import SetLoss
@@ -26,6 +27,7 @@ LOSS = {
 """Their names for the numbers of the loss, and ours."""
 
 
+@accept_old_names(places="positions")
 def detr(
     *,
     layers: int = 6,
@@ -37,7 +39,7 @@ def detr(
     classes: int | None = 91,
     backbone: int | tuple[int, ...] = 50,
     channels: int = 3,
-    places: Any = "sine",
+    positions: Any = "sine",
     activation: str = "relu",
     dropout: float = 0.1,
     attention_dropout: float = 0.0,
@@ -59,7 +61,7 @@ def detr(
         "dropout": dropout, "attention_dropout": attention_dropout, "hidden_dropout": hidden_dropout,
     }  # fmt: skip
     return DetectionConfig(
-        embed=FeatureGridConfig(dim, backbone, channels, places),
+        embed=FeatureGridConfig(dim, backbone, channels, positions),
         stack=StackConfig(**shape),
         decoder=StackConfig(**{**shape, "cross": True, "final_norm": True, **(decoder or {})}),
         queries=queries,
@@ -80,7 +82,7 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Detectio
             "layers": config["decoder_layers"], "heads": config["decoder_attention_heads"],
             "hidden": config["decoder_ffn_dim"],
         },
-        backbone=read_depth(config), channels=read_channels(config), places=config["position_embedding_type"],
+        backbone=read_depth(config), channels=read_channels(config), positions=config["position_embedding_type"],
         activation=config["activation_function"], dropout=config["dropout"],
         attention_dropout=config["attention_dropout"], hidden_dropout=config["activation_dropout"],
         loss=SetLoss(**{ours: config[theirs] for theirs, ours in LOSS.items() if theirs in config}),
@@ -147,7 +149,7 @@ def write(config: DetectionConfig) -> dict[str, Any]:
         "backbone": f"resnet{embed.backbone}" if timm else None,
         "backbone_config": None if timm else write_backbone(embed.backbone, embed.channels),
         "num_channels": embed.channels,
-        "position_embedding_type": embed.places,
+        "position_embedding_type": embed.positions,
         "d_model": embed.dim,
         "encoder_layers": stack.layers,
         "encoder_attention_heads": stack.heads,

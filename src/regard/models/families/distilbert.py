@@ -27,7 +27,7 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Sequence
     """Our configuration of theirs."""
     return distilbert(
         layers=config["n_layers"], dim=config["dim"], heads=config["n_heads"], hidden=config["hidden_dim"],
-        vocabulary=config["vocab_size"], places=config["max_position_embeddings"],
+        vocabulary=config["vocab_size"], positions=config["max_position_embeddings"],
         activation=our_activation(config.get("activation", "gelu")), dropout=config.get("dropout", 0.1),
         attention_dropout=config.get("attention_dropout", 0.1), padding=config.get("pad_token_id", 0),
         head=read_head(config, shapes),
@@ -56,7 +56,7 @@ def write(config: SequenceConfig) -> dict[str, Any]:
         "n_heads": stack.heads,
         "hidden_dim": stack.hidden,
         "vocab_size": embed.vocabulary,
-        "max_position_embeddings": embed.places,
+        "max_position_embeddings": embed.positions,
         "activation": their_activation(stack.activation),
         "dropout": stack.dropout,
         "attention_dropout": stack.attention_dropout,

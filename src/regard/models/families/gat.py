@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph import GATConfig
+from ..gat import GATConfig
 
 
 def gat(*, features: int = 1433, classes: int = 7, dropout: float = 0.6, **more: Any) -> GATConfig:

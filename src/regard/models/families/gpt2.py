@@ -8,6 +8,7 @@ from ...attention.parts.masks import Causal
 from ...errors import Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
+from ...nn.old_names import accept_old_names
 from ..checkpoint.key_table import TRANSPOSED, Key, stack_of
 from ..config import SequenceConfig
 from ..heads import ClassificationHeadConfig, LMHeadConfig
@@ -24,6 +25,7 @@ ACTIVATIONS = {
 }
 
 
+@accept_old_names(places="positions")
 def gpt2(
     *,
     layers: int = 12,
@@ -31,7 +33,7 @@ def gpt2(
     heads: int = 12,
     hidden: int | None = None,
     vocabulary: int = 50257,
-    places: int = 1024,
+    positions: int = 1024,
     activation: str = "gelu_tanh",
     eps: float = 1e-5,
     dropout: float = 0.1,
@@ -39,13 +41,13 @@ def gpt2(
 ) -> SequenceConfig:
     """GPT-2 small by default, 124,439,808 parameters.
 
-    Its n_layer, n_embd, n_head, n_positions are layers, dim, heads, places.
+    Its n_layer, n_embd, n_head, n_positions are layers, dim, heads, positions.
 
-    >>> sum(p.numel() for p in gpt2(layers=1, dim=8, heads=2, vocabulary=11, places=5).build().parameters())
+    >>> sum(p.numel() for p in gpt2(layers=1, dim=8, heads=2, vocabulary=11, positions=5).build().parameters())
     1016
     """
     return SequenceConfig(
-        embed=TextEmbeddingConfig(vocabulary, dim, places=places, dropout=dropout),
+        embed=TextEmbeddingConfig(vocabulary, dim, positions=positions, dropout=dropout),
         stack=StackConfig(
             dim, layers, heads, hidden=hidden, activation=activation, eps=eps, mask=Causal(),
             dropout=dropout, attention_dropout=dropout,
@@ -70,7 +72,7 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Sequence
         head = LMHeadConfig(vocabulary, dim, tied=tied)
     return gpt2(
         layers=config["n_layer"], dim=dim, heads=config["n_head"], hidden=config.get("n_inner"), vocabulary=vocabulary,
-        places=config["n_positions"], activation=ACTIVATIONS[config.get("activation_function", "gelu_new")],
+        positions=config["n_positions"], activation=ACTIVATIONS[config.get("activation_function", "gelu_new")],
         eps=config.get("layer_norm_epsilon", 1e-5), dropout=config.get("resid_pdrop", 0.1), head=head,
     )  # fmt: skip
 
@@ -95,7 +97,7 @@ def write(config: SequenceConfig) -> dict[str, Any]:
         "n_embd": stack.dim,
         "n_head": stack.heads,
         "n_inner": stack.hidden,
-        "n_positions": embed.places,
+        "n_positions": embed.positions,
         "vocab_size": embed.vocabulary,
         "activation_function": back[stack.activation],
         "layer_norm_epsilon": stack.eps,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ...nn.old_names import accept_old_names
 from ..checkpoint.key_table import Key
 from ..config import SequenceConfig
 from .bert import encoder_keys, write_bert
@@ -14,7 +15,8 @@ __all__ = ["IGNORED", "PREFIX", "keys", "longformer", "read", "write"]
 PREFIX = "longformer."
 
 
-def longformer(*, window: int | tuple[int, ...] = 512, places: int = 4096, **more: Any) -> SequenceConfig:
+@accept_old_names(places="positions")
+def longformer(*, window: int | tuple[int, ...] = 512, positions: int = 4096, **more: Any) -> SequenceConfig:
     """Longformer-base by default, 148,659,456 parameters with its pooler; `more` as in `roberta`.
 
     `window` (their attention_window) is how many neighbours a token sees, half on either side: one number, or one a
@@ -23,7 +25,7 @@ def longformer(*, window: int | tuple[int, ...] = 512, places: int = 4096, **mor
     >>> longformer(layers=2, window=(32, 64)).stack.window
     (32, 64)
     """
-    plain = roberta(places=places, **{"family": "longformer", **more})
+    plain = roberta(positions=positions, **{"family": "longformer", **more})
     return replace(plain, stack=replace(plain.stack, window=window))
 
 

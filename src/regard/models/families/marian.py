@@ -49,12 +49,12 @@ def marian(
     2
     """
     own = target_vocabulary is not None
-    places: Any = "sinusoidal halves"
+    positions: Any = "sinusoidal halves"
     shared: dict[str, Any] = {
         "activation": activation, "pre_norm": False, "dropout": dropout, "attention_dropout": attention_dropout,
         "hidden_dropout": hidden_dropout,
     }  # fmt: skip
-    text = {"places": places, "scaled": scaled, "padding": padding, "dropout": dropout}
+    text = {"positions": positions, "scaled": scaled, "padding": padding, "dropout": dropout}
     words = target_vocabulary if target_vocabulary is not None else vocabulary
     return EncoderDecoderConfig(
         embed=TextEmbeddingConfig(vocabulary, dim, **text),
@@ -99,7 +99,7 @@ def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], words:
 def write(config: EncoderDecoderConfig) -> dict[str, Any]:
     """Their configuration of ours."""
     stack, decoder, embed, head = config.stack, config.decoder, config.embed, config.head
-    if embed.places != "sinusoidal halves" or stack.pre_norm or (head is not None and not head.bias):
+    if embed.positions != "sinusoidal halves" or stack.pre_norm or (head is not None and not head.bias):
         raise BadInput("This cannot be written as a Marian: change it to what the marian() preset makes.")
     own = config.decoder_embed is not None
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...nn.old_names import accept_old_names
 from ..checkpoint.key_table import Key
 from ..config import SequenceConfig
 from ..heads import ClassificationHeadConfig, LMHeadConfig, SpanHeadConfig
@@ -13,6 +14,7 @@ PREFIX = "roberta."
 IGNORED = (r"embeddings\.(position_ids|token_type_ids)", r"lm_head\.(bias|decoder\.weight|decoder\.bias)")
 
 
+@accept_old_names(places="positions")
 def roberta(
     *,
     layers: int = 12,
@@ -20,7 +22,7 @@ def roberta(
     heads: int = 12,
     hidden: int = 3072,
     vocabulary: int = 50265,
-    places: int = 512,
+    positions: int = 512,
     segments: int = 1,
     eps: float = 1e-5,
     padding: int | None = 1,
@@ -30,7 +32,7 @@ def roberta(
 ) -> SequenceConfig:
     """RoBERTa-base by default, 124,645,632 parameters with its pooler; `more` as in `bert`.
 
-    Its table of places begins with padding + 1 rows at which no token stands; `places` counts the others.
+    Its table of positions begins with padding + 1 rows at which no token stands; `positions` counts the others.
 
     >>> roberta(layers=2, head="vocabulary").head.transform
     'gelu'
@@ -38,8 +40,9 @@ def roberta(
     if head == "vocabulary":
         head = LMHeadConfig(vocabulary, dim, bias=True, transform="gelu", eps=eps)
     return bert(
-        layers=layers, dim=dim, heads=heads, hidden=hidden, vocabulary=vocabulary, places=places, segments=segments,
-        eps=eps, padding=padding, unused=unused(padding), head=head, family=family, **{"pooler": head is None, **more},
+        layers=layers, dim=dim, heads=heads, hidden=hidden, vocabulary=vocabulary, positions=positions,
+        segments=segments, eps=eps, padding=padding, unused=unused(padding), head=head, family=family,
+        **{"pooler": head is None, **more},
     )  # fmt: skip
 
 
@@ -52,8 +55,8 @@ def arguments(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], prefix
     """Their configuration as `roberta`'s arguments."""
     found = sizes(config, padding=1)
     pooler = f"{prefix}pooler.dense.weight" in shapes or "pooler.dense.weight" in shapes
-    places = found["places"] - unused(found["padding"])
-    return {**found, "places": places, "pooler": pooler, "head": read_head(config, shapes)}
+    positions = found["positions"] - unused(found["padding"])
+    return {**found, "positions": positions, "pooler": pooler, "head": read_head(config, shapes)}
 
 
 def unused(padding: int | None) -> int:

@@ -8,10 +8,10 @@ from ...attention.parts.mask import Mask
 from ...attention.parts.masks import Window
 from ...attention.parts.positions import Rotary
 from ...nn.block import StackConfig
+from ...nn.embeddings.sound_embedding import SoundEmbeddingConfig
 from ...nn.part_fields import PositionLike
 from ..config import SequenceConfig
 from ..heads import LMHeadConfig
-from ..sound import SoundEmbeddingConfig
 
 ROTARY = Rotary()
 

@@ -53,9 +53,9 @@ def t5(
 ) -> EncoderDecoderConfig:
     """T5-small by default, 60,506,624 parameters.
 
-    Scores are not scaled, a bias by distance (one table for all layers of a side) stands for the places, nothing else
-    has a bias, and the head is the token embedding over √dim. Version 1.1 is `gated`, `activation="gelu_tanh"`, and
-    `head=LMHeadConfig(vocabulary, dim, tied=False)`.
+    Scores are not scaled. A bias by distance, one table for all layers of a side, replaces position embeddings; no
+    other layer has a bias. The head is the token embedding over √dim. Version 1.1 is `gated`,
+    `activation="gelu_tanh"`, and `head=LMHeadConfig(vocabulary, dim, tied=False)`.
 
     >>> t5(layers=1).decoder.position
     LearnedT5Bias(bidirectional=False)

@@ -38,7 +38,7 @@ def transformer(
     >>> transformer(layers=2, dim=64, heads=4).decoder.mask
     Causal()
     """
-    text: dict[str, Any] = {"places": "sinusoidal", "scaled": True, "padding": padding, "dropout": dropout}
+    text: dict[str, Any] = {"positions": "sinusoidal", "scaled": True, "padding": padding, "dropout": dropout}
     shared: dict[str, Any] = {
         "dim": dim, "heads": heads, "hidden": hidden, "activation": activation, "pre_norm": pre_norm,
         "dropout": dropout, "attention_dropout": attention_dropout,

@@ -6,10 +6,10 @@ from typing import Any
 
 from ...errors import Unsupported
 from ...nn.block import StackConfig
+from ...nn.embeddings.patch_embedding import ImageEmbeddingConfig
 from ..checkpoint.key_table import Key, TensorTransform
 from ..config import SequenceConfig
 from ..heads import ClassificationHeadConfig, PoolerConfig
-from ..image import ImageEmbeddingConfig
 
 PREFIX = "vit."
 IGNORED = (r"pooler\.dense\.(weight|bias)",)

@@ -7,17 +7,19 @@ from typing import Any
 from ...attention.parts.masks import Causal
 from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
+from ...nn.embeddings.sound_embedding import SoundEmbeddingConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
+from ...nn.old_names import accept_old_names
 from ..checkpoint.key_table import Key
 from ..config import EncoderDecoderConfig
 from ..heads import LMHeadConfig
-from ..sound import SoundEmbeddingConfig
 from .marian import ACTIVATIONS, side_keys
 
 PREFIX = "model."
 IGNORED = (r"proj_out\.weight",)
 
 
+@accept_old_names(places="positions", sound_places="sound_positions")
 def whisper(
     *,
     layers: int = 4,
@@ -29,8 +31,8 @@ def whisper(
     decoder_hidden: int | None = None,
     vocabulary: int = 51865,
     bins: int = 80,
-    sound_places: int = 1500,
-    places: int = 448,
+    sound_positions: int = 1500,
+    positions: int = 448,
     activation: str = "gelu",
     start: int = 50258,
     padding: int | None = 50257,
@@ -41,8 +43,8 @@ def whisper(
 ) -> EncoderDecoderConfig:
     """Whisper tiny by default: 37,184,640 parameters, and 576,000 sinusoids kept with them.
 
-    `sound [batch, frames, bins]` is Whisper's log-mel spectrogram (`log_mel`), at most 2 · `sound_places` frames. Keys
-    have no bias.
+    `sound [batch, frames, bins]` is Whisper's log-mel spectrogram (`log_mel`), at most 2 · `sound_positions`
+    frames. Keys have no bias.
 
     >>> whisper(layers=2).stack.bias
     'qvof'
@@ -52,13 +54,13 @@ def whisper(
         "hidden_dropout": hidden_dropout,
     }  # fmt: skip
     return EncoderDecoderConfig(
-        embed=SoundEmbeddingConfig(bins, dim, stack=None, places=sound_places, dropout=dropout),
+        embed=SoundEmbeddingConfig(bins, dim, stack=None, positions=sound_positions, dropout=dropout),
         stack=StackConfig(dim, layers, heads, hidden, **shared),
         decoder=StackConfig(
             dim, layers if decoder_layers is None else decoder_layers, decoder_heads or heads, decoder_hidden or hidden,
             cross=True, mask=Causal(), **shared,
         ),
-        decoder_embed=TextEmbeddingConfig(vocabulary, dim, places=places, padding=padding, dropout=dropout),
+        decoder_embed=TextEmbeddingConfig(vocabulary, dim, positions=positions, padding=padding, dropout=dropout),
         head=LMHeadConfig(vocabulary, dim) if head == "vocabulary" else head,
         start=start,
         family="whisper",
@@ -76,7 +78,8 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> EncoderD
         layers=config["encoder_layers"], decoder_layers=config["decoder_layers"], dim=config["d_model"],
         heads=config["encoder_attention_heads"], decoder_heads=config["decoder_attention_heads"],
         hidden=config["encoder_ffn_dim"], decoder_hidden=config["decoder_ffn_dim"], vocabulary=config["vocab_size"],
-        bins=config["num_mel_bins"], sound_places=config["max_source_positions"], places=config["max_target_positions"],
+        bins=config["num_mel_bins"], sound_positions=config["max_source_positions"],
+        positions=config["max_target_positions"],
         activation=ACTIVATIONS[activation], start=config["decoder_start_token_id"],
         padding=config.get("pad_token_id"), dropout=config.get("dropout", 0.0),
         attention_dropout=config.get("attention_dropout", 0.0), hidden_dropout=config.get("activation_dropout", 0.0),
@@ -114,8 +117,8 @@ def write(config: EncoderDecoderConfig) -> dict[str, Any]:
         "decoder_ffn_dim": decoder.hidden,
         "vocab_size": text.vocabulary,
         "num_mel_bins": embed.bins,
-        "max_source_positions": embed.places,
-        "max_target_positions": text.places,
+        "max_source_positions": embed.positions,
+        "max_target_positions": text.positions,
         "activation_function": {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[stack.activation],
         "decoder_start_token_id": config.start,
         "pad_token_id": text.padding,

@@ -1,4 +1,4 @@
-"""Beam search: several texts a row are written on at once, and the best finished one is the answer."""
+"""Beam search: several texts of each row are continued at once, and the best finished one is returned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .next_token import Decoder
+from .decoder import Decoder
 from .rules import TokenRules
 from .sampling import GenerationConfig
 
@@ -45,7 +45,7 @@ class Beams:
 
 @dataclass(frozen=True)
 class BeamStep:
-    """One step of a search, for whoever follows it: `grown` are the continuations that competed, best first.
+    """One step of a search: `grown` are the continuations that competed, best first.
 
     `parents` says which running text each continues, `ended` which of them end, `chosen` which run on (those of score
     −∞ are none), each `[batch, …]`; `finished` are the best finished texts after the step.
@@ -64,36 +64,39 @@ def beam_search(
     prompt: Tensor,
     lengths: Tensor | None,
     rules: TokenRules,
-    way: GenerationConfig,
+    config: GenerationConfig,
     follow: Callable[[BeamStep], None] | None = None,
 ) -> Beams:
-    """The finished texts of each row, best first; `follow` is told of every step.
+    """The finished texts of each row, best first; `follow` is called with every step.
 
     At each step all continuations of a row's running texts compete. Of the best `beams` those that end are finished;
     the best `beams` that do not end run on. A row is closed when it has `beams` finished texts and (unless `early`) the
     best running one, ending now, would not be among them.
     """
     logits = decoder.begin(prompt, lengths)
-    batch, beams = prompt.shape[0], way.beams
-    running = empty_beams(batch, beams, way.max_new, rules.fill_token, prompt.device)
+    batch, beams = prompt.shape[0], config.beams
+    running = empty_beams(batch, beams, config.max_new, rules.fill_token, prompt.device)
     finished = running.select(torch.arange(beams, device=prompt.device).expand(batch, -1))
     running.scores[:, 0] = 0.0
     closed = torch.zeros(batch, 1, dtype=torch.bool, device=prompt.device)
     decoder.select(torch.arange(batch, device=prompt.device).repeat_interleave(beams))
     logits = logits.repeat_interleave(beams, 0)
-    for new in range(way.max_new):
-        grown, parents = expand(running, logits, rules, way, new)
+    for new in range(config.max_new):
+        grown, parents = expand(running, logits, rules, config, new)
         ended = (
-            rules.ends(grown.tokens[:, :, new]) if new + 1 < way.max_new else torch.ones_like(parents, dtype=torch.bool)
+            rules.ends(grown.tokens[:, :, new])
+            if new + 1 < config.max_new
+            else torch.ones_like(parents, dtype=torch.bool)
         )
-        finished = merge_finished(finished, grown, ended, closed, beams, (new + 1) ** way.length_penalty)
+        length = (new + 1) ** config.length_penalty
+        finished = merge_finished(finished, grown, ended, closed, beams, length)
         unended = Beams(grown.tokens, grown.scores.masked_fill(ended, -torch.inf), grown.lengths)
         chosen = unended.scores.topk(beams).indices
         if follow is not None:
             follow(BeamStep(new, grown, parents, ended, chosen, finished))
         running, parents = unended.select(chosen), parents.take_along_dim(chosen, 1)
-        closed = closed | is_closed(running, finished, (new + 1) ** way.length_penalty, way.early)
-        if new + 1 == way.max_new or bool(closed.all()):
+        closed = closed | is_closed(running, finished, length, config.early)
+        if new + 1 == config.max_new or bool(closed.all()):
             break
         reorder(decoder, parents)
         logits = decoder.next(running.tokens[:, :, new].flatten())
@@ -101,40 +104,42 @@ def beam_search(
 
 
 def empty_beams(batch: int, beams: int, max_new: int, filling: int, device: torch.device) -> Beams:
-    """Empty texts that no one would choose."""
+    """Empty texts with a score of −∞."""
     tokens = torch.full((batch, beams, max_new), filling, device=device)
     scores = torch.full((batch, beams), -torch.inf, device=device)
     return Beams(tokens, scores, torch.zeros(batch, beams, dtype=torch.long, device=device))
 
 
-def expand(running: Beams, logits: Tensor, rules: TokenRules, way: GenerationConfig, new: int) -> tuple[Beams, Tensor]:
+def expand(
+    running: Beams, logits: Tensor, rules: TokenRules, config: GenerationConfig, new: int
+) -> tuple[Beams, Tensor]:
     """The best continuations, enough for `beams` of them not to end, and which text each continues."""
-    chances = rules.apply(logits.float().log_softmax(-1), new, way.min_new, way.max_new)
+    log_probabilities = rules.apply(logits.float().log_softmax(-1), new, config.min_new, config.max_new)
     batch, beams = running.scores.shape
-    every = (running.scores[..., None] + chances.unflatten(0, (batch, beams))).flatten(1)
+    every = (running.scores[..., None] + log_probabilities.unflatten(0, (batch, beams))).flatten(1)
     scores, index = every.topk(min(beams * (1 + max(len(rules.end), 1)), every.shape[1]))
-    parents, tokens = index // chances.shape[1], index % chances.shape[1]
+    parents, tokens = index // log_probabilities.shape[1], index % log_probabilities.shape[1]
     grown = running.select(parents)
     grown.tokens[:, :, new] = tokens
     return Beams(grown.tokens, scores, grown.lengths + 1), parents
 
 
 def merge_finished(finished: Beams, grown: Beams, ended: Tensor, closed: Tensor, beams: int, length: float) -> Beams:
-    """The best finished texts, those of the best `beams` continuations that end among them."""
+    """The best finished texts, including those of the best `beams` continuations that end."""
     first = torch.arange(grown.scores.shape[1], device=ended.device) < beams
     scores = (grown.scores / length).masked_fill(~(ended & first) | closed, -torch.inf)
     return finished.concat(Beams(grown.tokens, scores, grown.lengths)).best(beams)
 
 
 def is_closed(running: Beams, finished: Beams, length: float, early: bool) -> Tensor:
-    """Whether a row's finished texts are those to choose from, `[batch, 1]`."""
+    """Whether the search of a row is over, `[batch, 1]`."""
     worst = finished.scores[:, -1:]
     full = worst > -torch.inf
     return full if early else full & (running.scores[:, :1] / length <= worst)
 
 
 def reorder(decoder: Decoder, parents: Tensor) -> None:
-    """Let the decoder go on with the texts that were continued."""
+    """Let the decoder continue with the texts that were chosen."""
     batch, beams = parents.shape
     same = torch.arange(beams, device=parents.device)
     if not bool((parents == same).all()):

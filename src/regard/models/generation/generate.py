@@ -1,4 +1,4 @@
-"""Generation: a model writes on, one token after another, greedily, by chance or with several beams."""
+"""Generation: a model continues a text token by token, greedily, by sampling or with beam search."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ...errors import BadInput, Unsupported
 from ..heads import LMHead
 from ..model import EncoderDecoderModel, Model, SequenceModel
 from .beam import beam_search
-from .next_token import CachedDecoder, Decoder, UncachedDecoder
+from .decoder import CachedDecoder, Decoder, UncachedDecoder
 from .rules import TokenRules, as_tuple
 from .sampling import GenerationConfig, read_config
 
 
 @dataclass(frozen=True)
 class GeneratedTokens:
-    """What a model wrote: `tokens [batch, tokens]`, of which row b has `lengths[b]`; with beams also their scores."""
+    """`tokens [batch, tokens]`, of which row b has `lengths[b]`; with beams also the `scores [batch]`."""
 
     tokens: Tensor
     lengths: Tensor
@@ -29,28 +29,28 @@ class GeneratedTokens:
 
 
 def generate(model: Model, **arguments: Any) -> Tensor:
-    """The tokens that a model writes, `[batch, tokens]`.
+    """The tokens that a model generates, `[batch, tokens]`.
 
-    A decoder's stand after the prompt, an encoder–decoder's after its start tokens; rows that end early are filled with
-    the padding token. `write` takes the same arguments and also tells each row's length; `stream` gives each token
-    when it is there.
+    They follow the prompt of a decoder, or the start tokens of an encoder–decoder; rows that end early are filled with
+    the padding token. `generate_tokens` takes the same arguments and also returns each row's length; `stream` yields
+    each token as it is generated.
 
-    - `tokens`, `lengths`, `images`, `sound`: what the model is called with. Prompts of different length are padded at
-      the end, `lengths` says where, and the new tokens of each row follow its own last.
-    - `max_new` (64): the most tokens to write. `min_new` (0): how many before the text may end.
-    - `temperature` (0.0): 0 takes the likeliest token; otherwise one is drawn from softmax(logits / temperature) among
-      the `top_k` likeliest and of these the fewest whose chances sum up to `top_p`. `generator` draws: the same seed,
-      the same text.
-    - `beams` (1): so many texts are written at once, and the best by Σ log p / (new tokens)^`length_penalty` (1.0) is
-      the answer. A row stops when its running texts would not be among the best; with `early`, once it has enough.
+    - `tokens`, `lengths`, `images`, `sound`: the inputs of the model. Prompts of different length are padded at the
+      end, `lengths` counts their tokens, and the new tokens of each row follow its own last.
+    - `max_new` (64): the most new tokens. `min_new` (0): how many before the text may end.
+    - `temperature` (0.0): 0 takes the likeliest token; otherwise one is sampled from softmax(logits / temperature) of
+      the `top_k` likeliest tokens, and of these the fewest whose probabilities sum to `top_p`. The same `generator`
+      state gives the same text.
+    - `beams` (1): beam search with so many beams; the best text by Σ log p / (new tokens)^`length_penalty` (1.0) is
+      returned. A row stops when no running beam can be among the best; with `early`, once it has enough finished ones.
     - `end`: the token or tokens that end a text. `start`: those that an encoder–decoder begins with, for all rows or
-      `[batch, tokens]`. `pad`: what fills short rows. The model's `rules`, from its folder, say what is not given.
-    - `cache` (True): remember keys and values; without, all is computed anew for each token, to the same end.
+      `[batch, tokens]`. `pad`: fills short rows. What is not given comes from the model's `rules`.
+    - `cache` (True): cache keys and values; False computes all of them again for each token.
 
-    Raises `BadInput` for settings that do not fit and for a model that does not write.
+    Raises `BadInput` for settings that do not fit and for a model that cannot generate.
 
     >>> from regard.models.families.gpt2 import gpt2
-    >>> model = gpt2(layers=1, dim=8, heads=2, vocabulary=11, places=16).build()
+    >>> model = gpt2(layers=1, dim=8, heads=2, vocabulary=11, positions=16).build()
     >>> model.generate(tokens=torch.tensor([[1, 2, 3], [4, 0, 0]]), lengths=torch.tensor([3, 1]), max_new=4).shape
     torch.Size([2, 7])
     """
@@ -58,42 +58,42 @@ def generate(model: Model, **arguments: Any) -> Tensor:
 
 
 def generate_tokens(model: Model, **arguments: Any) -> GeneratedTokens:
-    """What `generate` writes, and how long each row is."""
-    task = prepare_decoding(model, **arguments)
-    if task.way.beams == 1:
-        new = torch.stack(list(decode_steps(task)), dim=1)
-        return append_tokens(task, new, task.rules.lengths(new))
+    """What `generate` returns, with the length of each row."""
+    decoding = prepare_decoding(model, **arguments)
+    if decoding.config.beams == 1:
+        new = torch.stack(list(decode_steps(decoding)), dim=1)
+        return append_tokens(decoding, new, decoding.rules.lengths(new))
     with torch.no_grad(), evaluation_mode(model):
-        found = beam_search(task.decoder, task.prompt, task.lengths, task.rules, task.way)
-    return replace(append_tokens(task, found.tokens[:, 0], found.lengths[:, 0]), scores=found.scores[:, 0])
+        beams = beam_search(decoding.decoder, decoding.prompt, decoding.lengths, decoding.rules, decoding.config)
+    return replace(append_tokens(decoding, beams.tokens[:, 0], beams.lengths[:, 0]), scores=beams.scores[:, 0])
 
 
 def stream(model: Model, **arguments: Any) -> Iterator[Tensor]:
-    """Each new token of all rows when it is there, `[batch]`; the padding token where a row has ended.
+    """Yields the new token of every row as it is generated, `[batch]`; the padding token where a row has ended.
 
-    Takes what `generate` takes, except beams, whose text is known at the end only.
+    Takes the arguments of `generate` except beams, whose text is known at the end only.
 
     >>> from regard.models.families.gpt2 import gpt2
-    >>> model = gpt2(layers=1, dim=8, heads=2, vocabulary=11, places=16).build()
+    >>> model = gpt2(layers=1, dim=8, heads=2, vocabulary=11, positions=16).build()
     >>> len(list(stream(model, tokens=torch.tensor([[1, 2, 3]]), max_new=4)))
     4
     """
-    task = prepare_decoding(model, **arguments)
-    if task.way.beams > 1:
+    decoding = prepare_decoding(model, **arguments)
+    if decoding.config.beams > 1:
         raise Unsupported("With beams the text is known at the end only. Leave them out, or call generate(...).")
-    return decode_steps(task)
+    return decode_steps(decoding)
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """A model and a prompt `[batch, tokens]` that fit together, and the way to write on."""
+    """A model, a prompt `[batch, tokens]` that fits it, and how to continue the prompt."""
 
     model: Model
     decoder: Decoder
     prompt: Tensor
     lengths: Tensor | None
     rules: TokenRules
-    way: GenerationConfig
+    config: GenerationConfig
 
 
 def prepare_decoding(
@@ -105,118 +105,120 @@ def prepare_decoding(
     sound: Tensor | None = None,
     **settings: Any,
 ) -> Decoding:
-    way = read_config(settings)
-    need_writer(model)
-    rules = rules_of(model, way)
-    given = {"tokens": tokens, "lengths": lengths, "images": images, "sound": sound}
-    given = {name: value for name, value in given.items() if value is not None}
-    decoder = CachedDecoder if way.cache else UncachedDecoder
+    config = read_config(settings)
+    check_generates(model)
+    rules = resolve_rules(model, config)
+    inputs = {"tokens": tokens, "lengths": lengths, "images": images, "sound": sound}
+    inputs = {name: value for name, value in inputs.items() if value is not None}
+    decoder = CachedDecoder if config.cache else UncachedDecoder
     if isinstance(model, EncoderDecoderModel):
-        task = Decoding(model, decoder(model, given), start_tokens(model, given, rules, way), None, rules, way)
+        prompt = start_tokens(model, inputs, rules, config)
+        decoding = Decoding(model, decoder(model, inputs), prompt, None, rules, config)
     else:
-        prompt, lengths = need_prompt(given)
-        task = Decoding(model, decoder(model, {}), prompt, lengths, rules, way)
-    need_places(task)
-    return task
+        prompt, lengths = check_prompt(inputs)
+        decoding = Decoding(model, decoder(model, {}), prompt, lengths, rules, config)
+    check_room(decoding)
+    return decoding
 
 
 @torch.inference_mode()
-def decode_steps(task: Decoding) -> Iterator[Tensor]:
-    """The columns of new tokens, each `[batch]`."""
-    rules, way = task.rules, task.way
-    with evaluation_mode(task.model):
-        logits = task.decoder.begin(task.prompt, task.lengths)
+def decode_steps(decoding: Decoding) -> Iterator[Tensor]:
+    """Yields the columns of new tokens, each `[batch]`."""
+    rules, config = decoding.rules, decoding.config
+    with evaluation_mode(decoding.model):
+        logits = decoding.decoder.begin(decoding.prompt, decoding.lengths)
         ended = None
-        for new in range(way.max_new):
-            column = way.choose(rules.apply(logits, new, way.min_new, way.max_new))
+        for step in range(config.max_new):
+            column = config.choose(rules.apply(logits, step, config.min_new, config.max_new))
             if rules.end:
                 column = column if ended is None else column.masked_fill(ended, rules.fill_token)
                 ended = rules.ends(column) if ended is None else ended | rules.ends(column)
             yield column
-            if new + 1 == way.max_new or (ended is not None and bool(ended.all())):
+            if step + 1 == config.max_new or (ended is not None and bool(ended.all())):
                 return
-            logits = task.decoder.next(column)
+            logits = decoding.decoder.next(column)
 
 
 @contextmanager
 def evaluation_mode(model: Model) -> Iterator[None]:
-    """The model in evaluation mode, and afterwards as it was."""
-    was = model.training
+    """While open, the model is in evaluation mode."""
+    training = model.training
     model.eval()
     try:
         yield
     finally:
-        model.train(was)
+        model.train(training)
 
 
-def append_tokens(task: Decoding, new: Tensor, counts: Tensor) -> GeneratedTokens:
-    """The prompt's rows, each with its `counts[b]` new tokens after it."""
-    batch, before = task.prompt.shape
-    lengths = torch.full_like(counts, before) if task.lengths is None else task.lengths
-    whole = new.new_full((batch, before + new.shape[1]), task.rules.fill_token)
-    place = torch.arange(before + new.shape[1], device=new.device)
-    whole[:, :before] = task.prompt
-    index = (place - lengths[:, None]).clamp(0, new.shape[1] - 1)
-    whole = torch.where(place < lengths[:, None], whole, new.gather(1, index))
+def append_tokens(decoding: Decoding, new: Tensor, counts: Tensor) -> GeneratedTokens:
+    """The rows of the prompt, each followed by its `counts[b]` new tokens."""
+    batch, before = decoding.prompt.shape
+    lengths = torch.full_like(counts, before) if decoding.lengths is None else decoding.lengths
+    tokens = new.new_full((batch, before + new.shape[1]), decoding.rules.fill_token)
+    position = torch.arange(before + new.shape[1], device=new.device)
+    tokens[:, :before] = decoding.prompt
+    index = (position - lengths[:, None]).clamp(0, new.shape[1] - 1)
+    tokens = torch.where(position < lengths[:, None], tokens, new.gather(1, index))
     total = lengths + counts
-    whole = whole.masked_fill(place >= total[:, None], task.rules.fill_token)
-    return GeneratedTokens(whole[:, : int(total.max())].clone(), total)
+    tokens = tokens.masked_fill(position >= total[:, None], decoding.rules.fill_token)
+    return GeneratedTokens(tokens[:, : int(total.max())].clone(), total)
 
 
-def rules_of(model: Model, way: GenerationConfig) -> TokenRules:
-    """The model's rules, with what was given in their place."""
+def resolve_rules(model: Model, config: GenerationConfig) -> TokenRules:
+    """The model's rules, with `end` and `pad` of the configuration where they are given."""
     rules = model.rules or TokenRules()
-    if way.end is not None:
-        rules = replace(rules, end=as_tuple(way.end))
-    return rules if way.pad is None else replace(rules, pad=way.pad)
+    if config.end is not None:
+        rules = replace(rules, end=as_tuple(config.end))
+    return rules if config.pad is None else replace(rules, pad=config.pad)
 
 
 def start_tokens(
-    model: EncoderDecoderModel, given: dict[str, Tensor], rules: TokenRules, way: GenerationConfig
+    model: EncoderDecoderModel, inputs: dict[str, Tensor], rules: TokenRules, config: GenerationConfig
 ) -> Tensor:
-    """What an encoder–decoder's text begins with, `[batch, tokens]`."""
-    inputs = [value for name, value in given.items() if name != "lengths"]
-    if not inputs:
-        raise BadInput("There is nothing to read. Give tokens, images or sound, as the model reads.")
-    if isinstance(way.start, Tensor):
-        return need_tokens(way.start, "start", inputs[0].shape[0])
-    first = rules.start or (model.config.start,) if way.start is None else as_tuple(way.start)
+    """The first tokens of an encoder–decoder's text, `[batch, tokens]`."""
+    sources = [value for name, value in inputs.items() if name != "lengths"]
+    if not sources:
+        raise BadInput("There is no input. Give tokens, images or sound, whichever the model reads.")
+    batch = sources[0].shape[0]
+    if isinstance(config.start, Tensor):
+        return check_tokens(config.start, "start", batch)
+    first = rules.start or (model.config.start,) if config.start is None else as_tuple(config.start)
     start = torch.tensor([first], dtype=torch.long, device=model.device)
-    return need_tokens(start.expand(inputs[0].shape[0], -1), "start", inputs[0].shape[0])
+    return check_tokens(start.expand(batch, -1), "start", batch)
 
 
-def need_prompt(given: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-    """The prompt and, where rows differ, their lengths; `BadInput` unless each has a token."""
-    if "tokens" not in given:
-        raise BadInput("A decoder writes on from a prompt, and none was given. Pass tokens=[batch, tokens].")
-    prompt = need_tokens(given["tokens"], "tokens")
-    lengths = given.get("lengths")
+def check_prompt(inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+    """The prompt and, where rows differ, their lengths; `BadInput` unless each row has a token."""
+    if "tokens" not in inputs:
+        raise BadInput("A decoder continues a prompt, and none was given. Pass tokens=[batch, tokens].")
+    prompt = check_tokens(inputs["tokens"], "tokens")
+    lengths = inputs.get("lengths")
     if lengths is None:
         return prompt, None
     if lengths.shape != prompt.shape[:1] or int(lengths.min()) < 1 or int(lengths.max()) > prompt.shape[1]:
         raise BadInput(
             f"lengths is {lengths.tolist()} for tokens {list(prompt.shape)}; each row needs 1 to {prompt.shape[1]} "
-            "tokens. Begin an empty prompt with the tokenizer's first token."
+            "tokens. Begin an empty prompt with the tokenizer's start token."
         )
     return prompt, None if bool((lengths == prompt.shape[1]).all()) else lengths
 
 
-def need_tokens(tokens: Tensor, name: str, batch: int | None = None) -> Tensor:
-    """The tokens, or `BadInput` unless they are whole numbers `[batch, tokens]` and there is one at least."""
+def check_tokens(tokens: Tensor, name: str, batch: int | None = None) -> Tensor:
+    """The tokens; `BadInput` unless they are whole numbers `[batch, tokens]` with at least one for each row."""
     if tokens.dim() != 2 or tokens.is_floating_point() or (batch is not None and tokens.shape[0] != batch):
         raise BadInput(
             f"{name} is {tokens.dtype} {list(tokens.shape)}; it must be whole numbers [{batch or 'batch'}, tokens]."
         )
     if not tokens.numel():
         raise BadInput(
-            f"{name} is {list(tokens.shape)}: a text must begin with something. Give at least one token a row, such as "
-            "the one that texts begin with."
+            f"{name} is {list(tokens.shape)}; each row needs at least one token. Begin it with the tokenizer's start "
+            "token."
         )
     return tokens.long()
 
 
-def need_writer(model: Model) -> None:
-    """Raise for a model that cannot write."""
+def check_generates(model: Model) -> None:
+    """Raise for a model that cannot generate."""
     causal = isinstance(model, EncoderDecoderModel) or (isinstance(model, SequenceModel) and model.causal)
     if not causal:
         raise BadInput(
@@ -228,15 +230,14 @@ def need_writer(model: Model) -> None:
         )
 
 
-def need_places(task: Decoding) -> None:
-    """Raise when the text could become longer than the places that the model has learned."""
-    embed = (
-        task.model.target_embed if isinstance(task.model, EncoderDecoderModel) else getattr(task.model, "embed", None)
-    )
-    places = getattr(getattr(embed, "config", None), "places", None)
-    room = places - task.prompt.shape[1] + 1 if isinstance(places, int) else task.way.max_new
-    if task.way.max_new > room:
+def check_room(decoding: Decoding) -> None:
+    """Raise when the text could become longer than the position embeddings of the model."""
+    model, prompt, max_new = decoding.model, decoding.prompt.shape[1], decoding.config.max_new
+    embed = model.target_embed if isinstance(model, EncoderDecoderModel) else getattr(model, "embed", None)
+    positions = getattr(getattr(embed, "config", None), "positions", None)
+    room = positions - prompt + 1 if isinstance(positions, int) else max_new
+    if max_new > room:
         raise BadInput(
-            f"{task.prompt.shape[1]} tokens and max_new={task.way.max_new} more are beyond the {places} places that "
-            f"this model has learned. Ask for max_new={max(room, 0)} at most, or cut the prompt."
+            f"{prompt} tokens and max_new={max_new} more exceed the {positions} position embeddings of this model. "
+            f"Ask for max_new={max(room, 0)} at most, or cut the prompt."
         )

@@ -1,4 +1,4 @@
-"""What a checkpoint says of its own tokens when it writes: where a text begins and ends, and what is never written."""
+"""A checkpoint's rules for generation: which tokens start and end a text, and which are suppressed or forced."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class TokenRules:
-    """`start` are the tokens a decoder begins with, `end` those that end a text, `pad` fills what is shorter.
+    """`start` are the tokens a decoder begins with, `end` those that end a text, `pad` fills shorter rows.
 
-    `never` are written nowhere, `never_first` not as the first new token; `first` and `last` are what the first new
-    token and the last possible one must be.
+    `suppressed` tokens are never generated, `suppressed_first` not as the first new token; `forced_first` and
+    `forced_last` are the first new token and the last possible one.
     """
 
     start: tuple[int, ...] = ()
@@ -32,7 +32,7 @@ class TokenRules:
         return self.pad if self.pad is not None else self.end[0] if self.end else 0
 
     def apply(self, scores: Tensor, new: int, min_new: int, max_new: int) -> Tensor:
-        """The scores `[batch, vocabulary]` of the token after `new` new ones, −∞ for what may not be written."""
+        """The scores `[batch, vocabulary]` of the token after `new` new ones, −∞ for suppressed ones."""
         if new == 0 and self.forced_first is not None:
             return force_token(scores, self.forced_first)
         if new == max_new - 1 and self.forced_last is not None:
@@ -47,14 +47,14 @@ class TokenRules:
         return torch.isin(tokens, as_tensor(self.end, tokens.device))
 
     def lengths(self, tokens: Tensor) -> Tensor:
-        """How many tokens of each row `[batch, tokens]` there are up to its first end, that included; `[batch]`."""
+        """The number of tokens of each row `[batch, tokens]` up to and including its first end; `[batch]`."""
         before = self.ends(tokens).cumsum(1).roll(1, 1)
         before[:, 0] = 0
         return (before == 0).sum(1)
 
 
 def force_token(scores: Tensor, token: int) -> Tensor:
-    """Scores that leave one token."""
+    """Scores that allow one token alone."""
     left = torch.full_like(scores, -torch.inf)
     left[:, token] = 0.0
     return left
@@ -67,10 +67,10 @@ def as_tensor(tokens: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 def read_rules(generation: dict[str, Any], config: dict[str, Any]) -> TokenRules:
-    """The rules in a folder's `generation_config.json`, or where that is silent in its `config.json`.
+    """The rules in a folder's `generation_config.json`, or else in its `config.json`.
 
     >>> read_rules({"eos_token_id": [2, 7]}, {"pad_token_id": 0, "eos_token_id": 2})
-    Rules(start=(), end=(2, 7), pad=0, never=(), never_first=(), first=None, last=None)
+    TokenRules(start=(), end=(2, 7), pad=0, suppressed=(), suppressed_first=(), forced_first=None, forced_last=None)
     """
 
     def find(name: str) -> Any:
@@ -89,25 +89,25 @@ def read_rules(generation: dict[str, Any], config: dict[str, Any]) -> TokenRules
 
 
 def write_rules(rules: TokenRules) -> dict[str, Any]:
-    """The rules as `read_rules` finds them in `generation_config.json`."""
-    found = {
-        "decoder_start_token_id": one_or_all(rules.start),
-        "eos_token_id": one_or_all(rules.end),
+    """The rules as `read_rules` reads them from `generation_config.json`."""
+    config = {
+        "decoder_start_token_id": one_or_list(rules.start),
+        "eos_token_id": one_or_list(rules.end),
         "pad_token_id": rules.pad,
         "suppress_tokens": list(rules.suppressed) or None,
         "begin_suppress_tokens": list(rules.suppressed_first) or None,
         "forced_bos_token_id": rules.forced_first,
         "forced_eos_token_id": rules.forced_last,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in config.items() if value is not None}
 
 
 def as_tuple(value: Any) -> tuple[int, ...]:
-    """One token, or a list of them, or none, as a tuple."""
+    """A token, several or none as a tuple."""
     if value is None:
         return ()
-    return (int(value),) if isinstance(value, int) else tuple(int(one) for one in value)
+    return (int(value),) if isinstance(value, int) else tuple(int(token) for token in value)
 
 
-def one_or_all(tokens: tuple[int, ...]) -> int | list[int] | None:
+def one_or_list(tokens: tuple[int, ...]) -> int | list[int] | None:
     return None if not tokens else tokens[0] if len(tokens) == 1 else list(tokens)

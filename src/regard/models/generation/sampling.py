@@ -1,4 +1,4 @@
-"""How the next token is chosen from its logits."""
+"""Sampling: how the next token is chosen from its logits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...errors import BadInput, Unsupported
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """The way a model writes; `generate` says what each setting means."""
+    """The settings of a generation; `generate` describes each."""
 
     max_new: int = 64
     min_new: int = 0
@@ -43,9 +43,9 @@ class GenerationConfig:
             need_count("top_k", self.top_k, "Leave it out to choose among all tokens.")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise BadInput(f"top_p is {self.top_p}; it must be above 0 and at most 1. Leave it out to keep all tokens.")
-        self.need_one_kind()
+        self.check_strategy()
 
-    def need_one_kind(self) -> None:
+    def check_strategy(self) -> None:
         """Raise for settings that contradict each other."""
         if self.beams > 1 and self.temperature:
             raise Unsupported(
@@ -59,12 +59,12 @@ class GenerationConfig:
         """The next token of each row, `[batch]`, of `logits [batch, vocabulary]`."""
         if not self.temperature:
             return logits.argmax(-1)
-        chances = filter_logits(logits, self.temperature, self.top_k, self.top_p).softmax(-1)
-        return torch.multinomial(chances, 1, generator=self.generator).squeeze(1)
+        probabilities = filter_logits(logits, self.temperature, self.top_k, self.top_p).softmax(-1)
+        return torch.multinomial(probabilities, 1, generator=self.generator).squeeze(1)
 
 
 def read_config(settings: dict[str, Any]) -> GenerationConfig:
-    """The settings as a value; one that does not exist is an error that names the nearest."""
+    """The settings as a value; `BadInput` for an unknown one names the nearest."""
     names = [field.name for field in fields(GenerationConfig)]
     for name in settings:
         if name not in names:
@@ -80,12 +80,12 @@ def need_count(name: str, value: Any, hint: str, least: int = 1) -> None:
 
 
 def filter_logits(logits: Tensor, temperature: float, top_k: int | None = None, top_p: float | None = None) -> Tensor:
-    """The logits to draw from: over the temperature, −∞ outside the top k, and then outside the top p.
+    """The logits to sample from: divided by the temperature, −∞ outside the top k, and then outside the top p.
 
-    The top k are the k largest and what equals the smallest of them. The top p are the likeliest tokens whose chances
-    sum up to p or more, the fewest that do.
+    The top k are the k largest and those equal to the smallest of them. The top p are the fewest likeliest tokens whose
+    probabilities sum to p or more.
 
-    >>> warped(torch.tensor([[4.0, 2.0, 0.0]]), temperature=2.0, top_k=2).tolist()
+    >>> filter_logits(torch.tensor([[4.0, 2.0, 0.0]]), temperature=2.0, top_k=2).tolist()
     [[2.0, 1.0, -inf]]
     """
     logits = logits.float() / temperature

@@ -251,10 +251,10 @@ class SinusoidalPositions2d(nn.Module):
             y, x = (2 * math.pi * count / (count.amax(axis, keepdim=True) + 1e-6) for count, axis in ((y, 1), (x, 2)))
         return torch.cat([self.waves(y), self.waves(x)], -1).flatten(1, 2)
 
-    def waves(self, places: Tensor) -> Tensor:
+    def waves(self, positions: Tensor) -> Tensor:
         """`[batch, rows, columns]` → `[batch, rows, columns, dim / 2]`."""
-        rate = self.base ** (-torch.arange(0, self.dim // 2, 2, device=places.device) / (self.dim // 2))
-        angle = places[..., None] * rate
+        rate = self.base ** (-torch.arange(0, self.dim // 2, 2, device=positions.device) / (self.dim // 2))
+        angle = positions[..., None] * rate
         return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)
 
 

@@ -1,4 +1,4 @@
-"""Embeddings: what a token, its place and its segment are as vectors."""
+"""Text embeddings: token, position and segment embeddings."""
 
 from __future__ import annotations
 
@@ -10,56 +10,57 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import BadInput
+from ..old_names import accept_old_names
 
 
-def sinusoids(places: Tensor, dim: int, *, layout: str = "interleaved", base: float = 10000.0) -> Tensor:
-    """`[…, dim]`: sin and cos of place · base^(−2m/dim), side by side or (`"halves"`) all sines first.
+def sinusoids(positions: Tensor, dim: int, *, layout: str = "interleaved", base: float = 10000.0) -> Tensor:
+    """`[…, dim]`: sin and cos of position · base^(−2m/dim), interleaved or (`"halves"`) all sines first.
 
     >>> sinusoids(torch.tensor([0, 1]), 4).shape
     torch.Size([2, 4])
     """
-    rate = base ** -(torch.arange(0, dim, 2, device=places.device, dtype=torch.float64) / dim)
-    angle = places[..., None].to(torch.float64) * rate  # […, dim / 2 rounded up]
+    rate = base ** -(torch.arange(0, dim, 2, device=positions.device, dtype=torch.float64) / dim)
+    angle = positions[..., None].to(torch.float64) * rate  # […, dim / 2 rounded up]
     if layout == "interleaved":
         return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[..., :dim].float()
     return torch.cat([angle.sin(), angle.cos()[..., : dim // 2]], dim=-1).float()
 
 
 class SinusoidalPositions(nn.Module):
-    """Places as sines and cosines: nothing is learned, and no place is too far."""
+    """Sinusoidal position embeddings, for any number of positions."""
 
     def __init__(self, dim: int, layout: str = "interleaved") -> None:
         super().__init__()
         self.dim, self.layout = dim, layout
 
-    def forward(self, places: Tensor) -> Tensor:
-        return sinusoids(places, self.dim, layout=self.layout)
+    def forward(self, positions: Tensor) -> Tensor:
+        return sinusoids(positions, self.dim, layout=self.layout)
 
 
 class LearnedPositions(nn.Module):
-    """A learned vector a place, of which there are `size`; a later place is refused with the limit."""
+    """Learned position embeddings, one vector for each of `size` positions."""
 
     def __init__(self, size: int, dim: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(size, dim) * 0.02)
 
-    def forward(self, places: Tensor) -> Tensor:
-        return nn.functional.embedding(places, self.weight)
+    def forward(self, positions: Tensor) -> Tensor:
+        return nn.functional.embedding(positions, self.weight)
 
 
+@accept_old_names(places="positions")
 @dataclass(frozen=True)
 class TextEmbeddingConfig:
-    """Tokens as vectors: `embedding[token] · (√dim if scaled) + place + segment`, then a norm and dropout if asked.
+    """`embedding[token] · (√dim if scaled) + position + segment`, then a norm and dropout if given.
 
-    `places` is how many learned places there are; `"sinusoidal"` and `"sinusoidal halves"` compute them; None adds
-    none (where attention's own position does the work); `unused` rows of the table stand before the first place's.
-    `inner` embeds in fewer dims and projects up.
-    `padding` is the token that fills rows up: looking it up teaches its vector nothing.
+    `positions` is the number of learned positions; `"sinusoidal"` and `"sinusoidal halves"` compute them; None adds
+    none (for relative positions in attention). `unused` rows of the table come before that of the first position.
+    `inner` embeds in fewer dims and projects up. `padding` is the token of the padding, whose vector gets no gradient.
     """
 
     vocabulary: int
     dim: int
-    places: int | Literal["sinusoidal", "sinusoidal halves"] | None = None
+    positions: int | Literal["sinusoidal", "sinusoidal halves"] | None = None
     segments: int = 0
     scaled: bool = False
     norm: float | None = None
@@ -73,7 +74,7 @@ class TextEmbeddingConfig:
 
 
 class TextEmbedding(nn.Module):
-    """See `Text`. `tokens [batch, tokens]` → `[batch, tokens, dim]`."""
+    """See `TextEmbeddingConfig`. `tokens [batch, tokens]` → `[batch, tokens, dim]`."""
 
     def __init__(self, config: TextEmbeddingConfig) -> None:
         super().__init__()
@@ -81,7 +82,8 @@ class TextEmbedding(nn.Module):
         self.tokens = nn.Embedding(config.vocabulary, config.inner or config.dim, padding_idx=config.padding)
         nn.init.normal_(self.tokens.weight, std=config.dim**-0.5 if config.scaled else 0.02)
         self.up = nn.Linear(config.inner, config.dim) if config.inner else None
-        self.places = make_positions(config.places, config.dim, config.unused)
+        # `places` is the name of these weights in checkpoints
+        self.places = make_positions(config.positions, config.dim, config.unused)
         self.segments = nn.Embedding(config.segments, config.dim) if config.segments else None
         self.norm = nn.LayerNorm(config.dim, eps=config.norm) if config.norm is not None else None
         self.dropout = nn.Dropout(config.dropout)
@@ -89,34 +91,31 @@ class TextEmbedding(nn.Module):
     def forward(
         self, tokens: Tensor, *, segments: Tensor | None = None, start: int = 0, padding: Tensor | None = None
     ) -> Tensor:
-        """`start` is the place of the first column; `padding [batch]` columns before a row's first token count not."""
+        """`start` is the position of the first column; `padding [batch]` counts columns before a row's first token."""
         need_tokens(tokens, self.config.vocabulary)
         x = self.tokens(tokens) * (math.sqrt(self.config.dim) if self.config.scaled else 1.0)
         x = x if self.up is None else self.up(x)
         if self.places is not None:
-            places = torch.arange(start, start + tokens.shape[1], device=tokens.device)
-            places = places if padding is None else (places - padding[:, None]).clamp(min=0)
-            self.need_places(start + tokens.shape[1])
-            x = x + self.places(places + self.config.unused).to(x.dtype)
+            positions = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+            positions = positions if padding is None else (positions - padding[:, None]).clamp(min=0)
+            end = start + tokens.shape[1]
+            if isinstance(self.config.positions, int) and end > self.config.positions:
+                raise BadInput(
+                    f"The text has {end} tokens; this model has {self.config.positions} position embeddings. Cut it, "
+                    "or use a model with relative positions."
+                )
+            x = x + self.places(positions + self.config.unused).to(x.dtype)
         if self.segments is not None:
             x = x + self.segments(torch.zeros_like(tokens) if segments is None else segments)
         return self.dropout(x if self.norm is None else self.norm(x))
 
-    def need_places(self, end: int) -> None:
-        """Raise when a token would stand beyond the last learned place."""
-        if isinstance(self.config.places, int) and end > self.config.places:
-            raise BadInput(
-                f"The text has {end} tokens; this model has learned {self.config.places} places. Cut it, or use a "
-                "model whose position is relative."
-            )
 
-
-def make_positions(places: int | str | None, dim: int, unused: int = 0) -> nn.Module | None:
-    if isinstance(places, int):
-        return LearnedPositions(places + unused, dim)
-    if places is None:
+def make_positions(positions: int | str | None, dim: int, unused: int = 0) -> nn.Module | None:
+    if isinstance(positions, int):
+        return LearnedPositions(positions + unused, dim)
+    if positions is None:
         return None
-    return SinusoidalPositions(dim, "halves" if places.endswith("halves") else "interleaved")
+    return SinusoidalPositions(dim, "halves" if positions.endswith("halves") else "interleaved")
 
 
 def need_tokens(tokens: Tensor, vocabulary: int) -> None:

@@ -9,9 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ...errors import BadInput
+from ..old_names import accept_old_names
 from .text import make_positions
 
 
+@accept_old_names(places="positions")
 @dataclass(frozen=True)
 class WordEmbeddingConfig:
     """A word's vector beside what a convolution over its letters found, brought to `dim`, plus its place.
@@ -19,7 +21,7 @@ class WordEmbeddingConfig:
     `tokens [batch, tokens, 1 + features + letters]`: the word's number, those of its features (its endings, its shape,
     …: rows of the same table, added to the word's), then its letters' (0 is none, and padding). With `letters=0` none
     are read. Tables begin small, so that what was seldom seen says little; `norm` then brings all to the size of the
-    places.
+    positions.
     """
 
     vocabulary: int
@@ -28,7 +30,7 @@ class WordEmbeddingConfig:
     letter_dim: int = 32
     filters: int = 64
     kernel: int = 3
-    places: str | None = "sinusoidal"
+    positions: str | None = "sinusoidal"
     dropout: float = 0.0
     features: int = 0
     word_dim: int | None = None
@@ -54,7 +56,7 @@ class WordEmbedding(nn.Module):
             self.filters = nn.Conv1d(config.letter_dim, config.filters, config.kernel, padding=config.kernel // 2)
         self.join = nn.Linear(word_dim + (config.filters if config.letters else 0), config.dim)
         self.norm = nn.LayerNorm(config.dim, eps=config.norm) if config.norm is not None else None
-        self.places = make_positions(config.places, config.dim)
+        self.places = make_positions(config.positions, config.dim)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(

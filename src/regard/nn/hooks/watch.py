@@ -1,4 +1,4 @@
-"""Watching: what every attention of a model looks at, while the model runs as it always does."""
+"""Watching: the views of every attention of a model, while the model runs unchanged."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...attention.look import look, pair
+from ...attention.look import map_size
 from ...attention.parts.part import check_count
 from ...attention.view import View
 from ...errors import BadInput, RegardError
 from ..attention import Attend
-from .edit import apply_edits
-from .modules import call_arguments, find_attentions, nearest_name
+from .attentions import find_attentions, nearest_name, read_call
+from .edit import apply_edits, look_at
 
 
 @dataclass(eq=False)
 class Record:
-    """One call: its view and, where weights were asked for, what explains them.
+    """One call: its view and, with `weights`, what explains them.
 
     `values [batch, kv_heads, keys, value dim]`; `gradient [batch, heads, queries, value dim]` is that of the output,
-    there once backward has run; `dropout` the share of weights that the call dropped.
+    set by backward; `dropout` is the share of weights that the call dropped.
     """
 
     view: View
@@ -34,7 +34,7 @@ class Record:
 
 
 class Views(dict[str, View]):
-    """What was seen: the last view of each attention under its module's name, in the order of their first calls.
+    """The last view of each attention under its module's name, in the order of their first calls.
 
     `calls(name)` has the views of all calls, such as the steps of a generation. It prints as a table.
     """
@@ -50,21 +50,21 @@ class Views(dict[str, View]):
 
     def calls(self, name: str) -> list[View]:
         """The views of every call, first to last."""
-        self[name]  # raises where there is none
+        self[name]  # raises for a name without calls
         return [record.view for record in self.records[name]]
 
     def __missing__(self, name: str) -> View:
         if name in self.names:
             raise BadInput(
-                f"{name!r} was not called while the model was watched. Seen: {', '.join(self) or 'nothing'}."
+                f"{name!r} was not called while the model was watched. Called: {', '.join(self) or 'nothing'}."
             )
         raise BadInput(f"There is no attention {name!r}. Did you mean {nearest_name(str(name), self.names)!r}?")
 
     def __repr__(self) -> str:
         rows = [("attention", "calls", "heads", "queries × keys", "entropy", "peak", "distance")]
         rows += [table_row(name, len(self.records[name]), view) for name, view in self.items()]
-        widths = [max(len(line[n]) for line in rows) for n in range(len(rows[0]))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in rows]
+        widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
         return "\n".join(line.rstrip() for line in lines)
 
 
@@ -76,63 +76,54 @@ def watch(
 
     `top`, `map` and `weights` ask for more, as in `regard.look`. Outputs stay the same to the bit and no random number
     is drawn: views show the weights before dropout. Where heads are edited (`regard.edit`), views show the weights in
-    effect. With `weights`, values and the gradients of outputs are kept too, for `rollout` and its like. A pass that
-    backward repeats (checkpointing) is no call of its own. Raises `BadInput` for a model without attention of ours,
-    `Unsupported` for a compiled one and for methods that never form weights.
+    effect. With `weights`, values and the gradients of outputs are recorded too, for `regard.nn.explain`. A forward
+    pass that backward repeats (activation checkpointing) is not recorded. Raises `BadInput` for a model without
+    attention of Regard, `Unsupported` for a compiled one and for methods that never form weights.
 
     >>> import torch, regard as rg
-    >>> model = rg.nn.Stack(rg.nn.StackConfig(dim=8, layers=2, heads=2, mask="Causal()"))
-    >>> with watch(model) as seen:
+    >>> model = rg.nn.Stack(rg.nn.StackConfig(dim=8, layers=2, heads=2, mask=rg.Causal()))
+    >>> with watch(model) as views:
     ...     y = model(torch.randn(1, 5, 8))
-    >>> list(seen), seen["blocks.1.attention"].entropy.shape
+    >>> list(views), views["blocks.1.attention"].entropy.shape
     (['blocks.0.attention', 'blocks.1.attention'], torch.Size([1, 2, 5]))
     """
     check_count(top, "top")
-    wish = {"top": top, "map": pair(map), "weights": weights}
-    found = find_attentions(model)
-    seen = Views(model, list(found))
+    options = {"top": top, "map": map_size(map), "weights": weights}
+    attends = find_attentions(model)
+    views = Views(model, list(attends))
     handles = []
     try:
-        for name, attend in found.items():
-            handles.append(attend.register_forward_hook(make_record_hook(seen, name, wish), with_kwargs=True))
-        yield seen
+        for name, attend in attends.items():
+            handles.append(attend.register_forward_hook(make_record_hook(views, name, options), with_kwargs=True))
+        yield views
     finally:
         for handle in handles:
             handle.remove()
 
 
-def make_record_hook(seen: Views, name: str, wish: dict[str, Any]) -> Callable[..., None]:
+def make_record_hook(views: Views, name: str, options: dict[str, Any]) -> Callable[..., None]:
     """The hook that records the calls of one attention."""
 
-    def record(attend: Attend, args: tuple, kwargs: dict[str, Any], output: Tensor) -> None:
+    def record_call(attend: Attend, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
         if torch._C._current_graph_task_id() != -1:  # inside backward
             return
-        q, k, v, parts = call_arguments(*args, **kwargs)
+        call = read_call(args, kwargs)
         try:
-            view = look(q, k, v, **{part: parts.get(part) for part in ("score", "position", "mask", "method")}, **wish)
+            view = look_at(call, options)
         except RegardError as error:
             raise type(error)(f"{name}: {error}") from None
-        kept = Record(apply_edits(attend, view, (q, k, v, parts), wish))
-        if wish["weights"]:
-            kept.values, kept.dropout = v.detach(), parts.get("dropout", 0.0)
-            capture_gradient(kept, output)
-        seen.add(name, kept)
+        record = Record(apply_edits(attend, view, call, options))
+        if options["weights"]:
+            record.values, record.dropout = call.v.detach(), call.parts.dropout
+            if output.requires_grad:
+                output.register_hook(lambda gradient: setattr(record, "gradient", gradient.detach()))
+        views.add(name, record)
 
-    return record
-
-
-def capture_gradient(record: Record, output: Tensor) -> None:
-    """Have the output's gradient put into the record when backward comes by."""
-
-    def keep(gradient: Tensor) -> None:
-        record.gradient = gradient.detach()
-
-    if output.requires_grad:
-        output.register_hook(keep)
+    return record_call
 
 
 def table_row(name: str, calls: int, view: View) -> tuple[str, ...]:
-    """An attention's line of the table: means over the queries that look at something."""
+    """An attention's row of the table: means over the queries that attend to some key."""
     alive = view.lse > -torch.inf
     means = [x[alive].mean().item() if alive.any() else 0.0 for x in (view.entropy, view.peak, view.distance)]
     numbers = [f"{mean:.3f}" for mean in means]

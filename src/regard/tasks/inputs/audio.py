@@ -15,8 +15,8 @@ from ...data.files import Paths
 from ...data.reading import Reading
 from ...data.sound import LabelledSound, Samples, SoundFile, read_sounds
 from ...errors import BadInput
-from ...models.sound import SoundEmbeddingConfig
 from ...nn.embeddings.audio import Mel, log_mel, mfcc
+from ...nn.embeddings.sound_embedding import SoundEmbeddingConfig
 from ..architecture import Architecture, stack_of
 from .augment import hidden_stretches
 from .cache import Kept
@@ -36,7 +36,7 @@ class Recordings:
 
     tokenizer = None
     kind = "sound"
-    SETTINGS = ("features", "bins", "sample_rate", "stack", "mask_frames", "mask_bins")
+    SETTINGS = ("features", "bins", "sample_rate", "stack_frames", "mask_frames", "mask_bins")
 
     def __init__(self, settings: ClassifySettings, rate: int, mean: Sequence[float], std: Sequence[float]) -> None:
         self.settings, self.rate, self.mean, self.std = settings, rate, tuple(mean), tuple(std)
@@ -64,9 +64,9 @@ class Recordings:
 
     def layers(self, a: Architecture) -> tuple[Any, Any]:
         """(embedding, stack)."""
-        places = None if a.places == "none" else "sinusoidal"
+        places = None if a.positions == "none" else "sinusoidal"
         embed = SoundEmbeddingConfig(
-            self.settings.bins, a.dim, self.settings.stack, places, norm=1e-5, dropout=a.dropout
+            self.settings.bins, a.dim, self.settings.stack_frames, places, norm=1e-5, dropout=a.dropout
         )
         return embed, stack_of(a)
 
@@ -74,7 +74,7 @@ class Recordings:
         """No weights are known before training."""
 
     def sizes(self, examples: Sequence[LabelledSound]) -> list[int]:
-        return [-(-len(self.kept(example.sound)) // self.settings.stack) for example in examples]
+        return [-(-len(self.kept(example.sound)) // self.settings.stack_frames) for example in examples]
 
     def batch(self, examples: Sequence[LabelledSound], rng: Random | None) -> dict[str, Tensor]:
         frames = [self.kept(example.sound) for example in examples]

@@ -17,10 +17,10 @@ from ...data.files import Paths
 from ...data.images import ImageFile, LabelledImage, Picture, load_image, read_images
 from ...data.reading import Reading
 from ...errors import BadInput
-from ...models.image import ImageEmbeddingConfig
-from ...models.stages import ResidualEmbeddingConfig
 from ...nn.baselines.fully_connected import FullyConnectedConfig
 from ...nn.block import StackConfig
+from ...nn.embeddings.patch_embedding import ImageEmbeddingConfig
+from ...nn.embeddings.residual_embedding import ResidualEmbeddingConfig
 from ..architecture import Architecture, stack_of
 from .augment import cut_out, moved, tinted, turned
 from .cache import Kept
@@ -40,7 +40,7 @@ class Pictures:
 
     tokenizer = None
     kind = "image"
-    SETTINGS = ("size", "patch", "turn", "shift", "flip", "jitter", "cutout", "mix")
+    SETTINGS = ("image_size", "patch_size", "rotation", "shift", "flip", "jitter", "cutout", "mixup")
 
     def __init__(
         self, settings: ClassifySettings, size: tuple[int, int], mean: Sequence[float], std: Sequence[float]
@@ -72,22 +72,22 @@ class Pictures:
     @property
     def tokens(self) -> int:
         """How many patches an image has."""
-        return (self.size[0] // self.settings.patch) * (self.size[1] // self.settings.patch)
+        return (self.size[0] // self.settings.patch_size) * (self.size[1] // self.settings.patch_size)
 
     def layers(self, a: Architecture) -> tuple[Any, Any]:
         """(embedding, stack): a token a patch; for cnn the stack is empty, its layers are those of the stages."""
-        channels, patch = len(self.mean), self.settings.patch
+        channels, patch = len(self.mean), self.settings.patch_size
         if a.base != "cnn":
             embed, stack = ImageEmbeddingConfig(self.size, patch, a.dim, channels, dropout=a.dropout), stack_of(a)
-            if isinstance(stack, FullyConnectedConfig) and not a.plugged:
+            if isinstance(stack, FullyConnectedConfig) and not a.with_attention:
                 stack = replace(stack, tokens=1 + self.tokens, position_wise=False)
             return embed, stack
         stages = ResidualEmbeddingConfig(
-            channels, a.dim, widths(a.dim, patch), 1 if a.plugged else a.layers, places=a.plugged
+            channels, a.dim, widths(a.dim, patch), 1 if a.with_attention else a.layers, positions=a.with_attention
         )
-        blocks = replace(a, model="transformer", layers=a.layers if a.plugged else 0)
+        blocks = replace(a, model="transformer", layers=a.layers if a.with_attention else 0)
         stack = stack_of(blocks)
-        return stages, stack if a.plugged else StackConfig(a.dim, 0, 1, final_norm=False)
+        return stages, stack if a.with_attention else StackConfig(a.dim, 0, 1, final_norm=False)
 
     def initialize(self, model: nn.Module) -> None:
         """No weights are known before training."""
@@ -104,7 +104,7 @@ class Pictures:
     def changed(self, images: Tensor, rng: Random) -> Tensor:
         """Images as training sees them this time."""
         s = self.settings
-        images = turned(images, rng, s.turn) if s.turn else images
+        images = turned(images, rng, s.rotation) if s.rotation else images
         images = moved(images, rng, s.shift, s.flip) if s.shift or s.flip else images
         images = tinted(images, rng, s.jitter) if s.jitter else images
         return cut_out(images, rng, s.cutout) if s.cutout else images
@@ -136,9 +136,9 @@ def whole_patches(sample: Sequence[Tensor], settings: ClassifySettings) -> tuple
     """The size that images are brought to: as given, or their own if they agree, in whole patches."""
     own = {tuple(image.shape[1:]) for image in sample}
     height, width = own.pop() if len(own) == 1 else (OTHERWISE, OTHERWISE)
-    if settings.size is not None:
-        height = width = settings.size
-    patch = settings.patch
+    if settings.image_size is not None:
+        height = width = settings.image_size
+    patch = settings.patch_size
     return max(1, round(height / patch)) * patch, max(1, round(width / patch)) * patch
 
 

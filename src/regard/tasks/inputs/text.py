@@ -39,16 +39,16 @@ class Texts:
     kind = "text"
     SETTINGS = (
         "unit",
-        "vocabulary",
-        "lower",
-        "longest",
+        "vocab_size",
+        "lowercase",
+        "max_length",
         "word_dropout",
         "vectors",
         "frozen",
-        "affixes",
-        "grams",
-        "wide",
-        "rare",
+        "max_affix",
+        "char_ngrams",
+        "nb_linear",
+        "rare_word_dropout",
     )
 
     def __init__(
@@ -78,15 +78,15 @@ class Texts:
                 "and grams=0."
             )
         if settings.vectors is None:
-            made = cls(settings, Tokenizer.train(texts, settings.unit, settings.vocabulary, settings.lower))
+            made = cls(settings, Tokenizer.train(texts, settings.unit, settings.vocab_size, settings.lowercase))
             if affixes or grams:
                 made.spelling = WordFeatures.learn(map(made.words, texts), 1, affixes, LETTERS, grams)
             return made
         if settings.unit != "words":
             raise BadInput(f"Vectors of words go with unit 'words', not {settings.unit!r}. Leave out one of the two.")
         vectors = open_vectors(Path(settings.vectors))
-        size = settings.vocabulary + 2 * len(vectors.words)
-        tokenizer = Tokenizer.train([*texts, " ".join(vectors.words)], "words", size, settings.lower)
+        size = settings.vocab_size + 2 * len(vectors.words)
+        tokenizer = Tokenizer.train([*texts, " ".join(vectors.words)], "words", size, settings.lowercase)
         return cls(settings, tokenizer, vectors.dim, vectors)
 
     def as_dict(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Texts:
         """(embedding, stack)."""
         if self.spelling is not None:
             return self.spelling.embedding(a), stack_of(a)
-        places = {"sinusoidal": "sinusoidal", "learned": self.settings.longest, "none": None}[a.places]
+        places = {"sinusoidal": "sinusoidal", "learned": self.settings.max_length, "none": None}[a.positions]
         embed = TextEmbeddingConfig(
             self.tokenizer.size,
             a.dim,
@@ -117,7 +117,7 @@ class Texts:
 
     def line(self, classes: int) -> NBLinearConfig:
         """A line that reads the same numbers, and pairs of words and of their longest beginnings."""
-        rows = self.settings.wide
+        rows = self.settings.nb_linear
         if self.spelling is None:
             nothing = (self.tokenizer.pad or 0, self.tokenizer.unknown or 0)
             return NBLinearConfig(self.tokenizer.size, rows, classes, ignored=nothing)
@@ -153,18 +153,18 @@ class Texts:
         return {**inputs, "tokens": tokens.masked_fill(lost & inside, self.tokenizer.unknown or 0)}
 
     def encoded(self, texts: list[str]) -> dict[str, Tensor]:
-        found = self.tokenizer(texts, max_length=self.settings.longest)
+        found = self.tokenizer(texts, max_length=self.settings.max_length)
         return {"tokens": found.tokens, "lengths": found.lengths}
 
     def words(self, text: str) -> list[str]:
         """A text's words as the tokenizer parts them."""
         backend = self.tokenizer.backend
         text = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
-        return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)][: self.settings.longest]
+        return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)][: self.settings.max_length]
 
     def lost(self, spelling: WordFeatures, rng: Random | None) -> Callable[[str], int] | None:
         """While training (`rng`) some words are forgotten, and of a share of them nothing is told, letters and all."""
-        hidden, rare = self.settings.word_dropout, self.settings.rare
+        hidden, rare = self.settings.word_dropout, self.settings.rare_word_dropout
         if rng is None:
             return None
         return lambda word: ALL if rng.random() < hidden else spelling.lost(word, rng, 0.0, rare)

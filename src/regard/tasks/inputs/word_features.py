@@ -77,7 +77,7 @@ class WordFeatures:
             0 if self.grams else 2 + len(self.letters),
             a.dim,
             filters=max(64, a.dim // 2),
-            places=None if a.places == "none" else "sinusoidal",
+            positions=None if a.positions == "none" else "sinusoidal",
             dropout=a.dropout,
             features=self.columns,
             word_dim=word_dim,

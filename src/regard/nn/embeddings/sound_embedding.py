@@ -1,4 +1,4 @@
-"""Frames of sound as a stack's tokens."""
+"""The embedding of sound: frames of a spectrogram as a stack's tokens."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..errors import BadInput
-from ..nn.embeddings.audio import SoundConvolutions, SoundFrames, strided_lengths
-from ..nn.embeddings.text import SinusoidalPositions
+from ...errors import BadInput
+from ..old_names import accept_old_names
+from .audio import SoundConvolutions, SoundFrames, strided_lengths
+from .text import SinusoidalPositions
 
 
+@accept_old_names(places="positions")
 @dataclass(frozen=True)
 class SoundEmbeddingConfig:
-    """Frames `[batch, frames, bins]` as fewer vectors, with their places, then a norm and dropout if asked.
+    """Frames `[batch, frames, bins]` as fewer tokens, position embeddings, then a norm and dropout if given.
 
-    `stack` frames beside each other become one token; None takes Whisper's two convolutions, which halve the frames.
-    `places` "sinusoidal" computes them; a number is how many tokens there may be, whose places are kept with the
-    weights as Whisper keeps them; None adds none.
+    `stack` successive frames become one token; None takes Whisper's two convolutions, which halve the frames.
+    `positions="sinusoidal"` computes them; a number is the most tokens, for which a table of sinusoids is stored with
+    the weights, as in Whisper; None adds none.
     """
 
     bins: int
     dim: int
     stack: int | None = 4
-    places: int | Literal["sinusoidal"] | None = None
+    positions: int | Literal["sinusoidal"] | None = None
     norm: float | None = None
     dropout: float = 0.0
 
@@ -35,7 +37,7 @@ class SoundEmbeddingConfig:
 
 
 class StoredSinusoids(nn.Module):
-    """A table of sin and cos of place · 10000^(−m/(dim/2 − 1)), all sines first: not learned, but kept."""
+    """A table of sin and cos of position · 10000^(−m/(dim/2 − 1)), all sines first, stored with the weights."""
 
     table: Tensor
 
@@ -45,14 +47,16 @@ class StoredSinusoids(nn.Module):
         angle = torch.arange(size)[:, None] * rate  # [size, dim / 2]
         self.register_buffer("table", torch.cat([angle.sin(), angle.cos()], dim=1))
 
-    def forward(self, places: Tensor) -> Tensor:
-        if places.shape[0] > (size := self.table.shape[0]):
-            raise BadInput(f"The sound has {places.shape[0]} tokens; this model has {size} places. Cut it into pieces.")
-        return self.table[places]
+    def forward(self, positions: Tensor) -> Tensor:
+        if positions.shape[0] > (size := self.table.shape[0]):
+            raise BadInput(
+                f"The sound has {positions.shape[0]} tokens; this model has {size} positions. Cut it into pieces."
+            )
+        return self.table[positions]
 
 
 class SoundEmbedding(nn.Module):
-    """See `Sound`. `(sound [batch, frames, bins], lengths [batch] or None)` → `[batch, tokens, dim]`."""
+    """See `SoundEmbeddingConfig`. `(sound [batch, frames, bins], lengths [batch] or None)` → `[batch, tokens, dim]`."""
 
     reads = "sound"
 
@@ -61,7 +65,11 @@ class SoundEmbedding(nn.Module):
         bins, dim = config.bins, config.dim
         self.stride = config.stack or 2
         self.frames = SoundFrames(bins, dim, config.stack) if config.stack else SoundConvolutions(bins, dim)
-        self.places = places_of(config)
+        self.places: nn.Module | None = None  # the name of these weights in checkpoints
+        if isinstance(config.positions, int):
+            self.places = StoredSinusoids(config.positions, dim)
+        elif config.positions is not None:
+            self.places = SinusoidalPositions(dim)
         self.norm = nn.LayerNorm(dim, eps=config.norm) if config.norm is not None else None
         self.dropout = nn.Dropout(config.dropout)
 
@@ -72,11 +80,5 @@ class SoundEmbedding(nn.Module):
         return self.dropout(x if self.norm is None else self.norm(x))
 
     def lengths_after(self, lengths: Tensor) -> Tensor | None:
-        """How many tokens so many frames become."""
+        """The number of tokens that so many frames become."""
         return strided_lengths(lengths, self.stride)
-
-
-def places_of(config: SoundEmbeddingConfig) -> nn.Module | None:
-    if isinstance(config.places, int):
-        return StoredSinusoids(config.places, config.dim)
-    return None if config.places is None else SinusoidalPositions(config.dim)

@@ -1,4 +1,4 @@
-"""Images as a stack's tokens: patches, a class token before them, and a learned place for each."""
+"""The patch embedding of images: a class token, patches, and learned positions, as in ViT."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..nn.embeddings.images import Patches
-from ..nn.embeddings.text import LearnedPositions
+from .images import Patches
+from .text import LearnedPositions
 
 
 @dataclass(frozen=True)
 class ImageEmbeddingConfig:
-    """Images as vectors: `[class token, patches row by row] + place`, then a norm and dropout if asked.
+    """`[class token, patches row by row] + position`, then a norm and dropout if given.
 
-    Places are learned for images of `size` pixels, one number or (height, width). An image of another size has the
-    table's values between them (bicubic), as far as patches of `patch` × `patch` pixels cut it.
+    Positions are learned for images of `size` pixels, one number or (height, width), and interpolated (bicubic) for
+    images of other sizes, which must be multiples of `patch`.
     """
 
     size: int | tuple[int, int]
@@ -33,7 +33,7 @@ class ImageEmbeddingConfig:
 
 
 class ImageEmbedding(nn.Module):
-    """See `Image`. `images [batch, channels, height, width]` → `[batch, 1 + patches, dim]`."""
+    """See `ImageEmbeddingConfig`. `images [batch, channels, height, width]` → `[batch, 1 + patches, dim]`."""
 
     reads = "images"
 
@@ -54,7 +54,7 @@ class ImageEmbedding(nn.Module):
         return self.dropout(x if self.norm is None else self.norm(x))
 
     def position_table(self, grid: tuple[int, int]) -> Tensor:
-        """`[1 + patches, dim]`: the places of an image with this many patches below and beside each other."""
+        """`[1 + patches, dim]`: the position embeddings for a grid of (rows, columns) patches."""
         if grid == self.grid:
             return self.places.weight
         table = self.places.weight[1:].t().unflatten(1, self.grid)  # [dim, rows, columns]

@@ -1,4 +1,4 @@
-"""Images as a stack's tokens through residual stages of convolutions."""
+"""The residual embedding of images: stages of residual convolution blocks before a stack."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..nn.embeddings.images import BasicBlock, SinusoidalPositions2d, flatten_map, need_images
+from ..old_names import accept_old_names
+from .images import BasicBlock, SinusoidalPositions2d, flatten_map, need_images
 
 
+@accept_old_names(places="positions")
 @dataclass(frozen=True)
 class ResidualEmbeddingConfig:
     """A 3 × 3 convolution, then `blocks` residual blocks of each of `widths`; every width but the first halves the map.
 
-    images `[batch, channels, height, width]` → `[batch, positions, dim]`, row by row. `places` adds two-dimensional
-    sines, for layers that would not know where a position stands.
+    images `[batch, channels, height, width]` → `[batch, positions, dim]`, row by row. `positions` adds two-dimensional
+    sinusoids, for layers without positions of their own.
     """
 
     channels: int
     dim: int
     widths: tuple[int, ...] = (64, 128, 256)
     blocks: int = 2
-    places: bool = False
+    positions: bool = False
 
     def build(self) -> ResidualEmbedding:
         return ResidualEmbedding(self)
 
 
 class ResidualEmbedding(nn.Module):
-    """See `Stages`.
+    """See `ResidualEmbeddingConfig`.
 
     >>> ResidualEmbeddingConfig(channels=1, dim=16, widths=(4, 8)).build()(torch.randn(2, 1, 8, 6)).shape
     torch.Size([2, 12, 16])
@@ -53,7 +55,7 @@ class ResidualEmbedding(nn.Module):
         )
         last = config.widths[-1]
         self.projection = nn.Conv2d(last, config.dim, 1) if last != config.dim else None
-        self.places = SinusoidalPositions2d(config.dim) if config.places else None
+        self.places = SinusoidalPositions2d(config.dim) if config.positions else None
 
     def forward(self, images: Tensor) -> Tensor:
         need_images(images, self.channels)

@@ -1,4 +1,4 @@
-"""A model asked for the next token only: decoders and encoder–decoders alike, with a cache or anew each time."""
+"""The logits of the next token from decoders and encoder–decoders alike, with or without a cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..model import EncoderDecoderModel, Model
 
 
 class CachedDecoder:
-    """Answers with the logits of the next token, `[batch, vocabulary]`, and remembers what it has read."""
+    """Returns the logits of the next token, `[batch, vocabulary]`, and caches keys and values."""
 
     def __init__(self, model: Model, source: dict[str, Tensor]) -> None:
         self.model, self.source = model, source
@@ -20,24 +20,24 @@ class CachedDecoder:
 
     def begin(self, prompt: Tensor, lengths: Tensor | None) -> Tensor:
         """The logits after the prompt `[batch, tokens]`, of which row b has `lengths[b]`."""
-        more = {} if lengths is None else {"lengths": lengths}
-        answer = self.model(**{self.reads: prompt}, **self.source, **more)
-        self.cache = answer.cache
-        return last_logits(answer.logits, lengths)
+        optional = {} if lengths is None else {"lengths": lengths}
+        output = self.model(**{self.reads: prompt}, **self.source, **optional)
+        self.cache = output.cache
+        return select_last(output.logits, lengths)
 
     def next(self, tokens: Tensor) -> Tensor:
         """The logits after one more token a row, `[batch]`."""
-        answer = self.model(**{self.reads: tokens[:, None]}, cache=self.cache)
-        self.cache = answer.cache
-        return answer.logits[:, -1]
+        output = self.model(**{self.reads: tokens[:, None]}, cache=self.cache)
+        self.cache = output.cache
+        return output.logits[:, -1]
 
     def select(self, rows: Tensor) -> None:
-        """Go on with those rows, in that order."""
+        """Continue with those rows, in that order."""
         self.cache = self.cache.select(rows)
 
 
 class UncachedDecoder:
-    """The same answers, computed from the first token on each time."""
+    """Returns the same logits, computed from the first token on at each step."""
 
     def __init__(self, model: Model, source: dict[str, Tensor]) -> None:
         self.model, self.source = model, source
@@ -45,7 +45,7 @@ class UncachedDecoder:
 
     def begin(self, prompt: Tensor, lengths: Tensor | None) -> Tensor:
         self.tokens, self.lengths = prompt, lengths
-        return self.answer()
+        return self.last_logits()
 
     def next(self, tokens: Tensor) -> Tensor:
         if self.lengths is None:
@@ -54,12 +54,12 @@ class UncachedDecoder:
             room = torch.zeros_like(tokens)[:, None]
             self.tokens = torch.cat([self.tokens, room], dim=1).scatter(1, self.lengths[:, None], tokens[:, None])
             self.lengths = self.lengths + 1
-        return self.answer()
+        return self.last_logits()
 
-    def answer(self) -> Tensor:
+    def last_logits(self) -> Tensor:
         if self.paired:
             return self.model(targets=self.tokens, **self.source).logits[:, -1]
-        return last_logits(self.model(tokens=self.tokens, lengths=self.lengths).logits, self.lengths)
+        return select_last(self.model(tokens=self.tokens, lengths=self.lengths).logits, self.lengths)
 
     def select(self, rows: Tensor) -> None:
         self.tokens = self.tokens[rows]
@@ -70,7 +70,7 @@ class UncachedDecoder:
 Decoder = CachedDecoder | UncachedDecoder
 
 
-def last_logits(logits: Tensor, lengths: Tensor | None) -> Tensor:
+def select_last(logits: Tensor, lengths: Tensor | None) -> Tensor:
     """The logits of each row's last token, `[batch, vocabulary]`."""
     if lengths is None:
         return logits[:, -1]

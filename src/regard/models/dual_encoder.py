@@ -102,7 +102,7 @@ class DualEncoderModel(Model):
 
     >>> from regard.models.families.clip import clip
     >>> tower = {"layers": 1, "dim": 12, "heads": 3, "hidden": 20}
-    >>> model = clip(text=tower, image=tower, vocabulary=11, places=7, end=10, size=8, patch=4, shared=6).build()
+    >>> model = clip(text=tower, image=tower, vocabulary=11, positions=7, end=10, size=8, patch=4, shared=6).build()
     >>> out = model(tokens=torch.tensor([[1, 10], [2, 10], [3, 10]]), images=torch.randn(2, 3, 8, 8))
     >>> out.logits.shape, out.text.shape
     (torch.Size([2, 3]), torch.Size([3, 6]))

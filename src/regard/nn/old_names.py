@@ -1,0 +1,36 @@
+"""Keyword arguments of earlier versions: functions and configurations accept them under their old names."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+def accept_old_names(**names: str) -> Callable[[C], C]:
+    """A decorator for a function or a class that renames keyword arguments, old name to new.
+
+    >>> @accept_old_names(places="positions")
+    ... def count(positions: int) -> int:
+    ...     return positions
+    >>> count(positions=3), count(positions=4)
+    (3, 4)
+    """
+
+    def decorate(target: C) -> C:
+        if isinstance(target, type):
+            target.__init__ = decorate(target.__init__)
+            return target
+
+        @functools.wraps(target)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for old, new in names.items():
+                if old in kwargs and new not in kwargs:
+                    kwargs[new] = kwargs.pop(old)
+            return target(*args, **kwargs)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
