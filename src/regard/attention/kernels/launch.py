@@ -1,26 +1,52 @@
-"""Kernels started again and again, and compiled together: what Triton finds out about arguments is found out once."""
+"""Kernel launches from the host: compiled together, started with few checks, given aligned tensors and strides."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
+from triton import knobs
 from triton.runtime import driver
 
+LOG2E = math.log2(math.e)
 OPTIONS = ("num_warps", "num_stages", "maxnreg")
-COMPILED: set[Any] = set()  # kinds of calls whose kernels are
+COMPILED: set[Any] = set()  # kinds of calls whose kernels were compiled in this process
 COMPILING: ContextVar[list[Any] | None] = ContextVar("kernels that are compiled and not started", default=None)
 
 
-def begin(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) -> Any:
-    """Start a kernel and return it compiled; in the work of `compile_together`, only compile it, and return None."""
+class TileShape(NamedTuple):
+    """A tile of `rows` queries × `columns` keys, and the warps and stages of a program that computes such tiles."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+    def arguments(self) -> dict[str, int]:
+        return {"BM": self.rows, "BN": self.columns, "num_warps": self.warps, "num_stages": self.stages}
+
+
+ShapeTable = dict[int, dict[int, TileShape]]
+"""Tile shapes by bytes of an element, then by padded head_dim."""
+
+
+def select_shape(table: ShapeTable, itemsize: int, head_dim: int) -> TileShape:
+    """The shape for the nearest head_dim that is not smaller."""
+    shapes = table[itemsize]
+    return shapes[min(x for x in shapes if x >= head_dim)]
+
+
+def start(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) -> Any:
+    """Start a kernel and return it compiled; inside `compile_together` only compile it, and return None."""
     kernels = COMPILING.get()
     if kernels is None:
         return kernel[grid](*arguments, **settings)
@@ -29,11 +55,11 @@ def begin(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) 
 
 
 def compile_together(kind: Any, work: Callable[[], object]) -> None:
-    """The first time that a kind of call is seen, compile the kernels that `work` begins at the same time, in threads.
+    """The first time for a kind of call, compile the kernels that `work` starts in parallel threads.
 
-    None of them is started: what `work` leaves in tensors means nothing.
+    None of them runs: what `work` leaves in tensors is undefined.
     """
-    if kind in COMPILED or triton.knobs.runtime.interpret:
+    if kind in COMPILED or knobs.runtime.interpret:
         return
     COMPILED.add(kind)
     kernels: list[Any] = []
@@ -48,21 +74,26 @@ def compile_together(kind: Any, work: Callable[[], object]) -> None:
 
 
 def build_launcher(kernel: Any) -> None:
-    """Have Triton compile the piece of C that starts a kernel, and leave it in its cache.
+    """Make Triton compile a kernel's launcher, a piece of C, into its cache.
 
-    What fails here fails again when the kernel is started, and is said there.
+    An error here is raised again when the kernel is started.
     """
     with contextlib.suppress(Exception):
         kernel = kernel.result() if hasattr(kernel, "result") else kernel
-        driver.active.launcher_cls(kernel.src, kernel.metadata)
+        active_driver().launcher_cls(kernel.src, kernel.metadata)
+
+
+def active_driver() -> Any:
+    """Triton's driver of the GPU in use; its type depends on the backend that Triton finds."""
+    return driver.active
 
 
 class Launch:
-    """A kernel with all of its arguments known but the tensors that come first.
+    """A kernel with fixed arguments; a call passes the leading tensors and starts it.
 
-    The first start goes through Triton, which looks at every argument, compiles, and leaves a kernel; later starts hand
-    addresses to that kernel's launcher, past Triton's hooks. So the tensors must keep their types and device, and lie
-    at multiples of 16 bytes (`aligned`), as the first ones did. Of `fixed` the kernel gets what it has names for.
+    The first start goes through Triton, which inspects every argument and compiles; later starts hand addresses to the
+    compiled kernel's launcher, without Triton's hooks. So the tensors must keep their types and device and begin at
+    multiples of 16 bytes (`align`), as the first ones did. Of `fixed` the kernel gets the arguments it has names for.
     """
 
     def __init__(self, kernel: Any, *programs: int, **fixed: Any):
@@ -72,28 +103,67 @@ class Launch:
 
     def __call__(self, *tensors: Tensor | None) -> None:
         if self.run is None:
-            self.first(*tensors)
+            self.start_first(*tensors)
         elif COMPILING.get() is None:
             pointers = [None if x is None else x.data_ptr() for x in tensors]
             self.run(*self.grid, self.stream(self.device), *self.compiled, *pointers, *self.rest)
 
-    def first(self, *tensors: Tensor | None) -> None:
-        compiled = begin(self.kernel, self.grid, *tensors, **self.fixed)
-        if compiled is None:  # it was compiled and not started; or Triton's interpreter runs it, and compiles nothing
+    def start_first(self, *tensors: Tensor | None) -> None:
+        compiled = start(self.kernel, self.grid, *tensors, **self.fixed)
+        if compiled is None:  # compiled and not started; or run by Triton's interpreter, which compiles nothing
             return
         names = self.kernel.arg_names[len(tensors) :]
-        self.rest = tuple(address(self.fixed[name]) for name in names)
+        values = (self.fixed[name] for name in names)
+        self.rest = tuple(x.data_ptr() if isinstance(x, Tensor) else x for x in values)
         self.compiled = (compiled.function, compiled.packed_metadata, None, None, None)
-        self.stream, self.device = driver.active.get_current_stream, driver.active.get_current_device()
+        device = active_driver()
+        self.stream, self.device = device.get_current_stream, device.get_current_device()
         self.run = compiled.run
 
 
-def address(x: Any) -> Any:
-    """A tensor as a number that is a pointer to a kernel; anything else as it is."""
-    return x.data_ptr() if isinstance(x, Tensor) else x
-
-
-def aligned(x: Tensor) -> Tensor:
-    """x with the numbers of a token side by side, beginning where loads of 16 bytes can be."""
+def align(x: Tensor) -> Tensor:
+    """x with a contiguous last axis, starting at a multiple of 16 bytes."""
     fits = x.stride(-1) == 1 and x.data_ptr() % 16 == 0
     return x if fits else x.clone(memory_format=torch.contiguous_format)
+
+
+def strides(x: Tensor) -> tuple[int, int, int]:
+    """Strides of batch, heads and tokens; 0 for an axis of size 1, so that kernels are not specialised for it."""
+    batch, heads, tokens = (0 if size == 1 else step for step, size in zip(x.stride()[:3], x.shape[:3], strict=True))
+    return batch, heads, tokens
+
+
+def stride_arguments(**tensors: Tensor) -> dict[str, int]:
+    """`stride_qb`, `stride_qh` and `stride_qn` for `q=…`, and likewise for other letters."""
+    return {f"stride_{x}{axis}": step for x, t in tensors.items() for axis, step in zip("bhn", strides(t), strict=True)}
+
+
+def next_power(n: int) -> int:
+    """The least power of two that is not below n.
+
+    >>> [next_power(n) for n in (0, 1, 5, 64)]
+    [1, 1, 8, 64]
+    """
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def pad_dot(n: int) -> int:
+    """The least power of two not below n that a matrix product takes: 16 at least."""
+    return max(next_power(n), 16)
+
+
+@functools.cache
+def multiprocessors(device: torch.device, otherwise: int) -> int:
+    """Multiprocessors of a GPU; `otherwise` where there is none."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else otherwise
+
+
+def split_tokens(tokens: int, step: int, blocks: int, programs: int, device: torch.device) -> tuple[int, int]:
+    """(splits, tokens of each) of a sum over tokens that `blocks` programs each take part in.
+
+    There are enough splits for `programs` programs on every multiprocessor; each has a multiple of `step` tokens.
+    """
+    tiles = -(-tokens // step)
+    splits = min(max(multiprocessors(device, 2) * programs // blocks, 1), tiles)
+    size = -(-tiles // splits)
+    return -(-tiles // size), size * step

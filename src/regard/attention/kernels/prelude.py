@@ -1,19 +1,37 @@
-"""What the kernels of every score share: which program works on what, the mask's bits, dropout, rotation."""
+"""Device functions that the kernels of every family share: constants, indices, loads and stores, masks, dropout.
+
+Names in kernels: `p_` pointer, `o_` offsets, `m_` mask, `b_` block of values, `i_` index of a program or tile; sizes in
+capitals are compiled in. A tensor x `[batch, heads, tokens, head_dim]` has the strides `stride_xb`, `stride_xh` and
+`stride_xn` in its first three axes; the last axis is contiguous. Scores are in base 2: exp(s) = 2^(s · LOG2E).
+"""
+
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportIndexIssue=false, reportReturnType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations
-
-import os
 
 import torch
 import triton
 import triton.language as tl
+from triton import knobs
 
-PLAIN = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1" or torch.version.hip is not None)  # no inline assembly
+INLINE_PTX = tl.constexpr(not knobs.runtime.interpret and torch.version.hip is None)
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+MAX_INIT = tl.constexpr(-1.0e30)  # start of a running maximum: finite, so that it can be subtracted from itself
+MASKED = tl.constexpr(-3.0e30)  # score of a masked pair, so far below MAX_INIT that its weight is 0
+LOWEST = tl.constexpr(-3.0e38)  # below every score
 
 
 @triton.jit
-def place(i_group, i_instance, heads, BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr):
-    """(batch, head) of a program, from the group of its list and its number among the programs of that group."""
+def split_index(i_bh, heads):
+    """(batch, head) of an index over both, int64."""
+    return (i_bh // heads).to(tl.int64), (i_bh % heads).to(tl.int64)
+
+
+@triton.jit
+def group_index(i_group, i_instance, heads, BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr):
+    """(batch, head) of a program, from the mask group of its tiles and its index among the programs of that group."""
     if BY_BATCH and BY_HEAD:
         i_b, i_h = i_group // heads, i_group % heads
     elif BY_BATCH:
@@ -26,27 +44,81 @@ def place(i_group, i_instance, heads, BY_BATCH: tl.constexpr, BY_HEAD: tl.conste
 
 
 @triton.jit
-def allowed(p_packed, i_bits, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr):
-    """The bits of a mixed tile as booleans, `[ROWS, COLUMNS]` (TURNED: `[COLUMNS, ROWS]`)."""
+def head_pointer(p_x, i_b, i_h, stride_b, stride_h):
+    """The first token of a head."""
+    return p_x + i_b.to(tl.int64) * stride_b + i_h.to(tl.int64) * stride_h
+
+
+@triton.jit
+def load_rows(p_x, o_n, stride_n, D: tl.constexpr, BD: tl.constexpr):
+    """Rows o_n of x `[tokens, D]` as `[rows, BD]`, zeros beyond D; every row must exist."""
+    o_d = tl.arange(0, BD)
+    p_rows = p_x + o_n[:, None] * stride_n + o_d[None, :]
+    return tl.load(p_rows) if D == BD else tl.load(p_rows, mask=(o_d < D)[None, :], other=0.0)
+
+
+@triton.jit
+def load_rows_masked(p_x, o_n, m_n, stride_n, D: tl.constexpr, BD: tl.constexpr):
+    """Rows o_n of x `[tokens, D]` as `[rows, BD]`, zeros beyond D and where m_n is false."""
+    o_d = tl.arange(0, BD)
+    p_rows = p_x + o_n.to(tl.int64)[:, None] * stride_n + o_d[None, :]
+    return tl.load(p_rows, mask=m_n[:, None] & (o_d < D)[None, :], other=0.0)
+
+
+@triton.jit
+def load_span(p_x, first, stride_n, tokens, SPAN: tl.constexpr, D, BD: tl.constexpr, PADDED: tl.constexpr):
+    """Tokens first … of x as `[SPAN, BD]`: zeros beyond the last token and, where the head is PADDED, beyond D."""
+    o_n = tl.arange(0, SPAN)
+    o_d = tl.arange(0, BD)
+    m_x = (first + o_n < tokens)[:, None]
+    if PADDED:
+        m_x = m_x & (o_d < D)[None, :]
+    p_rows = p_x + tl.cast(first, tl.int64) * stride_n + o_n[:, None] * stride_n + o_d[None, :]
+    return tl.load(p_rows, mask=m_x, other=0.0)
+
+
+@triton.jit
+def load_span_transposed(p_x, first, stride_n, tokens, SPAN: tl.constexpr, D, BD: tl.constexpr, PADDED: tl.constexpr):
+    """The same tokens as `[BD, SPAN]`."""
+    o_n = tl.arange(0, SPAN)
+    o_d = tl.arange(0, BD)
+    m_x = (first + o_n < tokens)[None, :]
+    if PADDED:
+        m_x = m_x & (o_d < D)[:, None]
+    p_columns = p_x + tl.cast(first, tl.int64) * stride_n + o_n[None, :] * stride_n + o_d[:, None]
+    return tl.load(p_columns, mask=m_x, other=0.0)
+
+
+@triton.jit
+def store_rows(p_x, o_n, b_x, tokens, D: tl.constexpr, BD: tl.constexpr):
+    """Store `[rows, BD]` as rows o_n < tokens of a contiguous x `[tokens, D]`."""
+    o_d = tl.arange(0, BD)
+    m_x = (o_n < tokens)[:, None] & (o_d < D)[None, :]
+    tl.store(p_x + o_n[:, None] * D + o_d[None, :], b_x.to(p_x.dtype.element_ty), mask=m_x)
+
+
+@triton.jit
+def per_query(b_x, TRANSPOSED: tl.constexpr):
+    """A value per query, to broadcast along the keys of a tile."""
+    return b_x[None, :] if TRANSPOSED else b_x[:, None]
+
+
+@triton.jit
+def load_mask(p_packed, i_bits, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TRANSPOSED: tl.constexpr):
+    """The bits of a mixed tile as booleans, `[ROWS, COLUMNS]`, or `[COLUMNS, ROWS]`."""
     WORDS: tl.constexpr = COLUMNS // 32
     p_words = p_packed + i_bits.to(tl.int64) * (ROWS * WORDS) + tl.arange(0, ROWS) * WORDS
     o_column = tl.arange(0, COLUMNS)
-    o_column = o_column[:, None] if TURNED else o_column[None, :]
-    b_word = spread(tl.load(p_words), TURNED)
-    # A word a row, chosen by the column: loading a word for each pair would cost as much as the product itself.
+    o_column = o_column[:, None] if TRANSPOSED else o_column[None, :]
+    b_word = per_query(tl.load(p_words), TRANSPOSED)
+    # One word per row, selected by the column: a load per pair would cost as much as the matrix product.
     for x in tl.static_range(1, WORDS):
-        b_word = tl.where(o_column // 32 == x, spread(tl.load(p_words + x), TURNED), b_word)
+        b_word = tl.where(o_column // 32 == x, per_query(tl.load(p_words + x), TRANSPOSED), b_word)
     return ((b_word >> (o_column % 32)) & 1) != 0
 
 
 @triton.jit
-def spread(b_row, TURNED: tl.constexpr):
-    """A value a query, as a column of the tile, or as a row of it when the tile is turned."""
-    return b_row[None, :] if TURNED else b_row[:, None]
-
-
-@triton.jit
-def mix(x):
+def murmur3_mix(x):
     """Murmur3's finaliser over uint32."""
     x = (x ^ (x >> 16)) * 0x85EBCA6B
     x = (x ^ (x >> 13)) * 0xC2B2AE35
@@ -54,73 +126,81 @@ def mix(x):
 
 
 @triton.jit
-def row_keys(p_seed, i_b, i_h, o_i):
-    """A mixed number for each query at places o_i: `dropout.row_keys` in 32 bits."""
-    x = mix(tl.load(p_seed).to(tl.uint32))
-    x = mix(x ^ i_b.to(tl.uint32))
-    x = mix(x ^ i_h.to(tl.uint32))
-    return mix(x ^ o_i.to(tl.uint32))
+def hash_head(p_seed, i_b, i_h):
+    """The hash of (seed, batch, head)."""
+    x = murmur3_mix(tl.load(p_seed).to(tl.uint32))
+    x = murmur3_mix(x ^ i_b.to(tl.uint32))
+    return murmur3_mix(x ^ i_h.to(tl.uint32))
 
 
 @triton.jit
-def kept(b_keys, o_j, threshold, TURNED: tl.constexpr):
-    """Whether each weight is kept by dropout: `dropout.keep` in 32 bits."""
-    b_column = o_j.to(tl.uint32) * 0x9E3779B1
-    x = mix(spread(b_keys, TURNED) ^ (b_column[:, None] if TURNED else b_column[None, :]))
+def hash_rows(p_seed, i_b, i_h, o_i):
+    """The hash of (seed, batch, head, i) for queries at positions o_i, as `dropout.row_keys` in 32 bits."""
+    return murmur3_mix(hash_head(p_seed, i_b, i_h) ^ o_i.to(tl.uint32))
+
+
+@triton.jit
+def dropout_mask(b_hash, o_j, threshold, TRANSPOSED: tl.constexpr):
+    """Whether dropout keeps each weight of a tile, from `hash_rows` and the keys' positions."""
+    b_key = o_j.to(tl.uint32) * 0x9E3779B1
+    x = murmur3_mix(per_query(b_hash, TRANSPOSED) ^ (b_key[:, None] if TRANSPOSED else b_key[None, :]))
     return (x & 0x7FFFFFFF).to(tl.int32) >= threshold
 
 
 @triton.jit
-def numbers_at(p_line, o_x, length, BM: tl.constexpr, BN: tl.constexpr, TURNED: tl.constexpr, PAIRS: tl.constexpr):
-    """Numbers by distance of a tile whose corner is at entry o_x of the line, to start its product from.
+def load_rel_bias(
+    p_line, o_x, length, BM: tl.constexpr, BN: tl.constexpr, TRANSPOSED: tl.constexpr, PAIRS: tl.constexpr
+):
+    """The distance bias of a tile whose corner is at entry o_x of the line, to start its matrix product from.
 
-    The line is there in four copies, each one entry further right than the last: row r reads copy r % 4, where its
-    columns start at a multiple of four and neighbours can be loaded together. Four more, reversed, serve turned tiles.
-    PAIRS loads them two at a time. It is right only where the result starts a product of tensor cores, in whose layout
-    the numbers that a thread holds come in pairs of neighbours.
+    The line is stored in four copies, each one entry further right than the last: row r reads copy r % 4, where its
+    columns start at a multiple of four and neighbours load together. Four reversed copies serve transposed tiles.
+    PAIRS loads two entries at once. It is valid only where the result starts a product of tensor cores, in whose layout
+    a thread holds pairs of neighbours.
     """
-    if TURNED:
+    if TRANSPOSED:
         o_down, o_right = tl.arange(0, BN), tl.arange(0, BM)
         p_line += 5 * length - o_x
     else:
         o_down, o_right = tl.arange(0, BM), tl.arange(0, BN)
         p_line += o_x
-    p_n = p_line + ((o_down % 4) * length - o_down // 4 * 4)[:, None] + o_right[None, :]
-    if PLAIN or not PAIRS:
-        b_n = tl.load(p_n)
-    else:
-        # An ordinary load would be given a layout of its own and go through shared memory to the product's.
-        b_n = tl.inline_asm_elementwise(
-            "ld.global.nc.v2.f32 {$0, $1}, [$2];", "=f,=f,l,l", [p_n.to(tl.int64)], tl.float32, is_pure=True, pack=2
+    p_bias = p_line + ((o_down % 4) * length - o_down // 4 * 4)[:, None] + o_right[None, :]
+    if PAIRS and INLINE_PTX:
+        # An ordinary load gets a layout of its own and goes through shared memory to the product's.
+        b_bias = tl.inline_asm_elementwise(
+            "ld.global.nc.v2.f32 {$0, $1}, [$2];", "=f,=f,l,l", [p_bias.to(tl.int64)], tl.float32, is_pure=True, pack=2
         )
-    return b_n
-
-
-@triton.jit
-def by_distance(
-    p_numbers, i_h, o_x, origin, offset, length, unit,
-    BM: tl.constexpr, BN: tl.constexpr, TURNED: tl.constexpr, PAIRS: tl.constexpr, NUMBERS: tl.constexpr,
-):  # fmt: skip
-    """What distance adds in a tile whose corner has j − row = o_x: read from lines, or −unit·slope·|i − j|."""
-    if NUMBERS == 1:
-        return numbers_at(p_numbers + i_h * 8 * length, origin + o_x, length, BM, BN, TURNED, PAIRS)
     else:
-        b_apart = o_x - offset + spread(-tl.arange(0, BM), TURNED) + spread(tl.arange(0, BN), not TURNED)
-        return -(tl.load(p_numbers + i_h) * unit) * tl.abs(b_apart).to(tl.float32)
+        b_bias = tl.load(p_bias)
+    return b_bias
 
 
 @triton.jit
-def sheared(b_low, b_high, B: tl.constexpr):
-    """Products with distances as scores: column c of row r is at c − r of the band [b_low | b_high], from −B on."""
+def rel_bias_tile(
+    p_rel_bias, i_h, o_x, origin, offset, length, inv_scale,
+    BM: tl.constexpr, BN: tl.constexpr, TRANSPOSED: tl.constexpr, PAIRS: tl.constexpr, REL_BIAS: tl.constexpr,
+):  # fmt: skip
+    """The distance bias of a tile whose corner has j − row = o_x: a table's (REL_BIAS 1) or −slope·|i − j| / scale."""
+    if REL_BIAS == 1:
+        return load_rel_bias(p_rel_bias + i_h * 8 * length, origin + o_x, length, BM, BN, TRANSPOSED, PAIRS)
+    else:
+        b_column = o_x - offset + per_query(-tl.arange(0, BM), TRANSPOSED)
+        b_distance = b_column + per_query(tl.arange(0, BN), not TRANSPOSED)
+        return -(tl.load(p_rel_bias + i_h) * inv_scale) * tl.abs(b_distance).to(tl.float32)
+
+
+@triton.jit
+def shear(b_low, b_high, B: tl.constexpr):
+    """Relative scores of a tile: column c of row r is entry c − r of [b_low | b_high], whose first entry is −B."""
     o_r, o_c = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
-    # Each row's columns are a rotation of what it takes from either half, so one choice and one permutation do.
+    # Each row's columns are a rotation of what it takes from either half: one selection and one permutation.
     return tl.gather(tl.where(o_c < B - o_r, b_high, b_low), (o_c - o_r) & (B - 1), 1)
 
 
 @triton.jit
-def unsheared(b_d, B: tl.constexpr):
-    """The adjoint of `sheared`: (for the low half of the band, for the high half)."""
+def unshear(b_ds, B: tl.constexpr):
+    """The adjoint of `shear`: (for the low half, for the high half)."""
     o_r, o_c = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
-    b_turned = tl.gather(b_d, (o_c + o_r) & (B - 1), 1)
+    b_rotated = tl.gather(b_ds, (o_c + o_r) & (B - 1), 1)
     m_high = o_c < B - o_r
-    return tl.where(m_high, 0.0, b_turned), tl.where(m_high, b_turned, 0.0)
+    return tl.where(m_high, 0.0, b_rotated), tl.where(m_high, b_rotated, 0.0)

@@ -1,36 +1,35 @@
-"""The kernels of additive attention; `additive.py` says what they compute together and runs them.
+"""Device code of additive attention; `passes.py` says what the kernels compute together.
 
 A thread owns a patch of queries × keys: tiles are `[RM, RN, TM, TN]` with threads on the last two axes and registers on
-the first two, so that a step in d loads RM + RN numbers for RM · RN elements.
+the first two, so that a step in d loads RM + RN numbers for RM · RN elements. q and k come as pairs: tokens last,
+two float32 neighbours in d packed into an int64; for tanh a second plane holds e^2q and e^2k.
 """
+
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportIndexIssue=false, reportReturnType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 
-from ..prelude import allowed, kept, row_keys
+from ..prelude import INLINE_PTX, LN2, LOG2E, dropout_mask, hash_rows, head_pointer, load_mask
 
-ROOM = tl.constexpr(21.5)  # max|q| + max|k| below which (1 + e^2(q+k))² is finite
-ROOM_OF_FOUR = tl.constexpr(10.5)  # and below which its square is, with weights of up to thousands beside it
-
-LOG2E = tl.constexpr(1.4426950408889634)
-LN2 = tl.constexpr(0.6931471805599453)
-PTX = tl.constexpr(not triton.knobs.runtime.interpret and torch.version.hip is None)
+PAIR_LIMIT = tl.constexpr(21.5)  # max|q| + max|k| below which (1 + e^2(q+k))² is finite
+FOUR_LIMIT = tl.constexpr(10.5)  # and below which its square is, with weights of up to thousands beside it
 
 
 @triton.jit
-def inverse(x):
+def reciprocal(x):
     """1 / x to an ulp, without the care for denormals that a division takes."""
-    if PTX:
+    if INLINE_PTX:
         return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
     else:
         return 1.0 / x
 
 
 @triton.jit
-def halves(x):
+def unpack_pair(x):
     """The two float32 in an int64."""
     low = x.to(tl.int32).to(tl.float32, bitcast=True)
     high = (x >> 32).to(tl.int32).to(tl.float32, bitcast=True)
@@ -38,14 +37,14 @@ def halves(x):
 
 
 @triton.jit
-def joined(low, high):
+def pack_pair(low, high):
     """Two float32 in an int64."""
     low = low.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
     return low | (high.to(tl.int32, bitcast=True).to(tl.int64) << 32)
 
 
 @triton.jit
-def twice_exp(x):
+def exp_2x(x):
     """e^2x, the rounding of 2x · log₂e made good; finite for any x."""
     x = tl.minimum(tl.maximum(x, -43.0), 43.0)
     whole = tl.floor(x * 2.8853900817779268 + 0.5)
@@ -54,354 +53,385 @@ def twice_exp(x):
 
 
 @triton.jit
-def sigma(x):
+def sigmoid_2x(x):
     """1 / (1 + e^2x) for any x."""
-    return inverse(1.0 + tl.exp2(x * 2.8853900817779268))
+    return reciprocal(1.0 + tl.exp2(x * 2.8853900817779268))
 
 
-@triton.jit(do_not_specialize=["heads", "group", "tokens", "head_dim"])
+@triton.jit(do_not_specialize=["heads", "group_size", "tokens", "head_dim"])
 def prepare_kernel(
-    p_x, p_w, p_out, p_top, p_line, stride_b, stride_h, stride_n, heads, group, tokens, padded, head_dim, slope,
+    p_x, p_w, p_out, p_absmax, p_term, stride_b, stride_h, stride_n, heads, group_size, tokens, padded, head_dim, slope,
     TANH: tl.constexpr, QUERY: tl.constexpr, DP: tl.constexpr, BT: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
-    """x in float32, tokens last and d in pairs; e^2x too for tanh; the largest |x| of a tile; what a token adds alone.
+    """x as pairs, with e^2x for tanh; the largest |x| of each tile; the term of each token alone.
 
-    p_line, in units of log 2: Σ weight for tanh's queries; slope · Σ weight · x for leaky ReLU.
+    p_term in base 2: Σ weight for queries of tanh; slope · Σ weight · x for leaky ReLU.
     """
     i_t = tl.program_id(0)
-    i_x = tl.program_id(1).to(tl.int64)
-    i_b, i_h = i_x // heads, i_x % heads
+    i_bh = tl.program_id(1).to(tl.int64)
+    i_b, i_h = i_bh // heads, i_bh % heads
     HALF: tl.constexpr = DP // 2
     PLANES: tl.constexpr = 2 if TANH else 1
     o_n = i_t * BT + tl.arange(0, BT)
     p_token = p_x + i_b * stride_b + i_h * stride_h + o_n.to(tl.int64)[None, :] * stride_n
-    p_pairs = p_out + i_x * PLANES * HALF * padded + o_n[None, :]
-    top = tl.zeros([BT], tl.float32)
+    p_pairs = p_out + i_bh * PLANES * HALF * padded + o_n[None, :]
+    b_absmax = tl.zeros([BT], tl.float32)
     for p in range(0, HALF, BP):
         o_p = p + tl.arange(0, BP)[:, None]
-        m = o_n[None, :] < tokens
-        even = tl.load(p_token + 2 * o_p, mask=m & (2 * o_p < head_dim), other=0.0).to(tl.float32)
-        odd = tl.load(p_token + 2 * o_p + 1, mask=m & (2 * o_p + 1 < head_dim), other=0.0).to(tl.float32)
-        top = tl.maximum(top, tl.max(tl.maximum(tl.abs(even), tl.abs(odd)), 0))
-        tl.store(p_pairs + o_p * padded, joined(even, odd), mask=o_p < HALF)
+        m_x = o_n[None, :] < tokens
+        b_even = tl.load(p_token + 2 * o_p, mask=m_x & (2 * o_p < head_dim), other=0.0).to(tl.float32)
+        b_odd = tl.load(p_token + 2 * o_p + 1, mask=m_x & (2 * o_p + 1 < head_dim), other=0.0).to(tl.float32)
+        b_absmax = tl.maximum(b_absmax, tl.max(tl.maximum(tl.abs(b_even), tl.abs(b_odd)), 0))
+        tl.store(p_pairs + o_p * padded, pack_pair(b_even, b_odd), mask=o_p < HALF)
         if TANH:
-            tl.store(p_pairs + (HALF + o_p) * padded, joined(twice_exp(even), twice_exp(odd)), mask=o_p < HALF)
-    tl.store(p_top + i_x * tl.num_programs(0) + i_t, tl.max(top, 0))
+            tl.store(p_pairs + (HALF + o_p) * padded, pack_pair(exp_2x(b_even), exp_2x(b_odd)), mask=o_p < HALF)
+    tl.store(p_absmax + i_bh * tl.num_programs(0) + i_t, tl.max(b_absmax, 0))
     if QUERY or not TANH:
-        for g in range(0, group):
-            h = i_h * group + g
-            total = tl.zeros([BT], tl.float32)
+        for g in range(0, group_size):
+            h = i_h * group_size + g
+            b_term = tl.zeros([BT], tl.float32)
             for p in range(0, DP, BP):
                 o_d = p + tl.arange(0, BP)[:, None]
-                w = tl.load(p_w + h * DP + o_d, mask=o_d < DP, other=0.0)
+                b_w = tl.load(p_w + h * DP + o_d, mask=o_d < DP, other=0.0)
                 if TANH:
-                    x = tl.full([BP, BT], 1.0, tl.float32)
+                    b_x = tl.full([BP, BT], 1.0, tl.float32)
                 else:
-                    m = (o_n[None, :] < tokens) & (o_d < head_dim)
-                    x = slope * tl.load(p_token + o_d, mask=m, other=0.0).to(tl.float32)
-                total += tl.sum(w * x, 0)
-            tl.store(p_line + (i_b * heads * group + h) * padded + o_n, total * LOG2E)
+                    m_x = (o_n[None, :] < tokens) & (o_d < head_dim)
+                    b_x = slope * tl.load(p_token + o_d, mask=m_x, other=0.0).to(tl.float32)
+                b_term += tl.sum(b_w * b_x, 0)
+            tl.store(p_term + (i_b * heads * group_size + h) * padded + o_n, b_term * LOG2E)
 
 
 @triton.jit
-def powers(p_a4, p_b4, u, padded_q, padded_k, HALF: tl.constexpr):
+def patch_offsets(RM: tl.constexpr, RN: tl.constexpr, TM: tl.constexpr, TN: tl.constexpr):
+    """Rows and columns of a tile's elements, `[RM, 1, TM, 1]` and `[1, RN, 1, TN]`."""
+    o_r4 = tl.arange(0, RM)[:, None, None, None] * TM + tl.arange(0, TM)[None, None, :, None]
+    o_c4 = tl.arange(0, RN)[None, :, None, None] * TN + tl.arange(0, TN)[None, None, None, :]
+    return o_r4, o_c4
+
+
+@triton.jit
+def load_ds(p_ds, o_r4, o_c4, BN: tl.constexpr):
+    """ds of a tile as patches.
+
+    The hints put threads on the last two axes with one element each: without them the compiler gives a thread four
+    neighbours in TN, and every sum over a patch crosses threads.
+    """
+    p_patch = tl.max_contiguous(p_ds + o_r4 * BN + o_c4, [1, 1, 2, 4])
+    return tl.load(tl.multiple_of(p_patch, [4, 4, 4, 4]))
+
+
+@triton.jit
+def load_exponentials(p_q4, p_k4, u, padded_q, padded_k, HALF: tl.constexpr):
     """e^2q and e^2k of pair u of d; of the last one where there is no such pair."""
     u = HALF + tl.minimum(u, HALF - 1)
-    return tl.load(p_a4 + u * padded_q), tl.load(p_b4 + u * padded_k)
+    return tl.load(p_q4 + u * padded_q), tl.load(p_k4 + u * padded_k)
 
 
 @triton.jit
-def fraction(a, b, p_weight, u):
+def pair_fraction(a, b, p_wh, u):
     """w₁/m₁ + w₂/m₂ of pair u of d, as numerator and denominator."""
-    a1, a2 = halves(a)
-    b1, b2 = halves(b)
-    w1, w2 = tl.load(p_weight + 2 * u), tl.load(p_weight + 2 * u + 1)
+    a1, a2 = unpack_pair(a)
+    b1, b2 = unpack_pair(b)
+    w1, w2 = tl.load(p_wh + 2 * u), tl.load(p_wh + 2 * u + 1)
     m1, m2 = tl.fma(a1, b1, 1.0), tl.fma(a2, b2, 1.0)
     return w1 * m2 + w2 * m1, m1 * m2
 
 
 @triton.jit
 def patch_scores(
-    p_a4, p_b4, p_weight, padded_q, padded_k, reach, slope,
-    TANH: tl.constexpr, FOURS: tl.constexpr, DP: tl.constexpr, UP: tl.constexpr,
+    p_q4, p_k4, p_wh, padded_q, padded_k, absmax, slope,
+    TANH: tl.constexpr, FOURS: tl.constexpr, DP: tl.constexpr, UNROLL: tl.constexpr,
     RM: tl.constexpr, RN: tl.constexpr, TM: tl.constexpr, TN: tl.constexpr,
 ):  # fmt: skip
-    """Scores `[rows, columns]` in units of log 2, without p_line: −2 Σ w · r, or (1 − slope) · Σ w · max(x, 0)."""
+    """Scores `[rows, columns]` in base 2, without p_term: −2 Σ w · r, or (1 − slope) · Σ w · max(x, 0)."""
     HALF: tl.constexpr = DP // 2
-    s = tl.zeros([RM, RN, TM, TN], tl.float32)
+    b_s = tl.zeros([RM, RN, TM, TN], tl.float32)
     if TANH:
-        # What the next turn needs is loaded before this one's is used.
-        a, b = powers(p_a4, p_b4, 0, padded_q, padded_k, HALF)
-        if FOURS and reach < ROOM_OF_FOUR:
-            for p in range(0, HALF, UP):
-                for u in tl.static_range(UP // 2):
-                    c, d = powers(p_a4, p_b4, p + 2 * u + 1, padded_q, padded_k, HALF)
-                    n1, m1 = fraction(a, b, p_weight, p + 2 * u)
-                    a, b = powers(p_a4, p_b4, p + 2 * u + 2, padded_q, padded_k, HALF)
-                    n2, m2 = fraction(c, d, p_weight, p + 2 * u + 1)
-                    s += (n1 * m2 + n2 * m1) * inverse(m1 * m2)
-        elif reach < ROOM:
-            for p in range(0, HALF, UP):
-                for u in tl.static_range(UP):
-                    c, d = powers(p_a4, p_b4, p + u + 1, padded_q, padded_k, HALF)
-                    n, m = fraction(a, b, p_weight, p + u)
-                    s += n * inverse(m)
+        # Operands of the next step are loaded before this step's are used.
+        a, b = load_exponentials(p_q4, p_k4, 0, padded_q, padded_k, HALF)
+        if FOURS and absmax < FOUR_LIMIT:
+            for p in range(0, HALF, UNROLL):
+                for u in tl.static_range(UNROLL // 2):
+                    c, d = load_exponentials(p_q4, p_k4, p + 2 * u + 1, padded_q, padded_k, HALF)
+                    n1, m1 = pair_fraction(a, b, p_wh, p + 2 * u)
+                    a, b = load_exponentials(p_q4, p_k4, p + 2 * u + 2, padded_q, padded_k, HALF)
+                    n2, m2 = pair_fraction(c, d, p_wh, p + 2 * u + 1)
+                    b_s += (n1 * m2 + n2 * m1) * reciprocal(m1 * m2)
+        elif absmax < PAIR_LIMIT:
+            for p in range(0, HALF, UNROLL):
+                for u in tl.static_range(UNROLL):
+                    c, d = load_exponentials(p_q4, p_k4, p + u + 1, padded_q, padded_k, HALF)
+                    n, m = pair_fraction(a, b, p_wh, p + u)
+                    b_s += n * reciprocal(m)
                     a, b = c, d
         else:
             for p in range(0, HALF):
-                a1, a2 = halves(tl.load(p_a4 + p * padded_q))
-                b1, b2 = halves(tl.load(p_b4 + p * padded_k))
-                w1, w2 = tl.load(p_weight + 2 * p), tl.load(p_weight + 2 * p + 1)
-                s += w1 * sigma(a1 + b1) + w2 * sigma(a2 + b2)
-        s *= -2.0 * LOG2E
+                a1, a2 = unpack_pair(tl.load(p_q4 + p * padded_q))
+                b1, b2 = unpack_pair(tl.load(p_k4 + p * padded_k))
+                w1, w2 = tl.load(p_wh + 2 * p), tl.load(p_wh + 2 * p + 1)
+                b_s += w1 * sigmoid_2x(a1 + b1) + w2 * sigmoid_2x(a2 + b2)
+        b_s *= -2.0 * LOG2E
     else:
-        for p in range(0, HALF, UP):
-            for u in tl.static_range(UP):
-                a1, a2 = halves(tl.load(p_a4 + (p + u) * padded_q))
-                b1, b2 = halves(tl.load(p_b4 + (p + u) * padded_k))
-                w1, w2 = tl.load(p_weight + 2 * (p + u)), tl.load(p_weight + 2 * (p + u) + 1)
-                s += w1 * tl.maximum(a1 + b1, 0.0)
-                s += w2 * tl.maximum(a2 + b2, 0.0)
-        s *= (1.0 - slope) * LOG2E
-    return tl.reshape(tl.permute(s, (0, 2, 1, 3)), (RM * TM, RN * TN))
+        for p in range(0, HALF, UNROLL):
+            for u in tl.static_range(UNROLL):
+                a1, a2 = unpack_pair(tl.load(p_q4 + (p + u) * padded_q))
+                b1, b2 = unpack_pair(tl.load(p_k4 + (p + u) * padded_k))
+                w1, w2 = tl.load(p_wh + 2 * (p + u)), tl.load(p_wh + 2 * (p + u) + 1)
+                b_s += w1 * tl.maximum(a1 + b1, 0.0)
+                b_s += w2 * tl.maximum(a2 + b2, 0.0)
+        b_s *= (1.0 - slope) * LOG2E
+    return tl.reshape(tl.permute(b_s, (0, 2, 1, 3)), (RM * TM, RN * TN))
 
 
 @triton.jit
-def whole_scores(
-    s, p_key, p_number, p_packed, bits, o_r, o_c, distance, last,
-    TANH: tl.constexpr, NUMBERS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+def add_terms(
+    b_s, p_term, p_bias, p_packed, i_bits, o_r, o_c, distance, last,
+    TANH: tl.constexpr, REL_BIAS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """A tile's scores with what keys and distances add, −∞ where forbidden; `distance` is that of (0, 0), plus zero."""
+    """A tile's scores with the terms of keys and distances, −∞ where masked; `distance` is that of (0, 0) + zero."""
     if not TANH:
-        s += tl.load(p_key + o_c)[None, :]
-    if NUMBERS:
+        b_s += tl.load(p_term + o_c)[None, :]
+    if REL_BIAS:
         o_t = tl.minimum(tl.maximum(distance + o_r[:, None] - o_c[None, :], 0), last)
-        s += tl.load(p_number + o_t).to(tl.float32) * LOG2E
-    if bits >= 0:
-        s = tl.where(allowed(p_packed, bits, BM, BN, False), s, -float("inf"))
-    return s
+        b_s += tl.load(p_bias + o_t).to(tl.float32) * LOG2E
+    if i_bits >= 0:
+        b_s = tl.where(load_mask(p_packed, i_bits, BM, BN, False), b_s, -float("inf"))
+    return b_s
 
 
-@triton.jit(do_not_specialize=["heads", "kv_heads", "queries", "keys", "tile_rows", "tile_columns", "group_b",
-                               "group_h", "entries", "zero", "threshold"])  # fmt: skip
+@triton.jit(
+    do_not_specialize=[
+        "heads", "kv_heads", "queries", "keys", "tile_rows", "tile_columns", "stride_gb", "stride_gh", "entries",
+        "zero", "threshold",
+    ]
+)  # fmt: skip
 def forward_kernel(
-    p_a, p_b, p_w, p_top_a, p_top_b, p_line_a, p_line_b, p_v, p_numbers, p_seed, p_starts, p_tile, p_bits, p_packed,
-    p_out, p_lse,
+    p_q_pairs, p_k_pairs, p_w, p_absmax_q, p_absmax_k, p_term_q, p_term_k, p_v, p_rel_bias, p_seed,
+    p_starts, p_tile, p_bits, p_packed, p_out, p_lse,
     stride_vb, stride_vh, stride_vn, heads, kv_heads, queries, keys, padded_q, padded_k, tile_rows, tile_columns,
-    group_b, group_h, entries, zero, threshold, scale, slope,
-    TANH: tl.constexpr, NUMBERS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
-    DP: tl.constexpr, DIM_V: tl.constexpr, BV: tl.constexpr, UP: tl.constexpr,
+    stride_gb, stride_gh, entries, zero, threshold, keep_scale, slope,
+    TANH: tl.constexpr, REL_BIAS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    DP: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, UNROLL: tl.constexpr,
     RM: tl.constexpr, RN: tl.constexpr, TM: tl.constexpr, TN: tl.constexpr,
 ):  # fmt: skip
-    """output = Σ_j p · v / l and lse = m + log l over one row of tiles, with a running maximum m and sum l (total)."""
+    """o = Σ_j keep·p·v / l and lse = m + log l over one row of tiles, with a running maximum m and sum l."""
     BM: tl.constexpr = RM * TM
     BN: tl.constexpr = RN * TN
     PLANES: tl.constexpr = 2 if TANH else 1
-    # Of float32 backward's p = exp(s − lse) wants the very scores that lse was made of, and it takes pairs.
-    FOURS: tl.constexpr = UP % 2 == 0 and p_v.dtype.element_ty != tl.float32
-    # Later rows first: under a causal mask theirs are the long lists.
+    # In float32, backward's p = exp(s − lse) needs the very scores that made lse, and it takes pairs.
+    FOURS: tl.constexpr = UNROLL % 2 == 0 and p_v.dtype.element_ty != tl.float32
+    # The last rows first: under a causal mask they have the longest lists.
     i_r = tile_rows - 1 - tl.program_id(0) % tile_rows
-    i_x = tl.program_id(0) // tile_rows
-    i_b, i_h = i_x // heads, i_x % heads
-    i_kv = i_b * kv_heads + i_h // (heads // kv_heads)
-    group = i_b * group_b + i_h * group_h
+    i_bh = tl.program_id(0) // tile_rows
+    i_b, i_h = i_bh // heads, i_bh % heads
+    i_bkv = i_b * kv_heads + i_h // (heads // kv_heads)
+    group = i_b * stride_gb + i_h * stride_gh
 
-    o_r, o_c, o_v = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BV)
-    r4 = tl.arange(0, RM)[:, None, None, None] * TM + tl.arange(0, TM)[None, None, :, None]
-    c4 = tl.arange(0, RN)[None, :, None, None] * TN + tl.arange(0, TN)[None, None, None, :]
-    p_a4 = p_a + i_x.to(tl.int64) * (PLANES * DP // 2) * padded_q + i_r * BM + r4
-    p_b4 = p_b + i_kv.to(tl.int64) * (PLANES * DP // 2) * padded_k + c4
-    p_value = p_v + i_b.to(tl.int64) * stride_vb + (i_h // (heads // kv_heads)).to(tl.int64) * stride_vh
-    p_weight = p_w + i_h * DP
-    top_a = tl.load(p_top_a + i_x * tile_rows + i_r)
+    o_r, o_c, o_v = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BDV)
+    o_r4, o_c4 = patch_offsets(RM, RN, TM, TN)
+    p_q4 = p_q_pairs + i_bh.to(tl.int64) * (PLANES * DP // 2) * padded_q + i_r * BM + o_r4
+    p_k4 = p_k_pairs + i_bkv.to(tl.int64) * (PLANES * DP // 2) * padded_k + o_c4
+    p_vh = head_pointer(p_v, i_b, i_h // (heads // kv_heads), stride_vb, stride_vh)
+    p_wh = p_w + i_h * DP
+    absmax_q = tl.load(p_absmax_q + i_bh * tile_rows + i_r)
     if DROPOUT:
-        b_keys = row_keys(p_seed, i_b, i_h, i_r * BM + o_r + keys - queries)
+        b_hash = hash_rows(p_seed, i_b, i_h, i_r * BM + o_r + keys - queries)
 
-    m = tl.full([BM], -float("inf"), tl.float32)
-    total = tl.zeros([BM], tl.float32)
-    acc = tl.zeros([BM, BV], tl.float32)
-    for e in range(
+    b_m = tl.full([BM], -float("inf"), tl.float32)
+    b_l = tl.zeros([BM], tl.float32)
+    b_o = tl.zeros([BM, BDV], tl.float32)
+    for x in range(
         tl.load(p_starts + group * (tile_rows + 1) + i_r), tl.load(p_starts + group * (tile_rows + 1) + i_r + 1)
     ):
-        i_c = tl.load(p_tile + e)
-        bits = tl.load(p_bits + e)
-        reach = top_a + tl.load(p_top_b + i_kv * tile_columns + i_c)
-        p_c4 = p_b4 + i_c * BN
-        s = patch_scores(p_a4, p_c4, p_weight, padded_q, padded_k, reach, slope, TANH, FOURS, DP, UP, RM, RN, TM, TN)
+        i_c = tl.load(p_tile + x)
+        i_bits = tl.load(p_bits + x)
+        absmax = absmax_q + tl.load(p_absmax_k + i_bkv * tile_columns + i_c)
+        p_c4 = p_k4 + i_c * BN
+        b_s = patch_scores(p_q4, p_c4, p_wh, padded_q, padded_k, absmax, slope, TANH, FOURS, DP, UNROLL, RM, RN, TM, TN)
         distance = i_r * BM + keys - queries - i_c * BN + zero
-        p_key = p_line_b + i_x.to(tl.int64) * padded_k + i_c * BN
-        s = whole_scores(s, p_key, p_numbers + i_h * entries, p_packed, bits, o_r, o_c, distance, entries - 1,
-                         TANH, NUMBERS, BM, BN)  # fmt: skip
-        top = tl.maximum(m, tl.max(s, 1))
-        safe = tl.where(top == -float("inf"), 0.0, top)
-        p = tl.exp2(s - safe[:, None])
-        fade = tl.exp2(m - safe)
-        total = total * fade + tl.sum(p, 1)
-        m = top
+        p_key = p_term_k + i_bh.to(tl.int64) * padded_k + i_c * BN
+        b_s = add_terms(b_s, p_key, p_rel_bias + i_h * entries, p_packed, i_bits, o_r, o_c, distance, entries - 1,
+                         TANH, REL_BIAS, BM, BN)  # fmt: skip
+        b_new_m = tl.maximum(b_m, tl.max(b_s, 1))
+        b_safe_m = tl.where(b_new_m == -float("inf"), 0.0, b_new_m)
+        b_p = tl.exp2(b_s - b_safe_m[:, None])
+        b_alpha = tl.exp2(b_m - b_safe_m)
+        b_l = b_l * b_alpha + tl.sum(b_p, 1)
+        b_m = b_new_m
         if DROPOUT:
-            p = tl.where(kept(b_keys, i_c * BN + o_c, threshold, False), p * scale, 0.0)
+            b_p = tl.where(dropout_mask(b_hash, i_c * BN + o_c, threshold, False), b_p * keep_scale, 0.0)
         o_j = i_c * BN + o_c
-        v = tl.load(p_value + o_j.to(tl.int64)[:, None] * stride_vn + o_v[None, :],
-                    mask=(o_j < keys)[:, None] & (o_v < DIM_V)[None, :], other=0.0)  # fmt: skip
-        high = p.to(v.dtype)
-        acc = tl.dot(high, v, acc * fade[:, None], input_precision=PRECISION)
-        if v.dtype != tl.float32:
-            # The rest of the weights too: δ = Σ output · d_output decides all gradients, the weight's in float32.
-            acc = tl.dot((p - high.to(tl.float32)).to(v.dtype), v, acc)
+        b_v = tl.load(p_vh + o_j.to(tl.int64)[:, None] * stride_vn + o_v[None, :],
+                    mask=(o_j < keys)[:, None] & (o_v < DV)[None, :], other=0.0)  # fmt: skip
+        b_p_high = b_p.to(b_v.dtype)
+        b_o = tl.dot(b_p_high, b_v, b_o * b_alpha[:, None], input_precision=PRECISION)
+        if b_v.dtype != tl.float32:
+            # What rounding cut off, too: δ = Σ o·do decides all gradients, the weight's in float32.
+            b_o = tl.dot((b_p - b_p_high.to(tl.float32)).to(b_v.dtype), b_v, b_o)
 
-    alive = total > 0
-    acc = acc / tl.where(alive, total, 1.0)[:, None]
+    m_alive = b_l > 0
+    b_o = b_o / tl.where(m_alive, b_l, 1.0)[:, None]
     o_i = i_r * BM + o_r
-    line = tl.load(p_line_a + i_x.to(tl.int64) * padded_q + o_i)
-    lse = tl.where(alive, (m + tl.log2(tl.where(alive, total, 1.0)) + line) * LN2, -float("inf"))
-    p_o = p_out + (i_x.to(tl.int64) * queries + o_i)[:, None] * DIM_V + o_v[None, :]
-    tl.store(p_o, acc.to(p_out.dtype.element_ty), mask=(o_i < queries)[:, None] & (o_v < DIM_V)[None, :])
-    tl.store(p_lse + i_x.to(tl.int64) * queries + o_i, lse, mask=o_i < queries)
+    b_term = tl.load(p_term_q + i_bh.to(tl.int64) * padded_q + o_i)
+    b_lse = tl.where(m_alive, (b_m + tl.log2(tl.where(m_alive, b_l, 1.0)) + b_term) * LN2, -float("inf"))
+    p_rows = p_out + (i_bh.to(tl.int64) * queries + o_i)[:, None] * DV + o_v[None, :]
+    tl.store(p_rows, b_o.to(p_out.dtype.element_ty), mask=(o_i < queries)[:, None] & (o_v < DV)[None, :])
+    tl.store(p_lse + i_bh.to(tl.int64) * queries + o_i, b_lse, mask=o_i < queries)
 
 
 @triton.jit(do_not_specialize=["queries"])
 def delta_kernel(
-    p_grad, p_out, p_lse, p_line, p_delta, p_level, queries, padded_q,
-    DIM_V: tl.constexpr, BT: tl.constexpr, BV: tl.constexpr,
+    p_do, p_out, p_lse, p_term, p_delta, p_lse2, queries, padded_q,
+    DV: tl.constexpr, BT: tl.constexpr, BDV: tl.constexpr,
 ):  # fmt: skip
-    """δ = Σ d_output · output, and the lse in units of log 2 less p_line (∞ for rows without keys)."""
-    i_x = tl.program_id(1).to(tl.int64)
+    """δ = Σ o·do, and the lse in base 2 less p_term (∞ for rows without keys)."""
+    i_bh = tl.program_id(1).to(tl.int64)
     o_i = tl.program_id(0) * BT + tl.arange(0, BT)
-    total = tl.zeros([BT], tl.float32)
-    for v in range(0, DIM_V, BV):
-        o_v = v + tl.arange(0, BV)
-        m = (o_i < queries)[:, None] & (o_v < DIM_V)[None, :]
-        o = (i_x * queries + o_i)[:, None] * DIM_V + o_v[None, :]
-        g = tl.load(p_grad + o, mask=m, other=0.0).to(tl.float32)
-        total += tl.sum(g * tl.load(p_out + o, mask=m, other=0.0).to(tl.float32), 1)
-    lse = tl.load(p_lse + i_x * queries + o_i, mask=o_i < queries, other=-float("inf"))
-    level = lse * LOG2E - tl.load(p_line + i_x * padded_q + o_i)
-    tl.store(p_delta + i_x * padded_q + o_i, total)
-    tl.store(p_level + i_x * padded_q + o_i, tl.where(lse == -float("inf"), float("inf"), level))
+    b_delta = tl.zeros([BT], tl.float32)
+    for d in range(0, DV, BDV):
+        o_v = d + tl.arange(0, BDV)
+        m_x = (o_i < queries)[:, None] & (o_v < DV)[None, :]
+        o_x = (i_bh * queries + o_i)[:, None] * DV + o_v[None, :]
+        b_do = tl.load(p_do + o_x, mask=m_x, other=0.0).to(tl.float32)
+        b_delta += tl.sum(b_do * tl.load(p_out + o_x, mask=m_x, other=0.0).to(tl.float32), 1)
+    b_lse = tl.load(p_lse + i_bh * queries + o_i, mask=o_i < queries, other=-float("inf"))
+    b_lse2 = b_lse * LOG2E - tl.load(p_term + i_bh * padded_q + o_i)
+    tl.store(p_delta + i_bh * padded_q + o_i, b_delta)
+    tl.store(p_lse2 + i_bh * padded_q + o_i, tl.where(b_lse == -float("inf"), float("inf"), b_lse2))
 
 
-@triton.jit(do_not_specialize=["heads", "kv_heads", "queries", "keys", "tile_rows", "tile_columns", "group_x", "copy_x",
-                               "first_copy", "first_entry", "entries", "zero", "threshold"])  # fmt: skip
-def scores_kernel(
-    p_a, p_b, p_w, p_top_a, p_top_b, p_line_b, p_v, p_numbers, p_seed, p_owner, p_tile, p_bits, p_packed,
-    p_grad, p_delta, p_level, p_ds, p_p,
+@triton.jit(
+    do_not_specialize=[
+        "heads", "kv_heads", "queries", "keys", "tile_rows", "tile_columns", "stride_group", "stride_instance",
+        "first_instance", "first_tile", "entries", "zero", "threshold",
+    ]
+)  # fmt: skip
+def ds_kernel(
+    p_q_pairs, p_k_pairs, p_w, p_absmax_q, p_absmax_k, p_term_k, p_v, p_rel_bias, p_seed,
+    p_owner, p_tile, p_bits, p_packed, p_do, p_delta, p_lse2, p_ds, p_p,
     stride_vb, stride_vh, stride_vn, heads, kv_heads, queries, keys, padded_q, padded_k, tile_rows, tile_columns,
-    group_x, copy_x, first_copy, first_entry, entries, zero, threshold, scale, slope,
-    TANH: tl.constexpr, NUMBERS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
-    DP: tl.constexpr, DIM_V: tl.constexpr, BV: tl.constexpr, UP: tl.constexpr,
+    stride_group, stride_instance, first_instance, first_tile, entries, zero, threshold, keep_scale, slope,
+    TANH: tl.constexpr, REL_BIAS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    DP: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, UNROLL: tl.constexpr,
     RM: tl.constexpr, RN: tl.constexpr, TM: tl.constexpr, TN: tl.constexpr,
 ):  # fmt: skip
-    """p = exp(s − lse) (dropped: p · kept) and ds = p · (kept · d_output vᵀ − δ) of one tile, to scratch."""
+    """p = exp(s − lse) (with dropout keep·p) and ds = p · (keep·do·vᵀ − δ) of one tile, to scratch memory."""
     BM: tl.constexpr = RM * TM
     BN: tl.constexpr = RN * TN
     PLANES: tl.constexpr = 2 if TANH else 1
-    e = first_entry + tl.program_id(0)
+    x = first_tile + tl.program_id(0)
     slot = tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    owner = tl.load(p_owner + e)
+    owner = tl.load(p_owner + x)
     i_r = owner % tile_rows
-    i_c = tl.load(p_tile + e)
-    i_x = owner // tile_rows * group_x + (first_copy + tl.program_id(1)) * copy_x
-    i_b, i_h = i_x // heads, i_x % heads
-    i_kv = i_b * kv_heads + i_h // (heads // kv_heads)
+    i_c = tl.load(p_tile + x)
+    i_bh = owner // tile_rows * stride_group + (first_instance + tl.program_id(1)) * stride_instance
+    i_b, i_h = i_bh // heads, i_bh % heads
+    i_bkv = i_b * kv_heads + i_h // (heads // kv_heads)
 
     o_r, o_c = tl.arange(0, BM), tl.arange(0, BN)
-    r4 = tl.arange(0, RM)[:, None, None, None] * TM + tl.arange(0, TM)[None, None, :, None]
-    c4 = tl.arange(0, RN)[None, :, None, None] * TN + tl.arange(0, TN)[None, None, None, :]
-    p_a4 = p_a + i_x.to(tl.int64) * (PLANES * DP // 2) * padded_q + i_r * BM + r4
-    p_b4 = p_b + i_kv.to(tl.int64) * (PLANES * DP // 2) * padded_k + i_c * BN + c4
-    reach = tl.load(p_top_a + i_x * tile_rows + i_r) + tl.load(p_top_b + i_kv * tile_columns + i_c)
-    # Pairs alone: the numbers of four would not fit the registers.
-    s = patch_scores(p_a4, p_b4, p_w + i_h * DP, padded_q, padded_k, reach, slope, TANH, False, DP, UP, RM, RN, TM, TN)
+    o_r4, o_c4 = patch_offsets(RM, RN, TM, TN)
+    p_q4 = p_q_pairs + i_bh.to(tl.int64) * (PLANES * DP // 2) * padded_q + i_r * BM + o_r4
+    p_k4 = p_k_pairs + i_bkv.to(tl.int64) * (PLANES * DP // 2) * padded_k + i_c * BN + o_c4
+    absmax = tl.load(p_absmax_q + i_bh * tile_rows + i_r) + tl.load(p_absmax_k + i_bkv * tile_columns + i_c)
+    # Pairs only: fours do not fit the registers.
+    b_s = patch_scores(
+        p_q4, p_k4, p_w + i_h * DP, padded_q, padded_k, absmax, slope, TANH, False, DP, UNROLL, RM, RN, TM, TN
+    )
     distance = i_r * BM + keys - queries - i_c * BN + zero
-    p_key = p_line_b + i_x.to(tl.int64) * padded_k + i_c * BN
-    bits = tl.load(p_bits + e)
-    s = whole_scores(s, p_key, p_numbers + i_h * entries, p_packed, bits, o_r, o_c, distance, entries - 1,
-                     TANH, NUMBERS, BM, BN)  # fmt: skip
+    p_key = p_term_k + i_bh.to(tl.int64) * padded_k + i_c * BN
+    i_bits = tl.load(p_bits + x)
+    b_s = add_terms(b_s, p_key, p_rel_bias + i_h * entries, p_packed, i_bits, o_r, o_c, distance, entries - 1,
+                     TANH, REL_BIAS, BM, BN)  # fmt: skip
     o_i, o_j = i_r * BM + o_r, i_c * BN + o_c
-    p = tl.exp2(s - tl.load(p_level + i_x.to(tl.int64) * padded_q + o_i)[:, None])
+    b_p = tl.exp2(b_s - tl.load(p_lse2 + i_bh.to(tl.int64) * padded_q + o_i)[:, None])
 
-    d = tl.zeros([BM, BN], tl.float32)
-    p_value = p_v + i_b.to(tl.int64) * stride_vb + (i_h // (heads // kv_heads)).to(tl.int64) * stride_vh
-    p_g = p_grad + (i_x.to(tl.int64) * queries + o_i)[:, None] * DIM_V
-    for c in range(0, DIM_V, BV):
-        o_v = c + tl.arange(0, BV)
-        g = tl.load(p_g + o_v[None, :], mask=(o_i < queries)[:, None] & (o_v < DIM_V)[None, :], other=0.0)
-        v = tl.load(p_value + o_j.to(tl.int64)[None, :] * stride_vn + o_v[:, None],
-                    mask=(o_j < keys)[None, :] & (o_v < DIM_V)[:, None], other=0.0)  # fmt: skip
-        d = tl.dot(g, v, d, input_precision=PRECISION)
-    dropped = p
+    b_dp = tl.zeros([BM, BN], tl.float32)
+    p_vh = head_pointer(p_v, i_b, i_h // (heads // kv_heads), stride_vb, stride_vh)
+    p_g = p_do + (i_bh.to(tl.int64) * queries + o_i)[:, None] * DV
+    for d in range(0, DV, BDV):
+        o_v = d + tl.arange(0, BDV)
+        b_do = tl.load(p_g + o_v[None, :], mask=(o_i < queries)[:, None] & (o_v < DV)[None, :], other=0.0)
+        b_v = tl.load(p_vh + o_j.to(tl.int64)[None, :] * stride_vn + o_v[:, None],
+                    mask=(o_j < keys)[None, :] & (o_v < DV)[:, None], other=0.0)  # fmt: skip
+        b_dp = tl.dot(b_do, b_v, b_dp, input_precision=PRECISION)
+    b_p_drop = b_p
     if DROPOUT:
-        keep = kept(row_keys(p_seed, i_b, i_h, o_i + keys - queries), o_j, threshold, False)
-        dropped = tl.where(keep, p * scale, 0.0)
-        d = tl.where(keep, d * scale, 0.0)
-    d = p * (d - tl.load(p_delta + i_x.to(tl.int64) * padded_q + o_i)[:, None])
-    o = slot * (BM * BN) + o_r[:, None] * BN + o_c[None, :]
-    tl.store(p_ds + o, d)
-    tl.store(p_p + o, dropped.to(p_p.dtype.element_ty))
+        m_keep = dropout_mask(hash_rows(p_seed, i_b, i_h, o_i + keys - queries), o_j, threshold, False)
+        b_p_drop = tl.where(m_keep, b_p * keep_scale, 0.0)
+        b_dp = tl.where(m_keep, b_dp * keep_scale, 0.0)
+    b_dp = b_p * (b_dp - tl.load(p_delta + i_bh.to(tl.int64) * padded_q + o_i)[:, None])
+    o_x = slot * (BM * BN) + o_r[:, None] * BN + o_c[None, :]
+    tl.store(p_ds + o_x, b_dp)
+    tl.store(p_p + o_x, b_p_drop.to(p_p.dtype.element_ty))
 
 
 @triton.jit
-def pair(p_a4, p_b4, u, padded_q, padded_k, TANH: tl.constexpr, NEAR: tl.constexpr, HALF: tl.constexpr):
+def pair_terms(p_q4, p_k4, u, padded_q, padded_k, TANH: tl.constexpr, NEAR: tl.constexpr, HALF: tl.constexpr):
     """r of two d for tanh, q + k for leaky ReLU; `[RM, RN, TM, TN]` each."""
     if TANH and NEAR:
-        a1, a2 = halves(tl.load(p_a4 + (HALF + u) * padded_q))
-        b1, b2 = halves(tl.load(p_b4 + (HALF + u) * padded_k))
+        a1, a2 = unpack_pair(tl.load(p_q4 + (HALF + u) * padded_q))
+        b1, b2 = unpack_pair(tl.load(p_k4 + (HALF + u) * padded_k))
         m1, m2 = tl.fma(a1, b1, 1.0), tl.fma(a2, b2, 1.0)
-        both = inverse(m1 * m2)
+        both = reciprocal(m1 * m2)
         return both * m2, both * m1
     else:
-        a1, a2 = halves(tl.load(p_a4 + u * padded_q))
-        b1, b2 = halves(tl.load(p_b4 + u * padded_k))
+        a1, a2 = unpack_pair(tl.load(p_q4 + u * padded_q))
+        b1, b2 = unpack_pair(tl.load(p_k4 + u * padded_k))
         x1, x2 = a1 + b1, a2 + b2
         if TANH:
-            x1, x2 = sigma(x1), sigma(x2)
+            x1, x2 = sigmoid_2x(x1), sigmoid_2x(x2)
         return x1, x2
 
 
 @triton.jit
 def add_rows(
-    t1, t2, d, p_a4, p_b4, padded_q, padded_k, slope,
-    TANH: tl.constexpr, NEAR: tl.constexpr, HALF: tl.constexpr, DU: tl.constexpr,
+    b_t1, b_t2, b_ds, p_q4, p_k4, padded_q, padded_k, slope,
+    TANH: tl.constexpr, NEAR: tl.constexpr, HALF: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     """A tile's Σ_j ds · r and Σ_j ds · r² (leaky ReLU: ds · act and ds · act′), for DU of the d, added to t1 and t2."""
     n1, n2 = (), ()
-    for u in tl.static_range(DU // 2):
-        x1, x2 = pair(p_a4, p_b4, u, padded_q, padded_k, TANH, NEAR, HALF)
+    for u in tl.static_range(BD // 2):
+        x1, x2 = pair_terms(p_q4, p_k4, u, padded_q, padded_k, TANH, NEAR, HALF)
         if TANH:
-            y1, y2 = d * x1, d * x2
-            n1 += (t1[2 * u] + tl.sum(y1, 1), t1[2 * u + 1] + tl.sum(y2, 1))
-            n2 += (t2[2 * u] + tl.sum(y1 * x1, 1), t2[2 * u + 1] + tl.sum(y2 * x2, 1))
+            y1, y2 = b_ds * x1, b_ds * x2
+            n1 += (b_t1[2 * u] + tl.sum(y1, 1), b_t1[2 * u + 1] + tl.sum(y2, 1))
+            n2 += (b_t2[2 * u] + tl.sum(y1 * x1, 1), b_t2[2 * u + 1] + tl.sum(y2 * x2, 1))
         else:
-            y1, y2 = tl.where(x1 > 0, d, d * slope), tl.where(x2 > 0, d, d * slope)
-            n1 += (t1[2 * u] + tl.sum(y1 * x1, 1), t1[2 * u + 1] + tl.sum(y2 * x2, 1))
-            n2 += (t2[2 * u] + tl.sum(y1, 1), t2[2 * u + 1] + tl.sum(y2, 1))
+            y1, y2 = tl.where(x1 > 0, b_ds, b_ds * slope), tl.where(x2 > 0, b_ds, b_ds * slope)
+            n1 += (b_t1[2 * u] + tl.sum(y1 * x1, 1), b_t1[2 * u + 1] + tl.sum(y2 * x2, 1))
+            n2 += (b_t2[2 * u] + tl.sum(y1, 1), b_t2[2 * u + 1] + tl.sum(y2, 1))
     return n1, n2
 
 
 @triton.jit
 def add_columns(
-    t, d, p_a4, p_b4, padded_q, padded_k, slope,
-    TANH: tl.constexpr, NEAR: tl.constexpr, HALF: tl.constexpr, DU: tl.constexpr,
+    b_t, b_ds, p_q4, p_k4, padded_q, padded_k, slope,
+    TANH: tl.constexpr, NEAR: tl.constexpr, HALF: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     """A tile's Σ_i ds · (r − r²) (leaky ReLU: ds · act′) added to t, for DU of the d."""
     n = ()
-    for u in tl.static_range(DU // 2):
-        x1, x2 = pair(p_a4, p_b4, u, padded_q, padded_k, TANH, NEAR, HALF)
+    for u in tl.static_range(BD // 2):
+        x1, x2 = pair_terms(p_q4, p_k4, u, padded_q, padded_k, TANH, NEAR, HALF)
         if TANH:
-            y1, y2 = d * (x1 - x1 * x1), d * (x2 - x2 * x2)
+            y1, y2 = b_ds * (x1 - x1 * x1), b_ds * (x2 - x2 * x2)
         else:
-            y1, y2 = tl.where(x1 > 0, d, d * slope), tl.where(x2 > 0, d, d * slope)
-        n += (t[2 * u] + tl.sum(y1, 0), t[2 * u + 1] + tl.sum(y2, 0))
+            y1, y2 = tl.where(x1 > 0, b_ds, b_ds * slope), tl.where(x2 > 0, b_ds, b_ds * slope)
+        n += (b_t[2 * u] + tl.sum(y1, 0), b_t[2 * u + 1] + tl.sum(y2, 0))
     return n
 
 
-@triton.jit(do_not_specialize=["heads", "kv_heads", "tile_rows", "tile_columns", "group_x", "copy_x", "first_copy",
-                               "first_entry", "last_entry"])  # fmt: skip
-def rows_kernel(
-    p_a, p_b, p_w, p_top_a, p_top_b, p_ds, p_starts, p_tile, p_dq, p_dw,
+@triton.jit(
+    do_not_specialize=[
+        "heads", "kv_heads", "tile_rows", "tile_columns", "stride_group", "stride_instance", "first_instance",
+        "first_tile", "last_tile",
+    ]
+)  # fmt: skip
+def dq_kernel(
+    p_q_pairs, p_k_pairs, p_w, p_absmax_q, p_absmax_k, p_ds, p_starts, p_tile, p_dq, p_dw,
     heads, kv_heads, padded_q, padded_k, tile_rows, tile_columns,
-    group_x, copy_x, first_copy, first_entry, last_entry, slope,
-    TANH: tl.constexpr, DP: tl.constexpr, DU: tl.constexpr,
+    stride_group, stride_instance, first_instance, first_tile, last_tile, slope,
+    TANH: tl.constexpr, DP: tl.constexpr, BD: tl.constexpr,
     RM: tl.constexpr, RN: tl.constexpr, TM: tl.constexpr, TN: tl.constexpr,
 ):  # fmt: skip
     """dq = weight Σ_j ds · act′, dweight = Σ_ij ds · act, for the rows of one row of tiles and DU of the d.
@@ -412,63 +442,67 @@ def rows_kernel(
     BN: tl.constexpr = RN * TN
     PLANES: tl.constexpr = 2 if TANH else 1
     HALF: tl.constexpr = DP // 2
-    PARTS: tl.constexpr = DP // DU
+    PARTS: tl.constexpr = DP // BD
     i_d = tl.program_id(0) % PARTS
     i_r = tl.program_id(0) // PARTS % tile_rows
     group = tl.program_id(0) // PARTS // tile_rows
-    i_x = group * group_x + (first_copy + tl.program_id(1)) * copy_x
-    i_b, i_h = i_x // heads, i_x % heads
-    i_kv = i_b * kv_heads + i_h // (heads // kv_heads)
-    first = tl.maximum(tl.load(p_starts + group * (tile_rows + 1) + i_r), first_entry)
-    last = tl.minimum(tl.load(p_starts + group * (tile_rows + 1) + i_r + 1), last_entry)
+    i_bh = group * stride_group + (first_instance + tl.program_id(1)) * stride_instance
+    i_b, i_h = i_bh // heads, i_bh % heads
+    i_bkv = i_b * kv_heads + i_h // (heads // kv_heads)
+    first = tl.maximum(tl.load(p_starts + group * (tile_rows + 1) + i_r), first_tile)
+    last = tl.minimum(tl.load(p_starts + group * (tile_rows + 1) + i_r + 1), last_tile)
 
-    r4 = tl.arange(0, RM)[:, None, None, None] * TM + tl.arange(0, TM)[None, None, :, None]
-    c4 = tl.arange(0, RN)[None, :, None, None] * TN + tl.arange(0, TN)[None, None, None, :]
-    p_a4 = p_a + (i_x.to(tl.int64) * PLANES * HALF + i_d * (DU // 2)) * padded_q + i_r * BM + r4
-    p_b4 = p_b + (i_kv.to(tl.int64) * PLANES * HALF + i_d * (DU // 2)) * padded_k + c4
-    slot = tl.program_id(1).to(tl.int64) * (last_entry - first_entry) - first_entry
-    top_a = tl.load(p_top_a + i_x * tile_rows + i_r)
-    rest = tl.zeros([RM, TM, TN], tl.float32)
-    t1, t2 = (), ()
-    for _ in tl.static_range(DU):
-        t1 += (tl.zeros([RM, TM, TN], tl.float32),)
-        t2 += (tl.zeros([RM, TM, TN], tl.float32),)
-    for e in range(first, last):
-        i_c = tl.load(p_tile + e)
-        # Hints for threads on the last two axes with one number each: left alone the compiler gives a thread four
-        # neighbours in TN, and every sum over a patch crosses threads.
-        p_tile4 = tl.max_contiguous(p_ds + (slot + e) * (BM * BN) + r4 * BN + c4, [1, 1, 2, 4])
-        d = tl.load(tl.multiple_of(p_tile4, [4, 4, 4, 4]))
+    o_r4, o_c4 = patch_offsets(RM, RN, TM, TN)
+    p_q4 = p_q_pairs + (i_bh.to(tl.int64) * PLANES * HALF + i_d * (BD // 2)) * padded_q + i_r * BM + o_r4
+    p_k4 = p_k_pairs + (i_bkv.to(tl.int64) * PLANES * HALF + i_d * (BD // 2)) * padded_k + o_c4
+    slot = tl.program_id(1).to(tl.int64) * (last_tile - first_tile) - first_tile
+    absmax_q = tl.load(p_absmax_q + i_bh * tile_rows + i_r)
+    b_sum = tl.zeros([RM, TM, TN], tl.float32)
+    b_t1, b_t2 = (), ()
+    for _ in tl.static_range(BD):
+        b_t1 += (tl.zeros([RM, TM, TN], tl.float32),)
+        b_t2 += (tl.zeros([RM, TM, TN], tl.float32),)
+    for x in range(first, last):
+        i_c = tl.load(p_tile + x)
+        b_ds = load_ds(p_ds + (slot + x) * (BM * BN), o_r4, o_c4, BN)
         if TANH:
-            rest += tl.sum(d, 1)
-        near = top_a + tl.load(p_top_b + i_kv * tile_columns + i_c) < ROOM
-        if near or not TANH:
-            t1, t2 = add_rows(t1, t2, d, p_a4, p_b4 + i_c * BN, padded_q, padded_k, slope, TANH, True, HALF, DU)
+            b_sum += tl.sum(b_ds, 1)
+        m_near = absmax_q + tl.load(p_absmax_k + i_bkv * tile_columns + i_c) < PAIR_LIMIT
+        if m_near or not TANH:
+            b_t1, b_t2 = add_rows(
+                b_t1, b_t2, b_ds, p_q4, p_k4 + i_c * BN, padded_q, padded_k, slope, TANH, True, HALF, BD
+            )
         else:
-            t1, t2 = add_rows(t1, t2, d, p_a4, p_b4 + i_c * BN, padded_q, padded_k, slope, TANH, False, HALF, DU)
+            b_t1, b_t2 = add_rows(
+                b_t1, b_t2, b_ds, p_q4, p_k4 + i_c * BN, padded_q, padded_k, slope, TANH, False, HALF, BD
+            )
     if first < last:
-        r2d = i_r * BM + tl.arange(0, RM)[:, None] * TM + tl.arange(0, TM)[None, :]
-        for u in tl.static_range(DU):
-            i_u = i_d * DU + u
-            x1, x2 = tl.sum(t1[u], 2), tl.sum(t2[u], 2)
-            w = tl.load(p_w + i_h * DP + i_u)
-            p_row = p_dq + (i_x.to(tl.int64) * DP + i_u) * padded_q + r2d
-            p_one = p_dw + (i_x.to(tl.int64) * tile_rows + i_r) * DP + i_u
+        o_r2 = i_r * BM + tl.arange(0, RM)[:, None] * TM + tl.arange(0, TM)[None, :]
+        for u in tl.static_range(BD):
+            i_u = i_d * BD + u
+            b_x1, b_x2 = tl.sum(b_t1[u], 2), tl.sum(b_t2[u], 2)
+            b_w = tl.load(p_w + i_h * DP + i_u)
+            p_row = p_dq + (i_bh.to(tl.int64) * DP + i_u) * padded_q + o_r2
+            p_dw_row = p_dw + (i_bh.to(tl.int64) * tile_rows + i_r) * DP + i_u
             if TANH:
-                tl.store(p_row, tl.load(p_row) + 4.0 * w * (x1 - x2))
-                x1 = tl.sum(rest, 2) - 2.0 * x1
+                tl.store(p_row, tl.load(p_row) + 4.0 * b_w * (b_x1 - b_x2))
+                b_x1 = tl.sum(b_sum, 2) - 2.0 * b_x1
             else:
-                tl.store(p_row, tl.load(p_row) + w * x2)
-            tl.store(p_one, tl.load(p_one) + tl.sum(tl.sum(x1, 1), 0))
+                tl.store(p_row, tl.load(p_row) + b_w * b_x2)
+            tl.store(p_dw_row, tl.load(p_dw_row) + tl.sum(tl.sum(b_x1, 1), 0))
 
 
-@triton.jit(do_not_specialize=["heads", "kv_heads", "tile_rows", "tile_columns", "group_x", "copy_x", "first_copy",
-                               "first_entry", "last_entry"])  # fmt: skip
-def columns_kernel(
-    p_a, p_b, p_w, p_top_a, p_top_b, p_ds, p_first, p_last, p_order, p_owner, p_dk,
+@triton.jit(
+    do_not_specialize=[
+        "heads", "kv_heads", "tile_rows", "tile_columns", "stride_group", "stride_instance", "first_instance",
+        "first_tile", "last_tile",
+    ]
+)  # fmt: skip
+def dk_kernel(
+    p_q_pairs, p_k_pairs, p_w, p_absmax_q, p_absmax_k, p_ds, p_first, p_last, p_order, p_owner, p_dk,
     heads, kv_heads, padded_q, padded_k, tile_rows, tile_columns,
-    group_x, copy_x, first_copy, first_entry, last_entry, slope,
-    TANH: tl.constexpr, DP: tl.constexpr, DU: tl.constexpr,
+    stride_group, stride_instance, first_instance, first_tile, last_tile, slope,
+    TANH: tl.constexpr, DP: tl.constexpr, BD: tl.constexpr,
     RM: tl.constexpr, RN: tl.constexpr, TM: tl.constexpr, TN: tl.constexpr,
 ):  # fmt: skip
     """dk = weight Σ_i ds · act′, for the keys of one column of tiles and DU of the d."""
@@ -476,100 +510,104 @@ def columns_kernel(
     BN: tl.constexpr = RN * TN
     PLANES: tl.constexpr = 2 if TANH else 1
     HALF: tl.constexpr = DP // 2
-    PARTS: tl.constexpr = DP // DU
+    PARTS: tl.constexpr = DP // BD
     i_d = tl.program_id(0) % PARTS
-    line = tl.program_id(0) // PARTS
-    i_c = line % tile_columns
-    i_x = line // tile_columns * group_x + (first_copy + tl.program_id(1)) * copy_x
-    i_b, i_h = i_x // heads, i_x % heads
-    i_kv = i_b * kv_heads + i_h // (heads // kv_heads)
-    first, last = tl.load(p_first + line), tl.load(p_last + line)
+    i_list = tl.program_id(0) // PARTS
+    i_c = i_list % tile_columns
+    i_bh = i_list // tile_columns * stride_group + (first_instance + tl.program_id(1)) * stride_instance
+    i_b, i_h = i_bh // heads, i_bh % heads
+    i_bkv = i_b * kv_heads + i_h // (heads // kv_heads)
+    first, last = tl.load(p_first + i_list), tl.load(p_last + i_list)
 
-    r4 = tl.arange(0, RM)[:, None, None, None] * TM + tl.arange(0, TM)[None, None, :, None]
-    c4 = tl.arange(0, RN)[None, :, None, None] * TN + tl.arange(0, TN)[None, None, None, :]
-    p_a4 = p_a + (i_x.to(tl.int64) * PLANES * HALF + i_d * (DU // 2)) * padded_q + r4
-    p_b4 = p_b + (i_kv.to(tl.int64) * PLANES * HALF + i_d * (DU // 2)) * padded_k + i_c * BN + c4
-    slot = tl.program_id(1).to(tl.int64) * (last_entry - first_entry) - first_entry
-    top_b = tl.load(p_top_b + i_kv * tile_columns + i_c)
-    t = ()
-    for _ in tl.static_range(DU):
-        t += (tl.zeros([RN, TM, TN], tl.float32),)
+    o_r4, o_c4 = patch_offsets(RM, RN, TM, TN)
+    p_q4 = p_q_pairs + (i_bh.to(tl.int64) * PLANES * HALF + i_d * (BD // 2)) * padded_q + o_r4
+    p_k4 = p_k_pairs + (i_bkv.to(tl.int64) * PLANES * HALF + i_d * (BD // 2)) * padded_k + i_c * BN + o_c4
+    slot = tl.program_id(1).to(tl.int64) * (last_tile - first_tile) - first_tile
+    absmax_k = tl.load(p_absmax_k + i_bkv * tile_columns + i_c)
+    b_t = ()
+    for _ in tl.static_range(BD):
+        b_t += (tl.zeros([RN, TM, TN], tl.float32),)
     for x in range(first, last):
-        e = tl.load(p_order + x)
-        i_r = tl.load(p_owner + e) % tile_rows
-        # Hints for threads on the last two axes with one number each: left alone the compiler gives a thread four
-        # neighbours in TN, and every sum over a patch crosses threads.
-        p_tile4 = tl.max_contiguous(p_ds + (slot + e) * (BM * BN) + r4 * BN + c4, [1, 1, 2, 4])
-        d = tl.load(tl.multiple_of(p_tile4, [4, 4, 4, 4]))
-        near = top_b + tl.load(p_top_a + i_x * tile_rows + i_r) < ROOM
-        if near or not TANH:
-            t = add_columns(t, d, p_a4 + i_r * BM, p_b4, padded_q, padded_k, slope, TANH, True, HALF, DU)
+        i_tile = tl.load(p_order + x)
+        i_r = tl.load(p_owner + i_tile) % tile_rows
+        b_ds = load_ds(p_ds + (slot + i_tile) * (BM * BN), o_r4, o_c4, BN)
+        m_near = absmax_k + tl.load(p_absmax_q + i_bh * tile_rows + i_r) < PAIR_LIMIT
+        if m_near or not TANH:
+            b_t = add_columns(b_t, b_ds, p_q4 + i_r * BM, p_k4, padded_q, padded_k, slope, TANH, True, HALF, BD)
         else:
-            t = add_columns(t, d, p_a4 + i_r * BM, p_b4, padded_q, padded_k, slope, TANH, False, HALF, DU)
+            b_t = add_columns(b_t, b_ds, p_q4 + i_r * BM, p_k4, padded_q, padded_k, slope, TANH, False, HALF, BD)
     if first < last:
-        c2d = i_c * BN + tl.arange(0, RN)[:, None] * TN + tl.arange(0, TN)[None, :]
-        for u in tl.static_range(DU):
-            i_u = i_d * DU + u
-            w = tl.load(p_w + i_h * DP + i_u)
+        o_c2 = i_c * BN + tl.arange(0, RN)[:, None] * TN + tl.arange(0, TN)[None, :]
+        for u in tl.static_range(BD):
+            i_u = i_d * BD + u
+            b_w = tl.load(p_w + i_h * DP + i_u)
             if TANH:
-                w *= 4.0
-            p_column = p_dk + (i_x.to(tl.int64) * DP + i_u) * padded_k + c2d
-            tl.store(p_column, tl.load(p_column) + w * tl.sum(t[u], 1))
+                b_w *= 4.0
+            p_column = p_dk + (i_bh.to(tl.int64) * DP + i_u) * padded_k + o_c2
+            tl.store(p_column, tl.load(p_column) + b_w * tl.sum(b_t[u], 1))
 
 
-@triton.jit(do_not_specialize=["queries", "keys", "tile_rows", "tile_columns", "group_x", "copy_x", "first_copy",
-                               "first_entry", "last_entry"])  # fmt: skip
-def values_kernel(
-    p_p, p_grad, p_first, p_last, p_order, p_owner, p_dv, queries, keys, tile_rows, tile_columns,
-    group_x, copy_x, first_copy, first_entry, last_entry,
-    DIM_V: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BV: tl.constexpr,
+@triton.jit(
+    do_not_specialize=[
+        "queries", "keys", "tile_rows", "tile_columns", "stride_group", "stride_instance", "first_instance",
+        "first_tile", "last_tile",
+    ]
+)  # fmt: skip
+def dv_kernel(
+    p_p, p_do, p_first, p_last, p_order, p_owner, p_dv, queries, keys, tile_rows, tile_columns,
+    stride_group, stride_instance, first_instance, first_tile, last_tile,
+    DV: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BDV: tl.constexpr,
 ):  # fmt: skip
-    """dv = Σ_i p · d_output, for the keys of one column of tiles and BV of the value's numbers."""
-    line = tl.program_id(0)
-    i_c = line % tile_columns
-    i_x = (line // tile_columns * group_x + (first_copy + tl.program_id(1)) * copy_x).to(tl.int64)
-    slot = tl.program_id(1).to(tl.int64) * (last_entry - first_entry) - first_entry
-    o_r, o_c, o_v = tl.arange(0, BM), tl.arange(0, BN), tl.program_id(2) * BV + tl.arange(0, BV)
-    first, last = tl.load(p_first + line), tl.load(p_last + line)
-    acc = tl.zeros([BN, BV], tl.float32)
+    """dv = Σ_i keep·p·do, for the keys of one column of tiles and BDV of the value dims."""
+    i_list = tl.program_id(0)
+    i_c = i_list % tile_columns
+    i_bh = (i_list // tile_columns * stride_group + (first_instance + tl.program_id(1)) * stride_instance).to(tl.int64)
+    slot = tl.program_id(1).to(tl.int64) * (last_tile - first_tile) - first_tile
+    o_r, o_c, o_v = tl.arange(0, BM), tl.arange(0, BN), tl.program_id(2) * BDV + tl.arange(0, BDV)
+    first, last = tl.load(p_first + i_list), tl.load(p_last + i_list)
+    b_dv = tl.zeros([BN, BDV], tl.float32)
     for x in range(first, last):
-        e = tl.load(p_order + x)
-        o_i = tl.load(p_owner + e) % tile_rows * BM + o_r
-        p = tl.load(p_p + (slot + e) * (BM * BN) + o_r[None, :] * BN + o_c[:, None])
-        g = tl.load(p_grad + (i_x * queries + o_i)[:, None] * DIM_V + o_v[None, :],
-                    mask=(o_i < queries)[:, None] & (o_v < DIM_V)[None, :], other=0.0)  # fmt: skip
-        acc = tl.dot(p, g, acc, input_precision=PRECISION)
+        i_tile = tl.load(p_order + x)
+        o_i = tl.load(p_owner + i_tile) % tile_rows * BM + o_r
+        b_p = tl.load(p_p + (slot + i_tile) * (BM * BN) + o_r[None, :] * BN + o_c[:, None])
+        b_do = tl.load(p_do + (i_bh * queries + o_i)[:, None] * DV + o_v[None, :],
+                    mask=(o_i < queries)[:, None] & (o_v < DV)[None, :], other=0.0)  # fmt: skip
+        b_dv = tl.dot(b_p, b_do, b_dv, input_precision=PRECISION)
     if first < last:
         o_j = i_c * BN + o_c
-        p_key = p_dv + (i_x * keys + o_j)[:, None] * DIM_V + o_v[None, :]
-        m = (o_j < keys)[:, None] & (o_v < DIM_V)[None, :]
-        tl.store(p_key, tl.load(p_key, mask=m, other=0.0) + acc, mask=m)
+        p_key = p_dv + (i_bh * keys + o_j)[:, None] * DV + o_v[None, :]
+        m_x = (o_j < keys)[:, None] & (o_v < DV)[None, :]
+        tl.store(p_key, tl.load(p_key, mask=m_x, other=0.0) + b_dv, mask=m_x)
 
 
-@triton.jit(do_not_specialize=["keys", "tile_rows", "lines", "length", "group_x", "copy_x", "first_copy", "first_entry",
-                               "last_entry"])  # fmt: skip
-def distances_kernel(
-    p_ds, p_starts, p_tile, p_sums, keys, tile_rows, lines, length,
-    group_x, copy_x, first_copy, first_entry, last_entry,
+@triton.jit(
+    do_not_specialize=[
+        "keys", "tile_rows", "programs", "length", "stride_group", "stride_instance", "first_instance", "first_tile",
+        "last_tile",
+    ]
+)  # fmt: skip
+def d_rel_bias_kernel(
+    p_ds, p_starts, p_tile, p_sums, keys, tile_rows, programs, length,
+    stride_group, stride_instance, first_instance, first_tile, last_tile,
     BM: tl.constexpr, BN: tl.constexpr, BX: tl.constexpr,
 ):  # fmt: skip
-    """Σ ds over the pairs at each distance; one of `lines` programs takes every `lines`-th row of tiles.
+    """Σ ds over the pairs at each distance; one of `programs` takes every `programs`-th row of tiles.
 
-    p_sums `[batch · heads, lines, length]` has distance row − j at place row − j + keys − 1 + BN.
+    p_sums `[batch · heads, programs, length]` has distance row − j at index row − j + keys − 1 + BN.
     """
-    group, i_l = tl.program_id(0) // lines, tl.program_id(0) % lines
-    i_x = (group * group_x + (first_copy + tl.program_id(1)) * copy_x).to(tl.int64)
-    slot = tl.program_id(1).to(tl.int64) * (last_entry - first_entry) - first_entry
+    group, i_l = tl.program_id(0) // programs, tl.program_id(0) % programs
+    i_bh = (group * stride_group + (first_instance + tl.program_id(1)) * stride_instance).to(tl.int64)
+    slot = tl.program_id(1).to(tl.int64) * (last_tile - first_tile) - first_tile
     o_r, o_x = tl.arange(0, BM)[:, None], tl.arange(0, BX)
-    column = o_r + BN - 1 - o_x[None, :]  # place x of a tile is distance x − (BN − 1)
+    column = o_r + BN - 1 - o_x[None, :]  # index x of a tile is distance x − (BN − 1)
     inside = (column >= 0) & (column < BN)
-    for i_r in range(i_l, tile_rows, lines):
-        first = tl.maximum(tl.load(p_starts + group * (tile_rows + 1) + i_r), first_entry)
-        last = tl.minimum(tl.load(p_starts + group * (tile_rows + 1) + i_r + 1), last_entry)
-        for e in range(first, last):
-            d = tl.load(p_ds + (slot + e) * (BM * BN) + o_r * BN + column, mask=inside, other=0.0)
-            start = i_r * BM - tl.load(p_tile + e) * BN - (BN - 1) + keys - 1 + BN
-            p_s = p_sums + (i_x * lines + i_l) * length + start + o_x
+    for i_r in range(i_l, tile_rows, programs):
+        first = tl.maximum(tl.load(p_starts + group * (tile_rows + 1) + i_r), first_tile)
+        last = tl.minimum(tl.load(p_starts + group * (tile_rows + 1) + i_r + 1), last_tile)
+        for x in range(first, last):
+            b_ds = tl.load(p_ds + (slot + x) * (BM * BN) + o_r * BN + column, mask=inside, other=0.0)
+            start = i_r * BM - tl.load(p_tile + x) * BN - (BN - 1) + keys - 1 + BN
+            p_s = p_sums + (i_bh * programs + i_l) * length + start + o_x
             tl.debug_barrier()  # the next tile's sums overlap, and other threads may hold them
-            tl.store(p_s, tl.load(p_s) + tl.sum(d, 0))
+            tl.store(p_s, tl.load(p_s) + tl.sum(b_ds, 0))
             tl.debug_barrier()

@@ -1,47 +1,47 @@
-"""Additive attention in fused kernels: score = Σ_d weight · act(q + k) with act = tanh or leaky ReLU.
+"""Forward and backward pass of additive attention: score = Σ_d weight · act(q + k) with act = tanh or leaky ReLU.
 
-The score is no matrix product: its cost is an activation for each (query, key, d). Three ideas keep them cheap:
+The score is no matrix product: it costs an activation for each (query, key, d). Three ideas keep them cheap:
 
-- tanh(q + k) = 1 − 2r with r = 1 / (1 + e^2q · e^2k): the exponentials are taken once a token, and two reciprocals cost
-  one, w₁/m₁ + w₂/m₂ = (w₁m₂ + w₂m₁) / (m₁m₂); in forward four do. Where a tile's numbers leave no room for the product,
-  it takes r = 1 / (1 + e^2(q+k)) for each element.
-- leaky(x) = slope · x + (1 − slope) · max(x, 0): the first part is a number a query and one a key.
+- tanh(q + k) = 1 − 2r with r = 1 / (1 + e^2q · e^2k): the exponentials are taken once per token, and two reciprocals
+  cost one, w₁/m₁ + w₂/m₂ = (w₁m₂ + w₂m₁) / (m₁m₂); in forward four do. Where the product could overflow,
+  a tile takes r = 1 / (1 + e^2(q+k)) for each element.
+- leaky(x) = slope · x + (1 − slope) · max(x, 0): the first part is one term per query and one per key.
 - A thread owns a patch of queries × keys, so that a step in d loads few numbers for many elements.
 
-Backward works through the listed tiles in parts. It leaves each tile's ds (and weights, for dv) in scratch memory of a
-fixed size; then a program that owns rows (or columns) and a few d walks the tiles with its sums in registers.
+Backward works through the listed tiles in ranges. It leaves each tile's ds (and weights, for dv) in scratch memory of a
+fixed size; then a program that owns rows (or columns) and a few d sums over tiles in registers:
+
+    dq = weight Σ_j ds · act′,   dk = weight Σ_i ds · act′,   dweight = Σ_ij ds · act,   dv = Σ_i keep·p·do
 """
 
 from __future__ import annotations
 
-import functools
 import math
-import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
-from ...call import Problem
-from ...dropout import kept_scale, threshold
-from ..launch import begin, compile_together
-from ..tile_lists import Lists, lists
+from ...call import LoweredCall
+from ...dropout import keep_scale, threshold
+from ...execution import mask_cache
+from ..launch import compile_together, next_power, pad_dot, start, strides
+from ..tile_lists import TileLists, tile_lists
 from .kernels import (
-    columns_kernel,
+    d_rel_bias_kernel,
     delta_kernel,
-    distances_kernel,
+    dk_kernel,
+    dq_kernel,
+    ds_kernel,
+    dv_kernel,
     forward_kernel,
     prepare_kernel,
-    rows_kernel,
-    scores_kernel,
-    values_kernel,
 )
 
 
-class Patch(NamedTuple):
+class ThreadPatch(NamedTuple):
     """A tile of rm·tm queries × rn·tn keys; a thread has rm × rn of them, and at most `registers` (0: no limit)."""
 
     rm: int
@@ -59,47 +59,52 @@ class Patch(NamedTuple):
     def columns(self) -> int:
         return self.rn * self.tn
 
+    def arguments(self) -> dict[str, int]:
+        """The patch as a kernel's arguments; one stage: no load is worth a copy to shared memory."""
+        limit = {"maxnreg": self.registers} if self.registers else {}
+        return dict(RM=self.rm, RN=self.rn, TM=self.tm, TN=self.tn, num_warps=self.warps, num_stages=1) | limit
 
-class Shapes(NamedTuple):
-    """The patch of each kernel; the last three cut the same tiles, for they read each other's scratch."""
 
-    forward: Patch
-    scores: Patch
-    by_row: Patch
-    by_column: Patch
+class AdditiveShapes(NamedTuple):
+    """The patch of each kernel; the last three cut the same tiles, for they read each other's scratch memory."""
+
+    forward: ThreadPatch
+    ds: ThreadPatch
+    dq: ThreadPatch
+    dk: ThreadPatch
 
 
 SHAPES = {  # by the bytes of a number
-    2: Shapes(
-        Patch(4, 8, 16, 16, 8),
-        Patch(4, 8, 16, 16, 8, registers=128),
-        Patch(2, 16, 32, 8, 8, registers=128),
-        Patch(8, 4, 8, 32, 8, registers=128),
+    2: AdditiveShapes(
+        ThreadPatch(4, 8, 16, 16, 8),
+        ThreadPatch(4, 8, 16, 16, 8, registers=128),
+        ThreadPatch(2, 16, 32, 8, 8, registers=128),
+        ThreadPatch(8, 4, 8, 32, 8, registers=128),
     ),
-    4: Shapes(*[Patch(4, 4, 16, 16, 8)] * 4),
+    4: AdditiveShapes(*[ThreadPatch(4, 4, 16, 16, 8)] * 4),
 }
-NARROW = Patch(8, 4, 8, 16, 4)  # forward, for half types and heads of at most 64
-PRECISION = "tf32x3"  # of float32's products: three on tensor cores, as exact as one without them
-PAIRS = 4  # pairs of d in one turn of the loop over d
+NARROW = ThreadPatch(8, 4, 8, 16, 4)  # forward, for half types and heads of at most 64
+PRECISION = "tf32x3"  # float32 products: three on tensor cores, as exact as one without them
+UNROLL = 4  # pairs of d in one step of the loop over d
 OWNED = 8  # d that a program owns in backward
 SCRATCH = 1 << 29  # bytes
-LINES = 1024  # programs that add up scores by distance, over all batch rows and heads
+REL_BIAS_PROGRAMS = 1024  # programs that sum ds by distance, over all batch rows and heads
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A problem's tensors as kernels take them, for one size of tiles."""
+class AdditiveInputs:
+    """A problem's tensors in the layout of the kernels, for one tile size."""
 
-    problem: Problem
-    patch: Patch
-    tiles: Lists
+    problem: LoweredCall
+    patch: ThreadPatch
+    tiles: TileLists
     weight: Tensor  # [heads, DP], float32, zeros beyond head_dim
-    a: Tensor  # int64 [batch · heads, planes, DP / 2, padded queries]
-    b: Tensor  # int64 [batch · kv_heads, planes, DP / 2, padded keys]
-    top_a: Tensor  # [batch · heads, tile rows]
-    top_b: Tensor  # [batch · kv_heads, tile columns]
-    line_a: Tensor  # [batch · heads, padded queries]
-    line_b: Tensor  # [batch · heads, padded keys]
+    q_pairs: Tensor  # int64 [batch · heads, planes, DP / 2, padded queries]
+    k_pairs: Tensor  # int64 [batch · kv_heads, planes, DP / 2, padded keys]
+    absmax_q: Tensor  # [batch · heads, tile rows]
+    absmax_k: Tensor  # [batch · kv_heads, tile columns]
+    term_q: Tensor  # [batch · heads, padded queries]
+    term_k: Tensor  # [batch · heads, padded keys]
     v: Tensor
 
     @property
@@ -113,21 +118,21 @@ class Prepared:
     @property
     def sizes(self) -> tuple[int, int, int, int]:
         """(padded queries, padded keys, tile rows, tile columns)."""
-        return self.a.shape[-1], self.b.shape[-1], self.top_a.shape[1], self.top_b.shape[1]
+        return self.q_pairs.shape[-1], self.k_pairs.shape[-1], self.absmax_q.shape[1], self.absmax_k.shape[1]
 
     @property
-    def shapes(self) -> Shapes:
+    def shapes(self) -> AdditiveShapes:
         return SHAPES[self.v.element_size()]
 
     @property
     def tokens(self) -> tuple[Tensor, ...]:
         """What every kernel of backward reads of queries, keys and weight."""
-        return self.a, self.b, self.weight, self.top_a, self.top_b
+        return self.q_pairs, self.k_pairs, self.weight, self.absmax_q, self.absmax_k
 
     @property
-    def table(self) -> Tensor:
-        """Numbers by distance; any tensor where there are none, and so for the seed."""
-        return self.weight if self.problem.numbers is None else self.problem.numbers.table.contiguous()
+    def rel_bias(self) -> Tensor:
+        """The distance bias; any tensor where there is none, and so for the seed."""
+        return self.weight if self.problem.rel_bias is None else self.problem.rel_bias.table.contiguous()
 
     @property
     def seed(self) -> Tensor:
@@ -135,133 +140,69 @@ class Prepared:
 
     @property
     def settings(self) -> tuple[float, ...]:
-        """(entries of the table, zero, threshold, scale, slope)."""
+        """(entries of rel_bias, zero, threshold, keep_scale, slope)."""
         p = self.problem
-        zero = 0 if p.numbers is None else p.numbers.zero
-        return self.table.shape[1], zero, threshold(p.dropout), kept_scale(p.dropout), p.slope
+        zero = 0 if p.rel_bias is None else p.rel_bias.zero
+        return self.rel_bias.shape[1], zero, threshold(p.dropout), keep_scale(p.dropout), p.slope
 
     @property
-    def kinds(self) -> dict[str, object]:
+    def constants(self) -> dict[str, Any]:
         """What kernels that compute scores are compiled for."""
         p = self.problem
-        parts = dict(TANH=self.tanh, NUMBERS=p.numbers is not None, DROPOUT=p.seed is not None, PRECISION=PRECISION)
-        return parts | dict(DP=self.dp, DIM_V=p.v.shape[3], UP=min(PAIRS, self.dp // 2))
+        parts = dict(TANH=self.tanh, REL_BIAS=p.rel_bias is not None, DROPOUT=p.seed is not None, PRECISION=PRECISION)
+        return parts | dict(DP=self.dp, DV=p.v.shape[3], UNROLL=min(UNROLL, self.dp // 2))
 
 
-def prepare(p: Problem, patch: Patch) -> Prepared:
-    """The exponentials (or the numbers themselves) with tokens last, and what can be summed once a token."""
+def prepare(p: LoweredCall, patch: ThreadPatch) -> AdditiveInputs:
+    """The exponentials (or the numbers themselves) with tokens last, and the terms of single tokens."""
     heads, kv_heads, head_dim = p.q.shape[1], p.k.shape[1], p.q.shape[3]
-    dp = padded_dim(head_dim)
-    weight = torch.nn.functional.pad(p.weight.float(), (0, dp - head_dim)).contiguous()  # type: ignore[union-attr]
+    step = max(OWNED, 2 * UNROLL)
+    dp = next((n for n in (2, 4) if head_dim <= n), -(-head_dim // step) * step)  # head_dim as the loops over d take it
+    weight = torch.nn.functional.pad(given(p.weight).float(), (0, dp - head_dim)).contiguous()
     planes = 2 if p.activation == "tanh" else 1
     made = []
-    for x, size, group, query in ((p.q, patch.rows, 1, True), (p.k, patch.columns, heads // kv_heads, False)):
+    for x, size, group_size, query in ((p.q, patch.rows, 1, True), (p.k, patch.columns, heads // kv_heads, False)):
         x = x if x.stride(-1) == 1 else x.contiguous()
         batch, own, tokens, _ = x.shape
         tiles = -(-tokens // size)
-        out = x.new_empty(batch * own, planes, dp // 2, tiles * size, dtype=torch.int64)
-        top = x.new_empty(batch * own, tiles, dtype=torch.float32)
-        line = x.new_empty(batch * heads, tiles * size, dtype=torch.float32)
-        begin(
+        pairs = x.new_empty(batch * own, planes, dp // 2, tiles * size, dtype=torch.int64)
+        absmax = x.new_empty(batch * own, tiles, dtype=torch.float32)
+        term = x.new_empty(batch * heads, tiles * size, dtype=torch.float32)
+        start(
             prepare_kernel, (tiles, batch * own),
-            x, weight, out, top, line, *x.stride()[:3], own, group, tokens, tiles * size, head_dim, p.slope,
-            TANH=planes == 2, QUERY=query, DP=dp, BT=size, BP=min(16, triton.next_power_of_2(dp // 2)), num_warps=4,
+            x, weight, pairs, absmax, term, *strides(x), own, group_size, tokens, tiles * size, head_dim, p.slope,
+            TANH=planes == 2, QUERY=query, DP=dp, BT=size, BP=min(16, next_power(dp // 2)), num_warps=4,
         )  # fmt: skip
-        made.append((out, top, line))
-    (a, top_a, line_a), (b, top_b, line_b) = made
+        made.append((pairs, absmax, term))
+    (q_pairs, absmax_q, term_q), (k_pairs, absmax_k, term_k) = made
     v = p.v if p.v.stride(-1) == 1 else p.v.contiguous()
-    tiles = lists(p.mask, p.grid, patch.rows, patch.columns)
-    return Prepared(p, patch, tiles, weight, a, b, top_a, top_b, line_a, line_b, v)
+    tiles = tile_lists(p.mask, p.grid, patch.rows, patch.columns)
+    return AdditiveInputs(p, patch, tiles, weight, q_pairs, k_pairs, absmax_q, absmax_k, term_q, term_k, v)
 
 
-def padded_dim(head_dim: int) -> int:
-    """head_dim as the loops over d take it: even, and a multiple of a turn."""
-    turn = max(OWNED, 2 * PAIRS)
-    return next((n for n in (2, 4) if head_dim <= n), -(-head_dim // turn) * turn)
+def given(x: Tensor | None) -> Tensor:
+    """A tensor that additive problems have."""
+    if x is None:
+        raise TypeError("Additive attention needs its weight.")
+    return x
 
 
-@dataclass(frozen=True)
-class Entries:
-    """The listed tiles, numbered as in `Lists.tile`, and the same ones column by column."""
-
-    owner: Tensor  # int32 [n]: group · tile rows + row
-    order: Tensor  # int32 [n]: the tiles by (group, column, row)
-    sorted: Tensor  # int64 [n]: (group · tile columns + column) · n + tile, in that order
-    columns: int  # tile columns of all groups
-    cuts: dict[tuple[int, int], tuple[Tensor, Tensor]]
-
-    def between(self, first: int, last: int) -> tuple[Tensor, Tensor]:
-        """Where in `order` each column's tiles of number first … last − 1 begin and end."""
-        if (first, last) not in self.cuts:
-            lines = torch.arange(self.columns, device=self.order.device) * max(len(self.order), 1)
-            self.cuts[first, last] = tuple(torch.searchsorted(self.sorted, lines + x).int() for x in (first, last))  # type: ignore[assignment]
-        return self.cuts[first, last]
-
-
-_entries: weakref.WeakKeyDictionary[Lists, Entries] = weakref.WeakKeyDictionary()
-
-
-def entries_of(tiles: Lists, columns: int) -> Entries:
-    """The entries of lists whose tiles stand in so many columns; remembered as long as the lists are."""
-    if tiles not in _entries:
-        starts, n = tiles.starts.long(), len(tiles.tile)
-        rows = starts.shape[1] - 1
-        owner = torch.repeat_interleave((starts[:, 1:] - starts[:, :-1]).flatten(), output_size=n)
-        line = owner // rows * columns + tiles.tile
-        found, order = torch.sort(line * n + torch.arange(n, device=line.device))
-        _entries[tiles] = Entries(owner.int(), order.int(), found, columns * tiles.groups, {})
-    return _entries[tiles]
-
-
-class Part(NamedTuple):
-    """Tiles first … last − 1 of each of some copies: the (batch, head) that share a group's lists."""
-
-    copy: int
-    copies: int
-    first: int
-    last: int
-
-
-def parts(ready: Prepared) -> tuple[list[Part], int, int]:
-    """The work of backward in parts that fit the scratch; and (batch · heads) = group · group_x + copy · copy_x."""
-    p, tiles, n = ready.problem, ready.tiles, len(ready.tiles.tile)
-    batch, heads = p.q.shape[:2]
-    room = max(SCRATCH // (ready.patch.rows * ready.patch.columns * (4 + p.v.element_size())), 1)
-    copies = batch * heads // tiles.groups
-    if tiles.batch_stride and tiles.head_stride:
-        steps = (1, 0)
-    elif tiles.batch_stride:
-        steps = (heads, 1)
-    else:
-        steps = (1, heads) if tiles.head_stride else (0, 1)
-    return list(cut(copies, n, room)), *steps
-
-
-def cut(copies: int, n: int, room: int) -> Iterator[Part]:
-    """Whole copies while they fit, else stretches of one copy's tiles."""
-    step = min(max(room // max(n, 1), 1), 65535)
-    for copy in range(0, copies, step):
-        for first in range(0, n, room):
-            yield Part(copy, min(step, copies - copy), first, min(first + room, n))
-
-
-def forward(p: Problem) -> tuple[Tensor, Tensor]:
+def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     """(output, lse) of an additive problem, both in float32."""
-    kinds = (p.activation, p.numbers is None, p.seed is None, any(p.wanted))
-    kind = (forward, p.q.device, p.v.dtype, p.q.shape[3], p.v.shape[3], *kinds)
-    compile_together(kind, functools.partial(there_and_back, p))
-    return attended(p)
+    needs_grad = any(p.needs_grad)
+
+    def run_both() -> None:
+        output, lse = run_forward(p)
+        if needs_grad:
+            backward(p, torch.empty_like(output, dtype=p.v.dtype), output, lse)
+
+    parts = (p.activation, p.rel_bias is None, p.seed is None, needs_grad)
+    compile_together((forward, p.q.device, p.v.dtype, p.q.shape[3], p.v.shape[3], *parts), run_both)
+    return run_forward(p)
 
 
-def there_and_back(p: Problem) -> None:
-    """Everything that begins a kernel, backward too where it will come."""
-    output, lse = attended(p)
-    if any(p.wanted):
-        backward(p, torch.empty_like(output, dtype=p.v.dtype), output, lse)
-
-
-def attended(p: Problem) -> tuple[Tensor, Tensor]:
-    """`forward`, its kernels started as they come."""
+def run_forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
+    """`forward` with kernels that are compiled one by one where they are new."""
     batch, heads, queries, _ = p.q.shape
     kv_heads, keys, dim_v = p.v.shape[1:]
     output = p.v.new_empty(batch, heads, queries, dim_v, dtype=torch.float32)
@@ -269,64 +210,107 @@ def attended(p: Problem) -> tuple[Tensor, Tensor]:
     if not output.numel() or not keys:
         return output.zero_(), lse.fill_(-math.inf)
     narrow = p.v.element_size() == 2 and p.q.shape[3] <= 64
-    ready = prepare(p, NARROW if narrow else SHAPES[p.v.element_size()].forward)
-    tiles = ready.tiles
-    begin(
-        forward_kernel, (ready.sizes[2] * batch * heads,),
-        ready.a, ready.b, ready.weight, ready.top_a, ready.top_b, ready.line_a, ready.line_b, ready.v, ready.table,
-        ready.seed, tiles.starts, tiles.tile, tiles.bits, tiles.packed, output, lse, *ready.v.stride()[:3],
-        heads, kv_heads, queries, keys, *ready.sizes, tiles.batch_stride, tiles.head_stride, *ready.settings,
-        **ready.kinds, BV=max(triton.next_power_of_2(dim_v), 16), **axes(ready.patch),
+    inputs = prepare(p, NARROW if narrow else SHAPES[p.v.element_size()].forward)
+    tiles = inputs.tiles
+    start(
+        forward_kernel, (inputs.sizes[2] * batch * heads,),
+        *inputs.tokens, inputs.term_q, inputs.term_k, inputs.v, inputs.rel_bias, inputs.seed,
+        tiles.starts, tiles.tile, tiles.bits, tiles.packed, output, lse, *strides(inputs.v),
+        heads, kv_heads, queries, keys, *inputs.sizes, tiles.batch_stride, tiles.head_stride, *inputs.settings,
+        **inputs.constants, BDV=pad_dot(dim_v), **inputs.patch.arguments(),
     )  # fmt: skip
     return output, lse
 
 
-def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
-    """Gradients of q, k, v, weight and numbers; None for asking and table, which additive scores do not have."""
+def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
+    """Gradients of q, k, v, weight and rel_bias; None for rel_q and rel_vectors, which additive scores do not have."""
     if not output.numel() or not p.k.shape[2]:
-        table = None if p.numbers is None else p.numbers.table
+        table = None if p.rel_bias is None else p.rel_bias.table
         return [None if x is None else torch.zeros_like(x) for x in (p.q, p.k, p.v, p.weight, table, None, None)]
-    ready = prepare(p, SHAPES[p.v.element_size()].scores)
-    sums = Sums(ready)
-    walk = Walk(ready, sums, grad.contiguous(), output.contiguous(), lse.contiguous())
-    for part in walk.parts:
-        walk.scores(part)
-        walk.rows(part)
-        walk.columns(part)
-        walk.values(part)
-        if sums.distances is not None:
-            walk.distances(part)
+    inputs = prepare(p, SHAPES[p.v.element_size()].ds)
+    sums = GradientSums(inputs)
+    kernels = AdditiveBackward(inputs, sums, grad.contiguous(), output.contiguous(), lse.contiguous())
+    for tiles in kernels.ranges:
+        kernels.ds(tiles)
+        kernels.dq(tiles)
+        kernels.dk(tiles)
+        kernels.dv(tiles)
+        if sums.by_distance is not None:
+            kernels.d_rel_bias(tiles, sums.by_distance)
     return sums.gradients()
 
 
-class Sums:
-    """What backward adds up, part by part, in float32; tokens last where a program owns a few d."""
+@dataclass(frozen=True)
+class TilesByColumn:
+    """The listed tiles, numbered as in `TileLists.tile`, and the same tiles column by column."""
 
-    def __init__(self, ready: Prepared):
-        p = self.problem = ready.problem
-        padded_q, padded_k, tile_rows, _ = ready.sizes
+    owner: Tensor  # int32 [n]: group · tile rows + row
+    order: Tensor  # int32 [n]: the tiles by (group, column, row)
+    key: Tensor  # int64 [n]: (group · tile columns + column) · n + tile, in that order
+    columns: int  # tile columns of all groups
+    ranges: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def between(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Where in `order` each column's tiles of number first … last − 1 begin and end."""
+        if (first, last) not in self.ranges:
+            base = torch.arange(self.columns, device=self.order.device) * max(len(self.order), 1)
+            begin, end = (torch.searchsorted(self.key, base + x).int() for x in (first, last))
+            self.ranges[first, last] = begin, end
+        return self.ranges[first, last]
+
+
+def order_by_column(tiles: TileLists, columns: int) -> TilesByColumn:
+    """The tiles of lists with so many columns of tiles, by column."""
+    owner, count = tiles.owners(), len(tiles.tile)
+    column = owner // tiles.lists * columns + tiles.tile
+    key, order = torch.sort(column * count + torch.arange(count, device=owner.device))
+    return TilesByColumn(owner.int(), order.int(), key, columns * tiles.groups)
+
+
+class TileRange(NamedTuple):
+    """Tiles first … last − 1 of each of some instances: the (batch, head) that share a group's lists."""
+
+    instance: int
+    instances: int
+    first: int
+    last: int
+
+
+def make_ranges(instances: int, tiles: int, room: int) -> Iterator[TileRange]:
+    """All tiles of several instances while they fit, else ranges of one instance's tiles."""
+    step = min(max(room // max(tiles, 1), 1), 65535)
+    for instance in range(0, instances, step):
+        for first in range(0, tiles, room):
+            yield TileRange(instance, min(step, instances - instance), first, min(first + room, tiles))
+
+
+class GradientSums:
+    """What backward adds up, range by range, in float32; tokens last where a program owns a few d."""
+
+    def __init__(self, inputs: AdditiveInputs):
+        p = self.problem = inputs.problem
+        padded_q, padded_k, tile_rows, _ = inputs.sizes
         front = p.q.shape[0] * p.q.shape[1]
         zeros = lambda *sizes: p.q.new_zeros(front, *sizes, dtype=torch.float32)  # noqa: E731
-        self.q, self.k, self.v = zeros(ready.dp, padded_q), zeros(ready.dp, padded_k), zeros(*p.v.shape[2:])
-        self.weight = zeros(tile_rows, ready.dp)
-        self.edge = ready.patch.columns
-        self.reach = triton.next_power_of_2(ready.patch.rows + ready.patch.columns - 1)  # distances in a tile
-        length = padded_q + p.k.shape[2] + self.edge + self.reach
-        lines = min(max(LINES // front, 1), tile_rows)
-        self.distances = None if p.numbers is None else zeros(lines, length)
+        self.q, self.k, self.v = zeros(inputs.dp, padded_q), zeros(inputs.dp, padded_k), zeros(*p.v.shape[2:])
+        self.weight = zeros(tile_rows, inputs.dp)
+        self.edge = inputs.patch.columns
+        self.distances = next_power(inputs.patch.rows + inputs.patch.columns - 1)  # of a tile
+        length = padded_q + p.k.shape[2] + self.edge + self.distances
+        programs = min(max(REL_BIAS_PROGRAMS // front, 1), tile_rows)
+        self.by_distance = None if p.rel_bias is None else zeros(programs, length)
 
     def gradients(self) -> list[Tensor | None]:
-        """The sums in the shapes and types of what they are gradients of."""
+        """The sums in the shapes and types of the tensors whose gradients they are."""
         p = self.problem
         batch, heads, queries, head_dim = p.q.shape
         keys = p.k.shape[2]
         weight = self.weight.view(batch, heads, -1, self.weight.shape[-1]).sum((0, 2))[:, :head_dim]
         dq = self.q.unflatten(0, (batch, heads))[:, :, :head_dim, :queries].mT
         dk = self.by_key_head(self.k)[:, :, :head_dim, :keys].mT
-        table = None if self.distances is None else self.folded()
-        found = (dq, dk, self.by_key_head(self.v), weight, table)
-        like = (p.q, p.k, p.v, p.weight, p.numbers and p.numbers.table)
-        return [*(x if x is None else x.to(y.dtype).contiguous() for x, y in zip(found, like, strict=True)), None, None]  # type: ignore[union-attr]
+        found = [(dq, p.q), (dk, p.k), (self.by_key_head(self.v), p.v), (weight, given(p.weight))]
+        grads: list[Tensor | None] = [x.to(like.dtype).contiguous() for x, like in found]
+        return [*grads, self.rel_bias(), None, None]
 
     def by_key_head(self, x: Tensor) -> Tensor:
         """x `[batch · heads, ...]` summed over the query heads that read one key head."""
@@ -334,94 +318,102 @@ class Sums:
         x = x.unflatten(0, (batch, kv_heads, -1))
         return x.squeeze(2) if x.shape[2] == 1 else x.sum(2)
 
-    def folded(self) -> Tensor:
+    def rel_bias(self) -> Tensor | None:
         """Sums by distance as the gradient of the table, whose ends serve the distances beyond them."""
         p = self.problem
-        (heads, n), queries = p.numbers.table.shape, p.q.shape[2]  # type: ignore[union-attr]
+        if p.rel_bias is None or self.by_distance is None:
+            return None
+        (heads, n), queries = p.rel_bias.table.shape, p.q.shape[2]
         count = queries + p.k.shape[2] - 1
-        line = self.distances.unflatten(0, (-1, heads)).sum((0, 2))[:, self.edge : self.edge + count]  # type: ignore[union-attr]
-        shift = p.numbers.zero - queries + 1  # type: ignore[union-attr]
+        line = self.by_distance.unflatten(0, (-1, heads)).sum((0, 2))[:, self.edge : self.edge + count]
+        shift = p.rel_bias.zero - queries + 1
         low, high = (min(max(x, 0), count) for x in (-shift, n - shift))
-        found = line.new_zeros(heads, n)
-        found[:, low + shift : high + shift] = line[:, low:high]
-        found[:, 0] += line[:, :low].sum(1)
-        found[:, -1] += line[:, high:].sum(1)
-        return found
+        table = line.new_zeros(heads, n)
+        table[:, low + shift : high + shift] = line[:, low:high]
+        table[:, 0] += line[:, :low].sum(1)
+        table[:, -1] += line[:, high:].sum(1)
+        return table.to(p.rel_bias.table.dtype).contiguous()
 
 
-class Walk:
-    """Backward's kernels, each over one part of the tiles at a time."""
+class AdditiveBackward:
+    """Backward's kernels, each over one range of the tiles at a time."""
 
-    def __init__(self, ready: Prepared, sums: Sums, grad: Tensor, output: Tensor, lse: Tensor):
-        p = ready.problem
-        self.ready, self.sums, self.grad, self.tiles = ready, sums, grad.to(p.v.dtype), ready.tiles
+    def __init__(self, inputs: AdditiveInputs, sums: GradientSums, grad: Tensor, output: Tensor, lse: Tensor):
+        p, tiles, patch = inputs.problem, inputs.tiles, inputs.patch
+        self.inputs, self.sums, self.grad, self.tiles = inputs, sums, grad.to(p.v.dtype), tiles
         self.sizes = (p.q.shape[1], p.k.shape[1], p.q.shape[2], p.k.shape[2])  # heads, kv_heads, queries, keys
-        self.wide = max(triton.next_power_of_2(p.v.shape[3]), 16)
-        self.owned = min(OWNED, ready.dp)
-        self.listed = entries_of(ready.tiles, ready.sizes[3])
-        self.parts, *self.steps = parts(ready)
-        slots = max((part.copies * (part.last - part.first) for part in self.parts), default=0)
-        self.ds = p.v.new_empty(slots, ready.patch.rows, ready.patch.columns, dtype=torch.float32)
-        self.p = torch.empty_like(self.ds, dtype=p.v.dtype)
-        self.delta, self.level = torch.empty_like(ready.line_a), torch.empty_like(ready.line_a)
-        begin(
-            delta_kernel, (ready.sizes[2], ready.a.shape[0]),
-            grad, output, lse, ready.line_a, self.delta, self.level, p.q.shape[2], ready.sizes[0],
-            DIM_V=p.v.shape[3], BT=ready.patch.rows, BV=min(self.wide, 64), num_warps=4,
+        self.width = pad_dot(p.v.shape[3])
+        self.owned = min(OWNED, inputs.dp)
+        columns = inputs.sizes[3]
+        self.by_column = mask_cache(p.mask).get(
+            (TilesByColumn, p.grid, patch.rows, patch.columns), lambda: order_by_column(tiles, columns)
+        )
+        room = max(SCRATCH // (patch.rows * patch.columns * (4 + p.v.element_size())), 1)
+        self.ranges = list(make_ranges(p.q.shape[0] * p.q.shape[1] // tiles.groups, len(tiles.tile), room))
+        # batch · heads = group · first step + instance · second step
+        heads = p.q.shape[1]
+        if tiles.batch_stride:
+            self.steps = (1, 0) if tiles.head_stride else (heads, 1)
+        else:
+            self.steps = (1, heads) if tiles.head_stride else (0, 1)
+        slots = max((x.instances * (x.last - x.first) for x in self.ranges), default=0)
+        self.scratch_ds = p.v.new_empty(slots, patch.rows, patch.columns, dtype=torch.float32)
+        self.scratch_p = torch.empty_like(self.scratch_ds, dtype=p.v.dtype)
+        self.delta, self.lse2 = torch.empty_like(inputs.term_q), torch.empty_like(inputs.term_q)
+        start(
+            delta_kernel, (inputs.sizes[2], inputs.q_pairs.shape[0]),
+            grad, output, lse, inputs.term_q, self.delta, self.lse2, p.q.shape[2], inputs.sizes[0],
+            DV=p.v.shape[3], BT=patch.rows, BDV=min(self.width, 64), num_warps=4,
         )  # fmt: skip
 
-    def span(self, part: Part) -> tuple[int, ...]:
-        """Which tiles are meant, as kernels take it."""
-        return *self.steps, part.copy, part.first, part.last
+    def range_arguments(self, tiles: TileRange) -> tuple[int, ...]:
+        return *self.steps, tiles.instance, tiles.first, tiles.last
 
-    def scores(self, part: Part) -> None:
-        ready, tiles = self.ready, self.tiles
-        begin(
-            scores_kernel, (part.last - part.first, part.copies),
-            *ready.tokens, ready.line_b, ready.v, ready.table, ready.seed, self.listed.owner, tiles.tile, tiles.bits,
-            tiles.packed, self.grad, self.delta, self.level, self.ds, self.p, *ready.v.stride()[:3],
-            *self.sizes, *ready.sizes, *self.span(part)[:4], *ready.settings, **ready.kinds, BV=min(self.wide, 64),
-            **axes(ready.patch),
+    def ds(self, tiles: TileRange) -> None:
+        inputs, listed = self.inputs, self.tiles
+        start(
+            ds_kernel, (tiles.last - tiles.first, tiles.instances),
+            *inputs.tokens, inputs.term_k, inputs.v, inputs.rel_bias, inputs.seed,
+            self.by_column.owner, listed.tile, listed.bits, listed.packed,
+            self.grad, self.delta, self.lse2, self.scratch_ds, self.scratch_p, *strides(inputs.v),
+            *self.sizes, *inputs.sizes, *self.range_arguments(tiles)[:4], *inputs.settings,
+            **inputs.constants, BDV=min(self.width, 64), **inputs.patch.arguments(),
         )  # fmt: skip
 
-    def rows(self, part: Part) -> None:
-        ready, tiles, sums = self.ready, self.tiles, self.sums
-        begin(
-            rows_kernel, (ready.dp // self.owned * ready.sizes[2] * tiles.groups, part.copies),
-            *ready.tokens, self.ds, tiles.starts, tiles.tile, sums.q, sums.weight, *self.sizes[:2], *ready.sizes,
-            *self.span(part), ready.problem.slope,
-            TANH=ready.tanh, DP=ready.dp, DU=self.owned, **axes(ready.shapes.by_row),
+    def dq(self, tiles: TileRange) -> None:
+        inputs, listed, sums = self.inputs, self.tiles, self.sums
+        start(
+            dq_kernel, (inputs.dp // self.owned * inputs.sizes[2] * listed.groups, tiles.instances),
+            *inputs.tokens, self.scratch_ds, listed.starts, listed.tile, sums.q, sums.weight,
+            *self.sizes[:2], *inputs.sizes, *self.range_arguments(tiles), inputs.problem.slope,
+            TANH=inputs.tanh, DP=inputs.dp, BD=self.owned, **inputs.shapes.dq.arguments(),
         )  # fmt: skip
 
-    def columns(self, part: Part) -> None:
-        ready, listed = self.ready, self.listed
-        begin(
-            columns_kernel, (ready.dp // self.owned * listed.columns, part.copies),
-            *ready.tokens, self.ds, *listed.between(part.first, part.last), listed.order, listed.owner, self.sums.k,
-            *self.sizes[:2], *ready.sizes, *self.span(part), ready.problem.slope,
-            TANH=ready.tanh, DP=ready.dp, DU=self.owned, **axes(ready.shapes.by_column),
+    def dk(self, tiles: TileRange) -> None:
+        inputs, listed = self.inputs, self.by_column
+        start(
+            dk_kernel, (inputs.dp // self.owned * listed.columns, tiles.instances),
+            *inputs.tokens, self.scratch_ds, *listed.between(tiles.first, tiles.last), listed.order, listed.owner,
+            self.sums.k, *self.sizes[:2], *inputs.sizes, *self.range_arguments(tiles), inputs.problem.slope,
+            TANH=inputs.tanh, DP=inputs.dp, BD=self.owned, **inputs.shapes.dk.arguments(),
         )  # fmt: skip
 
-    def values(self, part: Part) -> None:
-        ready, listed, dim_v = self.ready, self.listed, self.grad.shape[3]
-        begin(
-            values_kernel, (listed.columns, part.copies, -(-dim_v // min(self.wide, 128))),
-            self.p, self.grad, *listed.between(part.first, part.last), listed.order, listed.owner, self.sums.v,
-            *self.sizes[2:], *ready.sizes[2:], *self.span(part), DIM_V=dim_v, PRECISION=PRECISION,
-            BM=ready.patch.rows, BN=ready.patch.columns, BV=min(self.wide, 128), num_warps=8, num_stages=2,
+    def dv(self, tiles: TileRange) -> None:
+        inputs, listed, dim_v = self.inputs, self.by_column, self.grad.shape[3]
+        start(
+            dv_kernel, (listed.columns, tiles.instances, -(-dim_v // min(self.width, 128))),
+            self.scratch_p, self.grad, *listed.between(tiles.first, tiles.last), listed.order, listed.owner,
+            self.sums.v, *self.sizes[2:], *inputs.sizes[2:], *self.range_arguments(tiles), DV=dim_v,
+            PRECISION=PRECISION, BM=inputs.patch.rows, BN=inputs.patch.columns, BDV=min(self.width, 128),
+            num_warps=8, num_stages=2,
         )  # fmt: skip
 
-    def distances(self, part: Part) -> None:
-        ready, tiles, sums = self.ready, self.tiles, self.sums
-        lines, length = sums.distances.shape[1:]  # type: ignore[union-attr]
-        begin(
-            distances_kernel, (lines * tiles.groups, part.copies),
-            self.ds, tiles.starts, tiles.tile, sums.distances, self.sizes[3], ready.sizes[2], lines, length,
-            *self.span(part), BM=ready.patch.rows, BN=ready.patch.columns, BX=sums.reach, num_warps=8,
+    def d_rel_bias(self, tiles: TileRange, sums: Tensor) -> None:
+        inputs, listed = self.inputs, self.tiles
+        programs, length = sums.shape[1:]
+        start(
+            d_rel_bias_kernel, (programs * listed.groups, tiles.instances),
+            self.scratch_ds, listed.starts, listed.tile, sums, self.sizes[3], inputs.sizes[2], programs, length,
+            *self.range_arguments(tiles), BM=inputs.patch.rows, BN=inputs.patch.columns, BX=self.sums.distances,
+            num_warps=8,
         )  # fmt: skip
-
-
-def axes(patch: Patch) -> dict[str, int]:
-    """A patch as a kernel's arguments; one stage, for nothing is worth a copy to shared memory ahead of its use."""
-    limit = {"maxnreg": patch.registers} if patch.registers else {}
-    return dict(RM=patch.rm, RN=patch.rn, TM=patch.tm, TN=patch.tn, num_warps=patch.warps, num_stages=1) | limit

@@ -1,313 +1,325 @@
-"""How the dot family's kernels are run: which tiles each pass walks, in which pieces, with which arguments.
+"""Forward and backward pass of the dot family: which tiles each kernel computes, with which arguments.
 
-All of that follows from a problem's `Facts` and its mask. It is worked out at the first call and remembered, so that
-another call like it allocates its results and starts its kernels.
+All of that follows from a problem's `DotConfig` and its mask. It is worked out at the first call and kept in the call's
+plan, so that a warm call allocates its results and starts its kernels. With s = scale·(q·k + …) and p = exp(s − lse):
+
+    o = Σ_j keep·p·v,     δ = Σ o·do,     ds = p · (keep·do·vᵀ − δ)
+    dq = scale · Σ_j ds·k,   dk = scale · Σ_i ds·q,   dv = Σ_i keep·p·do,   d rel_bias[x] = Σ_{j − i = x} ds
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from ...cache import Memory, constant
-from ...call import Problem
+from ...cache import constant
+from ...call import LoweredCall
+from ...execution import mask_cache
 from ...parts.mask import Mask
-from ...parts.positions import Numbers
-from ..launch import Launch, compile_together
-from ..tile_lists import Lists, diagonals, lists
-from .kernels import backward_columns, backward_diagonals, backward_rows, forward_tiles, prepare_rows
-from .relative import Bands, by_bands, over_bands
-from .walks import Facts, Shape, Shapes, Walk, power
+from ...parts.positions import DistanceBias
+from ..launch import Launch, TileShape, compile_together, next_power, strides
+from ..tile_lists import TileLists, by_diagonal, tile_lists
+from .kernels import d_rel_bias_kernel, delta_kernel, dkdv_kernel, dq_kernel, forward_kernel
+from .relative import RelativeSchedule, relative_gradients, relative_schedule
+from .schedule import DotConfig, PassShapes, TileSchedule
 
-FORWARD = Shapes(
+T = TypeVar("T")
+FORWARD = PassShapes(
     {
-        2: {64: Shape(64, 64, 4, 3), 128: Shape(128, 128, 8, 3), 256: Shape(128, 64, 8, 2)},
-        4: {64: Shape(64, 64, 4, 1), 128: Shape(64, 32, 4, 1), 256: Shape(16, 32, 4, 1)},
+        2: {64: TileShape(64, 64, 4, 3), 128: TileShape(128, 128, 8, 3), 256: TileShape(128, 64, 8, 2)},
+        4: {64: TileShape(64, 64, 4, 1), 128: TileShape(64, 32, 4, 1), 256: TileShape(16, 32, 4, 1)},
     },
-    {2: {64: Shape(64, 64, 4, 3), 128: Shape(64, 64, 8, 2)}, 4: {64: Shape(32, 32, 4, 1)}},
+    {2: {64: TileShape(64, 64, 4, 3), 128: TileShape(64, 64, 8, 2)}, 4: {64: TileShape(32, 32, 4, 1)}},
 )
-ROWS = Shapes(
+DQ = PassShapes(
     {
-        2: {64: Shape(64, 64, 4, 3), 128: Shape(128, 64, 8, 3), 256: Shape(64, 32, 8, 2)},
-        4: {64: Shape(64, 64, 4, 1), 128: Shape(64, 32, 4, 1), 256: Shape(16, 32, 4, 1)},
-    },
-    {},
-)
-COLUMNS = Shapes(
-    {
-        2: {64: Shape(64, 64, 4, 3), 128: Shape(64, 128, 8, 3), 256: Shape(32, 64, 8, 2)},
-        4: {64: Shape(64, 64, 4, 1), 128: Shape(32, 64, 4, 1), 256: Shape(16, 32, 4, 1)},
-    },
-    {2: {64: Shape(64, 64, 4, 2), 128: Shape(64, 64, 8, 2)}, 4: {64: Shape(32, 32, 4, 1)}},
-)
-DIAGONALS = Shapes(
-    {
-        2: {64: Shape(64, 64, 4, 3), 128: Shape(64, 64, 4, 2), 256: Shape(32, 32, 4, 2)},
-        4: {64: Shape(64, 64, 4, 1), 128: Shape(32, 32, 4, 1), 256: Shape(32, 32, 8, 1)},
+        2: {64: TileShape(64, 64, 4, 3), 128: TileShape(128, 64, 8, 3), 256: TileShape(64, 32, 8, 2)},
+        4: {64: TileShape(64, 64, 4, 1), 128: TileShape(64, 32, 4, 1), 256: TileShape(16, 32, 4, 1)},
     },
     {},
 )
-PREPARED = 64  # rows that a program of `prepare_rows` takes
+DKDV = PassShapes(
+    {
+        2: {64: TileShape(64, 64, 4, 3), 128: TileShape(64, 128, 8, 3), 256: TileShape(32, 64, 8, 2)},
+        4: {64: TileShape(64, 64, 4, 1), 128: TileShape(32, 64, 4, 1), 256: TileShape(16, 32, 4, 1)},
+    },
+    {2: {64: TileShape(64, 64, 4, 2), 128: TileShape(64, 64, 8, 2)}, 4: {64: TileShape(32, 32, 4, 1)}},
+)
+D_REL_BIAS = PassShapes(
+    {
+        2: {64: TileShape(64, 64, 4, 3), 128: TileShape(64, 64, 4, 2), 256: TileShape(32, 32, 4, 2)},
+        4: {64: TileShape(64, 64, 4, 1), 128: TileShape(32, 32, 4, 1), 256: TileShape(32, 32, 8, 1)},
+    },
+    {},
+)
+DELTA_ROWS = 64  # rows of a program of `delta_kernel`
 
 
-class Known:
-    """What was worked out for problems of one kind: their facts, sizes, and each pass's way over the tiles.
+class DotPlan:
+    """What was worked out for problems of one configuration and mask: sizes, and the schedule of each pass.
 
-    Not their mask: what is kept for as long as a mask's tensors live must not keep them alive.
+    It does not refer to the mask, whose tensors it may outlive.
     """
 
-    def __init__(self, facts: Facts):
-        f = self.facts = facts
-        self.device, self.dtype = f.grid.device, f.dtype
-        self.output = (*f.front, f.grid.queries, f.value_dim)
-        self.lines, self.padded = (*f.front, f.grid.queries), (*f.front, f.padded)
-        self.queries = (*f.front, f.grid.queries, f.dim)
-        self.walks: dict[Callable[..., Any], Any] = {}
+    def __init__(self, config: DotConfig):
+        c = self.config = config
+        self.device, self.dtype = c.grid.device, c.dtype
+        self.output = (*c.front, c.grid.queries, c.value_dim)
+        self.rows, self.padded_rows = (*c.front, c.grid.queries), (*c.front, c.padded)
+        self.queries = (*c.front, c.grid.queries, c.head_dim)
+        self.schedules: dict[Callable[..., object], object] = {}
         self.compiled = False  # or about to be
 
-    def walk(self, make: Callable[[Facts, Mask], Any], mask: Mask) -> Any:
-        """What `make` worked out for the facts and the mask."""
-        found = self.walks.get(make)
-        if found is None:
-            found = self.walks[make] = make(self.facts, mask)
-        return found
+    def schedule(self, make: Callable[[DotConfig, Mask], T], mask: Mask) -> T:
+        """The schedule that `make` makes for the configuration and the mask."""
+        schedule = self.schedules.get(make)
+        if schedule is None:
+            schedule = self.schedules[make] = make(self.config, mask)
+        return schedule  # type: ignore[return-value]
 
-    def exact(self, size: tuple[int, ...]) -> Tensor:
+    def float32(self, size: tuple[int, ...]) -> Tensor:
         return torch.empty(size, dtype=torch.float32, device=self.device)
 
     def rounded(self, size: tuple[int, ...]) -> Tensor:
         return torch.empty(size, dtype=self.dtype, device=self.device)
 
 
-class Work:
-    """A problem's tensors made ready for the kernels, and what is known of such problems."""
+class DotInputs:
+    """A problem's tensors in the layout of the kernels, and the plan of such problems."""
 
-    def __init__(self, p: Problem):
+    def __init__(self, p: LoweredCall):
         q, k, v = p.q, p.k, p.v
-        asking = None if p.vectors is None else p.vectors.queries
+        rel_q = None if p.rel_vectors is None else p.rel_vectors.queries
         self.sign = (p.scale > 0) - (p.scale < 0)
         self.mask, self.seed = p.mask, p.seed
-        steps = None if asking is None else asking.stride()
-        name = (Work, q.stride(), k.stride(), v.stride(), steps, q.dtype, p.wanted)
-        known = None if p.memo is None else p.memo.get(name)
-        if known is None or (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15 or not asked_as_is(asking):
+        rel_stride = None if rel_q is None else rel_q.stride()
+        key = (DotPlan, q.stride(), k.stride(), v.stride(), rel_stride, q.dtype, p.needs_grad)
+        plan = p.plan.values.get(key)
+        addresses = q.data_ptr() | k.data_ptr() | v.data_ptr() | (0 if rel_q is None else rel_q.data_ptr())
+        if plan is None or addresses & 15:
             dtype = v.dtype
-            self.q, self.k, self.v = ready(self.signed(q), dtype), ready(k, dtype), ready(v, dtype)
-            self.asking = None if asking is None else ready(self.signed(asking), dtype)
-            facts = facts_of(p, self.q, self.k, self.v, self.asking)
-            known = REMEMBERED.find(p.mask, facts, lambda: Known(facts))
-            if p.memo is not None and self.q is q and self.k is k and self.v is v and self.asking is asking:
-                p.memo[name] = known
+            self.q, self.k, self.v = pad_align(self.signed(q), dtype), pad_align(k, dtype), pad_align(v, dtype)
+            self.rel_q = None if rel_q is None else pad_align(self.signed(rel_q), dtype)
+            config = make_config(p, self.q, self.k, self.v, self.rel_q)
+            plan = mask_cache(p.mask).get(config, lambda: DotPlan(config))
+            if self.q is q and self.k is k and self.v is v and self.rel_q is rel_q:
+                p.plan.put(key, plan)
         else:
-            self.q, self.k, self.v, self.asking = q, k, v, asking
-        self.known, self.facts = known, known.facts
-        self.numbers = None if p.numbers is None else self.lines(p)
-        self.table = None if p.vectors is None else self.along(p.vectors.table, p.vectors.zero, 1)[:, 0]
+            self.q, self.k, self.v, self.rel_q = q, k, v, rel_q
+        self.plan: DotPlan = plan
+        self.config = c = plan.config
+        self.rel_bias = self.rel_vectors = None
+        if p.rel_bias is not None:  # slopes, or a table along lines in units of the scale, [heads, 8, length]
+            table, zero, slopes = p.rel_bias
+            self.rel_bias = slopes.float() if slopes is not None else along_line(c, table.float() / c.scale, zero, 8)
+        if p.rel_vectors is not None:
+            line = along_line(c, p.rel_vectors.table, p.rel_vectors.zero, 1)[:, 0]
+            self.rel_vectors = pad_align(line, c.dtype).contiguous()
 
-    def walk(self, make: Callable[[Facts, Mask], Any]) -> Any:
-        return self.known.walk(make, self.mask)
+    def schedule(self, make: Callable[[DotConfig, Mask], T]) -> T:
+        return self.plan.schedule(make, self.mask)
 
     def signed(self, x: Tensor) -> Tensor:
         """Queries or their gradient with the scale's sign: kernels take the maximum before they scale."""
         return x if self.sign > 0 else -x if self.sign < 0 else torch.zeros_like(x)
 
-    def lines(self, p: Problem) -> Tensor:
-        """Slopes a head, or numbers along lines, `[heads, 8, length]`, in units of the scale."""
-        table, zero, slopes = p.numbers  # type: ignore[misc]
-        return self.along(table.float() / self.facts.scale, zero, 8) if slopes is None else slopes.float()
 
-    def along(self, table: Tensor, zero: int, copies: int) -> Tensor:
-        """The table's entries along the line, `[heads, copies, length, ...]`; one copy is in the kernels' type."""
-        f = self.facts
-        start = f.origin + f.grid.offset + zero
-        line = table[:, entries_along(f.length, start, table.shape[1], copies, table.device)]
-        return line if copies > 1 else ready(line, f.dtype).contiguous()
-
-
-def facts_of(p: Problem, q: Tensor, k: Tensor, v: Tensor, asking: Tensor | None) -> Facts:
-    """The facts of a problem whose tensors are ready."""
-    steps = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *(q if asking is None else asking).stride()[:3])
-    return Facts(
+def make_config(p: LoweredCall, q: Tensor, k: Tensor, v: Tensor, rel_q: Tensor | None) -> DotConfig:
+    """The configuration of a problem whose tensors are in the layout of the kernels."""
+    steps = (*strides(q), *strides(k), *strides(v), *strides(q if rel_q is None else rel_q))
+    return DotConfig(
         p.grid, v.dtype, p.q.shape[1] // p.k.shape[1], q.shape[3], v.shape[3], steps, abs(p.scale) or 1.0,
-        None if p.seed is None else p.dropout, 0 if p.numbers is None else 1 if p.numbers.slopes is None else 2,
-        p.vectors is not None, p.summed and any(p.wanted),
+        None if p.seed is None else p.dropout, 0 if p.rel_bias is None else 1 if p.rel_bias.slopes is None else 2,
+        p.rel_vectors is not None, p.has_part_tensors and any(p.needs_grad),
     )  # fmt: skip
 
 
-def asked_as_is(asking: Tensor | None) -> bool:
-    return asking is None or not asking.data_ptr() & 15
+def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
+    """Output, in float32 where gradients need it, and log-sum-exp."""
+    inputs = DotInputs(p)
+    plan, c = inputs.plan, inputs.config
+    if not plan.compiled:
+        compile_first(plan, p)
+    schedule = inputs.schedule(forward_schedule)
+    output, lse = (plan.float32 if c.exact_output else plan.rounded)(plan.output), plan.float32(plan.rows)
+    partials = schedule.output_partials(lse)
+    tensors = (inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.rel_q, inputs.rel_vectors, inputs.seed)
+    schedule.start(*tensors, output, lse, *partials)
+    schedule.merge_outputs(output, lse, *partials)
+    return output if c.value_dim == p.v.shape[-1] else output[..., : p.v.shape[-1]].contiguous(), lse
 
 
-def forward(p: Problem) -> tuple[Tensor, Tensor]:
-    """Output, in float32 where the problem wants it exact, and log-sum-exp."""
-    work = Work(p)
-    if not work.known.compiled:
-        compile_first(work.known, p)
-    f, known, walk = work.facts, work.known, work.walk(over_rows)
-    output, lse = (known.exact if f.exact else known.rounded)(known.output), known.exact(known.lines)
-    parts = walk.outputs(lse)
-    walk.start(work.q, work.k, work.v, work.numbers, work.asking, work.table, work.seed, output, lse, *parts)
-    if walk.cuts:
-        walk.merge(output, lse, *parts)
-    return output if f.value_dim == p.v.shape[-1] else output[..., : p.v.shape[-1]].contiguous(), lse
+def compile_first(plan: DotPlan, p: LoweredCall) -> None:
+    """Compile the kernels of a new configuration, those of backward too where gradients are needed."""
+    plan.compiled = True
+    c, needs_grad = plan.config, any(p.needs_grad)
 
-
-def compile_first(known: Known, p: Problem) -> None:
-    """Compile the kernels of a kind of problem that is new, those of backward too where it will come."""
-    known.compiled = True
-    f, graded = known.facts, any(p.wanted)
-
-    def there_and_back() -> None:
+    def run_both() -> None:
         output, lse = forward(p)
-        if graded:
+        if needs_grad:
             backward(p, torch.empty_like(output, dtype=p.v.dtype), output, lse)
 
-    dims, parts = (f.dim, f.value_dim, f.share), (f.dropout is None, f.numbers, f.vectors, f.exact)
-    compile_together((forward, f.grid.device, f.dtype, *dims, *parts, graded), there_and_back)
+    sizes, parts = (c.head_dim, c.value_dim, c.group_size), (c.dropout is None, c.rel_bias, c.rel_vectors)
+    compile_together((forward, c.grid.device, c.dtype, *sizes, *parts, c.exact_output, needs_grad), run_both)
 
 
-def over_rows(f: Facts, mask: Mask) -> Walk:
-    """Forward's way: rows of tiles."""
-    shape = f.shape(FORWARD)
-    tiles = lists(mask, f.grid, shape.rows, shape.columns)
-    return Walk(f, forward_tiles, shape, tiles, f.instances, p_ends=ends(tiles) if f.vectors else None)
+def forward_schedule(c: DotConfig, mask: Mask) -> TileSchedule:
+    """Rows of tiles."""
+    shape = c.shape(FORWARD)
+    tiles = tile_lists(mask, c.grid, shape.rows, shape.columns)
+    ends = run_ends(tiles) if c.rel_vectors else None
+    return TileSchedule.over_lists(c, forward_kernel, shape, tiles, c.instances, p_run_end=ends)
 
 
-class Flow(NamedTuple):
-    """What backward's passes read beside the problem: d_output, and the lse in base 2 and δ of each row."""
+class OutputGrad(NamedTuple):
+    """What backward's kernels read of each row: d output, lse in base 2, and δ."""
 
-    grad: Tensor
-    level: Tensor
+    do: Tensor
+    lse2: Tensor
     delta: Tensor
 
 
-def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
-    """Gradients of q, k, v, weight (none here), numbers, asking, table."""
-    work = Work(p)
-    f, known = work.facts, work.known
-    grad, output = ready(grad.contiguous(), f.dtype), ready(output.contiguous(), f.output_type)
-    flow = Flow(grad, known.exact(known.padded), known.exact(known.padded))
-    work.walk(preparing)(output, lse, *flow)
-    dnumbers, dasking, dtable = None, None, None
-    if p.vectors is None:
-        dq, (dk, dv) = by_rows(work, flow), by_columns(work, flow)
-        if p.numbers is not None and p.wanted[4]:
-            dnumbers = by_diagonals(work, flow, p.numbers)
+def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
+    """Gradients of q, k, v, weight (None here), rel_bias, rel_q, rel_vectors."""
+    inputs = DotInputs(p)
+    plan, c = inputs.plan, inputs.config
+    grad, output = pad_align(grad.contiguous(), c.dtype), pad_align(output.contiguous(), c.output_dtype)
+    given = OutputGrad(grad, plan.float32(plan.padded_rows), plan.float32(plan.padded_rows))
+    inputs.schedule(delta_launch)(output, lse, *given)
+    drel_bias = drel_q = drel_vectors = None
+    if p.rel_vectors is None:
+        dq, (dk, dv) = query_gradient(inputs, given), key_gradients(inputs, given)
+        if p.rel_bias is not None and p.needs_grad[4]:
+            drel_bias = rel_bias_gradient(inputs, given, p.rel_bias)
     else:
-        dq, dk, dv, dasking, line = by_bands(work, flow, work.walk(in_bands))
-        dtable = folded(f, line, p.vectors.table.shape[1], p.vectors.zero)
-    dk, dv = (x if x.shape[1] == p.k.shape[1] else x.unflatten(1, (-1, f.share)).sum(2) for x in (dk, dv))
-    if work.sign <= 0:
-        dq, dasking = work.signed(dq), None if dasking is None else work.signed(dasking)
-    if p.q.shape[-1] != f.dim or p.v.shape[-1] != f.value_dim:
-        narrow = lambda x, like: None if x is None else x[..., : like.shape[-1]]  # noqa: E731
-        dq, dasking, dk, dtable = (narrow(x, p.q) for x in (dq, dasking, dk, dtable))
-        dv = narrow(dv, p.v)
-    return [dq, dk, dv, None, dnumbers, dasking, dtable]
+        dq, dk, dv, drel_q, line = relative_gradients(inputs, given, inputs.schedule(dkdv_relative_schedule))
+        drel_vectors = fold_line(c, line, p.rel_vectors.table.shape[1], p.rel_vectors.zero)
+    dk, dv = (x if x.shape[1] == p.k.shape[1] else x.unflatten(1, (-1, c.group_size)).sum(2) for x in (dk, dv))
+    if inputs.sign <= 0:
+        dq, drel_q = inputs.signed(dq), None if drel_q is None else inputs.signed(drel_q)
+    if p.q.shape[-1] != c.head_dim or p.v.shape[-1] != c.value_dim:
+        cut = lambda x, like: None if x is None else x[..., : like.shape[-1]]  # noqa: E731
+        dq, drel_q, dk, drel_vectors = (cut(x, p.q) for x in (dq, drel_q, dk, drel_vectors))
+        dv = cut(dv, p.v)
+    return [dq, dk, dv, None, drel_bias, drel_q, drel_vectors]
 
 
-def preparing(f: Facts, mask: Mask) -> Launch:
-    """What gives each row its level and δ."""
-    instances = f.instances
-    sizes = {"DV": f.value_dim, "BDV": power(f.value_dim), "BM": PREPARED}
-    programs = f.padded // PREPARED * instances
-    return Launch(prepare_rows, programs, queries=f.grid.queries, instances=instances, **sizes)
+def delta_launch(c: DotConfig, mask: Mask) -> Launch:
+    """lse in base 2 and δ of every row."""
+    sizes = {"DV": c.value_dim, "BDV": next_power(c.value_dim), "BM": DELTA_ROWS}
+    programs = c.padded // DELTA_ROWS * c.instances
+    return Launch(delta_kernel, programs, queries=c.grid.queries, instances=c.instances, **sizes)
 
 
-def by_rows(work: Work, flow: Flow) -> Tensor:
+def query_gradient(inputs: DotInputs, given: OutputGrad) -> Tensor:
     """dq."""
-    f, known, walk = work.facts, work.known, work.walk(back_over_rows)
-    dq = known.rounded(known.queries)
-    partial = walk.room(flow.delta, walk.shape.rows, power(f.dim))
-    walk.start(work.q, work.k, work.v, work.numbers, work.seed, *flow, dq, partial)
-    if walk.cuts:
-        walk.add(dq, partial, walk.shape.rows, power(f.dim), f.scale)
+    c, schedule = inputs.config, inputs.schedule(dq_schedule)
+    dq = inputs.plan.rounded(inputs.plan.queries)
+    rows, width = schedule.shape.rows, next_power(c.head_dim)
+    partial = schedule.partials(given.delta, rows, width)
+    schedule.start(inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.seed, *given, dq, partial)
+    schedule.add_splits(dq, partial, rows, width, c.scale)
     return dq
 
 
-def back_over_rows(f: Facts, mask: Mask) -> Walk:
-    shape = f.shape(ROWS)
-    return Walk(f, backward_rows, shape, lists(mask, f.grid, shape.rows, shape.columns), f.instances)
+def dq_schedule(c: DotConfig, mask: Mask) -> TileSchedule:
+    """Rows of tiles."""
+    shape = c.shape(DQ)
+    tiles = tile_lists(mask, c.grid, shape.rows, shape.columns)
+    return TileSchedule.over_lists(c, dq_kernel, shape, tiles, c.instances)
 
 
-def by_columns(work: Work, flow: Flow) -> tuple[Tensor, Tensor]:
-    """dk and dv; in float32 for each query head where those that share keys have masks of their own."""
-    f, known, (walk, parts) = work.facts, work.known, work.walk(over_columns)
-    front, columns = (f.grid.batch, f.grid.heads // parts, f.grid.keys), walk.shape.columns
-    make = known.rounded if parts == f.share else known.exact
-    dk, dv = make((*front, f.dim)), make((*front, f.value_dim))
-    partial = [walk.room(flow.delta, columns, power(dim)) for dim in (f.dim, f.value_dim)]
-    given = (work.q, work.k, work.v, work.numbers, work.asking, work.table, work.seed)
-    walk.start(*given, *flow, dk, dv, *partial, None, None)
-    if walk.cuts:
-        walk.add(dk, partial[0], columns, power(f.dim))
-        walk.add(dv, partial[1], columns, power(f.value_dim))
+def key_gradients(inputs: DotInputs, given: OutputGrad) -> tuple[Tensor, Tensor]:
+    """dk and dv; in float32 for each query head where heads that share keys have different masks."""
+    c, plan, (schedule, heads) = inputs.config, inputs.plan, inputs.schedule(dkdv_schedule)
+    front, columns = (c.grid.batch, c.grid.heads // heads, c.grid.keys), schedule.shape.columns
+    empty = plan.rounded if heads == c.group_size else plan.float32
+    dk, dv = empty((*front, c.head_dim)), empty((*front, c.value_dim))
+    partials = [schedule.partials(given.delta, columns, next_power(dim)) for dim in (c.head_dim, c.value_dim)]
+    tensors = (inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.rel_q, inputs.rel_vectors, inputs.seed)
+    schedule.start(*tensors, *given, dk, dv, *partials, None, None)
+    schedule.add_splits(dk, partials[0], columns, next_power(c.head_dim))
+    schedule.add_splits(dv, partials[1], columns, next_power(c.value_dim))
     return dk, dv
 
 
-def over_columns(f: Facts, mask: Mask) -> tuple[Walk, int]:
-    """Columns of tiles, and how many heads that share keys are taken together: all, unless each has its own mask."""
-    shape = f.shape(COLUMNS)
-    tiles = lists(mask, f.grid, shape.rows, shape.columns, transposed=True)
-    parts = 1 if tiles.head_stride else f.share
-    return Walk(f, backward_columns, shape, tiles, f.instances // parts, PARTS=parts), parts
+def dkdv_schedule(c: DotConfig, mask: Mask) -> tuple[TileSchedule, int]:
+    """Columns of tiles, and the query heads that a program sums over: those of a key head, if their masks agree."""
+    shape = c.shape(DKDV)
+    tiles = tile_lists(mask, c.grid, shape.rows, shape.columns, transposed=True)
+    heads = 1 if tiles.head_stride else c.group_size
+    return TileSchedule.over_lists(c, dkdv_kernel, shape, tiles, c.instances // heads, HEADS=heads), heads
 
 
-def in_bands(f: Facts, mask: Mask) -> Bands:
-    return over_bands(f, mask, f.shape(COLUMNS))
+def dkdv_relative_schedule(c: DotConfig, mask: Mask) -> RelativeSchedule:
+    return relative_schedule(c, mask, c.shape(DKDV))
 
 
-class Diagonals(NamedTuple):
-    """The way over diagonals; the bands that it leaves are those of `batch` rows, `lines` of them, from `first` on."""
+class DiagonalSchedule(NamedTuple):
+    """Diagonals of tiles. The result has two halves of distances for each, from `first` on, for `batch` rows."""
 
-    walk: Walk
+    tiles: TileSchedule
     batch: int
-    lines: int
+    diagonals: int
     first: int
 
 
-def by_diagonals(work: Work, flow: Flow, numbers: Numbers) -> Tensor:
-    """d numbers."""
-    f, (walk, batch, lines, first) = work.facts, work.walk(over_diagonals)
-    band = 2 * walk.shape.columns
-    out = f.empty(batch, f.grid.heads, lines * band, 1)
-    partial = walk.room(out, band, 1)
-    walk.start(work.q, work.k, work.v, work.numbers, work.seed, *flow, out, partial)
-    walk.add(out, partial, band, 1)
-    line = joined(f, out.unflatten(2, (lines, band)), first)
-    return folded(f, line, numbers.table.shape[1], numbers.zero)[..., 0]
-
-
-def over_diagonals(f: Facts, mask: Mask) -> Diagonals:
-    """Diagonals of tiles. The rows of the batch are taken together, unless each has a mask of its own."""
-    shape = f.shape(DIAGONALS)
-    by_row = lists(mask, f.grid, shape.rows, shape.columns)
-    tiles = diagonals(by_row, f.grid)
-    parts = 1 if tiles.batch_stride else f.grid.batch
-    tile_rows, lines = by_row.starts.shape[1] - 1, tiles.starts.shape[1] - 1
-    more = {"parts": parts, "tile_rows": tile_rows, "lines": lines}
-    walk = Walk(f, backward_diagonals, shape, tiles, f.instances // parts, **more)
-    return Diagonals(walk, f.grid.batch // parts, lines, f.origin - (tile_rows - 1) * shape.columns)
-
-
-def joined(f: Facts, bands: Tensor, first: int) -> Tensor:
-    """The bands of all diagonals, `[batch, heads, diagonals, 2 · size, d]`, added up along the line."""
-    size = bands.shape[3] // 2
-    low, high = bands.sum(0).split(size, 2)
-    line = bands.new_zeros(bands.shape[1], f.length, bands.shape[4])
-    count = bands.shape[2] * size
+def rel_bias_gradient(inputs: DotInputs, given: OutputGrad, numbers: DistanceBias) -> Tensor:
+    """d rel_bias."""
+    c, (schedule, batch, diagonals, first) = inputs.config, inputs.schedule(rel_bias_schedule)
+    size = schedule.shape.columns
+    out = c.empty(batch, c.grid.heads, diagonals * 2 * size, 1)
+    partial = schedule.partials(out, 2 * size, 1)
+    schedule.start(inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.seed, *given, out, partial)
+    schedule.add_splits(out, partial, 2 * size, 1)
+    low, high = out.unflatten(2, (diagonals, 2 * size)).sum(0).split(size, 2)  # [heads, diagonals, size, 1]
+    line = out.new_zeros(c.grid.heads, c.length, 1)
+    count = diagonals * size
     line[:, first : first + count] += high.flatten(1, 2)
     line[:, first - size : first - size + count] += low.flatten(1, 2)
-    return line
+    return fold_line(c, line, numbers.table.shape[1], numbers.zero)[..., 0]
 
 
-def folded(f: Facts, line: Tensor, size: int, zero: int) -> Tensor:
-    """The adjoint of `Work.along`: line `[heads, length, d]` as a table of `size` entries."""
-    start = f.origin + f.grid.offset + zero  # the entry at x is that of start − x
-    low, high = (min(max(x, 0), f.length) for x in (start - size + 2, start))  # entries 1 … size − 2 lie between
+def rel_bias_schedule(c: DotConfig, mask: Mask) -> DiagonalSchedule:
+    """Diagonals of tiles. A program sums over all rows of the batch, if their masks agree."""
+    shape = c.shape(D_REL_BIAS)
+    by_row = tile_lists(mask, c.grid, shape.rows, shape.columns)
+    tiles = by_diagonal(by_row, c.grid)
+    batches = 1 if tiles.batch_stride else c.grid.batch
+    sizes = {"batches": batches, "tile_rows": by_row.lists, "lists": tiles.lists}
+    schedule = TileSchedule.over_lists(c, d_rel_bias_kernel, shape, tiles, c.instances // batches, **sizes)
+    return DiagonalSchedule(
+        schedule, c.grid.batch // batches, tiles.lists, c.origin - (by_row.lists - 1) * shape.columns
+    )
+
+
+def along_line(c: DotConfig, table: Tensor, zero: int, copies: int) -> Tensor:
+    """The table's entries along the line, `[heads, copies, length, ...]`."""
+    start = c.origin + c.grid.offset + zero
+    return table[:, line_entries(c.length, start, table.shape[1], copies, table.device)]
+
+
+@constant
+def line_entries(length: int, start: int, entries: int, copies: int, device: torch.device) -> Tensor:
+    """The table entry at each place of the line: start − x at x, the nearest where there is none.
+
+    One copy, `[1, length]`; or eight, `[8, length]`: four that are each one place further right than the last, and four
+    of the line reversed (the entry of length − x at x).
+    """
+    x = torch.arange(length, device=device)
+    if copies > 1:
+        shifted = (x - torch.arange(4, device=device)[:, None]) % length
+        x = torch.cat([shifted, (length - shifted) % length])
+    return (start - x.view(copies, length)).clamp(0, entries - 1)
+
+
+def fold_line(c: DotConfig, line: Tensor, size: int, zero: int) -> Tensor:
+    """The adjoint of `along_line`: line `[heads, length, d]` as a table of `size` entries."""
+    start = c.origin + c.grid.offset + zero  # the entry at x is that of start − x
+    low, high = (min(max(x, 0), c.length) for x in (start - size + 2, start))  # entries 1 … size − 2 lie between
     table = line.new_zeros(line.shape[0], size, line.shape[2])
     if size == 1:
         table[:, 0] = line.sum(1)
@@ -319,22 +331,8 @@ def folded(f: Facts, line: Tensor, size: int, zero: int) -> Tensor:
     return table
 
 
-@constant
-def entries_along(length: int, start: int, entries: int, copies: int, device: torch.device) -> Tensor:
-    """Which of a table's entries stands where on the line: start − x at x, the nearest where there is none.
-
-    One copy, `[1, length]`; or eight, `[8, length]`: four that are each one place further right than the last, and four
-    of the line reversed (the entry of length − x at x).
-    """
-    x = torch.arange(length, device=device)
-    if copies > 1:
-        moved = (x - torch.arange(4, device=device)[:, None]) % length
-        x = torch.cat([moved, (length - moved) % length])
-    return (start - x.view(copies, length)).clamp(0, entries - 1)
-
-
-def ready(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x in the type, its last dim contiguous and a multiple of 16, and everything where loads of 16 bytes can be."""
+def pad_align(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x in the type, its last axis contiguous and padded to a multiple of 16, its rows aligned to 16 bytes."""
     if x.dtype != dtype:
         x = x.to(dtype)
     if x.shape[-1] % 16:
@@ -345,13 +343,10 @@ def ready(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.clone(memory_format=torch.contiguous_format)
 
 
-def ends(tiles: Lists) -> Tensor:
-    """Where the run of neighbouring tiles ends that each listed tile is in; runs may go on into the next row's list."""
+def run_ends(tiles: TileLists) -> Tensor:
+    """The end of the run of neighbouring tiles that each listed tile is in; runs may cross into the next row's list."""
     count = len(tiles.tile)
     at = torch.arange(1, count + 1, dtype=torch.int32, device=tiles.tile.device)
     last = torch.ones(count, dtype=torch.bool, device=at.device)
     last[:-1] = tiles.tile[1:] != tiles.tile[:-1] + 1
     return torch.where(last, at, count).flip(0).cummin(0).values.flip(0)
-
-
-REMEMBERED = Memory(128)  # walks, by mask and facts

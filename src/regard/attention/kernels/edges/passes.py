@@ -1,42 +1,45 @@
-"""Attention along the edges of a graph, fused: nothing of an edge but one number a head is ever stored.
+"""Forward and backward pass of attention along the edges of a graph; of an edge one number per head is stored.
 
-Forward walks by query. Backward walks by key first: one gather of q and of the output's gradient gives dk, dv and the
-gradient of every edge's score; then by query, where those are summed into dq. Nodes with very many edges are cut into
-segments whose results are merged.
+Forward sums over the edges of each query. Backward sums over the edges of each key first: one gather of q and of d
+output gives dk, dv and the gradient of every edge's score; then over those of each query, into dq. Nodes with very many
+edges are cut into segments whose results are merged. With p = exp(s − lse) and δ = Σ o·do:
+
+    ds = p · (keep·do·v − δ),   dq = Σ_j ds · ∂s/∂q,   dk = Σ_i ds · ∂s/∂k,   dv = Σ_i keep·p·do
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
-from ...call import Problem
-from ...dropout import kept_scale, threshold
-from ...parts.edges import Edges, Order
-from .kernels import by_key_kernel, by_query_kernel, facts_kernel, forward_kernel, merge_kernel
+from ...call import LoweredCall
+from ...dropout import keep_scale, threshold
+from ...execution import mask_cache
+from ...parts.edges import Edges, SortedEdges
+from ...parts.positions import DistanceBias
+from ..launch import next_power, start
+from .kernels import delta_kernel, dkdv_kernel, dq_kernel, forward_kernel, merge_kernel
 
 FEATURES = 256  # features of a node that one program holds: heads beyond them go to other programs
 LANES = 32  # threads of a program: one warp, so that no sum crosses a barrier
 EDGES_FORWARD = {4: 4, 2: 4}  # edges in a chunk at 128 features a program, by bytes of a feature
-EDGES_BY_KEY = {4: 4, 2: 2}
-EDGES_BY_QUERY = {4: 8, 2: 4}
-EDGES_SUMMED = {4: 16}  # where dq needs no neighbour's features
+EDGES_DKDV = {4: 4, 2: 2}
+EDGES_DQ = {4: 8, 2: 4}
+EDGES_DQ_SUMS = {4: 16}  # where dq needs no neighbour's features
 STAGES = 1  # a neighbour's number is loaded a step ahead by hand
-GRAIN = 8  # nodes stand by falling numbers of edges in steps of this; inside a step they keep their order
-SEGMENT = 1024  # edges of a node that one program walks; nodes with more are cut
-PROGRAMS = 1 << 17  # that leave their share of the weight's gradient before those are added up
-SUMMED = 256  # of them at once
-KEEP = ""  # what the cache does with keys of one number a head, which may fit into it: "" or "evict_last"
-LARGEST_DIM = 256
-SIGNS_UP_TO = 32  # head_dim up to which leaky ReLU's slopes are kept as bits, at most 32
-LARGEST_INDEX = (1 << 31) - (1 << 16)  # kernels look a little beyond the last edge
+SORT_STEP = 8  # nodes are sorted by descending numbers of edges, rounded up to this; equal ones keep their order
+SEGMENT = 1024  # edges of a node that one program sums over; nodes with more are cut
+MAX_PROGRAMS = 1 << 17  # programs that store a partial sum of dweight before those are added up
+SUM_CHUNK = 256  # partial sums added at once
+EVICTION = ""  # eviction policy of keys with head_dim 1, which may fit the cache: "" or "evict_last"
+MAX_HEAD_DIM = 256
+MAX_SIGN_BITS = 32  # head_dim up to which leaky ReLU's signs are stored as bits
+MAX_INDEX = (1 << 31) - (1 << 16)  # kernels index a little beyond the last edge
 
 
-class Walk(NamedTuple):
+class NodeRanges(NamedTuple):
     """Nodes and where their edges begin and end, each `[nodes or segments]`, int32."""
 
     nodes: Tensor
@@ -44,335 +47,344 @@ class Walk(NamedTuple):
     ends: Tensor
 
 
-class Side(NamedTuple):
+class NodeSchedule(NamedTuple):
     """One end of the edges: whole nodes, those with most edges first, and the segments of nodes with too many."""
 
-    whole: Walk
-    segments: Walk | None
+    whole: NodeRanges
+    segments: NodeRanges | None
     cut: Tensor | None  # [cut nodes]
     offsets: Tensor | None  # [cut nodes + 1]: where each one's segments begin
 
 
-class Layout(NamedTuple):
+class EdgeLayout(NamedTuple):
     """A graph as the kernels read it; indices are int32."""
 
-    by_query: Side
-    by_key: Side
+    by_query: NodeSchedule
+    by_key: NodeSchedule
     columns: Tensor  # [edges]: the key of each edge, by query
     rows: Tensor  # [edges]: the query of each edge, by key
-    slots: Tensor  # [edges]: the edge's number by query, for each by key
+    index_by_query: Tensor  # [edges]: the edge's index by query, for each by key
 
 
-_layouts = WeakTensorKeyDictionary()  # by the tensor of columns: masks that a compiled graph decodes share it
-
-
-def covers(p: Problem) -> str | None:
+def covers(p: LoweredCall) -> str | None:
     """Why these kernels cannot run the problem; None when they can."""
     if not isinstance(p.mask, Edges):
         return "the mask is not a graph: Edges(edge_index) alone"
-    if p.vectors is not None:
-        return "vectors by distance along edges have no kernel"
+    if p.rel_vectors is not None:
+        return "relative vectors along edges have no kernel"
     if any(x.dtype == torch.float64 for x in (p.q, p.k, p.v)):
         return "float64 has no kernel"
-    if max(p.q.shape[3], p.v.shape[3]) > LARGEST_DIM:
-        return f"head_dim is above {LARGEST_DIM}"
+    if max(p.q.shape[3], p.v.shape[3]) > MAX_HEAD_DIM:
+        return f"head_dim is above {MAX_HEAD_DIM}"
     if not p.q.numel() * p.v.numel():
         return "there is nothing to compute"
     if p.q.shape[0] > 65535:
         return "there are more than 65535 batches"
-    if max(p.grid.queries, p.grid.keys, p.mask.order(p.grid.queries, p.grid.keys).rows.numel()) > LARGEST_INDEX:
+    if max(p.grid.queries, p.grid.keys, p.mask.sort(p.grid.queries, p.grid.keys).rows.numel()) > MAX_INDEX:
         return "there are more nodes or edges than 32 bits can number"
     return None
 
 
-def layout(order: Order) -> Layout:
-    """The graph as the kernels read it, made once and remembered as long as the sorted edges live."""
-    known = _layouts.get(order.columns)
-    if known is None:
-        known = Layout(
-            side(order.starts),
-            side(order.key_starts),
-            order.columns.int(),
-            order.rows[order.by_key].int(),
-            order.by_key.int(),
-        )
-        _layouts[order.columns] = known
-    return known
+def make_layout(order: SortedEdges) -> EdgeLayout:
+    """The graph as the kernels read it."""
+    return EdgeLayout(
+        schedule_nodes(order.starts),
+        schedule_nodes(order.key_starts),
+        order.columns.int(),
+        order.rows[order.by_key].int(),
+        order.by_key.int(),
+    )
 
 
-def side(starts: Tensor) -> Side:
-    """The nodes whose runs of edges begin at `starts [nodes + 1]`: the most edges first."""
+def schedule_nodes(starts: Tensor) -> NodeSchedule:
+    """The nodes whose edges begin at `starts [nodes + 1]`: those with most edges first."""
     counts = starts.diff()
     short = counts <= SEGMENT
-    steps = torch.where(short, (counts + GRAIN - 1) // GRAIN, -1)
+    steps = torch.where(short, (counts + SORT_STEP - 1) // SORT_STEP, -1)
     nodes = steps.argsort(descending=True, stable=True)[: int(short.sum())]
-    whole = Walk(nodes.int(), starts[nodes].int(), starts[nodes + 1].int())
+    whole = NodeRanges(nodes.int(), starts[nodes].int(), starts[nodes + 1].int())
     cut = (~short).nonzero().flatten()
     if not cut.numel():
-        return Side(whole, None, None, None)
+        return NodeSchedule(whole, None, None, None)
     pieces = (counts[cut] + SEGMENT - 1) // SEGMENT
     offsets = torch.nn.functional.pad(pieces.cumsum(0), (1, 0))
     which = torch.repeat_interleave(torch.arange(cut.numel(), device=cut.device), pieces)
     owner = cut[which]
     begins = starts[owner] + SEGMENT * (torch.arange(which.numel(), device=cut.device) - offsets[which])
     ends = torch.minimum(begins + SEGMENT, starts[owner + 1])
-    return Side(whole, Walk(owner.int(), begins.int(), ends.int()), cut.int(), offsets.int())
+    return NodeSchedule(whole, NodeRanges(owner.int(), begins.int(), ends.int()), cut.int(), offsets.int())
 
 
-class Shape(NamedTuple):
-    """The sizes of a kernel's tiles, and its grid but for the nodes."""
+class EdgeTile(NamedTuple):
+    """The sizes of a kernel's tiles."""
 
     heads: int  # BH
     head_dim: int  # BD
-    value_dim: int  # BC
+    value_dim: int  # BDV
     edges: int  # BE
     nodes: int  # BN
 
 
-def power(x: int) -> int:
-    """The least power of two that is not below x."""
-    return 1 << (x - 1).bit_length()
-
-
-def shape(heads: int, head_dim: int, value_dim: int, size: int, edges: dict[int, int]) -> Shape:
+def tile_for(heads: int, head_dim: int, value_dim: int, size: int, edges: dict[int, int]) -> EdgeTile:
     """Tiles that give every thread of a warp 16 bytes of a neighbour's features; `size` is a feature's bytes."""
-    wide = max(power(head_dim), power(value_dim))
-    together = min(power(heads), max(FEATURES // wide, 1))
+    wide = max(next_power(head_dim), next_power(value_dim))
+    together = min(next_power(heads), max(FEATURES // wide, 1))
     nodes = min(max(LANES * 16 // size // (together * wide), 1), LANES)
     chunk = max(edges[size] * 128 * 4 // size // (nodes * together * wide), 1)
-    return Shape(together, power(head_dim), power(value_dim), min(chunk, 16), nodes)
+    return EdgeTile(together, next_power(head_dim), next_power(value_dim), min(chunk, 16), nodes)
 
 
-def packed(x: Tensor) -> Tensor:
+def pack_heads(x: Tensor) -> Tensor:
     """x `[batch, heads, tokens, d]` with a node's features side by side in memory: itself if they are, or a copy."""
     heads, dim = x.shape[1], x.shape[3]
-    ready = (dim == 1 or x.stride(3) == 1) and (heads == 1 or x.stride(1) == dim)
-    return x if ready else x.transpose(1, 2).contiguous().transpose(1, 2)
+    fits = (dim == 1 or x.stride(3) == 1) and (heads == 1 or x.stride(1) == dim)
+    return x if fits else x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
-def strides(x: Tensor) -> tuple[int, int]:
-    """(token, batch) strides; a single batch's is 0, so that kernels are not made anew for it."""
-    return x.stride(2), x.stride(0) if x.shape[0] > 1 else 0
+def node_strides(x: Tensor) -> tuple[int, int]:
+    """Strides of batch and tokens; 0 for a batch of 1, so that kernels are not specialised for it."""
+    return batch_stride(x), x.stride(2)
 
 
-def per_node(p: Problem, count: int, dim: int, dtype: torch.dtype) -> Tensor:
-    """Room for `[batch, count, heads, dim]`."""
+def batch_stride(x: Tensor) -> int:
+    return x.stride(0) if x.shape[0] > 1 else 0
+
+
+def empty_nodes(p: LoweredCall, count: int, dim: int, dtype: torch.dtype) -> Tensor:
+    """Memory for `[batch, count, heads, dim]`."""
     return p.v.new_empty((p.q.shape[0], count, p.q.shape[1], dim), dtype=dtype)
 
 
-def shares(k: Tensor, v: Tensor) -> bool:
+def same_memory(k: Tensor, v: Tensor) -> bool:
     """Whether keys and values are one tensor, so that a neighbour is read once."""
     same = k.data_ptr() == v.data_ptr() and k.dtype == v.dtype
     return same and k.shape == v.shape and k.stride() == v.stride()
 
 
-class Run:
-    """A problem made ready for the kernels: packed tensors, and the arguments that they have in common."""
+class EdgeInputs:
+    """A problem's tensors in the layout of the kernels, and the arguments that they have in common."""
 
-    def __init__(self, p: Problem):
+    def __init__(self, p: LoweredCall):
         self.p = p
         self.batch, self.heads, self.queries, self.head_dim = p.q.shape
         self.keys, self.value_dim = p.v.shape[2:]
-        self.layout = layout(p.mask.order(self.queries, self.keys))  # type: ignore[attr-defined]
-        self.shared = shares(p.k, p.v)
+        self.edges = sorted_edges(p)
+        self.layout = p.plan.get(EdgeLayout, self.cached_layout)
+        self.shared = same_memory(p.k, p.v)
         self.tied = p.tied and self.shared
-        self.q, self.k = packed(p.q), packed(p.k)
-        self.v = self.k if self.shared else packed(p.v)
+        self.q, self.k = pack_heads(p.q), pack_heads(p.k)
+        self.v = self.k if self.shared else pack_heads(p.v)
         self.weight = self.q if p.weight is None else p.weight.contiguous()
-        self.numbers = self.q if p.numbers is None else p.numbers.table.contiguous()
+        self.rel_bias = self.q if p.rel_bias is None else p.rel_bias.table.contiguous()
         self.seed = self.layout.columns if p.seed is None else p.seed
-        self.ready = p.weight is not None and self.head_dim == 1 and p.numbers is None
-        self.signs = p.weight is not None and p.activation != "tanh" and 1 < self.head_dim <= SIGNS_UP_TO
+        self.premultiplied = p.weight is not None and self.head_dim == 1 and p.rel_bias is None
+        self.signs = p.weight is not None and p.activation != "tanh" and 1 < self.head_dim <= MAX_SIGN_BITS
 
-    def shape(self, edges: dict[int, int]) -> Shape:
+    def cached_layout(self) -> EdgeLayout:
+        key = (EdgeLayout, self.queries, self.keys)
+        return mask_cache(self.p.mask).get(key, lambda: make_layout(self.edges))
+
+    def tile(self, edges: dict[int, int]) -> EdgeTile:
         size = max(x.element_size() for x in (self.q, self.v))
-        return shape(self.heads, self.head_dim, self.value_dim, size, edges)
+        return tile_for(self.heads, self.head_dim, self.value_dim, size, edges)
 
-    def grid(self, count: int, s: Shape) -> tuple[int, int, int]:
-        return triton.cdiv(count, s.nodes), triton.cdiv(self.heads, s.heads), self.batch
+    def grid(self, count: int, s: EdgeTile) -> tuple[int, int, int]:
+        return -(-count // s.nodes), -(-self.heads // s.heads), self.batch
 
-    def numbers_and_dropout(self) -> tuple:
+    def settings(self) -> tuple[float, ...]:
+        """(entries of rel_bias, zero, threshold, keep_scale)."""
         p = self.p
-        size, zero = (1, 0) if p.numbers is None else (p.numbers.table.shape[1], p.numbers.zero)
-        return size, zero, threshold(p.dropout), kept_scale(p.dropout) if p.seed is not None else 1.0
+        size, zero = (1, 0) if p.rel_bias is None else (p.rel_bias.table.shape[1], p.rel_bias.zero)
+        return size, zero, threshold(p.dropout), keep_scale(p.dropout) if p.seed is not None else 1.0
 
-    def constants(self, s: Shape) -> dict:
+    def constants(self, s: EdgeTile) -> dict[str, Any]:
         return {
-            "HEADS": self.heads, "GROUP": self.heads // self.k.shape[1], "D": self.head_dim,
-            "BH": s.heads, "BD": s.head_dim, "BE": s.edges, "BN": s.nodes, "GRAIN": GRAIN,
+            "HEADS": self.heads, "GROUP_SIZE": self.heads // self.k.shape[1], "D": self.head_dim,
+            "BH": s.heads, "BD": s.head_dim, "BE": s.edges, "BN": s.nodes, "SORT_STEP": SORT_STEP,
             "ADDITIVE": self.p.weight is not None, "TANH": self.p.activation == "tanh",
             "num_warps": LANES // 32, "num_stages": STAGES,
         }  # fmt: skip
 
-    def value_constants(self, s: Shape) -> dict:
-        parts = {"NUMBERS": self.p.numbers is not None, "DROPOUT": self.p.seed is not None}
-        return {"C": self.value_dim, "BC": s.value_dim, **parts}
+    def value_constants(self, s: EdgeTile) -> dict[str, Any]:
+        parts = {"REL_BIAS": self.p.rel_bias is not None, "DROPOUT": self.p.seed is not None}
+        return {"DV": self.value_dim, "BDV": s.value_dim, **parts}
 
 
-def forward(p: Problem) -> tuple[Tensor, Tensor]:
+def sorted_edges(p: LoweredCall) -> SortedEdges:
+    """The graph's edges; `covers` has seen that the mask is a graph."""
+    if not isinstance(p.mask, Edges):
+        raise TypeError(f"The mask is {type(p.mask).__name__}; these kernels take Edges.")
+    return p.mask.sort(p.grid.queries, p.grid.keys)
+
+
+def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     """Output `[batch, heads, queries, value dim]` and log-sum-exp, float32; a node's heads lie side by side."""
-    run = Run(p)
-    out = per_node(p, run.queries, run.value_dim, torch.float32)
-    lse = per_node(p, run.queries, 1, torch.float32)[..., 0]
-    by_query = run.layout.by_query
-    launch_forward(run, by_query.whole, out, lse, False)
+    inputs = EdgeInputs(p)
+    out = empty_nodes(p, inputs.queries, inputs.value_dim, torch.float32)
+    lse = empty_nodes(p, inputs.queries, 1, torch.float32)[..., 0]
+    by_query = inputs.layout.by_query
+    start_forward(inputs, by_query.whole, out, lse, False)
     if by_query.segments is not None:
-        merge_forward(run, by_query, out, lse)
+        count = by_query.segments.nodes.numel()
+        part = empty_nodes(p, count, inputs.value_dim, torch.float32)
+        part_lse = empty_nodes(p, count, 1, torch.float32)[..., 0]
+        start_forward(inputs, by_query.segments, part, part_lse, True)
+        merge(by_query, part, out, part_lse, lse)
     return out.transpose(1, 2), lse.transpose(1, 2)
 
 
-def launch_forward(run: Run, walk: Walk, out: Tensor, lse: Tensor, segments: bool) -> None:
-    s, count = run.shape(EDGES_FORWARD), walk.nodes.numel()
+def start_forward(inputs: EdgeInputs, nodes: NodeRanges, out: Tensor, lse: Tensor, segments: bool) -> None:
+    s, count = inputs.tile(EDGES_FORWARD), nodes.nodes.numel()
     if not count:
         return
-    forward_kernel[run.grid(count, s)](
-        run.q, run.k, run.v, run.weight, run.numbers, run.seed, *walk, run.layout.columns, out, lse,
-        count, run.queries, run.keys, *strides(run.q), *strides(run.k), *strides(run.v),
-        outer(out), outer(lse), run.p.scale, run.p.slope, *run.numbers_and_dropout(),
-        SHARED=run.shared, SEGMENTS=segments, KEEP=KEEP if run.head_dim == 1 else "",
-        **run.constants(s), **run.value_constants(s),
+    start(
+        forward_kernel, inputs.grid(count, s),
+        inputs.q, inputs.k, inputs.v, inputs.weight, inputs.rel_bias, inputs.seed, *nodes, inputs.layout.columns,
+        out, lse,
+        count, inputs.queries, inputs.keys, *node_strides(inputs.q), *node_strides(inputs.k), *node_strides(inputs.v),
+        batch_stride(out), batch_stride(lse), inputs.p.scale, inputs.p.slope, *inputs.settings(),
+        SHARED_KV=inputs.shared, SEGMENTS=segments, EVICTION=EVICTION if inputs.head_dim == 1 else "",
+        **inputs.constants(s), **inputs.value_constants(s),
     )  # fmt: skip
 
 
-def outer(x: Tensor) -> int:
-    """The stride of batch; 0 when there is one."""
-    return x.stride(0) if x.shape[0] > 1 else 0
-
-
-def merge_forward(run: Run, nodes: Side, out: Tensor, lse: Tensor) -> None:
-    """Walk the segments of nodes with very many edges, and put what they found together."""
-    count = nodes.segments.nodes.numel()  # type: ignore[union-attr]
-    part = per_node(run.p, count, run.value_dim, torch.float32)
-    part_lse = per_node(run.p, count, 1, torch.float32)[..., 0]
-    launch_forward(run, nodes.segments, part, part_lse, True)  # type: ignore[arg-type]
-    merge(nodes, part, out, part_lse, lse)
-
-
-def merge(nodes: Side, part: Tensor, out: Tensor, part_lse: Tensor | None = None, lse: Tensor | None = None) -> None:
-    """Put parts `[batch, segments, heads, d]` together, weighed where they have a log-sum-exp, in `out`'s cut nodes."""
+def merge(
+    nodes: NodeSchedule, part: Tensor, out: Tensor, part_lse: Tensor | None = None, lse: Tensor | None = None
+) -> None:
+    """Merge segments `[batch, segments, heads, d]` into `out`: their sum, or softmax where they have an lse."""
+    if nodes.cut is None:
+        return
     batch, _, heads, dim = part.shape
-    weighed = (part, out) if part_lse is None or lse is None else (part_lse, lse)
-    merge_kernel[nodes.cut.numel(), heads, batch](  # type: ignore[union-attr]
-        part, weighed[0], nodes.offsets, nodes.cut, out, weighed[1],
-        part.stride(0), weighed[0].stride(0), out.stride(0), weighed[1].stride(0),
-        HEADS=heads, C=dim, BC=power(dim), BS=32, WEIGHED=part_lse is not None, num_warps=4,
+    weights = (part, out) if part_lse is None or lse is None else (part_lse, lse)
+    start(
+        merge_kernel, (nodes.cut.numel(), heads, batch),
+        part, weights[0], nodes.offsets, nodes.cut, out, weights[1],
+        part.stride(0), weights[0].stride(0), out.stride(0), weights[1].stride(0),
+        HEADS=heads, DV=dim, BDV=next_power(dim), BS=32, SOFTMAX=part_lse is not None, num_warps=4,
     )  # fmt: skip
 
 
-def backward(p: Problem, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
-    """Gradients of q, k, v, weight, numbers, asking, table; None for what is not there."""
-    run = Run(p)
-    grad = packed(grad.to(p.v.dtype))  # it came from a result of that type: nothing is lost
-    facts = node_facts(run, grad, packed(output), lse)
-    ds = p.v.new_empty((run.batch, run.layout.columns.numel(), run.heads), dtype=torch.float32)
-    bits = torch.int16 if run.head_dim <= 16 else torch.int32
-    signs = ds.new_empty(ds.shape if run.signs else 1, dtype=bits)
-    dk, dv, dweight = key_gradients(run, (grad, facts, ds, signs))
-    dq = query_gradients(run, ds, signs)
-    dnumbers = number_gradients(run, ds) if p.numbers is not None and p.wanted[4] else None
-    dk, dv = per_kv_head(run, dk), None if run.tied else per_kv_head(run, dv)
-    return [dq.transpose(1, 2), dk, dv, dweight, dnumbers, None, None]
+def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
+    """Gradients of q, k, v, weight, rel_bias, rel_q, rel_vectors; None for what is not there."""
+    inputs = EdgeInputs(p)
+    grad = pack_heads(grad.to(p.v.dtype))  # it came from a result of that type: nothing is lost
+    lse2_delta = row_deltas(inputs, grad, pack_heads(output), lse)
+    ds = p.v.new_empty((inputs.batch, inputs.layout.columns.numel(), inputs.heads), dtype=torch.float32)
+    bits = torch.int16 if inputs.head_dim <= 16 else torch.int32
+    signs = ds.new_empty(ds.shape if inputs.signs else 1, dtype=bits)
+    dk, dv, dweight = key_gradients(inputs, (grad, lse2_delta, ds, signs))
+    dq = query_gradients(inputs, ds, signs)
+    drel_bias = rel_bias_gradient(inputs, ds, p.rel_bias) if p.rel_bias is not None and p.needs_grad[4] else None
+    dk, dv = sum_groups(inputs, dk), None if inputs.tied else sum_groups(inputs, dv)
+    return [dq.transpose(1, 2), dk, dv, dweight, drel_bias, None, None]
 
 
-def node_facts(run: Run, grad: Tensor, output: Tensor, lse: Tensor) -> Tensor:
-    """What backward asks of each query, `[batch, queries, 2, heads]`."""
-    facts = lse.new_empty((run.batch, run.queries, 2, run.heads))
-    heads, width = power(run.heads), power(run.value_dim)
+def row_deltas(inputs: EdgeInputs, grad: Tensor, output: Tensor, lse: Tensor) -> Tensor:
+    """lse in base 2 and δ of each query, `[batch, queries, 2, heads]`."""
+    lse2_delta = lse.new_empty((inputs.batch, inputs.queries, 2, inputs.heads))
+    heads, width = next_power(inputs.heads), next_power(inputs.value_dim)
     heads = min(heads, max(FEATURES // width, 1))
     nodes = max(4096 // (heads * width), 1)
-    facts_kernel[triton.cdiv(run.queries, nodes), triton.cdiv(run.heads, heads), run.batch](
-        grad, output, lse, facts, run.queries, *strides(grad), *strides(output),
-        lse.stride(2), lse.stride(1), lse.stride(0),
-        HEADS=run.heads, C=run.value_dim, BH=heads, BC=width, BN=nodes, num_warps=4,
+    start(
+        delta_kernel, (-(-inputs.queries // nodes), -(-inputs.heads // heads), inputs.batch),
+        grad, output, lse, lse2_delta, inputs.queries, *node_strides(grad), *node_strides(output),
+        *lse.stride(),
+        HEADS=inputs.heads, DV=inputs.value_dim, BH=heads, BDV=width, BN=nodes, num_warps=4,
     )  # fmt: skip
-    return facts
+    return lse2_delta
 
 
-def key_gradients(run: Run, tensors: tuple) -> tuple[Tensor, Tensor, Tensor | None]:
-    """dk and dv `[batch, keys, heads, ...]`, dweight; of `tensors` (grad, facts, ds, signs) the last two are filled.
+def key_gradients(inputs: EdgeInputs, tensors: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor | None]:
+    """dk and dv `[batch, keys, heads, ...]`, dweight; fills ds and signs of `tensors` (grad, lse2_delta, ds, signs).
 
     Where keys and values are tied, dk is both, and dv is dk.
     """
-    grouped = run.k.shape[1] != run.heads
-    dk = per_node(run.p, run.keys, run.head_dim, torch.float32 if grouped else run.k.dtype)
-    dv = dk if run.tied else per_node(run.p, run.keys, run.value_dim, torch.float32 if grouped else run.v.dtype)
-    by_key = run.layout.by_key
-    dweight = run.q.new_zeros((run.heads, run.head_dim), dtype=torch.float32)
-    for some in in_turn(run, by_key.whole):
-        dweight += launch_by_key(run, some, tensors, dk, dv, False)
+    grouped = inputs.k.shape[1] != inputs.heads
+    dk = empty_nodes(inputs.p, inputs.keys, inputs.head_dim, torch.float32 if grouped else inputs.k.dtype)
+    dv = dk
+    if not inputs.tied:
+        dv = empty_nodes(inputs.p, inputs.keys, inputs.value_dim, torch.float32 if grouped else inputs.v.dtype)
+    by_key = inputs.layout.by_key
+    dweight = inputs.q.new_zeros((inputs.heads, inputs.head_dim), dtype=torch.float32)
+    for nodes in split_nodes(inputs, by_key.whole):
+        dweight += start_dkdv(inputs, nodes, tensors, dk, dv, False)
     if by_key.segments is not None:
         count = by_key.segments.nodes.numel()
-        part_k = per_node(run.p, count, run.head_dim, torch.float32)
-        part_v = part_k if run.tied else per_node(run.p, count, run.value_dim, torch.float32)
-        dweight += launch_by_key(run, by_key.segments, tensors, part_k, part_v, True)
+        part_k = empty_nodes(inputs.p, count, inputs.head_dim, torch.float32)
+        part_v = part_k if inputs.tied else empty_nodes(inputs.p, count, inputs.value_dim, torch.float32)
+        dweight += start_dkdv(inputs, by_key.segments, tensors, part_k, part_v, True)
         merge(by_key, part_k, dk)
-        if not run.tied:
+        if not inputs.tied:
             merge(by_key, part_v, dv)
-    return dk, dv, None if run.p.weight is None else dweight
+    return dk, dv, None if inputs.p.weight is None else dweight
 
 
-def in_turn(run: Run, walk: Walk) -> list[Walk]:
-    """The nodes in parts that are walked one after another, so that there is room for each program's dweight."""
-    count = walk.nodes.numel()
-    step = PROGRAMS * run.shape(EDGES_BY_KEY).nodes if run.p.weight is not None else max(count, 1)
-    return [Walk(*(x[first : first + step] for x in walk)) for first in range(0, count, step)]
+def split_nodes(inputs: EdgeInputs, nodes: NodeRanges) -> list[NodeRanges]:
+    """The nodes in parts that run one after another, so that each program's dweight has memory."""
+    count = nodes.nodes.numel()
+    step = MAX_PROGRAMS * inputs.tile(EDGES_DKDV).nodes if inputs.p.weight is not None else max(count, 1)
+    return [NodeRanges._make(x[first : first + step] for x in nodes) for first in range(0, count, step)]
 
 
-def launch_by_key(run: Run, walk: Walk, tensors: tuple, dk: Tensor, dv: Tensor, segments: bool) -> Tensor:
-    """dweight, summed over these nodes; `tensors` are grad, facts, ds, signs."""
-    grad, facts, ds, signs = tensors
-    s, count = run.shape(EDGES_BY_KEY), walk.nodes.numel()
-    grid = run.grid(count, s)
-    programs = run.batch * grid[0] if run.p.weight is not None else 1
-    parts = facts.new_empty((-(-programs // SUMMED), SUMMED, run.heads, run.head_dim))
+def start_dkdv(
+    inputs: EdgeInputs, nodes: NodeRanges, tensors: tuple[Tensor, ...], dk: Tensor, dv: Tensor, segments: bool
+) -> Tensor:
+    """dweight, summed over these nodes; `tensors` are grad, lse2_delta, ds, signs."""
+    grad, lse2_delta, ds, signs = tensors
+    s, count = inputs.tile(EDGES_DKDV), nodes.nodes.numel()
+    grid = inputs.grid(count, s)
+    programs = inputs.batch * grid[0] if inputs.p.weight is not None else 1
+    parts = lse2_delta.new_empty((-(-programs // SUM_CHUNK), SUM_CHUNK, inputs.heads, inputs.head_dim))
     parts.flatten(0, 1)[programs:].zero_()
-    by_key_kernel[grid](
-        run.q, run.k, run.v, run.weight, run.numbers, run.seed, grad, facts, *walk, run.layout.rows,
-        run.layout.slots, dk, dv, ds, signs, parts,
-        count, run.queries, run.keys, run.layout.columns.numel(),
-        *strides(run.q), *strides(run.k), *strides(run.v), *strides(grad), outer(dk), outer(dv),
-        run.p.scale, run.p.slope, *run.numbers_and_dropout(),
-        READY=run.ready, SIGNS=run.signs, SEGMENTS=segments, TIED=run.tied,
-        **run.constants(s), **run.value_constants(s),
+    start(
+        dkdv_kernel, grid,
+        inputs.q, inputs.k, inputs.v, inputs.weight, inputs.rel_bias, inputs.seed, grad, lse2_delta, *nodes,
+        inputs.layout.rows, inputs.layout.index_by_query, dk, dv, ds, signs, parts,
+        count, inputs.queries, inputs.keys, inputs.layout.columns.numel(),
+        *node_strides(inputs.q), *node_strides(inputs.k), *node_strides(inputs.v), *node_strides(grad),
+        batch_stride(dk), batch_stride(dv),
+        inputs.p.scale, inputs.p.slope, *inputs.settings(),
+        PREMULTIPLIED=inputs.premultiplied, SIGN_BITS=inputs.signs, SEGMENTS=segments, TIED=inputs.tied,
+        **inputs.constants(s), **inputs.value_constants(s),
     )  # fmt: skip
     return parts.sum(1).sum(0)  # in two steps, of which the first has work for the whole GPU
 
 
-def query_gradients(run: Run, ds: Tensor, signs: Tensor) -> Tensor:
+def query_gradients(inputs: EdgeInputs, ds: Tensor, signs: Tensor) -> Tensor:
     """dq `[batch, queries, heads, head_dim]`."""
-    dq = per_node(run.p, run.queries, run.head_dim, run.q.dtype)
-    by_query = run.layout.by_query
-    launch_by_query(run, by_query.whole, ds, signs, dq, False)
+    dq = empty_nodes(inputs.p, inputs.queries, inputs.head_dim, inputs.q.dtype)
+    by_query = inputs.layout.by_query
+    start_dq(inputs, by_query.whole, ds, signs, dq, False)
     if by_query.segments is not None:
-        part = per_node(run.p, by_query.segments.nodes.numel(), run.head_dim, torch.float32)
-        launch_by_query(run, by_query.segments, ds, signs, part, True)
+        part = empty_nodes(inputs.p, by_query.segments.nodes.numel(), inputs.head_dim, torch.float32)
+        start_dq(inputs, by_query.segments, ds, signs, part, True)
         merge(by_query, part, dq)
     return dq
 
 
-def launch_by_query(run: Run, walk: Walk, ds: Tensor, signs: Tensor, dq: Tensor, segments: bool) -> None:
-    size, edges = (4, EDGES_SUMMED) if run.ready or run.signs else (run.k.element_size(), EDGES_BY_QUERY)
-    s, count = shape(run.heads, run.head_dim, 1, size, edges), walk.nodes.numel()
+def start_dq(inputs: EdgeInputs, nodes: NodeRanges, ds: Tensor, signs: Tensor, dq: Tensor, segments: bool) -> None:
+    size, edges = (4, EDGES_DQ_SUMS) if inputs.premultiplied or inputs.signs else (inputs.k.element_size(), EDGES_DQ)
+    s, count = tile_for(inputs.heads, inputs.head_dim, 1, size, edges), nodes.nodes.numel()
     if count:
-        by_query_kernel[run.grid(count, s)](
-            run.q, run.k, run.weight, ds, signs, *walk, run.layout.columns, dq,
-            count, run.layout.columns.numel(), *strides(run.q), *strides(run.k), outer(dq),
-            run.p.scale, run.p.slope,
-            READY=run.ready, SIGNS=run.signs, SEGMENTS=segments, **run.constants(s),
+        start(
+            dq_kernel, inputs.grid(count, s),
+            inputs.q, inputs.k, inputs.weight, ds, signs, *nodes, inputs.layout.columns, dq,
+            count, inputs.layout.columns.numel(), *node_strides(inputs.q), *node_strides(inputs.k), batch_stride(dq),
+            inputs.p.scale, inputs.p.slope,
+            PREMULTIPLIED=inputs.premultiplied, SIGN_BITS=inputs.signs, SEGMENTS=segments, **inputs.constants(s),
         )  # fmt: skip
 
 
-def per_kv_head(run: Run, x: Tensor) -> Tensor:
+def sum_groups(inputs: EdgeInputs, x: Tensor) -> Tensor:
     """A gradient `[batch, keys, heads, d]` as `[batch, kv_heads, keys, d]`, heads that share keys added up."""
-    kv_heads = run.k.shape[1]
-    x = x if kv_heads == run.heads else x.unflatten(2, (kv_heads, -1)).sum(3)
+    kv_heads = inputs.k.shape[1]
+    x = x if kv_heads == inputs.heads else x.unflatten(2, (kv_heads, -1)).sum(3)
     return x.transpose(1, 2)
 
 
-def number_gradients(run: Run, ds: Tensor) -> Tensor:
+def rel_bias_gradient(inputs: EdgeInputs, ds: Tensor, rel_bias: DistanceBias) -> Tensor:
     """The gradients of the edges' scores, summed by distance: `[heads, n]`."""
-    order: Order = run.p.mask.order(run.queries, run.keys)  # type: ignore[attr-defined]
-    table, zero, _ = run.p.numbers  # type: ignore[misc]
-    distance = order.rows + (run.keys - run.queries) - order.columns
-    index = (distance + zero).clamp(0, table.shape[1] - 1)
-    return ds.new_zeros(table.shape[1], run.heads).index_put_((index,), ds.sum(0), accumulate=True).mT
+    entries = rel_bias.table.shape[1]
+    distance = inputs.edges.rows + (inputs.keys - inputs.queries) - inputs.edges.columns
+    index = (distance + rel_bias.zero).clamp(0, entries - 1)
+    return ds.new_zeros(entries, inputs.heads).index_put_((index,), ds.sum(0), accumulate=True).mT

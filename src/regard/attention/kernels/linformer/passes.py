@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from ...backends import triton as backend
-from ...call import Problem
+from ...call import LoweredCall
 from ...parts.masks import Everything
-from ..launch import Launch, aligned, compile_together
+from ..launch import Launch, align, compile_together
 from ..performer.passes import cut, rows
 
 PRECISION = tl.constexpr("tf32x3")  # of float32's products; those of half types have no choice
@@ -142,7 +142,7 @@ class Way:
         self.memo: dict[Any, Any] = {}  # of the attention
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, e: Tensor) -> Tensor:
-        k, v, e = aligned(k), aligned(v), aligned(e.contiguous())
+        k, v, e = align(k), align(v), align(e.contiguous())
         steps = k.stride(), v.stride()
         run = self.runs.get(steps)
         if run is None:
@@ -155,8 +155,8 @@ class Way:
             return scaled_dot_product_attention(q, keys, values, scale=self.scale, enable_gqa=self.grouped)
         return backend.forward(self.few_keys(q, keys, values))[0]
 
-    def few_keys(self, q: Tensor, keys: Tensor, values: Tensor) -> Problem:
-        return Problem(q, keys, values, EVERYTHING, self.scale, wanted=WANTED, memo=self.memo)
+    def few_keys(self, q: Tensor, keys: Tensor, values: Tensor) -> LoweredCall:
+        return LoweredCall(q, keys, values, EVERYTHING, self.scale, needs_grad=WANTED, memo=self.memo)
 
 
 class Mix(torch.autograd.Function):
@@ -176,7 +176,7 @@ class Mix(torch.autograd.Function):
         q, k, v, e, keys, values, output, lse = ctx.saved_tensors
         *_, of_k, of_v, of_e = ctx.needs_input_grad
         found = backend.backward(ctx.way.few_keys(q, keys, values), grad.contiguous(), output, lse)
-        dq, d_keys, d_values = found[0], aligned(found[1].contiguous()), aligned(found[2].contiguous())
+        dq, d_keys, d_values = found[0], align(found[1].contiguous()), align(found[2].contiguous())
         turned = e.mT.expand(*k.shape[:2], -1, -1)
         return (
             None,

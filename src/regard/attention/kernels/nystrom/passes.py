@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from ...backends import triton as backend
-from ...call import Problem
-from ..launch import Launch, aligned, compile_together
+from ...call import LoweredCall
+from ..launch import Launch, align, compile_together
 from ..linformer.passes import EVERYTHING, WANTED
 from .inverse import Sums
 
@@ -163,15 +163,15 @@ class Way:
         launch(x, exact, rounded)
         return exact, rounded
 
-    def few_queries(self, q_marks: Tensor, k: Tensor, v: Tensor) -> Problem:
-        return Problem(q_marks, k, v, EVERYTHING, self.scale, wanted=WANTED, memo=self.memos[0])
+    def few_queries(self, q_marks: Tensor, k: Tensor, v: Tensor) -> LoweredCall:
+        return LoweredCall(q_marks, k, v, EVERYTHING, self.scale, needs_grad=WANTED, memo=self.memos[0])
 
-    def few_keys(self, q: Tensor, k_marks: Tensor, mixed: Tensor) -> Problem:
-        return Problem(q, k_marks, mixed, EVERYTHING, self.scale, wanted=WANTED, memo=self.memos[1])
+    def few_keys(self, q: Tensor, k_marks: Tensor, mixed: Tensor) -> LoweredCall:
+        return LoweredCall(q, k_marks, mixed, EVERYTHING, self.scale, needs_grad=WANTED, memo=self.memos[1])
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         graded = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-        q, k, v = aligned(q), aligned(k), aligned(v)
+        q, k, v = align(q), align(k), align(v)
         compile_together((Way, q.device, q.dtype, self.dim, self.value_dim, graded), lambda: self.rehearse(q, k, v))
         return Mix.apply(self, q, k, v) if graded else self.forward(q, k, v, False)[0]
 
@@ -240,4 +240,4 @@ class Mix(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, *found = ctx.saved_tensors
-        return None, *ctx.way.backward(aligned(grad.contiguous()), q, k, v, found)
+        return None, *ctx.way.backward(align(grad.contiguous()), q, k, v, found)

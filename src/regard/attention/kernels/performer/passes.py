@@ -26,7 +26,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import Launch, aligned, compile_together
+from ..launch import Launch, align, compile_together
 
 LOG2E = tl.constexpr(1.4426950408889634)
 PRECISION = tl.constexpr("tf32x3")  # of float32's products; those of bfloat16 have no choice
@@ -343,7 +343,7 @@ class Mix(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, omega, counts, *found = ctx.saved_tensors
-        return None, *ctx.run.back(q, k, v, omega, counts, There(*found), aligned(grad.contiguous())), None, None
+        return None, *ctx.run.back(q, k, v, omega, counts, There(*found), align(grad.contiguous())), None, None
 
 
 def mix(q: Tensor, k: Tensor, v: Tensor, omega: Tensor, features: int, counts: Tensor, scale: float) -> Tensor:
@@ -352,7 +352,7 @@ def mix(q: Tensor, k: Tensor, v: Tensor, omega: Tensor, features: int, counts: T
     `omega` is `padded(directions, dtype)`, `counts [batch]` how many keys are real, in int32.
     """
     graded = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    q, k, v = aligned(q), aligned(k), aligned(v)
+    q, k, v = align(q), align(k), align(v)
     layouts = tuple([(x.shape, x.stride()) for x in (q, k, v)])
     run = run_of(layouts, features, omega.shape[1], scale, v.dtype, v.device)
     kind = (Mix, v.device, v.dtype, q.shape[3], v.shape[3], graded)

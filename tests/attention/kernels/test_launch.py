@@ -38,14 +38,14 @@ def test_the_first_of_a_kind_is_compiled_and_not_started() -> None:
     one, two = Kernel(), Kernel()
 
     def work() -> None:
-        assert launch.begin(one, (3,), 1, SIZE=2) is None
-        assert launch.begin(two, (4, 5)) is None
+        assert launch.start(one, (3,), 1, SIZE=2) is None
+        assert launch.start(two, (4, 5)) is None
 
     launch.compile_together("kind", work)
     assert one.asked == [("compile", (3,), (1,), {"SIZE": 2})] and two.asked == [("compile", (4, 5), (), {})]
     launch.compile_together("kind", work)
     assert len(one.asked) == len(two.asked) == 1
-    assert launch.begin(one, (3,), 1, SIZE=2) == "compiled"
+    assert launch.start(one, (3,), 1, SIZE=2) == "compiled"
     assert one.asked[1] == ("start", (3,), (1,), {"SIZE": 2})
     launch.compile_together("another kind", work)
     assert [what for what, *_ in one.asked] == ["compile", "start", "compile"]
@@ -60,7 +60,7 @@ def test_what_fails_is_said_and_kernels_start_again() -> None:
 
     with pytest.raises(ValueError, match="no such tile"):
         launch.compile_together("kind", work)
-    assert launch.begin(kernel, (1,)) == "compiled"
+    assert launch.start(kernel, (1,)) == "compiled"
 
 
 def test_nothing_is_compiled_in_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:

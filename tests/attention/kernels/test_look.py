@@ -15,8 +15,9 @@ pytest.importorskip("triton")
 import regard as rg
 from regard.attention.backends import reference
 from regard.attention.call import lower, make_call
-from regard.attention.kernels.look import passes as stats
-from regard.attention.look import Wish, bucket_sizes, buckets
+from regard.attention.kernels.launch import TileShape
+from regard.attention.kernels.look import passes
+from regard.attention.look import LookOptions, bucket_index, bucket_sizes
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NAMES = ["lse", "entropy", "distance", "peak", "received", "top_weights", "top_keys", "map", "weights"]
@@ -26,23 +27,23 @@ NAMES = ["lse", "entropy", "distance", "peak", "received", "top_weights", "top_k
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles small enough for the interpreter, and for sizes that no tile divides."""
     if DEVICE == "cpu":
-        small = {size: {256: stats.Shape(32, 32, 4, 1)} for size in (2, 4)}
-        for name in ("ROWS", "COLUMNS", "TOP", "VECTORS", "ADDITIVE"):
-            monkeypatch.setattr(stats, name, small)
+        small = {size: {256: TileShape(32, 32, 4, 1)} for size in (2, 4)}
+        for name in ("ROWS", "COLUMNS", "TOP", "RELATIVE", "ADDITIVE"):
+            monkeypatch.setattr(passes, name, small)
 
 
 def draw(*size: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> torch.Tensor:
     return (torch.randn(*size) * scale).to(dtype).to(DEVICE)
 
 
-def look(q, k, wish: Wish, **parts):
+def look(q, k, wish: LookOptions, **parts):
     """(what the kernels say, the true weights)."""
     call = make_call(q, k, k, **parts)
     problem = lower(call)
-    assert stats.covers(problem, wish) is None
+    assert passes.covers(problem, wish) is None
     exact = make_call(q.double(), k.double(), k.double(), **doubled(parts))
     score = reference.scores(exact)
-    return stats.statistics(problem, wish), reference.softmax(score), score.logsumexp(-1)
+    return passes.statistics(problem, wish), reference.softmax(score), score.logsumexp(-1)
 
 
 def doubled(parts: dict) -> dict:
@@ -52,7 +53,7 @@ def doubled(parts: dict) -> dict:
     return {name: cast(part) if name != "mask" and part is not None else part for name, part in parts.items()}
 
 
-def agree(q, k, wish: Wish, tolerance: float = 2e-5, **parts) -> None:
+def agree(q, k, wish: LookOptions, tolerance: float = 2e-5, **parts) -> None:
     """Assert that every statistic is what the true weights say."""
     found, p, lse = look(q, k, wish, **parts)
     assert set(found) == set(NAMES)
@@ -68,7 +69,7 @@ def agree(q, k, wish: Wish, tolerance: float = 2e-5, **parts) -> None:
     }
     if wish.map:
         rows, columns = (
-            torch.nn.functional.one_hot(buckets(n, c, p.device), c).double()
+            torch.nn.functional.one_hot(bucket_index(n, c, p.device), c).double()
             for n, c in zip((queries, keys), wish.map, strict=True)
         )
         want["map"] = (rows.mT @ p @ columns) / bucket_sizes(queries, wish.map[0], p.device).clamp(min=1)[:, None]
@@ -117,21 +118,21 @@ MASKS = {
 @pytest.mark.parametrize("mask", MASKS)
 def test_every_mask(mask: str) -> None:
     q, k = draw(2, 2, 37, 20), draw(2, 1, 50, 20)
-    agree(q, k, Wish(True, 5, (7, 9)), mask=MASKS[mask]())
+    agree(q, k, LookOptions(True, 5, (7, 9)), mask=MASKS[mask]())
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("size", [(1, 1), (64, 64), (3, 2), (2, 4), (13, 17), (40, 31)])
 def test_every_size_of_the_map(size: tuple[int, int], causal: bool) -> None:
     q, k = draw(1, 1, 64, 16), draw(1, 1, 64, 16)
-    agree(q, k, Wish(False, 0, size), mask=rg.Causal() if causal else None)
+    agree(q, k, LookOptions(False, 0, size), mask=rg.Causal() if causal else None)
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 70), (53, 1), (37, 71), (71, 37)])
 def test_odd_sizes(sizes: tuple[int, int]) -> None:
     queries, keys = sizes
     q, k = draw(1, 1, queries, 19), draw(1, 1, keys, 19)
-    agree(q, k, Wish(True, 3, (1, 1)), mask=rg.Window(20, 20))
+    agree(q, k, LookOptions(True, 3, (1, 1)), mask=rg.Window(20, 20))
 
 
 POSITIONS = {
@@ -147,7 +148,7 @@ POSITIONS = {
 @pytest.mark.parametrize("causal", [False, True])
 def test_every_position(position: str, causal: bool) -> None:
     q, k = draw(1, 2, 37, 24), draw(1, 1, 50, 24)
-    agree(q, k, Wish(True, 4, (5, 6)), position=POSITIONS[position](), mask=rg.Causal() if causal else None)
+    agree(q, k, LookOptions(True, 4, (5, 6)), position=POSITIONS[position](), mask=rg.Causal() if causal else None)
 
 
 SCORES = {
@@ -164,31 +165,33 @@ SCORES = {
 @pytest.mark.parametrize("score", SCORES)
 def test_every_score(score: str) -> None:
     q, k = draw(1, 1, 37, 12), draw(1, 1, 50, 12)
-    agree(q, k, Wish(True, 4, (5, 6)), score=SCORES[score](), position=rg.Alibi(), mask=rg.Causal(), tolerance=5e-5)
-    agree(q, k, Wish(True, 4, (5, 6)), score=SCORES[score](), mask=rg.Causal(), tolerance=5e-5)
+    agree(
+        q, k, LookOptions(True, 4, (5, 6)), score=SCORES[score](), position=rg.Alibi(), mask=rg.Causal(), tolerance=5e-5
+    )
+    agree(q, k, LookOptions(True, 4, (5, 6)), score=SCORES[score](), mask=rg.Causal(), tolerance=5e-5)
 
 
 def test_saturated_additive() -> None:
     q, k = draw(1, 1, 20, 8, scale=60.0), draw(1, 1, 20, 8, scale=60.0)
-    agree(q, k, Wish(False, 2, None), score=rg.Additive(draw(1, 8)))
+    agree(q, k, LookOptions(False, 2, None), score=rg.Additive(draw(1, 8)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)])
 def test_half_types(dtype: torch.dtype) -> None:
     q, k = draw(1, 1, 70, 64, dtype=dtype), draw(1, 1, 70, 64, dtype=dtype)
-    agree(q, k, Wish(True, 8, (7, 7)), mask=rg.Causal())
+    agree(q, k, LookOptions(True, 8, (7, 7)), mask=rg.Causal())
 
 
 def test_strides_of_modules() -> None:
     q, k = (draw(1, 40, 2, 32).transpose(1, 2) for _ in range(2))
-    agree(q, k, Wish(True, 2, (4, 4)))
+    agree(q, k, LookOptions(True, 2, (4, 4)))
     q, k = draw(1, 2, 40, 33)[..., 1:], draw(1, 2, 32, 40).mT
-    agree(q, k, Wish(True, 2, (4, 4)))
+    agree(q, k, LookOptions(True, 2, (4, 4)))
 
 
 def test_ties_go_to_the_lowest_key() -> None:
     q, k = torch.zeros(1, 1, 5, 16, device=DEVICE), draw(1, 1, 70, 16)
-    found, _, _ = look(q, k, Wish(False, 6, None))
+    found, _, _ = look(q, k, LookOptions(False, 6, None))
     assert found["top_keys"].tolist() == [[[list(range(6))] * 5]]
     assert torch.allclose(found["top_weights"], torch.tensor(1 / 70, device=DEVICE))
 
@@ -201,33 +204,33 @@ def test_largest_in_any_order(top: int) -> None:
     line = torch.arange(70.0, device=DEVICE) / 10
     peaked = torch.where((line * 10 >= 40) & (line * 10 < 60), line, -line)
     k = torch.stack([line, -line, peaked])[None, :, :, None].expand(1, 3, 70, d).contiguous() / d
-    agree(q, k, Wish(False, top, None), score=rg.Dot(scale=1.0))
+    agree(q, k, LookOptions(False, top, None), score=rg.Dot(scale=1.0))
 
 
 def test_table_of_minus_infinity() -> None:
     table = torch.zeros(2, 9, device=DEVICE)
     table[:, 5:] = -torch.inf
     q, k = draw(1, 2, 40, 16), draw(1, 2, 40, 16)
-    found, p, _ = look(q, k, Wish(True, 3, (4, 4)), position=rg.Bias(table, zero=4))
+    found, p, _ = look(q, k, LookOptions(True, 3, (4, 4)), position=rg.Bias(table, zero=4))
     assert not any(x.isnan().any() for x in found.values())
     assert (found["weights"].double() - p).abs().max() < 1e-5
 
 
 def test_same_bits_twice() -> None:
     q, k = draw(1, 1, 70, 32), draw(1, 1, 70, 32)
-    first, second = (look(q, k, Wish(True, 4, (5, 7)), mask=rg.Causal())[0] for _ in range(2))
+    first, second = (look(q, k, LookOptions(True, 4, (5, 7)), mask=rg.Causal())[0] for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in NAMES)
 
 
 def test_says_what_it_cannot_do() -> None:
     q = draw(1, 1, 4, 16)
     problem = lower(make_call(q.double(), q.double(), q.double()))
-    assert "float64" in stats.covers(problem, Wish(False, 0, None))
+    assert "float64" in passes.covers(problem, LookOptions(False, 0, None))
     problem = lower(make_call(q, q, q))
-    assert "32" in stats.covers(problem, Wish(False, 33, None))
-    assert "map" in stats.covers(problem, Wish(False, 0, (5, 4)))
+    assert "32" in passes.covers(problem, LookOptions(False, 33, None))
+    assert "map" in passes.covers(problem, LookOptions(False, 0, (5, 4)))
     wide = draw(1, 1, 4, 300)
-    assert "head dim" in stats.covers(lower(make_call(wide, wide, wide)), Wish(False, 0, None))
+    assert "head_dim" in passes.covers(lower(make_call(wide, wide, wide)), LookOptions(False, 0, None))
 
 
 @pytest.mark.gpu

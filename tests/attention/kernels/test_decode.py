@@ -17,17 +17,18 @@ pytest.importorskip("triton")
 import regard as rg
 from regard.attention.backends import reference
 from regard.attention.call import lower, make_call
-from regard.attention.kernels.decode.passes import passes as decode
+from regard.attention.kernels.decode import passes as decode
+from regard.attention.kernels.launch import TileShape
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture(autouse=True)
-def small_spans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short spans, so that a few keys make several of them."""
-    monkeypatch.setattr(decode, "LEAST_KEYS", 32)
+def small_splits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short splits, so that a few keys make several of them."""
+    monkeypatch.setattr(decode, "MIN_KEYS", 32)
     if DEVICE == "cpu":
-        monkeypatch.setattr(decode, "SHAPES", {size: {256: decode.Shape(16, 4, 1)} for size in (2, 4)})
+        monkeypatch.setattr(decode, "SHAPES", {size: {256: TileShape(16, 16, 4, 1)} for size in (2, 4)})
 
 
 def draw(*size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -136,12 +137,12 @@ def test_same_bits_twice() -> None:
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def test_spans_cover_the_keys() -> None:
+def test_splits_cover_the_keys() -> None:
     for keys in (1, 31, 64, 1000, 32768, 100_003):
         for programs in (1, 8, 128, 5000):
-            spans = decode.spans_for(programs, keys, 64, 132)
-            each = math.ceil(math.ceil(keys / 64) / spans)
-            assert spans >= 1 and (spans - 1) * each * 64 < keys <= spans * each * 64
+            splits = decode.count_splits(programs, keys, 64, 132)
+            each = math.ceil(math.ceil(keys / 64) / splits)
+            assert splits >= 1 and (splits - 1) * each * 64 < keys <= splits * each * 64
 
 
 def test_says_what_it_cannot_do() -> None:
@@ -150,4 +151,4 @@ def test_says_what_it_cannot_do() -> None:
     assert "float64" in reason(x.double(), x.double(), x.double())
     assert "additive" in reason(x, x, x, score=rg.Additive(draw(1, 16)))
     assert "17 queries" in reason(draw(1, 1, 17, 16), x, x)
-    assert "head dim" in reason(x, x, draw(1, 1, 4, 300))
+    assert "head_dim" in reason(x, x, draw(1, 1, 4, 300))

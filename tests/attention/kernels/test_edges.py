@@ -21,8 +21,8 @@ triton = pytest.importorskip("triton")
 import regard as rg  # noqa: E402
 from regard.attention.backends import edges  # noqa: E402
 from regard.attention.backends.custom_op import operator  # noqa: E402
-from regard.attention.call import Problem, lower, make_call  # noqa: E402
-from regard.attention.kernels.edges import passes as graph  # noqa: E402
+from regard.attention.call import LoweredCall, lower, make_call  # noqa: E402
+from regard.attention.kernels.edges import passes  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ULPS = 16
@@ -79,7 +79,7 @@ def draw(case: Case) -> tuple[dict[str, Tensor], rg.Edges]:
     return tensors, rg.Edges(edge_index(case, generator))
 
 
-def problem(case: Case, tensors: dict[str, Tensor], mask: rg.Edges) -> Problem:
+def problem(case: Case, tensors: dict[str, Tensor], mask: rg.Edges) -> LoweredCall:
     score = rg.Additive(tensors["weight"], activation=case.score) if case.score != "dot" else None
     position = rg.Bias(tensors["numbers"], zero=4) if case.numbers else None
     generator = torch.Generator().manual_seed(3)
@@ -95,7 +95,7 @@ def laid_out(case: Case, x: Tensor) -> Tensor:
     return x.transpose(1, 2).contiguous().transpose(1, 2) if case.packed and x.dim() == 4 else x.contiguous()
 
 
-def results(p: Problem, module, grad: Tensor) -> dict[str, Tensor]:
+def results(p: LoweredCall, module, grad: Tensor) -> dict[str, Tensor]:
     """Output, log-sum-exp and gradients of what computes forward and backward; those of tied keys and values in one."""
     output, lse = module.forward(p)
     names = ("q", "k", "v", "weight", "numbers", "asking", "table")
@@ -120,9 +120,9 @@ def check(case: Case) -> None:
     if same:
         here["v"] = here["k"]
     p = problem(case, here, rg.Edges(mask.edge_index.to(DEVICE)))
-    assert graph.covers(p) is None
-    assert graph.shares(p.k, p.v) == case.shared
-    found = results(p, graph, laid_out(case, grad))
+    assert passes.covers(p) is None
+    assert passes.same_memory(p.k, p.v) == case.shared
+    found = results(p, passes, laid_out(case, grad))
     compare(case, found, truth, own_found)
 
 
@@ -186,12 +186,12 @@ def test_kernels_agree_with_float64(case: Case) -> None:
 
 @pytest.mark.parametrize("case", HUBS, ids=str)
 def test_nodes_with_many_edges_are_cut_and_merged(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph, "SEGMENT", 16)
+    monkeypatch.setattr(passes, "SEGMENT", 16)
     check(case)
 
 
 def test_the_weights_gradient_is_summed_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph, "PROGRAMS", 4)
+    monkeypatch.setattr(passes, "MAX_PROGRAMS", 4)
     check(replace(PLAIN, score="leaky_relu", head_dim=16, value_dim=16, heads=4, shared=True, batch=2))
     check(replace(PLAIN, score="tanh", value_dim=5))
 
@@ -201,9 +201,9 @@ def test_tied_keys_and_values_have_one_gradient() -> None:
     tensors, mask = draw(case)
     here = {name: laid_out(case, x) for name, x in tensors.items()}
     p = problem(case, here | {"v": here["k"]}, rg.Edges(mask.edge_index.to(DEVICE)))
-    output, lse = graph.forward(p)
-    _, dk, dv, *_ = graph.backward(p, torch.ones_like(output), output, lse)
-    _, apart_k, apart_v, *_ = graph.backward(replace(p, tied=False), torch.ones_like(output), output, lse)
+    output, lse = passes.forward(p)
+    _, dk, dv, *_ = passes.backward(p, torch.ones_like(output), output, lse)
+    _, apart_k, apart_v, *_ = passes.backward(replace(p, tied=False), torch.ones_like(output), output, lse)
     assert p.tied and dk is not None and dv is None and apart_k is not None and apart_v is not None
     torch.testing.assert_close(dk, apart_k + apart_v)
 
@@ -222,7 +222,7 @@ def test_a_node_with_a_million_edges() -> None:
 def test_gradients_flow_through_an_operator() -> None:
     case = replace(PLAIN, score="leaky_relu", head_dim=4, value_dim=4, shared=True)
     tensors, mask = draw(case)
-    solve = operator("graph_under_test", graph.forward, graph.backward)
+    solve = operator("graph_under_test", passes.forward, passes.backward)
     wave = torch.arange(4 * 13 * 2).sin().reshape(1, 2, 13, 4)
     found = []
     for dtype, run in ((torch.float32, solve), (torch.float64, edges.solve)):
@@ -236,14 +236,17 @@ def test_gradients_flow_through_an_operator() -> None:
 
 
 def test_the_layout_is_made_once() -> None:
-    mask = rg.Edges(torch.randint(9, (2, 20), generator=torch.Generator().manual_seed(0)))
-    assert graph.layout(mask.order(9, 9)) is graph.layout(mask.order(9, 9))
+    tensors, mask = draw(PLAIN)
+    here = {name: laid_out(PLAIN, x) for name, x in tensors.items()}
+    mask = rg.Edges(mask.edge_index.to(DEVICE))
+    first, second = (passes.EdgeInputs(problem(PLAIN, here, mask)) for _ in range(2))
+    assert first.layout is second.layout
 
 
 def test_the_output_has_a_nodes_heads_side_by_side() -> None:
     tensors, mask = draw(PLAIN)
     here = {name: laid_out(PLAIN, x) for name, x in tensors.items()}
-    output, _ = graph.forward(problem(PLAIN, here, rg.Edges(mask.edge_index.to(DEVICE))))
+    output, _ = passes.forward(problem(PLAIN, here, rg.Edges(mask.edge_index.to(DEVICE))))
     assert output.transpose(1, 2).is_contiguous()
 
 
@@ -253,17 +256,17 @@ def test_the_same_call_gives_the_same_bits() -> None:
     here = {name: laid_out(case, x) for name, x in tensors.items()}
     p = problem(case, here, rg.Edges(mask.edge_index.to(DEVICE)))
     grad = torch.ones_like(p.v)
-    once, again = (results(p, graph, grad) for _ in range(2))
+    once, again = (results(p, passes, grad) for _ in range(2))
     assert all(torch.equal(once[name], again[name]) for name in once)
 
 
 def test_what_is_not_covered_has_a_reason() -> None:
     tensors, mask = draw(PLAIN)
-    assert "float64" in str(graph.covers(problem(PLAIN, tensors, mask)))
+    assert "float64" in str(passes.covers(problem(PLAIN, tensors, mask)))
     small = {name: x.float() for name, x in tensors.items()}
     p = problem(PLAIN, small, mask)
-    assert "graph" in str(graph.covers(replace(p, mask=rg.Causal())))
+    assert "graph" in str(passes.covers(replace(p, mask=rg.Causal())))
     wide = {name: torch.zeros(*x.shape[:3], 300) for name, x in small.items()}
-    assert "head_dim" in str(graph.covers(problem(PLAIN, wide, mask)))
+    assert "head_dim" in str(passes.covers(problem(PLAIN, wide, mask)))
     vectors = lower(make_call(*small.values(), position=rg.Shaw(torch.zeros(2, 3, 8)), mask=mask))
-    assert "vectors" in str(graph.covers(vectors))
+    assert "vectors" in str(passes.covers(vectors))

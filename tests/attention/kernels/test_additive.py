@@ -21,14 +21,14 @@ pytest.importorskip("triton")
 
 import regard as rg
 from regard.attention.backends import triton as backend
-from regard.attention.call import Problem, lower, make_call
-from regard.attention.kernels.additive.passes import Part, Patch, Shapes
-from regard.attention.kernels.additive.passes import passes as additive
+from regard.attention.call import LoweredCall, lower, make_call
+from regard.attention.kernels.additive import passes as additive
+from regard.attention.kernels.additive.passes import AdditiveShapes, ThreadPatch, TileRange
 
-from .oracle import Case, as_rounded, cancelling, leaves_of, own_errors, poisoned, pull, results, same_results
+from ..oracle import Case, as_rounded, cancelling, leaves_of, own_errors, poisoned, pull, results, same_results
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SMALL = Shapes(Patch(2, 4, 8, 8, 1), Patch(2, 4, 8, 8, 1), Patch(2, 4, 8, 8, 1), Patch(4, 2, 4, 16, 1))
+SMALL = AdditiveShapes(*[ThreadPatch(2, 4, 8, 8, 1)] * 3, ThreadPatch(4, 2, 4, 16, 1))
 ACTIVATIONS = pytest.mark.parametrize("activation", ["tanh", "leaky_relu"])
 
 
@@ -80,14 +80,14 @@ def on_device(case: Case, dtype: torch.dtype, carried: torch.dtype) -> dict[str,
     mask = None if case.mask is None else case.mask.to(DEVICE)
     generator = torch.Generator().manual_seed(case.seed)
     call = make_call(q, k, v, **moved, mask=mask, dropout=case.dropout, generator=generator)
-    assert backend.unsupported(call) is None
+    assert backend.unsupported_reason(call) is None
     output = backend.run(call).cpu()
     assert output.dtype == dtype
     output.backward(pull(output, dtype, case.seed))
     return {"output": output.detach(), **{f"gradient of {name}": x.grad for name, x in leaves.items()}}  # type: ignore[dict-item]
 
 
-def problem(case: Case) -> Problem:
+def problem(case: Case) -> LoweredCall:
     """The case as kernels see it."""
     q, k, v = (x.to(case.dtype).to(DEVICE) for x in (case.q, case.k, case.v))
     score = replace(case.score, weight=case.score.weight.to(case.dtype).to(DEVICE))  # type: ignore[attr-defined]
@@ -169,7 +169,7 @@ def test_half_precision(activation: str) -> None:
 @pytest.mark.parametrize("room", [1, 2, 5])
 def test_work_in_parts(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scratch for a few tiles only: copies of lists, and lists themselves, are cut."""
-    shape = additive.SHAPES[4].scores
+    shape = additive.SHAPES[4].ds
     monkeypatch.setattr(additive, "SCRATCH", room * shape.rows * shape.columns * 8)
     position = rg.Bias(torch.randn(1, 9, dtype=torch.float64), zero=4)
     agree(draw(20, 70, head_dim=2, batch=2, heads=1, mask=rg.Causal(), position=position))
@@ -178,10 +178,17 @@ def test_work_in_parts(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_parts_hold_every_tile_once() -> None:
     for copies, n, room in ((3, 5, 100), (3, 5, 7), (7, 5, 10), (2, 11, 4), (4, 0, 9), (1, 1, 1)):
-        parts = list(additive.cut(copies, n, room))
-        seen = [(c, e) for part in parts for c in range(part.copy, part.copy + part.copies) for e in range(*part[2:])]
+        parts = list(additive.make_ranges(copies, n, room))
+        seen = [
+            (c, e)
+            for part in parts
+            for c in range(part.instance, part.instance + part.instances)
+            for e in range(*part[2:])
+        ]
         assert sorted(seen) == [(c, e) for c in range(copies) for e in range(n)]
-        assert all(isinstance(part, Part) and part.copies * (part.last - part.first) <= max(room, 1) for part in parts)
+        assert all(
+            isinstance(part, TileRange) and part.instances * (part.last - part.first) <= max(room, 1) for part in parts
+        )
 
 
 def test_rows_without_keys() -> None:

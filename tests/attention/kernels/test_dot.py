@@ -24,25 +24,26 @@ pytest.importorskip("triton")
 
 import regard as rg
 from regard.attention.backends import triton as backend
-from regard.attention.call import Problem, lower, make_call
-from regard.attention.kernels.dot.kernels import passes, walks
-from regard.attention.kernels.dot.kernels import relative as band
-from regard.attention.kernels.dot.walks import Shape, Shapes
-from regard.attention.kernels.tile_lists import Lists, diagonals, items, lists
-from regard.attention.parts.mask import Grid
+from regard.attention.call import LoweredCall, lower, make_call
+from regard.attention.execution import CACHE
+from regard.attention.kernels.dot import passes, relative, schedule
+from regard.attention.kernels.dot.schedule import PassShapes
+from regard.attention.kernels.launch import TileShape
+from regard.attention.kernels.tile_lists import tile_lists
+from regard.attention.parts.mask import PairGrid
 
-from .oracle import Case, as_rounded, cancelling, leaves_of, own_errors, poisoned, pull, results, same_results
+from ..oracle import Case, as_rounded, cancelling, leaves_of, own_errors, poisoned, pull, results, same_results
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-FLAT, SQUARE = Shape(16, 32, 4, 1), Shape(32, 32, 4, 1)
+FLAT, SQUARE = TileShape(16, 32, 4, 1), TileShape(32, 32, 4, 1)
 
 
 @pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    """What is remembered was made for tiles of other sizes."""
-    passes.REMEMBERED.forget()
+def empty_cache() -> Iterator[None]:
+    """Cached schedules were made for tiles of other sizes."""
+    CACHE.clear()
     yield
-    passes.REMEMBERED.forget()
+    CACHE.clear()
 
 
 @pytest.fixture(autouse=True)
@@ -50,16 +51,16 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small tiles in the interpreter, so that short sequences have several."""
     if DEVICE == "cpu":
         flat, square = ({size: dict.fromkeys((64, 128, 256), shape) for size in (2, 4)} for shape in (FLAT, SQUARE))
-        for name in ("FORWARD", "ROWS", "COLUMNS"):
-            monkeypatch.setattr(passes, name, Shapes(flat, square))
-        monkeypatch.setattr(passes, "DIAGONALS", Shapes(square, square))
+        for name in ("FORWARD", "DQ", "DKDV"):
+            monkeypatch.setattr(passes, name, PassShapes(flat, square))
+        monkeypatch.setattr(passes, "D_REL_BIAS", PassShapes(square, square))
 
 
 @pytest.fixture
-def all_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every list longer than one tile is cut, so that everything is merged from pieces."""
-    for module in (walks, band):
-        monkeypatch.setattr(module, "limit", lambda *_: 1)
+def all_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every list longer than one tile is split, so that everything is merged from partial sums."""
+    for module in (schedule, relative):
+        monkeypatch.setattr(module, "split_limit", lambda *_: 1)
 
 
 def draw(
@@ -84,7 +85,7 @@ def numbers(*sizes: int) -> Tensor:
     return torch.randn(*sizes, dtype=torch.float64)
 
 
-def problem_of(case: Case) -> tuple[Problem, dict[str, Tensor]]:
+def problem_of(case: Case) -> tuple[LoweredCall, dict[str, Tensor]]:
     """The case lowered for the kernels, on the device they run on, and the leaves it came from."""
     leaves, parts = leaves_of(case, case.dtype, case.carried or case.dtype)
     q, k, v = (leaves[name] for name in "qkv")
@@ -94,7 +95,7 @@ def problem_of(case: Case) -> tuple[Problem, dict[str, Tensor]]:
     p = lower(call)
     moved = {
         name: None if x is None else type(x)(*map(on, x))
-        for name, x in (("numbers", p.numbers), ("vectors", p.vectors))
+        for name, x in (("rel_bias", p.rel_bias), ("rel_vectors", p.rel_vectors))
     }
     mask = p.mask.to(DEVICE) if DEVICE == "cuda" else p.mask
     return replace(p, q=on(p.q), k=on(p.k), v=on(p.v), seed=on(p.seed), mask=mask, **moved), leaves
@@ -177,23 +178,23 @@ def test_vectors_by_distance(position: Any, mask: rg.Mask) -> None:
 @pytest.mark.parametrize("tiles", [1, 3, 7, 40])
 def test_vectors_by_distance_in_parts(tiles: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scratch for so many tiles, where a head of one batch row has 5 and both rows 10."""
-    monkeypatch.setattr(band, "SCRATCH", tiles * SQUARE.rows * SQUARE.columns * 4)
+    monkeypatch.setattr(relative, "SCRATCH", tiles * SQUARE.rows * SQUARE.columns * 4)
     agree(draw(34, 70, batch=2, heads=4, kv_heads=2, position=transformer_xl(40, 3, heads=4), mask=rg.Causal()))
 
 
 @pytest.mark.parametrize("tiles", [3, 400])
 def test_vectors_by_distance_where_heads_differ(tiles: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(band, "SCRATCH", tiles * SQUARE.rows * SQUARE.columns * 4)
+    monkeypatch.setattr(relative, "SCRATCH", tiles * SQUARE.rows * SQUARE.columns * 4)
     mask = rg.Pairs(torch.rand(2, 4, 34, 70) > 0.7)
     agree(draw(34, 70, batch=2, heads=4, kv_heads=2, position=shaw(9, 4, heads=4), mask=mask))
 
 
 @pytest.mark.parametrize("name", MASKS)
 def test_orders_number_tiles_as_lists_of_columns_do(name: str) -> None:
-    mask, grid = MASKS[name](), Grid(21, 37, 2, 4)
-    by_row, by_column = (lists(mask, grid, 16, 32, transposed=x) for x in (False, True))
+    mask, grid = MASKS[name](), PairGrid(21, 37, 2, 4)
+    by_row, by_column = (tile_lists(mask, grid, 16, 32, transposed=x) for x in (False, True))
     rows, columns = by_row.starts.shape[1] - 1, by_column.starts.shape[1] - 1
-    by_tile, by_line = band.orders_of(by_row, columns)
+    by_tile, by_line = relative.order_tiles(by_row, columns)
     groups = torch.arange(by_row.groups)
     for order, place in ((by_tile, lambda line, tile: (line, tile)), (by_line, lambda d, r: (r, r + d - rows + 1))):
         begin, end = order.between(groups, 0, columns)
@@ -201,7 +202,7 @@ def test_orders_number_tiles_as_lists_of_columns_do(name: str) -> None:
         for group, line in itertools.product(range(by_row.groups), range(order.lists)):
             for x in range(begin[group, line], end[group, line]):
                 row, column = place(line, int(order.tile[x]))
-                number = int(order.number[x])
+                number = int(order.ds_index[x])
                 assert by_column.starts[group, column] <= number < by_column.starts[group, column + 1]
                 assert by_column.tile[number] == row
                 seen.append(number)
@@ -227,11 +228,11 @@ def test_tables_learn_from_outputs_that_are_not_rounded(queries: int, position: 
 
 
 @pytest.mark.parametrize("position", [lambda: None, lambda: bias(9, 4), lambda: transformer_xl(9, 4)])
-def test_merging(position: Any, all_cut: None) -> None:
+def test_merging(position: Any, all_split: None) -> None:
     agree(draw(40, 70, batch=2, position=position(), mask=rg.Causal()))
 
 
-def test_merging_where_heads_differ(all_cut: None) -> None:
+def test_merging_where_heads_differ(all_split: None) -> None:
     agree(draw(batch=2, heads=4, kv_heads=2, position=bias(9, 4, 4), mask=rg.Pairs(torch.rand(2, 4, 21, 37) > 0.7)))
 
 
@@ -241,7 +242,7 @@ def test_dropout(position: Any, dropout: float) -> None:
     agree(draw(batch=2, position=position(), mask=rg.Causal(), dropout=dropout))
 
 
-def test_the_same_bits_every_time(all_cut: None) -> None:
+def test_the_same_bits_every_time(all_split: None) -> None:
     p, _ = problem_of(draw(40, 70, batch=2, position=transformer_xl(70), mask=rg.Causal()))
     with torch.no_grad():
         output, lse = backend.forward(p)
@@ -252,7 +253,7 @@ def test_the_same_bits_every_time(all_cut: None) -> None:
 def test_a_repeated_call_works_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
     case = draw(position=bias(9, 4), mask=rg.Causal())
     agree(case)
-    for name in ("lists", "diagonals", "Walk"):
+    for name in ("tile_lists", "by_diagonal", "TileSchedule"):
         monkeypatch.setattr(passes, name, lambda *_, **__: pytest.fail("worked out again"))
     agree(case)
 
@@ -274,62 +275,11 @@ def test_calls_of_one_kind_share_what_was_worked_out(position: Any) -> None:
             torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-5)
 
 
-def allowed(tiles: Lists, grid: Grid, corner: Any) -> Tensor:
-    """Every pair's answer from the lists; `corner(line, tile)` is the (row, column) of a listed tile."""
-    pairs = torch.zeros(grid.batch, grid.heads, grid.queries + tiles.rows, grid.keys + tiles.columns, dtype=torch.bool)
-    for b in range(grid.batch):
-        for h in range(grid.heads):
-            starts = tiles.starts[b * tiles.batch_stride + h * tiles.head_stride].tolist()
-            for line, (first, last) in enumerate(itertools.pairwise(starts)):
-                for tile, bits in zip(tiles.tile[first:last].tolist(), tiles.bits[first:last].tolist(), strict=True):
-                    row, column = (x * y for x, y in zip(corner(line, tile), (tiles.rows, tiles.columns), strict=True))
-                    words = tiles.packed[bits].long()[..., None] if bits >= 0 else torch.tensor(-1)
-                    answers = ((words >> torch.arange(32)) & 1).bool().expand(tiles.rows, -1, 32).flatten(1)
-                    pairs[b, h, row : row + tiles.rows, column : column + tiles.columns] = answers.expand(
-                        -1, tiles.columns
-                    )
-    assert not pairs[:, :, grid.queries :].any()
-    assert not pairs[..., grid.keys :].any()
-    return pairs[:, :, : grid.queries, : grid.keys]
-
-
-@pytest.mark.parametrize("name", MASKS)
-def test_lists_say_what_the_mask_says(name: str) -> None:
-    mask, grid = MASKS[name](), Grid(21, 37, 2, 4)
-    want = mask.permits(*grid.places(), grid).expand(2, 4, 21, 37)
-    by_row, by_column = lists(mask, grid, 32, 32), lists(mask, grid, 32, 32, transposed=True)
-    assert torch.equal(allowed(by_row, grid, lambda line, tile: (line, tile)), want)
-    assert torch.equal(allowed(by_column, grid, lambda line, tile: (tile, line)), want)
-    assert torch.equal(allowed(diagonals(by_row, grid), grid, lambda line, tile: (tile, tile + line)), want)
-    assert lists(mask, grid, 32, 32) is by_row
-
-
-def test_lists_follow_tensors_that_are_written_to() -> None:
-    lengths, grid = torch.tensor([3, 5]), Grid(8, 8, 2, 1)
-    before = lists(rg.Lengths(lengths), grid, 16, 32)
-    assert lists(rg.Lengths(lengths), grid, 16, 32) is before
-    lengths[0] = 0
-    assert len(lists(rg.Lengths(lengths), grid, 16, 32).tile) < len(before.tile)
-
-
-@pytest.mark.parametrize("limit", [1, 3, 100])
-def test_items_cover_every_list_once(limit: int) -> None:
-    tiles = lists(rg.Causal() | rg.Global(1), Grid(100, 130), 16, 32)
-    pieces = items(tiles, limit)
-    sizes = pieces.last - pieces.first
-    assert sizes.max() <= limit
-    assert (sizes.diff() <= 0).all()
-    assert sorted(x for a, b in zip(pieces.first, pieces.last, strict=True) for x in range(a, b)) == list(
-        range(len(tiles.tile))
-    )
-    assert pieces.slots == (pieces.slot >= 0).sum() == (pieces.cuts[:, 3] - pieces.cuts[:, 2]).sum()
-
-
 def test_refusals() -> None:
     wide = torch.zeros(1, 1, 2, 300, device=DEVICE)
-    assert "head_dim of 300" in (backend.unsupported(make_call(wide, wide, wide)) or "")
+    assert "head_dim of 300" in (backend.unsupported_reason(make_call(wide, wide, wide)) or "")
     double = torch.zeros(1, 1, 2, 8, device=DEVICE, dtype=torch.float64)
-    assert "float64" in (backend.unsupported(make_call(double, double, double)) or "")
+    assert "float64" in (backend.unsupported_reason(make_call(double, double, double)) or "")
 
 
 @pytest.mark.gpu

@@ -1,0 +1,169 @@
+"""Schedules of the dot family: the configuration of a problem, its tile shapes, and kernels over lists of tiles."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...dropout import keep_scale, threshold
+from ...parts.mask import PairGrid
+from ..launch import LOG2E, Launch, ShapeTable, TileShape, multiprocessors, next_power
+from ..tile_lists import TileLists, WorkItems, split_work
+from .kernels import merge_kernel, sum_splits_kernel
+
+PRECISION = "tf32x3"  # float32 products: three of tensor cores, whose sum is as exact as one without them
+LINE_STEP = 256  # the origin of a line is a multiple of this, and so of every tile's sizes
+PROGRAMS_PER_SM = 3  # programs for each multiprocessor that the work should be enough for
+MIN_TILES = 16  # tiles of a work item of a split list, at least
+STRIDES = tuple(f"stride_{x}{axis}" for x in "qkvr" for axis in "bhn")
+
+
+class PassShapes(NamedTuple):
+    """A pass's tile shapes, by bytes of an element, then by the larger of the padded head dims.
+
+    Relative vectors need square tiles. Tiles of wider heads would not fit, and some passes do not run with them.
+    """
+
+    plain: ShapeTable
+    relative: ShapeTable
+
+
+class DotConfig(NamedTuple):
+    """What decides how a problem is run, beside its mask and the contents of its tensors."""
+
+    grid: PairGrid
+    dtype: torch.dtype
+    group_size: int  # query heads of each key head
+    head_dim: int
+    value_dim: int
+    strides: tuple[int, ...]  # of batch, heads and tokens, of q, k, v and rel_q
+    scale: float
+    dropout: float | None
+    rel_bias: int  # 0 none, 1 from a table, 2 from slopes
+    rel_vectors: bool
+    exact_output: bool  # whether the output is float32
+
+    @property
+    def origin(self) -> int:
+        return self.padded + LINE_STEP  # so that shifted copies of a line lose nothing
+
+    @property
+    def length(self) -> int:
+        return self.origin + -(-self.grid.keys // LINE_STEP) * LINE_STEP
+
+    @property
+    def padded(self) -> int:
+        """Queries, padded to whole tiles."""
+        return -(-self.grid.queries // LINE_STEP) * LINE_STEP
+
+    @property
+    def front(self) -> tuple[int, int]:
+        return self.grid.batch, self.grid.heads
+
+    @property
+    def instances(self) -> int:
+        return self.grid.batch * self.grid.heads
+
+    @property
+    def output_dtype(self) -> torch.dtype:
+        return torch.float32 if self.exact_output else self.dtype
+
+    def shape(self, shapes: PassShapes) -> TileShape:
+        """The tile shape for these types and sizes."""
+        widest = max(next_power(self.head_dim), next_power(self.value_dim), 64)
+        return (shapes.relative if self.rel_vectors else shapes.plain)[self.dtype.itemsize][widest]
+
+    def empty(self, *sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty(sizes, dtype=dtype, device=self.grid.device)
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of kernels over tiles that do not depend on the tiles."""
+        grid, drops = self.grid, self.dropout is not None
+        return dict(
+            zip(STRIDES, self.strides, strict=True),
+            queries=grid.queries, keys=grid.keys, heads=grid.heads, group_size=self.group_size,
+            origin=self.origin, length=self.length, padded=self.padded, scale=self.scale * LOG2E,
+            grad_scale=self.scale, inv_scale=1.0 / self.scale,
+            threshold=threshold(self.dropout or 0.0), keep_scale=keep_scale(self.dropout or 0.0) if drops else 1.0,
+            D=self.head_dim, BD=next_power(self.head_dim), DV=self.value_dim, BDV=next_power(self.value_dim),
+            REL_BIAS=self.rel_bias, REL_VECTORS=self.rel_vectors, DROPOUT=drops,
+            PRECISION=PRECISION if self.dtype == torch.float32 else "tf32", PAIRS=self.dtype.itemsize == 2,
+        )  # fmt: skip
+
+
+class TileSchedule:
+    """One kernel over work items of listed tiles; items of split lists leave partial sums that are added up."""
+
+    def __init__(
+        self,
+        config: DotConfig,
+        kernel: Any,
+        shape: TileShape,
+        items: WorkItems,
+        arguments: dict[str, Any],
+        instances: int = 1,
+        by_batch: bool = True,
+        by_head: bool = True,
+    ):
+        self.config, self.shape, self.instances = config, shape, instances
+        self.grouping = {"BY_BATCH": by_batch, "BY_HEAD": by_head}
+        self.slots, self.splits, self.split_rows = items.splits * instances, len(items.split_rows), items.split_rows
+        self.merges: dict[Any, Launch] = {}
+        self.start = Launch(
+            kernel, len(items.row) * instances,
+            p_group=items.group, p_row=items.row, p_first=items.first, p_last=items.last, p_slot=items.slot,
+            instances=instances, **shape.arguments(), **config.arguments(), **self.grouping, **arguments,
+        )  # fmt: skip
+
+    @classmethod
+    def over_lists(
+        cls, config: DotConfig, kernel: Any, shape: TileShape, tiles: TileLists, programs: int, **arguments: Any
+    ) -> TileSchedule:
+        """The schedule of all lists, for `programs` pairs of batch and head."""
+        instances = programs // tiles.groups
+        items = split_work(tiles, split_limit(config, len(tiles.tile) * instances))
+        listed = {"p_tile": tiles.tile, "p_bits": tiles.bits, "p_packed": tiles.packed}
+        grouping = (tiles.batch_stride > 0, tiles.head_stride > 0)
+        return cls(config, kernel, shape, items, listed | arguments, instances, *grouping)
+
+    def partials(self, spare: Tensor, *sizes: int) -> Tensor:
+        """Memory for partial sums; `spare`, which is not written to, where no list is split."""
+        return self.config.empty(self.slots, *sizes) if self.splits else spare
+
+    def add_splits(self, out: Tensor, partial: Tensor, rows: int, width: int, scale: float = 1.0) -> None:
+        """Add the partial sums of split lists into `out [batch, heads, lists, d]`."""
+        if not self.splits:
+            return
+        key = (out.shape, out.dtype, rows, width)
+        if key not in self.merges:
+            self.merges[key] = Launch(
+                sum_splits_kernel, self.splits * self.instances, p_split_rows=self.split_rows,
+                lists=out.shape[2], heads=out.shape[1], instances=self.instances, scale=scale,
+                D=out.shape[3], BD=width, ROWS=rows, **self.grouping,
+            )  # fmt: skip
+        self.merges[key](out, partial)
+
+    def output_partials(self, spare: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Memory for the outputs of splits, their maxima and their sums."""
+        rows = self.shape.rows
+        wide = self.partials(spare, rows, next_power(self.config.value_dim))
+        return wide, self.partials(spare, rows), self.partials(spare, rows)
+
+    def merge_outputs(self, *tensors: Tensor) -> None:
+        """Merge the outputs of split rows: (output, lse, and `output_partials`)."""
+        if not self.splits:
+            return
+        if "outputs" not in self.merges:
+            self.merges["outputs"] = Launch(
+                merge_kernel, self.splits * self.instances, p_split_rows=self.split_rows,
+                instances=self.instances, BM=self.shape.rows, **self.config.arguments(), **self.grouping,
+            )  # fmt: skip
+        self.merges["outputs"](*tensors)
+
+
+def split_limit(config: DotConfig, tiles: int) -> int:
+    """The longest list that is not split: the tiles of a program if the work were spread evenly, a power of two."""
+    processors = multiprocessors(torch.device(config.grid.device), 1)
+    return next_power(max(tiles // (processors * PROGRAMS_PER_SM), MIN_TILES))
