@@ -1,4 +1,4 @@
-"""What can go wrong, by what the caller can do about it."""
+"""The errors, by what the caller can do about them."""
 
 
 class RegardError(Exception):
@@ -6,15 +6,15 @@ class RegardError(Exception):
 
 
 class BadInput(RegardError, ValueError):
-    """An argument does not fit; the message says what was given, what was wanted and what to do."""
+    """An argument does not fit; the message says what was given, what is expected and what to do."""
 
 
 class Unsupported(RegardError):
-    """These parts, or this backend, cannot do what was asked; the message says why and what can."""
+    """The parts do not go together, or a backend cannot run them; the message says why and what can."""
 
 
 class TooLarge(RegardError, MemoryError):
-    """The answer would not fit into memory; the message says how much it needs and what to ask for instead."""
+    """The result would not fit into memory; the message says how much it needs and what to use instead."""
 
 
 class Missing(RegardError, ImportError):

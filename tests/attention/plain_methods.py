@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from regard.attention.parts.methods import draw_directions
+from regard.attention.backends.approximate.performer import draw_directions
 
 
 def tensors(

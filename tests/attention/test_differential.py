@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.attention.backends import BACKENDS, choose_backend, edges
-from regard.attention.backends.blockwise import tile
+from regard.attention.backends.blockwise import schedule, tile
 
 from .draw import KINDS, Draw
 from .oracle import Case, agree
@@ -19,13 +19,13 @@ def able(case: Case) -> list[str]:
     chosen = choose_backend(call, "auto").name
     # Triton's interpreter would take hours over these; its kernels have files of their own.
     elsewhere = {"reference", "triton"}
-    able = [name for name, module in BACKENDS.items() if module.unsupported(call) is None and name not in elsewhere]
+    able = [name for name, module in BACKENDS.items() if module.unsupported_reason(call) is None and name not in elsewhere]
     return ["auto" if name == chosen else name for name in able]
 
 
 def cut(monkeypatch: pytest.MonkeyPatch, features: int) -> None:
     """Limits so small that every tile, every step over features and every group of edges is cut."""
-    monkeypatch.setattr(tile, "ELEMENTS", 1)
+    monkeypatch.setattr(schedule, "ELEMENTS", 1)
     monkeypatch.setattr(tile, "FEATURES", features)
     monkeypatch.setattr(edges, "FEATURES", features)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import regard as rg
-from regard.attention.backends.blockwise import tile
+from regard.attention.backends.blockwise import schedule
 from regard.attention.call import make_call
 from regard.attention.parts.mask import PairGrid
 
@@ -276,7 +276,7 @@ def kept(shape: tuple[int, int, int, int], dropout: float, seed: int, backend: s
 def test_dropout_is_the_same_on_every_backend(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
     want = kept((2, 3, 40, 300), dropout, 7, "reference")
     close(kept((2, 3, 40, 300), dropout, 7), want)
-    monkeypatch.setattr(tile, "ELEMENTS", 1)
+    monkeypatch.setattr(schedule, "ELEMENTS", 1)
     close(kept((2, 3, 40, 300), dropout, 7), want)
     assert set((want * (1 - dropout)).round(decimals=6).unique().tolist()) == {0.0, 1.0}
 

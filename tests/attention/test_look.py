@@ -12,7 +12,7 @@ from torch import Tensor
 
 import regard as rg
 from regard.attention.backends import edges, reference
-from regard.attention.backends.blockwise import tile
+from regard.attention.backends.blockwise import schedule
 from regard.attention.call import make_call
 
 from .draw import KINDS, Draw
@@ -112,7 +112,7 @@ def test_every_number_of_a_view_in_half_precision(number: int, dtype: torch.dtyp
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("elements", [1, 1 << 20])
 def test_every_mask_over_many_tiles(kind: str, elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tile, "ELEMENTS", elements)
+    monkeypatch.setattr(schedule, "ELEMENTS", elements)
     draw = Draw(f"look {kind} {elements}")
     sees(draw.case(150, 290, torch.float64, kind, small=True), size=(9, 31))
 
@@ -125,7 +125,7 @@ def test_graphs_along_edges_and_in_tiles(number: int, share: float) -> None:
     case = draw.case(40, 53, torch.float64, "edges")
     chosen = torch.rand(53, 40, generator=draw.generator) < share
     case = dataclasses.replace(case, mask=rg.Edges(chosen.nonzero().mT.contiguous()))
-    along = edges.slower(case.call()) is None
+    along = edges.slower_reason(case.call()) is None
     assert along == (share < 0.25)
     sees(case, top=draw.rng.choice([2, 50]), size=(7, 11))
 
@@ -154,7 +154,7 @@ def test_the_lowest_of_equal_keys_comes_first() -> None:
 
 
 def test_the_lowest_of_equal_keys_comes_first_across_spans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tile, "ELEMENTS", 1)
+    monkeypatch.setattr(schedule, "ELEMENTS", 1)
     q, k = torch.ones(1, 1, 140, 1), torch.zeros(1, 1, 900, 1)
     k[0, 0, [10, 300, 301, 700, 899]] = 1.0
     assert rg.look(q, k, top=4).top_keys[0, 0].unique(dim=0).tolist() == [[10, 300, 301, 700]]

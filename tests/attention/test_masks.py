@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import regard as rg
-from regard.attention.backends.blockwise.schedule import states
+from regard.attention.backends.blockwise.schedule import merge_heads
 from regard.attention.parts.mask import ALL, MIXED, NONE, And, Not, Or, PairGrid, Tiling
 
 from . import by_hand
@@ -264,7 +264,9 @@ def test_combinations_print_as_the_line_that_makes_them(number: int) -> None:
     draw = Draw(f"repr {number}")
     mask = draw.primitive(PairGrid(8, 8), "causal")
     for _ in range(6):
-        other = draw.primitive(PairGrid(8, 8), draw.rng.choice(["causal", "window", "dilated", "random_blocks", "parity"]))
+        other = draw.primitive(
+            PairGrid(8, 8), draw.rng.choice(["causal", "window", "dilated", "random_blocks", "parity"])
+        )
         mask = draw.rng.choice(
             [lambda m, o: m & o, lambda m, o: o & m, lambda m, o: m | o, lambda m, o: o | m, lambda m, o: ~m]
         )(mask, other)
@@ -381,7 +383,7 @@ def test_tiles_of_a_long_sequence_cost_no_more_than_the_tiles(name: str) -> None
     tokens, size = 131_072, 128
     began = time.process_time()
     with Largest() as largest:
-        found = states(LONG[name], PairGrid(tokens, tokens), size, size)
+        found = merge_heads(LONG[name], PairGrid(tokens, tokens), size, size)
     assert time.process_time() - began < 2.0
     assert largest.elements <= 4 * 2**20
     assert found.shape == (1, tokens // size, tokens // size)
@@ -394,4 +396,6 @@ def test_tiles_of_a_long_sequence_cost_no_more_than_the_tiles(name: str) -> None
 def test_states_join_heads() -> None:
     pairs = torch.zeros(1, 3, 4, 6, dtype=torch.bool)
     pairs[0, 0, :2, :2] = pairs[0, :, :2, 2:4] = pairs[0, 1, 0, 4] = True
-    assert states(rg.Pairs(pairs), PairGrid(4, 6, 1, 3), 2, 2).tolist() == [[[MIXED, ALL, MIXED], [NONE, NONE, NONE]]]
+    assert merge_heads(rg.Pairs(pairs), PairGrid(4, 6, 1, 3), 2, 2).tolist() == [
+        [[MIXED, ALL, MIXED], [NONE, NONE, NONE]]
+    ]

@@ -18,9 +18,10 @@ from tests.attention.plain_methods import (
 from torch import Tensor
 
 from regard.attention.attend import attend
+from regard.attention.backends.approximate.performer import draw_directions
 from regard.attention.parts.mask import Mask
 from regard.attention.parts.masks import Causal, Everything, Lengths, Pairs, Window
-from regard.attention.parts.methods import Exact, Linformer, Method, Nystrom, Performer, draw_directions
+from regard.attention.parts.methods import Exact, Linformer, Method, Nystrom, Performer
 from regard.attention.parts.positions import Alibi, Bias, Position, Rotary, Shaw, TransformerXL
 from regard.attention.parts.scores import Additive, Bilinear, Cosine, Dot, Score
 from regard.errors import BadInput, Unsupported
@@ -341,14 +342,17 @@ REFUSALS: list[tuple[Method, dict[str, Score | Position | Mask | float], str]] =
     (method, parts, message)
     for method in (Linformer(torch.ones(2, 6)), Nystrom(2), Performer(4))
     for parts, message in (
-        ({"position": Alibi()}, "Alibi, which goes by distance"),
-        ({"position": Bias(torch.zeros(4, 3))}, "Bias, which goes by distance"),
-        ({"position": Shaw(torch.zeros(4, 3, 8))}, "Shaw, which goes by distance"),
-        ({"position": TransformerXL(torch.zeros(4, 3, 8), torch.zeros(4, 8), torch.zeros(4, 8))}, "by distance"),
-        ({"mask": Window(2)}, r"cannot keep to the mask Window\(before=2\)"),
-        ({"mask": Pairs(torch.ones(6, 6, dtype=torch.bool))}, "cannot keep to the mask Pairs"),
-        ({"mask": Causal() | Lengths(torch.tensor([3, 4]))}, "cannot keep to the mask"),
-        ({"mask": ~Lengths(torch.tensor([3, 4]))}, "cannot keep to the mask"),
+        ({"position": Alibi()}, "Alibi, which depends on the distance"),
+        ({"position": Bias(torch.zeros(4, 3))}, "Bias, which depends on the distance"),
+        ({"position": Shaw(torch.zeros(4, 3, 8))}, "Shaw, which depends on the distance"),
+        (
+            {"position": TransformerXL(torch.zeros(4, 3, 8), torch.zeros(4, 8), torch.zeros(4, 8))},
+            "TransformerXL, which depends",
+        ),
+        ({"mask": Window(2)}, r"cannot apply the mask Window\(before=2\)"),
+        ({"mask": Pairs(torch.ones(6, 6, dtype=torch.bool))}, "cannot apply the mask Pairs"),
+        ({"mask": Causal() | Lengths(torch.tensor([3, 4]))}, "cannot apply the mask"),
+        ({"mask": ~Lengths(torch.tensor([3, 4]))}, "cannot apply the mask"),
     )
 ]
 REFUSALS += [
@@ -360,7 +364,7 @@ REFUSALS += [
     )
 ]
 REFUSALS += [
-    (method, {"mask": Causal()}, "cannot keep to the mask Causal.*early and late")
+    (method, {"mask": Causal()}, "cannot apply the mask Causal.*early and late")
     for method in (Linformer(torch.ones(2, 6)), Nystrom(2), Nystrom(9))
 ]
 

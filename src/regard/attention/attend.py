@@ -61,7 +61,7 @@ def attend(
     call = resolve(q, k, v, parts, generator, backend)
     if call.empty:
         return empty_output(call)
-    if isinstance(parts.method, Exact):
+    if isinstance(parts.method, Exact) and call.plan.backend is not None:
         return call.plan.backend.run(call)
     return parts.method.attend(call)
 

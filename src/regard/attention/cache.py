@@ -1,4 +1,4 @@
-"""What was worked out once, kept for when it is wanted again: for a mask (`Memory`), or of plain numbers (`constant`).
+"""What was worked out once, kept for when it is wanted again, by mask (`Memory`).
 
 A mask is known by its class and fields: numbers by value, tensors by identity and version, so that one that was written
 to is another. A mask with a field that cannot be compared so is known by itself alone.
@@ -15,11 +15,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from .parts.mask import Mask
+from .tensor_cache import tensor_cache as constant  # noqa: F401
 
-CONSTANTS = 32  # that each function keeps
 PLAIN = (str, float, bool, type(None))
 
 
@@ -108,28 +107,3 @@ def holds(mark: tuple[Any, Any], x: Mask | Tensor) -> bool:
     if isinstance(version, Tensor):
         return torch.equal(version, x)  # type: ignore[arg-type]
     return version is None or version == x._version  # type: ignore[union-attr]
-
-
-def constant(make: Callable[..., Any]) -> Callable[..., Any]:
-    """`make`, a function from plain numbers to tensors, that keeps what it made last.
-
-    Nothing is kept or taken where tensors are only pretended (in a compiled graph, under a mode of torch's), nor kept
-    from the capture of a CUDA graph, whose memory is the graph's.
-    """
-    kept: OrderedDict[Any, Any] = OrderedDict()
-
-    @functools.wraps(make)
-    def find(*numbers: Any) -> Any:
-        if torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None:
-            return make(*numbers)
-        found = kept.get(numbers)
-        if found is None:
-            with torch.inference_mode(False):
-                found = make(*numbers)
-            if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
-                kept[numbers] = found
-                while len(kept) > CONSTANTS:
-                    kept.popitem(last=False)
-        return found
-
-    return find

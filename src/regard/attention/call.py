@@ -1,15 +1,15 @@
-"""A call, checked; and the few words that every combination of parts lowers to.
+"""A checked call, and the form that every combination of parts lowers to.
 
-A `Call` holds what the user passed, once it is known to fit together. A `Problem` is what kernels see: a dot product
-with a scale or a weighted sum of activations, at most one number and one vector by distance, a mask, and dropout.
+A `Call` holds what the user passed, once it is known to fit together. A `LoweredCall` is what kernels see: a dot
+product with a scale or a weighted sum of activations, at most one bias and one set of relative vectors by distance, a
+mask and dropout.
 """
 
 from __future__ import annotations
 
-import functools
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,18 +19,16 @@ from .dropout import draw_seed
 from .execution import ExecutionPlan, new_plan
 from .parts.mask import ALL, Mask, PairGrid, Tiling
 from .parts.masks import Everything
+from .parts.parts import DOT, Parts
 from .parts.positions import DistanceBias, Position, RelativeVectors
 from .parts.scores import Additive, Dot, Score
-
-if TYPE_CHECKING:
-    from .parts.parts import Parts
 
 
 @dataclass(frozen=True)
 class Call:
-    """One attention, as it was asked for: tensors and parts that fit together.
+    """One attention: tensors and parts that fit together.
 
-    `plan` holds what was worked out for calls of the same kind and mask.
+    `plan` caches what was worked out for calls of the same kind and mask.
     """
 
     q: Tensor
@@ -61,10 +59,10 @@ class Call:
 
 @dataclass(frozen=True)
 class LoweredCall:
-    """What kernels see. `weight` is None for the dot family; `numbers` and `vectors` are what distance adds.
+    """What kernels see. `weight` is None for dot products; `rel_bias` and `rel_vectors` are added by distance.
 
-    `wanted` says which gradients are: of q, k, v, weight, numbers, asking (vectors' queries), table. `memo` is the
-    call's.
+    `needs_grad` says which gradients are needed: of q, k, v, weight, the bias table, the relative queries and the
+    relative vectors.
     """
 
     q: Tensor
@@ -107,12 +105,9 @@ def make_call(
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> Call:
-    """The call, or `BadInput` or `Unsupported` with what was given, what was wanted and what to do."""
-    from .parts.parts import Parts
-
-    call = check_call(
-        *cast_for_autocast(q, k, v), Parts(Dot() if score is None else score, position, mask, dropout=dropout)
-    )
+    """The checked call with its dropout seed; raises `BadInput` or `Unsupported` when it does not fit together."""
+    parts = Parts(DOT if score is None else score, position, mask, dropout=dropout)
+    call = check_call(*cast_for_autocast(q, k, v), parts)
     return replace(call, seed=draw_seed(generator, call.q.device)) if dropout else call
 
 
@@ -126,34 +121,35 @@ def check_call(q: Tensor, k: Tensor, v: Tensor, parts: Parts) -> Call:
         position.check(q, k)
         if position.dot_only and not isinstance(score, Dot):
             raise Unsupported(
-                f"{type(position).__name__} lives inside a dot product and goes with Dot; the score is "
-                f"{type(score).__name__}. Numbers by distance (Alibi, Bias, T5Bias) go with every score."
+                f"{type(position).__name__} is part of a dot product and needs the score Dot; the score is "
+                f"{type(score).__name__}. A bias by distance (Alibi, Bias, T5Bias) goes with every score."
             )
     call = Call(q, k, v, score, position, mask, float(parts.dropout))
-    if not torch.compiler.is_compiling():  # there torch says so itself
+    if not torch.compiler.is_compiling():  # torch itself raises there
         check_devices(call)
     mask.check(call.grid)
     return replace(call, mask=simplify_mask(mask, call.grid))
 
 
 def lower(call: Call) -> LoweredCall:
-    """The call in kernels' words; differentiable in everything that is a tensor."""
-    additive = isinstance(call.score, Additive)
-    q, k = call.q, call.k
-    scale, vectors, numbers = 1.0, None, None
-    if not isinstance(call.score, Dot | Additive) or (call.position is not None and call.position.transforms):
+    """The call in the form of kernels; differentiable in all of its tensors."""
+    q, k, position = call.q, call.k, call.position
+    rel_bias, rel_vectors = None, None
+    if not isinstance(call.score, Dot | Additive) or (position is not None and position.transforms):
         q, k = q.to(call.exact), k.to(call.exact)  # what is computed from q and k is not rounded before it is used
-    if call.position is not None:
-        numbers, vectors = call.position.rel_bias(q, k), call.position.rel_vectors(q, k)
-        q, k = call.position.transform(q, k)
-        if call.position.keeps_dtype:
+    if position is not None:
+        rel_bias, rel_vectors = position.rel_bias(q, k), position.rel_vectors(q, k)
+        q, k = position.transform(q, k)
+        if position.keeps_dtype:
             q, k = q.to(call.q.dtype), k.to(call.k.dtype)
-    if not additive:
+    scale, weight, activation, slope = 1.0, None, "", 0.0
+    if isinstance(call.score, Additive):
+        weight, activation, slope = call.score.weight, call.score.activation, float(call.score.slope)
+    else:
         q, k, scale = call.score.lower(q, k)
-    weight = call.score.weight if additive else None  # type: ignore[attr-defined]
-    asking, table, _ = vectors or (None, None, 0)
-    graded = torch.is_grad_enabled()
-    every = (q, k, call.v, weight, None if numbers is None else numbers.table, asking, table)
+    rel_q, rel_table, _ = rel_vectors or (None, None, 0)
+    tensors = (q, k, call.v, weight, None if rel_bias is None else rel_bias.table, rel_q, rel_table)
+    grad_enabled = torch.is_grad_enabled()
     return LoweredCall(
         q,
         k,
@@ -161,13 +157,13 @@ def lower(call: Call) -> LoweredCall:
         call.mask,
         scale=scale,
         weight=weight,
-        activation=call.score.activation if additive else "",  # type: ignore[attr-defined]
-        slope=float(call.score.slope) if additive else 0.0,  # type: ignore[attr-defined]
-        rel_bias=numbers,
-        rel_vectors=vectors,
+        activation=activation,
+        slope=slope,
+        rel_bias=rel_bias,
+        rel_vectors=rel_vectors,
         dropout=call.dropout,
         seed=call.seed,
-        needs_grad=tuple([graded and x is not None and x.requires_grad for x in every]),
+        needs_grad=tuple([grad_enabled and x is not None and x.requires_grad for x in tensors]),
         memo=call.plan.values,
         tied=k is call.v,
         plan=call.plan,
@@ -175,21 +171,16 @@ def lower(call: Call) -> LoweredCall:
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager:
-    """Where types stay as they are: autocast, where it is on, has had its say in `make_call`."""
+    """A context without autocast, which `cast_for_autocast` has already applied."""
     return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()
 
 
 def simplify_mask(mask: Mask, grid: PairGrid) -> Mask:
-    """`Everything()` when the mask forbids nothing in a call of these sizes (one query under `Causal`, say)."""
-    if isinstance(mask, Everything) or torch.compiler.is_compiling() or mask.tensors():
+    """`Everything()` when the mask allows all pairs of a call of these sizes (one query under `Causal`, say)."""
+    if isinstance(mask, Everything) or torch.compiler.is_compiling() or mask.tensors() or not grid.queries * grid.keys:
         return mask
-    return Everything() if allows_all_pairs(mask, grid.queries, grid.keys) else mask
-
-
-@functools.lru_cache(maxsize=1024)
-def allows_all_pairs(mask: Mask, queries: int, keys: int) -> bool:
-    """Whether all pairs of a call are allowed, as far as the mask can tell without looking at them."""
-    return bool(queries and keys) and int(mask.tiles(Tiling(PairGrid(queries, keys), queries, keys)).min()) == ALL
+    whole = Tiling(PairGrid(grid.queries, grid.keys), grid.queries, grid.keys)
+    return Everything() if int(mask.tiles(whole).min()) == ALL else mask
 
 
 def cast_for_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -212,7 +203,7 @@ def check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
         if value.dim() != 4:
             raise BadInput(
                 f"{name} has shape {list(value.shape)}; it must be [batch, heads, tokens, head_dim]. "
-                "Add missing sizes with unsqueeze; part dim into heads by unflatten(-1, (heads, -1)).transpose(1, 2)."
+                "Add missing sizes with unsqueeze; split dim into heads by unflatten(-1, (heads, -1)).transpose(1, 2)."
             )
         if value.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
             raise BadInput(

@@ -1,4 +1,4 @@
-"""Masks from the conventions that others use.
+"""Masks from the conventions of other libraries.
 
 Here True means *may attend*, a mask is never a number, and queries are the last of the keys. Elsewhere True may mean
 *drop*, a mask may be added to the scores, 0 may mean padding, and causal may start at the first key.
@@ -28,7 +28,7 @@ def from_key_padding(key_padding_mask: Tensor) -> Mask:
 def from_attn_mask(attn_mask: Tensor, heads: int | None = None) -> Mask:
     """From `nn.MultiheadAttention`'s `attn_mask`: True (or −∞) drops a pair.
 
-    It is `[queries, keys]`, or `[batch · heads, queries, keys]` when `heads` says how to part the first size.
+    It is `[queries, keys]`, or `[batch · heads, queries, keys]` where `heads` splits the first dimension.
     """
     check_tensor(attn_mask, "attn_mask", (2, 3), "[queries, keys] or [batch · heads, queries, keys]", False)
     drop = dropped(attn_mask, "attn_mask")
@@ -58,7 +58,7 @@ def from_hugging_face(attention_mask: Tensor) -> Mask:
     check_tensor(attention_mask, "attention_mask", (2, 4), "0 or 1, [batch, keys] or [batch, 1, queries, keys]", False)
     if bool(((attention_mask != 0) & (attention_mask != 1)).any()):
         raise BadInput(
-            "attention_mask has numbers other than 0 and 1; for one that is added to scores use from_additive."
+            "attention_mask has numbers other than 0 and 1; for a mask that is added to scores use from_additive."
         )
     real = attention_mask != 0
     return Pairs(real[:, None, None, :] if real.dim() == 2 else real)
@@ -77,7 +77,7 @@ def causal_from_start(queries: int, keys: int) -> Mask:
 
 
 def dropped(mask: Tensor, name: str) -> Tensor:
-    """Where a mask of the dropping kind (True, or −∞ when it is added) drops."""
+    """Where a mask drops pairs: True, or −∞ in a mask that is added to scores."""
     if mask.dtype == torch.bool:
         return mask
     if not mask.dtype.is_floating_point:

@@ -1,4 +1,4 @@
-"""How much memory there is, and how to say so."""
+"""Free memory of a device, and bytes as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that could be allocated on a device now."""
+    """Bytes that can be allocated on a device now."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     limit = cgroup_free_memory()
@@ -23,7 +23,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def cgroup_free_memory() -> int:
-    """Bytes that this process's control group leaves free; a very large number without one."""
+    """Bytes that the control group of this process leaves free; a very large number without one."""
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         used = Path("/sys/fs/cgroup/memory.current").read_text().strip()
@@ -33,7 +33,7 @@ def cgroup_free_memory() -> int:
 
 
 def format_bytes(count: float) -> str:
-    """Bytes as people write them.
+    """Bytes as text.
 
     >>> readable(3 * 2**30)
     '3.0 GiB'

@@ -1,4 +1,4 @@
-"""Dropout as a function of (seed, batch, head, i, j): the same weights fall on every backend and in backward.
+"""Dropout as a function of (seed, batch, head, i, j): the same weights are dropped on every backend and in backward.
 
 Murmur3's finaliser mixes the numbers, 32 bits at a time; kernels do the same arithmetic.
 """
@@ -13,13 +13,13 @@ LIMIT = 1 << 31
 
 
 def draw_seed(generator: torch.Generator | None, device: torch.device) -> Tensor:
-    """One whole number from the generator, as a tensor `[1]` on `device`."""
+    """A random number from the generator, as a tensor `[1]` on `device`."""
     source = generator.device if generator is not None else device
     return torch.randint(0, LIMIT - 1, (1,), generator=generator, device=source).to(device)
 
 
 def row_keys(seed: Tensor, batch: Tensor, heads: Tensor, i: Tensor) -> Tensor:
-    """A mixed number for each (batch, head, query), `[batch, heads, queries]`, in 32 bits of an int64."""
+    """A hash of each (batch, head, query), `[batch, heads, queries]`, in 32 bits of an int64."""
     x = mix(mix(seed)[:, None] ^ batch[:, None])  # [batch, 1]
     x = mix(x ^ heads)[:, :, None]  # [batch, heads, 1]
     return mix(x ^ (i & 0xFFFFFFFF))
@@ -54,7 +54,7 @@ def mix(x: Tensor) -> Tensor:
 
 
 def mix_int32(x: Tensor) -> Tensor:
-    """The same over int32, whose products wrap; shifts are made logical by a mask."""
+    """`mix` over int32, whose products wrap; a mask makes shifts logical."""
     x = (x ^ (x >> 16 & 0xFFFF)) * (0x85EBCA6B - (1 << 32))
     x = (x ^ (x >> 13 & 0x7FFFF)) * (0xC2B2AE35 - (1 << 32))
     return x ^ (x >> 16 & 0xFFFF)

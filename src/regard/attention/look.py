@@ -1,7 +1,7 @@
-"""Looking: the weights and what can be said of them, exactly, without the square of them.
+"""The weights of attention and their statistics, exact, without the queries × keys matrix.
 
-Two walks over the same tiles that `blockwise` visits. The first finds each query's log-sum-exp; the second knows it,
-so every tile gives true weights p = exp(s − lse), from which all statistics are sums:
+Two passes over the tiles that `blockwise` visits. The first computes each query's log-sum-exp. With it every tile of
+the second gives true weights p = exp(s − lse), and all statistics are sums of them:
 
     entropy = Σ p (lse − s),   distance = Σ p |i − j|,   peak = max p,   received = Σ_i p
 """
@@ -18,22 +18,23 @@ from torch import Tensor
 from ..errors import BadInput, TooLarge, Unsupported
 from .backends import edges
 from .backends.backend import reason_against
-from .backends.blockwise.schedule import chunks
-from .backends.blockwise.tile import Tile, Walker, shape_for
-from .call import Call, LoweredCall, lower, make_call
+from .backends.blockwise.schedule import plan_chunks
+from .backends.blockwise.tile import QueryTile, TileInputs
+from .call import Call, LoweredCall, cast_for_autocast, check_call, lower
 from .device_memory import format_bytes, free_memory
-from .parts.mask import Mask
+from .parts.mask import Mask, PairGrid
 from .parts.methods import Exact, Method
 from .parts.part import check_count
+from .parts.parts import DOT, EXACT, Parts
 from .parts.positions import Position
 from .parts.scores import Score
 from .view import View
 
-FORBIDDEN = -1.0  # stands below every weight while the largest are gathered
+MASKED = -1.0  # below every weight while the largest are gathered
 
 
-class Wish(NamedTuple):
-    """What was asked for beside the statistics."""
+class LookOptions(NamedTuple):
+    """What a view holds beside the statistics."""
 
     weights: bool
     top: int
@@ -53,9 +54,10 @@ def look(
     top: int = 0,
     map: int | tuple[int, int] | None = None,
 ) -> View:
-    """What attends to what in `attend(q, k, v, …)`, as a `View`; nothing of queries × keys unless `weights` asks.
+    """The weights of `attend(q, k, v, …)` and their statistics as a `View`, without the queries × keys matrix.
 
-    `top` asks for each query's largest weights and their keys, `map` for the weights pooled to rows × columns.
+    `top` adds each query's largest weights and their keys, `map` the weights pooled to rows × columns, `weights` the
+    whole matrix.
     Raises as `attend` does, and `TooLarge` when the weights would not fit into memory.
 
     >>> import torch, regard as rg
@@ -64,28 +66,26 @@ def look(
     >>> view.top_keys.flatten().tolist(), view.entropy.max().item() < 1e-6
     ([0, 1, 2, 3], True)
     """
-    if method is not None and not isinstance(method, Method):
-        raise BadInput(f"method is {method!r:.80}; it must be a Method, and look shows Exact() alone.")
-    if method is not None and not isinstance(method, Exact):
+    parts = Parts(DOT if score is None else score, position, mask, EXACT if method is None else method)
+    if not isinstance(parts.method, Exact):
         raise Unsupported(f"{type(method).__name__} never forms the weights of queries on keys; look at Exact().")
-    wish = Wish(weights, top, pair(map))
+    options = LookOptions(weights, top, map_size(map))
     check_count(top, "top")
     values = k.detach() if v is None and isinstance(k, Tensor) else v
-    call = make_call(q, k, values, score=score, position=position, mask=mask)  # type: ignore[arg-type]
-    need_room(call, wish)
-    parts = [str(part) for part in (call.score, position, mask) if part is not None]
+    call = check_call(*cast_for_autocast(q, k, values), parts)  # type: ignore[arg-type]
+    check_memory(call, options)
     with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
-        found = statistics(call, wish)
+        statistics = compute_statistics(call, options)
     return View(
-        **found,  # type: ignore[arg-type]
+        **statistics,  # type: ignore[arg-type]
         mask=call.mask,
         queries=call.grid.queries,
         keys=call.grid.keys,
-        description=" · ".join(parts),
+        description=" · ".join(str(part) for part in (parts.score, position, mask) if part is not None),
     )
 
 
-def pair(map: int | tuple[int, int] | None) -> tuple[int, int] | None:
+def map_size(map: int | tuple[int, int] | None) -> tuple[int, int] | None:
     """The size of the map as (rows, columns)."""
     if map is None:
         return None
@@ -97,188 +97,180 @@ def pair(map: int | tuple[int, int] | None) -> tuple[int, int] | None:
     return size[0], size[1]
 
 
-def need_room(call: Call, wish: Wish) -> None:
-    """Raise when the weights that were asked for would not fit."""
+def check_memory(call: Call, options: LookOptions) -> None:
+    """Raise `TooLarge` when the requested weights would not fit into memory."""
     grid = call.grid
-    need = grid.batch * grid.heads * grid.queries * grid.keys * call.exact.itemsize
-    room = free_memory(call.q.device)
-    if wish.weights and need > room:
+    needed = grid.batch * grid.heads * grid.queries * grid.keys * call.exact.itemsize
+    if options.weights and needed > (free := free_memory(call.q.device)):
+        size = " × ".join(str(n) for n in (grid.batch, grid.heads, grid.queries, grid.keys))
         raise TooLarge(
-            f"weights=True for {grid.batch} × {grid.heads} × {grid.queries} × {grid.keys} needs {format_bytes(need)}; "
-            f"{format_bytes(room)} are free on {call.q.device}. Ask for top=8 or map=(256, 256), or look at fewer queries."
+            f"weights=True for {size} needs {format_bytes(needed)}; {format_bytes(free)} are free on {call.q.device}. "
+            "Ask for top=8 or map=(256, 256), or look at fewer queries."
         )
 
 
-def statistics(call: Call, wish: Wish) -> dict[str, Tensor | None]:
-    """All of a view's tensors, by name."""
+def compute_statistics(call: Call, options: LookOptions) -> dict[str, Tensor | None]:
+    """All tensors of a view, by name."""
     p = lower(call)
-    along = reason_against(edges, call) is None
-    kernels = None if along else fused(p, wish)
+    sparse = reason_against(edges, call) is None
+    kernels = None if sparse else fused_kernels(p, options)
     if kernels is not None:
-        return kernels.statistics(p, wish)
-    totals = Totals(call, wish)
+        return kernels.statistics(p, options)
+    sums = ViewSums(call, options)
     if call.grid.queries * call.grid.keys * call.grid.batch * call.grid.heads:
-        (walk_edges if along else walk_tiles)(p, totals)
-    return totals.found()
+        (sum_edges if sparse else sum_tiles)(p, sums)
+    return sums.result()
 
 
-def fused(p: LoweredCall, wish: Wish) -> ModuleType | None:
-    """The kernels that do all of it at once on a GPU, when they can."""
+def fused_kernels(p: LoweredCall, options: LookOptions) -> ModuleType | None:
+    """The fused kernels for a GPU, where they cover the call."""
     if not p.q.is_cuda or find_spec("triton") is None:
         return None
-    from .kernels.look import passes as stats
+    from .kernels.look import passes
 
-    return stats if stats.covers(p, wish) is None else None
+    return passes if passes.covers(p, options) is None else None
 
 
-class Totals:
-    """The statistics of a call while its tiles go by; every query starts as one that looks at nothing."""
+class ViewSums:
+    """The sums that become a view; every query starts as one without allowed keys."""
 
-    def __init__(self, call: Call, wish: Wish):
+    def __init__(self, call: Call, options: LookOptions):
         grid, exact = call.grid, call.exact
         front = (grid.batch, grid.heads)
         new = lambda *size, fill=0.0, dtype=exact: call.q.new_full((*front, *size), fill, dtype=dtype)  # noqa: E731
-        self.grid, self.wish = grid, wish
+        self.grid, self.top = grid, options.top
         self.lse = new(grid.queries, fill=-torch.inf)
         self.entropy, self.distance, self.peak = (new(grid.queries) for _ in range(3))
         self.received = new(grid.keys)
-        self.top_weights = new(grid.queries, wish.top, fill=FORBIDDEN) if wish.top else None
-        self.top_keys = new(grid.queries, wish.top, fill=-1, dtype=torch.int64) if wish.top else None
-        self.map = new(*wish.map) if wish.map else None
-        self.weights = new(grid.queries, grid.keys) if wish.weights else None
+        self.top_weights = new(grid.queries, options.top, fill=MASKED)
+        self.top_keys = new(grid.queries, options.top, fill=-1, dtype=torch.int64)
+        self.map = new(*options.map) if options.map else None
+        self.weights = new(grid.queries, grid.keys) if options.weights else None
 
-    def found(self) -> dict[str, Tensor | None]:
+    def result(self) -> dict[str, Tensor | None]:
+        """The view's tensors by name, the map and the top weights finished."""
         if self.map is not None:
             counts = bucket_sizes(self.grid.queries, self.map.shape[-2], self.map.device)
             self.map /= counts.clamp(min=1)[:, None]
-        if self.top_weights is not None:
-            self.top_weights.clamp_(min=0.0)
-        names = ["lse", "entropy", "distance", "peak", "received", "top_weights", "top_keys", "map", "weights"]
-        return {name: getattr(self, name) for name in names}
+        self.top_weights.clamp_(min=0.0)
+        names = ["lse", "entropy", "distance", "peak", "received", "map", "weights"]
+        top = {"top_weights": self.top_weights, "top_keys": self.top_keys} if self.top else {}
+        return {"top_weights": None, "top_keys": None} | {name: getattr(self, name) for name in names} | top
 
 
-def walk_tiles(p: LoweredCall, totals: Totals) -> None:
-    """Both walks over the non-empty tiles, chunk of queries by chunk of queries."""
-    walker = Walker(p)
-    shape, together = shape_for(p)
-    for chunk in chunks(p.mask, walker.grid, shape, together):
+def sum_tiles(p: LoweredCall, sums: ViewSums) -> None:
+    """Both passes over the non-empty tiles, chunk of queries by chunk of queries."""
+    inputs = TileInputs(p)
+    for chunk in plan_chunks(p):
         if not chunk.spans:
             continue
-        tile = walker.tile(chunk)
+        tile = inputs.tile(chunk)
         rows = (chunk.batch, slice(None), slice(chunk.first, chunk.last))
         lse = torch.stack([tile.scores(span).logsumexp(-1) for span in chunk.spans]).logsumexp(0).flip(2)
-        totals.lse[rows] = lse
+        sums.lse[rows] = lse
         for span in chunk.spans:
             scores = tile.scores(span).flip(2)
-            add_tile(totals, tile, rows, slice(span.first, span.last), scores, lse[..., None])
+            add_tile(sums, tile, rows, slice(span.first, span.last), scores, lse[..., None])
 
 
-def add_tile(totals: Totals, tile: Tile, rows: tuple, keys: slice, s: Tensor, lse: Tensor) -> None:
+def add_tile(sums: ViewSums, tile: QueryTile, rows: tuple, keys: slice, s: Tensor, lse: Tensor) -> None:
     """Add one tile's scores `[batch, heads, rows, width]` to the statistics."""
     weights = (s - lse.masked_fill(lse == -torch.inf, torch.inf)).exp_()
-    totals.entropy[rows] += (weights * (lse - s)).masked_fill_(weights == 0, 0.0).sum(-1)
+    sums.entropy[rows] += (weights * (lse - s)).masked_fill_(weights == 0, 0.0).sum(-1)
     j = torch.arange(keys.start, keys.stop, device=s.device)
-    apart = (tile.places.flip(0)[:, None] - j).abs().to(s.dtype)
-    totals.distance[rows] += torch.einsum("bhij,ij->bhi", weights, apart)
-    totals.peak[rows] = torch.maximum(totals.peak[rows], weights.amax(-1))
-    totals.received[rows[0], :, keys] += weights.sum(2)
-    if totals.weights is not None:
-        totals.weights[*rows, keys] = weights
-    if totals.wish.top:
-        merge_top(totals, rows, j, weights.masked_fill(s == -torch.inf, FORBIDDEN))
-    if totals.map is not None:
-        pool(totals, rows, keys, weights)
+    distance = (tile.i.flip(0)[:, None] - j).abs().to(s.dtype)
+    sums.distance[rows] += torch.einsum("bhij,ij->bhi", weights, distance)
+    sums.peak[rows] = torch.maximum(sums.peak[rows], weights.amax(-1))
+    sums.received[rows[0], :, keys] += weights.sum(2)
+    if sums.weights is not None:
+        sums.weights[*rows, keys] = weights
+    if sums.top:
+        merge_top(sums, rows, j, weights.masked_fill(s == -torch.inf, MASKED))
+    if sums.map is not None:
+        add_to_map(sums.map, sums.grid, rows, keys, weights)
 
 
-def merge_top(totals: Totals, rows: tuple, j: Tensor, weights: Tensor) -> None:
-    """Keep each row's largest weights of those known and these, negative where forbidden; the lower key wins a tie."""
-    known, keys = totals.top_weights[rows], totals.top_keys[rows]  # type: ignore[index]
-    count = min(totals.wish.top, weights.shape[-1])
-    best, at = largest(weights, count)
-    both = torch.cat([known, best], dim=-1)
-    names = torch.cat([keys, torch.where(best >= 0, j[at], -1)], dim=-1)
-    best, at = largest(both, totals.wish.top)
-    totals.top_weights[rows] = best  # type: ignore[index]
-    totals.top_keys[rows] = names.gather(-1, at)  # type: ignore[index]
+def merge_top(sums: ViewSums, rows: tuple, j: Tensor, weights: Tensor) -> None:
+    """Merge a tile's weights, negative where masked, into each row's largest; of equal weights the lower key wins."""
+    best, index = stable_topk(weights, min(sums.top, weights.shape[-1]))
+    both = torch.cat([sums.top_weights[rows], best], dim=-1)
+    keys = torch.cat([sums.top_keys[rows], torch.where(best >= 0, j[index], -1)], dim=-1)
+    best, index = stable_topk(both, sums.top)
+    sums.top_weights[rows] = best
+    sums.top_keys[rows] = keys.gather(-1, index)
 
 
-def largest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest along the last axis and where they are; the first of equals first."""
-    values, at = x.topk(count, dim=-1)
+def stable_topk(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest along the last axis and their indices; the first of equals first."""
+    values, index = x.topk(count, dim=-1)
     least = values[..., -1:]
     within = ((values[..., 1:] == values[..., :-1]) & (values[..., 1:] >= 0)).any()
     beyond = ((x == least).sum(-1, keepdim=True) > (values == least).sum(-1, keepdim=True)) & (least >= 0)
     if not within and not beyond.any():
-        return values, at
-    values, at = x.sort(dim=-1, descending=True, stable=True)
-    return values[..., :count], at[..., :count]
+        return values, index
+    values, index = x.sort(dim=-1, descending=True, stable=True)
+    return values[..., :count], index[..., :count]
 
 
-def buckets(size: int, count: int, device: torch.device) -> Tensor:
+def bucket_index(size: int, count: int, device: torch.device) -> Tensor:
     """The bucket of each of `size` tokens: bucket r starts at ⌊r · size / count⌋."""
     starts = torch.arange(count + 1, device=device) * size // count
     return torch.searchsorted(starts, torch.arange(size, device=device), right=True) - 1
 
 
 def bucket_sizes(size: int, count: int, device: torch.device) -> Tensor:
+    """How many of `size` tokens each bucket has."""
     return (torch.arange(count + 1, device=device) * size // count).diff()
 
 
-def pool(totals: Totals, rows: tuple, keys: slice, weights: Tensor) -> None:
-    """Add a tile's weights to the cells of the map: sums over runs of rows and of columns."""
-    down, across = totals.map.shape[-2:]  # type: ignore[union-attr]
-    row = buckets(totals.grid.queries, down, weights.device)[rows[2]]
-    column = buckets(totals.grid.keys, across, weights.device)[keys]
+def add_to_map(cells: Tensor, grid: PairGrid, rows: tuple, keys: slice, weights: Tensor) -> None:
+    """Add a tile's weights to the cells of the map: sums over buckets of rows and of columns."""
+    row = bucket_index(grid.queries, cells.shape[-2], weights.device)[rows[2]]
+    column = bucket_index(grid.keys, cells.shape[-1], weights.device)[keys]
     r0, r1, c0, c1 = int(row[0]), int(row[-1]) + 1, int(column[0]), int(column[-1]) + 1
-    down_sum = torch.nn.functional.one_hot(row - r0, r1 - r0).to(weights.dtype)
-    across_sum = torch.nn.functional.one_hot(column - c0, c1 - c0).to(weights.dtype)
-    totals.map[rows[0], :, r0:r1, c0:c1] += down_sum.mT @ (weights @ across_sum)  # type: ignore[index]
+    sum_rows = torch.nn.functional.one_hot(row - r0, r1 - r0).to(weights.dtype)
+    sum_columns = torch.nn.functional.one_hot(column - c0, c1 - c0).to(weights.dtype)
+    cells[rows[0], :, r0:r1, c0:c1] += sum_rows.mT @ (weights @ sum_columns)
 
 
-def walk_edges(p: LoweredCall, totals: Totals) -> None:
+def sum_edges(p: LoweredCall, sums: ViewSums) -> None:
     """The same statistics from the edges of a graph."""
-    g = edges.Graph(p)
+    g = edges.EdgeScores(p)
     s = edges.scores(g)  # [edges, batch · heads]
     top = g.reduce(s, "max")
-    total = g.reduce((s - g.at_rows(top)).exp_(), "sum")
-    alive = total > 0
-    lse = torch.where(alive, top + total.log(), -torch.inf)
-    lifted = s.neg_().add_(g.at_rows(lse))  # lse − s
-    weights = lifted.neg().exp_()
-    rows = lambda x: x.mT.unflatten(0, (g.batch, g.heads))  # noqa: E731
-    totals.lse.copy_(rows(lse))
-    totals.entropy.copy_(rows(g.reduce(weights * lifted, "sum")))
-    totals.distance.copy_(rows(g.reduce(weights * g.distance().abs()[:, None].to(s.dtype), "sum")))
-    totals.peak.copy_(rows(g.reduce(weights, "max")).clamp(min=0.0))
-    received = torch.segment_reduce(weights[g.order.by_key], "sum", offsets=g.order.key_starts, axis=0, unsafe=True)
-    totals.received.copy_(rows(received))
-    spread_edges(g, weights, totals)
+    total = g.reduce((s - g.expand_rows(top)).exp_(), "sum")
+    lse = torch.where(total > 0, top + total.log(), -torch.inf)
+    surprise = s.neg_().add_(g.expand_rows(lse))  # lse − s = −log p
+    weights = surprise.neg().exp_()
+    by_head = lambda x: x.mT.unflatten(0, (g.batch, g.heads))  # noqa: E731
+    sums.lse.copy_(by_head(lse))
+    sums.entropy.copy_(by_head(g.reduce(weights * surprise, "sum")))
+    sums.distance.copy_(by_head(g.reduce(weights * g.distance().abs()[:, None].to(s.dtype), "sum")))
+    sums.peak.copy_(by_head(g.reduce(weights, "max")).clamp(min=0.0))
+    received = torch.segment_reduce(weights[g.csr.by_key], "sum", offsets=g.csr.key_starts, axis=0, unsafe=True)
+    sums.received.copy_(by_head(received))
+    every = by_head(weights)  # [batch, heads, edges]
+    if sums.weights is not None:
+        sums.weights[:, :, g.csr.rows, g.csr.columns] = every
+    if sums.map is not None:
+        down, across = sums.map.shape[-2:]
+        row = bucket_index(sums.grid.queries, down, weights.device)[g.csr.rows]
+        column = bucket_index(sums.grid.keys, across, weights.device)[g.csr.columns]
+        cells = edges.sum_by_index(row * across + column, weights, down * across)
+        sums.map.copy_(by_head(cells).unflatten(-1, (down, across)))
+    if sums.top:
+        top_edges(g, every, sums)
 
 
-def spread_edges(g: edges.Graph, weights: Tensor, totals: Totals) -> None:
-    """The weights, the map and the top of a graph, from the weights of its edges."""
-    order, every = g.order, weights.mT.unflatten(0, (g.batch, g.heads))  # [batch, heads, edges]
-    if totals.weights is not None:
-        totals.weights[:, :, order.rows, order.columns] = every
-    if totals.map is not None:
-        down, across = totals.map.shape[-2:]
-        row = buckets(totals.grid.queries, down, weights.device)[order.rows]
-        column = buckets(totals.grid.keys, across, weights.device)[order.columns]
-        cells = edges.sums_at(row * across + column, weights, down * across)
-        totals.map.copy_(cells.mT.unflatten(0, (g.batch, g.heads)).unflatten(-1, (down, across)))
-    if totals.wish.top:
-        top_edges(g, every, totals)
-
-
-def top_edges(g: edges.Graph, every: Tensor, totals: Totals) -> None:
-    """Each query's largest weights: sort by weight, then stably by query, and take the first of each run."""
-    order = g.order
+def top_edges(g: edges.EdgeScores, weights: Tensor, sums: ViewSums) -> None:
+    """Each query's largest weights: sort by weight, then stably by query, and take the first of each segment."""
+    rows = g.csr.rows
+    rank = torch.arange(g.edges, device=weights.device) - g.csr.starts[rows]
+    chosen = rank < sums.top
+    at = (rows[chosen], rank[chosen])
     for b in range(g.batch):
         for h in range(g.heads):
-            falling = every[b, h].argsort(descending=True, stable=True)
-            ranked = falling[order.rows[falling].argsort(stable=True)]
-            place = torch.arange(g.edges, device=every.device) - order.starts[order.rows]
-            chosen = place < totals.wish.top
-            at = (order.rows[chosen], place[chosen])
-            totals.top_weights[b, h].index_put_(at, every[b, h][ranked][chosen])  # type: ignore[index]
-            totals.top_keys[b, h].index_put_(at, order.columns[ranked][chosen])  # type: ignore[index]
+            by_weight = weights[b, h].argsort(descending=True, stable=True)
+            order = by_weight[rows[by_weight].argsort(stable=True)]
+            sums.top_weights[b, h].index_put_(at, weights[b, h][order][chosen])
+            sums.top_keys[b, h].index_put_(at, g.csr.columns[order][chosen])

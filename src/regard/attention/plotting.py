@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 from ..errors import BadInput
 from ..plots.arrays import HeadArrays
 from ..plots.labels import check_labels
-from .look import bucket_sizes, buckets
+from .look import bucket_index, bucket_sizes
 from .parts.mask import ALL, NONE, Mask, PairGrid, Tiling
 from .parts.masks import add_batch_heads
 from .view import View
@@ -95,7 +95,7 @@ def to_cpu(x: Tensor) -> Tensor:
 def bucket_means(values: Tensor, count: int) -> Tensor:
     """`[heads, count]`: the means of values `[heads, tokens]` over buckets of tokens."""
     size = values.shape[1]
-    sums = values.new_zeros(len(values), count).index_add_(1, buckets(size, count, values.device), values)
+    sums = values.new_zeros(len(values), count).index_add_(1, bucket_index(size, count, values.device), values)
     return sums / bucket_sizes(size, count, values.device).clamp(min=1)
 
 
@@ -124,7 +124,7 @@ def select_heads(answers: Tensor, batch: int, heads: list[int]) -> Tensor:
 def empty_cells(allowed: Tensor, rows: int, columns: int) -> Tensor:
     """True where no pair of a bucket of queries × a bucket of keys is allowed, `[heads or 1, rows, columns]`."""
     down, across = (
-        one_hot(buckets(size, count, torch.device("cpu")), count).float()
+        one_hot(bucket_index(size, count, torch.device("cpu")), count).float()
         for size, count in zip(allowed.shape[-2:], (rows, columns), strict=True)
     )
     return down.mT @ (allowed.float() @ across) == 0
@@ -149,7 +149,9 @@ def plot_mask(
     tile = 1 if max(rows, columns) <= MAX_PAIRS else -(-max(rows, columns) // TILES)
     try:
         grid = PairGrid(rows, columns, device=mask.device())
-        answers = add_batch_heads(mask.dense(rows, columns) * ALL if tile == 1 else mask.tiles(Tiling(grid, tile, tile)))
+        answers = add_batch_heads(
+            mask.dense(rows, columns) * ALL if tile == 1 else mask.tiles(Tiling(grid, tile, tile))
+        )
     except (IndexError, RuntimeError) as error:
         raise BadInput(f"{mask!r} does not fit {rows} queries and {columns} keys: {error}.") from error
     batch, head = (  # a mask that does not depend on them answers for any

@@ -1,7 +1,7 @@
-"""Whether the host may look into tensors.
+"""Whether code may depend on the contents of tensors.
 
-In a compiled graph, and while a step is recorded for a GPU to repeat by itself, what is done may depend on the sizes of
-tensors and not on what is in them: nothing is packed, no list is made of a mask's contents.
+In a compiled graph, and in a training step that is captured as a CUDA graph, it may depend on their shapes only: no
+sequences are packed, and no tile list is made of a mask's contents.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ _open = 0
 
 
 def in_cuda_graph() -> bool:
-    """Whether a step is being recorded, or run as it will be."""
+    """Whether a step is being captured as a CUDA graph, or run as it will be."""
     return _open > 0
 
 
 def shapes_only() -> bool:
-    """Whether only the sizes of tensors may be known."""
+    """Whether code may depend on the shapes of tensors only."""
     return torch.compiler.is_compiling() or in_cuda_graph()
 
 
 @contextmanager
 def cuda_graph_mode() -> Iterator[None]:
-    """While open, every thread of this process sees `shapes_only`: autograd runs backward in threads of its own."""
+    """While open, `in_cuda_graph` holds in every thread of this process: autograd runs backward in its own threads."""
     global _open
     _open += 1
     try:

@@ -1,4 +1,4 @@
-"""What a look saw."""
+"""The weights of an attention and their statistics, as `look` returns them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Weights and what can be said of them; what was not asked for is None.
+    """Weights and their statistics; what was not requested is None.
 
     `lse`, `entropy` (nats), `distance` (mean |i − j| under the weights) and `peak` (largest weight) are
     `[batch, heads, queries]`, `received` (total weight a key gets) `[batch, heads, keys]`, `top_weights` and
@@ -47,7 +47,7 @@ class View:
         return plot_view(self, **options)
 
     def save(self, path: str | Path, *, title: str | None = None, **options: Any) -> Path:
-        """Write the view to a file, `.html` (works by itself, offline), `.png` or `.svg`; options as for `plot`."""
+        """Write the view to a file, `.html` (self-contained), `.png` or `.svg`; options as for `plot`."""
         path = Path(path)
         if path.suffix == ".html":
             from ..plots.page import heads_html
@@ -71,6 +71,6 @@ class View:
 
     def __repr__(self) -> str:
         batch, heads = self.lse.shape[:2]
-        held = [name for name in ("top_weights", "map", "weights") if getattr(self, name) is not None]
+        present = [name for name in ("top_weights", "map", "weights") if getattr(self, name) is not None]
         sizes = f"{batch} × {heads} heads, {self.queries} queries × {self.keys} keys"
-        return f"View({self.description}: {sizes}; holds {held})"
+        return f"View({self.description}: {sizes}; holds {present})"

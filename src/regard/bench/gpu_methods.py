@@ -1,7 +1,7 @@
-"""The approximate methods on a GPU, beside their published formulas compiled by torch.
+"""Approximate methods on a GPU beside their published formulas, compiled by torch.
 
-A formula runs in the type of q, k and v, with the inverse of Nyström's small matrices in float32 (in bfloat16 it would
-be wrong); and once more with everything in float32.
+A formula runs in the dtype of q, k and v, with the inverse of Nyström's small matrices in float32 (bfloat16 is not
+accurate enough), and a second time with everything in float32.
 """
 
 import math
@@ -11,43 +11,45 @@ import torch
 from torch import Tensor
 
 import regard as rg
-from regard.attention.parts.methods import draw_directions
-from regard.bench.gpu_works import At, Work, compiled, products, qkv
+from regard.attention.backends.approximate.performer import draw_directions
+from regard.bench.gpu_workloads import TensorFactory, Workload, compile_forward, matmul_need, random_qkv
 
 Formula = Callable[..., Tensor]
 
 
-def method_work(at: At, x: tuple[Tensor, ...], method: Callable[[], rg.Method], formula: Formula, size: int) -> Work:
-    """One method over q, k, v and what it learned; two products forward with as many keys as `size`."""
-    exact = torch.promote_types(at.dtype, torch.float32)
+def method_workload(
+    tensors: TensorFactory, x: tuple[Tensor, ...], method: Callable[[], rg.Method], formula: Formula, size: int
+) -> Workload:
+    """A method over q, k, v and its parameters; two matrix products forward with `size` keys."""
+    exact = torch.promote_types(tensors.dtype, torch.float32)
 
-    def with_care(*given: Tensor) -> Tensor:
-        return formula(*(y.to(exact) for y in given)).to(at.dtype)
+    def in_float32(*given: Tensor) -> Tensor:
+        return formula(*(y.to(exact) for y in given)).to(tensors.dtype)
 
-    ways = {
+    implementations = {
         "regard": lambda: lambda: rg.attend(*x[:3], method=method()),
-        "compiled": lambda: compiled(formula, *x),
-        "compiled, in float32": lambda: compiled(with_care, *x),
-        "eager": lambda: lambda: with_care(*x),
+        "compiled": lambda: compile_forward(formula, *x),
+        "compiled, in float32": lambda: compile_forward(in_float32, *x),
+        "eager": lambda: lambda: in_float32(*x),
     }
     batch, heads, tokens, dim = x[0].shape
-    return Work(x, ways, products(batch * heads * tokens * size, dim, forward=4, backward=8))
+    return Workload(x, implementations, matmul_need(batch * heads * tokens * size, dim, forward=4, backward=8))
 
 
-def linformer(at: At, batch: int, heads: int, tokens: int, dim: int, projected: int) -> Work:
+def linformer(tensors: TensorFactory, batch: int, heads: int, tokens: int, dim: int, projected: int) -> Workload:
     """softmax(q (E k)ᵀ) (E v)."""
-    projection = at.learned(projected, tokens, seed=3, size=tokens**-0.5)
-    x = (*qkv(at, batch, heads, tokens, dim), projection)
+    projection = tensors.parameter(projected, tokens, seed=3, size=tokens**-0.5)
+    x = (*random_qkv(tensors, batch, heads, tokens, dim), projection)
 
     def formula(q: Tensor, k: Tensor, v: Tensor, e: Tensor) -> Tensor:
         return (q @ (e @ k).mT / math.sqrt(dim)).softmax(-1) @ (e @ v)
 
-    return method_work(at, x, lambda: rg.Linformer(projection), formula, projected)
+    return method_workload(tensors, x, lambda: rg.Linformer(projection), formula, projected)
 
 
-def nystrom(at: At, batch: int, heads: int, tokens: int, dim: int, landmarks: int) -> Work:
+def nystrom(tensors: TensorFactory, batch: int, heads: int, tokens: int, dim: int, landmarks: int) -> Workload:
     """softmax(q k̃ᵀ) · softmax(q̃ k̃ᵀ)⁺ · softmax(q̃ kᵀ) v with the means of as many segments as landmarks."""
-    x = qkv(at, batch, heads, tokens, dim)
+    x = random_qkv(tensors, batch, heads, tokens, dim)
 
     def formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q = q / math.sqrt(dim)
@@ -64,19 +66,22 @@ def nystrom(at: At, batch: int, heads: int, tokens: int, dim: int, landmarks: in
             z = 0.25 * z @ (13 * eye - az @ (15 * eye - az @ (7 * eye - az)))
         return z
 
-    return method_work(at, x, lambda: rg.Nystrom(landmarks), formula, landmarks)
+    return method_workload(tensors, x, lambda: rg.Nystrom(landmarks), formula, landmarks)
 
 
-def performer(at: At, batch: int, heads: int, tokens: int, dim: int, features: int) -> Work:
+def performer(tensors: TensorFactory, batch: int, heads: int, tokens: int, dim: int, features: int) -> Workload:
     """φ(q) (φ(k)ᵀ v) / φ(q) (φ(k)ᵀ 1), φ(x) = exp(ω x − ‖x‖²/2)."""
-    x = qkv(at, batch, heads, tokens, dim)
-    directions = draw_directions(features, dim, 0).to(at.device)
+    x = random_qkv(tensors, batch, heads, tokens, dim)
+    directions = draw_directions(features, dim, 0).to(tensors.device)
 
     def formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         omega, root = directions.to(q.dtype), dim**-0.25
-        asked, held = (q * root) @ omega.mT, (k * root) @ omega.mT - (k * root).square().sum(-1, keepdim=True) / 2
-        asked = (asked - asked.amax(-1, keepdim=True).detach()).exp()
-        held = (held - held.amax((-2, -1), keepdim=True).detach()).exp()
-        return asked @ (held.mT @ v) / (asked @ held.sum(-2)[..., None])
+        query_features, key_features = (
+            (q * root) @ omega.mT,
+            (k * root) @ omega.mT - (k * root).square().sum(-1, keepdim=True) / 2,
+        )
+        query_features = (query_features - query_features.amax(-1, keepdim=True).detach()).exp()
+        key_features = (key_features - key_features.amax((-2, -1), keepdim=True).detach()).exp()
+        return query_features @ (key_features.mT @ v) / (query_features @ key_features.sum(-2)[..., None])
 
-    return method_work(at, x, lambda: rg.Performer(features), formula, features)
+    return method_workload(tensors, x, lambda: rg.Performer(features), formula, features)

@@ -19,7 +19,7 @@ def choose_backend(call: Call, name: str) -> Backend:
         return next(backend for backend in BACKENDS.values() if reason_against(backend, call) is None)
     if name not in BACKENDS:
         raise BadInput(f"backend is {name!r}; it must be 'auto' or one of {', '.join(BACKENDS)}.")
-    why = BACKENDS[name].unsupported(call)
+    why = BACKENDS[name].unsupported_reason(call)
     if why is not None:
         raise Unsupported(f"backend {name!r} cannot run this: {why}. Use backend='auto', or see regard.plan(...).")
     return BACKENDS[name]

@@ -15,11 +15,11 @@ class Backend(Protocol):
     @property
     def name(self) -> str: ...
 
-    def unsupported(self, call: Call) -> str | None:
+    def unsupported_reason(self, call: Call) -> str | None:
         """Why this backend cannot run the call; None when it can."""
         ...
 
-    def slower(self, call: Call) -> str | None:
+    def slower_reason(self, call: Call) -> str | None:
         """Why another backend would run the call faster; None when none would."""
         ...
 
@@ -30,4 +30,4 @@ class Backend(Protocol):
 
 def reason_against(backend: Backend, call: Call) -> str | None:
     """Why `auto` does not choose the backend: it cannot run the call, or another one is faster."""
-    return backend.unsupported(call) or backend.slower(call)
+    return backend.unsupported_reason(call) or backend.slower_reason(call)

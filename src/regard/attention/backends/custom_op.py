@@ -138,7 +138,9 @@ def operator(name: str, forward: Forward, backward: Backward, rounded: bool = Fa
         @staticmethod
         def forward(ctx, problem: LoweredCall, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
             output, lse = forward(problem)
-            ctx.problem = with_tensors(problem, NOTHING, problem.needs_grad)  # autograd keeps them, and drops them in time
+            ctx.problem = with_tensors(
+                problem, NOTHING, problem.needs_grad
+            )  # autograd keeps them, and drops them in time
             ctx.save_for_backward(output, lse, *tensors)
             ctx.mark_non_differentiable(lse)
             ctx.set_materialize_grads(False)  # no zeros for the lse

@@ -19,12 +19,12 @@ from ..parts.scores import Dot
 name = "reference"
 
 
-def unsupported(call: Call) -> str | None:
+def unsupported_reason(call: Call) -> str | None:
     """Why this backend cannot run the call; None when it can."""
     return None
 
 
-def slower(call: Call) -> str | None:
+def slower_reason(call: Call) -> str | None:
     """Why another backend would run the call faster; None when none would."""
     return None
 
@@ -44,10 +44,10 @@ def scores(call: Call) -> Tensor:
         score = call.score.similarity(q, k)
     else:
         scale = call.score.factor(q.shape[-1]) if isinstance(call.score, Dot) else 1.0
-        turned = call.position.transform(q, k)
+        transformed = call.position.transform(q, k)
         if call.position.keeps_dtype:
-            turned = [x.to(call.q.dtype).to(call.exact) for x in turned]
-        score = call.score.similarity(*turned) + call.position.score_bias(q, k, scale, i - j)
+            transformed = [x.to(call.q.dtype).to(call.exact) for x in transformed]
+        score = call.score.similarity(*transformed) + call.position.score_bias(q, k, scale, i - j)
     return score.masked_fill(~call.mask.permits(i, j, call.grid), -torch.inf)
 
 
@@ -63,10 +63,12 @@ def drop(weights: Tensor, call: Call) -> Tensor:
         return weights
     i, j = call.grid.indices()
     batch, heads = (torch.arange(size, device=weights.device) for size in weights.shape[:2])
-    return weights * keep_mask(row_keys(call.seed, batch, heads, i[:, 0]), j[0], call.dropout) * keep_scale(call.dropout)
+    return (
+        weights * keep_mask(row_keys(call.seed, batch, heads, i[:, 0]), j[0], call.dropout) * keep_scale(call.dropout)
+    )
 
 
 def per_query_head(x: Tensor, call: Call) -> Tensor:
-    """Keys or values with one head for each of the query's: query head h reads head h // (heads // kv_heads)."""
+    """Keys or values repeated for every query head: query head h reads head h // (heads // kv_heads)."""
     group = call.q.shape[1] // max(x.shape[1], 1)
     return x if group == 1 else x.repeat_interleave(group, dim=1)

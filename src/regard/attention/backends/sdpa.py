@@ -1,8 +1,8 @@
-"""What torch's own fused kernels can do, handed to them.
+"""torch's fused kernels, `scaled_dot_product_attention`, for what they can compute.
 
-Plain and causal dot products go as they are. On the CPU a mask or a number by distance goes along as a tensor where
-that is no larger than the queries and keys themselves: few queries, short rows, or a mask that asks for the key alone.
-So it does on a GPU where rows are short, and while a step is recorded, when no list can be made of what is in a mask.
+Plain and causal dot products need no mask tensor. On the CPU a mask or a bias by distance is passed as a tensor where
+that is no larger than the queries and keys: few queries, short rows, or a mask that depends on the key alone. On a GPU
+it is where rows are short, and during the capture of a CUDA graph, when no tile list can be made of a mask's contents.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from ..tracing import in_cuda_graph, shapes_only
 
 name = "sdpa"
 
-SHORT = 128  # queries and keys, of which a GPU's kernels would skip nothing that a mask made for one batch hides
-RECORDED = 4  # times larger than queries and keys a mask may be while a step is recorded, and nothing else can be done
+SHORT = 128  # queries and keys up to which a GPU computes every pair sooner than it lists the tiles of a mask
+CAPTURED = 4  # times larger than queries and keys a mask tensor may be in a CUDA graph, where nothing else works
+CACHED = 1 << 16  # elements up to which the tensor of a mask without tensors is cached
 
 
-def unsupported(call: Call) -> str | None:
+def unsupported_reason(call: Call) -> str | None:
     """Why this backend cannot run the call; None when it can."""
     if isinstance(call.score, Additive):
         return "torch's kernels know dot products only, not Additive"
@@ -36,92 +37,103 @@ def unsupported(call: Call) -> str | None:
         return f"{type(call.score).__name__} changes q and k, which {call.q.dtype} would round before the product"
     if call.dropout:
         return "torch draws its own dropout, which no other backend could repeat"
-    return None if as_they_are(call) else too_large(call)
+    return None if needs_no_tensor(call) else tensor_reason(call)
 
 
-def as_they_are(call: Call) -> bool:
-    """Whether torch's kernels know the mask and position by name."""
+def slower_reason(call: Call) -> str | None:
+    """Why another backend would run the call faster; None when none would."""
+    return None
+
+
+def needs_no_tensor(call: Call) -> bool:
+    """Whether torch's kernels have the mask and position built in."""
     if call.position is not None and not isinstance(call.position, Rotary):
         return False
-    square = call.grid.queries == call.grid.keys  # torch's causal mask starts at the first key, ours ends at the last
+    square = call.q.shape[2] == call.k.shape[2]  # torch's causal mask starts at the first key, ours ends at the last
     return isinstance(call.mask, Everything) or (isinstance(call.mask, Causal) and square)
 
 
-def too_large(call: Call) -> str | None:
-    """Why the mask or the numbers by distance should not become a tensor; None when they may."""
-    numbers = call.position is not None and not isinstance(call.position, Rotary)
-    what = type(call.position).__name__ if numbers else "this mask"
-    needs = f"torch's kernels would need {what} as a tensor of queries × keys"
+def tensor_reason(call: Call) -> str | None:
+    """Why the mask or the bias by distance should not become a tensor; None when it may."""
+    biased = call.position is not None and not isinstance(call.position, Rotary)
+    part = type(call.position).__name__ if biased else "this mask"
+    needs = f"torch's kernels would need {part} as a tensor of queries × keys"
     if torch.compiler.is_compiling():  # a compiled graph serves every length
         return needs
     if call.q.device.type != "cpu" and not (call.mask.tensors() and (in_cuda_graph() or short(call))):
         return needs
     if not call.grid.queries or not call.grid.keys:
         return needs
-    if numbers and call.q.dtype != call.exact:
+    if biased and call.q.dtype != call.exact:
         return f"{needs}, rounded to {call.q.dtype}"
-    room = (RECORDED if in_cuda_graph() else 1) * (call.q.numel() + call.k.numel())
-    return f"{needs}, larger than the queries and keys" if elements(call, numbers) > room else None
+    limit = (CAPTURED if in_cuda_graph() else 1) * (call.q.numel() + call.k.numel())
+    return f"{needs}, larger than the queries and keys" if tensor_elements(call, biased) > limit else None
 
 
 def short(call: Call) -> bool:
-    """Whether a GPU would need longer to make lists of what the mask hides than to look at every pair."""
     return max(call.grid.queries, call.grid.keys) <= SHORT
 
 
-def elements(call: Call, numbers: bool) -> int:
-    """How many numbers the tensor would have; with a gradient of its own, torch keeps the weights too."""
+def tensor_elements(call: Call, biased: bool) -> int:
+    """The elements of the mask tensor; where it needs a gradient, torch also stores the weights."""
     grid = call.grid
     i, j = grid.indices()
     shape = call.mask.permits(i[:2], j[:, :2], grid).shape  # whether it depends on the batch, heads, query
     batch, heads = (shape[-4], shape[-3]) if len(shape) == 4 else (1, 1)
-    rows = grid.queries if numbers or shape[-2] > 1 or grid.queries == 1 else 1
-    if numbers and call.position is not None:
+    rows = grid.queries if biased or shape[-2] > 1 or grid.queries == 1 else 1
+    if biased and call.position is not None:
         learned = any(x.requires_grad for x in call.position.tensors().values())
         batch, heads = (grid.batch if learned else batch), grid.heads
     return batch * heads * rows * grid.keys
 
 
-def slower(call: Call) -> str | None:
-    """Why another backend would run the call faster; None when none would."""
-    return None
-
-
 def run(call: Call) -> Tensor:
     """The output, `[batch, heads, queries, value dim]`."""
     with without_autocast(call.q.device):
-        p = lower(call)
-        q, k, v = p.q.to(p.v.dtype), p.k.to(p.v.dtype), p.v
+        v = call.v
+        if call.position is None and isinstance(call.score, Dot):
+            q, k, scale = call.score.lower(call.q, call.k)
+        else:
+            p = lower(call)
+            q, k, scale = p.q.to(v.dtype), p.k.to(v.dtype), p.scale
         dim = max(q.shape[-1], v.shape[-1])  # the fused kernels want one head_dim; zeros change nothing
         q, k, v = (x if x.shape[-1] == dim else pad(x, (0, dim - x.shape[-1])) for x in (q, k, v))
         grouped = True if q.shape[1] != k.shape[1] else False  # noqa: SIM210, a comparison of symbolic sizes is no bool
-        if as_they_are(call):
+        if needs_no_tensor(call):
             causal = isinstance(call.mask, Causal)
-            found = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=p.scale, enable_gqa=grouped)
+            output = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
         else:
-            tensor, dead = remembered(call)
-            with torchs_own(call):
-                found = scaled_dot_product_attention(q, k, v, attn_mask=tensor, scale=p.scale, enable_gqa=grouped)
-            found = found if dead is None else found.masked_fill(dead, 0.0)
-        return found if dim == p.v.shape[-1] else found[..., : p.v.shape[-1]]
+            mask, dead = mask_tensor(call)
+            with choose_kernels(call):
+                output = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
+            output = output if dead is None else output.masked_fill(dead, 0.0)
+        return output if dim == call.v.shape[-1] else output[..., : call.v.shape[-1]]
 
 
-def remembered(call: Call) -> tuple[Tensor, Tensor | None]:
-    """`as_tensor`, once for a mask that several layers share."""
-    if call.position is not None or not call.mask.tensors():
-        return as_tensor(call)
-    return call.plan.get("mask", lambda: as_tensor(call))
+def mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
+    """`make_mask_tensor`, cached in the plan for layers that share a mask, and for small calls."""
+    if call.mask.tensors() and call.position is None:
+        return call.plan.get("mask tensor", lambda: make_mask_tensor(call))
+    fixed = not call.mask.tensors() and (call.position is None or not call.position.tensors())
+    if not fixed or call.grid.heads * call.grid.queries * call.grid.keys > CACHED or torch.compiler.is_compiling():
+        return make_mask_tensor(call)
+
+    def make() -> tuple[Tensor, Tensor | None]:
+        with torch.inference_mode(False):  # later calls may need gradients
+            return make_mask_tensor(call)
+
+    return call.plan.get("mask tensor", make)
 
 
-def torchs_own(call: Call) -> AbstractContextManager:
-    """Where cuDNN is not asked about short rows on a GPU: it takes long for every new shape, and batches have many."""
+def choose_kernels(call: Call) -> AbstractContextManager:
+    """A context without cuDNN for short rows on a GPU: it takes long for every new shape, and batches have many."""
     if call.q.device.type != "cuda" or torch.compiler.is_compiling() or not short(call):
         return nullcontext()
     return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
-def as_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
-    """Mask and numbers by distance as torch takes them, and the rows that may look at nothing (here: at everything)."""
+def make_mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
+    """Mask and bias by distance as torch takes them, and the rows without allowed keys, which see every key here."""
     i, j = call.grid.indices()
     allowed = call.mask.permits(i, j, call.grid)
     allowed = allowed.reshape((1,) * (4 - allowed.dim()) + allowed.shape)
@@ -131,6 +143,6 @@ def as_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
     allowed = allowed if dead is None else allowed | dead
     if call.position is None or isinstance(call.position, Rotary):
         return allowed, dead
-    added = call.position.score_bias(call.q, call.k, 1.0, i - j)
-    bias = torch.as_tensor(added, device=call.q.device).to(call.q.dtype)
+    bias = call.position.score_bias(call.q, call.k, 1.0, i - j)
+    bias = torch.as_tensor(bias, device=call.q.device).to(call.q.dtype)
     return bias.masked_fill(~allowed, -torch.inf), dead

@@ -29,7 +29,7 @@ def traced_as_constant(function: Any) -> Any:
     return function
 
 
-def unsupported(call: Call) -> str | None:
+def unsupported_reason(call: Call) -> str | None:
     """Why this backend cannot run the call; None when it can."""
     why = unfit(call.q.device)
     if why is not None:
@@ -66,7 +66,7 @@ def too_wide(call: Call) -> str | None:
     return f"a head_dim of {widest} is more than the {limit} whose tiles fit a multiprocessor{what}"
 
 
-def slower(call: Call) -> str | None:
+def slower_reason(call: Call) -> str | None:
     """Why another backend would do it faster; None when this one is the best."""
     return "Triton's interpreter is for tests" if interpreting() else None
 

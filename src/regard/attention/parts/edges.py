@@ -1,4 +1,4 @@
-"""Graphs as masks: a query may look at the keys that an edge leads from."""
+"""Graphs as masks: a query attends to the sources of its incoming edges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .part import check_tensor
 
 
 class SortedEdges(NamedTuple):
-    """The distinct edges of a graph, sorted both ways."""
+    """The distinct edges of a graph, sorted by query and by key."""
 
     starts: Tensor  # [queries + 1]: where each query's edges begin, edges sorted by (query, key)
     rows: Tensor  # [edges]: the query of each
@@ -30,7 +30,7 @@ class Edges(Mask):
     """A graph: `edge_index [2, edges]`, row 0 the source (key), row 1 the target (query), by row numbers.
 
     An edge listed twice is one edge; a node without incoming edges gets zeros; self-loops are edges like others and
-    none are added; sources and targets may be different sets (queries ≠ keys). The sorted edges are kept with the part.
+    none are added; sources and targets may be different sets (queries ≠ keys). The part caches its sorted edges.
 
     >>> Edges(torch.tensor([[0, 1], [1, 1]])).dense(2, 2).int().tolist()
     [[0, 0], [1, 1]]
@@ -55,11 +55,11 @@ class Edges(Mask):
             self.sort(grid.queries, grid.keys)
 
     def sort(self, queries: int, keys: int) -> SortedEdges:
-        """The distinct edges, sorted once and then remembered; raises when an index is out of range."""
+        """The distinct edges, sorted once and then cached; raises when an index is out of range."""
         known = self.sorted_edges
         if known is None or known[0].shape[0] != queries + 1 or known[3].shape[0] != keys + 1:
             check_range(self.edge_index, queries, keys)
-            known = sort_edges(self.edge_index, queries, keys)
+            known = sort_both_ways(self.edge_index, queries, keys)
             object.__setattr__(self, "sorted_edges", known)
         return SortedEdges(*known)
 
@@ -73,8 +73,8 @@ class Edges(Mask):
         known = order.rows * grid.keys + order.columns
         if not known.numel():
             return torch.zeros_like(i + j, dtype=torch.bool)
-        wanted = (i - grid.offset) * grid.keys + j
-        return known[torch.searchsorted(known, wanted).clamp(max=known.numel() - 1)] == wanted
+        code = (i - grid.offset) * grid.keys + j
+        return known[torch.searchsorted(known, code).clamp(max=known.numel() - 1)] == code
 
     def tiles(self, tiling: Tiling) -> Tensor:
         order = self.sort(tiling.grid.queries, tiling.grid.keys)
@@ -85,8 +85,15 @@ class Edges(Mask):
         return tile_states(count == row_sizes * column_sizes, count == 0)
 
 
-def sort_edges(edge_index: Tensor, queries: int, keys: int) -> SortedEdges:
-    """The distinct edges, sorted both ways."""
+def sorted_edges(mask: Mask, grid: PairGrid) -> SortedEdges:
+    """The sorted edges of a mask that is a graph."""
+    if not isinstance(mask, Edges):
+        raise BadInput(f"The mask is {mask!r:.80}; it must be a graph, Edges(edge_index).")
+    return mask.sort(grid.queries, grid.keys)
+
+
+def sort_both_ways(edge_index: Tensor, queries: int, keys: int) -> SortedEdges:
+    """The distinct edges, sorted by query and by key."""
     source, target = edge_index[0].long(), edge_index[1].long()
     codes = torch.unique(target * keys + source)
     rows, columns = codes // max(keys, 1), codes % max(keys, 1)
@@ -97,7 +104,7 @@ def sort_edges(edge_index: Tensor, queries: int, keys: int) -> SortedEdges:
 
 
 def check_range(edge_index: Tensor, queries: int, keys: int) -> None:
-    """Raise unless every source is a key and every target a query."""
+    """Raise `BadInput` unless every source is a key and every target a query."""
     if not edge_index.numel():
         return
     for name, row, limit, kind in (

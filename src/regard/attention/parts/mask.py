@@ -1,11 +1,11 @@
-"""Masks: who may look at whom.
+"""Masks: which queries may attend to which keys.
 
-A mask is written once, as a predicate over index tensors: `allow(i, j)`, True where the query at place i may look at
-key j. Masks combine with `&`, `|`, `~`. A mask can also answer for whole tiles of queries × keys: `NONE` of the pairs
-are allowed, `ALL` of them, or `MIXED`. With these as 0, 2 and 1, `&` is the minimum, `|` the maximum and `~` is 2 − x
-(Kleene's three-valued logic), so the tiles of any combination are found without looking at the pairs.
+A mask is written once, as a predicate over index tensors: `allow(i, j)`, True where query i may attend to key j. Masks
+combine with `&`, `|`, `~`. A mask also has a state for whole tiles of queries × keys: `NONE` of the pairs are allowed,
+`ALL` of them, or `MIXED`. With these as 0, 2 and 1, `&` is the minimum, `|` the maximum and `~` is 2 − x (Kleene's
+three-valued logic), so the tiles of any combination follow without evaluating the pairs.
 
-A mask of your own needs `allow` alone: its tiles are all `MIXED`, and every backend asks the predicate in each.
+A mask of your own needs `allow` alone: its tiles are all `MIXED`, and every backend evaluates the predicate in each.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CLASSES: dict[str, type[Mask]] = {}
 
 @dataclass(frozen=True)
 class PairGrid:
-    """The sizes of one call: queries are the last of the keys, so row r stands at place r + keys − queries."""
+    """The pairs of one call. Queries are the last of the keys: query row r has position i = r + keys − queries."""
 
     queries: int
     keys: int
@@ -48,7 +48,7 @@ class PairGrid:
 
 @dataclass(frozen=True)
 class Tiling:
-    """A grid cut into tiles of `rows` × `columns` pairs; the first and last place of each, inclusive."""
+    """A grid cut into tiles of `rows` × `columns` pairs; the first and last index of each, inclusive."""
 
     grid: PairGrid
     rows: int
@@ -64,7 +64,7 @@ class Tiling:
         return first, (first + self.rows - 1).clamp(max=self.grid.queries - 1)
 
     def queries(self) -> tuple[Tensor, Tensor]:
-        """First and last place i of each tile row, `[tile rows, 1]`."""
+        """First and last position i of each tile row, `[tile rows, 1]`."""
         first, last = self.row_numbers()
         return first + self.grid.offset, last + self.grid.offset
 
@@ -80,7 +80,7 @@ class Tiling:
 
 
 class Mask(Part):
-    """Who may look at whom. Subclass it and write `allow(i, j)`; everything else works.
+    """Which queries may attend to which keys. Subclass it and write `allow(i, j)`; everything else works.
 
     >>> import regard as rg
     >>> class Even(rg.Mask):
@@ -98,20 +98,22 @@ class Mask(Part):
         CLASSES[cls.number] = cls
 
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
-        """True where the query at place i may look at key j; i and j are integer tensors that broadcast.
+        """True where query i may attend to key j; i and j are integer tensors that broadcast.
 
-        The answer may have two dimensions more in front, `[batch, heads, ...]` (either may be 1).
+        The result may have two dimensions more in front, `[batch, heads, ...]` (either may be 1).
         """
-        raise BadInput(f"{type(self).__name__} has no allow(i, j); write it: it returns True where i may look at j.")
+        raise BadInput(
+            f"{type(self).__name__} has no allow(i, j); write it: it returns True where query i may attend to key j."
+        )
 
     def permits(self, i: Tensor, j: Tensor, grid: PairGrid) -> Tensor:
-        """`allow` for masks that must know the sizes of the call, such as those that read row numbers."""
+        """`allow` for masks that depend on the sizes of the call, such as those that use row numbers."""
         return self.allow(i, j)
 
     def tiles(self, tiling: Tiling) -> Tensor:
         """`NONE`, `MIXED` or `ALL` for each tile, `[batch or 1, heads or 1, tile rows, tile columns]`, int8.
 
-        `NONE` and `ALL` are promises; `MIXED` is always a true answer.
+        `NONE` and `ALL` are exact; `MIXED` is always allowed.
         """
         return torch.full((1, 1, *tiling.shape), MIXED, dtype=torch.int8, device=tiling.grid.device)
 
@@ -134,26 +136,26 @@ class Mask(Part):
         return False
 
     def dense(self, queries: int, keys: int) -> Tensor:
-        """Every pair's answer: `[queries, keys]`, or `[batch, heads, queries, keys]` when it depends on those."""
+        """The mask of every pair: `[queries, keys]`, or `[batch, heads, queries, keys]` when it depends on those."""
         grid = PairGrid(queries, keys, device=self.device())
         pairs = self.permits(*grid.indices(), grid)
         return pairs.expand(*pairs.shape[:-2], queries, keys)
 
     def device(self) -> torch.device | str:
-        """Where the mask's own tensors are; the CPU if it has none."""
+        """The device of the mask's tensors; the CPU if it has none."""
         return next((tensor.device for tensor in self.tensors()), "cpu")
 
     def tensors(self) -> list[Tensor]:
-        """The tensors that the mask carries, its parts' included."""
-        found: list[Tensor] = []
+        """The mask's tensors, including those of the masks it combines."""
+        tensors: list[Tensor] = []
         for value in vars(self).values():
-            found += value.tensors() if isinstance(value, Mask) else [value] if isinstance(value, Tensor) else []
-        return found
+            tensors += value.tensors() if isinstance(value, Mask) else [value] if isinstance(value, Tensor) else []
+        return tensors
 
     def to(self, device: torch.device | str) -> Mask:
         """The same mask with its tensors on `device`."""
-        moved = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor | Mask)}
-        return replace(self, **moved) if moved else self  # type: ignore[type-var]
+        fields = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor | Mask)}
+        return replace(self, **fields) if fields else self  # type: ignore[type-var]
 
     def plot(self, queries: int | list[str], keys: int | list[str] | None = None, **options: Any) -> Figure:
         """The mask as a picture; give sizes, or words to write on the axes in place of numbers."""
@@ -173,7 +175,7 @@ class Mask(Part):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class And(Mask):
-    """Allowed by both."""
+    """Pairs that both masks allow."""
 
     left: Mask
     right: Mask
@@ -204,12 +206,12 @@ class And(Mask):
         self.right.check(grid)
 
     def __repr__(self) -> str:
-        return f"{bracketed(self.left, Or)} & {bracketed(self.right, And | Or)}"
+        return f"{parenthesize(self.left, Or)} & {parenthesize(self.right, And | Or)}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Or(Mask):
-    """Allowed by either."""
+    """Pairs that either mask allows."""
 
     left: Mask
     right: Mask
@@ -240,12 +242,12 @@ class Or(Mask):
         self.right.check(grid)
 
     def __repr__(self) -> str:
-        return f"{bracketed(self.left, And)} | {bracketed(self.right, And | Or)}"
+        return f"{parenthesize(self.left, And)} | {parenthesize(self.right, And | Or)}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Not(Mask):
-    """Allowed where the other is not."""
+    """Pairs that the mask does not allow."""
 
     mask: Mask
 
@@ -274,9 +276,9 @@ class Not(Mask):
         self.mask.check(grid)
 
     def __repr__(self) -> str:
-        return f"~{bracketed(self.mask, And | Or)}"
+        return f"~{parenthesize(self.mask, And | Or)}"
 
 
-def bracketed(mask: Mask, kinds: Any) -> str:
-    """The mask as it is written, in brackets where it is one of the kinds."""
+def parenthesize(mask: Mask, kinds: Any) -> str:
+    """The mask as text, in parentheses where it is one of the kinds."""
     return f"({mask!r})" if isinstance(mask, kinds) else repr(mask)

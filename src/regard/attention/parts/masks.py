@@ -1,6 +1,6 @@
-"""The masks, and the recipes made of them.
+"""The masks, and recipes that combine them.
 
-Each writes `allow(i, j)` (or `permits`, where it must know the sizes of the call) and answers for tiles exactly.
+Each defines `allow(i, j)` (or `permits`, where it depends on the sizes of the call) and the exact states of its tiles.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .part import check_count, check_tensor
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Everything(Mask):
-    """Every query sees every key."""
+    """Every query attends to every key."""
 
     formula = "always"
 
@@ -36,7 +36,7 @@ class Everything(Mask):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Causal(Mask):
-    """A query sees itself and what came before: j ≤ i.
+    """A query attends to itself and to earlier keys: j ≤ i.
 
     >>> Causal().dense(2, 3).int().tolist()
     [[1, 1, 0], [1, 1, 1]]
@@ -58,7 +58,7 @@ class Causal(Mask):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Window(Mask):
-    """A query sees `before` keys before it, itself, and `after` keys after it: i − before ≤ j ≤ i + after."""
+    """A query attends to `before` earlier keys, itself and `after` later keys: i − before ≤ j ≤ i + after."""
 
     before: int
     after: int = 0
@@ -82,7 +82,7 @@ class Window(Mask):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dilated(Mask):
-    """A window with holes: every `step`-th key, `before` of them before and `after` of them after."""
+    """A dilated window: every `step`-th key, `before` of them earlier and `after` of them later."""
 
     before: int
     after: int
@@ -113,7 +113,7 @@ class Dilated(Mask):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Global(Mask):
-    """Some tokens see all and are seen by all: i or j is one of them.
+    """Global tokens attend to all and are attended to by all: i or j is one of them.
 
     `tokens` is a count (the first ones), indices, or a boolean `[batch, keys]`.
     """
@@ -149,7 +149,7 @@ class Global(Mask):
         return self.contains(i) | self.contains(j)
 
     def contains(self, place: Tensor) -> Tensor:
-        """Whether each place is one of the tokens; `[batch, 1, ...]` when they differ by batch."""
+        """Whether each position is one of the tokens; `[batch, 1, ...]` when they differ by batch."""
         if isinstance(self.tokens, int):
             return (place >= 0) & (place < self.tokens)
         if isinstance(self.tokens, Tensor) and self.tokens.dtype == torch.bool:
@@ -201,7 +201,7 @@ class Blocks(Mask):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RandomBlocks(Mask):
-    """Each block of queries sees `count` blocks of keys, drawn by the seed: the same ones everywhere and always."""
+    """Each block of queries attends to `count` blocks of keys, drawn by the seed: the same on every device."""
 
     block: int
     count: int
@@ -221,7 +221,7 @@ class RandomBlocks(Mask):
         return self.layout(grid)[i // self.block - grid.offset // self.block, j // self.block]
 
     def layout(self, grid: PairGrid) -> Tensor:
-        """Which blocks of keys each block of queries (by their places) sees, boolean `[query blocks, key blocks]`."""
+        """The blocks of keys that each block of queries attends to, boolean `[query blocks, key blocks]`."""
         rows = torch.arange(grid.offset // self.block, -(-grid.keys // self.block), device=grid.device)
         columns = torch.arange(-(-grid.keys // self.block), device=grid.device)
         drawn = hash_index(hash_index(hash_index(torch.full_like(rows, self.seed)) ^ rows)[:, None] ^ columns[None, :])
@@ -232,7 +232,9 @@ class RandomBlocks(Mask):
     def tiles(self, tiling: Tiling) -> Tensor:
         start = tiling.grid.offset // self.block * self.block
         first, last = tiling.queries()
-        return block_tiles(add_batch_heads(self.layout(tiling.grid)), self.block, (first - start, last - start), tiling.keys())
+        return block_tiles(
+            add_batch_heads(self.layout(tiling.grid)), self.block, (first - start, last - start), tiling.keys()
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -254,7 +256,7 @@ class Lengths(Mask):
         for name, value in (("keys", self.keys), ("queries", self.queries)):
             if value is not None and value.shape[0] != grid.batch:
                 raise BadInput(
-                    f"Lengths' {name} are {list(value.shape)}; the batch is {grid.batch}. Give one a row of it."
+                    f"Lengths' {name} are {list(value.shape)}; the batch is {grid.batch}. Give one for each row."
                 )
 
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
@@ -279,7 +281,7 @@ class Lengths(Mask):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Documents(Mask):
-    """Packed documents: a query sees the keys of its own; negative ids see and are seen by none.
+    """Packed documents: a query attends to the keys of its own document; negative ids attend to none.
 
     `ids [batch, keys]`; `query_ids [batch, queries]` when the queries' differ from those of the last keys.
     """
@@ -301,7 +303,7 @@ class Documents(Mask):
             check_batch_tokens("Documents' query_ids", self.query_ids, "[batch, queries]", grid, grid.queries)
         elif grid.queries > grid.keys:
             raise BadInput(
-                f"Documents knows the ids of {grid.keys} keys; {grid.queries} queries need ids of their own: "
+                f"Documents has the ids of {grid.keys} keys; {grid.queries} queries need ids of their own: "
                 "query_ids [batch, queries]."
             )
 
@@ -325,7 +327,7 @@ class Documents(Mask):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Pairs(Mask):
-    """Any mask, written out: boolean, broadcasting to `[batch, heads, queries, keys]`."""
+    """Any mask as a boolean tensor that broadcasts to `[batch, heads, queries, keys]`."""
 
     allowed: Tensor
     formula = "allowed[b, h, row(i), j]"
@@ -368,7 +370,7 @@ class Pairs(Mask):
 def longformer(window: int, tokens: int | tuple[int, ...] | Tensor = 1, *, causal: bool = False, step: int = 1) -> Mask:
     """Longformer's mask: a window of `window` keys around each query (half on each side) and global tokens.
 
-    `causal` keeps what came before only; a `step` above 1 dilates the window.
+    `causal` leaves out later keys; a `step` above 1 dilates the window.
 
     >>> longformer(512, tokens=1)
     Window(before=256, after=256) | Global(tokens=1)
@@ -380,7 +382,7 @@ def longformer(window: int, tokens: int | tuple[int, ...] | Tensor = 1, *, causa
 
 
 def bigbird(block: int = 64, *, window: int = 3, random: int = 3, tokens: int | None = None, seed: int = 0) -> Mask:
-    """BigBird's mask, in blocks: `window` blocks around each, `random` drawn ones, and global ones at the start.
+    """BigBird's mask, in blocks: `window` blocks around each, `random` random ones, and global ones at the start.
 
     `tokens` are the global tokens, one block of them unless given.
     """
@@ -413,18 +415,17 @@ class NearBlocks(Mask):
 
 
 def tile_states(full: Tensor, empty: Tensor) -> Tensor:
-    """Three-valued answers from two promises, with batch and heads in front."""
-    three = torch.where(full, ALL, torch.where(empty, NONE, MIXED)).to(torch.int8)
-    return three.reshape(*(1,) * (4 - three.dim()), *three.shape)
+    """States of tiles that are full, empty or neither, with batch and heads in front."""
+    return add_batch_heads(torch.where(full, ALL, torch.where(empty, NONE, MIXED)).to(torch.int8))
 
 
 def add_batch_heads(x: Tensor) -> Tensor:
-    """x with batch and heads in front."""
+    """x with dimensions of size 1 for batch and heads in front, where they are missing."""
     return x.reshape(*(1,) * (4 - x.dim()), *x.shape)
 
 
 def hash_index(x: Tensor) -> Tensor:
-    """A well-mixed 31-bit number for each 64-bit one, the same on every device."""
+    """A 31-bit hash of each 64-bit number, the same on every device."""
     x = (x ^ (x >> 16)) * 0x45D9F3B & 0x7FFFFFFF
     x = (x ^ (x >> 15)) * 0x2C1B3C6D & 0x7FFFFFFF
     return x ^ (x >> 16)
@@ -444,7 +445,7 @@ def tile_sizes(tiling: Tiling) -> tuple[Tensor, Tensor]:
 
 
 def block_tiles(layout: Tensor, block: int, rows: tuple[Tensor, Tensor], columns: tuple[Tensor, Tensor]) -> Tensor:
-    """Answers for tiles, given their first and last rows and columns, from a layout of blocks: sums over rectangles."""
+    """States of tiles, given by first and last rows and columns, from a layout of blocks: sums over rectangles."""
     sums = pad(layout.long().cumsum(-1).cumsum(-2), (1, 0, 1, 0))
     (r_first, r_last), (c_first, c_last) = rows, columns
     top, bottom, left, right = r_first // block, r_last // block + 1, c_first // block, c_last // block + 1

@@ -1,4 +1,4 @@
-"""What every part has in common: it is a frozen dataclass that compares, prints and describes itself."""
+"""The base class of all parts: a frozen dataclass that compares, prints and describes itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...errors import BadInput
 
 
 class Part:
-    """A small frozen value: one answer to one of attention's questions."""
+    """A frozen value: the score, position, mask or method of an attention."""
 
     formula = ""
 
@@ -48,7 +48,7 @@ class Part:
 
 
 def equal_values(a: Any, b: Any) -> bool:
-    """Whether two fields are equal; tensors by shape, type, place and content."""
+    """Whether two fields are equal; tensors by shape, type, device and content."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return a is b or (a.dtype == b.dtype and a.device == b.device and torch.equal(a, b))
     if isinstance(a, Tensor) or isinstance(b, Tensor):
@@ -58,14 +58,14 @@ def equal_values(a: Any, b: Any) -> bool:
 
 
 def hash_key(value: Any) -> Any:
-    """What of a field goes into a hash: a tensor's shape, a plain value itself."""
+    """What a field adds to the hash: a tensor its shape, a plain value itself."""
     if isinstance(value, Tensor):
         return tuple(value.shape)
     return value if isinstance(value, int | float | str | Part) else None
 
 
 def format_value(value: Any) -> str:
-    """A field as text; a large tensor by its type and shape, a small whole one by its numbers."""
+    """A field as text; a small tensor by its numbers, a large one by its type and shape."""
     if not isinstance(value, Tensor):
         return repr(value)
     if value.dim() <= 1 and value.numel() <= 8 and value.device.type != "meta":
@@ -75,7 +75,7 @@ def format_value(value: Any) -> str:
 
 
 def check_tensor(value: Any, name: str, dims: tuple[int, ...], shape: str, floating: bool = True) -> None:
-    """Raise unless `value` is a tensor with one of `dims` dimensions (and floating, when asked)."""
+    """Raise `BadInput` unless `value` is a tensor with one of `dims` dimensions (floating point where `floating`)."""
     if not isinstance(value, Tensor):
         raise BadInput(f"{name} is a {type(value).__name__}; it must be a tensor {shape}. Pass torch.as_tensor(...).")
     if value.dim() not in dims:
@@ -85,7 +85,7 @@ def check_tensor(value: Any, name: str, dims: tuple[int, ...], shape: str, float
 
 
 def check_count(value: Any, name: str, least: int = 0) -> None:
-    """Raise unless `value` is a whole number of at least `least`."""
+    """Raise `BadInput` unless `value` is a whole number of at least `least`."""
     whole = isinstance(value, int | torch.SymInt) and not isinstance(value, bool)
     if not whole or value < least:
         raise BadInput(f"{name} is {value!r}; it must be a whole number of at least {least}.")

@@ -1,8 +1,9 @@
 """Positions: what the distance between a query and a key adds to their score.
 
-Everything relative reduces to two forms, and kernels know only these: a number a head and distance (`Numbers`), and a
-vector a head and distance that the query is multiplied with (`Vectors`). `Rotary` turns q and k before the scores.
-`added` is each part's definition over every pair, used by the reference; `lower` gives the form that kernels take.
+Every relative position reduces to one of two forms, which are all that kernels know: a bias per head and distance
+(`DistanceBias`), and a vector per head and distance that the query is multiplied with (`RelativeVectors`). `Rotary`
+rotates q and k before the scores. `score_bias` is the definition over every pair, used by the reference; `rel_bias`,
+`rel_vectors` and `transform` give the form that kernels take.
 
 Distances are i − j, looked up at distance + zero in a table whose nearest end serves distances beyond it.
 """
@@ -17,12 +18,12 @@ import torch
 from torch import Tensor
 
 from ...errors import BadInput
-from ..cache import constant
+from ..tensor_cache import tensor_cache
 from .part import Part, check_count, check_tensor
 
 
 class DistanceBias(NamedTuple):
-    """A number a head and distance: `table [heads, n]`, read at clamp(i − j + zero).
+    """A bias per head and distance: `table [heads, n]`, read at clamp(i − j + zero).
 
     With `slopes [heads]` it is −slope·|i − j| throughout, which a kernel may compute instead of reading.
     """
@@ -33,7 +34,7 @@ class DistanceBias(NamedTuple):
 
 
 class RelativeVectors(NamedTuple):
-    """A vector a head and distance: scale · queries·table[clamp(i − j + zero)], `table [heads, n, d]`."""
+    """A vector per head and distance: scale · queries·table[clamp(i − j + zero)], `table [heads, n, d]`."""
 
     queries: Tensor
     table: Tensor
@@ -41,9 +42,10 @@ class RelativeVectors(NamedTuple):
 
 
 class Position(Part):
-    """What distance adds. `dot_only` parts live inside a dot product; those that `turn` change q or k before it.
+    """What the distance adds to a score.
 
-    What is turned stays exact in half types, unless the part `rounds` it back to the call's type.
+    `dot_only` positions are part of a dot product. Those that `transforms` change q or k before it; the result stays in
+    float32 at least, unless the position `keeps_dtype`.
     """
 
     dot_only = False
@@ -54,11 +56,11 @@ class Position(Part):
         """Raise `BadInput` when these queries and keys do not fit."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors that the part carries, by name."""
+        """The part's tensors, by name."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def score_bias(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor | float:
-        """What is added to the score of every pair of (unturned) q and k; `distance` is i − j, `[queries, keys]`."""
+        """What is added to the scores, from untransformed q and k; `distance` is i − j, `[queries, keys]`."""
         return 0.0
 
     def transform(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -66,20 +68,20 @@ class Position(Part):
         return q, k
 
     def rel_bias(self, q: Tensor, k: Tensor) -> DistanceBias | None:
-        """The form of a number by distance, if this is one."""
+        """The bias by distance; None for other positions."""
         return None
 
     def rel_vectors(self, q: Tensor, k: Tensor) -> RelativeVectors | None:
-        """The form of a vector by distance, if this is one."""
+        """The relative queries and the vectors by distance; None for other positions."""
         return None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rotary(Position):
-    """Turns pairs of coordinates of q by i·θ and of k by j·θ, so that q·k depends on i − j (halves layout).
+    """Rotates pairs of coordinates of q by i·θ and of k by j·θ, so that q·k depends on i − j (halves layout).
 
     θ_m = base^(−2m/dim) for the first `dim` coordinates (all of them unless given); the rest are left alone. Angles
-    are exact, and the turned q and k are rounded to their type again, as if they had come so.
+    are exact, and the rotated q and k are rounded to their type again.
     """
 
     base: float = 10000.0
@@ -97,7 +99,7 @@ class Rotary(Position):
         dim = self.dim or q.shape[-1]
         if dim % 2 or dim > q.shape[-1]:
             raise BadInput(
-                f"Rotary turns pairs of coordinates: head_dim is {q.shape[-1]}, of which it was to turn {dim}. "
+                f"Rotary rotates pairs of coordinates: head_dim is {q.shape[-1]}, of which it was to rotate {dim}. "
                 "Use an even head_dim, or give an even dim that fits: Rotary(dim=...)."
             )
 
@@ -105,7 +107,7 @@ class Rotary(Position):
         return self.rotate(q, k.shape[-2] - q.shape[-2]), self.rotate(k, 0)
 
     def rotate(self, x: Tensor, first: int) -> Tensor:
-        """x `[..., tokens, d]` turned by the places first, first + 1, …"""
+        """x `[..., tokens, d]` rotated by the positions first, first + 1, …"""
         dim = self.dim or x.shape[-1]
         exact = torch.promote_types(x.dtype, torch.float32)
         cos, sin = rotations(self.base, dim, first, x.shape[-2], exact, x.device)
@@ -129,18 +131,18 @@ class Alibi(Position):
             check_heads("Alibi's slopes", self.slopes, q)
 
     def score_bias(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor:
-        return -self.by_head(q)[:, None, None] * distance.abs().to(q.dtype)
+        return -self.head_slopes(q)[:, None, None] * distance.abs().to(q.dtype)
 
     def rel_bias(self, q: Tensor, k: Tensor) -> DistanceBias:
         exact = torch.promote_types(q.dtype, torch.float32)
         if self.slopes is None:
-            return alibi_numbers(q.shape[1], q.shape[2], k.shape[2], exact, q.device)
+            return alibi_bias(q.shape[1], q.shape[2], k.shape[2], exact, q.device)
         slopes = self.slopes.to(exact)
         distance, zero = all_distances(q, k)
         computed = None if slopes.requires_grad else slopes  # a gradient goes through the table
         return DistanceBias(-slopes[:, None] * distance.abs().to(exact), zero, computed)
 
-    def by_head(self, q: Tensor) -> Tensor:
+    def head_slopes(self, q: Tensor) -> Tensor:
         dtype = torch.promote_types(q.dtype, torch.float32)
         if self.slopes is not None:
             return self.slopes.to(dtype)
@@ -149,7 +151,7 @@ class Alibi(Position):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bias(Position):
-    """table[head, i − j + zero]: any number by distance, learned or not; `table` is `[heads, n]`."""
+    """table[head, i − j + zero]: any bias by distance, learned or not; `table` is `[heads, n]`."""
 
     table: Tensor
     zero: int = 0
@@ -235,7 +237,7 @@ class Shaw(Position):
         check_dim("Shaw's keys", self.keys, q)
 
     def score_bias(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor:
-        return scale * by_distance(q, self.keys.to(q.dtype), distance + self.zero)
+        return scale * gather_by_distance(q, self.keys.to(q.dtype), distance + self.zero)
 
     def rel_vectors(self, q: Tensor, k: Tensor) -> RelativeVectors:
         return RelativeVectors(q, self.keys.to(torch.promote_types(q.dtype, self.keys.dtype)), self.zero)
@@ -267,8 +269,8 @@ class TransformerXL(Position):
             check_dim(f"TransformerXL's {name}", value, q)
 
     def score_bias(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor:
-        asking = q + self.position_bias.to(q.dtype)[:, None]  # [batch, heads, queries, d]
-        return scale * by_distance(asking, self.embedding.to(q.dtype), distance + self.zero)
+        rel_q = q + self.position_bias.to(q.dtype)[:, None]  # [batch, heads, queries, d]
+        return scale * gather_by_distance(rel_q, self.embedding.to(q.dtype), distance + self.zero)
 
     def transform(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return q + self.content_bias.to(q.dtype)[:, None], k
@@ -277,14 +279,14 @@ class TransformerXL(Position):
         return RelativeVectors(q + self.position_bias.to(q.dtype)[:, None], self.embedding.to(q.dtype), self.zero)
 
 
-@constant
+@tensor_cache
 def rotations(
     base: float, dim: int, first: int, tokens: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Rotary's cosines and sines at the places first, first + 1, …, `[tokens, dim / 2]` each."""
+    """Rotary's cosines and sines at the positions first, first + 1, …, `[tokens, dim / 2]` each."""
     steps = torch.arange(0, dim, 2, device=device, dtype=torch.float64) / dim
-    places = torch.arange(first, first + tokens, device=device).to(torch.float64)
-    angle = places[:, None] * base**-steps
+    position = torch.arange(first, first + tokens, device=device).to(torch.float64)
+    angle = position[:, None] * base**-steps
     return angle.cos().to(dtype), angle.sin().to(dtype)
 
 
@@ -296,8 +298,8 @@ def alibi_slopes(heads: int) -> list[float]:
     return (slopes + between)[:heads]
 
 
-@constant
-def alibi_numbers(heads: int, queries: int, keys: int, dtype: torch.dtype, device: torch.device) -> DistanceBias:
+@tensor_cache
+def alibi_bias(heads: int, queries: int, keys: int, dtype: torch.dtype, device: torch.device) -> DistanceBias:
     """The paper's slopes at every distance of a call."""
     slopes = torch.tensor(alibi_slopes(heads), dtype=dtype, device=device)
     distance = torch.arange(1 - queries, keys, device=device)
@@ -305,12 +307,12 @@ def alibi_numbers(heads: int, queries: int, keys: int, dtype: torch.dtype, devic
 
 
 def all_distances(q: Tensor, k: Tensor) -> tuple[Tensor, int]:
-    """Every distance i − j of a call, smallest first, and the place of distance 0 among them."""
+    """Every distance i − j of a call, smallest first, and the index of distance 0 among them."""
     queries, keys = q.shape[-2], k.shape[-2]
     return torch.arange(1 - queries, keys, device=q.device), queries - 1
 
 
-def by_distance(q: Tensor, table: Tensor, index: Tensor) -> Tensor:
+def gather_by_distance(q: Tensor, table: Tensor, index: Tensor) -> Tensor:
     """q_i · table[head, clamp(index[i, j])] for every pair, `[batch, heads, queries, keys]`."""
     every = q @ table.mT  # [batch, heads, queries, n]
     index = index.clamp(0, table.shape[1] - 1)
@@ -332,6 +334,6 @@ def check_dim(name: str, value: Tensor, q: Tensor) -> None:
 
 def check_entries(name: str, table: Tensor, zero: int) -> None:
     if not isinstance(zero, int):
-        raise BadInput(f"{name}: zero is {zero!r}; it must be the whole number where distance 0 stands in the table.")
+        raise BadInput(f"{name}: zero is {zero!r}; it must be a whole number, the index of distance 0 in the table.")
     if table.shape[1] == 0:
         raise BadInput(f"{name} is {list(table.shape)}; it must have at least one distance.")

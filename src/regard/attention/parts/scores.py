@@ -1,8 +1,8 @@
-"""Scores: how alike are a query and a key.
+"""Scores: the similarity of a query and a key.
 
-Each part holds the formula twice. `similarity` is the definition over every pair, which the reference and its tests
-use. `lower` rewrites the score into the few words that kernels know: a dot product with a scale, or a sum of
-activations with a weight.
+Each score defines its formula twice. `similarity` is the definition over every pair, which the reference and its tests
+use. `lower` rewrites it as a dot product with a scale, which is what kernels compute; `Additive` is the one score that
+kernels compute by itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ACTIVATIONS = ("tanh", "leaky_relu")
 
 
 class Score(Part):
-    """How alike a query and a key are; `q` is `[batch, heads, queries, d]`, `k` `[batch, heads, keys, d]`."""
+    """The similarity of a query and a key; `q` is `[batch, heads, queries, d]`, `k` `[batch, heads, keys, d]`."""
 
     def check(self, q: Tensor, k: Tensor) -> None:
         """Raise `BadInput` when these queries and keys do not fit this score."""
@@ -31,7 +31,7 @@ class Score(Part):
             )
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors that the part carries, by name."""
+        """The part's tensors, by name."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def similarity(self, q: Tensor, k: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ class Dot(Score):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bilinear(Score):
-    """qᵀ W k, with one matrix a head: `weight` is `[heads, d, d_k]`, so queries and keys may differ in size."""
+    """qᵀ W k, with one matrix per head: `weight` is `[heads, d, d_k]`, so queries and keys may differ in size."""
 
     weight: Tensor
     formula = "qᵀ W k"
@@ -81,11 +81,11 @@ class Bilinear(Score):
         check_tensor(self.weight, "Bilinear's weight", (3,), "[heads, d, d_k]")
 
     def check(self, q: Tensor, k: Tensor) -> None:
-        wanted = [q.shape[1], q.shape[-1], k.shape[-1]]
-        if list(self.weight.shape) != wanted:
+        expected = [q.shape[1], q.shape[-1], k.shape[-1]]
+        if list(self.weight.shape) != expected:
             raise BadInput(
                 f"Bilinear's weight is {list(self.weight.shape)}; with q {list(q.shape)} and k {list(k.shape)} it must "
-                f"be [heads, d, d_k] = {wanted}."
+                f"be [heads, d, d_k] = {expected}."
             )
 
     def similarity(self, q: Tensor, k: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ class Bilinear(Score):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Cosine(Score):
-    """scale · q·k / (‖q‖ ‖k‖), with a number or one number a head; a zero vector is like nothing (score 0)."""
+    """scale · q·k / (‖q‖ ‖k‖), with one scale, or one per head; a zero vector has score 0."""
 
     scale: float | Tensor = 1.0
     formula = "scale · q·k / (‖q‖ ‖k‖)"
@@ -111,17 +111,17 @@ class Cosine(Score):
     def check(self, q: Tensor, k: Tensor) -> None:
         super().check(q, k)
         if isinstance(self.scale, Tensor) and self.scale.dim() == 1 and self.scale.shape[0] != q.shape[1]:
-            raise BadInput(f"Cosine's scale is {list(self.scale.shape)}; q has {q.shape[1]} heads. Pass one a head.")
+            raise BadInput(f"Cosine's scale is {list(self.scale.shape)}; q has {q.shape[1]} heads. Pass one per head.")
 
     def similarity(self, q: Tensor, k: Tensor) -> Tensor:
-        return self.by_head(q) * (unit(q) @ unit(k).mT)
+        return self.head_scale(q) * (normalize(q) @ normalize(k).mT)
 
     def lower(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
         if isinstance(self.scale, Tensor):
-            return unit(q) * self.by_head(q), unit(k), 1.0
-        return unit(q), unit(k), float(self.scale)
+            return normalize(q) * self.head_scale(q), normalize(k), 1.0
+        return normalize(q), normalize(k), float(self.scale)
 
-    def by_head(self, q: Tensor) -> Tensor | float:
+    def head_scale(self, q: Tensor) -> Tensor | float:
         if not isinstance(self.scale, Tensor):
             return float(self.scale)
         return self.scale.to(q.dtype).reshape(-1, 1, 1)  # [heads or 1, 1, 1]
@@ -131,7 +131,7 @@ class Cosine(Score):
 class Additive(Score):
     """Σ_d weight · act(q + k), with act = tanh (Bahdanau) or leaky ReLU; `weight` is `[heads, d]`.
 
-    Graph attention is this part: GAT over one number a head (`d = 1`), GATv2 over the whole head.
+    Graph attention uses this score: GAT over one number per head (`d = 1`), GATv2 over the whole head.
     """
 
     weight: Tensor
@@ -148,18 +148,18 @@ class Additive(Score):
 
     def check(self, q: Tensor, k: Tensor) -> None:
         super().check(q, k)
-        wanted = [q.shape[1], q.shape[-1]]
-        if list(self.weight.shape) != wanted:
+        expected = [q.shape[1], q.shape[-1]]
+        if list(self.weight.shape) != expected:
             raise BadInput(
                 f"Additive's weight is {list(self.weight.shape)}; with q {list(q.shape)} it must be [heads, d] = "
-                f"{wanted}."
+                f"{expected}."
             )
 
     def similarity(self, q: Tensor, k: Tensor) -> Tensor:
         both = q.unsqueeze(3) + k.unsqueeze(2)  # [batch, heads, queries, keys, d]
-        bent = torch.tanh(both) if self.activation == "tanh" else torch.nn.functional.leaky_relu(both, self.slope)
-        return torch.einsum("bhijd,hd->bhij", bent, self.weight.to(q.dtype))
+        act = torch.tanh(both) if self.activation == "tanh" else torch.nn.functional.leaky_relu(both, self.slope)
+        return torch.einsum("bhijd,hd->bhij", act, self.weight.to(q.dtype))
 
 
-def unit(x: Tensor) -> Tensor:
+def normalize(x: Tensor) -> Tensor:
     return torch.nn.functional.normalize(x, dim=-1)

@@ -16,18 +16,18 @@ from torch import Tensor
 
 from ...call import Call, LoweredCall, lower, without_autocast
 from ..custom_op import operator
-from .schedule import Chunk, Span, chunks
-from .tile import Gradients, Tile, Walker, shape_for
+from .schedule import KeySpan, QueryChunk, plan_chunks
+from .tile import Gradients, QueryTile, TileInputs
 
 name = "blockwise"
 
 
-def unsupported(call: Call) -> str | None:
+def unsupported_reason(call: Call) -> str | None:
     """Why this backend cannot run the call; None when it can."""
     return None
 
 
-def slower(call: Call) -> str | None:
+def slower_reason(call: Call) -> str | None:
     """Why another backend would run the call faster; None when none would."""
     return None
 
@@ -40,67 +40,65 @@ def run(call: Call) -> Tensor:
 
 def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp, chunk of queries by chunk of queries."""
-    walker = Walker(p)
-    output = p.v.new_zeros(*p.q.shape[:3], p.v.shape[3], dtype=walker.exact)
-    lse = p.v.new_full(p.q.shape[:3], -torch.inf, dtype=walker.exact)
-    shape, together = shape_for(p)
-    for chunk in chunks(p.mask, walker.grid, shape, together):
+    inputs = TileInputs(p)
+    output = p.v.new_zeros(*p.q.shape[:3], p.v.shape[3], dtype=inputs.exact)
+    lse = p.v.new_full(p.q.shape[:3], -torch.inf, dtype=inputs.exact)
+    for chunk in plan_chunks(p):
         if chunk.spans:
-            mixed, level = forward_chunk(walker, chunk)
-            output[chunk.batch, :, chunk.first : chunk.last] = mixed.flip(2)
-            lse[chunk.batch, :, chunk.first : chunk.last] = level.flip(2)
+            chunk_output, chunk_lse = forward_chunk(inputs, chunk)
+            output[chunk.batch, :, chunk.first : chunk.last] = chunk_output.flip(2)
+            lse[chunk.batch, :, chunk.first : chunk.last] = chunk_lse.flip(2)
     return output, lse
 
 
-def forward_chunk(walker: Walker, chunk: Chunk) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp of one chunk's rows, last to first."""
-    tile = walker.tile(chunk)
-    top, total, mixed = meet(tile, chunk.spans[0], None)
+def forward_chunk(inputs: TileInputs, chunk: QueryChunk) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp of one chunk's rows, last to first, by online softmax over the spans of keys."""
+    tile = inputs.tile(chunk)
+    m, total, mixed = forward_span(tile, chunk.spans[0], None)
     for span in chunk.spans[1:]:
-        high, sums, part = meet(tile, span, top)
-        fade = (top - high.masked_fill(high == -torch.inf, 0.0)).exp_()
-        top, total, mixed = high, sums + total * fade, part + mixed * fade
+        m_next, span_total, span_mixed = forward_span(tile, span, m)
+        alpha = (m - m_next.masked_fill(m_next == -torch.inf, 0.0)).exp_()
+        m, total, mixed = m_next, span_total + total * alpha, span_mixed + mixed * alpha
     alive = total > 0
-    level = torch.where(alive, top + total.log(), -torch.inf).squeeze(-1)
-    return mixed / torch.where(alive, total, 1.0), level
+    lse = torch.where(alive, m + total.log(), -torch.inf).squeeze(-1)
+    return mixed / torch.where(alive, total, 1.0), lse
 
 
-def meet(tile: Tile, span: Span, top: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """(m, l, Σ p·v) of one span, with m the maximum of its scores and of those before, `top`."""
-    walker = tile.walker
+def forward_span(tile: QueryTile, span: KeySpan, m: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """(m, l, Σ p·v) of one span, with m the maximum of its scores and of those before."""
+    inputs = tile.inputs
     s = tile.scores(span)
-    high = s.amax(-1, keepdim=True)
-    high = high if top is None else torch.maximum(top, high)
-    weights = s.sub_(high.masked_fill(high == -torch.inf, 0.0)).exp_()
+    top = s.amax(-1, keepdim=True)
+    m = top if m is None else torch.maximum(m, top)
+    weights = s.sub_(m.masked_fill(m == -torch.inf, 0.0)).exp_()
     total = weights.sum(-1, keepdim=True)
-    kept = tile.kept(span)
-    weights = weights if kept is None else weights.mul_(kept)
-    mixed = torch.bmm(walker.grouped(weights), walker.keys(walker.v, tile.chunk, span))
-    return high, total, mixed.view(*total.shape[:3], -1)
+    dropout = tile.dropout_scale(span)
+    weights = weights if dropout is None else weights.mul_(dropout)
+    mixed = torch.bmm(inputs.group_heads(weights), inputs.keys(inputs.v, tile.chunk, span))
+    return m, total, mixed.view(*total.shape[:3], -1)
 
 
 def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
-    """Gradients of q, k, v, weight, numbers, asking, table."""
-    walker = Walker(p)
-    sums = Gradients(walker)
-    grad = grad.to(walker.exact)
+    """Gradients of q, k, v, weight, rel_bias, rel_q, rel_vectors."""
+    inputs = TileInputs(p)
+    sums = Gradients(inputs)
+    grad = grad.to(inputs.exact)
     delta = (grad * output).sum(-1, keepdim=True)
-    level = lse.masked_fill(lse == -torch.inf, torch.inf)[..., None]
-    shape, together = shape_for(p)
-    for chunk in chunks(p.mask, walker.grid, shape, together):
-        tile = walker.tile(chunk)
-        d_out, d_level, d_delta = (walker.rows(x, chunk) for x in (grad, level, delta))
-        grouped = walker.grouped(d_out)
+    finite_lse = lse.masked_fill(lse == -torch.inf, torch.inf)[..., None]
+    for chunk in plan_chunks(p):
+        tile = inputs.tile(chunk)
+        d_output, chunk_lse, chunk_delta = (inputs.rows(x, chunk) for x in (grad, finite_lse, delta))
+        grouped = inputs.group_heads(d_output)
         for span in chunk.spans:
-            weights = tile.scores(span).sub_(d_level).exp_()
-            kept = tile.kept(span)
-            dropped = weights if kept is None else weights * kept
-            walker.keys(sums.v, chunk, span).baddbmm_(walker.grouped(dropped).mT, grouped)
-            d = torch.bmm(grouped, walker.keys(walker.v, chunk, span).mT).view_as(weights)
-            d = d if kept is None else d.mul_(kept)
-            sums.add(tile, span, d.sub_(d_delta).mul_(weights))
-    return sums.found()
+            weights = tile.scores(span).sub_(chunk_lse).exp_()
+            dropout = tile.dropout_scale(span)
+            dropped = weights if dropout is None else weights * dropout
+            inputs.keys(sums.v, chunk, span).baddbmm_(inputs.group_heads(dropped).mT, grouped)
+            d = torch.bmm(grouped, inputs.keys(inputs.v, chunk, span).mT).view_as(weights)
+            d = d if dropout is None else d.mul_(dropout)
+            sums.add(tile, span, d.sub_(chunk_delta).mul_(weights))
+    return sums.result()
 
 
 solve = operator("blockwise", forward, backward)
-"""(output, log-sum-exp) of a lowered problem."""
+"""(output, log-sum-exp) of a lowered call."""

@@ -1,4 +1,4 @@
-"""The work of a mask: which spans of keys each chunk of queries must visit."""
+"""The work of a mask: the spans of keys that each chunk of queries visits."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...parts.mask import ALL, NONE, Mask, PairGrid, Tiling
+from ...call import LoweredCall
+from ...parts.mask import ALL, MIXED, NONE, Mask, PairGrid, Tiling
+
+ELEMENTS = 1 << 20  # scores held at once
 
 
-class Span(NamedTuple):
-    """Keys `first … last − 1`; the parts of it where the predicate must be asked."""
+class KeySpan(NamedTuple):
+    """Keys `first … last − 1`, and the parts of them where the mask must be evaluated pair by pair."""
 
     first: int
     last: int
@@ -20,89 +23,98 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """Query rows `first … last − 1` of the batch rows in `batch`, and the spans of keys they visit."""
+class QueryChunk:
+    """Query rows `first … last − 1` of the batch rows in `batch`, and the spans of keys that they visit."""
 
     batch: slice
     first: int
     last: int
-    spans: tuple[Span, ...]
+    spans: tuple[KeySpan, ...]
 
 
 @dataclass(frozen=True)
-class Shape:
-    """How work is cut: `rows` queries a chunk, keys in tiles of `columns`, at most `width` keys at once."""
+class ChunkShape:
+    """`rows` queries of `batch` rows of the batch in a chunk; keys in tiles of `columns`, at most `width` at once."""
 
     rows: int
     columns: int
     width: int
+    batch: int
 
 
-def states(mask: Mask, grid: PairGrid, rows: int, columns: int) -> Tensor:
-    """The mask's answer for each tile, all heads together, `[batch or 1, tile rows, tile columns]`."""
-    each = mask.tiles(Tiling(grid, rows, columns))
-    if each.shape[1] == 1:
-        return each[:, 0]
-    least, most = each.amin(1), each.amax(1)
-    return torch.where(most == NONE, NONE, torch.where(least == ALL, ALL, 1)).to(torch.int8)
+def chunk_shape(call: LoweredCall) -> ChunkShape:
+    """The shape of chunks whose scores fit into `ELEMENTS`."""
+    heads, queries, keys = call.q.shape[1], call.q.shape[2], call.k.shape[2]
+    rows = 128 if queries > 128 else max(queries, 1)
+    columns = 64
+    width = max(ELEMENTS // max(heads * rows, 1) // columns, 4) * columns
+    width = min(width, 2048, -(-keys // columns) * columns)
+    return ChunkShape(rows, columns, width, max(1, ELEMENTS // max(heads * rows * width, 1)))
 
 
-def share(mask: Mask, grid: PairGrid, shape: Shape) -> float:
-    """The share of tiles that have something in them."""
-    if not grid.queries * grid.keys * grid.batch:
-        return 0.0
-    return float((states(mask, grid, shape.rows, shape.columns) != NONE).float().mean())
+def plan_chunks(call: LoweredCall) -> list[QueryChunk]:
+    """The chunks of a call, cached in its plan."""
+    shape = chunk_shape(call)
+    return call.plan.get(("blockwise chunks", shape), lambda: make_chunks(call.mask, call.grid, shape))
 
 
-def chunks(mask: Mask, grid: PairGrid, shape: Shape, together: int) -> list[Chunk]:
-    """All work, in order: chunks of queries for groups of at most `together` batch rows.
-
-    Rows of the batch whose tiles differ are taken one by one.
-    """
-    answers = states(mask, grid, shape.rows, shape.columns)
-    alone = answers.shape[0] > 1 and bool((answers != answers[:1]).any())
-    step = 1 if alone else max(together, 1)
-    tables = answers.tolist()
-    planned = [rows_of(table, grid, shape) for table in (tables if alone else tables[:1])]
+def make_chunks(mask: Mask, grid: PairGrid, shape: ChunkShape) -> list[QueryChunk]:
+    """All chunks in order. Rows of the batch whose tiles differ have chunks of their own."""
+    states = merge_heads(mask, grid, shape.rows, shape.columns)
+    separate = states.shape[0] > 1 and bool((states != states[:1]).any())
+    step = 1 if separate else max(shape.batch, 1)
+    tables = states.tolist() if separate else states[:1].tolist()
+    spans = [[tuple(find_spans(row, grid.keys, shape)) for row in table] for table in tables]
     return [
-        Chunk(slice(b, min(b + step, grid.batch)), first, min(first + shape.rows, grid.queries), spans)
+        QueryChunk(slice(b, min(b + step, grid.batch)), first, min(first + shape.rows, grid.queries), each)
         for b in range(0, grid.batch, step)
-        for first, spans in zip(range(0, grid.queries, shape.rows), planned[b if alone else 0], strict=True)
+        for first, each in zip(range(0, grid.queries, shape.rows), spans[b if separate else 0], strict=True)
     ]
 
 
-def rows_of(table: list[list[int]], grid: PairGrid, shape: Shape) -> list[tuple[Span, ...]]:
-    """The spans of each chunk of queries, from its row of answers."""
-    return [tuple(spans_of(row, grid.keys, shape)) for row in table]
+def merge_heads(mask: Mask, grid: PairGrid, rows: int, columns: int) -> Tensor:
+    """The mask's state of each tile over all heads, `[batch or 1, tile rows, tile columns]`."""
+    states = mask.tiles(Tiling(grid, rows, columns))
+    if states.shape[1] == 1:
+        return states[:, 0]
+    least, most = states.amin(1), states.amax(1)
+    return torch.where(most == NONE, NONE, torch.where(least == ALL, ALL, MIXED)).to(torch.int8)
 
 
-def spans_of(row: list[int], keys: int, shape: Shape) -> list[Span]:
-    """Runs of tiles that have something in them, cut to the width."""
-    found: list[Span] = []
+def visited_fraction(mask: Mask, grid: PairGrid, shape: ChunkShape) -> float:
+    """The share of tiles that have allowed pairs."""
+    if not grid.queries * grid.keys * grid.batch:
+        return 0.0
+    return float((merge_heads(mask, grid, shape.rows, shape.columns) != NONE).float().mean())
+
+
+def find_spans(row: list[int], keys: int, shape: ChunkShape) -> list[KeySpan]:
+    """Runs of tiles that have allowed pairs, cut to the width."""
+    spans: list[KeySpan] = []
     tiles = max(shape.width // shape.columns, 1)
-    at = 0
-    while at < len(row):
-        if row[at] == NONE:
-            at += 1
+    start = 0
+    while start < len(row):
+        if row[start] == NONE:
+            start += 1
             continue
-        end = at
-        while end < len(row) and row[end] != NONE and end - at < tiles:
+        end = start
+        while end < len(row) and row[end] != NONE and end - start < tiles:
             end += 1
         whole, *mixed = (
             (first * shape.columns, min(last * shape.columns, keys))
-            for first, last in [(at, end), *runs([tile for tile in range(at, end) if row[tile] != ALL])]
+            for first, last in [(start, end), *find_runs([tile for tile in range(start, end) if row[tile] != ALL])]
         )
-        found.append(Span(*whole, tuple(mixed)))
-        at = end
-    return found
+        spans.append(KeySpan(*whole, tuple(mixed)))
+        start = end
+    return spans
 
 
-def runs(tiles: list[int]) -> list[tuple[int, int]]:
+def find_runs(numbers: list[int]) -> list[tuple[int, int]]:
     """Consecutive numbers as (first, last + 1)."""
-    joined: list[tuple[int, int]] = []
-    for tile in tiles:
-        if joined and joined[-1][1] == tile:
-            joined[-1] = (joined[-1][0], tile + 1)
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number:
+            runs[-1] = (runs[-1][0], number + 1)
         else:
-            joined.append((tile, tile + 1))
-    return joined
+            runs.append((number, number + 1))
+    return runs
