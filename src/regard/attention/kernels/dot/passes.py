@@ -15,11 +15,11 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from ...cache import constant
 from ...call import LoweredCall
 from ...execution import mask_cache
 from ...parts.mask import Mask
 from ...parts.positions import DistanceBias
+from ...tensor_cache import tensor_cache
 from ..launch import Launch, TileShape, compile_together, next_power, strides
 from ..tile_lists import TileLists, by_diagonal, tile_lists
 from .kernels import d_rel_bias_kernel, delta_kernel, dkdv_kernel, dq_kernel, forward_kernel
@@ -302,7 +302,7 @@ def along_line(c: DotConfig, table: Tensor, zero: int, copies: int) -> Tensor:
     return table[:, line_entries(c.length, start, table.shape[1], copies, table.device)]
 
 
-@constant
+@tensor_cache
 def line_entries(length: int, start: int, entries: int, copies: int, device: torch.device) -> Tensor:
     """The table entry at each place of the line: start − x at x, the nearest where there is none.
 

@@ -1,9 +1,9 @@
-"""Nyström's attention as one function with a backward pass of its own, for rows whose segments are all of one size.
+"""Forward and backward pass of Nyström attention, for rows whose segments are all of one size.
 
     q̃, k̃ = means of segments,   a = softmax(scale · q̃ k̃ᵀ),   Z ≈ a⁺ (`inverse.py`)
-    seen = softmax(scale · q̃ kᵀ) v,   output = softmax(scale · q k̃ᵀ) (Z seen)
+    context = softmax(scale · q̃ kᵀ) v,   output = softmax(scale · q k̃ᵀ) (Z context)
 
-The two attentions are the dot family's; what is left are many small steps, of which autograd and the start of each
+The two attentions are the dot family's; the rest are many small steps, for which autograd and the start of each
 operation would cost more than the work. The inverse starts from Z = aᵀ / c with c = max_j Σ_i a_ij, so backward has
 
     da_ij += dZ_ji / c − [j is the largest] Σ dZ ∘ Z / c,      d scores = a ∘ (da − Σ_j da ∘ a)
@@ -11,233 +11,153 @@ operation would cost more than the work. The inverse starts from Z = aᵀ / c wi
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from ...backends import triton as backend
-from ...call import LoweredCall
-from ..launch import Launch, align, compile_together
-from ..linformer.passes import EVERYTHING, WANTED
-from .inverse import Sums
+from ..exact import ExactStep
+from ..launch import Launch, align, compile_together, next_power, pad_dot, stride_arguments
+from .inverse import InverseStep, PseudoInverse
+from .kernels import d_landmarks_kernel, d_scores_kernel, init_kernel, landmarks_kernel
 
 ROWS = 64  # tokens that are summed at once
-CELLS = 8192  # of a matrix that are held at once
+CELLS = 8192  # elements of a matrix that are held at once
 
 
-@triton.jit(do_not_specialize=["heads", "size"])
-def mean_kernel(
-    p_x, p_mean, p_rounded, stride_b, stride_h, stride_n, heads, size,
-    D: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
-    """The mean of one segment's `size` tokens, in float32 and rounded."""
-    i_r, i_x = tl.program_id(0), tl.program_id(1)
-    o_d = tl.arange(0, BD)
-    p_x += (i_x // heads).to(tl.int64) * stride_b + (i_x % heads).to(tl.int64) * stride_h
-    p_x += i_r.to(tl.int64) * size * stride_n
-    total = tl.zeros([BD], tl.float32)
-    for n in range(0, size, BN):
-        o_n = n + tl.arange(0, BN)
-        m = (o_n < size)[:, None] & (o_d < D)[None, :]
-        total += tl.sum(tl.load(p_x + o_n[:, None] * stride_n + o_d[None, :], mask=m, other=0.0).to(tl.float32), 0)
-    to = (i_x * tl.num_programs(0) + i_r).to(tl.int64) * D + o_d
-    mean = total / size
-    tl.store(p_mean + to, mean, mask=o_d < D)
-    tl.store(p_rounded + to, mean.to(p_rounded.dtype.element_ty), mask=o_d < D)
+class NystromState(NamedTuple):
+    """What backward needs; tensors of landmarks end in `_marks`, in float32 or rounded to the type of the call."""
+
+    lse: Tensor
+    q_marks32: Tensor
+    k_marks32: Tensor
+    q_marks: Tensor
+    k_marks: Tensor
+    a: Tensor
+    column_sums: Tensor
+    inverse: Tensor
+    context: Tensor
+    context_lse: Tensor
+    mixed: Tensor  # Z context
 
 
-@triton.jit(do_not_specialize=["size"])
-def spread_kernel(p_dx, p_one, p_other, size, D: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr):
-    """Adds the gradient of a mean, which came from two sides, to that of its tokens."""
-    i_r, i_x = tl.program_id(0), tl.program_id(1)
-    o_d = tl.arange(0, BD)
-    row = (i_x * tl.num_programs(0) + i_r).to(tl.int64)
-    p_from = row * D + o_d
-    one = tl.load(p_one + p_from, mask=o_d < D, other=0.0)
-    share = (one + tl.load(p_other + p_from, mask=o_d < D, other=0.0).to(tl.float32)) / size
-    p_dx += row * size * D
-    for n in range(0, size, BN):
-        o_n = n + tl.arange(0, BN)
-        m = (o_n < size)[:, None] & (o_d < D)[None, :]
-        p = p_dx + o_n[:, None] * D + o_d[None, :]
-        dx = tl.load(p, mask=m, other=0.0).to(tl.float32) + share[None, :]
-        tl.store(p, dx.to(p_dx.dtype.element_ty), mask=m)
-
-
-@triton.jit
-def begin_kernel(p_scores, p_a, p_z, p_total, size, plane, BR: tl.constexpr, BC: tl.constexpr):
-    """a = softmax of one matrix of scores, Z = aᵀ / c, both with their transposes, and the sums of a's columns."""
-    start = tl.program_id(0).to(tl.int64) * size * size
-    o_c = tl.arange(0, BC)
-    total = tl.zeros([BC], tl.float32)
-    for r in range(0, size, BR):
-        o_r = r + tl.arange(0, BR)
-        m = (o_r < size)[:, None] & (o_c < size)[None, :]
-        o = start + o_r[:, None] * size + o_c[None, :]
-        s = tl.load(p_scores + o, mask=m, other=-float("inf"))
-        s = tl.where((o_r < size)[:, None], s, 0.0)
-        e = tl.exp(s - tl.max(s, 1)[:, None])
-        a = tl.where(m, e / tl.sum(e, 1)[:, None], 0.0)
-        tl.store(p_a + o, a, mask=m)
-        tl.store(p_a + plane + start + o_c[None, :] * size + o_r[:, None], a, mask=m)
-        total += tl.sum(a, 0)
-    tl.store(p_total + tl.program_id(0) * size + o_c, total, mask=o_c < size)
-    c = tl.maximum(tl.max(total, 0), 1.0)
-    tl.debug_barrier()  # what one thread wrote another reads
-    for r in range(0, size, BR):
-        o_r = r + tl.arange(0, BR)
-        m = (o_r < size)[:, None] & (o_c < size)[None, :]
-        o = start + o_r[:, None] * size + o_c[None, :]
-        a = tl.load(p_a + o, mask=m, other=0.0) / c
-        tl.store(p_z + plane + o, a, mask=m)
-        tl.store(p_z + start + o_c[None, :] * size + o_r[:, None], a, mask=m)
-
-
-@triton.jit(do_not_specialize=["scale"])
-def end_kernel(p_a, p_da, p_dz, p_z, p_total, p_ds, size, plane, scale, BR: tl.constexpr, BC: tl.constexpr):
-    """scale · d scores of one matrix, from da and the gradient of the Z that it began with."""
-    start = tl.program_id(0).to(tl.int64) * size * size
-    o_c = tl.arange(0, BC)
-    pull = tl.zeros([BC], tl.float32)
-    for r in range(0, size, BR):
-        o_r = r + tl.arange(0, BR)
-        m = (o_r < size)[:, None] & (o_c < size)[None, :]
-        o = start + o_r[:, None] * size + o_c[None, :]
-        pull += tl.sum(tl.load(p_dz + o, mask=m, other=0.0) * tl.load(p_z + o, mask=m, other=0.0), 0)
-    total = tl.load(p_total + tl.program_id(0) * size + o_c, mask=o_c < size, other=0.0)
-    c = tl.maximum(tl.max(total, 0), 1.0)
-    largest = tl.where((total == c) & (o_c < size), 1.0, 0.0)  # all that are, as torch shares it out
-    largest = largest / tl.maximum(tl.sum(largest, 0), 1.0) * (tl.sum(pull, 0) / c)
-    for r in range(0, size, BR):
-        o_r = r + tl.arange(0, BR)
-        m = (o_r < size)[:, None] & (o_c < size)[None, :]
-        o = start + o_r[:, None] * size + o_c[None, :]
-        a = tl.load(p_a + o, mask=m, other=0.0)
-        dz = tl.load(p_dz + plane + o, mask=m, other=0.0)
-        g = tl.load(p_da + o, mask=m, other=0.0) + dz / c - largest[None, :]
-        tl.store(p_ds + o, scale * a * (g - tl.sum(g * a, 1)[:, None]), mask=m)
-
-
-class Way:
-    """How calls of one kind are run, `[batch, heads, tokens, d]` with as many heads of keys as of queries."""
+class NystromKernels:
+    """Nyström attention for one kind of call, with as many key heads as query heads."""
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, landmarks: int, iterations: int, scale: float):
-        self.batch, self.heads, self.queries, self.dim = q.shape
+        self.batch, self.heads, self.queries, self.head_dim = q.shape
         self.keys, self.value_dim = v.shape[2:]
         self.landmarks, self.iterations, self.scale = landmarks, iterations, scale
-        self.copies = self.batch * self.heads
-        self.marks = (self.batch, self.heads, landmarks, self.dim)
-        self.sums = Sums(self.copies, landmarks, "tf32" if q.itemsize == 2 else "tf32x3")
-        columns = triton.next_power_of_2(landmarks)
-        tile = {
-            "size": landmarks,
-            "plane": self.sums.plane,
-            "BR": max(CELLS // columns, 1),
-            "BC": columns,
-            "num_warps": 8,
-        }
-        self.begin = Launch(begin_kernel, self.copies, **tile)
-        self.end = Launch(end_kernel, self.copies, scale=scale, **tile)
-        self.means: dict[tuple[int, ...], Launch] = {}
-        self.spreads = [self.over_tokens(spread_kernel, tokens) for tokens in (self.queries, self.keys)]
-        self.memos: tuple[dict, dict] = {}, {}  # of the two attentions
+        self.instances = self.batch * self.heads
+        self.marks = (self.batch, self.heads, landmarks, self.head_dim)
+        self.inverse = PseudoInverse(self.instances, landmarks, "tf32" if q.itemsize == 2 else "tf32x3")
+        columns = next_power(landmarks)
+        tile = {"size": landmarks, "plane": self.inverse.plane, "BR": max(CELLS // columns, 1), "BC": columns}
+        self.init = Launch(init_kernel, self.instances, num_warps=8, **tile)
+        self.d_scores = Launch(d_scores_kernel, self.instances, scale=scale, num_warps=8, **tile)
+        self.mean_launches: dict[tuple[int, ...], Launch] = {}  # by layout
+        self.d_means = [self.over_segments(d_landmarks_kernel, tokens) for tokens in (self.queries, self.keys)]
+        self.few_queries, self.few_keys = ExactStep(scale), ExactStep(scale)
 
-    def over_tokens(self, kernel: Any, tokens: int, *strides: int) -> Launch:
-        sizes = {"D": self.dim, "BD": max(triton.next_power_of_2(self.dim), 16), "BN": ROWS}
-        names = dict(zip(("stride_b", "stride_h", "stride_n"), strides, strict=False))
-        more = {"heads": self.heads, "size": tokens // self.landmarks, "num_warps": 4}
-        return Launch(kernel, self.landmarks, self.copies, **names, **more, **sizes)
+    def over_segments(self, kernel: Any, tokens: int, **strides: int) -> Launch:
+        sizes = {"D": self.head_dim, "BD": pad_dot(self.head_dim), "BN": ROWS, "num_warps": 4}
+        sizes |= {"heads": self.heads, "size": tokens // self.landmarks}
+        return Launch(kernel, self.landmarks, self.instances, **strides, **sizes)
 
     def mean(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The means of x's segments in float32, and in its own type."""
         key = (x.shape[2], *x.stride())
-        launch = self.means.get(key)
+        launch = self.mean_launches.get(key)
         if launch is None:
-            launch = self.means[key] = self.over_tokens(mean_kernel, x.shape[2], *x.stride()[:3])
-        exact = x.new_empty(self.marks, dtype=torch.float32)
-        rounded = exact if x.dtype == torch.float32 else x.new_empty(self.marks)
-        launch(x, exact, rounded)
-        return exact, rounded
-
-    def few_queries(self, q_marks: Tensor, k: Tensor, v: Tensor) -> LoweredCall:
-        return LoweredCall(q_marks, k, v, EVERYTHING, self.scale, needs_grad=WANTED, memo=self.memos[0])
-
-    def few_keys(self, q: Tensor, k_marks: Tensor, mixed: Tensor) -> LoweredCall:
-        return LoweredCall(q, k_marks, mixed, EVERYTHING, self.scale, needs_grad=WANTED, memo=self.memos[1])
+            launch = self.over_segments(landmarks_kernel, x.shape[2], **stride_arguments(x=x))
+            self.mean_launches[key] = launch
+        float32 = x.new_empty(self.marks, dtype=torch.float32)
+        rounded = float32 if x.dtype == torch.float32 else x.new_empty(self.marks)
+        launch(x, float32, rounded)
+        return float32, rounded
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        graded = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+        needs_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
         q, k, v = align(q), align(k), align(v)
-        compile_together((Way, q.device, q.dtype, self.dim, self.value_dim, graded), lambda: self.rehearse(q, k, v))
-        return Mix.apply(self, q, k, v) if graded else self.forward(q, k, v, False)[0]
+        kind = (NystromKernels, q.device, q.dtype, self.head_dim, self.value_dim, needs_grad)
+        compile_together(kind, lambda: self.run_all(q, k, v))
+        if needs_grad:
+            return NystromAttention.apply(self, q, k, v)
+        return self.forward(q, k, v, False)[0]
 
-    def rehearse(self, q: Tensor, k: Tensor, v: Tensor) -> None:
-        """Everything of this file once, for its kernels to be compiled; the attentions see to theirs."""
-        exact, rounded = self.mean(q)
+    def run_all(self, q: Tensor, k: Tensor, v: Tensor) -> None:
+        """Start every kernel of this family once, for them to be compiled; the exact attentions compile theirs."""
+        float32, rounded = self.mean(q)
         self.mean(k)
-        a, z = self.sums.room(exact, 2)
-        total = a.new_empty(self.copies, self.landmarks)
-        self.begin(a, a, z, total)
-        self.sums.rehearse(a)
-        self.end(a, a, z, z, total, a)
-        for spread, x in zip(self.spreads, (q, k), strict=True):
-            spread(torch.empty_like(x, memory_format=torch.contiguous_format), exact, rounded)
+        a, z = self.inverse.empty(float32, 2)
+        column_sums = a.new_empty(self.instances, self.landmarks)
+        self.init(a, a, z, column_sums)
+        self.inverse.run_all(a)
+        self.d_scores(a, a, z, z, column_sums, a)
+        for d_mean, x in zip(self.d_means, (q, k), strict=True):
+            d_mean(torch.empty_like(x, memory_format=torch.contiguous_format), float32, rounded)
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, graded: bool) -> tuple[Tensor, ...]:
-        """The output, and what backward needs where it is wanted."""
-        (q_exact, q_marks), (k_exact, k_marks) = self.mean(q), self.mean(k)
-        one, other = q_exact.flatten(0, 1), k_exact.flatten(0, 1)
-        scores = one.new_empty(self.copies, self.landmarks, self.landmarks)
-        scores = torch.baddbmm(scores, one, other.mT, beta=0, alpha=self.scale)
-        (a,), steps = self.sums.room(one, 1), self.sums.steps(one, self.iterations + 1 if graded else 2)
-        total = one.new_empty(self.copies, self.landmarks)
-        self.begin(scores, a, steps[0][0], total)
-        inverse = self.sums.matrix(self.sums.forward(a, steps, self.iterations))
-        seen, seen_lse = backend.forward(self.few_queries(q_marks, k, v))
-        mixed = torch.bmm(inverse, seen.flatten(0, 1).float()).to(v.dtype).view_as(seen)
-        if not graded and self.dim == self.value_dim:
-            return (scaled_dot_product_attention(q, k_marks, mixed, scale=self.scale),)
-        output, lse = backend.forward(self.few_keys(q, k_marks, mixed))
-        kept = [x for step in steps[: self.iterations] for x in step]
-        return output, lse, q_exact, k_exact, q_marks, k_marks, a, total, inverse, seen, seen_lse, mixed, *kept
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, needs_grad: bool
+    ) -> tuple[Tensor, NystromState | None, list[InverseStep]]:
+        """The output, and what backward needs where there will be one."""
+        (q_marks32, q_marks), (k_marks32, k_marks) = self.mean(q), self.mean(k)
+        flat_q, flat_k = q_marks32.flatten(0, 1), k_marks32.flatten(0, 1)
+        scores = flat_q.new_empty(self.instances, self.landmarks, self.landmarks)
+        scores = torch.baddbmm(scores, flat_q, flat_k.mT, beta=0, alpha=self.scale)
+        (a,), steps = (
+            self.inverse.empty(flat_q, 1),
+            self.inverse.empty_steps(flat_q, self.iterations + 1 if needs_grad else 2),
+        )
+        column_sums = flat_q.new_empty(self.instances, self.landmarks)
+        self.init(scores, a, steps[0].z, column_sums)
+        inverse = self.inverse.matrix(self.inverse.forward(a, steps, self.iterations))
+        context, context_lse = self.few_queries.forward(q_marks, k, v)
+        mixed = torch.bmm(inverse, context.flatten(0, 1).float()).to(v.dtype).view_as(context)
+        if not needs_grad and self.head_dim == self.value_dim:
+            return scaled_dot_product_attention(q, k_marks, mixed, scale=self.scale), None, []
+        output, lse = self.few_keys.forward(q, k_marks, mixed)
+        marks = (q_marks32, k_marks32, q_marks, k_marks)
+        state = NystromState(lse, *marks, a, column_sums, inverse, context, context_lse, mixed)
+        return output, state, steps[: self.iterations]
 
-    def backward(self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def backward(
+        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, s: NystromState, steps: list[InverseStep]
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """dq, dk and dv."""
-        output, lse, q_exact, k_exact, q_marks, k_marks, a, total, inverse, seen, seen_lse, mixed, *kept = found
-        dq, dk_marks, d_mixed, *_ = backend.backward(self.few_keys(q, k_marks, mixed), grad, output, lse)
+        dq, dk_marks, d_mixed = self.few_keys.backward(q, s.k_marks, s.mixed, grad, output, s.lse)
         d_mixed = d_mixed.flatten(0, 1).float()
-        (d_inverse,), exact = self.sums.room(a, 1), seen.flatten(0, 1).float()
-        torch.bmm(d_mixed, exact.mT, out=self.sums.matrix(d_inverse))
-        torch.bmm(exact, d_mixed.mT, out=self.sums.matrix(d_inverse, turned=True))
-        d_seen = torch.bmm(inverse.mT, d_mixed).to(v.dtype).view_as(seen)
-        steps = [kept[i : i + 4] for i in range(0, len(kept), 4)]
-        da, dz = self.sums.backward(a, steps, d_inverse)
-        ds = a.new_empty(self.copies, self.landmarks, self.landmarks)
-        self.end(a, da, dz, steps[0][0], total, ds)
-        dq_marks, dk, dv, *_ = backend.backward(self.few_queries(q_marks, k, v), d_seen, seen, seen_lse)
-        one, other = q_exact.flatten(0, 1), k_exact.flatten(0, 1)
+        (d_inverse,), context = self.inverse.empty(s.a, 1), s.context.flatten(0, 1).float()
+        torch.bmm(d_mixed, context.mT, out=self.inverse.matrix(d_inverse))
+        torch.bmm(context, d_mixed.mT, out=self.inverse.matrix(d_inverse, transposed=True))
+        d_context = torch.bmm(s.inverse.mT, d_mixed).to(v.dtype).view_as(s.context)
+        da, dz = self.inverse.backward(s.a, steps, d_inverse)
+        ds = s.a.new_empty(self.instances, self.landmarks, self.landmarks)
+        self.d_scores(s.a, da, dz, steps[0].z, s.column_sums, ds)
+        dq_marks, dk, dv = self.few_queries.backward(s.q_marks, k, v, d_context, s.context, s.context_lse)
+        flat_q, flat_k = s.q_marks32.flatten(0, 1), s.k_marks32.flatten(0, 1)
         dq, dk = dq.contiguous(), dk.contiguous()
-        self.spreads[0](dq, torch.bmm(ds, other), dq_marks.contiguous())
-        self.spreads[1](dk, torch.bmm(ds.mT, one), dk_marks.contiguous())
+        self.d_means[0](dq, torch.bmm(ds, flat_k), dq_marks.contiguous())
+        self.d_means[1](dk, torch.bmm(ds.mT, flat_q), dk_marks.contiguous())
         return dq, dk, dv
 
 
-class Mix(torch.autograd.Function):
-    """A way's output, differentiable once in q, k and v."""
+class NystromAttention(torch.autograd.Function):
+    """The output, differentiable once in q, k and v."""
 
     @staticmethod
-    def forward(ctx: Any, way: Way, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        found = way.forward(q, k, v, True)
-        ctx.way = way
-        ctx.save_for_backward(q, k, v, *found)
-        return found[0]
+    def forward(ctx: Any, kernels: NystromKernels, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        output, state, steps = kernels.forward(q, k, v, True)
+        ctx.kernels = kernels
+        ctx.save_for_backward(q, k, v, output, *(state or ()), *(x for step in steps for x in step))
+        return output
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, *found = ctx.saved_tensors
-        return None, *ctx.way.backward(align(grad.contiguous()), q, k, v, found)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v, output, *rest = ctx.saved_tensors
+        count = len(NystromState._fields)
+        state, matrices = NystromState._make(rest[:count]), rest[count:]
+        steps = [InverseStep._make(matrices[i : i + 4]) for i in range(0, len(matrices), 4)]
+        return None, *ctx.kernels.backward(align(grad.contiguous()), q, k, v, output, state, steps)
