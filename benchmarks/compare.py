@@ -75,20 +75,23 @@ epochs are the same.
 """The texts of the page."""
 
 LAYERS = {"dim": 256, "hidden": 512, "layers": 2, "heads": 4, "dropout": 0.3, "attention_dropout": 0.0}
-LEARNING = {"rate": 1e-3, "schedule": "cosine", "warmup": 200, "ema": 0.995, "weight_decay": 0.01, "clip": 1.0}
-ORDER = {"places": "none", "position": "T5Bias()"}
+LEARNING = {
+    **{"learning_rate": 1e-3, "schedule": "cosine", "warmup": 200, "ema": 0.995, "weight_decay": 0.01},
+    "max_grad_norm": 1.0,
+}
+ORDER = {"positions": "none", "position": "T5Bias()"}
 SAME: dict[str, dict[str, Any]] = {
     "ewt": {**LAYERS, **LEARNING, **ORDER, "batch_tokens": 1024, "epochs": 10},
     "sst2": {
         **LAYERS,
         **LEARNING,
         **ORDER,
-        **{"members": 1, "wide": 0, "grams": 0, "pool": "mean", "batch_size": 64, "epochs": 10},
+        **{"ensemble": 1, "nb_linear": 0, "char_ngrams": 0, "pool": "mean", "batch_size": 64, "epochs": 10},
     },
     "multi30k-en-de": {
         **LAYERS,
         **LEARNING,
-        **{"places": "sinusoidal", "pre_norm": "true", "agreement": 0, "batch_tokens": 8192},
+        **{"positions": "sinusoidal", "pre_norm": "true", "r_drop": 0, "batch_tokens": 8192},
         **{"epochs": 20, "steps": "none", "evaluate_every": 500, "save_every": 1000},
     },
 }
@@ -221,7 +224,7 @@ def page(found: dict[str, Any], language: str = "en") -> str:
     for name in (name for name in SAME if any(task == name for task, _ in rows)):
         lines += [f"## {titles[name]}", "", f"| {' | '.join(words['head'])} |", "| --- | --- | --- | --- | --- |"]
         lines += [f"| {model} | {shown(rows[name, model])} |" for model in MODELS if (name, model) in rows]
-        same = ", ".join(f"{key} {value}" for key, value in found["same"][name].items())
+        same = ", ".join(f"{k} {v}" for k, v in task_pages.current_names(name, found["same"][name]).items())
         lines += ["", f"{words['same']} {same}.", ""]
     missing = [titles[name] for name in SAME if not any(task == name for task, _ in rows)]
     lines += [f"{words['missing']} {'; '.join(missing)}.", ""] if missing else []

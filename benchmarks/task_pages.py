@@ -7,6 +7,11 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from regard.settings import Training, former_names
+from regard.tasks import find_task
+from regard.tasks.architecture import Architecture
+from regard.train.recipes import find_recipe
+
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = {"en": DOCS / "results.md", "zh": DOCS / "results.zh.md"}
 
@@ -150,8 +155,15 @@ def translate(anchor: str) -> str:
     return anchor
 
 
+def current_names(recipe: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings as they were recorded, under the names that they have now."""
+    names = former_names(Training, Architecture, find_task(find_recipe(recipe).task).Settings)
+    return {names.get(name, name): value for name, value in settings.items()}
+
+
 def command(row: Any, settings: dict[str, Any]) -> str:
     """The command that trains a row."""
+    settings = current_names(row.recipe, settings)
     words = [f"regard train --recipe {row.recipe}"]
     words += [f"--train {path}" for path in row.train] + [f"--dev {path}" for path in row.dev]
     words += [f"--{k} {v}" if k in ("minutes", "epochs", "steps") else f"--set {k}={v}" for k, v in settings.items()]

@@ -16,7 +16,11 @@ compare = pytest.importorskip("compare")
 tasks = pytest.importorskip("tasks")
 
 TINY = {"dim": 8, "hidden": 8, "layers": 1, "heads": 2, "epochs": 2, "device": "cpu", "precision": "no", "ema": 0}
-OWN = {"ewt": {"batch_tokens": 40}, "sst2": {"batch_size": 4}, "multi30k-en-de": {"batch_tokens": 60, "size": 300}}
+OWN = {
+    "ewt": {"batch_tokens": 40},
+    "sst2": {"batch_size": 4},
+    "multi30k-en-de": {"batch_tokens": 60, "vocab_size": 300},
+}
 
 
 @pytest.fixture(scope="module")
