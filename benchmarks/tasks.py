@@ -2,7 +2,7 @@
 
     python benchmarks/tasks.py --data DIR                    all of them, one after another
     python benchmarks/tasks.py --data DIR --at-once 12 multi30k-en-de:0,1,2 cora:0-99
-    python benchmarks/tasks.py --data DIR mnist-vit:0:epochs=2,rate=1e-3 --out runs
+    python benchmarks/tasks.py --data DIR mnist-vit:0:epochs=2,learning_rate=1e-3 --out runs
     python benchmarks/tasks.py --write                       the pages from results/tasks.json
 
 A job is RECIPE[:SEEDS[:name=value,…]]. Small models leave a GPU waiting for the processor, so several may share it
@@ -200,7 +200,7 @@ ROWS = (
     ),
     Row(
         "bbbp",
-        "Into the brain (BBBP), ROC-AUC, test on other scaffolds",
+        "Blood–brain barrier (BBBP), ROC-AUC, test on other scaffolds",
         ("molecules/bbbp.csv",),
         part="test",
         metric="ROC-AUC",
@@ -241,13 +241,14 @@ class Job:
 
     def train(self, seed: int, data: Path, folder: Path, extra: dict[str, Any]) -> None:
         """As `regard train --recipe` does, into a folder."""
-        from regard.train.commands import start
+        from regard.train.commands import train_from_files
         from regard.train.recipes import find_recipe
+        from regard.train.run import RunConfig
 
         make_parts(self.row, data)
         recipe, paths = find_recipe(self.row.recipe), self.files(data)
-        wanted = {**recipe.settings, **extra, **self.settings, "seed": seed}
-        start(recipe.task, paths["train"], paths["dev"], folder, wanted, strict=False)
+        sources = recipe.settings, extra, self.settings, {"seed": seed}
+        train_from_files(RunConfig.from_changes(recipe.task, *sources, train=paths["train"], dev=paths["dev"]), folder)
 
 
 def main() -> None:
@@ -329,7 +330,7 @@ def work(job: Job, data: Path, out: Path, extra: dict[str, Any]) -> None:
         began = time.time()
         job.train(seed, data, folder, extra)
         seconds = time.time() - began
-        task, model, told = open_run(folder, find_task)
+        task, model, told = open_run(folder)
         model = model.to(device)
         scored: dict[str, dict[str, float]] = {"dev": {}, "test": {}}
         for name in scored:

@@ -57,7 +57,7 @@ def test_folder_that_is_not_there_ends_with_2(words: tuple[str, ...], tmp_path: 
     assert "nowhere" in done.stderr
 
 
-def test_failure_is_one_paragraph_and_ends_with_1(tmp_path: Path) -> None:
+def test_failure_is_report_errors_and_ends_with_1(tmp_path: Path) -> None:
     done = call("lab", "--no-open", "--models", str(tmp_path / "nowhere"), "--json")
     assert done.exit_code == 1
     assert not done.stdout
@@ -184,10 +184,10 @@ def test_quick_bench_measures_every_row(tmp_path: Path) -> None:
 
 
 WORDY = """
-from regard.terminal import one_paragraph, typer
+from regard.terminal import report_errors, typer
 
 def speak() -> None:
-    with one_paragraph(False):
+    with report_errors(False):
         print("x" * 1_000_000)
 
 typer.run(speak)

@@ -1,18 +1,18 @@
-"""The commands. Each prints for a person, or with --json one document for a machine; all else goes to stderr."""
+"""The commands of `regard`. Each prints text, or with --json one JSON document; messages go to stderr."""
 
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 if TYPE_CHECKING:
-    from regard.bench.result import Result
+    from regard.bench.result import BenchmarkResult
 
 from regard.experiments import commands as experiment_commands
-from regard.terminal import Debug, Json, answer, one_paragraph, say, typer
+from regard.terminal import Debug, Json, print_message, print_result, report_errors, typer
 from regard.train import commands
 
 app = typer.Typer(
-    help="Regard: every attention in one call, and a look inside.",
+    help="Regard: attention mechanisms for PyTorch, with tools to train, inspect and measure them.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -21,7 +21,7 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """What the command `regard` runs."""
+    """Entry point of the command `regard`."""
     app()
 
 
@@ -31,19 +31,21 @@ app.command(
 )(commands.train)
 app.command(epilog="Example: regard evaluate runs/pos --data test.conllu")(commands.evaluate)
 app.command(epilog='Example: regard predict runs/pos "The cat sat on the mat"')(commands.predict)
+app.command(epilog="Example: regard settings tag")(commands.settings)
+app.command(epilog="Example: regard recipes --json")(commands.recipes)
 app.add_typer(experiment_commands.app, name="experiment")
 
 
 @app.command(epilog="Example: regard info --json")
 def info(as_json: Json = False, debug: Debug = False) -> None:
-    """Versions, devices, and the backends that can run here, with the reason where one cannot."""
-    with one_paragraph(debug):
-        facts = gather()
-        answer(facts, describe(facts), as_json)
+    """Show versions, devices and backends. For a backend that cannot run here, show the reason."""
+    with report_errors(debug):
+        facts = collect_info()
+        print_result(facts, format_info(facts), as_json)
 
 
-def gather() -> dict:
-    """What `info` tells."""
+def collect_info() -> dict:
+    """Collect the facts that `info` prints."""
     import torch
 
     from regard import machine
@@ -59,7 +61,7 @@ def gather() -> dict:
 
 
 def refusal(backend: str) -> str | None:
-    """Why a backend cannot do what it is there for on this machine; `None` when it can."""
+    """Why a backend cannot run on this machine, or None if it can."""
     import torch
 
     import regard as rg
@@ -75,67 +77,74 @@ def refusal(backend: str) -> str | None:
     return None
 
 
-def describe(facts: dict) -> str:
-    """The facts, for a person."""
+def format_info(facts: dict) -> str:
+    """Format the facts as text."""
     lines = [f"{name:16} {found or 'not installed'}" for name, found in facts["versions"].items()]
     lines += ["", *facts["devices"], f"{facts['threads']} threads", ""]
-    lines += [f"{name:16} {'runs here' if why is None else why}" for name, why in facts["backends"].items()]
+    lines += [f"{name:16} {'available' if why is None else why}" for name, why in facts["backends"].items()]
     return "\n".join(lines + [f"\n{line}" for line in facts["advice"]])
 
 
 Out = Annotated[
-    Path | None, typer.Option(help="JSON file; where benchmarks/results exists, one there named after the device.")
+    Path | None,
+    typer.Option(help="JSON file for the results. Default: benchmarks/results/<device>.json if that folder exists."),
 ]
 
 
 @app.command(epilog="Example: regard bench --quick")
 def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: does it run, not how fast is it.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Use small sizes, as a smoke test; the times mean nothing.")
+    ] = False,
     out: Out = None,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of torch, on the CPU.")] = 2,
-    device: Annotated[str, typer.Option(help="cpu or cuda; the GPU where there is one, unless said.")] = "",
-    only: Annotated[str, typer.Option(help="Only the comparisons on a GPU with this in their name or shape.")] = "",
-    models: Annotated[bool, typer.Option("--models", help="Whole models instead of single attentions.")] = False,
+    threads: Annotated[int, typer.Option(min=1, help="Number of torch threads on the CPU.")] = 2,
+    device: Annotated[str, typer.Option(help="cpu or cuda. Default: cuda if available.")] = "",
+    only: Annotated[
+        str, typer.Option(help="Run only the GPU comparisons whose name or shape contains this text.")
+    ] = "",
+    models: Annotated[
+        bool, typer.Option("--models", help="Benchmark whole models instead of single attention calls.")
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Time and memory beside what else is installed (torch's own attention, PyG, transformers), in one run here."""
+    """Benchmark time and memory against the other installed libraries (torch SDPA, PyG, transformers)."""
     if out and not out.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {out.parent}", param_hint="--out")
+        raise typer.BadParameter(f"folder {out.parent} does not exist", param_hint="--out")
     if device not in ("", "cpu", "cuda"):
         raise typer.BadParameter(f"{device!r} is neither cpu nor cuda", param_hint="--device")
-    with one_paragraph(debug):
+    with report_errors(debug):
         import torch
 
         from regard.bench import result
 
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         if only and device == "cpu":
-            raise typer.BadParameter("it chooses among the comparisons on a GPU", param_hint="--only")
+            raise typer.BadParameter("--only needs --device cuda", param_hint="--only")
         if models:
             found = bench_models(device, quick, only, threads, out)
         else:
             found = bench_gpu(quick, only, out) if device == "cuda" else bench_cpu(quick, threads, out)
-        answer(found.as_dict(), result.table(found), as_json)
+        print_result(found.as_dict(), result.format_table(found), as_json)
         if found.failed:
             raise typer.Exit(1)
 
 
-def bench_cpu(quick: bool, threads: int, out: Path | None) -> "Result":
+def bench_cpu(quick: bool, threads: int, out: Path | None) -> "BenchmarkResult":
     """The comparisons on the CPU, written to their file."""
     import torch
 
     from regard.bench import cpu
 
     torch.set_num_threads(threads)
-    found = cpu.run(quick, tell=say)
-    if path := out or usual_place(quick, "cpu.json"):
+    found = cpu.run(quick, report=print_message)
+    if path := out or default_result_path(quick, "cpu.json"):
         found.write(path)
-        say(f"Written to {path}")
+        print_message(f"Written to {path}")
     return found
 
 
-def bench_gpu(quick: bool, only: str, out: Path | None) -> "Result":
+def bench_gpu(quick: bool, only: str, out: Path | None) -> "BenchmarkResult":
     """The comparisons on the GPU, written to their file after each, so that a run cut short keeps what it had."""
     import torch
 
@@ -143,32 +152,34 @@ def bench_gpu(quick: bool, only: str, out: Path | None) -> "Result":
     from regard.bench import gpu
 
     if not torch.cuda.is_available():
-        raise Unsupported("There is no GPU that torch can use here. Run regard bench --device cpu.")
-    path = out or usual_place(quick or bool(only), gpu.file_name(gpu.device_name()))
+        raise Unsupported("torch finds no CUDA device. Run regard bench --device cpu.")
+    path = out or default_result_path(quick or bool(only), gpu.result_file_name(gpu.device_name()))
     if path:
-        say(f"Writing to {path}")
-    return gpu.run(quick, only, tell=say, save=lambda found: found.write(path) if path else None)
+        print_message(f"Writing to {path}")
+    return gpu.run(quick, only, report=print_message, save=lambda found: found.write(path) if path else None)
 
 
-def bench_models(device: str, quick: bool, only: str, threads: int, out: Path | None) -> "Result":
+def bench_models(device: str, quick: bool, only: str, threads: int, out: Path | None) -> "BenchmarkResult":
     """Whole models: decoding, evaluation and encoding on the CPU, steps of training on a GPU."""
     import torch
 
-    from regard.bench import gpu, models, steps
+    from regard.bench import gpu, models, train_steps
 
-    name = "cpu.json" if device == "cpu" else gpu.file_name(gpu.device_name())
-    path = out or usual_place(quick or bool(only), name.replace(".json", "-models.json"))
+    name = "cpu.json" if device == "cpu" else gpu.result_file_name(gpu.device_name())
+    path = out or default_result_path(quick or bool(only), name.replace(".json", "-models.json"))
     if device == "cuda":
-        return steps.run(quick, only, tell=say, save=lambda found: found.write(path) if path else None)
+        return train_steps.run(
+            quick, only, report=print_message, save=lambda found: found.write(path) if path else None
+        )
     torch.set_num_threads(threads)
-    found = models.run(quick, tell=say)
+    found = models.run(quick, report=print_message)
     if path:
         found.write(path)
     return found
 
 
-def usual_place(quick: bool, name: str) -> Path | None:
-    """Where results are kept; none outside a checkout, and none for numbers that mean nothing."""
+def default_result_path(quick: bool, name: str) -> Path | None:
+    """Default file for the results; None outside a checkout or with --quick."""
     folder = Path("benchmarks/results")
     return folder / name if folder.is_dir() and not quick else None
 
@@ -176,53 +187,60 @@ def usual_place(quick: bool, name: str) -> Path | None:
 @app.command(epilog="Example: regard lab --models runs")
 def lab(
     models: Annotated[
-        list[Path] | None, typer.Option(help="A folder of runs or checkpoints to open besides; may be given again.")
+        list[Path] | None, typer.Option(help="Folder of training runs or checkpoints to open; can be repeated.")
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of 127.0.0.1; 0 takes a free one.")] = 0,
-    opened: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 picks a free port.")] = 0,
+    open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """A page that shows what attends to what. Its address, token included, is the first line printed."""
-    with one_paragraph(debug):
+    """Start the lab, a web page for inspecting attention. Prints its URL (with token) first."""
+    with report_errors(debug):
         from regard.lab.server.serve import serve
 
-        def tell(address: str) -> None:
-            answer({"address": address}, address, as_json)
+        def report(address: str) -> None:
+            print_result({"address": address}, address, as_json)
             sys.stdout.flush()
-            say("Ctrl+C stops the lab.")
+            print_message("Press Ctrl+C to stop the lab.")
 
-        serve(models or [], port, opened, tell)
+        serve(models or [], port, open_browser, report)
 
 
 @app.command(epilog='Example: regard look "The animal was too tired" --layer 0 --head 1 --save heads.html')
 def look(
-    text: Annotated[str, typer.Argument(help="What the model reads: a text, or the file of a picture or recording.")],
-    model: Annotated[str, typer.Option(help="Name of a shipped model, or a folder; a shipped one by default.")] = "",
-    layer: Annotated[int | None, typer.Option(min=0, help="Which attention, counted from 0; all by default.")] = None,
-    head: Annotated[int | None, typer.Option(min=0, help="Which head, counted from 0; all by default.")] = None,
-    save: Annotated[Path | None, typer.Option(help="Write the picture to a file, .html, .png or .svg.")] = None,
+    text: Annotated[str, typer.Argument(help="Input: a text, or the path of an image or audio file.")],
+    model: Annotated[
+        str,
+        typer.Option(help="Name of a shipped model, or a model folder. Default: a shipped model that fits the input."),
+    ] = "",
+    layer: Annotated[
+        int | None, typer.Option(min=0, help="Index of the attention layer, from 0. Default: all.")
+    ] = None,
+    head: Annotated[int | None, typer.Option(min=0, help="Index of the head, from 0. Default: all.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Save the figure to a file (.html, .png or .svg).")] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """What attends to what in a model: coloured blocks in the terminal, or a picture in a file."""
+    """Show the attention weights of a model in the terminal, or save them as a figure."""
     if save and save.suffix not in (".html", ".png", ".svg"):
-        raise typer.BadParameter(f"{save.name!r} ends in none of .html, .png, .svg", param_hint="--save")
+        raise typer.BadParameter(
+            f"{save.name!r} has an unsupported suffix; use .html, .png or .svg", param_hint="--save"
+        )
     if save and not save.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {save.parent}", param_hint="--save")
-    with one_paragraph(debug):
+        raise typer.BadParameter(f"folder {save.parent} does not exist", param_hint="--save")
+    with report_errors(debug):
         from rich.console import Console
 
-        from regard.lab.inspect import look as looking
+        from regard.lab.inspect import report as looking
 
-        looked = looking.look(text, model, layer, head)
+        looked = looking.make_report(text, model, layer, head)
         if save:
             path = looked.save(save).absolute()
-            answer({"saved": str(path)}, str(path), as_json)
+            print_result({"saved": str(path)}, str(path), as_json)
         elif as_json:
-            answer(looked.document(), "", True)
+            print_result(looked.document(), "", True)
         else:
-            looking.print_looked(looked, Console(highlight=False))
+            looking.print_report(looked, Console(highlight=False))
 
 
 if __name__ == "__main__":

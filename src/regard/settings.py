@@ -86,23 +86,30 @@ def check_range(name: str, value: Any, spec: SettingSpec) -> None:
             raise BadInput(f"{name} is {value!r}; it must be {spec.range or 'a finite number'}.")
 
 
-def with_settings(settings: Any, changes: Mapping[str, Any]) -> Any:
+def update_settings(settings: Any, changes: Mapping[str, Any]) -> Any:
     """The dataclass with some fields changed. Text is read as the field's type; an unknown name raises `BadInput`.
 
-    >>> with_settings(Training(), {"rate": "5e-3", "patience": "10"}).patience
+    >>> update_settings(Training(), {"learning_rate": "5e-3", "patience": "10"}).patience
     10
+    >>> update_settings(Training(), {"rate": 0.5}).learning_rate  # a former name
+    0.5
     """
     hints = get_type_hints(type(settings))
     changes = use_current_names([settings], changes)
     return replace(settings, **{name: parse_value(value, hints[name], name) for name, value in changes.items()})
 
 
-def update_each(groups: Sequence[Any], changes: Mapping[str, Any]) -> list[Any]:
-    """Several dataclasses with the changes, each of which goes to the dataclass that has a field of that name."""
-    changes = use_current_names(groups, changes)
+def update_each(groups: Sequence[Any], *sources: Mapping[str, Any]) -> list[Any]:
+    """Several dataclasses with changes, each of which goes to the dataclass that has a field of that name.
+
+    Later sources (a recipe, a file, flags) override earlier ones.
+    """
+    changes: dict[str, Any] = {}
+    for source in sources:
+        changes |= use_current_names(groups, source)
     names = [{item.name for item in fields(group)} for group in groups]
     return [
-        with_settings(group, {name: value for name, value in changes.items() if name in own})
+        update_settings(group, {name: value for name, value in changes.items() if name in own})
         for group, own in zip(groups, names, strict=True)
     ]
 
@@ -221,27 +228,27 @@ class Training(Settings):
     batch_tokens: int | None = setting(None, "Tokens of a batch, padding not counted.", gt=0)
     batch_size: int | None = setting(None, "Examples of a batch, instead of batch_tokens.", gt=0)
     accumulate: int = setting(1, "Batches whose gradients are accumulated for one update.", gt=0)
-    rate: float = setting(1e-3, "Highest learning rate, reached after warmup.", gt=0, former="rate")
+    learning_rate: float = setting(1e-3, "Highest learning rate, reached after warmup.", gt=0, former="rate")
     warmup: int = setting(200, "Steps of linear warmup, at most a fifth of the run.", ge=0)
     schedule: Literal["inverse", "cosine", "linear", "constant"] = setting(
         "inverse", "How the learning rate falls after warmup; inverse is the inverse square root of the step."
     )
-    floor: float = setting(0.0, "Lowest learning rate, as a share of the highest.", ge=0, lt=1, former="floor")
+    min_lr_ratio: float = setting(0.0, "Lowest learning rate, as a share of the highest.", ge=0, lt=1, former="floor")
     betas: tuple[float, float] = setting((0.9, 0.98), "Adam's decay rates of the two moments.", ge=0, lt=1)
     weight_decay: float = setting(0.01, "Weight decay of matrices; vectors are not decayed.", ge=0)
     decay: Literal["weights", "gradient"] = setting(
         "weights", "weights: decoupled weight decay (AdamW); gradient: an L2 term in the gradient."
     )
-    clip: float = setting(1.0, "Norm that gradients are clipped to; 0 is off.", ge=0, former="clip")
+    max_grad_norm: float = setting(1.0, "Norm that gradients are clipped to; 0 is off.", ge=0, former="clip")
     label_smoothing: float = setting(0.0, "Probability mass that is spread over all classes.", ge=0, lt=1)
     ema: float = setting(0.0, "Decay of an exponential moving average of the weights; 0 is off.", ge=0, lt=1)
-    average: int = setting(0, "Evaluations whose weights are averaged; 0 is off.", ge=0, former="average")
+    average_checkpoints: int = setting(0, "Evaluations whose weights are averaged; 0 is off.", ge=0, former="average")
     patience: int | None = setting(None, "Evaluations without a better score after which the run ends.", ge=0)
     evaluate_every: int | None = setting(None, "Steps between evaluations; once an epoch by default.", gt=0)
     save_every: int | None = setting(None, "Steps between checkpoints; once an epoch by default.", gt=0)
     precision: Literal["no", "bf16", "fp16"] = setting("no", "Mixed precision.")
     compile: bool = setting(False, "Compile the model with torch.compile.")
-    record: bool = setting(
+    cuda_graph: bool = setting(
         False, "On one GPU, capture each update as a CUDA graph; no effect elsewhere.", former="record"
     )
     tensorboard: bool = setting(False, "Write the log for TensorBoard too, into the run's folder tensorboard.")
@@ -257,29 +264,29 @@ class Training(Settings):
         if self.device not in ("auto", "cpu", "cuda"):
             raise BadInput(f"device is {self.device!r}; it must be cpu, cuda or auto.")
 
-    def tokens_of_a_batch(self, sizes: Sequence[int]) -> int | None:
+    def tokens_per_batch(self, sizes: Sequence[int]) -> int | None:
         """How many tokens a batch of examples of these sizes may have; None where examples are counted.
 
-        >>> Training().tokens_of_a_batch([20] * 100), Training().tokens_of_a_batch([20] * 20_000)
+        >>> Training().tokens_per_batch([20] * 100), Training().tokens_per_batch([20] * 20_000)
         (512, 4096)
         """
         if self.batch_size or self.batch_tokens or not sizes:
             return None if self.batch_size else self.batch_tokens
         return min(4096, max(512, 8 * sum(sizes) // len(sizes), sum(sizes) // 25))
 
-    def rate_at(self, step: int, total: int, spent: float = 0.0) -> float:
-        """The learning rate of update `step` (from 0) of `total`, when a share `spent` of the minutes has passed.
+    def learning_rate_at(self, step: int, total: int, elapsed: float = 0.0) -> float:
+        """The learning rate of update `step` (from 0) of `total`, when a share `elapsed` of the minutes has passed.
 
         A run that ends by its minutes thus reaches its lowest rate like a run that ends by its steps.
         """
         warmup = min(self.warmup, total // 5)
         if step < warmup:
-            return self.rate * (step + 1) / warmup
-        progress = min(1.0, max(spent, (step - warmup) / max(1, total - warmup)))
+            return self.learning_rate * (step + 1) / warmup
+        progress = min(1.0, max(elapsed, (step - warmup) / max(1, total - warmup)))
         if self.schedule == "inverse":
             factor = math.sqrt(max(1, warmup) / (step + 1))
         elif self.schedule == "cosine":
             factor = 0.5 * (1 + math.cos(math.pi * progress))
         else:
             factor = 1 - progress if self.schedule == "linear" else 1.0
-        return self.rate * max(self.floor, self.floor + (1 - self.floor) * factor)
+        return self.learning_rate * max(self.min_lr_ratio, self.min_lr_ratio + (1 - self.min_lr_ratio) * factor)

@@ -14,7 +14,7 @@ from regard.tasks.architecture import Architecture
 from regard.tasks.classify import Classify, ClassifySettings
 from regard.tasks.task import Scores
 from regard.tasks.translate import Translate, TranslateSettings
-from regard.train.loop import Event, Place
+from regard.train.trainer import TrainEvent, TrainState
 from regard.train.run import RunFolder
 
 ARCHITECTURE = Architecture(dim=16, layers=2, heads=2, hidden=32, dropout=0.0)
@@ -72,14 +72,14 @@ def save_run(
     folder.write("task.json", task.as_dict())
     folder.keep(model, scores)
     for step in range(1, 31):
-        folder.log(Event("step", Place(step=step, epoch=step // 10), 30, {"loss": 3.0 / step + seed, "rate": 0.001}))
+        folder.log_event(TrainEvent("step", TrainState(step=step, epoch=step // 10), 30, {"loss": 3.0 / step + seed, "rate": 0.001}))
         if step % 10 == 0:
-            folder.log(
-                Event(
+            folder.log_event(
+                TrainEvent(
                     "score",
-                    Place(step=step, epoch=step // 10),
+                    TrainState(step=step, epoch=step // 10),
                     30,
                     {scores.main: scores.metrics[scores.main] * step / 30},
                 )
             )
-    folder.log(Event("finished", Place(step=30, epoch=3), 30, {}))
+    folder.log_event(TrainEvent("finished", TrainState(step=30, epoch=3), 30, {}))

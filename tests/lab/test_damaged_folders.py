@@ -83,7 +83,7 @@ def test_a_damaged_run_is_told(client: Client, lab_folder: Path, what: str) -> N
             assert status == 400, answer
             assert file in answer["error"] and words in answer["error"] and "KeyError" not in answer["error"]
         with pytest.raises(rg.BadInput):
-            open_run(lab_folder / name, find_task)
+            open_run(lab_folder / name)
     finally:
         shutil.rmtree(lab_folder / name)
     assert client.ask("heads/run", model="reviews-0", input={"text": "the cat"})[0] == 200

@@ -7,13 +7,13 @@ import time
 
 import torch
 
-from regard.lab.records import MOST_POINTS, curves, summary
-from regard.train.loop import Event, Place
+from regard.lab.records import MAX_POINTS, read_curves, summarize_run
+from regard.train.trainer import TrainEvent, TrainState
 from regard.train.run import RunFolder
 
 
 def note(folder: RunFolder, kind: str, step: int, **values: float) -> None:
-    folder.log(Event(kind, Place(step=step), 100, values))
+    folder.log_event(TrainEvent(kind, TrainState(step=step), 100, values))
 
 
 def test_curves_are_the_log_and_grow_with_it(tmp_path):
@@ -22,7 +22,7 @@ def test_curves_are_the_log_and_grow_with_it(tmp_path):
     for step in range(1, 6):
         note(folder, "step", step, loss=1 / step)
     note(folder, "score", 5, accuracy=0.5)
-    first = curves(tmp_path)
+    first = read_curves(tmp_path)
     assert first["step"]["loss"]["steps"].tolist() == [1, 2, 3, 4, 5]
     assert torch.allclose(first["step"]["loss"]["values"], torch.tensor([1, 1 / 2, 1 / 3, 1 / 4, 1 / 5]), atol=1e-6)
     assert first["score"]["accuracy"]["values"].tolist() == [0.5]
@@ -30,10 +30,10 @@ def test_curves_are_the_log_and_grow_with_it(tmp_path):
     note(folder, "step", 6, loss=0.1)
     with (tmp_path / "log.jsonl").open("a") as file:
         file.write('{"kind": "step", "st')  # a line that is being written
-    more = curves(tmp_path, first["lines"])
+    more = read_curves(tmp_path, first["lines"])
     assert not more["anew"] and more["step"]["loss"]["steps"].tolist() == [6] and not more["score"]
     folder.forget_after(2)  # the run goes on from an earlier checkpoint
-    again = curves(tmp_path, more["lines"])
+    again = read_curves(tmp_path, more["lines"])
     assert again["anew"] and again["step"]["loss"]["steps"].tolist() == [1, 2]
 
 
@@ -41,17 +41,17 @@ def test_the_state_of_a_run(tmp_path):
     folder = RunFolder(tmp_path)
     folder.write("run.json", {"task": "tag"})
     note(folder, "step", 1, loss=1.0)
-    assert summary(tmp_path)["state"] == "running"
-    assert summary(tmp_path, now=time.time() + 1000)["state"] == "left"
+    assert summarize_run(tmp_path)["state"] == "running"
+    assert summarize_run(tmp_path, now=time.time() + 1000)["state"] == "left"
     note(folder, "stopped", 1)
-    assert summary(tmp_path, now=time.time() + 1000)["state"] == "stopped"
+    assert summarize_run(tmp_path, now=time.time() + 1000)["state"] == "stopped"
     (tmp_path / "run.json").write_text("{ not json")
-    assert summary(tmp_path)["task"] is None
+    assert summarize_run(tmp_path)["task"] is None
 
 
 def test_a_long_log_is_thinned_and_keeps_its_ends(tmp_path):
     folder = RunFolder(tmp_path)
-    lines = [{"kind": "step", "step": n, "epoch": 0, "time": 0.0, "loss": float(n)} for n in range(3 * MOST_POINTS)]
+    lines = [{"kind": "step", "step": n, "epoch": 0, "time": 0.0, "loss": float(n)} for n in range(3 * MAX_POINTS)]
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    steps = curves(folder.path)["step"]["loss"]["steps"]
-    assert len(steps) == MOST_POINTS and steps[0] == 0 and steps[-1] == 3 * MOST_POINTS - 1
+    steps = read_curves(folder.path)["step"]["loss"]["steps"]
+    assert len(steps) == MAX_POINTS and steps[0] == 0 and steps[-1] == 3 * MAX_POINTS - 1

@@ -11,7 +11,7 @@ import torch
 
 import regard as rg
 from regard.lab.lab import Lab
-from regard.lab.library import Library
+from regard.lab.library import ModelLibrary
 from regard.lab.server.jobs import Job
 from regard.tasks import find_task
 from regard.train.run import open_run
@@ -35,20 +35,20 @@ def opened(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str,
         pytest.importorskip("rdkit")
     root = tmp_path_factory.mktemp("runs")
     save_other_run(root, request.param)
-    return request.param, root / request.param, Lab(Library([root], shipped=False))
+    return request.param, root / request.param, Lab(ModelLibrary([root], shipped=False))
 
 
 def given_to(lab: Lab, name: str) -> dict[str, Any]:
     if name == "frames":
         return {"base64": as_npy(frames()[1][0].frames)}
-    return INPUTS[lab.library.entry(name).kind]
+    return INPUTS[lab.library.entry(name).modality]
 
 
 def test_every_map_is_what_the_model_watched_shows(opened):
     name, folder, lab = opened
     given = given_to(lab, name)
     arguments = lab.prepare({"model": name, "input": given}, Job())[1].arguments
-    _, model, _ = open_run(folder, find_task)
+    _, model, _ = open_run(folder)
     with torch.no_grad(), rg.watch(model, weights=True) as seen:
         model(**arguments)
     listed = ask(lab, "heads/run", model=name, input=given)["attentions"]
@@ -82,7 +82,7 @@ def test_it_can_be_read_honestly(opened):
 def test_a_detector_tells_what_its_task_tells(opened):
     name, folder, lab = opened
     seen = ask(lab, "image/run", model=name, input=INPUTS["image"])
-    task, model, _ = open_run(folder, find_task)
+    task, model, _ = open_run(folder)
     (found,) = task.find(model, [as_image(1)])
     surest = int(found.scores.argmax())
     first = seen["prediction"]["items"][0]
@@ -98,11 +98,11 @@ def test_dictation_is_aligned_with_seconds(opened):
     read = ask(lab, "alignment/read", model=name, input=INPUTS["sound"], head=1)
     assert read["side"] == "sound" and read["seconds_per_token"] == pytest.approx(0.02)
     assert read["tokens"][3]["text"] == "0.06 s" and not read["outside"].any()
-    task, model, _ = open_run(folder, find_task)
+    task, model, _ = open_run(folder)
     from regard.data.sound import Spoken
-    from regard.lab.inputs.audio import recording
+    from regard.lab.inputs.audio import read_recording
 
-    heard = Spoken("", sound=recording(base64.b64decode(INPUTS["sound"]["base64"])))
+    heard = Spoken("", sound=read_recording(base64.b64decode(INPUTS["sound"]["base64"])))
     assert read["text"] == task.transcribe(model, [heard])[0]
     forced = ask(lab, "alignment/read", model=name, input=INPUTS["sound"] | {"target": "maybe"})
     assert [one["text"] for one in forced["writes"]][:5] == list("maybe") and not forced["own"]

@@ -26,7 +26,7 @@ from regard.tasks.inputs.augment import cut_out, hidden_stretches, moved, tinted
 from regard.tasks.inputs.cache import Kept
 from regard.tasks.inputs.images import resized
 
-SMALL = Architecture(dim=16, layers=1, heads=2, dropout=0.0, window=8, block=4)
+SMALL = Architecture(dim=16, layers=1, heads=2, dropout=0.0, window=8, block_size=4)
 READ = [name for name in MODELS if name not in (*GRAPHS, *TEXTS)]
 
 
@@ -92,8 +92,8 @@ def trained(task: Classify, examples: list[Any], a: Architecture, steps: int, ra
 @pytest.mark.parametrize("kind", MADE)
 def test_attention_learns_what_a_glance_does_not_tell(kind: str) -> None:
     examples, dev = MADE[kind](300, 0), MADE[kind](100, 1)
-    own = {"text": ClassifySettings(word_dropout=0.0), "image": ClassifySettings(patch=2), "sound": ClassifySettings()}
-    task = Classify.prepare(examples, own[kind])
+    own = {"text": ClassifySettings(word_dropout=0.0), "image": ClassifySettings(patch_size=2)}
+    task = Classify.prepare(examples, own.get(kind, ClassifySettings()))
     scores = task.evaluate(trained(task, examples, SMALL, 150), dev)
     assert scores.metrics["accuracy"] > 0.9
     assert scores.hypotheses[0] in task.labels
@@ -103,7 +103,7 @@ def test_attention_learns_what_a_glance_does_not_tell(kind: str) -> None:
 @pytest.mark.parametrize("model", READ)
 def test_every_model_takes_a_step(kind: str, model: str) -> None:
     examples = MADE[kind](50, 0)
-    task = Classify.prepare(examples, ClassifySettings(vocabulary=50) if kind == "text" else ClassifySettings())
+    task = Classify.prepare(examples, ClassifySettings(vocab_size=50) if kind == "text" else ClassifySettings())
     made = task.config(replace(SMALL, model=model)).build()
     task.loss(made, task.batch(examples, Random(0))).backward()
     unmoved = [name for name, p in made.named_parameters() if p.grad is None]
@@ -120,7 +120,7 @@ def test_models_of_other_tasks_are_refused(model: str) -> None:
 @pytest.mark.parametrize("model", ["cnn", "cnn+attention"])
 def test_convolutions_over_images_learn(model: str) -> None:
     examples = bars(300, 0, channels=3)
-    task = Classify.prepare(examples, ClassifySettings(patch=2, flip=True))
+    task = Classify.prepare(examples, ClassifySettings(patch_size=2, flip=True))
     found = trained(task, examples, replace(SMALL, model=model), 60)
     assert task.evaluate(found, bars(100, 1, channels=3)).metrics["accuracy"] > 0.9
 
@@ -148,7 +148,7 @@ def test_saved_and_loaded_says_the_same(tmp_path: Path) -> None:
         torch.testing.assert_close(same.chances(again, examples), task.chances(model, examples))
 
 
-@pytest.mark.parametrize(("known_by", "features"), [({"affixes": 2}, 6), ({"grams": 3}, 21)])
+@pytest.mark.parametrize(("known_by", "features"), [({"max_affix": 2}, 6), ({"char_ngrams": 3}, 21)])
 def test_words_never_seen_are_read_by_what_they_are_made_of(known_by: Any, features: int, tmp_path: Path) -> None:
     """`un-` turns a word about, and no word of the new texts was seen; padding and saving change nothing."""
 
@@ -177,14 +177,14 @@ def test_words_never_seen_are_read_by_what_they_are_made_of(known_by: Any, featu
     assert (hidden["tokens"][..., 1:] != 0).any(-1).float().mean() < 0.01, "what is hidden shows no letter"
     with pytest.raises(BadInput, match=f"1 \\+ {features} features"):
         again(**again.tokenizer(["a text"]).inputs)
-    with pytest.raises(BadInput, match="affixes=0"):
+    with pytest.raises(BadInput, match="max_affix=0"):
         Classify.prepare(examples, ClassifySettings(**known_by, unit="bpe"))
 
 
 def test_members_learn_by_themselves_from_every_example() -> None:
     """While training each member has its own copy of every example, changed for itself; otherwise there is one."""
     examples, dev = sentences(300, 0), sentences(100, 1)
-    task = Classify.prepare(examples, ClassifySettings(members=3, word_dropout=0.0))
+    task = Classify.prepare(examples, ClassifySettings(ensemble=3, word_dropout=0.0))
     changing = Classify.prepare(examples, replace(task.settings, word_dropout=0.5))
     batch = changing.batch(examples[:5], Random(0))
     assert batch["labels"].tolist() == [task.number[one.label] for one in examples[:5] for _ in range(3)]
@@ -197,11 +197,11 @@ def test_members_learn_by_themselves_from_every_example() -> None:
     assert task.evaluate(model, dev).metrics["accuracy"] > 0.9
 
 
-@pytest.mark.parametrize("known_by", [{}, {"affixes": 2}, {"grams": 4}, {"unit": "bpe"}])
+@pytest.mark.parametrize("known_by", [{}, {"max_affix": 2}, {"char_ngrams": 4}, {"unit": "bpe"}])
 def test_a_line_beside_learns_what_pairs_say(known_by: dict[str, Any]) -> None:
     """No word tells the class here, "not good" does; the line hears what counting says, and is heard."""
     examples, dev = sentences(300, 0), sentences(100, 1)
-    task = Classify.prepare(examples, ClassifySettings(wide=5000, word_dropout=0.0, vocabulary=300, **known_by))
+    task = Classify.prepare(examples, ClassifySettings(nb_linear=5000, word_dropout=0.0, vocab_size=300, **known_by))
     assert len(task.batch(examples[:5], Random(0))["labels"]) == 10
     model = trained(task, examples, SMALL, 150)
     torch.testing.assert_close(model.beside.ratios, task.ratios)
@@ -216,7 +216,7 @@ def test_a_line_beside_learns_what_pairs_say(known_by: dict[str, Any]) -> None:
 
 def test_a_line_is_for_texts() -> None:
     with pytest.raises(BadInput, match="wide is a setting for text"):
-        Classify.prepare(bars(20, 0), ClassifySettings(wide=100))
+        Classify.prepare(bars(20, 0), ClassifySettings(nb_linear=100))
 
 
 def test_word_vectors_are_what_words_begin_with(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_word_vectors_are_what_words_begin_with(tmp_path: Path) -> None:
 def test_agreement_is_two_losses_and_their_divergence() -> None:
     """By hand from the two answers; without dropout they are one, and so is the loss."""
     examples = sentences(20, 0)
-    plain, task = (Classify.prepare(examples, ClassifySettings(agreement=weight)) for weight in (0.0, 3.0))
+    plain, task = (Classify.prepare(examples, ClassifySettings(r_drop=weight)) for weight in (0.0, 3.0))
     batch = plain.batch(examples)
     torch.manual_seed(0)
     model = plain.config(replace(SMALL, dropout=0.5)).build()
@@ -293,7 +293,7 @@ def test_sizes_are_brought_together() -> None:
     image = torch.randint(0, 255, (3, 9, 14), dtype=torch.uint8)
     flat = torch.full((3, 5, 5), 70, dtype=torch.uint8)
     examples = [LabelledImage(image, "a"), LabelledImage(flat, "b")] * 3
-    assert Classify.prepare(examples, ClassifySettings(size=12)).batch(examples)["images"].shape == (6, 3, 12, 12)
+    assert Classify.prepare(examples, ClassifySettings(image_size=12)).batch(examples)["images"].shape == (6, 3, 12, 12)
     assert Classify.prepare(examples, ClassifySettings()).batch(examples)["images"].shape == (6, 3, 64, 64)
     assert resized(flat, (11, 7)).unique().tolist() == [70]
 
@@ -339,7 +339,7 @@ def test_other_changes_are_what_they_say() -> None:
 
 def test_mixed_images_have_both_labels() -> None:
     examples = bars(40, 0)
-    task = Classify.prepare(examples, ClassifySettings(mix=0.8))
+    task = Classify.prepare(examples, ClassifySettings(mixup=0.8))
     plain, both = task.batch(examples), task.batch(examples, Random(0))
     share = float(both["share"])
     assert 0 < share < 1 and "share" not in plain
@@ -374,7 +374,7 @@ def test_commands_with_texts(tmp_path: Path) -> None:
         "layers=1",
         "heads=2",
         "batch_size=50",
-        "rate=0.01",
+        "learning_rate=0.01",
         "warmup=5",
         "schedule=constant",
         "dropout=0",
@@ -449,7 +449,7 @@ def test_settings_of_another_kind_are_refused(make: Any, settings: ClassifySetti
 def test_what_cannot_be_learned_is_refused() -> None:
     with pytest.raises(BadInput, match="1 class in 2 examples"):
         Classify.prepare([LabelledText("a", "x")] * 2, ClassifySettings())
-    task = Classify.prepare(bars(10, 0), ClassifySettings(patch=3, size=9))
+    task = Classify.prepare(bars(10, 0), ClassifySettings(patch_size=3, image_size=9))
     with pytest.raises(BadInput, match="patch must be 2, 4, 8"):
         task.config(replace(SMALL, model="cnn"))
 

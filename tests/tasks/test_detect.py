@@ -64,8 +64,8 @@ def test_commands_from_boxes_to_boxes(tmp_path: Path) -> None:
     facts = json.loads(call(app, ["check", str(train), "--task", "detect", "--json"]).stdout)
     assert (facts["images"], facts["boxes"], facts["faults"]) == (97, 192, [])
     wanted = {
-        "size": WIDTH, "backbone": "16,32,32", "dim": 32, "layers": 1, "hidden": 64, "dropout": 0.0, "rate": 2e-3,
-        "warmup": 10, "batch_size": 16, "evaluate_every": 110,
+        "image_size": WIDTH, "backbone": "16,32,32", "dim": 32, "layers": 1, "hidden": 64, "dropout": 0.0,
+        "learning_rate": 2e-3, "warmup": 10, "batch_size": 16, "evaluate_every": 110,
     }  # fmt: skip
     changes = [part for name, value in wanted.items() for part in ("--set", f"{name}={value}")]
     command = ["train", "detect", "--train", str(train), "--dev", str(dev), "--out", str(run), "--device", "cpu"]
@@ -210,7 +210,7 @@ def test_average_precision_is_cocos() -> None:
 def test_boxes_move_with_their_pixels(seed: int) -> None:
     """After cutting and mirroring, a box still frames its colour."""
     one, draw = example(seed), Random(seed)
-    task = Detect.prepare([one], DetectSettings(size=WIDTH, crop=0.3))
+    task = Detect.prepare([one], DetectSettings(image_size=WIDTH, crop=0.3))
     image, objects = varied(*task.example(one), draw, task.settings)
     height, width = image.shape[1:]
     for box, number in zip(objects.boxes, objects.classes, strict=True):
@@ -247,7 +247,7 @@ def test_a_smaller_image_beside_a_larger_one(queries: int | None) -> None:
     """Its boxes are shares of itself, and of the padding nothing is said."""
     one, other = example(0), example(1)
     small = Boxes(other.image[:, :16, :24], one.boxes[:1], ("red",), (16, 24), "small")  # type: ignore[index]
-    task = Detect.prepare([one, small], DetectSettings(size=WIDTH, backbone=(8, 8, 8), queries=queries))
+    task = Detect.prepare([one, small], DetectSettings(image_size=WIDTH, backbone=(8, 8, 8), queries=queries))
     task.pixels = lambda image: image  # type: ignore[assignment]  # as they are, of two sizes
     torch.manual_seed(0)
     made = task.config(replace(SMALL, layers=0 if queries is None else 1)).build().eval()
@@ -265,7 +265,7 @@ def test_a_smaller_image_beside_a_larger_one(queries: int | None) -> None:
 def test_an_image_without_objects_teaches_that_there_are_none() -> None:
     one = example(0)
     bare = Boxes(one.image, torch.zeros(0, 4), (), one.size, "bare")
-    task = Detect.prepare([one], DetectSettings(size=WIDTH, backbone=(8, 8, 8)))
+    task = Detect.prepare([one], DetectSettings(image_size=WIDTH, backbone=(8, 8, 8)))
     made = task.config(SMALL).build()
     loss = task.loss(made, task.batch([bare]))
     loss.backward()
@@ -275,7 +275,7 @@ def test_an_image_without_objects_teaches_that_there_are_none() -> None:
 
 def test_a_class_that_was_never_learned_is_told() -> None:
     one = example(0)
-    task = Detect.prepare([one], DetectSettings(size=WIDTH, backbone=(8, 8, 8)))
+    task = Detect.prepare([one], DetectSettings(image_size=WIDTH, backbone=(8, 8, 8)))
     odd = replace(one, labels=("cat", one.labels[1]))
     scores = task.evaluate(task.config(SMALL).build().eval(), [odd])
     assert scores.details["classes never learned"] == {"cat": 1} and list(scores.details["per class"]) == [
@@ -285,7 +285,7 @@ def test_a_class_that_was_never_learned_is_told() -> None:
 
 def test_refusals_say_what_to_do() -> None:
     one = example(0)
-    task = Detect.prepare([one], DetectSettings(size=WIDTH, backbone=(8, 8, 8)))
+    task = Detect.prepare([one], DetectSettings(image_size=WIDTH, backbone=(8, 8, 8)))
     with pytest.raises(rg.BadInput, match="Leave model at transformer"):
         task.config(Architecture(model="lstm"))
     with pytest.raises(rg.BadInput, match=r"label_smoothing is 0\.1"):

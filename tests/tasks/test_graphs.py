@@ -193,7 +193,8 @@ def test_commands_with_tables(tmp_path: Path) -> None:
     tables = ("--set", f"labels={tmp_path / 'train-labels.csv'}", "--set", f"nodes={tmp_path / 'train-nodes.csv'}")
     facts = json.loads(call("check", tmp_path / "train.csv", "--task", "graphs", *tables, "--json").stdout)
     assert facts["graphs"] == 200 and facts["asked"] == "yes or no"
-    small = [word for one in ("dim=16", "layers=2", "heads=2", "rate=0.01", "warmup=5") for word in ("--set", one)]
+    settings = "dim=16", "layers=2", "heads=2", "learning_rate=0.01", "warmup=5"
+    small = [word for setting in settings for word in ("--set", setting)]
     out = ("--out", tmp_path / "run", "--epochs", "20", "--device", "cpu")
     done = call("train", "graphs", "--train", tmp_path / "train.csv", *tables, *out, *small)
     assert done.exit_code == 0, done.stderr

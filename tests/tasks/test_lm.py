@@ -16,13 +16,12 @@ import regard as rg
 from regard.cli import app
 from regard.data.text import Document, read_lines
 from regard.models.baselines.ngram import NgramModel
-from regard.settings import Training
+from regard.settings import Training, update_each
 from regard.tasks.architecture import GRAPHS, MODELS, Architecture
 from regard.tasks.lm import Blocks, Lm, LmSettings, windows
 from regard.train.checkpoints import read_tensors
-from regard.train.commands import settled_all
 from regard.train.recipes import find_recipe
-from regard.train.run import begin
+from regard.train.run import RunData, train_run
 
 SMALL = Architecture(dim=16, layers=1, heads=2, dropout=0.0)
 TEXT = (Document("to be or not to be\nthat is the question\n", "a.txt"), Document("生存还是毁灭\n", "b.txt"))
@@ -41,7 +40,7 @@ def copies(lines: int, seed: int = 0) -> str:
 
 @pytest.mark.parametrize("unit", ["characters", "words", "bpe"])
 def test_texts_and_numbers(unit):
-    task = made(unit=unit, size=300)
+    task = made(unit=unit, vocab_size=300)
     numbers = task.numbers(TEXT)
     assert (numbers == task.end).sum() == 2 and numbers[-1] == task.end
     assert task.unknown(numbers) == 0.0
@@ -160,9 +159,10 @@ def test_an_order_that_no_number_holds_is_refused():
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in (*GRAPHS, "ngram")])
 def test_every_model_learns_and_goes_on_with_a_prompt(name):
-    task = made(context=16, memory=8 if name == "transformer-xl" else 0, new=40)
+    task = made(context=16, memory=8 if name == "transformer-xl" else 0, max_new=40)
     torch.manual_seed(0)
-    model = task.config(Architecture(model=name, dim=16, layers=2, heads=2, dropout=0.0, window=4, block=8)).build()
+    a = Architecture(model=name, dim=16, layers=2, heads=2, dropout=0.0, window=4, block_size=8)
+    model = task.config(a).build()
     batch = task.batch(list(task.epoch_examples(TEXT, Random(0))))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     losses = []
@@ -210,7 +210,7 @@ def test_the_end_of_a_text_is_held_out(tmp_path):
 
 @pytest.mark.parametrize("name, weights", [("shakespeare-char", 10_700_000), ("shakespeare-cpu", 800_000)])
 def test_recipes_name_settings_that_exist(name, weights):
-    settings, architecture, _ = settled_all((LmSettings(), Lm.ARCHITECTURE, Lm.TRAINING), find_recipe(name).settings)
+    settings, architecture, _ = update_each((LmSettings(), Lm.ARCHITECTURE, Lm.TRAINING), find_recipe(name).settings)
     with torch.device("meta"):
         model = Lm(settings, made().tokenizer).config(architecture).build()
     assert sum(p.numel() for p in model.parameters()) == pytest.approx(weights, rel=0.02)
@@ -220,7 +220,8 @@ def test_a_run_gone_on_with_cuts_the_same_blocks(tmp_path):
     settings = {"evaluate_every": 3, "batch_tokens": 32, "device": "cpu", "schedule": "constant", "warmup": 0}
     for name, ends in (("whole", [9]), ("parted", [2, 9])):
         for steps in ends:  # two steps an epoch
-            begin(made(context=16), SMALL, Training(steps=steps, **settings), TEXT, TEXT[:1], tmp_path / name, {})
+            how = Training(steps=steps, **settings)
+            train_run(made(context=16), SMALL, how, RunData(TEXT, TEXT[:1]), tmp_path / name, {})
     whole, parted = (
         read_tensors(tmp_path / name / "checkpoints/step-00000009/model.safetensors") for name in ("whole", "parted")
     )
@@ -237,11 +238,11 @@ def test_from_files_to_a_continuation(tmp_path):
     # Seven of nine characters are letters. Who does not look back needs ln 6 for each; who copies, for half of them.
     blind = 7 * math.log(6) / 9
     assert ngram > 0.95 * blind
-    assert len(command("predict", counted, "abc=", "--set", "new=20")) >= 24
+    assert len(command("predict", counted, "abc=", "--set", "max_new=20")) >= 24
 
     settings = {
-        "dim": 64, "layers": 2, "dropout": 0.0, "context": 30, "places": "none", "position": "Rotary()",
-        "rate": 5e-3, "warmup": 20, "batch_tokens": 1024, "evaluate_every": 150, "epochs": 100,
+        "dim": 64, "layers": 2, "dropout": 0.0, "context": 30, "positions": "none", "position": "Rotary()",
+        "learning_rate": 5e-3, "warmup": 20, "batch_tokens": 1024, "evaluate_every": 150, "epochs": 100,
     }  # fmt: skip
     given = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     command("train", "lm", "--train", train, "--dev", dev, "--out", run, "--steps", "150", "--device", "cpu", *given)
@@ -249,7 +250,7 @@ def test_from_files_to_a_continuation(tmp_path):
     assert loss < 0.8 * blind
     again = json.loads(command("evaluate", run, "--data", dev, "--json", "--set", "stride=8"))["metrics"]["loss"]
     assert again < loss  # tokens see more
-    assert command("predict", run, "fad=", "--set", "temperature=0", "--set", "new=3").startswith("fad=fad")
+    assert command("predict", run, "fad=", "--set", "temperature=0", "--set", "max_new=3").startswith("fad=fad")
 
 
 def command(*words: str | Path) -> str:

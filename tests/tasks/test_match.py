@@ -16,7 +16,7 @@ import regard as rg
 from regard.cli import app
 from regard.data.images import Captioned
 from regard.data.reading import Reading
-from regard.models.two_towers import contrastive_loss
+from regard.models.dual_encoder import contrastive_loss
 from regard.tasks.architecture import GRAPHS, MODELS, TEXTS, Architecture
 from regard.tasks.match import Match, MatchSettings, contrast_sum, found, ranks
 from regard.train.splits import split_data
@@ -61,7 +61,7 @@ def write(folder: Path, examples: list[Captioned]) -> Path:
     return folder / "list.tsv"
 
 
-SETTINGS = {"patch": 4, "shared": 16, "vocabulary": 80, "shift": 0, "word_dropout": 0.0, "jitter": 0.0}
+SETTINGS = {"patch_size": 4, "projection_dim": 16, "vocab_size": 80, "shift": 0, "word_dropout": 0.0, "jitter": 0.0}
 
 
 def test_commands_from_images_and_captions_to_neighbours(tmp_path: Path) -> None:
@@ -69,11 +69,12 @@ def test_commands_from_images_and_captions_to_neighbours(tmp_path: Path) -> None
     train, dev = write(tmp_path / "train", captioned(0, 8)), write(tmp_path / "dev", captioned(1))
     run, call = tmp_path / "run", CliRunner().invoke
     checked = call(
-        app, ["check", str(train), "--task", "match", "--set", "patch=4", "--set", "vocabulary=80", "--json"]
+        app, ["check", str(train), "--task", "match", "--set", "patch_size=4", "--set", "vocab_size=80", "--json"]
     )
     facts = json.loads(checked.stdout)
     assert (facts["pairs"], facts["images"]) == (256, 128)
-    wanted = {**SETTINGS, "dim": 32, "layers": 1, "rate": 3e-3, "warmup": 10, "batch_size": 32, "evaluate_every": 80}
+    wanted = {**SETTINGS, "dim": 32, "layers": 1, "learning_rate": 3e-3, "warmup": 10, "batch_size": 32}
+    wanted |= {"evaluate_every": 80}
     changes = [part for name, value in wanted.items() for part in ("--set", f"{name}={value}")]
     command = ["train", "match", "--train", str(train), "--dev", str(dev), "--out", str(run), "--device", "cpu"]
     trained = call(app, [*command, "--model", "cnn+attention", "--steps", "80", *changes, "--json"])
@@ -100,7 +101,8 @@ def test_every_model_learns(model: str) -> None:
     examples = captioned(0)
     task = task_of(examples)
     torch.manual_seed(0)
-    made = task.config(Architecture(model=model, dim=16, layers=1, heads=2, window=8, block=4, dropout=0.0)).build()
+    a = Architecture(model=model, dim=16, layers=1, heads=2, window=8, block_size=4, dropout=0.0)
+    made = task.config(a).build()
     batch = task.batch(examples)
     optimizer = torch.optim.AdamW(made.parameters(), lr=3e-3)
     losses = []

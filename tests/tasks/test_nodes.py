@@ -19,8 +19,8 @@ from regard.models.heads import IGNORED
 from regard.nn.graph import drop_features
 from regard.tasks.architecture import MODELS
 from regard.tasks.nodes import Nodes, NodesSettings, disjoint
-from regard.train.loop import train
 from regard.train.splits import select_split, split_data
+from regard.train.trainer import Trainer
 
 NODES, CLASSES = 240, 4
 
@@ -60,8 +60,8 @@ def score(path: Path, model: str, folder: Path, **changes: Any) -> float:
     task = Nodes.prepare(learned.examples, settings)
     torch.manual_seed(0)
     made = task.config(replace(CALM, model=model, **changes)).build()
-    how = replace(Nodes.TRAINING, steps=60, rate=0.02, device="cpu")
-    train(task, made, learned.examples, chosen.examples, how, folder, lambda model, scores: None)
+    how = replace(Nodes.TRAINING, steps=60, learning_rate=0.02, device="cpu")
+    Trainer(task, made, learned.examples, chosen.examples, how, folder, lambda model, scores: None).fit()
     return task.evaluate(made.eval(), select_split(reading, "test").examples).metrics["accuracy"]
 
 
@@ -126,7 +126,7 @@ def test_dropout_of_sparse_features_is_dropout() -> None:
 
 def test_agreement_is_asked_of_all_nodes_while_training(path: Path) -> None:
     """The loss is the labelled nodes' and, weighed against them, a mean over all; without dropout p and q are one."""
-    calm, settings = replace(CALM, dim=8), NodesSettings(agreement=2.0)
+    calm, settings = replace(CALM, dim=8), NodesSettings(consistency=2.0)
     examples = Nodes.read([path], settings).examples
     task, plain = (Nodes.prepare(examples, one) for one in (settings, NodesSettings()))
     model = task.config(calm).build()
@@ -158,7 +158,7 @@ def test_decay_in_the_gradient_is_adam_with_l2(path: Path, tmp_path: Path) -> No
         models.append(task.config(CALM).build())
     ours, theirs = models
     how = replace(Nodes.TRAINING, steps=3, weight_decay=0.1, device="cpu")
-    train(task, ours, reading.examples[:1], reading.examples[1:2], how, tmp_path, lambda model, scores: None)
+    Trainer(task, ours, reading.examples[:1], reading.examples[1:2], how, tmp_path, lambda model, scores: None).fit()
     groups = [[p for p in theirs.parameters() if (p.dim() > 1) == matrix] for matrix in (True, False)]
     optimizer = torch.optim.Adam(
         [{"params": groups[0], "weight_decay": 0.1}, {"params": groups[1]}], lr=5e-3, betas=(0.9, 0.999)
@@ -175,7 +175,7 @@ def test_decay_in_the_gradient_is_adam_with_l2(path: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(("choose", "higher"), [("accuracy", True), ("loss", False)])
 def test_scores_are_over_the_part(path: Path, choose: Any, higher: bool) -> None:
     reading = Nodes.read([path], NodesSettings())
-    task = Nodes.prepare(reading.examples, NodesSettings(choose=choose))
+    task = Nodes.prepare(reading.examples, NodesSettings(metric=choose))
     model = task.config(CALM).build().eval()
     scores = task.evaluate(model, reading.examples[1:2])
     batch = task.batch(reading.examples[1:2])
@@ -197,7 +197,7 @@ def test_parts_are_drawn_where_none_are_named(tmp_path: Path) -> None:
 def test_commands(path: Path, tmp_path: Path) -> None:
     facts = json.loads(call("check", path, "--task", "nodes", "--json").stdout)
     assert facts["nodes"] == NODES and facts["parts"] == {"train": 60, "dev": 60, "test": 120}
-    small = ("--steps", "40", "--device", "cpu", "--set", "dim=16", "--set", "dropout=0", "--set", "rate=0.02")
+    small = ("--steps", "40", "--device", "cpu", "--set", "dim=16", "--set", "dropout=0", "--set", "learning_rate=0.02")
     done = call("train", "nodes", "--train", path, "--out", tmp_path / "run", *small)
     assert done.exit_code == 0, done.stderr
     scores = json.loads(call("evaluate", tmp_path / "run", "--data", path, "--json").stdout)

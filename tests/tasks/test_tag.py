@@ -43,7 +43,7 @@ def task(**settings) -> Tag:
 
 def test_what_is_known_of_a_word() -> None:
     """Its own row, its lower case's, and those of the features that it shares with another word."""
-    known = task(affixes=3)
+    known = task(max_affix=3)
     back = {n: word for word, n in (known.spelling.word_number | known.spelling.feature_number).items()}
     numbers = known.spelling.numbers("Cats")
     own = [back.get(n, n) for n in numbers[: 1 + known.spelling.columns]]
@@ -62,15 +62,15 @@ def test_what_is_known_of_a_word() -> None:
     ]
     assert "<rat" not in known.spelling.feature_number, "what one word alone has is its name, not a feature"
     assert [back.get(n, n) for n in known.spelling.numbers("THE")[:3]] == [UNKNOWN, "the", PAD]
-    assert task(affixes=0).spelling.numbers("The") == [
-        task(affixes=0).spelling.word_number["The"],
+    assert task(max_affix=0).spelling.numbers("The") == [
+        task(max_affix=0).spelling.word_number["The"],
         *known.spelling.numbers("The")[-3:],
     ]
 
 
 @pytest.mark.parametrize("word", ["", "a", "你好", "ﬁ", "İstanbul", "3.5", "x" * 50, "🙂"])
 def test_any_word_has_its_numbers(word: str) -> None:
-    known = task(letters=6)
+    known = task(max_word_length=6)
     numbers = known.spelling.numbers(word)
     assert len(numbers) == 1 + known.spelling.columns + min(6, len(word))
     assert max(numbers[: 1 + known.spelling.columns]) < 2 + len(known.spelling.words) + len(known.spelling.features)
@@ -86,17 +86,17 @@ def share_lost(known: Tag, word: str, draw: Random | None) -> float:
 
 def test_the_rarer_the_word_the_sooner_it_is_forgotten() -> None:
     examples = [Tagged(("often",) * 9 + ("Once",), ("X",) * 10)]
-    known, draw = Tag.prepare(examples, TagSettings(rare=1.0)), Random(0)
+    known, draw = Tag.prepare(examples, TagSettings(rare_word_dropout=1.0)), Random(0)
     assert share_lost(known, "often", draw) == pytest.approx(0.1, abs=0.02)
     assert share_lost(known, "Once", draw) == pytest.approx(0.5, abs=0.03)
     assert share_lost(known, "Once", None) == 0, "nothing is forgotten but while training"
-    assert share_lost(Tag.prepare(examples, TagSettings(rare=0.0)), "Once", draw) == 0
+    assert share_lost(Tag.prepare(examples, TagSettings(rare_word_dropout=0.0)), "Once", draw) == 0
     assert share_lost(Tag.prepare(examples, TagSettings(word_dropout=0.999)), "often", draw) > 0.96
 
 
 def test_with_a_word_its_lower_case_may_be_forgotten() -> None:
     examples = [Tagged(("cat", "Cat", "CAT", "at"), ("X",) * 4)]
-    known = Tag.prepare(examples, TagSettings(rare=1.0))
+    known = Tag.prepare(examples, TagSettings(rare_word_dropout=1.0))
     given = Tagged(("Cat", "at", "Cut") * 500, ("X",) * 1500)
     plain = known.batch([given])["tokens"][0]
     drawn = known.batch([given], Random(0))["tokens"][0]
@@ -138,7 +138,7 @@ def test_words_never_seen_are_read_by_their_endings(tmp_path: Path) -> None:
     for name, examples in {"train": sentences(150, 0), "new": sentences(20, 1, stems="vwxz")}.items():
         rows = ("\n".join(f"{w}\t{t}" for w, t in zip(e.words, e.tags, strict=True)) for e in examples)
         (tmp_path / f"{name}.tsv").write_text("\n\n".join(rows) + "\n", "utf8")
-    small = {"dim": 16, "layers": 1, "heads": 2, "batch_tokens": 60, "rate": 1e-2, "word_dim": 12}
+    small = {"dim": 16, "layers": 1, "heads": 2, "batch_tokens": 60, "learning_rate": 1e-2, "word_dim": 12}
     given = ["train", "tag", "--train", tmp_path / "train.tsv", "--out", tmp_path / "run", "--epochs", 6]
     given += [word for name, value in small.items() for word in ("--set", f"{name}={value}")]
     done = CliRunner().invoke(app, [str(word) for word in given])
@@ -151,7 +151,7 @@ def test_words_never_seen_are_read_by_their_endings(tmp_path: Path) -> None:
 
 def test_a_run_from_before_there_were_features_still_opens(tmp_path: Path) -> None:
     """Its words, letters and tags are all that it says, and its model has no columns for more."""
-    known = task(affixes=0)
+    known = task(max_affix=0)
     data = {name: value for name, value in known.as_dict().items() if name != "features"}
     opened = Tag.from_dict(
         data, load_settings(TagSettings, {"column": "upos", "least": 2, "letters": 20, "word_dropout": 0.1})

@@ -61,7 +61,7 @@ def task_of(examples: list[Spoken], **settings) -> Transcribe:
     return Transcribe.prepare(examples, TranscribeSettings(**settings))
 
 
-SMALL = Architecture(dim=16, layers=1, heads=2, window=8, block=4, dropout=0.0)
+SMALL = Architecture(dim=16, layers=1, heads=2, window=8, block_size=4, dropout=0.0)
 
 
 def listed(folder: Path, count: int, seed: int) -> Path:
@@ -86,8 +86,8 @@ def test_commands_from_recordings_to_text(tmp_path: Path) -> None:
     checked = call(app, ["check", str(train), "--task", "transcribe", "--json"])
     assert json.loads(checked.stdout)["recordings"] == 96, checked.output
     wanted = {
-        "dim": 32, "layers": 1, "dropout": 0.0, "bins": 24, "stack": 4, "batch_size": 16, "warmup": 20, "rate": 5e-3,
-        "hide_frames": 5, "hide_bins": 2, "evaluate_every": 50,
+        "dim": 32, "layers": 1, "dropout": 0.0, "bins": 24, "stack_frames": 4, "batch_size": 16, "warmup": 20,
+        "learning_rate": 5e-3, "mask_frames": 5, "mask_bins": 2, "evaluate_every": 50,
     }  # fmt: skip
     changes = [part for name, value in wanted.items() for part in ("--set", f"{name}={value}")]
     command = ["train", "transcribe", "--train", str(train), "--dev", str(dev), "--out", str(run), *changes]
@@ -127,9 +127,9 @@ def test_what_the_file_has_as_frames(tmp_path: Path) -> None:
 def test_every_model_learns_and_writes(model: str, decoder: bool) -> None:
     """A step of each has gradients everywhere (no frame is seen by all), and what it writes is text."""
     examples = framed()
-    task = task_of(examples, stack=2, decoder=decoder)
+    task = task_of(examples, stack_frames=2, decoder=decoder)
     torch.manual_seed(0)
-    made = task.config(Architecture(model=model, dim=16, layers=1, heads=2, window=8, block=4)).build()
+    made = task.config(Architecture(model=model, dim=16, layers=1, heads=2, window=8, block_size=4)).build()
     loss = task.loss(made, task.batch(examples, Random(0)))
     loss.backward()
     silent = [name for name, p in made.named_parameters() if p.grad is None and "_global." not in name]
@@ -141,7 +141,7 @@ def test_every_model_learns_and_writes(model: str, decoder: bool) -> None:
 def test_a_batch_costs_what_its_examples_cost(decoder: bool) -> None:
     """Padding of sound and of text counts nothing; labels are counted once."""
     examples = framed()
-    task = task_of(examples, stack=2, decoder=decoder)
+    task = task_of(examples, stack_frames=2, decoder=decoder)
     made = task.config(SMALL).build().eval()
     alone = [task.batch([one]) for one in examples]
     together = task.batch(examples)
@@ -155,7 +155,7 @@ def test_a_decoder_learns_two_recordings_by_heart() -> None:
     examples = framed(2)
     torch.manual_seed(0)
     for beams in (1, 3):
-        task = task_of(examples, stack=2, decoder=True, beams=beams, hide_frames=0, hide_bins=0)
+        task = task_of(examples, stack_frames=2, decoder=True, beams=beams, mask_frames=0, mask_bins=0)
         made = task.config(Architecture(dim=32, layers=1, heads=2, dropout=0.0)).build()
         optimizer, batch = torch.optim.AdamW(made.parameters(), lr=1e-2), task.batch(examples)
         for _ in range(60):
@@ -177,7 +177,7 @@ def test_chinese_is_written_in_characters_and_counted_by_them() -> None:
 def test_units_spell_the_text_again(unit: str) -> None:
     said = ["the cat sat", "a cat sat there"]
     examples = [Spoken(text, frames=torch.randn(80, 5)) for text in said]
-    task = task_of(examples, unit=unit, size=300)
+    task = task_of(examples, unit=unit, vocab_size=300)
     assert [task.text_of(task.tokenizer([text]).tokens[0].tolist()) for text in said] == said
 
 

@@ -14,10 +14,10 @@ import regard as rg
 from regard.cli import app
 from regard.data.text import Parallel
 from regard.models.heads import IGNORED
+from regard.settings import update_each
 from regard.tasks.architecture import GRAPHS, MODELS, TEXTS, Architecture
 from regard.tasks.metrics.rouge import rouge
 from regard.tasks.translate import Translate, TranslateSettings, by_length
-from regard.train.commands import settled_all
 from regard.train.recipes import find_recipe
 
 NOUNS = {"cat": "猫", "dog": "狗", "bird": "鸟", "horse": "马", "fish": "鱼"}
@@ -40,10 +40,10 @@ def sentences(count: int, seed: int = 0) -> list[Parallel]:
 
 
 def made(examples: list[Parallel], **settings) -> Translate:
-    return Translate.prepare(examples, TranslateSettings(**{"pieces": "words", "tokenise": "zh", **settings}))
+    return Translate.prepare(examples, TranslateSettings(**{"unit": "words", "tokenize": "zh", **settings}))
 
 
-@pytest.mark.parametrize("how", [{}, {"joint": False}, {"copies": True}])
+@pytest.mark.parametrize("how", [{}, {"joint": False}, {"copy_source": True}])
 def test_a_batch_is_the_sum_of_its_examples(how):
     examples = [Parallel("a b c", "x"), Parallel("a", "y z x y"), Parallel("c b", "z y")]
     task = made(examples, **how)
@@ -80,7 +80,7 @@ def test_every_model_learns_and_writes(name):
     examples = sentences(6)
     task = made(examples, training_beams=2)
     torch.manual_seed(0)
-    model = task.config(Architecture(model=name, dim=16, layers=1, heads=2, dropout=0.0, block=8)).build()
+    model = task.config(Architecture(model=name, dim=16, layers=1, heads=2, dropout=0.0, block_size=8)).build()
     batch = task.batch(examples)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     losses = []
@@ -128,7 +128,7 @@ def test_models_of_other_tasks_are_refused(name):
 
 def test_agreement_is_two_losses_and_their_divergence():
     """By hand, from two runs of the model with the dropout of the one call over the doubled batch."""
-    task = made(sentences(6), agreement=3.0)
+    task = made(sentences(6), r_drop=3.0)
     torch.manual_seed(0)
     model = task.config(replace(SMALL, dropout=0.3)).build()
     batch = task.batch(sentences(6))
@@ -152,12 +152,12 @@ def test_agreement_is_two_losses_and_their_divergence():
 
 def test_copies_need_one_vocabulary():
     with pytest.raises(rg.BadInput, match="joint=true"):
-        made(sentences(3), copies=True, joint=False).config(SMALL).build()
+        made(sentences(3), copy_source=True, joint=False).config(SMALL).build()
 
 
 def test_texts_are_cut_and_keep_their_end():
     examples = [Parallel("a b c d e f", "x y z x y z")]
-    task = made(examples, longest=4)
+    task = made(examples, max_length=4)
     batch = task.batch(examples)
     assert task.tokenizer.pieces(batch["tokens"][0]) == ["<s>", "a", "b", "</s>"]
     assert task.tokenizer.pieces(batch["labels"][0]) == ["x", "y", "</s>"]
@@ -176,7 +176,7 @@ def test_no_answer_is_much_longer_than_what_was_learned():
 def test_bleu_is_sacrebleus_and_says_how():
     import sacrebleu
 
-    task = made(sentences(3), tokenise="13a")
+    task = made(sentences(3), tokenize="13a")
     said = ["the cat sat on the mat .", "A small dog runs"]
     references = [["the cat sat on a mat ."], ["a small dog runs", "A little dog runs fast"]]
     metrics, details = task.bleu(said, references)
@@ -191,7 +191,7 @@ def test_bleu_is_sacrebleus_and_says_how():
 def test_french_is_parted_after_an_apostrophe_as_the_published_files_are():
     import sacrebleu
 
-    task = made(sentences(3), tokenise="fr", lower=True)
+    task = made(sentences(3), tokenize="fr", lowercase=True)
     said = ["Un chien court sur l'herbe verte devant une clôture.", "Des gens réparent le toit d'une maison."]
     right = ["Un terrier court sur l'herbe devant une clôture.", "Des gens réparent le toit d'une maison."]
     parted = [text.lower().replace("'", "' ").replace(".", " .") for text in said + right]
@@ -229,13 +229,13 @@ def test_from_files_to_a_translation(tmp_path):
     train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
     for path, some in ((train, examples[:300]), (dev, examples[300:])):
         path.write_text("en\tzh\n" + "".join(f"{e.source}\t{e.target}\n" for e in some), "utf8")
-    checked = json.loads(command("check", train, "--task", "translate", "--set", "pieces=words", "--json"))
+    checked = json.loads(command("check", train, "--task", "translate", "--set", "unit=words", "--json"))
     assert checked["pairs"] == 300 and checked["unknown"] == 0.0 and checked["faults"] == []
 
     run = tmp_path / "run"
     settings = {
-        "pieces": "words", "joint": "false", "tokenise": "zh", "dim": 48, "layers": 1, "hidden": 96, "dropout": 0.0,
-        "rate": 5e-3, "warmup": 20, "batch_tokens": 512, "evaluate_every": 240, "epochs": 60, "beams": 3,
+        "unit": "words", "joint": "false", "tokenize": "zh", "dim": 48, "layers": 1, "hidden": 96, "dropout": 0.0,
+        "learning_rate": 5e-3, "warmup": 20, "batch_tokens": 512, "evaluate_every": 240, "epochs": 60, "beams": 3,
     }  # fmt: skip
     given = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     command(
@@ -257,13 +257,13 @@ def test_from_files_to_a_translation(tmp_path):
 @pytest.mark.parametrize("name", ["multi30k-en-de", "multi30k-en-fr", "multi30k-cpu", "tatoeba-en-zh", "scitldr"])
 def test_recipes_name_settings_that_exist(name):
     recipe = find_recipe(name)
-    settings, architecture, training = settled_all(
+    settings, architecture, training = update_each(
         (Translate.Settings(), Translate.ARCHITECTURE, Translate.TRAINING), recipe.settings
     )
-    assert recipe.task == "translate" and settings.size == recipe.settings["size"]
+    assert recipe.task == "translate" and settings.vocab_size == recipe.settings["vocab_size"]
     with torch.device("meta"):
         made(sentences(3)).config(architecture).build()
-    assert training.rate == recipe.settings["rate"]
+    assert training.learning_rate == recipe.settings["learning_rate"]
 
 
 def test_two_files_that_do_not_correspond(tmp_path):
@@ -276,7 +276,7 @@ def test_two_files_that_do_not_correspond(tmp_path):
 
 def test_what_is_too_small_or_missing_is_said():
     with pytest.raises(rg.BadInput, match="size is 100, but the 256 bytes"):
-        Translate.prepare(sentences(3), TranslateSettings(size=100))
+        Translate.prepare(sentences(3), TranslateSettings(vocab_size=100))
     task = made(sentences(3))
     with pytest.raises(rg.BadInput, match="no pair of texts"):
         task.evaluate(task.config(SMALL).build(), [])

@@ -19,17 +19,17 @@ from typer.testing import CliRunner, Result
 
 import regard as rg
 from regard.cli import app
-from regard.settings import Training, with_settings
-from regard.tasks import find_task
-from regard.tasks.architecture import Architecture, unused
+from regard.settings import Training, describe_settings, former_names, update_each, update_settings
+from regard.tasks import TASKS, find_task
+from regard.tasks.architecture import Architecture, unused_parts
 from regard.tasks.classify import ClassifySettings
 from regard.tasks.task import Scores
 from regard.tasks.translate import TranslateSettings
 from regard.terminal import explain
-from regard.train.loop import Event, Place
 from regard.train.progress import Progress
 from regard.train.recipes import Recipe, find_recipe, recipe_names
-from regard.train.run import RunFolder, alone_in
+from regard.train.run_folder import RunFolder
+from regard.train.trainer import TrainEvent, TrainState
 
 SENTENCES = [("the", "DET"), ("cat", "NOUN"), ("sat", "VERB"), ("on", "ADP"), ("a", "DET"), ("mat", "NOUN")]
 
@@ -50,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small tagger, trained from the command line."""
     folder = tmp_path_factory.mktemp("run")
     data, out = conllu(folder / "train.conllu", 60), folder / "out"
-    small = {"dim": 16, "layers": 1, "heads": 2, "batch_tokens": 60, "rate": 1e-2, "warmup": 5}
+    small = {"dim": 16, "layers": 1, "heads": 2, "batch_tokens": 60, "learning_rate": 1e-2, "warmup": 5}
     settings = [word for name, value in small.items() for word in ("--set", f"{name}={value}")]
     given = ["train", "tag", "--train", str(data), "--out", str(out), "--epochs", "6", "--device", "cpu", "--json"]
     done = CliRunner().invoke(app, given + settings)
@@ -85,7 +85,7 @@ def test_another_run_is_not_gone_on_with(run: Path, tmp_path: Path) -> None:
     """Settings that change what is computed cannot change in the middle."""
     data = conllu(tmp_path / "train.conllu", 60)
     done = CliRunner().invoke(app, ["train", "tag", "--train", str(data), "--out", str(run), "--set", "dim=32"])
-    assert done.exit_code == 1 and "begun otherwise" in done.output and "another --out" in done.output
+    assert done.exit_code == 1 and "other settings" in done.output and "another --out" in done.output
 
 
 def test_unknown_names_name_the_nearest(tmp_path: Path) -> None:
@@ -104,12 +104,11 @@ def test_unknown_names_name_the_nearest(tmp_path: Path) -> None:
 def test_recipes_fit_their_task(name: str) -> None:
     """Every setting of a recipe is one of its task's, the architecture's or training's, and has its type."""
     from regard.tasks import find_task
-    from regard.train.commands import settled_all
 
     recipe = find_recipe(name)
     kind = find_task(recipe.task)
     bases = kind.Settings(), kind.ARCHITECTURE, kind.TRAINING
-    assert len(settled_all(bases, dict(recipe.settings))) == 3
+    assert len(update_each(bases, dict(recipe.settings))) == 3
     assert recipe.about.strip()
 
 
@@ -122,23 +121,25 @@ def test_a_recipe_says_when_a_run_falls_below_its_band() -> None:
 
 def test_rates() -> None:
     """Up over the warm-up, then down by the schedule."""
-    how = Training(rate=1.0, warmup=4, floor=0.1)
-    assert [how.rate_at(n, 100) for n in range(4)] == [0.25, 0.5, 0.75, 1.0]
-    assert how.rate_at(15, 100) == pytest.approx(0.1 + 0.9 * 0.5)
-    assert replace(how, schedule="linear").rate_at(52, 100) == pytest.approx(0.1 + 0.9 * 0.5)
-    assert replace(how, schedule="cosine").rate_at(100, 100) == pytest.approx(0.1)
-    assert replace(how, schedule="constant").rate_at(99, 100) == 1.0
-    assert [replace(how, warmup=200).rate_at(n, 20) for n in range(4)] == [0.25, 0.5, 0.75, 1.0], "a fifth at most"
-    by_the_clock = replace(how, schedule="linear").rate_at(5, 10**9, spent=0.5)
+    how = Training(learning_rate=1.0, warmup=4, min_lr_ratio=0.1)
+    assert [how.learning_rate_at(n, 100) for n in range(4)] == [0.25, 0.5, 0.75, 1.0]
+    assert how.learning_rate_at(15, 100) == pytest.approx(0.1 + 0.9 * 0.5)
+    assert replace(how, schedule="linear").learning_rate_at(52, 100) == pytest.approx(0.1 + 0.9 * 0.5)
+    assert replace(how, schedule="cosine").learning_rate_at(100, 100) == pytest.approx(0.1)
+    assert replace(how, schedule="constant").learning_rate_at(99, 100) == 1.0
+    long = replace(how, warmup=200)
+    assert [long.learning_rate_at(n, 20) for n in range(4)] == [0.25, 0.5, 0.75, 1.0], "a fifth at most"
+    by_the_clock = replace(how, schedule="linear").learning_rate_at(5, 10**9, elapsed=0.5)
     assert by_the_clock == pytest.approx(0.1 + 0.9 * 0.5)
-    assert how.rate_at(0, 100, spent=0.9) == 0.25
+    assert how.learning_rate_at(0, 100, elapsed=0.9) == 0.25
 
 
 def test_settings_are_read_as_their_type() -> None:
-    made = with_settings(Training(), {"rate": "1e-2", "patience": "none", "betas": "0.8,0.9", "compile": "yes"})
-    assert (made.rate, made.patience, made.betas, made.compile) == (0.01, None, (0.8, 0.9), True)
+    texts = {"learning_rate": "1e-2", "patience": "none", "betas": "0.8,0.9", "compile": "yes"}
+    made = update_settings(Training(), texts)
+    assert (made.learning_rate, made.patience, made.betas, made.compile) == (0.01, None, (0.8, 0.9), True)
     with pytest.raises(rg.BadInput, match="precision is 'half'"):
-        with_settings(Training(), {"precision": "half"})
+        update_settings(Training(), {"precision": "half"})
     with pytest.raises(rg.BadInput, match="says when to stop"):
         Training(epochs=None)
 
@@ -151,9 +152,9 @@ def test_a_run_without_an_evaluation_says_to_go_on(run: Path, tmp_path: Path) ->
 
 def test_a_run_that_has_ended_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     tell = Progress()
-    tell(Event("resumed", Place(step=5), 9, {}))
+    tell(TrainEvent("resumed", TrainState(step=5), 9, {}))
     assert "Going on from step 5." in capsys.readouterr().err
-    tell(Event("resumed", Place(step=9), 9, {}))
+    tell(TrainEvent("resumed", TrainState(step=9), 9, {}))
     assert "has come to its end" in capsys.readouterr().err
 
 
@@ -185,7 +186,7 @@ def test_other_data_does_not_spoil_a_run(tmp_path: Path) -> None:
     before = (out / "task.json").read_bytes(), (out / "run.json").read_bytes()
     reviews(table, "a zebra,perhaps")
     done = classify(table, table, out)
-    assert done.exit_code == 1 and "learned from other data" in done.output and "--out" in done.output
+    assert done.exit_code == 1 and "trained on other data" in done.output and "--out" in done.output
     assert before == ((out / "task.json").read_bytes(), (out / "run.json").read_bytes())
     assert classify(reviews(table), table, out).exit_code == 0
 
@@ -209,51 +210,51 @@ def test_a_dev_file_without_examples_ends_before_training(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "change",
     [
-        *({"clip": -1}, {"average": -1}, {"patience": -1}, {"warmup": -1}, {"weight_decay": "-1"}),
-        *({"save_every": 0}, {"evaluate_every": 0}, {"rate": "inf"}, {"rate": "nan"}),
+        *({"max_grad_norm": -1}, {"average_checkpoints": -1}, {"patience": -1}, {"warmup": -1}, {"weight_decay": "-1"}),
+        *({"save_every": 0}, {"evaluate_every": 0}, {"learning_rate": "inf"}, {"learning_rate": "nan"}),
         *({"betas": "0.9"}, {"betas": "0.9,1.5"}, {"device": "gpu"}, {"steps": 2.5}, {"steps": True}),
     ],
 )
 def test_settings_out_of_range_are_named(change: dict[str, object]) -> None:
     with pytest.raises(rg.BadInput, match=next(iter(change))):
-        with_settings(Training(), change)
+        update_settings(Training(), change)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        *({"patch": 0}, {"size": 0}, {"stack": 0}, {"longest": -1}, {"word_dropout": 3}, {"agreement": -1}),
-        *({"rare": "nan"}, {"affixes": -1}, {"members": 0}),
+        *({"patch_size": 0}, {"image_size": 0}, {"stack_frames": 0}, {"max_length": -1}, {"word_dropout": 3}),
+        *({"r_drop": -1}, {"rare_word_dropout": "nan"}, {"max_affix": -1}, {"ensemble": 0}),
     ],
 )
 def test_a_tasks_settings_out_of_range_are_named(change: dict[str, object]) -> None:
     with pytest.raises(rg.BadInput, match=next(iter(change))):
-        with_settings(ClassifySettings(), change)
-    assert with_settings(TranslateSettings(), {"length_penalty": -0.5}).length_penalty == -0.5
+        update_settings(ClassifySettings(), change)
+    assert update_settings(TranslateSettings(), {"length_penalty": -0.5}).length_penalty == -0.5
 
 
 def test_a_full_disk_is_told_apart_from_a_closed_one() -> None:
     said = [
         explain(OSError(number, os.strerror(number), "a/b")) for number in (errno.ENOSPC, errno.EROFS, errno.ENOENT)
     ]
-    assert "a/b could not be read or written" in said[0] and "Make room" in said[0]
-    assert "may be written to" in said[1] and said[2].endswith("directory.")
+    assert "a/b could not be read or written" in said[0] and "Free some disk space" in said[0]
+    assert "Choose a writable folder" in said[1] and said[2].endswith("directory.")
 
 
 def test_a_label_only_in_dev_is_told(tmp_path: Path) -> None:
     table, dev = reviews(tmp_path / "a.csv"), reviews(tmp_path / "dev.csv", "a film,perhaps", "one film,perhaps")
     done = classify(table, dev, tmp_path / "out")
-    assert done.exit_code == 0 and "not learned from: 'perhaps' (2 times). Are they written" in done.output
+    assert done.exit_code == 0 and "does not have: 'perhaps' (2 times). Check their spelling" in done.output
     again = CliRunner().invoke(app, ["evaluate", str(tmp_path / "out"), "--data", str(dev)])
     assert again.exit_code == 0 and "'perhaps' (2 times)" in again.output
-    assert "not learned from" not in classify(table, table, tmp_path / "same").output
+    assert "does not have" not in classify(table, table, tmp_path / "same").output
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
-    first, second = (alone_in(RunFolder(tmp_path)) for _ in range(2))
+    first, second = (RunFolder(tmp_path).lock() for _ in range(2))
     with first, pytest.raises(rg.BadInput, match="Another process"), second:
         pass
-    with alone_in(RunFolder(tmp_path)):
+    with RunFolder(tmp_path).lock():
         pass
 
 
@@ -263,7 +264,7 @@ def test_a_changed_text_is_other_data(tmp_path: Path) -> None:
     assert classify(table, table, out).exit_code == 0
     table.write_text(table.read_text().replace("a good film,yes", "film a good,yes", 1))
     done = classify(table, table, out)
-    assert done.exit_code == 1 and "learned from other data" in done.output
+    assert done.exit_code == 1 and "trained on other data" in done.output
 
 
 def test_a_refused_command_leaves_the_list_of_faults(tmp_path: Path) -> None:
@@ -363,12 +364,12 @@ def test_a_run_killed_before_its_first_checkpoint_has_one_log(tmp_path: Path) ->
 
 
 def test_what_may_be_below_zero() -> None:
-    assert with_settings(Training(), {"seed": "-1"}).seed == -1
+    assert update_settings(Training(), {"seed": "-1"}).seed == -1
 
 
 @pytest.mark.parametrize("model", ["gat", "gatv2", "transformer-xl", "ngram"])
 def test_layers_with_their_own_parts_have_no_place_for_others(model: str) -> None:
-    assert unused(Architecture(model, score="Additive()")) == ["score=Additive()"]
+    assert unused_parts(Architecture(model, score="Additive()")) == ["score=Additive()"]
 
 
 @pytest.mark.parametrize(
@@ -380,13 +381,44 @@ def test_layers_with_their_own_parts_have_no_place_for_others(model: str) -> Non
 )
 def test_counts_of_nothing(task: str, name: str) -> None:
     with pytest.raises(rg.BadInput, match=f"{name} is 0; it must be at least 1"):
-        with_settings(find_task(task).Settings(), {name: 0})
+        update_settings(find_task(task).Settings(), {name: 0})
 
 
 def test_no_setting_of_a_task_hides_another() -> None:
-    others = {field.name for kind in (Architecture, Training) for field in fields(kind)}
-    for name in ["tag", "classify", "translate", "lm", "nodes", "graphs", "match", "detect", "transcribe"]:
-        assert not others & {field.name for field in fields(find_task(name).Settings)}, name
+    for name in TASKS:
+        groups = Architecture, Training, find_task(name).Settings
+        names = [field.name for group in groups for field in fields(group)]
+        former = [old for group in groups for old in former_names(group)]
+        assert len(set(names + former)) == len(names + former), name
+
+
+def test_every_setting_has_a_help_sentence() -> None:
+    for name in TASKS:
+        for group in (Architecture(), Training(), find_task(name).Settings()):
+            for row in describe_settings(group):
+                assert row["help"].endswith("."), row
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_settings_lists_every_field(name: str) -> None:
+    done = CliRunner().invoke(app, ["settings", name, "--json"])
+    assert done.exit_code == 0, done.output
+    listed = {row["name"] for rows in json.loads(done.stdout).values() for row in rows}
+    assert listed == {
+        field.name for group in (Architecture, Training, find_task(name).Settings) for field in fields(group)
+    }
+    assert "learning_rate = " in CliRunner().invoke(app, ["settings", name]).stdout
+
+
+def test_recipes_are_listed() -> None:
+    done = CliRunner().invoke(app, ["recipes", "--json"])
+    assert done.exit_code == 0 and [row["name"] for row in json.loads(done.stdout)] == recipe_names()
+
+
+def test_a_former_name_and_its_new_name_are_the_same_setting() -> None:
+    assert update_each([Training()], {"learning_rate": 1.0}, {"rate": 2.0})[0].learning_rate == 2.0
+    with pytest.raises(rg.BadInput, match="learning_rate is given twice"):
+        update_settings(Training(), {"learning_rate": 1.0, "rate": 2.0})
 
 
 def test_a_model_that_cannot_be_written_is_told(tmp_path: Path) -> None:
@@ -394,5 +426,5 @@ def test_a_model_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         def save(self, folder: Path) -> None:
             raise SafetensorError("No space left on device (os error 28)")
 
-    with pytest.raises(rg.BadInput, match=r"could not be written to .*model: No space left .* Make room"):
-        RunFolder(tmp_path).keep(Full(), Scores({}, "accuracy"))  # type: ignore[arg-type]
+    with pytest.raises(rg.BadInput, match=r"could not be written to .*model: No space left .* Free some disk space"):
+        RunFolder(tmp_path).save_best(Full(), Scores({}, "accuracy"))  # type: ignore[arg-type]

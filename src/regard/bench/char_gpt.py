@@ -1,11 +1,11 @@
-"""How long a character model takes to a known loss: our recipe, beside the plain loop that one writes over torch.
+"""Time of a character model to a known validation loss: our recipe beside nanoGPT's training loop.
 
     python -m regard.bench.char_gpt --text input.txt --out char-gpt.json
 
-Both train 6 layers of 384 on the first nine tenths of tiny Shakespeare, 64 rows of 256 characters an update, in bf16
-and compiled, and are scored over the whole last tenth in windows of 256. The plain loop is nanoGPT's: its model, its
-settings, its schedule over 5,000 updates. Ours is the recipe shakespeare-char with the changes of `SHORT`. The clock
-runs while they learn: not while torch compiles (the first updates), nor while they are scored.
+Both train 6 layers of 384 on the first nine tenths of tiny Shakespeare with 64 rows of 256 characters per update, in
+bf16 and compiled, and are evaluated on the whole last tenth in windows of 256. The peer has nanoGPT's model, settings
+and schedule over 5,000 updates. Ours is the recipe shakespeare-char with the changes of `SHORT_RECIPE`. Compilation
+(the first updates) and evaluation are not timed.
 """
 
 from __future__ import annotations
@@ -25,58 +25,66 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard import machine
-from regard.settings import Training
+from regard.settings import Training, update_each
 from regard.tasks.architecture import Architecture
 from regard.tasks.lm import Lm, windowed_losses
-from regard.train.commands import settled_all
-from regard.train.loop import Event, train
 from regard.train.recipes import find_recipe
+from regard.train.trainer import Trainer, TrainEvent
 
-GOAL = 1.4697
-SHORT = {"steps": 800, "rate": 2e-3, "ema": 0.99, "dropout": 0.1, "attention_dropout": 0.1}
-"""What is other than in the recipe, which takes its time for the best loss: few updates leave no time to overfit."""
+GOAL_LOSS = 1.4697
+SHORT_RECIPE = {"steps": 800, "learning_rate": 2e-3, "ema": 0.99, "dropout": 0.1, "attention_dropout": 0.1}
+"""Changes to the recipe, which aims at the best loss and not at the time to a given one."""
 
-UNTIMED = 10
-"""Updates before the clock starts: in these torch compiles."""
+COMPILE_STEPS = 10
+"""Updates before the clock starts, in which torch compiles."""
 
 Curve = list[tuple[int, float, float]]
-"""(updates, seconds, loss on the last tenth) of each evaluation."""
+"""(updates, seconds, validation loss) of each evaluation."""
 
 
-class Clock:
-    """Seconds of learning: from event to event, but for what ends in an evaluation or a checkpoint."""
+class TrainingClock:
+    """Seconds of training, without evaluations and checkpoints."""
 
     def __init__(self) -> None:
         self.seconds, self.last = 0.0, time.perf_counter()
 
-    def tick(self, counts: bool) -> None:
+    def advance(self, counts: bool) -> None:
         now = time.perf_counter()
         self.seconds += now - self.last if counts else 0.0
         self.last = now
 
 
-def ours(text: Path, changes: dict[str, Any]) -> Curve:
-    """The recipe shakespeare-char, by the loop of `regard train`."""
+def train_regard(text: Path, changes: dict[str, Any]) -> Curve:
+    """Train the recipe shakespeare-char with the loop of `regard train`."""
     base = (Lm.Settings(), Lm.ARCHITECTURE, Lm.TRAINING)
-    settings, architecture, how = settled_all(base, {**find_recipe("shakespeare-char").settings, **changes})
-    learned, held = Lm.split(Lm.read([text], settings), 0.1)
-    task = Lm.prepare(learned.examples, settings)
-    torch.manual_seed(how.seed)
-    clock, curve = Clock(), []
+    settings, architecture, training = update_each(base, find_recipe("shakespeare-char").settings, changes)
+    train_split, validation_split = Lm.split(Lm.read([text], settings), 0.1, 0)
+    task = Lm.prepare(train_split.examples, settings)
+    torch.manual_seed(training.seed)
+    clock, curve = TrainingClock(), []
 
-    def tell(event: Event) -> None:
-        clock.tick(event.kind == "step" and event.place.step > UNTIMED)
-        if event.kind == "score":
-            curve.append((event.place.step, clock.seconds, event.values["loss"]))
+    def record_event(event: TrainEvent) -> None:
+        clock.advance(event.name == "step" and event.state.step > COMPILE_STEPS)
+        if event.name == "score":
+            curve.append((event.state.step, clock.seconds, event.values["loss"]))
 
     with tempfile.TemporaryDirectory() as folder:
         model = task.config(architecture).build()
-        train(task, model, learned.examples, held.examples, how, Path(folder), lambda model, scores: None, tell)
+        Trainer(
+            task,
+            model,
+            train_split.examples,
+            validation_split.examples,
+            training,
+            Path(folder),
+            lambda model, scores: None,
+            record_event,
+        ).fit()
     return curve
 
 
-class PlainBlock(nn.Module):
-    """A block as nanoGPT has it: norm, causal attention, norm, four times wider GELU; no biases."""
+class NanoGptBlock(nn.Module):
+    """A block of nanoGPT: norm, causal attention, norm, MLP of four times the width with GELU; no biases."""
 
     def __init__(self, dim: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -95,14 +103,14 @@ class PlainBlock(nn.Module):
         return x + self.drop(self.down(functional.gelu(self.up(self.norms[1](x)))))
 
 
-class Plain(nn.Module):
-    """nanoGPT's model: tokens and places, blocks, a norm, and the tokens' matrix again."""
+class NanoGpt(nn.Module):
+    """nanoGPT's model: token and position embeddings, blocks, a norm, tied output weights."""
 
     def __init__(self, words: int, a: Architecture, context: int, dropout: float) -> None:
         super().__init__()
         self.tokens, self.places = nn.Embedding(words, a.dim), nn.Embedding(context, a.dim)
         self.drop = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(PlainBlock(a.dim, a.heads, dropout) for _ in range(a.layers))
+        self.blocks = nn.ModuleList(NanoGptBlock(a.dim, a.heads, dropout) for _ in range(a.layers))
         self.norm = nn.LayerNorm(a.dim, bias=False)
         self.head = nn.Linear(a.dim, words, bias=False)
         self.head.weight = self.tokens.weight
@@ -118,105 +126,107 @@ class Plain(nn.Module):
         return self.head(self.norm(x))
 
 
-class Answer:
-    """The plain model as our evaluation calls one."""
+class LogitsAdapter:
+    """nanoGPT's model with the call of our models, for our evaluation."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model, self.logits = model, torch.empty(0)
 
-    def __call__(self, tokens: Tensor) -> Answer:
+    def __call__(self, tokens: Tensor) -> LogitsAdapter:
         with torch.autocast(tokens.device.type, torch.bfloat16, enabled=tokens.is_cuda):
             self.logits = self.model(tokens)
         return self
 
 
-def plain(text: Path, changes: dict[str, Any], steps: int, every: int, device: str) -> Curve:
-    """nanoGPT's loop with its settings for this text, to the goal or to the end.
+def train_nanogpt(text: Path, changes: dict[str, Any], steps: int, every: int, device: str) -> Curve:
+    """Train nanoGPT's model with its loop and settings, to the goal or to the last step.
 
-    The rate falls over 5,000 updates whatever `steps` is.
+    The learning rate decays over 5,000 updates whatever `steps` is.
     """
-    how = Training(steps=steps, rate=1e-3, warmup=100, schedule="cosine", floor=0.1, betas=(0.9, 0.99), epochs=None)
+    training = Training(
+        steps=steps, learning_rate=1e-3, warmup=100, schedule="cosine", min_lr_ratio=0.1, betas=(0.9, 0.99), epochs=None
+    )
     base = (Lm.Settings(), Lm.ARCHITECTURE, Training())
-    settings, a, recipe = settled_all(base, {**find_recipe("shakespeare-char").settings, **changes})
-    learned, held = Lm.split(Lm.read([text], settings), 0.1)
-    task, context = Lm.prepare(learned.examples, settings), settings.context
-    numbers, tail = (task.numbers(one.examples).to(device) for one in (learned, held))
+    settings, a, recipe = update_each(base, find_recipe("shakespeare-char").settings, changes)
+    train_split, validation_split = Lm.split(Lm.read([text], settings), 0.1, 0)
+    task, context = Lm.prepare(train_split.examples, settings), settings.context
+    numbers, validation_tokens = (task.numbers(split.examples).to(device) for split in (train_split, validation_split))
     torch.manual_seed(recipe.seed)
-    model = Plain(task.tokenizer.size, a, context, dropout=0.2).to(device)
-    matrices, vectors = ([p for p in model.parameters() if (p.dim() > 1) == one] for one in (True, False))
+    model = NanoGpt(task.tokenizer.size, a, context, dropout=0.2).to(device)
+    matrices, vectors = ([p for p in model.parameters() if (p.dim() > 1) == split] for split in (True, False))
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=how.rate, betas=how.betas, fused=device == "cuda")
-    fast = torch.compile(model) if recipe.compile else model
+    optimizer = torch.optim.AdamW(groups, lr=training.learning_rate, betas=training.betas, fused=device == "cuda")
+    compiled_model = torch.compile(model) if recipe.compile else model
     rows, within = max(1, recipe.batch_tokens // context), torch.arange(context + 1, device=device)
-    clock, curve = Clock(), []
+    clock, curve = TrainingClock(), []
     for step in range(1, steps + 1):
         for group in optimizer.param_groups:
-            group["lr"] = how.rate_at(step - 1, 5000)
+            group["lr"] = training.learning_rate_at(step - 1, 5000)
         block = numbers[torch.randint(len(numbers) - context, (rows, 1), device=device) + within]
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            logits = fast(block[:, :-1])
+            logits = compiled_model(block[:, :-1])
             loss = functional.cross_entropy(logits.flatten(0, 1).float(), block[:, 1:].flatten())
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if step == UNTIMED or step % every == 0:
-            wait(device)
-            clock.tick(step > UNTIMED)
+        if step == COMPILE_STEPS or step % every == 0:
+            synchronize(device)
+            clock.advance(step > COMPILE_STEPS)
         if step % every == 0:
             model.eval()
             with torch.no_grad():
-                curve.append((step, clock.seconds, score(model, tail, context)))
+                curve.append((step, clock.seconds, validation_loss(model, validation_tokens, context)))
             model.train()
-            clock.tick(False)
-            if curve[-1][-1] <= GOAL:
+            clock.advance(False)
+            if curve[-1][-1] <= GOAL_LOSS:
                 break
     return curve
 
 
-def score(model: nn.Module, tail: Tensor, context: int) -> float:
-    """Nats a character over the last tenth, as the task scores it."""
-    return float(windowed_losses(Answer(model), tail.roll(1), context, context).double().mean())
+def validation_loss(model: nn.Module, tokens: Tensor, context: int) -> float:
+    """Nats per character on the validation tokens, as the task evaluates it."""
+    return float(windowed_losses(LogitsAdapter(model), tokens.roll(1), context, context).double().mean())
 
 
-def wait(device: str) -> None:
+def synchronize(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
 
 
-def reached(curve: Curve, goal: float) -> tuple[int, float] | None:
-    """The updates and seconds after which the loss was first at the goal; None where it never was.
+def time_to_goal(curve: Curve, goal: float) -> tuple[int, float] | None:
+    """The updates and seconds at which the loss first reached the goal; None if it never did.
 
-    >>> reached([(250, 2.0, 1.6), (500, 4.0, 1.46)], 1.47)
+    >>> time_to_goal([(250, 2.0, 1.6), (500, 4.0, 1.46)], 1.47)
     (500, 4.0)
     """
     return next(((step, seconds) for step, seconds, loss in curve if loss <= goal), None)
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("char-gpt.json"))
     parser.add_argument("--steps", type=int, default=5000, help="most updates of the plain loop")
     parser.add_argument("--every", type=int, default=100, help="updates between evaluations")
     parser.add_argument("--set", action="append", default=[], help="a setting of both, name=value")
-    given = parser.parse_args(words)
+    arguments = parser.parse_args(argv)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    fast = {"compile": device == "cuda", "record": device == "cuda"}
-    changes = {**fast, **SHORT, "evaluate_every": given.every, "save_every": 10**9}
-    changes |= dict(pair.split("=", 1) for pair in given.set)
-    curves = {"regard": ours(given.text, changes)}
-    curves["plain loop"] = plain(given.text, changes, given.steps, given.every, device)
+    gpu_settings = {"compile": device == "cuda", "record": device == "cuda"}
+    changes = {**gpu_settings, **SHORT_RECIPE, "evaluate_every": arguments.every, "save_every": 10**9}
+    changes |= dict(pair.split("=", 1) for pair in arguments.set)
+    curves = {"regard": train_regard(arguments.text, changes)}
+    curves["plain loop"] = train_nanogpt(arguments.text, changes, arguments.steps, arguments.every, device)
     where = torch.cuda.get_device_name() if device == "cuda" else "CPU"
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    found = {"goal": GOAL, "device": where, "date": now, "versions": machine.versions(), "curves": curves}
-    found["reached"] = {name: reached(curve, GOAL) for name, curve in curves.items()}
-    given.out.write_text(json.dumps(found, indent=1) + "\n", "utf8")
+    document = {"goal": GOAL_LOSS, "device": where, "date": now, "versions": machine.versions(), "curves": curves}
+    document["reached"] = {name: time_to_goal(curve, GOAL_LOSS) for name, curve in curves.items()}
+    arguments.out.write_text(json.dumps(document, indent=1) + "\n", "utf8")
     for name, curve in curves.items():
         speed = curve[-1][0] / max(curve[-1][1], 1e-9)
         print(
-            f"{name}: {speed:.1f} updates/s, best {min(loss for *_, loss in curve):.4f}, {GOAL} after",
-            found["reached"][name],
+            f"{name}: {speed:.1f} updates/s, best {min(loss for *_, loss in curve):.4f}, {GOAL_LOSS} after",
+            document["reached"][name],
         )
 
 

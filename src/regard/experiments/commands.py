@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from regard.terminal import Debug, Json, answer, explain, one_paragraph, say, typer
+from regard.terminal import Debug, Json, print_result, explain, report_errors, print_message, typer
 
 if TYPE_CHECKING:
     from regard.experiments.experiment import Size
@@ -23,14 +23,14 @@ Out = Annotated[Path, typer.Option(help="The folder for results, figures and the
 @app.command("list", epilog="Example: regard experiment list --json")
 def list_command(as_json: Json = False, debug: Debug = False) -> None:
     """List the experiments and their claims."""
-    with one_paragraph(debug):
+    with report_errors(debug):
         from dataclasses import asdict
 
         from regard.experiments import list_experiments
 
         claims = [experiment.CLAIM for experiment in list_experiments()]
         lines = [f"{claim.number:>2}  {claim.name:<20}  {claim.claim.en}" for claim in claims]
-        answer([asdict(claim) for claim in claims], "\n".join(lines), as_json)
+        print_result([asdict(claim) for claim in claims], "\n".join(lines), as_json)
 
 
 @app.command("run", epilog="Example: regard experiment run all --out experiments")
@@ -56,7 +56,7 @@ def run_command(
 
     The exit status is 0 if every experiment ran, whatever the verdicts.
     """
-    with one_paragraph(debug):
+    with report_errors(debug):
         from regard import experiments
         from regard.experiments.report import write_report
         from regard.experiments.runner import count_cores
@@ -73,9 +73,9 @@ def run_command(
             device=resolve_device(device, chosen_size),
         )
         page = write_report(out)
-        answer({"report": str(page), "experiments": results}, format_results(results, page), as_json)
+        print_result({"report": str(page), "experiments": results}, format_results(results, page), as_json)
         for failed, error in errors.items():
-            say(f"{failed} did not run: {explain(error)}")
+            print_message(f"{failed} did not run: {explain(error)}")
         if errors:
             raise typer.Exit(1)
 
@@ -93,7 +93,7 @@ def report_command(
     debug: Debug = False,
 ) -> None:
     """Write the HTML report, and optionally a Markdown table, of the results in a folder."""
-    with one_paragraph(debug):
+    with report_errors(debug):
         from regard import BadInput
         from regard.experiments import LANGUAGES, read_results
         from regard.experiments.report import render_index, write_report
@@ -105,7 +105,7 @@ def report_command(
             written += [index, index.with_suffix(f".zh{index.suffix}")]
             for path, language in zip(written[1:], LANGUAGES, strict=True):
                 path.write_text(render_index(folder, path, language), encoding="utf-8")
-        answer({"files": [str(path) for path in written]}, "\n".join(map(str, written)), as_json)
+        print_result({"files": [str(path) for path in written]}, "\n".join(map(str, written)), as_json)
 
 
 def resolve_size(size: str, full: bool) -> "Size":

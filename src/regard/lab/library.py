@@ -1,7 +1,7 @@
-"""The models and runs that the lab may open: the shipped ones, those of the folders it was given, and a built-in one.
+"""The models and runs that the lab may open: the shipped ones, those of the given folders, and two built-in ones.
 
-Only what was found in these folders can be asked for, by name; no path ever comes from a request. A model is loaded
-once and kept while there is room.
+A request names a model; only names found in these folders are accepted, never paths. A model is loaded once and stays
+in memory while there is room.
 """
 
 from __future__ import annotations
@@ -16,314 +16,320 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from ..errors import BadInput
 from ..models.checkpoint.checkpoint import load
 from ..models.checkpoint.folder import CONFIGS
+from ..models.config import OLD_TYPES
 from ..tasks import TASKS, find_task
-from ..train.run import open_run, reading
+from ..tasks.task import Task
+from ..train.run import explain_damage, open_run
 from .server.jobs import Job
 
-DEPTH = 3
-"""How many folders deep models are looked for."""
-ROOM = 4 << 30
+MAX_DEPTH = 3
+"""How many folders deep models are searched for."""
+MAX_LOADED = 4 << 30
 """Bytes of models that stay loaded."""
-KINDS = {"tag": "text", "lm": "text", "translate": "pair", "nodes": "graph", "graphs": "graph", "transcribe": "sound"}
-KINDS |= {"match": "image", "detect": "image"}
+TASK_MODALITIES = {
+    "tag": "text",
+    "lm": "text",
+    "translate": "pair",
+    "nodes": "graph",
+    "graphs": "graph",
+    "transcribe": "sound",
+    "match": "image",
+    "detect": "image",
+}
 MEANINGS, RECALL = "meanings", "recall"
+SEQ2SEQ_TYPES = ("t5", "marian", "whisper")
 
 
-class Unknown(BadInput):
+class NotFound(BadInput):
     """There is nothing of that name."""
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A model that can be opened, as its files describe it; nothing is loaded to list it."""
+class ModelEntry:
+    """A model that can be opened, as its files describe it; listing it loads nothing.
+
+    `modality` is what the model reads: "text", "pair" (text to text), "image", "sound", "graph" or "long".
+    """
 
     name: str
     title: str
-    kind: str
+    modality: str
     task: str | None
     layers: int
     heads: int
     source: str
     path: Path | None
     card: dict[str, Any] = field(default_factory=dict)
-    written: float = 0.0
-    """When its files were last written: a run that goes on is read again."""
-    writes: bool = False
-    """Whether it has a decoder that writes a text for what it reads."""
+    modified: float = 0.0
+    """When its files were last written; a run that has been written since is loaded again."""
+    generates: bool = False
+    """Whether it has a decoder that generates text."""
 
     def as_dict(self) -> dict[str, Any]:
-        names = ("name", "title", "kind", "task", "layers", "heads", "source", "card", "writes")
-        return {name: getattr(self, name) for name in names} | {"examples": self.examples()}
+        names = ("name", "title", "task", "layers", "heads", "source", "card")
+        wire = {"kind": self.modality, "writes": self.generates, "examples": self.examples()}
+        return {name: getattr(self, name) for name in names} | wire
 
     def examples(self) -> list[str]:
-        """The files that stand ready beside the model."""
+        """The example files beside the model."""
         folder = None if self.path is None else self.path / "examples"
         if folder is None or not folder.is_dir():
             return []
-        return sorted(one.name for one in folder.iterdir() if one.is_file() and not one.name.startswith("."))
+        return sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
 
-    def example(self, name: str) -> bytes:
-        """The bytes of one of them."""
-        if name not in self.examples():
-            raise Unknown(f"{self.name} has no example {name!r:.60}. It has: {', '.join(self.examples()) or 'none'}.")
-        return (self.path / "examples" / name).read_bytes()  # type: ignore[operator]
+    def read_example(self, name: str) -> bytes:
+        if self.path is None or name not in self.examples():
+            raise NotFound(f"{self.name} has no example {name!r:.60}. It has: {', '.join(self.examples()) or 'none'}.")
+        return (self.path / "examples" / name).read_bytes()
 
 
 @dataclass(eq=False)
-class Loaded:
-    """A model in memory; whoever runs it holds its lock."""
+class LoadedModel:
+    """A model in memory; a caller holds its lock while running it."""
 
-    entry: Entry
+    entry: ModelEntry
     model: Any
-    task: Any = None
+    task: Task[Any] | None = None
     description: dict[str, Any] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
-    def kind(self) -> str:
-        return self.entry.kind
+    def modality(self) -> str:
+        return self.entry.modality
+
+    @property
+    def bytes(self) -> int:
+        return sum(x.numel() * x.element_size() for x in self.model.parameters())
 
 
-class Library:
-    """What can be opened."""
+class ModelLibrary:
+    """The models that can be opened, and those that are loaded."""
 
     def __init__(self, folders: list[Path] | None = None, shipped: bool = True) -> None:
         self.folders = [Path(folder).resolve() for folder in folders or []]
         for folder in self.folders:
             if not folder.is_dir():
-                raise BadInput(f"{folder} is no folder. Give --models a folder that has models or runs in it.")
+                raise BadInput(f"{folder} is not a folder. Give --models a folder that has models or runs in it.")
         self.shipped = Path(str(files("regard.assets"))) if shipped else None
         self.lock = threading.Lock()
-        self.known: dict[str, Entry] = {}
+        self.known: dict[str, ModelEntry] = {}
         self.loading: dict[str, threading.Lock] = {}
-        self.loaded: OrderedDict[str, Loaded] = OrderedDict()
+        self.loaded: OrderedDict[str, LoadedModel] = OrderedDict()
 
-    def entries(self) -> dict[str, Entry]:
-        """All that is there now, by name."""
-        found = {}
+    def entries(self) -> dict[str, ModelEntry]:
+        """All models that the folders hold now, by name."""
+        entries = {}
         if self.shipped is not None:
             for path in model_folders(self.shipped):
-                entry = described(path, path.name, "shipped")
-                found[entry.name] = entry
+                entries[path.name] = describe_folder(path, path.name, "shipped")
         for root in self.folders:
             for path in model_folders(root):
-                inside = path.relative_to(root)
-                name = root.name if str(inside) == "." else inside.as_posix()
-                name = name if name not in found else f"{root.name}/{name}"
-                found[name] = described(path, name, "folder")
-        self.known = found | {entry.name: entry for entry in built_in()}
+                name = relative_name(path, root)
+                name = name if name not in entries else f"{root.name}/{name}"
+                entries[name] = describe_folder(path, name, "folder")
+        self.known = entries | {entry.name: entry for entry in builtin_entries()}
         return self.known
 
-    def entry(self, name: Any) -> Entry:
-        """The entry of that name, or `Unknown`; the folders are looked through again where it is not known."""
-        found = self.known if isinstance(name, str) and name in self.known else self.entries()
-        if not isinstance(name, str) or name not in found:
-            raise Unknown(
-                f"There is no model {name!r:.80} in the folders that the lab was given. There are: "
-                f"{', '.join(found)}. Start the lab with --models DIR to give it another folder."
+    def entry(self, name: Any) -> ModelEntry:
+        """The entry of that name, or `NotFound`; the folders are searched again where it is not known."""
+        entries = self.known if isinstance(name, str) and name in self.known else self.entries()
+        if not isinstance(name, str) or name not in entries:
+            raise NotFound(
+                f"There is no model {name!r:.80} in the lab's folders. There are: {', '.join(entries)}. Start the lab "
+                "with --models DIR to give it another folder."
             )
-        return found[name]
+        return entries[name]
 
-    def open(self, name: Any, job: Job) -> Loaded:
+    def open(self, name: Any, job: Job) -> LoadedModel:
         """The model of that name, loaded once."""
         entry = self.entry(name)
         with self.lock:
-            mine = self.loading.setdefault(entry.name, threading.Lock())
-        with job.holding(mine):
-            found = self.loaded.get(entry.name)
-            if found is None or (found.entry.path, found.entry.written) != (entry.path, entry.written):
-                job.tell(0, 1, {"en": "loading the model", "zh": "正在加载模型"})
-                found = read(entry)
+            loading = self.loading.setdefault(entry.name, threading.Lock())
+        with job.hold(loading):
+            loaded = self.loaded.get(entry.name)
+            if loaded is None or (loaded.entry.path, loaded.entry.modified) != (entry.path, entry.modified):
+                job.report(0, 1, {"en": "loading the model", "zh": "正在加载模型"})
+                loaded = load_entry(entry)
             with self.lock:
-                self.loaded[entry.name] = found
+                self.loaded[entry.name] = loaded
                 self.loaded.move_to_end(entry.name)
-                self.make_room()
-        return found
-
-    def make_room(self) -> None:
-        """Let go of the models that were asked for longest ago, as long as they take too much."""
-        while len(self.loaded) > 1 and sum(size_of(one.model) for one in self.loaded.values()) > ROOM:
-            self.loaded.popitem(last=False)
+                while len(self.loaded) > 1 and sum(model.bytes for model in self.loaded.values()) > MAX_LOADED:
+                    self.loaded.popitem(last=False)
+        return loaded
 
     def runs(self) -> dict[str, Path]:
         """The folders of training runs, by name; also of those that have no model yet."""
-        found = {}
+        runs = {}
         for root in ([self.shipped] if self.shipped is not None else []) + self.folders:
-            for path in walk(root, DEPTH):
+            for path in walk_folders(root, MAX_DEPTH):
                 if (path / "run.json").is_file():
-                    inside = path.relative_to(root)
-                    found[root.name if str(inside) == "." else inside.as_posix()] = path
-        return found
+                    runs[relative_name(path, root)] = path
+        return runs
 
 
-def size_of(model: nn.Module) -> int:
-    return sum(x.numel() * x.element_size() for x in model.parameters())
+def relative_name(path: Path, root: Path) -> str:
+    """The path below the root; the root's own name for the root itself."""
+    inside = path.relative_to(root)
+    return root.name if str(inside) == "." else inside.as_posix()
 
 
-def walk(root: Path, depth: int) -> Iterator[Path]:
-    """A folder and those inside it, in order of their names; links that lead outside are not followed."""
+def walk_folders(root: Path, depth: int) -> Iterator[Path]:
+    """A folder and those inside it, sorted by name; symbolic links are not followed."""
     yield root
     if depth:
-        for one in sorted(os.scandir(root), key=lambda one: one.name):
-            if one.is_dir(follow_symlinks=False) and not one.name.startswith((".", "__")):
-                yield from walk(Path(one.path), depth - 1)
+        for child in sorted(os.scandir(root), key=lambda child: child.name):
+            if child.is_dir(follow_symlinks=False) and not child.name.startswith((".", "__")):
+                yield from walk_folders(Path(child.path), depth - 1)
 
 
 def model_folders(root: Path) -> Iterator[Path]:
-    """The folders that hold a model: a run's, or a checkpoint. A run's own parts are not listed again."""
+    """The folders that hold a model, a run's or a checkpoint; folders inside a run are left out."""
     runs: list[Path] = []
-    for path in walk(root, DEPTH):
+    for path in walk_folders(root, MAX_DEPTH):
         if any(run in path.parents for run in runs):
             continue
         if (path / "run.json").is_file():
             runs.append(path)
             if (path / "model" / CONFIGS["regard"]).is_file():
                 yield path
-        elif (path / CONFIGS["regard"]).is_file() or is_checkpoint(path):
+        elif (path / CONFIGS["regard"]).is_file() or is_huggingface(path):
             yield path
 
 
-def is_checkpoint(path: Path) -> bool:
-    """Whether a folder is a checkpoint of others; one whose configuration cannot be read is told when it is opened."""
+def is_huggingface(path: Path) -> bool:
+    """Whether a folder is a Hugging Face checkpoint; one with a broken configuration is refused when it is opened."""
     file = path / CONFIGS["huggingface"]
-    return "model_type" in read_json(file) or (file.is_file() and any(path.glob("*.safetensors")))
+    return "model_type" in read_json_or_empty(file) or (file.is_file() and any(path.glob("*.safetensors")))
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The file's JSON, empty where it cannot be read: a listing goes on."""
+def read_json_or_empty(path: Path) -> dict[str, Any]:
+    """The file's JSON object, empty where it cannot be read, so that a listing continues."""
     try:
-        found = json.loads(path.read_text("utf8"))
+        content = json.loads(path.read_text("utf8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
-def described(path: Path, name: str, source: str) -> Entry:
-    """What a folder's small files say of its model."""
-    run = read_json(path / "run.json") if (path / "run.json").is_file() else None
+def describe_folder(path: Path, name: str, source: str) -> ModelEntry:
+    """The entry of a folder, from its small files."""
+    run = read_json_or_empty(path / "run.json") if (path / "run.json").is_file() else None
     folder = path if run is None else path / "model"
-    ours = read_json(folder / CONFIGS["regard"]).get("model")
-    config = ours if isinstance(ours, dict) else read_json(folder / CONFIGS["huggingface"])
+    own = read_json_or_empty(folder / CONFIGS["regard"]).get("model")
+    config = own if isinstance(own, dict) else read_json_or_empty(folder / CONFIGS["huggingface"])
     task = str(run.get("task")) if run is not None and run.get("task") in TASKS else None
-    card = read_json(path / "card.json")
+    card = read_json_or_empty(path / "card.json")
     if run is not None:
-        scores = read_json(path / "scores.json")
+        scores = read_json_or_empty(path / "scores.json")
         card = {"scores": scores.get("metrics"), "main": scores.get("main"), "data": run.get("data")} | card
-    kind = kind_of_task(task, path) if task else kind_of_config(config)
-    layers, heads = sizes(config)
-    title = str(card.get("title") or name)
-    writes = config.get("type") == "Pair" or bool(config.get("is_encoder_decoder")) or is_pair(config)
-    return Entry(
+    modality = task_modality(task, path) if task else config_modality(config)
+    layers, heads = count_layers_and_heads(config)
+    files = [*folder.glob("*.safetensors"), *folder.glob("*.json"), path / "run.json", path / "task.json"]
+    return ModelEntry(
         name,
-        title,
-        kind,
+        str(card.get("title") or name),
+        modality,
         task,
         layers,
         heads,
         source,
         path,
         card,
-        last_written(path, folder),
-        kind != "image" and writes,
+        modified=max((file.stat().st_mtime for file in files if file.is_file()), default=0.0),
+        generates=modality != "image" and is_seq2seq(config),
     )
 
 
-def is_pair(config: dict[str, Any]) -> bool:
-    return config.get("model_type") in ("t5", "marian", "whisper")
+def config_type(config: Any) -> str:
+    """The present name of a configuration's type; empty where it has none."""
+    name = str(config.get("type", "")) if isinstance(config, dict) else ""
+    return OLD_TYPES.get(name, name)
 
 
-def last_written(path: Path, folder: Path) -> float:
-    """When the newest of a model's files was written."""
-    held = [*folder.glob("*.safetensors"), *folder.glob("*.json"), path / "run.json", path / "task.json"]
-    return max((one.stat().st_mtime for one in held if one.is_file()), default=0.0)
+def is_seq2seq(config: dict[str, Any]) -> bool:
+    theirs = config.get("is_encoder_decoder") or config.get("model_type") in SEQ2SEQ_TYPES
+    return config_type(config) == "EncoderDecoderConfig" or bool(theirs)
 
 
-def kind_of_task(task: str, path: Path) -> str:
+def task_modality(task: str, path: Path) -> str:
     if task == "classify":
-        return str(read_json(path / "task.json").get("kind", "text"))
-    return KINDS.get(task, "text")
+        saved = read_json_or_empty(path / "task.json")
+        return str(saved.get("modality") or saved.get("kind") or "text")
+    return TASK_MODALITIES.get(task, "text")
 
 
-def kind_of_config(config: dict[str, Any]) -> str:
+def config_modality(config: dict[str, Any]) -> str:
     """What a checkpoint reads, from its configuration."""
-    made, embed = config.get("type"), config.get("embed")
-    reads = embed.get("type") if isinstance(embed, dict) else None
-    if made in ("Graph", "GraphEncoder"):
+    model, embedding, theirs = config_type(config), config_type(config.get("embed")), config.get("model_type")
+    if model in ("GATConfig", "GraphEncoderConfig"):
         return "graph"
-    if made == "TwoTowers":
+    if model == "DualEncoderConfig":
         return "text" if config.get("image") is None else "image"
-    if made == "Detection" or reads in ("Image", "Stages"):
+    if model == "DetectionConfig" or embedding in ("ImageEmbeddingConfig", "ResidualEmbeddingConfig"):
         return "image"
-    if reads == "Sound":
-        return "sound"
-    if made == "Pair":
-        return "pair"
-    theirs = config.get("model_type")
     if theirs in ("vit", "deit", "clip", "clip_vision_model", "detr"):
         return "image"
-    if theirs == "whisper":
+    if embedding == "SoundEmbeddingConfig" or theirs == "whisper":
         return "sound"
-    return "pair" if config.get("is_encoder_decoder") or is_pair(config) else "text"
+    return "pair" if is_seq2seq(config) else "text"
 
 
-def sizes(config: dict[str, Any]) -> tuple[int, int]:
-    """Layers and heads, as a configuration says; 0 where it does not."""
-    for inner in ("image", "text", "vision_config", "stack"):  # of two towers the one that sees; of a model its stack
+def count_layers_and_heads(config: dict[str, Any]) -> tuple[int, int]:
+    """Layers and heads in a configuration; 0 where it does not have them."""
+    for inner in ("image", "text", "vision_config", "stack"):  # the image tower of two; the stack of a model
         config = config[inner] if isinstance(config.get(inner), dict) else config
-    found = []
-    for names in (
-        ("layers", "num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "n_layers"),
-        ("heads", "num_attention_heads", "n_head", "num_heads", "encoder_attention_heads", "n_heads"),
-    ):
-        found.append(next((config[name] for name in names if isinstance(config.get(name), int)), 0))
-    return found[0], found[1]
+    layers, heads = (
+        next((config[name] for name in names if isinstance(config.get(name), int)), 0)
+        for names in (
+            ("layers", "num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "n_layers"),
+            ("heads", "num_attention_heads", "n_head", "num_heads", "encoder_attention_heads", "n_heads"),
+        )
+    )
+    return layers, heads
 
 
-def built_in() -> list[Entry]:
-    """The models that need no file: one for sentences, and one for long texts, which opens on Long alone."""
+def builtin_entries() -> list[ModelEntry]:
+    """The models that need no file: one for sentences, and one for long texts, which only the page Long opens."""
     meanings = {
-        "en": "Words whose meanings are given by hand; no training. Head 1 looks far, head 2 near.",
-        "zh": "词义由人工给定，未经训练。第 1 个头看得远，第 2 个头看得近。",
+        "en": "Words with meanings set by hand; no training. Head 1 attends far, head 2 near.",
+        "zh": "词义由人工给定，未经训练。第 1 个头关注远处，第 2 个头关注近处。",
     }
     recall = {
-        "en": "Finds where what stands here stood before, in any text; made by hand, no training.",
-        "zh": "在任意文本中查找此处的内容以前在哪里出现过；人工构造，未经训练。",
+        "en": "Finds earlier occurrences of the current characters in any text; set by hand, no training.",
+        "zh": "在任意文本中查找当前字符以前出现的位置；人工构造，未经训练。",
     }
     return [
-        Entry(MEANINGS, MEANINGS, "text", None, 1, 2, "shipped", None, {"about": meanings}),
-        Entry(RECALL, RECALL, "long", None, 1, 2, "shipped", None, {"about": recall}),
+        ModelEntry(MEANINGS, MEANINGS, "text", None, 1, 2, "shipped", None, {"about": meanings}),
+        ModelEntry(RECALL, RECALL, "long", None, 1, 2, "shipped", None, {"about": recall}),
     ]
 
 
-def read(entry: Entry) -> Loaded:
-    """Load what an entry names."""
+def load_entry(entry: ModelEntry) -> LoadedModel:
+    """Load the model of an entry."""
     if entry.name == RECALL:
-        raise BadInput(f"{RECALL} is made for long texts. Open it on the page Long.")
+        raise BadInput(f"{RECALL} is for long texts. Open it on the page Long text.")
     if entry.path is None:
         from .builtin.meanings import Meanings
 
-        return Loaded(entry, Meanings().eval())
-    run = (entry.path / "run.json").is_file()
-    if run:
-        task, model, description = open_run(entry.path, find_task)
-        return Loaded(entry, model, task, description)
-    ours = (entry.path / CONFIGS["regard"]).is_file()
-    file = entry.path / CONFIGS["regard" if ours else "huggingface"]
-    with reading(file):
+        return LoadedModel(entry, Meanings().eval())
+    if (entry.path / "run.json").is_file():
+        task, model, description = open_run(entry.path)
+        return LoadedModel(entry, model, task, description)
+    own = (entry.path / CONFIGS["regard"]).is_file()
+    file = entry.path / CONFIGS["regard" if own else "huggingface"]
+    with explain_damage(file):
         model = load(entry.path)
-    model.preprocessor = read_json(entry.path / "preprocessor_config.json")  # type: ignore[assignment]
-    model.labels = labels_in(read_json(file))  # type: ignore[assignment]
-    return Loaded(entry, model)
+    model.preprocessor = read_json_or_empty(entry.path / "preprocessor_config.json")
+    model.labels = read_labels(read_json_or_empty(file))
+    return LoadedModel(entry, model)
 
 
-def labels_in(config: dict[str, Any]) -> list[str] | None:
-    """The words for the classes that a checkpoint's configuration has, by their numbers."""
-    said = config.get("id2label")
-    if not isinstance(said, dict) or not all(str(n) in said for n in range(len(said))):
+def read_labels(config: dict[str, Any]) -> list[str] | None:
+    """The labels of the classes in a checkpoint's configuration, by their numbers."""
+    labels = config.get("id2label")
+    if not isinstance(labels, dict) or not all(str(n) in labels for n in range(len(labels))):
         return None
-    return [str(said[str(n)]) for n in range(len(said))] or None
+    return [str(labels[str(n)]) for n in range(len(labels))] or None

@@ -1,16 +1,31 @@
-"""Which model a task is solved with, in one dataclass for all: attention, and the things to compare with."""
+"""The model of a task: attention, or a baseline to compare with, from one set of settings."""
 
 from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import Any, Literal
 
+from ..attention.parts.mask import Mask
+from ..attention.parts.masks import Causal, Window, bigbird
 from ..errors import BadInput, Unsupported
 from ..nn.baselines.convolution import ConvolutionConfig
 from ..nn.baselines.fully_connected import FullyConnectedConfig
 from ..nn.baselines.recurrent import RecurrentConfig
+from ..nn.bigbird import BigBirdMask
 from ..nn.block import StackConfig
+from ..nn.learned_parts import LearnedAdditive
+from ..nn.part_fields import (
+    LayerMasks,
+    PositionLike,
+    parse_layer_masks,
+    parse_mask,
+    parse_method,
+    parse_position,
+    parse_score,
+)
 from ..settings import Settings, setting
 
 ATTENTION = ("transformer", "longformer", "bigbird")
@@ -41,7 +56,7 @@ class Architecture(Settings):
     gated: bool = setting(False, "Gated feed-forward networks (GLU).")
     norm: Literal["layer", "rms"] = setting("layer", "LayerNorm or RMSNorm.")
     pre_norm: bool = setting(True, "Normalize before each sublayer instead of after it.")
-    places: Literal["sinusoidal", "learned", "none"] = setting(
+    positions: Literal["sinusoidal", "learned", "none"] = setting(
         "sinusoidal", "Position embeddings that are added to the tokens.", former="places"
     )
     score: str = setting("Dot()", "Attention's score, such as Dot() or Additive().")
@@ -49,8 +64,8 @@ class Architecture(Settings):
     mask: str | None = setting(None, "Attention's mask, such as Window(before=8, after=8).")
     method: str = setting("Exact()", "Attention's method, such as Performer().")
     window: int = setting(64, "Tokens on either side that Longformer attends to.", ge=0)
-    block: int = setting(64, "BigBird's block of tokens.", ge=1, former="block")
-    kernel: int = setting(3, "Width of the convolutions.", ge=1, former="kernel")
+    block_size: int = setting(64, "BigBird's block of tokens.", ge=1, former="block")
+    kernel_size: int = setting(3, "Width of the convolutions.", ge=1, former="kernel")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,66 +76,59 @@ class Architecture(Settings):
 
     @property
     def base(self) -> str:
+        """The model without its attention."""
         return self.model.removesuffix("+attention")
 
     @property
-    def plugged(self) -> bool:
-        """Whether attention is plugged into something else."""
+    def with_attention(self) -> bool:
+        """Whether the model is a baseline with attention added."""
         return self.model.endswith("+attention")
 
 
-def unused(a: Architecture) -> list[str]:
-    """The parts of attention that were named for a model that has no place for them, as `name=line`.
+def unused_parts(a: Architecture) -> list[str]:
+    """The parts of attention that are set for a model that does not use them, as `name=text`.
 
-    Attention behind a recurrent network has a score alone, dot or additive; without attention there is none. Graphs'
-    layers and Transformer-XL have a score and positions of their own.
+    Recurrent networks with attention use a dot or additive score only, models without attention no part. Graph layers
+    and Transformer-XL have a score and positions of their own.
 
-    >>> unused(Architecture("lstm", position="Alibi()")), unused(Architecture("cnn+attention", position="Alibi()"))
-    (['position=Alibi()'], [])
+    >>> [unused_parts(Architecture(model, position="Alibi()")) for model in ("lstm", "cnn+attention")]
+    [['position=Alibi()'], []]
     """
-    plain = Architecture()
-    named = [name for name in PARTS if getattr(a, name) != getattr(plain, name)]
-    if a.model in ATTENTION or (a.plugged and a.base not in RECURRENT):
+    if a.model in ATTENTION or (a.with_attention and a.base not in RECURRENT):
         return []
-    scored = a.plugged and a.score.startswith("Additive")
-    return [f"{name}={getattr(a, name)}" for name in named if not (name == "score" and scored)]
+    default, own_score = Architecture(), a.with_attention and additive(a)
+    changed = [name for name in PARTS if getattr(a, name) != getattr(default, name)]
+    return [f"{name}={getattr(a, name)}" for name in changed if not (name == "score" and own_score)]
+
+
+def additive(a: Architecture) -> bool:
+    """Whether the score is additive attention."""
+    return isinstance(parse_score(a.score), LearnedAdditive)
 
 
 def stack_of(a: Architecture, *, causal: bool = False, cross: bool = False) -> Any:
-    """The configuration of the stack: an encoder, a causal one, or (`cross`) one that reads a memory."""
+    """The configuration of the stack: an encoder, a causal one, or (`cross`) a decoder that attends to a memory."""
     if a.model in GRAPHS:
-        raise Unsupported(f"{a.model} looks along a graph's edges, and these tokens have none. Take transformer.")
+        raise Unsupported(f"{a.model} attends along the edges of a graph; tokens have no edges. Take transformer.")
     if a.model in TEXTS:
-        raise Unsupported(f"{a.model} goes through running text, which the task lm has alone. Take transformer.")
+        raise Unsupported(f"{a.model} reads running text, which only the task lm has. Take transformer.")
     if a.base in RECURRENT:
-        looks = ("additive" if a.score.startswith("Additive") else "dot") if a.plugged else None
-        both_ways = not causal and not cross
-        kind: Any = a.base
-        return RecurrentConfig(a.dim, a.layers, kind, both_ways, a.dropout, looks, 1, cross, a.norm)
-    parts: dict[str, Any] = {name: getattr(a, name) for name in PARTS} if a.plugged else {}
+        attention = ("additive" if additive(a) else "dot") if a.with_attention else None
+        cell: Any = a.base
+        return RecurrentConfig(a.dim, a.layers, cell, not causal and not cross, a.dropout, attention, 1, cross, a.norm)
+    common: dict[str, Any] = {"attention": a.with_attention, "heads": a.heads, "cross": cross, "causal": causal}
+    if a.with_attention:
+        common |= {"score": parse_score(a.score), "position": position_of(a), "method": parse_method(a.method)}
+        common |= {"mask": parse_mask(a.mask)}
     if a.base == "cnn":
-        return ConvolutionConfig(
-            a.dim, a.layers, a.kernel, causal=causal, attention=a.plugged, heads=a.heads, cross=cross, **parts
-        )
+        return ConvolutionConfig(a.dim, a.layers, a.kernel_size, **common)
     if a.base == "mlp":
-        return FullyConnectedConfig(
-            a.dim,
-            a.layers,
-            None,
-            a.hidden,
-            position_wise=True,
-            attention=a.plugged,
-            heads=a.heads,
-            cross=cross,
-            causal=causal,
-            **parts,
-        )
+        return FullyConnectedConfig(a.dim, a.layers, None, a.hidden, position_wise=True, **common)
     return attention_stack(a, causal, cross)
 
 
 def attention_stack(a: Architecture, causal: bool, cross: bool) -> StackConfig:
-    """A stack of attention's blocks."""
-    masks = [a.mask, "Causal()" if causal else None, own_mask(a, causal)]
+    """A stack of attention blocks."""
     return StackConfig(
         a.dim,
         a.layers,
@@ -131,10 +139,10 @@ def attention_stack(a: Architecture, causal: bool, cross: bool) -> StackConfig:
         norm=a.norm,
         pre_norm=a.pre_norm,
         cross=cross,
-        score=a.score,
-        position=a.position,
-        method=a.method,
-        mask=" & ".join(f"({mask})" if "|" in mask else mask for mask in masks if mask) or None,
+        score=parse_score(a.score),
+        position=position_of(a),
+        method=parse_method(a.method),
+        mask=combine_masks(a, causal),
         window=a.window if a.model == "longformer" and not causal else None,
         dropout=a.dropout,
         attention_dropout=a.attention_dropout,
@@ -142,8 +150,37 @@ def attention_stack(a: Architecture, causal: bool, cross: bool) -> StackConfig:
     )
 
 
-def own_mask(a: Architecture, causal: bool) -> str | None:
-    """What a model's own pattern allows."""
+def position_of(a: Architecture) -> PositionLike | None:
+    return None if a.position is None else parse_position(a.position)
+
+
+def combine_masks(a: Architecture, causal: bool) -> LayerMasks | None:
+    """The mask of the setting, the causal mask and the model's own pattern, combined with `&`.
+
+    >>> combine_masks(Architecture(mask="Window(3) | Global((0,))"), causal=True)
+    (Window(before=3) | Global(tokens=(0,))) & Causal()
+    """
+    given = parse_layer_masks(a.mask, a.layers)
+    if isinstance(given, BigBirdMask):
+        if causal or a.model != "transformer":
+            raise Unsupported(f"mask={a.mask} is not combined with other masks. Leave it out.")
+        return given
+    layers = given if isinstance(given, tuple) else (given,) * a.layers
+    masks = tuple(intersect_masks(mask, *own_masks(a, causal, layer)) for layer, mask in enumerate(layers))
+    return masks[0] if len(set(masks)) == 1 else masks or None
+
+
+def own_masks(a: Architecture, causal: bool, layer: int) -> list[Mask]:
+    """The masks that a decoder and a model's own pattern bring, for one layer."""
+    masks: list[Mask] = [Causal()] if causal else []
     if a.model == "bigbird":
-        return f"bigbird(block={a.block}, seed={{layer}})"
-    return f"Window(before={a.window})" if a.model == "longformer" and causal else None
+        masks.append(bigbird(block=a.block_size, seed=layer))
+    if a.model == "longformer" and causal:
+        masks.append(Window(a.window))
+    return masks
+
+
+def intersect_masks(*masks: Mask | None) -> Mask | None:
+    """The conjunction of the masks that are not None."""
+    given = [mask for mask in masks if mask is not None]
+    return reduce(and_, given) if given else None

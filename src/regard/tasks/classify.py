@@ -53,53 +53,53 @@ class ClassifySettings(Settings):
     pairs are hashed to that many rows.
     """
 
-    kind: Literal["auto", "text", "image", "sound"] = setting(
+    modality: Literal["auto", "text", "image", "sound"] = setting(
         "auto", "What the inputs are; auto reads it off the files.", former="kind"
     )
     input: str | None = setting(None, "Column or array of the inputs.")
     label: str | None = setting(None, "Column or array of the labels.")
     folder: str | None = setting(None, "Folder that a table's paths are relative to.")
     pool: Literal["first", "mean", "last", "attention"] = setting("mean", "How tokens are pooled for the head.")
-    agreement: float = setting(0.0, "Weight of R-Drop's consistency loss; 0 is off.", ge=0, former="agreement")
-    members: int = setting(1, "Models that are trained side by side and averaged.", ge=1, former="members")
+    r_drop: float = setting(0.0, "Weight of R-Drop's consistency loss; 0 is off.", ge=0, former="agreement")
+    ensemble: int = setting(1, "Models that are trained side by side and averaged.", ge=1, former="members")
     unit: Literal["words", "wordpiece", "bpe", "unigram", "characters"] = setting(
         "words", "What a token of a text is: words, characters, or subwords of a trained tokenizer."
     )
-    vocabulary: int = setting(20000, "Size of the texts' vocabulary.", ge=1, former="vocabulary")
-    lower: bool = setting(True, "Turn texts to lower case.", former="lower")
-    longest: int = setting(512, "Tokens of a text that are read; the rest is cut off.", ge=1, former="longest")
+    vocab_size: int = setting(20000, "Size of the texts' vocabulary.", ge=1, former="vocabulary")
+    lowercase: bool = setting(True, "Turn texts to lower case.", former="lower")
+    max_length: int = setting(512, "Tokens of a text that are read; the rest is cut off.", ge=1, former="longest")
     word_dropout: float = setting(0.1, "Share of a text's tokens that are hidden in training.", ge=0, lt=1)
     vectors: str | None = setting(None, "File of word vectors (GloVe, word2vec, NPZ) for the embedding.", file=True)
     frozen: bool = setting(False, "Do not train the word vectors.")
-    affixes: int = setting(
+    max_affix: int = setting(
         0, "Longest prefix and suffix that are word features; 0 is none. Needs unit=words.", ge=0, former="affixes"
     )
-    grams: int = setting(
+    char_ngrams: int = setting(
         0,
         "Longest character n-gram (from 3) that is a word feature; 0 is none. Needs unit=words.",
         ge=0,
         former="grams",
     )
-    rare: float = setting(
+    rare_word_dropout: float = setting(
         1.0,
         "With word features, a word seen n times is read as unknown with probability a / (a + n) in training.",
         ge=0,
         former="rare",
     )
-    wide: int = setting(
+    nb_linear: int = setting(
         0,
         "Rows of hashed word pairs of a naive-Bayes linear classifier beside the model; 0 is none.",
         ge=0,
         former="wide",
     )
-    size: int | None = setting(
+    image_size: int | None = setting(
         None,
         "Height and width that images are resized to; by default their own, where they agree.",
         ge=1,
         former="size",
     )
-    patch: int = setting(4, "Height and width of a patch in pixels.", ge=1, former="patch")
-    turn: float = setting(
+    patch_size: int = setting(4, "Height and width of a patch in pixels.", ge=1, former="patch")
+    rotation: float = setting(
         0.0,
         "Images are rotated by up to so many degrees in training, and scaled by up to a tenth.",
         ge=0,
@@ -109,11 +109,11 @@ class ClassifySettings(Settings):
     flip: bool = setting(False, "Half of the images are mirrored in training.")
     jitter: float = setting(0.0, "Contrast and brightness change by up to so many deviations in training.", ge=0)
     cutout: int = setting(0, "Side of the square in pixels that is erased from an image in training.", ge=0)
-    mix: float = setting(0.0, "Alpha of mixup, Beta(alpha, alpha); 0 is off.", ge=0, former="mix")
+    mixup: float = setting(0.0, "Alpha of mixup, Beta(alpha, alpha); 0 is off.", ge=0, former="mix")
     features: Literal["mel", "mfcc"] = setting("mel", "Features of recordings: log-mel or MFCC.")
     bins: int = setting(40, "Mel bins or coefficients of a frame.", ge=1)
     sample_rate: int | None = setting(None, "Samples a second that recordings are resampled to.", ge=1)
-    stack: int = setting(2, "Frames that are stacked into one token.", ge=1, former="stack")
+    stack_frames: int = setting(2, "Frames that are stacked into one token.", ge=1, former="stack")
     mask_frames: int = setting(0, "Longest stretch of frames that is masked in training, twice a recording.", ge=0)
     mask_bins: int = setting(0, "Widest band of bins that is masked in training, twice a recording.", ge=0)
 
@@ -130,14 +130,14 @@ class Classify(Task[ClassifySettings]):
         self.labels = labels
         self.tokenizer = inputs.tokenizer
         self.word_features = inputs.spelling if isinstance(inputs, Texts) else None
-        self.max_length = settings.longest if isinstance(inputs, Texts) else None
-        self.frames_per_token = settings.stack if isinstance(inputs, Recordings) else None
+        self.max_length = settings.max_length if isinstance(inputs, Texts) else None
+        self.frames_per_token = settings.stack_frames if isinstance(inputs, Recordings) else None
         self.number = {label: n for n, label in enumerate(labels)}
         self.ratios: Tensor | None = None
 
     @classmethod
     def read(cls, paths: Sequence[Path], settings: ClassifySettings) -> Reading[Any]:
-        kind = settings.kind if settings.kind != "auto" else kind_in(paths_of(paths, folders=True)[0])
+        kind = settings.modality if settings.modality != "auto" else kind_in(paths_of(paths, folders=True)[0])
         return INPUTS[kind].read(paths, settings)
 
     @classmethod
@@ -149,7 +149,7 @@ class Classify(Task[ClassifySettings]):
         inputs = INPUTS[kind_of_example(examples[0])]
         need_own_settings(settings, inputs.kind)
         made = cls(settings, labels, inputs.learn(examples, settings))
-        made.ratios = made.counted(examples) if settings.wide else None
+        made.ratios = made.counted(examples) if settings.nb_linear else None
         return made
 
     def as_dict(self) -> dict[str, Any]:
@@ -162,15 +162,15 @@ class Classify(Task[ClassifySettings]):
     def config(self, a: Architecture) -> SequenceConfig | EnsembleConfig:
         embed, stack = self.inputs.layers(a)
         head = ClassificationHeadConfig(len(self.labels), a.dim, pool=self.settings.pool, dropout=a.dropout)
-        one, members = SequenceConfig(embed, stack, head=head), self.settings.members
-        if self.settings.wide:
+        one, members = SequenceConfig(embed, stack, head=head), self.settings.ensemble
+        if self.settings.nb_linear:
             return EnsembleConfig(one, members, self.line(), LINE_SAYS)
         return one if members == 1 else EnsembleConfig(one, members)
 
     @property
     def voices(self) -> int:
         """How many models learn, each by itself."""
-        return self.settings.members + (1 if self.settings.wide else 0)
+        return self.settings.ensemble + (1 if self.settings.nb_linear else 0)
 
     def line(self) -> NBLinearConfig:
         """What learns beside the model where that is wanted."""
@@ -200,7 +200,7 @@ class Classify(Task[ClassifySettings]):
             examples = [example for example in examples for _ in range(self.voices)]
         labels = torch.tensor([self.number.get(example.label, IGNORED) for example in examples])
         batch = {**self.inputs.batch(examples, rng), "labels": labels}
-        return mixed(batch, rng, self.settings.mix) if rng is not None and self.settings.mix else batch
+        return mixed(batch, rng, self.settings.mixup) if rng is not None and self.settings.mixup else batch
 
     def count(self, batch: dict[str, Tensor]) -> int:
         return int((batch["labels"] != IGNORED).sum())
@@ -211,7 +211,7 @@ class Classify(Task[ClassifySettings]):
         With `agreement`, while training, each example is computed twice, as p and as q by what dropout left:
         ½ (loss(p) + loss(q)) + agreement · ¼ (KL(p‖q) + KL(q‖p)).
         """
-        agreement = self.settings.agreement if model.training else 0.0
+        agreement = self.settings.r_drop if model.training else 0.0
         batch = twice(batch) if agreement else batch
         given = {name: value for name, value in batch.items() if name not in ("labels", "other", "share")}
         logits = model(**given).logits.float()

@@ -40,7 +40,7 @@ class DetectSettings(Settings):
     finds objects anywhere (DETR), which needs tens of thousands of images.
     """
 
-    size: int = setting(320, "Pixels of an image's longer side after resizing.", ge=1, former="size")
+    image_size: int = setting(320, "Pixels of an image's longer side after resizing.", ge=1, former="size")
     backbone: tuple[int, ...] = setting(
         (32, 64, 128, 128),
         "Channels of convolutions that each halve the image; one number is the depth of a ResNet.",
@@ -49,7 +49,7 @@ class DetectSettings(Settings):
     queries: int | None = setting(None, "Object queries of a DETR decoder; none predicts at grid positions.", ge=1)
     flip: bool = setting(True, "Half of the images are mirrored in training.")
     crop: float = setting(0.2, "Share of rows and columns that is cropped at most in training.", ge=0)
-    sure: float = setting(0.5, "Score that a box needs to be listed by predict.", ge=0, former="sure")
+    threshold: float = setting(0.5, "Score that a box needs to be listed by predict.", ge=0, former="sure")
     images: str | None = setting(None, "Folder or tar file of the images.")
     label: str | None = setting(None, "Column of the labels.")
 
@@ -62,7 +62,13 @@ class Detect(Task[DetectSettings]):
     Settings = DetectSettings
     ARCHITECTURE = Architecture(dim=128, layers=3, heads=4, hidden=512)
     TRAINING = Training(
-        epochs=300, batch_size=8, rate=5e-4, warmup=200, schedule="cosine", clip=0.5, evaluate_every=250
+        epochs=300,
+        batch_size=8,
+        learning_rate=5e-4,
+        warmup=200,
+        schedule="cosine",
+        max_grad_norm=0.5,
+        evaluate_every=250,
     )
     labels: list[str]  # pyright: ignore[reportIncompatibleVariableOverride]
 
@@ -71,7 +77,7 @@ class Detect(Task[DetectSettings]):
     ) -> None:
         self.settings, self.mean, self.std = settings, list(mean), list(std)
         self.labels = classes
-        self.threshold = settings.sure
+        self.threshold = settings.threshold
         self.class_number = {name: n for n, name in enumerate(classes)}
         self.pixels = Kept(self.load)
 
@@ -112,7 +118,7 @@ class Detect(Task[DetectSettings]):
     def sizes(self, examples: Sequence[Boxes]) -> list[int]:
         depth = self.settings.backbone
         stride = 32 if len(depth) == 1 else 1 << len(depth)
-        shapes = (fitted(example.size, self.settings.size) for example in examples)
+        shapes = (fitted(example.size, self.settings.image_size) for example in examples)
         return [-(-height // stride) * -(-width // stride) for height, width in shapes]
 
     def batch(self, examples: Sequence[Boxes], rng: Random | None = None) -> dict[str, Tensor]:
@@ -136,7 +142,7 @@ class Detect(Task[DetectSettings]):
     def load(self, image: Picture) -> Tensor:
         """uint8 `[3, height, width]`, the longer side as long as the settings say."""
         pixels = load_image(image, 3)
-        return resized(pixels, fitted((pixels.shape[1], pixels.shape[2]), self.settings.size))
+        return resized(pixels, fitted((pixels.shape[1], pixels.shape[2]), self.settings.image_size))
 
     def stacked(self, images: Sequence[Tensor]) -> dict[str, Tensor]:
         """Images in the upper left corners of one tensor, and the size of each."""
@@ -202,7 +208,7 @@ class Detect(Task[DetectSettings]):
         low, high = corners(found.boxes)
         scale = torch.tensor([size[1], size[0]] * 2)
         boxes = (torch.cat([low, high], 1).clamp(0, 1) * scale).tolist()
-        order = [n for n in scores.argsort(descending=True).tolist() if scores[n] >= self.settings.sure]
+        order = [n for n in scores.argsort(descending=True).tolist() if scores[n] >= self.settings.threshold]
         return [
             {
                 "label": self.labels[int(found.classes[n])],

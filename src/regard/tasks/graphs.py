@@ -36,7 +36,7 @@ class GraphsSettings(Settings):
     smiles: str | None = setting(None, "Column of the SMILES.")
     labels: str | None = setting(None, "Table of the graphs' labels, beside a table of edges.", file=True)
     nodes: str | None = setting(None, "Table of the nodes' features, beside a table of edges.", file=True)
-    kind: Literal["auto", "class", "number"] = setting(
+    label_type: Literal["auto", "class", "number"] = setting(
         "auto", "Whether labels are classes or numbers; auto reads it off the labels.", former="kind"
     )
     pool: Literal["mean", "attention"] = setting("mean", "How nodes are pooled for the head.")
@@ -72,7 +72,7 @@ class Graphs(Task[GraphsSettings]):
             smiles=settings.smiles,
             labels=settings.labels,
             nodes=settings.nodes,
-            kind=None if settings.kind == "auto" else settings.kind,
+            kind=None if settings.label_type == "auto" else settings.label_type,
         )
         return by_scaffold(reading) if settings.split == "scaffold" else reading
 

@@ -44,16 +44,16 @@ class LmSettings(Settings):
     """
 
     unit: Literal["characters", "bpe", "words"] = setting("characters", "What a token is.")
-    size: int = setting(8000, "Size of the vocabulary of bpe or words.", ge=1, former="size")
-    lower: bool = setting(False, "Turn texts to lower case.", former="lower")
+    vocab_size: int = setting(8000, "Size of the vocabulary of bpe or words.", ge=1, former="size")
+    lowercase: bool = setting(False, "Turn texts to lower case.", former="lower")
     context: int = setting(256, "Tokens that the model sees at once.", ge=1)
     stride: int | None = setting(None, "Tokens between two windows of an evaluation; the context by default.", ge=1)
     memory: int = setting(0, "Tokens before a block that Transformer-XL attends to.", ge=0)
     order: int = setting(5, "Order of the n-gram model.", ge=1)
-    new: int = setting(300, "Tokens that predict writes after a prompt.", ge=1, former="new")
+    max_new: int = setting(300, "Tokens that predict writes after a prompt.", ge=1, former="new")
     temperature: float = setting(0.8, "Temperature of sampling; 0 takes the likeliest token.", ge=0)
     top_k: int | None = setting(None, "Sample from the k likeliest tokens; all by default.", ge=1)
-    draw: int = setting(0, "Seed of sampling.", former="draw")
+    sampling_seed: int = setting(0, "Seed of sampling.", former="draw")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,8 +69,8 @@ class Lm(Task[LmSettings]):
     name = "lm"
     cuts_blocks = True
     Settings = LmSettings
-    ARCHITECTURE = Architecture(dim=256, layers=4, activation="gelu", places="learned")
-    TRAINING = Training(epochs=10, schedule="cosine", floor=0.1, betas=(0.9, 0.99), weight_decay=0.1, warmup=100)
+    ARCHITECTURE = Architecture(dim=256, layers=4, activation="gelu", positions="learned")
+    TRAINING = Training(epochs=10, schedule="cosine", min_lr_ratio=0.1, betas=(0.9, 0.99), weight_decay=0.1, warmup=100)
     tokenizer: Tokenizer  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, settings: LmSettings, tokenizer: Tokenizer) -> None:
@@ -117,8 +117,8 @@ class Lm(Task[LmSettings]):
             )
         if a.model == "transformer-xl":
             return self.with_memory(a)
-        places = {"sinusoidal": "sinusoidal", "learned": self.settings.context, "none": None}[a.places]
-        embed = TextEmbeddingConfig(size, a.dim, places, scaled=a.places == "sinusoidal", dropout=a.dropout)  # type: ignore[arg-type]
+        places = {"sinusoidal": "sinusoidal", "learned": self.settings.context, "none": None}[a.positions]
+        embed = TextEmbeddingConfig(size, a.dim, places, scaled=a.positions == "sinusoidal", dropout=a.dropout)  # type: ignore[arg-type]
         return SequenceConfig(embed, stack_of(a, causal=True), head=LMHeadConfig(size, a.dim))
 
     def with_memory(self, a: Architecture) -> SequenceConfig:
@@ -232,10 +232,10 @@ class Lm(Task[LmSettings]):
     def continued(self, model: Any, prompt: str) -> str:
         """The prompt and what the model writes after it; what is new sees `context` tokens at most."""
         tokens = list(self.encoded(prompt)) or [self.end]
-        begun, generator = len(tokens), torch.Generator(model.device).manual_seed(self.settings.draw)
-        while len(tokens) < begun + self.settings.new:
+        begun, generator = len(tokens), torch.Generator(model.device).manual_seed(self.settings.sampling_seed)
+        while len(tokens) < begun + self.settings.max_new:
             recent = tokens[-max(1, self.settings.context // 2) :]
-            room = min(self.settings.context - len(recent) + 1, begun + self.settings.new - len(tokens))
+            room = min(self.settings.context - len(recent) + 1, begun + self.settings.max_new - len(tokens))
             tokens += self.written(model, recent, room, generator)
         apart = self.settings.unit == "words" and prompt and not prompt[-1].isspace()
         return prompt + " " * bool(apart) + self.tokenizer.decode(tokens[begun:])
@@ -329,7 +329,7 @@ def cut_end(document: Document, share: float) -> tuple[Document, Document]:
 
 def trained(lines: list[str], settings: LmSettings) -> Tokenizer:
     """The vocabulary of these lines."""
-    return ending(Tokenizer.train(lines, settings.unit, settings.size, settings.lower, SPECIAL))
+    return ending(Tokenizer.train(lines, settings.unit, settings.vocab_size, settings.lowercase, SPECIAL))
 
 
 def word_tokenizer(lines: list[str], settings: LmSettings) -> Tokenizer:
@@ -338,10 +338,12 @@ def word_tokenizer(lines: list[str], settings: LmSettings) -> Tokenizer:
     from tokenizers import Tokenizer as Backend
 
     backend = Backend(models.WordLevel(unk_token=UNKNOWN))
-    backend.normalizer = normalizers.Sequence([normalizers.Lowercase()] if settings.lower else [])
+    backend.normalizer = normalizers.Sequence([normalizers.Lowercase()] if settings.lowercase else [])
     ends, blanks = ((Regex(r"\n"), "isolated"), (Regex(r"[^\S\n]+"), "removed"))
     backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(*ends), pre_tokenizers.Split(*blanks)])
-    trainer = trainers.WordLevelTrainer(vocab_size=settings.size, special_tokens=SPECIAL.tokens(), show_progress=False)
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=settings.vocab_size, special_tokens=SPECIAL.tokens(), show_progress=False
+    )
     backend.train_from_iterator(lines, trainer)
     return ending(Tokenizer(backend, SPECIAL.settings()))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,8 @@ from ..data.files import kind_of
 from ..data.images import Captioned, ImageFile, LabelledImage, Picture, read_captions
 from ..data.reading import Reading, split
 from ..errors import BadInput
+from ..models.dual_encoder import DualEncoderConfig, TowerConfig
 from ..models.tokenizers.tokenizer import Tokenizer
-from ..models.two_towers import DualEncoderConfig, TowerConfig
 from ..settings import Settings, Training, setting
 from .architecture import Architecture
 from .inputs.images import Pictures
@@ -36,25 +36,25 @@ class MatchSettings(Settings):
     image: str | None = setting(None, "Column or array of the images.")
     text: str | None = setting(None, "Column or array of the captions.")
     folder: str | None = setting(None, "Folder that a table's paths are relative to.")
-    shared: int = setting(128, "Size of the embeddings in which images and texts meet.", ge=1, former="shared")
-    shown: int = setting(5, "How many of the nearest are listed by predict.", ge=0, former="shown")
+    projection_dim: int = setting(128, "Size of the embeddings in which images and texts meet.", ge=1, former="shared")
+    top_k: int = setting(5, "How many of the nearest are listed by predict.", ge=0, former="shown")
     unit: Literal["wordpiece", "bpe", "unigram", "characters", "words"] = setting(
         "wordpiece", "What a token of a text is: words, characters, or subwords of a trained tokenizer."
     )
-    vocabulary: int = setting(4000, "Size of the texts' vocabulary.", ge=1, former="vocabulary")
-    lower: bool = setting(True, "Turn texts to lower case.", former="lower")
-    longest: int = setting(64, "Tokens of a text that are read; the rest is cut off.", ge=1, former="longest")
+    vocab_size: int = setting(4000, "Size of the texts' vocabulary.", ge=1, former="vocabulary")
+    lowercase: bool = setting(True, "Turn texts to lower case.", former="lower")
+    max_length: int = setting(64, "Tokens of a text that are read; the rest is cut off.", ge=1, former="longest")
     word_dropout: float = setting(0.1, "Share of a text's tokens that are hidden in training.", ge=0, lt=1)
     vectors: str | None = setting(None, "File of word vectors (GloVe, word2vec, NPZ) for the embedding.", file=True)
     frozen: bool = setting(False, "Do not train the word vectors.")
-    size: int | None = setting(
+    image_size: int | None = setting(
         None,
         "Height and width that images are resized to; by default their own, where they agree.",
         ge=1,
         former="size",
     )
-    patch: int = setting(8, "Height and width of a patch in pixels.", ge=1, former="patch")
-    turn: float = setting(
+    patch_size: int = setting(8, "Height and width of a patch in pixels.", ge=1, former="patch")
+    rotation: float = setting(
         0.0,
         "Images are rotated by up to so many degrees in training, and scaled by up to a tenth.",
         ge=0,
@@ -63,6 +63,8 @@ class MatchSettings(Settings):
     shift: int = setting(2, "Images are shifted by up to so many pixels in training.", ge=0)
     flip: bool = setting(False, "Half of the images are mirrored in training.")
     jitter: float = setting(0.1, "Contrast and brightness change by up to so many deviations in training.", ge=0)
+    max_affix: ClassVar[int] = 0
+    char_ngrams: ClassVar[int] = 0
     cutout: int = setting(0, "Side of the square in pixels that is erased from an image in training.", ge=0)
 
 
@@ -72,13 +74,13 @@ class Match(Task[MatchSettings]):
     name = "match"
     Settings = MatchSettings
     ARCHITECTURE = Architecture(dim=128, layers=4, heads=4, activation="gelu")
-    TRAINING = Training(epochs=60, batch_size=128, rate=5e-4, warmup=200, schedule="cosine", weight_decay=0.1)
+    TRAINING = Training(epochs=60, batch_size=128, learning_rate=5e-4, warmup=200, schedule="cosine", weight_decay=0.1)
     tokenizer: Tokenizer  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, settings: MatchSettings, pictures: Pictures, texts: Texts) -> None:
         self.settings, self.pictures, self.texts = settings, pictures, texts
         self.tokenizer = texts.tokenizer
-        self.max_length = settings.longest
+        self.max_length = settings.max_length
 
     @classmethod
     def read(cls, paths: Sequence[Path], settings: MatchSettings) -> Reading[Captioned]:
@@ -122,7 +124,7 @@ class Match(Task[MatchSettings]):
     def config(self, a: Architecture) -> DualEncoderConfig:
         """Two towers of the same kind, each read by the mean of its tokens, which every kind of stack has."""
         text, image = self.texts.layers(a), self.pictures.layers(a)
-        shared = self.settings.shared
+        shared = self.settings.projection_dim
         return DualEncoderConfig(
             TowerConfig(*text, shared=shared, end="mean"), TowerConfig(*image, shared=shared, end="mean")
         )
@@ -197,9 +199,9 @@ class Match(Task[MatchSettings]):
         images = self.seen(model, [Captioned(ImageFile(Path(path)), "", path) for path in paths])
         near = images @ self.read_texts(model, texts).t()
         return [
-            *({"image": path, "texts": nearest(texts, near[n], self.settings.shown)} for n, path in enumerate(paths)),
+            *({"image": path, "texts": nearest(texts, near[n], self.settings.top_k)} for n, path in enumerate(paths)),
             *(
-                {"text": text, "images": nearest(paths, near[:, n], self.settings.shown)}
+                {"text": text, "images": nearest(paths, near[:, n], self.settings.top_k)}
                 for n, text in enumerate(texts)
             ),
         ]

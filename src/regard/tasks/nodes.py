@@ -16,7 +16,7 @@ from torch.nn import functional
 from ..data.graphs import Graph, draw_masks, read_nodes
 from ..data.reading import Reading
 from ..errors import BadInput, Unsupported
-from ..models.graph import GATConfig
+from ..models.gat import GATConfig
 from ..models.graph_encoder import GraphEncoderConfig
 from ..models.heads import IGNORED, ClassificationHeadConfig
 from ..settings import Settings, Training, setting
@@ -41,10 +41,10 @@ class NodesSettings(Settings):
     normalized: bool = setting(True, "Divide each node's features by their sum.")
     out_heads: int = setting(1, "Heads of a GAT's last layer.", ge=1)
     residual: bool = setting(False, "Residual connections between a GAT's layers.")
-    choose: Literal["accuracy", "loss"] = setting(
+    metric: Literal["accuracy", "loss"] = setting(
         "loss", "Score on the validation nodes that selects the best weights.", former="choose"
     )
-    agreement: float = setting(
+    consistency: float = setting(
         0.0, "Weight of a consistency loss over all nodes (GRAND); 0 is off.", ge=0, former="agreement"
     )
 
@@ -66,13 +66,13 @@ class Nodes(Task[NodesSettings]):
     TRAINING = Training(
         epochs=None,
         steps=1000,
-        rate=5e-3,
+        learning_rate=5e-3,
         warmup=0,
         schedule="constant",
         betas=(0.9, 0.999),
         weight_decay=5e-4,
         decay="gradient",
-        clip=0.0,
+        max_grad_norm=0.0,
         patience=20,
         evaluate_every=5,
         save_every=500,
@@ -176,13 +176,13 @@ class Nodes(Task[NodesSettings]):
         ½ (loss(p) + loss(q)) + agreement · labelled · mean of ½ (|p − t|² + |q − t|²), t as `unsureness` has it.
         """
         chosen, nodes = batch["labels"] != IGNORED, on_device(batch["nodes"])
-        asked = 2 if self.settings.agreement and model.training else 1
+        asked = 2 if self.settings.consistency and model.training else 1
         logits = torch.cat([model(nodes=nodes, edges=batch["edges"]).logits.float() for _ in range(asked)])
         labels = batch["labels"][chosen].repeat(asked)
         total = functional.cross_entropy(
             logits[chosen.repeat(asked)], labels, label_smoothing=smoothing, reduction="sum"
         )
-        share = self.settings.agreement * len(labels) / len(logits)
+        share = self.settings.consistency * len(labels) / len(logits)
         return total if asked == 1 else total / 2 + share * unsureness(logits)
 
     @torch.no_grad()
@@ -194,7 +194,7 @@ class Nodes(Task[NodesSettings]):
             "accuracy": sum(map(str.__eq__, gold, said)) / max(1, len(gold)),
             "loss": float(functional.cross_entropy(logits, labels)) if len(gold) else 0.0,
         }
-        choose = self.settings.choose
+        choose = self.settings.metric
         return Scores(metrics, choose, choose == "accuracy", said, {"per class": per_class(gold, said)})
 
     def answers(self, model: nn.Module, examples: Sequence[PartOfGraph]) -> tuple[Tensor, Tensor]:
@@ -262,7 +262,7 @@ def graph_stack(a: Architecture) -> Any:
         )
     if a.position is not None:
         raise Unsupported(f"{a.position} speaks of distances between tokens; nodes have none. Leave out position.")
-    return stack_of(replace(a, places="none"))
+    return stack_of(replace(a, positions="none"))
 
 
 def need_parts(graph: Graph, files: Sequence[str]) -> None:

@@ -38,16 +38,16 @@ class TagSettings(Settings):
     column: str | None = setting(
         None, "Column of the tags: upos (the default), xpos, deprel, … of CoNLL-U, or the number of a column of text."
     )
-    least: int = setting(1, "Occurrences that a word needs for an embedding of its own.", ge=0, former="least")
-    letters: int = setting(
+    min_count: int = setting(1, "Occurrences that a word needs for an embedding of its own.", ge=0, former="least")
+    max_word_length: int = setting(
         20, "Characters of a word that are read, from its start and its end.", ge=1, former="letters"
     )
-    affixes: int = setting(
+    max_affix: int = setting(
         4, "Longest prefix and suffix that are word features; 0 reads characters alone.", ge=0, former="affixes"
     )
     word_dim: int | None = setting(128, "Size of word embeddings; none is the model's dim.", ge=1)
     word_dropout: float = setting(0.0, "Share of known words that are read as unknown in training.", ge=0, lt=1)
-    rare: float = setting(
+    rare_word_dropout: float = setting(
         1.0, "A word seen n times is read as unknown with probability a / (a + n) in training.", ge=0, former="rare"
     )
 
@@ -76,14 +76,16 @@ class Tag(Task[TagSettings]):
         if not tags:
             raise BadInput("No tag was read. Look at the file with `regard check --task tag`.")
         rows = (example.words for example in examples)
-        return cls(settings, WordFeatures.learn(rows, settings.least, settings.affixes, settings.letters), tags)
+        return cls(
+            settings, WordFeatures.learn(rows, settings.min_count, settings.max_affix, settings.max_word_length), tags
+        )
 
     def as_dict(self) -> dict[str, Any]:
         return {**self.spelling.as_dict(), "tags": self.labels}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], settings: TagSettings, tokenizer: Any = None) -> Tag:
-        return cls(settings, WordFeatures.from_dict(data, settings.affixes, settings.letters), data["tags"])
+        return cls(settings, WordFeatures.from_dict(data, settings.max_affix, settings.max_word_length), data["tags"])
 
     def config(self, a: Architecture) -> SequenceConfig:
         head = ClassificationHeadConfig(len(self.labels), a.dim, per_token=True, dropout=a.dropout)
@@ -101,7 +103,7 @@ class Tag(Task[TagSettings]):
         """While training (`rng`) the model is not always told that it knows a word."""
         if rng is None:
             return None
-        return lambda word: self.spelling.lost(word, rng, self.settings.word_dropout, self.settings.rare)
+        return lambda word: self.spelling.lost(word, rng, self.settings.word_dropout, self.settings.rare_word_dropout)
 
     def count(self, batch: dict[str, Tensor]) -> int:
         return int((batch["labels"] != IGNORED).sum())

@@ -20,9 +20,9 @@ from ..errors import BadInput
 from ..models.config import EncoderDecoderConfig, SequenceConfig
 from ..models.generation.generate import generate
 from ..models.heads import IGNORED, LMHeadConfig
-from ..models.sound import SoundEmbeddingConfig
 from ..models.tokenizers.tokenizer import Tokenizer
 from ..models.tokenizers.training import Special
+from ..nn.embeddings.sound_embedding import SoundEmbeddingConfig
 from ..nn.embeddings.text import TextEmbeddingConfig
 from ..settings import Settings, Training, setting
 from .architecture import Architecture, stack_of
@@ -42,16 +42,16 @@ class TranscribeSettings(Settings):
     """
 
     unit: Literal["characters", "words", "bpe", "unigram"] = setting("characters", "What a token of a transcript is.")
-    size: int = setting(1000, "Size of the vocabulary of bpe or unigram.", ge=1, former="size")
-    lower: bool = setting(False, "Turn transcripts to lower case.", former="lower")
-    stack: int = setting(4, "Frames that are stacked into one token.", ge=1, former="stack")
+    vocab_size: int = setting(1000, "Size of the vocabulary of bpe or unigram.", ge=1, former="size")
+    lowercase: bool = setting(False, "Turn transcripts to lower case.", former="lower")
+    stack_frames: int = setting(4, "Frames that are stacked into one token.", ge=1, former="stack")
     bins: int = setting(64, "Mel bins of a frame.", ge=1)
     sample_rate: int | None = setting(None, "Samples a second that recordings are resampled to.", ge=1)
     deltas: bool = setting(False, "Add first and second differences in time to each frame.")
-    hide_frames: int = setting(
+    mask_frames: int = setting(
         25, "Longest stretch of frames that is masked in training, twice a recording.", ge=0, former="hide_frames"
     )
-    hide_bins: int = setting(
+    mask_bins: int = setting(
         8, "Widest band of bins that is masked in training, twice a recording.", ge=0, former="hide_bins"
     )
     decoder: bool = setting(False, "Write with a decoder instead of CTC.")
@@ -73,7 +73,7 @@ class Transcribe(Task[TranscribeSettings]):
         self.settings, self.hearing, self.spaced = settings, hearing, spaced
         self.tokenizer = tokenizer
         self.beams = settings.beams
-        self.frames_per_token = settings.stack
+        self.frames_per_token = settings.stack_frames
         self.reads_frames = hearing.rate is None
         self.heard = Kept(hearing)
 
@@ -89,8 +89,8 @@ class Transcribe(Task[TranscribeSettings]):
         hearing = hearing_for(list(examples), settings.bins, settings.sample_rate, settings.deltas)
         texts = [plain(example.text) for example in examples]
         special = Special(mask=None) if settings.decoder else Special(start=None, end=None, mask=None)
-        size = 1 << 20 if settings.unit in ("characters", "words") else settings.size
-        tokenizer = Tokenizer.train(texts, settings.unit, size, settings.lower, special)
+        size = 1 << 20 if settings.unit in ("characters", "words") else settings.vocab_size
+        tokenizer = Tokenizer.train(texts, settings.unit, size, settings.lowercase, special)
         return cls(settings, tokenizer, hearing, any(" " in text for text in texts))
 
     def as_dict(self) -> dict[str, Any]:
@@ -101,9 +101,9 @@ class Transcribe(Task[TranscribeSettings]):
         return cls(settings, tokenizer, Hearing(data["rate"], data["bins"], settings.deltas), data["spaced"])
 
     def config(self, a: Architecture) -> SequenceConfig | EncoderDecoderConfig:
-        places = None if a.places == "none" else "sinusoidal"
+        places = None if a.positions == "none" else "sinusoidal"
         embed = SoundEmbeddingConfig(
-            self.hearing.size, a.dim, self.settings.stack, places, norm=1e-5, dropout=a.dropout
+            self.hearing.size, a.dim, self.settings.stack_frames, places, norm=1e-5, dropout=a.dropout
         )
         size = self.tokenizer.size
         if not self.settings.decoder:
@@ -121,7 +121,7 @@ class Transcribe(Task[TranscribeSettings]):
         return [self.tokens_of(self.heard(example).shape[0]) for example in examples]
 
     def tokens_of(self, frames: int) -> int:
-        return -(-frames // self.settings.stack)
+        return -(-frames // self.settings.stack_frames)
 
     def batch(self, examples: Sequence[Spoken], rng: Random | None = None) -> dict[str, Tensor]:
         labels = self.tokenizer([plain(example.text) for example in examples])
@@ -131,7 +131,7 @@ class Transcribe(Task[TranscribeSettings]):
         """What the model hears: `sound [batch, frames, bins]` and how many frames each row has."""
         frames = [self.heard(example) for example in examples]
         if rng is not None:
-            widest = (self.settings.hide_frames, self.settings.hide_bins)
+            widest = (self.settings.mask_frames, self.settings.mask_bins)
             frames = [hidden_stretches(one, rng, widest) for one in frames]
         lengths = torch.tensor([one.shape[0] for one in frames])
         return {"sound": nn.utils.rnn.pad_sequence(frames, batch_first=True), "lengths": lengths}
@@ -148,7 +148,7 @@ class Transcribe(Task[TranscribeSettings]):
                 f"label_smoothing is {smoothing}; CTC has no label at a place to smooth. Set it to 0 (or decoder=true)."
             )
         logits = model(sound=batch["sound"], lengths=batch["lengths"]).logits
-        tokens = (batch["lengths"] + self.settings.stack - 1) // self.settings.stack
+        tokens = (batch["lengths"] + self.settings.stack_frames - 1) // self.settings.stack_frames
         return ctc_loss(logits, tokens, batch["labels"], batch["counts"])
 
     def written_loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float) -> Tensor:
@@ -170,7 +170,7 @@ class Transcribe(Task[TranscribeSettings]):
         return Scores(metrics, "wer" if self.spaced else "cer", higher=False, hypotheses=found)
 
     def cased(self, text: str) -> str:
-        return text.lower() if self.settings.lower else text
+        return text.lower() if self.settings.lowercase else text
 
     @torch.no_grad()
     def transcribe(self, model: nn.Module, examples: Sequence[Spoken], tokens: int = 8192) -> list[str]:
@@ -216,7 +216,7 @@ class Transcribe(Task[TranscribeSettings]):
         heard = "frames of the file" if self.hearing.rate is None else f"{self.hearing.rate} samples a second"
         return {
             "recordings": len(examples),
-            "heard as": f"{heard}, {self.hearing.size} numbers a frame, {self.settings.stack} frames a token",
+            "heard as": f"{heard}, {self.hearing.size} numbers a frame, {self.settings.stack_frames} frames a token",
             "tokens": sum(tokens),
             "longest": max(tokens),
             "words": sum(len(text.split()) for text in texts),

@@ -28,8 +28,8 @@ from ..models.tokenizers.training import Special
 from ..nn.embeddings.text import TextEmbeddingConfig
 from ..nn.packing import packing_positions
 from ..settings import Settings, Training, setting
-from ..train.cuda_graph import rounded_up
 from .architecture import Architecture, stack_of
+from .inputs.padding import pad_to_multiples
 from .losses.r_drop import agreement_loss, twice
 from .metrics.rouge import rouge
 from .task import Scores, Task
@@ -55,22 +55,22 @@ class TranslateSettings(Settings):
 
     source: str | None = setting(None, "Column of the source texts.")
     target: str | None = setting(None, "Column of the target texts.")
-    pieces: Literal["wordpiece", "bpe", "unigram", "characters", "words"] = setting(
+    unit: Literal["wordpiece", "bpe", "unigram", "characters", "words"] = setting(
         "bpe", "What a token is: subwords of a trained tokenizer, words or characters.", former="pieces"
     )
-    size: int = setting(8000, "Size of the vocabulary.", ge=1, former="size")
+    vocab_size: int = setting(8000, "Size of the vocabulary.", ge=1, former="size")
     joint: bool = setting(True, "One vocabulary and one embedding for both languages.")
-    lower: bool = setting(False, "Turn texts to lower case.", former="lower")
-    longest: int = setting(256, "Tokens of a text; the rest is cut off.", ge=3, former="longest")
+    lowercase: bool = setting(False, "Turn texts to lower case.", former="lower")
+    max_length: int = setting(256, "Tokens of a text; the rest is cut off.", ge=3, former="longest")
     beams: int = setting(5, "Beams of the search that writes translations.", ge=1)
     training_beams: int = setting(1, "Beams of the evaluations during training.", ge=1)
     length_penalty: float = setting(1.0, "Exponent of the length that a beam's score is divided by.")
     metric: Literal["bleu", "chrf", "rouge"] = setting("bleu", "Metric that selects the best weights.")
-    tokenise: Literal["13a", "zh", "intl", "char", "none", "fr"] = setting(
+    tokenize: Literal["13a", "zh", "intl", "char", "none", "fr"] = setting(
         "13a", "Tokenizer of sacreBLEU.", former="tokenise"
     )
-    agreement: float = setting(0.0, "Weight of R-Drop's consistency loss; 0 is off.", ge=0, former="agreement")
-    copies: bool = setting(
+    r_drop: float = setting(0.0, "Weight of R-Drop's consistency loss; 0 is off.", ge=0, former="agreement")
+    copy_source: bool = setting(
         False, "Pointer-generator: the model may copy tokens from the source. Needs joint.", former="copies"
     )
 
@@ -81,17 +81,17 @@ class Translate(Task[TranslateSettings]):
     name = "translate"
     Settings = TranslateSettings
     ARCHITECTURE = Architecture(dim=256, layers=3, hidden=512, dropout=0.2)
-    TRAINING = Training(epochs=30, rate=1e-3, warmup=500, label_smoothing=0.1)
+    TRAINING = Training(epochs=30, learning_rate=1e-3, warmup=500, label_smoothing=0.1)
     tokenizer: Tokenizer  # pyright: ignore[reportIncompatibleVariableOverride]
     rules: TokenRules  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, settings: TranslateSettings, tokenizer: Tokenizer, beams: int, most: int | None = None) -> None:
         """`most` is how many tokens the longest target had that was learned from."""
-        self.settings, self.beams, self.most = settings, beams, most or settings.longest
+        self.settings, self.beams, self.most = settings, beams, most or settings.max_length
         self.tokenizer = tokenizer
         target = tokenizer.target
         start, end, unknown = (number for number in (target.start, target.end, target.unknown) if number is not None)
-        self.max_length = settings.longest
+        self.max_length = settings.max_length
         self.rules = TokenRules(start=(start,), end=(end,), pad=target.pad, suppressed=(unknown,))
         self.known: dict[Parallel, tuple[list[int], list[int]]] = {}
 
@@ -129,11 +129,11 @@ class Translate(Task[TranslateSettings]):
             decoder_embed=None if self.settings.joint else own,
             head=LMHeadConfig(self.tokenizer.target.size, a.dim),
             start=self.rules.start[0],
-            copy=self.settings.copies,
+            copy=self.settings.copy_source,
         )
 
     def embedding(self, tokenizer: Tokenizer, a: Architecture) -> TextEmbeddingConfig:
-        places = {"sinusoidal": "sinusoidal", "learned": self.settings.longest, "none": None}[a.places]
+        places = {"sinusoidal": "sinusoidal", "learned": self.settings.max_length, "none": None}[a.positions]
         return TextEmbeddingConfig(tokenizer.size, a.dim, places, scaled=True, padding=tokenizer.pad, dropout=a.dropout)  # type: ignore[arg-type]
 
     def sizes(self, examples: Sequence[Parallel]) -> list[int]:
@@ -152,7 +152,7 @@ class Translate(Task[TranslateSettings]):
 
     def rows(self, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
         """Texts in numbers between start and end, cut where they are too long."""
-        longest, end = self.settings.longest, self.rules.end[0]
+        longest, end = self.settings.max_length, self.rules.end[0]
         rows = [encoding.ids for encoding in tokenizer.backend.encode_batch_fast(list(texts))]
         return [row if len(row) <= longest else [*row[: longest - 1], end] for row in rows]
 
@@ -172,7 +172,7 @@ class Translate(Task[TranslateSettings]):
     def pad_for_cuda_graph(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """The batch with empty rows and places, so that few shapes of batches occur, and where the real tokens are."""
         fills = {"tokens": self.tokenizer.pad or 0, "targets": self.tokenizer.target.pad or 0, "labels": IGNORED}
-        found = rounded_up(batch, fills, rows=64, places=16)
+        found = pad_to_multiples(batch, fills, rows=64, tokens=16)
         return found | {
             "places": real_places(found["lengths"], found["tokens"].shape[1]),
             "target_places": real_places(found["target_lengths"], found["targets"].shape[1]),
@@ -182,7 +182,7 @@ class Translate(Task[TranslateSettings]):
         return int(batch["target_lengths"].sum())
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
-        return pair_loss(model, batch, smoothing, self.settings.agreement if model.training else 0.0)
+        return pair_loss(model, batch, smoothing, self.settings.r_drop if model.training else 0.0)
 
     def evaluate(self, model: nn.Module, examples: Sequence[Parallel]) -> Scores:
         """The scores of what the model writes, and its perplexity on what it should have written."""
@@ -197,7 +197,7 @@ class Translate(Task[TranslateSettings]):
     def right(self, example: Parallel) -> list[str]:
         """The right answers, in lower case where the model writes that alone."""
         texts = example.references or (example.target,)
-        return [text.lower() if self.settings.lower else text for text in texts]
+        return [text.lower() if self.settings.lowercase else text for text in texts]
 
     def bleu(self, said: list[str], references: list[list[str]]) -> tuple[dict[str, float], dict[str, Any]]:
         """sacreBLEU's BLEU, as written and in lower case, and chrF; with their signatures."""
@@ -208,10 +208,10 @@ class Translate(Task[TranslateSettings]):
             raise Missing('BLEU needs sacrebleu: pip install "regard[train]", or --set metric=rouge.') from None
         most = max(map(len, references))
         streams = [[several[n] if n < len(several) else None for several in references] for n in range(most)]
-        french = self.settings.tokenise == "fr"
-        tokenise = "13a" if french else self.settings.tokenise
+        french = self.settings.tokenize == "fr"
+        tokenise = "13a" if french else self.settings.tokenize
         kinds = {
-            "bleu": BLEU(tokenize=tokenise, lowercase=self.settings.lower),
+            "bleu": BLEU(tokenize=tokenise, lowercase=self.settings.lowercase),
             "bleu_lower": BLEU(tokenize=tokenise, lowercase=True),
         }
         chrf, written = CHRF(), ([elided(text) for text in said] if french else said)
@@ -252,7 +252,7 @@ class Translate(Task[TranslateSettings]):
         return model.generate(
             tokens=stack(sources, self.tokenizer.pad or 0).to(device),
             lengths=lengths.to(device),
-            max_new=min(self.settings.longest, self.most + self.most // 2, 2 * int(lengths.max()) + 20),
+            max_new=min(self.settings.max_length, self.most + self.most // 2, 2 * int(lengths.max()) + 20),
             beams=self.beams,
             length_penalty=self.settings.length_penalty,
             start=rules.start,
@@ -274,7 +274,7 @@ class Translate(Task[TranslateSettings]):
             "source tokens": sum(sizes[0]),
             "target tokens": sum(sizes[1]),
             "median length": f"{median(sizes[0]):g} and {median(sizes[1]):g}",
-            "cut": sum(max(len(source), len(target)) >= self.settings.longest for source, target in pairs),
+            "cut": sum(max(len(source), len(target)) >= self.settings.max_length for source, target in pairs),
             "vocabulary": " and ".join(str(one.size) for one in dict.fromkeys((self.tokenizer, self.tokenizer.target))),
             "unknown": unknown / max(1, sum(map(sum, sizes))),
             "examples": [f"{e.source} → {e.target}" for e in examples[:3]],
@@ -327,7 +327,7 @@ def real_places(lengths: Tensor, tokens: int, multiple: int = 1024) -> Tensor:
 
 def trained(texts: list[str], settings: TranslateSettings) -> Tokenizer:
     """The vocabulary of these texts; a model that reads one text needs no segments."""
-    tokenizer = Tokenizer.train(texts, settings.pieces, settings.size, settings.lower, SPECIAL)
+    tokenizer = Tokenizer.train(texts, settings.unit, settings.vocab_size, settings.lowercase, SPECIAL)
     tokenizer.settings["model_input_names"] = ["input_ids", "attention_mask"]
     return tokenizer
 

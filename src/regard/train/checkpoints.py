@@ -1,8 +1,8 @@
-"""Checkpoints of a run: whole or not there, the latest good one found again.
+"""Checkpoints of a run, written completely or not at all.
 
 A checkpoint is a folder `step-00000200`, written under another name and renamed when every file in it is on the disk.
-Its `state.json` is written last and has the size of each other file, so that one that was cut off is noticed and passed
-over.
+Its `state.json` is written last and has the size of each other file, so that a truncated checkpoint is detected and
+skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from ..errors import BadInput, Missing
 
 
-class Store:
+class CheckpointStore:
     """The checkpoints in a folder; the newest `keep` stay."""
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
@@ -28,54 +28,54 @@ class Store:
 
     def save(self, step: int, state: dict[str, Any], tensors: dict[str, dict[str, Tensor]]) -> Path:
         """Write a checkpoint: `state` as JSON, each of `tensors` as safetensors. Raises `BadInput` on a full disk."""
-        target, half = self.folder / f"step-{step:08d}", self.folder / f".writing-{step:08d}"
+        target, partial = self.folder / f"step-{step:08d}", self.folder / f".writing-{step:08d}"
         try:
-            shutil.rmtree(half, ignore_errors=True)
-            half.mkdir(parents=True)
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
             sizes = {
-                f"{name}.safetensors": write_tensors(half / f"{name}.safetensors", x) for name, x in tensors.items()
+                f"{name}.safetensors": write_tensors(partial / f"{name}.safetensors", x) for name, x in tensors.items()
             }
-            write_text(half / "state.json", json.dumps({**state, "sizes": sizes}))
+            write_text(partial / "state.json", json.dumps({**state, "sizes": sizes}))
             shutil.rmtree(target, ignore_errors=True)
-            os.replace(half, target)
+            os.replace(partial, target)
             sync(self.folder)
         except OSError as error:
-            shutil.rmtree(half, ignore_errors=True)
+            shutil.rmtree(partial, ignore_errors=True)
             raise BadInput(
                 f"The checkpoint of step {step} could not be written to {self.folder}: {error.strerror}. "
-                "The one before is as it was; make room and run the same command to go on from it."
+                "The previous checkpoint is intact: free some disk space and run the same command to resume from it."
             ) from error
-        for old in self.found()[: -self.keep]:
+        for old in self.folders()[: -self.keep]:
             shutil.rmtree(old, ignore_errors=True)
         return target
 
-    def found(self) -> list[Path]:
+    def folders(self) -> list[Path]:
         """The folders of checkpoints, oldest first."""
         return sorted(self.folder.glob("step-*"))
 
     def latest(self) -> tuple[dict[str, Any], Path] | None:
-        """State and folder of the newest whole checkpoint; None when there is none."""
-        for folder in reversed(self.found()):
-            state = whole(folder)
+        """State and folder of the newest complete checkpoint; None when there is none."""
+        for folder in reversed(self.folders()):
+            state = read_state(folder)
             if state is not None:
                 return state, folder
-            warnings.warn(f"The checkpoint {folder} is damaged and passed over.", stacklevel=2)
+            warnings.warn(f"The checkpoint {folder} is damaged and skipped.", stacklevel=2)
         return None
 
 
-def whole(folder: Path) -> dict[str, Any] | None:
-    """The state of a checkpoint whose files are all there in full."""
+def read_state(folder: Path) -> dict[str, Any] | None:
+    """The state of a checkpoint; None if a file is missing, truncated or unreadable."""
     try:
         state = json.loads((folder / "state.json").read_text("utf8"))
         sizes = state["sizes"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    ready = all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in sizes.items())
-    return state if ready and all(readable(folder / name) for name in sizes) else None
+    complete = all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in sizes.items())
+    return state if complete and all(readable(folder / name) for name in sizes) else None
 
 
 def readable(path: Path) -> bool:
-    """Whether a file's head is that of safetensors: after a power cut it may have its size and hold zeros."""
+    """Whether a file has a safetensors header: after a power cut it may have its size and hold zeros."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -87,33 +87,33 @@ def readable(path: Path) -> bool:
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file."""
-    return safetensors().load_file(path)
+    return import_safetensors().load_file(path)
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> int:
-    """Write tensors and wait until they are on the disk; how many bytes they take."""
-    plain = {name: x.detach().cpu().contiguous().clone() for name, x in tensors.items()}
-    library = safetensors()
+    """Write tensors, wait until they are on the disk, and return the size of the file in bytes."""
+    tensors = {name: x.detach().cpu().contiguous().clone() for name, x in tensors.items()}
+    library = import_safetensors()
     from safetensors import SafetensorError
 
     try:
-        library.save_file(plain, path)
-    except SafetensorError as error:  # how the library tells of a disk that it cannot write to
+        library.save_file(tensors, path)
+    except SafetensorError as error:  # raised where the disk cannot be written to
         raise OSError(errno.EIO, str(error)) from error
     sync(path)
     return path.stat().st_size
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file by this text, whole or not at all."""
-    half = path.with_name(f".{path.name}.writing")
-    half.write_text(text, "utf8")
-    sync(half)
-    os.replace(half, path)
+    """Replace a file by this text atomically."""
+    partial = path.with_name(f".{path.name}.writing")
+    partial.write_text(text, "utf8")
+    sync(partial)
+    os.replace(partial, path)
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or a folder's list of files, is on the disk."""
+    """Wait until a file or a folder entry is on the disk (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -121,7 +121,8 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def safetensors() -> Any:
+def import_safetensors() -> Any:
+    """`safetensors.torch`; `Missing` if it is not installed."""
     try:
         import safetensors.torch
     except ImportError:

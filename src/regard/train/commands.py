@@ -1,38 +1,46 @@
-"""The commands about a person's own files: check, train, evaluate, predict."""
+"""The commands about data and runs: check, train, evaluate, predict, settings, recipes."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from regard.terminal import Debug, Json, answer, one_paragraph, say, typer
+from regard.terminal import Debug, Json, print_message, print_result, report_errors, typer
 
-Files = Annotated[list[Path], typer.Argument(help="The files of a data set (two parallel ones for translation).")]
-TaskName = Annotated[str, typer.Option("--task", help="What the files are for: tag, classify, translate, …")]
-Strict = Annotated[bool, typer.Option("--strict", help="Bad lines are an error instead of being skipped and listed.")]
-Set = Annotated[list[str], typer.Option("--set", help="A setting, name=value; may be given several times.")]
-RunPath = Annotated[Path, typer.Argument(help="The folder of a run.")]
+DataFiles = Annotated[list[Path], typer.Argument(help="Files of a data set (two parallel files for translation).")]
+TaskName = Annotated[str, typer.Option("--task", help="Task of the data: tag, classify, translate, …")]
+Strict = Annotated[bool, typer.Option("--strict", help="Fail on malformed lines instead of skipping and listing them.")]
+Set = Annotated[list[str], typer.Option("--set", help="Setting as name=value; can be repeated.")]
+RunPath = Annotated[Path, typer.Argument(help="Folder of a training run.")]
 
 
 def check(
-    paths: Files,
+    paths: DataFiles,
     task: TaskName,
     strict: Strict = False,
     changed: Set = [],  # noqa: B006
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """What the reader sees in a file before anything is trained: sizes, labels, examples, and every bad line."""
-    with one_paragraph(debug):
+    """Show what is read from data files before training: sizes, labels, examples and every malformed line."""
+    with report_errors(debug):
+        from regard import RegardError
+        from regard.settings import update_settings
         from regard.tasks import find_task
 
         kind = find_task(task)
-        settings = settled(kind.Settings(), pairs_of(changed))
+        settings = update_settings(kind.Settings(), parse_assignments(changed))
         reading = kind.read(paths, settings)
         if strict:
             reading.strict()
-        facts = described(kind, reading, settings) if reading.examples else {}
+        facts: dict[str, Any] = {}
+        if reading.examples:
+            try:
+                facts = kind.prepare(reading.examples, settings).describe(reading.examples)
+            except RegardError:
+                report_faults(reading.faults)  # they may be the reason
+                raise
         facts |= {"notes": list(reading.notes), "faults": [str(fault) for fault in reading.faults]}
-        answer(facts, screen(facts), as_json)
+        print_result(facts, format_facts(facts), as_json)
         if not reading.examples:
             raise typer.Exit(1)
 
@@ -41,106 +49,157 @@ def train(
     task: Annotated[
         str, typer.Argument(help="tag, classify, translate, lm, nodes, graphs, match, detect, transcribe.")
     ] = "",
-    training: Annotated[list[Path], typer.Option("--train", help="Files to learn from.")] = [],  # noqa: B006
-    dev: Annotated[list[Path], typer.Option("--dev", help="Files to choose by; a tenth of --train unless given.")] = [],  # noqa: B006
-    out: Annotated[Path, typer.Option("--out", help="The folder of the run.")] = Path("run"),
+    training: Annotated[list[Path], typer.Option("--train", help="Training files.")] = [],  # noqa: B006
+    dev: Annotated[list[Path], typer.Option("--dev", help="Validation files. Default: a tenth of --train.")] = [],  # noqa: B006
+    out: Annotated[Path, typer.Option("--out", help="Folder of the run.")] = Path("run"),
     model: Annotated[
         str | None, typer.Option(help="transformer, longformer, lstm, cnn, mlp, lstm+attention, …")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Times through the data.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Time.")] = None,
-    seed: Annotated[int | None, typer.Option(help="What the random numbers begin with.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, or auto.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="Settings that reach a known result, by name.")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML or JSON file of settings.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Number of epochs.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of optimizer updates.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Maximum training time in minutes.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or auto.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="Name of a recipe: settings that reproduce a known result.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML or JSON file with settings.")] = None,
     changed: Set = [],  # noqa: B006
     strict: Strict = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train a model from files. A folder that holds an unfinished run is gone on with."""
-    with one_paragraph(debug):
+    """Train a model from files. If the folder holds an unfinished run, the run is resumed."""
+    with report_errors(debug):
         from regard import BadInput
         from regard.train.recipes import find_recipe
-        from regard.train.run import RunFolder, first
+        from regard.train.run import RunConfig, is_main_process
+        from regard.train.run_folder import RunFolder
 
         known = find_recipe(recipe) if recipe else None
-        flags = {"model": model, "epochs": epochs, "steps": steps, "minutes": minutes, "seed": seed, "device": device}
-        wanted = dict(known.settings) if known else {}
-        wanted |= read_config(config) | {k: v for k, v in flags.items() if v is not None} | pairs_of(changed)
         if known and task not in ("", known.task):
             raise BadInput(f"The recipe {recipe} is for {known.task}, not {task}. Leave the task out, or the recipe.")
-        folder = start(task or (known.task if known else ""), training, dev, out, wanted, strict)
-        if not first():
+        task = task or (known.task if known else "")
+        if not task:
+            raise BadInput("Give a task: regard train tag --train FILE. regard train --help lists the tasks.")
+        flags = {"model": model, "epochs": epochs, "steps": steps, "minutes": minutes, "seed": seed, "device": device}
+        given = {name: value for name, value in flags.items() if value is not None}
+        sources = known.settings if known else {}, read_config(config), given, parse_assignments(changed)
+        train_from_files(RunConfig.from_changes(task, *sources, train=training, dev=dev), out, strict)
+        if not is_main_process():
             return
-        if not (folder / "scores.json").is_file():  # stopped before the first evaluation
-            answer({"run": str(folder), "metrics": None, "verdict": None}, f"run  {folder}", as_json)
+        if not (out / "scores.json").is_file():  # stopped before the first evaluation
+            print_result({"run": str(out), "metrics": None, "verdict": None}, f"run  {out}", as_json)
             return
-        scores = RunFolder(folder).read("scores.json")
+        scores = RunFolder(out).read("scores.json")
         verdict = known.verdict(scores["metrics"]) if known else None
-        answer({"run": str(folder), **scores, "verdict": verdict}, result(folder, scores), as_json)
+        print_result({"run": str(out), **scores, "verdict": verdict}, format_scores(out, scores), as_json)
         if verdict:
-            say(verdict)
+            print_message(verdict)
             raise typer.Exit(1)
+
+
+def train_from_files(config: Any, out: Path, strict: bool = False) -> None:
+    """Read the files of a `RunConfig`, prepare its task, and train it into the folder `out`."""
+    from regard import BadInput
+    from regard.tasks.architecture import unused_parts
+    from regard.train.progress import Progress
+    from regard.train.run import is_main_process, read_data, train_run
+
+    if not config.train:
+        raise BadInput("There is no training data. Give --train FILE.")
+    for path in (*config.train, *config.dev):
+        if path.is_dir() and out.resolve().is_relative_to(path.resolve()):
+            raise BadInput(f"--out {out} is inside the data folder {path}. Give an --out outside of it.")
+    if (unused := unused_parts(config.architecture)) and is_main_process():
+        print_message(f"{config.architecture.model} does not use {', '.join(unused)}; ignored.")
+    data = read_data(config, lambda faults: report_faults(faults, None if strict else out), strict)
+    task = config.task.prepare(data.train, config.settings)
+    report_unknown_labels(task, data.validation)
+    train_run(task, config.architecture, config.training, data, out, config.files, Progress())
 
 
 def evaluate(
     run: RunPath,
-    data: Annotated[list[Path], typer.Option("--data", help="Files to score on.")],
+    data: Annotated[list[Path], typer.Option("--data", help="Files to evaluate on.")],
     part: Annotated[
-        str, typer.Option(help="train, dev or test, where the files say it; test or dev unless given.")
+        str,
+        typer.Option(help="Split to evaluate, if the files define splits: train, dev or test. Default: test or dev."),
     ] = "",
     changed: Set = [],  # noqa: B006
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """The scores of a trained model on other files."""
-    with one_paragraph(debug):
+    """Evaluate a trained model on other files."""
+    with report_errors(debug):
+        from regard.train.run import open_run
         from regard.train.splits import select_split
 
-        task, model = opened(run, changed)
+        task, model, _ = open_run(run, parse_assignments(changed))
         reading = task.read(data, task.settings)
-        tell_faults(reading.faults, None)
+        report_faults(reading.faults)
         reading.needed()
         reading = reading.part(part) if part else select_split(reading, "test", "dev")
-        tell_unknown(task, reading.examples)
+        report_unknown_labels(task, reading.examples)
         scores = task.evaluate(model, reading.examples)
         document = {"metrics": scores.metrics, "main": scores.main, **scores.details}
-        answer(document, result(run, document), as_json)
+        print_result(document, format_scores(run, document), as_json)
 
 
 def predict(
     run: RunPath,
-    inputs: Annotated[list[str], typer.Argument(help="Texts, or paths of images or recordings; '-' reads lines.")],
-    out: Annotated[Path | None, typer.Option("--out", help="A folder to draw what was found into (detect).")] = None,
+    inputs: Annotated[
+        list[str], typer.Argument(help="Texts, or paths of image or audio files; '-' reads lines from stdin.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for images with the detected boxes (detect).")
+    ] = None,
     changed: Set = [],  # noqa: B006
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """What a trained model says of something new."""
-    with one_paragraph(debug):
-        task, model = opened(run, changed)
-        given = lines_given() if inputs == ["-"] else inputs
+    """Predict with a trained model."""
+    with report_errors(debug):
+        from regard.train.run import open_run
+
+        task, model, _ = open_run(run, parse_assignments(changed))
+        texts = read_stdin_lines() if inputs == ["-"] else inputs
         if out is not None and not task.draws_predictions:
-            raise typer.BadParameter(f"the task {task.name!r} draws nothing", param_hint="--out")
-        found = task.predict(model, given) if out is None else task.predict(model, given, out=out)
-        answer(found, "\n".join(shown(one) for one in found), as_json)
+            raise typer.BadParameter(f"the task {task.name!r} saves no images", param_hint="--out")
+        predictions = task.predict(model, texts) if out is None else task.predict(model, texts, out=out)
+        print_result(predictions, "\n".join(format_prediction(prediction) for prediction in predictions), as_json)
 
 
-def described(kind: Any, reading: Any, settings: Any) -> dict[str, Any]:
-    """What a task tells of its examples; where it refuses them, the bad lines, which may be why, are told first."""
-    from regard import RegardError
+def settings(
+    task: Annotated[str, typer.Argument(help="tag, classify, translate, …")],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List all settings of a task with default, range and help."""
+    with report_errors(debug):
+        from regard.settings import describe_settings
+        from regard.tasks import find_task
 
-    try:
-        return kind.prepare(reading.examples, settings).describe(reading.examples)
-    except RegardError:
-        tell_faults(reading.faults, None)
-        raise
+        kind = find_task(task)
+        groups = {"task": kind.Settings(), "architecture": kind.ARCHITECTURE, "training": kind.TRAINING}
+        document = {name: describe_settings(group) for name, group in groups.items()}
+        print_result(document, format_settings(document), as_json)
 
 
-def lines_given() -> list[str]:
-    """The lines on stdin, from UTF-8."""
+def recipes(as_json: Json = False, debug: Debug = False) -> None:
+    """List the recipes: settings that reproduce a known result."""
+    with report_errors(debug):
+        from regard.train.progress import format_table
+        from regard.train.recipes import find_recipe, recipe_names
+
+        found = [find_recipe(name) for name in recipe_names()]
+        document = [{"name": recipe.name, "task": recipe.task, "about": recipe.about} for recipe in found]
+        rows = [(recipe.name, f"{recipe.task:10}  {recipe.about}") for recipe in found]
+        print_result(document, format_table(rows), as_json)
+
+
+def read_stdin_lines() -> list[str]:
+    """The lines on stdin, decoded as UTF-8."""
     import sys
 
     from regard import BadInput
@@ -156,68 +215,11 @@ def lines_given() -> list[str]:
             "Convert it first: iconv -f ENCODING -t UTF-8."
         ) from None
     if not lines:
-        raise BadInput("There are no lines on stdin. Give a text a line.")
+        raise BadInput("There are no lines on stdin. Give one text per line.")
     return lines
 
 
-def start(task: str, training: list[Path], dev: list[Path], out: Path, wanted: dict[str, Any], strict: bool) -> Path:
-    """Read the files, prepare the task, and train it into its folder."""
-    from regard import BadInput
-    from regard.tasks import find_task
-    from regard.tasks.architecture import unused
-    from regard.train.progress import Progress
-    from regard.train.run import begin, first
-    from regard.train.splits import split_data
-
-    if not task:
-        raise BadInput("Say what is to be learned: regard train tag --train FILE; regard train --help has the tasks.")
-    kind = find_task(task)
-    base = (kind.Settings(), kind.ARCHITECTURE, kind.TRAINING)
-    settings, architecture, how = settled_all(base, wanted)
-    if not training:
-        raise BadInput("There is nothing to learn from. Give --train FILE.")
-    need_outside(out, [*training, *dev])
-    if (left := unused(architecture)) and first():
-        say(f"{architecture.model} has no place for {', '.join(left)}, which is left out.")
-    reading = kind.read(training, settings)
-    held = kind.read(dev, settings) if dev else None
-    both = [reading] if held is None else [reading, held]
-    faults = [fault for one in both for fault in one.faults]
-    tell_faults(faults, None if strict else out)
-    for one in both:
-        if strict:
-            one.strict()
-        one.needed()
-    learned, chosen = split_data(reading, held, kind, how.seed)
-    made = kind.prepare(learned.examples, settings)
-    tell_unknown(made, chosen.examples)
-    files = {"train": [str(path) for path in training], "dev": [str(path) for path in dev]}
-    begin(made, architecture, how, learned.examples, chosen.examples, out, files, Progress(), faults)
-    return out
-
-
-def need_outside(out: Path, data: list[Path]) -> None:
-    """Raise where a run would write into a folder that it learns from: what it writes would be read as data."""
-    from regard import BadInput
-
-    for path in data:
-        if path.is_dir() and out.resolve().is_relative_to(path.resolve()):
-            raise BadInput(f"--out {out} is inside {path}, which is learned from. Give an --out that is elsewhere.")
-
-
-def settled_all(bases: tuple[Any, ...], wanted: dict[str, Any]) -> list[Any]:
-    from regard.settings import update_each
-
-    return update_each(bases, wanted)
-
-
-def settled(base: Any, wanted: dict[str, Any]) -> Any:
-    from regard.settings import with_settings
-
-    return with_settings(base, wanted)
-
-
-def pairs_of(changed: list[str]) -> dict[str, str]:
+def parse_assignments(changed: list[str]) -> dict[str, str]:
     """`name=value` texts as a dictionary."""
     for text in changed:
         if "=" not in text:
@@ -236,77 +238,76 @@ def read_config(path: Path | None) -> dict[str, Any]:
         return {}
     try:
         text = path.read_text("utf8")
-        found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError) as error:
         raise BadInput(f"The settings in {path} cannot be read: {error}.") from None
-    if not isinstance(found, dict) or any(isinstance(value, dict) for value in found.values()):
-        raise BadInput(f"{path} holds {found!s:.60}; wanted names and values alone, such as steps = 100.")
-    return found
+    if not isinstance(data, dict) or any(isinstance(value, dict) for value in data.values()):
+        raise BadInput(f"{path} holds {data!s:.60}; give names and values only, such as steps = 100.")
+    return data
 
 
-def opened(run: Path, changed: list[str]) -> tuple[Any, Any]:
-    """Task and model of a run, with other settings of the task where these are asked for."""
-    from regard.tasks import find_task
-    from regard.train.run import open_run
+def report_faults(faults: Sequence[Any], out: Path | None = None) -> None:
+    """Print the first lines that were skipped, how many there are, and where a run into `out` lists them."""
+    from regard.train.run import is_main_process
 
-    task, model, _ = open_run(run, find_task, pairs_of(changed))
-    return task, model
-
-
-def tell_faults(faults: Sequence[Any], out: Path | None) -> None:
-    """Say how many lines were skipped, the first of them, and where a run that goes into `out` will list them."""
-    from regard.train.run import first
-
-    if not faults or not first():
+    if not faults or not is_main_process():
         return
     for fault in faults[:5]:
-        say(str(fault))
+        print_message(str(fault))
     where = f", listed in {out / 'faults.txt'}" if out is not None else ""
-    say(f"{len(faults)} bad lines were skipped{where}.")
+    print_message(f"{len(faults)} malformed lines were skipped{where}.")
 
 
-def tell_unknown(task: Any, examples: Sequence[Any]) -> None:
-    """Name the labels that a model is scored on and never learned."""
-    from regard.train.run import first
+def report_unknown_labels(task: Any, examples: Sequence[Any]) -> None:
+    """Print the labels of an evaluation that the training data does not have."""
+    from regard.train.run import is_main_process
 
-    found = task.unknown_labels(examples)
-    if found and first():
-        named = ", ".join(f"{label!r} ({count} times)" for label, count in found.most_common(5))
-        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-        say(f"Labels to score on that were not learned from: {named}{more}. Are they written as in training?")
-
-
-def result(run: Path, document: dict[str, Any]) -> str:
-    """Scores for a person."""
-    from regard.train.progress import table
-
-    return table([("run", run), *((name, f"{value:.4f}") for name, value in document["metrics"].items())])
+    unknown = task.unknown_labels(examples)
+    if unknown and is_main_process():
+        labels = ", ".join(f"{label!r} ({count} times)" for label, count in unknown.most_common(5))
+        more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
+        print_message(f"Labels that the training data does not have: {labels}{more}. Check their spelling.")
 
 
-def screen(facts: dict[str, Any]) -> str:
-    """What `check` found, on one screen."""
-    from regard.train.progress import table
+def format_scores(run: Path, document: dict[str, Any]) -> str:
+    """Scores as a table."""
+    from regard.train.progress import format_table
+
+    return format_table([("run", run), *((name, f"{value:.4f}") for name, value in document["metrics"].items())])
+
+
+def format_settings(document: dict[str, list[dict[str, Any]]]) -> str:
+    """Settings as text: name, default, type and range, help."""
+    lines = []
+    for group, rows in document.items():
+        lines.append(f"{group}:")
+        for row in rows:
+            limits = "; ".join(text for text in (row["type"], row["range"]) if text)
+            former = f" Former name: {', '.join(row['former'])}." if row["former"] else ""
+            lines += [f"  {row['name']} = {row['default']}  ({limits})", f"      {row['help']}{former}"]
+    return "\n".join(lines)
+
+
+def format_facts(facts: dict[str, Any]) -> str:
+    """The result of `check` as a table that fits on one screen."""
+    from regard.train.progress import format_table
 
     rows = []
     for name, value in facts.items():
         if isinstance(value, dict):
-            value = ", ".join(f"{k} {v}" for k, v in list(value.items())[:20])
+            value = ", ".join(f"{key} {count}" for key, count in list(value.items())[:20])
         if isinstance(value, list):
-            rows += [(name if n == 0 else "", one) for n, one in enumerate(value[:20])]
+            rows += [(name if n == 0 else "", item) for n, item in enumerate(value[:20])]
             rows += [("", f"… and {len(value) - 20} more")] if len(value) > 20 else []
         else:
             rows.append((name, f"{value:.4f}" if isinstance(value, float) else value))
-    return table(rows)
+    return format_table(rows)
 
 
-def shown(one: Any) -> str:
+def format_prediction(prediction: Any) -> str:
     """A prediction as a line."""
-    if isinstance(one, dict) and set(one) == {"words", "tags"}:
-        return " ".join(f"{word}/{tag}" for word, tag in zip(one["words"], one["tags"], strict=True))
-    return (
-        one
-        if isinstance(one, str)
-        else " ".join(f"{k}: {v}" for k, v in one.items())
-        if isinstance(one, dict)
-        else str(one)
-    )
+    if not isinstance(prediction, dict):
+        return str(prediction)
+    if set(prediction) == {"words", "tags"}:
+        return " ".join(f"{word}/{tag}" for word, tag in zip(prediction["words"], prediction["tags"], strict=True))
+    return " ".join(f"{name}: {value}" for name, value in prediction.items())

@@ -1,4 +1,4 @@
-"""What a run shows at the terminal: where it is, how it does, how long it will take."""
+"""Progress of a run at the terminal: step, loss, speed, time left."""
 
 from __future__ import annotations
 
@@ -6,55 +6,57 @@ import sys
 import time
 from typing import Any
 
-from .loop import Event
+from .trainer import TrainEvent
 
 
 class Progress:
-    """Prints to stderr: a line that is rewritten where there is a terminal, now and then one where there is none."""
+    """Prints events to stderr: one line that is rewritten in a terminal, otherwise a line every `every` seconds."""
 
     def __init__(self, every: float = 10.0) -> None:
         self.live, self.every = sys.stderr.isatty(), every
-        self.shown, self.since, self.first, self.labels = 0.0, time.monotonic(), None, 0.0
+        self.last_print, self.since, self.first, self.labels = 0.0, time.monotonic(), None, 0.0
 
-    def __call__(self, event: Event) -> None:
-        if event.kind == "step":
+    def __call__(self, event: TrainEvent) -> None:
+        if event.name == "step":
             self.step(event)
-        elif event.kind == "score":
-            self.line(f"step {event.place.step}: dev " + ", ".join(f"{k} {v:.4f}" for k, v in event.values.items()))
-        elif event.kind == "resumed":
-            done = event.place.step >= event.total
-            more = "Going on from" if not done else "This run has come to its end; more --epochs or --steps go on from"
-            self.line(f"{more} step {event.place.step}.")
-        elif event.kind == "stopped":
-            self.line(f"Stopped after step {event.place.step}, which is saved. The same command goes on from there.")
+        elif event.name == "score":
+            self.line(f"step {event.state.step}: dev " + ", ".join(f"{k} {v:.4f}" for k, v in event.values.items()))
+        elif event.name == "resumed":
+            done = event.state.step >= event.total
+            text = "Resuming from" if not done else "This run is finished; more --epochs or --steps resume it from"
+            self.line(f"{text} step {event.state.step}.")
+        elif event.name == "stopped":
+            self.line(f"Stopped after step {event.state.step}, which is saved. The same command resumes from there.")
 
-    def step(self, event: Event) -> None:
+    def step(self, event: TrainEvent) -> None:
         now = time.monotonic()
         if self.first is None:
-            self.first, self.since = event.place.step, now
+            self.first, self.since = event.state.step, now
         self.labels += event.values.get("labels", 0.0)
-        if now - self.shown < (0.2 if self.live else self.every):
+        if now - self.last_print < (0.2 if self.live else self.every):
             return
-        self.shown = now
-        done, spent = event.place.step - self.first, now - self.since
-        left = clock((event.total - event.place.step) * spent / done) if done and event.total < 10**9 else "?"
+        self.last_print = now
+        steps, spent = event.state.step - self.first, now - self.since
+        left = "?"
+        if steps and event.total < 10**9:
+            left = format_seconds((event.total - event.state.step) * spent / steps)
         total = event.total if event.total < 10**9 else "?"
-        text = f"step {event.place.step}/{total}  epoch {event.place.epoch + 1}  loss {event.values['loss']:.4f}  "
-        speed = f"{self.labels / spent:,.0f}" if done else "?"
-        text += f"{speed} labels/s  {clock(spent)} gone, {left} left"
+        text = f"step {event.state.step}/{total}  epoch {event.state.epoch + 1}  loss {event.values['loss']:.4f}  "
+        speed = f"{self.labels / spent:,.0f}" if steps else "?"
+        text += f"{speed} labels/s  {format_seconds(spent)} elapsed, {left} left"
         print(f"\r{text:<100}" if self.live else text, end="" if self.live else "\n", file=sys.stderr, flush=True)
 
     def line(self, text: str) -> None:
         print(f"\r{text:<100}" if self.live else text, file=sys.stderr, flush=True)
 
 
-def clock(seconds: float) -> str:
-    """Seconds as minutes or hours."""
+def format_seconds(seconds: float) -> str:
+    """Seconds as m:ss or h:mm:ss."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
 
 
-def table(rows: list[tuple[str, Any]]) -> str:
-    """Two columns of text."""
+def format_table(rows: list[tuple[str, Any]]) -> str:
+    """Rows as two aligned columns of text."""
     width = max((len(name) for name, _ in rows), default=0)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)

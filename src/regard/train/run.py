@@ -1,12 +1,4 @@
-"""A run: its folder holds everything that evaluating, predicting, loading and going on need.
-
-run.json          task, settings, architecture and training in full, versions, data files and what they held, in short
-task.json         what the task learned from the data: labels, vocabularies
-model/            the best weights on dev, as `regard.load` reads them, with the tokenizer
-checkpoints/      where to go on from
-log.jsonl         a line a step and an evaluation;  curve.png  the same as a picture;  tensorboard/  if it is wanted
-scores.json       the best scores;  hypotheses.txt  what the model said;  faults.txt  lines that were skipped
-"""
+"""Runs: train a task into a folder, resume it, open it again."""
 
 from __future__ import annotations
 
@@ -14,9 +6,9 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,102 +16,84 @@ import torch
 from torch import nn
 
 from ..assets import folder_of
+from ..data.reading import Fault, Reading
 from ..errors import BadInput, RegardError
 from ..models.checkpoint.checkpoint import load
-from ..models.checkpoint.folder import CONFIGS, read_json
-from ..settings import Training, load_settings, with_settings
+from ..models.checkpoint.folder import CONFIGS
+from ..settings import Settings, Training, former_names, load_settings, update_each, update_settings
+from ..tasks import find_task
 from ..tasks.architecture import Architecture
-from ..tasks.task import Scores
-from .checkpoints import write_text
+from ..tasks.task import Task
 from .fingerprint import fingerprint
-from .loop import Event, Place, train
-from .tensorboard import Board
+from .run_folder import RunFolder
+from .splits import split_data
+from .tensorboard import TensorBoardLogger
+from .trainer import EventCallback, Trainer, TrainEvent, TrainState
+
+RESUMABLE = {"epochs", "steps", "minutes", "patience", "device", "save_every", "tensorboard"}
+"""Settings of training that may differ when a run is resumed."""
 
 
-class RunFolder:
-    """The files of a run."""
+@dataclass(frozen=True)
+class RunConfig:
+    """What a run is made of: the task's class, all settings, and the files of training and validation data."""
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    task: type[Task[Any]]
+    settings: Settings
+    architecture: Architecture
+    training: Training
+    train: tuple[Path, ...] = ()
+    dev: tuple[Path, ...] = ()
 
-    def __truediv__(self, name: str) -> Path:
-        return self.path / name
+    @classmethod
+    def from_changes(
+        cls, task: str, *changes: Mapping[str, Any], train: Sequence[Path] = (), dev: Sequence[Path] = ()
+    ) -> RunConfig:
+        """The configuration of a task by name: its defaults with these changes, later ones over earlier ones."""
+        kind = find_task(task)
+        settings, architecture, training = update_each([kind.Settings(), kind.ARCHITECTURE, kind.TRAINING], *changes)
+        return cls(kind, settings, architecture, training, tuple(train), tuple(dev))
 
     @property
-    def begun(self) -> bool:
-        """Whether anything was learned here: a description alone may be of a try that its settings ended."""
-        learned = (self / "model").is_dir() or any((self / "checkpoints").glob("step-*"))
-        return learned and (self / "run.json").is_file()
-
-    def read(self, name: str) -> Any:
-        """The JSON of one of the folder's files."""
-        if not (self / name).is_file():
-            raise BadInput(
-                f"{self.path} has no {name}: it is not the folder of a run. `regard train ... --out` makes one."
-            )
-        return read_json(self / name)
-
-    def write(self, name: str, data: Any) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_text(self / name, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
-
-    def keep(self, model: nn.Module, scores: Scores) -> None:
-        """Save the best model so far, its scores and what it said."""
-        from safetensors import SafetensorError
-
-        try:
-            model.save(self / "model")  # type: ignore[operator]
-        except (OSError, SafetensorError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise BadInput(
-                f"The model could not be written to {self / 'model'}: {why}. Make room and run the same command: it "
-                "goes on from the last checkpoint."
-            ) from error
-        self.write("scores.json", {"metrics": scores.metrics, "main": scores.main, **scores.details})
-        write_text(self / "hypotheses.txt", "".join(line + "\n" for line in scores.hypotheses))
-
-    def log(self, event: Event) -> None:
-        """A line for the log."""
-        line = {"kind": event.kind, "step": event.place.step, "epoch": event.place.epoch, "time": round(time.time(), 2)}
-        line |= {name: round(value, 6) for name, value in event.values.items()}
-        with (self / "log.jsonl").open("a", encoding="utf8") as file:
-            file.write(json.dumps(line) + "\n")
-
-    def lines(self) -> list[dict[str, Any]]:
-        """The log, without a last line that was cut off."""
-        path, found = self / "log.jsonl", []
-        for line in path.read_text("utf8").splitlines() if path.is_file() else []:
-            try:
-                found.append(json.loads(line))
-            except ValueError:
-                continue
-        return found
-
-    def list_faults(self, faults: Sequence[Any]) -> None:
-        """Write down the lines of the data that were skipped."""
-        if faults:
-            write_text(self / "faults.txt", "".join(f"{fault}\n" for fault in faults))
-        else:
-            (self / "faults.txt").unlink(missing_ok=True)
-
-    def forget_after(self, step: int) -> None:
-        """Take out of the log what happened after a checkpoint that the run goes on from."""
-        kept = [line for line in self.lines() if line["step"] <= step]
-        write_text(self / "log.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+    def files(self) -> dict[str, list[str]]:
+        """The data files as run.json has them."""
+        return {"train": [str(path) for path in self.train], "dev": [str(path) for path in self.dev]}
 
 
-def begin(
-    task: Any,
+@dataclass(frozen=True)
+class RunData:
+    """The examples of a run: training and validation data, and the lines that could not be read."""
+
+    train: Sequence[Any]
+    validation: Sequence[Any]
+    faults: Sequence[Fault] = ()
+
+
+def read_data(config: RunConfig, report_faults: Callable[[list[Fault]], None], strict: bool = False) -> RunData:
+    """Read the files of a run. If `strict`, lines that cannot be read raise `BadInput`."""
+    train = config.task.read(config.train, config.settings)
+    dev = config.task.read(config.dev, config.settings) if config.dev else None
+    readings: list[Reading[Any]] = [train] if dev is None else [train, dev]
+    faults = [fault for reading in readings for fault in reading.faults]
+    report_faults(faults)
+    for reading in readings:
+        if strict:
+            reading.strict()
+        reading.needed()
+    train, validation = split_data(train, dev, config.task, config.training.seed)
+    return RunData(train.examples, validation.examples, faults)
+
+
+def train_run(
+    task: Task[Any],
     architecture: Architecture,
     training: Training,
-    examples: Sequence[Any],
-    dev: Sequence[Any],
+    data: RunData,
     out: str | Path,
     files: dict[str, list[str]],
-    tell: Callable[[Event], None] = lambda event: None,
-    faults: Sequence[Any] = (),
-) -> tuple[RunFolder, Place]:
-    """Train a task into a run folder, or go on with the run that is there; `faults` are the lines that were skipped."""
+    on_event: EventCallback = lambda event: None,
+) -> TrainState:
+    """Train a task into a run folder, or resume the run that is there."""
     folder = RunFolder(out)
     description = {
         "task": task.name,
@@ -127,62 +101,59 @@ def begin(
         "architecture": asdict(architecture),
         "training": asdict(training),
         "data": files,
-        "learned": fingerprint(task, examples, files),
+        "learned": fingerprint(task, data.train, files),
     }
-    with alone_in(folder) if first() else nullcontext():
-        need_same(folder, description)
-        if first():
+    with folder.lock() if is_main_process() else nullcontext():
+        check_resumable(folder, description, task)
+        if is_main_process():
             folder.write("run.json", {**description, "versions": versions()})
             folder.write("task.json", task.as_dict())
-            folder.list_faults(faults)
+            folder.write_faults(data.faults)
         torch.manual_seed(training.seed)
-        counted = task.fit(architecture, examples)
-        model = task.config(architecture).build() if counted is None else counted
+        fitted = task.fit(architecture, data.train)
+        model = task.config(architecture).build() if fitted is None else fitted
         model.tokenizer, model.rules = task.tokenizer, task.rules
         task.initialize(model)
-        note = Notes(folder, training.tensorboard and first(), tell)
-        if counted is None:
-            return folder, train(task, model, examples, dev, training, folder.path, folder.keep, note)
-        scores = task.evaluate(model, dev)
-        if first():
-            folder.keep(model, scores)
-        note(Event("score", Place(), 0, scores.metrics, scores))
-        return folder, Place()
+        logger = RunLogger(folder, training.tensorboard and is_main_process(), on_event)
+        if fitted is None:
+            examples = data.train, data.validation
+            return Trainer(task, model, *examples, training, folder.path, folder.save_best, logger).fit()
+        scores = task.evaluate(model, data.validation)
+        if is_main_process():
+            folder.save_best(model, scores)
+        logger(TrainEvent("score", TrainState(), 0, scores.metrics, scores))
+        return TrainState()
 
 
-class Notes:
-    """Writes down what a run tells, in its log, its picture and for TensorBoard, and passes it on."""
+class RunLogger:
+    """Writes events to a run's log, its learning curve and TensorBoard, and passes them on."""
 
-    def __init__(self, folder: RunFolder, board: bool, tell: Callable[[Event], None]) -> None:
-        self.folder, self.tell, self.drawn, self.begun = folder, tell, 0.0, False
-        self.board = Board(folder / "tensorboard") if board else None
+    def __init__(self, folder: RunFolder, tensorboard: bool, on_event: EventCallback) -> None:
+        self.folder, self.on_event, self.curve_time, self.started = folder, on_event, 0.0, False
+        self.tensorboard = TensorBoardLogger(folder / "tensorboard") if tensorboard else None
 
-    def __call__(self, event: Event) -> None:
-        if not self.begun:  # a run that was killed before its first checkpoint begins anew
-            self.folder.forget_after(event.place.step if event.kind == "resumed" else -1)
-            self.begun = True
-        self.folder.log(event)
-        if self.board is not None:
-            self.board(event)
-        due = event.kind == "score" and time.monotonic() - self.drawn > 10
-        if due or event.kind in ("finished", "stopped"):
-            draw_curve(self.folder)
-            self.drawn = time.monotonic()
-        self.tell(event)
+    def __call__(self, event: TrainEvent) -> None:
+        if not self.started:  # a run that was killed before its first checkpoint starts again
+            self.folder.truncate_log(event.state.step if event.name == "resumed" else -1)
+            self.started = True
+        self.folder.log_event(event)
+        if self.tensorboard is not None:
+            self.tensorboard(event)
+        due = event.name == "score" and time.monotonic() - self.curve_time > 10
+        if due or event.name in ("finished", "stopped"):
+            self.folder.save_curve()
+            self.curve_time = time.monotonic()
+        self.on_event(event)
 
 
-def first() -> bool:
-    """Whether this process is the one that writes and speaks: the only one, or the first of those launched together."""
+def is_main_process() -> bool:
+    """Whether this process writes files and messages: the only process, or the first that was launched."""
     return os.environ.get("RANK", "0") == "0"
 
 
-MAY_CHANGE = {"epochs", "steps", "minutes", "patience", "device", "save_every", "tensorboard"}
-"""Settings of training that a run may be continued with other values of."""
-
-
-def need_same(folder: RunFolder, description: dict[str, Any]) -> None:
-    """Raise when the folder holds a run that was begun otherwise, or from other data."""
-    if not folder.begun:
+def check_resumable(folder: RunFolder, description: dict[str, Any], task: Task[Any]) -> None:
+    """Raise `BadInput` when the folder holds a run with other settings or other training data."""
+    if not folder.has_weights:
         return
     before = folder.read("run.json")
     if before.get("task") != description["task"]:
@@ -190,110 +161,63 @@ def need_same(folder: RunFolder, description: dict[str, Any]) -> None:
             f"{folder.path} holds a run of the task {before.get('task')!r}, not of {description['task']!r}. Give "
             "another --out."
         )
-    for part in ("settings", "architecture", "training"):
-        old, new = before.get(part, {}), json.loads(json.dumps(description[part]))
-        changed = [name for name in old if name in new and old[name] != new[name] and name not in MAY_CHANGE]
+    for section, cls in (("settings", task.Settings), ("architecture", Architecture), ("training", Training)):
+        current = former_names(cls)
+        old = {current.get(name, name): value for name, value in before.get(section, {}).items()}
+        new = json.loads(json.dumps(description[section]))
+        changed = [name for name in old if name in new and old[name] != new[name] and name not in RESUMABLE]
         if changed:
-            what = f"{changed[0]} was {old[changed[0]]!r}, now {new[changed[0]]!r}"
+            change = f"{changed[0]} was {old[changed[0]]!r}, now {new[changed[0]]!r}"
             raise BadInput(
-                f"{folder.path} holds a run that was begun otherwise ({what}). Go on with the same settings, or give "
+                f"{folder.path} holds a run with other settings ({change}). Resume it with the same settings, or give "
                 "another --out."
             )
     if before.get("learned", description["learned"]) != description["learned"]:
         raise BadInput(
-            f"{folder.path} holds a run that learned from other data: these files, or what they say, have changed "
-            "since. Go on with the same files, or give another --out."
+            f"{folder.path} holds a run that was trained on other data: the files or their contents have changed. "
+            "Resume it with the same files, or give another --out."
         )
 
 
-@contextmanager
-def alone_in(folder: RunFolder) -> Iterator[None]:
-    """While open, no other process can train into the folder; raises where one does."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    folder.path.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadInput(
-                f"Another process trains into {folder.path} now. Wait for its end, or give another --out."
-            ) from None
-        except OSError:  # a file system without locks
-            pass
-        yield
-
-
-def open_run(
-    path: str | Path, find: Callable[[str], Any], changes: dict[str, Any] | None = None
-) -> tuple[Any, nn.Module, dict[str, Any]]:
+def open_run(path: str | Path, changes: Mapping[str, Any] | None = None) -> tuple[Task[Any], nn.Module, dict[str, Any]]:
     """Task, model (in evaluation mode) and description of a run; `changes` are other settings of the task.
 
-    `path` is the folder of the run, or the name of one that comes with the package.
+    `path` is the folder of the run, or the name of a run that comes with the package.
     """
     folder = RunFolder(folder_of(path))
     description = folder.read("run.json")
-    with reading(folder / "run.json"):
-        kind = find(description["task"])
-        settings = with_settings(load_settings(kind.Settings, description["settings"]), changes or {})
+    with explain_damage(folder / "run.json"):
+        kind = find_task(description["task"])
+        settings = update_settings(load_settings(kind.Settings, description["settings"]), changes or {})
     if not (folder / "model").is_dir():
         raise BadInput(
-            f"{path} holds a run that was stopped before its first evaluation, so no model is kept there yet. "
-            "Go on with it: the same `regard train` command."
+            f"{path} holds a run that was stopped before its first evaluation and has no model yet. "
+            "Resume it with the same `regard train` command."
         )
-    with reading(folder / "model" / CONFIGS["regard"]):
+    with explain_damage(folder / "model" / CONFIGS["regard"]):
         model = load(folder.path)
-    learned = folder.read("task.json")
-    with reading(folder / "task.json"):
-        task = kind.from_dict(learned, settings, model.tokenizer)
+    data = folder.read("task.json")
+    with explain_damage(folder / "task.json"):
+        task = kind.from_dict(data, settings, model.tokenizer)
     return task, model, description
 
 
 @contextmanager
-def reading(file: Path) -> Iterator[None]:
-    """While open, what a file of a model lacks, or has that cannot be used, is told by the file and the part."""
-    again = "It was written by another version, or is damaged. Fetch it again, or train the model anew."
+def explain_damage(file: Path) -> Iterator[None]:
+    """While open, errors about missing or unusable contents of a model's file become `BadInput` with its path."""
+    advice = "It was written by another version, or is damaged. Get it again, or train the model again."
     try:
         yield
     except RegardError:
         raise
     except KeyError as error:
-        raise BadInput(f"{file} lacks {error.args[0]!r}. {again}") from error
+        raise BadInput(f"{file} lacks {error.args[0]!r}. {advice}") from error
     except (TypeError, ValueError, IndexError, AttributeError) as error:
-        raise BadInput(f"{file} has a part that cannot be used ({error}). {again}") from error
+        raise BadInput(f"{file} has contents that cannot be used ({error}). {advice}") from error
 
 
 def versions() -> dict[str, str]:
+    """The versions that run.json names."""
     from .. import __version__
 
     return {"regard": __version__, "torch": torch.__version__, "python": platform.python_version()}
-
-
-def draw_curve(folder: RunFolder) -> None:
-    """The learning curve as a picture; nothing where matplotlib is not installed."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return
-    lines = folder.lines()
-    steps = [line for line in lines if line["kind"] == "step"]
-    scores = [line for line in lines if line["kind"] == "score"]
-    if not steps:
-        return
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(
-        [line["step"] for line in steps], [line["loss"] for line in steps], color="#0072b2", label="training loss"
-    )
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss")
-    main = folder.read("scores.json")["main"] if (folder / "scores.json").is_file() else None
-    if main and scores:
-        right = axes.twinx()
-        right.plot([x["step"] for x in scores], [x[main] for x in scores], "o-", color="#d55e00", label=f"dev {main}")
-        right.set_ylabel(f"dev {main}")
-    figure.legend(loc="outside upper center", ncols=2)
-    figure.savefig(folder / "curve.png", dpi=120)

@@ -6,36 +6,36 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Missing
-from .loop import Event
+from .trainer import TrainEvent
 
 
-class Board:
-    """Writes events as TensorBoard reads them: `train/loss`, `train/rate`, …, and `dev/` and each metric.
+class TensorBoardLogger:
+    """Writes events for TensorBoard: `train/loss`, `train/rate`, …, and `dev/` with each metric.
 
-    Where a run goes on from a checkpoint, what came after that is hidden; where it begins anew, all that was before.
+    When a run resumes from a checkpoint, the steps after it are purged; when it starts again, all steps.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.writer = folder, None
         summary_writer()
 
-    def __call__(self, event: Event) -> None:
-        step = event.place.step
+    def __call__(self, event: TrainEvent) -> None:
+        step = event.state.step
         if self.writer is None:
-            self.writer = summary_writer()(str(self.folder), purge_step=step + 1 if event.kind == "resumed" else 0)
-        part = {"step": "train", "score": "dev"}.get(event.kind)
-        for name, value in event.values.items() if part else ():
-            self.writer.add_scalar(f"{part}/{name}", value, step)
-        if part != "train":
+            self.writer = summary_writer()(str(self.folder), purge_step=step + 1 if event.name == "resumed" else 0)
+        group = {"step": "train", "score": "dev"}.get(event.name)
+        for name, value in event.values.items() if group else ():
+            self.writer.add_scalar(f"{group}/{name}", value, step)
+        if group != "train":
             self.writer.flush()
-        if event.kind in ("finished", "stopped"):
+        if event.name in ("finished", "stopped"):
             self.writer.close()
 
 
 def summary_writer() -> Any:
-    """torch's class that writes such files."""
+    """torch's `SummaryWriter`."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise Missing('TensorBoard\'s log needs its package: pip install "regard[tensorboard]".') from None
+        raise Missing('The TensorBoard log needs tensorboard: pip install "regard[tensorboard]".') from None
     return SummaryWriter

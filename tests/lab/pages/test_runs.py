@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from regard.experiments import results
-from regard.lab.records import curves
-from regard.train.loop import Event, Place
+from regard.lab.records import read_curves
+from regard.train.trainer import TrainEvent, TrainState
 from regard.train.run import RunFolder
 
 from .test_shell import UNTRANSLATED
@@ -22,7 +22,7 @@ def test_curves_are_the_logs(open_lab, lab_folder):
     page = open_lab("runs?run=reviews-0&with=reviews-1&lang=en")
     read = page.evaluate("window.lab.read()")
     for n, found in enumerate(read["curves"]):
-        wanted = curves(lab_folder / f"reviews-{n}")
+        wanted = read_curves(lab_folder / f"reviews-{n}")
         for kind, name in (("step", "loss"), ("score", "accuracy")):
             assert found[kind][name]["steps"] == wanted[kind][name]["steps"].tolist()
             assert found[kind][name]["values"] == pytest.approx(wanted[kind][name]["values"].tolist(), abs=1e-6)
@@ -49,10 +49,10 @@ def test_a_run_that_goes_on_is_followed(open_lab, lab_folder):
     folder = RunFolder(lab_folder / "live")
     folder.write("run.json", {"task": "tag", "architecture": {"model": "transformer"}})
     for step in range(1, 4):
-        folder.log(Event("step", Place(step=step), 9, {"loss": 1.0}))
+        folder.log_event(TrainEvent("step", TrainState(step=step), 9, {"loss": 1.0}))
     page = open_lab("runs?run=live&lang=en")
     assert "running" in page.locator("table.runs").inner_text()
-    folder.log(Event("step", Place(step=4), 9, {"loss": 0.25}))
+    folder.log_event(TrainEvent("step", TrainState(step=4), 9, {"loss": 0.25}))
     page.wait_for_function("() => window.lab.read().curves[0].step.loss.values.length === 4", timeout=15_000)
     assert page.evaluate("window.lab.read().curves[0].step.loss.values[3]") == 0.25
     assert "step 4" in page.locator("section [role=status]").first.inner_text()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import Unsupported
-from ...train.cuda_graph import Recorded
+from ...train.cuda_graph import CudaGraphStep
 from ..experiment import Size
 from ..progress import ProgressCallback, ignore_progress
 
@@ -76,7 +76,7 @@ class FitStep:
             fused=gpu or None,
             capturable=gpu,
         )
-        self.graph = Recorded(lambda _: self.update()) if gpu and cuda_graph else None
+        self.graph = CudaGraphStep(lambda _: self.update()) if gpu and cuda_graph else None
 
     def __call__(self, fraction: float) -> float:
         for group in self.optimizer.param_groups:

@@ -71,11 +71,11 @@ class Texts:
     def learn(cls, examples: Sequence[LabelledText], settings: ClassifySettings) -> Texts:
         """The vocabulary of these texts."""
         texts = [example.text for example in examples]
-        affixes, grams = parts_of(settings)
+        affixes, grams = settings.max_affix, settings.char_ngrams
         if (affixes or grams) and (settings.unit != "words" or settings.vectors is not None):
             raise BadInput(
-                "Affixes and grams are those of words without vectors. Give unit='words' and no vectors, or affixes=0 "
-                "and grams=0."
+                "max_affix and char_ngrams are features of words without word vectors. Give unit='words' and no "
+                "vectors, or max_affix=0 and char_ngrams=0."
             )
         if settings.vectors is None:
             made = cls(settings, Tokenizer.train(texts, settings.unit, settings.vocab_size, settings.lowercase))
@@ -95,8 +95,8 @@ class Texts:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], settings: ClassifySettings, tokenizer: Any) -> Texts:
-        spelling, (affixes, grams) = data.get("spelling"), parts_of(settings)
-        made = None if spelling is None else WordFeatures.from_dict(spelling, affixes, LETTERS, grams)
+        saved, sizes = data.get("spelling"), (settings.max_affix, LETTERS, settings.char_ngrams)
+        made = None if saved is None else WordFeatures.from_dict(saved, *sizes)
         return cls(settings, tokenizer, data["vector_dim"], spelling=made)
 
     def layers(self, a: Architecture) -> tuple[Any, Any]:
@@ -186,11 +186,6 @@ class Texts:
             "unknown": pieces[self.tokenizer.unknown or 0] / max(1, real),
             "examples": [f"{example.label}: {example.text[:70]}" for example in examples[:3]],
         }
-
-
-def parts_of(settings: ClassifySettings) -> tuple[int, int]:
-    """Up to how many letters of affixes and of runs words are known by: none where texts are read for images."""
-    return getattr(settings, "affixes", 0), getattr(settings, "grams", 0)
 
 
 def open_vectors(path: Path) -> WordVectors:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...attention.backends.triton import unfit
+from ...attention.backends.triton import unsupported_device
 from ...nn.cross_entropy import IGNORED
 
 WIDEST = 32768
@@ -27,7 +27,7 @@ def agreement_loss(logits: Tensor, labels: Tensor, smoothing: float, weight: flo
     its loss twice this one. On a GPU one kernel reads the logits and leaves their gradient, where torch's own functions
     would go over them some thirty times.
     """
-    if logits.is_cuda and unfit(logits.device) is None and logits.shape[1] <= WIDEST and logits.shape[0]:
+    if logits.is_cuda and unsupported_device(logits.device) is None and logits.shape[1] <= WIDEST and logits.shape[0]:
         return Fused.apply(logits.contiguous(), labels, smoothing, weight)  # type: ignore[no-any-return]
     return plainly(logits.float(), labels, smoothing, weight)
 

@@ -16,9 +16,9 @@ import torch
 
 import regard as rg
 from regard.settings import Training
-from regard.train import loop
-from regard.train.checkpoints import Store, read_tensors, whole
-from regard.train.loop import Interruptible, accelerator_for, train
+from regard.train import trainer
+from regard.train.checkpoints import CheckpointStore, read_state, read_tensors
+from regard.train.trainer import InterruptHandler, Trainer, make_accelerator
 
 from .toy import Toy, examples, model
 
@@ -30,7 +30,7 @@ HOW = Training(
 def run(folder: Path, training: Training, tell=lambda event: None, made=None) -> dict[str, torch.Tensor]:
     """The weights after a run."""
     made = model() if made is None else made
-    train(Toy(), made, examples(70), examples(30, 1), training, folder, lambda model, scores: None, tell)
+    Trainer(Toy(), made, examples(70), examples(30, 1), training, folder, lambda model, scores: None, tell).fit()
     return {name: x.clone() for name, x in made.state_dict().items()}
 
 
@@ -43,7 +43,7 @@ def interrupted(step: int):
     """Presses Ctrl-C after that step."""
 
     def tell(event) -> None:
-        if event.kind == "step" and event.place.step == step:
+        if event.name == "step" and event.state.step == step:
             os.kill(os.getpid(), signal.SIGINT)
 
     return tell
@@ -51,7 +51,7 @@ def interrupted(step: int):
 
 @pytest.mark.parametrize(
     "more",
-    [{}, {"ema": 0.9}, {"average": 3}, {"schedule": "cosine", "label_smoothing": 0.1}, {"batch_size": 7}],
+    [{}, {"ema": 0.9}, {"average_checkpoints": 3}, {"schedule": "cosine", "label_smoothing": 0.1}, {"batch_size": 7}],
     ids=str,
 )
 @pytest.mark.parametrize("step", [4, 9])
@@ -60,10 +60,10 @@ def test_stopped_and_resumed_to_the_same_bits(tmp_path: Path, more: dict, step: 
     how = replace(HOW, **more)
     expected = run(tmp_path / "whole", how)
     run(tmp_path / "cut", how, interrupted(step))
-    found = Store(tmp_path / "cut" / "checkpoints").latest()
+    found = CheckpointStore(tmp_path / "cut" / "checkpoints").latest()
     assert found is not None and found[0]["step"] == step
     assert_same_bits(expected, run(tmp_path / "cut", how, made=model(seed=7)))
-    a, b = (Store(tmp_path / name / "checkpoints").latest() for name in ("whole", "cut"))
+    a, b = (CheckpointStore(tmp_path / name / "checkpoints").latest() for name in ("whole", "cut"))
     assert a is not None and b is not None
     for file in sorted(a[1].glob("*.safetensors")):
         assert_same_bits(read_tensors(file), read_tensors(b[1] / file.name))
@@ -72,34 +72,34 @@ def test_stopped_and_resumed_to_the_same_bits(tmp_path: Path, more: dict, step: 
 
 def test_broken_checkpoint_is_passed_over(tmp_path: Path) -> None:
     expected = run(tmp_path, HOW)
-    newest = Store(tmp_path / "checkpoints").found()[-1]
+    newest = CheckpointStore(tmp_path / "checkpoints").folders()[-1]
     weights = newest / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-10])
-    assert whole(newest) is None
+    assert read_state(newest) is None
     events = []
     assert_same_bits(expected, run(tmp_path, HOW, events.append, made=model(seed=5)))
-    assert next(event.kind for event in events) == "resumed" and events[0].values == {}
+    assert next(event.name for event in events) == "resumed" and events[0].values == {}
 
 
 def test_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(tmp_path, replace(HOW, steps=6))
-    before = Store(tmp_path / "checkpoints").latest()
+    before = CheckpointStore(tmp_path / "checkpoints").latest()
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("regard.train.checkpoints.write_tensors", full)
-    with pytest.raises(rg.BadInput, match=r"No space left.*make room"):
+    with pytest.raises(rg.BadInput, match=r"No space left.*free some disk space"):
         run(tmp_path, HOW)
     monkeypatch.undo()
-    assert Store(tmp_path / "checkpoints").latest() == before
+    assert CheckpointStore(tmp_path / "checkpoints").latest() == before
 
 
 def test_killed_at_any_moment(tmp_path: Path) -> None:
     """`kill -9` loses at most the steps since the last checkpoint, and the run goes on to the same bits."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path;"
-        "from tests.train.test_loop import run, HOW;"
+        "from tests.train.test_trainer import run, HOW;"
         "from dataclasses import replace; run(Path(sys.argv[2]), replace(HOW, save_every=1))"
     )
     expected = run(tmp_path / "whole", replace(HOW, save_every=1))
@@ -108,10 +108,10 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
             [sys.executable, "-c", code, str(Path(__file__).parents[2]), str(tmp_path / "killed")],
             env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
         )
-        store = Store(tmp_path / "killed" / "checkpoints")
-        start = len(store.found()) and store.found()[-1].name
+        store = CheckpointStore(tmp_path / "killed" / "checkpoints")
+        start = len(store.folders()) and store.folders()[-1].name
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and (not store.found() or store.found()[-1].name == start):
+        while time.monotonic() < deadline and (not store.folders() or store.folders()[-1].name == start):
             time.sleep(0.01)
         time.sleep(delay)
         process.kill()
@@ -124,32 +124,37 @@ def test_told_late_is_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """On a GPU an update is told of when the next is under way; what is told, and in which order, is the same."""
     lines: dict[str, list[tuple]] = {"at once": [], "late": []}
     for name, told in lines.items():
-        monkeypatch.setattr(loop, "works_by_itself", lambda _, late=name == "late": late)
-        run(tmp_path / name, HOW, lambda e, told=told: told.append((e.kind, e.place.step, e.values.get("loss"))))
+        monkeypatch.setattr(trainer, "runs_asynchronously", lambda _, late=name == "late": late)
+        run(tmp_path / name, HOW, lambda e, told=told: told.append((e.kind, e.state.step, e.values.get("loss"))))
     assert lines["late"] == lines["at once"] and [step for kind, step, _ in lines["late"] if kind == "step"][-1] == 12
 
 
 def test_learns(tmp_path: Path) -> None:
     scores = []
-    how = replace(HOW, steps=60, accumulate=1, batch_tokens=300, rate=1e-2, schedule="constant", evaluate_every=60)
+    how = replace(HOW, steps=60, accumulate=1, batch_tokens=300, learning_rate=1e-2)
+    how = replace(how, schedule="constant", evaluate_every=60)
     made = model(dropout=0.0)
-    train(Toy(), made, examples(300), examples(100, 1), how, tmp_path, lambda model, found: scores.append(found))
+    Trainer(
+        Toy(), made, examples(300), examples(100, 1), how, tmp_path, lambda model, found: scores.append(found)
+    ).fit()
     assert scores[-1].metrics["accuracy"] > 0.85
-    assert json.loads((Store(tmp_path / "checkpoints").found()[-1] / "state.json").read_text())["step"] == 60
+    assert (
+        json.loads((CheckpointStore(tmp_path / "checkpoints").folders()[-1] / "state.json").read_text())["step"] == 60
+    )
 
 
 def test_patience_ends_a_run(tmp_path: Path) -> None:
-    how = replace(HOW, steps=1000, rate=1e-9, patience=2, evaluate_every=5)
-    place = train(Toy(), model(), examples(50), examples(20, 1), how, tmp_path, lambda m, s: None)
-    assert place.step == 20
+    how = replace(HOW, steps=1000, learning_rate=1e-9, patience=2, evaluate_every=5)
+    state = Trainer(Toy(), model(), examples(50), examples(20, 1), how, tmp_path, lambda m, s: None).fit()
+    assert state.step == 20
 
 
 def test_a_press_that_is_heard_twice_is_one() -> None:
     """A launcher passes Ctrl-C on to processes that the terminal has told already; a later one breaks off."""
-    with Interruptible() as stop:
+    with InterruptHandler() as stop:
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGINT)
-        assert stop.asked
+        assert stop.requested
         stop.since -= 2
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
@@ -157,7 +162,7 @@ def test_a_press_that_is_heard_twice_is_one() -> None:
 
 def test_a_checkpoint_of_zeros_is_passed_over(tmp_path: Path) -> None:
     """After a power cut a file may have its size and nothing in it."""
-    store = Store(tmp_path)
+    store = CheckpointStore(tmp_path)
     for step in (1, 2):
         store.save(step, {"step": step}, {"model": {"x": torch.ones(3)}})
     last = tmp_path / "step-00000002" / "model.safetensors"
@@ -169,7 +174,7 @@ def test_a_checkpoint_of_zeros_is_passed_over(tmp_path: Path) -> None:
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(rg.Unsupported, match="no GPU"):
-        accelerator_for(Training(device="cuda"))
+    with pytest.raises(rg.Unsupported, match="no CUDA device"):
+        make_accelerator(Training(device="cuda"))
     with pytest.raises(rg.Unsupported, match="fp16"):
-        accelerator_for(Training(precision="fp16"))
+        make_accelerator(Training(precision="fp16"))

@@ -21,13 +21,13 @@ import regard as rg
 from regard.cli import app
 from regard.models.model import Output
 from regard.settings import Training
-from regard.train import fsdp as shards
-from regard.train.checkpoints import Store, read_tensors
-from regard.train.loop import Event, train
-from regard.train.run import first
+from regard.train import fsdp
+from regard.train.checkpoints import CheckpointStore, read_tensors
+from regard.train.run import is_main_process
+from regard.train.trainer import Trainer, TrainEvent
 
-from .test_loop import HOW
 from .test_run import conllu
+from .test_trainer import HOW
 from .toy import Toy, examples, model
 
 HERE = Path(__file__).parents[2]
@@ -36,7 +36,10 @@ ON_GPU = replace(HOW, device="cuda")
 PARTED = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
 WRAPPED = {"FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP", "FSDP_TRANSFORMER_CLS_TO_WRAP": "Block"}
 TAG = ["train", "tag", "--epochs", "2", "--device", "cpu", "--json"]
-SMALL = {"dim": 16, "layers": 1, "heads": 2, "batch_tokens": 60, "rate": 1e-2, "warmup": 2, "accumulate": 2, "ema": 0.5}
+SMALL = {"dim": 16, "layers": 1, "heads": 2, "batch_tokens": 60, "learning_rate": 1e-2, "warmup": 2} | {
+    "accumulate": 2,
+    "ema": 0.5,
+}
 
 
 def run(folder: Path, how: Training = HOW, dropout: float = 0.0, stop: int | None = None) -> None:
@@ -46,17 +49,17 @@ def run(folder: Path, how: Training = HOW, dropout: float = 0.0, stop: int | Non
     """
     losses: list[float] = []
 
-    def tell(event: Event) -> None:
-        if event.kind == "step":
+    def tell(event: TrainEvent) -> None:
+        if event.name == "step":
             losses.append(event.values["loss"])
-        if event.kind == "step" and event.place.step == stop:
+        if event.name == "step" and event.state.step == stop:
             os.kill(os.getpid(), signal.SIGINT)
 
     made = model(dropout=dropout)
     made.register_buffer("seen", torch.ones(3))  # as a batch norm has: it is in no parts, unlike the weights
-    train(Toy(), made, examples(70), examples(30, 1), how, folder, lambda m, s: None, tell)
+    Trainer(Toy(), made, examples(70), examples(30, 1), how, folder, lambda m, s: None, tell).fit()
     if losses:
-        parted = all(shards.in_parts(x) for x in made.parameters())
+        parted = all(fsdp.is_sharded(x) for x in made.parameters())
         (folder / "told.json").write_text(json.dumps({"losses": losses, "parted": parted}))
 
 
@@ -66,7 +69,7 @@ def told(folder: Path) -> dict[str, Any]:
 
 def files(folder: Path, step: int = 6) -> dict[str, dict[str, torch.Tensor]]:
     """The tensors of a checkpoint, by file."""
-    found = Store(folder / "checkpoints").latest()
+    found = CheckpointStore(folder / "checkpoints").latest()
     assert found is not None and found[0]["step"] == step
     return {path.name: read_tensors(path) for path in found[1].glob("*.safetensors") if "random" not in path.name}
 
@@ -85,12 +88,12 @@ def every_case(folder: Path) -> None:
     """What two processes do here, in one launch."""
     run(folder / "two")
     run(folder / "one-two")  # goes on from what one process has left there
-    lively = replace(HOW, average=2, ema=0.0)
+    lively = replace(HOW, average_checkpoints=2, ema=0.0)
     run(folder / "whole", lively, dropout=0.2)
     run(folder / "halves", lively, dropout=0.2, stop=4)
     run(folder / "halves", lively, dropout=0.2)
     done = CliRunner().invoke(app, tagging(folder), catch_exceptions=False)
-    assert done.exit_code == 0 and bool(done.stdout) == first(), "one process speaks for all"
+    assert done.exit_code == 0 and bool(done.stdout) == is_main_process(), "one process speaks for all"
 
 
 def half_of(folder: Path, other: Path) -> None:
@@ -119,7 +122,7 @@ def launch(function: str, folder: Path, processes: int, environment: dict[str, s
     """Have so many processes call a function of this file with the folder."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path;"
-        f"from tests.train.test_shards import {function}; {function}(Path(sys.argv[2]))"
+        f"from tests.train.test_fsdp import {function}; {function}(Path(sys.argv[2]))"
     )
     (folder / "launched.py").write_text(code)
     launched = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--standalone"]
@@ -167,7 +170,7 @@ def test_one_goes_on_with_what_two_began(two: Path, tmp_path: Path) -> None:
 def test_the_folder_of_a_run_is_whole(two: Path) -> None:
     """What two processes wrote, any command reads."""
     found = rg.load(two / "tagger")
-    assert not any(shards.in_parts(x) for x in found.parameters())
+    assert not any(fsdp.is_sharded(x) for x in found.parameters())
     scored = CliRunner().invoke(app, ["evaluate", str(two / "tagger"), "--data", str(two / "train.conllu"), "--json"])
     assert scored.exit_code == 0, scored.output
     kept = json.loads((two / "tagger" / "scores.json").read_text("utf8"))["metrics"]["accuracy"]
@@ -186,17 +189,17 @@ def test_what_does_not_go_together_is_refused(monkeypatch: pytest.MonkeyPatch, a
     for name, value in (PARTED | asked).items():
         monkeypatch.setenv(name, value)
     with pytest.raises(rg.BadInput, match=hint):
-        shards.plugin()
+        fsdp.fsdp_plugin()
 
 
 def test_a_plain_tensor_is_whole() -> None:
     x = torch.randn(3, 5)
-    assert shards.whole(x) is x and torch.equal(shards.part_of(x, torch.zeros(3, 5)), x)
+    assert fsdp.full_tensor(x) is x and torch.equal(fsdp.shard_like(x, torch.zeros(3, 5)), x)
 
 
 def test_torch_finds_the_tensors_of_an_answer() -> None:
     """Else a model in parts that answers with an `Output` would not learn."""
-    shards.answer_in_fields()
+    fsdp.register_output()
     x = torch.ones(2)
     leaves, form = tree_flatten(Output(logits=x))
     assert any(leaf is x for leaf in leaves) and tree_unflatten(leaves, form).logits is x

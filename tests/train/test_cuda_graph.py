@@ -15,29 +15,31 @@ import regard as rg
 from regard.attention.backends import sdpa
 from regard.attention.call import make_call
 from regard.attention.tracing import cuda_graph_mode, in_cuda_graph, shapes_only
-from regard.bench import training
+from regard.bench import translation
 from regard.data.text import Document
 from regard.models.model import EncoderDecoderModel
 from regard.settings import Training
 from regard.tasks.architecture import Architecture
+from regard.tasks.inputs.padding import pad_to_multiples
 from regard.tasks.lm import Lm
 from regard.tasks.translate import pair_loss, real_places
-from regard.train.cuda_graph import Recorded, rounded_up
-from regard.train.loop import train
+from regard.train.cuda_graph import CudaGraphStep
+from regard.train.trainer import Trainer
 
 WORDS, WIDTH = 41, 16
+BF16 = {"precision": "bf16", "compile": True}
 
 
 def translator() -> EncoderDecoderModel:
     torch.manual_seed(0)
-    return training.translators(WORDS, WIDTH)[0].train()
+    return translation.build_translators(WORDS, WIDTH)[0].train()
 
 
 def batch(pairs: int, seed: int, tokens: int = 48) -> dict[str, Tensor]:
     """Pairs of sentences, the rows filled up to one length whatever the sentences are."""
     draw = torch.Generator().manual_seed(seed)
     lengths, target_lengths = (torch.randint(1, tokens + 1, (pairs,), generator=draw) for _ in range(2))
-    words = lambda: torch.randint(training.FIRST, WORDS, (pairs, tokens), generator=draw)  # noqa: E731
+    words = lambda: torch.randint(translation.FIRST, WORDS, (pairs, tokens), generator=draw)  # noqa: E731
     beyond = torch.arange(tokens) >= target_lengths[:, None]
     return {
         "tokens": words(),
@@ -49,7 +51,7 @@ def batch(pairs: int, seed: int, tokens: int = 48) -> dict[str, Tensor]:
 
 
 def gradients(model: EncoderDecoderModel, given: dict[str, Tensor]) -> list[Tensor]:
-    loss = training.our_loss(model, given)
+    loss = translation.regard_loss(model, given)
     return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
 
 
@@ -73,10 +75,10 @@ def test_the_blind_compute_padding_and_the_same_loss_and_gradients() -> None:
 
 @pytest.mark.parametrize("agreement", [0.0, 2.0])
 @pytest.mark.parametrize("told", [False, True])
-def test_a_batch_rounded_up_has_the_same_loss_and_gradients(agreement: float, told: bool) -> None:
+def test_a_batch_pad_to_multiples_has_the_same_loss_and_gradients(agreement: float, told: bool) -> None:
     """Empty rows and places do not count, whether or not it is told where they are; the loss is of float32."""
     model, given = translator().double(), batch(5, 1, tokens=11)
-    rounded = rounded_up(given, {"tokens": training.PAD, "targets": training.PAD, "labels": -100})
+    rounded = pad_to_multiples(given, {"tokens": translation.PAD, "targets": translation.PAD, "labels": -100})
     assert rounded["tokens"].shape == (32, 16) and rounded["lengths"].shape == (32,)
     if told:
         rounded |= {"places": real_places(rounded["lengths"], 16, 64)}
@@ -95,8 +97,8 @@ def test_a_long_window_is_no_tensor_of_queries_and_keys_while_a_step_is_recorded
     q = torch.zeros(1, 1, 1, 1).expand(1, 12, 16384, 64)
     window = rg.Window(256, 256) & rg.Lengths(torch.tensor([16000]))
     with cuda_graph_mode():
-        assert "larger than" in (sdpa.unsupported(make_call(q, q, q, mask=window)) or "")
-        assert sdpa.unsupported(make_call(q[:, :, :512], q[:, :, :512], q[:, :, :512], mask=window)) is None
+        assert "larger than" in (sdpa.unsupported_reason(make_call(q, q, q, mask=window)) or "")
+        assert sdpa.unsupported_reason(make_call(q[:, :, :512], q[:, :, :512], q[:, :, :512], mask=window)) is None
 
 
 def test_rows_without_a_key_are_zero_for_the_blind_too() -> None:
@@ -109,14 +111,14 @@ def test_rows_without_a_key_are_zero_for_the_blind_too() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_so() -> None:
     with pytest.raises(rg.Unsupported, match="GPU"):
-        Recorded(lambda given: given["x"].sum())
+        CudaGraphStep(lambda given: given["x"].sum())
 
 
 def stepper(model: EncoderDecoderModel) -> Callable[[dict[str, Tensor]], Tensor]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True, capturable=True)
 
     def step(given: dict[str, Tensor]) -> Tensor:
-        loss = training.our_loss(model, given)
+        loss = translation.regard_loss(model, given)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -130,13 +132,13 @@ def test_losses_are_those_of_the_step_itself_on_batches_of_other_lengths() -> No
     """Ten updates with batches of two shapes, whose sentences all have other lengths."""
     ours = translator().cuda()
     theirs = copy.deepcopy(ours)
-    plain, recorded = stepper(theirs), Recorded(stepper(ours), plain=2)
+    plain, recorded = stepper(theirs), CudaGraphStep(stepper(ours), warmup=2)
     for n in range(10):
         given = batch(7 if n % 2 else 6, n)
         with cuda_graph_mode():
             wanted = plain({name: x.cuda() for name, x in given.items()})
         torch.testing.assert_close(recorded(given), wanted.detach(), rtol=1e-4, atol=1e-3)
-    assert all(one.graph is not None for one in recorded.kept.values()) and len(recorded.kept) == 2
+    assert all(one.graph is not None for one in recorded.graphs.values()) and len(recorded.graphs) == 2
 
 
 @pytest.mark.gpu
@@ -144,28 +146,28 @@ def test_what_is_fixed_has_a_recording_of_its_own() -> None:
     torch.manual_seed(0)
     stack = rg.nn.Stack(rg.nn.StackConfig(dim=32, layers=2, heads=2, window=16)).cuda()
     plain = lambda given: stack(given["x"], global_tokens=given["global_tokens"]).square().sum().detach()  # noqa: E731
-    recorded = Recorded(plain, fixed=["global_tokens"], plain=1)
+    recorded = CudaGraphStep(plain, fixed=["global_tokens"], warmup=1)
     for n in range(8):
         chosen = torch.zeros(1, 100, dtype=torch.bool)
         chosen[0, 50 * (n % 2)] = True
         given = {"x": torch.randn(1, 100, 32), "global_tokens": chosen}
         wanted = plain({name: x.cuda() for name, x in given.items()})
         torch.testing.assert_close(recorded(given), wanted)
-    assert len(recorded.kept) == 2
+    assert len(recorded.graphs) == 2
 
 
 @pytest.mark.gpu
 def test_a_step_that_waits_is_refused() -> None:
     weight = nn.Parameter(torch.ones(3, device="cuda"))
-    recorded = Recorded(lambda given: (weight * given["x"]).sum() * float(given["x"].sum()), plain=1)
+    recorded = CudaGraphStep(lambda given: (weight * given["x"]).sum() * float(given["x"].sum()), warmup=1)
     recorded({"x": torch.ones(3)})
-    with pytest.raises(rg.Unsupported, match="recorded"):
+    with pytest.raises(rg.Unsupported, match="cannot be captured"):
         recorded({"x": torch.ones(3)})
     assert torch.randn(3, device="cuda").isfinite().all()  # the generator that the recording had is free again
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("how", [{}, {"ema": 0.9, "clip": 0.0}, {"precision": "bf16", "compile": True}], ids=str)
+@pytest.mark.parametrize("how", [{}, {"ema": 0.9, "max_grad_norm": 0.0}, BF16], ids=str)
 def test_a_run_that_is_recorded_learns_as_one_that_is_not(how: dict, tmp_path: Path) -> None:
     """The losses of 40 updates of a language model without dropout; one more after a stop and a new start."""
     AcceleratorState._reset_state(reset_partial_state=True)  # else a process has one precision for good
@@ -173,16 +175,16 @@ def test_a_run_that_is_recorded_learns_as_one_that_is_not(how: dict, tmp_path: P
     given = Lm.Settings(context=32)
     learned = (Document(text, "a.txt"),)
     task = Lm.prepare(learned, given)
-    made = [task.config(Architecture(dim=32, layers=2, heads=2, places="learned", dropout=0.0)).build()]
+    made = [task.config(Architecture(dim=32, layers=2, heads=2, positions="learned", dropout=0.0)).build()]
     made.append(copy.deepcopy(made[0]))
     usual = Training(epochs=None, steps=40, batch_tokens=256, warmup=5, evaluate_every=20, save_every=20, **how)
     losses: list[list[float]] = [[], []]
     for n, record in enumerate((False, True)):
         heard = losses[n]
-        tell = lambda event, heard=heard: heard.append(event.values["loss"]) if event.kind == "step" else None  # noqa: E731
+        tell = lambda event, heard=heard: heard.append(event.values["loss"]) if event.name == "step" else None  # noqa: E731
         for steps in (40, 41):
-            now = replace(usual, record=record, steps=steps)
-            train(task, made[n], learned, learned, now, tmp_path / str(n), lambda model, scores: None, tell)
+            now = replace(usual, cuda_graph=record, steps=steps)
+            Trainer(task, made[n], learned, learned, now, tmp_path / str(n), lambda model, scores: None, tell).fit()
     assert len(losses[0]) == 41 and losses[0][-1] < losses[0][0]
     rough = 2e-2 if "precision" in how else 1e-3
     torch.testing.assert_close(torch.tensor(losses[1]), torch.tensor(losses[0]), rtol=rough, atol=rough)

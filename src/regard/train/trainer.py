@@ -1,0 +1,452 @@
+"""The training loop: updates, evaluations and checkpoints of a model.
+
+A run that is stopped and resumed computes the same bits as a run that is not: everything random is a function of the
+seed and the position in the data, or comes from a generator whose state is saved. The order of examples and the random
+part of a batch come from the seed and the position, dropout from torch's generators.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data.order import Order
+from ..errors import BadInput, Missing, Unsupported
+from ..models.model import compile_blocks
+from ..settings import Training
+from ..tasks.task import Batch, Scores, Task
+from .checkpoints import CheckpointStore, read_tensors
+from .cuda_graph import CudaGraphStep, to_device
+from .ema import CheckpointAverage, ExponentialMovingAverage, float_tensors
+from .fsdp import UnshardedCopy, fsdp_plugin, full_tensor, load_full_weights, shard_like, use_fsdp_on_cpu
+
+
+@dataclass
+class TrainState:
+    """Where a run stands: what a checkpoint has besides tensors. `group` counts the updates of the epoch."""
+
+    step: int = 0
+    epoch: int = 0
+    group: int = 0
+    seconds: float = 0.0
+    best: float | None = None
+    since_best: int = 0
+
+
+@dataclass(frozen=True)
+class TrainEvent:
+    """A report of a run: `name` is "step", "score", "saved", "resumed", "stopped" or "finished"."""
+
+    name: str
+    state: TrainState
+    total: int
+    values: dict[str, float]
+    scores: Scores | None = None
+
+
+EventCallback = Callable[[TrainEvent], None]
+BestCallback = Callable[[nn.Module, Scores], None]
+
+
+class Trainer:
+    """Trains a model until its settings end the run, from the last checkpoint in `folder` where there is one.
+
+    `on_best` is called with the model, which has the evaluated weights, when the score on the validation data is the
+    best so far. `on_event` is called after each update, evaluation and checkpoint.
+    """
+
+    def __init__(
+        self,
+        task: Task[Any],
+        model: nn.Module,
+        examples: Sequence[Any],
+        validation: Sequence[Any],
+        training: Training,
+        folder: Path,
+        on_best: BestCallback,
+        on_event: EventCallback = lambda event: None,
+    ) -> None:
+        self.task, self.examples, self.validation, self.training = task, examples, validation, training
+        self.on_best, self.on_event, self.state = on_best, on_event, TrainState()
+        self.accelerator = make_accelerator(training)
+        torch.manual_seed(training.seed + self.accelerator.process_index)
+        self.module = model
+        self.unsharded = UnshardedCopy(model) if self.accelerator.is_fsdp2 else None
+        captures = captures_updates(training, self.accelerator)
+        fused = self.accelerator.device.type == "cuda"
+        self.model, self.optimizer = self.accelerator.prepare(model, make_optimizer(model, training, captures, fused))
+        self.cuda_graph = CudaGraphStep(lambda batch: self.step([(batch, True)], batch["count"])) if captures else None
+        if training.compile and (captures or self.unsharded is not None):
+            compile_blocks(model)
+        elif training.compile:
+            self.model = torch.compile(self.model)
+        sizes = task.sizes(self.epoch_examples(0))
+        self.order = Order(
+            sizes,
+            tokens=training.tokens_per_batch(sizes),
+            examples=training.batch_size,
+            seed=training.seed,
+            alike=task.cuts_blocks,
+        )
+        self.checkpoints = CheckpointStore(folder / "checkpoints")
+        self.ema = ExponentialMovingAverage(training.ema) if training.ema else None
+        self.average = CheckpointAverage(training.average_checkpoints) if training.average_checkpoints else None
+        self.evaluated_step, self.saved_step = -1, -1
+        self.pending: tuple[TrainState, Tensor, float, float] | None = None
+        self.last_time = time.monotonic()
+        self.total = self.count_steps()
+
+    def fit(self) -> TrainState:
+        """Train to the end of the run, or until Ctrl-C; the state where it ended."""
+        self.resume()
+        stopped, state, training = False, self.state, self.training
+        with InterruptHandler() as interrupt, ThreadPoolExecutor(1) as executor:
+            while not self.over() and not stopped:
+                groups = self.groups(state.epoch)
+                next_batches = executor.submit(self.batches, groups, state.group)
+                while state.group < len(groups) and not self.over() and not stopped:
+                    batches = next_batches.result()
+                    if state.group + 1 < len(groups):
+                        next_batches = executor.submit(self.batches, groups, state.group + 1)
+                    self.update(batches)
+                    epoch_ended = state.group == len(groups)
+                    if self.due(training.evaluate_every, epoch_ended):
+                        self.evaluate()
+                    if self.due(training.save_every, epoch_ended):
+                        self.save()
+                    stopped = self.sum_processes(float(interrupt.requested)) > 0
+                if state.group == len(groups):
+                    state.epoch, state.group = state.epoch + 1, 0
+            self.finish(stopped)
+        return state
+
+    def epoch_examples(self, epoch: int) -> Sequence[Any]:
+        """The examples of an epoch, cut again for each where a task trains on running text."""
+        return self.task.epoch_examples(self.examples, Random(f"{self.training.seed} {epoch}"))
+
+    def groups(self, epoch: int) -> list[list[list[int]]]:
+        """The batches of an epoch, by update."""
+        batches, size = self.order.epoch(epoch), self.training.accumulate
+        return [batches[n : n + size] for n in range(0, len(batches), size)]
+
+    def count_steps(self) -> int:
+        """How many updates the run has, as far as steps and epochs say."""
+        ends = [self.training.steps] if self.training.steps else []
+        if self.training.epochs:
+            ends.append(self.training.epochs * len(self.groups(0)))
+        return min(ends) if ends else 10**9
+
+    def batches(self, groups: list[list[list[int]]], group: int) -> list[tuple[Batch, bool]]:
+        """This process's batches of an update, and whether they count: a process without a batch gets a spare one."""
+        every = list(enumerate(groups[group]))
+        mine = every[self.accelerator.process_index :: self.accelerator.num_processes]
+        return [(self.batch(group, k, numbers), bool(mine)) for k, numbers in mine or every[:1]]
+
+    def batch(self, group: int, k: int, numbers: list[int]) -> Batch:
+        """A batch; its random part is a function of its position in the order."""
+        rng = Random(f"{self.training.seed} {self.state.epoch} {group} {k}")
+        examples = self.epoch_examples(self.state.epoch)
+        batch = self.task.batch([examples[n] for n in numbers], rng)
+        return batch if self.cuda_graph is None else self.task.pad_for_cuda_graph(batch)
+
+    def update(self, batches: list[tuple[Batch, bool]]) -> None:
+        """One step of the optimizer over the update's batches, the loss a mean over all their labels."""
+        self.model.train()
+        count = self.sum_processes(sum(self.task.count(batch) for batch, counts in batches if counts))
+        elapsed = self.state.seconds / (60 * self.training.minutes) if self.training.minutes else 0.0
+        rate = self.training.learning_rate_at(self.state.step, self.total, elapsed)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["lr"].fill_(rate) if isinstance(group["lr"], Tensor) else rate
+        result = self.run_step(batches, torch.tensor(max(count, 1.0)))
+        if self.ema is not None:
+            self.ema.update(self.module, self.state.step)
+        self.state.step += 1
+        self.state.group += 1
+        self.report_step()
+        self.pending = replace(self.state), result, count, rate
+        if not runs_asynchronously(self.accelerator):
+            self.report_step()
+
+    def report_step(self) -> None:
+        """Report the last update. On a GPU its numbers are read while the next update runs, so that it never waits."""
+        if self.pending is None:
+            return
+        state, (total, norm), count, rate = self.pending
+        self.pending = None
+        mean = self.sum_processes(total) / max(count, 1.0)
+        self.state.seconds += self.elapsed()
+        state.seconds = self.state.seconds
+        if mean != mean:
+            raise BadInput(
+                f"The loss is not a number at step {state.step}. Look for NaN or inf in the data, or lower "
+                f"learning_rate (now {rate:g}) or raise warmup, and train into another --out."
+            )
+        self.report("step", state=state, loss=mean, rate=rate, norm=float(norm), labels=count)
+
+    def run_step(self, batches: list[tuple[Batch, bool]], count: Tensor) -> Tensor:
+        """The result of `step`, replayed from a CUDA graph where it can be captured."""
+        if self.cuda_graph is not None:
+            try:
+                return self.cuda_graph({**batches[0][0], "count": count})
+            except Unsupported as error:
+                warnings.warn(f"{error} The run continues without cuda_graph.", stacklevel=2)
+                self.cuda_graph = None
+        return self.step(batches, count)
+
+    def step(self, batches: Sequence[tuple[Batch, bool]], count: Tensor) -> Tensor:
+        """The update itself: (sum of the losses, norm of the gradient), `[2]`, on the device.
+
+        It may be captured in a CUDA graph, so it never reads a number back from the GPU.
+        """
+        accelerator, device = self.accelerator, self.accelerator.device
+        total, share = torch.zeros((), device=device), accelerator.num_processes / count.to(device)
+        for n, (batch, counts) in enumerate(batches):
+            moved = {name: to_device(x, device) for name, x in batch.items() if name != "count"}
+            with nullcontext() if n + 1 == len(batches) else accelerator.no_sync(self.model):
+                with accelerator.autocast():
+                    loss = self.task.loss(self.model, moved, self.training.label_smoothing) * counts
+                accelerator.backward(loss * share)
+            total += loss.detach()
+        norm = accelerator.clip_grad_norm_(self.model.parameters(), self.training.max_grad_norm or float("inf"))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return torch.stack([total, torch.as_tensor(0.0 if norm is None else full_tensor(norm), device=device)])
+
+    def sum_processes(self, value: float | Tensor) -> float:
+        """The sum of a number over all processes."""
+        if self.accelerator.num_processes == 1:
+            return float(value)
+        value = torch.as_tensor(value, dtype=torch.float32, device=self.accelerator.device)
+        return float(self.accelerator.reduce(value, "sum"))
+
+    def elapsed(self) -> float:
+        """Seconds since the last call, or since the start; with `minutes`, the mean over all processes."""
+        before, self.last_time = self.last_time, time.monotonic()
+        seconds = self.last_time - before
+        return self.sum_processes(seconds) / self.accelerator.num_processes if self.training.minutes else seconds
+
+    def due(self, every: int | None, epoch_ended: bool) -> bool:
+        """Whether something that happens every so many steps, or once an epoch, happens now."""
+        return epoch_ended if every is None else self.state.step % every == 0
+
+    def over(self) -> bool:
+        """Whether the run has reached its end."""
+        out_of_time = self.training.minutes is not None and self.state.seconds >= 60 * self.training.minutes
+        out_of_patience = self.training.patience is not None and self.state.since_best > self.training.patience
+        return self.state.step >= self.total or out_of_time or out_of_patience
+
+    def evaluate(self) -> None:
+        """Score the weights, or their average, on the validation data; save them if they are the best."""
+        self.report_step()
+        with self.plain_model() as model:
+            if self.average is not None:
+                self.average.add(model)
+            average = self.average or self.ema
+            with average.swap_into(model) if average is not None else nullcontext(), torch.no_grad():
+                model.eval()
+                scores = self.task.evaluate(model, self.validation)
+                main = self.accelerator.is_main_process
+                value = self.sum_processes(scores.value if main else 0.0)  # the main process decides for all
+                better = self.state.best is None or value > self.state.best
+                if better and main:
+                    self.on_best(model, scores)
+        self.state.best = value if better else self.state.best
+        self.state.since_best = 0 if better else self.state.since_best + 1
+        self.state.seconds += self.elapsed()
+        self.evaluated_step = self.state.step
+        self.report("score", scores, **scores.metrics)
+
+    def plain_model(self) -> AbstractContextManager[nn.Module]:
+        """While open, the model with full tensors, also where the weights are sharded."""
+        if self.unsharded is None:
+            return nullcontext(self.module)
+        return self.unsharded.gather_from(self.module, self.accelerator.device)
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        self.report_step()
+        optimizer, random = optimizer_tensors(self.module, self.optimizer), random_states(self.accelerator)
+        tensors = {"model": self.gather(self.module.state_dict()), "optimizer": self.gather(optimizer), **random}
+        tensors |= {} if self.ema is None else {"ema": self.gather(self.ema.average)}
+        if self.average is not None:
+            tensors |= {f"average-{n}": weights for n, weights in enumerate(self.average.weights)}
+        if self.accelerator.is_main_process:
+            self.checkpoints.save(self.state.step, asdict(self.state), tensors)
+        self.accelerator.wait_for_everyone()
+        self.saved_step = self.state.step
+        self.report("saved")
+
+    def gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Full tensors, in the process that writes them."""
+        if self.unsharded is None:
+            return dict(tensors)
+        gathered = ((name, full_tensor(x)) for name, x in tensors.items())  # one by one: a process has room for few
+        return {name: x.cpu() for name, x in gathered if self.accelerator.is_main_process}
+
+    def resume(self) -> None:
+        """Load the newest complete checkpoint, if there is one."""
+        latest = self.checkpoints.latest()
+        if latest is None:
+            return
+        saved, folder = latest
+        for name in asdict(self.state):
+            setattr(self.state, name, saved[name])
+        load_full_weights(self.module, read_tensors(folder / "model.safetensors"))
+        load_optimizer(self.module, self.optimizer, read_tensors(folder / "optimizer.safetensors"))
+        set_random_states(self.accelerator, folder)
+        if self.ema is not None:
+            average, weights = read_tensors(folder / "ema.safetensors"), float_tensors(self.module)
+            self.ema.average = {name: shard_like(x, weights[name]) for name, x in average.items()}
+        if self.average is not None:
+            count = len(list(folder.glob("average-*.safetensors")))
+            self.average.weights = [read_tensors(folder / f"average-{n}.safetensors") for n in range(count)]
+        self.evaluated_step = self.saved_step = self.state.step
+        self.report("resumed")
+
+    def finish(self, stopped: bool) -> None:
+        """The last evaluation and checkpoint."""
+        self.report_step()
+        if not stopped and self.evaluated_step != self.state.step:
+            self.evaluate()
+        if self.saved_step != self.state.step or not stopped:
+            self.save()
+        self.report("stopped" if stopped else "finished")
+
+    def report(self, name: str, scores: Scores | None = None, state: TrainState | None = None, **values: float) -> None:
+        """Call `on_event`, in the main process."""
+        if self.accelerator.is_main_process:
+            self.on_event(TrainEvent(name, state or self.state, self.total, values, scores))
+
+
+class InterruptHandler:
+    """While open, Ctrl-C requests an end after the current update; a second Ctrl-C interrupts it.
+
+    Launchers forward a signal that the terminal has already sent to every process: signals within a second are one.
+    """
+
+    requested = False
+    since = 0.0
+
+    def __enter__(self) -> InterruptHandler:
+        try:
+            self.before = signal.signal(signal.SIGINT, self.request)
+        except ValueError:  # not in the main thread, where signals cannot be caught
+            self.before = None
+        return self
+
+    def request(self, *_: Any) -> None:
+        if self.requested and time.monotonic() - self.since > 1.0:
+            raise KeyboardInterrupt
+        if not self.requested:
+            self.requested, self.since = True, time.monotonic()
+
+    def __exit__(self, *_: Any) -> None:
+        if self.before is not None:
+            signal.signal(signal.SIGINT, self.before)
+
+
+def make_accelerator(training: Training) -> Any:
+    """The accelerator for the device, the precision and the launched processes."""
+    try:
+        from accelerate import Accelerator
+    except ImportError:
+        raise Missing('Training needs accelerate: pip install "regard[train]".') from None
+    if training.device == "cuda" and not torch.cuda.is_available():
+        raise Unsupported("device is cuda, but torch finds no CUDA device. Give --device cpu or auto.")
+    cpu = training.device == "cpu" or (training.device == "auto" and not torch.cuda.is_available())
+    if cpu and training.precision == "fp16":
+        raise Unsupported("precision is fp16, which needs a GPU. Give precision=bf16 or precision=no.")
+    plugin = fsdp_plugin()
+    accelerator = Accelerator(mixed_precision=training.precision, cpu=cpu, fsdp_plugin=plugin)
+    use_fsdp_on_cpu(accelerator, plugin)
+    return accelerator
+
+
+def runs_asynchronously(accelerator: Any) -> bool:
+    """Whether the device computes while the host continues."""
+    return accelerator.device.type != "cpu"
+
+
+def captures_updates(training: Training, accelerator: Any) -> bool:
+    """Whether updates are captured as CUDA graphs: if the setting asks for it and one GPU computes a whole update."""
+    wanted = training.cuda_graph and accelerator.device.type == "cuda" and training.precision != "fp16"
+    alone = accelerator.num_processes == 1 and not accelerator.is_fsdp2
+    return wanted and alone and training.accumulate == 1
+
+
+def make_optimizer(
+    model: nn.Module, training: Training, capturable: bool = False, fused: bool = False
+) -> torch.optim.Optimizer:
+    """Adam. If `capturable`, its learning rate is a tensor, so that a CUDA graph reads the rate of each update."""
+    return torch.optim.Adam(
+        parameter_groups(model, training.weight_decay),
+        lr=torch.tensor(training.learning_rate, device="cuda") if capturable else training.learning_rate,
+        betas=training.betas,
+        decoupled_weight_decay=training.decay == "weights",
+        capturable=capturable,
+        fused=fused or None,
+    )
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Parameters in two groups: matrices have weight decay, vectors (norms, biases) do not."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    matrices, vectors = [p for p in trained if p.dim() > 1], [p for p in trained if p.dim() <= 1]
+    return [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+
+
+def optimizer_tensors(model: nn.Module, optimizer: Any) -> dict[str, Tensor]:
+    """The optimizer's state of each parameter, by the parameter's name."""
+    states = optimizer.state
+    return {
+        f"{name}/{key}": torch.as_tensor(value)
+        for name, parameter in model.named_parameters()
+        for key, value in states.get(parameter, {}).items()
+    }
+
+
+def load_optimizer(model: nn.Module, optimizer: Any, tensors: dict[str, Tensor]) -> None:
+    """The reverse of `optimizer_tensors`."""
+    parameters = dict(model.named_parameters())
+    for path, value in tensors.items():
+        owner, _, key = path.rpartition("/")
+        parameter = parameters[owner]
+        on_cpu = key == "step" and not any(optimizer.param_groups[0][name] for name in ("capturable", "fused"))
+        if value.dim() == 0:
+            optimizer.state[parameter][key] = value.to("cpu" if on_cpu else parameter.device)
+        else:
+            optimizer.state[parameter][key] = shard_like(value, parameter)
+
+
+def random_states(accelerator: Any) -> dict[str, dict[str, Tensor]]:
+    """The states of torch's generators, of every process."""
+    own = {"cpu": torch.get_rng_state()}
+    if accelerator.device.type == "cuda":
+        own["cuda"] = torch.cuda.get_rng_state(accelerator.device)
+    if accelerator.num_processes == 1:
+        return {"random-0": own}
+    from accelerate.utils import gather_object
+
+    return {f"random-{n}": state for n, state in enumerate(gather_object([own]))}
+
+
+def set_random_states(accelerator: Any, folder: Path) -> None:
+    """Restore the states that `random_states` saved for this process."""
+    path = folder / f"random-{accelerator.process_index}.safetensors"
+    if not path.is_file():
+        return
+    own = read_tensors(path)
+    torch.set_rng_state(own["cpu"])
+    if "cuda" in own and accelerator.device.type == "cuda":
+        torch.cuda.set_rng_state(own["cuda"], accelerator.device)
