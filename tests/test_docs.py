@@ -9,13 +9,20 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import typer
 
 import regard
+from regard.cli import app
+from regard.settings import Training
+from regard.tasks import TASKS, find_task
+from regard.tasks.architecture import Architecture
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -93,6 +100,34 @@ def test_source_files_that_a_page_names_exist(page: Path) -> None:
         p.as_posix() for p in ROOT.iterdir()
     ]
     assert not [name for name in named if not any(path.endswith(f"/{name}") for path in files)]
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The words of every `regard` command in a page: in shell blocks, and in backticks."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+    lines += re.findall(r"`(regard [^`\n]+)`", text)
+    return [line.split("  #")[0].replace('"', " ").split() for line in lines if line.strip().startswith("regard ")]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *FRONT], ids=name_of)
+def test_commands_and_options_of_a_page_exist(page: Path) -> None:
+    for words in commands(page):
+        command: Any = typer.main.get_command(app)
+        for word in words[1:]:
+            command = getattr(command, "commands", {}).get(word, command)
+        assert command.name or words[1:] == [], words
+        options = {option for parameter in command.params for option in parameter.opts + parameter.secondary_opts}
+        assert not {word for word in words if word.startswith("--")} - options - {"--help"}, words
+
+
+@pytest.mark.parametrize("page", [*PAGES, *FRONT], ids=name_of)
+def test_settings_of_a_page_exist(page: Path) -> None:
+    """Every `--set name=…` is a setting under its current name."""
+    groups = [Training, Architecture, *(find_task(name).Settings for name in TASKS)]
+    known = {item.name for group in groups for item in fields(group)}
+    named = re.findall(r'--set "?([a-z_0-9]+)=', page.read_text(encoding="utf-8"))
+    assert not set(named) - known - {"name"}
 
 
 @pytest.fixture(scope="module")
