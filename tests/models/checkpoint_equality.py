@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.models.checkpoint.checkpoint import family_of, load, own_names
+from regard.models.checkpoint.checkpoint import find_family, load, tensor_names
 from regard.models.checkpoint.key_table import make_table, read_tensors
 
 
@@ -78,8 +78,8 @@ def named_as_saved(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Te
 
 def assert_same_gradients(ours: Any, theirs: Any, tolerance: float = 1e-4) -> None:
     """Every gradient of ours equals theirs (after both had backward called)."""
-    family = family_of(ours.config.family, "test")
-    rows = make_table(family.keys(ours.config), own_names(ours))
+    family = find_family(ours.config.family, "test")
+    rows = make_table(family.keys(ours.config), tensor_names(ours))
     wanted = read_tensors(rows, Gradients(theirs), family, "gradients")
     largest = max(float(x.abs().max()) for x in wanted.values() if x.is_floating_point())
     for name, parameter in ours.named_parameters():

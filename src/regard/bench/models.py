@@ -1,4 +1,4 @@
-"""Whole models on a CPU: decoding, evaluation with a memory, and encoding of sentences, beside what others do."""
+"""Whole models on a CPU beside transformers: decoding, evaluation with a memory, encoding of sentences."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from regard import machine
-from regard.bench.cpu import agree
-from regard.bench.measure import times
-from regard.bench.result import Result, Row
-from regard.bench.works import Calls
-from regard.models.checkpoint.checkpoint import read_theirs
+from regard.bench.cpu import check_agreement
+from regard.bench.measure import median_times
+from regard.bench.result import BenchmarkResult, BenchmarkRow
+from regard.bench.workloads import Calls
+from regard.models.checkpoint.checkpoint import read_hugging_face
 from regard.models.families.transformer_xl import transformer_xl
 
-PUBLISHED = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
-"""Times that Transformer-XL's evaluation was faster at an attention length (Dai et al. 2019)."""
+PUBLISHED_SPEEDUPS = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
+"""Speedup of Transformer-XL's evaluation by attention length (Dai et al. 2019)."""
 
 GPT2 = {"layers": 12, "dim": 768, "heads": 12, "vocabulary": 50257, "new": 256}
 SMALL_GPT2 = {"layers": 2, "dim": 48, "heads": 3, "vocabulary": 101, "new": 12}
@@ -32,8 +32,8 @@ SMALL_MINILM = {"layers": 2, "dim": 24, "heads": 2, "vocabulary": 101, "sentence
 
 
 @dataclass(frozen=True)
-class Held:
-    """The weights of a model in memory, read as those of a folder are."""
+class StateDictWeights:
+    """The weights of a model in memory, with the interface of a checkpoint folder's weights."""
 
     tensors: dict[str, Tensor]
 
@@ -48,8 +48,8 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Theirs:
-    """A model of transformers, where a folder is expected."""
+class InMemoryFolder:
+    """A transformers model with the interface of a checkpoint folder."""
 
     model: Any
     path: Path = Path("transformers")
@@ -58,16 +58,16 @@ class Theirs:
     def config(self) -> dict[str, Any]:
         return self.model.config.to_dict() | {"architectures": [type(self.model).__name__]}
 
-    def weights(self) -> Held:
-        return Held(self.model.state_dict())
+    def weights(self) -> StateDictWeights:
+        return StateDictWeights(self.model.state_dict())
 
 
-def ours_of(theirs: Any) -> Any:
-    """Our model with the weights of one of transformers'."""
-    return read_theirs(Theirs(theirs)).eval()  # type: ignore[arg-type]
+def convert_from_transformers(theirs: Any) -> Any:
+    """Our model with the weights of a transformers model."""
+    return read_hugging_face(InMemoryFolder(theirs)).eval()  # type: ignore[arg-type]
 
 
-def decoding(layers: int, dim: int, heads: int, vocabulary: int, new: int) -> Calls:
+def decoding_calls(layers: int, dim: int, heads: int, vocabulary: int, new: int) -> Calls:
     """Greedy decoding of `new` tokens after a prompt of eight, by a GPT-2 of these sizes with random weights."""
     transformers: Any = import_module("transformers")
     torch.manual_seed(0)
@@ -76,7 +76,7 @@ def decoding(layers: int, dim: int, heads: int, vocabulary: int, new: int) -> Ca
         eos_token_id=None, pad_token_id=0, attn_implementation="sdpa",
     )  # fmt: skip
     theirs = transformers.GPT2LMHeadModel(config).eval()
-    ours = ours_of(theirs)
+    ours = convert_from_transformers(theirs)
     prompt = torch.randint(vocabulary, (1, 8))
     exactly = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False}
     return {
@@ -85,28 +85,31 @@ def decoding(layers: int, dim: int, heads: int, vocabulary: int, new: int) -> Ca
     }
 
 
-def read_rate(size: int) -> float:
-    """Bytes a second at which this machine reads memory, with the threads that torch has."""
+def memory_bandwidth(size: int) -> float:
+    """Bytes per second that this machine reads from memory with torch's threads."""
     numbers = torch.zeros(size // 4)
-    return size / times({"read": lambda: numbers.sum()}, budget=1.0)["read"]
+    return size / median_times({"read": lambda: numbers.sum()}, budget=1.0)["read"]
 
 
-def decoding_rows(sizes: dict[str, int], budget: float, quick: bool) -> Iterator[Row]:
-    calls = decoding(**sizes)
-    agree("decoding", calls, 0.0)
-    rate = read_rate(4_000_000 if quick else 1_000_000_000)
-    took = times(calls, budget)
+def decoding_rows(sizes: dict[str, int], budget: float, quick: bool) -> Iterator[BenchmarkRow]:
+    calls = decoding_calls(**sizes)
+    check_agreement("decoding", calls, 0.0)
+    rate = memory_bandwidth(4_000_000 if quick else 1_000_000_000)
+    took = median_times(calls, budget)
     layer = 12 * sizes["dim"] ** 2 + 13 * sizes["dim"]
     weights = 4 * (sizes["layers"] * layer + (sizes["vocabulary"] + 2) * sizes["dim"])
     shape = f"{sizes['layers']} layers, dim {sizes['dim']}, {sizes['new']} tokens"
-    row = partial(Row, "greedy decoding, GPT-2", shape, "time", took["regard"])
+    row = partial(BenchmarkRow, "greedy decoding, GPT-2", shape, "time", took["regard"])
     yield row("transformers", took["transformers"], 1.2)
     yield row(f"limit: all weights read at {rate / 1e9:.3g} GB/s", sizes["new"] * weights / rate)
 
 
-def evaluation(layers: int, dim: int, heads: int, segment: int, length: int) -> Calls:
-    """The log-probabilities of a text at an attention length: of its last segment after a memory, or of one token after
-    the window before it. The text fills the window, so both see the same; each gives that of the last token."""
+def evaluation_calls(layers: int, dim: int, heads: int, segment: int, length: int) -> Calls:
+    """Log-probabilities of the last token of a text at an attention length.
+
+    `regard` computes the last segment after a memory; `window` recomputes the whole window. The text fills the window,
+    so both see the same tokens.
+    """
     torch.manual_seed(0)
     config = transformer_xl(
         layers=layers, dim=dim, heads=heads, hidden=4 * dim, vocabulary=204, memory=length - segment, dropout=0.0
@@ -128,18 +131,20 @@ def evaluation(layers: int, dim: int, heads: int, segment: int, length: int) -> 
     }
 
 
-def evaluation_rows(sizes: dict[str, int], length: int, budget: float) -> Iterator[Row]:
-    calls = evaluation(**sizes, length=length)
-    agree("evaluation with a memory", calls, 1e-4)
-    took = times(calls, budget)
-    paper = f" (paper: {PUBLISHED[length]:,}×)" if length in PUBLISHED else ""
+def evaluation_rows(sizes: dict[str, int], length: int, budget: float) -> Iterator[BenchmarkRow]:
+    calls = evaluation_calls(**sizes, length=length)
+    check_agreement("evaluation with a memory", calls, 1e-4)
+    took = median_times(calls, budget)
+    paper = f" (paper: {PUBLISHED_SPEEDUPS[length]:,}×)" if length in PUBLISHED_SPEEDUPS else ""
     shape = f"attention length {length}, {sizes['layers']} layers, dim {sizes['dim']}"
     one = took["regard"] / sizes["segment"]
-    yield Row("Transformer-XL, evaluating a token", shape, "time", one, f"recomputed window{paper}", took["window"])
+    yield BenchmarkRow(
+        "Transformer-XL, evaluating a token", shape, "time", one, f"recomputed window{paper}", took["window"]
+    )
 
 
-def sentences(count: int, longest: int, vocabulary: int, rows: int) -> list[tuple[Tensor, Tensor]]:
-    """Padded batches of tokens `[rows, tokens]` and their lengths: 5 to `longest` words, a begin and an end."""
+def random_sentences(count: int, longest: int, vocabulary: int, rows: int) -> list[tuple[Tensor, Tensor]]:
+    """Padded batches of tokens `[rows, tokens]` and their lengths: 5 to `longest` words, a start and an end token."""
     generator = torch.Generator().manual_seed(0)
     lengths = torch.randint(5, longest + 1, (count,), generator=generator) + 2
     batches = []
@@ -149,8 +154,8 @@ def sentences(count: int, longest: int, vocabulary: int, rows: int) -> list[tupl
     return batches
 
 
-def encoding(layers: int, dim: int, heads: int, vocabulary: int, batches: list[tuple[Tensor, Tensor]]) -> Calls:
-    """The mean of each sentence's last layer, from a BERT of these sizes with random weights."""
+def encoding_calls(layers: int, dim: int, heads: int, vocabulary: int, batches: list[tuple[Tensor, Tensor]]) -> Calls:
+    """The mean of the last layer for each sentence, by a BERT of these sizes with random weights."""
     transformers: Any = import_module("transformers")
     torch.manual_seed(0)
     config = transformers.BertConfig(
@@ -158,15 +163,15 @@ def encoding(layers: int, dim: int, heads: int, vocabulary: int, batches: list[t
         vocab_size=vocabulary, attn_implementation="sdpa",
     )  # fmt: skip
     theirs = transformers.BertModel(config).eval()
-    ours = ours_of(theirs)
+    ours = convert_from_transformers(theirs)
 
     @torch.inference_mode()
     def encode(last: Callable[[Tensor, Tensor, Tensor], Tensor]) -> tuple[Tensor]:
-        found = []
+        vectors = []
         for tokens, lengths in batches:
             real = torch.arange(tokens.shape[1]) < lengths[:, None]
-            found.append((last(tokens, lengths, real) * real[..., None]).sum(1) / lengths[:, None])
-        return (torch.cat(found),)
+            vectors.append((last(tokens, lengths, real) * real[..., None]).sum(1) / lengths[:, None])
+        return (torch.cat(vectors),)
 
     return {
         "regard": lambda: encode(lambda tokens, lengths, _: ours(tokens=tokens, lengths=lengths).hidden),
@@ -174,39 +179,43 @@ def encoding(layers: int, dim: int, heads: int, vocabulary: int, batches: list[t
     }
 
 
-def encoding_rows(sizes: dict[str, int], budget: float) -> Iterator[Row]:
+def encoding_rows(sizes: dict[str, int], budget: float) -> Iterator[BenchmarkRow]:
     count, rows, longest = sizes["sentences"], sizes["rows"], sizes["longest"]
     model = {name: sizes[name] for name in ("layers", "dim", "heads", "vocabulary")}
-    calls = encoding(**model, batches=sentences(count, longest, sizes["vocabulary"], rows))
-    agree("encoding sentences", calls, 1e-4)
-    took = times(calls, budget)
+    calls = encoding_calls(**model, batches=random_sentences(count, longest, sizes["vocabulary"], rows))
+    check_agreement("encoding sentences", calls, 1e-4)
+    took = median_times(calls, budget)
     shape = f"{count} sentences of 5–{longest} words, {sizes['layers']} layers, dim {sizes['dim']}"
-    yield Row("encoding, MiniLM", shape, "time", took["regard"], "transformers", took["transformers"], 1.3)
+    yield BenchmarkRow("encoding, MiniLM", shape, "time", took["regard"], "transformers", took["transformers"], 1.3)
 
 
-def run(quick: bool = False, budget: float = 30.0, tell: Callable[[str], None] = lambda _: None) -> Result:
-    """Every comparison that this machine has the packages for; `tell` hears of each as it begins.
+def run(quick: bool = False, budget: float = 30.0, report: Callable[[str], None] = lambda _: None) -> BenchmarkResult:
+    """Run every comparison whose packages are installed; `report` receives the name of each when it starts.
 
-    Raises `WrongNumbers` as soon as one of them computes something else than its peer.
+    Raises `WrongNumbers` if a result differs from the peer's.
     """
     budget = 0.0 if quick else budget
-    rows: list[Row] = []
+    rows: list[BenchmarkRow] = []
     notes: list[str] = []
-    for work, needs, make in works(quick, budget):
-        if needs and find_spec(needs) is None:
-            notes.append(f"Left out: {work}, because {needs} is not installed.")
+    for workload, package, make in model_workloads(quick, budget):
+        if package and find_spec(package) is None:
+            notes.append(f"Left out: {workload}, because {package} is not installed.")
             continue
-        tell(work)
+        report(workload)
         rows += make()
-    found = tuple(replace(row, goal=None) if quick else row for row in rows)
+    measured = tuple(replace(row, goal=None) if quick else row for row in rows)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return Result(machine.processor(), now, torch.get_num_threads(), quick, machine.versions(), found, tuple(notes))
+    return BenchmarkResult(
+        machine.processor(), now, torch.get_num_threads(), quick, machine.versions(), measured, tuple(notes)
+    )
 
 
-def works(quick: bool, budget: float) -> Iterator[tuple[str, str | None, Callable[[], Iterator[Row]]]]:
-    """What is compared, what it needs, and its rows."""
+def model_workloads(
+    quick: bool, budget: float
+) -> Iterator[tuple[str, str | None, Callable[[], Iterator[BenchmarkRow]]]]:
+    """The name, the required package and the rows of each comparison."""
     gpt2, xl, minilm = (SMALL_GPT2, SMALL_XL, SMALL_MINILM) if quick else (GPT2, XL, MINILM)
     yield "greedy decoding", "transformers", partial(decoding_rows, gpt2, budget, quick)
-    for length in (64,) if quick else PUBLISHED:
-        yield f"evaluation at {length}", None, partial(evaluation_rows, xl, length, budget / len(PUBLISHED))
+    for length in (64,) if quick else PUBLISHED_SPEEDUPS:
+        yield f"evaluation at {length}", None, partial(evaluation_rows, xl, length, budget / len(PUBLISHED_SPEEDUPS))
     yield "encoding sentences", "transformers", partial(encoding_rows, minilm, budget)

@@ -1,4 +1,4 @@
-"""Detection as a set: learned queries read an image's features, and each answers with a class and a box."""
+"""Detection as set prediction: learned queries attend to an image's features, each predicts a class and a box."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .set_loss import Detections, SetLoss, set_loss
 @accept_old_names(places="positions")
 @dataclass(frozen=True)
 class FeatureGridConfig:
-    """Images as a grid of feature vectors, and where on the image each stands.
+    """Images as a grid of feature vectors, with their positions.
 
     `backbone` is a ResNet's depth (frozen norms, 32 pixels a position), or the channels of a small stem that halves
     the image at each. `positions` are two-dimensional sines, or learned for up to 50 rows and columns.
@@ -48,8 +48,8 @@ class FeatureGridConfig:
 class DetectionConfig:
     """`embed → stack`, then `queries → decoder → a class and a box each`; without heads when `classes` is None.
 
-    Without `queries` there is no decoder: every position of the grid answers for itself, its box told from where it
-    stands. What a position sees and where it is are the same from the start, so that few images teach it.
+    Without `queries` there is no decoder: every position of the grid predicts a class and a box relative to its centre.
+    Each position then starts with the features of its own place, so that few images suffice for training.
     """
 
     embed: Any
@@ -97,7 +97,7 @@ class FeatureGridEmbedding(nn.Module):
         return x if self.projection is None else flatten_map(self.projection(x))
 
     def centres(self, images: Tensor, sizes: Tensor | None = None) -> Tensor:
-        """`[batch, positions, 2]`: where each position stands, x and y as shares of the real image."""
+        """`[batch, positions, 2]`: the centre of each position, x and y as fractions of the real image."""
         rows, columns = (-(-side // self.stride) for side in images.shape[2:])
         x, y = (self.stride * (torch.arange(count, device=images.device) + 0.5) for count in (columns, rows))
         pixels = torch.stack([x.expand(rows, -1), y[:, None].expand(-1, columns)], -1).flatten(0, 1)
@@ -106,7 +106,7 @@ class FeatureGridEmbedding(nn.Module):
 
 
 def pixel_mask(images: Tensor, sizes: Tensor) -> Tensor:
-    """`[batch, height, width]`: which pixels belong to the image, not to the padding below and beside it."""
+    """`[batch, height, width]`: which pixels belong to the image and not to its padding."""
     if sizes.shape != (images.shape[0], 2):
         raise BadInput(
             f"sizes has shape {list(sizes.shape)}; it must be [{images.shape[0]}, 2]: each image's real height, width."
@@ -117,14 +117,13 @@ def pixel_mask(images: Tensor, sizes: Tensor) -> Tensor:
 
 
 class DetectionModel(Model):
-    """What is where on an image (DETR).
+    """Object detection (DETR).
 
-    `images [batch, channels, height, width]`; images of different size stand in the upper left corner of theirs, and
-    `sizes [batch, 2]` tells their real heights and widths. Answers with `hidden [batch, queries, dim]`, `logits [batch,
-    queries, classes + 1]` (the last class means nothing) and `boxes [batch, queries, 4]`: centre x, centre y, width,
-    height, as shares of the image's (of the real one, where the labels it learned from were). `labels` is a list of
-    `{"classes": [objects], "boxes": [objects, 4]}`; `loss` is the `SetLoss`. Without `queries` in its configuration
-    the positions of the grid are what answers.
+    `images [batch, channels, height, width]`; smaller images are padded below and to the right, and `sizes [batch, 2]`
+    are their real heights and widths. Returns `hidden [batch, queries, dim]`, `logits [batch, queries, classes + 1]`
+    (the last class is "no object") and `boxes [batch, queries, 4]`: centre x, centre y, width, height, as fractions of
+    the real image. `labels` is a list of `{"classes": [objects], "boxes": [objects, 4]}`; `loss` is the `SetLoss`.
+    Without `queries` in the configuration the positions of the grid take their place.
 
     >>> from regard.models.families.detr import detr
     >>> model = detr(layers=1, dim=12, heads=3, hidden=20, queries=5, classes=4, backbone=(8, 12)).build()
@@ -152,22 +151,22 @@ class DetectionModel(Model):
         layers = [memory.x] if self.queries is None else self.decode(memory)
         if self.classes is None or self.boxes is None:
             return Output(layers[-1], loss=self.loss([], labels))
-        answers = layers if labels is not None and self.config.loss.auxiliary else layers[-1:]
+        predicted = layers if labels is not None and self.config.loss.auxiliary else layers[-1:]
         start = self.box_offsets(images, sizes)
-        found = [Detections(self.classes(x), (self.boxes(x) + start).sigmoid()) for x in answers]
+        detections = [Detections(self.classes(x), (self.boxes(x) + start).sigmoid()) for x in predicted]
         if self.queries is None and isinstance(memory.mask, Pairs):
-            found = [mask_padding(one, memory.mask.allowed[:, 0, 0]) for one in found]
-        return Output(layers[-1], found[-1].logits, boxes=found[-1].boxes, loss=self.loss(found, labels))
+            detections = [mask_padding(one, memory.mask.allowed[:, 0, 0]) for one in detections]
+        return Output(layers[-1], detections[-1].logits, boxes=detections[-1].boxes, loss=self.loss(detections, labels))
 
     def encode(self, images: Tensor, sizes: Tensor | None = None) -> EncoderOutput:
-        """What the queries read."""
+        """The features that the queries attend to."""
         source = self.embed(images, sizes)
         return replace(source, x=self.stack(source.x, mask=source.mask, position_embedding=source.position_embedding))
 
     def decode(self, memory: EncoderOutput) -> list[Tensor]:
-        """`[batch, queries, dim]` after each layer of the decoder, normed as the last is."""
+        """`[batch, queries, dim]` after each layer of the decoder, each with the final norm."""
         if self.queries is None or self.decoder is None:
-            raise BadInput("This model has no queries to decode: its grid answers. Build it with queries.")
+            raise BadInput("This model has no queries to decode: its grid predicts the boxes. Build it with queries.")
         queries = self.queries.expand(memory.x.shape[0], -1, -1)
         layers: list[Tensor] = []
         last = self.decoder(torch.zeros_like(queries), memory=memory, position_embedding=queries, layer_outputs=layers)
@@ -175,29 +174,27 @@ class DetectionModel(Model):
         return [*(norm(x) for x in layers[:-1]), last]
 
     def box_offsets(self, images: Tensor, sizes: Tensor | None) -> Tensor | float:
-        """What boxes begin with, before the sigmoid: the centre of the position that tells it, a tenth of the image."""
+        """Added to boxes before the sigmoid: for a grid, the centre of the position and a tenth of the image."""
         if self.queries is not None:
             return 0.0
         centres = self.embed.centres(images, sizes)
         return torch.cat([centres, torch.full_like(centres, 0.1)], -1).clamp(0.01, 0.99).logit()
 
-    def loss(self, found: list[Detections], labels: Sequence[dict[str, Tensor]] | None) -> Tensor | None:
-        """The loss of the last layer's answer, and of the others' when they are asked."""
+    def loss(self, detections: list[Detections], labels: Sequence[dict[str, Tensor]] | None) -> Tensor | None:
+        """The summed loss of the given predictions."""
         if labels is None:
             return None
-        if not found:
-            raise BadInput(
-                "labels were given, and this model has no heads to compare them with. Build it with classes."
-            )
-        return torch.stack([set_loss(self.config.loss, one, labels) for one in found]).sum()
+        if not detections:
+            raise BadInput("labels were given, and this model has no heads. Build it with classes.")
+        return torch.stack([set_loss(self.config.loss, layer, labels) for layer in detections]).sum()
 
 
-def mask_padding(found: Detections, real: Tensor) -> Detections:
-    """The answers, those of positions in the padding saying nothing, of a box so far away that no object is theirs."""
-    nothing = torch.full_like(found.logits[0, 0], -1e4)
+def mask_padding(detections: Detections, real: Tensor) -> Detections:
+    """Predictions in the padding as "no object", with boxes so far away that none is matched."""
+    nothing = torch.full_like(detections.logits[0, 0], -1e4)
     nothing[-1] = 0.0
     return Detections(
-        torch.where(real[..., None], found.logits, nothing), found.boxes.masked_fill(~real[..., None], 2.0)
+        torch.where(real[..., None], detections.logits, nothing), detections.boxes.masked_fill(~real[..., None], 2.0)
     )
 
 

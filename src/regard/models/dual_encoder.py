@@ -1,4 +1,4 @@
-"""Two towers that meet: what a text says and what an image shows, as vectors of the same space."""
+"""The dual encoder: a tower for text and one for images, with vectors in one space."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .heads import pool
 from .model import Model, Output
 
 SCALE = math.log(1 / 0.07)
-"""Where CLIP's scale begins, as a logarithm."""
+"""The initial logarithm of CLIP's scale."""
 
 
 @dataclass(frozen=True)
 class TowerConfig:
     """`embed → stack →` one token's vector `→` a projection to `shared` dims (None: the vector as it is).
 
-    `end` says which token: None the first, a number the first of that token in each row, `"highest"` the one with the
-    highest number in each row. A row without that token gives its last. `"mean"` takes the mean of all real ones.
+    `end` selects the token: None the first; a number the first of that token in each row, or the last token where there
+    is none; `"highest"` the one with the highest number; `"mean"` takes the mean of all real tokens.
     """
 
     embed: Any
@@ -48,7 +48,7 @@ class DualEncoderConfig:
 
 
 class TowerOutput(NamedTuple):
-    """What a tower makes of a batch: every token, the one that stands for all, and that one in the shared space."""
+    """Every token, the pooled vector, and the pooled vector in the shared space."""
 
     hidden: Tensor
     pooled: Tensor
@@ -77,7 +77,7 @@ class Tower(nn.Module):
 
 
 def find_end(tokens: Tensor, lengths: Tensor | None, end: int | str) -> Tensor:
-    """`[batch]`: the place of each row's end; padding is not looked at.
+    """`[batch]`: the position of each row's end, padding excluded.
 
     >>> find_end(torch.tensor([[1, 7, 7], [1, 9, 9]]), None, 7).tolist()
     [1, 2]
@@ -86,8 +86,8 @@ def find_end(tokens: Tensor, lengths: Tensor | None, end: int | str) -> Tensor:
     real = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]  # [batch, tokens]
     if end == "highest":
         return tokens.masked_fill(~real, -1).argmax(1)
-    found = real & (tokens == end)
-    return torch.where(found.any(1), found.int().argmax(1), lengths - 1)
+    matches = real & (tokens == end)
+    return torch.where(matches.any(1), matches.int().argmax(1), lengths - 1)
 
 
 class DualEncoderModel(Model):
@@ -95,10 +95,10 @@ class DualEncoderModel(Model):
 
         text, image = normalised project(pooled);   logits = e^scale · image · textᵀ
 
-    Answers with `text [texts, dim]`, `image [images, dim]` (those that were given), and `logits [images, texts]` when
-    both were: a row an image, a column a text. `hidden` (after the final norm) and `pooled` are given for one alone.
-    `labels [images]` (or True, where each image stands beside its text) says which text belongs to each image; the
-    loss is the mean of the two cross-entropies, among texts for each image and among images for each text.
+    Returns `text [texts, dim]` and `image [images, dim]` for the inputs given, and `logits [images, texts]` for both.
+    `hidden` (after the final norm) and `pooled` are returned for one input alone. `labels [images]` are the indices of
+    the texts, or True where image n belongs to text n; the loss is the mean of the two cross-entropies, over the texts
+    for each image and over the images for each text.
 
     >>> from regard.models.families.clip import clip
     >>> tower = {"layers": 1, "dim": 12, "heads": 3, "hidden": 20}
@@ -135,7 +135,7 @@ class DualEncoderModel(Model):
 
 
 def need_tower(tower: Tower | None, what: str) -> Tower:
-    """The tower that reads this, or `BadInput`."""
+    """The tower of an input, or `BadInput`."""
     if tower is None:
         raise BadInput(
             f"{what} were given, and this model has no tower for them. Leave them out, or load the whole model."
@@ -144,7 +144,7 @@ def need_tower(tower: Tower | None, what: str) -> Tower:
 
 
 def single_output(text: TowerOutput | None, image: TowerOutput | None, labels: Any) -> Output:
-    """The answer for texts without images, or images without texts."""
+    """The output for texts without images, or images without texts."""
     if labels is not None:
         raise BadInput("labels say which text belongs to each image. Give both tokens and images, or leave labels out.")
     if text is not None:
@@ -157,7 +157,7 @@ def single_output(text: TowerOutput | None, image: TowerOutput | None, labels: A
 
 
 def contrastive_loss(logits: Tensor, labels: Tensor | Literal[True]) -> Tensor:
-    """Cross-entropy of each image's text among the texts, and of each text's image among the images, averaged.
+    """The mean of the cross-entropy of each image over the texts and of each text over the images.
 
     `logits [images, texts]`; `labels [images]`, or True where image n belongs to text n.
     """

@@ -1,4 +1,4 @@
-"""Graph attention networks: each node takes in its neighbours, layer after layer, until it has a class."""
+"""Graph attention networks that classify nodes (GAT, GATv2)."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class GATConfig:
 class GATModel(Model):
     """A class for every node of a graph (GAT, GATv2).
 
-    `nodes [nodes, features]`, `edges [2, edges]` (sources, then targets). Answers with `logits [nodes, classes]` and
-    `hidden [nodes, dim]`, what the last layer reads. `labels [nodes]` has −100 where a node does not count.
+    `nodes [nodes, features]`, `edges [2, edges]` (sources, then targets). Returns `logits [nodes, classes]` and `hidden
+    [nodes, dim]`, the input of the last layer. `labels [nodes]` are −100 for nodes to ignore.
 
     >>> import torch
     >>> from regard.models.families.gat import gat
@@ -70,18 +70,18 @@ class GATModel(Model):
         *before, last = self.layers
         graph = edges if isinstance(edges, Edges) else self.prepare(edges, nodes.shape[0])
         x = nodes
-        for one in before:
-            x = self.activation(one(x, graph))
+        for layer in before:
+            x = self.activation(layer(x, graph))
         logits = last(x, graph)
         return Output(x, logits, loss=None if labels is None else supervised_loss(logits, labels, shift=False))
 
     def prepare(self, edges: Tensor, nodes: int) -> Edges:
-        """The edges as all layers take them, with a loop at every node if there is to be one: sorted once."""
+        """The edges for all layers, sorted once, with self-loops if the configuration has them."""
         return Edges(with_self_loops(edges, nodes) if self.config.self_loops else edges)
 
 
 def make_layer(config: GATConfig, dim_in: int, last: bool) -> GraphAttention:
-    """One layer that reads `dim_in` numbers a node; the last answers with logits."""
+    """A layer with `dim_in` features for each node; the last gives logits."""
     return GraphAttention(
         dim_in,
         config.classes if last else config.dim,

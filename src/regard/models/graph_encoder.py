@@ -1,4 +1,4 @@
-"""Graphs through any stack: a class for each node, or one for each of many graphs."""
+"""Graph encoders of any stack, which classify nodes or whole graphs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .model import Model, Output
 
 @dataclass(frozen=True)
 class GraphEncoderConfig:
-    """A linear map of each node's `features`, a stack, and a head of each node (`per_token`) or of each graph's nodes.
+    """A linear map of each node's `features`, a stack, and a head for each node (`per_token`) or each graph.
 
-    The stack is `GraphLayersConfig` (graph attention), `StackConfig` (its blocks, whose tokens see along the edges) or
-    `FullyConnectedConfig` (each node for itself).
+    The stack is `GraphLayersConfig` (graph attention), `StackConfig` (attention along the edges) or
+    `FullyConnectedConfig` (each node by itself).
     """
 
     features: int
@@ -38,9 +38,9 @@ class GraphEncoderConfig:
 class GraphEncoderModel(Model):
     """See `GraphEncoder`.
 
-    `nodes [nodes, features]` of all graphs, one after the other; `edges [2, edges]` by their numbers among all of them;
-    `sizes [graphs]` how many nodes each has. Answers with `hidden [nodes, dim]` and `logits` `[nodes, classes]` or
-    `[graphs, classes]`.
+    `nodes [nodes, features]` of all graphs, concatenated; `edges [2, edges]` with indices into all nodes; `sizes
+    [graphs]` are the numbers of nodes. Returns `hidden [nodes, dim]` and `logits` `[nodes, classes]` or `[graphs,
+    classes]`.
 
     >>> import torch
     >>> from regard.nn.graph_layers import GraphLayersConfig
@@ -72,11 +72,10 @@ class GraphEncoderModel(Model):
         """The nodes after the last layer, `[nodes, dim]`."""
         if isinstance(self.stack, GraphLayers):
             return self.stack(x, graph)
-        seen = {"mask": graph} if isinstance(self.stack, Stack) else {}
-        return self.stack(x[None], **seen)[0]
+        return (self.stack(x[None], mask=graph) if isinstance(self.stack, Stack) else self.stack(x[None]))[0]
 
     def pool_graphs(self, hidden: Tensor, sizes: Tensor | None) -> Tensor:
-        """What the head reads: the nodes, or what is pooled of each graph's."""
+        """The input of the head: the nodes, or the pooled nodes of each graph."""
         if self.config.head.per_token:
             return hidden
         if sizes is None or int(sizes.sum()) != hidden.shape[0]:

@@ -1,4 +1,4 @@
-"""Heads: what is read off the last layer."""
+"""Heads: logits and pooled vectors of the last layer, and their losses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..nn.cross_entropy import IGNORED, cross_entropy
 from ..nn.linear import linear
 from ..nn.pooling import AttentionPooling, First, Last, Mean
 
-MANY_TOKENS = 1024  # tokens, from which on it pays to round the vocabulary up
+MANY_TOKENS = 1024  # from here on padding the vocabulary is faster
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,10 @@ class PoolerHead(nn.Module):
 
 @dataclass(frozen=True)
 class LMHeadConfig:
-    """A logit for each word of the vocabulary at each place.
+    """The head of a language model: a logit for each word of the vocabulary at each position.
 
-    `tied` uses the token embedding as the last matrix; `transform` puts dense, that activation and a norm before it;
-    `scale` multiplies what goes in (T5: dim^−½). `blank` is the word that means none, where labels are fewer than
-    places and the loss sums over all ways to lay them out (CTC).
+    `tied` uses the token embedding as the output matrix; `transform` puts a dense layer, that activation and a norm
+    before it; `scale` multiplies the input (T5: dim^−½). `blank` is the blank token of a CTC loss.
     """
 
     vocabulary: int
@@ -75,9 +74,9 @@ class LMHead(nn.Module):
         return self.padded_logits(hidden, embedding)[0]
 
     def padded_logits(self, hidden: Tensor, embedding: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The logits; and the same, where they have them, with the columns that round the vocabulary up.
+        """The logits, and the logits with the columns that pad the vocabulary.
 
-        A loss that reads the second has a gradient of its size: none of them is cut or copied.
+        A loss of the second has a gradient of its size, without cutting or copying.
         """
         x = hidden
         if self.dense is not None and self.norm is not None:
@@ -96,7 +95,7 @@ class LMHead(nn.Module):
 
 
 def vocabulary_padding(x: Tensor, words: int) -> int:
-    """How many words more make a product over many tokens fast: on a GPU rows of logits should begin at 16 bytes."""
+    """How many columns to pad the vocabulary by: on a GPU rows of logits should be aligned to 16 bytes."""
     many = x.numel() >= MANY_TOKENS * x.shape[-1]
     return -words % 8 if x.is_cuda and many and torch.is_grad_enabled() and not torch.compiler.is_compiling() else 0
 
@@ -105,8 +104,8 @@ def vocabulary_padding(x: Tensor, words: int) -> int:
 class ClassificationHeadConfig:
     """A logit for each class, of the whole input or (`per_token`) of each token.
 
-    `pool` says of what: the first token, the mean, the last token, a mean whose weights are learned, or the model's own
-    pooler. `hidden` puts a dense layer with that activation before it. One class means a number.
+    `pool` is the first token, the mean, the last token, attention pooling, or the model's own pooler. `hidden` puts a
+    dense layer with that activation before the output. One class is a regression.
     """
 
     classes: int
@@ -138,7 +137,7 @@ class ClassificationHead(nn.Module):
         return self.out(x)
 
     def pool(self, hidden: Tensor, lengths: Tensor | None, pooled: Tensor | None) -> Tensor:
-        """What the logits are read off."""
+        """The vectors that the logits are computed from."""
         if self.config.per_token:
             return hidden
         if self.config.pool == "pooler":
@@ -150,7 +149,7 @@ class ClassificationHead(nn.Module):
 
 @dataclass(frozen=True)
 class SpanHeadConfig:
-    """Two logits a token: that an answer begins there, and that it ends there. Its labels are `[batch, 2]` places."""
+    """Two logits for each token: an answer starts there, and it ends there. Labels are `[batch, 2]` positions."""
 
     dim: int
 
@@ -165,37 +164,37 @@ def pool(hidden: Tensor, lengths: Tensor | None, how: str) -> Tensor:
 
 def span_loss(logits: Tensor, labels: Tensor, lengths: Tensor | None) -> Tensor:
     """Mean cross-entropy of where the answer begins and ends, over the real tokens; `labels [batch, 2]`."""
-    places = logits.mT  # [batch, 2, tokens]
+    by_end = logits.mT  # [batch, 2, tokens]
     if lengths is not None:
-        padded = torch.arange(places.shape[2], device=places.device) >= lengths[:, None, None]
-        places = places.masked_fill(padded, -torch.inf)
-    return supervised_loss(places, labels, shift=False)
+        padded = torch.arange(by_end.shape[2], device=by_end.device) >= lengths[:, None, None]
+        by_end = by_end.masked_fill(padded, -torch.inf)
+    return supervised_loss(by_end, labels, shift=False)
 
 
 def supervised_loss(logits: Tensor, labels: Tensor, shift: bool, words: int | None = None) -> Tensor:
-    """Mean cross-entropy over the places that count; of the next token's label when `shift`; squared error for numbers.
+    """Mean cross-entropy, with labels shifted to the next token when `shift`; mean squared error for floating labels.
 
-    Every place ignored gives zero. Of the logits' columns the first `words` count, if given.
+    Labels of −100 are ignored; if all are, the loss is zero. Of the logits' columns the first `words` count, if given.
     """
     if labels.is_floating_point():
         return functional.mse_loss(logits.squeeze(-1).float(), labels.float())
     if labels.shape != logits.shape[:-1]:
         raise BadInput(f"labels has shape {list(labels.shape)}; for these logits it must be {list(logits.shape[:-1])}.")
-    if shift:  # of the labels, which are small: a slice of the logits would be a copy
+    if shift:  # shift the labels: a slice of the logits would be a copy
         labels = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
     total = cross_entropy(logits.flatten(0, -2), labels.flatten(), words)
     return total / (labels != IGNORED).sum().clamp(min=1)
 
 
 def ctc_loss(logits: Tensor, labels: Tensor, lengths: Tensor | None, blank: int) -> Tensor:
-    """CTC (Graves et al. 2006): −ln of the summed probability of all ways to lay a row's labels over its places.
+    """CTC (Graves et al. 2006): −ln of the summed probability of all alignments of a row's labels to its positions.
 
-    A way repeats labels and puts blanks between them. `labels [batch, most]` are filled up with −100. The mean over
-    rows of the loss a label; a row with fewer places than its labels need counts as zero.
+    An alignment repeats labels and puts blanks between them. `labels [batch, most]` are padded with −100. The mean over
+    rows of the loss per label; a row with fewer positions than its labels need counts as zero.
     """
     if labels.dim() != 2 or labels.shape[0] != logits.shape[0]:
         raise BadInput(f"labels has shape {list(labels.shape)}; it must be [{logits.shape[0]}, labels of a row].")
     counts = (labels != IGNORED).sum(1)
-    places = torch.full_like(counts, logits.shape[1]) if lengths is None else lengths
-    chances = logits.float().log_softmax(-1).transpose(0, 1)  # [places, batch, vocabulary]
-    return functional.ctc_loss(chances, labels.clamp(min=0), places, counts, blank, zero_infinity=True)
+    positions = torch.full_like(counts, logits.shape[1]) if lengths is None else lengths
+    log_probabilities = logits.float().log_softmax(-1).transpose(0, 1)  # [positions, batch, vocabulary]
+    return functional.ctc_loss(log_probabilities, labels.clamp(min=0), positions, counts, blank, zero_infinity=True)

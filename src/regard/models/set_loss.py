@@ -1,4 +1,4 @@
-"""The loss of a set: what was found is matched with what is there, each with one at most, and then compared."""
+"""The set loss of detection: predictions are matched one to one with the true objects, then compared."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ..errors import BadInput, Missing
 
 @dataclass(frozen=True)
 class SetLoss:
-    """How found objects are compared with the true ones (Carion et al. 2020).
+    """The loss of a set of predictions (Carion et al. 2020).
 
         cost(query, object) = − class_cost · p(class) + box_cost · |box − box|₁ − overlap_cost · giou
         loss = weighted mean cross-entropy + (box · Σ |box − box|₁ + overlap · Σ (1 − giou)) / objects
 
-    The cheapest one-to-one matching is taken. A query without an object has the last class, which counts `nothing`
-    times. With `auxiliary` the loss of every decoder layer's answer is added.
+    The matching has the least total cost (Hungarian algorithm). A query without an object has the last class, with the
+    weight `nothing`. With `auxiliary` the losses of all decoder layers are added.
     """
 
     class_cost: float = 1.0
@@ -34,25 +34,25 @@ class SetLoss:
 
 
 class Detections(NamedTuple):
-    """What a detector says: `logits [batch, queries, classes + 1]`, `boxes [batch, queries, 4]`."""
+    """Predictions: `logits [batch, queries, classes + 1]`, `boxes [batch, queries, 4]`."""
 
     logits: Tensor
     boxes: Tensor
 
 
-def set_loss(config: SetLoss, found: Detections, labels: Sequence[dict[str, Tensor]]) -> Tensor:
-    """The loss of one layer's answer. `labels` has for each image `classes [objects]` and `boxes [objects, 4]`."""
-    need_labels(found, labels)
-    logits, boxes = found.logits.float(), found.boxes.float()
+def set_loss(config: SetLoss, detections: Detections, labels: Sequence[dict[str, Tensor]]) -> Tensor:
+    """The loss of one layer's predictions. `labels` has for each image `classes [objects]` and `boxes [objects, 4]`."""
+    check_labels(detections, labels)
+    logits, boxes = detections.logits.float(), detections.boxes.float()
     labels = [{name: label[name].to(logits.device) for name in ("classes", "boxes")} for label in labels]
-    matched = match(config, Detections(logits.detach(), boxes.detach()), labels)
-    queries = torch.cat([query + n * logits.shape[1] for n, (query, _) in enumerate(matched)]).to(logits.device)
-    classes = torch.cat([label["classes"][at] for label, (_, at) in zip(labels, matched, strict=True)])
-    truth = torch.cat([label["boxes"][at] for label, (_, at) in zip(labels, matched, strict=True)])
+    matches = match(config, Detections(logits.detach(), boxes.detach()), labels)
+    queries = torch.cat([query + n * logits.shape[1] for n, (query, _) in enumerate(matches)]).to(logits.device)
+    classes = torch.cat([label["classes"][at] for label, (_, at) in zip(labels, matches, strict=True)])
+    truth = torch.cat([label["boxes"][at] for label, (_, at) in zip(labels, matches, strict=True)])
     boxes, objects = boxes.flatten(0, 1)[queries], max(1, sum(len(label["classes"]) for label in labels))
-    far = (boxes - truth).abs().sum() / objects
-    apart = (1 - giou(boxes, truth)).sum() / objects
-    return class_loss(config, logits, queries, classes) + config.box * far + config.overlap * apart
+    distance = (boxes - truth).abs().sum() / objects
+    overlap_loss = (1 - giou(boxes, truth)).sum() / objects
+    return class_loss(config, logits, queries, classes) + config.box * distance + config.overlap * overlap_loss
 
 
 def class_loss(config: SetLoss, logits: Tensor, queries: Tensor, classes: Tensor) -> Tensor:
@@ -65,15 +65,15 @@ def class_loss(config: SetLoss, logits: Tensor, queries: Tensor, classes: Tensor
     return functional.cross_entropy(logits.flatten(0, 1), wanted, weight)
 
 
-def match(config: SetLoss, found: Detections, labels: Sequence[dict[str, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-    """For each image the queries and the objects that go together, at the least cost."""
+def match(config: SetLoss, detections: Detections, labels: Sequence[dict[str, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    """For each image the matched queries and objects."""
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError as error:
         raise Missing('Matching objects needs SciPy. Install it: pip install "regard[train]".') from error
     costs = [
         cost(config, logits, boxes, label["classes"], label["boxes"])
-        for logits, boxes, label in zip(found.logits, found.boxes, labels, strict=True)
+        for logits, boxes, label in zip(detections.logits, detections.boxes, labels, strict=True)
     ]
     sizes = [part.shape[1] for part in costs]
     together = torch.cat(costs, 1).cpu()  # one transfer for the whole batch
@@ -117,12 +117,12 @@ def area(size: Tensor) -> Tensor:
     return size[..., 0] * size[..., 1]
 
 
-def need_labels(found: Detections, labels: Sequence[dict[str, Tensor]]) -> None:
+def check_labels(detections: Detections, labels: Sequence[dict[str, Tensor]]) -> None:
     """Raise unless every image has its classes and boxes."""
     wanted = "a list with, for each image, {'classes': [objects], 'boxes': [objects, 4]}"
-    if not isinstance(labels, list | tuple) or len(labels) != len(found.logits):
+    if not isinstance(labels, list | tuple) or len(labels) != len(detections.logits):
         got = f"{len(labels)} entries" if isinstance(labels, list | tuple) else type(labels).__name__
-        raise BadInput(f"labels is {got} for {len(found.logits)} images; it must be {wanted}.")
+        raise BadInput(f"labels is {got} for {len(detections.logits)} images; it must be {wanted}.")
     for n, label in enumerate(labels):
         if not isinstance(label, dict) or not {"classes", "boxes"} <= set(label):
             raise BadInput(f"labels[{n}] is {label!r:.80}; labels must be {wanted}.")

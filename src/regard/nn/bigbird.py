@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention.cache import constant
 from ..attention.parts.mask import Mask, PairGrid, Tiling
 from ..attention.parts.masks import add_batch_heads, block_tiles
 from ..attention.parts.part import check_count
 from ..attention.parts.scores import Dot
+from ..attention.tensor_cache import tensor_cache
 from ..errors import BadInput, Missing
 from .learned_parts import PartSpec
 
@@ -160,7 +160,7 @@ class BigBirdScoreModule(nn.Module):
         return self.scores[self.training]
 
 
-@constant
+@tensor_cache
 def count_visits(
     tokens: int, block: int, random: int, heads: int, positions: int, layer: int, training: bool, device: str
 ) -> Tensor:

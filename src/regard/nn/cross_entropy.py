@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..attention.backends.triton import interpreting, unfit
+from ..attention.backends.triton import interpreting, unsupported_device
 
 IGNORED = -100
-"""The label of a place that does not count."""
+"""The label of positions that are ignored."""
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, words: int | None = None) -> Tensor:
     """Σ over rows of ln Σ_w exp(logits_w) − logits_label, in float32; `logits [rows, words]`, `labels [rows]`.
 
-    Rows with the label −100 do not count, nor do columns beyond the first `words`, if given. On a GPU two kernels
-    compute it: one reads the logits for the loss, one reads them again and writes their gradient, so that nothing of
-    their size is made in float32.
+    Rows with the label −100 are ignored, as are columns beyond the first `words`, if given. On a GPU two kernels
+    compute it: one reads the logits for the loss, one reads them again and writes their gradient, so no
+    tensor of their size is made in float32.
     """
     if runs_fused(logits):
         return CrossEntropy.apply(logits, labels, words or logits.shape[1])  # type: ignore[return-value]
@@ -29,7 +29,9 @@ def cross_entropy(logits: Tensor, labels: Tensor, words: int | None = None) -> T
 def runs_fused(logits: Tensor) -> bool:
     """Whether the kernels can read these logits, and are not only interpreted."""
     fits = logits.dtype in (torch.float16, torch.bfloat16, torch.float32) and logits.numel() > 0
-    return fits and not torch.compiler.is_compiling() and unfit(logits.device) is None and not interpreting()
+    return (
+        fits and not torch.compiler.is_compiling() and unsupported_device(logits.device) is None and not interpreting()
+    )
 
 
 class CrossEntropy(torch.autograd.Function):
@@ -39,14 +41,14 @@ class CrossEntropy(torch.autograd.Function):
 
         logits = logits.contiguous()
         ctx.words = words
-        found, lse = losses(logits, labels, words, IGNORED)
+        loss, lse = losses(logits, labels, words, IGNORED)
         ctx.save_for_backward(logits, labels, lse)
-        return found.sum()
+        return loss.sum()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         from .cross_entropy_kernel import gradient
 
         logits, labels, lse = ctx.saved_tensors
-        return gradient(logits, labels, lse, grad, ctx.words, IGNORED), None, None
+        return gradient(logits, labels, lse, grad_outputs[0], ctx.words, IGNORED), None, None

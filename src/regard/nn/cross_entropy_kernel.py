@@ -9,14 +9,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..attention.backends.triton import on_its_device
+from ..attention.backends.triton import device_guard
 
 WIDE = 8192  # words that a program reads at once
 LOWEST = tl.constexpr(-1.0e30)  # where a running maximum starts: finite, so that 0 · (old − new) is 0
 
 
 @triton.jit
-def row_losses(p_x, p_label, p_lse, p_loss, words, columns, ignored, BLOCK: tl.constexpr):
+def loss_kernel(p_x, p_label, p_lse, p_loss, words, columns, ignored, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     top, total = tl.full([1], LOWEST, tl.float32), tl.zeros([1], tl.float32)
     for start in range(0, words, BLOCK):
@@ -35,7 +35,7 @@ def row_losses(p_x, p_label, p_lse, p_loss, words, columns, ignored, BLOCK: tl.c
 
 
 @triton.jit
-def row_gradients(p_x, p_label, p_lse, p_grad, p_out, words, columns, ignored, BLOCK: tl.constexpr):
+def gradient_kernel(p_x, p_label, p_lse, p_grad, p_out, words, columns, ignored, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     o_word = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     m_column = o_word < columns
@@ -51,8 +51,8 @@ def losses(logits: Tensor, labels: Tensor, words: int, ignored: int) -> tuple[Te
     """The loss and the log-sum-exp of each row, float32 `[rows]`."""
     rows, columns = logits.shape
     found, lse = (torch.empty(rows, dtype=torch.float32, device=logits.device) for _ in range(2))
-    with on_its_device(logits):
-        row_losses[(rows,)](logits, labels.contiguous(), lse, found, words, columns, ignored, **run(words))
+    with device_guard(logits):
+        loss_kernel[(rows,)](logits, labels.contiguous(), lse, found, words, columns, ignored, **run(words))
     return found, lse
 
 
@@ -61,8 +61,8 @@ def gradient(logits: Tensor, labels: Tensor, lse: Tensor, grad: Tensor, words: i
     rows, columns = logits.shape
     out, how = torch.empty_like(logits), run(columns)
     grid = rows, triton.cdiv(columns, how["BLOCK"])
-    with on_its_device(logits):
-        row_gradients[grid](logits, labels.contiguous(), lse, grad, out, words, columns, ignored, **how)
+    with device_guard(logits):
+        gradient_kernel[grid](logits, labels.contiguous(), lse, grad, out, words, columns, ignored, **how)
     return out
 
 

@@ -1,4 +1,4 @@
-"""Graph attention: a node takes in what its neighbours have, each by its weight."""
+"""Graph attention: each node attends to its neighbours."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class GraphAttention(nn.Module):
         version 2:  score(i, j) = weight · leaky_relu(W_q x_i + W_k x_j);                           values W_k x_j
         y_i = merge over heads of Σ_j softmax_j(score(i, j)) · value_j  (+ residual x_i) + bias
 
-    j runs over the sources of the edges that lead to i, and i itself with `self_loops`. nodes `[nodes, dim_in]`, edges
+    j runs over the sources of the edges to i, and i itself with `self_loops`. nodes `[nodes, dim_in]`, edges
     `[2, edges]` (sources, then targets; an edge listed twice is one) → `[nodes, dim]`. With `merge="concat"` a head has
-    dim / heads numbers, with `"mean"` each has dim. A node that nothing leads to takes in zeros. Dropout acts on the
-    nodes that come in, attention_dropout on the weights. Nodes may be a sparse tensor, whose zeros then cost nothing.
+    dim / heads numbers, with `"mean"` each has dim. A node without incoming edges gets zeros. `dropout` applies to
+    the input nodes, `attention_dropout` to the weights. Nodes may be a sparse tensor.
 
     >>> layer = GraphAttention(dim_in=5, dim=8, heads=2)
     >>> layer(torch.randn(3, 5), torch.tensor([[0, 1], [1, 2]])).shape
@@ -67,14 +67,14 @@ class GraphAttention(nn.Module):
             nn.init.xavier_uniform_(linear.weight)
 
     def forward(self, nodes: Tensor, edges: Tensor | Edges) -> Tensor:
-        """`[nodes, dim]`; `edges` from `prepare` serve many layers, sorted once, and are taken as they are."""
+        """`[nodes, dim]`; `edges` from `prepare` are used as they are, sorted once for many layers."""
         if nodes.dim() != 2 or nodes.shape[1] != self.dim_in:
             raise BadInput(f"nodes have shape {list(nodes.shape)}; they must be [nodes, {self.dim_in}].")
         graph = edges if isinstance(edges, Edges) else self.prepare(edges, nodes.shape[0])
         nodes = drop_features(nodes, self.dropout)
         target, source, value = self.project(nodes)
         q, k = (x.transpose(0, 1)[None] for x in (target, source))  # [1, heads, nodes, 1 or head_dim]
-        v = k if value is source else value.transpose(0, 1)[None]  # what is one tensor has one gradient
+        v = k if value is source else value.transpose(0, 1)[None]  # one tensor gets one gradient
         weight = self.weight if self.version == 2 else v.new_ones(self.heads, 1)
         y = self.attend(
             q,
@@ -89,11 +89,11 @@ class GraphAttention(nn.Module):
         return y if self.bias is None else y + self.bias
 
     def prepare(self, edges: Tensor, nodes: int) -> Edges:
-        """The edges as a part, with a loop at every node when the layer adds them."""
+        """The edges as a mask, with self-loops if the layer has them."""
         return Edges(with_self_loops(edges, nodes) if self.self_loops else edges)
 
     def project(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What the score adds for targets and for sources, and the values; each `[nodes, heads, …]`."""
+        """The terms of the score for targets and for sources, and the values; each `[nodes, heads, …]`."""
         if self.version == 1:
             # target·(Wx) = (Wᵀtarget)·x: the two numbers of a head come with its values out of one product.
             by_head = self.value.weight.unflatten(0, (self.heads, -1))  # [heads, head_dim, features]
@@ -109,7 +109,7 @@ class GraphAttention(nn.Module):
 
 
 def drop_features(nodes: Tensor, dropout: nn.Dropout) -> Tensor:
-    """Nodes with a share of their numbers zero; of sparse ones only the others than zero are drawn for."""
+    """Dropout of the nodes' features; of sparse nodes only the stored values are drawn for."""
     if not nodes.is_sparse:
         return dropout(nodes)
     nodes = nodes.coalesce()

@@ -1,4 +1,4 @@
-"""Layers of graph attention one above the other, each around a residual."""
+"""A stack of graph attention layers with residual connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The linear layer, quick also for a handful of rows on a CPU."""
+"""The linear layer, fast for a few rows on a CPU too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 MAX_ROWS = 16
-MIN_WEIGHTS = 1 << 18  # fewer stay in the processor's cache, and calling oneDNN takes longer than reading them
+MIN_WEIGHTS = 1 << 18  # fewer fit the processor's cache, where calling oneDNN takes longer than reading them
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
@@ -18,15 +18,15 @@ class Linear(nn.Linear):
     torch.Size([5, 2])
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias)
+    def forward(self, input: Tensor) -> Tensor:
+        return linear(input, self.weight, self.bias)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x Wᵀ + b; `x […, in]`, `weight [out, in]`, `bias [out]`.
 
-    A decoder's step multiplies one row, or a few, with every weight: it takes as long as reading them does. There
-    torch's product on a CPU reads with one thread, and oneDNN's with all.
+    A decoding step multiplies one or a few rows with every weight, so reading the weights takes most of the time. On a
+    CPU torch's product reads them with one thread, oneDNN's with all.
     """
     if HAS_ONEDNN and suits_onednn(x, weight):
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
@@ -34,7 +34,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def suits_onednn(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN's product suits: few rows on a CPU, nothing to be differentiated, traced or cast."""
+    """Whether oneDNN's product applies: few rows on a CPU, without gradients, tracing or autocast."""
     return (
         not torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
@@ -48,10 +48,10 @@ def suits_onednn(x: Tensor, weight: Tensor) -> bool:
 
 
 def fused_linear(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
-    """Several layers of the same x, `[…, out]` of each: while they learn from many tokens, as one product.
+    """Several linear layers of the same x, `[…, out]` of each, as one product in training on many tokens.
 
-    Backward then has one product for x and no sums of several. Putting the weights together costs as much as a few
-    tokens do. A layer with hooks, or of another class, is called by itself.
+    Backward then has one product for x instead of a sum of several. Concatenating the weights costs as much as a few
+    tokens. A layer with hooks, or of another class, is called by itself.
     """
     if (
         not torch.is_grad_enabled()
@@ -65,6 +65,6 @@ def fused_linear(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
 
 
 def fusable(layers: tuple[nn.Linear, ...]) -> bool:
-    """Whether layers are plain ones that a product of all their weights can stand for."""
+    """Whether all layers are plain linear ones, which one product can replace."""
     plain = all(type(y) in (nn.Linear, Linear) and not y._forward_hooks and not y._forward_pre_hooks for y in layers)
     return plain and len({y.bias is None for y in layers}) == 1

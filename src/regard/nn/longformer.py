@@ -21,11 +21,11 @@ from .packing import real_tokens
 class GatheredGlobals(NamedTuple):
     """The global tokens of each row, gathered: as many queries as the row with most of them has.
 
-    `index [batch, global tokens]` are their positions (rows with fewer have others too); `mask` and `visible [batch,
+    `positions [batch, global tokens]` are where they are (rows with fewer have others too); `mask` and `visible [batch,
     global tokens, tokens]` are what they attend to.
     """
 
-    index: Tensor
+    positions: Tensor
     mask: Mask
     visible: Tensor
 

@@ -19,18 +19,20 @@ def accept_old_names(**names: str) -> Callable[[C], C]:
     (3, 4)
     """
 
-    def decorate(target: C) -> C:
-        if isinstance(target, type):
-            target.__init__ = decorate(target.__init__)
-            return target
-
-        @functools.wraps(target)
+    def rename(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             for old, new in names.items():
                 if old in kwargs and new not in kwargs:
                     kwargs[new] = kwargs.pop(old)
-            return target(*args, **kwargs)
+            return function(*args, **kwargs)
 
-        return call  # type: ignore[return-value]
+        return call
+
+    def decorate(target: Any) -> Any:
+        if not isinstance(target, type):
+            return rename(target)
+        setattr(target, "__init__", rename(target.__init__))  # noqa: B010
+        return target
 
     return decorate

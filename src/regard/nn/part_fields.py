@@ -140,7 +140,7 @@ def parse_layer_masks(value: LayerMasks | str | Sequence[Mask | str | None] | No
     """
     if isinstance(value, BigBirdMask):
         return value
-    if isinstance(value, tuple | list):
+    if isinstance(value, Sequence) and not isinstance(value, str):
         if len(value) != layers:
             raise BadInput(f"mask has {len(value)} masks; give one, or one for each of {layers} layers.")
         return tuple(parse_mask(mask) for mask in value)
@@ -190,7 +190,7 @@ LAYER_MASKS = LayerMasksField()
 """The fields `score`, `position`, `method` and `mask` of every configuration."""
 
 
-def build_part(part: Part | PartSpec | M, heads: int, head_dim: int, layer: int = 0) -> nn.Module:
+def build_part(part: Part | PartSpec | nn.Module, heads: int, head_dim: int, layer: int = 0) -> nn.Module:
     """The module that gives a part to a layer with these sizes."""
     if isinstance(part, nn.Module):
         return part

@@ -1,6 +1,6 @@
-"""From a vector for each token to one for the row: `(x [batch, tokens, dim], lengths=None) → [batch, dim]`.
+"""Pooling: one vector for each row, `(x [batch, tokens, dim], lengths=None) → [batch, dim]`.
 
-Padding never matters, and a row without tokens gives zeros.
+Padding does not change the output, and a row without tokens gives zeros.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Mean(nn.Module):
 
 
 class AttentionPooling(nn.Module):
-    """A mean whose weights are learned: one query a head asks every token how much it counts.
+    """A weighted mean of the tokens by attention, with one learned query for each head.
 
-        weight_j = softmax over j of score(query, key(x_j)),   y = Σ_j weight_j · x_j   (each head its share of dim)
+        weight_j = softmax over j of score(query, key(x_j)),   y = Σ_j weight_j · x_j   (each head a part of dim)
 
     With the additive score this is the word attention of hierarchical attention networks.
 
@@ -77,30 +77,30 @@ class AttentionPooling(nn.Module):
         self.attend = Attend()
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        need_lengths(x, lengths)
+        check_lengths(x, lengths)
         k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in (self.key(x), x))
         q = self.query[None, :, None].expand(x.shape[0], -1, 1, -1).to(k.dtype)  # [batch, heads, 1, head_dim]
         mask = None if lengths is None else Lengths(lengths)
         return self.attend(q, k, v, score=self.score(), mask=mask).flatten(1)
 
 
-def token_at(x: Tensor, places: Tensor, lengths: Tensor | None) -> Tensor:
-    """The vector at each row's place, zeros where the row is empty."""
+def token_at(x: Tensor, positions: Tensor, lengths: Tensor | None) -> Tensor:
+    """The vector at each row's position, zeros where the row is empty."""
     counts = full_lengths(x, lengths)
     if not x.shape[1]:
         return x.new_zeros(x.shape[0], x.shape[2])
-    found = x.gather(1, places[:, None, None].expand(-1, 1, x.shape[2])).squeeze(1)
-    return found.masked_fill((counts == 0)[:, None], 0.0)
+    token = x.gather(1, positions[:, None, None].expand(-1, 1, x.shape[2])).squeeze(1)
+    return token.masked_fill((counts == 0)[:, None], 0.0)
 
 
 def full_lengths(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """Each row's real tokens, `[batch]`: all where nothing is said."""
-    need_lengths(x, lengths)
+    """The number of real tokens of each row, `[batch]`; all of them by default."""
+    check_lengths(x, lengths)
     return torch.full((x.shape[0],), x.shape[1], device=x.device) if lengths is None else lengths
 
 
-def need_lengths(x: Tensor, lengths: Tensor | None) -> None:
+def check_lengths(x: Tensor, lengths: Tensor | None) -> None:
     if x.dim() != 3:
         raise BadInput(f"x has shape {list(x.shape)}; it must be [batch, tokens, dim].")
     if lengths is not None and lengths.shape != x.shape[:1]:
-        raise BadInput(f"lengths has shape {list(lengths.shape)}; it must be [{x.shape[0]}], one a row of the batch.")
+        raise BadInput(f"lengths has shape {list(lengths.shape)}; it must be [{x.shape[0]}], one for each row.")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..attention.cache import constant
 from ..attention.parts.positions import Rotary
+from ..attention.tensor_cache import tensor_cache
 from .learned_parts import PartSpec
 
 
@@ -81,6 +81,6 @@ def scale_rate(rate: float, scaled: ScaledRotary) -> float:
     return rate * (weight + (1 - weight) / scaled.factor)
 
 
-@constant
+@tensor_cache
 def rates_on(rates: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(rates, dtype=torch.float64, device=device)

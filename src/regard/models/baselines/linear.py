@@ -1,4 +1,4 @@
-"""A line through what a text has: a weight for each word, each of its features, each pair of near ones; no layers."""
+"""The linear baseline: naive-Bayes logistic regression over words, their features and pairs of near ones."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from ..heads import supervised_loss
 from ..model import Model, Output
 
 SMOOTHING = 0.3
-"""How often everything counts as seen in each class before a text was: what is rare should not seem certain."""
+"""The pseudo-count of every feature in each class (Laplace smoothing)."""
 
 LOGIT_SCALE = 5.0
-"""What a logit is times weights of length one. Adam moves each by about the rate, and encoders want a small one."""
+"""Scales the logits: Adam moves each weight by about the learning rate, and encoders need a small one."""
 
 PRIME = 2654435761
-"""Knuth's multiplier, near 2³² times the golden section."""
+"""Knuth's multiplicative hash, near 2³² times the golden ratio."""
 
 
 @dataclass(frozen=True)
 class NBLinearConfig:
-    """A logit for each class: the sum of the weights of what a text has, weighed by what counting says about it.
+    """A logit for each class: a weighted sum of the features of a text, scaled by naive Bayes.
 
-    `tokens [batch, tokens]` or `[batch, tokens, numbers]`, of which the first `columns` are read: numbers of a table of
-    `vocabulary` rows, of which `nothing` say nothing (the first is padding). The numbers of each of the columns
-    `paired`, of two tokens up to `near` apart, are read as one too, by `pairs` more rows that they are hashed to; a
-    token that has nothing in that column has its first column's there.
+    `tokens [batch, tokens]` or `[batch, tokens, numbers]`, of which the first `columns` are read, are rows of a table
+    of `vocabulary`; those in `ignored` are no features (the first is padding). In each of the `pair_columns` two tokens
+    up to `max_gap` apart are also a feature, hashed to one of `pair_buckets` further rows; a token that is ignored in
+    that column is represented by its first column.
     """
 
     vocabulary: int
@@ -47,12 +47,12 @@ class NBLinearConfig:
 
 
 class NBLinearModel(Model):
-    """Logistic regression whose features are scaled by naive Bayes (Wang and Manning 2012), learned as all else is.
+    """Logistic regression with naive-Bayes features (Wang and Manning 2012), trained as other models are.
 
-        logit(c) = PACE · Σ r(f, c) · weight(f, c) / √Σ r(f, c)² + bias(c)      over all f that the text has
-        r(f, c) = ln P(f | c) − ln P(f | the other classes)                     as `count` found it
+        logit(c) = LOGIT_SCALE · Σ r(f, c) · weight(f, c) / √Σ r(f, c)² + bias(c)   over all features f of the text
+        r(f, c) = ln P(f | c) − ln P(f | the other classes)                         as `count` estimates it
 
-    What says little about the classes can then hardly be learned by heart.
+    Features that say little about the classes can then hardly be memorised.
 
     >>> model = NBLinearConfig(vocabulary=5, pair_buckets=0, classes=2, pair_columns=()).build()
     >>> model.count([(torch.tensor([[2, 3], [2, 4]]), None, torch.tensor([0, 1]))])
@@ -66,7 +66,7 @@ class NBLinearModel(Model):
         super().__init__(config)
         if config.pair_columns and config.pair_buckets < 1:
             raise BadInput(
-                f"Pairs are hashed to {config.pair_buckets} rows; they need one at least. Or give paired=()."
+                f"Pairs are hashed to {config.pair_buckets} rows; at least one is needed, or pair_columns=()."
             )
         rows = config.vocabulary + (config.pair_buckets if config.pair_columns else 0)
         self.weight = nn.Parameter(torch.zeros(rows, config.classes))
@@ -81,31 +81,31 @@ class NBLinearModel(Model):
         return Output(logits=logits, loss=None if labels is None else supervised_loss(logits, labels, shift=False))
 
     def sum_rows(self, rows: Tensor, table: Tensor) -> Tensor:
-        """`[batch, classes]`: what a table has in a text's rows, added."""
+        """`[batch, classes]`: the sum of the rows of a table that a text has."""
         return functional.embedding_bag(rows, table, mode="sum", padding_idx=self.config.ignored[0])
 
     def rows(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """`[batch, rows]`: the numbers of all that each text has, filled up with padding."""
+        """`[batch, rows]`: the features of each text, padded."""
         config, tokens = self.config, tokens[..., : self.config.columns] if tokens.dim() == 3 else tokens[..., None]
-        said = torch.ones_like(tokens, dtype=torch.bool)
+        is_feature = torch.ones_like(tokens, dtype=torch.bool)
         for number in config.ignored:
-            said &= tokens != number
+            is_feature &= tokens != number
         if lengths is not None:
-            said &= (torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None])[..., None]
-        found = [tokens.masked_fill(~said, config.ignored[0]).flatten(1)]
+            is_feature &= (torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None])[..., None]
+        features = [tokens.masked_fill(~is_feature, config.ignored[0]).flatten(1)]
         for column in config.pair_columns:
-            own = torch.where(said[..., column], tokens[..., column], tokens[..., 0])
-            there = said[..., column] | said[..., 0]
+            own = torch.where(is_feature[..., column], tokens[..., column], tokens[..., 0])
+            there = is_feature[..., column] | is_feature[..., 0]
             for gap in range(1, config.max_gap + 1):
                 both = there[:, gap:] & there[:, :-gap]
-                kind = column * config.max_gap + gap
-                row = config.vocabulary + hash_pair(own[:, :-gap], own[:, gap:], kind) % config.pair_buckets
-                found.append(row.masked_fill(~both, config.ignored[0]))
-        return torch.cat(found, dim=1)
+                salt = column * config.max_gap + gap
+                row = config.vocabulary + hash_pair(own[:, :-gap], own[:, gap:], salt) % config.pair_buckets
+                features.append(row.masked_fill(~both, config.ignored[0]))
+        return torch.cat(features, dim=1)
 
     @torch.no_grad()
     def count(self, batches: Iterable[tuple[Tensor, Tensor | None, Tensor]]) -> None:
-        """Find the ratios in texts and their labels: a text that has something several times counts once."""
+        """Estimate the ratios from texts and labels; a feature counts once in a text."""
         counts = torch.zeros_like(self.ratios)
         for tokens, lengths, labels in batches:
             for row, label in zip(self.rows(tokens, lengths), labels.tolist(), strict=True):
@@ -116,7 +116,7 @@ class NBLinearModel(Model):
         self.ratios.copy_(ratios * (counts.sum(1, keepdim=True) > 0))
 
 
-def hash_pair(first: Tensor, second: Tensor, kind: int) -> Tensor:
-    """A number for each two numbers and kind: the same for the same, and else as good as drawn."""
-    mixed = ((first * PRIME + second) * PRIME + kind) * PRIME  # what does not fit into 64 bits is dropped
+def hash_pair(first: Tensor, second: Tensor, salt: int) -> Tensor:
+    """A hash of two numbers and a salt."""
+    mixed = ((first * PRIME + second) * PRIME + salt) * PRIME  # wraps around at 64 bits
     return (mixed >> 24) & 0x7FFFFFFF

@@ -1,4 +1,4 @@
-"""The n-gram model: what came after these few words before. It is counted, not trained."""
+"""The n-gram baseline: a language model of counts, without training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..model import Model, Output
 
 @dataclass(frozen=True)
 class NgramConfig:
-    """An n-gram model of that `order`; `sizes` are how many different runs of 1, 2, … words it has counted."""
+    """An n-gram model of that `order`; `sizes` are the numbers of different n-grams of 1, 2, … words."""
 
     vocabulary: int
     order: int
@@ -48,12 +48,12 @@ class NgramModel(Model):
     def from_tokens(cls, tokens: Tensor, vocabulary: int, order: int) -> NgramModel:
         """The model of a text `[tokens]`, whose end is followed by its beginning."""
         need_order(order, vocabulary)
-        found = [runs_in(tokens, length, vocabulary).unique(return_counts=True) for length in range(1, order + 1)]
+        counted = [runs_in(tokens, length, vocabulary).unique(return_counts=True) for length in range(1, order + 1)]
         for shorter in range(1, order):
-            longer = found[shorter][0]
-            found[shorter - 1] = (longer % vocabulary**shorter).unique(return_counts=True)
-        model = cls(NgramConfig(vocabulary, order, tuple(len(runs) for runs, _ in found))).eval()
-        for length, (runs, counts) in enumerate(found, 1):
+            longer = counted[shorter][0]
+            counted[shorter - 1] = (longer % vocabulary**shorter).unique(return_counts=True)
+        model = cls(NgramConfig(vocabulary, order, tuple(len(runs) for runs, _ in counted))).eval()
+        for length, (runs, counts) in enumerate(counted, 1):
             model.get_buffer(f"runs{length}").copy_(runs)
             model.get_buffer(f"counts{length}").copy_(counts)
         return model
@@ -82,13 +82,13 @@ class NgramModel(Model):
     def probabilities(self, history: Tensor, words: Tensor) -> Tensor:
         """p of `words [rows, words]` after `history [rows, order − 1]`, float64."""
         size = self.config.vocabulary
-        chance = torch.full(words.shape, 1 / size, dtype=torch.float64, device=words.device)
+        probability = torch.full(words.shape, 1 / size, dtype=torch.float64, device=words.device)
         for length in range(1, self.config.order + 1):
             recent = history[:, history.shape[1] - length + 1 :]
             seen = (recent >= 0).all(1)
             start = torch.where(seen, numbers_of(recent, size), -1)
-            chance = self.interpolate(length, start, words, chance)
-        return chance
+            probability = self.interpolate(length, start, words, probability)
+        return probability
 
     def interpolate(self, length: int, start: Tensor, words: Tensor, below: Tensor) -> Tensor:
         """p by runs of `length` words that begin with `start [rows]`, where `below` is p by shorter ones."""

@@ -15,7 +15,8 @@ from ..config import as_dict, from_dict
 from ..generation.rules import read_rules, write_rules
 from ..model import Model
 from ..tokenizers.tokenizer import Tokenizer
-from .folder import Folder, open_folder, replace_files, text_writer, to_json, write_folder
+from .files import replace_files, text_writer, to_json
+from .folder import Folder, open_folder, write_folder
 from .key_table import Family, make_table, read_tensors, shorten_names, write_tensors
 
 FAMILIES = {
@@ -41,7 +42,7 @@ FAMILIES = {
     "whisper": "whisper",
     "xlm-roberta": "roberta",
 }
-"""Their `model_type`, and the file of `families` that knows it."""
+"""The `model_type` of Hugging Face, and the file of `families` for it."""
 
 
 def load(folder: str | Path, *, dtype: torch.dtype | None = None) -> Model:
@@ -55,39 +56,39 @@ def load(folder: str | Path, *, dtype: torch.dtype | None = None) -> Model:
     folder = folder_of(folder)
     of_run = (folder / "run.json").is_file()
     dtype = torch.float32 if of_run and dtype is None else dtype
-    found = open_folder(folder / "model" if of_run else folder)
-    model = read_ours(found) if found.format == "regard" else read_theirs(found)
-    model.rules = read_rules(found.generation, found.config)
-    model.tokenizer = Tokenizer.from_folder(found.path)
+    opened = open_folder(folder / "model" if of_run else folder)
+    model = read_regard(opened) if opened.format == "regard" else read_hugging_face(opened)
+    model.rules = read_rules(opened.generation, opened.config)
+    model.tokenizer = Tokenizer.from_folder(opened.path)
     return (model if dtype is None else model.to(dtype)).eval()
 
 
-def read_ours(folder: Folder) -> Model:
+def read_regard(folder: Folder) -> Model:
     """The model of a folder that `save` wrote."""
-    model = empty(from_dict(folder.config["model"]))
+    model = build_empty(from_dict(folder.config["model"]))
     weights = folder.weights()
-    fill(model, {name: weights.tensor(name) for name in weights.names()}, str(folder.path))
+    assign_weights(model, {name: weights.tensor(name) for name in weights.names()}, str(folder.path))
     return model
 
 
-def read_theirs(folder: Folder) -> Model:
+def read_hugging_face(folder: Folder) -> Model:
     """The model of a Hugging Face folder."""
-    family, weights = family_of(folder.config.get("model_type"), str(folder.path)), folder.weights()
+    family, weights = find_family(folder.config.get("model_type"), str(folder.path)), folder.weights()
     config = family.read(folder.config, {name: weights.shape(name) for name in weights.names()})
-    model = empty(config)
-    rows = make_table(family.keys(config), own_names(model))
-    fill(model, read_tensors(rows, weights, family, str(folder.path)), str(folder.path))
+    model = build_empty(config)
+    rows = make_table(family.keys(config), tensor_names(model))
+    assign_weights(model, read_tensors(rows, weights, family, str(folder.path)), str(folder.path))
     return model
 
 
 def save(model: Model, folder: str | Path, format: str = "regard") -> None:
     """Write configuration, weights and tokenizer into a folder."""
-    tensors = {name: model.state_dict()[name] for name in own_names(model)}
+    tensors = {name: model.state_dict()[name] for name in tensor_names(model)}
     if format == "regard":
         write_folder(folder, {"model": as_dict(model.config)}, tensors, format="regard")
     elif format == "huggingface":
-        family = family_of(model.config.family, "this model")
-        rows = make_table(family.keys(model.config), own_names(model))
+        family = find_family(model.config.family, "this model")
+        rows = make_table(family.keys(model.config), tensor_names(model))
         kind = str(next(model.parameters()).dtype).removeprefix("torch.")
         config = {**family.write(model.config), "dtype": kind}
         write_folder(folder, config, write_tensors(rows, tensors), format="huggingface")
@@ -99,15 +100,15 @@ def save(model: Model, folder: str | Path, format: str = "regard") -> None:
         model.tokenizer.save(folder)
 
 
-def empty(config: Any) -> Model:
-    """The model without its numbers: nothing is drawn that a checkpoint replaces."""
+def build_empty(config: Any) -> Model:
+    """The model on the meta device: no weights are drawn that the checkpoint replaces."""
     with torch.device("meta"):
         return config.build()
 
 
-def fill(model: Model, tensors: dict[str, Tensor], where: str) -> None:
+def assign_weights(model: Model, tensors: dict[str, Tensor], where: str) -> None:
     """Give every parameter and buffer its tensor; `BadInput` names those that do not fit."""
-    own = {name: model.state_dict()[name] for name in own_names(model)}
+    own = {name: model.state_dict()[name] for name in tensor_names(model)}
     missing, left = sorted(set(own) - set(tensors)), sorted(set(tensors) - set(own))
     if missing or left:
         raise BadInput(
@@ -128,7 +129,7 @@ def fill(model: Model, tensors: dict[str, Tensor], where: str) -> None:
     model.load_state_dict(ready, strict=False, assign=True)
 
 
-def own_names(model: Model) -> list[str]:
+def tensor_names(model: Model) -> list[str]:
     """The names of the model's tensors; one that several modules share has its first name only."""
     seen: set[int] = set()
     names = []
@@ -139,8 +140,8 @@ def own_names(model: Model) -> list[str]:
     return names
 
 
-def family_of(model_type: Any, where: str) -> Family:
-    """The file that knows this architecture."""
+def find_family(model_type: Any, where: str) -> Family:
+    """The module of `families` for this architecture."""
     if model_type not in FAMILIES:
         raise BadInput(
             f"{where}: the architecture {model_type!r} is not known here. Known are {', '.join(sorted(FAMILIES))}."

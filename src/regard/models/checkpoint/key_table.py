@@ -1,4 +1,4 @@
-"""Key tables: whose tensor is whose. One table serves reading and writing, and every key must be accounted for."""
+"""Key tables: the names of tensors in Hugging Face checkpoints and here. One table serves reading and writing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...errors import BadInput
 
 
 class TensorTransform(NamedTuple):
-    """How their one tensor becomes ours, and back."""
+    """How one of their tensors becomes ours, and back."""
 
     read: Callable[[Tensor], tuple[Tensor, ...]]
     write: Callable[..., Tensor]
@@ -38,9 +38,9 @@ def stack_of(count: int, dim: int = 0, transposed: bool = False) -> TensorTransf
 
 @dataclass(frozen=True)
 class Key:
-    """Their name for a tensor and ours, `{n}` standing for a number and `{p}` for a last word, the same in both.
+    """Their name of a tensor and ours, with `{n}` for a number and `{p}` for the last word, the same in both.
 
-    Several names of ours say that theirs holds all of them; `change` tells how.
+    With several names of ours, theirs holds all of them; `change` splits it.
     """
 
     theirs: str
@@ -53,7 +53,7 @@ class Key:
 
 
 class Family(Protocol):
-    """What a file of `families` has: how one architecture's folder becomes a model, and back.
+    """A module of `families`: how the folder of one architecture becomes a model, and back.
 
     `read` makes our configuration of theirs, knowing the shapes of their tensors; `write` the reverse; `keys` is the
     table. `PREFIX` stands before the names of a model with a head; `IGNORED` are patterns of names without weights of
@@ -69,7 +69,7 @@ class Family(Protocol):
 
 
 class KeyMapping(NamedTuple):
-    """One line of a table made out for a certain model."""
+    """One row of the table of a model."""
 
     theirs: str
     ours: tuple[str, ...]
@@ -77,7 +77,7 @@ class KeyMapping(NamedTuple):
 
 
 def make_table(keys: Iterable[Key], names: Iterable[str]) -> list[KeyMapping]:
-    """The table for a model with these tensors; each of them must stand in it once."""
+    """The table for a model with these tensors, each of which must be in it once."""
     names = list(names)
     rows = [row for key in keys for row in expand(key, names)]
     covered = [name for row in rows for name in row.ours]
@@ -91,7 +91,7 @@ def make_table(keys: Iterable[Key], names: Iterable[str]) -> list[KeyMapping]:
 
 
 def expand(key: Key, names: list[str]) -> list[KeyMapping]:
-    """The lines that a key stands for."""
+    """The rows that a key stands for."""
     pattern = re.compile(re.escape(key.names[0]).replace(r"\{n\}", r"(?P<n>\d+)").replace(r"\{p\}", r"(?P<p>\w+)"))
     rows = []
     for name in names:
@@ -127,7 +127,7 @@ def write_tensors(rows: list[KeyMapping], ours: dict[str, Tensor]) -> dict[str, 
 
 
 def normalize_key(name: str, prefix: str) -> str:
-    """A name without the prefix that only models with a head have, and with the words used today."""
+    """A name without the prefix of models with a head, and with today's names of norms."""
     name = name.removeprefix(prefix)
     return re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
 
@@ -137,7 +137,7 @@ def is_ignored(name: str, family: Family) -> bool:
 
 
 def shorten_names(names: list[str]) -> str:
-    """The first few names, and how many more."""
+    """The first names, and how many more there are."""
     if not names:
         return "none"
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import BadInput, Missing, Unsupported
-from ..checkpoint.folder import read_json, refuse_pointer
+from ..checkpoint.files import read_json, refuse_pointer
 from .sentencepiece import Renumbered, read_pieces, unigram_backend
 
 ROLES = ("pad_token", "unk_token", "bos_token", "eos_token", "cls_token", "sep_token", "mask_token")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import BadInput, Unsupported
-from ..checkpoint.folder import refuse_pointer
+from ..checkpoint.files import refuse_pointer
 
 UNIGRAM = 1
 UNKNOWN, CONTROL, DEFINED, BYTE = 2, 3, 4, 6

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ...errors import BadInput
-from ..checkpoint.folder import replace_files, text_writer
+from ..checkpoint.files import replace_files, text_writer
 from .files import read_folder
 from .training import SPECIAL, Kind, Special, train_backend
 

@@ -1,4 +1,4 @@
-"""Recurrent networks: a state that goes from token to token, with or without attention to look back with."""
+"""The recurrent baseline: RNN, GRU or LSTM, with or without attention over the states."""
 
 from __future__ import annotations
 
@@ -51,23 +51,23 @@ class RecurrentConfig:
 
 
 class Recurrent(nn.Module):
-    """What attention is compared with: h_t = cell(h_{t−1}, x_t), layer above layer.
+    """A recurrent network, a baseline for attention: h_t = cell(h_{t−1}, x_t), layer after layer.
 
-    As a decoder (`cross`) it reads a memory. Without attention that is its mean: the states begin with it, and it is
-    told again at every token, since at first a state forgets about half of what it knew with each:
+    As a decoder (`cross`) it reads a memory. Without attention that is the memory's mean, which initialises the states
+    and is added at every token, since a state forgets about half of its content with each token at first:
 
         h_0 = tanh(W · mean(memory)),   y_t = h_t + V · mean(memory)
 
-    With attention, "dot" (Luong) or "additive" (Bahdanau), each state looks at the memory for itself; without `cross`,
-    at its own earlier states (at all, when bidirectional):
+    With attention, "dot" (Luong) or "additive" (Bahdanau), each state attends to the memory; without `cross`, to the
+    earlier states (to all, when bidirectional):
 
         c_t = attend(query(h_t), key(s), s),   y_t = tanh(mix([c_t; h_t])),   s = memory or h
 
-    `norm` is put on the last layer's h_t, or on what attention made of it. Gates leave an LSTM's states small, 0.04
-    where the tokens of other layers are 1; a head tied to the embedding, and a decoder that reads them, learn slowly.
+    `norm` is applied to the last layer's h_t, or to the output of attention. The gates leave an LSTM's states small,
+    0.04 where the tokens of other layers are 1, and a head tied to the embedding would train slowly.
 
-    `[batch, tokens, dim]` in and out; each direction has dim / 2 when there are two. Padding never matters. Through a
-    cache it goes token by token.
+    `[batch, tokens, dim]` in and out; each of two directions has dim / 2. Padding does not change the output. Through a
+    cache it runs token by token.
 
     >>> Recurrent(dim=8, layers=2, kind="lstm", attention="additive")(torch.randn(3, 5, 8)).shape
     torch.Size([3, 5, 8])
@@ -122,12 +122,12 @@ class Recurrent(nn.Module):
         cache: Cache | None = None,
         position_embedding: Tensor | None = None,
     ) -> Tensor:
-        """`[batch, tokens, dim]`: the last layer's states (or what attention made of them), zero in the padding."""
+        """`[batch, tokens, dim]`: the last layer's states, or the output of attention, zero in the padding."""
         memory = check_memory(memory, self.cross, "Recurrent")
         x = add_positions(x, self.dim, position_embedding)
         if cache is not None and self.bidirectional:
             raise Unsupported(
-                "A bidirectional Recurrent needs all tokens and cannot go token by token. Leave out the cache."
+                "A bidirectional Recurrent needs all tokens and cannot run token by token. Leave out the cache."
             )
         real = real_tokens_of_call(x, lengths, cache)
         mean = self.mean(memory.x, memory.lengths) if memory is not None and self.look is None else None
@@ -144,7 +144,7 @@ class Recurrent(nn.Module):
         return zero_padding(y, real)
 
     def initial_state(self, x: Tensor, mean: Tensor | None, cache: Cache | None) -> State:
-        """The state before the first token of this call: the cache's, the one that a memory's mean says, or zeros."""
+        """The state before the first token of this call: from the cache, from the memory's mean, or zeros."""
         before: State | None = None if cache is None else cache.get("recurrent.state")
         if before is not None:
             return before
@@ -156,7 +156,7 @@ class Recurrent(nn.Module):
         return (zeros,) * self.states
 
     def run_cells(self, x: Tensor, real: Tensor | None, state: State) -> tuple[Tensor, State]:
-        """All states of the last layer, zero in the padding, and the state of every layer after a row's last token."""
+        """All states of the last layer, zero in the padding, and the final state of every layer."""
         if real is None or not x.numel():
             h, after = self.cells(x, self.to_cell_state(state)) if x.numel() else (x, self.to_cell_state(state))
             return h, self.from_cell_state(after)
@@ -170,14 +170,14 @@ class Recurrent(nn.Module):
         return zero_padding(h, real), after
 
     def to_cell_state(self, state: State) -> Tensor | tuple[Tensor, Tensor]:
-        """The state as torch's cells take it, layers in front."""
-        turned_states = tuple(one.transpose(0, 1).contiguous() for one in state)
-        return (turned_states[0], turned_states[1]) if self.kind == "lstm" else turned_states[0]
+        """The state as torch's cells take it, with the layers first."""
+        states = tuple(part.transpose(0, 1).contiguous() for part in state)
+        return (states[0], states[1]) if self.kind == "lstm" else states[0]
 
     def from_cell_state(self, state: Tensor | tuple[Tensor, ...]) -> State:
-        """The state with the batch in front, so that rows can be chosen."""
-        every = state if isinstance(state, tuple) else (state,)
-        return tuple(one.transpose(0, 1) for one in every)
+        """The state with the batch first, so that a cache can select rows."""
+        states = state if isinstance(state, tuple) else (state,)
+        return tuple(part.transpose(0, 1) for part in states)
 
 
 class StateAttention(nn.Module):
@@ -192,28 +192,28 @@ class StateAttention(nn.Module):
         self.attend = Attend()
 
     def forward(self, h: Tensor, memory: EncoderOutput | None, mask: Mask | None, cache: Cache | None) -> Tensor:
-        k, v = self.own(h, cache) if memory is None else self.recalled(memory.x, cache)
+        k, v = self.state_keys_and_values(h, cache) if memory is None else self.memory_keys_and_values(memory.x, cache)
         context = merge_heads(self.attend(split_heads(self.query(h), self.heads), k, v, score=self.score(), mask=mask))
         return self.mix(torch.cat([context, h], -1)).tanh()
 
-    def own(self, h: Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
+    def state_keys_and_values(self, h: Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
         """Keys and values of the states so far."""
         k, v = split_heads(self.key(h), self.heads), split_heads(h, self.heads)
         return (k, v) if cache is None else cache.extend("recurrent.own", k, v)
 
-    def recalled(self, x: Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
+    def memory_keys_and_values(self, x: Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
         """Keys and values of a memory, computed once for all the steps that share a cache."""
-        found = None if cache is None else cache.get("recurrent.memory")
-        if found is None:
-            found = split_heads(self.key(x), self.heads), split_heads(x, self.heads)
+        cached = None if cache is None else cache.get("recurrent.memory")
+        if cached is None:
+            cached = split_heads(self.key(x), self.heads), split_heads(x, self.heads)
             if cache is not None:
-                cache.put("recurrent.memory", found)
-        return found
+                cache.put("recurrent.memory", cached)
+        return cached
 
 
-def gather_tokens(x: Tensor, places: Tensor) -> Tensor:
-    """x `[batch, tokens, dim]` with each row's tokens taken from `places [batch, tokens]`."""
-    return x.gather(1, places[..., None].expand(-1, -1, x.shape[2]))
+def gather_tokens(x: Tensor, positions: Tensor) -> Tensor:
+    """The tokens of x `[batch, tokens, dim]` at `positions [batch, tokens]`."""
+    return x.gather(1, positions[..., None].expand(-1, -1, x.shape[2]))
 
 
 def check_settings(kind: str, attention: str | None, bidirectional: bool, cross: bool) -> None:
@@ -222,6 +222,4 @@ def check_settings(kind: str, attention: str | None, bidirectional: bool, cross:
     if attention is not None and attention not in SCORES:
         raise BadInput(f"Recurrent's attention is {attention!r}; it must be None, 'dot' or 'additive'.")
     if bidirectional and cross:
-        raise BadInput(
-            "Recurrent reads a memory as a decoder, which goes one way. Use bidirectional=False or cross=False."
-        )
+        raise BadInput("A bidirectional Recurrent cannot be a decoder. Use bidirectional=False or cross=False.")

@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from ...attention.parts.mask import Mask
 from ...attention.parts.masks import Causal
 from ...errors import BadInput
 from ..attention import EncoderOutput, MultiHeadAttention, intersect
 from ..block import padding_mask
 from ..cache import Cache
 from ..packing import real_tokens
-from ..part_fields import MethodLike, PositionLike, ScoreLike
 from ..pooling import Mean
 
-
-class AttentionSettings(Protocol):
-    """The part of a baseline's configuration that `ResidualAttention` reads."""
-
-    @property
-    def dim(self) -> int: ...
-    @property
-    def heads(self) -> int: ...
-    @property
-    def attention(self) -> bool: ...
-    @property
-    def cross(self) -> bool: ...
-    @property
-    def causal(self) -> bool: ...
-    @property
-    def score(self) -> ScoreLike: ...
-    @property
-    def position(self) -> PositionLike | None: ...
-    @property
-    def mask(self) -> Mask | None: ...
-    @property
-    def method(self) -> MethodLike: ...
+if TYPE_CHECKING:
+    from .convolution import ConvolutionConfig
+    from .fully_connected import FullyConnectedConfig
 
 
 class ResidualAttention(nn.Module):
@@ -49,13 +28,17 @@ class ResidualAttention(nn.Module):
     Cross-attention has the score of `config` and no other of its parts.
     """
 
-    def __init__(self, config: AttentionSettings) -> None:
+    def __init__(self, config: ConvolutionConfig | FullyConnectedConfig) -> None:
         super().__init__()
         dim, heads = config.dim, config.heads
         mask = intersect(config.mask, Causal() if config.causal else None)
-        parts = {"score": config.score, "position": config.position, "mask": mask, "method": config.method}
-        self.own = MultiHeadAttention(dim, heads, **parts) if config.attention else None
-        self.cross = MultiHeadAttention(dim, heads, score=config.score) if config.attention and config.cross else None
+        self.own = self.cross = None
+        if config.attention:
+            self.own = MultiHeadAttention(
+                dim, heads, score=config.score, position=config.position, mask=mask, method=config.method
+            )
+        if config.attention and config.cross:
+            self.cross = MultiHeadAttention(dim, heads, score=config.score)
         self.read = nn.Linear(dim, dim) if config.cross and not config.attention else None
         self.mean = Mean()
 

@@ -161,9 +161,9 @@ class Pointwise(nn.Conv2d):
     oneDNN's own strided one writes beyond its memory in the backward pass when there are few channels (torch 2.13).
     """
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         down, right = self.stride
-        return nn.functional.conv2d(x[:, :, ::down, ::right], self.weight, self.bias)
+        return nn.functional.conv2d(input[:, :, ::down, ::right], self.weight, self.bias)
 
 
 def make_shortcut(channels: int, wanted: int, stride: int, norm: type[nn.Module]) -> nn.Sequential | None:

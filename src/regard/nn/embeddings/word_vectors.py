@@ -126,9 +126,9 @@ Read = tuple[list[str], array, int]
 
 
 class Header(NamedTuple):
-    """What a word2vec file begins with."""
+    """The first line of a word2vec file."""
 
-    count: int
+    words: int
     dim: int
 
 
@@ -211,8 +211,8 @@ def read_text(path: Path, stream: io.BufferedReader, header: Header | None, firs
             word, found = read_line(line, dim, f"{path}, line {at}")
             words.append(word)
             numbers.extend(found)
-    if header and len(words) != header.count:
-        raise BadInput(f"{path}, line 1 says {header.count} words and {len(words)} follow. Get the whole file.")
+    if header and len(words) != header.words:
+        raise BadInput(f"{path}, line 1 says {header.words} words and {len(words)} follow. Get the whole file.")
     if not words and not header:
         raise BadInput(f"{path} has no word vectors in it. Give a word2vec or GloVe file.")
     return words, numbers, dim
@@ -245,8 +245,8 @@ def numbers_of(fields: Sequence[str | bytes]) -> list[float]:
 def read_binary(path: Path, stream: io.BufferedReader, header: Header) -> Read:
     """Words and numbers of word2vec's binary form."""
     words, numbers = [], array("f")
-    for at in range(1, header.count + 1):
-        where = f"{path}, word {at} of {header.count}"
+    for at in range(1, header.words + 1):
+        where = f"{path}, word {at} of {header.words}"
         words.append(read_word(stream, where))
         data = stream.read(4 * header.dim)
         if len(data) < 4 * header.dim:
@@ -255,7 +255,7 @@ def read_binary(path: Path, stream: io.BufferedReader, header: Header) -> Read:
         if not all(map(math.isfinite, numbers[-header.dim :])):
             raise BadInput(f"{where} ({quote(words[-1])}): a number is not finite. The file is damaged; get it again.")
     if stream.read(2).strip():
-        raise BadInput(f"{path}: line 1 says {header.count} words of {header.dim} numbers, and more follows.")
+        raise BadInput(f"{path}: line 1 says {header.words} words of {header.dim} numbers, and more follows.")
     return words, numbers, header.dim
 
 

@@ -1,4 +1,4 @@
-"""Words as vectors of their own, of their features and of their letters, so that a word never seen says something."""
+"""Word embeddings from the word, its features and its letters, so that unknown words have a vector too."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from .text import make_positions
 @accept_old_names(places="positions")
 @dataclass(frozen=True)
 class WordEmbeddingConfig:
-    """A word's vector beside what a convolution over its letters found, brought to `dim`, plus its place.
+    """The word's vector and a convolution over its letters, concatenated and projected to `dim`, plus its position.
 
-    `tokens [batch, tokens, 1 + features + letters]`: the word's number, those of its features (its endings, its shape,
-    …: rows of the same table, added to the word's), then its letters' (0 is none, and padding). With `letters=0` none
-    are read. Tables begin small, so that what was seldom seen says little; `norm` then brings all to the size of the
-    positions.
+    `tokens [batch, tokens, 1 + features + letters]`: the index of the word, those of its features (suffixes, shape, …:
+    rows of the same table, added to the word's), then of its letters (0 is padding). With `letters=0` none are read.
+    Tables start small, so that rare words have small vectors; `norm` then scales all to the size of the positions.
     """
 
     vocabulary: int
@@ -41,7 +40,7 @@ class WordEmbeddingConfig:
 
 
 class WordEmbedding(nn.Module):
-    """See `Words`. → `[batch, tokens, dim]`."""
+    """See `WordEmbeddingConfig`. → `[batch, tokens, dim]`."""
 
     def __init__(self, config: WordEmbeddingConfig) -> None:
         super().__init__()
@@ -65,7 +64,7 @@ class WordEmbedding(nn.Module):
         if tokens.dim() != 3 or tokens.shape[2] < 1 + self.features:
             raise BadInput(
                 f"tokens has shape {list(tokens.shape)}; it must be [batch, tokens, 1 + {self.features} features + "
-                "letters]. The task that trained this model makes them: `regard predict`, or its batch()."
+                "letters]. Use the task that trained this model: `regard predict`, or its batch()."
             )
         rows, letters = tokens[..., : 1 + self.features], tokens[..., 1 + self.features :]
         x = self.join(self.dropout(torch.cat([self.sum_features(rows), self.encode_letters(letters)], dim=-1)))
@@ -75,19 +74,19 @@ class WordEmbedding(nn.Module):
         return self.dropout(x)
 
     def sum_features(self, rows: Tensor) -> Tensor:
-        """What the table has for a word and its features, added, `[batch, tokens, word_dim]`: never side by side."""
+        """The sum of the vectors of a word and its features, `[batch, tokens, word_dim]`."""
         each = rows.flatten(0, -2)
         return functional.embedding_bag(each, self.words.weight, mode="sum", padding_idx=0).unflatten(
             0, rows.shape[:-1]
         )
 
     def encode_letters(self, letters: Tensor) -> Tensor:
-        """The strongest answer of each filter over a word's letters, `[batch, tokens, filters]`."""
+        """The maximum of each filter over a word's letters, `[batch, tokens, filters]`."""
         batch, tokens, count = letters.shape
         if not count or self.letters is None or self.filters is None:
             filters = 0 if self.filters is None else self.filters.out_channels
             return self.words.weight.new_zeros(batch, tokens, filters)
-        found = self.filters(self.letters(letters.flatten(0, 1)).transpose(1, 2))  # [words, filters, letters]
-        found = found.masked_fill((letters.flatten(0, 1) == 0)[:, None], -torch.inf).amax(-1)
-        found = found.masked_fill(found == -torch.inf, 0.0)  # a word of no letters, which padding is
-        return found.relu().unflatten(0, (batch, tokens))
+        features = self.filters(self.letters(letters.flatten(0, 1)).transpose(1, 2))  # [words, filters, letters]
+        features = features.masked_fill((letters.flatten(0, 1) == 0)[:, None], -torch.inf).amax(-1)
+        features = features.masked_fill(features == -torch.inf, 0.0)  # a word without letters, such as padding
+        return features.relu().unflatten(0, (batch, tokens))

@@ -1,0 +1,272 @@
+"""The weights of a checkpoint folder: safetensors files, whole or in shards, with every header checked.
+
+Nothing here unpickles. Headers are checked in full before a tensor is loaded, so that a file that is truncated, renamed
+or altered is refused with its name and what to do.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import BadInput, Missing
+from .files import read_json, refuse_pointer
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+LONGEST_HEADER = 100_000_000
+
+DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "U16": torch.uint16,
+    "I16": torch.int16,
+    "U32": torch.uint32,
+    "I32": torch.int32,
+    "U64": torch.uint64,
+    "I64": torch.int64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "C64": torch.complex64,
+}
+
+CONVERT = (
+    "Nothing here unpickles a file, because a pickle can run any program. Where you trust it, convert it once: "
+    "python -c \"import torch, safetensors.torch as s; s.save_file({{k: v.clone() for k, v in torch.load('{name}', "
+    "weights_only=True, map_location='cpu').items()}}, 'model.safetensors')\""
+)
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Where a tensor stands and what it is, as its file's header says."""
+
+    file: Path
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The tensors of a folder: names, shapes and dtypes at once, the numbers when asked."""
+
+    entries: dict[str, TensorInfo]
+    opened: dict[Path, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def names(self) -> list[str]:
+        """Every tensor of every shard."""
+        return list(self.entries)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The tensor's shape, from the header."""
+        return self.entry(name).shape
+
+    def dtype(self, name: str) -> torch.dtype:
+        """The tensor's dtype in the file, from the header."""
+        return self.entry(name).dtype
+
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """The tensor, loaded now, in the file's dtype unless another is asked for."""
+        file = self.entry(name).file
+        if file not in self.opened:
+            self.opened[file] = open_safetensors(file)
+        tensor = self.opened[file].get_tensor(name)
+        return tensor if dtype is None else tensor.to(dtype)
+
+    def entry(self, name: str) -> TensorInfo:
+        if name in self.entries:
+            return self.entries[name]
+        near = get_close_matches(name, self.entries, n=3)
+        hint = f" Near to it: {', '.join(near)}." if near else ""
+        raise BadInput(f"The weights have no tensor {name!r} among their {len(self.entries)}.{hint}")
+
+
+def find_index(path: Path) -> Path | None:
+    """The index of a sharded checkpoint; none where a whole `model.safetensors` stands beside it."""
+    found = sorted(path.glob("*.safetensors.index.json"))
+    if not found or (path / SINGLE).is_file():
+        return None
+    if len(found) > 1:
+        raise BadInput(f"{path} has {len(found)} indexes, {names_of(found)}: leave the one to load.")
+    return found[0]
+
+
+def find_single(path: Path) -> Path:
+    if (path / SINGLE).is_file():
+        return path / SINGLE
+    found = sorted(path.glob("*.safetensors"))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise BadInput(
+            f"{path} has {len(found)} weight files, {names_of(found)}, and no {INDEX} that joins them: "
+            "fetch the index, or leave the one file to load."
+        )
+    raise no_weights(path)
+
+
+def no_weights(path: Path) -> BadInput:
+    pickled = sorted(file for pattern in PICKLED for file in path.glob(pattern))
+    if not pickled:
+        return BadInput(f"{path} has no weights: wanted {SINGLE}, or shards with {INDEX}. Fetch the *.safetensors.")
+    return BadInput(
+        f"{path} has pickled weights only, {names_of(pickled)}, and no *.safetensors. "
+        + CONVERT.format(name=pickled[0].name)
+    )
+
+
+def names_of(files: list[Path], most: int = 4) -> str:
+    return ", ".join(file.name for file in files[:most]) + (", …" if len(files) > most else "")
+
+
+def read_single(file: Path) -> dict[str, TensorInfo]:
+    """The entries of one safetensors file, its header checked against the format and the file's size."""
+    size = file.stat().st_size
+    header, data = read_header(file, size)
+    spans = []
+    entries = {}
+    for name, described in header.items():
+        entries[name], span = read_entry(file, name, described)
+        spans.append((*span, name))
+    need_cover(file, sorted(spans), size - data)
+    return entries
+
+
+def read_header(file: Path, size: int) -> tuple[dict[str, Any], int]:
+    """The header of a safetensors file without its metadata, and the place where the numbers begin."""
+    refuse_pointer(file)
+    with file.open("rb") as opened:
+        start = opened.read(9)
+        length = int.from_bytes(start[:8], "little")
+        if looks_pickled(start):
+            raise BadInput(f"{file} is a pickle renamed to safetensors. " + CONVERT.format(name=file.name))
+        if length > LONGEST_HEADER or (len(start) == 9 and start[8:] != b"{"):
+            raise BadInput(f"{file} is not a safetensors file: it begins with {start!r}. Fetch it again.")
+        if len(start) < 9 or size < 8 + length:
+            raise BadInput(f"{file} is cut off inside its header ({size} bytes, wanted more). Fetch it again.")
+        opened.seek(8)
+        return parse_header(file, opened.read(length)), 8 + length
+
+
+def looks_pickled(start: bytes) -> bool:
+    return start[:4] == b"PK\x03\x04" or (
+        start[:1] == b"\x80" and start[1:2] in b"\x02\x03\x04\x05" and start[8:] != b"{"
+    )
+
+
+def parse_header(file: Path, text: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{file} has a header that is not JSON: {error}. Fetch it again.") from error
+    header.pop("__metadata__", None)
+    return header
+
+
+def read_entry(file: Path, name: str, described: Any) -> tuple[TensorInfo, tuple[int, int]]:
+    match described:
+        case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [begin, end]} if counts([*shape, begin, end]):
+            pass
+        case _:
+            raise BadInput(f"{file} describes the tensor {name!r} as {str(described)[:200]}. Fetch the file again.")
+    if dtype not in DTYPES:
+        raise BadInput(
+            f"{file} has {name!r} in the dtype {dtype}, wanted one of {', '.join(DTYPES)}. Convert it first."
+        )
+    need = math.prod(shape) * DTYPES[dtype].itemsize
+    if end - begin != need:
+        raise BadInput(
+            f"{file} gives {name!r} of shape {shape} and dtype {dtype} {end - begin} bytes, wanted {need}. "
+            "Fetch the file again."
+        )
+    return TensorInfo(file, tuple(shape), DTYPES[dtype]), (begin, end)
+
+
+def counts(numbers: list[Any]) -> bool:
+    return all(type(number) is int and number >= 0 for number in numbers)
+
+
+def need_cover(file: Path, spans: list[tuple[int, int, str]], size: int) -> None:
+    """Refuse tensors that overlap, leave a hole, or do not end where the file ends."""
+    place = 0
+    for begin, end, name in spans:
+        if begin != place:
+            fault = "overlaps the tensor before it" if begin < place else "leaves a hole before it"
+            raise BadInput(f"{file} has {name!r} at byte {begin}, which {fault} ({place}). Fetch the file again.")
+        place = end
+    if place > size:
+        raise BadInput(f"{file} is cut off: its tensors need {place} bytes and it has {size}. Fetch it again.")
+    if place < size:
+        raise BadInput(f"{file} has {size - place} bytes after its last tensor. Fetch it again.")
+
+
+def read_shards(index: Path) -> dict[str, TensorInfo]:
+    """The entries of every shard that the index names, checked against the index."""
+    places = read_index(index)
+    entries: dict[str, TensorInfo] = {}
+    for shard in dict.fromkeys(places.values()):
+        found = read_single(find_shard(index, shard))
+        for name in found.keys() & entries.keys():
+            raise BadInput(
+                f"{index.parent} has {name!r} twice, in {entries[name].file.name} and {shard}: "
+                "the shards are of different checkpoints. Fetch the folder again."
+            )
+        entries |= found
+        need_all(index, shard, [name for name, place in places.items() if place == shard], found)
+    return entries
+
+
+def read_index(index: Path) -> dict[str, str]:
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(place, str) for place in places.values()):
+        raise BadInput(f"{index} has no weight_map from the tensors' names to file names. Fetch it again.")
+    return places
+
+
+def find_shard(index: Path, shard: str) -> Path:
+    place = PurePosixPath(shard)
+    if place.is_absolute() or ".." in place.parts or "\\" in shard or ":" in shard or place.suffix != ".safetensors":
+        raise BadInput(
+            f"{index} points to {shard!r}, wanted a *.safetensors inside its folder. Do not trust this folder."
+        )
+    file = index.parent / place
+    if not file.is_file():
+        raise BadInput(f"{index.parent} lacks the shard {shard} that {index.name} names. Fetch it.")
+    return file
+
+
+def need_all(index: Path, shard: str, wanted: list[str], found: dict[str, TensorInfo]) -> None:
+    lacking = [name for name in wanted if name not in found]
+    if lacking:
+        named = ", ".join(lacking[:4]) + (", …" if len(lacking) > 4 else "")
+        raise BadInput(f"{index} says that {shard} holds {named}, but it does not. Fetch the shard again.")
+
+
+def open_safetensors(file: Path) -> Any:
+    safe_open, error_class = need_safetensors()
+    try:
+        return safe_open(file, framework="pt")
+    except error_class as error:
+        raise BadInput(f"{file} cannot be read: {error}. Fetch it again.") from error
+
+
+def need_safetensors() -> tuple[Any, type[Exception]]:
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        message = 'Weights are read and written with safetensors, which is not installed: pip install "regard[train]"'
+        raise Missing(message) from error
+    return safe_open, SafetensorError
