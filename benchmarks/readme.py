@@ -11,7 +11,15 @@ from typing import Any
 
 import task_pages
 import tasks
-from regard.bench.result import Line, Result, Row, as_times, insert, markdown, quantity
+from regard.bench.result import (
+    BenchmarkResult,
+    BenchmarkRow,
+    GpuBenchmarkRow,
+    format_markdown,
+    format_quantity,
+    format_ratio,
+    replace_section,
+)
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -32,16 +40,16 @@ NUMBERS = {
     "en": {
         "head": ("work", "Regard", "other", "ratio"),
         "window": "causal window of 256 tokens, 8,192 tokens, forward + backward, CPU",
-        "bigbird": "BigBird-base, one training step, 16,384 tokens, H200",
+        "bigbird": "BigBird-base, one compiled training step, 16,384 tokens, H200",
         "look": "statistics of all weights, 16 heads × 16,384 tokens, memory, H200",
-        "others": ("SDPA with the mask as a tensor", "transformers", "the formula in torch"),
+        "others": ("SDPA with the mask as a tensor", "transformers, eager", "the formula in torch"),
     },
     "zh": {
         "head": ("工作", "Regard", "其他实现", "倍数"),
         "window": "256 个词元的因果窗口，8,192 个词元，前向加反向，CPU",
-        "bigbird": "BigBird-base 训练一步，16,384 个词元，H200",
+        "bigbird": "BigBird-base 编译后训练一步，16,384 个词元，H200",
         "look": "全部权重的统计量，16 个头 × 16,384 个词元，显存，H200",
-        "others": ("SDPA，掩码写成张量", "transformers", "用 torch 写的公式"),
+        "others": ("SDPA，掩码写成张量", "transformers，未编译", "用 torch 写的公式"),
     },
 }
 
@@ -56,11 +64,13 @@ def pages() -> dict[Path, str]:
     updated = {}
     for language in ("en", "zh"):
         readme = READMES[language].read_text(encoding="utf-8")
-        updated[READMES[language]] = insert(readme, three_numbers(language), "numbers")
+        updated[READMES[language]] = replace_section(readme, three_numbers(language), "numbers")
         tables = TABLES[language].read_text(encoding="utf-8")
         for marker, name in FILES.items():
-            tables = insert(tables, markdown(Result.read(RESULTS / f"{name}.json"), language), marker)
-        updated[TABLES[language]] = insert(tables, char_gpt(language), "char-gpt")
+            tables = replace_section(
+                tables, format_markdown(BenchmarkResult.read(RESULTS / f"{name}.json"), language), marker
+            )
+        updated[TABLES[language]] = replace_section(tables, char_gpt(language), "char-gpt")
         updated[task_pages.PAGES[language]] = task_pages.page(tasks.read_results(), tasks.ROWS, language)
     return updated
 
@@ -71,7 +81,7 @@ def three_numbers(language: str) -> str:
     window = find_row("cpu", "causal window of 255 back", "SDPA")
     bigbird = find_row("h200-models", "BigBird-base, a step of training", "transformers")
     look = find_row("h200", "look: entropy, top 8, received, map 256 × 256", "eager")
-    assert isinstance(window, Row) and isinstance(bigbird, Row) and isinstance(look, Line)
+    assert isinstance(window, BenchmarkRow) and isinstance(bigbird, BenchmarkRow) and isinstance(look, GpuBenchmarkRow)
     measured = (
         (words["window"], window.ours, window.theirs, "time"),
         (words["bigbird"], bigbird.ours, bigbird.theirs, "time"),
@@ -79,14 +89,19 @@ def three_numbers(language: str) -> str:
     )
     lines = ["| " + " | ".join(words["head"]) + " |", "| --- | --- | --- | --- |"]
     for (title, ours, theirs, measure), other in zip(measured, words["others"], strict=True):
-        cells = (title, quantity(ours, measure), f"{quantity(theirs, measure)} ({other})", as_times(theirs / ours))
+        cells = (
+            title,
+            format_quantity(ours, measure),
+            f"{format_quantity(theirs, measure)} ({other})",
+            format_ratio(theirs / ours),
+        )
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def find_row(name: str, work: str, against: str) -> Row | Line:
+def find_row(name: str, work: str, against: str) -> BenchmarkRow | GpuBenchmarkRow:
     """The first row of a file of results that compares this work with that alternative."""
-    rows = Result.read(RESULTS / f"{name}.json").rows
+    rows = BenchmarkResult.read(RESULTS / f"{name}.json").rows
     return next(row for row in rows if row.work == work and row.against == against)
 
 

@@ -317,7 +317,6 @@ def work(job: Job, data: Path, out: Path, extra: dict[str, Any]) -> None:
     """Train a job's seeds one after another and score each."""
     import torch
 
-    from regard.tasks import find_task
     from regard.train.run import open_run, versions
     from regard.train.splits import select_split
 

@@ -12,7 +12,7 @@ TINY = ("dim=16", "layers=1", "heads=2", "context=16", "batch_tokens=128", "step
 
 @pytest.mark.parametrize("goal", [100.0, 0.0])
 def test_both_run_to_the_goal_or_to_their_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, goal: float) -> None:
-    monkeypatch.setattr(char_gpt, "GOAL", goal)
+    monkeypatch.setattr(char_gpt, "GOAL_LOSS", goal)
     text, out = tmp_path / "a.txt", tmp_path / "race.json"
     text.write_text("to be or not to be, that is the question.\n" * 60, "utf8")
     sets = [word for pair in TINY for word in ("--set", pair)]

@@ -22,7 +22,7 @@ from regard.settings import Training
 from regard.tasks.architecture import Architecture
 from regard.tasks.inputs.padding import pad_to_multiples
 from regard.tasks.lm import Lm
-from regard.tasks.translate import pair_loss, real_places
+from regard.tasks.translate import pair_loss, token_positions
 from regard.train.cuda_graph import CudaGraphStep
 from regard.train.trainer import Trainer
 
@@ -81,8 +81,8 @@ def test_a_batch_pad_to_multiples_has_the_same_loss_and_gradients(agreement: flo
     rounded = pad_to_multiples(given, {"tokens": translation.PAD, "targets": translation.PAD, "labels": -100})
     assert rounded["tokens"].shape == (32, 16) and rounded["lengths"].shape == (32,)
     if told:
-        rounded |= {"places": real_places(rounded["lengths"], 16, 64)}
-        rounded |= {"target_places": real_places(rounded["target_lengths"], 16, 64)}
+        rounded |= {"places": token_positions(rounded["lengths"], 16, 64)}
+        rounded |= {"target_places": token_positions(rounded["target_lengths"], 16, 64)}
         assert len(rounded["places"]) == 64 > int(given["lengths"].sum())
     wanted = pair_loss(model, given, 0.1, agreement)
     with cuda_graph_mode():

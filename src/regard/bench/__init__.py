@@ -1,1 +1,3 @@
-"""Side by side with what others wrote: times, memory, and a refusal where the numbers are wrong."""
+"""Benchmarks: Regard beside torch's own attention, FlexAttention, PyG and transformers, in one run on this machine."""
+
+__all__: list[str] = []

@@ -1,4 +1,4 @@
-"""The comparisons on a CPU: which works, at which sizes, beside whom, and what counts as good."""
+"""Comparisons on a CPU: workloads, sizes, peers and goals."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -9,33 +9,34 @@ from importlib.util import find_spec
 import torch
 
 from regard import machine
-from regard.bench import training, works
-from regard.bench.measure import Call, check, extra_memory, times
-from regard.bench.result import Result, Row
+from regard.bench import translation, workloads
+from regard.bench.measure import Call, check_close, median_times, peak_memory
+from regard.bench.result import BenchmarkResult, BenchmarkRow
 
 GIGABYTE = 1e9
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """One work at one size: whose time and memory to set beside ours, each with its goal in times better.
+class CpuComparison:
+    """A workload at one size, with the peers whose time and memory are compared and the goal for each ratio.
 
-    `small` are the sizes at which ours is first compared with `oracle` in float64, and those of a quick run;
-    `growth` is how many times longer four times the tokens may take; `tolerance` is for full size, beside the peers.
+    At `small_sizes` our result is checked against `oracle` in float64; a quick run uses the same sizes. `max_growth` is
+    the largest allowed ratio of the time at four times the tokens. `tolerance` is for the check against peers at full
+    size.
     """
 
-    work: str
-    make: Callable[..., works.Calls]
+    workload: str
+    make_calls: Callable[..., workloads.Calls]
     sizes: dict[str, int]
-    small: dict[str, int]
-    faster: dict[str, float | None] = field(default_factory=dict)
-    leaner: dict[str, float | None] = field(default_factory=dict)
+    small_sizes: dict[str, int]
+    time_goals: dict[str, float | None] = field(default_factory=dict)
+    memory_goals: dict[str, float | None] = field(default_factory=dict)
     memory_limit: float | None = None
-    growth: float | None = None
+    max_growth: float | None = None
     oracle: str = "eager"
     tolerance: float = 1e-4
     timed: bool = False
-    needs: str | None = None
+    package: str | None = None
 
 
 HEADS8 = {"heads": 8, "tokens": 2048, "dim": 64}
@@ -43,162 +44,172 @@ SMALL = {"heads": 2, "tokens": 256, "dim": 16}
 WINDOW = {"heads": 8, "tokens": 8192, "dim": 64, "before": 255}
 
 COMPARISONS = (
-    Comparison("plain", works.plain, HEADS8, SMALL, faster={"SDPA": 0.95}),
-    Comparison("causal", works.causal, HEADS8, SMALL, faster={"SDPA": 0.95}),
-    Comparison(
+    CpuComparison("plain", workloads.plain, HEADS8, SMALL, time_goals={"SDPA": 0.95}),
+    CpuComparison("causal", workloads.causal, HEADS8, SMALL, time_goals={"SDPA": 0.95}),
+    CpuComparison(
         "causal window of 255 back",
-        works.window,
+        workloads.window,
         WINDOW,
         SMALL | {"tokens": 512, "before": 255},
-        faster={"eager": 10, "SDPA": 4},
+        time_goals={"eager": 10, "SDPA": 4},
     ),
-    Comparison(
+    CpuComparison(
         "causal window of 255 back",
-        works.window,
+        workloads.window,
         WINDOW | {"tokens": 32768},
         SMALL | {"tokens": 1024, "before": 255},
-        growth=4.5,
+        max_growth=4.5,
     ),
-    Comparison("causal with ALiBi", works.alibi, {"heads": 4, "tokens": 8192, "dim": 64}, SMALL, leaner={"eager": 20}),
-    Comparison(
-        "causal with ALiBi", works.alibi, {"heads": 4, "tokens": 16384, "dim": 64}, SMALL, memory_limit=1 * GIGABYTE
+    CpuComparison(
+        "causal with ALiBi", workloads.alibi, {"heads": 4, "tokens": 8192, "dim": 64}, SMALL, memory_goals={"eager": 20}
     ),
-    Comparison(
+    CpuComparison(
+        "causal with ALiBi", workloads.alibi, {"heads": 4, "tokens": 16384, "dim": 64}, SMALL, memory_limit=1 * GIGABYTE
+    ),
+    CpuComparison(
         "additive (tanh)",
-        works.additive,
+        workloads.additive,
         {"heads": 1, "tokens": 2048, "dim": 64},
         SMALL | {"tokens": 64},
-        faster={"eager": 3},
-        leaner={"eager": 20},
+        time_goals={"eager": 3},
+        memory_goals={"eager": 20},
     ),
-    Comparison(
+    CpuComparison(
         "GAT layer, 8 × 16",
-        works.graph,
+        workloads.graph,
         {"nodes": 100_000, "edges": 2_000_000},
         {"nodes": 200, "edges": 2000},
-        faster={"PyG": 1.5, "regard, first call": None},
-        leaner={"PyG": 2},
+        time_goals={"PyG": 1.5, "regard, first call": None},
+        memory_goals={"PyG": 2},
         oracle="PyG",
         # Over two million edges PyG's own gradient of att_dst, a sum that nearly cancels, is 2e-4 from float64.
         tolerance=1e-3,
-        needs="torch_geometric",
+        package="torch_geometric",
     ),
-    Comparison(
+    CpuComparison(
         "look: top 8, map 256 × 256",
-        works.look,
+        workloads.look,
         {"heads": 2, "tokens": 32768, "dim": 64, "cells": 256},
         SMALL | {"cells": 16},
         memory_limit=2 * GIGABYTE,
         timed=True,
     ),
-    Comparison(
+    CpuComparison(
         "training a translator, one batch",
-        training.step,
+        translation.train_step,
         {"pairs": 256, "words": 8000, "width": 128},
         {"pairs": 5, "words": 37, "width": 16},
-        faster={"nn.Transformer": 1.5},
+        time_goals={"nn.Transformer": 1.5},
         oracle="nn.Transformer",
     ),
 )
 
 
-def run(quick: bool = False, budget: float = 15.0, tell: Callable[[str], None] = lambda _: None) -> Result:
-    """Every comparison that this machine has the packages for; `tell` hears of each as it begins.
+def run(quick: bool = False, budget: float = 15.0, report: Callable[[str], None] = lambda _: None) -> BenchmarkResult:
+    """Run every comparison whose packages are installed; `report` receives the name of each when it starts.
 
-    Raises `WrongNumbers` as soon as one of them computes something else than its peers.
+    Raises `WrongNumbers` if a result differs from those of the peers.
     """
     rows, notes = [], []
     for comparison in COMPARISONS:
-        if comparison.needs and find_spec(comparison.needs) is None:
-            notes.append(f"Left out: {comparison.work}, because {comparison.needs} is not installed.")
+        if comparison.package and find_spec(comparison.package) is None:
+            notes.append(f"Left out: {comparison.workload}, because {comparison.package} is not installed.")
             continue
-        sizes = comparison.small if quick else comparison.sizes
-        tell(f"{comparison.work}, {shape(sizes)}")
+        sizes = comparison.small_sizes if quick else comparison.sizes
+        report(f"{comparison.workload}, {format_shape(sizes)}")
         verify(comparison)
-        found = measure(comparison, sizes, 0.0 if quick else budget)
+        measured = measure_rows(comparison, sizes, 0.0 if quick else budget)
         # A goal is for the full size.
-        rows += [replace(row, goal=None) for row in found] if quick else found
+        rows += [replace(row, goal=None) for row in measured] if quick else measured
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return Result(
+    return BenchmarkResult(
         machine.processor(), now, torch.get_num_threads(), quick, machine.versions(), tuple(rows), tuple(notes)
     )
 
 
-def verify(comparison: Comparison) -> None:
-    """Raises `WrongNumbers` unless ours, in float32 and small, agrees with the oracle in float64."""
-    ours = comparison.make(**comparison.small)["regard"]()
-    wanted = comparison.make(**comparison.small, dtype=torch.float64)[comparison.oracle]()
-    check(f"{comparison.work}, small", ours, wanted)
+def verify(comparison: CpuComparison) -> None:
+    """Raise `WrongNumbers` unless our float32 result at small sizes agrees with the oracle in float64."""
+    ours = comparison.make_calls(**comparison.small_sizes)["regard"]()
+    wanted = comparison.make_calls(**comparison.small_sizes, dtype=torch.float64)[comparison.oracle]()
+    check_close(f"{comparison.workload}, small", ours, wanted)
 
 
-def measure(comparison: Comparison, sizes: dict[str, int], budget: float) -> Iterator[Row]:
+def measure_rows(comparison: CpuComparison, sizes: dict[str, int], budget: float) -> Iterator[BenchmarkRow]:
     """The rows of a comparison."""
-    if comparison.faster or comparison.timed:
+    if comparison.time_goals or comparison.timed:
         yield from time_rows(comparison, sizes, budget)
-    if comparison.growth:
-        yield growth_row(comparison, sizes, comparison.growth, budget)
-    if comparison.leaner or comparison.memory_limit:
+    if comparison.max_growth:
+        yield growth_row(comparison, sizes, comparison.max_growth, budget)
+    if comparison.memory_goals or comparison.memory_limit:
         yield from memory_rows(comparison, sizes)
 
 
-def time_rows(comparison: Comparison, sizes: dict[str, int], budget: float) -> Iterator[Row]:
-    """Ours beside each peer's time, at full size compared with their results first."""
-    calls = only(comparison.make(**sizes), comparison.faster)
-    agree(comparison.work, calls, comparison.tolerance)
-    took = times(calls, budget)
-    row = partial(Row, comparison.work, shape(sizes), "time", took["regard"])
-    yield from (row(peer, took[peer], goal) for peer, goal in comparison.faster.items())
-    if not comparison.faster:
+def time_rows(comparison: CpuComparison, sizes: dict[str, int], budget: float) -> Iterator[BenchmarkRow]:
+    """Our time beside each peer's, after a check that the results agree."""
+    calls = select_calls(comparison.make_calls(**sizes), comparison.time_goals)
+    check_agreement(comparison.workload, calls, comparison.tolerance)
+    seconds = median_times(calls, budget)
+    row = partial(BenchmarkRow, comparison.workload, format_shape(sizes), "time", seconds["regard"])
+    yield from (row(peer, seconds[peer], goal) for peer, goal in comparison.time_goals.items())
+    if not comparison.time_goals:
         yield row()
 
 
-def growth_row(comparison: Comparison, sizes: dict[str, int], factor: float, budget: float) -> Row:
-    """Our time beside a multiple of our time at a quarter of the tokens."""
+def growth_row(comparison: CpuComparison, sizes: dict[str, int], max_growth: float, budget: float) -> BenchmarkRow:
+    """Our time beside `max_growth` times our time at a quarter of the tokens."""
     shorter = sizes | {"tokens": sizes["tokens"] // 4}
-    took = times({"long": comparison.make(**sizes)["regard"], "short": comparison.make(**shorter)["regard"]}, budget)
-    name = f"{factor:g} × own time at N/4"
-    return Row(comparison.work, shape(sizes), "time", took["long"], name, factor * took["short"], 1.0)
+    seconds = median_times(
+        {"long": comparison.make_calls(**sizes)["regard"], "short": comparison.make_calls(**shorter)["regard"]}, budget
+    )
+    name = f"{max_growth:g} × own time at N/4"
+    return BenchmarkRow(
+        comparison.workload, format_shape(sizes), "time", seconds["long"], name, max_growth * seconds["short"], 1.0
+    )
 
 
-def memory_rows(comparison: Comparison, sizes: dict[str, int]) -> Iterator[Row]:
-    """Our peak beside each peer's, and beside the limit."""
-    ours = peak(comparison, sizes, "regard")
-    row = partial(Row, comparison.work, shape(sizes), "memory", ours)
-    yield from (row(peer, peak(comparison, sizes, peer), goal) for peer, goal in comparison.leaner.items())
+def memory_rows(comparison: CpuComparison, sizes: dict[str, int]) -> Iterator[BenchmarkRow]:
+    """Our peak memory beside each peer's and beside the limit."""
+    ours = measure_peak(comparison, sizes, "regard")
+    row = partial(BenchmarkRow, comparison.workload, format_shape(sizes), "memory", ours)
+    yield from (
+        row(peer, measure_peak(comparison, sizes, peer), goal) for peer, goal in comparison.memory_goals.items()
+    )
     if comparison.memory_limit:
         yield row("limit", comparison.memory_limit, 1.0)
 
 
-def peak(comparison: Comparison, sizes: dict[str, int], who: str) -> float:
-    """Extra bytes of one of the calls."""
-    return float(extra_memory(partial(prepare, comparison.make, comparison.small, sizes, who)))
+def measure_peak(comparison: CpuComparison, sizes: dict[str, int], name: str) -> float:
+    """Peak bytes of one implementation."""
+    return float(peak_memory(partial(prepare_call, comparison.make_calls, comparison.small_sizes, sizes, name)))
 
 
-def prepare(make: Callable[..., works.Calls], small: dict[str, int], sizes: dict[str, int], who: str) -> Call:
-    """One of the calls, after a small one that loads the libraries which every call needs."""
-    make(**small)[who]()
-    return make(**sizes)[who]
+def prepare_call(
+    make_calls: Callable[..., workloads.Calls], small_sizes: dict[str, int], sizes: dict[str, int], name: str
+) -> Call:
+    """One implementation's call, after a small call that loads its libraries."""
+    make_calls(**small_sizes)[name]()
+    return make_calls(**sizes)[name]
 
 
-def only(calls: works.Calls, peers: Iterable[str]) -> works.Calls:
-    """Ours and those peers', in that order."""
+def select_calls(calls: workloads.Calls, peers: Iterable[str]) -> workloads.Calls:
+    """Our call and those of the peers, in that order."""
     return {name: calls[name] for name in ("regard", *peers)}
 
 
-def agree(work: str, calls: works.Calls, tolerance: float) -> None:
-    """Raises `WrongNumbers` unless every peer computes what we do."""
+def check_agreement(workload: str, calls: workloads.Calls, tolerance: float) -> None:
+    """Raise `WrongNumbers` unless every peer's result agrees with ours."""
     ours = calls["regard"]()
     for peer, call in calls.items():
         if peer != "regard":
-            check(f"{work}, beside {peer}", ours, call(), tolerance)
+            check_close(f"{workload}, beside {peer}", ours, call(), tolerance)
 
 
-def shape(sizes: dict[str, int]) -> str:
-    """Sizes as they are written in tables.
+def format_shape(sizes: dict[str, int]) -> str:
+    """Sizes as text for tables.
 
-    >>> shape({"heads": 8, "tokens": 2048, "dim": 64})
+    >>> format_shape({"heads": 8, "tokens": 2048, "dim": 64})
     'H8 N2048 D64'
     """
     letters = {"heads": "H", "tokens": "N", "dim": "D"}
-    known = [f"{letters[name]}{size}" for name, size in sizes.items() if name in letters]
-    return " ".join(known) or ", ".join(f"{size:,} {name}" for name, size in sizes.items())
+    parts = [f"{letters[name]}{size}" for name, size in sizes.items() if name in letters]
+    return " ".join(parts) or ", ".join(f"{size:,} {name}" for name, size in sizes.items())

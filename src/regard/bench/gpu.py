@@ -1,4 +1,4 @@
-"""The comparisons on a GPU: which works, at which sizes, beside whom, and what counts as good."""
+"""Comparisons on a GPU: workloads, sizes, peers and goals, each measured in a worker process."""
 
 import gc
 import time
@@ -16,40 +16,43 @@ from torch import Tensor
 import regard as rg
 from regard import machine
 from regard.bench import gpu_methods as methods
-from regard.bench import gpu_works as works
-from regard.bench.gpu_works import At, Forward, Work
-from regard.bench.measure import Call, WrongNumbers, check, gpu_memory, gpu_times, times
-from regard.bench.result import Cost, Goal, Line, Result
+from regard.bench import gpu_workloads as workloads
+from regard.bench.gpu_workloads import Forward, TensorFactory, Workload
+from regard.bench.measure import Call, WrongNumbers, check_close, gpu_median_times, gpu_peak_memory, median_times
+from regard.bench.result import BenchmarkResult, GpuBenchmarkRow, PassCost, SpeedupGoal
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """One work at one size: the peers to set beside ours, each with its goal.
+class GpuComparison:
+    """A workload at one size, with its peers and the goal for each.
 
-    `small` are the sizes at which ours is compared with the formula in float64, and those of a quick run; `tolerance`
-    is for that, and `beside` for the full size, where both sides round. `noted` are costs of peers that were measured
-    on an H200 but are not to be had in this run.
+    At `small_sizes` our result is checked against the formula in float64 within `tolerance`; a quick run uses the same
+    sizes. `peer_tolerance` is for full size, where both sides round. `recorded_costs` are costs of peers that were
+    measured on an H200 in an earlier run.
     """
 
-    work: str
-    make: Callable[..., Work]
+    workload: str
+    make_workload: Callable[..., Workload]
     sizes: dict[str, int]
-    small: dict[str, int]
-    peers: dict[str, Goal] = field(default_factory=dict)
-    noted: dict[str, tuple[Cost, Goal]] = field(default_factory=dict)
+    small_sizes: dict[str, int]
+    peers: dict[str, SpeedupGoal] = field(default_factory=dict)
+    recorded_costs: dict[str, tuple[PassCost, SpeedupGoal]] = field(default_factory=dict)
     dtype: torch.dtype = torch.bfloat16
     tolerance: float = 1e-2
-    beside: float = 5e-2
+    peer_tolerance: float = 5e-2
 
     @property
     def name(self) -> str:
-        return f"{self.work}, {shape(self.sizes)}"
+        return f"{self.workload}, {format_shape(self.sizes)}"
 
 
-class Found(NamedTuple):
-    """What came of a comparison: its lines, notes on peers that were left out, and why it failed, if it did."""
+class ComparisonOutcome(NamedTuple):
+    """The rows of a comparison, notes on peers that were left out, and the reason of a failure.
 
-    lines: tuple[Line, ...] = ()
+    `broken` says that the device no longer responds in that process.
+    """
+
+    lines: tuple[GpuBenchmarkRow, ...] = ()
     notes: tuple[str, ...] = ()
     failed: str | None = None
     broken: bool = False
@@ -58,145 +61,145 @@ class Found(NamedTuple):
 LONG = {"batch": 1, "heads": 16, "tokens": 32768, "dim": 64}
 SHORT = {"batch": 1, "heads": 2, "tokens": 1500, "dim": 64}
 GRAPH, SMALL_GRAPH = {"nodes": 1_000_000, "edges": 20_000_000}, {"nodes": 300, "edges": 4000}
-NOTED = "cuDNN's graph API, noted earlier"
-PACKAGES = {"PyG": "torch_geometric", "transformers": "transformers"}  # that peers need, by how they begin
+CUDNN_GRAPH_API = "cuDNN's graph API, noted earlier"
+PEER_PACKAGES = {"PyG": "torch_geometric", "transformers": "transformers"}  # by the beginning of the peer's name
 
 COMPARISONS = (
-    Comparison(
+    GpuComparison(
         "dense causal",
-        works.dense,
+        workloads.dense,
         {"batch": 4, "heads": 16, "tokens": 8192, "dim": 128},
         {"batch": 2, "heads": 2, "tokens": 700, "dim": 128},
-        {"SDPA": Goal(0.98, 0.98, 0.98), "SDPA, cuDNN": Goal(0.98, 0.98)},
+        {"SDPA": SpeedupGoal(0.98, 0.98, 0.98), "SDPA, cuDNN": SpeedupGoal(0.98, 0.98)},
     ),
-    Comparison(
+    GpuComparison(
         "window ±512",
-        works.window,
+        workloads.window,
         LONG | {"before": 512, "after": 512},
         SHORT | {"before": 130, "after": 130},
-        {"FlexAttention": Goal(1.0, 1.3)},
-        {NOTED: (Cost(0.47e-3), Goal())},
+        {"FlexAttention": SpeedupGoal(1.0, 1.3)},
+        {CUDNN_GRAPH_API: (PassCost(0.47e-3), SpeedupGoal())},
     ),
-    Comparison(
+    GpuComparison(
         "window ±512 with ALiBi",
-        partial(works.window, alibi=True),
+        partial(workloads.window, alibi=True),
         LONG | {"before": 512, "after": 512},
         SHORT | {"before": 130, "after": 130},
-        {"FlexAttention": Goal(1.5, 1.4)},
+        {"FlexAttention": SpeedupGoal(1.5, 1.4)},
     ),
-    Comparison(
+    GpuComparison(
         "causal window of 1024 back",
-        works.window,
+        workloads.window,
         LONG | {"before": 1024, "after": 0},
         SHORT | {"before": 260, "after": 0},
-        {"FlexAttention": Goal()},
-        {NOTED: (Cost(0.45e-3, 1.58e-3), Goal(0.98, 0.98))},
+        {"FlexAttention": SpeedupGoal()},
+        {CUDNN_GRAPH_API: (PassCost(0.45e-3, 1.58e-3), SpeedupGoal(0.98, 0.98))},
     ),
-    Comparison(
+    GpuComparison(
         "causal window of 1024 back with ALiBi",
-        partial(works.window, alibi=True),
+        partial(workloads.window, alibi=True),
         LONG | {"before": 1024, "after": 0},
         SHORT | {"before": 260, "after": 0},
-        {"FlexAttention": Goal()},
-        {NOTED: (Cost(0.54e-3, 1.75e-3), Goal(0.98, 0.98))},
+        {"FlexAttention": SpeedupGoal()},
+        {CUDNN_GRAPH_API: (PassCost(0.54e-3, 1.75e-3), SpeedupGoal(0.98, 0.98))},
     ),
-    Comparison(
+    GpuComparison(
         "Longformer layer",
-        works.longformer,
+        workloads.longformer,
         {"heads": 16, "tokens": 32768, "dim": 64, "before": 512},
         {"heads": 2, "tokens": 1024, "dim": 64, "before": 64},
-        {"transformers": Goal(both=30)},
+        {"transformers": SpeedupGoal(both=30)},
     ),
-    Comparison(
+    GpuComparison(
         "BigBird, block 64",
-        works.bigbird,
+        workloads.bigbird,
         {"heads": 16, "tokens": 16384, "dim": 64, "block": 64},
         {"heads": 2, "tokens": 1024, "dim": 64, "block": 64},
-        {"FlexAttention": Goal(10, 5), "FlexAttention, blocks of 64": Goal(10, 5)},
+        {"FlexAttention": SpeedupGoal(10, 5), "FlexAttention, blocks of 64": SpeedupGoal(10, 5)},
     ),
-    Comparison(
+    GpuComparison(
         "learned bias by distance",
-        works.learned_bias,
+        workloads.learned_bias,
         {"batch": 2, "heads": 16, "tokens": 4096, "dim": 64},
         {"batch": 2, "heads": 2, "tokens": 500, "dim": 64},
-        {"FlexAttention": Goal(3, 2.5)},
+        {"FlexAttention": SpeedupGoal(3, 2.5)},
     ),
-    Comparison(
+    GpuComparison(
         "Transformer-XL",
-        works.transformer_xl,
+        workloads.transformer_xl,
         {"batch": 2, "heads": 16, "tokens": 4096, "memory": 4096, "dim": 64},
         {"batch": 2, "heads": 2, "tokens": 300, "memory": 230, "dim": 64},
-        {"compiled": Goal(5, 3, 20), "eager": Goal()},
+        {"compiled": SpeedupGoal(5, 3, 20), "eager": SpeedupGoal()},
     ),
-    Comparison(
+    GpuComparison(
         "additive (tanh)",
-        works.additive,
+        workloads.additive,
         {"batch": 8, "heads": 1, "tokens": 2048, "dim": 128},
         {"batch": 2, "heads": 1, "tokens": 150, "dim": 128},
-        {"compiled": Goal(5, 10), "eager": Goal()},
+        {"compiled": SpeedupGoal(5, 10), "eager": SpeedupGoal()},
     ),
-    Comparison(
+    GpuComparison(
         "additive (tanh)",
-        works.additive,
+        workloads.additive,
         {"batch": 1, "heads": 8, "tokens": 8192, "dim": 64},
         {"batch": 1, "heads": 2, "tokens": 150, "dim": 64},
-        {"compiled": Goal(5, 10)},
+        {"compiled": SpeedupGoal(5, 10)},
     ),
-    Comparison(
+    GpuComparison(
         "sentences of 32–1024 tokens",
-        works.sentences,
+        workloads.sentences,
         {"batch": 64, "heads": 16, "tokens": 1024, "dim": 64, "shortest": 32},
         {"batch": 5, "heads": 2, "tokens": 300, "dim": 64, "shortest": 32},
-        {"FlexAttention": Goal(1.3, 1.3)},
+        {"FlexAttention": SpeedupGoal(1.3, 1.3)},
     ),
-    Comparison(
+    GpuComparison(
         "GAT layer, 8 × 16",
-        works.gat_layer,
+        workloads.gat_layer,
         GRAPH,
         SMALL_GRAPH,
-        {"PyG, compiled": Goal(5, 3, 3), "PyG": Goal()},
+        {"PyG, compiled": SpeedupGoal(5, 3, 3), "PyG": SpeedupGoal()},
         dtype=torch.float32,
         tolerance=1e-4,
         # Over millions of edges PyG's own gradient of att_dst, a sum that nearly cancels, is more than 1e-4 off.
-        beside=5e-3,
+        peer_tolerance=5e-3,
     ),
-    Comparison(
+    GpuComparison(
         "GATv2 layer, 8 × 16",
-        works.gatv2_layer,
+        workloads.gatv2_layer,
         GRAPH,
         SMALL_GRAPH,
-        {"PyG, compiled": Goal(5, 15, 2), "PyG": Goal()},
+        {"PyG, compiled": SpeedupGoal(5, 15, 2), "PyG": SpeedupGoal()},
         dtype=torch.float32,
         tolerance=1e-4,
-        beside=5e-3,
+        peer_tolerance=5e-3,
     ),
-    Comparison(
+    GpuComparison(
         "look: entropy, top 8, received, map 256 × 256",
-        works.look,
+        workloads.look,
         {"heads": 16, "tokens": 16384, "dim": 64, "cells": 256},
         {"heads": 2, "tokens": 1024, "dim": 64, "cells": 16},
-        {"eager": Goal(15)},
+        {"eager": SpeedupGoal(15)},
     ),
-    Comparison(
+    GpuComparison(
         "look: entropy, top 8, received, map 256 × 256",
-        works.look,
+        workloads.look,
         {"heads": 16, "tokens": 131072, "dim": 64, "cells": 256},
         {"heads": 2, "tokens": 1024, "dim": 64, "cells": 16},
     ),
-    Comparison(
+    GpuComparison(
         "decoding one token",
-        works.decode,
+        workloads.decode,
         {"batch": 16, "heads": 32, "kv_heads": 8, "tokens": 32768, "dim": 128},
         {"batch": 2, "heads": 4, "kv_heads": 2, "tokens": 1000, "dim": 128},
-        {"SDPA": Goal(0.98), "SDPA, cuDNN": Goal(0.98)},
+        {"SDPA": SpeedupGoal(0.98), "SDPA, cuDNN": SpeedupGoal(0.98)},
     ),
     *[
-        Comparison(
+        GpuComparison(
             name,
             make,
             LONG | {size: 256},
             {"batch": 1, "heads": 2, "tokens": 1024, "dim": 64, size: 64},
-            {"compiled": Goal(1, 1, 1), "compiled, in float32": Goal(1, 1, 1)},
+            {"compiled": SpeedupGoal(1, 1, 1), "compiled, in float32": SpeedupGoal(1, 1, 1)},
             tolerance=tolerance,
         )
         for name, make, size, tolerance in (
@@ -213,142 +216,144 @@ def run(
     quick: bool = False,
     only: str = "",
     budget: float = 0.3,
-    tell: Callable[[str], None] = lambda _: None,
-    save: Callable[[Result], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
+    save: Callable[[BenchmarkResult], None] = lambda _: None,
     patience: float = 180.0,
-) -> Result:
-    """The comparisons whose name contains `only`, each measured in another process, which outlives it unless broken.
+) -> BenchmarkResult:
+    """Run the comparisons whose name contains `only`, one after another in a worker process.
 
-    `tell` hears of each as it begins, and `save` gets what there is after each. A comparison that fails, computes
-    something wrong or takes longer than `patience` seconds is reported, and the others go on. Raises `RegardError`
-    when there is none of that name.
+    `report` receives the name of each when it starts and its rows when it ends; `save` receives the result so far. A
+    comparison that fails, computes a wrong result or takes longer than `patience` seconds is recorded as failed; the
+    others still run. Raises `RegardError` if no name matches.
     """
     chosen = [n for n, comparison in enumerate(COMPARISONS) if only.lower() in comparison.name.lower()]
     if not chosen:
         names = "; ".join(comparison.name for comparison in COMPARISONS)
         raise rg.RegardError(f"No comparison on a GPU has {only!r} in its name. They are: {names}.")
-    every: list[Found] = []
-    worker = Worker()
+    outcomes: list[ComparisonOutcome] = []
+    worker = BenchmarkWorker()
     try:
         for number in chosen:
-            tell(COMPARISONS[number].name)
-            every.append(worker.ask(number, quick, budget, patience))
-            for line in report(every[-1]):
-                tell(f"  {line}")
-            save(gather(every, quick))
+            report(COMPARISONS[number].name)
+            outcomes.append(worker.run_comparison(number, quick, budget, patience))
+            for line in format_outcome(outcomes[-1]):
+                report(f"  {line}")
+            save(collect_result(outcomes, quick))
     finally:
         worker.stop()
-    return gather(every, quick)
+    return collect_result(outcomes, quick)
 
 
-def report(found: Found) -> list[str]:
-    """What came of a comparison, in lines."""
-    lines = ["  ".join(filter(None, line.cells()[2:])) for line in found.lines]
-    return [*lines, *found.notes, *([found.failed] if found.failed else [])]
+def format_outcome(outcome: ComparisonOutcome) -> list[str]:
+    """The outcome of a comparison as lines of text."""
+    lines = ["  ".join(filter(None, line.cells()[2:])) for line in outcome.lines]
+    return [*lines, *outcome.notes, *([outcome.failed] if outcome.failed else [])]
 
 
-def gather(every: Sequence[Found], quick: bool) -> Result:
-    """The run so far."""
-    lines = tuple(line for found in every for line in found.lines)
-    notes = tuple(note for found in every for note in found.notes)
-    failed = tuple(found.failed for found in every if found.failed)
+def collect_result(outcomes: Sequence[ComparisonOutcome], quick: bool) -> BenchmarkResult:
+    """The result so far."""
+    lines = tuple(line for outcome in outcomes for line in outcome.lines)
+    notes = tuple(note for outcome in outcomes for note in outcome.notes)
+    failed = tuple(outcome.failed for outcome in outcomes if outcome.failed)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return Result(device_name(), now, torch.get_num_threads(), quick, machine.versions(), lines, notes, failed)
+    return BenchmarkResult(device_name(), now, torch.get_num_threads(), quick, machine.versions(), lines, notes, failed)
 
 
 def device_name() -> str:
-    """The GPU's name as its driver tells it."""
+    """The name of the GPU."""
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
 
 
-def file_name(device: str) -> str:
-    """The name of the file that a device's results are kept in.
+def result_file_name(device: str) -> str:
+    """The file name for results of a device.
 
-    >>> file_name("NVIDIA H200"), file_name("NVIDIA A100-SXM4-80GB")
+    >>> result_file_name("NVIDIA H200"), result_file_name("NVIDIA A100-SXM4-80GB")
     ('h200.json', 'a100-sxm4-80gb.json')
     """
     return "-".join(device.lower().replace("nvidia", "").split()) + ".json"
 
 
-class Worker:
-    """A process that measures one comparison after another; a new one takes over from one that broke."""
+class BenchmarkWorker:
+    """A process that measures one comparison after another; it is replaced after a failure of the device."""
 
     def __init__(self) -> None:
         self.process: Any = None
         self.pipe: Any = None
 
-    def ask(self, number: int, quick: bool, budget: float, patience: float) -> Found:
-        """What came of a comparison, in at most so many seconds."""
+    def run_comparison(self, number: int, quick: bool, budget: float, patience: float) -> ComparisonOutcome:
+        """The outcome of a comparison, which is stopped after `patience` seconds."""
         if self.process is None:
             context = get_context("spawn")
-            self.pipe, theirs = context.Pipe()
-            self.process = context.Process(target=serve, args=(theirs,))
+            self.pipe, child_pipe = context.Pipe()
+            self.process = context.Process(target=serve_comparisons, args=(child_pipe,))
             self.process.start()
-            theirs.close()
+            child_pipe.close()
         name = COMPARISONS[number].name
         try:
             self.pipe.send((number, quick, budget))
             if not self.pipe.poll(patience):
-                self.stop(kindly=False)
-                return Found(failed=f"{name}: took longer than {patience:g} s and was stopped")
-            found = self.pipe.recv()
+                self.stop(wait=False)
+                return ComparisonOutcome(failed=f"{name}: took longer than {patience:g} s and was stopped")
+            outcome = self.pipe.recv()
         except (EOFError, ConnectionError):
-            self.stop(kindly=False)
-            return Found(failed=f"{name}: the process that measured it died")
-        if found.broken:
+            self.stop(wait=False)
+            return ComparisonOutcome(failed=f"{name}: the process that measured it died")
+        if outcome.broken:
             self.stop()
-        return found
+        return outcome
 
-    def stop(self, kindly: bool = True) -> None:
-        """Ends the process, after what it is doing if `kindly`."""
+    def stop(self, wait: bool = True) -> None:
+        """End the process; `wait` up to ten seconds for the current comparison."""
         if self.process is None:
             return
         self.pipe.close()
-        self.process.join(10 if kindly else 0)
+        self.process.join(10 if wait else 0)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
         self.process = self.pipe = None
 
 
-def serve(pipe: Any) -> None:
-    """Measures what is asked for until the other end is closed."""
-    wake()
+def serve_comparisons(pipe: Any) -> None:
+    """Measure the requested comparisons until the pipe is closed."""
+    warm_up_device()
     while True:
         try:
             number, quick, budget = pipe.recv()
         except (EOFError, ConnectionError):
             return
-        found = attempt(COMPARISONS[number], quick, budget)
-        pipe.send(found)
-        if found.broken:
+        outcome = try_comparison(COMPARISONS[number], quick, budget)
+        pipe.send(outcome)
+        if outcome.broken:
             return
 
 
-def wake() -> None:
-    """Starts what a process starts once, the device and Triton's driver, which is no part of a first call's time."""
+def warm_up_device() -> None:
+    """Initialize CUDA and Triton, so that the time of a first call does not include it."""
     if torch.cuda.is_available():
         x = torch.ones(1, 1, 16, 16, dtype=torch.bfloat16, device="cuda")
         rg.attend(x, x, x, mask=rg.Window(4, 4), backend="triton")
         torch.cuda.synchronize()
 
 
-def attempt(comparison: Comparison, quick: bool, budget: float, device: str = "cuda") -> Found:
-    """What came of a comparison, whatever it was."""
+def try_comparison(comparison: GpuComparison, quick: bool, budget: float, device: str = "cuda") -> ComparisonOutcome:
+    """The outcome of a comparison, also where it failed."""
     notes: list[str] = []
     try:
-        lines = tuple(compare(comparison, quick, budget, device, notes))
-        return Found(lines, tuple(notes))
+        lines = tuple(compare_implementations(comparison, quick, budget, device, notes))
+        return ComparisonOutcome(lines, tuple(notes))
     except WrongNumbers as error:
-        return Found((), tuple(notes), f"Wrong numbers: {error}")
+        return ComparisonOutcome((), tuple(notes), f"Wrong numbers: {error}")
     except Exception as error:
-        return Found((), tuple(notes), f"{comparison.name}: {brief(error)}", broken=not healthy(device))
+        return ComparisonOutcome(
+            (), tuple(notes), f"{comparison.name}: {summarize_error(error)}", broken=not device_responds(device)
+        )
     finally:
-        clean(device)
+        reset_device(device)
 
 
-def healthy(device: str) -> bool:
-    """Whether the device still answers; after an illegal access no call to it in this process does."""
+def device_responds(device: str) -> bool:
+    """Whether the device still responds; after an illegal memory access it does not in this process."""
     try:
         torch.ones(1, device=device).sum().item()
     except Exception:
@@ -356,48 +361,60 @@ def healthy(device: str) -> bool:
     return True
 
 
-def clean(device: str) -> None:
-    """Forgets compiled functions and gives memory back."""
+def reset_device(device: str) -> None:
+    """Drop compiled functions and free memory."""
     torch.compiler.reset()
     gc.collect()
-    if device == "cuda" and healthy(device):
+    if device == "cuda" and device_responds(device):
         torch.cuda.empty_cache()
 
 
-def brief(error: BaseException) -> str:
-    """The error's class and how its text begins."""
+def summarize_error(error: BaseException) -> str:
+    """The error's class and the beginning of its message."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 
 
-def compare(comparison: Comparison, quick: bool, budget: float, device: str, notes: list[str]) -> Iterator[Line]:
-    """The lines of a comparison, ours once checked small against float64 and then beside each peer.
+def compare_implementations(
+    comparison: GpuComparison, quick: bool, budget: float, device: str, notes: list[str]
+) -> Iterator[GpuBenchmarkRow]:
+    """The rows of a comparison, one for each peer, after a check against float64.
 
-    What keeps a peer from being measured is added to `notes`. Raises `WrongNumbers`.
+    The reason why a peer could not be measured is added to `notes`. Raises `WrongNumbers`.
     """
     dtype = comparison.dtype if device == "cuda" else torch.float32
-    sizes = comparison.small if quick else comparison.sizes
-    work = comparison.make(At(device, dtype, dtype), **sizes)
-    ours = work.ways["regard"]()
-    first = waited(partial(passes, work, ours), device)
-    verify(comparison, device, dtype)
-    ready = {"regard": ours}
+    sizes = comparison.small_sizes if quick else comparison.sizes
+    workload = comparison.make_workload(TensorFactory(device, dtype, dtype), **sizes)
+    ours = workload.implementations["regard"]()
+    first = time_call(partial(forward_backward, workload, ours), device)
+    check_against_float64(comparison, device, dtype)
+    forwards = {"regard": ours}
     for peer in comparison.peers:
-        if (forward := prepare(comparison, work, peer, notes)) is not None:
-            ready[peer] = forward
-    costs = measure(comparison, work, ready, budget, device, notes)
+        if (forward := prepare_peer(comparison, workload, peer, notes)) is not None:
+            forwards[peer] = forward
+    costs = measure_costs(comparison, workload, forwards, budget, device, notes)
     limited = device == "cuda" and "H200" in device_name() and not quick
-    line = partial(Line, comparison.work, shape(sizes), costs.pop("regard"), work.need, first, limited=limited)
+    line = partial(
+        GpuBenchmarkRow,
+        comparison.workload,
+        format_shape(sizes),
+        costs.pop("regard"),
+        workload.need,
+        first,
+        limited=limited,
+    )
     # A goal is for the full size.
-    yield from (line(peer, cost, Goal() if quick else comparison.peers[peer]) for peer, cost in costs.items())
+    yield from (
+        line(peer, peer_cost, SpeedupGoal() if quick else comparison.peers[peer]) for peer, peer_cost in costs.items()
+    )
     if limited:
-        yield from (line(peer, cost, goal) for peer, (cost, goal) in comparison.noted.items())
+        yield from (line(peer, peer_cost, goal) for peer, (peer_cost, goal) in comparison.recorded_costs.items())
     if not costs:
         yield line()
 
 
-def waited(call: Call, device: str) -> float:
-    """Seconds until a call has done its work on the device."""
+def time_call(call: Call, device: str) -> float:
+    """Seconds of a call, including the synchronization with the device."""
     start = time.perf_counter()
     call()
     if device == "cuda":
@@ -405,114 +422,124 @@ def waited(call: Call, device: str) -> float:
     return time.perf_counter() - start
 
 
-def verify(comparison: Comparison, device: str, dtype: torch.dtype) -> None:
-    """Raises `WrongNumbers` unless ours, small, agrees with the formula in float64."""
-    name = f"{comparison.work}, {shape(comparison.small)}"
-    work = comparison.make(At(device, dtype, dtype), **comparison.small)
-    exact = comparison.make(At(device, torch.float64, dtype), **comparison.small)
-    wanted = passes(exact, exact.ways["eager"]())
-    check(name, passes(work, work.ways["regard"]()), wanted, comparison.tolerance)
+def check_against_float64(comparison: GpuComparison, device: str, dtype: torch.dtype) -> None:
+    """Raise `WrongNumbers` unless our result at small sizes agrees with the formula in float64."""
+    name = f"{comparison.workload}, {format_shape(comparison.small_sizes)}"
+    workload = comparison.make_workload(TensorFactory(device, dtype, dtype), **comparison.small_sizes)
+    exact = comparison.make_workload(TensorFactory(device, torch.float64, dtype), **comparison.small_sizes)
+    expected = forward_backward(exact, exact.implementations["eager"]())
+    check_close(name, forward_backward(workload, workload.implementations["regard"]()), expected, comparison.tolerance)
 
 
-def passes(work: Work, forward: Forward) -> tuple[Tensor, ...]:
-    """The output and, where there are inputs, the gradient that fixed random numbers over it send to each."""
-    if not work.inputs:
+def forward_backward(workload: Workload, forward: Forward) -> tuple[Tensor, ...]:
+    """The output and the gradient of each input for a fixed random upstream gradient."""
+    if not workload.inputs:
         with torch.no_grad():
-            return several(forward())
+            return as_tuple(forward())
     output = forward()
     if not isinstance(output, Tensor):
-        raise TypeError(f"A work with gradients gave {type(output).__name__}.")
-    return output.detach(), *torch.autograd.grad(output, work.inputs, upstream(output))
+        raise TypeError(f"A workload with gradients must return a tensor, not {type(output).__name__}.")
+    return output.detach(), *torch.autograd.grad(output, workload.inputs, upstream_gradient(output))
 
 
-def several(output: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The outputs as a tuple."""
+def as_tuple(output: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The output as a tuple."""
     return (output,) if isinstance(output, Tensor) else output
 
 
-def upstream(output: Tensor) -> Tensor:
-    """Fixed random numbers in the output's place, the same in every type."""
+def upstream_gradient(output: Tensor) -> Tensor:
+    """A fixed random gradient of the output, the same in every dtype."""
     generator = torch.Generator(output.device).manual_seed(9)
     numbers = torch.randn(output.shape, generator=generator, device=output.device)
     return numbers.to(torch.bfloat16).to(output.dtype)
 
 
-def prepare(comparison: Comparison, work: Work, peer: str, notes: list[str]) -> Forward | None:
-    """A peer's forward pass, or `None` and a note on why there is none."""
+def prepare_peer(comparison: GpuComparison, workload: Workload, peer: str, notes: list[str]) -> Forward | None:
+    """A peer's forward pass; or `None`, with the reason in `notes`."""
     missing = next(
-        (module for name, module in PACKAGES.items() if peer.startswith(name) and not find_spec(module)), None
+        (module for name, module in PEER_PACKAGES.items() if peer.startswith(name) and not find_spec(module)), None
     )
     if missing:
         notes.append(f"{comparison.name}: {peer} left out, because {missing} is not installed.")
         return None
     try:
-        return work.ways[peer]()
+        return workload.implementations[peer]()
     except Exception as error:
-        notes.append(f"{comparison.name}: {peer} left out: {brief(error)}")
+        notes.append(f"{comparison.name}: {peer} left out: {summarize_error(error)}")
         return None
 
 
-def measure(
-    comparison: Comparison, work: Work, ready: dict[str, Forward], budget: float, device: str, notes: list[str]
-) -> dict[str, Cost]:
-    """Each way's cost; a peer's pass that fails is left out with a note, one that computes something else raises."""
-    grad = upstream(ready["regard"]()) if work.inputs else None  # type: ignore[arg-type]
+def measure_costs(
+    comparison: GpuComparison,
+    work: Workload,
+    forwards: dict[str, Forward],
+    budget: float,
+    device: str,
+    notes: list[str],
+) -> dict[str, PassCost]:
+    """The cost of each implementation.
+
+    A peer's pass that fails is left out with a note. Raises `WrongNumbers` if a result differs from ours.
+    """
+    grad = upstream_gradient(forwards["regard"]()) if work.inputs else None  # type: ignore[arg-type]
     calls: dict[str, Call] = {}
     memory: dict[str, float] = {}
-    wanted: tuple[Tensor, ...] = ()
-    for who, forward in ready.items():
-        found: tuple[Tensor, ...] = ()
-        for kind, call in kinds(work, forward, grad).items():
+    expected: tuple[Tensor, ...] = ()
+    for name, forward in forwards.items():
+        results: tuple[Tensor, ...] = ()
+        for pass_name, call in pass_calls(work, forward, grad).items():
             try:
-                found += several(call())
-                memory[f"{who}: {kind}"] = gpu_memory(call) if device == "cuda" else 0.0
-                calls[f"{who}: {kind}"] = call
+                results += as_tuple(call())
+                memory[f"{name}: {pass_name}"] = gpu_peak_memory(call) if device == "cuda" else 0.0
+                calls[f"{name}: {pass_name}"] = call
             except Exception as error:
-                if who == "regard" or not healthy(device):
+                if name == "regard" or not device_responds(device):
                     raise
-                notes.append(f"{comparison.name}: {who} has no {kind} pass: {brief(error)}")
+                notes.append(f"{comparison.name}: {name} has no {pass_name} pass: {summarize_error(error)}")
                 break
-        wanted = wanted or found
-        check(f"{comparison.name}, beside {who}", wanted[: len(found)], found, comparison.beside)
-        found = ()
-        clear(device)
-    wanted = ()
-    clear(device)
-    took = gpu_times(calls, budget) if device == "cuda" else times(calls, budget, least=1)
-    return {who: cost(who, took, memory) for who in ready if f"{who}: forward" in took}
+        expected = expected or results
+        check_close(f"{comparison.name}, beside {name}", expected[: len(results)], results, comparison.peer_tolerance)
+        results = ()
+        free_memory(device)
+    expected = ()
+    free_memory(device)
+    seconds = gpu_median_times(calls, budget) if device == "cuda" else median_times(calls, budget, min_rounds=1)
+    return {name: pass_cost(name, seconds, memory) for name in forwards if f"{name}: forward" in seconds}
 
 
-def kinds(work: Work, forward: Forward, grad: Tensor | None) -> dict[str, Callable[[], Tensor | tuple[Tensor, ...]]]:
-    """The passes that are measured: forward without gradients and, where there are inputs, forward and backward."""
+def pass_calls(
+    workload: Workload, forward: Forward, grad: Tensor | None
+) -> dict[str, Callable[[], Tensor | tuple[Tensor, ...]]]:
+    """The measured passes: forward without gradients and, if the workload has inputs, forward and backward."""
 
-    def alone() -> Tensor | tuple[Tensor, ...]:
+    def forward_only() -> Tensor | tuple[Tensor, ...]:
         with torch.no_grad():
             return forward()
 
-    def both() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(forward(), work.inputs, grad)  # type: ignore[arg-type]
+    def forward_and_backward() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(forward(), workload.inputs, grad)  # type: ignore[arg-type]
 
-    return {"forward": alone} | ({"backward": both} if work.inputs else {})
+    return {"forward": forward_only} | ({"backward": forward_and_backward} if workload.inputs else {})
 
 
-def cost(who: str, took: dict[str, float], memory: dict[str, float]) -> Cost:
-    """The times and peaks of one way."""
-    forward, backward = f"{who}: forward", f"{who}: backward"
+def pass_cost(name: str, seconds: dict[str, float], memory: dict[str, float]) -> PassCost:
+    """The times and peaks of one implementation."""
+    forward, backward = f"{name}: forward", f"{name}: backward"
     peaks = [memory.get(kind) or None for kind in (forward, backward)]
-    return Cost(took.get(forward), took.get(backward), *(peaks if backward in took else peaks[:1]))
+    return PassCost(seconds.get(forward), seconds.get(backward), *(peaks if backward in seconds else peaks[:1]))
 
 
-def clear(device: str) -> None:
-    """Gives back memory that nothing uses."""
+def free_memory(device: str) -> None:
+    """Free unused memory."""
     gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()
 
 
-def shape(sizes: dict[str, int]) -> str:
-    """Sizes as they are written in tables.
+def format_shape(sizes: dict[str, int]) -> str:
+    """Sizes as text for tables.
 
-    >>> shape({"batch": 2, "heads": 16, "tokens": 4096, "memory": 4096, "dim": 64})
+    >>> format_shape({"batch": 2, "heads": 16, "tokens": 4096, "memory": 4096, "dim": 64})
     'B2 H16 N4096+4096 D64'
     """
     if "nodes" in sizes:

@@ -1,4 +1,4 @@
-"""How things are measured: times in turn, memory in a fresh process, and numbers compared before either counts."""
+"""Measurement: calls timed in turn, peak memory in a fresh process, and results compared before they are timed."""
 
 import resource
 import sys
@@ -19,65 +19,60 @@ Call = Callable[[], object]
 
 
 class WrongNumbers(RegardError):
-    """What was to be measured does not compute what it should."""
+    """A call to be measured does not compute the expected result."""
 
 
-def times(calls: Mapping[str, Call], budget: float = 10.0, least: int = 3) -> dict[str, float]:
+def median_times(calls: Mapping[str, Call], budget: float = 10.0, min_rounds: int = 3) -> dict[str, float]:
     """Median seconds of each call.
 
-    The calls take turns, so that what disturbs the machine disturbs all of them alike. Rounds go on until `budget`
-    seconds are spent, and there are at least `least` of them, after one that does not count.
+    The calls take turns, so that other load on the machine affects all of them alike. After a warm-up round there are
+    rounds until `budget` seconds are spent, and at least `min_rounds`.
 
-    >>> sorted(times({"a": lambda: None, "b": lambda: None}, budget=0.0))
+    >>> sorted(median_times({"a": lambda: None, "b": lambda: None}, budget=0.0))
     ['a', 'b']
     """
     for call in calls.values():
         call()
-    spent: dict[str, list[float]] = {name: [] for name in calls}
+    seconds_by_name: dict[str, list[float]] = {name: [] for name in calls}
     start, rounds = time.perf_counter(), 0
-    while rounds < least or time.perf_counter() - start < budget:
+    while rounds < min_rounds or time.perf_counter() - start < budget:
         for name, call in calls.items():
-            spent[name].append(seconds(call))
+            began = time.perf_counter()
+            call()
+            seconds_by_name[name].append(time.perf_counter() - began)
         rounds += 1
-    return {name: median(values) for name, values in spent.items()}
+    return {name: median(values) for name, values in seconds_by_name.items()}
 
 
-def seconds(call: Call) -> float:
-    """Seconds that one call takes."""
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+def gpu_median_times(calls: Mapping[str, Call], budget: float = 0.3, rounds: int = 2) -> dict[str, float]:
+    """Median seconds of each call on the GPU by CUDA events, with the cache flushed before each.
 
-
-def gpu_times(calls: Mapping[str, Call], budget: float = 0.3, rounds: int = 2) -> dict[str, float]:
-    """Median seconds of each call on the GPU, by its own clock, with its cache emptied before each.
-
-    Each call runs for `budget` seconds in all, in `rounds` stretches that take turns, so that what disturbs the machine
-    disturbs all of them alike; a stretch begins with calls that do not count. One that runs out of memory is left out.
+    Each call runs for `budget` seconds in all, in `rounds` rounds that take turns, so that other load on the machine
+    affects all of them alike; each round begins with a warm-up. A call that runs out of memory is left out.
     """
-    spent: dict[str, list[float]] = {name: [] for name in calls}
+    seconds_by_name: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
             with suppress(torch.OutOfMemoryError):
-                spent[name] += stretch(call, budget / rounds)
-    return {name: median(values) for name, values in spent.items() if values}
+                seconds_by_name[name] += time_for_budget(call, budget / rounds)
+    return {name: median(values) for name, values in seconds_by_name.items() if values}
 
 
-def stretch(call: Call, budget: float, least: int = 3, most: int = 200) -> list[float]:
-    """Seconds of each of as many calls as the budget allows."""
+def time_for_budget(call: Call, budget: float, min_rounds: int = 3, max_calls: int = 200) -> list[float]:
+    """Seconds of each call, as many as the budget allows."""
     torch.cuda.empty_cache()
     filler = torch.empty(256_000_000, dtype=torch.int8, device="cuda")  # larger than any cache
     call()
-    sample = clocked(call, filler, 2)
+    sample = time_calls(call, filler, 2)
     if sum(sample) >= budget:
         return sample
-    once = max(sample[-1], 1e-6)
-    clocked(call, filler, min(int(budget / 5 / once), most))
-    return clocked(call, filler, min(max(int(budget / once), least), most))
+    seconds_per_call = max(sample[-1], 1e-6)
+    time_calls(call, filler, min(int(budget / 5 / seconds_per_call), max_calls))
+    return time_calls(call, filler, min(max(int(budget / seconds_per_call), min_rounds), max_calls))
 
 
-def clocked(call: Call, filler: Tensor, count: int) -> list[float]:
-    """Seconds of each of `count` calls, queued without waiting for one another."""
+def time_calls(call: Call, filler: Tensor, count: int) -> list[float]:
+    """Seconds of each of `count` calls, queued without synchronization between them."""
     events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
     for start, end in events:
         filler.zero_()
@@ -88,8 +83,8 @@ def clocked(call: Call, filler: Tensor, count: int) -> list[float]:
     return [start.elapsed_time(end) / 1e3 for start, end in events]
 
 
-def gpu_memory(call: Call) -> int:
-    """Peak bytes on the GPU that a call takes beyond what stood before it."""
+def gpu_peak_memory(call: Call) -> int:
+    """Peak bytes that a call allocates on the GPU."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -98,31 +93,30 @@ def gpu_memory(call: Call) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
-def extra_memory(make: Callable[[], Call]) -> int:
-    """Peak bytes that a call takes beyond what stood before it.
+def peak_memory(make: Callable[[], Call]) -> int:
+    """Peak bytes that a call allocates, measured in a fresh process.
 
-    `make` prepares the call in a fresh process, which no other measurement has warmed or filled; it must be
-    importable there (a function of a module, or a partial of one).
+    `make` prepares the call there; it must be picklable (a function of a module, or a partial of one).
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(peak_of, make, torch.get_num_threads()).result()
+        return pool.submit(measure_peak_memory, make, torch.get_num_threads()).result()
 
 
-def peak_of(make: Callable[[], Call], threads: int) -> int:
-    """What `extra_memory` does, in the process where it happens; a page is the least that can be told."""
+def measure_peak_memory(make: Callable[[], Call], threads: int) -> int:
+    """The part of `peak_memory` that runs in the new process; the resolution is one page."""
     torch.set_num_threads(threads)
     call = make()
-    if not forget_peak():
-        before = highest()
+    if not reset_peak_memory():
+        before = max_resident_memory()
         call()
-        return max(highest() - before, resource.getpagesize())
-    before = status("VmRSS")
+        return max(max_resident_memory() - before, resource.getpagesize())
+    before = read_process_status("VmRSS")
     call()
-    return max(status("VmHWM") - before, resource.getpagesize())
+    return max(read_process_status("VmHWM") - before, resource.getpagesize())
 
 
-def forget_peak() -> bool:
-    """Whether the system agreed to start this process's peak anew (Linux does)."""
+def reset_peak_memory() -> bool:
+    """Reset this process's peak of resident memory; returns whether the system supports it (Linux does)."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -130,31 +124,31 @@ def forget_peak() -> bool:
     return True
 
 
-def status(field: str) -> int:
-    """Bytes that Linux reports of this process under a name."""
+def read_process_status(field: str) -> int:
+    """A field of /proc/self/status in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
 
 
-def highest() -> int:
-    """Peak bytes since this process began; macOS counts them in bytes, others in kilobytes."""
+def max_resident_memory() -> int:
+    """Peak resident bytes since this process started; macOS reports bytes, others kilobytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def error(got: Tensor, wanted: Tensor) -> float:
+def relative_error(got: Tensor, wanted: Tensor) -> float:
     """‖got − wanted‖ / ‖wanted‖, in float64."""
     got, wanted = got.double(), wanted.double()
     return float((got - wanted).norm() / wanted.norm().clamp_min(torch.finfo(torch.float32).tiny))
 
 
-def check(name: str, got: Sequence[Tensor], wanted: Sequence[Tensor], tolerance: float = 1e-4) -> None:
-    """Raises `WrongNumbers` unless every tensor is within a relative error of the one wanted."""
-    for place, (ours, theirs) in enumerate(zip(got, wanted, strict=True)):
-        if ours.shape != theirs.shape:
-            raise WrongNumbers(f"{name}: result {place} has shape {list(ours.shape)}, not {list(theirs.shape)}.")
+def check_close(name: str, got: Sequence[Tensor], wanted: Sequence[Tensor], tolerance: float = 1e-4) -> None:
+    """Raise `WrongNumbers` unless the relative error of every tensor is at most `tolerance`."""
+    for index, (actual, expected) in enumerate(zip(got, wanted, strict=True)):
+        if actual.shape != expected.shape:
+            raise WrongNumbers(f"{name}: result {index} has shape {list(actual.shape)}, not {list(expected.shape)}.")
         # Written so that NaN fails too.
-        if not (off := error(ours, theirs)) <= tolerance:
+        if not (difference := relative_error(actual, expected)) <= tolerance:
             raise WrongNumbers(
-                f"{name}: result {place} is off by {off:.1e}, more than {tolerance:.0e}; it is not measured."
+                f"{name}: result {index} is off by {difference:.1e}, more than {tolerance:.0e}; the call is not timed."
             )

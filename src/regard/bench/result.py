@@ -1,4 +1,4 @@
-"""What a run leaves behind: rows that know whether they met their goal, as a table, as JSON and as Markdown."""
+"""Results of benchmarks: rows with their goals, as a table, as JSON and as Markdown."""
 
 import json
 import re
@@ -92,15 +92,15 @@ GPU_HEADINGS = {
     ),
     "zh": ("任务", "形状", "Regard", "对比", "对方", "快几倍", "目标", "显存", "达到上限的", "首次调用"),
 }
-LIMITS = {"matrix products": 750e12, "memory": 4.16e12, "exp unit": 4.03e12}
-"""Operations, bytes and special functions a second, measured on an H200."""
+PEAK_RATES = {"matrix products": 750e12, "memory": 4.16e12, "exp unit": 4.03e12}
+"""Operations, bytes and special functions per second, measured on an H200."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """One quantity of ours beside one of theirs: seconds of a forward and backward pass, or bytes beyond the inputs.
+class BenchmarkRow:
+    """One measurement of Regard beside one of a peer: seconds of forward and backward, or bytes beyond the inputs.
 
-    >>> row = Row("causal", "H8 N2048 D64", "time", 0.10, "SDPA", 0.12, goal=0.95)
+    >>> row = BenchmarkRow("causal", "H8 N2048 D64", "time", 0.10, "SDPA", 0.12, goal=0.95)
     >>> round(row.better, 2), row.met
     (1.2, True)
     """
@@ -115,35 +115,35 @@ class Row:
 
     @property
     def better(self) -> float | None:
-        """How many times less ours is than theirs."""
+        """The ratio of theirs to ours: above 1, ours is better."""
         return None if self.theirs is None else self.theirs / self.ours
 
     @property
     def met(self) -> bool | None:
-        """Whether that reaches the goal; `None` where there is none."""
+        """Whether the ratio reaches the goal; `None` without a goal."""
         return None if self.better is None or self.goal is None else self.better >= self.goal
 
     def cells(self) -> tuple[str, ...]:
-        """The row as it is read, one text under each heading."""
-        theirs = "" if self.theirs is None else quantity(self.theirs, self.measure)
-        better = "" if self.better is None else as_times(self.better)
+        """The cells of the row, one for each heading."""
+        theirs = "" if self.theirs is None else format_quantity(self.theirs, self.measure)
+        better = "" if self.better is None else format_ratio(self.better)
         goal = "" if self.goal is None else f"≥ {self.goal:g}×, {'met' if self.met else 'not met'}"
-        ours = quantity(self.ours, self.measure)
+        ours = format_quantity(self.ours, self.measure)
         return self.work, self.shape, self.measure, ours, self.against or "", theirs, better, goal
 
     def as_dict(self) -> dict:
-        """The row as JSON has it, with its ratio and whether the goal was met."""
+        """The row as JSON, with its ratio and whether the goal was met."""
         return asdict(self) | {"better": self.better, "met": self.met}
 
     @classmethod
-    def from_dict(cls, found: dict) -> "Row":
-        """The row that `as_dict` wrote."""
-        return cls(**{name: value for name, value in found.items() if name not in ("better", "met")})
+    def from_dict(cls, document: dict) -> "BenchmarkRow":
+        """The row from the output of `as_dict`."""
+        return cls(**{name: value for name, value in document.items() if name not in ("better", "met")})
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What a work takes: seconds of the forward pass, of forward and backward, and their peaks in bytes."""
+class PassCost:
+    """Seconds of the forward pass and of forward and backward, and their peak bytes."""
 
     forward: float | None = None
     both: float | None = None
@@ -152,8 +152,8 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Goal:
-    """How many times less time (forward; forward and backward) and memory ours should take."""
+class SpeedupGoal:
+    """The wanted ratios of theirs to ours: forward time, forward and backward time, memory."""
 
     forward: float | None = None
     both: float | None = None
@@ -161,8 +161,8 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Need:
-    """What a work cannot do without, of the resource that limits it; `limit` is one of `LIMITS`."""
+class ResourceNeed:
+    """The least amount of the limiting resource that a workload needs; `limit` is a key of `PEAK_RATES`."""
 
     limit: str
     forward: float
@@ -170,134 +170,135 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Line:
-    """A work on a GPU beside one peer; `first` is the seconds of our first call, compilation included.
+class GpuBenchmarkRow:
+    """A workload on a GPU beside one peer; `first` is the seconds of our first call, with compilation.
 
-    >>> line = Line("causal", "N8192", Cost(2e-3, 6e-3), Need("matrix products", 1.1e12, 3.85e12), 0.5, "SDPA",
-    ...             Cost(2e-3, 9e-3), Goal(0.98, 1.2))
-    >>> line.better.forward, line.better.memory, line.met
+    >>> ours, theirs = PassCost(2e-3, 6e-3), PassCost(2e-3, 9e-3)
+    >>> need = ResourceNeed("matrix products", 1.1e12, 3.85e12)
+    >>> row = GpuBenchmarkRow("causal", "N8192", ours, need, 0.5, "SDPA", theirs, SpeedupGoal(0.98, 1.2))
+    >>> row.better.forward, row.better.memory, row.met
     (1.0, None, True)
-    >>> line.cells()[5:7], line.cells()[8]
+    >>> row.cells()[5:7], row.cells()[8]
     (('1×, 1.5×', '≥ 0.98×, ≥ 1.2×, met'), '73 %, 86 % of matrix products')
     """
 
     work: str
     shape: str
-    ours: Cost
-    need: Need
+    ours: PassCost
+    need: ResourceNeed
     first: float | None = None
     against: str | None = None
-    theirs: Cost = field(default_factory=Cost)
-    goal: Goal = field(default_factory=Goal)
+    theirs: PassCost = field(default_factory=PassCost)
+    goal: SpeedupGoal = field(default_factory=SpeedupGoal)
     limited: bool = True
 
     @property
-    def better(self) -> Goal:
-        """How many times less ours is than theirs."""
+    def better(self) -> SpeedupGoal:
+        """The ratio of theirs to ours: above 1, ours is better."""
         ours, theirs = self.ours, self.theirs
         memory = ratio(theirs.both_bytes, ours.both_bytes) or ratio(theirs.forward_bytes, ours.forward_bytes)
-        return Goal(ratio(theirs.forward, ours.forward), ratio(theirs.both, ours.both), memory)
+        return SpeedupGoal(ratio(theirs.forward, ours.forward), ratio(theirs.both, ours.both), memory)
 
     @property
     def met(self) -> bool | None:
-        """Whether that reaches every goal whose quantity was measured; `None` where there is none."""
+        """Whether every measured ratio with a goal reaches it; `None` without one."""
         pairs = zip(asdict(self.better).values(), asdict(self.goal).values(), strict=True)
         known = [better >= goal for better, goal in pairs if better is not None and goal is not None]
         return all(known) if known else None
 
     @property
-    def share(self) -> Cost:
-        """What part of the limit our two passes reach."""
-        rate = LIMITS[self.need.limit]
+    def share(self) -> PassCost:
+        """The fraction of the peak rate that our two passes reach."""
+        rate = PEAK_RATES[self.need.limit]
         forward, both = ratio(self.need.forward / rate, self.ours.forward), ratio(self.need.both / rate, self.ours.both)
-        return Cost(forward, both) if self.limited else Cost()
+        return PassCost(forward, both) if self.limited else PassCost()
 
     def cells(self) -> tuple[str, ...]:
-        """The line as it is read, one text under each heading; times are forward, then forward and backward."""
+        """The cells of the row, one for each heading; times are forward, then forward and backward."""
         ours, theirs, better, goal = self.ours, self.theirs, self.better, self.goal
-        goals = commas(goal.forward, goal.both, text=lambda x: f"≥ {x:g}×")
+        goals = join_values(goal.forward, goal.both, text=lambda x: f"≥ {x:g}×")
         if goal.memory is not None:
             goals = ", ".join(filter(None, [goals, f"memory ≥ {goal.memory:g}×"]))
         verdict = "" if self.met is None else f", {'met' if self.met else 'not met'}"
         memory = [c.forward_bytes if c.both_bytes is None else c.both_bytes for c in (ours, theirs)]
-        share = commas(self.share.forward, self.share.both, text=lambda x: f"{x:.0%}".replace("%", " %"))
+        share = join_values(self.share.forward, self.share.both, text=lambda x: f"{x:.0%}".replace("%", " %"))
         return (
             self.work,
             self.shape,
-            commas(ours.forward, ours.both, text=lambda x: quantity(x, "time")),
+            join_values(ours.forward, ours.both, text=lambda x: format_quantity(x, "time")),
             self.against or "",
-            commas(theirs.forward, theirs.both, text=lambda x: quantity(x, "time")),
-            commas(better.forward, better.both, text=lambda x: f"{x:.3g}×"),
+            join_values(theirs.forward, theirs.both, text=lambda x: format_quantity(x, "time")),
+            join_values(better.forward, better.both, text=lambda x: f"{x:.3g}×"),
             goals + verdict if goals else "",
-            " against ".join(quantity(x, "memory") for x in memory if x is not None),
+            " against ".join(format_quantity(x, "memory") for x in memory if x is not None),
             f"{share} of {self.need.limit}" if share else "",
-            "" if self.first is None else quantity(self.first, "time"),
+            "" if self.first is None else format_quantity(self.first, "time"),
         )
 
     def as_dict(self) -> dict:
-        """The line as JSON has it, with its ratios, its share of the limit and whether the goals were met."""
-        found = {"better": asdict(self.better), "met": self.met}
-        return asdict(self) | found | {"share": {"forward": self.share.forward, "both": self.share.both}}
+        """The row as JSON, with its ratios, its fraction of the peak rate and whether the goals were met."""
+        document = {"better": asdict(self.better), "met": self.met}
+        return asdict(self) | document | {"share": {"forward": self.share.forward, "both": self.share.both}}
 
     @classmethod
-    def from_dict(cls, found: dict) -> "Line":
-        """The line that `as_dict` wrote."""
-        kinds = {"ours": Cost, "theirs": Cost, "goal": Goal, "need": Need}
-        kept = {name: value for name, value in found.items() if name not in ("better", "met", "share")}
-        return cls(**kept | {name: kind(**found[name]) for name, kind in kinds.items()})
+    def from_dict(cls, document: dict) -> "GpuBenchmarkRow":
+        """The row from the output of `as_dict`."""
+        types = {"ours": PassCost, "theirs": PassCost, "goal": SpeedupGoal, "need": ResourceNeed}
+        fields = {name: value for name, value in document.items() if name not in ("better", "met", "share")}
+        return cls(**fields | {name: type_(**document[name]) for name, type_ in types.items()})
 
 
 def ratio(over: float | None, under: float | None) -> float | None:
-    """One over the other, `None` where either is missing or nothing."""
+    """`over / under`; `None` if either is missing or 0."""
     return over / under if over and under else None
 
 
-def commas(*values: float | None, text: Callable[[float], str]) -> str:
-    """The values there are, as texts with commas between them."""
+def join_values(*values: float | None, text: Callable[[float], str]) -> str:
+    """The formatted values that are not None, separated by commas."""
     return ", ".join(text(value) for value in values if value is not None)
 
 
 @dataclass(frozen=True)
-class Result:
-    """A run: where, when and with what it was made, its rows, notes on what was left out, and what failed."""
+class BenchmarkResult:
+    """A benchmark run: device, date, versions, rows, notes on what was left out, and failures."""
 
     device: str
     date: str
     threads: int
     quick: bool
     versions: dict[str, str | None]
-    rows: tuple[Row | Line, ...]
+    rows: tuple[BenchmarkRow | GpuBenchmarkRow, ...]
     notes: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
 
     def as_dict(self) -> dict:
-        """Everything as JSON has it, each row with its ratio and whether the goal was met."""
+        """The result as JSON."""
         rows = [row.as_dict() for row in self.rows]
         return asdict(self) | {"rows": rows}
 
     def write(self, path: Path) -> None:
-        """Writes the JSON document."""
+        """Write the JSON document."""
         path.write_text(json.dumps(self.as_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     @classmethod
-    def read(cls, path: Path) -> "Result":
-        """The run that `write` wrote."""
-        found = json.loads(path.read_text(encoding="utf-8"))
-        rows = tuple((Row if "measure" in row else Line).from_dict(row) for row in found["rows"])
-        return cls(**found | {"rows": rows} | {name: tuple(found.get(name, ())) for name in ("notes", "failed")})
+    def read(cls, path: Path) -> "BenchmarkResult":
+        """Read a document that `write` wrote."""
+        document = json.loads(path.read_text(encoding="utf-8"))
+        rows = tuple((BenchmarkRow if "measure" in row else GpuBenchmarkRow).from_dict(row) for row in document["rows"])
+        return cls(**document | {"rows": rows} | {name: tuple(document.get(name, ())) for name in ("notes", "failed")})
 
     @property
     def on_gpu(self) -> bool:
-        """Whether its rows are those of a GPU."""
-        return any(isinstance(row, Line) for row in self.rows)
+        """Whether the rows have GPU columns."""
+        return any(isinstance(row, GpuBenchmarkRow) for row in self.rows)
 
     @property
     def headings(self) -> dict[str, tuple[str, ...]]:
-        """What stands above its columns, by language."""
+        """The column headings, by language."""
         return GPU_HEADINGS if self.on_gpu else HEADINGS
 
     def title(self) -> str:
-        """Where, when and with what, in a line."""
+        """Device, versions and date in one line."""
         torch, day = self.versions.get("torch"), self.date[:10]
         if self.on_gpu:
             return f"{self.device}; torch {torch}, Triton {self.versions.get('triton')}, bf16 (graphs fp32), {day}"
@@ -306,19 +307,19 @@ class Result:
         return f"{self.device}; {self.threads} threads, torch {torch}, fp32, {day}"
 
 
-def as_times(value: float) -> str:
-    """A ratio to three digits, large ones as whole numbers.
+def format_ratio(value: float) -> str:
+    """A ratio to three digits, large ones as integers.
 
-    >>> as_times(1.236), as_times(1653.2)
+    >>> format_ratio(1.236), format_ratio(1653.2)
     ('1.24×', '1,653×')
     """
     return f"{value:,.0f}×" if value >= 1000 else f"{value:.3g}×"
 
 
-def quantity(value: float, measure: str) -> str:
-    """Seconds or bytes with three figures and a unit that suits them.
+def format_quantity(value: float, measure: str) -> str:
+    """Seconds or bytes with three digits and a suitable unit.
 
-    >>> quantity(0.0312, "time"), quantity(2.5e9, "memory")
+    >>> format_quantity(0.0312, "time"), format_quantity(2.5e9, "memory")
     ('31.2 ms', '2.5 GB')
     """
     if measure == "time":
@@ -326,16 +327,16 @@ def quantity(value: float, measure: str) -> str:
     return f"{value / 1e9:.3g} GB" if value >= 1e9 else f"{value / 1e6:.3g} MB"
 
 
-def table(result: Result) -> str:
-    """The run for a terminal, columns aligned."""
+def format_table(result: BenchmarkResult) -> str:
+    """The result for a terminal, with aligned columns."""
     lines = [result.headings["en"], *(row.cells() for row in result.rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rows = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     return "\n".join([result.title(), "", *rows, *result.notes, *(f"Failed: {text}" for text in result.failed)])
 
 
-def markdown(result: Result, language: str) -> str:
-    """The run as a Markdown table, with the line of where and when above it."""
+def format_markdown(result: BenchmarkResult, language: str) -> str:
+    """The result as a Markdown table under its title line."""
     headings = result.headings[language]
     lines = [headings, tuple("---" for _ in headings)]
     lines += [tuple(translate(cell, language) for cell in row.cells()) for row in result.rows]
@@ -344,7 +345,7 @@ def markdown(result: Result, language: str) -> str:
 
 
 def translate(text: str, language: str) -> str:
-    """A cell in the page's language."""
+    """A cell in the language of the page."""
     if language == "en":
         return text
     text = CHINESE.get(text, text)
@@ -353,10 +354,10 @@ def translate(text: str, language: str) -> str:
     return text
 
 
-def insert(page: str, text: str, name: str = "cpu") -> str:
-    """The page with what stands between the markers `<!-- bench:cpu -->` and `<!-- /bench:cpu -->` replaced."""
+def replace_section(page: str, text: str, name: str = "cpu") -> str:
+    """The page with the text between the markers `<!-- bench:cpu -->` and `<!-- /bench:cpu -->` replaced."""
     start, end = f"<!-- bench:{name} -->", f"<!-- /bench:{name} -->"
     pattern = re.compile(f"({re.escape(start)}).*?({re.escape(end)})", re.DOTALL)
     if not pattern.search(page):
-        raise RegardError(f"The page has no markers {start} and {end}: put them where the table belongs.")
-    return pattern.sub(lambda found: f"{found[1]}\n{text}\n{found[2]}", page)
+        raise RegardError(f"The page has no markers {start} and {end}: add them where the table belongs.")
+    return pattern.sub(lambda match: f"{match[1]}\n{text}\n{match[2]}", page)

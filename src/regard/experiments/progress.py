@@ -60,7 +60,7 @@ def format_progress(name: str, fraction: float, text: str, elapsed: float) -> st
     >>> format_progress("order", 0.25, "rotary", 20.0)
     'order   25 %  0:20 elapsed, 1:00 left  rotary'
     """
-    from ..train.progress import clock
+    from ..train.progress import format_seconds
 
-    left = clock(elapsed * (1 - fraction) / fraction) if fraction > 0 else "?"
-    return f"{name}  {fraction:4.0%}".replace("%", " %") + f"  {clock(elapsed)} elapsed, {left} left  {text}"
+    left = format_seconds(elapsed * (1 - fraction) / fraction) if fraction > 0 else "?"
+    return f"{name}  {fraction:4.0%}".replace("%", " %") + f"  {format_seconds(elapsed)} elapsed, {left} left  {text}"

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...tasks.metrics.rank_correlation import rank_correlation
 from ..experiment import Bilingual, Claim, Language, Size, Verdict
 from ..progress import ProgressCallback, nth_subprogress, subprogress
 from ..toolkit.figures import COLOURS, draw_reference_line, label_axes, localizer, plot_summaries, subplots
-from ..toolkit.metrics import accuracy, format_percent, rank_correlation, summarize
+from ..toolkit.metrics import accuracy, format_percent, summarize
 from ..toolkit.training import choose_by_size, fit
 
 CLAIM = Claim(

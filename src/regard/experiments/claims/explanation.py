@@ -12,10 +12,11 @@ from ...nn.explain import gradient_times_attention, rollout, value_norms, weight
 from ...nn.hooks.edit import edit
 from ...nn.hooks.watch import watch
 from ...nn.pooling import AttentionPooling, Mean
+from ...tasks.metrics.rank_correlation import rank_correlation
 from ..experiment import Bilingual, Claim, Language, Size, Verdict
 from ..progress import ProgressCallback, subprogress
 from ..toolkit.figures import COLOURS, draw_reference_line, label_axes, localizer, plot_bars, subplots
-from ..toolkit.metrics import accuracy, format_percent, rank_correlation, summarize
+from ..toolkit.metrics import accuracy, format_percent, summarize
 from ..toolkit.minilm import load_minilm
 from ..toolkit.training import choose_by_size, fit, seeded_generator
 

@@ -189,7 +189,7 @@ def stack_config(name: str, layers: int, causal: bool = True) -> Any:
 def dilated_layers(distance: int) -> int:
     """How many causal layers of kernel 3 whose steps double see so far back: n of them see 2 · (2ⁿ − 1) tokens.
 
-    >>> doublings(14), doublings(15), doublings(1024)
+    >>> dilated_layers(14), dilated_layers(15), dilated_layers(1024)
     (3, 4, 10)
     """
     return (distance + 1).bit_length() - 1

@@ -26,25 +26,6 @@ def token_accuracy(model: nn.Module, batch: Mapping[str, Tensor]) -> float:
     return right[labels != IGNORED].float().mean().item()
 
 
-def rank_correlation(x: Tensor, y: Tensor) -> float:
-    """Spearman's rank correlation of two vectors; 0 where one of them is constant.
-
-    >>> import torch
-    >>> round(rank_correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 4.0, 9.0])), 6)
-    1.0
-    """
-    a, b = (ranks - ranks.mean() for ranks in (mean_ranks(x), mean_ranks(y)))
-    norm = (a.norm() * b.norm()).item()
-    return (a @ b).item() / norm if norm else 0.0
-
-
-def mean_ranks(x: Tensor) -> Tensor:
-    """The rank of every number of a vector; equal numbers share their mean rank."""
-    below = (x[None, :] < x[:, None]).double().sum(-1)
-    same = (x[None, :] == x[:, None]).double().sum(-1)
-    return below + (same + 1) / 2
-
-
 def count_parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 

@@ -1,6 +1,6 @@
-"""What is compared: the same function written several ways, each forward and backward over the same inputs.
+"""Workloads on a CPU: the same function in several implementations, forward and backward over the same inputs.
 
-Every function here returns calls by the name of who computes; each call gives the output and the gradients.
+Each function returns calls by implementation; a call returns the output and the gradients.
 """
 
 import math
@@ -15,21 +15,23 @@ import regard as rg
 Calls = dict[str, Callable[[], tuple[Tensor, ...]]]
 
 
-def draw(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
-    """Normal numbers, the same in every dtype, that gradients flow to."""
-    numbers = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-    return numbers.to(dtype).requires_grad_()
+def random_input(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
+    """Normal numbers that require gradients, the same in every dtype."""
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    return values.to(dtype).requires_grad_()
 
 
-def with_gradients(forward: Callable[[], Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
-    """The output, and the gradient that a fixed wave over it sends to each input."""
+def with_gradients(forward: Callable[[], Tensor], *random_qkv: Tensor) -> tuple[Tensor, ...]:
+    """The output, and the gradient of each input for a fixed sine wave as upstream gradient."""
     output = forward()
     wave = torch.arange(output.numel(), dtype=torch.float32).sin_().to(output.dtype).view_as(output)
-    return output.detach(), *torch.autograd.grad(output, inputs, wave)
+    return output.detach(), *torch.autograd.grad(output, random_qkv, wave)
 
 
-def eager(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-    """The formula as one writes it down: a matrix of scores, a softmax, a product."""
+def eager_attention(
+    q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor:
+    """The formula: a matrix of scores, a softmax, a product."""
     scores = q @ k.mT / math.sqrt(q.shape[-1])  # [batch, heads, queries, keys]
     if bias is not None:
         scores = scores + bias
@@ -38,65 +40,65 @@ def eager(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None = None, bias: 
     return scores.softmax(-1) @ v
 
 
-def distances(tokens: int) -> Tensor:
+def distance_matrix(tokens: int) -> Tensor:
     """i − j, `[tokens, tokens]`."""
-    place = torch.arange(tokens)
-    return place[:, None] - place
+    index = torch.arange(tokens)
+    return index[:, None] - index
 
 
-def inputs(heads: int, tokens: int, dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def random_qkv(heads: int, tokens: int, dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """q, k, v of one sequence."""
-    q, k, v = (draw(1, heads, tokens, dim, dtype=dtype, seed=seed) for seed in range(3))
+    q, k, v = (random_input(1, heads, tokens, dim, dtype=dtype, seed=seed) for seed in range(3))
     return q, k, v
 
 
 def plain(heads: int, tokens: int, dim: int, dtype: torch.dtype = torch.float32) -> Calls:
     """softmax(q kᵀ / √dim) v."""
-    x = inputs(heads, tokens, dim, dtype)
+    x = random_qkv(heads, tokens, dim, dtype)
     return {
         "regard": lambda: with_gradients(lambda: rg.attend(*x), *x),
         "SDPA": lambda: with_gradients(lambda: scaled_dot_product_attention(*x), *x),
-        "eager": lambda: with_gradients(lambda: eager(*x), *x),
+        "eager": lambda: with_gradients(lambda: eager_attention(*x), *x),
     }
 
 
 def causal(heads: int, tokens: int, dim: int, dtype: torch.dtype = torch.float32) -> Calls:
-    """The same, no key after the query."""
-    x = inputs(heads, tokens, dim, dtype)
+    """Causal attention."""
+    x = random_qkv(heads, tokens, dim, dtype)
     return {
         "regard": lambda: with_gradients(lambda: rg.attend(*x, mask=rg.Causal()), *x),
         "SDPA": lambda: with_gradients(lambda: scaled_dot_product_attention(*x, is_causal=True), *x),
-        "eager": lambda: with_gradients(lambda: eager(*x, distances(tokens) >= 0), *x),
+        "eager": lambda: with_gradients(lambda: eager_attention(*x, distance_matrix(tokens) >= 0), *x),
     }
 
 
 def window(heads: int, tokens: int, dim: int, before: int, dtype: torch.dtype = torch.float32) -> Calls:
-    """The query itself and `before` keys back; the others get their square mask ready made."""
-    x = inputs(heads, tokens, dim, dtype)
+    """A causal window of `before` keys; the peers get their mask matrix outside the timed call."""
+    x = random_qkv(heads, tokens, dim, dtype)
     mask = rg.Causal() & rg.Window(before)
     square: list[Tensor] = []
 
     def allowed() -> Tensor:
-        # Only who needs the square pays for it: at 32768 tokens it is a gigabyte.
+        # Made for peers only: at 32768 tokens it is a gigabyte.
         if not square:
-            square.append((distances(tokens) >= 0) & (distances(tokens) <= before))
+            square.append((distance_matrix(tokens) >= 0) & (distance_matrix(tokens) <= before))
         return square[0]
 
     return {
         "regard": lambda: with_gradients(lambda: rg.attend(*x, mask=mask), *x),
         "SDPA": lambda: with_gradients(lambda: scaled_dot_product_attention(*x, attn_mask=allowed()), *x),
-        "eager": lambda: with_gradients(lambda: eager(*x, allowed()), *x),
+        "eager": lambda: with_gradients(lambda: eager_attention(*x, allowed()), *x),
     }
 
 
 def alibi(heads: int, tokens: int, dim: int, dtype: torch.dtype = torch.float32) -> Calls:
     """Causal, with −slope·(i − j); `heads` is a power of two, whose slopes are 2^(−8h/heads), h from 1."""
-    x = inputs(heads, tokens, dim, dtype)
+    x = random_qkv(heads, tokens, dim, dtype)
     slopes = 2.0 ** (-8.0 * torch.arange(1, heads + 1, dtype=dtype) / heads)
 
     def formula() -> Tensor:
-        distance = distances(tokens)
-        return eager(*x, distance >= 0, -slopes[:, None, None] * distance)
+        distance = distance_matrix(tokens)
+        return eager_attention(*x, distance >= 0, -slopes[:, None, None] * distance)
 
     return {
         "regard": lambda: with_gradients(lambda: rg.attend(*x, mask=rg.Causal(), position=rg.Alibi()), *x),
@@ -105,9 +107,9 @@ def alibi(heads: int, tokens: int, dim: int, dtype: torch.dtype = torch.float32)
 
 
 def additive(heads: int, tokens: int, dim: int, dtype: torch.dtype = torch.float32) -> Calls:
-    """softmax(wᵀ tanh(q + k)) v, the weight learned too."""
-    q, k, v = inputs(heads, tokens, dim, dtype)
-    weight = draw(heads, dim, dtype=dtype, seed=3)
+    """softmax(wᵀ tanh(q + k)) v, with a gradient for w."""
+    q, k, v = random_qkv(heads, tokens, dim, dtype)
+    weight = random_input(heads, dim, dtype=dtype, seed=3)
 
     def formula() -> Tensor:
         hidden = torch.tanh(q[:, :, :, None] + k[:, :, None])  # [batch, heads, queries, keys, dim]
@@ -122,7 +124,7 @@ def additive(heads: int, tokens: int, dim: int, dtype: torch.dtype = torch.float
 
 
 def random_edges(nodes: int, edges: int) -> Tensor:
-    """Distinct edges `[2, edges]` in no order; an edge listed twice would be two for PyG and one for us."""
+    """Distinct edges `[2, edges]` in random order; PyG would count a repeated edge twice, Regard once."""
     generator = torch.Generator().manual_seed(4)
     number = torch.randint(nodes * nodes, (edges + edges // 8,), generator=generator).unique()
     number = number[torch.randperm(len(number), generator=generator)[:edges]]
@@ -130,7 +132,7 @@ def random_edges(nodes: int, edges: int) -> Tensor:
 
 
 def graph(nodes: int, edges: int, dtype: torch.dtype = torch.float32) -> Calls:
-    """A GAT layer of 8 heads × 16 from 128 features, its projection included, with PyG's own weights."""
+    """A GAT layer of 8 heads × 16 from 128 features, with its projection and PyG's weights."""
     from torch_geometric.nn import GATConv
 
     torch.manual_seed(5)
@@ -138,7 +140,7 @@ def graph(nodes: int, edges: int, dtype: torch.dtype = torch.float32) -> Calls:
     edge_index = random_edges(nodes, edges)
     mask = rg.Edges(edge_index)
     weights = (layer.get_parameter(name) for name in ("lin.weight", "att_src", "att_dst", "bias"))
-    x = draw(nodes, 128, dtype=dtype), *weights
+    x = random_input(nodes, 128, dtype=dtype), *weights
     return {
         "regard": lambda: with_gradients(lambda: gat(*x, mask=mask), *x),
         "regard, first call": lambda: with_gradients(lambda: gat(*x, mask=rg.Edges(edge_index)), *x),
@@ -147,7 +149,7 @@ def graph(nodes: int, edges: int, dtype: torch.dtype = torch.float32) -> Calls:
 
 
 def gat(nodes: Tensor, projection: Tensor, source: Tensor, target: Tensor, bias: Tensor, mask: rg.Edges) -> Tensor:
-    """GATConv written with `attend`: one number per node and head is the query, one is the key."""
+    """GATConv by `attend`: query and key are one number per node and head."""
     _, heads, _ = source.shape
     values = (nodes @ projection.mT).unflatten(-1, (heads, -1))  # [nodes, heads, head_dim]
     k = (values * source).sum(-1).mT[None, :, :, None]  # [1, heads, nodes, 1]
@@ -158,13 +160,13 @@ def gat(nodes: Tensor, projection: Tensor, source: Tensor, target: Tensor, bias:
 
 
 def look(heads: int, tokens: int, dim: int, cells: int, dtype: torch.dtype = torch.float32) -> Calls:
-    """Entropy, received weight, the eight largest weights and a map of plain attention; no gradient."""
-    q, k, _ = (x.detach() for x in inputs(heads, tokens, dim, dtype))
+    """Entropy, received weight, the eight largest weights and a map; no gradient."""
+    q, k, _ = (x.detach() for x in random_qkv(heads, tokens, dim, dtype))
 
     def ours() -> tuple[Tensor, ...]:
         view = rg.look(q, k, top=8, map=(cells, cells))
-        found = (view.entropy, view.received, view.top_weights, view.map)
-        return tuple(x for x in found if x is not None)
+        fields = (view.entropy, view.received, view.top_weights, view.map)
+        return tuple(x for x in fields if x is not None)
 
     def formula() -> tuple[Tensor, ...]:
         weights = (q @ k.mT / math.sqrt(dim)).softmax(-1)
