@@ -1,3 +1,1 @@
 """Benchmarks: Regard beside torch's own attention, FlexAttention, PyG and transformers, in one run on this machine."""
-
-__all__: list[str] = []

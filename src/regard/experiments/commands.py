@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from regard.terminal import Debug, Json, print_result, explain, report_errors, print_message, typer
+from regard.terminal import Debug, Json, explain, print_message, print_result, report_errors, typer
 
 if TYPE_CHECKING:
     from regard.experiments.experiment import Size

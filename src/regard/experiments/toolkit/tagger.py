@@ -19,5 +19,5 @@ def build_tagger(stack: Any, vocabulary: int, classes: int, positions: Any = Non
     >>> model(tokens=torch.tensor([[0, 4, 2, 1]])).logits.shape
     torch.Size([1, 4, 3])
     """
-    embed = TextEmbeddingConfig(vocabulary, stack.dim, places=positions, scaled=True)
+    embed = TextEmbeddingConfig(vocabulary, stack.dim, positions=positions, scaled=True)
     return SequenceConfig(embed, stack, head=ClassificationHeadConfig(classes, stack.dim, per_token=True)).build()
