@@ -13,7 +13,7 @@ from torch import Tensor
 
 import regard as rg
 
-from .draw import Parity, Reach, Stripes
+from .random_calls import Parity, Reach, Stripes
 
 HEADS, DIM = 2, 4
 COMPOUND = (rg.Causal() & rg.Window(9)) | rg.Global(2)
@@ -221,7 +221,7 @@ def test_every_floating_type(name: str, dtype: torch.dtype) -> None:
 
 def test_registered_with_torch() -> None:
     """The operators pass torch's own checks of what an operator must tell about itself."""
-    from regard.attention.backends.custom_op import spread
+    from regard.attention.backends.custom_op import to_arguments
     from regard.attention.call import lower
 
     weight, table = numbers(HEADS, DIM), numbers(HEADS, 7)
@@ -230,7 +230,7 @@ def test_registered_with_torch() -> None:
     problem = lower(call)
     torch.library.opcheck(
         torch.ops.regard.blockwise.default,
-        spread(problem),
+        to_arguments(problem),
         test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
     )
 

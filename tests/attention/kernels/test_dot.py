@@ -287,7 +287,7 @@ def test_refusals() -> None:
 @pytest.mark.parametrize("head_dim", [16, 64, 80, 128, 256])
 @pytest.mark.parametrize("position", [None, "bias", "shaw"])
 def test_large(dtype: torch.dtype, head_dim: int, position: str | None) -> None:
-    if position == "shaw" and head_dim > backend.WIDEST_VECTORS[dtype.itemsize]:
+    if position == "shaw" and head_dim > backend.MAX_HEAD_DIM_RELATIVE[dtype.itemsize]:
         pytest.skip("wider than these kernels take")
     part = {None: None, "bias": bias(301, 150, 4), "shaw": shaw(301, 150, head_dim, 4)}[position]
     mask = rg.Window(200, 50) | rg.Global(3)

@@ -20,7 +20,7 @@ triton = pytest.importorskip("triton")
 
 import regard as rg  # noqa: E402
 from regard.attention.backends import edges  # noqa: E402
-from regard.attention.backends.custom_op import operator  # noqa: E402
+from regard.attention.backends.custom_op import define_operator  # noqa: E402
 from regard.attention.call import LoweredCall, lower, make_call  # noqa: E402
 from regard.attention.kernels.edges import passes  # noqa: E402
 
@@ -222,7 +222,7 @@ def test_a_node_with_a_million_edges() -> None:
 def test_gradients_flow_through_an_operator() -> None:
     case = replace(PLAIN, score="leaky_relu", head_dim=4, value_dim=4, shared=True)
     tensors, mask = draw(case)
-    solve = operator("graph_under_test", passes.forward, passes.backward)
+    solve = define_operator("graph_under_test", passes.forward, passes.backward)
     wave = torch.arange(4 * 13 * 2).sin().reshape(1, 2, 13, 4)
     found = []
     for dtype, run in ((torch.float32, solve), (torch.float64, edges.solve)):

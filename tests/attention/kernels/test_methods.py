@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.attention.oracle import ULPS
-from tests.attention.plain_methods import (
+from tests.attention.naive_methods import (
     assert_close,
     each_head,
     plain_nystrom,
@@ -15,11 +14,12 @@ from tests.attention.plain_methods import (
     projections,
     tensors,
 )
+from tests.attention.oracle import ULPS
 from torch import Tensor
 
 from regard.attention.attend import attend, resolve
 from regard.attention.backends.approximate import linformer, nystrom, performer
-from regard.attention.backends.triton import unfit
+from regard.attention.backends.triton import unsupported_device
 from regard.attention.parts.masks import Lengths
 from regard.attention.parts.methods import Linformer, Method, Nystrom, Performer
 from regard.attention.parts.parts import Parts
@@ -58,7 +58,7 @@ def errs_like_the_formula(
 
 @pytest.mark.parametrize(("sizes", "kv_heads", "features", "counts"), FUSED)
 def test_performer_in_kernels(sizes: tuple[int, int], kv_heads: int, features: int, counts: list[int] | None) -> None:
-    assert unfit(torch.device("cpu")) is None
+    assert unsupported_device(torch.device("cpu")) is None
     formula = lambda q, k, v, allowed: plain_performer(q, k, v, features, 5, allowed)  # noqa: E731
     exact = tensors(*sizes, kv_heads=kv_heads)
     assert runs_in_kernels(Performer(features), *(x.detach().float() for x in exact))

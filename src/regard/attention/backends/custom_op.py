@@ -1,79 +1,77 @@
-"""One shape of operator for every backend that writes its own forward and backward.
+"""Backends with a backward pass of their own as torch operators.
 
-A `Problem` is spread into the flat arguments that torch.library takes, so that compiled graphs, autocast and autograd
-see an ordinary operator: `regard::NAME` and `regard::NAME_backward`.
+A `LoweredCall` is flattened into the arguments that torch.library takes, so that compiled graphs, autocast and autograd
+see an ordinary operator: `regard::NAME` and `regard::NAME_backward`. Outside compiled graphs a plain
+`torch.autograd.Function` does the same with less bookkeeping.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..call import LoweredCall
 from ..parts.positions import DistanceBias, RelativeVectors
-from . import mask_codec as mask_code
+from . import mask_codec
 
-NOTHING = (None,) * 9
-Forward = Callable[[LoweredCall], tuple[Tensor, Tensor]]
-Backward = Callable[[LoweredCall, Tensor, Tensor, Tensor], list[Tensor | None]]
+ForwardPass = Callable[[LoweredCall], tuple[Tensor, Tensor]]
+BackwardPass = Callable[[LoweredCall, Tensor, Tensor, Tensor], list[Tensor | None]]
+Tensors = Sequence[Tensor | None]
+TENSORS = 9  # tensors of a lowered call, its mask's aside; gradients go to the first GRADIENTS
+GRADIENTS = 7
 
 
-def operator(name: str, forward: Forward, backward: Backward, rounded: bool = False) -> Forward:
-    """A function from a `Problem` to (output, log-sum-exp), differentiable in the problem's tensors.
+def define_operator(name: str, forward: ForwardPass, backward: BackwardPass, rounds: bool = False) -> ForwardPass:
+    """A function from a `LoweredCall` to (output, log-sum-exp), differentiable in the call's tensors.
 
-    `forward(problem)` returns both; `backward(problem, d_output, output, lse)` returns the gradients of q, k, v,
-    weight, numbers, asking and table, with anything for what is not there or not `problem.wanted`, and where the
-    problem is `tied` perhaps k's and v's together as k's, and None as v's. The output is
-    rounded to v's type only for the caller: backward gets what forward returned, float32 at least, because
-    Σ output · d_output decides all gradients. A `rounded` operator returns v's type where the problem is not `summed`;
-    the gradients of q, k and v forgive it, and memory is saved.
+    `forward(call)` returns both; `backward(call, d_output, output, lse)` returns the gradients of q, k, v, weight,
+    rel_bias, rel_q and rel_vectors, with any value for a tensor that is absent or not in `call.needs_grad`. Where k and
+    v are `tied`, it may return their sum as k's and None as v's. The output is rounded to v's type only for the caller:
+    backward gets what forward returned, float32 at least, because Σ output · d_output decides all gradients. An
+    operator that `rounds` returns v's type where the call has no tensors of parts: the gradients of q, k and v tolerate
+    it, and memory is saved.
     """
 
-    def output_type(v: Tensor, *parts: Tensor | None) -> torch.dtype:
-        """The type of the output, by (weight, numbers, table, slopes)."""
-        weight, numbers, table, slopes = parts
-        summed = weight is not None or table is not None or (numbers is not None and slopes is None)
-        return v.dtype if rounded and not summed else torch.promote_types(v.dtype, torch.float32)
-
-    def room(q: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
-        """How the output lies in memory: token by token where v does, as graphs have it, else head by head."""
-        batch, heads, queries, dim = *q.shape[:3], v.shape[3]
-        if by_token(v):
-            return torch.empty(batch, queries, heads, dim, dtype=dtype, device="meta").transpose(1, 2)
-        return torch.empty(batch, heads, queries, dim, dtype=dtype, device="meta")
+    def output_dtype(tensors: Tensors) -> torch.dtype:
+        v, weight, rel_bias, rel_vectors, slopes = (tensors[i] for i in (2, 3, 4, 6, 8))
+        part_tensors = weight is not None or rel_vectors is not None or (rel_bias is not None and slopes is None)
+        dtype = given(v).dtype
+        return dtype if rounds and not part_tensors else torch.promote_types(dtype, torch.float32)
 
     @torch.library.custom_op(f"regard::{name}", mutates_args=())
-    def run(
+    def forward_op(
         q: Tensor,
         k: Tensor,
         v: Tensor,
         weight: Tensor | None,
-        numbers: Tensor | None,
-        asking: Tensor | None,
-        table: Tensor | None,
+        rel_bias: Tensor | None,
+        rel_q: Tensor | None,
+        rel_vectors: Tensor | None,
         seed: Tensor | None,
         slopes: Tensor | None,
         mask_tensors: list[Tensor],
         mask: str,
         activation: str,
-        settings: list[float],
-        whole: list[int],
+        floats: list[float],
+        integers: list[int],
     ) -> tuple[Tensor, Tensor]:
-        tensors = (q, k, v, weight, numbers, asking, table, seed, slopes)
-        output, lse = forward(gathered(tensors, mask_tensors, mask, activation, settings, whole))
-        dtype = output_type(v, weight, numbers, table, slopes)
-        return laid_out(output.to(dtype), room(q, v, dtype)), lse.contiguous()
+        tensors = (q, k, v, weight, rel_bias, rel_q, rel_vectors, seed, slopes)
+        output, lse = forward(from_arguments(tensors, mask_tensors, mask, activation, floats, integers))
+        dtype = output_dtype(tensors)
+        return match_layout(output.to(dtype), output_layout(q, v, dtype)), lse.contiguous()
 
-    @run.register_fake
-    def _(q, k, v, weight, numbers, asking, table, seed, slopes, mask_tensors, mask, activation, settings, whole):
+    @forward_op.register_fake
+    def _(*arguments: Any) -> tuple[Tensor, Tensor]:
+        q, _, v, *_ = tensors = arguments[:TENSORS]
         exact = torch.promote_types(v.dtype, torch.float32)
-        dtype = output_type(v, weight, numbers, table, slopes)
-        return torch.empty_like(room(q, v, dtype), device=v.device), v.new_empty(q.shape[:3], dtype=exact)
+        layout = output_layout(q, v, output_dtype(tensors))
+        return torch.empty_like(layout, device=v.device), v.new_empty(q.shape[:3], dtype=exact)
 
     @torch.library.custom_op(f"regard::{name}_backward", mutates_args=())
-    def run_backward(
+    def backward_op(
         grad: Tensor,
         output: Tensor,
         lse: Tensor,
@@ -81,161 +79,166 @@ def operator(name: str, forward: Forward, backward: Backward, rounded: bool = Fa
         k: Tensor,
         v: Tensor,
         weight: Tensor | None,
-        numbers: Tensor | None,
-        asking: Tensor | None,
-        table: Tensor | None,
+        rel_bias: Tensor | None,
+        rel_q: Tensor | None,
+        rel_vectors: Tensor | None,
         seed: Tensor | None,
         slopes: Tensor | None,
         mask_tensors: list[Tensor],
         mask: str,
         activation: str,
-        settings: list[float],
-        whole: list[int],
-        wanted: list[bool],
+        floats: list[float],
+        integers: list[int],
+        needs_grad: list[bool],
     ) -> list[Tensor]:
-        tensors = (q, k, v, weight, numbers, asking, table, seed, slopes)
-        problem = gathered(tensors, mask_tensors, mask, activation, settings, whole, wanted)
-        found = backward(problem, grad, output, lse)
-        like = [x if want else None for x, want in zip(tensors[:7], wanted, strict=True)]
-        pairs = zip(like, found, strict=True)
-        return [q.new_empty(0) if x is None or g is None else laid_out(g.to(x.dtype), x) for x, g in pairs]
+        tensors = (q, k, v, weight, rel_bias, rel_q, rel_vectors, seed, slopes)
+        call = from_arguments(tensors, mask_tensors, mask, activation, floats, integers, needs_grad)
+        grads = backward(call, grad, output, lse)
+        return [
+            match_layout(g.to(x.dtype), x) if need and x is not None and g is not None else q.new_empty(0)
+            for x, g, need in zip(tensors[:GRADIENTS], grads, needs_grad, strict=True)
+        ]
 
-    @run_backward.register_fake
-    def _(grad, output, lse, *arguments):
-        wanted = zip(arguments[:7], arguments[-1], strict=True)
-        return [torch.empty_like(x) if x is not None and want else grad.new_empty(0) for x, want in wanted]
+    @backward_op.register_fake
+    def _(grad: Tensor, output: Tensor, lse: Tensor, *arguments: Any) -> list[Tensor]:
+        pairs = zip(arguments[:GRADIENTS], arguments[-1], strict=True)
+        return [torch.empty_like(x) if x is not None and need else grad.new_empty(0) for x, need in pairs]
 
-    def remember(ctx, inputs, output) -> None:
-        *tensors, mask_tensors, ctx.mask, ctx.activation, ctx.settings, ctx.whole = inputs
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        *tensors, mask_tensors, ctx.mask, ctx.activation, ctx.floats, ctx.integers = inputs
         ctx.save_for_backward(*output, *tensors, *mask_tensors)
         ctx.mask_count = len(mask_tensors)
-        ctx.kept_alive = mask_code.hold(ctx.mask)
+        ctx.mask_object = mask_codec.hold(ctx.mask)
 
-    def pull(ctx, grad, _):
+    def compiled_backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Any, ...]:
         output, lse, *rest = ctx.saved_tensors
-        tensors, mask_tensors = rest[:9], rest[9:]
-        wanted = [x is not None and need for x, need in zip(tensors[:7], ctx.needs_input_grad[:7], strict=True)]
-        found = run_backward(
-            written_out(grad),
-            output,
-            lse,
-            *tensors,
-            mask_tensors,
-            ctx.mask,
-            ctx.activation,
-            ctx.settings,
-            ctx.whole,
-            wanted,
-        )
-        grads = [g if want else None for g, want in zip(found, wanted, strict=True)]
+        tensors, mask_tensors = rest[:TENSORS], rest[TENSORS:]
+        needs = zip(tensors[:GRADIENTS], ctx.needs_input_grad[:GRADIENTS], strict=True)
+        needs_grad = [x is not None and need for x, need in needs]
+        flat = (*tensors, mask_tensors, ctx.mask, ctx.activation, ctx.floats, ctx.integers, needs_grad)
+        grads = backward_op(materialize(grad), output, lse, *flat)
+        grads = [g if need else None for g, need in zip(grads, needs_grad, strict=True)]
         return *grads, None, None, [None] * ctx.mask_count, None, None, None, None
 
-    run.register_autograd(pull, setup_context=remember)
+    forward_op.register_autograd(compiled_backward, setup_context=setup_context)
 
-    class Eager(torch.autograd.Function):
-        """The same outside compiled graphs, where torch.library's bookkeeping would cost more than small kernels."""
+    class EagerAttention(torch.autograd.Function):
+        """The operator outside compiled graphs, where torch.library's bookkeeping costs more than small kernels."""
 
         @staticmethod
-        def forward(ctx, problem: LoweredCall, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
-            output, lse = forward(problem)
-            ctx.problem = with_tensors(
-                problem, NOTHING, problem.needs_grad
-            )  # autograd keeps them, and drops them in time
+        def forward(ctx: Any, call: LoweredCall, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
+            output, lse = forward(call)
+            # Autograd holds the tensors, and frees them in time.
+            ctx.call = replace_tensors(call, (None,) * TENSORS, call.needs_grad)
             ctx.save_for_backward(output, lse, *tensors)
             ctx.mark_non_differentiable(lse)
             ctx.set_materialize_grads(False)  # no zeros for the lse
-            return as_type(output, problem.v.dtype), lse
+            return cast(output, call.v.dtype), lse
 
         @staticmethod
         @torch.autograd.function.once_differentiable
-        def backward(ctx, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:
+        def backward(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
             output, lse, *tensors = ctx.saved_tensors
-            wanted = ctx.needs_input_grad[1:8]
-            found = backward(with_tensors(ctx.problem, tensors, wanted), written_out(grad), output, lse)
-            like = zip(tensors[:7], found, wanted, strict=True)
-            grads = [as_type(g, x.dtype) if want and g is not None else None for x, g, want in like]
-            return None, *grads, None, None
+            needs_grad = ctx.needs_input_grad[1 : GRADIENTS + 1]
+            grads = backward(replace_tensors(ctx.call, tensors, needs_grad), materialize(grad), output, lse)
+            found = zip(tensors[:GRADIENTS], grads, needs_grad, strict=True)
+            return None, *[cast(g, x.dtype) if need and g is not None else None for x, g, need in found], None, None
 
-    def solve(problem: LoweredCall) -> tuple[Tensor, Tensor]:
+    def solve(call: LoweredCall) -> tuple[Tensor, Tensor]:
         if torch.compiler.is_compiling():
-            output, lse = run(*spread(problem))
-        elif any(problem.needs_grad):
-            return Eager.apply(problem, *tensors_of(problem))
+            output, lse = forward_op(*to_arguments(call))
+        elif any(call.needs_grad):
+            return EagerAttention.apply(call, *call_tensors(call))  # type: ignore[return-value]
         else:
-            output, lse = forward(problem)
-        return as_type(output, problem.v.dtype), lse
+            output, lse = forward(call)
+        return cast(output, call.v.dtype), lse
 
     return solve
 
 
-def as_type(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x in the type; where it is, without the time that asking torch takes."""
+def given(x: Tensor | None) -> Tensor:
+    """A tensor that every call has."""
+    if x is None:
+        raise TypeError("An operator needs q, k and v.")
+    return x
+
+
+def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x in the type, without a call of torch where it has it."""
     return x if x.dtype == dtype else x.to(dtype)
 
 
-def by_token(x: Tensor) -> bool:
-    """Whether x `[batch, heads, tokens, dim]` holds the heads of a token together."""
+def token_major(x: Tensor) -> bool:
+    """Whether x `[batch, heads, tokens, dim]` has the heads of a token side by side."""
     return x.shape[1] > 1 and x.shape[2] > 1 and x.stride(1) < x.stride(2)
 
 
-def laid_out(x: Tensor, like: Tensor) -> Tensor:
-    """x in memory as torch would lay out something like `like`, which is what a compiled graph was promised."""
-    wanted = torch.empty_like(like, device="meta").stride()
-    return x if x.stride() == wanted else torch.empty_strided(x.shape, wanted, dtype=x.dtype, device=x.device).copy_(x)
+def output_layout(q: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
+    """A meta tensor with the layout of the output: token by token where v is, as in graphs, else head by head."""
+    batch, heads, queries, dim = *q.shape[:3], v.shape[3]
+    if token_major(v):
+        return torch.empty(batch, queries, heads, dim, dtype=dtype, device="meta").transpose(1, 2)
+    return torch.empty(batch, heads, queries, dim, dtype=dtype, device="meta")
 
 
-def written_out(grad: Tensor) -> Tensor:
-    """A gradient that came from a sum or a slice, in memory of its own; one whose tokens lie together is left so."""
+def match_layout(x: Tensor, like: Tensor) -> Tensor:
+    """x with the strides of `torch.empty_like(like)`, which the fake operator promised to a compiled graph."""
+    steps = torch.empty_like(like, device="meta").stride()
+    return x if x.stride() == steps else torch.empty_strided(x.shape, steps, dtype=x.dtype, device=x.device).copy_(x)
+
+
+def materialize(grad: Tensor) -> Tensor:
+    """A gradient that is expanded or strided in its last axis, as a copy; others as they are."""
     return grad if grad.stride(-1) == 1 and 0 not in grad.stride() else grad.contiguous()
 
 
-def tensors_of(p: LoweredCall) -> tuple[Tensor | None, ...]:
-    """Everything in a problem that is a tensor, its mask's aside."""
-    asking, table, _ = p.rel_vectors or (None, None, 0)
-    numbers, _, slopes = p.rel_bias or (None, 0, None)
+def call_tensors(p: LoweredCall) -> tuple[Tensor | None, ...]:
+    """The tensors of a lowered call, its mask's aside."""
+    rel_q, rel_vectors, _ = p.rel_vectors or (None, None, 0)
+    rel_bias, _, slopes = p.rel_bias or (None, 0, None)
     slopes = None if slopes is None else slopes.detach()
-    return p.q, p.k, p.v, p.weight, numbers, asking, table, p.seed, slopes
+    return p.q, p.k, p.v, p.weight, rel_bias, rel_q, rel_vectors, p.seed, slopes
 
 
-def with_tensors(p: LoweredCall, tensors: Sequence[Tensor | None], wanted: tuple[bool, ...]) -> LoweredCall:
-    """The problem with other tensors in the places of its own, and other gradients wanted."""
-    q, k, v, weight, numbers, asking, table, seed, slopes = tensors
-    by_number = None if p.rel_bias is None else DistanceBias(numbers, p.rel_bias.zero, slopes)  # type: ignore[arg-type]
-    by_vector = None if p.rel_vectors is None else RelativeVectors(asking, table, p.rel_vectors.zero)  # type: ignore[arg-type]
-    parts = (weight, p.activation, p.slope, by_number, by_vector)
-    return LoweredCall(q, k, v, p.mask, p.scale, *parts, p.dropout, seed, wanted, p.memo, p.tied)  # type: ignore[arg-type]
+def replace_tensors(p: LoweredCall, tensors: Tensors, needs_grad: tuple[bool, ...]) -> LoweredCall:
+    """The call with other tensors in the places of its own, and other gradients needed."""
+    q, k, v, weight, bias, rel_q, vectors, seed, slopes = tensors
+    rel_bias = None if p.rel_bias is None else DistanceBias(bias, p.rel_bias.zero, slopes)  # type: ignore[arg-type]
+    rel_vectors = None if p.rel_vectors is None else RelativeVectors(rel_q, vectors, p.rel_vectors.zero)  # type: ignore[arg-type]
+    parts = (weight, p.activation, p.slope, rel_bias, rel_vectors)
+    return LoweredCall(q, k, v, p.mask, p.scale, *parts, p.dropout, seed, needs_grad, tied=p.tied, plan=p.plan)  # type: ignore[arg-type]
 
 
-def spread(p: LoweredCall) -> tuple:
-    """The problem as an operator's arguments."""
-    mask, mask_tensors, whole = mask_code.encode(p.mask)
+def to_arguments(p: LoweredCall) -> tuple[Any, ...]:
+    """The call as an operator's arguments."""
+    mask, mask_tensors, integers = mask_codec.encode(p.mask)
     zeros = [x.zero if x is not None else 0 for x in (p.rel_bias, p.rel_vectors)]
-    return *tensors_of(p), mask_tensors, mask, p.activation, [p.scale, p.slope, p.dropout], [*zeros, *whole]
+    return *call_tensors(p), mask_tensors, mask, p.activation, [p.scale, p.slope, p.dropout], [*zeros, *integers]
 
 
-def gathered(
-    tensors: tuple,
+def from_arguments(
+    tensors: Tensors,
     mask_tensors: list[Tensor],
     mask: str,
     activation: str,
-    settings: list[float],
-    whole: list[int],
-    wanted: Sequence[bool] = (True,) * 7,
+    floats: list[float],
+    integers: list[int],
+    needs_grad: Sequence[bool] = (True,) * GRADIENTS,
 ) -> LoweredCall:
-    """The problem that an operator's arguments stand for."""
-    scale, slope, dropout = settings
-    numbers_zero, zero, *whole = whole
-    q, k, v, _, numbers, asking, table, *_ = tensors
+    """The call that an operator's arguments stand for."""
+    scale, slope, dropout = floats
+    bias_zero, vectors_zero, *integers = integers
+    q, k, v, _, bias, rel_q, vectors, *_ = tensors
     bare = LoweredCall(
-        q,
-        k,
-        v,
-        mask_code.decode(mask, mask_tensors, whole),
+        given(q),
+        given(k),
+        given(v),
+        mask_codec.decode(mask, mask_tensors, integers),
         scale=scale,
         activation=activation,
         slope=slope,
         dropout=dropout,
-        rel_bias=None if numbers is None else DistanceBias(numbers, numbers_zero),
-        rel_vectors=None if table is None else RelativeVectors(asking, table, zero),
+        rel_bias=None if bias is None else DistanceBias(bias, bias_zero),
+        rel_vectors=None if vectors is None or rel_q is None else RelativeVectors(rel_q, vectors, vectors_zero),
     )
-    return with_tensors(bare, tensors, tuple(wanted))
+    return replace_tensors(bare, tensors, tuple(needs_grad))

@@ -21,7 +21,7 @@ from ..call import Call, LoweredCall, lower, without_autocast
 from ..dropout import GOLDEN, keep_scale, mix_int32, row_keys, threshold, to_int32
 from ..parts.edges import Edges, sorted_edges
 from ..parts.positions import DistanceBias, RelativeVectors
-from .custom_op import operator
+from .custom_op import define_operator
 
 name = "edges"
 
@@ -306,5 +306,5 @@ def add_segments(total: Tensor, x: Tensor, starts: Tensor, e: slice) -> None:
     total[first:last] += torch.segment_reduce(x, "sum", offsets=offsets, axis=0, unsafe=True)
 
 
-solve = operator("edges", forward, backward)
+solve = define_operator("edges", forward, backward)
 """(output, log-sum-exp) of a lowered call."""

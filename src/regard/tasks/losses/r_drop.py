@@ -13,11 +13,11 @@ from ...nn.cross_entropy import IGNORED
 WIDEST = 32768
 """Classes whose row, twice, a program of the kernel holds."""
 
-SHARPENED = 0.5
+TEMPERATURE = 0.5
 """The temperature at which `unsureness` makes probabilities surer: the paper's."""
 
 
-def agreement_loss(logits: Tensor, labels: Tensor, smoothing: float, weight: float) -> Tensor:
+def r_drop_loss(logits: Tensor, labels: Tensor, smoothing: float, weight: float) -> Tensor:
     """The sum over labels of the loss of rows that were computed twice, as p and as q.
 
         ½ (loss(p) + loss(q)) + weight · ¼ (KL(p‖q) + KL(q‖p))
@@ -28,43 +28,43 @@ def agreement_loss(logits: Tensor, labels: Tensor, smoothing: float, weight: flo
     would go over them some thirty times.
     """
     if logits.is_cuda and unsupported_device(logits.device) is None and logits.shape[1] <= WIDEST and logits.shape[0]:
-        return Fused.apply(logits.contiguous(), labels, smoothing, weight)  # type: ignore[no-any-return]
-    return plainly(logits.float(), labels, smoothing, weight)
+        return FusedRDrop.apply(logits.contiguous(), labels, smoothing, weight)  # type: ignore[no-any-return]
+    return r_drop_reference(logits.float(), labels, smoothing, weight)
 
 
-def plainly(logits: Tensor, labels: Tensor, smoothing: float, weight: float) -> Tensor:
+def r_drop_reference(logits: Tensor, labels: Tensor, smoothing: float, weight: float) -> Tensor:
     """The same by torch's functions."""
     counts = (labels != IGNORED).repeat(2)[:, None]
     logs = logits.log_softmax(-1) * counts
     right, any_one = logs.gather(1, labels.clamp(min=0).repeat(2)[:, None]).sum(), logs.mean(-1).sum()
-    return (-(1 - smoothing) * right - smoothing * any_one + weight / 2 * disagreement(logs)) / 2
+    return (-(1 - smoothing) * right - smoothing * any_one + weight / 2 * symmetric_kl(logs)) / 2
 
 
-def twice(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+def repeat_batch(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     """The batch with every example again below the others; what belongs to the whole batch stays as it is."""
     return {name: torch.cat([x, x]) if x.dim() else x for name, x in batch.items()}
 
 
-def disagreement(logs: Tensor) -> Tensor:
+def symmetric_kl(logs: Tensor) -> Tensor:
     """Σ KL(p‖q) + KL(q‖p) = Σ (p − q)·(ln p − ln q), of the first half of the rows `[2·n, classes]` and the second."""
     p, q = logs.chunk(2)
     return ((p.exp() - q.exp()) * (p - q)).sum()
 
 
-def unsureness(logits: Tensor) -> Tensor:
+def consistency_loss(logits: Tensor) -> Tensor:
     """Σ ½ (|p − t|² + |q − t|²), of the first half of the rows `[2·n, classes]` and the second.
 
-    t is the mean of p and q made surer, t ∝ ((p + q) / 2)^(1 / SHARPENED), and not learned from: rows without a label
+    t is the mean of p and q made surer, t ∝ ((p + q) / 2)^(1 / TEMPERATURE), and not learned from: rows without a label
     then say the same twice by coming nearer to what they lean to already (GRAND, Feng et al. 2020).
     """
     p, q = logits.softmax(-1).chunk(2)
     with torch.no_grad():
-        mean = ((p + q) / 2) ** (1 / SHARPENED)
+        mean = ((p + q) / 2) ** (1 / TEMPERATURE)
         aim = mean / mean.sum(-1, keepdim=True)
     return ((p - aim) ** 2 + (q - aim) ** 2).sum() / 2
 
 
-class Fused(torch.autograd.Function):
+class FusedRDrop(torch.autograd.Function):
     """The kernel, which finds the gradient along with the loss."""
 
     @staticmethod

@@ -13,7 +13,7 @@ from ....errors import BadInput
 from ...call import Call, lower, without_autocast
 from ...execution import ExecutionPlan
 from ...parts.masks import Everything
-from ..triton import on_its_device
+from ..triton import device_guard
 from .exact_steps import attend_repeatably, zero_padding
 from .requirements import check_no_distance, count_real, fits_kernels, plain_dot_product, product_dtype
 
@@ -25,7 +25,7 @@ def run(method: Linformer, call: Call) -> Tensor:
     """The output, `[batch, heads, queries, value dim]`."""
     kernel = find_kernel(method, call)
     if kernel is not None:
-        with on_its_device(call.q), without_autocast(call.q.device):
+        with device_guard(call.q), without_autocast(call.q.device):
             return kernel(call.q, call.k, call.v, method.keys.to(call.k.dtype))
     check_projections(method, call)
     keys, queries = count_real(method, call, "a projected key is a mixture of all of them, early and late")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...call import Call, lower, without_autocast
 from ..reference import per_query_head, softmax
-from ..triton import on_its_device
+from ..triton import device_guard
 from .exact_steps import attend_exactly, attend_softmax, lower_real, real_mask, zero_padding
 from .requirements import check_dot_product, count_real, fits_kernels, plain_dot_product
 
@@ -22,7 +22,7 @@ def run(method: Nystrom, call: Call) -> Tensor:
     """The output, `[batch, heads, queries, value dim]`."""
     kernel = find_kernel(method, call)
     if kernel is not None:
-        with on_its_device(call.q), without_autocast(call.q.device):
+        with device_guard(call.q), without_autocast(call.q.device):
             return kernel(call.q, call.k, call.v)
     keys, queries = count_real(method, call, "a landmark is a mean over its segment, early and late tokens alike")
     check_dot_product(method, call, "a landmark is a mean of many positions and has none of its own")
@@ -44,9 +44,9 @@ def find_kernel(method: Nystrom, call: Call) -> Callable[..., Tensor] | None:
         same_heads = call.q.shape[1] == call.k.shape[1]
         if not equal_segments or not same_heads or not plain_dot_product(call) or not fits_kernels(call):
             return None
-        from ...kernels.nystrom.passes import Way
+        from ...kernels.nystrom.passes import NystromKernels
 
-        return Way(call.q, call.k, call.v, method.landmarks, method.iterations, lower(call).scale)
+        return NystromKernels(call.q, call.k, call.v, method.landmarks, method.iterations, lower(call).scale)
 
     return call.plan.get(("nystrom", method.landmarks, method.iterations), make)
 

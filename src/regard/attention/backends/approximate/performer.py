@@ -19,7 +19,7 @@ from ...execution import ExecutionPlan
 from ...parts.masks import Causal
 from ...tensor_cache import tensor_cache
 from ..reference import per_query_head
-from ..triton import on_its_device
+from ..triton import device_guard
 from .exact_steps import lower_real, real_mask, zero_padding
 from .requirements import check_dot_product, count_real, fits_kernels, plain_dot_product, split_and
 
@@ -33,7 +33,7 @@ def run(method: Performer, call: Call) -> Tensor:
     """The output, `[batch, heads, queries, value dim]`."""
     kernel = find_kernel(method, call)
     if kernel is not None:
-        with on_its_device(call.q), without_autocast(call.q.device):
+        with device_guard(call.q), without_autocast(call.q.device):
             return kernel(call.q, call.k, call.v)
     why = "keys are summed before any query is compared, so they can only be left out for all, or added in order"
     keys, queries = count_real(method, call, why, Causal)
@@ -42,7 +42,7 @@ def run(method: Performer, call: Call) -> Tensor:
         causal = any(isinstance(mask, Causal) for mask in split_and(call.mask))
         q, k, v, scale = lower_real(call, keys)
         if not causal and fits_kernels(call):
-            with on_its_device(q):
+            with device_guard(q):
                 output = run_kernels(call.plan, q, k, v, method.features, method.seed, scale, keys)
         else:
             k, v = (per_query_head(x, call).to(call.exact) for x in (k, v))

@@ -97,4 +97,4 @@ def fits_kernels(call: Call) -> bool:
     dtype = product_dtype(call)
     known = dtype == torch.float32 or (dtype == torch.bfloat16 and not triton.interpreting())
     known = known and head_dim <= MAX_HEAD_DIM and call.q.shape[0] * call.q.shape[1] < MAX_HEADS
-    return known and not torch.compiler.is_compiling() and triton.unfit(call.q.device) is None
+    return known and not torch.compiler.is_compiling() and triton.unsupported_device(call.q.device) is None

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...call import Call, LoweredCall, lower, without_autocast
-from ..custom_op import operator
+from ..custom_op import define_operator
 from .schedule import KeySpan, QueryChunk, plan_chunks
 from .tile import Gradients, QueryTile, TileInputs
 
@@ -100,5 +100,5 @@ def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[
     return sums.result()
 
 
-solve = operator("blockwise", forward, backward)
+solve = define_operator("blockwise", forward, backward)
 """(output, log-sum-exp) of a lowered call."""

@@ -70,6 +70,7 @@ class DotPlan:
         self.output = (*c.front, c.grid.queries, c.value_dim)
         self.rows, self.padded_rows = (*c.front, c.grid.queries), (*c.front, c.padded)
         self.queries = (*c.front, c.grid.queries, c.head_dim)
+        self.width, self.value_width = next_power(c.head_dim), next_power(c.value_dim)
         self.schedules: dict[Callable[..., object], object] = {}
         self.compiled = False  # or about to be
 
@@ -145,10 +146,11 @@ def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
         compile_first(plan, p)
     schedule = inputs.schedule(forward_schedule)
     output, lse = (plan.float32 if c.exact_output else plan.rounded)(plan.output), plan.float32(plan.rows)
-    partials = schedule.output_partials(lse)
+    partials = schedule.output_partials() if schedule.splits else (lse, lse, lse)
     tensors = (inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.rel_q, inputs.rel_vectors, inputs.seed)
     schedule.start(*tensors, output, lse, *partials)
-    schedule.merge_outputs(output, lse, *partials)
+    if schedule.splits:
+        schedule.merge_outputs(output, lse, *partials)
     return output if c.value_dim == p.v.shape[-1] else output[..., : p.v.shape[-1]].contiguous(), lse
 
 
@@ -216,12 +218,13 @@ def delta_launch(c: DotConfig, mask: Mask) -> Launch:
 
 def query_gradient(inputs: DotInputs, given: OutputGrad) -> Tensor:
     """dq."""
-    c, schedule = inputs.config, inputs.schedule(dq_schedule)
-    dq = inputs.plan.rounded(inputs.plan.queries)
-    rows, width = schedule.shape.rows, next_power(c.head_dim)
-    partial = schedule.partials(given.delta, rows, width)
+    plan, schedule = inputs.plan, inputs.schedule(dq_schedule)
+    dq = plan.rounded(plan.queries)
+    rows = schedule.shape.rows
+    partial = schedule.partials(given.delta, rows, plan.width)
     schedule.start(inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.seed, *given, dq, partial)
-    schedule.add_splits(dq, partial, rows, width, c.scale)
+    if schedule.splits:
+        schedule.add_splits(dq, partial, rows, plan.width, inputs.config.scale)
     return dq
 
 
@@ -238,11 +241,12 @@ def key_gradients(inputs: DotInputs, given: OutputGrad) -> tuple[Tensor, Tensor]
     front, columns = (c.grid.batch, c.grid.heads // heads, c.grid.keys), schedule.shape.columns
     empty = plan.rounded if heads == c.group_size else plan.float32
     dk, dv = empty((*front, c.head_dim)), empty((*front, c.value_dim))
-    partials = [schedule.partials(given.delta, columns, next_power(dim)) for dim in (c.head_dim, c.value_dim)]
+    partials = [schedule.partials(given.delta, columns, width) for width in (plan.width, plan.value_width)]
     tensors = (inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.rel_q, inputs.rel_vectors, inputs.seed)
     schedule.start(*tensors, *given, dk, dv, *partials, None, None)
-    schedule.add_splits(dk, partials[0], columns, next_power(c.head_dim))
-    schedule.add_splits(dv, partials[1], columns, next_power(c.value_dim))
+    if schedule.splits:
+        schedule.add_splits(dk, partials[0], columns, plan.width)
+        schedule.add_splits(dv, partials[1], columns, plan.value_width)
     return dk, dv
 
 

@@ -145,16 +145,14 @@ class TileSchedule:
             )  # fmt: skip
         self.merges[key](out, partial)
 
-    def output_partials(self, spare: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def output_partials(self) -> tuple[Tensor, Tensor, Tensor]:
         """Memory for the outputs of splits, their maxima and their sums."""
-        rows = self.shape.rows
-        wide = self.partials(spare, rows, next_power(self.config.value_dim))
-        return wide, self.partials(spare, rows), self.partials(spare, rows)
+        rows, empty = self.shape.rows, self.config.empty
+        width = next_power(self.config.value_dim)
+        return empty(self.slots, rows, width), empty(self.slots, rows), empty(self.slots, rows)
 
     def merge_outputs(self, *tensors: Tensor) -> None:
         """Merge the outputs of split rows: (output, lse, and `output_partials`)."""
-        if not self.splits:
-            return
         if "outputs" not in self.merges:
             self.merges["outputs"] = Launch(
                 merge_kernel, self.splits * self.instances, p_split_rows=self.split_rows,
