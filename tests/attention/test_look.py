@@ -15,9 +15,9 @@ from regard.attention.backends import edges, reference
 from regard.attention.backends.blockwise import schedule
 from regard.attention.call import make_call
 
-from .draw import KINDS, Draw
+from .memory_tracking import largest_allocation
 from .oracle import Case
-from .watch_memory import largest_of
+from .random_calls import KINDS, RandomCalls
 
 STATISTICS = ["lse", "entropy", "distance", "peak", "received"]
 OPTIONAL = ["top_weights", "top_keys", "map", "weights"]
@@ -90,14 +90,14 @@ def sees(case: Case, top: int = 3, size: tuple[int, int] = (4, 6), tolerance: fl
 
 @pytest.mark.parametrize("number", range(120))
 def test_every_number_of_a_view(number: int) -> None:
-    draw = Draw(f"look {number}")
+    draw = RandomCalls(f"look {number}")
     case = draw.case(*draw.sizes(), torch.float64)
     sees(case, top=draw.rng.choice([1, 3, 60]), size=draw.rng.choice([(1, 1), (4, 6), (60, 3), (53, 53)]))
 
 
 @pytest.mark.parametrize("number", range(40))
 def test_every_number_of_a_view_in_float32(number: int) -> None:
-    draw = Draw(f"look, single {number}")
+    draw = RandomCalls(f"look, single {number}")
     sees(draw.case(*draw.sizes(), torch.float32), tolerance=1e-5)
 
 
@@ -105,7 +105,7 @@ def test_every_number_of_a_view_in_float32(number: int) -> None:
 @pytest.mark.parametrize("number", range(10))
 def test_every_number_of_a_view_in_half_precision(number: int, dtype: torch.dtype) -> None:
     """The statistics of the rounded inputs, in float32."""
-    draw = Draw(f"look, half {number}")
+    draw = RandomCalls(f"look, half {number}")
     sees(draw.case(*draw.sizes(), dtype), tolerance=1e-5)
 
 
@@ -113,7 +113,7 @@ def test_every_number_of_a_view_in_half_precision(number: int, dtype: torch.dtyp
 @pytest.mark.parametrize("elements", [1, 1 << 20])
 def test_every_mask_over_many_tiles(kind: str, elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "ELEMENTS", elements)
-    draw = Draw(f"look {kind} {elements}")
+    draw = RandomCalls(f"look {kind} {elements}")
     sees(draw.case(150, 290, torch.float64, kind, small=True), size=(9, 31))
 
 
@@ -121,7 +121,7 @@ def test_every_mask_over_many_tiles(kind: str, elements: int, monkeypatch: pytes
 @pytest.mark.parametrize("number", range(6))
 def test_graphs_along_edges_and_in_tiles(number: int, share: float) -> None:
     """Sparse graphs are looked at along their edges, dense ones in tiles; the view is the same."""
-    draw = Draw(f"look graph {number} {share}")
+    draw = RandomCalls(f"look graph {number} {share}")
     case = draw.case(40, 53, torch.float64, "edges")
     chosen = torch.rand(53, 40, generator=draw.generator) < share
     case = dataclasses.replace(case, mask=rg.Edges(chosen.nonzero().mT.contiguous()))
@@ -202,7 +202,7 @@ def test_map_of_one_number_is_square() -> None:
 
 @pytest.mark.parametrize("number", range(40))
 def test_attend_is_the_weights_times_v(number: int) -> None:
-    draw = Draw(f"weights times v {number}")
+    draw = RandomCalls(f"weights times v {number}")
     case = dataclasses.replace(draw.case(*draw.sizes(), torch.float64), dropout=0.0)
     weights = rg.look(case.q, case.k, case.v, **case.parts(), mask=case.mask, weights=True).weights
     v = case.v.repeat_interleave(case.q.shape[1] // case.k.shape[1], dim=1)
@@ -302,7 +302,7 @@ TOKENS = 4096
 @pytest.mark.parametrize("name", [name for name in LINEAR if name != "Dropout"])
 def test_looking_holds_nothing_of_the_square(name: str) -> None:
     q, k = torch.randn(2, 1, 1, TOKENS, 8)
-    assert largest_of(lambda: rg.look(q, k, **LINEAR[name], top=4, map=(32, 32))) < TOKENS * TOKENS / 4
+    assert largest_allocation(lambda: rg.look(q, k, **LINEAR[name], top=4, map=(32, 32))) < TOKENS * TOKENS / 4
 
 
 @pytest.mark.parametrize("name", LINEAR)
@@ -310,14 +310,14 @@ def test_attending_holds_nothing_of_the_square_forward_or_backward(name: str) ->
     q, k, v = (x.requires_grad_() for x in torch.randn(3, 1, 1, TOKENS, 8))
     backend = "edges" if "graph" in name else "blockwise"
     work = lambda: rg.attend(q, k, v, **LINEAR[name], backend=backend).sum().backward()  # noqa: E731
-    assert largest_of(work) < TOKENS * TOKENS / 4
+    assert largest_allocation(work) < TOKENS * TOKENS / 4
     assert q.grad is not None and k.grad is not None and v.grad is not None
 
 
 def test_the_watch_sees_a_square() -> None:
     q, k, v = (x.requires_grad_() for x in torch.randn(3, 1, 1, 512, 8))
-    assert largest_of(lambda: rg.attend(q, k, v, backend="reference").sum().backward()) >= 512 * 512
-    assert largest_of(lambda: rg.look(q, k, weights=True)) >= 512 * 512
+    assert largest_allocation(lambda: rg.attend(q, k, v, backend="reference").sum().backward()) >= 512 * 512
+    assert largest_allocation(lambda: rg.look(q, k, weights=True)) >= 512 * 512
 
 
 def test_a_graph_holds_nothing_of_the_square_in_memory_either() -> None:

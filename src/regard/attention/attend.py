@@ -81,13 +81,11 @@ def resolve(
     mask = EVERYTHING if parts.mask is None else parts.mask
     kind = call_kind(q, k, v, parts, backend)
     plans = None if kind is None else mask_cache(mask).plans
-    plan = None if plans is None else plans.values.get(kind)
+    plan = None if plans is None else plans.find(kind)
     if plan is None:
         plan = make_plan(q, k, v, parts, backend)
         if plans is not None:
             plans.put(kind, plan)
-    elif plans is not None:
-        plans.touch(kind)
     seed = draw_seed(generator, q.device) if parts.dropout else None
     mask = EVERYTHING if plan.unmasked else mask
     return Call(q, k, v, parts.score, parts.position, mask, float(parts.dropout), seed, plan)

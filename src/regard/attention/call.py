@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,7 +77,6 @@ class LoweredCall:
     dropout: float = 0.0
     seed: Tensor | None = None
     needs_grad: tuple[bool, ...] = (True,) * 7
-    memo: dict[Any, Any] | None = field(default=None, repr=False, compare=False)
     tied: bool = False  # k and v are one tensor: its gradient may be given as k's, and none as v's
     plan: ExecutionPlan = field(default_factory=new_plan, repr=False, compare=False)
 
@@ -164,7 +162,6 @@ def lower(call: Call) -> LoweredCall:
         dropout=call.dropout,
         seed=call.seed,
         needs_grad=tuple([grad_enabled and x is not None and x.requires_grad for x in tensors]),
-        memo=call.plan.values,
         tied=k is call.v,
         plan=call.plan,
     )

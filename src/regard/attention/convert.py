@@ -22,7 +22,7 @@ def from_key_padding(key_padding_mask: Tensor) -> Mask:
     [True, False]
     """
     check_tensor(key_padding_mask, "key_padding_mask", (2,), "[batch, keys], True where a key is dropped", False)
-    return Pairs(~dropped(key_padding_mask, "key_padding_mask")[:, None, None, :])
+    return Pairs(~find_dropped(key_padding_mask, "key_padding_mask")[:, None, None, :])
 
 
 def from_attn_mask(attn_mask: Tensor, heads: int | None = None) -> Mask:
@@ -31,7 +31,7 @@ def from_attn_mask(attn_mask: Tensor, heads: int | None = None) -> Mask:
     It is `[queries, keys]`, or `[batch · heads, queries, keys]` where `heads` splits the first dimension.
     """
     check_tensor(attn_mask, "attn_mask", (2, 3), "[queries, keys] or [batch · heads, queries, keys]", False)
-    drop = dropped(attn_mask, "attn_mask")
+    drop = find_dropped(attn_mask, "attn_mask")
     if drop.dim() == 2:
         return Pairs(~drop)
     if heads is None or drop.shape[0] % heads:
@@ -45,7 +45,7 @@ def from_additive(mask: Tensor) -> Mask:
     Raises `BadInput` for other numbers: a number that is added is a bias, never a mask.
     """
     check_tensor(mask, "mask", (2, 3, 4), "floating, broadcasting to [batch, heads, queries, keys]")
-    return Pairs(~dropped(mask, "mask"))
+    return Pairs(~find_dropped(mask, "mask"))
 
 
 def from_hugging_face(attention_mask: Tensor) -> Mask:
@@ -76,7 +76,7 @@ def causal_from_start(queries: int, keys: int) -> Mask:
     return Pairs(j <= row)
 
 
-def dropped(mask: Tensor, name: str) -> Tensor:
+def find_dropped(mask: Tensor, name: str) -> Tensor:
     """Where a mask drops pairs: True, or −∞ in a mask that is added to scores."""
     if mask.dtype == torch.bool:
         return mask

@@ -35,7 +35,7 @@ def cgroup_free_memory() -> int:
 def format_bytes(count: float) -> str:
     """Bytes as text.
 
-    >>> readable(3 * 2**30)
+    >>> format_bytes(3 * 2**30)
     '3.0 GiB'
     """
     for unit in ("B", "KiB", "MiB", "GiB"):

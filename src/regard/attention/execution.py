@@ -16,7 +16,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -34,38 +34,39 @@ PLAIN = (str, float, bool, type(None))
 MISSING: Any = object()
 
 
-class Storage:
+class Storage(Generic[T]):
     """At most `limit` values by key; the least recently used is dropped first."""
 
     def __init__(self, limit: int = VALUES) -> None:
         self.limit = limit
-        self.values: OrderedDict[Any, Any] = OrderedDict()
+        self.values: OrderedDict[Any, T] = OrderedDict()
 
     def get(self, key: Any, make: Callable[[], T]) -> T:
         """The value of `key`; `make()` makes it the first time."""
-        value = self.values.get(key, MISSING)
+        value = self.find(key, MISSING)
         if value is MISSING:
             value = make()
             self.put(key, value)
-        else:
-            self.touch(key)
         return value
 
-    def put(self, key: Any, value: Any) -> None:
+    def find(self, key: Any, default: Any = None) -> Any:
+        """The value of `key`, which becomes the most recently used; the default where there is none."""
+        value = self.values.get(key, default)
+        if value is not default:
+            try:
+                self.values.move_to_end(key)
+            except KeyError:  # another thread has just dropped it
+                return value
+        return value
+
+    def put(self, key: Any, value: T) -> None:
         self.values[key] = value
         self.values.move_to_end(key)
         while len(self.values) > self.limit:
             self.values.popitem(last=False)
 
-    def touch(self, key: Any) -> None:
-        """Mark a value as the most recently used."""
-        try:
-            self.values.move_to_end(key)
-        except KeyError:  # another thread has just dropped it
-            return
 
-
-class ExecutionPlan(Storage):
+class ExecutionPlan(Storage[Any]):
     """How calls of one kind and mask are run.
 
     `backend` runs them; `unmasked` says that their mask allows every pair, so `Everything()` replaces it. `get(key,
@@ -83,17 +84,17 @@ def new_plan() -> ExecutionPlan:
     return ExecutionPlan()
 
 
-class MaskCache(Storage):
+class MaskCache(Storage[Any]):
     """What was worked out for one mask: `get(key, make)` for the mask alone, `plans` for the kinds of call."""
 
     def __init__(self, references: list[tuple[Any, Any]]) -> None:
         super().__init__()
         self.references = references
-        self.plans = Storage(KINDS)
+        self.plans: Storage[ExecutionPlan] = Storage(KINDS)
 
     def describes(self, objects: list[Any]) -> bool:
         """Whether the mask's tensors are the ones that the entry was made for, unchanged."""
-        return all(unchanged(*pair) for pair in zip(self.references, objects, strict=True))
+        return all(same_contents(*pair) for pair in zip(self.references, objects, strict=True))
 
     @property
     def expired(self) -> bool:
@@ -104,19 +105,17 @@ class PlanCache:
     """The entries of at most `limit` masks; the least recently used is dropped first."""
 
     def __init__(self, limit: int = MASKS) -> None:
-        self.masks = Storage(limit)
+        self.masks: Storage[MaskCache] = Storage(limit)
 
     def mask(self, mask: Mask) -> MaskCache:
         """The entry of a mask, made where there is none."""
         key, objects = identify(mask)
-        entry = self.masks.values.get(key)
+        entry = self.masks.find(key)
         if entry is None or (objects and not entry.describes(objects)):
             for old in [k for k, other in list(self.masks.values.items()) if other.expired]:
                 self.masks.values.pop(old, None)
             entry = MaskCache([reference(x) for x in objects])
             self.masks.put(key, entry)
-        else:
-            self.masks.touch(key)
         return entry
 
     def clear(self) -> None:
@@ -124,11 +123,8 @@ class PlanCache:
 
 
 CACHE = PlanCache()
-
-
-def mask_cache(mask: Mask) -> MaskCache:
-    """The cache entry of a mask."""
-    return CACHE.mask(mask)
+mask_cache = CACHE.mask
+"""The cache entry of a mask, made where there is none."""
 
 
 def identify(mask: Mask) -> tuple[Any, list[Any]]:
@@ -175,7 +171,7 @@ def reference(x: Mask | Tensor) -> tuple[Any, Any]:
     return weakref.ref(x), x.clone() if x.is_inference() else x._version
 
 
-def unchanged(reference: tuple[Any, Any], x: Any) -> bool:
+def same_contents(reference: tuple[Any, Any], x: Any) -> bool:
     """Whether x is the object that the reference was made of, with the same contents."""
     ref, version = reference
     if ref() is not x:

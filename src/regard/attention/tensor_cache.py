@@ -24,7 +24,7 @@ def tensor_cache(make: Callable[P, T]) -> Callable[P, T]:
     cache: OrderedDict[tuple, T] = OrderedDict()
 
     @functools.wraps(make)
-    def cached(*args: P.args, **kwargs: P.kwargs) -> T:
+    def lookup(*args: P.args, **kwargs: P.kwargs) -> T:
         if torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None:
             return make(*args, **kwargs)
         key = (*args, *kwargs.items())
@@ -38,4 +38,4 @@ def tensor_cache(make: Callable[P, T]) -> Callable[P, T]:
                     cache.popitem(last=False)
         return value
 
-    return cached
+    return lookup

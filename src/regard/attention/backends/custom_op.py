@@ -38,7 +38,7 @@ def define_operator(name: str, forward: ForwardPass, backward: BackwardPass, rou
     def output_dtype(tensors: Tensors) -> torch.dtype:
         v, weight, rel_bias, rel_vectors, slopes = (tensors[i] for i in (2, 3, 4, 6, 8))
         part_tensors = weight is not None or rel_vectors is not None or (rel_bias is not None and slopes is None)
-        dtype = given(v).dtype
+        dtype = require(v).dtype
         return dtype if rounds and not part_tensors else torch.promote_types(dtype, torch.float32)
 
     @torch.library.custom_op(f"regard::{name}", mutates_args=())
@@ -156,7 +156,7 @@ def define_operator(name: str, forward: ForwardPass, backward: BackwardPass, rou
     return solve
 
 
-def given(x: Tensor | None) -> Tensor:
+def require(x: Tensor | None) -> Tensor:
     """A tensor that every call has."""
     if x is None:
         raise TypeError("An operator needs q, k and v.")
@@ -230,9 +230,9 @@ def from_arguments(
     bias_zero, vectors_zero, *integers = integers
     q, k, v, _, bias, rel_q, vectors, *_ = tensors
     bare = LoweredCall(
-        given(q),
-        given(k),
-        given(v),
+        require(q),
+        require(k),
+        require(v),
         mask_codec.decode(mask, mask_tensors, integers),
         scale=scale,
         activation=activation,

@@ -96,8 +96,9 @@ def run(call: Call) -> Tensor:
         else:
             p = lower(call)
             q, k, scale = p.q.to(v.dtype), p.k.to(v.dtype), p.scale
-        dim = max(q.shape[-1], v.shape[-1])  # the fused kernels want one head_dim; zeros change nothing
-        q, k, v = (x if x.shape[-1] == dim else pad(x, (0, dim - x.shape[-1])) for x in (q, k, v))
+        if q.shape[-1] != v.shape[-1]:  # the fused kernels want one head_dim; zeros change nothing
+            dim = max(q.shape[-1], v.shape[-1])
+            q, k, v = (x if x.shape[-1] == dim else pad(x, (0, dim - x.shape[-1])) for x in (q, k, v))
         grouped = True if q.shape[1] != k.shape[1] else False  # noqa: SIM210, a comparison of symbolic sizes is no bool
         if needs_no_tensor(call):
             causal = isinstance(call.mask, Causal)
@@ -107,7 +108,7 @@ def run(call: Call) -> Tensor:
             with choose_kernels(call):
                 output = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
             output = output if dead is None else output.masked_fill(dead, 0.0)
-        return output if dim == call.v.shape[-1] else output[..., : call.v.shape[-1]]
+        return output if v is call.v else output[..., : call.v.shape[-1]]
 
 
 def mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:

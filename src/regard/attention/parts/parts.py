@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor
 
@@ -37,11 +37,12 @@ class Parts:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        check_part("score", self.score, Score)
-        if self.position is not None:
-            check_part("position", self.position, Position)
-        if self.mask is not None:
-            check_part("mask", self.mask, Mask)
+        if not isinstance(self.score, Score):
+            raise_wrong_part("score", self.score, Score)
+        if self.position is not None and not isinstance(self.position, Position):
+            raise_wrong_part("position", self.position, Position)
+        if self.mask is not None and not isinstance(self.mask, Mask):
+            raise_wrong_part("mask", self.mask, Mask)
         if not isinstance(self.method, Method):
             raise BadInput(
                 f"method is {self.method!r:.80}; it must be a Method, such as Exact() or Nystrom(landmarks=64)."
@@ -55,10 +56,8 @@ class Parts:
         return f"Parts({', '.join(shown)})"
 
 
-def check_part(name: str, value: Any, kind: type[Part]) -> None:
-    """Raise `BadInput` unless the value is a part of this kind."""
-    if isinstance(value, kind):
-        return
+def raise_wrong_part(name: str, value: Any, kind: type[Part]) -> NoReturn:
+    """Raise `BadInput` for a value that is not a part of this kind, with what to pass instead."""
     hint = "Wrap a boolean tensor in regard.Pairs(...)." if isinstance(value, Tensor) else "Pass a part."
     if isinstance(value, type) and issubclass(value, Part):
         hint = f"Call it: {value.__name__}(...)."

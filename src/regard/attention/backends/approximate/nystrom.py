@@ -108,7 +108,7 @@ def pseudo_inverse(a: Tensor, iterations: int) -> Tensor:
     front, a = a.shape[:2], a.flatten(0, 1)
     z = a.mT / a.sum(-2).amax(-1).clamp(min=1.0)[..., None, None]  # below 1 only for a row of the batch without keys
     if not torch.compiler.is_compiling():
-        return PseudoInverse.apply(a, z, iterations).unflatten(0, front)
+        return IterativeInverse.apply(a, z, iterations).unflatten(0, front)
     eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
     for _ in range(iterations):
         az = a @ z
@@ -116,7 +116,7 @@ def pseudo_inverse(a: Tensor, iterations: int) -> Tensor:
     return z.unflatten(0, front)
 
 
-class PseudoInverse(torch.autograd.Function):
+class IterativeInverse(torch.autograd.Function):
     """Z after the steps Z ← ¼ Z (13 + 15 n + 7 n² + n³), n = −aZ, of `pseudo_inverse`; differentiable once in a and Z.
 
     On a GPU the matrices are small and each launch is what it costs, so additions are part of the products here,

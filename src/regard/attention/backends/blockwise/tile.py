@@ -133,10 +133,10 @@ class QueryTile:
         if x.rel_vectors is not None:
             s += self.rel_scores(span, x.rel_vectors)
         for first, last in span.mixed:
-            s[..., first - span.first : last - span.first].masked_fill_(~self.allowed(first, last), -torch.inf)
+            s[..., first - span.first : last - span.first].masked_fill_(~self.mask_keys(first, last), -torch.inf)
         return s
 
-    def allowed(self, first: int, last: int) -> Tensor:
+    def mask_keys(self, first: int, last: int) -> Tensor:
         """The mask for keys first … last − 1."""
         x = self.inputs
         j = torch.arange(first, last, device=x.grid.device)

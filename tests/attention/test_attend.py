@@ -16,15 +16,15 @@ from regard.attention.backends.blockwise import schedule
 from regard.attention.call import make_call
 from regard.attention.parts.mask import PairGrid
 
-from .draw import Draw
 from .oracle import Case, leaves_of, pull, results
+from .random_calls import RandomCalls
 
 BACKENDS = ["reference", "blockwise", "auto"]
 CASES = range(25)
 
 
 def drawn(name: str, number: int, **changes: Any) -> Case:
-    draw = Draw(f"{name} {number}")
+    draw = RandomCalls(f"{name} {number}")
     return replace(draw.case(*draw.sizes(), torch.float64), **changes)
 
 
@@ -80,7 +80,7 @@ def test_dead_rows_are_zero_and_pull_nothing(number: int) -> None:
 @pytest.mark.parametrize("number", range(12))
 def test_the_future_cannot_leak(number: int, backend: str) -> None:
     """Under Causal no later key or value moves an early output, neither by gradient nor in fact."""
-    draw = Draw(f"future {number}")
+    draw = RandomCalls(f"future {number}")
     case = replace(
         draw.case(*draw.rng.choice([(53, 53), (7, 20), (150, 150)]), torch.float64, small=True), mask=rg.Causal()
     )
@@ -99,7 +99,7 @@ def test_the_future_cannot_leak(number: int, backend: str) -> None:
 @pytest.mark.parametrize("number", CASES)
 def test_keys_permute_freely(number: int) -> None:
     """Without positions the order of the keys is nobody's business, if the mask follows it."""
-    draw = Draw(f"permute {number}")
+    draw = RandomCalls(f"permute {number}")
     case = replace(draw.case(*draw.sizes(), torch.float64), position=None, dropout=0.0)
     grid = PairGrid(case.q.shape[2], case.k.shape[2], *case.q.shape[:2])
     pairs = (case.mask or rg.Everything()).permits(*grid.indices(), grid)
@@ -210,7 +210,7 @@ def same_bits(run: Callable[[], dict[str, Tensor]], times: int = 2) -> None:
 
 @pytest.mark.parametrize("number", range(10))
 def test_same_bits_twice(number: int) -> None:
-    draw = Draw(f"bits {number}")
+    draw = RandomCalls(f"bits {number}")
     case = draw.case(*draw.sizes(), draw.rng.choice([torch.float32, torch.bfloat16]))
     for backend in BACKENDS:
         same_bits(lambda backend=backend: results(case, backend, case.dtype, case.carried or case.dtype))
@@ -221,7 +221,7 @@ GRAPH = rg.Edges(torch.randint(2000, (2, 60_000), generator=torch.Generator().ma
 
 def large(name: str) -> Case:
     """Work large enough that torch shares it among threads."""
-    draw = Draw(f"large {name}")
+    draw = RandomCalls(f"large {name}")
     q, k, v = (draw.normal(1, 4, 2000, 8) for _ in range(3))
     case = Case(q, k, v, rg.Dot(), dtype=torch.float32)
     return {

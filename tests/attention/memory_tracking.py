@@ -11,7 +11,7 @@ from torch._C import DispatchKey, DispatchKeySet
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class Largest(TorchDispatchMode):
+class LargestAllocation(TorchDispatchMode):
     """Remembers how many elements the largest tensor had that any operation made, inside the library's operators too.
 
     Views count by what they show: an expanded tensor holds less, but whoever writes it out does not.
@@ -34,9 +34,9 @@ class Largest(TorchDispatchMode):
         return found
 
 
-def largest_of(work: Callable[[], object]) -> int:
+def largest_allocation(work: Callable[[], object]) -> int:
     """The elements of the largest tensor that `work()` makes."""
-    with Largest() as seen:
+    with LargestAllocation() as seen:
         work()
     assert seen.operations > 0, "nothing was seen"
     return seen.elements

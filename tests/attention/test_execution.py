@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 import regard as rg
-from regard.attention.cache import constant
 from regard.attention.execution import PlanCache
+from regard.attention.tensor_cache import tensor_cache
 
-from .draw import Stripes
+from .random_calls import Stripes
 
 
 class Listed(rg.Mask):
@@ -122,7 +122,7 @@ def test_the_longest_unused_are_forgotten() -> None:
 
 def test_constants_are_made_once_and_can_be_trained_with() -> None:
     make = Counter()
-    find = constant(make)
+    find = tensor_cache(make)
     with torch.inference_mode():
         first = find(1, "cpu")
     assert find(1, "cpu") is first and not first.is_inference()
@@ -132,7 +132,7 @@ def test_constants_are_made_once_and_can_be_trained_with() -> None:
 def test_pretended_tensors_are_neither_kept_nor_mixed_with_real_ones() -> None:
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-    find = constant(lambda n: torch.zeros(n))
+    find = tensor_cache(lambda n: torch.zeros(n))
     with FakeTensorMode():
         assert isinstance(find(3), FakeTensor)
     assert not isinstance(find(3), FakeTensor)

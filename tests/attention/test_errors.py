@@ -426,7 +426,7 @@ def test_bad_map(size: object) -> None:
 
 
 def test_weights_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.attention.look.available", lambda device: 1000)
+    monkeypatch.setattr("regard.attention.look.free_memory", lambda device: 1000)
     refused(
         rg.TooLarge, ["2 × 4 × 5 × 7", "1.1 KiB", "1000 B", "top", "map"], lambda: rg.look(**tensors(), weights=True)
     )

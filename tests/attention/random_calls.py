@@ -43,7 +43,7 @@ class Reach(rg.Mask):
         return (i - j).abs() <= self.reach[:, :, None, None]
 
 
-class Draw:
+class RandomCalls:
     """Random choices, all of them decided by one seed."""
 
     def __init__(self, seed: int | str):
@@ -226,4 +226,4 @@ class Draw:
         )
 
 
-KINDS = [name.removeprefix("mask_") for name in vars(Draw) if name.startswith("mask_")]
+KINDS = [name.removeprefix("mask_") for name in vars(RandomCalls) if name.startswith("mask_")]

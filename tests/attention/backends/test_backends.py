@@ -6,8 +6,8 @@ import torch
 from regard.attention.backends import BACKENDS, choose_backend, edges
 from regard.attention.backends.blockwise import schedule, tile
 
-from .draw import KINDS, Draw
-from .oracle import Case, agree
+from ..oracle import Case, agree
+from ..random_calls import KINDS, RandomCalls
 
 CHUNKS, EACH = 40, 55
 DTYPES = [torch.float64] * 6 + [torch.float32] * 2 + [torch.float16, torch.bfloat16]
@@ -19,7 +19,9 @@ def able(case: Case) -> list[str]:
     chosen = choose_backend(call, "auto").name
     # Triton's interpreter would take hours over these; its kernels have files of their own.
     elsewhere = {"reference", "triton"}
-    able = [name for name, module in BACKENDS.items() if module.unsupported_reason(call) is None and name not in elsewhere]
+    able = [
+        name for name, module in BACKENDS.items() if module.unsupported_reason(call) is None and name not in elsewhere
+    ]
     return ["auto" if name == chosen else name for name in able]
 
 
@@ -35,7 +37,7 @@ def test_backends_agree(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if chunk % 2:
         cut(monkeypatch, features=100)
     for number in range(chunk * EACH, (chunk + 1) * EACH):
-        draw = Draw(number)
+        draw = RandomCalls(number)
         case = draw.case(*draw.sizes(), DTYPES[number % len(DTYPES)])
         agree(case, *able(case))
 
@@ -45,7 +47,7 @@ def test_backends_agree(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_backends_agree_over_many_tiles(shape: tuple[int, int], number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if number % 3:
         cut(monkeypatch, features=20_000)
-    draw = Draw(f"{shape} {number}")
+    draw = RandomCalls(f"{shape} {number}")
     case = draw.case(*shape, DTYPES[number % len(DTYPES)], small=True)
     agree(case, *able(case))
 
@@ -55,7 +57,7 @@ def test_backends_agree_over_many_tiles(shape: tuple[int, int], number: int, mon
 def test_every_mask_over_many_tiles(kind: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if number:
         cut(monkeypatch, features=20_000)
-    draw = Draw(f"{kind} {number}")
+    draw = RandomCalls(f"{kind} {number}")
     case = draw.case(150, 290, torch.float64, kind, small=True)
     agree(case, *able(case))
 
@@ -64,7 +66,7 @@ def test_every_mask_over_many_tiles(kind: str, number: int, monkeypatch: pytest.
 def test_graphs(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if number % 2:
         cut(monkeypatch, features=100)
-    draw = Draw(f"graph {number}")
+    draw = RandomCalls(f"graph {number}")
     case = draw.case(*draw.sizes(), DTYPES[number % len(DTYPES)], "edges")
     agree(case, "edges", "blockwise")
 
@@ -73,7 +75,7 @@ def test_the_draw_reaches_everything() -> None:
     """The combinations above hold every score, position, mask and backend."""
     seen: set[str] = set()
     for number in range(500):
-        draw = Draw(number)
+        draw = RandomCalls(number)
         case = draw.case(*draw.sizes(), DTYPES[number % len(DTYPES)])
         seen |= {type(part).__name__ for part in (case.score, case.position, case.mask)}
         seen |= {choose_backend(case.call(), "auto").name, *able(case)}

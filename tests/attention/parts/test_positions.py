@@ -15,8 +15,8 @@ from transformers.models.t5.modeling_t5 import T5Attention
 import regard as rg
 from regard.attention.parts.mask import PairGrid
 
-from . import by_hand
-from .draw import Draw
+from .. import pairwise_reference
+from ..random_calls import RandomCalls
 
 BACKENDS = ["reference", "blockwise", "edges"]
 
@@ -49,12 +49,14 @@ def same_with_gradients(found: Tensor, want: Tensor, leaves: list[Tensor]) -> No
 @pytest.mark.parametrize("number", range(120))
 def test_every_score_and_position_by_hand(number: int) -> None:
     """Pair by pair from the definitions; the reference itself is under test."""
-    draw = Draw(f"by hand {number}")
+    draw = RandomCalls(f"by hand {number}")
     case = draw.case(*draw.rng.choice([(1, 1), (4, 4), (3, 6), (6, 3), (1, 7)]), torch.float64)
     grid = PairGrid(case.q.shape[2], case.k.shape[2], *case.q.shape[:2])
     mask = case.mask or rg.Everything()
     pairs = mask.permits(*grid.indices(), grid).expand(*case.q.shape[:3], grid.keys)
-    want = by_hand.attend(by_hand.weights(case.score, case.position, pairs, case.q, case.k), case.v)
+    want = pairwise_reference.attend(
+        pairwise_reference.weights(case.score, case.position, pairs, case.q, case.k), case.v
+    )
     for backend in ("reference", "auto"):
         close(rg.attend(case.q, case.k, case.v, **case.parts(), mask=mask, backend=backend), want)
 

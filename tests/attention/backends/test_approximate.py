@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.attention.plain_methods import (
+from tests.attention.naive_methods import (
     assert_close,
     assert_same,
     each_head,

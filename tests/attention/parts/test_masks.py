@@ -15,9 +15,9 @@ import regard as rg
 from regard.attention.backends.blockwise.schedule import merge_heads
 from regard.attention.parts.mask import ALL, MIXED, NONE, And, Not, Or, PairGrid, Tiling
 
-from . import by_hand
-from .draw import KINDS, Draw, Parity, Reach, Stripes
-from .watch_memory import Largest
+from .. import pairwise_reference
+from ..memory_tracking import LargestAllocation
+from ..random_calls import KINDS, Parity, RandomCalls, Reach, Stripes
 
 SHAPES = [(1, 1), (1, 9), (9, 1), (7, 7), (13, 29), (29, 13), (53, 53)]
 TILES = [(1, 1), (2, 3), (16, 8), (8, 64)]
@@ -60,14 +60,14 @@ def obeys(mask: rg.Mask, grid: PairGrid, rows: int, columns: int, exact: bool) -
 def test_tiles_keep_their_promises(kind: str) -> None:
     for number, (queries, keys) in enumerate(SHAPES * 2):
         grid = PairGrid(queries, keys, batch=2, heads=3)
-        mask = Draw(f"{kind} {number}").primitive(grid, kind)
+        mask = RandomCalls(f"{kind} {number}").primitive(grid, kind)
         for rows, columns in TILES:
             obeys(mask, grid, rows, columns, exact=kind not in INEXACT)
 
 
 @pytest.mark.parametrize("number", range(100))
 def test_tiles_of_combinations_keep_their_promises(number: int) -> None:
-    draw = Draw(f"tiles {number}")
+    draw = RandomCalls(f"tiles {number}")
     grid = PairGrid(*draw.rng.choice(SHAPES), batch=draw.rng.choice([1, 2]), heads=draw.rng.choice([1, 3]))
     mask = draw.tree(grid, depth=4)
     for _ in range(3):
@@ -86,18 +86,18 @@ def test_sorted_documents_are_exact() -> None:
 def test_definitions(kind: str, shape: tuple[int, int]) -> None:
     grid = PairGrid(*shape, batch=2, heads=2)
     for number in range(4):
-        mask = Draw(f"{kind} {shape} {number}").primitive(grid, kind)
+        mask = RandomCalls(f"{kind} {shape} {number}").primitive(grid, kind)
         got = full(mask.permits(*grid.indices(), grid), grid)
-        assert torch.equal(got, by_hand.allowed(mask, grid)), f"{mask} on {shape}"
+        assert torch.equal(got, pairwise_reference.allowed(mask, grid)), f"{mask} on {shape}"
 
 
 @pytest.mark.parametrize("number", range(40))
 def test_definitions_of_combinations(number: int) -> None:
-    draw = Draw(f"definition {number}")
+    draw = RandomCalls(f"definition {number}")
     grid = PairGrid(*draw.rng.choice([(3, 3), (2, 7), (7, 2)]), batch=2, heads=2)
     mask = draw.tree(grid, depth=3)
     got = full(mask.permits(*grid.indices(), grid), grid)
-    want = by_hand.allowed(mask, grid) if "RandomBlocks" not in repr(mask) else got
+    want = pairwise_reference.allowed(mask, grid) if "RandomBlocks" not in repr(mask) else got
     assert torch.equal(got, want), f"{mask}"
 
 
@@ -261,7 +261,7 @@ def test_prints_as_the_line_that_makes_it(mask: rg.Mask) -> None:
 
 @pytest.mark.parametrize("number", range(20))
 def test_combinations_print_as_the_line_that_makes_them(number: int) -> None:
-    draw = Draw(f"repr {number}")
+    draw = RandomCalls(f"repr {number}")
     mask = draw.primitive(PairGrid(8, 8), "causal")
     for _ in range(6):
         other = draw.primitive(
@@ -382,7 +382,7 @@ def test_tiles_of_a_long_sequence_cost_no_more_than_the_tiles(name: str) -> None
     """131,072 tokens: 1.7 · 10¹⁰ pairs, a million tiles."""
     tokens, size = 131_072, 128
     began = time.process_time()
-    with Largest() as largest:
+    with LargestAllocation() as largest:
         found = merge_heads(LONG[name], PairGrid(tokens, tokens), size, size)
     assert time.process_time() - began < 2.0
     assert largest.elements <= 4 * 2**20
