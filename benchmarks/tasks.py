@@ -333,7 +333,7 @@ def work(job: Job, data: Path, out: Path, extra: dict[str, Any]) -> None:
         model = model.to(device)
         scored: dict[str, dict[str, float]] = {"dev": {}, "test": {}}
         for name in scored:
-            if name == "dev" and not (row.dev and hasattr(task, "beams")):
+            if name == "dev" and not (row.dev and task.name == "translate"):
                 continue  # what was kept while training is dev's score, but for models that write otherwise then
             files = paths[name] or (paths["train"] if name == "test" and row.part else [])
             if files:

@@ -14,8 +14,8 @@ from regard.tasks.architecture import Architecture
 from regard.tasks.classify import Classify, ClassifySettings
 from regard.tasks.task import Scores
 from regard.tasks.translate import Translate, TranslateSettings
-from regard.train.trainer import TrainEvent, TrainState
 from regard.train.run import RunFolder
+from regard.train.trainer import TrainEvent, TrainState
 
 ARCHITECTURE = Architecture(dim=16, layers=2, heads=2, hidden=32, dropout=0.0)
 SOURCES = ("the cat sat", "a dog ran", "the dog sat", "a cat ran", "the animal was too tired to cross the street")
@@ -72,7 +72,9 @@ def save_run(
     folder.write("task.json", task.as_dict())
     folder.keep(model, scores)
     for step in range(1, 31):
-        folder.log_event(TrainEvent("step", TrainState(step=step, epoch=step // 10), 30, {"loss": 3.0 / step + seed, "rate": 0.001}))
+        folder.log_event(
+            TrainEvent("step", TrainState(step=step, epoch=step // 10), 30, {"loss": 3.0 / step + seed, "rate": 0.001})
+        )
         if step % 10 == 0:
             folder.log_event(
                 TrainEvent(

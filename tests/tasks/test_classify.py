@@ -21,10 +21,17 @@ from regard.data import LabelledImage, LabelledSound, LabelledText, Samples
 from regard.models.checkpoint.checkpoint import load
 from regard.settings import load_settings
 from regard.tasks.architecture import GRAPHS, MODELS, TEXTS, Architecture
-from regard.tasks.classify import LINE_SAYS, Classify, ClassifySettings, in_order, kind_in, per_class
-from regard.tasks.inputs.augment import cut_out, hidden_stretches, moved, tinted
-from regard.tasks.inputs.cache import Kept
-from regard.tasks.inputs.images import resized
+from regard.tasks.classify import (
+    NB_WEIGHT,
+    Classify,
+    ClassifySettings,
+    classification_report,
+    detect_modality,
+    sort_labels,
+)
+from regard.tasks.inputs.augment import cutout, jitter_images, shift_images, spec_augment
+from regard.tasks.inputs.cache import TensorCache
+from regard.tasks.inputs.images import resize
 
 SMALL = Architecture(dim=16, layers=1, heads=2, dropout=0.0, window=8, block_size=4)
 READ = [name for name in MODELS if name not in (*GRAPHS, *TEXTS)]
@@ -131,8 +138,8 @@ def test_padding_never_matters(pool: str) -> None:
     task = Classify.prepare(examples, ClassifySettings(pool=pool))  # type: ignore[arg-type]
     torch.manual_seed(0)
     model = task.config(SMALL).build().eval()
-    alone = torch.cat([task.chances(model, [example]) for example in examples])
-    torch.testing.assert_close(task.chances(model, examples), alone)
+    alone = torch.cat([task.probabilities(model, [example]) for example in examples])
+    torch.testing.assert_close(task.probabilities(model, examples), alone)
 
 
 def test_saved_and_loaded_says_the_same(tmp_path: Path) -> None:
@@ -145,7 +152,7 @@ def test_saved_and_loaded_says_the_same(tmp_path: Path) -> None:
         again = load(tmp_path / kind)
         stored = json.loads(json.dumps([task.as_dict(), asdict(task.settings)]))
         same = Classify.from_dict(stored[0], load_settings(ClassifySettings, stored[1]), again.tokenizer)
-        torch.testing.assert_close(same.chances(again, examples), task.chances(model, examples))
+        torch.testing.assert_close(same.probabilities(again, examples), task.probabilities(model, examples))
 
 
 @pytest.mark.parametrize(("known_by", "features"), [({"max_affix": 2}, 6), ({"char_ngrams": 3}, 21)])
@@ -164,15 +171,15 @@ def test_words_never_seen_are_read_by_what_they_are_made_of(known_by: Any, featu
     task = Classify.prepare(examples, ClassifySettings(**known_by, word_dropout=0.0))
     model = trained(task, examples, SMALL, 60, rate=1e-2)
     assert task.evaluate(model, new).metrics["accuracy"] > 0.9
-    alone = torch.cat([task.chances(model, [example]) for example in new[:9]])
-    torch.testing.assert_close(task.chances(model, new[:9]), alone)
+    alone = torch.cat([task.probabilities(model, [example]) for example in new[:9]])
+    torch.testing.assert_close(task.probabilities(model, new[:9]), alone)
     assert task.predict(model, [""])[0]["label"] in task.labels
     model.tokenizer = task.tokenizer
     model.save(tmp_path)
     stored = json.loads(json.dumps([task.as_dict(), asdict(task.settings)]))
     again = load(tmp_path)
     same = Classify.from_dict(stored[0], load_settings(ClassifySettings, stored[1]), again.tokenizer)
-    torch.testing.assert_close(same.chances(again, new), task.chances(model, new))
+    torch.testing.assert_close(same.probabilities(again, new), task.probabilities(model, new))
     hidden = Classify.prepare(examples, replace(task.settings, word_dropout=0.999)).batch(examples[:50], Random(0))
     assert (hidden["tokens"][..., 1:] != 0).any(-1).float().mean() < 0.01, "what is hidden shows no letter"
     with pytest.raises(BadInput, match=f"1 \\+ {features} features"):
@@ -192,8 +199,8 @@ def test_members_learn_by_themselves_from_every_example() -> None:
     assert (copies[:, 0] != copies[:, 1]).any()
     assert len(changing.batch(examples[:5])["tokens"]) == 5
     model = trained(task, examples, SMALL, 150)
-    alone = [task.chances(one, dev) for one in model.members]
-    torch.testing.assert_close(task.chances(model, dev), torch.stack(alone).mean(0))
+    alone = [task.probabilities(one, dev) for one in model.members]
+    torch.testing.assert_close(task.probabilities(model, dev), torch.stack(alone).mean(0))
     assert task.evaluate(model, dev).metrics["accuracy"] > 0.9
 
 
@@ -205,13 +212,13 @@ def test_a_line_beside_learns_what_pairs_say(known_by: dict[str, Any]) -> None:
     assert len(task.batch(examples[:5], Random(0))["labels"]) == 10
     model = trained(task, examples, SMALL, 150)
     torch.testing.assert_close(model.beside.ratios, task.ratios)
-    line, encoder = task.chances(model.beside, dev), task.chances(model.members[0], dev)
-    torch.testing.assert_close(task.chances(model, dev), LINE_SAYS * line + (1 - LINE_SAYS) * encoder)
+    line, encoder = task.probabilities(model.beside, dev), task.probabilities(model.members[0], dev)
+    torch.testing.assert_close(task.probabilities(model, dev), NB_WEIGHT * line + (1 - NB_WEIGHT) * encoder)
     gold = torch.tensor([task.number[one.label] for one in dev])
     assert float((line.argmax(-1) == gold).float().mean()) > 0.9
     again = Classify.from_dict(task.as_dict(), task.settings, task.tokenizer)
     assert again.config(SMALL) == task.config(SMALL)
-    torch.testing.assert_close(again.chances(model, dev), task.chances(model, dev))
+    torch.testing.assert_close(again.probabilities(model, dev), task.probabilities(model, dev))
 
 
 def test_a_line_is_for_texts() -> None:
@@ -267,7 +274,7 @@ def test_hidden_words_are_drawn_and_specials_stay() -> None:
 
 def test_scores_are_the_definitions() -> None:
     gold, said = list("aabbc"), list("abbbb")
-    each = per_class(gold, said)
+    each = classification_report(gold, said)
     assert each["b"] == {"precision": 0.5, "recall": 1.0, "F1": pytest.approx(2 / 3), "count": 2}
     assert each["c"]["F1"] == 0.0
 
@@ -295,7 +302,7 @@ def test_sizes_are_brought_together() -> None:
     examples = [LabelledImage(image, "a"), LabelledImage(flat, "b")] * 3
     assert Classify.prepare(examples, ClassifySettings(image_size=12)).batch(examples)["images"].shape == (6, 3, 12, 12)
     assert Classify.prepare(examples, ClassifySettings()).batch(examples)["images"].shape == (6, 3, 64, 64)
-    assert resized(flat, (11, 7)).unique().tolist() == [70]
+    assert resize(flat, (11, 7)).unique().tolist() == [70]
 
 
 def grid(batch: int = 4, height: int = 5, width: int = 7) -> Tensor:
@@ -304,9 +311,9 @@ def grid(batch: int = 4, height: int = 5, width: int = 7) -> Tensor:
 
 def test_moved_images_are_cuts_of_themselves() -> None:
     images = grid(batch=16)
-    assert torch.equal(moved(images, Random(0)), images)
-    shifted = moved(images, Random(0), shift=2)
-    assert torch.equal(shifted, moved(images, Random(0), shift=2))
+    assert torch.equal(shift_images(images, Random(0)), images)
+    shifted = shift_images(images, Random(0), shift=2)
+    assert torch.equal(shifted, shift_images(images, Random(0), shift=2))
     padded = torch.nn.functional.pad(images, (2, 2, 2, 2), mode="replicate")
     places = set()
     for n in range(16):
@@ -316,7 +323,7 @@ def test_moved_images_are_cuts_of_themselves() -> None:
         assert fits
         places.update(fits)
     assert len(places) > 5
-    flipped = moved(images, Random(0), flip=True)
+    flipped = shift_images(images, Random(0), flip=True)
     kinds = [torch.equal(flipped[n], images[n]) for n in range(16)]
     assert all(same or torch.equal(flipped[n], images[n].flip(2)) for n, same in enumerate(kinds))
     assert 0 < sum(kinds) < 16
@@ -324,14 +331,14 @@ def test_moved_images_are_cuts_of_themselves() -> None:
 
 def test_other_changes_are_what_they_say() -> None:
     images = torch.ones(32, 3, 8, 8)
-    hidden = cut_out(images, Random(0), 4) == 0
+    hidden = cutout(images, Random(0), 4) == 0
     assert torch.equal(hidden[:, 0], hidden[:, 2])
     assert hidden[:, 0].flatten(1).sum(1).max() == 16 and hidden.any((1, 2, 3)).all()
-    tint = tinted(images, Random(0), 0.2)
+    tint = jitter_images(images, Random(0), 0.2)
     assert 0.6 <= tint.min() < 0.9 and 1.1 < tint.max() <= 1.4
     assert torch.equal(tint.amax((2, 3)), tint.amin((2, 3)))
     frames = torch.ones(40, 12)
-    changed = hidden_stretches(frames, Random(3), (10, 3))
+    changed = spec_augment(frames, Random(3), (10, 3))
     assert bool((frames == 1).all())
     rows, columns = (changed == 0).all(1).sum(), (changed == 0).all(0).sum()
     assert 0 < rows <= 20 and 0 < columns <= 6
@@ -355,7 +362,7 @@ def test_mixed_images_have_both_labels() -> None:
 
 def test_kept_forgets_nothing_that_fits() -> None:
     made: list[int] = []
-    kept = Kept(lambda size: made.append(size) or torch.zeros(size), limit=8)  # type: ignore[func-returns-value]
+    kept = TensorCache(lambda size: made.append(size) or torch.zeros(size), limit=8)  # type: ignore[func-returns-value]
     assert [len(kept(size)) for size in (1, 5, 1, 5)] == [1, 5, 1, 5]
     assert made == [1, 5, 5]
 
@@ -405,7 +412,7 @@ def test_commands_with_images_and_recordings(tmp_path: Path) -> None:
         tmp_path / "s.npz", audio=torch.cat(samples).numpy(), offsets=offsets, rate=8000, label=labels, is_test=parts
     )
     for data, kind in ((tmp_path / "images", "image"), (tmp_path / "s.npz", "sound")):
-        assert kind_in(data) == kind
+        assert detect_modality(data) == kind
         out = tmp_path / f"run-{kind}"
         small = ("--steps", "3", "--device", "cpu", "--set", "dim=8", "--set", "heads=2", "--set", "batch_size=16")
         done = call("train", "classify", "--train", data, "--out", out, *small)
@@ -431,7 +438,7 @@ def test_commands_with_images_and_recordings(tmp_path: Path) -> None:
 def test_the_kind_is_found_from_the_files(lines: str, kind: str, tmp_path: Path) -> None:
     path = tmp_path / "some.csv"
     path.write_text(lines, "utf8")
-    assert kind_in(path) == kind
+    assert detect_modality(path) == kind
 
 
 @pytest.mark.parametrize(
@@ -457,13 +464,13 @@ def test_what_cannot_be_learned_is_refused() -> None:
 def test_a_text_may_end_in_the_name_of_a_file(tmp_path: Path) -> None:
     table = tmp_path / "a.csv"
     table.write_text("text,label\nsee you,ham\nI sent b.png,spam\nall well,ham\n")
-    assert kind_in(table) == "text"
+    assert detect_modality(table) == "text"
     table.write_text("path,label\na.png,cat\n\nb.png,dog\n")
-    assert kind_in(table) == "image"
+    assert detect_modality(table) == "image"
 
 
 def test_labels_of_one_number_have_one_order() -> None:
-    assert in_order({"1", "01", "2"}) == in_order({"2", "01", "1"}) == ["01", "1", "2"]
+    assert sort_labels({"1", "01", "2"}) == sort_labels({"2", "01", "1"}) == ["01", "1", "2"]
 
 
 def test_recordings_are_brought_to_a_sample_rate_of_the_command_line(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from regard.data.detection import Boxes
 from regard.data.images import ImageFile
 from regard.models.set_loss import corners
 from regard.tasks.architecture import Architecture
-from regard.tasks.detect import NO_CLASS, Detect, DetectSettings, cropped, fitted, varied
+from regard.tasks.detect import NO_CLASS, Detect, DetectSettings, augment, crop_image, fit_size
 from regard.tasks.metrics.average_precision import OVERLAPS, Objects, average_precision, overlap
 
 HEIGHT, WIDTH = 32, 48
@@ -211,7 +211,7 @@ def test_boxes_move_with_their_pixels(seed: int) -> None:
     """After cutting and mirroring, a box still frames its colour."""
     one, draw = example(seed), Random(seed)
     task = Detect.prepare([one], DetectSettings(image_size=WIDTH, crop=0.3))
-    image, objects = varied(*task.example(one), draw, task.settings)
+    image, objects = augment(*task.example(one), draw, task.settings)
     height, width = image.shape[1:]
     for box, number in zip(objects.boxes, objects.classes, strict=True):
         (left, top), (right, bottom) = (
@@ -234,7 +234,7 @@ def test_what_lies_outside_a_cut_is_gone() -> None:
         def randint(self, a: int, b: int) -> int:
             return b
 
-    left, kept = cropped(image, objects([[0.1, 0.1, 0.1, 0.1], [0.75, 0.75, 0.5, 0.5]], [0, 1]), Corner(), 0.5)
+    left, kept = crop_image(image, objects([[0.1, 0.1, 0.1, 0.1], [0.75, 0.75, 0.5, 0.5]], [0, 1]), Corner(), 0.5)
     assert left.shape == (3, 20, 20) and kept.classes.tolist() == [1]
     assert torch.allclose(kept.boxes, torch.tensor([[0.5, 0.5, 1.0, 1.0]]))
 
@@ -254,7 +254,7 @@ def test_a_smaller_image_beside_a_larger_one(queries: int | None) -> None:
     batch = task.batch([one, small])
     assert batch["classes"].tolist()[1][1] == NO_CLASS and task.count(batch) == 3
     assert task.loss(made, batch).isfinite()
-    alone, together = task.find(made, [small.image])[0], task.find(made, [one.image, small.image])[1]
+    alone, together = task.detect(made, [small.image])[0], task.detect(made, [one.image, small.image])[1]
     if queries is None:
         assert torch.allclose(alone.boxes[0], together.boxes[0], atol=1e-5)  # too far from the padding to see it
         grid = torch.zeros(4, 6, dtype=torch.bool)
@@ -292,4 +292,4 @@ def test_refusals_say_what_to_do() -> None:
         task.loss(task.config(SMALL).build(), task.batch([one]), smoothing=0.1)
     with pytest.raises(rg.BadInput, match="No box was read"):
         Detect.prepare([Boxes(one.image, torch.zeros(0, 4), (), one.size, "bare")], DetectSettings())
-    assert fitted((480, 640), 320) == (240, 320)
+    assert fit_size((480, 640), 320) == (240, 320)

@@ -19,7 +19,14 @@ from regard.data import LabelledGraph
 from regard.models.checkpoint.checkpoint import load
 from regard.tasks.architecture import MODELS
 from regard.tasks.graphs import Graphs, GraphsSettings
-from regard.tasks.losses.targets import Numbers, OneOf, YesNo, area, target_from, target_of
+from regard.tasks.losses.targets import (
+    BinaryTarget,
+    ClassTarget,
+    RegressionTarget,
+    infer_target,
+    roc_auc,
+    target_from_dict,
+)
 
 SMALL = replace(Graphs.ARCHITECTURE, dim=16, layers=2, heads=2, dropout=0.0)
 
@@ -101,7 +108,7 @@ def test_sizes_that_do_not_count_the_nodes_are_refused() -> None:
 def test_edges_with_features_are_nodes_too() -> None:
     edges = torch.tensor([[0, 1], [1, 0]])
     one = LabelledGraph(torch.eye(2), edges, "a", edge_features=torch.tensor([[5.0], [6.0]]))
-    task = Graphs(GraphsSettings(), YesNo(["a", "b"]), features=2, edge_features=1)
+    task = Graphs(GraphsSettings(), BinaryTarget(["a", "b"]), features=2, edge_features=1)
     batch = task.batch([one, one])
     assert batch["nodes"][:4].tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 5], [0, 0, 6]]
     assert batch["edges"][:, :6].tolist() == [[0, 1, 0, 1, 2, 3], [1, 0, 2, 3, 1, 0]]
@@ -112,16 +119,16 @@ def test_edges_with_features_are_nodes_too() -> None:
 
 
 def test_what_is_asked_is_found_from_the_labels() -> None:
-    assert isinstance(target_of([1.0, 2.5]), Numbers)
-    assert isinstance(target_of(["0", "1", "1"]), YesNo)
-    assert isinstance(target_of(["a", "b", "c"]), OneOf)
-    several = target_of([("0", "1"), (None, "1")])
-    assert isinstance(several, YesNo) and several.outputs == 2
-    for target in (target_of([1.0, 2.5]), target_of(["a", "b"]), target_of(["a", "b", "c"]), several):
-        again = target_from(json.loads(json.dumps(target.as_dict())))
+    assert isinstance(infer_target([1.0, 2.5]), RegressionTarget)
+    assert isinstance(infer_target(["0", "1", "1"]), BinaryTarget)
+    assert isinstance(infer_target(["a", "b", "c"]), ClassTarget)
+    several = infer_target([("0", "1"), (None, "1")])
+    assert isinstance(several, BinaryTarget) and several.outputs == 2
+    for target in (infer_target([1.0, 2.5]), infer_target(["a", "b"]), infer_target(["a", "b", "c"]), several):
+        again = target_from_dict(json.loads(json.dumps(target.as_dict())))
         assert type(again) is type(target) and again.as_dict() == target.as_dict()
     with pytest.raises(BadInput, match="wanted numbers, two classes"):
-        target_of(["a", "a"])
+        infer_target(["a", "a"])
 
 
 def test_labels_never_learned_are_counted() -> None:
@@ -133,7 +140,7 @@ def test_labels_never_learned_are_counted() -> None:
 
 
 def test_missing_labels_count_nothing() -> None:
-    target = target_of([("0", "1"), ("1", "0")])
+    target = infer_target([("0", "1"), ("1", "0")])
     labels = target.tensor([("1", None), (None, None), ("0", "1")])
     assert int(target.known(labels).sum()) == 3
     logits = torch.tensor([[0.3, 1.0], [5.0, -5.0], [0.2, 0.7]], requires_grad=True)
@@ -146,8 +153,8 @@ def test_missing_labels_count_nothing() -> None:
     assert loss.item() == pytest.approx(wanted)
     loss.backward()
     assert logits.grad is not None and logits.grad[1].abs().sum() == 0 and logits.grad[0, 1] == 0
-    numbers = target_of([(1.0, 5.0), (3.0, None)])
-    assert isinstance(numbers, Numbers) and numbers.mean == [2.0, 5.0]
+    numbers = infer_target([(1.0, 5.0), (3.0, None)])
+    assert isinstance(numbers, RegressionTarget) and numbers.mean == [2.0, 5.0]
     found = numbers.metrics(torch.zeros(2, 2), numbers.tensor([(1.0, None), (5.0, None)]))
     assert found["RMSE"] == pytest.approx(math.sqrt((1 + 9) / 2))
 
@@ -159,8 +166,8 @@ def test_area_is_the_share_of_pairs_in_order(seed: int) -> None:
     labels = torch.randint(0, 2, (53,), generator=draw).float()
     labels[:5] = torch.nan
     pairs = [(a > b) + 0.5 * (a == b) for a in scores[labels == 1].tolist() for b in scores[labels == 0].tolist()]
-    assert area(scores, labels) == pytest.approx(sum(pairs) / len(pairs))
-    assert area(scores, torch.ones(53)) is None
+    assert roc_auc(scores, labels) == pytest.approx(sum(pairs) / len(pairs))
+    assert roc_auc(scores, torch.ones(53)) is None
 
 
 def test_saved_and_loaded_says_the_same(tmp_path: Path) -> None:

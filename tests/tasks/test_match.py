@@ -18,7 +18,7 @@ from regard.data.images import Captioned
 from regard.data.reading import Reading
 from regard.models.dual_encoder import contrastive_loss
 from regard.tasks.architecture import GRAPHS, MODELS, TEXTS, Architecture
-from regard.tasks.match import Match, MatchSettings, contrast_sum, found, ranks
+from regard.tasks.match import Match, MatchSettings, contrastive_loss_sum, ranks, recall_at
 from regard.train.splits import split_data
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (240, 240, 240)}
@@ -119,11 +119,11 @@ def test_every_model_learns(model: str) -> None:
 def test_captions_of_an_image_are_all_right() -> None:
     """By hand: two images, the first with two captions; with nothing known, the loss is ln 3 either way."""
     right = torch.tensor([[1, 1, 0], [1, 1, 0], [0, 0, 1]]).bool()
-    assert contrast_sum(torch.zeros(3, 3), right).item() == pytest.approx(3 * math.log(3))
+    assert contrastive_loss_sum(torch.zeros(3, 3), right).item() == pytest.approx(3 * math.log(3))
     sure = 50.0 * right
-    assert contrast_sum(sure, right).item() == pytest.approx((2 * math.log(2) * 2) / 2, abs=1e-4)
+    assert contrastive_loss_sum(sure, right).item() == pytest.approx((2 * math.log(2) * 2) / 2, abs=1e-4)
     logits = torch.randn(5, 5)
-    assert torch.allclose(contrast_sum(logits, torch.eye(5).bool()), 5 * contrastive_loss(logits, True))
+    assert torch.allclose(contrastive_loss_sum(logits, torch.eye(5).bool()), 5 * contrastive_loss(logits, True))
 
 
 def test_a_batch_knows_which_captions_share_an_image() -> None:
@@ -139,7 +139,7 @@ def test_recall_by_hand() -> None:
     assert ranks(near, right).tolist() == [2, 2]
     assert ranks(near.t(), right.t()).tolist() == [2, 1, 2]
     assert ranks(torch.zeros(3, 3), torch.eye(3).bool()).tolist() == [3, 3, 3]
-    assert found(torch.tensor([1, 2, 7]), 5) == pytest.approx(2 / 3)
+    assert recall_at(torch.tensor([1, 2, 7]), 5) == pytest.approx(2 / 3)
 
 
 def test_captions_of_an_image_are_held_out_together() -> None:

@@ -18,7 +18,7 @@ from regard.cli import app
 from regard.models.heads import IGNORED
 from regard.nn.graph import drop_features
 from regard.tasks.architecture import MODELS
-from regard.tasks.nodes import Nodes, NodesSettings, disjoint
+from regard.tasks.nodes import Nodes, NodesSettings, merge_edges
 from regard.train.splits import select_split, split_data
 from regard.train.trainer import Trainer
 
@@ -98,7 +98,7 @@ def test_several_graphs_are_one_without_edges_between(path: Path) -> None:
     model = task.config(CALM).build().eval()
     one, two = (model(**{k: v for k, v in task.batch([example] * n).items() if k != "labels"}).logits for n in (1, 2))
     torch.testing.assert_close(two, torch.cat([one, one]))
-    assert disjoint([torch.tensor([[0], [1]])] * 3, [2, 5, 3]).tolist() == [[0, 2, 7], [1, 3, 8]]
+    assert merge_edges([torch.tensor([[0], [1]])] * 3, [2, 5, 3]).tolist() == [[0, 2, 7], [1, 3, 8]]
 
 
 @pytest.mark.parametrize("model", ["gat", "gatv2", "mlp"])

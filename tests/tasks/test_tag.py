@@ -19,7 +19,7 @@ from regard.models.checkpoint.checkpoint import load
 from regard.nn.embeddings.words import WordEmbeddingConfig
 from regard.settings import load_settings
 from regard.tasks.architecture import Architecture
-from regard.tasks.inputs.word_features import PAD, UNKNOWN, features_of, shape
+from regard.tasks.inputs.word_features import PAD, UNKNOWN, extract_features, word_shape
 from regard.tasks.tag import Tag, TagSettings
 
 ENDINGS = {"ing": "VERB", "ness": "NOUN", "ly": "ADV", "ous": "ADJ"}
@@ -44,12 +44,12 @@ def task(**settings) -> Tag:
 def test_what_is_known_of_a_word() -> None:
     """Its own row, its lower case's, and those of the features that it shares with another word."""
     known = task(max_affix=3)
-    back = {n: word for word, n in (known.spelling.word_number | known.spelling.feature_number).items()}
-    numbers = known.spelling.numbers("Cats")
-    own = [back.get(n, n) for n in numbers[: 1 + known.spelling.columns]]
+    back = {n: word for word, n in (known.word_features.word_number | known.word_features.feature_number).items()}
+    numbers = known.word_features.encode("Cats")
+    own = [back.get(n, n) for n in numbers[: 1 + known.word_features.columns]]
     assert own == ["Cats", "cats", "#Xx", "<c", "<ca", "<cat", ">s", ">ts", ">ats"]
-    assert len(numbers) == 1 + known.spelling.columns + 4
-    assert [back.get(n, n) for n in known.spelling.numbers("bats")[:9]] == [
+    assert len(numbers) == 1 + known.word_features.columns + 4
+    assert [back.get(n, n) for n in known.word_features.encode("bats")[:9]] == [
         UNKNOWN,
         PAD,
         "#x",
@@ -60,21 +60,23 @@ def test_what_is_known_of_a_word() -> None:
         ">ts",
         ">ats",
     ]
-    assert "<rat" not in known.spelling.feature_number, "what one word alone has is its name, not a feature"
-    assert [back.get(n, n) for n in known.spelling.numbers("THE")[:3]] == [UNKNOWN, "the", PAD]
-    assert task(max_affix=0).spelling.numbers("The") == [
-        task(max_affix=0).spelling.word_number["The"],
-        *known.spelling.numbers("The")[-3:],
+    assert "<rat" not in known.word_features.feature_number, "what one word alone has is its name, not a feature"
+    assert [back.get(n, n) for n in known.word_features.encode("THE")[:3]] == [UNKNOWN, "the", PAD]
+    assert task(max_affix=0).word_features.encode("The") == [
+        task(max_affix=0).word_features.word_number["The"],
+        *known.word_features.encode("The")[-3:],
     ]
 
 
 @pytest.mark.parametrize("word", ["", "a", "你好", "ﬁ", "İstanbul", "3.5", "x" * 50, "🙂"])
 def test_any_word_has_its_numbers(word: str) -> None:
     known = task(max_word_length=6)
-    numbers = known.spelling.numbers(word)
-    assert len(numbers) == 1 + known.spelling.columns + min(6, len(word))
-    assert max(numbers[: 1 + known.spelling.columns]) < 2 + len(known.spelling.words) + len(known.spelling.features)
-    assert len(features_of(word, 4)) == known.spelling.columns - 1 and len(shape(word)) <= len(word)
+    numbers = known.word_features.encode(word)
+    assert len(numbers) == 1 + known.word_features.columns + min(6, len(word))
+    assert max(numbers[: 1 + known.word_features.columns]) < 2 + len(known.word_features.words) + len(
+        known.word_features.features
+    )
+    assert len(extract_features(word, 4)) == known.word_features.columns - 1 and len(word_shape(word)) <= len(word)
 
 
 def share_lost(known: Tag, word: str, draw: Random | None) -> float:
@@ -113,10 +115,10 @@ def test_threads_learn_new_words_side_by_side() -> None:
     known = task()
     texts = [[f"w{a}{n}" for n in range(60)] for a in range(200)]
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda words: known.spelling.batch([words])["tokens"][0], texts))
+        found = list(pool.map(lambda words: known.word_features.batch([words])["tokens"][0], texts))
     for words, rows in zip(texts, found, strict=True):
         for word, row in zip(words, rows.tolist(), strict=True):
-            numbers = known.spelling.numbers(word)
+            numbers = known.word_features.encode(word)
             assert row[: len(numbers)] == numbers and not any(row[len(numbers) :])
 
 
@@ -156,7 +158,9 @@ def test_a_run_from_before_there_were_features_still_opens(tmp_path: Path) -> No
     opened = Tag.from_dict(
         data, load_settings(TagSettings, {"column": "upos", "least": 2, "letters": 20, "word_dropout": 0.1})
     )
-    assert opened.spelling.columns == 0 and opened.spelling.numbers("Cats") == known.spelling.numbers("Cats")
+    assert opened.word_features.columns == 0 and opened.word_features.encode("Cats") == known.word_features.encode(
+        "Cats"
+    )
     made = known.config(SMALL).build()
     made.save(tmp_path)
     assert opened.tag(load(tmp_path), [["the", "dog"], []]) == known.tag(made.eval(), [["the", "dog"], []])
@@ -182,5 +186,5 @@ def test_tags_never_learned_are_counted() -> None:
 def test_a_spelling_can_be_copied_and_pickled() -> None:
     known = task()
     wanted = known.batch([Tagged(("The", "dog"), ("DET", "NOUN"))])["tokens"]
-    for other in (copy.deepcopy(known.spelling), pickle.loads(pickle.dumps(known.spelling))):
+    for other in (copy.deepcopy(known.word_features), pickle.loads(pickle.dumps(known.word_features))):
         assert torch.equal(other.batch([("The", "dog")])["tokens"], wanted)

@@ -18,8 +18,8 @@ import regard as rg
 from regard.cli import app
 from regard.data.sound import Samples, Spoken
 from regard.tasks.architecture import GRAPHS, MODELS, TEXTS, Architecture
-from regard.tasks.inputs.audio_features import Hearing, with_deltas
-from regard.tasks.metrics.ctc import BLANK, ctc_loss, greedy, places_needed, prefix_beam
+from regard.tasks.inputs.audio_features import AudioFeatures, add_deltas
+from regard.tasks.metrics.ctc import BLANK, ctc_loss, frames_needed, greedy, prefix_beam_search
 from regard.tasks.metrics.edit_distance import character_error_rate, edit_distance, word_error_rate
 from regard.tasks.transcribe import Transcribe, TranscribeSettings
 
@@ -194,15 +194,15 @@ def enumerated(chances: torch.Tensor) -> dict[tuple[int, ...], float]:
 def test_prefix_beam_finds_the_likeliest_of_all(seed: int) -> None:
     logits = torch.randn(1, 5, 3, generator=torch.Generator().manual_seed(seed))
     every = enumerated(logits[0].double().softmax(-1))
-    assert tuple(prefix_beam(logits, [5], beams=200)[0]) == max(every, key=lambda labels: every[labels])
+    assert tuple(prefix_beam_search(logits, [5], beams=200)[0]) == max(every, key=lambda labels: every[labels])
 
 
 def test_prefix_beam_sees_what_greedy_does_not() -> None:
     """Blank 0.6 and a 0.4, twice: no label is 0.36 likely, one `a` is 0.64."""
     logits = torch.tensor([[[0.6, 0.4], [0.6, 0.4]]]).log()
     assert greedy(logits, [2]) == [[]]
-    assert prefix_beam(logits, [2], beams=2) == [[1]]
-    assert prefix_beam(logits, [1], beams=2) == [[]]
+    assert prefix_beam_search(logits, [2], beams=2) == [[1]]
+    assert prefix_beam_search(logits, [1], beams=2) == [[]]
 
 
 def test_ctc_loss_is_the_chance_of_all_ways() -> None:
@@ -212,7 +212,7 @@ def test_ctc_loss_is_the_chance_of_all_ways() -> None:
     wanted = -math.log(enumerated(chances[0])[1, 1]) - math.log(enumerated(chances[1, :3])[2,])
     assert float(ctc_loss(logits, lengths, labels, counts)) == pytest.approx(wanted, rel=1e-5)
     assert float(ctc_loss(logits[:1], torch.tensor([2]), labels[:1], counts[:1])) == 0.0  # three places needed
-    assert places_needed([1, 1]) == 3
+    assert frames_needed([1, 1]) == 3
 
 
 def slow_distance(a: str, b: str) -> int:
@@ -239,12 +239,12 @@ def test_error_rates_by_hand() -> None:
 
 def test_slopes_of_a_straight_line() -> None:
     line = torch.stack([3.0 * torch.arange(20), torch.zeros(20)], 1)
-    assert torch.allclose(with_deltas(line)[4:-4, 2:], torch.tensor([3.0, 0.0, 0.0, 0.0]))
+    assert torch.allclose(add_deltas(line)[4:-4, 2:], torch.tensor([3.0, 0.0, 0.0, 0.0]))
 
 
 def test_loudness_does_not_matter() -> None:
     sound = spell("ab", Random(0))
-    hear = Hearing(RATE, 20)
+    hear = AudioFeatures(RATE, 20)
     loud, quiet = (hear(Spoken("", sound=Samples(sound * factor, RATE))) for factor in (1.0, 0.5))
     assert torch.allclose(loud, quiet, atol=0.1)
     assert loud.mean(0).abs().max() < 1e-4
@@ -260,4 +260,4 @@ def test_refusals_say_what_to_do() -> None:
     with pytest.raises(rg.BadInput, match="No recording was read"):
         task_of([])
     with pytest.raises(rg.BadInput, match=r"frames have shape \[3, 4\]; wanted \[frames, 5\]"):
-        task.inputs([Spoken("a", frames=torch.randn(3, 4))])
+        task.encode_audio([Spoken("a", frames=torch.randn(3, 4))])

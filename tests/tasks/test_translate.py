@@ -168,9 +168,9 @@ def test_no_answer_is_much_longer_than_what_was_learned():
     task = made([Parallel("a b c d e f g h i j", "x y")])
     model = task.config(SMALL).build()
     written = task.generate(model, task.rows(task.tokenizer, ["a b c d e f g h i j"]))
-    assert task.most == 4 and written.shape[1] <= 1 + 6  # after the start
+    assert task.max_target == 4 and written.shape[1] <= 1 + 6  # after the start
     again = Translate.from_dict(task.as_dict(), task.settings, task.tokenizer)
-    assert again.most == 4 and again.beams == 5
+    assert again.max_target == 4 and again.beams == 5
 
 
 def test_bleu_is_sacrebleus_and_says_how():

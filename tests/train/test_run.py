@@ -153,9 +153,9 @@ def test_a_run_without_an_evaluation_says_to_go_on(run: Path, tmp_path: Path) ->
 def test_a_run_that_has_ended_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     tell = Progress()
     tell(TrainEvent("resumed", TrainState(step=5), 9, {}))
-    assert "Going on from step 5." in capsys.readouterr().err
+    assert "Resuming from step 5." in capsys.readouterr().err
     tell(TrainEvent("resumed", TrainState(step=9), 9, {}))
-    assert "has come to its end" in capsys.readouterr().err
+    assert "This run is finished" in capsys.readouterr().err
 
 
 def test_a_try_that_learned_nothing_binds_nobody(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_try_that_learned_nothing_binds_nobody(tmp_path: Path) -> None:
     given = ["train", "tag", "--train", str(conllu(tmp_path / "a.conllu", 12)), "--out", str(tmp_path / "out")]
     given += ["--steps", "1", "--device", "cpu", "--set", "dim=16", "--set", "layers=1", "--set", "heads=2"]
     first = CliRunner().invoke(app, [*given, "--set", "position=t5"])
-    assert first.exit_code == 1 and "not the line of a part" in first.output
+    assert first.exit_code == 1 and "not the text of a part" in first.output
     assert CliRunner().invoke(app, given).exit_code == 0
 
 
@@ -295,9 +295,9 @@ def test_tensorboard_reads_what_a_run_tells(tmp_path: Path) -> None:
 def test_parts_that_a_model_has_no_place_for_are_named(tmp_path: Path) -> None:
     table = reviews(tmp_path / "a.csv")
     done = classify(table, table, tmp_path / "a", "--model", "lstm", "--set", "position=Alibi()")
-    assert done.exit_code == 0 and "lstm has no place for position=Alibi(), which is left out" in done.output
+    assert done.exit_code == 0 and "lstm does not use position=Alibi(); ignored" in done.output
     done = classify(table, table, tmp_path / "b", "--model", "cnn+attention", "--set", "position=Alibi()")
-    assert done.exit_code == 0 and "no place" not in done.output
+    assert done.exit_code == 0 and "does not use" not in done.output
 
 
 def trained(*given: object, steps: int = 2) -> Result:

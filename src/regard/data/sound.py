@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import BadInput, Missing
-from ..nn.embeddings.audio import need_whole, read_sound, resampled
+from ..nn.embeddings.audio import need_whole, read_sound, resample
 from .arrays import Arrays
 from .files import Paths, kind_of, paths_of, read_lines_of, read_text
 from .listing import PATH_NAMES, Listed, class_folders, ending, listed_files
@@ -54,7 +54,7 @@ class Samples:
         if not values.is_floating_point():
             values = values.float() / (torch.iinfo(values.dtype).max + 1)
         wanted = self.rate if rate is None else rate
-        return resampled(values.float(), self.rate, wanted), wanted
+        return resample(values.float(), self.rate, wanted), wanted
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,10 +16,10 @@ from torch.nn import functional
 
 from ..data import images, sound
 from ..data.arrays import Arrays
+from ..data.batching import batch_by_size
 from ..data.files import kind_of, paths_of, read_lines_of
 from ..data.images import LabelledImage, Picture
 from ..data.listing import ending
-from ..data.order import Order
 from ..data.reading import Reading, Refused
 from ..data.sound import LabelledSound, Spoken
 from ..data.text import LabelledText
@@ -28,20 +28,21 @@ from ..models.baselines.linear import NBLinearConfig
 from ..models.config import SequenceConfig
 from ..models.ensemble import EnsembleConfig, EnsembleModel
 from ..models.heads import IGNORED, ClassificationHeadConfig
+from ..models.tokenizers.tokenizer import Tokenizer
 from ..settings import Settings, setting
 from .architecture import Architecture
-from .inputs.audio import Recordings
-from .inputs.augment import mixed
-from .inputs.images import Pictures
-from .inputs.text import Texts
-from .losses.r_drop import disagreement, twice
+from .inputs.audio import AudioInputs
+from .inputs.augment import mixup
+from .inputs.images import ImageInputs
+from .inputs.text import TextInputs
+from .losses.r_drop import repeat_batch, symmetric_kl
 from .task import Batch, Scores, Task
 
-INPUTS = {"text": Texts, "image": Pictures, "sound": Recordings}
+INPUTS = {"text": TextInputs, "image": ImageInputs, "sound": AudioInputs}
 
-LINE_SAYS = 0.7
-"""How much of what is said a line beside the encoders says. Taught by few texts these are surer than they should be,
-and it is not: on folds of SST-2's sentences equal parts served less."""
+NB_WEIGHT = 0.7
+"""Weight of the linear classifier beside the encoders. Encoders that are trained on few texts are overconfident, and it
+is not: on folds of SST-2 equal weights scored lower."""
 
 
 @dataclass(frozen=True)
@@ -123,33 +124,41 @@ class Classify(Task[ClassifySettings]):
 
     name = "classify"
     Settings = ClassifySettings
-    labels: list[str]  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def __init__(self, settings: ClassifySettings, labels: list[str], inputs: Texts | Pictures | Recordings) -> None:
+    def __init__(
+        self, settings: ClassifySettings, labels: list[str], inputs: TextInputs | ImageInputs | AudioInputs
+    ) -> None:
         self.settings, self.inputs = settings, inputs
-        self.labels = labels
-        self.tokenizer = inputs.tokenizer
-        self.word_features = inputs.spelling if isinstance(inputs, Texts) else None
-        self.max_length = settings.max_length if isinstance(inputs, Texts) else None
-        self.frames_per_token = settings.stack_frames if isinstance(inputs, Recordings) else None
+        self._labels = labels
+        self.word_features = inputs.word_features if isinstance(inputs, TextInputs) else None
+        self.max_length = settings.max_length if isinstance(inputs, TextInputs) else None
+        self.frames_per_token = settings.stack_frames if isinstance(inputs, AudioInputs) else None
         self.number = {label: n for n, label in enumerate(labels)}
         self.ratios: Tensor | None = None
 
+    @property
+    def labels(self) -> list[str]:
+        return self._labels
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        return self.inputs.tokenizer
+
     @classmethod
     def read(cls, paths: Sequence[Path], settings: ClassifySettings) -> Reading[Any]:
-        kind = settings.modality if settings.modality != "auto" else kind_in(paths_of(paths, folders=True)[0])
+        kind = settings.modality if settings.modality != "auto" else detect_modality(paths_of(paths, folders=True)[0])
         return INPUTS[kind].read(paths, settings)
 
     @classmethod
     def prepare(cls, examples: Sequence[Any], settings: ClassifySettings) -> Classify:
-        """The task for these training examples: its classes, and what its kind of input needs."""
-        labels = in_order({example.label for example in examples})
+        """The task for these training examples: its classes, and the vocabulary or statistics of its inputs."""
+        labels = sort_labels({example.label for example in examples})
         if len(labels) < 2:
-            raise BadInput(f"There is {len(labels)} class in {len(examples)} examples: {labels}. Give two at least.")
-        inputs = INPUTS[kind_of_example(examples[0])]
-        need_own_settings(settings, inputs.kind)
-        made = cls(settings, labels, inputs.learn(examples, settings))
-        made.ratios = made.counted(examples) if settings.nb_linear else None
+            raise BadInput(f"There is {len(labels)} class in {len(examples)} examples: {labels}. Give at least two.")
+        inputs = INPUTS[modality_of_example(examples[0])]
+        check_unused_settings(settings, inputs.kind)
+        made = cls(settings, labels, inputs.from_examples(examples, settings))
+        made.ratios = made.naive_bayes_ratios(examples) if settings.nb_linear else None
         return made
 
     def as_dict(self) -> dict[str, Any]:
@@ -160,32 +169,32 @@ class Classify(Task[ClassifySettings]):
         return cls(settings, data["labels"], INPUTS[data["kind"]].from_dict(data["inputs"], settings, tokenizer))
 
     def config(self, a: Architecture) -> SequenceConfig | EnsembleConfig:
-        embed, stack = self.inputs.layers(a)
+        embed, stack = self.inputs.layer_configs(a)
         head = ClassificationHeadConfig(len(self.labels), a.dim, pool=self.settings.pool, dropout=a.dropout)
         one, members = SequenceConfig(embed, stack, head=head), self.settings.ensemble
         if self.settings.nb_linear:
-            return EnsembleConfig(one, members, self.line(), LINE_SAYS)
+            return EnsembleConfig(one, members, self.nb_linear_config(), NB_WEIGHT)
         return one if members == 1 else EnsembleConfig(one, members)
 
     @property
-    def voices(self) -> int:
-        """How many models learn, each by itself."""
+    def models_per_example(self) -> int:
+        """How many models are trained side by side, each on its own copy of the batch."""
         return self.settings.ensemble + (1 if self.settings.nb_linear else 0)
 
-    def line(self) -> NBLinearConfig:
-        """What learns beside the model where that is wanted."""
-        assert isinstance(self.inputs, Texts)
-        return self.inputs.line(len(self.labels))
+    def nb_linear_config(self) -> NBLinearConfig:
+        """The configuration of the linear classifier beside the model."""
+        assert isinstance(self.inputs, TextInputs)
+        return self.inputs.nb_linear_config(len(self.labels))
 
-    def counted(self, examples: Sequence[Any]) -> Tensor:
-        """What naive Bayes says about all that the line reads."""
-        line = self.line().build()
+    def naive_bayes_ratios(self, examples: Sequence[Any]) -> Tensor:
+        """The naive Bayes log-count ratios of the linear classifier's features."""
+        linear = self.nb_linear_config().build()
         batches = (self.batch(examples[n : n + 256]) for n in range(0, len(examples), 256))
-        line.count((batch["tokens"], batch["lengths"], batch["labels"]) for batch in batches)
-        return line.ratios
+        linear.count((batch["tokens"], batch["lengths"], batch["labels"]) for batch in batches)
+        return linear.ratios
 
     def initialize(self, model: nn.Module) -> None:
-        """What a model knows before it has learned anything."""
+        """Set word vectors and naive Bayes ratios."""
         for one in model.members if isinstance(model, EnsembleModel) else [model]:
             self.inputs.initialize(one)
         if self.ratios is not None:
@@ -195,12 +204,12 @@ class Classify(Task[ClassifySettings]):
         return self.inputs.sizes(examples)
 
     def batch(self, examples: Sequence[Any], rng: Random | None = None) -> dict[str, Tensor]:
-        """Inputs and labels; while training every example once for each model, changed at random each time."""
-        if rng is not None and self.voices > 1:
-            examples = [example for example in examples for _ in range(self.voices)]
+        """Inputs and labels; in training every example once for each model, augmented separately."""
+        if rng is not None and self.models_per_example > 1:
+            examples = [example for example in examples for _ in range(self.models_per_example)]
         labels = torch.tensor([self.number.get(example.label, IGNORED) for example in examples])
         batch = {**self.inputs.batch(examples, rng), "labels": labels}
-        return mixed(batch, rng, self.settings.mixup) if rng is not None and self.settings.mixup else batch
+        return mixup(batch, rng, self.settings.mixup) if rng is not None and self.settings.mixup else batch
 
     def count(self, batch: dict[str, Tensor]) -> int:
         return int((batch["labels"] != IGNORED).sum())
@@ -212,31 +221,31 @@ class Classify(Task[ClassifySettings]):
         ½ (loss(p) + loss(q)) + agreement · ¼ (KL(p‖q) + KL(q‖p)).
         """
         agreement = self.settings.r_drop if model.training else 0.0
-        batch = twice(batch) if agreement else batch
+        batch = repeat_batch(batch) if agreement else batch
         given = {name: value for name, value in batch.items() if name not in ("labels", "other", "share")}
         logits = model(**given).logits.float()
-        total = sum_of_losses(logits, batch["labels"], smoothing)
+        total = cross_entropy_sum(logits, batch["labels"], smoothing)
         if "other" in batch:
             share = batch["share"]
-            total = share * total + (1 - share) * sum_of_losses(logits, batch["other"], smoothing)
-        return (total + agreement / 2 * disagreement(logits.log_softmax(-1))) / 2 if agreement else total
+            total = share * total + (1 - share) * cross_entropy_sum(logits, batch["other"], smoothing)
+        return (total + agreement / 2 * symmetric_kl(logits.log_softmax(-1))) / 2 if agreement else total
 
     @torch.no_grad()
-    def chances(self, model: nn.Module, examples: Sequence[Any], tokens: int = 16384) -> Tensor:
+    def probabilities(self, model: nn.Module, examples: Sequence[Any], tokens: int = 16384) -> Tensor:
         """The probability of each class, `[examples, classes]`."""
         device = next(model.parameters()).device
         found = torch.zeros(len(examples), len(self.labels))
-        for numbers in by_size(self.sizes(examples), tokens):
+        for numbers in batch_by_size(self.sizes(examples), tokens):
             batch = self.inputs.batch([examples[n] for n in numbers], None)
             logits = model(**{name: value.to(device) for name, value in batch.items()}).logits
             found[numbers] = logits.float().softmax(-1).cpu()
         return found
 
     def evaluate(self, model: nn.Module, examples: Sequence[Any]) -> Scores:
-        """Accuracy, macro F1 and mean loss; each class's precision, recall and F1. A class never learned is wrong."""
-        chances = self.chances(model, examples)
+        """Accuracy, macro F1 and mean loss; precision, recall and F1 of each class. Unknown classes count as wrong."""
+        chances = self.probabilities(model, examples)
         gold, said = [e.label for e in examples], [self.labels[n] for n in chances.argmax(-1).tolist()]
-        each = per_class(gold, said)
+        each = classification_report(gold, said)
         known = [n for n, label in enumerate(gold) if label in self.number]
         right = chances[known, [self.number[gold[n]] for n in known]].clamp(min=1e-12)
         metrics = {
@@ -248,24 +257,24 @@ class Classify(Task[ClassifySettings]):
         return Scores(metrics, "accuracy", hypotheses=said, details=details)
 
     def unknown_labels(self, examples: Sequence[Any]) -> Counter[str]:
-        """How often these examples have labels that were not learned from."""
+        """Labels of these examples that the training data does not have, with their counts."""
         return Counter(example.label for example in examples if example.label not in self.number)
 
     def text_inputs(self, text: str) -> Batch | None:
-        return self.inputs.batch([LabelledText(text, "")], None) if isinstance(self.inputs, Texts) else None
+        return self.inputs.batch([LabelledText(text, "")], None) if isinstance(self.inputs, TextInputs) else None
 
     def image_inputs(self, image: Picture) -> Batch | None:
         inputs = self.inputs
-        return inputs.batch([LabelledImage(image, "")], None) if isinstance(inputs, Pictures) else None
+        return inputs.batch([LabelledImage(image, "")], None) if isinstance(inputs, ImageInputs) else None
 
     def audio_inputs(self, spoken: Spoken) -> Batch | None:
-        if not isinstance(self.inputs, Recordings) or spoken.sound is None:
+        if not isinstance(self.inputs, AudioInputs) or spoken.sound is None:
             return None
         return self.inputs.batch([LabelledSound(spoken.sound, "")], None)
 
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
         """The class and its probability, for texts or for paths of images or recordings."""
-        chances = self.chances(model, [self.inputs.given(one) for one in inputs])
+        chances = self.probabilities(model, [self.inputs.example_of(one) for one in inputs])
         best = chances.max(-1)
         return [
             {"input": text, "label": self.labels[n], "probability": round(p, 4)}
@@ -273,21 +282,21 @@ class Classify(Task[ClassifySettings]):
         ]
 
     def describe(self, examples: Sequence[Any]) -> dict[str, Any]:
-        """What `check` shows."""
+        """Facts that `check` shows."""
         counts = Counter(example.label for example in examples)
         facts = {"kind": self.inputs.kind, "examples read": len(examples), "classes": dict(counts.most_common())}
         parts = Counter(getattr(example, "part", "") for example in examples)
         return facts | ({"parts": dict(parts)} if set(parts) != {""} else {}) | self.inputs.describe(examples)
 
 
-def sum_of_losses(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+def cross_entropy_sum(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     return functional.cross_entropy(logits, labels, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum")
 
 
-def kind_in(path: Path) -> str:
+def detect_modality(path: Path) -> str:
     """Whether a file or folder holds texts, images or recordings."""
     if path.is_dir():
-        return kind_of_names(one.name for one in path.rglob("*") if one.is_file()) or "image"
+        return modality_of_names(one.name for one in path.rglob("*") if one.is_file()) or "image"
     if kind_of(path) == "npz":
         try:
             return "sound" if "rate" in Arrays(path) else "image"
@@ -296,23 +305,23 @@ def kind_in(path: Path) -> str:
     try:
         lines = read_lines_of(path)[:20]
     except Refused:
-        return "text"  # whose reader says what is wrong with the file
-    return kind_of_rows(lines[1:] or lines)
+        return "text"  # its reader reports what is wrong with the file
+    return modality_of_rows(lines[1:] or lines)
 
 
-def kind_of_rows(lines: Sequence[str]) -> str:
-    """What most of a table's lines name: images, recordings, or neither, since a text may end in the name of a file.
+def modality_of_rows(lines: Sequence[str]) -> str:
+    """What most lines of a table name: images, recordings, or neither, since a text may contain the name of a file.
 
-    >>> kind_of_rows(["a.png,cat", "b.png,dog"]), kind_of_rows(["I sent b.png,spam", "see you,ham"])
+    >>> modality_of_rows(["a.png,cat", "b.png,dog"]), modality_of_rows(["I sent b.png,spam", "see you,ham"])
     ('image', 'text')
     """
     rows = [line for line in lines if line.strip()]
-    found = Counter(kind_of_names(iter(re.split(r'[\t,;"]', line))) for line in rows)
+    found = Counter(modality_of_names(iter(re.split(r'[\t,;"]', line))) for line in rows)
     return next((kind for kind in ("image", "sound") if 2 * found[kind] > len(rows)), "text")
 
 
-def kind_of_names(names: Iterator[str]) -> str | None:
-    """What the first name that ends as images or recordings do says."""
+def modality_of_names(names: Iterator[str]) -> str | None:
+    """The modality of the first name with an extension of images or recordings."""
     for name in names:
         for kind, endings in (("image", images.ENDINGS), ("sound", sound.ENDINGS)):
             if ending(Path(name.strip())) in endings and not name.strip().startswith("."):
@@ -320,44 +329,39 @@ def kind_of_names(names: Iterator[str]) -> str | None:
     return None
 
 
-def kind_of_example(example: Any) -> str:
+def modality_of_example(example: Any) -> str:
     kinds = {images.LabelledImage: "image", sound.LabelledSound: "sound"}
     return kinds.get(type(example), "text")
 
 
-def need_own_settings(settings: ClassifySettings, kind: str) -> None:
-    """Raise for a setting that says nothing about this kind of input."""
+def check_unused_settings(settings: ClassifySettings, kind: str) -> None:
+    """Raise `BadInput` for a setting that these inputs do not use."""
     for other, inputs in INPUTS.items():
         for name in inputs.SETTINGS if other != kind else ():
             if getattr(settings, name) != getattr(ClassifySettings(), name):
                 raise BadInput(f"{name} is a setting for {other}, and these files hold {kind}. Leave it out.")
 
 
-def in_order(labels: set[str]) -> list[str]:
-    """Labels in their order as numbers, or as words.
+def sort_labels(labels: set[str]) -> list[str]:
+    """Labels sorted as numbers, or as text.
 
-    >>> in_order({"10", "9"}), in_order({"b", "a"})
+    >>> sort_labels({"10", "9"}), sort_labels({"b", "a"})
     (['9', '10'], ['a', 'b'])
     """
     numbers = all(label.isdecimal() for label in labels)
     return sorted(labels, key=lambda label: (int(label), label)) if numbers else sorted(labels)
 
 
-def by_size(sizes: Sequence[int], tokens: int) -> list[list[int]]:
-    """Numbers of examples in batches of about `tokens`, neighbours in size together."""
-    return Order(sizes, tokens=tokens).cut(sorted(range(len(sizes)), key=sizes.__getitem__)) if sizes else []
+def classification_report(gold: Sequence[str], said: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Precision, recall, F1 and count of every class among labels and predictions.
 
-
-def per_class(gold: Sequence[str], said: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Precision, recall and F1 of every class that was right or was said, and how many there are.
-
-    >>> per_class(["a", "a", "b"], ["a", "b", "b"])["a"]
+    >>> classification_report(["a", "a", "b"], ["a", "b", "b"])["a"]
     {'precision': 1.0, 'recall': 0.5, 'F1': 0.6666666666666666, 'count': 2}
     """
     there, claimed = Counter(gold), Counter(said)
     right = Counter(one for one, other in zip(gold, said, strict=True) if one == other)
     found = {}
-    for label in in_order(set(there) | set(claimed)):
+    for label in sort_labels(set(there) | set(claimed)):
         precision, recall = right[label] / max(1, claimed[label]), right[label] / max(1, there[label])
         score = 2 * right[label] / (there[label] + claimed[label])
         found[label] = {"precision": precision, "recall": recall, "F1": score, "count": there[label]}

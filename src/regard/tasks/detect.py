@@ -1,4 +1,4 @@
-"""What is where on an image: a box and a class for every object."""
+"""Object detection: a box and a class for every object on an image."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ..models.detection import DetectionConfig, FeatureGridConfig
 from ..models.set_loss import SetLoss, corners
 from ..settings import Settings, Training, setting
 from .architecture import Architecture, attention_stack
-from .inputs.cache import Kept
-from .inputs.images import resized
+from .inputs.cache import TensorCache
+from .inputs.images import resize
 from .metrics.average_precision import OVERLAPS, Objects, average_precision
 from .task import Batch, Scores, Task
 
@@ -58,7 +58,6 @@ class Detect(Task[DetectSettings]):
     """Boxes for images: `Boxes` examples, average precision as COCO has it."""
 
     name = "detect"
-    draws_predictions = True
     Settings = DetectSettings
     ARCHITECTURE = Architecture(dim=128, layers=3, heads=4, hidden=512)
     TRAINING = Training(
@@ -70,16 +69,19 @@ class Detect(Task[DetectSettings]):
         max_grad_norm=0.5,
         evaluate_every=250,
     )
-    labels: list[str]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(
         self, settings: DetectSettings, classes: list[str], mean: Sequence[float], std: Sequence[float]
     ) -> None:
         self.settings, self.mean, self.std = settings, list(mean), list(std)
-        self.labels = classes
+        self._labels = classes
         self.threshold = settings.threshold
         self.class_number = {name: n for n, name in enumerate(classes)}
-        self.pixels = Kept(self.load)
+        self.pixels = TensorCache(self.load)
+
+    @property
+    def labels(self) -> list[str]:
+        return self._labels
 
     @classmethod
     def read(cls, paths: Sequence[Path], settings: DetectSettings) -> Reading[Boxes]:
@@ -118,19 +120,19 @@ class Detect(Task[DetectSettings]):
     def sizes(self, examples: Sequence[Boxes]) -> list[int]:
         depth = self.settings.backbone
         stride = 32 if len(depth) == 1 else 1 << len(depth)
-        shapes = (fitted(example.size, self.settings.image_size) for example in examples)
+        shapes = (fit_size(example.size, self.settings.image_size) for example in examples)
         return [-(-height // stride) * -(-width // stride) for height, width in shapes]
 
     def batch(self, examples: Sequence[Boxes], rng: Random | None = None) -> dict[str, Tensor]:
         """`images`, their real `sizes`, and `classes [batch, most]`, `boxes [batch, most, 4]` of their objects."""
         changed = [self.example(example) for example in examples]
         if rng is not None:
-            changed = [varied(image, objects, rng, self.settings) for image, objects in changed]
+            changed = [augment(image, objects, rng, self.settings) for image, objects in changed]
         images, objects = zip(*changed, strict=True)
         return {
-            **self.stacked(images),
-            "classes": filled([one.classes for one in objects], NO_CLASS),
-            "boxes": filled([one.boxes for one in objects], 0.0),
+            **self.pad_images(images),
+            "classes": pad_rows([one.classes for one in objects], NO_CLASS),
+            "boxes": pad_rows([one.boxes for one in objects], 0.0),
         }
 
     def example(self, example: Boxes) -> tuple[Tensor, Objects]:
@@ -142,9 +144,9 @@ class Detect(Task[DetectSettings]):
     def load(self, image: Picture) -> Tensor:
         """uint8 `[3, height, width]`, the longer side as long as the settings say."""
         pixels = load_image(image, 3)
-        return resized(pixels, fitted((pixels.shape[1], pixels.shape[2]), self.settings.image_size))
+        return resize(pixels, fit_size((pixels.shape[1], pixels.shape[2]), self.settings.image_size))
 
-    def stacked(self, images: Sequence[Tensor]) -> dict[str, Tensor]:
+    def pad_images(self, images: Sequence[Tensor]) -> dict[str, Tensor]:
         """Images in the upper left corners of one tensor, and the size of each."""
         sizes = torch.tensor([image.shape[1:] for image in images])
         mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
@@ -168,7 +170,7 @@ class Detect(Task[DetectSettings]):
 
     def evaluate(self, model: nn.Module, examples: Sequence[Boxes]) -> Scores:
         """AP over overlaps from 0.5 to 0.95, at 0.5 and at 0.75: the mean over classes, and of each class."""
-        found = self.find(model, [example.image for example in examples])
+        found = self.detect(model, [example.image for example in examples])
         truth = [self.example(example)[1] for example in examples]
         each = {name: average_precision(found, truth, n) for n, name in enumerate(self.labels)}
         known = torch.tensor([values for values in each.values() if values is not None]).view(-1, len(OVERLAPS))
@@ -187,23 +189,23 @@ class Detect(Task[DetectSettings]):
         return Counter(label for example in examples for label in example.labels if label not in self.class_number)
 
     def line(self, found: Objects) -> str:
-        told = self.told(found, (1, 1))
+        told = self.list_objects(found, (1, 1))
         return " ".join(f"{one['label']} {one['score']:.2f} {one['box']}" for one in told)
 
     @torch.no_grad()
-    def find(self, model: nn.Module, images: Sequence[Picture], size: int = 8) -> list[Objects]:
-        """What each image has, as much as the model can tell, the surest not first."""
+    def detect(self, model: nn.Module, images: Sequence[Picture], size: int = 8) -> list[Objects]:
+        """All predicted boxes of each image, unsorted."""
         device, found = next(model.parameters()).device, []
         for start in range(0, len(images), size):
-            given = self.stacked([self.pixels(image) for image in images[start : start + size]])
+            given = self.pad_images([self.pixels(image) for image in images[start : start + size]])
             out = model(**{name: x.to(device) for name, x in given.items()})
             scores, classes = out.logits.float().softmax(-1)[..., :-1].max(-1)  # [batch, queries]
             rows = zip(out.boxes.float().cpu(), classes.cpu(), scores.cpu(), strict=True)
             found += [Objects(*row) for row in rows]
         return found
 
-    def told(self, found: Objects, size: tuple[int, int]) -> list[dict[str, Any]]:
-        """The sure ones as a person wants them, corners in pixels of an image of this (height, width)."""
+    def list_objects(self, found: Objects, size: tuple[int, int]) -> list[dict[str, Any]]:
+        """The boxes above the threshold, best first, with corners in pixels of an image of this (height, width)."""
         scores = found.scores if found.scores is not None else torch.ones(len(found.classes))
         low, high = corners(found.boxes)
         scale = torch.tensor([size[1], size[0]] * 2)
@@ -219,21 +221,26 @@ class Detect(Task[DetectSettings]):
         ]
 
     def image_inputs(self, image: Picture) -> Batch:
-        return self.stacked([self.load(image)])
+        return self.pad_images([self.load(image)])
 
-    def predict(self, model: nn.Module, inputs: Sequence[str], out: Path | None = None) -> list[dict[str, Any]]:
-        """The objects of each image, boxes [xmin, ymin, xmax, ymax] in pixels; drawn into the folder `out` if given."""
+    def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
+        """The objects of each image, boxes [xmin, ymin, xmax, ymax] in pixels."""
         for path in inputs:
             if not Path(path).is_file():
-                raise BadInput(f"{path} is not there. Give the path of an image.")
-        answers = []
-        found = self.find(model, [ImageFile(Path(path)) for path in inputs])
-        for path, one in zip(inputs, found, strict=True):
-            image = load_image(ImageFile(Path(path)), 3)
-            objects = self.told(one, (image.shape[1], image.shape[2]))
-            drawn = {} if out is None else {"drawn": str(draw_boxes(image, objects, out / f"{Path(path).stem}.png"))}
-            answers.append({"file": path, "objects": objects, **drawn})
-        return answers
+                raise BadInput(f"{path} does not exist. Give the path of an image.")
+        sizes = [load_image(ImageFile(Path(path)), 3).shape[1:] for path in inputs]
+        found = self.detect(model, [ImageFile(Path(path)) for path in inputs])
+        return [
+            {"file": path, "objects": self.list_objects(objects, (size[0], size[1]))}
+            for path, size, objects in zip(inputs, sizes, found, strict=True)
+        ]
+
+    def draw_predictions(self, model: nn.Module, inputs: Sequence[str], out: Path) -> list[dict[str, Any]]:
+        predictions = self.predict(model, inputs)
+        for row in predictions:
+            path = Path(row["file"])
+            row["drawn"] = str(save_boxes(load_image(ImageFile(path), 3), row["objects"], out / f"{path.stem}.png"))
+        return predictions
 
     def describe(self, examples: Sequence[Boxes]) -> dict[str, Any]:
         """What `check` shows: images, boxes of each class, how large they are."""
@@ -247,33 +254,33 @@ class Detect(Task[DetectSettings]):
             "median width": f"{boxes[:, 2].median():.3f} of the image's",
             "sizes": {f"{height} × {width}": count for (height, width), count in sizes.most_common(5)},
             "positions": max(self.sizes(examples)),
-            "examples": [f"{example.name}: {counted(example.labels)}" for example in examples[:3]],
+            "examples": [f"{example.name}: {count_labels(example.labels)}" for example in examples[:3]],
         }
 
 
-def counted(labels: Sequence[str]) -> str:
+def count_labels(labels: Sequence[str]) -> str:
     """How often each label is there.
 
-    >>> counted(["cat", "dog", "cat"])
+    >>> count_labels(["cat", "dog", "cat"])
     'cat 2, dog 1'
     """
     return ", ".join(f"{label} {count}" for label, count in Counter(labels).most_common()) or "nothing"
 
 
-def fitted(size: tuple[int, int], longest: int) -> tuple[int, int]:
+def fit_size(size: tuple[int, int], longest: int) -> tuple[int, int]:
     """(height, width) of an image whose longer side has become `longest` pixels.
 
-    >>> fitted((480, 640), 320)
+    >>> fit_size((480, 640), 320)
     (240, 320)
     """
     scale = longest / max(size)
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
-def varied(image: Tensor, objects: Objects, rng: Random, settings: DetectSettings) -> tuple[Tensor, Objects]:
-    """The image as training sees it this time, its objects moved with it."""
+def augment(image: Tensor, objects: Objects, rng: Random, settings: DetectSettings) -> tuple[Tensor, Objects]:
+    """The image with random crop and flip, its boxes moved with it."""
     if settings.crop:
-        image, objects = cropped(image, objects, rng, settings.crop)
+        image, objects = crop_image(image, objects, rng, settings.crop)
     if settings.flip and rng.random() < 0.5:
         centre = objects.boxes.clone()
         centre[:, 0] = 1 - centre[:, 0]
@@ -281,7 +288,7 @@ def varied(image: Tensor, objects: Objects, rng: Random, settings: DetectSetting
     return image, objects
 
 
-def cropped(image: Tensor, objects: Objects, rng: Random, most: float) -> tuple[Tensor, Objects]:
+def crop_image(image: Tensor, objects: Objects, rng: Random, most: float) -> tuple[Tensor, Objects]:
     """The image without up to a share `most` of its rows and columns, and the objects whose centre is still there."""
     _, height, width = image.shape
     rows, columns = (max(1, round(side * (1 - most * rng.random()))) for side in (height, width))
@@ -296,7 +303,7 @@ def cropped(image: Tensor, objects: Objects, rng: Random, most: float) -> tuple[
     return image[:, top : top + rows, left : left + columns], Objects(boxes, objects.classes[kept])
 
 
-def filled(rows: Sequence[Tensor], fill: float) -> Tensor:
+def pad_rows(rows: Sequence[Tensor], fill: float) -> Tensor:
     """Rows of different length as one tensor, one column at least."""
     most = max(1, *(len(row) for row in rows))
     whole = rows[0].new_full((len(rows), most, *rows[0].shape[1:]), fill)
@@ -308,7 +315,7 @@ def filled(rows: Sequence[Tensor], fill: float) -> Tensor:
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 
-def draw_boxes(image: Tensor, objects: Sequence[dict[str, Any]], path: Path) -> Path:
+def save_boxes(image: Tensor, objects: Sequence[dict[str, Any]], path: Path) -> Path:
     """A PNG of the image with a frame and a label around each object."""
     from PIL import ImageDraw
 

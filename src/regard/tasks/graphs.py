@@ -1,4 +1,4 @@
-"""Whole graphs, such as molecules: a class, yes or no, or a number for each."""
+"""Graph classification and regression, such as properties of molecules."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ..data.batching import batch_by_size
 from ..data.graph_sets import LabelledGraph, by_scaffold, read_graphs
 from ..data.molecules import read_molecule
 from ..data.reading import Reading
@@ -21,10 +22,9 @@ from ..models.heads import ClassificationHeadConfig
 from ..nn.graph_layers import GraphLayersConfig
 from ..settings import Settings, Training, setting
 from .architecture import GRAPHS, Architecture
-from .classify import by_size
-from .inputs.cache import Kept
-from .losses.targets import Target, several, target_from, target_of
-from .nodes import disjoint, graph_stack
+from .inputs.cache import TensorCache
+from .losses.targets import Target, as_tuple, infer_target, target_from_dict
+from .nodes import graph_stack, merge_edges
 from .task import Scores, Task
 
 
@@ -53,14 +53,20 @@ class Graphs(Task[GraphsSettings]):
     Settings = GraphsSettings
     ARCHITECTURE = Architecture("gatv2", 128, 4, 4, dropout=0.1, activation="elu")
     TRAINING = Training(epochs=50, batch_size=64, warmup=100, schedule="cosine")
-    target: Target  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, settings: GraphsSettings, target: Target, features: int, edge_features: int) -> None:
         self.settings = settings
-        self.target = target
-        self.labels = target.labels
+        self._target = target
         self.features, self.edge_features = features, edge_features
-        self.drawn = Kept(self.draw_nodes)
+        self.node_cache = TensorCache(self.node_features)
+
+    @property
+    def target(self) -> Target:
+        return self._target
+
+    @property
+    def labels(self) -> list[str] | None:
+        return self._target.labels
 
     @classmethod
     def read(cls, paths: Sequence[Path], settings: GraphsSettings) -> Reading[LabelledGraph]:
@@ -79,7 +85,7 @@ class Graphs(Task[GraphsSettings]):
     @classmethod
     def prepare(cls, examples: Sequence[LabelledGraph], settings: GraphsSettings) -> Graphs:
         """The task for these training graphs: what is asked of them, and how many features they have."""
-        target = target_of([example.label for example in examples])
+        target = infer_target([example.label for example in examples])
         edges = examples[0].edge_features
         with_edges = settings.edge_nodes and edges is not None
         return cls(
@@ -91,7 +97,7 @@ class Graphs(Task[GraphsSettings]):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], settings: GraphsSettings, tokenizer: Any = None) -> Graphs:
-        return cls(settings, target_from(data["target"]), data["features"], data["edge_features"])
+        return cls(settings, target_from_dict(data["target"]), data["features"], data["edge_features"])
 
     def config(self, a: Architecture) -> GraphEncoderConfig:
         stack = (
@@ -107,19 +113,19 @@ class Graphs(Task[GraphsSettings]):
         return GraphEncoderConfig(self.features + self.edge_features, stack, head, a.dropout)
 
     def sizes(self, examples: Sequence[LabelledGraph]) -> list[int]:
-        return [len(self.drawn(example)) for example in examples]
+        return [len(self.node_cache(example)) for example in examples]
 
     def batch(self, examples: Sequence[LabelledGraph], rng: Random | None = None) -> dict[str, Tensor]:
-        nodes = [self.drawn(example) for example in examples]
+        nodes = [self.node_cache(example) for example in examples]
         sizes = [len(one) for one in nodes]
         return {
             "nodes": torch.cat(nodes),
-            "edges": disjoint([self.edges(example) for example in examples], sizes),
+            "edges": merge_edges([self.edges(example) for example in examples], sizes),
             "sizes": torch.tensor(sizes),
             "labels": self.target.tensor([example.label for example in examples]),
         }
 
-    def draw_nodes(self, example: LabelledGraph) -> Tensor:
+    def node_features(self, example: LabelledGraph) -> Tensor:
         """float32 `[nodes (+ edges), features + edge_features]`: nodes, then the edges that are nodes too."""
         nodes, edges = example.nodes, example.edge_features
         if nodes.shape[1] != self.features or (self.edge_features and edges is None):
@@ -143,27 +149,27 @@ class Graphs(Task[GraphsSettings]):
         return int(self.target.known(batch["labels"]).sum())
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
-        return self.target.loss(answer(model, batch), batch["labels"], smoothing)
+        return self.target.loss(graph_logits(model, batch), batch["labels"], smoothing)
 
     @torch.no_grad()
     def logits(self, model: nn.Module, examples: Sequence[LabelledGraph], nodes: int = 16384) -> Tensor:
-        """What the model says of each graph, `[graphs, outputs]`."""
+        """The logits of each graph, `[graphs, outputs]`."""
         device = next(model.parameters()).device
         found = torch.zeros(len(examples), self.target.outputs)
-        for numbers in by_size(self.sizes(examples), nodes):
+        for numbers in batch_by_size(self.sizes(examples), nodes):
             batch = self.batch([examples[n] for n in numbers])
-            found[numbers] = answer(model, {name: value.to(device) for name, value in batch.items()}).cpu()
+            found[numbers] = graph_logits(model, {name: value.to(device) for name, value in batch.items()}).cpu()
         return found
 
     def evaluate(self, model: nn.Module, examples: Sequence[LabelledGraph]) -> Scores:
         """ROC-AUC and accuracy, accuracy and macro F1, or RMSE and MAE, by what is asked."""
         logits, target = self.logits(model, examples), self.target
         metrics = target.metrics(logits, target.tensor([example.label for example in examples]))
-        return Scores(metrics, target.main, target.higher, [str(said) for said in target.said(logits)])
+        return Scores(metrics, target.main, target.higher, [str(said) for said in target.predictions(logits)])
 
     def unknown_labels(self, examples: Sequence[LabelledGraph]) -> Counter[str]:
         """How often these graphs have classes that were not learned from, which are left out of their scores."""
-        labels = (str(label) for example in examples for label in several(example.label) if label is not None)
+        labels = (str(label) for example in examples for label in as_tuple(example.label) if label is not None)
         return Counter(label for label in labels if self.labels is not None and label not in self.labels)
 
     def molecule_inputs(self, smiles: str) -> tuple[Tensor, Tensor] | None:
@@ -171,16 +177,16 @@ class Graphs(Task[GraphsSettings]):
             return None
         molecule = read_molecule(smiles)
         example = LabelledGraph(molecule.atoms, molecule.edges, (None,) * self.target.outputs, molecule.bonds)
-        return self.draw_nodes(example), self.edges(example)
+        return self.node_features(example), self.edges(example)
 
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
-        """What is said of molecules given as SMILES."""
+        """Predictions for molecules given as SMILES."""
         if self.settings.labels is not None:
-            raise BadInput("This model has learned from tables of edges; score others with `regard evaluate --data`.")
+            raise BadInput("This model was trained on tables of edges; evaluate others with `regard evaluate --data`.")
         molecules = [read_molecule(text) for text in inputs]
         unknown = (None,) * self.target.outputs
         examples = [LabelledGraph(one.atoms, one.edges, unknown, one.bonds) for one in molecules]
-        said = self.target.said(self.logits(model, examples))
+        said = self.target.predictions(self.logits(model, examples))
         return [{"input": text, **one} for text, one in zip(inputs, said, strict=True)]
 
     def describe(self, examples: Sequence[LabelledGraph]) -> dict[str, Any]:
@@ -198,5 +204,5 @@ class Graphs(Task[GraphsSettings]):
         }
 
 
-def answer(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+def graph_logits(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     return model(nodes=batch["nodes"], edges=batch["edges"], sizes=batch["sizes"]).logits.float()

@@ -1,4 +1,4 @@
-"""Language modelling: the next character, piece or word of a running text."""
+"""Language modelling: the next character, subword or word of running text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ from .task import Scores, Task
 END, UNKNOWN = "<|end|>", "<unk>"
 SPECIAL = Special(END, UNKNOWN, None, None, None)
 LINES = 10_000
-"""Lines that are put into numbers at a time."""
+"""Lines that are encoded at once."""
 
 
 @dataclass(frozen=True)
@@ -64,19 +64,22 @@ class LmSettings(Settings):
 
 
 class Lm(Task[LmSettings]):
-    """The next token: `Document` examples, cut into blocks; loss, perplexity and bits per character."""
+    """Next-token prediction: `Document` examples, cut into blocks; loss, perplexity and bits per character."""
 
     name = "lm"
     cuts_blocks = True
     Settings = LmSettings
     ARCHITECTURE = Architecture(dim=256, layers=4, activation="gelu", positions="learned")
     TRAINING = Training(epochs=10, schedule="cosine", min_lr_ratio=0.1, betas=(0.9, 0.99), weight_decay=0.1, warmup=100)
-    tokenizer: Tokenizer  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, settings: LmSettings, tokenizer: Tokenizer) -> None:
         self.settings = settings
-        self.tokenizer = tokenizer
-        self.known: dict[int, tuple[Sequence[Document], Tensor]] = {}
+        self._tokenizer = tokenizer
+        self.encoded_texts: dict[int, tuple[Sequence[Document], Tensor]] = {}
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
 
     @classmethod
     def read(cls, paths: Sequence[Path], settings: LmSettings) -> Reading[Document]:
@@ -84,25 +87,27 @@ class Lm(Task[LmSettings]):
 
     @classmethod
     def split(cls, reading: Reading[Document], share: float, seed: int) -> tuple[Reading[Document], Reading[Document]]:
-        """Each text without its last lines, and these: about that share of it."""
-        parts = [cut_end(document, share) for document in reading.examples]
+        """(each text without its end, the ends): about that share of each text is held out."""
+        parts = [split_end(document, share) for document in reading.examples]
         held = tuple(end for _, end in parts if end.text)
         if not held:
-            raise BadInput(f"{', '.join(reading.files)} is too short to choose by its end. Give --dev FILE.")
+            raise BadInput(f"{', '.join(reading.files)} is too short to hold out its end. Give --dev FILE.")
         return replace(reading, examples=tuple(begin for begin, _ in parts)), replace(reading, examples=held)
 
     @classmethod
     def prepare(cls, examples: Sequence[Document], settings: LmSettings) -> Lm:
-        """The task for these texts: its vocabulary."""
+        """The task with a tokenizer for these texts."""
         lines = [line for document in examples for line in document.text.splitlines(keepends=True)]
-        return cls(settings, word_tokenizer(lines, settings) if settings.unit == "words" else trained(lines, settings))
+        return cls(
+            settings, word_tokenizer(lines, settings) if settings.unit == "words" else train_tokenizer(lines, settings)
+        )
 
     def as_dict(self) -> dict[str, Any]:
         return {}
 
     @property
     def end(self) -> int:
-        """The token after a text."""
+        """The token that ends a text."""
         return self.tokenizer.backend.token_to_id(END)
 
     @classmethod
@@ -116,12 +121,12 @@ class Lm(Task[LmSettings]):
                 f"memory is {memory} for {a.model}; transformer-xl needs one, such as 256, and the others 0."
             )
         if a.model == "transformer-xl":
-            return self.with_memory(a)
+            return self.transformer_xl_config(a)
         places = {"sinusoidal": "sinusoidal", "learned": self.settings.context, "none": None}[a.positions]
         embed = TextEmbeddingConfig(size, a.dim, places, scaled=a.positions == "sinusoidal", dropout=a.dropout)  # type: ignore[arg-type]
         return SequenceConfig(embed, stack_of(a, causal=True), head=LMHeadConfig(size, a.dim))
 
-    def with_memory(self, a: Architecture) -> SequenceConfig:
+    def transformer_xl_config(self, a: Architecture) -> SequenceConfig:
         return transformer_xl(
             layers=a.layers,
             dim=a.dim,
@@ -135,17 +140,20 @@ class Lm(Task[LmSettings]):
         )
 
     def fit(self, a: Architecture, examples: Sequence[Document]) -> NgramModel | None:
-        """The n-gram model of the texts, which needs no training; None where another is asked for."""
+        """The n-gram model of the texts; None for other models."""
         if a.model != "ngram":
             return None
         return NgramModel.from_tokens(self.numbers(examples), self.tokenizer.size, self.settings.order)
 
     def numbers(self, examples: Sequence[Document]) -> Tensor:
-        """All texts in numbers, an end after each, `[tokens]`; computed once for the same list of texts."""
-        if id(examples) not in self.known:
+        """Token numbers of all texts, an end token after each, `[tokens]`; cached for the same list of texts."""
+        if id(examples) not in self.encoded_texts:
             found = [number for document in examples for number in (*self.encoded(document.text), self.end)]
-            self.known[id(examples)] = examples, torch.tensor(found)  # the list is kept so that its id stays its own
-        return self.known[id(examples)][1]
+            self.encoded_texts[id(examples)] = (
+                examples,
+                torch.tensor(found),
+            )  # the list is referenced so that its id is not reused
+        return self.encoded_texts[id(examples)][1]
 
     def encoded(self, text: str) -> Iterator[int]:
         lines = text.splitlines(keepends=True)
@@ -188,8 +196,8 @@ class Lm(Task[LmSettings]):
     def evaluate(self, model: nn.Module, examples: Sequence[Document]) -> Scores:
         """Loss in nats and perplexity of a token, and bits of a character, over the whole texts."""
         if not examples:
-            raise BadInput("There is no text to score on. Look at the file with `regard check`.")
-        numbers = self.numbers(examples).roll(1)  # each text after an end
+            raise BadInput("There is no text to evaluate on. Look at the file with `regard check`.")
+        numbers = self.numbers(examples).roll(1)  # an end token before each text
         total, tokens = float(self.losses(model, numbers).double().sum()), len(numbers) - 1
         characters, unknown = sum(len(document.text) for document in examples), self.unknown(numbers)
         metrics = {
@@ -201,7 +209,7 @@ class Lm(Task[LmSettings]):
         return Scores(metrics, "loss", higher=False, details=details)
 
     def unknown(self, numbers: Tensor) -> float:
-        """Which share of the tokens stands for what the vocabulary has not."""
+        """Share of unknown tokens."""
         return float((numbers == self.tokenizer.unknown).double().mean())
 
     @torch.no_grad()
@@ -215,7 +223,7 @@ class Lm(Task[LmSettings]):
         return windowed_losses(model, tokens, self.settings.context, self.settings.stride or self.settings.context)
 
     def losses_in_order(self, model: Any, tokens: Tensor) -> Tensor:
-        """The same, segment after segment with what the model remembers."""
+        """The same, segment by segment with the model's memory."""
         cache, found = None, []
         for begin in range(0, len(tokens) - 1, self.settings.context):
             segment = tokens[begin : begin + self.settings.context + 1]
@@ -226,22 +234,22 @@ class Lm(Task[LmSettings]):
 
     @torch.no_grad()
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[str]:
-        """Each prompt, continued."""
-        return [self.continued(model, prompt) for prompt in inputs]
+        """Each prompt with its continuation."""
+        return [self.continue_prompt(model, prompt) for prompt in inputs]
 
-    def continued(self, model: Any, prompt: str) -> str:
-        """The prompt and what the model writes after it; what is new sees `context` tokens at most."""
+    def continue_prompt(self, model: Any, prompt: str) -> str:
+        """The prompt and its continuation; each new token sees at most `context` tokens."""
         tokens = list(self.encoded(prompt)) or [self.end]
         begun, generator = len(tokens), torch.Generator(model.device).manual_seed(self.settings.sampling_seed)
         while len(tokens) < begun + self.settings.max_new:
             recent = tokens[-max(1, self.settings.context // 2) :]
             room = min(self.settings.context - len(recent) + 1, begun + self.settings.max_new - len(tokens))
-            tokens += self.written(model, recent, room, generator)
+            tokens += self.sample(model, recent, room, generator)
         apart = self.settings.unit == "words" and prompt and not prompt[-1].isspace()
         return prompt + " " * bool(apart) + self.tokenizer.decode(tokens[begun:])
 
-    def written(self, model: Any, recent: list[int], new: int, generator: torch.Generator) -> list[int]:
-        """`new` tokens after some others."""
+    def sample(self, model: Any, recent: list[int], new: int, generator: torch.Generator) -> list[int]:
+        """`new` tokens that continue the recent ones."""
         s = self.settings
         how = {"temperature": s.temperature, "top_k": s.top_k if s.temperature else None, "generator": generator}
         prompt = torch.tensor([recent], device=model.device)
@@ -254,7 +262,7 @@ class Lm(Task[LmSettings]):
         return prompt[0, len(recent) :].tolist()
 
     def describe(self, examples: Sequence[Document]) -> dict[str, Any]:
-        """What `check` shows: sizes, vocabulary, how much of it is unknown, the beginning."""
+        """Facts that `check` shows: sizes, vocabulary, share of unknown tokens, the first lines."""
         numbers = self.numbers(examples)
         return {
             "texts": len(examples),
@@ -270,8 +278,8 @@ class Lm(Task[LmSettings]):
 class Blocks(Sequence[Tensor]):
     """A text `[tokens]` cut into blocks: each token is predicted once, from those before it in its block.
 
-    The text goes round, its end before its beginning, and the first block begins at `offset`; a block has `memory`
-    tokens in front that are read only, and one more at the end, the last to be predicted.
+    The text is circular, and the first block begins at `offset`. A block has `memory` tokens in front that are only
+    read, and one more at the end, the last to be predicted.
 
     >>> [block.tolist() for block in Blocks(torch.arange(5), context=3, memory=1, offset=4)]
     [[3, 4, 0, 1, 2], [1, 2, 3, 4]]
@@ -283,7 +291,15 @@ class Blocks(Sequence[Tensor]):
     def __len__(self) -> int:
         return math.ceil(len(self.numbers) / self.context)
 
-    def __getitem__(self, n: Any) -> Tensor:
+    @overload
+    def __getitem__(self, n: int) -> Tensor: ...
+
+    @overload
+    def __getitem__(self, n: slice) -> list[Tensor]: ...
+
+    def __getitem__(self, n: int | slice) -> Tensor | list[Tensor]:
+        if isinstance(n, slice):
+            return [self[k] for k in range(*n.indices(len(self)))]
         if not 0 <= n < len(self):
             raise IndexError(n)
         begin = n * self.context
@@ -292,7 +308,7 @@ class Blocks(Sequence[Tensor]):
 
 
 def windows(tokens: int, context: int, stride: int) -> Iterator[tuple[int, int]]:
-    """Where each window begins, and the first place in it that no other has predicted; all are equally long.
+    """The start of each window, and the first position in it that no earlier window has predicted.
 
     >>> list(windows(10, 4, 2))
     [(0, 0), (2, 2), (4, 2), (6, 2)]
@@ -321,19 +337,19 @@ def windowed_losses(model: Any, tokens: Tensor, context: int, stride: int, budge
     return torch.cat(found)
 
 
-def cut_end(document: Document, share: float) -> tuple[Document, Document]:
-    """A text up to the first line end after all but that share of it, and the rest."""
+def split_end(document: Document, share: float) -> tuple[Document, Document]:
+    """(the text up to the first line end after 1 − share of it, the rest)."""
     place = document.text.find("\n", int(len(document.text) * (1 - share))) + 1 or len(document.text)
     return replace(document, text=document.text[:place]), replace(document, text=document.text[place:])
 
 
-def trained(lines: list[str], settings: LmSettings) -> Tokenizer:
-    """The vocabulary of these lines."""
-    return ending(Tokenizer.train(lines, settings.unit, settings.vocab_size, settings.lowercase, SPECIAL))
+def train_tokenizer(lines: list[str], settings: LmSettings) -> Tokenizer:
+    """A tokenizer for these lines."""
+    return add_end_token(Tokenizer.train(lines, settings.unit, settings.vocab_size, settings.lowercase, SPECIAL))
 
 
 def word_tokenizer(lines: list[str], settings: LmSettings) -> Tokenizer:
-    """The most frequent words, as blanks part them; a line's end is one."""
+    """A tokenizer of the most frequent words, split at spaces; the end of a line is a word."""
     from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
     from tokenizers import Tokenizer as Backend
 
@@ -345,10 +361,10 @@ def word_tokenizer(lines: list[str], settings: LmSettings) -> Tokenizer:
         vocab_size=settings.vocab_size, special_tokens=SPECIAL.tokens(), show_progress=False
     )
     backend.train_from_iterator(lines, trainer)
-    return ending(Tokenizer(backend, SPECIAL.settings()))
+    return add_end_token(Tokenizer(backend, SPECIAL.settings()))
 
 
-def ending(tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer, which puts nothing around a text but knows what ends one."""
+def add_end_token(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer with an end token, which it does not add to texts."""
     tokenizer.settings |= {"eos_token": END, "model_input_names": ["input_ids", "attention_mask"]}
     return tokenizer

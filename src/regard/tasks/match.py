@@ -1,4 +1,4 @@
-"""Images and texts that belong together: two towers, and who is nearest to whom."""
+"""Image-text matching: two encoders, and the nearest texts and images."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ..models.dual_encoder import DualEncoderConfig, TowerConfig
 from ..models.tokenizers.tokenizer import Tokenizer
 from ..settings import Settings, Training, setting
 from .architecture import Architecture
-from .inputs.images import Pictures
-from .inputs.text import Texts
+from .inputs.images import ImageInputs
+from .inputs.text import TextInputs
 from .task import Batch, Scores, Task
 
 KS = (1, 5, 10)
-"""Among how many of the nearest the right one is looked for."""
+"""The k of recall at k."""
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
@@ -65,6 +65,8 @@ class MatchSettings(Settings):
     jitter: float = setting(0.1, "Contrast and brightness change by up to so many deviations in training.", ge=0)
     max_affix: ClassVar[int] = 0
     char_ngrams: ClassVar[int] = 0
+    rare_word_dropout: ClassVar[float] = 0.0
+    nb_linear: ClassVar[int] = 0
     cutout: int = setting(0, "Side of the square in pixels that is erased from an image in training.", ge=0)
 
 
@@ -75,12 +77,15 @@ class Match(Task[MatchSettings]):
     Settings = MatchSettings
     ARCHITECTURE = Architecture(dim=128, layers=4, heads=4, activation="gelu")
     TRAINING = Training(epochs=60, batch_size=128, learning_rate=5e-4, warmup=200, schedule="cosine", weight_decay=0.1)
-    tokenizer: Tokenizer  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def __init__(self, settings: MatchSettings, pictures: Pictures, texts: Texts) -> None:
-        self.settings, self.pictures, self.texts = settings, pictures, texts
-        self.tokenizer = texts.tokenizer
+    def __init__(self, settings: MatchSettings, pictures: ImageInputs, texts: TextInputs) -> None:
+        self.settings, self.images, self.texts = settings, pictures, texts
+        self._tokenizer = texts.tokenizer
         self.max_length = settings.max_length
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
 
     @classmethod
     def read(cls, paths: Sequence[Path], settings: MatchSettings) -> Reading[Captioned]:
@@ -111,19 +116,19 @@ class Match(Task[MatchSettings]):
         told: Any = settings
         once: Any = list({example.name: example for example in examples}.values())
         written: Any = examples
-        return cls(settings, Pictures.learn(once, told), Texts.learn(written, told))
+        return cls(settings, ImageInputs.from_examples(once, told), TextInputs.from_examples(written, told))
 
     def as_dict(self) -> dict[str, Any]:
-        return {"pictures": self.pictures.as_dict(), "texts": self.texts.as_dict()}
+        return {"pictures": self.images.as_dict(), "texts": self.texts.as_dict()}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], settings: MatchSettings, tokenizer: Any = None) -> Match:
-        texts = Texts.from_dict(data["texts"], settings, tokenizer)
-        return cls(settings, Pictures.from_dict(data["pictures"], settings, None), texts)
+        texts = TextInputs.from_dict(data["texts"], settings, tokenizer)
+        return cls(settings, ImageInputs.from_dict(data["pictures"], settings, None), texts)
 
     def config(self, a: Architecture) -> DualEncoderConfig:
         """Two towers of the same kind, each read by the mean of its tokens, which every kind of stack has."""
-        text, image = self.texts.layers(a), self.pictures.layers(a)
+        text, image = self.texts.layer_configs(a), self.images.layer_configs(a)
         shared = self.settings.projection_dim
         return DualEncoderConfig(
             TowerConfig(*text, shared=shared, end="mean"), TowerConfig(*image, shared=shared, end="mean")
@@ -133,14 +138,14 @@ class Match(Task[MatchSettings]):
         """The same for all, so that a pair is told from any others, not from those of its length."""
         written: Any = examples
         texts = self.texts.sizes(written)
-        return [self.pictures.tokens + -(-sum(texts) // len(texts))] * len(texts)
+        return [self.images.tokens + -(-sum(texts) // len(texts))] * len(texts)
 
     def batch(self, examples: Sequence[Captioned], rng: Random | None = None) -> dict[str, Tensor]:
         """Images, texts, and `alike [batch]`: the number of the first example with the same image."""
         pairs: Any = examples
         first: dict[str, int] = {}
         alike = torch.tensor([first.setdefault(example.name, n) for n, example in enumerate(examples)])
-        return {**self.pictures.batch(pairs, rng), **self.texts.batch(pairs, rng), "alike": alike}
+        return {**self.images.batch(pairs, rng), **self.texts.batch(pairs, rng), "alike": alike}
 
     def count(self, batch: dict[str, Tensor]) -> int:
         return len(batch["alike"])
@@ -148,7 +153,7 @@ class Match(Task[MatchSettings]):
     def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
         logits = model(tokens=batch["tokens"], lengths=batch["lengths"], images=batch["images"]).logits
         right = batch["alike"][:, None] == batch["alike"]
-        return contrast_sum(logits, right, smoothing)
+        return contrastive_loss_sum(logits, right, smoothing)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, examples: Sequence[Captioned]) -> Scores:
@@ -156,48 +161,48 @@ class Match(Task[MatchSettings]):
         images = list({example.name: example for example in examples}.values())
         place = {example.name: n for n, example in enumerate(images)}
         owner = torch.tensor([place[example.name] for example in examples])  # [texts]
-        near = self.seen(model, images) @ self.read_texts(model, [example.text for example in examples]).t()
+        near = self.embed_images(model, images) @ self.embed_texts(model, [example.text for example in examples]).t()
         right = torch.arange(len(images))[:, None] == owner  # [images, texts]
         texts, pictures = ranks(near, right), ranks(near.t(), right.t())
-        metrics = {f"text@{k}": found(texts, k) for k in KS} | {f"image@{k}": found(pictures, k) for k in KS}
+        metrics = {f"text@{k}": recall_at(texts, k) for k in KS} | {f"image@{k}": recall_at(pictures, k) for k in KS}
         best = near.argmax(0).tolist()
         lines = [f"{example.text}\t{images[n].name}" for example, n in zip(examples, best, strict=True)]
         return Scores({"recall": sum(metrics.values()) / len(metrics), **metrics}, "recall", hypotheses=lines)
 
-    def seen(self, model: nn.Module, examples: Sequence[Any], size: int = 256) -> Tensor:
+    def embed_images(self, model: nn.Module, examples: Sequence[Any], size: int = 256) -> Tensor:
         """`[images, shared]` on the CPU."""
         device, parts = next(model.parameters()).device, []
         for start in range(0, len(examples), size):
-            images = self.pictures.batch(examples[start : start + size], None)["images"]
+            images = self.images.batch(examples[start : start + size], None)["images"]
             parts.append(model(images=images.to(device)).image.float().cpu())
         return torch.cat(parts)
 
-    def read_texts(self, model: nn.Module, texts: Sequence[str], size: int = 256) -> Tensor:
+    def embed_texts(self, model: nn.Module, texts: Sequence[str], size: int = 256) -> Tensor:
         """`[texts, shared]` on the CPU."""
         device, parts = next(model.parameters()).device, []
         for start in range(0, len(texts), size):
-            given = self.texts.encoded(list(texts[start : start + size]))
+            given = self.texts.encode(list(texts[start : start + size]))
             parts.append(model(**{name: x.to(device) for name, x in given.items()}).text.float().cpu())
         return torch.cat(parts)
 
     def text_inputs(self, text: str) -> Batch:
-        return self.texts.encoded([text])
+        return self.texts.encode([text])
 
     def image_inputs(self, image: Picture) -> Batch:
-        return self.pictures.batch([LabelledImage(image, "")], None)
+        return self.images.batch([LabelledImage(image, "")], None)
 
     @torch.no_grad()
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
         """The nearest of the given texts for each given image, and of the given images for each text."""
-        paths = [one for one in inputs if names_image(one)]
-        texts = [one for one in inputs if not names_image(one)]
+        paths = [one for one in inputs if is_image_path(one)]
+        texts = [one for one in inputs if not is_image_path(one)]
         if not paths or not texts:
             raise BadInput(
                 f"Got {len(paths)} images and {len(texts)} texts. Give both, paths of images and texts to choose from: "
                 'regard predict RUN cat.png dog.png "a black cat".'
             )
-        images = self.seen(model, [Captioned(ImageFile(Path(path)), "", path) for path in paths])
-        near = images @ self.read_texts(model, texts).t()
+        images = self.embed_images(model, [Captioned(ImageFile(Path(path)), "", path) for path in paths])
+        near = images @ self.embed_texts(model, texts).t()
         return [
             *({"image": path, "texts": nearest(texts, near[n], self.settings.top_k)} for n, path in enumerate(paths)),
             *(
@@ -209,31 +214,31 @@ class Match(Task[MatchSettings]):
     def describe(self, examples: Sequence[Captioned]) -> dict[str, Any]:
         """What `check` shows: pairs, images, vocabulary, examples."""
         once: Any = list({example.name: example for example in examples}.values())
-        encoded = self.texts.encoded([example.text for example in examples])
+        encoded = self.texts.encode([example.text for example in examples])
         return {
             "pairs": len(examples),
             "images": len(once),
             "tokens": int(encoded["lengths"].sum()),
             "longest": int(encoded["lengths"].max()),
             "vocabulary": self.tokenizer.size,
-            **self.pictures.describe(once),
+            **self.images.describe(once),
             "examples": [f"{Path(example.name).name}: {example.text[:70]}" for example in examples[:3]],
         }
 
 
-def contrast_sum(logits: Tensor, right: Tensor, smoothing: float = 0.0) -> Tensor:
+def contrastive_loss_sum(logits: Tensor, right: Tensor, smoothing: float = 0.0) -> Tensor:
     """Σ over pairs of the mean of two cross-entropies: of its text among the texts, of its image among the images.
 
     `logits [images, texts]`; `right` says which texts belong to which images. Where several do, the chance is wanted to
     be shared among them.
 
-    >>> float(contrast_sum(torch.zeros(4, 4), torch.eye(4).bool()) / 4)  # ln 4: nothing is known
+    >>> float(contrastive_loss_sum(torch.zeros(4, 4), torch.eye(4).bool()) / 4)  # ln 4: nothing is known
     1.3862943649291992
     """
-    return (towards(logits, right, smoothing) + towards(logits.t(), right.t(), smoothing)) / 2
+    return (soft_cross_entropy(logits, right, smoothing) + soft_cross_entropy(logits.t(), right.t(), smoothing)) / 2
 
 
-def towards(logits: Tensor, right: Tensor, smoothing: float) -> Tensor:
+def soft_cross_entropy(logits: Tensor, right: Tensor, smoothing: float) -> Tensor:
     wanted = right / right.sum(1, keepdim=True)
     wanted = (1 - smoothing) * wanted + smoothing / right.shape[1]
     return -(wanted * logits.float().log_softmax(1)).sum()
@@ -249,7 +254,7 @@ def ranks(near: Tensor, right: Tensor) -> Tensor:
     return 1 + ((near >= best) & ~right).sum(1)
 
 
-def found(places: Tensor, k: int) -> float:
+def recall_at(places: Tensor, k: int) -> float:
     """The share of places that are among the first k."""
     return float((places <= k).float().mean())
 
@@ -260,7 +265,7 @@ def nearest(names: Sequence[str], near: Tensor, count: int) -> list[dict[str, An
     return [{"what": names[n], "cosine": round(v, 4)} for n, v in zip(places.tolist(), values.tolist(), strict=True)]
 
 
-def names_image(text: str) -> bool:
+def is_image_path(text: str) -> bool:
     """Whether an argument is meant as the path of an image; `BadInput` if it is and there is none."""
     if not text.lower().endswith(ENDINGS):
         return False

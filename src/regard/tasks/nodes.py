@@ -1,4 +1,4 @@
-"""Nodes of a graph: a class for each, learned from the few whose class is known."""
+"""Node classification: a class for each node of a graph, trained on the labelled nodes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ..models.graph_encoder import GraphEncoderConfig
 from ..models.heads import IGNORED, ClassificationHeadConfig
 from ..settings import Settings, Training, setting
 from .architecture import GRAPHS, Architecture, stack_of
-from .classify import per_class
-from .inputs.cache import Kept
-from .losses.r_drop import unsureness
+from .classify import classification_report
+from .inputs.cache import TensorCache
+from .losses.r_drop import consistency_loss
 from .task import Scores, Task
 
 SPARSE = 0.1
-"""Share of features other than zero below which they are kept as a sparse tensor."""
+"""Share of nonzero features below which they are stored as a sparse tensor."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class NodesSettings(Settings):
 
 
 @dataclass(frozen=True, eq=False)
-class PartOfGraph:
-    """The nodes of a graph that belong to a part: the others are seen, and their labels are not."""
+class GraphSplit:
+    """The nodes of a graph that belong to a split: the model sees the other nodes, but not their labels."""
 
     graph: Graph
     part: str
@@ -77,16 +77,19 @@ class Nodes(Task[NodesSettings]):
         evaluate_every=5,
         save_every=500,
     )
-    labels: list[str]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, settings: NodesSettings, features: int, labels: list[str]) -> None:
         self.settings, self.features = settings, features
-        self.labels = labels
+        self._labels = labels
         self.number = {label: n for n, label in enumerate(labels)}
-        self.nodes = Kept(self.make_nodes)
+        self.nodes = TensorCache(self.node_features)
+
+    @property
+    def labels(self) -> list[str]:
+        return self._labels
 
     @classmethod
-    def read(cls, paths: Sequence[Path], settings: NodesSettings) -> Reading[PartOfGraph]:
+    def read(cls, paths: Sequence[Path], settings: NodesSettings) -> Reading[GraphSplit]:
         """The parts of a graph; drawn where the files name none."""
         if len(paths) != 1:
             raise BadInput(f"{len(paths)} files were given; a graph is one NPZ, or a table of edges with features=.")
@@ -99,19 +102,19 @@ class Nodes(Task[NodesSettings]):
         )
         notes, examples = list(reading.notes), []
         for graph in reading.examples:
-            need_parts(graph, reading.files)
+            check_splits(graph, reading.files)
             if not graph.masks:
                 notes.append("no parts for training and choosing are named: 60, 20 and 20 % are drawn")
                 graph = draw_masks(graph)
-            examples += [PartOfGraph(graph, part) for part, mask in graph.masks.items() if bool(mask.any())]
+            examples += [GraphSplit(graph, part) for part, mask in graph.masks.items() if bool(mask.any())]
         return Reading(tuple(examples), reading.faults, reading.files, tuple(notes))
 
     @classmethod
-    def prepare(cls, examples: Sequence[PartOfGraph], settings: NodesSettings) -> Nodes:
+    def prepare(cls, examples: Sequence[GraphSplit], settings: NodesSettings) -> Nodes:
         """The task for this graph: its features and classes."""
         graph = examples[0].graph
         if len(graph.classes) < 2:
-            raise BadInput(f"The nodes have {len(graph.classes)} class: {list(graph.classes)}. Give two at least.")
+            raise BadInput(f"The nodes have {len(graph.classes)} class: {list(graph.classes)}. Give at least two.")
         return cls(settings, graph.nodes.shape[1], list(graph.classes))
 
     def as_dict(self) -> dict[str, Any]:
@@ -139,19 +142,19 @@ class Nodes(Task[NodesSettings]):
         head = ClassificationHeadConfig(len(self.labels), a.dim, per_token=True, dropout=a.dropout)
         return GraphEncoderConfig(self.features, graph_stack(a), head, a.dropout)
 
-    def sizes(self, examples: Sequence[PartOfGraph]) -> list[int]:
+    def sizes(self, examples: Sequence[GraphSplit]) -> list[int]:
         return [len(example.graph.nodes) for example in examples]
 
-    def batch(self, examples: Sequence[PartOfGraph], rng: Random | None = None) -> dict[str, Tensor]:
+    def batch(self, examples: Sequence[GraphSplit], rng: Random | None = None) -> dict[str, Tensor]:
         """Nodes and edges of the graphs, one after the other, with labels where the part has them."""
         graphs = [example.graph for example in examples]
         return {
             "nodes": self.nodes(graphs[0]) if len(graphs) == 1 else torch.cat([self.nodes(one) for one in graphs]),
-            "edges": disjoint([graph.edges for graph in graphs], [len(graph.nodes) for graph in graphs]),
+            "edges": merge_edges([graph.edges for graph in graphs], [len(graph.nodes) for graph in graphs]),
             "labels": torch.cat([self.known(example) for example in examples]),
         }
 
-    def make_nodes(self, graph: Graph) -> Tensor:
+    def node_features(self, graph: Graph) -> Tensor:
         """float32 `[nodes, features]`, sparse where few are not zero, each node's summing to 1 if `normalized`."""
         if graph.nodes.shape[1] != self.features:
             raise BadInput(f"The graph's nodes have {graph.nodes.shape[1]} features; this model reads {self.features}.")
@@ -159,7 +162,7 @@ class Nodes(Task[NodesSettings]):
         nodes = graph.nodes / torch.where(total == 0, 1.0, total)
         return nodes.to_sparse() if int(nodes.count_nonzero()) < SPARSE * nodes.numel() else nodes
 
-    def known(self, example: PartOfGraph) -> Tensor:
+    def known(self, example: GraphSplit) -> Tensor:
         """int64 `[nodes]`: the class of the part's nodes, ignored elsewhere and where a class was never learned."""
         graph = example.graph
         numbers = torch.tensor([*(self.number.get(name, IGNORED) for name in graph.classes), IGNORED])
@@ -175,7 +178,7 @@ class Nodes(Task[NodesSettings]):
         against the labelled nodes is a mean over all of them:
         ½ (loss(p) + loss(q)) + agreement · labelled · mean of ½ (|p − t|² + |q − t|²), t as `unsureness` has it.
         """
-        chosen, nodes = batch["labels"] != IGNORED, on_device(batch["nodes"])
+        chosen, nodes = batch["labels"] != IGNORED, densify_on_gpu(batch["nodes"])
         asked = 2 if self.settings.consistency and model.training else 1
         logits = torch.cat([model(nodes=nodes, edges=batch["edges"]).logits.float() for _ in range(asked)])
         labels = batch["labels"][chosen].repeat(asked)
@@ -183,31 +186,31 @@ class Nodes(Task[NodesSettings]):
             logits[chosen.repeat(asked)], labels, label_smoothing=smoothing, reduction="sum"
         )
         share = self.settings.consistency * len(labels) / len(logits)
-        return total if asked == 1 else total / 2 + share * unsureness(logits)
+        return total if asked == 1 else total / 2 + share * consistency_loss(logits)
 
     @torch.no_grad()
-    def evaluate(self, model: nn.Module, examples: Sequence[PartOfGraph]) -> Scores:
+    def evaluate(self, model: nn.Module, examples: Sequence[GraphSplit]) -> Scores:
         """Accuracy and mean loss over the part's nodes; each class's precision, recall and F1."""
-        logits, labels = self.answers(model, examples)
+        logits, labels = self.split_logits(model, examples)
         gold, said = ([self.labels[n] for n in one.tolist()] for one in (labels, logits.argmax(-1)))
         metrics = {
             "accuracy": sum(map(str.__eq__, gold, said)) / max(1, len(gold)),
             "loss": float(functional.cross_entropy(logits, labels)) if len(gold) else 0.0,
         }
         choose = self.settings.metric
-        return Scores(metrics, choose, choose == "accuracy", said, {"per class": per_class(gold, said)})
+        return Scores(metrics, choose, choose == "accuracy", said, {"per class": classification_report(gold, said)})
 
-    def answers(self, model: nn.Module, examples: Sequence[PartOfGraph]) -> tuple[Tensor, Tensor]:
+    def split_logits(self, model: nn.Module, examples: Sequence[GraphSplit]) -> tuple[Tensor, Tensor]:
         """(logits, labels) of the part's nodes."""
         device = next(model.parameters()).device
         batch = self.batch(examples)
-        nodes, edges = on_device(batch["nodes"].to(device)), batch["edges"].to(device)
+        nodes, edges = densify_on_gpu(batch["nodes"].to(device)), batch["edges"].to(device)
         logits = model(nodes=nodes, edges=edges).logits.float().cpu()
         chosen = batch["labels"] != IGNORED
         return logits[chosen], batch["labels"][chosen]
 
     def graph_inputs(self, graph: Graph) -> tuple[Tensor, Tensor]:
-        return self.make_nodes(graph), graph.edges
+        return self.node_features(graph), graph.edges
 
     @torch.no_grad()
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
@@ -216,7 +219,7 @@ class Nodes(Task[NodesSettings]):
         for path in inputs:
             graph = self.read([Path(path)], self.settings).strict().examples[0].graph
             device = next(model.parameters()).device
-            nodes = on_device(self.make_nodes(graph).to(device))
+            nodes = densify_on_gpu(self.node_features(graph).to(device))
             best = model(nodes=nodes, edges=graph.edges.to(device)).logits.float().softmax(-1).cpu().max(-1)
             found += [
                 {"node": n, "label": self.labels[label], "probability": round(chance, 4)}
@@ -224,7 +227,7 @@ class Nodes(Task[NodesSettings]):
             ]
         return found
 
-    def describe(self, examples: Sequence[PartOfGraph]) -> dict[str, Any]:
+    def describe(self, examples: Sequence[GraphSplit]) -> dict[str, Any]:
         """What `check` shows."""
         graph = examples[0].graph
         counts = Counter(graph.classes[n] for n in graph.labels.tolist() if n >= 0)
@@ -238,15 +241,15 @@ class Nodes(Task[NodesSettings]):
         }
 
 
-def on_device(nodes: Tensor) -> Tensor:
+def densify_on_gpu(nodes: Tensor) -> Tensor:
     """Sparse nodes as the device multiplies them: spread out on a GPU, whose sparse sums have no fixed order."""
     return nodes.to_dense() if nodes.is_sparse and nodes.is_cuda else nodes
 
 
-def disjoint(edges: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+def merge_edges(edges: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     """The edges of graphs of so many nodes, as those of one graph that has all the nodes.
 
-    >>> disjoint([torch.tensor([[0], [1]]), torch.tensor([[0], [1]])], [2, 2]).tolist()
+    >>> merge_edges([torch.tensor([[0], [1]]), torch.tensor([[0], [1]])], [2, 2]).tolist()
     [[0, 2], [1, 3]]
     """
     starts = [sum(sizes[:n]) for n in range(len(sizes))]
@@ -265,7 +268,7 @@ def graph_stack(a: Architecture) -> Any:
     return stack_of(replace(a, positions="none"))
 
 
-def need_parts(graph: Graph, files: Sequence[str]) -> None:
+def check_splits(graph: Graph, files: Sequence[str]) -> None:
     """Raise where the files name parts and one of train and dev is missing, or has no node with a label."""
     named, where = set(graph.masks) & {"train", "dev"}, ", ".join(files)
     for part in ("train", "dev") if named else ():

@@ -1,4 +1,4 @@
-"""N → N: a tag for every word."""
+"""Sequence labelling: a tag for every word."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..data.order import Order
+from ..data.batching import batch_by_size
 from ..data.reading import Reading
 from ..data.tagged import Tagged, read_tagged
 from ..errors import BadInput
@@ -57,13 +57,16 @@ class Tag(Task[TagSettings]):
 
     name = "tag"
     Settings = TagSettings
-    labels: list[str]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, settings: TagSettings, spelling: WordFeatures, tags: list[str]) -> None:
-        self.settings, self.spelling = settings, spelling
-        self.labels = tags
+        self.settings, self.word_features = settings, spelling
+        self._labels = tags
         self.word_features = spelling
         self.tag_number = {tag: n for n, tag in enumerate(tags)}
+
+    @property
+    def labels(self) -> list[str]:
+        return self._labels
 
     @classmethod
     def read(cls, paths: Sequence[Path], settings: TagSettings) -> Reading[Tagged]:
@@ -71,17 +74,19 @@ class Tag(Task[TagSettings]):
 
     @classmethod
     def prepare(cls, examples: Sequence[Tagged], settings: TagSettings) -> Tag:
-        """The task for these training examples: its words, what they are made of, and its tags."""
+        """The task for these training examples: its words, their features, and its tags."""
         tags = sorted({tag for example in examples for tag in example.tags})
         if not tags:
             raise BadInput("No tag was read. Look at the file with `regard check --task tag`.")
         rows = (example.words for example in examples)
         return cls(
-            settings, WordFeatures.learn(rows, settings.min_count, settings.max_affix, settings.max_word_length), tags
+            settings,
+            WordFeatures.from_words(rows, settings.min_count, settings.max_affix, settings.max_word_length),
+            tags,
         )
 
     def as_dict(self) -> dict[str, Any]:
-        return {**self.spelling.as_dict(), "tags": self.labels}
+        return {**self.word_features.as_dict(), "tags": self.labels}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], settings: TagSettings, tokenizer: Any = None) -> Tag:
@@ -89,21 +94,23 @@ class Tag(Task[TagSettings]):
 
     def config(self, a: Architecture) -> SequenceConfig:
         head = ClassificationHeadConfig(len(self.labels), a.dim, per_token=True, dropout=a.dropout)
-        return SequenceConfig(self.spelling.embedding(a, self.settings.word_dim), stack_of(a), head=head)
+        return SequenceConfig(self.word_features.embedding(a, self.settings.word_dim), stack_of(a), head=head)
 
     def sizes(self, examples: Sequence[Tagged]) -> list[int]:
         return [len(example.words) for example in examples]
 
     def batch(self, examples: Sequence[Tagged], rng: Random | None = None) -> dict[str, Tensor]:
-        batch = self.spelling.batch([example.words for example in examples], self.lost(rng))
+        batch = self.word_features.batch([example.words for example in examples], self.sample_dropout(rng))
         labels = [[self.tag_number.get(tag, IGNORED) for tag in example.tags] for example in examples]
         return {**batch, "labels": stack(labels, IGNORED)}
 
-    def lost(self, rng: Random | None) -> Callable[[str], int] | None:
-        """While training (`rng`) the model is not always told that it knows a word."""
+    def sample_dropout(self, rng: Random | None) -> Callable[[str], int] | None:
+        """In training (`rng` is given), what is hidden of a word; None in evaluation."""
         if rng is None:
             return None
-        return lambda word: self.spelling.lost(word, rng, self.settings.word_dropout, self.settings.rare_word_dropout)
+        return lambda word: self.word_features.sample_dropout(
+            word, rng, self.settings.word_dropout, self.settings.rare_word_dropout
+        )
 
     def count(self, batch: dict[str, Tensor]) -> int:
         return int((batch["labels"] != IGNORED).sum())
@@ -127,12 +134,12 @@ class Tag(Task[TagSettings]):
             total[gold] += count
             right[gold] += count * (gold == tag)
         each = {tag: right[tag] / total[tag] for tag in sorted(total)}
-        lines = [joined(e.words, tags) for e, tags in zip(examples, said, strict=True)]
+        lines = [format_tagged(e.words, tags) for e, tags in zip(examples, said, strict=True)]
         metrics = {"accuracy": sum(right.values()) / max(1, sum(total.values()))}
         return Scores(metrics, "accuracy", hypotheses=lines, details={"per tag": each})
 
     def unknown_labels(self, examples: Sequence[Tagged]) -> Counter[str]:
-        """How often these examples have tags that were not learned from."""
+        """Tags of these examples that the training data does not have, with their counts."""
         return Counter(tag for example in examples for tag in example.tags if tag not in self.tag_number)
 
     @torch.no_grad()
@@ -141,9 +148,8 @@ class Tag(Task[TagSettings]):
         found: dict[int, list[str]] = {}
         device = next(model.parameters()).device
         filled = [n for n, words in enumerate(sentences) if words]
-        order = Order([len(sentences[n]) for n in filled], tokens=tokens) if filled else None
-        for places in order.cut(sorted(range(len(filled)), key=lambda p: len(sentences[filled[p]]))) if order else []:
-            numbers = [filled[p] for p in places]
+        for batch_indices in batch_by_size([len(sentences[n]) for n in filled], tokens):
+            numbers = [filled[k] for k in batch_indices]
             batch = self.batch([Tagged(tuple(sentences[n]), ("",) * len(sentences[n])) for n in numbers])
             output = model(tokens=batch["tokens"].to(device), lengths=batch["lengths"].to(device))
             best = output.logits.argmax(-1).tolist()
@@ -153,7 +159,7 @@ class Tag(Task[TagSettings]):
 
     def text_inputs(self, text: str) -> Batch:
         words = tuple(text.split())
-        return self.spelling.batch([words])
+        return self.word_features.batch([words])
 
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
         """Words and tags of each text; words are separated by blanks."""
@@ -162,22 +168,22 @@ class Tag(Task[TagSettings]):
         return [{"words": words, "tags": found} for words, found in zip(sentences, tags, strict=True)]
 
     def describe(self, examples: Sequence[Tagged]) -> dict[str, Any]:
-        """What `check` shows: sizes, tags, how many words are unknown, examples."""
+        """Facts that `check` shows: sizes, tags, share of unknown words, examples."""
         words = [word for example in examples for word in example.words]
         lengths = sorted(len(example.words) for example in examples)
-        unknown = sum(word not in self.spelling.word_number for word in words)
+        unknown = sum(word not in self.word_features.word_number for word in words)
         return {
             "sentences": len(examples),
             "words": len(words),
             "median length": lengths[len(lengths) // 2],
             "longest": lengths[-1],
-            "vocabulary": len(self.spelling.words),
+            "vocabulary": len(self.word_features.words),
             "unknown": unknown / max(1, len(words)),
             "tags": dict(Counter(tag for example in examples for tag in example.tags).most_common()),
-            "examples": [joined(e.words, e.tags) for e in examples[:3]],
+            "examples": [format_tagged(e.words, e.tags) for e in examples[:3]],
         }
 
 
-def joined(words: Sequence[str], tags: Sequence[str]) -> str:
+def format_tagged(words: Sequence[str], tags: Sequence[str]) -> str:
     """`word/tag word/tag …`"""
     return " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True))

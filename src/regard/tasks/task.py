@@ -109,17 +109,25 @@ class Task(ABC, Generic[S]):
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[Any]:
         """Predictions for texts or for the paths of files, as JSON."""
 
+    def draw_predictions(self, model: nn.Module, inputs: Sequence[str], out: Path) -> list[Any] | None:
+        """Predictions, with an image of each saved in the folder `out`; None where the task draws no images."""
+        return None
+
     @abstractmethod
     def describe(self, examples: Sequence[Any]) -> dict[str, Any]:
         """Facts about examples that `regard check` shows."""
 
     # Data.
 
-    labels: list[str] | None = None
-    """Names of the classes or tags."""
+    @property
+    def labels(self) -> list[str] | None:
+        """Names of the classes or tags."""
+        return None
 
-    tokenizer: Tokenizer | None = None
-    """Tokenizer of the texts; saved with the model."""
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """Tokenizer of the texts; saved with the model."""
+        return None
 
     @classmethod
     def split(cls, reading: Reading[Any], share: float, seed: int) -> tuple[Reading[Any], Reading[Any]]:
@@ -152,8 +160,10 @@ class Task(ABC, Generic[S]):
 
     # Generation.
 
-    rules: TokenRules | None = None
-    """Start, end and suppressed tokens of the texts that the model writes."""
+    @property
+    def rules(self) -> TokenRules | None:
+        """Start, end and suppressed tokens of the texts that the model writes."""
+        return None
 
     beams: int = 1
     """Beams of the search that writes texts."""
@@ -170,8 +180,10 @@ class Task(ABC, Generic[S]):
     word_features: WordFeatures | None = None
     """Features of words, where tokens are words that are read by them."""
 
-    target: Target | None = None
-    """What is predicted for a whole graph: one class, several yes-or-no labels, or numbers."""
+    @property
+    def target(self) -> Target | None:
+        """What is predicted for a whole graph: one class, several yes-or-no labels, or numbers."""
+        return None
 
     threshold: float = 0.5
     """Score that a detected box needs to be listed."""
@@ -181,9 +193,6 @@ class Task(ABC, Generic[S]):
 
     reads_frames: bool = False
     """Whether the audio inputs are feature frames instead of recordings."""
-
-    draws_predictions: ClassVar[bool] = False
-    """Whether `predict` takes a folder `out` and saves images with its predictions there."""
 
     def text_inputs(self, text: str) -> Batch | None:
         """The model's arguments for one text; None where the task reads no texts."""

@@ -1,9 +1,9 @@
-"""N → M, without a word of which comes where: what was said in a recording."""
+"""Speech recognition: text for recordings, with CTC or a decoder."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..data.order import Order
+from ..data.batching import batch_by_size
 from ..data.reading import Reading
 from ..data.sound import Spoken, read_spoken
 from ..errors import BadInput
@@ -26,10 +26,10 @@ from ..nn.embeddings.sound_embedding import SoundEmbeddingConfig
 from ..nn.embeddings.text import TextEmbeddingConfig
 from ..settings import Settings, Training, setting
 from .architecture import Architecture, stack_of
-from .inputs.audio_features import Hearing, hearing_for, opened
-from .inputs.augment import hidden_stretches
-from .inputs.cache import Kept
-from .metrics.ctc import ctc_loss, greedy, places_needed, prefix_beam
+from .inputs.audio_features import AudioFeatures, choose_features, open_audio
+from .inputs.augment import spec_augment
+from .inputs.cache import TensorCache
+from .metrics.ctc import ctc_loss, frames_needed, greedy, prefix_beam_search
 from .metrics.edit_distance import character_error_rate, word_error_rate
 from .task import Batch, Scores, Task
 
@@ -67,15 +67,20 @@ class Transcribe(Task[TranscribeSettings]):
     Settings = TranscribeSettings
     ARCHITECTURE = Architecture(dim=144, layers=4, heads=4, activation="gelu")
     TRAINING = Training(epochs=100, warmup=300, schedule="cosine", weight_decay=0.05)
-    tokenizer: Tokenizer  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def __init__(self, settings: TranscribeSettings, tokenizer: Tokenizer, hearing: Hearing, spaced: bool) -> None:
-        self.settings, self.hearing, self.spaced = settings, hearing, spaced
-        self.tokenizer = tokenizer
+    def __init__(
+        self, settings: TranscribeSettings, tokenizer: Tokenizer, hearing: AudioFeatures, spaced: bool
+    ) -> None:
+        self.settings, self.audio_features, self.spaced = settings, hearing, spaced
+        self._tokenizer = tokenizer
         self.beams = settings.beams
         self.frames_per_token = settings.stack_frames
         self.reads_frames = hearing.rate is None
-        self.heard = Kept(hearing)
+        self.feature_cache = TensorCache(hearing)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
 
     @classmethod
     def read(cls, paths: Sequence[Path], settings: TranscribeSettings) -> Reading[Spoken]:
@@ -83,27 +88,27 @@ class Transcribe(Task[TranscribeSettings]):
 
     @classmethod
     def prepare(cls, examples: Sequence[Spoken], settings: TranscribeSettings) -> Transcribe:
-        """The task for these training examples: its vocabulary, and how recordings are heard."""
+        """The task for these training examples: its vocabulary, and the features of recordings."""
         if not examples:
             raise BadInput("No recording was read. Look at the files with `regard check --task transcribe`.")
-        hearing = hearing_for(list(examples), settings.bins, settings.sample_rate, settings.deltas)
-        texts = [plain(example.text) for example in examples]
+        hearing = choose_features(list(examples), settings.bins, settings.sample_rate, settings.deltas)
+        texts = [normalize_spaces(example.text) for example in examples]
         special = Special(mask=None) if settings.decoder else Special(start=None, end=None, mask=None)
         size = 1 << 20 if settings.unit in ("characters", "words") else settings.vocab_size
         tokenizer = Tokenizer.train(texts, settings.unit, size, settings.lowercase, special)
         return cls(settings, tokenizer, hearing, any(" " in text for text in texts))
 
     def as_dict(self) -> dict[str, Any]:
-        return {"rate": self.hearing.rate, "bins": self.hearing.bins, "spaced": self.spaced}
+        return {"rate": self.audio_features.rate, "bins": self.audio_features.bins, "spaced": self.spaced}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], settings: TranscribeSettings, tokenizer: Any = None) -> Transcribe:
-        return cls(settings, tokenizer, Hearing(data["rate"], data["bins"], settings.deltas), data["spaced"])
+        return cls(settings, tokenizer, AudioFeatures(data["rate"], data["bins"], settings.deltas), data["spaced"])
 
     def config(self, a: Architecture) -> SequenceConfig | EncoderDecoderConfig:
         places = None if a.positions == "none" else "sinusoidal"
         embed = SoundEmbeddingConfig(
-            self.hearing.size, a.dim, self.settings.stack_frames, places, norm=1e-5, dropout=a.dropout
+            self.audio_features.size, a.dim, self.settings.stack_frames, places, norm=1e-5, dropout=a.dropout
         )
         size = self.tokenizer.size
         if not self.settings.decoder:
@@ -118,21 +123,21 @@ class Transcribe(Task[TranscribeSettings]):
 
     def sizes(self, examples: Sequence[Spoken]) -> list[int]:
         """Tokens of each recording."""
-        return [self.tokens_of(self.heard(example).shape[0]) for example in examples]
+        return [self.tokens_of(self.feature_cache(example).shape[0]) for example in examples]
 
     def tokens_of(self, frames: int) -> int:
         return -(-frames // self.settings.stack_frames)
 
     def batch(self, examples: Sequence[Spoken], rng: Random | None = None) -> dict[str, Tensor]:
-        labels = self.tokenizer([plain(example.text) for example in examples])
-        return {**self.inputs(examples, rng), "labels": labels.tokens, "counts": labels.lengths}
+        labels = self.tokenizer([normalize_spaces(example.text) for example in examples])
+        return {**self.encode_audio(examples, rng), "labels": labels.tokens, "counts": labels.lengths}
 
-    def inputs(self, examples: Sequence[Spoken], rng: Random | None = None) -> dict[str, Tensor]:
-        """What the model hears: `sound [batch, frames, bins]` and how many frames each row has."""
-        frames = [self.heard(example) for example in examples]
+    def encode_audio(self, examples: Sequence[Spoken], rng: Random | None = None) -> dict[str, Tensor]:
+        """The model's inputs: `sound [batch, frames, bins]` and the frames of each row."""
+        frames = [self.feature_cache(example) for example in examples]
         if rng is not None:
             widest = (self.settings.mask_frames, self.settings.mask_bins)
-            frames = [hidden_stretches(one, rng, widest) for one in frames]
+            frames = [spec_augment(one, rng, widest) for one in frames]
         lengths = torch.tensor([one.shape[0] for one in frames])
         return {"sound": nn.utils.rnn.pad_sequence(frames, batch_first=True), "lengths": lengths}
 
@@ -142,17 +147,17 @@ class Transcribe(Task[TranscribeSettings]):
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
         if self.settings.decoder:
-            return self.written_loss(model, batch, smoothing)
+            return self.decoder_loss(model, batch, smoothing)
         if smoothing:
             raise BadInput(
-                f"label_smoothing is {smoothing}; CTC has no label at a place to smooth. Set it to 0 (or decoder=true)."
+                f"label_smoothing is {smoothing}; CTC has no label per position. Set it to 0 (or decoder=true)."
             )
         logits = model(sound=batch["sound"], lengths=batch["lengths"]).logits
         tokens = (batch["lengths"] + self.settings.stack_frames - 1) // self.settings.stack_frames
         return ctc_loss(logits, tokens, batch["labels"], batch["counts"])
 
-    def written_loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float) -> Tensor:
-        """−Σ ln of each unit's chance after the right ones before it."""
+    def decoder_loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float) -> Tensor:
+        """−Σ ln p of each token given the correct tokens before it."""
         given, wanted = batch["labels"][:, :-1], batch["labels"][:, 1:]
         real = torch.arange(wanted.shape[1], device=wanted.device) < batch["counts"][:, None] - 1
         heard = {"sound": batch["sound"], "lengths": batch["lengths"]}
@@ -163,8 +168,8 @@ class Transcribe(Task[TranscribeSettings]):
         )
 
     def evaluate(self, model: nn.Module, examples: Sequence[Spoken]) -> Scores:
-        """Word and character error rate; characters decide where the texts know no blanks."""
-        said = [self.cased(plain(example.text)) for example in examples]
+        """Word and character error rate; the latter is the main metric for texts without spaces."""
+        said = [self.cased(normalize_spaces(example.text)) for example in examples]
         found = self.transcribe(model, examples)
         metrics = {"wer": word_error_rate(said, found), "cer": character_error_rate(said, found)}
         return Scores(metrics, "wer" if self.spaced else "cer", higher=False, hypotheses=found)
@@ -174,49 +179,50 @@ class Transcribe(Task[TranscribeSettings]):
 
     @torch.no_grad()
     def transcribe(self, model: nn.Module, examples: Sequence[Spoken], tokens: int = 8192) -> list[str]:
-        """What is said in each recording."""
+        """The transcript of each recording."""
         found: dict[int, str] = {}
         device = next(model.parameters()).device
-        for places in in_batches(self.sizes(examples), tokens):
-            heard = self.inputs([examples[n] for n in places])
+        for places in batch_by_size(self.sizes(examples), tokens):
+            heard = self.encode_audio([examples[n] for n in places])
             heard = {name: x.to(device) for name, x in heard.items()}
-            write = self.written if self.settings.decoder else self.laid_out
+            write = self.decode_autoregressive if self.settings.decoder else self.decode_ctc
             found.update(zip(places, write(model, heard), strict=True))
         return [found[n] for n in range(len(examples))]
 
-    def laid_out(self, model: nn.Module, heard: dict[str, Tensor]) -> list[str]:
-        """The texts of CTC's labels."""
+    def decode_ctc(self, model: nn.Module, heard: dict[str, Tensor]) -> list[str]:
+        """The texts of CTC's labels, by greedy or prefix beam search."""
         logits, beams = model(**heard).logits, self.settings.beams
         lengths = [self.tokens_of(frames) for frames in heard["lengths"].tolist()]
-        rows = greedy(logits, lengths) if beams == 1 else prefix_beam(logits, lengths, beams)
+        rows = greedy(logits, lengths) if beams == 1 else prefix_beam_search(logits, lengths, beams)
         return [self.text_of(row) for row in rows]
 
-    def written(self, model: Any, heard: dict[str, Tensor]) -> list[str]:
-        """The texts that a decoder writes; at most twice as many units as there are tokens to hear."""
+    def decode_autoregressive(self, model: Any, heard: dict[str, Tensor]) -> list[str]:
+        """The texts that the decoder writes; at most twice as many tokens as the encoder has."""
         most = 2 * self.tokens_of(int(heard["lengths"].max())) + 8
         tokenizer = self.tokenizer
         rows = generate(model, **heard, max_new=most, beams=self.settings.beams, end=tokenizer.end, pad=tokenizer.pad)
         return [self.text_of(row) for row in rows.tolist()]
 
     def text_of(self, tokens: list[int]) -> str:
-        return plain(self.tokenizer.decode(tokens)) if tokens else ""
+        return normalize_spaces(self.tokenizer.decode(tokens)) if tokens else ""
 
     def audio_inputs(self, spoken: Spoken) -> Batch:
-        return self.inputs([spoken])
+        return self.encode_audio([spoken])
 
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
-        """What is said in each recording (or `.npy` file of frames)."""
-        texts = self.transcribe(model, [opened(path) for path in inputs])
+        """The transcript of each recording (or `.npy` file of frames)."""
+        texts = self.transcribe(model, [open_audio(path) for path in inputs])
         return [{"file": path, "text": text} for path, text in zip(inputs, texts, strict=True)]
 
     def describe(self, examples: Sequence[Spoken]) -> dict[str, Any]:
-        """What `check` shows: lengths, letters, and how many recordings are too short for their text."""
-        texts, tokens = [plain(example.text) for example in examples], self.sizes(examples)
-        needed = [places_needed(self.tokenizer([text]).tokens[0].tolist()) for text in texts]
-        heard = "frames of the file" if self.hearing.rate is None else f"{self.hearing.rate} samples a second"
+        """Facts that `check` shows: lengths, characters, and how many recordings are too short for their text."""
+        texts, tokens = [normalize_spaces(example.text) for example in examples], self.sizes(examples)
+        needed = [frames_needed(self.tokenizer([text]).tokens[0].tolist()) for text in texts]
+        features = self.audio_features
+        heard = "frames of the file" if features.rate is None else f"{features.rate} samples a second"
         return {
             "recordings": len(examples),
-            "heard as": f"{heard}, {self.hearing.size} numbers a frame, {self.settings.stack_frames} frames a token",
+            "heard as": f"{heard}, {features.size} numbers a frame, {self.settings.stack_frames} frames a token",
             "tokens": sum(tokens),
             "longest": max(tokens),
             "words": sum(len(text.split()) for text in texts),
@@ -227,12 +233,6 @@ class Transcribe(Task[TranscribeSettings]):
         }
 
 
-def plain(text: str) -> str:
-    """The text with one blank between words."""
+def normalize_spaces(text: str) -> str:
+    """The text with one space between words."""
     return " ".join(text.split())
-
-
-def in_batches(sizes: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """The numbers of examples of similar size, by the budget."""
-    if sizes:
-        yield from Order(sizes, tokens=tokens).cut(sorted(range(len(sizes)), key=lambda n: sizes[n]))

@@ -1,10 +1,10 @@
-"""N → M: a text for a text. Translation, and with other files and ROUGE summarisation."""
+"""Sequence to sequence: translation, or with ROUGE summarization."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..attention.tracing import in_cuda_graph
-from ..data.order import Order
+from ..data.batching import batch_by_size
 from ..data.reading import Reading
 from ..data.text import Parallel, read_parallel
 from ..errors import BadInput, Missing
@@ -30,7 +30,7 @@ from ..nn.packing import packing_positions
 from ..settings import Settings, Training, setting
 from .architecture import Architecture, stack_of
 from .inputs.padding import pad_to_multiples
-from .losses.r_drop import agreement_loss, twice
+from .losses.r_drop import r_drop_loss, repeat_batch
 from .metrics.rouge import rouge
 from .task import Scores, Task
 
@@ -41,7 +41,7 @@ APOSTROPHE = re.compile(r"(?<=[^\W\d_])(['’])(?=[^\W\d_])")
 BLANKS = re.compile(f"(?<=[{CHINESE}]) +(?=[{CHINESE}])")
 
 MAIN = {"bleu": "bleu", "chrf": "chrf", "rouge": "rouge1"}
-"""Of each setting `metric`, the score that decides."""
+"""The main score of each value of the setting `metric`."""
 
 
 @dataclass(frozen=True)
@@ -76,24 +76,30 @@ class TranslateSettings(Settings):
 
 
 class Translate(Task[TranslateSettings]):
-    """A text for a text: `Parallel(source, target)` examples; BLEU and chrF, or ROUGE."""
+    """Text to text: `Parallel(source, target)` examples; BLEU and chrF, or ROUGE."""
 
     name = "translate"
     Settings = TranslateSettings
     ARCHITECTURE = Architecture(dim=256, layers=3, hidden=512, dropout=0.2)
     TRAINING = Training(epochs=30, learning_rate=1e-3, warmup=500, label_smoothing=0.1)
-    tokenizer: Tokenizer  # pyright: ignore[reportIncompatibleVariableOverride]
-    rules: TokenRules  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, settings: TranslateSettings, tokenizer: Tokenizer, beams: int, most: int | None = None) -> None:
-        """`most` is how many tokens the longest target had that was learned from."""
-        self.settings, self.beams, self.most = settings, beams, most or settings.max_length
-        self.tokenizer = tokenizer
+        """`most` is the length in tokens of the longest target in the training data."""
+        self.settings, self.beams, self.max_target = settings, beams, most or settings.max_length
+        self._tokenizer = tokenizer
         target = tokenizer.target
         start, end, unknown = (number for number in (target.start, target.end, target.unknown) if number is not None)
         self.max_length = settings.max_length
-        self.rules = TokenRules(start=(start,), end=(end,), pad=target.pad, suppressed=(unknown,))
-        self.known: dict[Parallel, tuple[list[int], list[int]]] = {}
+        self._rules = TokenRules(start=(start,), end=(end,), pad=target.pad, suppressed=(unknown,))
+        self.encoded: dict[Parallel, tuple[list[int], list[int]]] = {}
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    @property
+    def rules(self) -> TokenRules:
+        return self._rules
 
     @classmethod
     def read(cls, paths: Sequence[Path], settings: TranslateSettings) -> Reading[Parallel]:
@@ -103,16 +109,16 @@ class Translate(Task[TranslateSettings]):
     def prepare(cls, examples: Sequence[Parallel], settings: TranslateSettings) -> Translate:
         """The task for these training examples: its vocabulary, or one for each language."""
         sources, targets = [e.source for e in examples], [e.target for e in examples]
-        tokenizer = trained(sources + targets if settings.joint else sources, settings)
+        tokenizer = train_tokenizer(sources + targets if settings.joint else sources, settings)
         if not settings.joint:
-            tokenizer.target = trained(targets, settings)
+            tokenizer.target = train_tokenizer(targets, settings)
         task = cls(settings, tokenizer, settings.training_beams)
-        task.most = max(len(row) for row in task.rows(tokenizer.target, targets))
+        task.max_target = max(len(row) for row in task.rows(tokenizer.target, targets))
         return task
 
     def as_dict(self) -> dict[str, Any]:
         target = self.tokenizer.target
-        return {"target": None if target is self.tokenizer else target.backend.to_str(), "most": self.most}
+        return {"target": None if target is self.tokenizer else target.backend.to_str(), "most": self.max_target}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], settings: TranslateSettings, tokenizer: Any = None) -> Translate:
@@ -137,21 +143,21 @@ class Translate(Task[TranslateSettings]):
         return TextEmbeddingConfig(tokenizer.size, a.dim, places, scaled=True, padding=tokenizer.pad, dropout=a.dropout)  # type: ignore[arg-type]
 
     def sizes(self, examples: Sequence[Parallel]) -> list[int]:
-        """Source and target tokens together. The numbers of these examples are remembered for their batches."""
+        """Source and target tokens together. The encoded examples are cached for their batches."""
         pairs = self.pairs(examples)
-        self.known = dict(zip(examples, pairs, strict=True))
+        self.encoded = dict(zip(examples, pairs, strict=True))
         return [len(source) + len(target) for source, target in pairs]
 
     def pairs(self, examples: Sequence[Parallel]) -> list[tuple[list[int], list[int]]]:
-        """Source and target of each example in numbers."""
-        if all(example in self.known for example in examples):
-            return [self.known[example] for example in examples]
+        """Token numbers of source and target of each example."""
+        if all(example in self.encoded for example in examples):
+            return [self.encoded[example] for example in examples]
         sources = self.rows(self.tokenizer, [example.source for example in examples])
         targets = self.rows(self.tokenizer.target, [example.target for example in examples])
         return list(zip(sources, targets, strict=True))
 
     def rows(self, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-        """Texts in numbers between start and end, cut where they are too long."""
+        """Token numbers of texts between start and end, truncated to max_length."""
         longest, end = self.settings.max_length, self.rules.end[0]
         rows = [encoding.ids for encoding in tokenizer.backend.encode_batch_fast(list(texts))]
         return [row if len(row) <= longest else [*row[: longest - 1], end] for row in rows]
@@ -170,12 +176,12 @@ class Translate(Task[TranslateSettings]):
         }
 
     def pad_for_cuda_graph(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The batch with empty rows and places, so that few shapes of batches occur, and where the real tokens are."""
+        """The batch padded to few shapes, with the positions of the real tokens."""
         fills = {"tokens": self.tokenizer.pad or 0, "targets": self.tokenizer.target.pad or 0, "labels": IGNORED}
         found = pad_to_multiples(batch, fills, rows=64, tokens=16)
         return found | {
-            "places": real_places(found["lengths"], found["tokens"].shape[1]),
-            "target_places": real_places(found["target_lengths"], found["targets"].shape[1]),
+            "places": token_positions(found["lengths"], found["tokens"].shape[1]),
+            "target_places": token_positions(found["target_lengths"], found["targets"].shape[1]),
         }
 
     def count(self, batch: dict[str, Tensor]) -> int:
@@ -185,17 +191,17 @@ class Translate(Task[TranslateSettings]):
         return pair_loss(model, batch, smoothing, self.settings.r_drop if model.training else 0.0)
 
     def evaluate(self, model: nn.Module, examples: Sequence[Parallel]) -> Scores:
-        """The scores of what the model writes, and its perplexity on what it should have written."""
+        """Scores of the model's translations, and its perplexity on the references."""
         if not examples:
-            raise BadInput("There is no pair of texts to score on. Look at the file with `regard check`.")
+            raise BadInput("There is no pair of texts to evaluate on. Look at the file with `regard check`.")
         said = self.translate(model, [example.source for example in examples])
-        references = [self.right(example) for example in examples]
+        references = [self.references_of(example) for example in examples]
         metric, perplexity = self.settings.metric, self.perplexity(model, examples)
         found, details = (rouge(said, references), {}) if metric == "rouge" else self.bleu(said, references)
         return Scores(found | {"perplexity": perplexity}, MAIN[metric], hypotheses=said, details=details)
 
-    def right(self, example: Parallel) -> list[str]:
-        """The right answers, in lower case where the model writes that alone."""
+    def references_of(self, example: Parallel) -> list[str]:
+        """The references, in lower case if the model writes lower case."""
         texts = example.references or (example.target,)
         return [text.lower() if self.settings.lowercase else text for text in texts]
 
@@ -214,8 +220,8 @@ class Translate(Task[TranslateSettings]):
             "bleu": BLEU(tokenize=tokenise, lowercase=self.settings.lowercase),
             "bleu_lower": BLEU(tokenize=tokenise, lowercase=True),
         }
-        chrf, written = CHRF(), ([elided(text) for text in said] if french else said)
-        right = [[elided(text) if french and text else text for text in stream] for stream in streams]
+        chrf, written = CHRF(), ([split_elisions(text) for text in said] if french else said)
+        right = [[split_elisions(text) if french and text else text for text in stream] for stream in streams]
         metrics = {name: kind.corpus_score(written, right).score for name, kind in kinds.items()}  # type: ignore[arg-type]
         metrics["chrf"] = chrf.corpus_score(said, streams).score  # type: ignore[arg-type]
         signatures = {name: str(kind.get_signature()) + "|elided" * french for name, kind in kinds.items()}
@@ -223,10 +229,10 @@ class Translate(Task[TranslateSettings]):
 
     @torch.no_grad()
     def perplexity(self, model: nn.Module, examples: Sequence[Parallel]) -> float:
-        """exp of the mean loss of a target's token, its end included."""
+        """exp of the mean loss of a target token, the end token included."""
         device, total, count = next(model.parameters()).device, 0.0, 0
         pairs = self.pairs(examples)
-        for numbers in by_length([len(source) + len(target) for source, target in pairs], 8192):
+        for numbers in batch_by_size([len(source) + len(target) for source, target in pairs], 8192):
             batch = self.batch([examples[n] for n in numbers])
             count += self.count(batch)
             total += float(self.loss(model, {name: x.to(device) for name, x in batch.items()}))
@@ -234,25 +240,25 @@ class Translate(Task[TranslateSettings]):
 
     @torch.no_grad()
     def translate(self, model: Any, texts: Sequence[str], tokens: int = 16384) -> list[str]:
-        """What the model writes for each text; nothing for a blank one."""
+        """The model's translation of each text; empty for an empty text."""
         found = [""] * len(texts)
         filled = [n for n, text in enumerate(texts) if text.strip()]
         rows = self.rows(self.tokenizer, [texts[n] for n in filled]) if filled else []
-        for places in by_length([len(row) for row in rows], tokens // self.beams):
+        for places in batch_by_size([len(row) for row in rows], tokens // self.beams):
             written = self.generate(model, [rows[place] for place in places])
             for place, text in zip(places, self.tokenizer.target.decode(written), strict=True):
-                found[filled[place]] = closed(text)
+                found[filled[place]] = join_chinese(text)
         return found
 
     def generate(self, model: Any, sources: list[list[int]]) -> Tensor:
-        """The tokens of the model's answers, each at most half as long again as the longest target it has learned from,
-        and no longer than twice its source and 20 tokens."""
+        """The tokens of the translations. Each has at most 1.5 times the tokens of the longest training target, and at
+        most twice the tokens of its source and 20."""
         device, rules = next(model.parameters()).device, self.rules
         lengths = torch.tensor([len(source) for source in sources])
         return model.generate(
             tokens=stack(sources, self.tokenizer.pad or 0).to(device),
             lengths=lengths.to(device),
-            max_new=min(self.settings.max_length, self.most + self.most // 2, 2 * int(lengths.max()) + 20),
+            max_new=min(self.settings.max_length, self.max_target + self.max_target // 2, 2 * int(lengths.max()) + 20),
             beams=self.beams,
             length_penalty=self.settings.length_penalty,
             start=rules.start,
@@ -265,7 +271,7 @@ class Translate(Task[TranslateSettings]):
         return self.translate(model, inputs)
 
     def describe(self, examples: Sequence[Parallel]) -> dict[str, Any]:
-        """What `check` shows: sizes, vocabulary, how long the texts are, how many are cut, examples."""
+        """Facts that `check` shows: sizes, vocabulary, lengths, how many texts are truncated, examples."""
         pairs = self.pairs(examples)
         sizes = [[len(row) for row in side] for side in zip(*pairs, strict=True)]
         unknown = sum(row.count(self.rules.suppressed[0]) for pair in pairs for row in pair)
@@ -282,14 +288,14 @@ class Translate(Task[TranslateSettings]):
 
 
 def pair_loss(model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0, agreement: float = 0.0) -> Tensor:
-    """The sum of a batch's losses; logits are computed for real targets alone, where it is known which they are.
+    """The sum of a batch's losses; logits are computed for real targets only, where these are known.
 
     With `agreement` every pair is computed twice, each time with other dropout (see `agreement_loss`).
     """
     if agreement:
-        batch = again(batch)
+        batch = repeat_pairs(batch)
     inputs = {name: batch[name] for name in ("tokens", "lengths", "targets", "target_lengths")}
-    if in_cuda_graph() and "places" in batch:  # which targets are real may not be looked at, and is packing_positions
+    if in_cuda_graph() and "places" in batch:  # the host may not read lengths: the batch has positions
         known = [(batch[f"{side}lengths"], batch[f"{side}places"]) for side in ("", "target_")]
         labels = functional.pad(batch["labels"].flatten(), (0, 1), value=IGNORED)[known[1][1]]
         with packing_positions(*known):
@@ -300,14 +306,14 @@ def pair_loss(model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0
         wanted = batch["labels"] != IGNORED
         logits, labels = model(**inputs, wanted=wanted).logits, batch["labels"][wanted]
     if agreement:
-        return agreement_loss(logits, labels[: len(labels) // 2], smoothing, agreement)
+        return r_drop_loss(logits, labels[: len(labels) // 2], smoothing, agreement)
     how: dict[str, Any] = {"ignore_index": IGNORED, "label_smoothing": smoothing, "reduction": "sum"}
     return functional.cross_entropy(logits.float(), labels, **how)
 
 
-def again(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The batch with every pair again below the others; places beyond it stay beyond it."""
-    found = twice({name: x for name, x in batch.items() if not name.endswith("places")})
+def repeat_pairs(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The batch with every pair repeated below; positions beyond the batch stay beyond it."""
+    found = repeat_batch({name: x for name, x in batch.items() if not name.endswith("places")})
     for name, rows in (("places", "tokens"), ("target_places", "targets")):
         if name in batch:
             size, inside = batch[rows].numel(), batch[name] < batch[rows].numel()
@@ -315,42 +321,36 @@ def again(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def real_places(lengths: Tensor, tokens: int, multiple: int = 1024) -> Tensor:
-    """The numbers of the real tokens in the flattened batch, and one beyond it until there are a multiple of them.
+def token_positions(lengths: Tensor, tokens: int, multiple: int = 1024) -> Tensor:
+    """Indices of the real tokens in the flattened batch, padded with an index beyond it to a multiple.
 
-    >>> real_places(torch.tensor([2, 1]), 3, multiple=4).tolist()
+    >>> token_positions(torch.tensor([2, 1]), 3, multiple=4).tolist()
     [0, 1, 3, 6]
     """
     real = (torch.arange(tokens) < lengths[:, None]).flatten().nonzero().squeeze(1)
     return functional.pad(real, (0, -len(real) % multiple), value=len(lengths) * tokens)
 
 
-def trained(texts: list[str], settings: TranslateSettings) -> Tokenizer:
-    """The vocabulary of these texts; a model that reads one text needs no segments."""
+def train_tokenizer(texts: list[str], settings: TranslateSettings) -> Tokenizer:
+    """A tokenizer for these texts, without segment numbers."""
     tokenizer = Tokenizer.train(texts, settings.unit, settings.vocab_size, settings.lowercase, SPECIAL)
     tokenizer.settings["model_input_names"] = ["input_ids", "attention_mask"]
     return tokenizer
 
 
-def closed(text: str) -> str:
-    """A text without the blanks that a vocabulary of words puts between Chinese characters.
+def join_chinese(text: str) -> str:
+    """A text without the spaces that a word tokenizer puts between Chinese characters.
 
-    >>> closed("我 有 2 只 black cats 。")
+    >>> join_chinese("我 有 2 只 black cats 。")
     '我有 2 只 black cats 。'
     """
     return BLANKS.sub("", text.strip())
 
 
-def elided(text: str) -> str:
-    """A text whose words are parted after an apostrophe.
+def split_elisions(text: str) -> str:
+    """A text with its words split after apostrophes.
 
-    >>> elided("l'homme s'assied aujourd’hui, à 5'4")
+    >>> split_elisions("l'homme s'assied aujourd’hui, à 5'4")
     "l' homme s' assied aujourd’ hui, à 5'4"
     """
     return APOSTROPHE.sub(r"\1 ", text)
-
-
-def by_length(sizes: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Batches of numbers, neighbours in size together, each of about so many tokens."""
-    if sizes:
-        yield from Order(sizes, tokens=max(1, tokens)).cut(sorted(range(len(sizes)), key=lambda n: sizes[n]))

@@ -164,9 +164,9 @@ def predict(
 
         task, model, _ = open_run(run, parse_assignments(changed))
         texts = read_stdin_lines() if inputs == ["-"] else inputs
-        if out is not None and not task.draws_predictions:
+        predictions = task.predict(model, texts) if out is None else task.draw_predictions(model, texts, out)
+        if predictions is None:
             raise typer.BadParameter(f"the task {task.name!r} saves no images", param_hint="--out")
-        predictions = task.predict(model, texts) if out is None else task.predict(model, texts, out=out)
         print_result(predictions, "\n".join(format_prediction(prediction) for prediction in predictions), as_json)
 
 

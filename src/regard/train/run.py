@@ -111,7 +111,7 @@ def train_run(
             folder.write_faults(data.faults)
         torch.manual_seed(training.seed)
         fitted = task.fit(architecture, data.train)
-        model = task.config(architecture).build() if fitted is None else fitted
+        model: Any = task.config(architecture).build() if fitted is None else fitted
         model.tokenizer, model.rules = task.tokenizer, task.rules
         task.initialize(model)
         logger = RunLogger(folder, training.tensorboard and is_main_process(), on_event)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data.order import Order
+from ..data.batching import BatchSampler
 from ..errors import BadInput, Missing, Unsupported
 from ..models.model import compile_blocks
 from ..settings import Training
@@ -85,6 +85,7 @@ class Trainer:
         self.unsharded = UnshardedCopy(model) if self.accelerator.is_fsdp2 else None
         captures = captures_updates(training, self.accelerator)
         fused = self.accelerator.device.type == "cuda"
+        self.model: Any
         self.model, self.optimizer = self.accelerator.prepare(model, make_optimizer(model, training, captures, fused))
         self.cuda_graph = CudaGraphStep(lambda batch: self.step([(batch, True)], batch["count"])) if captures else None
         if training.compile and (captures or self.unsharded is not None):
@@ -92,12 +93,12 @@ class Trainer:
         elif training.compile:
             self.model = torch.compile(self.model)
         sizes = task.sizes(self.epoch_examples(0))
-        self.order = Order(
+        self.sampler = BatchSampler(
             sizes,
             tokens=training.tokens_per_batch(sizes),
             examples=training.batch_size,
             seed=training.seed,
-            alike=task.cuts_blocks,
+            drop_last=task.cuts_blocks,
         )
         self.checkpoints = CheckpointStore(folder / "checkpoints")
         self.ema = ExponentialMovingAverage(training.ema) if training.ema else None
@@ -137,7 +138,7 @@ class Trainer:
 
     def groups(self, epoch: int) -> list[list[list[int]]]:
         """The batches of an epoch, by update."""
-        batches, size = self.order.epoch(epoch), self.training.accumulate
+        batches, size = self.sampler.batches(epoch), self.training.accumulate
         return [batches[n : n + size] for n in range(0, len(batches), size)]
 
     def count_steps(self) -> int:
@@ -192,7 +193,8 @@ class Trainer:
                 f"The loss is not a number at step {state.step}. Look for NaN or inf in the data, or lower "
                 f"learning_rate (now {rate:g}) or raise warmup, and train into another --out."
             )
-        self.report("step", state=state, loss=mean, rate=rate, norm=float(norm), labels=count)
+        values = {"loss": mean, "rate": rate, "norm": float(norm), "labels": count}
+        self.report("step", values, state=state)
 
     def run_step(self, batches: list[tuple[Batch, bool]], count: Tensor) -> Tensor:
         """The result of `step`, replayed from a CUDA graph where it can be captured."""
@@ -265,7 +267,7 @@ class Trainer:
         self.state.since_best = 0 if better else self.state.since_best + 1
         self.state.seconds += self.elapsed()
         self.evaluated_step = self.state.step
-        self.report("score", scores, **scores.metrics)
+        self.report("score", scores.metrics, scores)
 
     def plain_model(self) -> AbstractContextManager[nn.Module]:
         """While open, the model with full tensors, also where the weights are sharded."""
@@ -323,10 +325,16 @@ class Trainer:
             self.save()
         self.report("stopped" if stopped else "finished")
 
-    def report(self, name: str, scores: Scores | None = None, state: TrainState | None = None, **values: float) -> None:
+    def report(
+        self,
+        name: str,
+        values: dict[str, float] | None = None,
+        scores: Scores | None = None,
+        state: TrainState | None = None,
+    ) -> None:
         """Call `on_event`, in the main process."""
         if self.accelerator.is_main_process:
-            self.on_event(TrainEvent(name, state or self.state, self.total, values, scores))
+            self.on_event(TrainEvent(name, state or self.state, self.total, values or {}, scores))
 
 
 class InterruptHandler:

@@ -14,7 +14,7 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton")
 
 from regard.tasks.losses import r_drop as agreement
-from regard.tasks.losses.r_drop import Fused, agreement_loss, plainly
+from regard.tasks.losses.r_drop import FusedRDrop, r_drop_loss, r_drop_reference
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -31,7 +31,7 @@ def test_the_formula_by_torchs_own_divergence() -> None:
     right = sum(functional.nll_loss(one, labels, reduction="sum") for one in (p, q)) / 2
     even = sum(-one.mean(-1).sum() for one in (p, q)) / 2
     apart = sum(functional.kl_div(b, a, log_target=True, reduction="sum") for a, b in ((p, q), (q, p)))
-    torch.testing.assert_close(plainly(logits, labels, 0.2, 3.0), 0.8 * right + 0.2 * even + 3.0 / 4 * apart)
+    torch.testing.assert_close(r_drop_reference(logits, labels, 0.2, 3.0), 0.8 * right + 0.2 * even + 3.0 / 4 * apart)
 
 
 @pytest.mark.parametrize(("labels", "classes"), [(1, 2), (5, 53), (3, 128)])
@@ -41,14 +41,17 @@ def test_the_kernel_is_the_formula(labels: int, classes: int, smoothing: float, 
     exact, gold = drawn(labels, classes)
     single = exact.float().requires_grad_()
     exact.requires_grad_()
-    want, found = plainly(exact, gold, smoothing, weight) / 7, Fused.apply(single, gold, smoothing, weight) / 7
+    want, found = (
+        r_drop_reference(exact, gold, smoothing, weight) / 7,
+        FusedRDrop.apply(single, gold, smoothing, weight) / 7,
+    )
     torch.testing.assert_close(found.double(), want, rtol=1e-5, atol=1e-5)
     want.backward()
     found.backward()
     torch.testing.assert_close(single.grad.double(), exact.grad, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("way", [plainly, lambda *given: Fused.apply(*given)], ids=["formula", "kernel"])
+@pytest.mark.parametrize("way", [r_drop_reference, lambda *given: FusedRDrop.apply(*given)], ids=["formula", "kernel"])
 def test_labels_that_do_not_count_change_nothing(way) -> None:
     """Loss and gradient are those of the other labels alone."""
     logits, labels = drawn(6, 13)
@@ -67,7 +70,7 @@ def test_too_many_classes_go_without_the_kernel(monkeypatch: pytest.MonkeyPatch)
     logits, labels = drawn(3, 20)
     monkeypatch.setattr(agreement, "WIDEST", 10)
     logits = logits.float()
-    torch.testing.assert_close(agreement_loss(logits, labels, 0.1, 2.0), plainly(logits, labels, 0.1, 2.0))
+    torch.testing.assert_close(r_drop_loss(logits, labels, 0.1, 2.0), r_drop_reference(logits, labels, 0.1, 2.0))
 
 
 @pytest.mark.gpu
@@ -76,7 +79,7 @@ def test_on_a_gpu_at_a_vocabularys_size() -> None:
     for dtype, close in ((torch.float32, 1e-5), (torch.bfloat16, 1e-2)):
         rough = logits.detach().to(dtype).requires_grad_()
         exact = rough.detach().double().requires_grad_()
-        want, found = plainly(exact, labels, 0.1, 5.0), agreement_loss(rough, labels, 0.1, 5.0)
+        want, found = r_drop_reference(exact, labels, 0.1, 5.0), r_drop_loss(rough, labels, 0.1, 5.0)
         torch.testing.assert_close(found.double(), want, rtol=1e-4, atol=0.0)
         want.backward()
         found.backward()

@@ -14,7 +14,7 @@ from ...errors import BadInput, Unsupported
 from ...models.model import EncoderDecoderModel
 from ...nn.embeddings.audio import Mel, log_mel
 from ...nn.embeddings.sound_embedding import SoundEmbeddingConfig
-from ...tasks.inputs.audio_features import HOP, opened, standardised
+from ...tasks.inputs.audio_features import HOP, open_audio, standardize
 from ...tasks.task import Task
 from ...tasks.transcribe import Transcribe
 from ..inspect.predictions import class_prediction
@@ -32,7 +32,7 @@ def audio_input(model: Any, task: Task[Any] | None, data: bytes, target: Any = N
     read_output = lambda output: class_prediction(output.logits[0], task and task.labels)  # noqa: E731
     if isinstance(task, Transcribe):  # the text of the CTC labels
         with torch.no_grad():
-            text = task.laid_out(model, source.arguments)[0]
+            text = task.decode_ctc(model, source.arguments)[0]
         read_output = lambda output: {"kind": "text", "text": text, "items": []}  # noqa: E731
     return ModelInput(source.arguments, {"sound": source.tokens}, "sound", source.metadata, read_output)
 
@@ -66,7 +66,7 @@ def frames_source(task: Task[Any], data: bytes) -> Source:
         path = Path(folder) / "frames.npy"
         path.write_bytes(data)
         try:
-            inputs = task.audio_inputs(opened(str(path)))
+            inputs = task.audio_inputs(open_audio(str(path)))
         except BadInput as error:
             raise BadInput(str(error).replace(str(path), "The recording")) from None
     assert inputs is not None and task.frames_per_token is not None
@@ -113,7 +113,7 @@ def whisper_source(model: Any, sound: Any, metadata: dict[str, Any]) -> Source:
         "frames_per_token": 2,
         "heard": heard,
         "quietest": len(frames) - 1 if len(samples) < capacity else quietest_frame(samples, real),
-        "frames": standardised(frames[: 2 * heard]),
+        "frames": standardize(frames[: 2 * heard]),
     }
     return Source({"sound": frames[None]}, time_tokens(window, heard, seconds), "sound", WHISPER_MAX_NEW, metadata)
 

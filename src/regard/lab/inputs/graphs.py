@@ -45,7 +45,7 @@ def graph_prediction(task: Task[Any] | None, output: Output, labels: list[str] |
     assert output.logits is not None
     if task is None or task.target is None or task.target.kind == "class":
         return class_prediction(output.logits[0], labels)
-    values = task.target.said(output.logits.float())[0]
+    values = task.target.predictions(output.logits.float())[0]
     return {"kind": "text", "text": ", ".join(f"{name}: {value}" for name, value in values.items()), "items": []}
 
 

@@ -96,7 +96,7 @@ def patch_grid(embed: Any, images: Tensor) -> tuple[int, int]:
 def preprocess(model: Any, image: Any) -> Tensor:
     """An image in the size and the range that a checkpoint reads, `[1, channels, height, width]`."""
     from ...data.images import load_image
-    from ...tasks.inputs.images import resized
+    from ...tasks.inputs.images import resize
 
     tower = model.config.image if isinstance(model, DualEncoderModel) else model.config
     if tower is None:
@@ -112,7 +112,7 @@ def preprocess(model: Any, image: Any) -> Tensor:
     }
     try:
         mean, std = (torch.tensor(statistics[name], dtype=torch.float32)[:, None, None] for name in HALF)
-        return ((resized(pixels, size).float() / 255 - mean[: len(pixels)]) / std[: len(pixels)])[None]
+        return ((resize(pixels, size).float() / 255 - mean[: len(pixels)]) / std[: len(pixels)])[None]
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
         raise BadInput(
             f"preprocessor_config.json: image_mean and image_std cannot be used ({error}). Give one number per channel."

@@ -1,4 +1,4 @@
-"""Recordings to classify: frames of their spectrum, with the training recordings' mean taken out."""
+"""Recordings as inputs: spectral frames, standardized with the mean and deviation of the training recordings."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from ...errors import BadInput
 from ...nn.embeddings.audio import Mel, log_mel, mfcc
 from ...nn.embeddings.sound_embedding import SoundEmbeddingConfig
 from ..architecture import Architecture, stack_of
-from .augment import hidden_stretches
-from .cache import Kept
+from .augment import spec_augment
+from .cache import TensorCache
 
 if TYPE_CHECKING:
     from ..classify import ClassifySettings
 
 SAMPLE = 1000
-"""Training recordings that rate, mean and deviation are taken from."""
+"""Training recordings from which rate, mean and deviation are computed."""
 
 WINDOW, HOP = 0.025, 0.010
-"""Seconds that a frame is made of, and from one to the next."""
+"""Seconds of a frame, and from one frame to the next."""
 
 
-class Recordings:
-    """Recordings as frames `[frames, bins]`: log-mel, or cepstral coefficients."""
+class AudioInputs:
+    """Recordings as frames `[frames, bins]`: log-mel or MFCC."""
 
     tokenizer = None
     kind = "sound"
@@ -40,14 +40,14 @@ class Recordings:
 
     def __init__(self, settings: ClassifySettings, rate: int, mean: Sequence[float], std: Sequence[float]) -> None:
         self.settings, self.rate, self.mean, self.std = settings, rate, tuple(mean), tuple(std)
-        self.kept = Kept(self.make)
+        self.frame_cache = TensorCache(self.make)
 
     @staticmethod
     def read(paths: Paths, settings: ClassifySettings) -> Reading[LabelledSound]:
         return read_sounds(paths, sound=settings.input, label=settings.label, folder=settings.folder)
 
     @classmethod
-    def learn(cls, examples: Sequence[LabelledSound], settings: ClassifySettings) -> Recordings:
+    def from_examples(cls, examples: Sequence[LabelledSound], settings: ClassifySettings) -> AudioInputs:
         """Rate, mean and deviation of these recordings."""
         sample = [example.sound for example in examples[:: -(-len(examples) // SAMPLE)]]
         rate = settings.sample_rate or Counter(sound.load()[1] for sound in sample).most_common(1)[0][0]
@@ -59,10 +59,10 @@ class Recordings:
         return {"rate": self.rate, "mean": self.mean, "std": self.std}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], settings: ClassifySettings, tokenizer: Any) -> Recordings:
+    def from_dict(cls, data: dict[str, Any], settings: ClassifySettings, tokenizer: Any) -> AudioInputs:
         return cls(settings, data["rate"], data["mean"], data["std"])
 
-    def layers(self, a: Architecture) -> tuple[Any, Any]:
+    def layer_configs(self, a: Architecture) -> tuple[Any, Any]:
         """(embedding, stack)."""
         places = None if a.positions == "none" else "sinusoidal"
         embed = SoundEmbeddingConfig(
@@ -74,18 +74,18 @@ class Recordings:
         """No weights are known before training."""
 
     def sizes(self, examples: Sequence[LabelledSound]) -> list[int]:
-        return [-(-len(self.kept(example.sound)) // self.settings.stack_frames) for example in examples]
+        return [-(-len(self.frame_cache(example.sound)) // self.settings.stack_frames) for example in examples]
 
     def batch(self, examples: Sequence[LabelledSound], rng: Random | None) -> dict[str, Tensor]:
-        frames = [self.kept(example.sound) for example in examples]
+        frames = [self.frame_cache(example.sound) for example in examples]
         widest = (self.settings.mask_frames, self.settings.mask_bins)
         if rng is not None and any(widest):
-            frames = [hidden_stretches(one, rng, widest) for one in frames]
+            frames = [spec_augment(one, rng, widest) for one in frames]
         lengths = torch.tensor([len(one) for one in frames])
         return {"sound": nn.utils.rnn.pad_sequence(frames, batch_first=True), "lengths": lengths}
 
     def make(self, sound: SoundFile | Samples) -> Tensor:
-        """The frames of a recording, each bin less its mean and over its deviation."""
+        """The standardized frames of a recording."""
         samples, rate = sound.load(self.rate)
         window = round(WINDOW * rate)
         fft = 1 << (window - 1).bit_length()
@@ -97,14 +97,14 @@ class Recordings:
             frames = log_mel(samples, rate, Mel(bins, fft, round(HOP * rate), window, log="natural", floor=1e-8))
         return (frames - torch.tensor(self.mean)) / torch.tensor(self.std)
 
-    def given(self, text: str) -> LabelledSound:
-        """The recording at a path that `predict` is given."""
+    def example_of(self, text: str) -> LabelledSound:
+        """An example for a path that `predict` gets."""
         if not Path(text).is_file():
-            raise BadInput(f"{text!r:.80} is not there. This model reads recordings: give the path of one.")
+            raise BadInput(f"{text!r:.80} does not exist. This model reads recordings: give the path of an audio file.")
         return LabelledSound(SoundFile(Path(text)), "")
 
     def describe(self, examples: Sequence[LabelledSound]) -> dict[str, Any]:
-        lengths = sorted(len(self.kept(example.sound)) for example in examples)
+        lengths = sorted(len(self.frame_cache(example.sound)) for example in examples)
         return {
             "rate": self.rate,
             "seconds": sum(lengths) * HOP,

@@ -1,4 +1,4 @@
-"""What a recording sounds like, as rows of numbers: a spectrogram, or the frames that a file has already."""
+"""Audio features for speech recognition: a log-mel spectrogram, or the frames of a file."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ WINDOW, HOP = 0.025, 0.010
 
 
 @dataclass(frozen=True)
-class Hearing:
+class AudioFeatures:
     """How recordings become frames `[frames, bins]`; `rate` is None where the files have frames of `bins` numbers.
 
     With `deltas` each frame is followed by its first and second differences in time. Every bin has mean 0 and
-    deviation 1 over its recording, so that neither loudness nor microphone matter.
+    deviation 1 over its recording, so that loudness and microphone do not matter.
     """
 
     rate: int | None
@@ -31,25 +31,25 @@ class Hearing:
 
     @property
     def size(self) -> int:
-        """How many numbers a frame has in the end."""
+        """Numbers of a frame, differences included."""
         return 3 * self.bins if self.deltas else self.bins
 
     def __call__(self, spoken: Spoken) -> Tensor:
-        return standardised(with_deltas(self.frames(spoken)) if self.deltas else self.frames(spoken))
+        return standardize(add_deltas(self.frames(spoken)) if self.deltas else self.frames(spoken))
 
     def frames(self, spoken: Spoken) -> Tensor:
         if self.rate is None:
-            return self.given(spoken)
+            return self.check_frames(spoken)
         if spoken.sound is None:
-            raise BadInput("This run has learned from recordings, and was given frames. Give the recordings.")
+            raise BadInput("This run was trained on recordings, but got frames. Give recordings.")
         samples, _ = spoken.sound.load(self.rate)
         return log_mel(samples, self.rate, self.mel(self.rate))
 
-    def given(self, spoken: Spoken) -> Tensor:
-        """The frames that the file has."""
+    def check_frames(self, spoken: Spoken) -> Tensor:
+        """The frames of the file, with their shape checked."""
         if spoken.frames is None:
             raise BadInput(
-                f"This run has learned from frames of {self.bins} numbers, not from recordings. Give frames made the "
+                f"This run was trained on frames of {self.bins} numbers, not from recordings. Give frames made the "
                 "same way: NPZ to evaluate, a .npy file [frames, bins] each to predict."
             )
         if spoken.frames.dim() != 2 or spoken.frames.shape[1] != self.bins:
@@ -62,8 +62,8 @@ class Hearing:
         return Mel(self.bins, size, round(HOP * rate), window, scale="htk", log="natural", floor=1e-6)
 
 
-def hearing_for(examples: list[Spoken], bins: int, rate: int | None, deltas: bool) -> Hearing:
-    """What fits these examples: their own frames, or spectrograms at `rate`, the first recording's unless given."""
+def choose_features(examples: list[Spoken], bins: int, rate: int | None, deltas: bool) -> AudioFeatures:
+    """The features for these examples: their own frames, or spectrograms at `rate`, else at the first one's rate."""
     with_frames = sum(example.frames is not None for example in examples)
     if 0 < with_frames < len(examples):
         raise BadInput(
@@ -71,16 +71,16 @@ def hearing_for(examples: list[Spoken], bins: int, rate: int | None, deltas: boo
         )
     first = examples[0]
     if first.frames is not None:
-        return Hearing(None, first.frames.shape[1], deltas)
+        return AudioFeatures(None, first.frames.shape[1], deltas)
     if first.sound is None:
         raise BadInput("An example has neither a recording nor frames. Look at the file with `regard check`.")
-    return Hearing(rate or first.sound.load()[1], bins, deltas)
+    return AudioFeatures(rate or first.sound.load()[1], bins, deltas)
 
 
-def standardised(frames: Tensor) -> Tensor:
+def standardize(frames: Tensor) -> Tensor:
     """Every bin with mean 0 and deviation 1 over the frames.
 
-    >>> standardised(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
+    >>> standardize(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
     tensor([[-1.,  0.],
             [ 1.,  0.]])
     """
@@ -88,28 +88,28 @@ def standardised(frames: Tensor) -> Tensor:
     return centred / centred.square().mean(0).sqrt().clamp(min=1e-5)
 
 
-def with_deltas(frames: Tensor) -> Tensor:
+def add_deltas(frames: Tensor) -> Tensor:
     """`[frames, 3 · bins]`: the frames, their slopes and the slopes of these, over two frames either side.
 
         slope_t = Σ_n n · (x_{t+n} − x_{t−n}) / 10,   n = 1, 2
 
-    >>> with_deltas(torch.arange(12.0)[:, None])[5].tolist()
+    >>> add_deltas(torch.arange(12.0)[:, None])[5].tolist()
     [5.0, 1.0, 0.0]
     """
-    first = slopes(frames)
-    return torch.cat([frames, first, slopes(first)], 1)
+    first = time_differences(frames)
+    return torch.cat([frames, first, time_differences(first)], 1)
 
 
-def slopes(frames: Tensor) -> Tensor:
+def time_differences(frames: Tensor) -> Tensor:
     x = functional.pad(frames.t()[None], (2, 2), mode="replicate")[0].t()
     count = frames.shape[0]
     return sum((n * (x[2 + n : 2 + n + count] - x[2 - n : 2 - n + count]) for n in (1, 2)), torch.zeros(())) / 10
 
 
-def opened(path: str) -> Spoken:
-    """A recording, or a `.npy` file of frames, to be written down."""
+def open_audio(path: str) -> Spoken:
+    """The example of a recording, or of a `.npy` file of frames."""
     if not Path(path).is_file():
-        raise BadInput(f"{path} is not there. Give the path of a recording.")
+        raise BadInput(f"{path} does not exist. Give the path of a recording.")
     if not path.endswith(".npy"):
         return Spoken("", sound=SoundFile(Path(path)))
     try:

@@ -1,4 +1,4 @@
-"""What training changes at random about images and sound, all of it drawn from the batch's own numbers."""
+"""Random augmentation of images and audio frames, from the random generator of the batch."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def moved(images: Tensor, rng: Random, shift: int = 0, flip: bool = False) -> Tensor:
-    """Images `[batch, channels, height, width]`, each cut anew from itself with `shift` pixels of its edge repeated
-    around it, and half of them mirrored when `flip`."""
+def shift_images(images: Tensor, rng: Random, shift: int = 0, flip: bool = False) -> Tensor:
+    """Images `[batch, channels, height, width]`, each shifted by up to `shift` pixels with its edge repeated, and half
+    of them mirrored when `flip`."""
     batch, _, height, width = images.shape
     padded = functional.pad(images, (shift,) * 4, mode="replicate") if shift else images
-    rows = torch.arange(height) + whole_numbers(rng, batch, 2 * shift)[:, None]
-    columns = torch.arange(width) + whole_numbers(rng, batch, 2 * shift)[:, None]
+    rows = torch.arange(height) + random_integers(rng, batch, 2 * shift)[:, None]
+    columns = torch.arange(width) + random_integers(rng, batch, 2 * shift)[:, None]
     if flip:
-        turn = whole_numbers(rng, batch, 1).bool()
+        turn = random_integers(rng, batch, 1).bool()
         columns = torch.where(turn[:, None], columns.flip(1), columns)
     each = torch.arange(batch)[:, None, None]
     return padded[each, :, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
 
 
-def turned(images: Tensor, rng: Random, most: float, scale: float = 0.1) -> Tensor:
-    """Images, each turned about its middle by up to `most` degrees and made up to a share `scale` larger or smaller."""
+def rotate_images(images: Tensor, rng: Random, most: float, scale: float = 0.1) -> Tensor:
+    """Images, each rotated about its centre by up to `most` degrees and scaled by up to 1 ± `scale`."""
     angles, sizes = (
         torch.tensor([rng.uniform(-side, side) for _ in range(len(images))]) for side in (math.radians(most), scale)
     )
@@ -37,8 +37,8 @@ def turned(images: Tensor, rng: Random, most: float, scale: float = 0.1) -> Tens
     return functional.grid_sample(images, places, padding_mode="border", align_corners=False)
 
 
-def tinted(images: Tensor, rng: Random, strength: float) -> Tensor:
-    """Images whose contrast and brightness, each channel's its own, differ by up to `strength` deviations."""
+def jitter_images(images: Tensor, rng: Random, strength: float) -> Tensor:
+    """Images whose contrast and brightness change by up to `strength` deviations, separately for each channel."""
     batch, channels = images.shape[:2]
     contrast, brightness = (
         torch.tensor([rng.uniform(-strength, strength) for _ in range(batch * channels)]).view(batch, channels, 1, 1)
@@ -47,16 +47,16 @@ def tinted(images: Tensor, rng: Random, strength: float) -> Tensor:
     return images * (1 + contrast) + brightness
 
 
-def cut_out(images: Tensor, rng: Random, size: int) -> Tensor:
+def cutout(images: Tensor, rng: Random, size: int) -> Tensor:
     """Images with a square of `size` pixels, partly outside perhaps, set to zero."""
     batch, _, height, width = images.shape
-    top, left = (whole_numbers(rng, batch, side - 1)[:, None] - size // 2 for side in (height, width))
+    top, left = (random_integers(rng, batch, side - 1)[:, None] - size // 2 for side in (height, width))
     rows, columns = torch.arange(height), torch.arange(width)
     inside_rows, inside_columns = (rows >= top) & (rows < top + size), (columns >= left) & (columns < left + size)
     return images.masked_fill((inside_rows[:, :, None] & inside_columns[:, None])[:, None], 0.0)
 
 
-def mixed(batch: dict[str, Tensor], rng: Random, strength: float) -> dict[str, Tensor]:
+def mixup(batch: dict[str, Tensor], rng: Random, strength: float) -> dict[str, Tensor]:
     """The batch with each image a mixture of itself and another, whose labels are `other`; `share` is its own part.
 
     share ~ Beta(strength, strength), the same for the whole batch;
@@ -70,8 +70,8 @@ def mixed(batch: dict[str, Tensor], rng: Random, strength: float) -> dict[str, T
     return {**batch, "images": images, "other": labels[order], "share": torch.tensor(share)}
 
 
-def hidden_stretches(frames: Tensor, rng: Random, widest: Sequence[int], count: int = 2) -> Tensor:
-    """Frames `[frames, bins]` of which `count` stretches of time and of pitch are zero, each at most `widest` long."""
+def spec_augment(frames: Tensor, rng: Random, widest: Sequence[int], count: int = 2) -> Tensor:
+    """Frames `[frames, bins]` with `count` spans of frames and of bins zeroed (SpecAugment), each at most `widest`."""
     frames = frames.clone()
     for axis, most in enumerate(widest):
         size = frames.shape[axis]
@@ -81,6 +81,6 @@ def hidden_stretches(frames: Tensor, rng: Random, widest: Sequence[int], count: 
     return frames
 
 
-def whole_numbers(rng: Random, count: int, most: int) -> Tensor:
-    """`count` whole numbers from 0 to `most`."""
+def random_integers(rng: Random, count: int, most: int) -> Tensor:
+    """`count` random integers from 0 to `most`."""
     return torch.tensor([rng.randint(0, most) for _ in range(count)])

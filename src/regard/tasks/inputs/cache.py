@@ -1,4 +1,4 @@
-"""What was read or computed of an example, kept for the next epoch as long as it fits."""
+"""A cache of tensors that are computed for examples."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from torch import Tensor
 
 
-class Kept:
-    """`make(key)`, remembered until `limit` bytes are held; what comes after is made each time.
+class TensorCache:
+    """`make(key)`, cached until the cache holds `limit` bytes; later keys are computed each time.
 
     >>> import torch
-    >>> kept = Kept(lambda size: torch.zeros(size), limit=20)
-    >>> kept(5) is kept(5), kept(3) is kept(3)
+    >>> cache = TensorCache(lambda size: torch.zeros(size), limit=20)
+    >>> cache(5) is cache(5), cache(3) is cache(3)
     (True, False)
     """
 

@@ -1,4 +1,4 @@
-"""Images to classify: of one size, with the training images' brightness taken out."""
+"""Images as inputs: resized, and standardized with the mean and deviation of the training images."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ from ...nn.block import StackConfig
 from ...nn.embeddings.patch_embedding import ImageEmbeddingConfig
 from ...nn.embeddings.residual_embedding import ResidualEmbeddingConfig
 from ..architecture import Architecture, stack_of
-from .augment import cut_out, moved, tinted, turned
-from .cache import Kept
+from .augment import cutout, jitter_images, rotate_images, shift_images
+from .cache import TensorCache
 
 if TYPE_CHECKING:
     from ..classify import ClassifySettings
+    from ..match import MatchSettings
 
 SAMPLE = 1000
-"""Training images that size, mean and deviation are taken from."""
+"""Training images from which size, mean and deviation are computed."""
 
-OTHERWISE = 64
-"""Pixels either way for images of different sizes, unless a size is given."""
+DEFAULT_SIZE = 64
+"""Height and width for images of different sizes, unless image_size is set."""
 
 
-class Pictures:
+class ImageInputs:
     """Images as patches, or through stages of convolutions."""
 
     tokenizer = None
@@ -43,22 +44,28 @@ class Pictures:
     SETTINGS = ("image_size", "patch_size", "rotation", "shift", "flip", "jitter", "cutout", "mixup")
 
     def __init__(
-        self, settings: ClassifySettings, size: tuple[int, int], mean: Sequence[float], std: Sequence[float]
+        self,
+        settings: ClassifySettings | MatchSettings,
+        size: tuple[int, int],
+        mean: Sequence[float],
+        std: Sequence[float],
     ) -> None:
         self.settings, self.size, self.mean, self.std = settings, size, tuple(mean), tuple(std)
-        self.loaded = Kept(self.load)
+        self.pixel_cache = TensorCache(self.load)
 
     @staticmethod
     def read(paths: Paths, settings: ClassifySettings) -> Reading[LabelledImage]:
         return read_images(paths, image=settings.input, label=settings.label, folder=settings.folder)
 
     @classmethod
-    def learn(cls, examples: Sequence[LabelledImage], settings: ClassifySettings) -> Pictures:
+    def from_examples(
+        cls, examples: Sequence[LabelledImage], settings: ClassifySettings | MatchSettings
+    ) -> ImageInputs:
         """Size, channels, mean and deviation of these images."""
         sample = [load_image(example.image) for example in examples[:: -(-len(examples) // SAMPLE)]]
         channels = Counter(len(image) for image in sample).most_common(1)[0][0]
-        size = whole_patches(sample, settings)
-        pixels = torch.stack([resized(load_image(image, channels), size) for image in sample]) / 255
+        size = choose_size(sample, settings)
+        pixels = torch.stack([resize(load_image(image, channels), size) for image in sample]) / 255
         mean, std = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3)).clamp(min=1e-3)
         return cls(settings, size, mean.tolist(), std.tolist())
 
@@ -66,7 +73,7 @@ class Pictures:
         return {"size": self.size, "mean": self.mean, "std": self.std}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], settings: ClassifySettings, tokenizer: Any) -> Pictures:
+    def from_dict(cls, data: dict[str, Any], settings: ClassifySettings | MatchSettings, tokenizer: Any) -> ImageInputs:
         return cls(settings, (data["size"][0], data["size"][1]), data["mean"], data["std"])
 
     @property
@@ -74,7 +81,7 @@ class Pictures:
         """How many patches an image has."""
         return (self.size[0] // self.settings.patch_size) * (self.size[1] // self.settings.patch_size)
 
-    def layers(self, a: Architecture) -> tuple[Any, Any]:
+    def layer_configs(self, a: Architecture) -> tuple[Any, Any]:
         """(embedding, stack): a token a patch; for cnn the stack is empty, its layers are those of the stages."""
         channels, patch = len(self.mean), self.settings.patch_size
         if a.base != "cnn":
@@ -83,7 +90,11 @@ class Pictures:
                 stack = replace(stack, tokens=1 + self.tokens, position_wise=False)
             return embed, stack
         stages = ResidualEmbeddingConfig(
-            channels, a.dim, widths(a.dim, patch), 1 if a.with_attention else a.layers, positions=a.with_attention
+            channels,
+            a.dim,
+            stage_widths(a.dim, patch),
+            1 if a.with_attention else a.layers,
+            positions=a.with_attention,
         )
         blocks = replace(a, model="transformer", layers=a.layers if a.with_attention else 0)
         stack = stack_of(blocks)
@@ -99,27 +110,27 @@ class Pictures:
         pixels = torch.stack([self.pixels(example.image) for example in examples])
         mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
         images = (pixels / 255 - mean) / std
-        return {"images": images if rng is None else self.changed(images, rng)}
+        return {"images": images if rng is None else self.augment(images, rng)}
 
-    def changed(self, images: Tensor, rng: Random) -> Tensor:
-        """Images as training sees them this time."""
+    def augment(self, images: Tensor, rng: Random) -> Tensor:
+        """Images with random rotation, shift, jitter and cutout."""
         s = self.settings
-        images = turned(images, rng, s.rotation) if s.rotation else images
-        images = moved(images, rng, s.shift, s.flip) if s.shift or s.flip else images
-        images = tinted(images, rng, s.jitter) if s.jitter else images
-        return cut_out(images, rng, s.cutout) if s.cutout else images
+        images = rotate_images(images, rng, s.rotation) if s.rotation else images
+        images = shift_images(images, rng, s.shift, s.flip) if s.shift or s.flip else images
+        images = jitter_images(images, rng, s.jitter) if s.jitter else images
+        return cutout(images, rng, s.cutout) if s.cutout else images
 
     def pixels(self, image: Picture) -> Tensor:
-        return self.load(image) if isinstance(image, Tensor) else self.loaded(image)
+        return self.load(image) if isinstance(image, Tensor) else self.pixel_cache(image)
 
     def load(self, image: Picture) -> Tensor:
-        """uint8 `[channels, height, width]` of the size that the model has learned."""
-        return resized(load_image(image, len(self.mean)), self.size)
+        """uint8 `[channels, height, width]` of the size that the model reads."""
+        return resize(load_image(image, len(self.mean)), self.size)
 
-    def given(self, text: str) -> LabelledImage:
-        """The image at a path that `predict` is given."""
+    def example_of(self, text: str) -> LabelledImage:
+        """An example for a path that `predict` gets."""
         if not Path(text).is_file():
-            raise BadInput(f"{text!r:.80} is not there. This model reads images: give the path of one.")
+            raise BadInput(f"{text!r:.80} does not exist. This model reads images: give the path of an image.")
         return LabelledImage(ImageFile(Path(text)), "")
 
     def describe(self, examples: Sequence[LabelledImage]) -> dict[str, Any]:
@@ -132,20 +143,20 @@ class Pictures:
         }
 
 
-def whole_patches(sample: Sequence[Tensor], settings: ClassifySettings) -> tuple[int, int]:
-    """The size that images are brought to: as given, or their own if they agree, in whole patches."""
+def choose_size(sample: Sequence[Tensor], settings: ClassifySettings | MatchSettings) -> tuple[int, int]:
+    """The size that images are resized to: image_size, or their own if all agree, in whole patches."""
     own = {tuple(image.shape[1:]) for image in sample}
-    height, width = own.pop() if len(own) == 1 else (OTHERWISE, OTHERWISE)
+    height, width = own.pop() if len(own) == 1 else (DEFAULT_SIZE, DEFAULT_SIZE)
     if settings.image_size is not None:
         height = width = settings.image_size
     patch = settings.patch_size
     return max(1, round(height / patch)) * patch, max(1, round(width / patch)) * patch
 
 
-def widths(dim: int, patch: int) -> tuple[int, ...]:
+def stage_widths(dim: int, patch: int) -> tuple[int, ...]:
     """Channels of the stages: doubling to `dim`, while each but the first halves the image until a patch is a pixel.
 
-    >>> widths(256, 4)
+    >>> stage_widths(256, 4)
     (64, 128, 256)
     """
     halvings = patch.bit_length() - 1
@@ -154,7 +165,7 @@ def widths(dim: int, patch: int) -> tuple[int, ...]:
     return tuple(dim >> n for n in range(halvings, -1, -1))
 
 
-def resized(image: Tensor, size: tuple[int, int]) -> Tensor:
+def resize(image: Tensor, size: tuple[int, int]) -> Tensor:
     """uint8 `[channels, height, width]` of another size."""
     if tuple(image.shape[1:]) == size:
         return image

@@ -1,4 +1,4 @@
-"""Texts to classify: pieces of a vocabulary that the training texts gave."""
+"""Texts as inputs: tokens of a vocabulary that is trained on the training texts."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from .word_features import ALL, PAD, UNKNOWN, WordFeatures
 
 if TYPE_CHECKING:
     from ..classify import ClassifySettings
+    from ..match import MatchSettings
 
-LETTERS = 20
-"""How many letters of a word are read, where they are."""
-PARTED = 1 << 17
-"""Texts whose words are remembered for the next epoch."""
+MAX_WORD_LENGTH = 20
+"""Letters of a word that are read."""
+CACHED_TEXTS = 1 << 17
+"""Texts whose words are cached."""
 
 
-class Texts:
-    """Texts as tokens; with word vectors, all the words that have one are known beside those that occurred."""
+class TextInputs:
+    """Texts as tokens; with word vectors, the vocabulary also has all words with a vector."""
 
     kind = "text"
     SETTINGS = (
@@ -53,22 +54,22 @@ class Texts:
 
     def __init__(
         self,
-        settings: ClassifySettings,
+        settings: ClassifySettings | MatchSettings,
         tokenizer: Tokenizer,
         vector_dim: int | None = None,
         vectors: WordVectors | None = None,
         spelling: WordFeatures | None = None,
     ) -> None:
         self.settings, self.tokenizer, self.vector_dim, self.vectors = settings, tokenizer, vector_dim, vectors
-        self.spelling = spelling
-        self.parted = lru_cache(PARTED)(self.words)
+        self.word_features = spelling
+        self.cached_words = lru_cache(CACHED_TEXTS)(self.words)
 
     @staticmethod
     def read(paths: Paths, settings: ClassifySettings) -> Reading[LabelledText]:
         return read_texts(paths, text=settings.input, label=settings.label)
 
     @classmethod
-    def learn(cls, examples: Sequence[LabelledText], settings: ClassifySettings) -> Texts:
+    def from_examples(cls, examples: Sequence[LabelledText], settings: ClassifySettings | MatchSettings) -> TextInputs:
         """The vocabulary of these texts."""
         texts = [example.text for example in examples]
         affixes, grams = settings.max_affix, settings.char_ngrams
@@ -80,7 +81,7 @@ class Texts:
         if settings.vectors is None:
             made = cls(settings, Tokenizer.train(texts, settings.unit, settings.vocab_size, settings.lowercase))
             if affixes or grams:
-                made.spelling = WordFeatures.learn(map(made.words, texts), 1, affixes, LETTERS, grams)
+                made.word_features = WordFeatures.from_words(map(made.words, texts), 1, affixes, MAX_WORD_LENGTH, grams)
             return made
         if settings.unit != "words":
             raise BadInput(f"Vectors of words go with unit 'words', not {settings.unit!r}. Leave out one of the two.")
@@ -90,19 +91,19 @@ class Texts:
         return cls(settings, tokenizer, vectors.dim, vectors)
 
     def as_dict(self) -> dict[str, Any]:
-        spelling = {} if self.spelling is None else {"spelling": self.spelling.as_dict()}
+        spelling = {} if self.word_features is None else {"spelling": self.word_features.as_dict()}
         return {"vector_dim": self.vector_dim, **spelling}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], settings: ClassifySettings, tokenizer: Any) -> Texts:
-        saved, sizes = data.get("spelling"), (settings.max_affix, LETTERS, settings.char_ngrams)
+    def from_dict(cls, data: dict[str, Any], settings: ClassifySettings | MatchSettings, tokenizer: Any) -> TextInputs:
+        saved, sizes = data.get("spelling"), (settings.max_affix, MAX_WORD_LENGTH, settings.char_ngrams)
         made = None if saved is None else WordFeatures.from_dict(saved, *sizes)
         return cls(settings, tokenizer, data["vector_dim"], spelling=made)
 
-    def layers(self, a: Architecture) -> tuple[Any, Any]:
+    def layer_configs(self, a: Architecture) -> tuple[Any, Any]:
         """(embedding, stack)."""
-        if self.spelling is not None:
-            return self.spelling.embedding(a), stack_of(a)
+        if self.word_features is not None:
+            return self.word_features.embedding(a), stack_of(a)
         places = {"sinusoidal": "sinusoidal", "learned": self.settings.max_length, "none": None}[a.positions]
         embed = TextEmbeddingConfig(
             self.tokenizer.size,
@@ -115,20 +116,20 @@ class Texts:
         )
         return embed, stack_of(a)
 
-    def line(self, classes: int) -> NBLinearConfig:
-        """A line that reads the same numbers, and pairs of words and of their longest beginnings."""
+    def nb_linear_config(self, classes: int) -> NBLinearConfig:
+        """The linear classifier over the same numbers, and over pairs of words and of their longest prefixes."""
         rows = self.settings.nb_linear
-        if self.spelling is None:
+        if self.word_features is None:
             nothing = (self.tokenizer.pad or 0, self.tokenizer.unknown or 0)
             return NBLinearConfig(self.tokenizer.size, rows, classes, ignored=nothing)
-        start = self.spelling.longest_start
+        start = self.word_features.longest_prefix_column
         paired = (0,) if start is None else (0, start)
         return NBLinearConfig(
-            self.spelling.size, rows, classes, 1 + self.spelling.columns, paired, ignored=(PAD, UNKNOWN)
+            self.word_features.size, rows, classes, 1 + self.word_features.columns, paired, ignored=(PAD, UNKNOWN)
         )
 
     def initialize(self, model: nn.Module) -> None:
-        """Give the words that have a vector theirs."""
+        """Load word vectors into the embedding."""
         if self.vectors is None:
             return
         known = self.vectors.embedding(self.tokenizer.backend.get_vocab(), torch.Generator().manual_seed(0))
@@ -137,44 +138,44 @@ class Texts:
         weight.requires_grad_(not self.settings.frozen)
 
     def sizes(self, examples: Sequence[LabelledText]) -> list[int]:
-        return self.encoded([example.text for example in examples])["lengths"].tolist()
+        return self.encode([example.text for example in examples])["lengths"].tolist()
 
     def batch(self, examples: Sequence[LabelledText], rng: Random | None) -> dict[str, Tensor]:
-        if self.spelling is not None:
-            rows = [self.parted(example.text) or [""] for example in examples]
-            return self.spelling.batch(rows, self.lost(self.spelling, rng))
-        inputs = self.encoded([example.text for example in examples])
+        if self.word_features is not None:
+            rows = [self.cached_words(example.text) or [""] for example in examples]
+            return self.word_features.batch(rows, self.sample_dropout(self.word_features, rng))
+        inputs = self.encode([example.text for example in examples])
         if rng is None or not self.settings.word_dropout:
             return inputs
         tokens, lengths = inputs["tokens"], inputs["lengths"]
         lost = torch.tensor([[rng.random() < self.settings.word_dropout for _ in row] for row in tokens.tolist()])
         places = torch.arange(tokens.shape[1])
-        inside = (places > 0) & (places < lengths[:, None] - 1)  # the first and last tokens are no words
+        inside = (places > 0) & (places < lengths[:, None] - 1)  # the first and last tokens are special
         return {**inputs, "tokens": tokens.masked_fill(lost & inside, self.tokenizer.unknown or 0)}
 
-    def encoded(self, texts: list[str]) -> dict[str, Tensor]:
+    def encode(self, texts: list[str]) -> dict[str, Tensor]:
         found = self.tokenizer(texts, max_length=self.settings.max_length)
         return {"tokens": found.tokens, "lengths": found.lengths}
 
     def words(self, text: str) -> list[str]:
-        """A text's words as the tokenizer parts them."""
+        """A text's words as the tokenizer splits them."""
         backend = self.tokenizer.backend
         text = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
         return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)][: self.settings.max_length]
 
-    def lost(self, spelling: WordFeatures, rng: Random | None) -> Callable[[str], int] | None:
-        """While training (`rng`) some words are forgotten, and of a share of them nothing is told, letters and all."""
+    def sample_dropout(self, spelling: WordFeatures, rng: Random | None) -> Callable[[str], int] | None:
+        """In training (`rng` is given), what is hidden of a word; None in evaluation."""
         hidden, rare = self.settings.word_dropout, self.settings.rare_word_dropout
         if rng is None:
             return None
-        return lambda word: ALL if rng.random() < hidden else spelling.lost(word, rng, 0.0, rare)
+        return lambda word: ALL if rng.random() < hidden else spelling.sample_dropout(word, rng, 0.0, rare)
 
-    def given(self, text: str) -> LabelledText:
-        """What `predict` is given, as an example."""
+    def example_of(self, text: str) -> LabelledText:
+        """An example for an argument of `predict`."""
         return LabelledText(text, "")
 
     def describe(self, examples: Sequence[LabelledText]) -> dict[str, Any]:
-        encoded = self.encoded([example.text for example in examples])
+        encoded = self.encode([example.text for example in examples])
         lengths = sorted(encoded["lengths"].tolist())
         pieces = Counter(encoded["tokens"].flatten().tolist())
         real = sum(lengths)

@@ -1,4 +1,4 @@
-"""Words as numbers of what they are made of, so that a word never seen is still read: by its endings, as people do."""
+"""Words as word, feature and letter numbers, so that unknown words are read by their prefixes, suffixes and letters."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ..architecture import Architecture
 
 PAD, UNKNOWN = 0, 1
 KEPT, WORD, BOTH, ALL = range(4)
-"""What a model is not told of a word while training: nothing, the word, its lower case as well, or anything at all."""
+"""What is hidden of a word in training: nothing, the word, its lower case too, or everything."""
 
 
 class WordFeatures:
-    """Words known as themselves, by the features that they share with others, and by their letters.
+    """Words as numbers of the word itself, of features that it shares with other words, and of its letters.
 
-    The features are a word's lower case, its shape, its beginnings and endings of up to `affixes` letters, and all its
-    runs of three to `grams` letters, which then stand for the letters themselves; of a word longer than `longest`
-    letters the first and the last are read. `seen` says how often each word was seen.
+    The features are the lower case, the shape, prefixes and suffixes of up to `affixes` letters, and character n-grams
+    of three to `grams` letters, which then replace the letters. Of a word longer than `longest` letters the first and
+    the last are read. `seen` are the counts of the words.
     """
 
     def __init__(
@@ -43,23 +43,23 @@ class WordFeatures:
         self.word_number = {word: n for n, word in enumerate(words, 2)}
         self.feature_number = {feature: n for n, feature in enumerate(features, 2 + len(words))}
         self.letter_number = {letter: n for n, letter in enumerate(letters, 2)}
-        self.columns = 1 + len(features_of("", affixes, grams, longest)) if features else 0
-        self.table = Table(self.numbers, 1 + self.columns + (0 if grams else longest))
+        self.columns = 1 + len(extract_features("", affixes, grams, longest)) if features else 0
+        self.table = WordTable(self.encode, 1 + self.columns + (0 if grams else longest))
 
     @classmethod
-    def learn(
+    def from_words(
         cls, rows: Iterable[Sequence[str]], least: int, affixes: int, longest: int, grams: int = 0
     ) -> WordFeatures:
-        """What these words are made of; a word seen less than `least` times has no number of its own."""
+        """The features of these words; a word seen less than `least` times has no number of its own."""
         words = Counter(word for row in rows for word in row)
         seen = Counter(words)
         letters = Counter[str]()
         for word, count in words.items():
             seen[word.lower()] += count if word != word.lower() else 0
             letters.update({letter: count * word.count(letter) for letter in set(word)})
-        features = Counter(one for word in words for one in set(features_of(word, affixes, grams, longest)) if one)
-        # What one word alone has is its name: learned, it would say nothing about words that are not known.
-        known = frequent(words, least), frequent(letters, 1), frequent(features, 2)
+        features = Counter(one for word in words for one in set(extract_features(word, affixes, grams, longest)) if one)
+        # A feature of a single word says nothing about unknown words.
+        known = frequent_items(words, least), frequent_items(letters, 1), frequent_items(features, 2)
         return cls(*known, affixes=affixes, grams=grams, longest=longest, seen=seen)
 
     def as_dict(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class WordFeatures:
         return cls(*known, affixes=affixes, grams=grams, longest=longest)
 
     def embedding(self, a: Architecture, word_dim: int | None = None) -> WordEmbeddingConfig:
-        """The embedding that reads these numbers."""
+        """The configuration of the embedding that reads these numbers."""
         return WordEmbeddingConfig(
             self.size,
             0 if self.grams else 2 + len(self.letters),
@@ -90,64 +90,64 @@ class WordFeatures:
         return 2 + len(self.words) + len(self.features)
 
     @property
-    def longest_start(self) -> int | None:
+    def longest_prefix_column(self) -> int | None:
         """Which of a word's numbers is that of its beginning of `affixes` letters: after itself, lower case, shape."""
         return 2 + self.affixes if self.features and self.affixes else None
 
-    def numbers(self, word: str) -> list[int]:
+    def encode(self, word: str) -> list[int]:
         """A word's number, its features', then its letters' where these are read."""
-        letters = [] if self.grams else self.spelt(word)
+        letters = [] if self.grams else self.letter_numbers(word)
         return [self.word_number.get(word, UNKNOWN), *self.feature_numbers(word), *letters]
 
     def feature_numbers(self, word: str) -> list[int]:
         if not self.features:
             return []
         lower = self.word_number.get(word.lower(), PAD) if word != word.lower() else PAD
-        features = features_of(word, self.affixes, self.grams, self.longest)
+        features = extract_features(word, self.affixes, self.grams, self.longest)
         return [lower, *(self.feature_number.get(one, PAD) for one in features)]
 
-    def spelt(self, word: str) -> list[int]:
-        """The numbers of a word's letters; of a long word its beginning and its end."""
-        return [self.letter_number.get(letter, UNKNOWN) for letter in shortened(word, self.longest)]
+    def letter_numbers(self, word: str) -> list[int]:
+        """The numbers of a word's letters."""
+        return [self.letter_number.get(letter, UNKNOWN) for letter in truncate_word(word, self.longest)]
 
-    def lost(self, word: str, rng: Random, share: float, rare: float) -> int:
-        """What is not told of a word while training: `KEPT`, the `WORD` itself, or its lower case as well, `BOTH`.
+    def sample_dropout(self, word: str, rng: Random, share: float, rare: float) -> int:
+        """What is hidden of a word in training: `KEPT`, the `WORD` itself, or its lower case too, `BOTH`.
 
-        It is lost with probability `share`, or rare / (rare + times seen) where that is more.
+        It is hidden with probability `share`, or rare / (rare + count) where that is larger.
         """
-        if rng.random() >= self.chance(word, share, rare):
+        if rng.random() >= self.dropout_probability(word, share, rare):
             return KEPT
         lower = word.lower()
         capital = self.features and word != lower and lower in self.word_number
-        return BOTH if capital and rng.random() < self.chance(lower, share, rare) else WORD
+        return BOTH if capital and rng.random() < self.dropout_probability(lower, share, rare) else WORD
 
-    def chance(self, word: str, share: float, rare: float) -> float:
+    def dropout_probability(self, word: str, share: float, rare: float) -> float:
         return max(share, rare / (rare + self.seen[word]) if rare else 0.0)
 
-    def batch(self, rows: Sequence[Sequence[str]], lost: Callable[[str], int] | None = None) -> dict[str, Tensor]:
-        """Rows of words as `tokens [batch, tokens, numbers]` and `lengths`; `lost` says what is not told of a word."""
+    def batch(self, rows: Sequence[Sequence[str]], dropout: Callable[[str], int] | None = None) -> dict[str, Tensor]:
+        """Rows of words as `tokens [batch, tokens, numbers]` and `lengths`; `dropout` says what is hidden of a word."""
         words, lengths = [word for row in rows for word in row], torch.tensor([len(row) for row in rows])
         found = self.table.rows(words)
-        if lost is not None:
-            kinds = torch.tensor([lost(word) for word in words], dtype=torch.long)
+        if dropout is not None:
+            kinds = torch.tensor([dropout(word) for word in words], dtype=torch.long)
             found[:, 0].masked_fill_(kinds != KEPT, UNKNOWN)
             if self.columns:
                 found[:, 1].masked_fill_(kinds == BOTH, PAD)
             found[:, 1:].masked_fill_((kinds == ALL)[:, None], PAD)
-        width = 1 + self.columns + (0 if self.grams else longest_of(found[:, 1 + self.columns :]))
+        width = 1 + self.columns + (0 if self.grams else longest_row(found[:, 1 + self.columns :]))
         tokens = found.new_full((len(rows), max(map(len, rows)), width), PAD)
         tokens[torch.arange(tokens.shape[1]) < lengths[:, None]] = found[:, :width]
         return {"tokens": tokens, "lengths": lengths}
 
 
-class Table:
-    """The numbers of all words met so far, a row each: computed once, then only copied.
+class WordTable:
+    """A cache of the numbers of words, a row each.
 
-    Batches are made ahead in one thread while another evaluates, so one at a time.
+    Batches are made in a thread while another evaluates, so access is locked.
     """
 
     def __init__(self, numbers: Callable[[str], list[int]], width: int) -> None:
-        self.numbers, self.known = numbers, torch.empty(0, width, dtype=torch.long)
+        self.encode, self.known = numbers, torch.empty(0, width, dtype=torch.long)
         self.place: dict[str, int] = {}
         self.lock = Lock()
 
@@ -170,58 +170,58 @@ class Table:
         for n, word in enumerate(new, begin):
             self.place[word] = n
         if new:
-            numbers = [self.numbers(word) for word in new]
+            numbers = [self.encode(word) for word in new]
             self.known[begin:end] = torch.tensor([row + [PAD] * (width - len(row)) for row in numbers])
 
 
-def longest_of(letters: Tensor) -> int:
-    """How many letters the longest of some words `[words, letters]` has."""
+def longest_row(letters: Tensor) -> int:
+    """Letters of the longest word of `[words, letters]`."""
     return int((letters != PAD).sum(1).max()) if letters.numel() else 0
 
 
-def features_of(word: str, affixes: int, grams: int = 0, longest: int = 20) -> list[str]:
-    """A word's shape, beginnings, endings and runs of letters, each with a mark; "" for what it is too short for.
+def extract_features(word: str, affixes: int, grams: int = 0, longest: int = 20) -> list[str]:
+    """A word's shape, prefixes, suffixes and character n-grams, each with a mark; "" where the word is too short.
 
-    >>> features_of("Don'ts", 2)
+    >>> extract_features("Don'ts", 2)
     ["#Xx'x", '<d', '<do', '>s', '>ts']
-    >>> features_of("Ants", 0, grams=3, longest=5)
+    >>> extract_features("Ants", 0, grams=3, longest=5)
     ['~^an', '~ant', '~nts', '~ts$', '']
     """
     lower, sizes = word.lower(), range(1, affixes + 1)
     starts = ["<" + lower[:n] if n <= len(lower) else "" for n in sizes]
     ends = [">" + lower[-n:] if n <= len(lower) else "" for n in sizes]
-    return (["#" + shape(word), *starts, *ends] if affixes else []) + runs(lower, grams, longest)
+    return (["#" + word_shape(word), *starts, *ends] if affixes else []) + char_ngrams_of(lower, grams, longest)
 
 
-def runs(word: str, grams: int, longest: int) -> list[str]:
-    """The runs of 3 to `grams` letters of a word between ^ and $, each once; "" up to as many as `longest` allow."""
-    whole, sizes = f"^{shortened(word, longest)}$", range(3, grams + 1)
+def char_ngrams_of(word: str, grams: int, longest: int) -> list[str]:
+    """The character n-grams of 3 to `grams` letters of ^word$, each once, padded with "" to a fixed number."""
+    whole, sizes = f"^{truncate_word(word, longest)}$", range(3, grams + 1)
     found = dict.fromkeys("~" + whole[n : n + size] for size in sizes for n in range(len(whole) - size + 1))
     room = sum(longest + 3 - size for size in sizes)
     return [*found, *[""] * (room - len(found))]
 
 
-def shortened(word: str, longest: int) -> str:
-    """A word of at most so many letters: of a long one its beginning and its end."""
+def truncate_word(word: str, longest: int) -> str:
+    """A word of at most so many letters: the first and the last of a longer one."""
     half = longest // 2
     return word if len(word) <= longest else word[:half] + word[half - longest :]
 
 
-def shape(word: str) -> str:
-    """Upper case, lower case, digits and other letters, a run of them as one; other signs as they are.
+def word_shape(word: str) -> str:
+    """Upper case, lower case, digits and other letters, repetitions once; other characters as they are.
 
-    >>> shape("B-52s"), shape("WiFi"), shape("你好2")
+    >>> word_shape("B-52s"), word_shape("WiFi"), word_shape("你好2")
     ('X-dx', 'XxXx', 'cd')
     """
-    kinds = [kind_of_letter(letter) for letter in word]
+    kinds = [character_class(letter) for letter in word]
     return "".join(kind for n, kind in enumerate(kinds) if n == 0 or kind != kinds[n - 1])
 
 
-def kind_of_letter(letter: str) -> str:
+def character_class(letter: str) -> str:
     kinds = {"X": letter.isupper(), "x": letter.islower(), "d": letter.isdigit(), "c": letter.isalpha()}
     return next((kind for kind, holds in kinds.items() if holds), letter)
 
 
-def frequent(counts: Counter[str], least: int) -> list[str]:
-    """What occurs at least so often, by falling frequency."""
+def frequent_items(counts: Counter[str], least: int) -> list[str]:
+    """The items with at least this count, by decreasing count."""
     return [word for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if count >= least]

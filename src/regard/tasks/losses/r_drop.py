@@ -1,4 +1,4 @@
-"""A loss that asks a model twice: it should be right both times, and say the same (R-Drop, Liang et al. 2021)."""
+"""Consistency losses over two forward passes with different dropout: R-Drop (Liang et al. 2021) and GRAND."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ...attention.backends.triton import unsupported_device
 from ...nn.cross_entropy import IGNORED
 
 WIDEST = 32768
-"""Classes whose row, twice, a program of the kernel holds."""
+"""Classes up to which the kernel is used: a program holds two rows."""
 
 TEMPERATURE = 0.5
-"""The temperature at which `unsureness` makes probabilities surer: the paper's."""
+"""The temperature at which `consistency_loss` sharpens probabilities, as in the paper."""
 
 
 def r_drop_loss(logits: Tensor, labels: Tensor, smoothing: float, weight: float) -> Tensor:
-    """The sum over labels of the loss of rows that were computed twice, as p and as q.
+    """The sum over labels of R-Drop's loss, for rows that were computed twice, as p and as q.
 
         ½ (loss(p) + loss(q)) + weight · ¼ (KL(p‖q) + KL(q‖p))
 
-    logits `[2 · labels, classes]`, second answers below the first; labels `[labels]`, of which −100 does not count.
+    logits `[2 · labels, classes]`, the second passes below the first; labels `[labels]`, of which −100 does not count.
     The paper's α is `weight`, and
-    its loss twice this one. On a GPU one kernel reads the logits and leaves their gradient, where torch's own functions
-    would go over them some thirty times.
+    its loss twice this one. On a GPU one kernel reads the logits and leaves their gradient, where
+    torch's functions read them some thirty times.
     """
     if logits.is_cuda and unsupported_device(logits.device) is None and logits.shape[1] <= WIDEST and logits.shape[0]:
         return FusedRDrop.apply(logits.contiguous(), labels, smoothing, weight)  # type: ignore[no-any-return]
@@ -33,7 +33,7 @@ def r_drop_loss(logits: Tensor, labels: Tensor, smoothing: float, weight: float)
 
 
 def r_drop_reference(logits: Tensor, labels: Tensor, smoothing: float, weight: float) -> Tensor:
-    """The same by torch's functions."""
+    """The same with torch's functions."""
     counts = (labels != IGNORED).repeat(2)[:, None]
     logs = logits.log_softmax(-1) * counts
     right, any_one = logs.gather(1, labels.clamp(min=0).repeat(2)[:, None]).sum(), logs.mean(-1).sum()
@@ -41,7 +41,7 @@ def r_drop_reference(logits: Tensor, labels: Tensor, smoothing: float, weight: f
 
 
 def repeat_batch(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The batch with every example again below the others; what belongs to the whole batch stays as it is."""
+    """The batch with every example repeated below; tensors without a batch dimension are unchanged."""
     return {name: torch.cat([x, x]) if x.dim() else x for name, x in batch.items()}
 
 
@@ -54,8 +54,8 @@ def symmetric_kl(logs: Tensor) -> Tensor:
 def consistency_loss(logits: Tensor) -> Tensor:
     """Σ ½ (|p − t|² + |q − t|²), of the first half of the rows `[2·n, classes]` and the second.
 
-    t is the mean of p and q made surer, t ∝ ((p + q) / 2)^(1 / TEMPERATURE), and not learned from: rows without a label
-    then say the same twice by coming nearer to what they lean to already (GRAND, Feng et al. 2020).
+    t ∝ ((p + q) / 2)^(1 / TEMPERATURE) is the sharpened mean of p and q, without gradient. Rows without a label are
+    trained too (GRAND, Feng et al. 2020).
     """
     p, q = logits.softmax(-1).chunk(2)
     with torch.no_grad():
@@ -65,7 +65,7 @@ def consistency_loss(logits: Tensor) -> Tensor:
 
 
 class FusedRDrop(torch.autograd.Function):
-    """The kernel, which finds the gradient along with the loss."""
+    """The kernel, which computes the gradient with the loss."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, smoothing: float, weight: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""What is to be said of a whole: one class of several, yes or no to several questions, or numbers."""
+"""Targets of whole graphs: one class, binary labels, or numbers, each with loss, metrics and predictions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...errors import BadInput
-from ..classify import in_order, per_class
+from ..classify import classification_report, sort_labels
 
 Label = str | float | tuple[str | float | None, ...]
 
 
-class OneOf:
+class ClassTarget:
     """One class of several: accuracy and macro F1. Labels are class numbers `[examples]`, −100 where there is none."""
 
     kind = "class"
@@ -41,19 +41,19 @@ class OneOf:
     def metrics(self, logits: Tensor, labels: Tensor) -> dict[str, float]:
         known = self.known(labels)
         gold, said = ([self.labels[n] for n in one[known].tolist()] for one in (labels, logits.argmax(-1)))
-        each = per_class(gold, said)
+        each = classification_report(gold, said)
         return {
             "accuracy": sum(map(str.__eq__, gold, said)) / max(1, len(gold)),
             "macro F1": sum(one["F1"] for one in each.values()) / max(1, len(each)),
         }
 
-    def said(self, logits: Tensor) -> list[dict[str, Any]]:
+    def predictions(self, logits: Tensor) -> list[dict[str, Any]]:
         best = logits.softmax(-1).max(-1)
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         return [{"label": self.labels[n], "probability": round(chance, 4)} for n, chance in pairs]
 
 
-class YesNo:
+class BinaryTarget:
     """The second of two classes or not, for one question or several: the mean over questions of the area under the ROC
     curve, and accuracy. Labels are 0 or 1 `[examples, questions]`, not a number where there is none."""
 
@@ -68,7 +68,7 @@ class YesNo:
 
     def tensor(self, labels: Sequence[Label]) -> Tensor:
         number = {label: float(n) for n, label in enumerate(self.labels)}
-        return torch.tensor([[number.get(str(one), math.nan) for one in several(label)] for label in labels])
+        return torch.tensor([[number.get(str(one), math.nan) for one in as_tuple(label)] for label in labels])
 
     def known(self, labels: Tensor) -> Tensor:
         return ~labels.isnan()
@@ -79,7 +79,7 @@ class YesNo:
         return functional.binary_cross_entropy_with_logits(logits[known], wanted, reduction="sum")
 
     def metrics(self, logits: Tensor, labels: Tensor) -> dict[str, float]:
-        areas = [area(logits[:, n], labels[:, n]) for n in range(self.outputs)]
+        areas = [roc_auc(logits[:, n], labels[:, n]) for n in range(self.outputs)]
         told = [one for one in areas if one is not None]
         known = self.known(labels)
         right = ((logits > 0).float() == labels)[known].float()
@@ -88,14 +88,14 @@ class YesNo:
             "accuracy": float(right.mean()) if len(right) else 0.0,
         }
 
-    def said(self, logits: Tensor) -> list[dict[str, Any]]:
+    def predictions(self, logits: Tensor) -> list[dict[str, Any]]:
         if self.outputs > 1:
             return [{"probabilities": [round(p, 4) for p in row]} for row in logits.sigmoid().tolist()]
         chances = logits[:, 0].sigmoid().tolist()
         return [{"label": self.labels[p > 0.5], "probability": round(max(p, 1 - p), 4)} for p in chances]
 
 
-class Numbers:
+class RegressionTarget:
     """Numbers, learned less their mean and over their deviation: root of the mean squared error. Labels are
     `[examples, numbers]`, not a number where there is none."""
 
@@ -110,7 +110,7 @@ class Numbers:
         return {"kind": self.kind, "mean": self.mean, "std": self.std}
 
     def tensor(self, labels: Sequence[Label]) -> Tensor:
-        return torch.tensor([[math.nan if one is None else float(one) for one in several(label)] for label in labels])
+        return torch.tensor([[math.nan if one is None else float(one) for one in as_tuple(label)] for label in labels])
 
     def known(self, labels: Tensor) -> Tensor:
         return ~labels.isnan()
@@ -128,46 +128,46 @@ class Numbers:
         wrong = (self.values(logits) - labels)[known]
         return {"RMSE": float(wrong.square().mean().sqrt()), "MAE": float(wrong.abs().mean())}
 
-    def said(self, logits: Tensor) -> list[dict[str, Any]]:
+    def predictions(self, logits: Tensor) -> list[dict[str, Any]]:
         return [
             {"value": round(row[0], 4)} if len(row) == 1 else {"values": row} for row in self.values(logits).tolist()
         ]
 
 
-Target = OneOf | YesNo | Numbers
+Target = ClassTarget | BinaryTarget | RegressionTarget
 
 
-def target_of(labels: Sequence[Label]) -> Target:
-    """What these labels ask for: numbers, yes or no where there are two classes, or one class of several."""
-    rows = [several(label) for label in labels]
+def infer_target(labels: Sequence[Label]) -> Target:
+    """The target for these labels: numbers, binary labels where there are two classes, or one of several classes."""
+    rows = [as_tuple(label) for label in labels]
     there = [one for row in rows for one in row if one is not None]
     if there and all(isinstance(one, float) for one in there):
         table = torch.tensor([[math.nan if one is None else float(one) for one in row] for row in rows])
         mean = table.nanmean(0)
         std = (table - mean).square().nanmean(0).sqrt().clamp(min=1e-6)
-        return Numbers(mean.tolist(), std.tolist())
-    names = in_order({str(one) for one in there})
+        return RegressionTarget(mean.tolist(), std.tolist())
+    names = sort_labels({str(one) for one in there})
     if len(names) == 2:
-        return YesNo(names, len(rows[0]))
+        return BinaryTarget(names, len(rows[0]))
     if len(names) < 2 or len(rows[0]) > 1:
         raise BadInput(f"The labels are {names[:5]}; wanted numbers, two classes, or one column of more classes.")
-    return OneOf(names)
+    return ClassTarget(names)
 
 
-def target_from(data: dict[str, Any]) -> Target:
+def target_from_dict(data: dict[str, Any]) -> Target:
     """The target that `as_dict` wrote."""
-    kinds = {kind.kind: kind for kind in (OneOf, YesNo, Numbers)}
+    kinds = {kind.kind: kind for kind in (ClassTarget, BinaryTarget, RegressionTarget)}
     return kinds[data["kind"]](**{name: value for name, value in data.items() if name != "kind"})
 
 
-def several(label: Label) -> tuple[str | float | None, ...]:
+def as_tuple(label: Label) -> tuple[str | float | None, ...]:
     return label if isinstance(label, tuple) else (label,)
 
 
-def area(scores: Tensor, labels: Tensor) -> float | None:
+def roc_auc(scores: Tensor, labels: Tensor) -> float | None:
     """The area under the ROC curve: how often a 1 scores higher than a 0, a tie counting half; None without both.
 
-    >>> area(torch.tensor([0.1, 0.4, 0.4, 0.9]), torch.tensor([0.0, 0.0, 1.0, 1.0]))
+    >>> roc_auc(torch.tensor([0.1, 0.4, 0.4, 0.9]), torch.tensor([0.0, 0.0, 1.0, 1.0]))
     0.875
     """
     yes, no = scores[labels == 1].double(), scores[labels == 0].double().sort().values

@@ -29,7 +29,7 @@ def greedy(logits: Tensor, lengths: Sequence[int]) -> list[list[int]]:
     return [[label for label, _ in groupby(row) if label != BLANK] for row in rows]
 
 
-def prefix_beam(logits: Tensor, lengths: Sequence[int], beams: int = 8) -> list[list[int]]:
+def prefix_beam_search(logits: Tensor, lengths: Sequence[int], beams: int = 8) -> list[list[int]]:
     """The likeliest labels over all ways to lay them out, `beams` beginnings kept at each place."""
     chances = logits.float().log_softmax(-1).cpu()
     return [prefix_search(row[:length], beams) for row, length in zip(chances, lengths, strict=True)]
@@ -81,10 +81,10 @@ def either(a: float, b: float) -> float:
     return high if low == NEVER else high + log1p(exp(low - high))
 
 
-def places_needed(labels: Sequence[int]) -> int:
+def frames_needed(labels: Sequence[int]) -> int:
     """How many places a row of labels needs: one each, and a blank between two that are the same.
 
-    >>> places_needed([3, 3, 5])
+    >>> frames_needed([3, 3, 5])
     4
     """
     return len(labels) + sum(a == b for a, b in pairwise(labels))
