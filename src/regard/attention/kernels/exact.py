@@ -19,18 +19,18 @@ class ExactStep:
     def __init__(self, scale: float):
         self.scale, self.plan = scale, ExecutionPlan()
 
-    def lowered(self, q: Tensor, k: Tensor, v: Tensor) -> LoweredCall:
+    def lower(self, q: Tensor, k: Tensor, v: Tensor) -> LoweredCall:
         return LoweredCall(q, k, v, EVERYTHING, self.scale, needs_grad=NEEDS_GRAD, plan=self.plan)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Output and log-sum-exp."""
-        return backend.forward(self.lowered(q, k, v))
+        return backend.forward(self.lower(q, k, v))
 
     def backward(
         self, q: Tensor, k: Tensor, v: Tensor, grad: Tensor, output: Tensor, lse: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """dq, dk and dv."""
-        dq, dk, dv, *_ = backend.backward(self.lowered(q, k, v), grad, output, lse)
+        dq, dk, dv, *_ = backend.backward(self.lower(q, k, v), grad, output, lse)
         if dq is None or dk is None or dv is None:
             raise TypeError("The backward pass must return the gradients of q, k and v.")
         return dq, dk, dv

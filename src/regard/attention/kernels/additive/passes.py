@@ -158,7 +158,7 @@ def prepare(p: LoweredCall, patch: ThreadPatch) -> AdditiveInputs:
     heads, kv_heads, head_dim = p.q.shape[1], p.k.shape[1], p.q.shape[3]
     step = max(OWNED, 2 * UNROLL)
     dp = next((n for n in (2, 4) if head_dim <= n), -(-head_dim // step) * step)  # head_dim as the loops over d take it
-    weight = torch.nn.functional.pad(given(p.weight).float(), (0, dp - head_dim)).contiguous()
+    weight = torch.nn.functional.pad(require(p.weight).float(), (0, dp - head_dim)).contiguous()
     planes = 2 if p.activation == "tanh" else 1
     made = []
     for x, size, group_size, query in ((p.q, patch.rows, 1, True), (p.k, patch.columns, heads // kv_heads, False)):
@@ -180,7 +180,7 @@ def prepare(p: LoweredCall, patch: ThreadPatch) -> AdditiveInputs:
     return AdditiveInputs(p, patch, tiles, weight, q_pairs, k_pairs, absmax_q, absmax_k, term_q, term_k, v)
 
 
-def given(x: Tensor | None) -> Tensor:
+def require(x: Tensor | None) -> Tensor:
     """A tensor that additive problems have."""
     if x is None:
         raise TypeError("Additive attention needs its weight.")
@@ -308,7 +308,7 @@ class GradientSums:
         weight = self.weight.view(batch, heads, -1, self.weight.shape[-1]).sum((0, 2))[:, :head_dim]
         dq = self.q.unflatten(0, (batch, heads))[:, :, :head_dim, :queries].mT
         dk = self.by_key_head(self.k)[:, :, :head_dim, :keys].mT
-        found = [(dq, p.q), (dk, p.k), (self.by_key_head(self.v), p.v), (weight, given(p.weight))]
+        found = [(dq, p.q), (dk, p.k), (self.by_key_head(self.v), p.v), (weight, require(p.weight))]
         grads: list[Tensor | None] = [x.to(like.dtype).contiguous() for x, like in found]
         return [*grads, self.rel_bias(), None, None]
 

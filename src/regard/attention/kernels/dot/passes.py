@@ -68,7 +68,7 @@ class DotPlan:
         c = self.config = config
         self.device, self.dtype = c.grid.device, c.dtype
         self.output = (*c.front, c.grid.queries, c.value_dim)
-        self.rows, self.padded_rows = (*c.front, c.grid.queries), (*c.front, c.padded)
+        self.rows, self.padded_rows = (*c.front, c.grid.queries), (*c.front, c.padded_queries)
         self.queries = (*c.front, c.grid.queries, c.head_dim)
         self.width, self.value_width = next_power(c.head_dim), next_power(c.value_dim)
         self.schedules: dict[Callable[..., object], object] = {}
@@ -81,10 +81,10 @@ class DotPlan:
             schedule = self.schedules[make] = make(self.config, mask)
         return schedule  # type: ignore[return-value]
 
-    def float32(self, size: tuple[int, ...]) -> Tensor:
+    def empty32(self, size: tuple[int, ...]) -> Tensor:
         return torch.empty(size, dtype=torch.float32, device=self.device)
 
-    def rounded(self, size: tuple[int, ...]) -> Tensor:
+    def empty(self, size: tuple[int, ...]) -> Tensor:
         return torch.empty(size, dtype=self.dtype, device=self.device)
 
 
@@ -102,8 +102,8 @@ class DotInputs:
         addresses = q.data_ptr() | k.data_ptr() | v.data_ptr() | (0 if rel_q is None else rel_q.data_ptr())
         if plan is None or addresses & 15:
             dtype = v.dtype
-            self.q, self.k, self.v = pad_align(self.signed(q), dtype), pad_align(k, dtype), pad_align(v, dtype)
-            self.rel_q = None if rel_q is None else pad_align(self.signed(rel_q), dtype)
+            self.q, self.k, self.v = pad_align(self.apply_sign(q), dtype), pad_align(k, dtype), pad_align(v, dtype)
+            self.rel_q = None if rel_q is None else pad_align(self.apply_sign(rel_q), dtype)
             config = make_config(p, self.q, self.k, self.v, self.rel_q)
             plan = mask_cache(p.mask).get(config, lambda: DotPlan(config))
             if self.q is q and self.k is k and self.v is v and self.rel_q is rel_q:
@@ -123,7 +123,7 @@ class DotInputs:
     def schedule(self, make: Callable[[DotConfig, Mask], T]) -> T:
         return self.plan.schedule(make, self.mask)
 
-    def signed(self, x: Tensor) -> Tensor:
+    def apply_sign(self, x: Tensor) -> Tensor:
         """Queries or their gradient with the scale's sign: kernels take the maximum before they scale."""
         return x if self.sign > 0 else -x if self.sign < 0 else torch.zeros_like(x)
 
@@ -145,7 +145,7 @@ def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     if not plan.compiled:
         compile_first(plan, p)
     schedule = inputs.schedule(forward_schedule)
-    output, lse = (plan.float32 if c.exact_output else plan.rounded)(plan.output), plan.float32(plan.rows)
+    output, lse = (plan.empty32 if c.exact_output else plan.empty)(plan.output), plan.empty32(plan.rows)
     partials = schedule.output_partials() if schedule.splits else (lse, lse, lse)
     tensors = (inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.rel_q, inputs.rel_vectors, inputs.seed)
     schedule.start(*tensors, output, lse, *partials)
@@ -189,7 +189,7 @@ def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[
     inputs = DotInputs(p)
     plan, c = inputs.plan, inputs.config
     grad, output = pad_align(grad.contiguous(), c.dtype), pad_align(output.contiguous(), c.output_dtype)
-    given = OutputGrad(grad, plan.float32(plan.padded_rows), plan.float32(plan.padded_rows))
+    given = OutputGrad(grad, plan.empty32(plan.padded_rows), plan.empty32(plan.padded_rows))
     inputs.schedule(delta_launch)(output, lse, *given)
     drel_bias = drel_q = drel_vectors = None
     if p.rel_vectors is None:
@@ -201,7 +201,7 @@ def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[
         drel_vectors = fold_line(c, line, p.rel_vectors.table.shape[1], p.rel_vectors.zero)
     dk, dv = (x if x.shape[1] == p.k.shape[1] else x.unflatten(1, (-1, c.group_size)).sum(2) for x in (dk, dv))
     if inputs.sign <= 0:
-        dq, drel_q = inputs.signed(dq), None if drel_q is None else inputs.signed(drel_q)
+        dq, drel_q = inputs.apply_sign(dq), None if drel_q is None else inputs.apply_sign(drel_q)
     if p.q.shape[-1] != c.head_dim or p.v.shape[-1] != c.value_dim:
         cut = lambda x, like: None if x is None else x[..., : like.shape[-1]]  # noqa: E731
         dq, drel_q, dk, drel_vectors = (cut(x, p.q) for x in (dq, drel_q, dk, drel_vectors))
@@ -212,14 +212,14 @@ def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[
 def delta_launch(c: DotConfig, mask: Mask) -> Launch:
     """lse in base 2 and δ of every row."""
     sizes = {"DV": c.value_dim, "BDV": next_power(c.value_dim), "BM": DELTA_ROWS}
-    programs = c.padded // DELTA_ROWS * c.instances
+    programs = c.padded_queries // DELTA_ROWS * c.instances
     return Launch(delta_kernel, programs, queries=c.grid.queries, instances=c.instances, **sizes)
 
 
 def query_gradient(inputs: DotInputs, given: OutputGrad) -> Tensor:
     """dq."""
     plan, schedule = inputs.plan, inputs.schedule(dq_schedule)
-    dq = plan.rounded(plan.queries)
+    dq = plan.empty(plan.queries)
     rows = schedule.shape.rows
     partial = schedule.partials(given.delta, rows, plan.width)
     schedule.start(inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.seed, *given, dq, partial)
@@ -239,7 +239,7 @@ def key_gradients(inputs: DotInputs, given: OutputGrad) -> tuple[Tensor, Tensor]
     """dk and dv; in float32 for each query head where heads that share keys have different masks."""
     c, plan, (schedule, heads) = inputs.config, inputs.plan, inputs.schedule(dkdv_schedule)
     front, columns = (c.grid.batch, c.grid.heads // heads, c.grid.keys), schedule.shape.columns
-    empty = plan.rounded if heads == c.group_size else plan.float32
+    empty = plan.empty if heads == c.group_size else plan.empty32
     dk, dv = empty((*front, c.head_dim)), empty((*front, c.value_dim))
     partials = [schedule.partials(given.delta, columns, width) for width in (plan.width, plan.value_width)]
     tensors = (inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.rel_q, inputs.rel_vectors, inputs.seed)

@@ -216,14 +216,14 @@ def relative_gradients(inputs: DotInputs, given: OutputGrad, relative: RelativeS
     """dq, dk and dv (for each query head), d rel_q, and d rel_vectors along the line, `[heads, length, d]`."""
     c, plan = inputs.config, inputs.plan
     width, value_width = next_power(c.head_dim), next_power(c.value_dim)
-    empty = plan.rounded if c.group_size == 1 else plan.float32
+    empty = plan.empty if c.group_size == 1 else plan.empty32
     dk, dv = empty((*c.front, c.grid.keys, c.head_dim)), empty((*c.front, c.grid.keys, c.value_dim))
     zeros = lambda size: torch.zeros(size, dtype=torch.float32, device=plan.device)  # noqa: E731
-    dq, drel_q = ((zeros if relative.accumulates else plan.rounded)(plan.queries) for _ in range(2))
+    dq, drel_q = ((zeros if relative.accumulates else plan.empty)(plan.queries) for _ in range(2))
     line = zeros((c.grid.heads, c.length, c.head_dim))
     size, count = relative.shape.rows, relative.diagonals * relative.shape.rows
-    ds = plan.rounded((max(x.tiles for x in relative.chunks), size * size))
-    halves = plan.float32((max(x.chunk.heads * x.chunk.rows for x in relative.chunks), 2 * count * c.head_dim))
+    ds = plan.empty((max(x.tiles for x in relative.chunks), size * size))
+    halves = plan.empty32((max(x.chunk.heads * x.chunk.rows for x in relative.chunks), 2 * count * c.head_dim))
     tensors = (inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.rel_q, inputs.rel_vectors, inputs.seed)
     for chunk, base, _, by_column, by_row, by_diagonal in relative.chunks:
         dk_partial, dv_partial = (by_column.partials(given.delta, size, x) for x in (width, value_width))

@@ -47,14 +47,14 @@ class DotConfig(NamedTuple):
 
     @property
     def origin(self) -> int:
-        return self.padded + LINE_STEP  # so that shifted copies of a line lose nothing
+        return self.padded_queries + LINE_STEP  # so that shifted copies of a line lose nothing
 
     @property
     def length(self) -> int:
         return self.origin + -(-self.grid.keys // LINE_STEP) * LINE_STEP
 
     @property
-    def padded(self) -> int:
+    def padded_queries(self) -> int:
         """Queries, padded to whole tiles."""
         return -(-self.grid.queries // LINE_STEP) * LINE_STEP
 
@@ -84,7 +84,7 @@ class DotConfig(NamedTuple):
         return dict(
             zip(STRIDES, self.strides, strict=True),
             queries=grid.queries, keys=grid.keys, heads=grid.heads, group_size=self.group_size,
-            origin=self.origin, length=self.length, padded=self.padded, scale=self.scale * LOG2E,
+            origin=self.origin, length=self.length, padded=self.padded_queries, scale=self.scale * LOG2E,
             grad_scale=self.scale, inv_scale=1.0 / self.scale,
             threshold=threshold(self.dropout or 0.0), keep_scale=keep_scale(self.dropout or 0.0) if drops else 1.0,
             D=self.head_dim, BD=next_power(self.head_dim), DV=self.value_dim, BDV=next_power(self.value_dim),

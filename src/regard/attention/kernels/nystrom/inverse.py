@@ -30,7 +30,7 @@ class InverseStep(NamedTuple):
     w: Tensor
 
 
-class PseudoInverse:
+class InverseIteration:
     """The iteration for `count` matrices of one size. Each matrix is stored with its transpose (`empty`)."""
 
     def __init__(self, count: int, size: int, precision: str):

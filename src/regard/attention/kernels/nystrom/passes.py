@@ -19,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from ..exact import ExactStep
 from ..launch import Launch, align, compile_together, next_power, pad_dot, stride_arguments
-from .inverse import InverseStep, PseudoInverse
+from .inverse import InverseIteration, InverseStep
 from .kernels import d_landmarks_kernel, d_scores_kernel, init_kernel, landmarks_kernel
 
 ROWS = 64  # tokens that are summed at once
@@ -51,7 +51,7 @@ class NystromKernels:
         self.landmarks, self.iterations, self.scale = landmarks, iterations, scale
         self.instances = self.batch * self.heads
         self.marks = (self.batch, self.heads, landmarks, self.head_dim)
-        self.inverse = PseudoInverse(self.instances, landmarks, "tf32" if q.itemsize == 2 else "tf32x3")
+        self.inverse = InverseIteration(self.instances, landmarks, "tf32" if q.itemsize == 2 else "tf32x3")
         columns = next_power(landmarks)
         tile = {"size": landmarks, "plane": self.inverse.plane, "BR": max(CELLS // columns, 1), "BC": columns}
         self.init = Launch(init_kernel, self.instances, num_warps=8, **tile)

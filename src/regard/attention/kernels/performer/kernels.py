@@ -48,6 +48,17 @@ def half_norm(b_x, sqrt_scale):
     return tl.sum(b_x32 * b_x32, 1) * (sqrt_scale * sqrt_scale * 0.5 * LOG2E)
 
 
+@triton.jit
+def query_head(
+    p_q, p_feature_lse2, p_context, i_bh, heads, group_size, padded, stride_qb, stride_qh, DV: tl.constexpr
+):  # fmt: skip
+    """Pointers to a head's queries, and to the features of its key head."""
+    i_b, i_h = split_index(i_bh, heads)
+    i_kv = i_bh // group_size
+    p_q = head_pointer(p_q, i_b, i_h, stride_qb, stride_qh)
+    return p_q, p_feature_lse2 + i_kv * padded, p_context + i_kv * padded * DV
+
+
 @triton.jit(do_not_specialize=["heads", "tokens", "split_size", "sqrt_scale"])
 def context_kernel(
     p_k, p_v, p_omega, p_counts, p_context, p_feature_lse2,
@@ -133,10 +144,9 @@ def output_kernel(
 ):  # fmt: skip
     """The output of BM queries, and their log-sum-exp over features in base 2 (0 where no key is real)."""
     i_bh = tl.program_id(1)
-    i_b, i_h = split_index(i_bh, heads)
-    p_q = head_pointer(p_q, i_b, i_h, stride_qb, stride_qh)
-    p_feature_lse2 += (i_bh // group_size) * padded
-    p_context += (i_bh // group_size) * padded * DV
+    p_q, p_feature_lse2, p_context = query_head(
+        p_q, p_feature_lse2, p_context, i_bh, heads, group_size, padded, stride_qb, stride_qh, DV
+    )
     o_i = tl.program_id(0) * BM + tl.arange(0, BM)
     b_x = load_rows_masked(p_q, o_i, o_i < queries, stride_qn, D, BD)
     b_m = tl.full([BM], -float("inf"), tl.float32)
@@ -176,10 +186,9 @@ def dq_kernel(
 ):  # fmt: skip
     """dq = sqrt_scale · Σ_f da ω, and δ, of BM queries."""
     i_bh = tl.program_id(1)
-    i_b, i_h = split_index(i_bh, heads)
-    p_q = head_pointer(p_q, i_b, i_h, stride_qb, stride_qh)
-    p_feature_lse2 += (i_bh // group_size) * padded
-    p_context += (i_bh // group_size) * padded * DV
+    p_q, p_feature_lse2, p_context = query_head(
+        p_q, p_feature_lse2, p_context, i_bh, heads, group_size, padded, stride_qb, stride_qh, DV
+    )
     o_i = tl.program_id(0) * BM + tl.arange(0, BM)
     m_i = o_i < queries
     row = i_bh.to(tl.int64) * queries
@@ -214,13 +223,14 @@ def d_context_kernel(
 ):  # fmt: skip
     """d context = Σ_i p do and d lse = Σ_i da of BM features over one split of the queries."""
     i_split, i_bh = tl.program_id(1), tl.program_id(2)
-    i_b, i_h = split_index(i_bh, heads)
-    p_q = head_pointer(p_q, i_b, i_h, stride_qb, stride_qh)
+    p_q, p_feature_lse2, p_context = query_head(
+        p_q, p_feature_lse2, p_context, i_bh, heads, group_size, padded, stride_qb, stride_qh, DV
+    )
     o_f = tl.program_id(0) * BM + tl.arange(0, BM)
     m_f = o_f < padded
     b_omega, b_omega_low = load_omega(p_omega, o_f, padded, D, BD, TWO_PARTS)
-    b_context = load_rows_masked(p_context + (i_bh // group_size) * padded * DV, o_f, m_f, DV, DV, BDV)
-    b_feature_lse2 = tl.load(p_feature_lse2 + (i_bh // group_size) * padded + o_f, mask=m_f, other=-float("inf"))
+    b_context = load_rows_masked(p_context, o_f, m_f, DV, DV, BDV)
+    b_feature_lse2 = tl.load(p_feature_lse2 + o_f, mask=m_f, other=-float("inf"))
     row = i_bh.to(tl.int64) * queries
     b_dcontext = tl.zeros([BM, BDV], tl.float32)
     b_dlse = tl.zeros([BM], tl.float32)
