@@ -1,4 +1,4 @@
-"""The call: every attention through one function."""
+"""`attend`: every attention through one function."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ def attend(
     generator: torch.Generator | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """The values mixed by attention's weights, `[batch, heads, queries, value dim]`.
+    """The values weighted by attention, `[batch, heads, queries, value dim]`.
 
         score(i, j)  = similarity(q_i, k_j) + position(i, j, q_i)   if mask allows (i, j), else −∞
         weight(i, ·) = softmax over j
         output(i)    = Σ_j weight(i, j) · v_j
 
     q is `[batch, heads, queries, head_dim]`; k and v `[batch, kv_heads, keys, …]`, heads a multiple of kv_heads.
-    Differentiable in q, k, v and in every tensor that a part carries. A row with no allowed key gives zeros. Raises
+    Differentiable in q, k, v and in every tensor of a part. A row with no allowed key gives zeros. Raises
     `BadInput` for arguments that do not fit, `Unsupported` for parts that do not go together or a named backend that
     cannot run them.
 
-    The soft dictionary of the textbooks: the query "fruit" is like apple and banana, not like chair.
+    A soft dictionary: the query "fruit" is similar to apple and banana, not to chair.
 
     >>> import torch, regard as rg
-    >>> likeness = torch.tensor([0.6, 0.4, 0.0]).log().clamp(min=-1e4)   # of "fruit" with apple, banana, chair
-    >>> q, k = torch.ones(1, 1, 1, 1), likeness.view(1, 1, 3, 1)
+    >>> similarity = torch.tensor([0.6, 0.4, 0.0]).log().clamp(min=-1e4)   # of "fruit" with apple, banana, chair
+    >>> q, k = torch.ones(1, 1, 1, 1), similarity.view(1, 1, 3, 1)
     >>> v = torch.tensor([10.0, 5.0, 2.0]).view(1, 1, 3, 1)
     >>> round(rg.attend(q, k, v, score=rg.Dot(scale=1.0)).item(), 4)     # 0.6·10 + 0.4·5 + 0·2
     8.0

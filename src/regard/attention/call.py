@@ -52,7 +52,7 @@ class Call:
 
     @property
     def empty(self) -> bool:
-        """Whether there are no pairs of queries and keys, or values without numbers."""
+        """Whether there are no pairs of queries and keys, or the values have no elements."""
         return not self.q.shape[0] * self.q.shape[1] * self.q.shape[2] * self.v.shape[2] * self.v.shape[3]
 
 

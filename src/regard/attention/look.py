@@ -68,7 +68,7 @@ def look(
     """
     parts = Parts(DOT if score is None else score, position, mask, EXACT if method is None else method)
     if not isinstance(parts.method, Exact):
-        raise Unsupported(f"{type(method).__name__} never forms the weights of queries on keys; look at Exact().")
+        raise Unsupported(f"{type(method).__name__} never forms the weights of queries on keys. Use method=Exact().")
     options = LookOptions(weights, top, map_size(map))
     check_count(top, "top")
     values = k.detach() if v is None and isinstance(k, Tensor) else v

@@ -50,7 +50,7 @@ def view_arrays(
     `queries` and `keys` are the labels of the axes. Raises `BadInput` for labels or indices that do not fit.
     """
     if not view.lse.numel() or not view.keys:
-        raise BadInput(f"There is nothing to draw of {view!r}; look at one token or more.")
+        raise BadInput(f"There is nothing to draw of {view!r}; pass at least one query and one key.")
     check_index(batch, view.lse.shape[0], "batch")
     total = view.lse.shape[1]
     heads = list(range(total))[:max_heads] if head is None else [check_index(head, total, "head")]

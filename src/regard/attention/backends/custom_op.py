@@ -108,7 +108,7 @@ def define_operator(name: str, forward: ForwardPass, backward: BackwardPass, rou
         *tensors, mask_tensors, ctx.mask, ctx.activation, ctx.floats, ctx.integers = inputs
         ctx.save_for_backward(*output, *tensors, *mask_tensors)
         ctx.mask_count = len(mask_tensors)
-        ctx.mask_object = mask_codec.hold(ctx.mask)
+        ctx.mask_object = mask_codec.live_object(ctx.mask)
 
     def compiled_backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Any, ...]:
         output, lse, *rest = ctx.saved_tensors

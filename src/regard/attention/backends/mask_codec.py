@@ -1,7 +1,7 @@
 """Masks as text, so that they can pass through an operator of torch.library and a compiled graph.
 
-In eager mode the text is a number that stands for the object. In a compiled graph, which outlives its objects, a
-mask's own fields are written out: strings and other masks as text, tensors and whole numbers (which may differ from
+In eager mode the text is the id of the object. In a compiled graph, which outlives its objects, the fields of the
+mask are written out: strings and other masks as text, tensors and whole numbers (which may differ from
 call to call) numbered and passed beside it.
 """
 
@@ -16,42 +16,42 @@ import torch
 from torch import Tensor
 
 from ...errors import BadInput
-from ..parts.mask import CLASSES, Mask
+from ..parts.mask import MASK_CLASSES, Mask
 
 _objects: weakref.WeakValueDictionary[int, Mask] = weakref.WeakValueDictionary()
 
 
 def encode(mask: Mask) -> tuple[str, list[Tensor], list[int]]:
-    """What `decode` finds or makes the mask from; in eager mode it must be kept alive until then."""
+    """Text, tensors and whole numbers from which `decode` restores the mask; in eager mode the mask must stay alive."""
     if torch.compiler.is_compiling():
         tensors: list[Tensor] = []
         whole: list[int] = []
-        return write(mask, tensors, whole), tensors, whole
+        return encode_field(mask, tensors, whole), tensors, whole
     _objects[id(mask)] = mask
     return str(id(mask)), [], []
 
 
 def decode(text: str, tensors: list[Tensor], whole: list[int]) -> Mask:
-    """The mask that `encode` gave these for."""
-    return _objects[int(text)] if text.isdecimal() else read(json.loads(text), tensors, whole)
+    """The mask that `encode` was given."""
+    return _objects[int(text)] if text.isdecimal() else decode_field(json.loads(text), tensors, whole)
 
 
-def hold(text: str) -> Mask | None:
-    """What to keep so that the text can still be decoded later."""
+def live_object(text: str) -> Mask | None:
+    """The object that must stay alive for the text to be decoded later."""
     return _objects[int(text)] if text.isdecimal() else None
 
 
-def write(value: Any, tensors: list[Tensor], whole: list[int]) -> str:
+def encode_field(value: Any, tensors: list[Tensor], whole: list[int]) -> str:
     """A field as JSON; tensors and whole numbers are added to the lists."""
     if isinstance(value, Mask):
         names = [f.name for f in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else list(value.__dict__)
-        inside = [f'"{name}": {write(getattr(value, name), tensors, whole)}' for name in names]
-        return f'{{"class": "{value.number}", "fields": {{{", ".join(inside)}}}}}'
+        inside = [f'"{name}": {encode_field(getattr(value, name), tensors, whole)}' for name in names]
+        return f'{{"class": "{value.class_id}", "fields": {{{", ".join(inside)}}}}}'
     if isinstance(value, Tensor):
         tensors.append(value)
         return f'{{"tensor": {len(tensors) - 1}}}'
     if isinstance(value, tuple):
-        return f"[{', '.join([write(item, tensors, whole) for item in value])}]"
+        return f"[{', '.join([encode_field(item, tensors, whole) for item in value])}]"
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -69,17 +69,17 @@ def write(value: Any, tensors: list[Tensor], whole: list[int]) -> str:
     )
 
 
-def read(node: Any, tensors: list[Tensor], whole: list[int]) -> Any:
+def decode_field(node: Any, tensors: list[Tensor], whole: list[int]) -> Any:
     """The field that `write` wrote."""
     if isinstance(node, list):
-        return tuple(read(item, tensors, whole) for item in node)
+        return tuple(decode_field(item, tensors, whole) for item in node)
     if not isinstance(node, dict):
         return node
     if "tensor" in node:
         return tensors[node["tensor"]]
     if "whole" in node:
         return whole[node["whole"]]
-    mask = object.__new__(CLASSES[node["class"]])
+    mask = object.__new__(MASK_CLASSES[node["class"]])
     for name, value in node["fields"].items():
-        object.__setattr__(mask, name, read(value, tensors, whole))
+        object.__setattr__(mask, name, decode_field(value, tensors, whole))
     return mask

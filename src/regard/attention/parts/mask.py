@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NONE, MIXED, ALL = 0, 1, 2
-CLASSES: dict[str, type[Mask]] = {}
+MASK_CLASSES: dict[str, type[Mask]] = {}
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,12 @@ class Mask(Part):
     [[1, 0, 0], [0, 1, 0], [1, 0, 1]]
     """
 
-    number = ""
+    class_id = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.number = str(len(CLASSES) + 1)  # how a compiled graph names the class
-        CLASSES[cls.number] = cls
+        cls.class_id = str(len(MASK_CLASSES) + 1)  # how a compiled graph names the class
+        MASK_CLASSES[cls.class_id] = cls
 
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
         """True where query i may attend to key j; i and j are integer tensors that broadcast.

@@ -181,11 +181,11 @@ class Blocks(Mask):
         )
 
     def check(self, grid: PairGrid) -> None:
-        wanted = [-(-grid.queries // self.block), -(-grid.keys // self.block)]
-        if list(self.layout.shape[-2:]) != wanted:
+        expected = [-(-grid.queries // self.block), -(-grid.keys // self.block)]
+        if list(self.layout.shape[-2:]) != expected:
             raise BadInput(
                 f"Blocks' layout is {list(self.layout.shape)}; {grid.queries} queries and {grid.keys} keys in blocks "
-                f"of {self.block} make [..., {wanted[0]}, {wanted[1]}]."
+                f"of {self.block} make [..., {expected[0]}, {expected[1]}]."
             )
         check_batch_heads("Blocks' layout", self.layout, grid)
 
@@ -338,11 +338,11 @@ class Pairs(Mask):
         )
 
     def check(self, grid: PairGrid) -> None:
-        wanted = (grid.queries, grid.keys)
-        if any(size not in (1, want) for size, want in zip(self.allowed.shape[-2:], wanted, strict=True)):
+        sizes = (grid.queries, grid.keys)
+        if any(size not in (1, full) for size, full in zip(self.allowed.shape[-2:], sizes, strict=True)):
             raise BadInput(
                 f"Pairs' allowed is {list(self.allowed.shape)}; it must broadcast to "
-                f"{[grid.batch, grid.heads, *wanted]} (batch, heads, queries, keys)."
+                f"{[grid.batch, grid.heads, *sizes]} (batch, heads, queries, keys)."
             )
         check_batch_heads("Pairs' allowed", self.allowed, grid)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Method(Part):
-    """How the weights are computed."""
+    """How attention is computed: exactly, or by an approximation."""
 
     def attend(self, call: Call) -> Tensor:
         """The output by this method; raises `Unsupported` for parts that its mathematics does not allow."""
@@ -52,8 +52,8 @@ class Method(Part):
         q, k, v = (x.detach().to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k, v))
         with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
             exact = attend(q, k, v, score=score, position=position, mask=mask)
-            found = attend(q, k, v, score=score, position=position, mask=mask, method=self)
-        off, size = float((found - exact).norm()), float(exact.norm())
+            output = attend(q, k, v, score=score, position=position, mask=mask, method=self)
+        off, size = float((output - exact).norm()), float(exact.norm())
         return off / size if size else math.inf if off else 0.0
 
 
@@ -74,9 +74,9 @@ class Linformer(Method):
     """Exact attention over fewer, projected keys and values: softmax(score(q, E k)) (F v).
 
     E is `keys`, F is `values` (E unless given): `[projected, n]` for all heads, or `[kv_heads, projected, n]`, where n
-    is the number of keys. Differentiable in both. Every score goes, and so does dropout, which falls on the weights of
-    projected keys. `Rotary` turns q and k before the projection. Of the masks `Lengths` goes: keys and values beyond
-    the length are zeros when they are projected. Raises `BadInput` where n or kv_heads do not fit.
+    is the number of keys. Differentiable in both. It takes every score, and dropout, which applies to the weights of
+    projected keys. `Rotary` rotates q and k before the projection. Of the masks it takes `Lengths`: keys and values
+    beyond the length are projected as zeros. Raises `BadInput` where n or kv_heads do not fit.
 
     >>> import torch, regard as rg
     >>> rg.Linformer(torch.eye(5)).error(*torch.randn(3, 1, 2, 5, 8)) < 1e-6   # nothing is lost by the identity
@@ -110,10 +110,10 @@ class Nystrom(Method):
     """Weights through `landmarks`, the means of as many segments: softmax(q k̃ᵀ) · softmax(q̃ k̃ᵀ)⁺ · softmax(q̃ kᵀ) v.
 
     q̃ and k̃ are the means of the scaled q and k over the tokens ⌊r·n/landmarks⌋ … of segment r, and ⁺ is the
-    pseudo-inverse by `iterations` steps of third order. Scores that are dot products go (`Dot`, `Bilinear`, `Cosine`),
-    with `Rotary` or without, and `Lengths`, whose n is each row's own: padding changes nothing. With as many queries as
-    keys and lengths of keys alone, both are taken for the same tokens, and queries beyond the length are answered but
-    in no landmark. Exact where a row has no more queries or keys than landmarks.
+    pseudo-inverse by `iterations` steps of third order. It takes scores that are dot products (`Dot`, `Bilinear`,
+    `Cosine`), with `Rotary` or without, and `Lengths`, where n is the length of each row: padding changes nothing. With
+    as many queries as keys and lengths of keys alone, both are the same tokens, and queries beyond the length get an
+    output but are in no landmark. Exact where a row has no more queries or keys than landmarks.
 
     Nyströmformer (Xiong et al., 2021) without its convolution; the first step of the inverse divides by each matrix's
     own norms, as in the paper, so that one row of the batch does not change another.
@@ -144,8 +144,8 @@ class Performer(Method):
 
     φ(x) = exp(ω x − ‖x‖²/2) for x = √scale · q and √scale · k, so that φ(q)·φ(k) is exp(scale · q·k) on average. The
     rows of ω `[features, head_dim]` are orthogonal in blocks of head_dim, have lengths like those of normal vectors,
-    are drawn from the `seed` and serve all heads. Scores that are dot products go (`Dot`, `Bilinear`, `Cosine`), with
-    `Rotary` or without; of the masks `Lengths`, `Causal` and their `&`.
+    are drawn from the `seed` and are the same for all heads. It takes scores that are dot products (`Dot`, `Bilinear`,
+    `Cosine`), with `Rotary` or without; of the masks `Lengths`, `Causal` and their `&`.
 
     FAVOR+ (Choromanski et al., 2021). Instead of the paper's small constant in φ, each feature of the keys is divided
     by its largest and the queries' multiplied by it, which changes nothing and keeps the denominators away from zero.
