@@ -20,7 +20,7 @@ def small(**changes) -> EncoderDecoderConfig:
     from dataclasses import replace
 
     config = transformer(layers=1, dim=16, heads=2, vocabulary=WORDS, padding=0, start=1, dropout=0.0)
-    return replace(config, copies=True, **changes)
+    return replace(config, copy=True, **changes)
 
 
 def given() -> dict[str, torch.Tensor]:
@@ -117,7 +117,7 @@ def test_copying_is_learned_for_words_never_said() -> None:
         config = transformer(
             layers=1, dim=32, heads=2, vocabulary=words, padding=0, start=1, dropout=0.0, pre_norm=True
         )
-        model = replace(config, copies=copies).build()
+        model = replace(config, copy=copies).build()
         optimizer = torch.optim.Adam(model.parameters(), 3e-3)
         for _ in range(150):
             tokens, labels = drawn(4, 30, 64)

@@ -75,10 +75,10 @@ def test_one_beside_says_its_share() -> None:
     torch.testing.assert_close(dealt[3::4], model.beside(**rows).logits, msg="every fourth row is its own")
 
 
-def test_rows_that_cannot_be_dealt_out_are_refused(model: EnsembleModel) -> None:
+def test_rows_that_cannot_be_split_are_refused(model: EnsembleModel) -> None:
     with pytest.raises(BadInput, match=r"7 rows .* 3 models"):
         model.train()(**drawn(7))
-    with pytest.raises(BadInput, match="0 members"):
+    with pytest.raises(BadInput, match="ensemble has 0 models"):
         EnsembleConfig(MEMBER, 0).build()
-    with pytest.raises(BadInput, match="says 1 of all"):
+    with pytest.raises(BadInput, match="extra_weight is 1; it must be"):
         EnsembleConfig(MEMBER, 2, NBLinearConfig(17, 50, 3), extra_weight=1).build()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from ..attention.parts.mask import Mask
 from ..attention.parts.methods import Method
@@ -32,82 +32,77 @@ from .dual_encoder import DualEncoderConfig, TowerConfig
 from .ensemble import EnsembleConfig
 from .gat import GATConfig
 from .graph_encoder import GraphEncoderConfig
-from .heads import ClassificationHeadConfig, LMHeadConfig, PoolerConfig, SpanHeadConfig
+from .heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig, PoolerConfig, SpanHeadConfig
+from .interfaces import E, L
 from .set_loss import SetLoss
+
+if TYPE_CHECKING:
+    from .model import EncoderDecoderModel, SequenceModel
 
 
 @dataclass(frozen=True)
-class SequenceConfig:
+class SequenceConfig(Generic[E, L]):
     """`embed → stack → head`: an encoder, or with a causal stack a decoder.
 
     `family` names the key table under which its weights are exchanged.
     """
 
-    embed: Any
-    stack: Any
+    embed: E
+    stack: L
     pooler: PoolerConfig | None = None
-    head: Any = None
+    head: HeadConfig | None = None
     family: str | None = None
 
-    def build(self):
+    def build(self) -> SequenceModel:
         from .model import SequenceModel
 
         return SequenceModel(self)
 
 
 @dataclass(frozen=True)
-class EncoderDecoderConfig:
+class EncoderDecoderConfig(Generic[E, L]):
     """An encoder and a decoder that reads it: `embed → stack`, `decoder_embed → decoder → head`.
 
     `decoder_embed` None shares the encoder's embedding. `start` is the token that a decoder begins with. `copy` adds
     a copy mechanism (`CopyMechanism`).
     """
 
-    embed: Any
-    stack: Any
-    decoder: Any
-    decoder_embed: Any = None
-    head: Any = None
+    embed: E
+    stack: L
+    decoder: L
+    decoder_embed: TextEmbeddingConfig | None = None
+    head: LMHeadConfig | None = None
     start: int = 0
     family: str | None = None
     copy: bool = False
 
-    def build(self):
+    def build(self) -> EncoderDecoderModel:
         from .model import EncoderDecoderModel
 
         return EncoderDecoderModel(self)
 
 
-CONFIGS = {
-    kind.__name__: kind
-    for kind in (
-        *(
-            SequenceConfig,
-            EncoderDecoderConfig,
-            TextEmbeddingConfig,
-            StackConfig,
-            PoolerConfig,
-            LMHeadConfig,
-            ClassificationHeadConfig,
-            SpanHeadConfig,
-        ),
-        *(ConvolutionConfig, FullyConnectedConfig, RecurrentConfig, WordEmbeddingConfig),
-        *(
-            ImageEmbeddingConfig,
-            NgramConfig,
-            TowerConfig,
-            DualEncoderConfig,
-            FeatureGridConfig,
-            DetectionConfig,
-            SetLoss,
-            GATConfig,
-            SoundEmbeddingConfig,
-            ResidualEmbeddingConfig,
-        ),
-        *(GraphEncoderConfig, GraphLayersConfig, EnsembleConfig, NBLinearConfig),
-    )
-}
+TextConfig = SequenceConfig[TextEmbeddingConfig, StackConfig]
+"""An encoder or a decoder of text, of attention blocks."""
+ImageConfig = SequenceConfig[ImageEmbeddingConfig, StackConfig]
+SpeechConfig = SequenceConfig[SoundEmbeddingConfig, StackConfig]
+TextToTextConfig = EncoderDecoderConfig[TextEmbeddingConfig, StackConfig]
+SpeechToTextConfig = EncoderDecoderConfig[SoundEmbeddingConfig, StackConfig]
 
+MODELS = (
+    *(SequenceConfig, EncoderDecoderConfig, DualEncoderConfig, DetectionConfig, GATConfig, GraphEncoderConfig),
+    *(EnsembleConfig, NBLinearConfig, NgramConfig),
+)
+EMBEDDINGS = (
+    *(TextEmbeddingConfig, WordEmbeddingConfig, ImageEmbeddingConfig, SoundEmbeddingConfig),
+    *(ResidualEmbeddingConfig, FeatureGridConfig),
+)
+LAYERS = (StackConfig, ConvolutionConfig, FullyConnectedConfig, RecurrentConfig, GraphLayersConfig)
+HEADS = (PoolerConfig, LMHeadConfig, ClassificationHeadConfig, SpanHeadConfig)
+CONFIGS: dict[str, type] = {
+    config.__name__: config for config in (*MODELS, *EMBEDDINGS, *LAYERS, *HEADS, TowerConfig, SetLoss)
+}
+"""Every type of configuration by its name in JSON."""
 
 OLD_TYPES = {
     "Sequence": "SequenceConfig",

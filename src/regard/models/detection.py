@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..attention.parts.masks import Pairs
 from ..errors import BadInput
 from ..nn.attention import EncoderOutput
+from ..nn.block import StackConfig
 from ..nn.embeddings.images import (
     FeatureMap,
     Features,
@@ -52,9 +53,9 @@ class DetectionConfig:
     Each position then starts with the features of its own place, so that few images suffice for training.
     """
 
-    embed: Any
-    stack: Any
-    decoder: Any = None
+    embed: FeatureGridConfig
+    stack: StackConfig
+    decoder: StackConfig | None = None
     queries: int | None = 100
     classes: int | None = 91
     loss: SetLoss = field(default_factory=SetLoss)
@@ -139,7 +140,9 @@ class DetectionModel(Model):
         dim = config.embed.dim
         self.embed = config.embed.build()
         self.stack = config.stack.build()
-        self.decoder = None if config.queries is None else config.decoder.build()
+        if config.queries is not None and config.decoder is None:
+            raise BadInput(f"There are {config.queries} queries and no decoder for them. Give one, or queries=None.")
+        self.decoder = None if config.queries is None or config.decoder is None else config.decoder.build()
         self.queries = None if config.queries is None else nn.Parameter(torch.randn(config.queries, dim))
         self.classes = None if config.classes is None else nn.Linear(dim, config.classes + 1)
         self.boxes = None if config.classes is None else box_head(dim)

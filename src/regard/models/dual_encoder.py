@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from ..errors import BadInput
 from .heads import pool
+from .interfaces import E, L
 from .model import Model, Output
 
 SCALE = math.log(1 / 0.07)
@@ -19,15 +20,15 @@ SCALE = math.log(1 / 0.07)
 
 
 @dataclass(frozen=True)
-class TowerConfig:
+class TowerConfig(Generic[E, L]):
     """`embed → stack →` one token's vector `→` a projection to `shared` dims (None: the vector as it is).
 
     `end` selects the token: None the first; a number the first of that token in each row, or the last token where there
     is none; `"highest"` the one with the highest number; `"mean"` takes the mean of all real tokens.
     """
 
-    embed: Any
-    stack: Any
+    embed: E
+    stack: L
     shared: int | None = 512
     end: int | Literal["highest", "mean"] | None = None
 
@@ -39,8 +40,8 @@ class TowerConfig:
 class DualEncoderConfig:
     """A tower for text and one for images, either of which may be missing."""
 
-    text: TowerConfig | None = None
-    image: TowerConfig | None = None
+    text: TowerConfig[Any, Any] | None = None
+    image: TowerConfig[Any, Any] | None = None
     family: str | None = None
 
     def build(self) -> DualEncoderModel:

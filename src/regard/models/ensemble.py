@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import BadInput
 from .heads import supervised_loss
+from .interfaces import ModelConfig
 from .model import Model, Output
 
 
@@ -21,9 +21,9 @@ class EnsembleConfig:
     and Salamon 1990). A model of another kind differs by more than chance; its weight in the mean is `extra_weight`.
     """
 
-    model: Any
+    model: ModelConfig
     size: int
-    extra: Any = None
+    extra: ModelConfig | None = None
     extra_weight: float = 0.5
     family: str | None = None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -14,6 +13,7 @@ from ..nn.graph import project_nodes, with_self_loops
 from ..nn.graph_layers import GraphLayers
 from ..nn.packing import Packing
 from .heads import ClassificationHeadConfig, supervised_loss
+from .interfaces import LayersConfig
 from .model import Model, Output
 
 
@@ -26,7 +26,7 @@ class GraphEncoderConfig:
     """
 
     features: int
-    stack: Any
+    stack: LayersConfig
     head: ClassificationHeadConfig
     dropout: float = 0.0
     family: str | None = None

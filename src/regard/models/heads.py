@@ -157,6 +157,9 @@ class SpanHeadConfig:
         return ClassificationHead(ClassificationHeadConfig(2, self.dim, per_token=True))
 
 
+HeadConfig = LMHeadConfig | ClassificationHeadConfig | SpanHeadConfig
+
+
 def pool(hidden: Tensor, lengths: Tensor | None, how: str) -> Tensor:
     """`[batch, dim]`: the first token, the last real one, or the mean of the real ones."""
     return {"first": First, "last": Last, "mean": Mean}[how]()(hidden, lengths)

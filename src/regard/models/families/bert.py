@@ -9,7 +9,7 @@ from ...nn.block import StackConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
 from ...nn.old_names import accept_old_names
 from ..checkpoint.key_table import Key
-from ..config import SequenceConfig
+from ..config import TextConfig
 from ..heads import ClassificationHeadConfig, LMHeadConfig, PoolerConfig, SpanHeadConfig
 
 PREFIX = "bert."
@@ -54,7 +54,7 @@ def bert(
     pooler: bool = True,
     head: Any = None,
     family: str = "bert",
-) -> SequenceConfig:
+) -> TextConfig:
     """BERT-base by default, 109,482,240 parameters with its pooler (L, H, A are layers, dim, heads).
 
     `head` "vocabulary" is the one that guesses masked words; `Classes` and `Span` are others.
@@ -64,7 +64,7 @@ def bert(
     """
     if head == "vocabulary":
         head = LMHeadConfig(vocabulary, dim, bias=True, transform=activation, eps=eps)
-    return SequenceConfig(
+    return TextConfig(
         embed=TextEmbeddingConfig(
             vocabulary, dim, positions=positions, segments=segments, norm=eps, padding=padding, unused=unused,
             dropout=dropout,
@@ -79,7 +79,7 @@ def bert(
     )  # fmt: skip
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> SequenceConfig:
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConfig:
     """Our configuration of theirs."""
     pooler = f"{PREFIX}pooler.dense.weight" in shapes or "pooler.dense.weight" in shapes
     return bert(**sizes(config), pooler=pooler, head=read_head(config, shapes, pooler))
@@ -137,14 +137,16 @@ def plain_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], **how
     return None
 
 
-def write(config: SequenceConfig) -> dict[str, Any]:
+def write(config: TextConfig) -> dict[str, Any]:
     """Their configuration of ours."""
     return write_bert(config, "bert", "Bert")
 
 
-def write_bert(config: SequenceConfig, model_type: str, name: str) -> dict[str, Any]:
+def write_bert(config: TextConfig, model_type: str, name: str) -> dict[str, Any]:
     """Their configuration of ours, as BERT and its kin have it; `name` begins their classes' names."""
-    stack, embed, head = config.stack, config.embed, config.head
+    stack, embed, head, positions = config.stack, config.embed, config.head, config.embed.positions
+    if not isinstance(positions, int):
+        raise BadInput(f"A {name} has learned positions; this model has positions={positions!r}.")
     return {
         "model_type": model_type,
         "architectures": [architecture(name, head)],
@@ -153,7 +155,7 @@ def write_bert(config: SequenceConfig, model_type: str, name: str) -> dict[str, 
         "num_attention_heads": stack.heads,
         "intermediate_size": stack.hidden,
         "vocab_size": embed.vocabulary,
-        "max_position_embeddings": embed.positions + embed.unused,
+        "max_position_embeddings": positions + embed.unused,
         "type_vocab_size": embed.segments,
         "hidden_act": their_activation(stack.activation),
         "layer_norm_eps": stack.eps,
@@ -185,7 +187,7 @@ def architecture(name: str, head: Any) -> str:
     return f"{name}Model" if head is None else f"{name}ForMaskedLM"
 
 
-def keys(config: SequenceConfig) -> list[Key]:
+def keys(config: TextConfig) -> list[Key]:
     base = "" if config.head is None else PREFIX
     return [
         *encoder_keys(base),
@@ -195,7 +197,7 @@ def keys(config: SequenceConfig) -> list[Key]:
     ]
 
 
-def word_keys(config: SequenceConfig) -> list[Key]:
+def word_keys(config: TextConfig) -> list[Key]:
     """The head that guesses masked words; its bias has the name that counts where the matrix is not tied."""
     tied = getattr(config.head, "tied", True)
     return [

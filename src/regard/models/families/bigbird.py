@@ -8,7 +8,7 @@ from typing import Any
 from ...nn.bigbird import BigBirdMask, BigBirdScore
 from ...nn.old_names import accept_old_names
 from ..checkpoint.key_table import Key
-from ..config import SequenceConfig
+from ..config import TextConfig
 from ..heads import ClassificationHeadConfig, LMHeadConfig
 from .bert import (
     IGNORED,
@@ -38,7 +38,7 @@ def bigbird(
     scaled: bool = False,
     bias: str = "qkvof",
     **more: Any,
-) -> SequenceConfig:
+) -> TextConfig:
     """BigBird-base by default, 127,468,800 parameters with its pooler; `more` as in `bert`.
 
     `block` (their block_size) None lets every token see every other. Texts of no more than 5 + 2·random blocks always
@@ -57,7 +57,7 @@ def bigbird(
     return replace(plain, stack=stack, embed=replace(plain.embed, scaled=scaled))
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> SequenceConfig:
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConfig:
     """Our configuration of theirs."""
     sparse = config.get("attention_type", "block_sparse") == "block_sparse"
     return bigbird(
@@ -83,7 +83,7 @@ def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any
     return plain_head(config, shapes, per_token=True)
 
 
-def write(config: SequenceConfig) -> dict[str, Any]:
+def write(config: TextConfig) -> dict[str, Any]:
     """Their configuration of ours."""
     mask = config.stack.mask
     blocks: dict[str, Any] = {"attention_type": "original_full"}
@@ -97,7 +97,7 @@ def write(config: SequenceConfig) -> dict[str, Any]:
     }
 
 
-def keys(config: SequenceConfig) -> list[Key]:
+def keys(config: TextConfig) -> list[Key]:
     base = "" if config.head is None else PREFIX
     vocabulary, inner = isinstance(config.head, LMHeadConfig), getattr(config.head, "hidden", None)
     return [

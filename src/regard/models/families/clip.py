@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from ...attention.parts.masks import Causal
 from ...errors import Unsupported
@@ -31,7 +31,7 @@ def clip(
     image: dict[str, Any] | None = IMAGE,
     vocabulary: int = 49408,
     positions: int = 77,
-    end: int | str = 49407,
+    end: int | Literal["highest", "mean"] = 49407,
     size: int = 224,
     patch: int = 32,
     channels: int = 3,
@@ -46,10 +46,10 @@ def clip(
     Causal()
     """
     family = "clip" if text and image else "clip_text_model" if text else "clip_vision_model"
-    towers: dict[str, TowerConfig] = {}
+    towers: dict[str, TowerConfig[Any, StackConfig]] = {}
     if text:
         stack = StackConfig(**{"activation": "quick_gelu", "mask": Causal(), **text})
-        towers["text"] = TowerConfig(TextEmbeddingConfig(vocabulary, stack.dim, positions), stack, shared, end)  # type: ignore[arg-type]
+        towers["text"] = TowerConfig(TextEmbeddingConfig(vocabulary, stack.dim, positions), stack, shared, end)
     if image:
         stack = StackConfig(**{"activation": "quick_gelu", **image})
         embed = ImageEmbeddingConfig(size, patch, stack.dim, channels, bias=False, norm=stack.eps)
@@ -124,7 +124,7 @@ def write(config: DualEncoderConfig) -> dict[str, Any]:
     return {"model_type": "clip", "architectures": ["CLIPModel"], "projection_dim": shared, **inside}
 
 
-def write_stack(tower: TowerConfig) -> dict[str, Any]:
+def write_stack(tower: TowerConfig[Any, StackConfig]) -> dict[str, Any]:
     stack = tower.stack
     return {
         "num_hidden_layers": stack.layers,
@@ -138,7 +138,7 @@ def write_stack(tower: TowerConfig) -> dict[str, Any]:
     }
 
 
-def write_text(tower: TowerConfig) -> dict[str, Any]:
+def write_text(tower: TowerConfig[TextEmbeddingConfig, StackConfig]) -> dict[str, Any]:
     return {
         "model_type": "clip_text_model",
         "vocab_size": tower.embed.vocabulary,
@@ -148,7 +148,7 @@ def write_text(tower: TowerConfig) -> dict[str, Any]:
     }
 
 
-def write_image(tower: TowerConfig) -> dict[str, Any]:
+def write_image(tower: TowerConfig[ImageEmbeddingConfig, StackConfig]) -> dict[str, Any]:
     return {
         "model_type": "clip_vision_model",
         "image_size": tower.embed.size,

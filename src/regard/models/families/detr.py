@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ...errors import Unsupported
+from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.images import RESNET_BLOCKS
 from ...nn.old_names import accept_old_names
@@ -141,6 +141,8 @@ def depth_of(config: dict[str, Any]) -> int:
 def write(config: DetectionConfig) -> dict[str, Any]:
     """Their configuration of ours; the auxiliary loss, which alters the layers there, is left out."""
     embed, stack, decoder = config.embed, config.stack, config.decoder
+    if decoder is None or not isinstance(embed.backbone, int):
+        raise BadInput("This cannot be written as a DETR: it needs queries with a decoder, and a ResNet as backbone.")
     timm = config.family == "detr_timm"
     return {
         "model_type": "detr",
@@ -215,7 +217,10 @@ def layer_keys(theirs: str, ours: str) -> list[Key]:
 
 def backbone_keys(config: DetectionConfig, theirs: str) -> Iterator[Key]:
     """The names of a ResNet: as published (timm's, which are ours), or as transformers has them."""
-    for convolution, norm, other in backbone_names(config.embed.backbone):
+    depth = config.embed.backbone
+    if not isinstance(depth, int):
+        raise BadInput(f"A DETR's backbone is a ResNet; this one has a stem of channels {depth}.")
+    for convolution, norm, other in backbone_names(depth):
         if config.family == "detr_timm":
             names = convolution, norm
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..checkpoint.key_table import Key
-from ..config import SequenceConfig
+from ..config import TextConfig
 from ..heads import ClassificationHeadConfig, SpanHeadConfig
 from .bert import architecture, bert, describe_head, our_activation, plain_head, read_lm_head, their_activation
 
@@ -14,7 +14,7 @@ IGNORED = (r"embeddings\.position_ids", r"vocab_projector\.weight")
 EPS = 1e-12
 
 
-def distilbert(*, layers: int = 6, head: Any = None, **more: Any) -> SequenceConfig:
+def distilbert(*, layers: int = 6, head: Any = None, **more: Any) -> TextConfig:
     """DistilBERT-base by default, 66,362,880 parameters; `more` as in `bert`.
 
     >>> distilbert().stack.layers
@@ -23,7 +23,7 @@ def distilbert(*, layers: int = 6, head: Any = None, **more: Any) -> SequenceCon
     return bert(layers=layers, segments=0, eps=EPS, pooler=False, head=head, family="distilbert", **more)
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> SequenceConfig:
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConfig:
     """Our configuration of theirs."""
     return distilbert(
         layers=config["n_layers"], dim=config["dim"], heads=config["n_heads"], hidden=config["hidden_dim"],
@@ -45,7 +45,7 @@ def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any
     return plain_head({"hidden_size": dim, "hidden_dropout_prob": config.get("dropout", 0.1)}, shapes, per_token=True)
 
 
-def write(config: SequenceConfig) -> dict[str, Any]:
+def write(config: TextConfig) -> dict[str, Any]:
     """Their configuration of ours."""
     stack, embed = config.stack, config.embed
     return {
@@ -65,7 +65,7 @@ def write(config: SequenceConfig) -> dict[str, Any]:
     }
 
 
-def keys(config: SequenceConfig) -> list[Key]:
+def keys(config: TextConfig) -> list[Key]:
     base = "" if config.head is None else PREFIX
     block, theirs = "stack.blocks.{n}.", base + "transformer.layer.{n}."
     dense = "pre_classifier.{p}" if isinstance(config.head, ClassificationHeadConfig) else "vocab_transform.{p}"

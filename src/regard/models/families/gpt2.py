@@ -10,7 +10,7 @@ from ...nn.block import StackConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
 from ...nn.old_names import accept_old_names
 from ..checkpoint.key_table import TRANSPOSED, Key, stack_of
-from ..config import SequenceConfig
+from ..config import TextConfig
 from ..heads import ClassificationHeadConfig, LMHeadConfig
 
 PREFIX = "transformer."
@@ -38,7 +38,7 @@ def gpt2(
     eps: float = 1e-5,
     dropout: float = 0.1,
     head: Any = "vocabulary",
-) -> SequenceConfig:
+) -> TextConfig:
     """GPT-2 small by default, 124,439,808 parameters.
 
     Its n_layer, n_embd, n_head, n_positions are layers, dim, heads, positions.
@@ -46,7 +46,7 @@ def gpt2(
     >>> sum(p.numel() for p in gpt2(layers=1, dim=8, heads=2, vocabulary=11, positions=5).build().parameters())
     1016
     """
-    return SequenceConfig(
+    return TextConfig(
         embed=TextEmbeddingConfig(vocabulary, dim, positions=positions, dropout=dropout),
         stack=StackConfig(
             dim, layers, heads, hidden=hidden, activation=activation, eps=eps, mask=Causal(),
@@ -57,7 +57,7 @@ def gpt2(
     )  # fmt: skip
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> SequenceConfig:
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConfig:
     """Our configuration of theirs."""
     if config.get("scale_attn_by_inverse_layer_idx") or not config.get("scale_attn_weights", True):
         raise Unsupported(
@@ -83,7 +83,7 @@ def has_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> bool
     return "lm_head.weight" in shapes or any("LMHead" in kind for kind in kinds)
 
 
-def write(config: SequenceConfig) -> dict[str, Any]:
+def write(config: TextConfig) -> dict[str, Any]:
     """Their configuration of ours."""
     stack, embed, head = config.stack, config.embed, config.head
     back = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
@@ -109,7 +109,7 @@ def write(config: SequenceConfig) -> dict[str, Any]:
     }
 
 
-def keys(config: SequenceConfig) -> list[Key]:
+def keys(config: TextConfig) -> list[Key]:
     base = "" if config.head is None else PREFIX
     block, theirs = "stack.blocks.{n}.", base + "h.{n}."
     qkv = tuple(block + f"attention.{x}" for x in "qkv")

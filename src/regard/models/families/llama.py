@@ -12,7 +12,7 @@ from ...nn.block import StackConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
 from ...nn.rotary import ScaledRotary
 from ..checkpoint.key_table import Key
-from ..config import SequenceConfig
+from ..config import TextConfig
 from ..heads import ClassificationHeadConfig, LMHeadConfig
 
 PREFIX = "model."
@@ -49,7 +49,7 @@ def llama(
     dropout: float = 0.0,
     head: Any = "vocabulary",
     family: str = "llama",
-) -> SequenceConfig:
+) -> TextConfig:
     """TinyLlama by default, 1,100,048,384 parameters.
 
     A token sees at most `window` tokens, itself included: one number for all layers, or one a layer, None where
@@ -58,7 +58,7 @@ def llama(
     >>> llama(layers=2, window=256).stack.mask
     Causal() & Window(before=255)
     """
-    return SequenceConfig(
+    return TextConfig(
         embed=TextEmbeddingConfig(vocabulary, dim, padding=padding),
         stack=StackConfig(
             dim, layers, heads, hidden, kv_heads, head_dim, activation=activation, gated=True, norm="rms", eps=eps,
@@ -89,7 +89,7 @@ def read_mask_window(mask: Mask | None) -> int | None:
     raise Unsupported(f"A Llama cannot be written with the mask {mask!r}; use Causal() & Window(before=…).")
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> SequenceConfig:
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConfig:
     """Our configuration of theirs."""
     family, dim = config["model_type"], config["hidden_size"]
     heads, activation = config["num_attention_heads"], config.get("hidden_act", "silu")
@@ -156,7 +156,7 @@ def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any
     return None
 
 
-def write(config: SequenceConfig) -> dict[str, Any]:
+def write(config: TextConfig) -> dict[str, Any]:
     """Their configuration of ours."""
     stack, head, family = config.stack, config.head, str(config.family)
     return {
@@ -236,7 +236,7 @@ def write_window(stack: StackConfig, family: str) -> dict[str, Any]:
     return {"use_sliding_window": True, "sliding_window": sizes.pop(), "max_window_layers": 0, "layer_types": kinds}
 
 
-def keys(config: SequenceConfig) -> list[Key]:
+def keys(config: TextConfig) -> list[Key]:
     base = "" if config.head is None else PREFIX
     block, theirs = "stack.blocks.{n}.", base + "layers.{n}."
     return [

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...nn.old_names import accept_old_names
 from ..checkpoint.key_table import Key
-from ..config import SequenceConfig
+from ..config import TextConfig
 from .bert import encoder_keys, write_bert
 from .roberta import IGNORED, arguments, head_keys, roberta
 
@@ -16,7 +16,7 @@ PREFIX = "longformer."
 
 
 @accept_old_names(places="positions")
-def longformer(*, window: int | tuple[int, ...] = 512, positions: int = 4096, **more: Any) -> SequenceConfig:
+def longformer(*, window: int | tuple[int, ...] = 512, positions: int = 4096, **more: Any) -> TextConfig:
     """Longformer-base by default, 148,659,456 parameters with its pooler; `more` as in `roberta`.
 
     `window` (their attention_window) is how many neighbours a token sees, half on either side: one number, or one a
@@ -29,21 +29,21 @@ def longformer(*, window: int | tuple[int, ...] = 512, positions: int = 4096, **
     return replace(plain, stack=replace(plain.stack, window=window))
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> SequenceConfig:
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConfig:
     """Our configuration of theirs."""
     window = config["attention_window"]
     window = tuple(window) if isinstance(window, list) else window
     return longformer(window=window, **arguments(config, shapes, PREFIX))
 
 
-def write(config: SequenceConfig) -> dict[str, Any]:
+def write(config: TextConfig) -> dict[str, Any]:
     """Their configuration of ours."""
     window = config.stack.window
     window = list(window) if isinstance(window, tuple) else window
     return {**write_bert(config, "longformer", "Longformer"), "attention_window": window}
 
 
-def keys(config: SequenceConfig) -> list[Key]:
+def keys(config: TextConfig) -> list[Key]:
     base = "" if config.head is None else PREFIX
     block, theirs = "stack.blocks.{n}.attention.", base + "encoder.layer.{n}.attention.self."
     return [

@@ -9,7 +9,7 @@ from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
 from ..checkpoint.key_table import Key, TensorTransform
-from ..config import EncoderDecoderConfig
+from ..config import TextToTextConfig
 from ..heads import LMHeadConfig
 
 PREFIX = "model."
@@ -39,7 +39,7 @@ def marian(
     attention_dropout: float = 0.0,
     hidden_dropout: float = 0.0,
     head: Any = "vocabulary",
-) -> EncoderDecoderConfig:
+) -> TextToTextConfig:
     """OPUS-MT English–German by default, 73,944,309 parameters, of which 58,101 are the bias of the logits.
 
     One vocabulary for both sides unless `target_vocabulary` gives the decoder one of its own. The decoder begins with
@@ -56,7 +56,7 @@ def marian(
     }  # fmt: skip
     text = {"positions": positions, "scaled": scaled, "padding": padding, "dropout": dropout}
     words = target_vocabulary if target_vocabulary is not None else vocabulary
-    return EncoderDecoderConfig(
+    return TextToTextConfig(
         embed=TextEmbeddingConfig(vocabulary, dim, **text),
         stack=StackConfig(dim, layers, heads, hidden, **shared),
         decoder=StackConfig(
@@ -70,7 +70,7 @@ def marian(
     )  # fmt: skip
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> EncoderDecoderConfig:
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextToTextConfig:
     """Our configuration of theirs."""
     activation = config.get("activation_function", "gelu")
     if activation not in ACTIVATIONS:
@@ -96,12 +96,12 @@ def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], words:
     return LMHeadConfig(words, config["d_model"], tied=tied, bias=True)
 
 
-def write(config: EncoderDecoderConfig) -> dict[str, Any]:
+def write(config: TextToTextConfig) -> dict[str, Any]:
     """Their configuration of ours."""
     stack, decoder, embed, head = config.stack, config.decoder, config.embed, config.head
     if embed.positions != "sinusoidal halves" or stack.pre_norm or (head is not None and not head.bias):
         raise BadInput("This cannot be written as a Marian: change it to what the marian() preset makes.")
-    own = config.decoder_embed is not None
+    own = config.decoder_embed
     return {
         "model_type": "marian",
         "architectures": ["MarianModel" if head is None else "MarianMTModel"],
@@ -113,8 +113,8 @@ def write(config: EncoderDecoderConfig) -> dict[str, Any]:
         "encoder_ffn_dim": stack.hidden,
         "decoder_ffn_dim": decoder.hidden,
         "vocab_size": embed.vocabulary,
-        "decoder_vocab_size": config.decoder_embed.vocabulary if own else embed.vocabulary,
-        "share_encoder_decoder_embeddings": not own,
+        "decoder_vocab_size": embed.vocabulary if own is None else own.vocabulary,
+        "share_encoder_decoder_embeddings": own is None,
         "tie_word_embeddings": head is None or head.tied,
         "activation_function": {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[stack.activation],
         "scale_embedding": embed.scaled,
@@ -128,7 +128,7 @@ def write(config: EncoderDecoderConfig) -> dict[str, Any]:
     }
 
 
-def keys(config: EncoderDecoderConfig) -> list[Key]:
+def keys(config: TextToTextConfig) -> list[Key]:
     base = "" if config.head is None else PREFIX
     own = config.decoder_embed is not None
     return [

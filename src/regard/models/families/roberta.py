@@ -6,7 +6,7 @@ from typing import Any
 
 from ...nn.old_names import accept_old_names
 from ..checkpoint.key_table import Key
-from ..config import SequenceConfig
+from ..config import TextConfig
 from ..heads import ClassificationHeadConfig, LMHeadConfig, SpanHeadConfig
 from .bert import bert, encoder_keys, plain_head, read_lm_head, sizes, write_bert
 
@@ -29,7 +29,7 @@ def roberta(
     head: Any = None,
     family: str = "roberta",
     **more: Any,
-) -> SequenceConfig:
+) -> TextConfig:
     """RoBERTa-base by default, 124,645,632 parameters with its pooler; `more` as in `bert`.
 
     Its table of positions begins with padding + 1 rows at which no token stands; `positions` counts the others.
@@ -46,7 +46,7 @@ def roberta(
     )  # fmt: skip
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> SequenceConfig:
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConfig:
     """Our configuration of theirs."""
     return roberta(**arguments(config, shapes, PREFIX))
 
@@ -76,12 +76,12 @@ def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any
     return plain_head(config, shapes, per_token=True)
 
 
-def write(config: SequenceConfig) -> dict[str, Any]:
+def write(config: TextConfig) -> dict[str, Any]:
     """Their configuration of ours."""
     return write_bert(config, "roberta", "Roberta")
 
 
-def keys(config: SequenceConfig) -> list[Key]:
+def keys(config: TextConfig) -> list[Key]:
     base = "" if config.head is None else PREFIX
     return [
         *encoder_keys(base),
@@ -90,7 +90,7 @@ def keys(config: SequenceConfig) -> list[Key]:
     ]
 
 
-def head_keys(config: SequenceConfig) -> list[Key]:
+def head_keys(config: TextConfig) -> list[Key]:
     """The heads, each under the name that theirs has."""
     tied, inner = getattr(config.head, "tied", True), getattr(config.head, "hidden", None)
     classes = "qa_outputs.{p}" if isinstance(config.head, SpanHeadConfig) else "classifier.{p}"

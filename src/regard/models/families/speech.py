@@ -10,7 +10,7 @@ from ...attention.parts.positions import Rotary
 from ...nn.block import StackConfig
 from ...nn.embeddings.sound_embedding import SoundEmbeddingConfig
 from ...nn.part_fields import PositionLike
-from ..config import SequenceConfig
+from ..config import SpeechConfig
 from ..heads import LMHeadConfig
 
 ROTARY = Rotary()
@@ -28,7 +28,7 @@ def speech(
     position: PositionLike | str | None = ROTARY,
     mask: Mask | str | None = None,
     dropout: float = 0.1,
-) -> SequenceConfig:
+) -> SpeechConfig:
     """`stack` log-mel frames a token, a stack of blocks, and a logit for every letter; letter 0 is the blank.
 
     `labels [batch, letters]`, filled up with −100, give the CTC loss; `lengths` count frames.
@@ -40,7 +40,7 @@ def speech(
     >>> out.logits.shape, out.loss.isfinite().item()
     (torch.Size([2, 10, 32]), True)
     """
-    return SequenceConfig(
+    return SpeechConfig(
         embed=SoundEmbeddingConfig(bins, dim, stack, norm=1e-5, dropout=dropout),
         stack=StackConfig(
             dim, layers, heads, hidden, position=position, mask=mask, dropout=dropout, attention_dropout=dropout
@@ -49,7 +49,7 @@ def speech(
     )  # fmt: skip
 
 
-def truncated_speech(*, before: int = 16, after: int = 16, **changes: Any) -> SequenceConfig:
+def truncated_speech(*, before: int = 16, after: int = 16, **changes: Any) -> SpeechConfig:
     """`speech` whose tokens see only those near them, in every layer: work grows with the sound, not with its square.
 
     >>> truncated_speech(before=8, after=2).stack.mask

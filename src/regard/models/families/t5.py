@@ -12,7 +12,7 @@ from ...nn.block import StackConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
 from ...nn.learned_parts import LearnedT5Bias
 from ..checkpoint.key_table import TRANSPOSED, Key
-from ..config import EncoderDecoderConfig, SequenceConfig
+from ..config import EncoderDecoderConfig, SequenceConfig, TextConfig, TextToTextConfig
 from ..heads import LMHeadConfig
 
 PREFIX = ""
@@ -50,7 +50,7 @@ def t5(
     dropout: float = 0.1,
     start: int = 0,
     head: Any = "vocabulary",
-) -> EncoderDecoderConfig:
+) -> TextToTextConfig:
     """T5-small by default, 60,506,624 parameters.
 
     Scores are not scaled. A bias by distance, one table for all layers of a side, replaces position embeddings; no
@@ -66,7 +66,7 @@ def t5(
         "attention_dropout": dropout, "hidden_dropout": dropout,
     }  # fmt: skip
     bias = LearnedT5Bias(buckets, max_distance)
-    return EncoderDecoderConfig(
+    return TextToTextConfig(
         embed=TextEmbeddingConfig(vocabulary, dim, dropout=dropout),
         stack=StackConfig(layers=layers, position=bias, **sizes),
         decoder=StackConfig(
@@ -79,17 +79,17 @@ def t5(
     )  # fmt: skip
 
 
-def t5_encoder(**settings: Any) -> SequenceConfig:
+def t5_encoder(**settings: Any) -> TextConfig:
     """The encoder of a `t5` alone.
 
     >>> t5_encoder(layers=2).stack.layers
     2
     """
     whole = t5(**settings)
-    return SequenceConfig(embed=whole.embed, stack=whole.stack, family="t5")
+    return TextConfig(embed=whole.embed, stack=whole.stack, family="t5")
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> EncoderDecoderConfig | SequenceConfig:
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextToTextConfig | TextConfig:
     """Our configuration of theirs: a pair, or (T5EncoderModel) the encoder alone."""
     word = config.get("feed_forward_proj", "relu")
     if word not in FEED_FORWARDS:
@@ -119,7 +119,7 @@ def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> LMH
     return LMHeadConfig(config["vocab_size"], dim, tied=not own, scale=dim**-0.5 if scaled else 1.0)
 
 
-def write(config: EncoderDecoderConfig | SequenceConfig) -> dict[str, Any]:
+def write(config: TextToTextConfig | TextConfig) -> dict[str, Any]:
     """Their configuration of ours."""
     stack = config.stack
     feed_forward = {ours: theirs for theirs, ours in FEED_FORWARDS.items()}.get((stack.activation, stack.gated))
@@ -143,7 +143,7 @@ def write(config: EncoderDecoderConfig | SequenceConfig) -> dict[str, Any]:
     }
 
 
-def write_rest(config: EncoderDecoderConfig | SequenceConfig) -> dict[str, Any]:
+def write_rest(config: TextToTextConfig | TextConfig) -> dict[str, Any]:
     """What an encoder alone does not have."""
     if isinstance(config, SequenceConfig):
         return {"architectures": ["T5EncoderModel"], "is_encoder_decoder": False}
@@ -158,7 +158,7 @@ def write_rest(config: EncoderDecoderConfig | SequenceConfig) -> dict[str, Any]:
     }
 
 
-def keys(config: EncoderDecoderConfig | SequenceConfig) -> list[Key]:
+def keys(config: TextToTextConfig | TextConfig) -> list[Key]:
     sides = [("encoder", "stack", "1")] + (
         [("decoder", "decoder", "2")] if isinstance(config, EncoderDecoderConfig) else []
     )

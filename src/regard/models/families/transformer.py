@@ -7,7 +7,7 @@ from typing import Any
 from ...attention.parts.masks import Causal
 from ...nn.block import StackConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
-from ..config import EncoderDecoderConfig
+from ..config import TextToTextConfig
 from ..heads import LMHeadConfig
 
 
@@ -27,7 +27,7 @@ def transformer(
     dropout: float = 0.1,
     attention_dropout: float = 0.0,
     tied: bool = True,
-) -> EncoderDecoderConfig:
+) -> TextToTextConfig:
     """The paper's base model by default: 63,082,496 parameters, one embedding for source, target and head.
 
     N, d_model, h, d_ff, P_drop are layers, dim, heads, hidden (4·dim unless given), dropout. Words are scaled by √dim
@@ -45,7 +45,7 @@ def transformer(
     }  # fmt: skip
     own = None if target_vocabulary is None else TextEmbeddingConfig(target_vocabulary, dim, **text)
     below = layers if decoder_layers is None else decoder_layers
-    return EncoderDecoderConfig(
+    return TextToTextConfig(
         embed=TextEmbeddingConfig(vocabulary, dim, **text),
         stack=StackConfig(layers=layers, **shared),
         decoder=StackConfig(layers=below, cross=True, mask=Causal(), **shared),
@@ -55,7 +55,7 @@ def transformer(
     )
 
 
-def transformer_small(*, vocabulary: int = 8000, **changes: Any) -> EncoderDecoderConfig:
+def transformer_small(*, vocabulary: int = 8000, **changes: Any) -> TextToTextConfig:
     """A `transformer` for some ten thousand sentence pairs and one CPU: 4 + 4 layers of 256, pre-norm.
 
     >>> sum(p.numel() for p in transformer_small().build().parameters())

@@ -8,7 +8,7 @@ from ...attention.parts.masks import Causal
 from ...nn.block import StackConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
 from ...nn.learned_parts import LearnedTransformerXL
-from ..config import SequenceConfig
+from ..config import TextConfig
 from ..heads import LMHeadConfig
 
 
@@ -27,7 +27,7 @@ def transformer_xl(
     dropout: float = 0.1,
     attention_dropout: float = 0.0,
     head: Any = "vocabulary",
-) -> SequenceConfig:
+) -> TextConfig:
     """Transformer-XL for enwik8's 204 bytes, the paper's model of 12 layers by default: 41,055,436 parameters.
 
     A layer has dim² each for queries, keys, values, distances and output (heads · head_dim = dim), the feed-forward
@@ -43,7 +43,7 @@ def transformer_xl(
     >>> config.stack.position, config.stack.memory_length
     (LearnedTransformerXL(dim=16, layers=2), 8)
     """
-    return SequenceConfig(
+    return TextConfig(
         embed=TextEmbeddingConfig(vocabulary, dim, scaled=True, dropout=dropout),
         stack=StackConfig(
             dim, layers, heads, hidden, head_dim=head_dim, activation=activation, pre_norm=False, bias="f",
@@ -54,7 +54,7 @@ def transformer_xl(
     )  # fmt: skip
 
 
-def transformer_xl_large(**changes: Any) -> SequenceConfig:
+def transformer_xl_large(**changes: Any) -> TextConfig:
     """The paper's largest model for enwik8, of 24 layers: 277,278,924 parameters.
 
     >>> transformer_xl_large().stack.layers

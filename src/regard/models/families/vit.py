@@ -8,7 +8,7 @@ from ...errors import Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.patch_embedding import ImageEmbeddingConfig
 from ..checkpoint.key_table import Key, TensorTransform
-from ..config import SequenceConfig
+from ..config import ImageConfig
 from ..heads import ClassificationHeadConfig, PoolerConfig
 
 PREFIX = "vit."
@@ -37,7 +37,7 @@ def vit(
     bias: str = "qkvof",
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
-) -> SequenceConfig:
+) -> ImageConfig:
     """ViT-B/16 for 224 × 224 pixels and 1000 classes by default, 86,567,656 parameters.
 
     `classes` None leaves the head out; `pooler` is the activation of a pooler over the class token.
@@ -47,7 +47,7 @@ def vit(
     >>> model(images=torch.randn(2, 3, 8, 8)).logits.shape
     torch.Size([2, 5])
     """
-    return SequenceConfig(
+    return ImageConfig(
         embed=ImageEmbeddingConfig(size, patch, dim, channels, dropout=dropout),
         stack=StackConfig(
             dim, layers, heads, hidden, activation=activation, eps=eps, bias=bias,
@@ -59,7 +59,7 @@ def vit(
     )  # fmt: skip
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> SequenceConfig:
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> ImageConfig:
     """Our configuration of theirs."""
     refuse(config, shapes)
     classifier, has_pooler = shapes.get("classifier.weight"), "pooler.dense.weight" in shapes
@@ -104,7 +104,7 @@ def pixels(size: int | list[int]) -> int | tuple[int, int]:
     return size if isinstance(size, int) else (size[0], size[1])
 
 
-def write(config: SequenceConfig) -> dict[str, Any]:
+def write(config: ImageConfig) -> dict[str, Any]:
     """Their configuration of ours."""
     stack, embed, head = config.stack, config.embed, config.head
     return {
@@ -123,11 +123,11 @@ def write(config: SequenceConfig) -> dict[str, Any]:
         "hidden_dropout_prob": stack.dropout,
         "attention_probs_dropout_prob": stack.attention_dropout,
         **({} if config.pooler is None else {"pooler_act": config.pooler.activation}),
-        **({} if head is None else {"num_labels": head.classes}),
+        **({"num_labels": head.classes} if isinstance(head, ClassificationHeadConfig) else {}),
     }
 
 
-def keys(config: SequenceConfig) -> list[Key]:
+def keys(config: ImageConfig) -> list[Key]:
     base = "" if config.head is None else PREFIX
     block, theirs = "stack.blocks.{n}.", base + "encoder.layer.{n}."
     return [

@@ -11,7 +11,7 @@ from ...nn.embeddings.sound_embedding import SoundEmbeddingConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
 from ...nn.old_names import accept_old_names
 from ..checkpoint.key_table import Key
-from ..config import EncoderDecoderConfig
+from ..config import SpeechToTextConfig
 from ..heads import LMHeadConfig
 from .marian import ACTIVATIONS, side_keys
 
@@ -40,7 +40,7 @@ def whisper(
     attention_dropout: float = 0.0,
     hidden_dropout: float = 0.0,
     head: Any = "vocabulary",
-) -> EncoderDecoderConfig:
+) -> SpeechToTextConfig:
     """Whisper tiny by default: 37,184,640 parameters, and 576,000 sinusoids kept with them.
 
     `sound [batch, frames, bins]` is Whisper's log-mel spectrogram (`log_mel`), at most 2 · `sound_positions`
@@ -53,7 +53,7 @@ def whisper(
         "activation": activation, "bias": "qvof", "dropout": dropout, "attention_dropout": attention_dropout,
         "hidden_dropout": hidden_dropout,
     }  # fmt: skip
-    return EncoderDecoderConfig(
+    return SpeechToTextConfig(
         embed=SoundEmbeddingConfig(bins, dim, stack=None, positions=sound_positions, dropout=dropout),
         stack=StackConfig(dim, layers, heads, hidden, **shared),
         decoder=StackConfig(
@@ -67,7 +67,7 @@ def whisper(
     )  # fmt: skip
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> EncoderDecoderConfig:
+def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> SpeechToTextConfig:
     """Our configuration of theirs."""
     activation = config.get("activation_function", "gelu")
     if activation not in ACTIVATIONS:
@@ -95,11 +95,12 @@ def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> LMH
     return LMHeadConfig(config["vocab_size"], config["d_model"], tied=tied)
 
 
-def write(config: EncoderDecoderConfig) -> dict[str, Any]:
+def write(config: SpeechToTextConfig) -> dict[str, Any]:
     """Their configuration of ours."""
     embed, text, stack, decoder, head = config.embed, config.decoder_embed, config.stack, config.decoder, config.head
     if (
         not isinstance(embed, SoundEmbeddingConfig)
+        or text is None
         or embed.stack is not None
         or stack.bias != "qvof"
         or not stack.pre_norm
@@ -129,7 +130,7 @@ def write(config: EncoderDecoderConfig) -> dict[str, Any]:
     }
 
 
-def keys(config: EncoderDecoderConfig) -> list[Key]:
+def keys(config: SpeechToTextConfig) -> list[Key]:
     base = "" if config.head is None else PREFIX
     return [
         Key(base + "encoder.conv1.{p}", "embed.frames.conv1.{p}"),
