@@ -25,7 +25,17 @@ from regard.attention.call import LoweredCall, lower, make_call
 from regard.attention.kernels.additive import passes as additive
 from regard.attention.kernels.additive.passes import AdditiveShapes, ThreadPatch, TileRange
 
-from ..oracle import Case, as_rounded, cancelling, leaves_of, own_errors, poisoned, pull, results, same_results
+from ..oracle import (
+    Case,
+    assert_same_results,
+    cancellation_sizes,
+    make_leaves,
+    poison_memory,
+    random_gradient,
+    reference_errors,
+    results,
+    round_case,
+)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = AdditiveShapes(*[ThreadPatch(2, 4, 8, 8, 1)] * 3, ThreadPatch(4, 2, 4, 16, 1))
@@ -63,16 +73,17 @@ def draw(
 
 def agree(case: Case) -> None:
     """Assert the oracle's rule: an error of at most twice the reference's own, and what no one can avoid."""
-    rounded = as_rounded(case)
+    rounded = round_case(case)
     truth = results(rounded, "reference", torch.float64, torch.float64)
-    with poisoned():
+    with poison_memory():
         found = on_device(rounded, case.dtype, case.carried or case.dtype)
-    same_results(f"additive kernels: {case}", found, truth, own_errors(case, truth), cancelling(rounded))
+    errors, sizes = reference_errors(case, truth), cancellation_sizes(rounded)
+    assert_same_results(f"additive kernels: {case}", found, truth, errors, sizes)
 
 
 def on_device(case: Case, dtype: torch.dtype, carried: torch.dtype) -> dict[str, Tensor]:
     """The kernels' output and the gradient of every tensor that went in, by name."""
-    leaves, parts = leaves_of(case, dtype, carried)
+    leaves, parts = make_leaves(case, dtype, carried)
     q, k, v = (leaves[name].to(DEVICE) for name in "qkv")
     moved = {
         kind: replace(part, **{n: x.to(DEVICE) for n, x in part.tensors().items()}) for kind, part in parts.items()
@@ -83,7 +94,7 @@ def on_device(case: Case, dtype: torch.dtype, carried: torch.dtype) -> dict[str,
     assert backend.unsupported_reason(call) is None
     output = backend.run(call).cpu()
     assert output.dtype == dtype
-    output.backward(pull(output, dtype, case.seed))
+    output.backward(random_gradient(output, dtype, case.seed))
     return {"output": output.detach(), **{f"gradient of {name}": x.grad for name, x in leaves.items()}}  # type: ignore[dict-item]
 
 
@@ -94,7 +105,7 @@ def problem(case: Case) -> LoweredCall:
     return lower(make_call(q, k, v, score=score, mask=case.mask))
 
 
-def test_backward_finds_the_weights_of_forward() -> None:
+def test_backward_has_the_weights_of_forward() -> None:
     """With one unit for each query flowing back, dv is the weights, and those of a row sum to one."""
     p = problem(draw(16, 40, 256, 16, heads=1, scale=0.5))
     output, lse = additive.forward(p)
@@ -130,7 +141,7 @@ def test_every_kind_of_mask(name: str) -> None:
 
 
 @pytest.mark.parametrize(("entries", "zero"), [(9, 4), (9, 60), (9, -60), (90, 45)])
-def test_numbers_by_distance(entries: int, zero: int) -> None:
+def test_distance_bias(entries: int, zero: int) -> None:
     table = torch.randn(2, entries, dtype=torch.float64)
     agree(draw(batch=2, head_dim=2, position=rg.Bias(table, zero=zero), mask=rg.Window(25, 25)))
 
@@ -147,11 +158,11 @@ def test_every_layout_in_memory(layout: str) -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-4, 4.0, 15.0, 60.0])
-def test_numbers_of_any_size(scale: float) -> None:
+def test_inputs_of_any_magnitude(scale: float) -> None:
     agree(draw(scale=scale))
 
 
-def test_saturated_numbers_that_cancel() -> None:
+def test_saturated_scores_that_cancel() -> None:
     """q + k is moderate although neither has room in an exponential; only tiles that hold such take the long way."""
     case = draw(40, 70, heads=1, head_dim=3)
     far = torch.where(torch.arange(40) < 16, 0.0, 90.0)[:, None]
@@ -167,7 +178,7 @@ def test_half_precision(activation: str) -> None:
 
 
 @pytest.mark.parametrize("room", [1, 2, 5])
-def test_work_in_parts(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_in_ranges(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scratch for a few tiles only: copies of lists, and lists themselves, are cut."""
     shape = additive.SHAPES[4].ds
     monkeypatch.setattr(additive, "SCRATCH", room * shape.rows * shape.columns * 8)
@@ -176,7 +187,7 @@ def test_work_in_parts(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     agree(draw(20, 70, head_dim=2, batch=2, heads=1, mask=rg.Lengths(torch.tensor([70, 33]))))
 
 
-def test_parts_hold_every_tile_once() -> None:
+def test_ranges_hold_every_tile_once() -> None:
     for copies, n, room in ((3, 5, 100), (3, 5, 7), (7, 5, 10), (2, 11, 4), (4, 0, 9), (1, 1, 1)):
         parts = list(additive.make_ranges(copies, n, room))
         seen = [
@@ -200,7 +211,7 @@ def test_rows_without_keys() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(0, 5), (5, 0), (0, 0)], ids=str)
-def test_nothing_to_do(sizes: tuple[int, int]) -> None:
+def test_empty_inputs(sizes: tuple[int, int]) -> None:
     p = problem(draw(*sizes))
     output, lse = additive.forward(p)
     found = additive.backward(p, output, output, lse)

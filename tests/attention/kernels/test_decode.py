@@ -145,7 +145,7 @@ def test_splits_cover_the_keys() -> None:
             assert splits >= 1 and (splits - 1) * each * 64 < keys <= splits * each * 64
 
 
-def test_says_what_it_cannot_do() -> None:
+def test_covers_gives_a_reason() -> None:
     x = draw(1, 1, 4, 16)
     reason = lambda *qkv, **parts: decode.covers(lower(make_call(*qkv, **parts)))  # noqa: E731
     assert "float64" in reason(x.double(), x.double(), x.double())

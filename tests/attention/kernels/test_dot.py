@@ -32,7 +32,17 @@ from regard.attention.kernels.launch import TileShape
 from regard.attention.kernels.tile_lists import tile_lists
 from regard.attention.parts.mask import PairGrid
 
-from ..oracle import Case, as_rounded, cancelling, leaves_of, own_errors, poisoned, pull, results, same_results
+from ..oracle import (
+    Case,
+    assert_same_results,
+    cancellation_sizes,
+    make_leaves,
+    poison_memory,
+    random_gradient,
+    reference_errors,
+    results,
+    round_case,
+)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FLAT, SQUARE = TileShape(16, 32, 4, 1), TileShape(32, 32, 4, 1)
@@ -87,7 +97,7 @@ def numbers(*sizes: int) -> Tensor:
 
 def problem_of(case: Case) -> tuple[LoweredCall, dict[str, Tensor]]:
     """The case lowered for the kernels, on the device they run on, and the leaves it came from."""
-    leaves, parts = leaves_of(case, case.dtype, case.carried or case.dtype)
+    leaves, parts = make_leaves(case, case.dtype, case.carried or case.dtype)
     q, k, v = (leaves[name] for name in "qkv")
     generator = torch.Generator().manual_seed(case.seed)
     call = make_call(q, k, v, **parts, mask=case.mask, dropout=case.dropout, generator=generator)
@@ -103,15 +113,15 @@ def problem_of(case: Case) -> tuple[LoweredCall, dict[str, Tensor]]:
 
 def agree(case: Case) -> None:
     """Assert that the kernels agree with the oracle, in the output and in every gradient."""
-    rounded = as_rounded(case)
+    rounded = round_case(case)
     truth = results(rounded, "reference", torch.float64, torch.float64)
     p, leaves = problem_of(rounded if case.dtype == torch.float64 else replace(rounded, dtype=case.dtype))
-    with poisoned():
+    with poison_memory():
         output = backend.solve(p)[0]
-        output.backward(pull(output, case.dtype, case.seed).to(DEVICE))
+        output.backward(random_gradient(output, case.dtype, case.seed).to(DEVICE))
     found = {"output": output.detach().cpu(), **{f"gradient of {name}": x.grad for name, x in leaves.items()}}
     assert all(x is not None for x in found.values()), f"{case}: {[name for name, x in found.items() if x is None]}"
-    same_results(f"triton: {case}", found, truth, own_errors(case, truth), cancelling(rounded))  # type: ignore[arg-type]
+    assert_same_results(f"triton: {case}", found, truth, reference_errors(case, truth), cancellation_sizes(rounded))  # type: ignore[arg-type]
 
 
 def bias(n: int, zero: int, heads: int = 2) -> rg.Bias:
@@ -165,32 +175,32 @@ def test_half_types_and_layouts(layout: str) -> None:
     "position", [lambda: bias(5, 2), lambda: bias(80, 30), lambda: bias(1, 0), lambda: rg.Alibi(torch.rand(2).double())]
 )
 @pytest.mark.parametrize("mask", [rg.Everything(), rg.Causal()])
-def test_numbers_by_distance(position: Any, mask: rg.Mask) -> None:
+def test_distance_bias(position: Any, mask: rg.Mask) -> None:
     agree(draw(34, 37, position=position(), mask=mask))
 
 
 @pytest.mark.parametrize("position", [lambda: shaw(5, 2), lambda: transformer_xl(80, 30), lambda: transformer_xl(37)])
 @pytest.mark.parametrize("mask", [rg.Everything(), rg.Causal(), rg.Window(3) | rg.Dilated(1, 1, 33)])
-def test_vectors_by_distance(position: Any, mask: rg.Mask) -> None:
+def test_relative_vectors(position: Any, mask: rg.Mask) -> None:
     agree(draw(34, 70, position=position(), mask=mask))
 
 
 @pytest.mark.parametrize("tiles", [1, 3, 7, 40])
-def test_vectors_by_distance_in_parts(tiles: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_vectors_in_chunks(tiles: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scratch for so many tiles, where a head of one batch row has 5 and both rows 10."""
     monkeypatch.setattr(relative, "SCRATCH", tiles * SQUARE.rows * SQUARE.columns * 4)
     agree(draw(34, 70, batch=2, heads=4, kv_heads=2, position=transformer_xl(40, 3, heads=4), mask=rg.Causal()))
 
 
 @pytest.mark.parametrize("tiles", [3, 400])
-def test_vectors_by_distance_where_heads_differ(tiles: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_vectors_where_heads_have_different_masks(tiles: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relative, "SCRATCH", tiles * SQUARE.rows * SQUARE.columns * 4)
     mask = rg.Pairs(torch.rand(2, 4, 34, 70) > 0.7)
     agree(draw(34, 70, batch=2, heads=4, kv_heads=2, position=shaw(9, 4, heads=4), mask=mask))
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_orders_number_tiles_as_lists_of_columns_do(name: str) -> None:
+def test_orders_index_tiles_as_lists_by_column(name: str) -> None:
     mask, grid = MASKS[name](), PairGrid(21, 37, 2, 4)
     by_row, by_column = (tile_lists(mask, grid, 16, 32, transposed=x) for x in (False, True))
     rows, columns = by_row.starts.shape[1] - 1, by_column.starts.shape[1] - 1
@@ -221,7 +231,7 @@ def test_orders_number_tiles_as_lists_of_columns_do(name: str) -> None:
         (34, lambda: transformer_xl(9, 4, 16)),
     ],
 )
-def test_tables_learn_from_outputs_that_are_not_rounded(queries: int, position: Any) -> None:
+def test_tables_get_gradients_from_unrounded_outputs(queries: int, position: Any) -> None:
     """Values far from zero: δ = Σ output · d_output would err by more than what the tables' gradients add up to."""
     case = draw(queries, 37, 16, dtype=torch.float16, position=position())
     agree(replace(case, v=case.v + 4.0))
@@ -232,7 +242,7 @@ def test_merging(position: Any, all_split: None) -> None:
     agree(draw(40, 70, batch=2, position=position(), mask=rg.Causal()))
 
 
-def test_merging_where_heads_differ(all_split: None) -> None:
+def test_merging_where_heads_have_different_masks(all_split: None) -> None:
     agree(draw(batch=2, heads=4, kv_heads=2, position=bias(9, 4, 4), mask=rg.Pairs(torch.rand(2, 4, 21, 37) > 0.7)))
 
 
@@ -250,16 +260,16 @@ def test_the_same_bits_every_time(all_split: None) -> None:
     assert all(a is None or torch.equal(a, b) for a, b in zip(one, two, strict=True))  # type: ignore[arg-type]
 
 
-def test_a_repeated_call_works_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warm_call_makes_no_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     case = draw(position=bias(9, 4), mask=rg.Causal())
     agree(case)
     for name in ("tile_lists", "by_diagonal", "TileSchedule"):
-        monkeypatch.setattr(passes, name, lambda *_, **__: pytest.fail("worked out again"))
+        monkeypatch.setattr(passes, name, lambda *_, **__: pytest.fail("made again"))
     agree(case)
 
 
 @pytest.mark.parametrize("position", [lambda: rg.Alibi(), lambda: rg.Shaw(torch.randn(2, 9, 16, device=DEVICE), 4)])
-def test_calls_of_one_kind_share_what_was_worked_out(position: Any) -> None:
+def test_calls_of_one_kind_share_a_plan(position: Any) -> None:
     """Other numbers, then the same sizes at another place in memory, where nothing lies at multiples of 16 bytes."""
     shape, parts = (1, 2, 40, 16), {"position": position(), "mask": rg.Causal() & rg.Window(9)}
     for shift in (0, 0, 1):

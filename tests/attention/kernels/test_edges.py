@@ -190,7 +190,7 @@ def test_nodes_with_many_edges_are_cut_and_merged(case: Case, monkeypatch: pytes
     check(case)
 
 
-def test_the_weights_gradient_is_summed_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gradient_of_the_weight_is_summed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passes, "MAX_PROGRAMS", 4)
     check(replace(PLAIN, score="leaky_relu", head_dim=16, value_dim=16, heads=4, shared=True, batch=2))
     check(replace(PLAIN, score="tanh", value_dim=5))
@@ -260,7 +260,7 @@ def test_the_same_call_gives_the_same_bits() -> None:
     assert all(torch.equal(once[name], again[name]) for name in once)
 
 
-def test_what_is_not_covered_has_a_reason() -> None:
+def test_covers_gives_a_reason() -> None:
     tensors, mask = draw(PLAIN)
     assert "float64" in str(passes.covers(problem(PLAIN, tensors, mask)))
     small = {name: x.float() for name, x in tensors.items()}

@@ -52,7 +52,7 @@ def test_the_first_of_a_kind_is_compiled_and_not_started() -> None:
 
 
 @pytest.mark.usefixtures("compiling")
-def test_what_fails_is_said_and_kernels_start_again() -> None:
+def test_an_error_is_raised_and_kernels_start_again() -> None:
     kernel = Kernel()
 
     def work() -> None:

@@ -222,7 +222,7 @@ def test_same_bits_twice() -> None:
     assert all(torch.equal(first[name], second[name]) for name in NAMES)
 
 
-def test_says_what_it_cannot_do() -> None:
+def test_covers_gives_a_reason() -> None:
     q = draw(1, 1, 4, 16)
     problem = lower(make_call(q.double(), q.double(), q.double()))
     assert "float64" in passes.covers(problem, LookOptions(False, 0, None))

@@ -1,1 +1,1 @@
-"""Kernels for a GPU, and the lists of tiles that they walk."""
+"""Triton kernels, a folder per family: kernels.py runs on the device, passes.py on the host."""

@@ -57,7 +57,7 @@ def start(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) 
 def compile_together(kind: Any, work: Callable[[], object]) -> None:
     """The first time for a kind of call, compile the kernels that `work` starts in parallel threads.
 
-    None of them runs: what `work` leaves in tensors is undefined.
+    None of them runs, so the contents of the tensors that `work` makes are undefined.
     """
     if kind in COMPILED or knobs.runtime.interpret:
         return

@@ -45,7 +45,7 @@ def pack_pair(low, high):
 
 @triton.jit
 def exp_2x(x):
-    """e^2x, the rounding of 2x · log₂e made good; finite for any x."""
+    """e^2x with the rounding error of 2x · log₂e corrected; finite for any x."""
     x = tl.minimum(tl.maximum(x, -43.0), 43.0)
     whole = tl.floor(x * 2.8853900817779268 + 0.5)
     rest = tl.fma(x, 2.885390043258667, -whole) + x * 3.8519259822e-08

@@ -181,7 +181,7 @@ def prepare(p: LoweredCall, patch: ThreadPatch) -> AdditiveInputs:
 
 
 def require(x: Tensor | None) -> Tensor:
-    """A tensor that additive problems have."""
+    """A tensor that every additive problem has."""
     if x is None:
         raise TypeError("Additive attention needs its weight.")
     return x
@@ -260,7 +260,7 @@ class TilesByColumn:
 
 
 def order_by_column(tiles: TileLists, columns: int) -> TilesByColumn:
-    """The tiles of lists with so many columns of tiles, by column."""
+    """The tiles of lists with `columns` columns of tiles, by column."""
     owner, count = tiles.owners(), len(tiles.tile)
     column = owner // tiles.lists * columns + tiles.tile
     key, order = torch.sort(column * count + torch.arange(count, device=owner.device))
@@ -276,16 +276,16 @@ class TileRange(NamedTuple):
     last: int
 
 
-def make_ranges(instances: int, tiles: int, room: int) -> Iterator[TileRange]:
+def make_ranges(instances: int, tiles: int, capacity: int) -> Iterator[TileRange]:
     """All tiles of several instances while they fit, else ranges of one instance's tiles."""
-    step = min(max(room // max(tiles, 1), 1), 65535)
+    step = min(max(capacity // max(tiles, 1), 1), 65535)
     for instance in range(0, instances, step):
-        for first in range(0, tiles, room):
-            yield TileRange(instance, min(step, instances - instance), first, min(first + room, tiles))
+        for first in range(0, tiles, capacity):
+            yield TileRange(instance, min(step, instances - instance), first, min(first + capacity, tiles))
 
 
 class GradientSums:
-    """What backward adds up, range by range, in float32; tokens last where a program owns a few d."""
+    """The sums of backward over all ranges, in float32; tokens last where a program owns a few d."""
 
     def __init__(self, inputs: AdditiveInputs):
         p = self.problem = inputs.problem
@@ -308,8 +308,8 @@ class GradientSums:
         weight = self.weight.view(batch, heads, -1, self.weight.shape[-1]).sum((0, 2))[:, :head_dim]
         dq = self.q.unflatten(0, (batch, heads))[:, :, :head_dim, :queries].mT
         dk = self.by_key_head(self.k)[:, :, :head_dim, :keys].mT
-        found = [(dq, p.q), (dk, p.k), (self.by_key_head(self.v), p.v), (weight, require(p.weight))]
-        grads: list[Tensor | None] = [x.to(like.dtype).contiguous() for x, like in found]
+        pairs = [(dq, p.q), (dk, p.k), (self.by_key_head(self.v), p.v), (weight, require(p.weight))]
+        grads: list[Tensor | None] = [x.to(like.dtype).contiguous() for x, like in pairs]
         return [*grads, self.rel_bias(), None, None]
 
     def by_key_head(self, x: Tensor) -> Tensor:
@@ -348,8 +348,8 @@ class AdditiveBackward:
         self.by_column = mask_cache(p.mask).get(
             (TilesByColumn, p.grid, patch.rows, patch.columns), lambda: order_by_column(tiles, columns)
         )
-        room = max(SCRATCH // (patch.rows * patch.columns * (4 + p.v.element_size())), 1)
-        self.ranges = list(make_ranges(p.q.shape[0] * p.q.shape[1] // tiles.groups, len(tiles.tile), room))
+        capacity = max(SCRATCH // (patch.rows * patch.columns * (4 + p.v.element_size())), 1)
+        self.ranges = list(make_ranges(p.q.shape[0] * p.q.shape[1] // tiles.groups, len(tiles.tile), capacity))
         # batch · heads = group · first step + instance · second step
         heads = p.q.shape[1]
         if tiles.batch_stride:

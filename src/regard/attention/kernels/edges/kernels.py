@@ -1,6 +1,6 @@
 """Device code of attention along edges; `passes.py` says what the kernels compute together.
 
-A program owns a few nodes and walks their edges in chunks. A tile is `[heads, nodes, edges, dim]`, an order in which
+A program owns a few nodes and reads their edges in chunks. A tile is `[heads, nodes, edges, dim]`, an order in which
 Triton spreads a neighbour's features over the threads of a warp and keeps every sum over edges inside a thread. The
 heads of a node lie side by side, so a tensor has the strides of batch and nodes alone, `stride_xb` and `stride_xn`.
 """
@@ -48,7 +48,7 @@ def head_features(BH: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, HEADS: tl
 def max_edges(
     p_begins, p_ends, begin, end, first, count, BN: tl.constexpr, SORT_STEP: tl.constexpr, SEGMENTS: tl.constexpr
 ):
-    """A number of edges that no node of the tile exceeds: whole nodes are sorted by descending numbers of edges."""
+    """A bound on the edges of the tile's nodes: uncut nodes are sorted by descending numbers of edges."""
     if SEGMENTS and BN > 1:
         most = tl.max(end - begin)
     else:

@@ -48,7 +48,7 @@ class NodeRanges(NamedTuple):
 
 
 class NodeSchedule(NamedTuple):
-    """One end of the edges: whole nodes, those with most edges first, and the segments of nodes with too many."""
+    """The nodes at one end of the edges: uncut ones by descending numbers of edges, and the segments of the others."""
 
     whole: NodeRanges
     segments: NodeRanges | None
@@ -106,11 +106,11 @@ def schedule_nodes(starts: Tensor) -> NodeSchedule:
     cut = (~short).nonzero().flatten()
     if not cut.numel():
         return NodeSchedule(whole, None, None, None)
-    pieces = (counts[cut] + SEGMENT - 1) // SEGMENT
-    offsets = torch.nn.functional.pad(pieces.cumsum(0), (1, 0))
-    which = torch.repeat_interleave(torch.arange(cut.numel(), device=cut.device), pieces)
-    owner = cut[which]
-    begins = starts[owner] + SEGMENT * (torch.arange(which.numel(), device=cut.device) - offsets[which])
+    counts_cut = (counts[cut] + SEGMENT - 1) // SEGMENT  # segments of each
+    offsets = torch.nn.functional.pad(counts_cut.cumsum(0), (1, 0))
+    index = torch.repeat_interleave(torch.arange(cut.numel(), device=cut.device), counts_cut)
+    owner = cut[index]
+    begins = starts[owner] + SEGMENT * (torch.arange(index.numel(), device=cut.device) - offsets[index])
     ends = torch.minimum(begins + SEGMENT, starts[owner + 1])
     return NodeSchedule(whole, NodeRanges(owner.int(), begins.int(), ends.int()), cut.int(), offsets.int())
 
@@ -265,7 +265,7 @@ def merge(
 
 
 def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
-    """Gradients of q, k, v, weight, rel_bias, rel_q, rel_vectors; None for what is not there."""
+    """Gradients of q, k, v, weight, rel_bias, rel_q, rel_vectors; None for what is absent."""
     inputs = EdgeInputs(p)
     grad = pack_heads(grad.to(p.v.dtype))  # it came from a result of that type: nothing is lost
     lse2_delta = row_deltas(inputs, grad, pack_heads(output), lse)
@@ -347,7 +347,7 @@ def start_dkdv(
         PREMULTIPLIED=inputs.premultiplied, SIGN_BITS=inputs.signs, SEGMENTS=segments, TIED=inputs.tied,
         **inputs.constants(s), **inputs.value_constants(s),
     )  # fmt: skip
-    return parts.sum(1).sum(0)  # in two steps, of which the first has work for the whole GPU
+    return parts.sum(1).sum(0)  # in two steps: the first has enough work for the GPU
 
 
 def query_gradients(inputs: EdgeInputs, ds: Tensor, signs: Tensor) -> Tensor:

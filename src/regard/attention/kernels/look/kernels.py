@@ -1,4 +1,4 @@
-"""Device code of looking; `passes.py` says what the kernels compute together."""
+"""Device code of `look`; `passes.py` says what the kernels compute together."""
 
 # pyright: reportArgumentType=false, reportOperatorIssue=false, reportAttributeAccessIssue=false, reportCallIssue=false
 # pyright: reportIndexIssue=false, reportReturnType=false, reportAssignmentType=false, reportGeneralTypeIssues=false

@@ -76,7 +76,7 @@ def init_kernel(p_scores, p_a, p_z, p_total, size, plane, BR: tl.constexpr, BC: 
         b_total += tl.sum(b_a, 0)
     tl.store(p_total + tl.program_id(0) * size + o_c, b_total, mask=o_c < size)
     norm = tl.maximum(tl.max(b_total, 0), 1.0)
-    tl.debug_barrier()  # a thread reads what another wrote
+    tl.debug_barrier()  # threads read what others wrote
     for r in range(0, size, BR):
         o_r, o_x, m_x = row_block(start, r, o_c, size, BR)
         b_a = tl.load(p_a + o_x, mask=m_x, other=0.0) / norm

@@ -35,7 +35,7 @@ from .kernels import (
     output_kernel,
 )
 
-SHAPES = {2: TileShape(128, 64, 8, 2), 4: TileShape(64, 32, 4, 2)}  # (owned, walked) of a program, by bytes of a number
+SHAPES = {2: TileShape(128, 64, 8, 2), 4: TileShape(64, 32, 4, 2)}  # by bytes of a number; a program owns rows
 PROGRAMS_PER_SM = 4  # over which the sums of features are split
 
 
@@ -102,11 +102,11 @@ class PerformerLaunches:
         batch, heads, queries, dim = q.shape
         kv_heads, keys, dim_v = v.shape[1:]
         dtype, device = v.dtype, v.device
-        owned, walked, warps, stages = SHAPES[dtype.itemsize]
+        shape = SHAPES[dtype.itemsize]
         group_size, instances, kv_instances = heads // kv_heads, batch * heads, batch * kv_heads
-        blocks = -(-padded // owned)
-        key_splits, key_size = split_tokens(keys, walked, blocks * kv_instances, PROGRAMS_PER_SM, device)
-        query_splits, query_size = split_tokens(queries, walked, blocks * instances, PROGRAMS_PER_SM, device)
+        blocks = -(-padded // shape.rows)
+        key_splits, key_size = split_tokens(keys, shape.columns, blocks * kv_instances, PROGRAMS_PER_SM, device)
+        query_splits, query_size = split_tokens(queries, shape.columns, blocks * instances, PROGRAMS_PER_SM, device)
         self.dtype, self.shapes = dtype, (q.shape, k.shape, v.shape)
         self.output, self.rows = (*q.shape[:3], dim_v), q.shape[:3]
         self.context, self.features = (kv_instances, padded, dim_v), (kv_instances, padded)
@@ -114,15 +114,15 @@ class PerformerLaunches:
         front = (query_splits, group_size)
         self.d_context_parts, self.d_lse_parts = (*front, *self.context), (*front, *self.features)
         sqrt_scale = math.sqrt(abs(scale))
-        flat = {"padded": padded, "DV": dim_v, "BDV": pad_dot(dim_v), "BN": walked}
-        tile = {**flat, "D": dim, "BD": pad_dot(dim), "TWO_PARTS": dtype.itemsize == 2, "BM": owned}
-        tile |= {"num_warps": warps, "num_stages": stages}
+        flat = {"padded": padded, "DV": dim_v, "BDV": pad_dot(dim_v), "BN": shape.columns}
+        tile = {**flat, "D": dim, "BD": pad_dot(dim), "TWO_PARTS": dtype.itemsize == 2}
+        tile |= shape.arguments()
         of_keys = tile | stride_arguments(k=k, v=v)
         of_keys |= {"heads": kv_heads, "tokens": keys, "split_size": key_size, "sqrt_scale": sqrt_scale}
         of_queries = tile | stride_arguments(q=q)
         of_queries |= {"heads": heads, "group_size": group_size, "queries": queries, "split_size": query_size}
         of_queries["sqrt_scale"] = math.copysign(sqrt_scale, scale)
-        query_blocks, flat_blocks = -(-queries // owned), padded // walked
+        query_blocks, flat_blocks = -(-queries // shape.rows), padded // shape.columns
         self.start_context = Launch(context_kernel, blocks, key_splits, kv_instances, **of_keys)
         self.merge_context = Launch(
             merge_context_kernel, flat_blocks, kv_instances, features=features, splits=key_splits, **flat
@@ -133,7 +133,7 @@ class PerformerLaunches:
         self.merge_d_context = Launch(
             merge_d_context_kernel, flat_blocks, kv_instances, group_size=group_size, splits=query_splits, **flat
         )
-        self.start_dkdv = Launch(dkdv_kernel, -(-keys // owned), kv_instances, **of_keys)
+        self.start_dkdv = Launch(dkdv_kernel, -(-keys // shape.rows), kv_instances, **of_keys)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, omega: Tensor, counts: Tensor) -> PerformerState:
         float32 = functools.partial(v.new_empty, dtype=torch.float32)
