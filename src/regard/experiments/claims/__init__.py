@@ -1,1 +1,1 @@
-"""One file a claim."""
+"""The claims: one module for each, see `regard.experiments.experiment` for its contract."""

@@ -1,10 +1,10 @@
-"""Experiment 15: layers without activation are one layer; with it, width buys what is wanted."""
+"""Activation functions: a deep network without them is one linear layer; with them, error falls with width."""
 
 from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,10 @@ from ..progress import ProgressCallback, nth_subprogress, subprogress
 from ..toolkit.figures import COLOURS, draw_reference_line, label_axes, localizer, plot_summaries, subplots
 from ..toolkit.metrics import accuracy, format_percent, summarize
 from ..toolkit.training import choose_by_size, fit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CLAIM = Claim(
     number=15,
@@ -72,7 +76,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
 
 
 def run_spiral(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
-    """Every kind of network on one spiral."""
+    """Train every network on one spiral and test it on new points."""
     torch.manual_seed(seed)
     points, labels = sample_spiral(choose_by_size(size, 200, 600))
     test_points, test_labels = sample_spiral(2000)
@@ -87,7 +91,7 @@ def run_spiral(size: Size, seed: int, progress: ProgressCallback) -> dict[str, A
             steps,
             1e-2,
             nth_subprogress(progress, n, len(nets), name),
-            cuda_graph=False,  # tried on an H200, a step of these float64 networks could not be recorded
+            cuda_graph=False,  # on an H200 a step of these float64 networks could not be captured
         )
     with torch.no_grad():
         return {
@@ -102,7 +106,7 @@ def run_spiral(size: Size, seed: int, progress: ProgressCallback) -> dict[str, A
 
 
 def sample_spiral(count: int) -> tuple[Tensor, Tensor]:
-    """Points `[count, 2]` on two arms, and which arm, `[count]`."""
+    """Points `[count, 2]` on two spiral arms and the arm of each, `[count]`."""
     labels = torch.randint(2, (count,))
     along = torch.rand(count, dtype=torch.float64).sqrt()
     angle = 2 * math.pi * TURNS * along + math.pi * labels
@@ -111,7 +115,7 @@ def sample_spiral(count: int) -> tuple[Tensor, Tensor]:
 
 
 def build_mlp(activation: type[nn.Module] | None, width: int = 32, layers: int = 4) -> nn.Sequential:
-    """Linear layers with an activation between them, or with none."""
+    """An MLP; without an activation if it is None."""
     sizes = [2, *[width] * layers, 2]
     modules: list[nn.Module] = []
     for n, (inputs, outputs) in enumerate(pairwise(sizes)):
@@ -120,7 +124,7 @@ def build_mlp(activation: type[nn.Module] | None, width: int = 32, layers: int =
 
 
 def folding_error(net: nn.Module, x: Tensor) -> float:
-    """How far the net is, relative to its output, from the one linear layer that its matrices multiply to."""
+    """The relative error between the network and the product of its weight matrices."""
     weight, bias = torch.eye(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
     for layer in (m for m in net.modules() if isinstance(m, nn.Linear)):
         weight, bias = layer.weight @ weight, layer.weight @ bias + layer.bias
@@ -137,7 +141,7 @@ def probability_grid(net: nn.Module, cells: int = 41) -> list[list[float]]:
 
 
 def run_curve(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
-    """The error of one hidden layer by its width, and the curves of two of them."""
+    """The error of one hidden layer by its width, and some fitted curves."""
     widths = choose_by_size(size, [2, 8, 32], [1, 2, 4, 8, 16, 32, 64, 128, 256])
     seeds, steps = choose_by_size(size, 2, 3, 8), choose_by_size(size, 40, 1500)
     x = torch.linspace(-1, 1, 256)[:, None]
@@ -170,7 +174,7 @@ def target_curve(x: Tensor) -> Tensor:
 
 
 class ParallelMlps(nn.Module):
-    """As many networks of one hidden layer at once as there are seeds: [256, 1] → [seeds, 256, 1]."""
+    """One network of one hidden layer for each seed, computed together: [256, 1] → [seeds, 256, 1]."""
 
     def __init__(self, seeds: int, width: int) -> None:
         super().__init__()
@@ -211,7 +215,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     ))  # fmt: skip
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Any:
+def draw(numbers: dict[str, Any], language: Language) -> Figure:
     tr = localizer(language)
     title = tr("Two spiral arms, and one hidden layer of increasing width", "两条螺旋臂，以及不断变宽的单隐藏层")
     with subplots(language, 4, width=3.6) as (figure, (left, middle, fits, right)):
@@ -251,8 +255,8 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
     return figure
 
 
-def draw_decision_boundary(axes: Any, numbers: dict[str, Any], name: str) -> None:
-    """What the network says of every place, and the points it learned from."""
+def draw_decision_boundary(axes: Axes, numbers: dict[str, Any], name: str) -> None:
+    """The predicted probability on the plane, and the training points."""
     axes.imshow(
         numbers["field"][name], origin="lower", extent=(-1.1, 1.1, -1.1, 1.1), cmap="PuOr", vmin=0, vmax=1, alpha=0.7
     )

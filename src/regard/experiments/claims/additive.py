@@ -1,9 +1,9 @@
-"""Additive against dot-product scores: what they find, how long they take and what they hold in memory."""
+"""Additive and dot-product scores: accuracy, time and memory."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,10 @@ from ..toolkit.figures import line_style, subplots
 from ..toolkit.metrics import summarize_seeds
 from ..toolkit.profiling import Call, median_times, peak_bytes
 from ..toolkit.training import fit, seeded_generator
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CLAIM = Claim(
     number=12,
@@ -64,11 +68,11 @@ SIZES: dict[Size, dict[str, Any]] = {
 
 
 class KeyFinder(nn.Module):
-    """One query looks for a key: the weights `[batch, keys]` of attention after linear maps to `dim`."""
+    """The attention weights `[batch, keys]` of one query after linear projections."""
 
     def __init__(self, query_dim: int, key_dim: int, score: str) -> None:
         super().__init__()
-        # without a bias Σ w tanh(q + k) changes its sign with (q, k), which no measure of likeness does
+        # without a bias Σ w tanh(q + k) is odd in (q, k), which no similarity is
         self.q, self.k = nn.Linear(query_dim, key_dim), nn.Linear(key_dim, key_dim, bias=False)
         self.score = build_part(SCORES_BY_NAME[score], 1, key_dim)
 
@@ -79,7 +83,7 @@ class KeyFinder(nn.Module):
 
 
 def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
-    """`found[name][dim]` and `unequal[name]`, spread over seeds; `bytes` and, in `times`, `seconds` by name and dim."""
+    """`found[name][dim]` and `unequal[name]`, summarized over seeds; `bytes` and, in `times`, `seconds` by name and dim."""
     config = SIZES[size]
     dims, seeds = config["dims"], range(seed, seed + config["seeds"])
     jobs = [(name, dim, dim) for name in NAMES for dim in dims] + [(name, dims[1] // 3, dims[1]) for name in NAMES]
@@ -106,7 +110,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
 def train_finder(
     name: str, query_dim: int, dim: int, config: dict[str, Any], seed: int, progress: ProgressCallback
 ) -> float:
-    """The share of queries whose key gets the largest weight."""
+    """Train and test: the fraction of queries whose key gets the largest weight."""
     torch.manual_seed(seed)
     generator = seeded_generator(seed)
     projection = torch.randn(dim, query_dim, generator=generator) / dim**0.5
@@ -188,8 +192,8 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Any:
-    """Keys found by dim, found with different dims, time, memory."""
+def draw(numbers: dict[str, Any], language: Language) -> Figure:
+    """Accuracy by dim, accuracy with unequal dims, time, memory."""
     with subplots(language, 4, width=3.2, height=3.7) as (figure, axes):
         dims = numbers["dims"]
         for n, (name, label) in enumerate(NAMES.items()):
@@ -212,7 +216,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
     return figure
 
 
-def label_panels(axes: list[Any], numbers: dict[str, Any], language: Language) -> None:
+def label_panels(axes: list[Axes], numbers: dict[str, Any], language: Language) -> None:
     """Titles, units and scales."""
     query_dim, key_dim = numbers["unequal_dims"]
     titles = (

@@ -1,8 +1,8 @@
-"""Convolution as attention: one head for each offset gives the same numbers, and attention finds them from data."""
+"""Convolution as attention: one head per offset computes the same, and attention learns it from data."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,10 @@ from ..progress import ProgressCallback, subprogress
 from ..toolkit.figures import line_style, subplots
 from ..toolkit.metrics import smooth_curve, summarize
 from ..toolkit.training import fit, seeded_generator
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CLAIM = Claim(
     number=10,
@@ -56,7 +60,7 @@ SIZES: dict[Size, dict[str, Any]] = {
 
 
 def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
-    """`equal`: errors by kernel and type; `learned`: what is left of a convolution; `marked`: and of a choice."""
+    """`equal`: errors by kernel and dtype; `learned` and `marked`: unexplained variance of the two tasks."""
     config, seeds = SIZES[size], range(seed, seed + SIZES[size]["seeds"])
     equal = [
         compare_attention(kernel, dtype, seed) for kernel in (1, 3, 5, 9) for dtype in (torch.float32, torch.float64)
@@ -79,7 +83,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
 
 
 def compare_attention(kernel: int, dtype: torch.dtype, seed: int) -> dict[str, Any]:
-    """The relative errors between a convolution and the attention that takes over its weights."""
+    """The relative errors between a convolution and the attention with its weights."""
     torch.manual_seed(seed)
     dim, tokens = 6, 19
     convolution = nn.Conv1d(dim, dim, kernel, padding=kernel // 2, dtype=dtype)
@@ -97,7 +101,7 @@ def compare_attention(kernel: int, dtype: torch.dtype, seed: int) -> dict[str, A
 
 
 def convolution_to_attention(convolution: nn.Conv1d) -> MultiHeadAttention:
-    """The attention with one head an offset that computes this convolution.
+    """Attention with one head per offset that computes this convolution.
 
     Queries and keys are zero, so that the position alone decides; values are the tokens; the last matrix holds the
     kernel, one offset beside the other.
@@ -114,7 +118,7 @@ def convolution_to_attention(convolution: nn.Conv1d) -> MultiHeadAttention:
 
 
 def offset_bias(kernel: int, dtype: torch.dtype) -> Bias:
-    """A table by which head h sees the token at j − i = h − kernel // 2 and no other.
+    """A bias table with which head h attends only to the token at j − i = h − kernel // 2.
 
     The nearest end serves distances beyond the table: one more entry at each end keeps them out.
     """
@@ -126,7 +130,7 @@ def offset_bias(kernel: int, dtype: torch.dtype) -> Bias:
 
 
 def attend_padded(attention: MultiHeadAttention, x: Tensor, reach: int) -> Tensor:
-    """Attention over tokens with zeros around them, as a convolution sees them."""
+    """Attention over zero-padded tokens, as in a convolution."""
     return attention(pad(x, (0, 0, reach, reach)))[:, reach : reach + x.shape[1]]
 
 
@@ -136,7 +140,7 @@ def relative_error(got: Tensor, target: Tensor) -> float:
 
 
 def train_both_tasks(config: dict[str, Any], seed: int, progress: ProgressCallback) -> dict[str, Any]:
-    """What attention leaves of a convolution that it learns from, and both of a choice by content."""
+    """Train attention on a convolution's output, and attention and convolution on copying a marked token."""
     torch.manual_seed(seed)
     dim = config["dim"]
     teacher = nn.Conv1d(dim, dim, KERNEL, padding=KERNEL // 2).requires_grad_(False)
@@ -168,14 +172,14 @@ def train_both_tasks(config: dict[str, Any], seed: int, progress: ProgressCallba
 
 
 def build_attention(dim: int) -> MultiHeadAttention:
-    """Attention with as many heads as the kernel has offsets, which learns where to look; no head begins like another."""
+    """Attention with one head per offset and a learned bias table, randomly initialized."""
     layer = MultiHeadAttention(dim, KERNEL, head_dim=dim, position=f"Bias(reach={REACH})")
     nn.init.normal_(layer.position.table)  # type: ignore[union-attr,arg-type]
     return layer
 
 
 class SlidingConvolution(nn.Module):
-    """A convolution that sees as far as the attention's table reaches."""
+    """A convolution as wide as the attention's bias table."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -186,7 +190,7 @@ class SlidingConvolution(nn.Module):
 
 
 def batch_sampler(config: dict[str, Any], seed: int, answer: Any) -> Any:
-    """A function that draws tokens and what is wanted of them; one token of each row carries a mark."""
+    """A function that draws tokens and their targets; one token of each row is marked."""
     generator = seeded_generator(seed)
 
     def draw_batch() -> tuple[Tensor, Tensor]:
@@ -199,7 +203,7 @@ def batch_sampler(config: dict[str, Any], seed: int, answer: Any) -> Any:
 
 
 def repeat_marked_token(x: Tensor) -> Tensor:
-    """The marked token of each row, at every place."""
+    """The marked token of each row at every position."""
     marked = x[..., 0].argmax(1)
     return x[torch.arange(len(x)), marked][:, None].expand_as(x)
 
@@ -214,14 +218,14 @@ def train_regression(model: nn.Module, draw_batch: Any, steps: int, progress: Pr
 
 @torch.no_grad()
 def unexplained_variance(model: nn.Module, draw_batch: Any) -> float:
-    """The share of variance that a model does not explain, on fresh tokens."""
+    """The fraction of variance that a model does not explain on new tokens."""
     x, target = draw_batch()
     return (mse_loss(model(x), target) / (target - target.mean((0, 1))).square().mean()).item()
 
 
 @torch.no_grad()
 def offset_weights(layer: MultiHeadAttention) -> Tensor:
-    """`[heads, offsets]`: the softmax of a head's table alone, from the key before to the key after."""
+    """`[heads, offsets]`: the softmax of each head's bias table, from the earliest to the latest key."""
     table: Tensor = layer.position.table  # type: ignore[union-attr,assignment]
     return table.softmax(-1).flip(-1)
 
@@ -253,8 +257,8 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Any:
-    """The errors of equality, what the heads learned, and both tasks."""
+def draw(numbers: dict[str, Any], language: Language) -> Figure:
+    """The errors of equality, the learned bias of the heads, and both tasks."""
     with subplots(language, 3, width=4.2, height=3.8) as (figure, axes):
         draw_equality(axes[0], numbers["equal"], language)
         image = axes[1].imshow(
@@ -274,7 +278,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
     return figure
 
 
-def draw_equality(axes: Any, equal: list[dict[str, Any]], language: Language) -> None:
+def draw_equality(axes: Axes, equal: list[dict[str, Any]], language: Language) -> None:
     names = {"output": Bilingual("output", "输出"), "gradient": Bilingual("gradient", "梯度")}
     series = [(dtype, quantity) for dtype in ("float32", "float64") for quantity in names]
     for n, (dtype, quantity) in enumerate(series):
@@ -295,7 +299,7 @@ def draw_equality(axes: Any, equal: list[dict[str, Any]], language: Language) ->
     axes.legend(frameon=False)
 
 
-def draw_unexplained(axes: Any, numbers: dict[str, Any], language: Language) -> None:
+def draw_unexplained(axes: Axes, numbers: dict[str, Any], language: Language) -> None:
     bars = (
         (Bilingual("attention:\nconvolution", "注意力：\n一个卷积"), numbers["learned"]),
         (Bilingual("attention:\nmarked token", "注意力：\n标记词元"), numbers["marked"]["attention"]),

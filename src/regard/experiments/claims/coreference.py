@@ -1,11 +1,11 @@
-"""Experiment 19: which heads of a pretrained encoder link *it* with what it stands for."""
+"""Coreference: whether heads of a pretrained encoder link *it* with its antecedent."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,10 +13,14 @@ from torch import Tensor
 from ...nn.hooks.watch import watch
 from ..experiment import Bilingual, Claim, Language, Size, Verdict
 from ..progress import ProgressCallback
-from ..toolkit.figures import COLOURS, HATCHES, label_axes, localizer, subplots
+from ..toolkit.figures import COLOURS, HATCHES, Localizer, label_axes, localizer, subplots
 from ..toolkit.metrics import format_percent
 from ..toolkit.minilm import load_minilm
 from ..toolkit.training import choose_by_size, seeded_generator
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CLAIM = Claim(
     number=19,
@@ -48,7 +52,7 @@ CLAIM = Claim(
 
 @dataclass(frozen=True)
 class Pattern:
-    """Sentences about two nouns; the last word says which of them is meant."""
+    """A template of sentences with two nouns; the last word decides which is the antecedent."""
 
     text: str
     first: str
@@ -59,7 +63,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class SentencePair:
-    """A sentence in two wordings: *it* is the first noun, then the second one."""
+    """A sentence in two wordings: *it* refers to the first noun, then to the second."""
 
     first: str
     second: str
@@ -82,11 +86,11 @@ EXAMPLE_SENTENCES = ("The animal didn't cross the street because it was too tire
           "The animal didn't cross the street because it was too wide.")  # fmt: skip
 
 SHARE_TOLERANCE = 1e-5
-"""A change of a share that rounding can make."""
+"""Smaller changes of a share are rounding."""
 
 
 def sentence_pairs(pattern: Pattern, half: int) -> list[SentencePair]:
-    """The sentences with every second noun (half 0: the first, the third, …), so that halves share no noun."""
+    """The sentences with every second noun (half 0: the first, the third, …); the halves share no noun."""
     firsts, seconds = pattern.first.split()[half::2], pattern.second.split()[half::2]
     ends = list(zip(pattern.of_first.split(), pattern.of_second.split(), strict=True))
     return [
@@ -127,17 +131,17 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
 
 
 def sample_pairs(pairs: list[SentencePair], limit: int, generator: torch.Generator) -> list[SentencePair]:
-    """At most so many of them, in a drawn order."""
+    """At most `limit` pairs in random order."""
     return [pairs[n] for n in torch.randperm(len(pairs), generator=generator)[:limit].tolist()]
 
 
 def noun_weights(model: Any, pair: SentencePair) -> Tensor:
-    """What *it* gives the two nouns in both wordings, `[wordings, nouns, layers, heads]`."""
+    """The weights from *it* to the two nouns in both wordings, `[wordings, nouns, layers, heads]`."""
     return torch.stack([select_nouns(*pronoun_weights(model, text), pair) for text in pair.wordings])
 
 
 def pronoun_weights(model: Any, text: str) -> tuple[list[str], Tensor]:
-    """The pieces, and the weights that *it* gives each of them, `[layers, heads, pieces]`."""
+    """The tokens, and the weights from *it* to each, `[layers, heads, tokens]`."""
     batch = model.tokenizer([text])
     pieces = model.tokenizer.pieces(batch.tokens[0])
     with torch.no_grad(), watch(model, weights=True) as seen:
@@ -147,12 +151,12 @@ def pronoun_weights(model: Any, text: str) -> tuple[list[str], Tensor]:
 
 
 def select_nouns(pieces: list[str], weights: Tensor, pair: SentencePair) -> Tensor:
-    """The weights on the two nouns, `[nouns, layers, heads]`; one of several pieces counts as their sum."""
+    """The weights on the two nouns, `[nouns, layers, heads]`; a noun of several tokens has their sum."""
     return torch.stack([weights[..., word_positions(pieces, word)].sum(-1) for word in (pair.first, pair.second)])
 
 
 def word_positions(pieces: list[str], word: str) -> list[int]:
-    """Where the pieces of a word stand, the first time that it does."""
+    """The positions of the tokens of a word's first occurrence."""
     for start in range(len(pieces)):
         end, joined = start, ""
         while end < len(pieces) and word.startswith(joined + pieces[end].removeprefix("##")):
@@ -164,7 +168,7 @@ def word_positions(pieces: list[str], word: str) -> list[int]:
 
 
 def right_noun_rate(weights: Tensor) -> Tensor:
-    """How often each head gives the right noun more than the other one, `[layers, heads]`."""
+    """How often each head gives the antecedent more weight than the other noun, `[layers, heads]`."""
     return torch.cat([weights[:, 0, 0] > weights[:, 0, 1], weights[:, 1, 1] > weights[:, 1, 0]]).double().mean(0)
 
 
@@ -174,9 +178,9 @@ def both_right_rate(weights: Tensor) -> Tensor:
 
 
 def shift_rate(weights: Tensor) -> Tensor:
-    """How often the first noun's share of the two is larger where it is meant, `[layers, heads]`.
+    """How often the first noun's share is larger where it is the antecedent, `[layers, heads]`.
 
-    A share that stays (all do in the first layer, which has not yet read the wording) counts half.
+    An unchanged share (as in the first layer, which has not seen the wording) counts half.
     """
     share = weights[:, :, 0] / weights.sum(2).clamp(min=1e-12)  # [items, wordings, layers, heads]
     change = share[:, 0] - share[:, 1]
@@ -189,7 +193,7 @@ def argmax_head(table: Tensor) -> list[int]:
 
 
 def describe_sentence(model: Any, text: str, heads: list[list[int]]) -> dict[str, Any]:
-    """The words of a sentence and the weights that *it* gives them in the given heads, and in the mean of all."""
+    """The tokens of a sentence and the weights from *it* in the given heads and in the mean of all."""
     pieces, weights = pronoun_weights(model, text)
     rows = [weights[layer, head].tolist() for layer, head in heads] + [weights.mean((0, 1)).tolist()]
     animal, street = (weights[..., pieces.index(word)] for word in ("animal", "street"))
@@ -197,7 +201,7 @@ def describe_sentence(model: Any, text: str, heads: list[list[int]]) -> dict[str
 
 
 def lower_bound(share: float, count: int) -> float:
-    """The lower end of the 95 % interval around a share of `count` sentences, were it a coin's."""
+    """The lower end of the 95 % confidence interval of a share of `count` sentences."""
     return share - 1.96 * math.sqrt(0.25 / count)
 
 
@@ -228,7 +232,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     ))  # fmt: skip
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Any:
+def draw(numbers: dict[str, Any], language: Language) -> Figure:
     tr = localizer(language)
     with subplots(language, 3, width=4.6, height=4.0) as (figure, (left, middle, right)):
         figure.suptitle(tr("Attention of *it* in MiniLM", "MiniLM 中 it 的注意力"))
@@ -251,8 +255,8 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
     return figure
 
 
-def draw_halves(axes: Any, numbers: dict[str, Any], tr: Any) -> None:
-    """Every head's score on the half it could be chosen on against the half it is tested on."""
+def draw_halves(axes: Axes, numbers: dict[str, Any], tr: Localizer) -> None:
+    """Every head's rate on the validation half and on the test half."""
     rates = (
         ("right", tr("correct noun preferred", "偏向正确名词")),
         ("moved", tr("moves with the version", "随版本移动")),
@@ -268,8 +272,8 @@ def draw_halves(axes: Any, numbers: dict[str, Any], tr: Any) -> None:
     axes.legend(fontsize=7)
 
 
-def draw_sentence(axes: Any, numbers: dict[str, Any], tr: Any) -> None:
-    """The weights that the chosen head gives in the famous sentence, in both wordings."""
+def draw_sentence(axes: Axes, numbers: dict[str, Any], tr: Localizer) -> None:
+    """The weights of the best head in the example sentence, in both wordings."""
     tired, wide = numbers["famous"]
     width, labels = 0.4, tired["pieces"][1:-1]
     labels[labels.index("tired")] = "tired / wide"

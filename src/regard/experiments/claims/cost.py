@@ -1,10 +1,10 @@
-"""What it costs: measured time and memory of recurrence, convolution and attention as sequences grow."""
+"""Time and memory of recurrence, convolution and attention by sequence length."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,10 @@ from ..experiment import Bilingual, Claim, Language, Size, Verdict
 from ..progress import ProgressCallback
 from ..toolkit.figures import line_style, set_length_ticks, subplots
 from ..toolkit.profiling import Call, median_times, peak_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CLAIM = Claim(
     number=9,
@@ -92,7 +96,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
 
 
 def layer_calls(tokens: int, dim: int) -> dict[str, Call]:
-    """A call of each layer on so many tokens."""
+    """A call of each layer on a sequence of `tokens`."""
     x = torch.randn(1, tokens, dim)
     rank = min(64, tokens // 2)
     layers = {
@@ -107,7 +111,7 @@ def layer_calls(tokens: int, dim: int) -> dict[str, Call]:
 
 
 class MaterializedAttention(MultiHeadAttention):
-    """Multi-head attention by the formula, its matrix of weights in memory."""
+    """Multi-head attention that materializes its weights."""
 
     def __init__(self, dim: int) -> None:
         super().__init__(dim, HEADS)
@@ -124,7 +128,7 @@ def bind_input(layer: nn.Module, x: Tensor) -> Call:
 
 
 def time_passes(tokens: int, dim: int, budget: float) -> dict[str, dict[str, float]]:
-    """Seconds of a causal layer for a whole text: in one pass, and token by token."""
+    """Seconds of a causal layer for a sequence in one pass and token by token."""
     x = torch.randn(1, tokens, dim)
     layers = {
         "recurrence": Recurrent(dim, 1, "lstm"),
@@ -139,7 +143,7 @@ def time_passes(tokens: int, dim: int, budget: float) -> dict[str, dict[str, flo
 
 
 def step_by_step(name: str, layer: nn.Module, x: Tensor) -> Call:
-    """A call that hands the tokens over one by one; what came before is remembered."""
+    """A call that processes one token at a time with a cache."""
 
     def call() -> None:
         cache = Cache()
@@ -164,7 +168,7 @@ def exponent(lengths: Sequence[int], costs: Sequence[float]) -> float:
 
 
 def exponents(numbers: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """Of time and of memory, by name."""
+    """The exponents of time and memory of each layer."""
     lengths, seconds = numbers["lengths"], numbers["times"]["layers"]
     return {
         name: (exponent(lengths, seconds[name]), exponent(lengths, numbers["bytes"][name])) for name in LAYER_LABELS
@@ -198,8 +202,8 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Any:
-    """Time and memory against length, and one pass beside step by step."""
+def draw(numbers: dict[str, Any], language: Language) -> Figure:
+    """Time and memory by length, and one pass beside token by token."""
     with subplots(language, 3, width=4.0, height=4.4) as (figure, axes):
         exponent_pairs = exponents(numbers)
         milliseconds = {name: [1e3 * value for value in row] for name, row in numbers["times"]["layers"].items()}
@@ -224,7 +228,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
     return figure
 
 
-def draw_growth(axes: Any, lengths: list[int], rows: dict[str, list[float]], slopes: list[float], language: Language):
+def draw_growth(axes: Axes, lengths: list[int], rows: dict[str, list[float]], slopes: list[float], language: Language):
     for n, (name, slope) in enumerate(zip(LAYER_LABELS, slopes, strict=True)):
         axes.plot(lengths, rows[name], label=f"{LAYER_LABELS[name](language)}: n^{slope:.2f}", **line_style(n))
     axes.set_yscale("log")
@@ -233,7 +237,7 @@ def draw_growth(axes: Any, lengths: list[int], rows: dict[str, list[float]], slo
     axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16))
 
 
-def draw_passes(axes: Any, numbers: dict[str, Any], language: Language) -> None:
+def draw_passes(axes: Axes, numbers: dict[str, Any], language: Language) -> None:
     passes = numbers["times"]["passes"]
     series = (
         ("pass", Bilingual("one pass", "一次并行计算"), ""),

@@ -1,9 +1,9 @@
-"""Why embeddings are multiplied by √dim: their size beside that of the positions, and what it does to learning."""
+"""Embeddings multiplied by √dim: their norm beside that of position vectors, and the effect on training."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,10 @@ from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import line_style, subplots
 from ..toolkit.metrics import summarize_losses
 from ..toolkit.training import fit, seeded_generator
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CLAIM = Claim(
     number=5,
@@ -46,13 +50,13 @@ CLAIM = Claim(
 
 DIMS, DIM, TOKENS, VOCABULARY = (32, 64, 128, 256, 512, 1024), 64, 16, 64
 SCALINGS = {"unscaled": (DIM**-0.5, 1.0), "scaled": (DIM**-0.5, math.sqrt(DIM)), "spread 1": (1.0, 1.0)}
-"""The spread that embeddings begin with, and what they are multiplied by."""
+"""The initial standard deviation of the embeddings, and their factor."""
 STEPS = {"toy": 10, "usual": 400, "full": 3000}
 SEEDS = {"toy": 1, "usual": 3, "full": 5}
 
 
 class MarkerModel(nn.Module):
-    """Reads a row of tokens and says which comes after the marker (token 0)."""
+    """Classifies the token after the marker (token 0)."""
 
     def __init__(self, std: float, scale: float) -> None:
         super().__init__()
@@ -90,7 +94,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
 
 
 def vector_lengths(generator: torch.Generator) -> dict[str, list[float]]:
-    """The mean length of an embedding, scaled or not, and of a position's vector, at every dim."""
+    """The mean norm of embeddings, scaled and not, and of position vectors, by dim."""
     lengths: dict[str, list[float]] = {"unscaled": [], "scaled": [], "position": []}
     for dim in DIMS:
         length = (torch.randn(1000, dim, generator=generator) * dim**-0.5).norm(dim=1).mean().item()
@@ -148,7 +152,7 @@ LABELS = {
 }
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Any:
+def draw(numbers: dict[str, Any], language: Language) -> Figure:
     zh = language == "zh"
     order = list(LABELS)
     with subplots(language, 2, width=4.8) as (figure, (left, right)):
@@ -166,7 +170,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
         return figure
 
 
-def draw_training(axes: Any, learning: dict[str, Any], language: Language) -> None:
+def draw_training(axes: Axes, learning: dict[str, Any], language: Language) -> None:
     zh = language == "zh"
     for scaling, training in learning.items():
         share = [100 * (at + 0.5) / len(training["curve"]) for at in range(len(training["curve"]))]

@@ -1,8 +1,8 @@
-"""Experiment 20: do weights explain? What they say of each token against what removing it does."""
+"""Attention as explanation: attributions of tokens beside the effect of removing them."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +15,14 @@ from ...nn.pooling import AttentionPooling, Mean
 from ...tasks.metrics.rank_correlation import rank_correlation
 from ..experiment import Bilingual, Claim, Language, Size, Verdict
 from ..progress import ProgressCallback, subprogress
-from ..toolkit.figures import COLOURS, draw_reference_line, label_axes, localizer, plot_bars, subplots
+from ..toolkit.figures import COLOURS, Localizer, draw_reference_line, label_axes, localizer, plot_bars, subplots
 from ..toolkit.metrics import accuracy, format_percent, summarize
 from ..toolkit.minilm import load_minilm
 from ..toolkit.training import choose_by_size, fit, seeded_generator
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CLAIM = Claim(
     number=20,
@@ -97,7 +101,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
 
 
 class ReviewClassifier(nn.Module):
-    """Words through two blocks that turn with their places, pooled by attention; one logit for each of two answers."""
+    """Two blocks with rotary positions, attention pooling, and two logits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +111,7 @@ class ReviewClassifier(nn.Module):
         self.head = nn.Linear(DIM, 2)
 
     def encode(self, tokens: Tensor) -> Tensor:
-        """What is pooled, `[batch, tokens, dim]`."""
+        """The input of the pooling, `[batch, tokens, dim]`."""
         return self.stack(self.words(tokens))
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -115,8 +119,8 @@ class ReviewClassifier(nn.Module):
 
 
 def sample_reviews(count: int) -> tuple[Tensor, Tensor]:
-    """Reviews `[count, TOKENS]` of filler with good and bad words, some of them negated, and which prevail, "
-    "`[count]`."""
+    """Reviews `[count, TOKENS]` of filler with good and bad words, some of them negated,
+    and the prevailing polarity, `[count]`."""
     tokens = torch.randint(NOT + 1, VOCABULARY, (3 * count, TOKENS))
     polar = torch.rand(tokens.shape) < 0.25
     tokens = torch.where(polar, torch.randint(NOT, tokens.shape), tokens)
@@ -130,7 +134,7 @@ def sample_reviews(count: int) -> tuple[Tensor, Tensor]:
 
 
 def train_classifier(steps: int, progress: ProgressCallback) -> tuple[ReviewClassifier, float]:
-    """A classifier, and its share of new reviews right."""
+    """A trained classifier and its accuracy on new reviews."""
     model = ReviewClassifier()
 
     def loss() -> Tensor:
@@ -144,8 +148,11 @@ def train_classifier(steps: int, progress: ProgressCallback) -> tuple[ReviewClas
 
 
 def attribute_reviews(model: ReviewClassifier, reviews: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """The measured effect of every token and what each explanation says of it, `[reviews, TOKENS]` each."""
-    with watch(model, weights=True) as seen, torch.backends.cudnn.flags(enabled=False):  # whose LSTM must be learning
+    """The ablation effect of every token and its attributions, `[reviews, TOKENS]` each."""
+    with (
+        watch(model, weights=True) as seen,
+        torch.backends.cudnn.flags(enabled=False),
+    ):  # cuDNN has no LSTM backward in evaluation mode
         logits = model(reviews)
         logit_gap(logits).sum().backward()
     *layers, pool = list(seen)
@@ -158,12 +165,12 @@ def attribute_reviews(model: ReviewClassifier, reviews: Tensor) -> tuple[Tensor,
 
 
 def logit_gap(logits: Tensor) -> Tensor:
-    """How far the given answer stands above the other one, `[batch]`."""
+    """The difference of the two logits, `[batch]`."""
     return (logits[:, 1] - logits[:, 0]).abs()
 
 
 def ablation_effects(model: ReviewClassifier, reviews: Tensor, logits: Tensor) -> Tensor:
-    """How much the difference of the two logits changes when a token is taken out, `[reviews, tokens]`."""
+    """The change of the logit difference when a token is removed, `[reviews, tokens]`."""
     tokens = reviews.shape[1]
     remaining = torch.stack([torch.cat([torch.arange(n), torch.arange(n + 1, tokens)]) for n in range(tokens)])
     with torch.no_grad():
@@ -172,7 +179,7 @@ def ablation_effects(model: ReviewClassifier, reviews: Tensor, logits: Tensor) -
 
 
 def correlate(effect: Tensor, attributions: dict[str, Tensor]) -> dict[str, Any]:
-    """The rank correlation of every explanation with the effect, over the rows."""
+    """The rank correlation of each attribution with the ablation effect, over the rows."""
     return {
         name: summarize([rank_correlation(a, b) for a, b in zip(attribution, effect, strict=True)])
         for name, attribution in attributions.items()
@@ -180,7 +187,7 @@ def correlate(effect: Tensor, attributions: dict[str, Tensor]) -> dict[str, Any]
 
 
 def changed_answers(model: ReviewClassifier, reviews: Tensor, change: str, seed: int) -> float:
-    """The share of answers that change when the pooling weights are shuffled or made uniform."""
+    """The fraction of answers that change when the pooling weights are shuffled or made uniform."""
     with torch.no_grad():
         before = model(reviews).argmax(-1)
         with edit(model, {"pool": {0: change}}, generator=seeded_generator(seed)):
@@ -189,14 +196,14 @@ def changed_answers(model: ReviewClassifier, reviews: Tensor, change: str, seed:
 
 
 def find_adversarial_weights(model: ReviewClassifier, reviews: Tensor, steps: int = 200) -> dict[str, Any]:
-    """Pooling weights as different as can be found that give the same answer: divergence and change of probability."""
+    """Pooling weights as different as possible with the same answer: divergence and change of probability."""
     with torch.no_grad(), watch(model, weights=True) as seen:
         model(reviews)
         hidden = model.encode(reviews)
         weights = weights_of(seen, "pool")[:, 0, 0]
         token_logits = hidden @ (
             model.head.weight[1] - model.head.weight[0]
-        )  # what a token alone adds to the difference
+        )  # a token's contribution to the difference
         bias = model.head.bias[1] - model.head.bias[0]
     before = ((weights * token_logits).sum(1) + bias).sigmoid()
     logits = (weights + 1e-3).log().neg().requires_grad_()
@@ -219,14 +226,14 @@ def find_adversarial_weights(model: ReviewClassifier, reviews: Tensor, steps: in
 
 
 def js_divergence(p: Tensor, q: Tensor) -> Tensor:
-    """Jensen–Shannon's, in nats: 0 for equal rows, ln 2 for rows that share nothing."""
+    """The Jensen–Shannon divergence in nats: 0 for equal rows, ln 2 for disjoint ones."""
     middle = (p + q) / 2
     sides = [(x * (x.clamp(min=1e-12) / middle.clamp(min=1e-12)).log()).sum(-1) for x in (p, q)]
     return (sides[0] + sides[1]) / 2
 
 
 def encoder_correlations(model: Any, texts: list[str], progress: ProgressCallback) -> dict[str, Any]:
-    """The rank correlations of explanations of sentence vectors with the effect of removing each piece."""
+    """The rank correlations of attributions of sentence vectors with the effect of removing each token."""
     correlations: dict[str, list[float]] = {}
     for n, text in enumerate(texts):
         progress(n / len(texts), text)
@@ -237,9 +244,9 @@ def encoder_correlations(model: Any, texts: list[str], progress: ProgressCallbac
 
 
 def attribute_sentence(model: Any, tokens: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """(1 − cosine of the sentence's vector without each piece, what explanations say of it), `[pieces]` each."""
+    """(1 − cosine of the sentence vector without each token, attributions), `[tokens]` each."""
     pool, count = Mean(), tokens.shape[1]
-    words = range(1, count - 1)  # the first and the last are no words
+    words = range(1, count - 1)  # without [CLS] and [SEP]
     with torch.no_grad(), watch(model, weights=True) as seen:
         sentence = pool(model(tokens=tokens).hidden)
     without = torch.stack([torch.cat([tokens[0, :n], tokens[0, n + 1 :]]) for n in words])
@@ -288,7 +295,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     ))  # fmt: skip
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Any:
+def draw(numbers: dict[str, Any], language: Language) -> Figure:
     tr = localizer(language)
     with subplots(language, 3, width=4.6) as (figure, (left, middle, right)):
         figure.suptitle(tr("Attention weights and the effect of ablating tokens", "注意力权重与消融词元的影响"))
@@ -318,8 +325,8 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
     return figure
 
 
-def draw_divergence(axes: Any, numbers: dict[str, Any], tr: Any) -> None:
-    """Every review: how different the found weights are, and how much the probability changes."""
+def draw_divergence(axes: Axes, numbers: dict[str, Any], tr: Localizer) -> None:
+    """Divergence of the adversarial weights and change of probability, for each review."""
     adversarial = numbers["adversarial"]
     axes.plot(adversarial["divergence"], [max(v, 1e-6) for v in adversarial["off"]], "o", color=COLOURS[0], alpha=0.6)
     axes.axvline(0.3, color="#666666", linewidth=0.9, linestyle="--")
@@ -329,8 +336,8 @@ def draw_divergence(axes: Any, numbers: dict[str, Any], tr: Any) -> None:
               tr("change of probability", "概率的变化"))  # fmt: skip
 
 
-def draw_example(axes: Any, numbers: dict[str, Any], tr: Any) -> None:
-    """One review's pooling weights beside the others that were found."""
+def draw_example(axes: Axes, numbers: dict[str, Any], tr: Localizer) -> None:
+    """The model's and the adversarial pooling weights of one review."""
     example = numbers["adversarial"]["example"]
     groups = [str(n + 1) for n in range(len(example["own"]))]
     series = {

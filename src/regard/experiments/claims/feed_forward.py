@@ -1,9 +1,9 @@
-"""What the feed-forward layer is for: attention without it, with it but no activation, and with both."""
+"""The feed-forward layer: attention without it, with a linear one, and with an activation."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,10 @@ from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import line_style, subplots
 from ..toolkit.metrics import summarize_seeds
 from ..toolkit.training import fit, seeded_generator
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CLAIM = Claim(
     number=14,
@@ -72,7 +76,7 @@ SIZES: dict[Size, dict[str, Any]] = {
 
 
 class AttentionLayers(nn.Module):
-    """Tokens as bits, place and pointer; layers of attention, a feed-forward layer where asked; one answer a token."""
+    """Attention layers over tokens of bits, position and pointer, optionally a feed-forward layer; one logit per token."""
 
     def __init__(self, name: str, tokens: int, dim: int) -> None:
         super().__init__()
@@ -91,7 +95,7 @@ class AttentionLayers(nn.Module):
 
 
 def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
-    """`right[name][task]`, spread over seeds; `laws`: how far layers are from additive, and places from alone."""
+    """`right[name][task]` summarized over seeds; `additivity` and `places`: properties of the layers."""
     config = SIZES[size]
     seeds = range(seed, seed + config["seeds"])
     jobs = [(name, task) for name in NAMES for task in TASKS]
@@ -103,7 +107,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
 
 
 def train_task(name: str, task: str, config: dict[str, Any], seed: int, progress: ProgressCallback) -> float:
-    """The share of right answers after training."""
+    """Train a model on a task; returns its accuracy."""
     torch.manual_seed(seed)
     generator = seeded_generator(seed)
     model = AttentionLayers(name, config["tokens"], config["dim"])
@@ -119,7 +123,7 @@ def train_task(name: str, task: str, config: dict[str, Any], seed: int, progress
 
 
 def sample_rows(batch: int, tokens: int, task: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Tokens `[batch, tokens, bits + 2 · tokens]`, and what is asked of each as 0 or 1."""
+    """Tokens `[batch, tokens, bits + 2 · tokens]`, and the target of each, 0 or 1."""
     bits = torch.randint(2, (batch, tokens, BITS), generator=generator) * 2.0 - 1.0
     pointers = torch.randint(tokens, (batch, tokens), generator=generator)
     where = torch.eye(tokens).expand(batch, -1, -1)
@@ -146,7 +150,7 @@ def additivity(seed: int) -> dict[str, float]:
 
 
 def position_effects(seed: int) -> dict[str, dict[str, float]]:
-    """How a place's output changes with the order of tokens (`order`) and with other tokens (`others`), relative."""
+    """The relative dependence of an output on the order of tokens (`order`) and on other tokens (`others`)."""
     torch.manual_seed(seed)
     dim = 32
     layers = {"feed-forward": FeedForward(dim, 4 * dim, "relu"), "attention": MultiHeadAttention(dim, 4)}
@@ -164,7 +168,7 @@ def permutation_error(layer: nn.Module, x: Tensor, order: Tensor) -> float:
 
 
 def cross_token_influence(layer: nn.Module, x: Tensor) -> float:
-    """The size of the first place's gradient with respect to the other tokens, over that with respect to all."""
+    """The gradient norm of the first output with respect to other tokens, relative to all tokens."""
     x = x.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(layer(x)[:, 0].sum(), x)
     return (gradient[:, 1:].norm() / gradient.norm()).item()
@@ -200,8 +204,8 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Any:
-    """Right answers by task, additivity, and what a place depends on."""
+def draw(numbers: dict[str, Any], language: Language) -> Figure:
+    """Accuracy by task, additivity, and dependence on other tokens."""
     with subplots(language, 3, width=4.3, height=4.2) as (figure, axes):
         draw_tasks(axes[0], numbers["right"], language)
         laws = {
@@ -222,8 +226,8 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
     return figure
 
 
-def draw_tasks(axes: Any, right: dict[str, Any], language: Language) -> None:
-    """Bars by task, one a model."""
+def draw_tasks(axes: Axes, right: dict[str, Any], language: Language) -> None:
+    """Bars by task, one for each model."""
     for n, (name, label) in enumerate(NAMES.items()):
         at = [place + 0.2 * n - 0.3 for place in range(len(TASKS))]
         values, bars = ([right[name][task][what] for task in TASKS] for what in ("mean", "spread"))
@@ -239,7 +243,7 @@ def draw_tasks(axes: Any, right: dict[str, Any], language: Language) -> None:
     axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, fontsize=7)
 
 
-def draw_bars(axes: Any, names: list[str], values: list[float]) -> None:
+def draw_bars(axes: Axes, names: list[str], values: list[float]) -> None:
     """Bars with their numbers on top."""
     for n, value in enumerate(values):
         axes.bar(n, value, 0.6, color=line_style(n)["color"], hatch=("", "//", "..", "xx")[n])

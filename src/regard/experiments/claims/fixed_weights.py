@@ -1,8 +1,8 @@
-"""Fixed weights against weights made from the input: what a layer mixes into what, and inputs of other lengths."""
+"""Fixed weights and input-dependent weights: how layers mix tokens, and inputs of other lengths."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,10 @@ from ..toolkit.figures import line_style, subplots
 from ..toolkit.key_value import TRAINING_PAIRS, KeyValueModel, sample_lookups, train_key_value
 from ..toolkit.metrics import summarize
 from ..toolkit.training import seeded_generator
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CLAIM = Claim(
     number=3,
@@ -66,7 +70,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
 
 
 def run_seed(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
-    """Train both, then measure their layers' mixing and their accuracy at every length."""
+    """Train both models, then measure their Jacobians and their accuracy at every length."""
     torch.manual_seed(seed)
     connected = KeyValueModel(FullyConnected(24, 1, 1 + TRAINING_PAIRS, hidden=256), 24, max_tokens=1 + TRAINING_PAIRS)
     attention = KeyValueModel(MultiHeadAttention(32, 2), 32)
@@ -110,7 +114,7 @@ def relative_change(jacobians: list[Tensor]) -> float:
 
 
 def token_norms(matrix: Tensor) -> list[list[float]]:
-    """How much each token (column) goes into each (row): the size of the Jacobian's blocks."""
+    """The norm of the Jacobian from each token (column) to each token (row)."""
     return [[round(value, 5) for value in row] for row in matrix.norm(dim=(1, 3)).tolist()]
 
 
@@ -153,7 +157,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
 NAMES_ZH = {"fully connected": "全连接", "fully connected, activation": "全连接＋激活", "attention": "注意力"}
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Any:
+def draw(numbers: dict[str, Any], language: Language) -> Figure:
     zh = language == "zh"
     with subplots(language, 3, 2, width=3.6, height=3.0) as (figure, axes):
         for row, name in enumerate(LAYERS[1:]):
@@ -164,8 +168,8 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
         return figure
 
 
-def draw_jacobian(axes: Any, matrices: list[Any], n: int, name: str, zh: bool) -> None:
-    """Which token goes into which at one of two inputs, on one scale for both."""
+def draw_jacobian(axes: Axes, matrices: list[Any], n: int, name: str, zh: bool) -> None:
+    """The token norms of the Jacobian at one of two inputs, on one colour scale."""
     top = max(value for matrix in matrices for row in matrix for value in row)
     image = axes.imshow(matrices[n], cmap="cividis", vmin=0, vmax=top)
     if n == 1:
@@ -178,7 +182,7 @@ def draw_jacobian(axes: Any, matrices: list[Any], n: int, name: str, zh: bool) -
     axes.set_ylabel("到词元" if zh else "to token")
 
 
-def draw_change(axes: Any, changes: dict[str, Any], zh: bool) -> None:
+def draw_change(axes: Axes, changes: dict[str, Any], zh: bool) -> None:
     names = [NAMES_ZH[name].replace("＋", "\n＋") if zh else name.replace(" ", "\n", 1) for name in LAYERS]
     summaries = [changes[name] for name in LAYERS]
     bars = axes.bar(
@@ -195,7 +199,7 @@ def draw_change(axes: Any, changes: dict[str, Any], zh: bool) -> None:
     axes.set_title("混合随输入的变化" if zh else "Change of the mixing with the input")
 
 
-def draw_lengths(axes: Any, numbers: dict[str, Any], zh: bool) -> None:
+def draw_lengths(axes: Axes, numbers: dict[str, Any], zh: bool) -> None:
     for n, (name, summaries) in enumerate(numbers["accuracy"].items()):
         means, spreads = [at["mean"] for at in summaries], [at["spread"] for at in summaries]
         axes.errorbar(

@@ -1,8 +1,8 @@
-"""Experiment 17: attention along the edges of a graph, and what the first graph attention network cannot ask."""
+"""Graph attention: attention along edges, and the static attention of GAT against GATv2."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from ..progress import ProgressCallback, nth_subprogress, subprogress
 from ..toolkit.figures import draw_reference_line, label_axes, localizer, plot_bars, plot_summaries, subplots
 from ..toolkit.metrics import accuracy, format_percent, summarize
 from ..toolkit.training import choose_by_size, fit
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CLAIM = Claim(
     number=17,
@@ -86,7 +89,7 @@ def run_seed(size: Size, seed: int, lookups: list[int], progress: ProgressCallba
 
 
 def train_majority(edge_use: str, steps: int, seed: int, progress: ProgressCallback) -> float:
-    """The share of nodes of new graphs that are answered right; the graphs that are learned from are 200."""
+    """Train on 200 graphs; returns the accuracy on the nodes of new graphs."""
     torch.manual_seed(seed)
     model = MajorityModel(edge_use)
     training_graphs = [sample_graphs(8) for _ in range(25)]
@@ -102,9 +105,9 @@ def train_majority(edge_use: str, steps: int, seed: int, progress: ProgressCallb
 
 
 def sample_graphs(graphs: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Colours `[graphs · NODES]`, who is joined `[graphs, NODES, NODES]`, and whether most neighbours are red.
+    """Colours `[graphs · NODES]`, the adjacency `[graphs, NODES, NODES]`, and whether most neighbours are red.
 
-    Where a node has as many red as blue neighbours, a coin says which colour loses one.
+    Where a node has as many red as blue neighbours, a random one is removed.
     """
     colours = torch.randint(2, (graphs, NODES))
     adjacency = torch.rand(graphs, NODES, NODES) < 0.3
@@ -143,7 +146,7 @@ class MajorityModel(nn.Module):
 def train_lookup(
     version: int, heads: int, k: int, steps: int, seed: int, progress: ProgressCallback
 ) -> tuple[float, float]:
-    """(share of look-ups right, distinct keys that the k queries of a graph look at most, as a share of k)."""
+    """(accuracy, fraction of distinct keys among those with the largest weight for the k queries)."""
     torch.manual_seed(seed)
     model = GraphLookup(version, heads, k)
     fit(model, lambda: nn.functional.cross_entropy(*model.sample(16)), steps, 1e-2, progress, cuda_graph=False)
@@ -156,7 +159,7 @@ def train_lookup(
 
 
 class GraphLookup(nn.Module):
-    """Keys with a name and a value, queries with a name; one graph attention layer and a linear answer."""
+    """Keys with a name and a value, queries with a name; one graph attention layer and a linear head."""
 
     def __init__(self, version: int, heads: int, k: int) -> None:
         super().__init__()
@@ -208,7 +211,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     ))  # fmt: skip
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Any:
+def draw(numbers: dict[str, Any], language: Language) -> Figure:
     tr = localizer(language)
     with subplots(language, 3, width=4.0) as (figure, (left, middle, right)):
         figure.suptitle(tr("Prediction from neighbours, and dictionary lookup", "由邻居预测，以及查字典"))
@@ -245,7 +248,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
 
 
 def layer_label(layer: str, language: Language) -> str:
-    """The name of a kind of layer in a language."""
+    """The label of a layer in a language."""
     if language == "en":
         return layer
     return layer.replace(", ", "，").replace("heads", "个头").replace("head", "个头")

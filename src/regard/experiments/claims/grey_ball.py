@@ -1,8 +1,8 @@
-"""The one slightly grey ball among white ones: who finds it among how many, and what the query is."""
+"""Finding one slightly grey ball among white ones: networks by number of balls, and the choice of the query."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,10 @@ from ..progress import ProgressCallback, nth_subprogress, subprogress
 from ..toolkit.figures import COLOURS, line_style, subplots
 from ..toolkit.metrics import summarize
 from ..toolkit.training import fit, seeded_generator
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CLAIM = Claim(
     number=2,
@@ -72,7 +76,7 @@ def sample_bags(batch: int, balls: int, both_ways: bool, generator: torch.Genera
 
 
 class BallFinder(nn.Module):
-    """Says of each ball how likely it is the grey one: embed, let the balls meet in `body`, judge."""
+    """A logit for each ball: embedding, `body`, linear head."""
 
     def __init__(self, body: nn.Module, dim: int, max_balls: int | None = None) -> None:
         super().__init__()
@@ -85,7 +89,7 @@ class BallFinder(nn.Module):
 
 
 def build_finders() -> dict[str, BallFinder]:
-    """The four networks, three of about as many weights (the fully connected one has more: they belong to places)."""
+    """The four networks; three have about as many parameters, the fully connected one has more."""
     return {
         "fully connected": BallFinder(FullyConnected(24, 2, BALLS, hidden=96), 24, max_balls=BALLS),
         "convolution": BallFinder(Convolution(40, 3, kernel=3), 40),
@@ -95,7 +99,7 @@ def build_finders() -> dict[str, BallFinder]:
 
 
 class Pointer(nn.Module):
-    """One query points at a ball: its weights over the balls are the answer. The query is one of `QUERIES`."""
+    """Attention weights of one query over the balls; the query is one of `QUERIES`."""
 
     def __init__(self, query: str, dim: int = 32) -> None:
         super().__init__()
@@ -109,7 +113,7 @@ class Pointer(nn.Module):
         query_colour = {"held": white, "mean": colours.mean(1), "learned": self.learned_query.expand_as(white)}[
             self.query
         ]
-        one_hot = torch.eye(colours.shape[1]).expand(colours.shape[0], 1, -1, -1)  # as values: which ball it is
+        one_hot = torch.eye(colours.shape[1]).expand(colours.shape[0], 1, -1, -1)  # the value of a ball is its index
         q, k = self.q(query_colour)[:, None, None], self.k(colours)[:, None]
         return attend(q, k, one_hot, score=Additive(self.weight)).flatten(1)
 
@@ -133,7 +137,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
 
 
 def run_finders(size: Size, seed: int, progress: ProgressCallback) -> dict[str, list[float]]:
-    """The share of bags that each network judges right, by number of balls; and a rule that knows the answer's form."""
+    """The accuracy of each network and of the median rule by number of balls."""
     torch.manual_seed(seed)
     accuracies = {"rule": [bag_accuracy(median_rule, balls, size, seed) for balls in COUNTS]}
     models = build_finders()
@@ -156,20 +160,20 @@ def train_finder(model: BallFinder, steps: int, seed: int, progress: ProgressCal
 
 @torch.no_grad()
 def bag_accuracy(model: Any, balls: int, size: Size, seed: int) -> float:
-    """The share of fresh bags of which every ball is judged right."""
+    """The fraction of new bags with every ball classified right."""
     colours, odd, _ = sample_bags(BAGS[size], balls, False, seeded_generator(seed + 1000))
     predicted = model(colours) > 0
     return (predicted == nn.functional.one_hot(odd, balls).bool()).all(1).float().mean().item()
 
 
 def median_rule(colours: Tensor) -> Tensor:
-    """Positive where a ball is more than half the difference darker than the bag's median: hardly to be bettered."""
+    """Positive where a ball is more than half the difference darker than the bag's median: nearly optimal."""
     brightness = (colours * 0.15 + 0.75).mean(-1)
     return 1 - GREY / 2 - brightness / brightness.median(1, keepdim=True).values
 
 
 def run_pointers(size: Size, seed: int, progress: ProgressCallback) -> dict[str, float]:
-    """How often the largest weight is on the odd ball, by query and by whether it may be lighter too."""
+    """How often the largest weight is on the odd ball, by query and by whether it may be lighter."""
     torch.manual_seed(seed)
     accuracies, cases = {}, [(query, both_ways) for both_ways in (False, True) for query in QUERIES]
     for n, (query, both_ways) in enumerate(cases):
@@ -211,13 +215,13 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
 
 
 def weakest_count(numbers: dict[str, Any], name: str) -> int:
-    """The number of balls at which a network finds the fewest."""
+    """The number of balls with a network's lowest accuracy."""
     means = [at["mean"] for at in numbers["found"][name]]
     return numbers["balls"][means.index(min(means))]
 
 
 def describe_others_en(others: list[str], finds: bool) -> str:
-    """Who else does it."""
+    """The other networks that reach 95 % everywhere."""
     names = " and ".join(others)
     return (
         f" Networks with at least 95 % at every number of balls, {'also' if finds else 'only'}, without attention: {names}."
@@ -241,7 +245,7 @@ NAMES_ZH = {
 
 
 def describe_en(worst: dict[str, float], where: dict[str, int], held: float, learned: float) -> str:
-    """The numbers of the verdict in a sentence."""
+    """The numbers of the verdict."""
     each = ", ".join(f"{name} {value:.0%} (of {where[name]} balls)" for name, value in worst.items())
     return (
         f"Accuracy at the worst number of balls of each: {each}. When the ball is darker or lighter, a held white "
@@ -258,7 +262,7 @@ def describe_zh(worst: dict[str, float], where: dict[str, int], held: float, lea
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Any:
+def draw(numbers: dict[str, Any], language: Language) -> Figure:
     zh = language == "zh"
     with subplots(language, 2) as (figure, (left, bag_accuracy)):
         for n, (name, summaries) in enumerate(sorted(numbers["found"].items())):
@@ -286,7 +290,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
         return figure
 
 
-def draw_queries(axes: Any, pointed: dict[str, Any], zh: bool) -> None:
+def draw_queries(axes: Axes, pointed: dict[str, Any], zh: bool) -> None:
     """How often each kind of query points at the odd ball."""
     cases = ("darker", "darker or lighter")
     labels = ("只会更暗", "更暗或更亮") if zh else cases

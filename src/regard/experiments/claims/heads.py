@@ -1,8 +1,8 @@
-"""One head against several, at equal parameters, where every token has two relations to others."""
+"""One head and several with equal parameters, on tokens with two relations to others."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,13 @@ from ...attention.look import look
 from ...nn.attention import MultiHeadAttention
 from ..experiment import Bilingual, Claim, Language, Size, Verdict
 from ..progress import ProgressCallback, nth_subprogress
-from ..toolkit.figures import line_style, subplots
+from ..toolkit.figures import line_style, plot_summaries, subplots
 from ..toolkit.metrics import summarize
 from ..toolkit.training import fit, seeded_generator
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CLAIM = Claim(
     number=11,
@@ -53,7 +57,7 @@ SIZES: dict[Size, dict[str, Any]] = {
 
 
 class PointerModel(nn.Module):
-    """Tokens with a content, a place and two pointers; attention; two answers."""
+    """Attention over tokens of content, position and two pointers; two classifications."""
 
     def __init__(self, tokens: int, dim: int, heads: int) -> None:
         super().__init__()
@@ -68,7 +72,7 @@ class PointerModel(nn.Module):
         return self.content(content) + self.positions.weight + self.first(first) + self.second(second)
 
     def forward(self, content: Tensor, pointers: Tensor) -> Tensor:
-        """`[batch, tokens, 2, contents]`: what stands where each pointer points."""
+        """`[batch, tokens, 2, contents]`: the content that each pointer points to."""
         mixed = self.attention(self.embed(content, pointers))
         return self.head(mixed).unflatten(-1, (2, CONTENTS))
 
@@ -91,7 +95,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
 
 
 def train_heads(heads: int, config: dict[str, Any], seed: int, progress: ProgressCallback) -> dict[str, Any]:
-    """What a model with so many heads learns, and where its heads look."""
+    """Train a model; returns its accuracy and the weights of its heads."""
     torch.manual_seed(seed)
     generator = seeded_generator(seed)
     model = PointerModel(config["tokens"], config["dim"], heads)
@@ -114,7 +118,7 @@ def train_heads(heads: int, config: dict[str, Any], seed: int, progress: Progres
 
 
 def sample_rows(batch: int, tokens: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Contents, two different pointers a token, and what stands where they point."""
+    """Contents, two different pointers per token, and the contents that they point to."""
     content = torch.randint(CONTENTS, (batch, tokens), generator=generator)
     pointers = torch.rand(batch, tokens, tokens, generator=generator).argsort(-1)[..., :2]
     targets = content.gather(1, pointers.flatten(1)).unflatten(1, (tokens, 2))
@@ -132,7 +136,7 @@ def relation_weights(model: PointerModel, content: Tensor, pointers: Tensor) -> 
 
 
 def heads_specialize(pair: list[list[float]]) -> bool:
-    """Whether one of two heads looks at the first relation and the other at the second."""
+    """Whether one of two heads attends to the first relation and the other to the second."""
     (a, b), (c, d) = pair
     return min(a, d) > 0.5 or min(b, c) > 0.5
 
@@ -161,17 +165,14 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Any:
-    """Accuracy by number of heads, and what each head of the first seed looks at."""
-    with subplots(language, 4, width=3.2, height=3.7) as (_, axes):
-        places = range(len(numbers["heads"]))
-        shown = (("both", Bilingual("both contents", "两者都对")), ("one", Bilingual("each content", "单个内容")))
-        for n, (name, label) in enumerate(shown):
-            means = [one["mean"] for one in numbers[name]]
-            axes[0].errorbar(
-                places, means, [one["spread"] for one in numbers[name]], label=label(language), **line_style(n)
-            )
-        axes[0].set_xticks(places, [str(heads) for heads in numbers["heads"]])
+def draw(numbers: dict[str, Any], language: Language) -> Figure:
+    """Accuracy by number of heads, and the weights of each head of the first seed."""
+    with subplots(language, 4, width=3.2, height=3.7) as (figure, axes):
+        x = range(len(numbers["heads"]))
+        series = (("both", Bilingual("both contents", "两者都对")), ("one", Bilingual("each content", "单个内容")))
+        for n, (name, label) in enumerate(series):
+            plot_summaries(axes[0], n, x, numbers[name], label(language))
+        axes[0].set_xticks(x, [str(heads) for heads in numbers["heads"]])
         axes[0].set_ylim(0, 1.05)
         axes[0].set_xlabel(Bilingual("heads (equal parameters)", "头数（参数量相同）")(language))
         axes[0].set_ylabel(Bilingual("accuracy", "正确率")(language))
@@ -179,11 +180,11 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
         axes[0].legend(frameon=False)
         for axis, heads in zip(axes[1:], (1, 2, 4), strict=True):
             draw_heads(axis, numbers["weights"][numbers["heads"].index(heads)][0], language)
-    return axes[0].figure
+    return figure
 
 
-def draw_heads(axes: Any, weights: list[list[float]], language: Language) -> None:
-    """Two bars a head: its weight on either relation."""
+def draw_heads(axes: Axes, weights: list[list[float]], language: Language) -> None:
+    """Two bars per head: its weight on each relation."""
     for n, relation in enumerate(RELATIONS):
         at = [place + 0.4 * n - 0.2 for place in range(len(weights))]
         values = [head[n] for head in weights]

@@ -1,9 +1,9 @@
-"""Experiment 18: attention, convolution and both on images: fine detail here, relations across the image there."""
+"""Images: attention, convolution and both on local detail and on global relations."""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from ..toolkit.metrics import accuracy, count_parameters, format_percent, summar
 from ..toolkit.training import choose_by_size, fit
 
 SIDE, DIM, GRID, MOST_STEPS = 24, 32, 6, 2000
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CLAIM = Claim(
     number=18,
@@ -86,7 +89,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
 def train(
     model_name: str, task: str, amount: int, steps: int, seed: int, progress: ProgressCallback
 ) -> tuple[nn.Module, float, int]:
-    """The trained model, its share of new images right, and the steps that it took."""
+    """The trained model, its accuracy on new images, and the number of steps."""
     torch.manual_seed(seed)
     images, labels = SAMPLERS[task](amount)
     model = MODELS[model_name]()
@@ -139,7 +142,7 @@ def add_shapes(images: Tensor, shapes: Tensor, corners: Tensor) -> None:
 
 
 class PatchTransformer(nn.Module):
-    """A stem that makes GRID × GRID tokens, their learned places, a stack, and the mean token's answer."""
+    """A stem that makes GRID × GRID tokens, learned positions, a stack, and a head on the mean token."""
 
     def __init__(self, stem: nn.Module, layers: int) -> None:
         super().__init__()
@@ -170,7 +173,7 @@ MODELS: dict[str, Any] = {
 
 
 def attention_distance(model: nn.Module, task: str) -> list[list[float]]:
-    """The mean distance, in pixels, that each head of each layer looks: `[layers][heads]`."""
+    """The mean distance, in pixels, of the attention of each head: `[layers][heads]`."""
     images, _ = SAMPLERS[task](64)
     with torch.no_grad(), watch(model, weights=True) as seen:
         model(images)
@@ -182,13 +185,13 @@ def attention_distance(model: nn.Module, task: str) -> list[list[float]]:
 
 
 def patch_distances() -> Tensor:
-    """How many pixels the tokens stand apart, `[GRID², GRID²]`."""
+    """The distances of the patches in pixels, `[GRID², GRID²]`."""
     centres = torch.cartesian_prod(torch.arange(GRID), torch.arange(GRID)).float() * (SIDE / GRID)
     return torch.cdist(centres, centres)
 
 
 def uniform_distance() -> float:
-    """The mean distance of a head that looks at all places alike."""
+    """The mean distance of a head with uniform weights."""
     return patch_distances().mean().item()
 
 
@@ -223,7 +226,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     ))  # fmt: skip
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Any:
+def draw(numbers: dict[str, Any], language: Language) -> Figure:
     tr = localizer(language)
     names = {"ViT": "ViT", "CNN": tr("convolution", "卷积"), "hybrid": tr("hybrid", "混合")}
     groups = [tr(f"{numbers['amounts']['few']} images", f"{numbers['amounts']['few']} 张"),

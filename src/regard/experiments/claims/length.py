@@ -1,8 +1,8 @@
-"""Longer than in training: which positions still work on sequences that are longer than any that was learned from."""
+"""Length extrapolation: positions on sequences longer than in training."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from ..toolkit.figures import line_style, set_length_ticks, subplots
 from ..toolkit.metrics import means, summarize, token_accuracy
 from ..toolkit.tagger import build_tagger
 from ..toolkit.training import fit, seeded_generator
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CLAIM = Claim(
     number=7,
@@ -64,7 +67,7 @@ SIZES: dict[Size, dict[str, Any]] = {
 
 
 def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
-    """`accuracy[scheme][length]`, spread over seeds."""
+    """`accuracy[scheme][length]`, summarized over seeds."""
     config = SIZES[size]
     lengths = [config["tokens"] * times for times in (1, 2, 4, 8)]
     runs = [(scheme, seed + n) for n in range(config["seeds"]) for scheme in NAMES]
@@ -81,7 +84,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
 def train_and_test(
     scheme: str, lengths: list[int], config: dict[str, Any], seed: int, progress: ProgressCallback
 ) -> list[float]:
-    """The accuracy at each length of a model that has learned at the first."""
+    """Train at the first length; returns the accuracy at each length."""
     generator = seeded_generator(seed)
     torch.manual_seed(seed)
     chain = torch.softmax(3 * torch.randn(SYMBOLS, SYMBOLS, SYMBOLS, generator=generator), -1)
@@ -92,7 +95,10 @@ def train_and_test(
     batches_of_text = sample_texts(chain, config["batch"] * config["steps"], lengths[0] + 1, generator).split(
         config["batch"]
     )
-    batches, index = torch.stack(batches_of_text), torch.zeros(1, dtype=torch.long)  # counted where the texts are
+    batches, index = (
+        torch.stack(batches_of_text),
+        torch.zeros(1, dtype=torch.long),
+    )  # on the device, so that a CUDA graph can advance it
 
     def loss() -> Tensor:
         text = batches[index].squeeze(0)
@@ -107,7 +113,7 @@ def train_and_test(
 
 
 def sample_texts(chain: Tensor, count: int, tokens: int, generator: torch.Generator) -> Tensor:
-    """Texts `[count, tokens]` of a chain `[symbols, symbols, symbols]`: p(next | the one before the last, the last)."""
+    """Texts `[count, tokens]` of a chain `[symbols, symbols, symbols]`: p(next | last two)."""
     text = torch.randint(SYMBOLS, (count, 2), generator=generator)
     for _ in range(tokens - 2):
         following = torch.multinomial(chain[text[:, -2], text[:, -1]], 1, generator=generator)
@@ -116,7 +122,7 @@ def sample_texts(chain: Tensor, count: int, tokens: int, generator: torch.Genera
 
 
 def likeliest_labels(chain: Tensor, text: Tensor) -> dict[str, Tensor]:
-    """Texts with the likeliest next token as the label of each place of the second half."""
+    """Texts with the likeliest next token as the label in the second half."""
     labels = torch.full_like(text, IGNORED)
     labels[:, 1:] = chain.argmax(-1)[text[:, :-1], text[:, 1:]]
     labels[:, : text.shape[1] // 2] = IGNORED
@@ -124,7 +130,7 @@ def likeliest_labels(chain: Tensor, text: Tensor) -> dict[str, Tensor]:
 
 
 def relative_accuracy(numbers: dict[str, Any], scheme: str) -> list[float]:
-    """Accuracy at each length over that at the trained one."""
+    """Accuracy at each length relative to the trained length."""
     accuracies = means(numbers["accuracy"][scheme])
     return [value / max(accuracies[0], 1e-9) for value in accuracies]
 
@@ -154,8 +160,8 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Any:
-    """Accuracy against length, a line a scheme."""
+def draw(numbers: dict[str, Any], language: Language) -> Figure:
+    """Accuracy by length, one line for each scheme."""
     lengths = numbers["lengths"]
     with subplots(language, width=7.6, height=4.4) as (figure, (axes,)):
         for n, (scheme, name) in enumerate(NAMES.items()):

@@ -1,8 +1,8 @@
-"""Long-range recall: what each kind of layer still knows of a token that stood far back, and how far it sees at all."""
+"""Long-range recall: accuracy by distance and receptive field of convolution, recurrence and attention."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,10 @@ from ..progress import ProgressCallback, subprogress
 from ..toolkit.figures import line_style, set_length_ticks, subplots
 from ..toolkit.metrics import accuracy, means, summarize
 from ..toolkit.training import fit, seeded_generator
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CLAIM = Claim(
     number=8,
@@ -85,7 +89,7 @@ SIZES: dict[Size, dict[str, Any]] = {
 
 
 def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
-    """`accuracy[model][distance]` and `steps[model][distance]`, spread over seeds; `fields[model][layer][token]`."""
+    """`accuracy[model][distance]` and `steps[model][distance]`, summarized over seeds; `fields[model][layer][token]`."""
     config = SIZES[size]
     distances, seeds = config["distances"], config["seeds"]
     # a step's time grows with the distance, and so does its share of the way
@@ -117,7 +121,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
 def train_recall(
     name: str, distance: int, config: dict[str, Any], seed: int, progress: ProgressCallback
 ) -> tuple[float, int]:
-    """The share of symbols that a model recalls after training at a distance, and the steps that it took."""
+    """Train at a distance; returns the accuracy and the number of steps."""
     generator = seeded_generator(seed)
     torch.manual_seed(seed)
     model = RecallModel(name, distance)
@@ -133,7 +137,7 @@ def train_recall(
 
 
 class RecallModel(nn.Module):
-    """Tokens as vectors, a body in which they meet, and what the last token then says, `[batch, SYMBOLS]`.
+    """Embedding, body, and a classification of the last token, `[batch, SYMBOLS]`.
 
     Only what the last token depends on is computed: of a convolution the tokens that it reaches, of attention one query.
     """
@@ -153,7 +157,7 @@ class RecallModel(nn.Module):
 
 
 class LastQueryAttention(nn.Module):
-    """A layer of attention of which the last token's output is wanted, `[batch, 1, dim]`."""
+    """An attention layer that computes the last token only, `[batch, 1, dim]`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,7 +170,7 @@ class LastQueryAttention(nn.Module):
 
 @torch.no_grad()
 def chrono_init(cells: Any, distance: int) -> None:
-    """Start the gates so that memories last 1 to `distance` tokens (Tallec and Ollivier's chrono initialisation)."""
+    """Chrono initialization (Tallec and Ollivier): time constants of the gates from 1 to `distance` tokens."""
     for bias in (cells.bias_ih_l0, cells.bias_hh_l0):
         bias.zero_()
     time_constants = 1 + torch.rand(DIM) * (distance - 1)
@@ -176,7 +180,7 @@ def chrono_init(cells: Any, distance: int) -> None:
 
 
 def stack_config(name: str, layers: int, causal: bool = True) -> Any:
-    """The configuration of a stack of so many layers."""
+    """The configuration of a stack of `layers` layers."""
     return {
         "convolution": ConvolutionConfig(DIM, layers, causal=causal),
         "dilated": ConvolutionConfig(DIM, layers, dilation="doubling", causal=causal),
@@ -187,7 +191,7 @@ def stack_config(name: str, layers: int, causal: bool = True) -> Any:
 
 
 def dilated_layers(distance: int) -> int:
-    """How many causal layers of kernel 3 whose steps double see so far back: n of them see 2 · (2ⁿ − 1) tokens.
+    """The number of causal layers of kernel 3 with doubling dilation that reach a distance: n reach 2 · (2ⁿ − 1).
 
     >>> dilated_layers(14), dilated_layers(15), dilated_layers(1024)
     (3, 4, 10)
@@ -196,7 +200,7 @@ def dilated_layers(distance: int) -> int:
 
 
 def sample_recall(rows: int, distance: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """A symbol, noise, and after `distance` tokens the question; and the symbol."""
+    """Tokens of a symbol, noise and, `distance` tokens later, the query token; and the symbol."""
     tokens = torch.randint(SYMBOLS, SYMBOLS + NOISE, (rows, distance + 1), generator=generator)
     symbol = torch.randint(SYMBOLS, (rows,), generator=generator)
     tokens[:, 0], tokens[:, -1] = symbol, QUERY_TOKEN
@@ -204,7 +208,7 @@ def sample_recall(rows: int, distance: int, generator: torch.Generator) -> tuple
 
 
 def receptive_field(name: str, layers: int, tokens: int, seed: int) -> list[float]:
-    """How much the middle token after so many layers depends on each input token, relative to the most."""
+    """The gradient norm of the middle output with respect to each input token, relative to the largest."""
     torch.manual_seed(seed)
     stack = stack_config(name, layers, causal=False).build()
     x = torch.randn(16, tokens, DIM, requires_grad=True)
@@ -252,25 +256,26 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Any:
-    """Accuracy against distance, and a picture of what each layer sees."""
+def draw(numbers: dict[str, Any], language: Language) -> Figure:
+    """Accuracy by distance, and the receptive field of each layer."""
     with subplots(language, 5, width=2.9, height=3.9) as (figure, axes):
         draw_recall(axes[0], numbers, language)
-        for axis, name in zip(axes[1:], FIELDS, strict=True):
-            title = FIELD_LABELS[name](language)
-            image = draw_receptive_field(axis, numbers["fields"][name], title, language)
-        bar = figure.colorbar(image, ax=axes[1:], shrink=0.8, pad=0.01)
+        images = [
+            draw_receptive_field(axis, numbers["fields"][name], FIELD_LABELS[name](language), language)
+            for axis, name in zip(axes[1:], FIELDS, strict=True)
+        ]
+        bar = figure.colorbar(images[-1], ax=axes[1:], shrink=0.8, pad=0.01)
         bar.set_label(Bilingual("norm of the gradient (1 = largest)", "梯度的范数（最大为 1）")(language))
         axes[1].set_ylabel(Bilingual("layers", "层数")(language))
     return figure
 
 
-def draw_recall(axes: Any, numbers: dict[str, Any], language: Language) -> None:
-    """A line a model."""
+def draw_recall(axes: Axes, numbers: dict[str, Any], language: Language) -> None:
+    """One line for each model."""
     distances = numbers["distances"]
     for n, (name, label) in enumerate(NAMES.items()):
         values = numbers["accuracy"][name]
-        style = line_style(n) | {"markersize": 9 - 1.3 * n}  # so that curves on top of one another can be told apart
+        style: dict[str, Any] = line_style(n) | {"markersize": 9 - 1.3 * n}  # overlapping curves stay visible
         axes.errorbar(
             distances, means(values), [summary["spread"] for summary in values], label=label(language), **style
         )
@@ -283,8 +288,8 @@ def draw_recall(axes: Any, numbers: dict[str, Any], language: Language) -> None:
     axes.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2))
 
 
-def draw_receptive_field(axes: Any, rows: list[list[float]], name: str, language: Language) -> Any:
-    """How strongly the middle token depends on each input, a row a number of layers; nothing is left white."""
+def draw_receptive_field(axes: Axes, rows: list[list[float]], name: str, language: Language) -> Any:
+    """The receptive field, one row for each number of layers; zeros are white."""
     from matplotlib.colors import LogNorm
 
     shown = torch.tensor(rows).clamp(min=0)

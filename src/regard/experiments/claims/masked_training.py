@@ -1,9 +1,9 @@
-"""Training on all next words at once: what the causal mask makes equal, and what happens without it."""
+"""Masked training: one causal pass equals a pass per prefix, and training without the mask fails."""
 
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,10 @@ from ..toolkit.metrics import smooth_curve
 from ..toolkit.profiling import median_times
 from ..toolkit.tagger import build_tagger
 from ..toolkit.training import fit, seeded_generator
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CLAIM = Claim(
     number=13,
@@ -65,7 +69,7 @@ SIZES: dict[Size, dict[str, Any]] = {
 
 
 def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
-    """`difference` and `table`: one pass against prefixes; by kind: curves, losses, sentences; `ngrams`; `times`."""
+    """`difference` and `table`: one pass against prefixes; by masking: curves, losses, sentences; `ngrams`; `times`."""
     config, rng = SIZES[size], random.Random(seed)
     test = [sample_sentence(rng) for _ in range(config["tested"])]
     training = [sample_sentence(rng) for _ in range(config["steps"] * config["batch"])]
@@ -103,7 +107,7 @@ def sample_clause(subject: str, rng: random.Random) -> list[str]:
 
 
 def is_grammatical(words: list[str]) -> bool:
-    """Whether the grammar could have made this sentence."""
+    """Whether the grammar generates this sentence."""
     if len(words) < 3 or words[0] != "<BOS>" or words[-1] != "<EOS>":
         return False
     inner = " ".join(words[1:-1]).split(" because ")
@@ -112,7 +116,7 @@ def is_grammatical(words: list[str]) -> bool:
 
 
 def is_clause(words: list[str], subject: str) -> bool:
-    """Whether this is a clause of that subject."""
+    """Whether this is a clause with that subject."""
     if len(words) < 3 or words[0] != subject or words[-1] not in OBJECTS:
         return False
     adverbs = words[1:-2]
@@ -132,7 +136,7 @@ def collate(sentences: list[list[str]]) -> dict[str, Tensor]:
 def train_model(
     masking: str, training: list[list[str]], config: dict[str, Any], seed: int, progress: ProgressCallback
 ) -> tuple[Any, list[float]]:
-    """A model and its losses on the way."""
+    """A trained model and its training losses."""
     torch.manual_seed(seed)
     stack = StackConfig(config["dim"], 2, 4, mask="Causal()" if masking == "masked" else None)
     model = build_tagger(stack, len(WORDS), len(WORDS), positions=MAX_WORDS)
@@ -155,7 +159,7 @@ def pass_losses(model: nn.Module, sentences: list[list[str]]) -> Tensor:
 
 @torch.no_grad()
 def prefix_losses(model: nn.Module, sentences: list[list[str]]) -> Tensor:
-    """The same, each from a pass over what stands before the word and nothing else."""
+    """The same, each from a pass over the prefix only."""
     batch = collate(sentences)
     losses = torch.full(batch["tokens"].shape, -1.0)
     for n in range(losses.shape[1]):
@@ -166,7 +170,7 @@ def prefix_losses(model: nn.Module, sentences: list[list[str]]) -> Tensor:
 
 
 def prefix_table(model: nn.Module) -> list[dict[str, Any]]:
-    """The rows of the example: what is seen, what comes next, and its loss from one pass and from the prefix alone."""
+    """The prefixes of the example, the next word, and its loss from one pass and from the prefix alone."""
     pass_loss, prefix_loss = pass_losses(model, [EXAMPLE])[0], prefix_losses(model, [EXAMPLE])[0]
     return [
         {"seen": EXAMPLE[: n + 1], "next": EXAMPLE[n + 1], "pass": pass_loss[n].item(), "prefix": prefix_loss[n].item()}
@@ -175,7 +179,7 @@ def prefix_table(model: nn.Module) -> list[dict[str, Any]]:
 
 
 def evaluate(model: nn.Module, test: list[list[str]], seed: int) -> dict[str, Any]:
-    """Its mean loss on next words from prefixes, and what it writes."""
+    """The mean loss on next words from prefixes, and generated sentences."""
     losses = prefix_losses(model, test)
     generated = [generate(model, seeded_generator(seed + n)) for n in range(len(test))]
     grammatical = sum(is_grammatical(words) for words in generated) / len(generated)
@@ -188,7 +192,7 @@ def evaluate(model: nn.Module, test: list[list[str]], seed: int) -> dict[str, An
 
 @torch.no_grad()
 def generate(model: nn.Module, generator: torch.Generator) -> list[str]:
-    """A sentence, word by word, each drawn by its chance."""
+    """A sentence sampled word by word."""
     words = ["<BOS>"]
     while words[-1] != "<EOS>" and len(words) < MAX_WORDS:
         tokens = torch.tensor([[WORD_IDS[word] for word in words]])
@@ -198,7 +202,7 @@ def generate(model: nn.Module, generator: torch.Generator) -> list[str]:
 
 
 def ngram_loss(order: int, training: list[list[str]], test: list[list[str]]) -> float:
-    """The mean loss of a counted model on next words; a sentence's first token is no next word."""
+    """The mean loss of an n-gram model on next words, without the first token of a sentence."""
     text, test_tokens = (
         torch.tensor([WORD_IDS[w] for words in sentences for w in words]) for sentences in (training, test)
     )
@@ -207,7 +211,7 @@ def ngram_loss(order: int, training: list[list[str]], test: list[list[str]]) -> 
 
 
 def time_losses(model: nn.Module, test: list[list[str]]) -> dict[str, float]:
-    """Seconds for the losses of the test's sentences."""
+    """Seconds of the losses of the test sentences."""
     calls = {"pass": lambda: pass_losses(model, test), "prefixes": lambda: prefix_losses(model, test)}
     return median_times(calls, budget=0.1)
 
@@ -242,7 +246,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Any:
+def draw(numbers: dict[str, Any], language: Language) -> Figure:
     """The example's rows, training curves, losses on prefixes."""
     with subplots(language, 3, width=4.3, height=3.8) as (figure, axes):
         draw_table(axes[0], numbers["table"], language)
@@ -260,8 +264,8 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
     return figure
 
 
-def draw_table(axes: Any, rows: list[dict[str, Any]], language: Language) -> None:
-    """What is seen in each row, what is masked, and the next word's loss."""
+def draw_table(axes: Axes, rows: list[dict[str, Any]], language: Language) -> None:
+    """The visible and the masked words of each row, and the loss of the next word."""
     count = len(EXAMPLE)
     for n, row in enumerate(rows):
         for place in range(count):
@@ -287,7 +291,7 @@ def rectangle(x: float, y: float, face: str, hatch: str) -> Any:
     return Rectangle((x, y), 1, 1, facecolor=face, edgecolor="#b9bdca", hatch=hatch)
 
 
-def draw_losses(axes: Any, numbers: dict[str, Any], language: Language) -> None:
+def draw_losses(axes: Axes, numbers: dict[str, Any], language: Language) -> None:
     """Loss on prefixes of both models and of n-grams."""
     bars = [(label(language), numbers["kinds"][masking]["loss"]) for masking, label in MASKINGS.items()]
     bars += [(f"{order}-gram", loss) for order, loss in numbers["ngrams"].items()]

@@ -1,8 +1,8 @@
-"""Experiment 22: one-hot vectors and learned ones: which of them know that an apple is like a banana."""
+"""Word vectors: similarity of categories in one-hot vectors and in learned vectors."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,10 @@ from ..progress import ProgressCallback, nth_subprogress, subprogress
 from ..toolkit.figures import COLOURS, MARKERS, draw_reference_line, label_axes, localizer, plot_summaries, subplots
 from ..toolkit.metrics import accuracy, format_percent, summarize
 from ..toolkit.training import choose_by_size, fit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CLAIM = Claim(
     number=22,
@@ -53,7 +57,7 @@ CATEGORIES = {
 NOUNS = [tuple(word.split(":")) for words in CATEGORIES.values() for word in words.split()]
 NOUNS_PER_CATEGORY, FREQUENT = 9, 4
 COUNTS = [1, 2, 4, 8, 16]
-"""How often the rare nouns of a kind are named; the frequent ones come first."""
+"""How often the rare nouns of a category occur."""
 OWN_WORDS, SHARED_WORDS = 8, 20
 VOCABULARY = len(NOUNS) + OWN_WORDS * len(CATEGORIES) + SHARED_WORDS
 CATEGORIES_ZH = {"fruit": "水果", "furniture": "家具", "animal": "动物", "vehicle": "车船", "tool": "工具"}
@@ -95,18 +99,18 @@ def run_seed(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any
 
 
 def category_of(noun: Any) -> Any:
-    """The number of the kind that a noun is of."""
+    """The index of a noun's category."""
     return noun // NOUNS_PER_CATEGORY
 
 
 def frequent_nouns() -> Tensor:
-    """The nouns that the corpus names often."""
+    """The nouns that are frequent in the corpus."""
     nouns = torch.arange(len(NOUNS))
     return nouns[nouns % NOUNS_PER_CATEGORY < FREQUENT]
 
 
 def sample_corpus(frequent: int) -> tuple[Tensor, Tensor]:
-    """Pairs of a noun and a word beside it, `[pairs]` each: four words stand around a noun, most of its kind's own."""
+    """Pairs of a noun and a context word, `[pairs]` each: four context words per noun, mostly of its category."""
     counts = torch.tensor(([frequent] * FREQUENT + COUNTS) * len(CATEGORIES))
     nouns = torch.arange(len(NOUNS)).repeat_interleave(counts)
     own = len(NOUNS) + OWN_WORDS * category_of(nouns)[:, None] + torch.randint(OWN_WORDS, (len(nouns), 4))
@@ -116,7 +120,7 @@ def sample_corpus(frequent: int) -> tuple[Tensor, Tensor]:
 
 
 def corpus_vectors(centre: Tensor, context: Tensor, steps: int, progress: ProgressCallback, dim: int = 16) -> Tensor:
-    """Vectors of the nouns from which the words beside them are predicted, `[nouns, dim]`."""
+    """Noun vectors that predict their context words, `[nouns, dim]`."""
     model = nn.ModuleDict({"words": OneHot(len(NOUNS), dim), "beside": nn.Linear(dim, VOCABULARY)})
 
     def loss() -> Tensor:
@@ -129,7 +133,7 @@ def corpus_vectors(centre: Tensor, context: Tensor, steps: int, progress: Progre
 
 
 def task_vectors(steps: int, dim: int = 16) -> Tensor:
-    """Vectors learned together with the classifier, from the frequent words' kinds alone, `[nouns, dim]`."""
+    """Noun vectors trained with the classifier of the frequent nouns' categories, `[nouns, dim]`."""
     words, head = OneHot(len(NOUNS), dim), nn.Linear(dim, len(CATEGORIES))
     known = frequent_nouns()
 
@@ -145,13 +149,13 @@ def trained_vectors(words: nn.Module) -> Tensor:
 
 
 def cosine_similarities(vectors: Tensor) -> Tensor:
-    """How alike every two words are, `[nouns, nouns]`."""
+    """The cosine similarities, `[nouns, nouns]`."""
     unit = nn.functional.normalize(vectors, dim=-1)
     return unit @ unit.T
 
 
 def same_category_rate(vectors: Tensor, nearest: int = 3) -> float:
-    """The share of a frequent word's nearest words that are of its kind; equally near ones are drawn."""
+    """The fraction of a frequent word's nearest words that share its category; ties are broken at random."""
     alike = cosine_similarities(vectors) + 1e-6 * torch.rand(len(NOUNS), len(NOUNS))
     alike.fill_diagonal_(-torch.inf)
     near = alike[frequent_nouns()].topk(nearest).indices
@@ -159,7 +163,7 @@ def same_category_rate(vectors: Tensor, nearest: int = 3) -> float:
 
 
 def rare_word_accuracy(vectors: Tensor, steps: int) -> dict[str, float]:
-    """How many rare words a linear classifier that knows the frequent ones gets right, by how often they are named."""
+    """The accuracy on rare words of a linear classifier trained on frequent ones, by frequency."""
     scaled = vectors / vectors[frequent_nouns()].norm(dim=-1).mean()
     model = nn.Linear(scaled.shape[1], len(CATEGORIES))
     known = frequent_nouns()
@@ -179,7 +183,7 @@ def example_similarities(vectors: Tensor) -> dict[str, float]:
 
 
 def project_to_plane(vectors: Tensor) -> list[list[float]]:
-    """The words on the two directions in which they differ most, `[nouns, 2]`."""
+    """The words on their first two principal components, `[nouns, 2]`."""
     unit = nn.functional.normalize(vectors, dim=-1)
     unit = unit - unit[frequent_nouns()].mean(0)
     _, _, directions = torch.linalg.svd(unit[frequent_nouns()], full_matrices=False)
@@ -217,7 +221,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     ))  # fmt: skip
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Any:
+def draw(numbers: dict[str, Any], language: Language) -> Figure:
     tr = localizer(language)
     names = {"one-hot": tr("one-hot", "独热"), "own task": tr("learned by the task itself", "分类任务自身学到"),
              "corpus": tr("learned from the corpus", "语料学到")}  # fmt: skip
@@ -247,7 +251,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
     return figure
 
 
-def draw_word_map(axes: Any, numbers: dict[str, Any], language: Language) -> None:
+def draw_word_map(axes: Axes, numbers: dict[str, Any], language: Language) -> None:
     """The words of the corpus on a plane, rare ones hollow."""
     tr = localizer(language)
     for n, kind in enumerate(CATEGORIES):
@@ -259,13 +263,13 @@ def draw_word_map(axes: Any, numbers: dict[str, Any], language: Language) -> Non
             ]
             points = [numbers["map"][i] for i in rows]
             label = tr(kind, CATEGORIES_ZH[kind]) if frequent else None
-            look = {
+            style: dict[str, Any] = {
                 "marker": MARKERS[n],
                 "color": COLOURS[n],
                 "linestyle": "",
                 "mfc": COLOURS[n] if frequent else "none",
             }
-            axes.plot(*zip(*points, strict=True), label=label, **look)
+            axes.plot(*zip(*points, strict=True), label=label, **style)
     for i, below in ((0, -12), (1, 10), (NOUNS_PER_CATEGORY, 6)):  # apple, banana, chair
         axes.annotate(tr(*NOUNS[i]), numbers["map"][i], textcoords="offset points", xytext=(7, below), fontsize=8)
     label_axes(axes, tr("Learned embeddings (hollow: rare words)", "学到的嵌入（空心：罕见词）"),

@@ -1,8 +1,8 @@
-"""Order: without positions "A 打了 B" and "B 打了 A" are the same bag of words; which positions tell them apart."""
+"""Word order: attention without positions is permutation equivariant; position schemes that break it."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,10 @@ from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import COLOURS, subplots
 from ..toolkit.metrics import summarize
 from ..toolkit.training import fit, seeded_generator
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CLAIM = Claim(
     number=6,
@@ -60,7 +64,7 @@ SEEDS = {"toy": 1, "usual": 3, "full": 5}
 
 
 class SentenceModel(nn.Module):
-    """A sentence as one vector, and who did it."""
+    """Encodes a sentence and classifies its subject."""
 
     def __init__(self, scheme: str) -> None:
         super().__init__()
@@ -71,7 +75,7 @@ class SentenceModel(nn.Module):
         self.head = nn.Linear(DIM, NAMES)
 
     def encode(self, words: Tensor) -> Tensor:
-        """A vector for every word in its sentence."""
+        """A vector for each word, `[batch, words, dim]`."""
         x = self.words(words)
         return self.body(x if self.positions is None else x + self.positions(torch.arange(words.shape[1])).to(x.dtype))
 
@@ -86,7 +90,7 @@ def sample_sentences(pairs: Tensor, batch: int, generator: torch.Generator) -> T
 
 
 def split_pairs(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Pairs of two names to learn from and, a quarter, to test with; a pair and its reverse stay together."""
+    """Training pairs of names and, a quarter, test pairs; a pair and its reverse are in the same split."""
     together = torch.combinations(torch.arange(NAMES))
     together = together[torch.randperm(len(together), generator=generator)]
     both = [torch.cat([half, half.flip(1)]) for half in together.split(len(together) * 3 // 4)]
@@ -109,7 +113,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
 
 @torch.no_grad()
 def permutation_error(scheme: str, seed: int) -> float:
-    """The largest difference between outputs of a shuffled sentence and shuffled outputs, before any training."""
+    """The largest difference between outputs of a permuted sentence and permuted outputs, untrained."""
     torch.manual_seed(seed)
     model = SentenceModel(scheme).double().eval()
     words, order = torch.randint(NAMES + VERBS, (8, 3)), torch.tensor([2, 0, 1])
@@ -117,7 +121,7 @@ def permutation_error(scheme: str, seed: int) -> float:
 
 
 def train_scheme(scheme: str, steps: int, seed: int, progress: ProgressCallback) -> tuple[float, float]:
-    """Accuracy on unseen pairs, and how far apart the vectors of a sentence and its reverse are, of their length."""
+    """Accuracy on test pairs, and the relative distance of the vectors of a sentence and its reverse."""
     torch.manual_seed(seed)
     generator = seeded_generator(seed)
     (training_pairs, test_pairs), model = split_pairs(generator), SentenceModel(scheme)
@@ -185,7 +189,7 @@ NAMES_ZH = {
 }
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Any:
+def draw(numbers: dict[str, Any], language: Language) -> Figure:
     zh = language == "zh"
     names = [NAMES_ZH[scheme] if zh else scheme for scheme in SCHEMES]
     with subplots(language, 2, width=4.6) as (figure, (left, right)):
@@ -202,7 +206,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
         return figure
 
 
-def draw_bars(axes: Any, summaries: dict[str, Any], names: list[str], form: str) -> None:
+def draw_bars(axes: Axes, summaries: dict[str, Any], names: list[str], form: str) -> None:
     means, spreads = ([summaries[scheme][what] for scheme in SCHEMES] for what in ("mean", "spread"))
     bars = axes.barh(names, means, xerr=spreads, color=COLOURS[0], capsize=2)
     axes.bar_label(bars, [form.format(mean) for mean in means], fontsize=8, padding=3)

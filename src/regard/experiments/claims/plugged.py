@@ -1,8 +1,8 @@
-"""Experiment 21: attention plugged into a convolutional and into a recurrent network: what it adds far away."""
+"""Attention added to a convolutional and to a recurrent network: recall by length."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,9 @@ from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import draw_reference_line, label_axes, localizer, plot_summaries, subplots
 from ..toolkit.metrics import accuracy, count_parameters, format_percent, summarize
 from ..toolkit.training import choose_by_size, fit
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CLAIM = Claim(
     number=21,
@@ -56,7 +59,7 @@ MODELS: dict[str, Any] = {
 
 
 class QuestionModel(nn.Module):
-    """Tokens as vectors through a body; the last one's answer."""
+    """Embedding, body, and a classification of the last token."""
 
     def __init__(self, body: nn.Module, dim: int) -> None:
         super().__init__()
@@ -85,7 +88,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
 
 
 def train(name: str, length: int, steps: int, seed: int, progress: ProgressCallback) -> float:
-    """The share of new questions that a model answers right."""
+    """Train a model; returns its accuracy on new questions."""
     torch.manual_seed(seed)
     model = MODELS[name]()
 
@@ -101,7 +104,7 @@ def train(name: str, length: int, steps: int, seed: int, progress: ProgressCallb
 
 
 def sample_questions(batch: int, length: int) -> tuple[Tensor, Tensor]:
-    """Tokens `[batch, length]`: names and values by turns, filler, a name; and the value that it had, `[batch]`."""
+    """Tokens `[batch, length]`: alternating names and values, filler, a name; and the value of that name, `[batch]`."""
     names = torch.rand(batch, NAMES).argsort(1)[:, :PAIRS]
     values = torch.randint(VALUES, (batch, PAIRS))
     tokens = torch.randint(FILLER, VOCABULARY, (batch, length))
@@ -133,7 +136,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     ))  # fmt: skip
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Any:
+def draw(numbers: dict[str, Any], language: Language) -> Figure:
     tr = localizer(language)
     with subplots(language, 2) as (figure, axes):
         figure.suptitle(tr("Looking up a value given at the beginning", "查找开头给出的值"))

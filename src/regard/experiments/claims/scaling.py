@@ -1,9 +1,9 @@
-"""Why scores are divided by √dim: what softmax and its gradient do as dim grows, and what it does to learning."""
+"""Scores divided by √dim: saturation of softmax and its gradient by dim, and the effect on training."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,10 @@ from ..toolkit.figures import line_style, subplots
 from ..toolkit.key_value import KeyValueModel, train_key_value
 from ..toolkit.metrics import summarize_losses
 from ..toolkit.training import seeded_generator
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CLAIM = Claim(
     number=4,
@@ -68,7 +72,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
 
 
 def measure_saturation(dim: int, rows: int, generator: torch.Generator) -> dict[str, float]:
-    """Largest weight and size of the gradient of random scores, with and without scaling; overflow of a plain exp."""
+    """Largest weight and gradient norm for random scores, with and without scaling; overflow of exp."""
     q = torch.randn(rows, 1, dim, generator=generator)
     scores = (q @ torch.randn(rows, dim, KEYS, generator=generator)).squeeze(1)  # [rows, keys]
     measured = {"overflow": scores.exp().isinf().any(1).float().mean().item()}
@@ -86,7 +90,7 @@ def softmax_jacobian_norm(weights: Tensor) -> Tensor:
 
 
 def run_training(dim: int, size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
-    """The losses while learning, with and without scaling: a curve of all seeds' means, and the mean of each seed."""
+    """Training losses with and without scaling, summarized over seeds."""
     losses: dict[str, list[list[float]]] = {name: [] for name in SCALINGS}
     count = 2 * SEEDS[size]
     for n in range(count):
@@ -106,7 +110,7 @@ def train_lookup(dim: int, scaling: str, steps: int, seed: int, progress: Progre
 
 
 def init_unit_variance(layer: MultiHeadAttention) -> MultiHeadAttention:
-    """Projections that make q and k of spread 1 from tokens whose numbers have spread √2 (a key's plus a value's)."""
+    """Initialize the projections so that q and k have unit variance for tokens of variance 2 (key plus value)."""
     for projection in (layer.q, layer.k):
         nn.init.normal_(projection.weight, std=(2 * projection.weight.shape[1]) ** -0.5)
     return layer
@@ -146,7 +150,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Any:
+def draw(numbers: dict[str, Any], language: Language) -> Figure:
     zh = language == "zh"
     with subplots(language, 3, width=4.1) as (figure, axes):
         titles = (
@@ -179,8 +183,8 @@ def scaling_label(scaling: str, zh: bool) -> str:
     return "divided by √dim" if scaling == "scaled" else "not scaled"
 
 
-def draw_training(axes: Any, learning: dict[str, Any], zh: bool) -> None:
-    """Loss against the share of training, a line a dim and kind."""
+def draw_training(axes: Axes, learning: dict[str, Any], zh: bool) -> None:
+    """Loss by training progress, one line for each dim and scaling."""
     for n, (dim, scaling) in enumerate((dim, scaling) for dim in learning for scaling in SCALINGS):
         curve = learning[dim][scaling]["curve"]
         share = [100 * (at + 0.5) / len(curve) for at in range(len(curve))]

@@ -1,8 +1,8 @@
-"""Attention as a soft dictionary: a query that means several keys gets a mix of their values."""
+"""Attention as a soft dictionary: a query that matches several keys returns a mix of their values."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,10 @@ from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import COLOURS, subplots
 from ..toolkit.metrics import summarize
 from ..toolkit.training import fit, seeded_generator
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CLAIM = Claim(
     number=1,
@@ -60,7 +64,7 @@ SEEDS = {"toy": 1, "usual": 3, "full": 5}
 
 
 class SoftDictionary(nn.Module):
-    """Learned vectors for what is asked (words, then concepts) and for the keys; the values are given."""
+    """Learned vectors of queries (words, then concepts) and keys; the values are given."""
 
     def __init__(self, dim: int = 16) -> None:
         super().__init__()
@@ -68,13 +72,13 @@ class SoftDictionary(nn.Module):
         self.keys = nn.Embedding(len(WORDS), dim)
 
     def forward(self, queries: Tensor, words: Tensor, values: Tensor) -> Tensor:
-        """`asked [batch]`, `words` and `values [batch, keys]` → the answer `[batch]`."""
+        """`queries [batch]`, `words` and `values [batch, keys]` → the answer `[batch]`."""
         q = self.queries(queries)[:, None, None]  # [batch, 1, 1, dim]
         return attend(q, self.keys(words)[:, None], values[:, None, :, None]).flatten()
 
 
 def sample_memberships(generator: torch.Generator) -> Tensor:
-    """How much each word belongs to what is asked, `[asked, words]`: a word to itself, a concept's words in parts."""
+    """The membership of each word in each query, `[queries, words]`: 1 for itself, shares for a concept's words."""
     memberships = torch.zeros(len(WORDS) + len(CONCEPTS), len(WORDS))
     memberships[: len(WORDS)] = torch.eye(len(WORDS))
     start = 0
@@ -88,12 +92,12 @@ def sample_memberships(generator: torch.Generator) -> Tensor:
 def sample_dictionaries(
     memberships: Tensor, batch: int, concepts: bool | None, generator: torch.Generator
 ) -> tuple[Tensor, ...]:
-    """Random dictionaries, what is asked of them, and how much each key counts: asked, words, values, weights."""
+    """Random dictionaries: queries, words, values, and the true weights of the keys."""
     keys = int(torch.randint(3, 9, (), generator=generator))
     words = torch.rand(batch, len(WORDS), generator=generator).argsort(1)[:, :keys]
     values = torch.rand(batch, keys, generator=generator) * 10
     single = words[:, 0]
-    concept = len(WORDS) + concept_of(single)  # of a word that is there, so that there is an answer
+    concept = len(WORDS) + concept_of(single)  # of a word in the dictionary, so that there is an answer
     choose = torch.rand(batch, generator=generator) < 0.5 if concepts is None else torch.full((batch,), concepts)
     queries = torch.where(choose, concept, single)
     weights = memberships[queries].gather(1, words)
@@ -101,7 +105,7 @@ def sample_dictionaries(
 
 
 def concept_of(words: Tensor) -> Tensor:
-    """The number of each word's concept."""
+    """The index of each word's concept."""
     return torch.tensor([n for n, members in enumerate(CONCEPTS.values()) for _ in members])[words]
 
 
@@ -118,7 +122,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
 
 
 def run_seed(seed: int, steps: int, progress: ProgressCallback) -> dict[str, Any]:
-    """Learn the vectors, and ask: the answer for fruit, its weights, and the errors on fresh dictionaries."""
+    """Train the vectors; returns the answer for fruit, its weights, and the errors on new dictionaries."""
     torch.manual_seed(seed)
     generator = seeded_generator(seed)
     memberships, model = sample_memberships(generator), SoftDictionary()
@@ -136,7 +140,7 @@ def run_seed(seed: int, steps: int, progress: ProgressCallback) -> dict[str, Any
 
 
 def example_weights(model: SoftDictionary) -> list[float]:
-    """The weights that fruit gives apple, banana, chair: each is the answer when its value alone is 1."""
+    """The weights of fruit on apple, banana and chair: the answers for one-hot values."""
     names = [word for word, _ in WORDS]
     words = torch.tensor([[names.index(word) for word in EXAMPLE]]).expand(3, -1)
     return model(torch.full((3,), len(WORDS)), words, torch.eye(3)).tolist()
@@ -145,7 +149,7 @@ def example_weights(model: SoftDictionary) -> list[float]:
 def mean_errors(
     model: SoftDictionary, memberships: Tensor, concepts: bool, generator: torch.Generator
 ) -> dict[str, float]:
-    """Mean distance from the right answer, of the soft dictionary and of the best single key."""
+    """Mean absolute error of the soft dictionary and of the best single key."""
     sums, rounds = torch.zeros(2), 20
     for _ in range(rounds):
         queries, words, values, weights = sample_dictionaries(memberships, 200, concepts, generator)
@@ -185,7 +189,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Any:
+def draw(numbers: dict[str, Any], language: Language) -> Figure:
     zh = language == "zh"
     names = [next(zh_word if zh else en for en, zh_word in WORDS if en == word) for word in EXAMPLE]
     with subplots(language, 2) as (figure, (left, right)):
@@ -204,7 +208,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Any:
         return figure
 
 
-def draw_errors(axes: Any, errors: dict[str, Any], zh: bool) -> None:
+def draw_errors(axes: Axes, errors: dict[str, Any], zh: bool) -> None:
     """Errors of the two dictionaries for concepts and for words, on a logarithmic axis."""
     labels = ("概念", "单个词") if zh else ("concept", "single word")
     for n, dictionary in enumerate(("soft", "hard")):

@@ -1,9 +1,9 @@
-"""Experiment 16: attention that looks at fewer pairs, or at fewer numbers, and what that costs in quality."""
+"""Sparse and approximate attention: accuracy and cost beside full attention."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from ..toolkit.figures import label_axes, line_style, localizer, subplots
 from ..toolkit.metrics import accuracy, format_percent, summarize
 from ..toolkit.profiling import read_clock
 from ..toolkit.training import choose_by_size, fit, seeded_generator
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CLAIM = Claim(
     number=16,
@@ -57,7 +60,7 @@ CHINESE = {"full": "全注意力", "window": "窗口"}
 
 @dataclass(frozen=True)
 class AttentionVariant:
-    """How an encoder attends: its mask's line, its method's line, and what it costs of full attention's n²."""
+    """The mask and the method of an encoder."""
 
     mask: str | None = None
     method: str = "Exact()"
@@ -69,13 +72,13 @@ class AttentionVariant:
         if self.mask is not None:
             return count_pairs(self.mask, tokens) / tokens**2
         number = int(self.method.split("=")[-1].rstrip(")")) if "=" in self.method else tokens
-        if self.method.startswith("Nystrom"):  # three thin softmaxes, six steps of four products for the inverse
+        if self.method.startswith("Nystrom"):  # three softmaxes, six iterations of four products for the inverse
             return (4 * tokens * number * head_dim + tokens * number**2 + 24 * number**3) / full
         return 1.0 if self.method == "Exact()" else 4 * tokens * number * head_dim / full
 
 
 def attention_variants(tokens: int) -> dict[str, AttentionVariant]:
-    """Every attention that is compared, its sizes in proportion to the sequence."""
+    """The compared variants, with sizes in proportion to the sequence."""
     near, few = tokens // 16, tokens // 8
     return {
         "full": AttentionVariant(),
@@ -89,7 +92,7 @@ def attention_variants(tokens: int) -> dict[str, AttentionVariant]:
 
 
 def count_pairs(mask: str, tokens: int) -> int:
-    """How many pairs a mask allows."""
+    """The number of pairs that a mask allows."""
     x = torch.zeros(1, 1, tokens, 1)
     weights = look(x, x, mask=parse_mask(mask), weights=True).weights
     return int((weights > 0).sum()) if weights is not None else 0
@@ -122,7 +125,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
 def train_listener(
     variant: AttentionVariant, tokens: int, steps: int, batch: int, seed: int, progress: ProgressCallback
 ) -> tuple[float, float]:
-    """(near, far): the shares of frames whose sound and whose speaker the encoder names."""
+    """Train; returns the accuracies of phones (near) and of speakers (far)."""
     torch.manual_seed(seed)
     model = SpeechModel(variant)
     voices = torch.randn(PHONES, BINS), torch.randn(SPEAKERS, BINS)
@@ -144,7 +147,7 @@ def train_listener(
 
 
 def sample_speech(batch: int, tokens: int, phones: Tensor, speakers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Frames `[batch, tokens, bins]`, each one's phone and its speaker, `[batch, tokens]`."""
+    """Frames `[batch, tokens, bins]`, and the phone and the speaker of each, `[batch, tokens]`."""
     starts = torch.rand(batch, tokens) < 1 / 8
     starts[:, 0] = True
     drawn = torch.randint(PHONES, (batch, tokens))
@@ -158,7 +161,7 @@ def sample_speech(batch: int, tokens: int, phones: Tensor, speakers: Tensor) -> 
 
 
 class SpeechModel(nn.Module):
-    """Frames with their places through a stack; two answers for each frame."""
+    """A stack over frames with sinusoidal positions; two classifications per frame."""
 
     def __init__(self, variant: AttentionVariant) -> None:
         super().__init__()
@@ -175,7 +178,7 @@ class SpeechModel(nn.Module):
 
 
 def blockwise_error(tokens: int, seed: int) -> float:
-    """How far block-wise attention is from the formula, relative, in float32."""
+    """The relative error of blockwise attention in float32."""
     q, k, v = torch.randn(3, 1, HEADS, tokens, 16, generator=seeded_generator(seed))
     exact = attend(q, k, v, backend="reference")
     return ((attend(q, k, v, backend="blockwise") - exact).norm() / exact.norm()).item()
@@ -211,7 +214,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     ))  # fmt: skip
 
 
-def draw(numbers: dict[str, Any], language: Language) -> Any:
+def draw(numbers: dict[str, Any], language: Language) -> Figure:
     tr = localizer(language)
     with subplots(language, 2, width=4.8) as (figure, axes):
         title = tr("Accuracy and cost of each attention", "各种注意力的正确率与开销")

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Localizer = Callable[[str, str], str]
+"""Returns one of an English and a Chinese text."""
+
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """The palette of Okabe and Ito, which colour-blind readers can distinguish."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -97,6 +100,6 @@ def set_length_ticks(axes: Axes, lengths: Sequence[int]) -> None:
     axes.minorticks_off()
 
 
-def localizer(language: Language) -> Callable[[str, str], str]:
+def localizer(language: Language) -> Localizer:
     """A function of an English and a Chinese text that returns the one in `language`."""
     return lambda en, zh: Bilingual(en, zh)(language)
