@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 from regard.lab.lab import Lab
-from regard.lab.server.app import find_call, wrapped
+from regard.lab.server.app import encode_answer, find_call
 from regard.lab.server.jobs import Job
 from regard.lab.server.wire import unpack
 
 
 def ask(lab: Lab, path: str, **body: Any) -> Any:
-    data, kind = wrapped(find_call(*path.split("/"))(lab, json.loads(json.dumps(body)), Job()))
+    data, kind = encode_answer(find_call(*path.split("/"))(lab, json.loads(json.dumps(body)), Job()))
     return unpack(data) if kind == "application/octet-stream" else json.loads(data)

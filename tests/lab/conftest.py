@@ -69,9 +69,9 @@ def lab_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lab(lab_folder: Path) -> Any:
     pytest.importorskip("starlette")
     from regard.lab.lab import Lab
-    from regard.lab.library import Library
+    from regard.lab.library import ModelLibrary
 
-    return Lab(Library([lab_folder]))
+    return Lab(ModelLibrary([lab_folder]))
 
 
 @pytest.fixture(scope="session")

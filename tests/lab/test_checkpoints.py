@@ -11,7 +11,7 @@ import torch
 
 import regard as rg
 from regard.lab.lab import Lab
-from regard.lab.library import Library
+from regard.lab.library import ModelLibrary
 from regard.lab.server.jobs import Job
 
 from .api_call import ask
@@ -34,12 +34,12 @@ def opened(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str,
     """A family's name, transformers' model, the folder that it was saved into, and a lab over it."""
     root = tmp_path_factory.mktemp("checkpoints")
     theirs = save(root, request.param)
-    return request.param, theirs, root / request.param, Lab(Library([root], shipped=False))
+    return request.param, theirs, root / request.param, Lab(ModelLibrary([root], shipped=False))
 
 
 def prepared(lab: Lab, name: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """The kind of a model, an input for it, and the arguments that the lab makes of that."""
-    kind = lab.library.entry(name).kind
+    kind = lab.library.entry(name).modality
     assert kind == KINDS.get(name, "text")
     given = INPUTS[kind]
     return kind, given, lab.prepare({"model": name, "input": given}, Job())[1].arguments
@@ -139,7 +139,7 @@ def test_it_can_be_read_honestly(opened):
 
 def test_detr_tells_boxes_and_classes(tmp_path):
     theirs = save(tmp_path, "detr")
-    lab = Lab(Library([tmp_path], shipped=False))
+    lab = Lab(ModelLibrary([tmp_path], shipped=False))
     _, given, arguments = prepared(lab, "detr")
     found = ask(lab, "image/run", model="detr", input=given)["prediction"]
     with torch.no_grad():
@@ -155,8 +155,8 @@ def test_detr_tells_boxes_and_classes(tmp_path):
 
 def test_a_recording_longer_than_whisper_hears_is_told(tmp_path):
     save(tmp_path, "whisper")
-    lab = Lab(Library([tmp_path], shipped=False))
-    with pytest.raises(rg.BadInput, match=r"0\.8 s long; this model hears 0\.5 s"):
+    lab = Lab(ModelLibrary([tmp_path], shipped=False))
+    with pytest.raises(rg.BadInput, match=r"0\.8 s long; this model takes at most 0\.5 s"):
         ask(lab, "sound/run", model="whisper", input={"base64": as_wav(tone(440, 0.8))})
 
 
@@ -165,7 +165,7 @@ def test_a_headless_encoder_decoder_reads_a_text_that_is_given(tmp_path):
 
     model = save(tmp_path, "t5")
     transformers.T5Model(model.config).save_pretrained(tmp_path / "t5")
-    lab = Lab(Library([tmp_path], shipped=False))
+    lab = Lab(ModelLibrary([tmp_path], shipped=False))
     found = ask(lab, "alignment/read", model="t5", input=INPUTS["pair"])
     assert found["weights"].shape[0] == len(found["writes"]) and found["writes"][0]["probability"] is None
     with pytest.raises(rg.BadInput, match="no head over a vocabulary"):
@@ -176,16 +176,16 @@ def test_a_headless_encoder_decoder_reads_a_text_that_is_given(tmp_path):
 def test_recordings_become_whispers_own_frames():
     from transformers import WhisperFeatureExtractor
 
-    from regard.lab.inputs.audio import recording, sound_source
+    from regard.lab.inputs.audio import audio_source, read_recording
     from regard.models.families.whisper import whisper
 
     model = whisper(layers=1, dim=12, heads=2, hidden=8, vocabulary=9, start=1, padding=0).build().eval()
     data = base64.b64decode(as_wav(tone(440, 1.0)))
-    source = sound_source(model, None, data)
-    samples, _ = recording(data).load(16000)
+    source = audio_source(model, None, data)
+    samples, _ = read_recording(data).load(16000)
     wanted = WhisperFeatureExtractor()(samples.numpy(), sampling_rate=16000, return_tensors="pt")["input_features"]
     torch.testing.assert_close(source.arguments["sound"], wanted.mT, atol=1e-5, rtol=0)
-    assert (source.about["heard"], len(source.tokens), source.about["seconds_per_token"]) == (50, 1500, 0.02)
+    assert (source.metadata["heard"], len(source.tokens), source.metadata["seconds_per_token"]) == (50, 1500, 0.02)
 
 
 @pytest.mark.parametrize("size", [(48, 64), (64, 48), (20, 100)])
@@ -197,7 +197,7 @@ def test_pictures_become_detrs_own_pixels(tmp_path, size):
     from transformers import DetrImageProcessor
 
     from regard.data.images import ImageBytes
-    from regard.lab.inputs.images import pixels_for
+    from regard.lab.inputs.images import image_arguments
     from regard.models.families.detr import detr
 
     said = {"size": {"shortest_edge": 60, "longest_edge": 100}}
@@ -205,6 +205,6 @@ def test_pictures_become_detrs_own_pixels(tmp_path, size):
     model.preprocessor = said
     data = picture(0, *size)
     held = ImageBytes(torch.frombuffer(bytearray(data), dtype=torch.uint8), "x")
-    ours = pixels_for(model, None, held)["images"]
+    ours = image_arguments(model, None, held)["images"]
     theirs = DetrImageProcessor(**said)(Image.open(io.BytesIO(data)), return_tensors="pt")["pixel_values"]
     assert ours.shape == theirs.shape and float((ours - theirs).abs().max()) < 1.01 / 255 / 0.224

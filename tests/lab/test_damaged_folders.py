@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import regard as rg
-from regard.tasks import find_task
 from regard.train.run import open_run
 
 from .client import Client

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from regard.lab.lab import Kept
+from regard.lab.lab import LRUCache
 
 
-def test_the_last_is_always_kept() -> None:
-    kept: Kept[str] = Kept(4, len)
+def test_last_item_always_stays() -> None:
+    cache: LRUCache[str] = LRUCache(4, len)
     for name in ("aa", "bb", "cc", "toolong"):
-        kept.put(name, name)
-        assert kept.get(name) == name
-    assert kept.get("cc") is None and kept.taken == 7
+        cache.put(name, name)
+        assert cache.get(name) == name
+    assert cache.get("cc") is None and cache.used == 7

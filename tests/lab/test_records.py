@@ -8,8 +8,8 @@ import time
 import torch
 
 from regard.lab.records import MAX_POINTS, read_curves, summarize_run
-from regard.train.trainer import TrainEvent, TrainState
 from regard.train.run import RunFolder
+from regard.train.trainer import TrainEvent, TrainState
 
 
 def note(folder: RunFolder, kind: str, step: int, **values: float) -> None:

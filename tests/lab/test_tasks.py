@@ -13,7 +13,6 @@ import regard as rg
 from regard.lab.lab import Lab
 from regard.lab.library import ModelLibrary
 from regard.lab.server.jobs import Job
-from regard.tasks import find_task
 from regard.train.run import open_run
 
 from .api_call import ask

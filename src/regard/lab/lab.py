@@ -1,4 +1,4 @@
-"""What the pages' calls work with: the models, what was uploaded, and the passes that were made lately."""
+"""The state behind the pages' calls: the models, the uploads, and caches of forward passes and answers."""
 
 from __future__ import annotations
 
@@ -13,106 +13,107 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from ..errors import BadInput
-from .inputs.inputs import from_base64, prepare
-from .inputs.prepared import FEW, Limits, Prepared
+from .inputs.model_input import SHORT, Limits, ModelInput
+from .inputs.prepare import decode_base64, prepare
 from .inspect.capture import Capture, capture
-from .library import Library, Loaded, Unknown
-from .server.jobs import Job, Work
+from .library import LoadedModel, ModelLibrary, NotFound
+from .server.jobs import Job, JobQueue
 
-CAPTURES = 1 << 28
-"""Bytes of passes that are kept."""
-UPLOADS, UPLOAD = 64 << 20, 10 << 20
+MAX_CAPTURES = 1 << 28
+"""Bytes of cached forward passes."""
+MAX_UPLOADS, MAX_UPLOAD = 64 << 20, 10 << 20
 """Bytes of all uploads together, and of one."""
-ANSWERS, INPUTS = 128, 32
-"""Answers that took long and are kept: a saved view asks for its own again; and inputs, which may have been written."""
-
+MAX_ANSWERS, MAX_INPUTS = 128, 32
+"""Cached answers of slow calls, which an export reads again, and cached inputs, whose target may be generated."""
 
 Item = TypeVar("Item")
 
 
 class Lab:
-    """The state of one server; everything in it can be made again."""
+    """The state of one server; everything in it can be computed again."""
 
-    def __init__(self, library: Library | None = None, work: Work | None = None) -> None:
-        self.library, self.work = library or Library(), work or Work()
-        self.captures: Kept[Capture] = Kept(CAPTURES, lambda one: one.bytes)
-        self.uploads: Kept[bytes] = Kept(UPLOADS, len)
-        self.answers: Kept[dict[str, Any]] = Kept(ANSWERS, lambda one: 1)
-        self.inputs: Kept[Prepared] = Kept(INPUTS, lambda one: 1)
+    def __init__(self, library: ModelLibrary | None = None, jobs: JobQueue | None = None) -> None:
+        self.library, self.jobs = library or ModelLibrary(), jobs or JobQueue()
+        self.captures: LRUCache[Capture] = LRUCache(MAX_CAPTURES, lambda capture: capture.bytes)
+        self.uploads: LRUCache[bytes] = LRUCache(MAX_UPLOADS, len)
+        self.answers: LRUCache[dict[str, Any]] = LRUCache(MAX_ANSWERS, lambda answer: 1)
+        self.inputs: LRUCache[ModelInput] = LRUCache(MAX_INPUTS, lambda prepared: 1)
 
-    def open(self, name: Any, job: Job) -> Loaded:
+    def open(self, name: Any, job: Job) -> LoadedModel:
         """The model of that name."""
         return self.library.open(name, job)
 
-    def prepare(self, ask: dict[str, Any], job: Job, limits: Limits = FEW) -> tuple[Loaded, Prepared]:
-        """The model that was asked for and its input. Whoever calls this holds the model's lock if it writes itself."""
-        given = ask.get("input")
-        if not isinstance(given, dict):
-            raise BadInput(f'The input is {given!r:.60}; it must be an object, such as {{"text": "..."}}.')
-        loaded = self.open(ask.get("model"), job)
-        key = fingerprint({"model": ask["model"], "input": given, "limits": limits, "written": loaded.entry.written})
-        found = self.inputs.get(key)
-        if found is None:
-            fetch = self.fetcher(loaded)
-            found = prepare(loaded.model, loaded.task, loaded.kind, given, fetch, limits)
-            self.inputs.put(key, found)
-        return loaded, found
+    def prepare(self, request: dict[str, Any], job: Job, limits: Limits = SHORT) -> tuple[LoadedModel, ModelInput]:
+        """The requested model and its input. The caller holds the model's lock, since the model may generate."""
+        fields = request.get("input")
+        if not isinstance(fields, dict):
+            raise BadInput(f'The input is {fields!r:.60}; it must be an object, such as {{"text": "..."}}.')
+        loaded = self.open(request.get("model"), job)
+        key = fingerprint(
+            {"model": request["model"], "input": fields, "limits": limits, "modified": loaded.entry.modified}
+        )
+        prepared = self.inputs.get(key)
+        if prepared is None:
+            read_file = self.file_reader(loaded)
+            prepared = prepare(loaded.model, loaded.task, loaded.modality, fields, read_file, limits)
+            self.inputs.put(key, prepared)
+        return loaded, prepared
 
-    def capture(self, ask: dict[str, Any], job: Job, limits: Limits = FEW) -> Capture:
-        """The pass that was asked for by model, input and edits: one that is kept, or a new one."""
-        written = self.library.entry(ask.get("model")).written
-        asked = {name: ask.get(name) for name in ("model", "input", "edits", "seed")}
-        key = fingerprint(asked | {"limits": limits, "written": written})
-        found = self.captures.get(key)
-        if found is not None:
-            return found
-        loaded = self.open(ask.get("model"), job)
-        with job.holding(loaded.lock):
-            found = self.captures.get(key)
-            if found is None:
-                _, prepared = self.prepare(ask, job, limits)
-                found = capture(loaded.model, prepared, read_edits(ask.get("edits")), job, read_seed(ask))
-                self.captures.put(key, found)
-        return found
+    def capture(self, request: dict[str, Any], job: Job, limits: Limits = SHORT) -> Capture:
+        """The forward pass of the requested model, input and edits, from the cache or new."""
+        modified = self.library.entry(request.get("model")).modified
+        fields = {name: request.get(name) for name in ("model", "input", "edits", "seed")}
+        key = fingerprint(fields | {"limits": limits, "modified": modified})
+        cached = self.captures.get(key)
+        if cached is not None:
+            return cached
+        loaded = self.open(request.get("model"), job)
+        with job.hold(loaded.lock):
+            cached = self.captures.get(key)
+            if cached is None:
+                _, prepared = self.prepare(request, job, limits)
+                cached = capture(loaded.model, prepared, read_edits(request.get("edits")), job, read_seed(request))
+                self.captures.put(key, cached)
+        return cached
 
-    def remembered(self, call: str, ask: dict[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """An answer that takes long: made once, as long as it is among those asked for last."""
-        key = fingerprint({"call": call, "ask": ask})
-        found = self.answers.get(key)
-        if found is None:
-            found = make()
-            self.answers.put(key, found)
-        return found
+    def cached_answer(self, call: str, request: dict[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The answer of a slow call, from the cache or new."""
+        key = fingerprint({"call": call, "request": request})
+        answer = self.answers.get(key)
+        if answer is None:
+            answer = make()
+            self.answers.put(key, answer)
+        return answer
 
-    def fetcher(self, loaded: Loaded) -> Callable[[dict[str, Any]], bytes]:
-        """How an input's bytes are found: an upload by its name, one of the model's examples, or base64."""
+    def file_reader(self, loaded: LoadedModel) -> Callable[[dict[str, Any]], bytes]:
+        """A function that reads the bytes an input names: an upload, one of the model's examples, or base64."""
 
-        def fetch(given: dict[str, Any]) -> bytes:
-            if "example" in given:
-                return loaded.entry.example(str(given["example"]))
-            if "base64" in given:
-                return from_base64(given["base64"])
-            if "upload" in given:
-                found = self.uploads.get(str(given["upload"]))
-                if found is None:
-                    raise Unknown("That upload is not kept any more. Upload the file again.")
-                return found
-            raise BadInput(f"The input is {sorted(given)}; this model reads a file: give upload, example or base64.")
+        def read(fields: dict[str, Any]) -> bytes:
+            if "example" in fields:
+                return loaded.entry.read_example(str(fields["example"]))
+            if "base64" in fields:
+                return decode_base64(fields["base64"])
+            if "upload" in fields:
+                data = self.uploads.get(str(fields["upload"]))
+                if data is None:
+                    raise NotFound("That upload is no longer in memory. Upload the file again.")
+                return data
+            raise BadInput(f"The input is {sorted(fields)}; this model reads a file: give upload, example or base64.")
 
-        return fetch
+        return read
 
-    def keep(self, data: bytes) -> str:
-        """Keep what was uploaded, under a name that cannot be guessed."""
+    def store_upload(self, data: bytes) -> str:
+        """Store an upload; returns its name, which cannot be guessed."""
         name = secrets.token_hex(12)
         self.uploads.put(name, data)
         return name
 
 
-class Kept(Generic[Item]):
-    """The things asked for last, as many as fit into `room` bytes (the very last always)."""
+class LRUCache(Generic[Item]):
+    """The most recently used items that fit into `capacity` (the last one always stays)."""
 
-    def __init__(self, room: int, size: Callable[[Item], int]) -> None:
-        self.room, self.size, self.taken = room, size, 0
+    def __init__(self, capacity: int, size: Callable[[Item], int]) -> None:
+        self.capacity, self.size, self.used = capacity, size, 0
         self.items: OrderedDict[str, tuple[Item, int]] = OrderedDict()
         self.lock = threading.Lock()
 
@@ -126,19 +127,19 @@ class Kept(Generic[Item]):
     def put(self, name: str, item: Item) -> None:
         size = self.size(item)
         with self.lock:
-            self.taken += size - (self.items.pop(name)[1] if name in self.items else 0)
+            self.used += size - (self.items.pop(name)[1] if name in self.items else 0)
             self.items[name] = item, size
-            while self.taken > self.room and len(self.items) > 1:
-                self.taken -= self.items.popitem(last=False)[1][1]
+            while self.used > self.capacity and len(self.items) > 1:
+                self.used -= self.items.popitem(last=False)[1][1]
 
 
-def fingerprint(ask: dict[str, Any]) -> str:
-    """The same for the same question."""
-    return hashlib.sha256(json.dumps(ask, sort_keys=True).encode("utf-8", "replace")).hexdigest()
+def fingerprint(fields: dict[str, Any]) -> str:
+    """A hash that is equal for equal fields."""
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode("utf-8", "replace")).hexdigest()
 
 
-def read_seed(ask: dict[str, Any]) -> int:
-    seed = ask.get("seed", 0)
+def read_seed(request: dict[str, Any]) -> int:
+    seed = request.get("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**31:
         raise BadInput(f"The seed is {seed!r:.40}; it must be a whole number of at least 0.")
     return seed
@@ -152,42 +153,42 @@ def read_edits(edits: Any) -> dict[str | tuple[int, int], Any]:
     """
     if edits is None:
         return {}
-    if not isinstance(edits, list) or not all(isinstance(one, dict) for one in edits):
+    if not isinstance(edits, list) or not all(isinstance(edit, dict) for edit in edits):
         raise BadInput(f"edits is {edits!r:.60}; it must be a list of objects with attention, head and change.")
-    found: dict[Any, Any] = {}
-    for one in edits:
-        where, head, change = one.get("attention"), one.get("head"), one.get("change")
-        if not isinstance(where, int | str) or not isinstance(head, int):
-            raise BadInput(f"An edit is {one!r:.80}; it must say attention (a number or a name) and head (a number).")
-        if "query" in one:
-            change = row_changer(one["query"], numbers(one.get("weights")))
+    changes: dict[Any, Any] = {}
+    for edit in edits:
+        attention, head, change = edit.get("attention"), edit.get("head"), edit.get("change")
+        if not isinstance(attention, int | str) or not isinstance(head, int):
+            raise BadInput(f"An edit is {edit!r:.80}; it must have attention (a number or a name) and head (a number).")
+        if "query" in edit:
+            change = row_replacer(edit["query"], read_weights(edit.get("weights")))
         elif isinstance(change, list):
-            change = numbers(change)
-        if isinstance(where, int):
-            found[where, head] = change
+            change = read_weights(change)
+        if isinstance(attention, int):
+            changes[attention, head] = change
         else:
-            found.setdefault(where, {})[head] = change
-    return found
+            changes.setdefault(attention, {})[head] = change
+    return changes
 
 
-def numbers(values: Any) -> torch.Tensor:
+def read_weights(values: Any) -> torch.Tensor:
     try:
         return torch.tensor(values, dtype=torch.float32)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise BadInput(f"The weights of an edit are no list of numbers ({error}).") from None
+        raise BadInput(f"The weights of an edit are not a list of numbers ({error}).") from None
 
 
-def row_changer(query: Any, weights: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A head's weights with those of one query in the place of its own."""
+def row_replacer(query: Any, weights: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function that replaces one query's row in a head's weights `[batch, queries, keys]`."""
 
-    def change(own: torch.Tensor) -> torch.Tensor:
+    def replace_row(own: torch.Tensor) -> torch.Tensor:
         if not isinstance(query, int) or not 0 <= query < own.shape[1] or weights.shape != own.shape[2:]:
             raise BadInput(
                 f"An edit gives query {query!r} {list(weights.shape)} weights; there are {own.shape[1]} queries and "
                 f"{own.shape[2]} keys."
             )
-        other = own.clone()
-        other[:, query] = weights.to(own.dtype)
-        return other
+        changed = own.clone()
+        changed[:, query] = weights.to(own.dtype)
+        return changed
 
-    return change
+    return replace_row

@@ -20,7 +20,7 @@ from ..errors import BadInput
 from ..models.checkpoint.checkpoint import load
 from ..models.checkpoint.folder import CONFIGS
 from ..models.config import OLD_TYPES
-from ..tasks import TASKS, find_task
+from ..tasks import TASKS
 from ..tasks.task import Task
 from ..train.run import explain_damage, open_run
 from .server.jobs import Job

@@ -9,8 +9,9 @@ from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 from regard.experiments.progress import ProgressCallback
-from regard.experiments.toolkit.metrics import rank_correlation, smooth_curve, summarize_seeds, token_accuracy
+from regard.experiments.toolkit.metrics import smooth_curve, summarize_seeds, token_accuracy
 from regard.models.heads import IGNORED
+from regard.tasks.metrics.rank_correlation import rank_correlation
 
 
 def test_smooth_keeps_the_mean() -> None:

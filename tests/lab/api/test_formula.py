@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard import BadInput
-from regard.lab.api.formula import AROUND, KEYS
+from regard.lab.api.formula import MAX_KEYS, NEARBY
 from regard.lab.server.jobs import Job
 
 from ..api_call import ask
@@ -36,13 +36,13 @@ def test_whom_a_node_looks_at_is_always_sent(lab):
 
 def test_keys_around_the_query_and_around_a_key_can_be_reached(lab):
     count = ask(lab, "formula/run", **LONG)["attentions"][0]["keys"]
-    assert count > KEYS
+    assert count > MAX_KEYS
     row = ask(lab, "formula/row", **LONG, attention=0, head=1, query=count - 5)
-    assert len(row["places"]) == KEYS and row["places"].diff().min() > 0
-    near = set(range(count - 5 - AROUND, count))
+    assert len(row["places"]) == MAX_KEYS and row["places"].diff().min() > 0
+    near = set(range(count - 5 - NEARBY, count))
     assert near <= set(row["places"].tolist())
     other = ask(lab, "formula/row", **LONG, attention=0, head=1, query=count - 5, key=30)
-    assert near | set(range(30 + AROUND + 1)) <= set(other["places"].tolist())
+    assert near | set(range(30 + NEARBY + 1)) <= set(other["places"].tolist())
     weights = lab.capture(LONG, Job()).attentions[0].weights(1)[count - 5]
     assert int(weights.argmax()) in row["places"].tolist()
     torch.testing.assert_close(other["weight"], weights[other["places"].long()].float(), atol=1e-6, rtol=0)

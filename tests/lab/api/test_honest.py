@@ -7,7 +7,7 @@ import math
 import pytest
 
 from regard import BadInput
-from regard.lab.api import honest
+from regard.lab.api import attribution
 from regard.lab.server.jobs import Job
 from regard.lab.server.wire import pack, unpack
 
@@ -15,18 +15,18 @@ REVIEW = {"model": "reviews-0", "input": {"text": "the cat sat"}}
 
 
 def test_models_from_other_seeds_stand_beside(lab):
-    found = honest.baselines(lab, REVIEW, Job())
+    found = attribution.baselines(lab, REVIEW, Job())
     assert [(one["model"], one["seed"]) for one in found["others"]] == [("reviews-1", 1)]
     assert -1 <= found["others"][0]["correlation"] <= 1
     assert [one["change_kind"] for one in found["baselines"]] == ["uniform", "mean", "silent"]
     assert len({one["score"] for one in found["shuffled"]}) > 1
-    other = honest.read(lab, {**REVIEW, "model": "reviews-1"}, Job())["question"]
+    other = attribution.read(lab, {**REVIEW, "model": "reviews-1"}, Job())["question"]
     assert found["others"][0]["question"] == other
 
 
 def test_honest_reading_of_every_kind_of_text_model(lab):
     for model, kind in (("reviews-0", "class"), ("llama", "next"), ("meanings", "vector"), ("bert", None)):
-        found = unpack(pack(honest.read(lab, {"model": model, "input": {"text": "one two three"}}, Job())))
+        found = unpack(pack(attribution.read(lab, {"model": model, "input": {"text": "one two three"}}, Job())))
         assert kind in (None, found["question"]["kind"])
         sizes = {values.shape for values in found["readings"].values()}
         assert sizes == {(len(found["tokens"]),)} and list(found["readings"]) == [
@@ -48,8 +48,8 @@ def test_honest_calls_that_cannot_be(lab):
         ({**REVIEW, "removal": "burn"}, "must be"),
     ):
         with pytest.raises(BadInput, match=words):
-            honest.read(lab, ask, Job())
+            attribution.read(lab, ask, Job())
     with pytest.raises(BadInput, match="An edit is"):
-        honest.change(lab, {**REVIEW, "edits": [{"head": 1}]}, Job())
+        attribution.change(lab, {**REVIEW, "edits": [{"head": 1}]}, Job())
     with pytest.raises(BadInput, match="The change is"):
-        honest.heads(lab, {**REVIEW, "change": "loud"}, Job())
+        attribution.heads(lab, {**REVIEW, "change": "loud"}, Job())

@@ -44,10 +44,10 @@ def test_the_mask_is_drawn_pair_by_pair_and_tile_by_tile() -> None:
 @pytest.mark.parametrize(
     ("ask", "words"),
     [
-        ({"mask": "__import__('os').system('true')"}, "not the line of a part"),
-        ({"mask": "Window(before=(1).__class__)"}, "no plain number"),
+        ({"mask": "__import__('os').system('true')"}, "not the text of a part"),
+        ({"mask": "Window(before=(1).__class__)"}, "not a number, text"),
         ({"mask": "Window(behind=3)"}, "behind"),
-        ({"mask": "Window(before=99999999)"}, "numbers up to"),
+        ({"mask": "Window(before=99999999)"}, "numbers must be at most"),
         ({"score": "Dott()"}, "Did you mean Dot"),
         ({"score": "Dot(" * 200}, "at most 400"),
         ({"position": "Rotary(factor=2.0)"}, "base and dim"),
@@ -63,7 +63,7 @@ def test_lines_that_make_no_part_are_told(ask: dict[str, Any], words: str) -> No
 
 def test_a_method_says_what_it_cannot_do() -> None:
     found = mechanisms.plan(None, {"method": "Nystrom(landmarks=8)", "mask": "Causal()"}, Job())  # type: ignore[arg-type]
-    assert "cannot keep to the mask" in found["refused"]
+    assert "cannot apply the mask" in found["refused"]
 
 
 def test_fruit_is_apple_and_banana() -> None:

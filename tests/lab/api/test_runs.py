@@ -11,13 +11,13 @@ from regard import BadInput
 from regard.experiments import results
 from regard.lab.api import runs
 from regard.lab.lab import Lab
-from regard.lab.library import Library, Unknown
+from regard.lab.library import ModelLibrary, NotFound
 from regard.lab.server.jobs import Cancelled, Job
 from regard.lab.server.wire import pack, unpack
 
 
 def test_the_list_says_what_the_folders_hold(lab):
-    listed = {run["name"]: run for run in runs.listed(lab, {}, Job())["runs"]}
+    listed = {run["name"]: run for run in runs.list_runs(lab, {}, Job())["runs"]}
     one = listed["reviews-1"]
     assert (one["task"], one["main"], one["value"], one["step"], one["state"]) == (
         "classify",
@@ -38,7 +38,7 @@ def test_calls_answer_in_packs(lab):
 
 @pytest.mark.parametrize("name", ["../../etc", "/etc", "nothing", None, 7])
 def test_only_runs_of_the_folders(lab, name):
-    with pytest.raises(Unknown, match="There is no run"):
+    with pytest.raises(NotFound, match="There is no run"):
         runs.curves(lab, {"run": name}, Job())
     with pytest.raises(BadInput, match="start is -1"):
         runs.samples(lab, {"run": "pair", "start": -1}, Job())
@@ -67,7 +67,7 @@ def kept(folder: Path) -> Lab:
         folder,
     )
     (folder / "grey-ball.zh.png").write_bytes(b"\x89PNG\r\n\x1a\nnot much of a picture")
-    return Lab(Library([folder], shipped=False))
+    return Lab(ModelLibrary([folder], shipped=False))
 
 
 def test_experiments_with_their_verdicts(tmp_path):
@@ -86,7 +86,7 @@ def test_experiments_with_their_verdicts(tmp_path):
         {"name": "../secret", "language": "zh"},
         {"name": "grey-ball", "language": "../zh"},
     ):
-        with pytest.raises(Unknown):
+        with pytest.raises(NotFound):
             runs.figure(lab, ask, Job())
 
 
@@ -94,14 +94,14 @@ def test_an_experiment_runs_small_and_apart(lab):
     threads = torch.get_num_threads()
     state = torch.get_rng_state()
     job = Job()
-    found = runs.attempt(lab, {"name": "soft-dictionary", "seed": 1}, job)
+    found = runs.try_experiment(lab, {"name": "soft-dictionary", "seed": 1}, job)
     assert found["result"]["size"] == "toy" and found["result"]["seed"] == 1 and job.total == 1000
     assert found["figures"]["en"][:4].tolist() == list(b"\x89PNG")
     assert torch.equal(state, torch.get_rng_state()) and threads == torch.get_num_threads()
-    assert runs.attempt(lab, {"name": "soft-dictionary", "seed": 1}, Job())["result"] == found["result"]
+    assert runs.try_experiment(lab, {"name": "soft-dictionary", "seed": 1}, Job())["result"] == found["result"]
     stopped = Job()
     stopped.cancel()
     with pytest.raises(Cancelled):
-        runs.attempt(lab, {"name": "soft-dictionary", "seed": 2}, stopped)
+        runs.try_experiment(lab, {"name": "soft-dictionary", "seed": 2}, stopped)
     with pytest.raises(BadInput, match="There is no experiment"):
-        runs.attempt(lab, {"name": "nothing"}, Job())
+        runs.try_experiment(lab, {"name": "nothing"}, Job())

@@ -9,9 +9,17 @@ import torch
 from scipy.stats import spearmanr
 
 from regard import BadInput
-from regard.lab.attribution.ablation import removed, ways_to_remove
-from regard.lab.attribution.methods import compared, correlations, each_head, edited, every_head, look, mean_row
-from regard.lab.attribution.target import Asked, Question
+from regard.lab.attribution.ablation import ablate, ablation_methods
+from regard.lab.attribution.methods import (
+    compare_prediction,
+    edit_all_heads,
+    head_effects,
+    mean_row,
+    predict_edited,
+    rank_correlations,
+    run_pass,
+)
+from regard.lab.attribution.target import AttributionTarget, TargetChoice
 from regard.models.config import SequenceConfig
 from regard.models.heads import ClassificationHeadConfig, LMHeadConfig
 from regard.nn.block import StackConfig
@@ -53,40 +61,44 @@ def ln(model, tokens, kind, place, label):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_score_is_what_the_model_says(kind):
-    asked = Asked(made(kind), {"tokens": TOKENS})
+    asked = AttributionTarget(made(kind), {"tokens": TOKENS})
     if kind == "vector":
-        assert asked.label is None and math.isclose(asked.now(), 1.0, rel_tol=1e-6)
+        assert asked.label is None and math.isclose(asked.initial_score, 1.0, rel_tol=1e-6)
         return
-    assert asked.place == {"tag": 0, "next": 6}.get(kind)
-    assert asked.label == int(asked.before.argmax())
+    assert asked.position == {"tag": 0, "next": 6}.get(kind)
+    assert asked.label == int(asked.prediction.argmax())
     with torch.no_grad():
-        assert math.isclose(asked.now(), float(ln(asked.model, TOKENS, kind, asked.place, asked.label)), abs_tol=1e-6)
-    assert math.isclose(float(asked.before.exp().sum()), 1.0, rel_tol=1e-5)
+        assert math.isclose(
+            asked.initial_score, float(ln(asked.model, TOKENS, kind, asked.position, asked.label)), abs_tol=1e-6
+        )
+    assert math.isclose(float(asked.prediction.exp().sum()), 1.0, rel_tol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_of_the_place_that_is_read(kind):
     """Rows of raw weights and rollout sum to one, and are those of the token that the answer is read off."""
-    seen = look(Asked(made(kind), {"tokens": TOKENS}, Question(place=2 if kind == "tag" else None)))
-    assert math.isclose(float(seen.read.sum()), 1.0, rel_tol=1e-5)
+    seen = run_pass(
+        AttributionTarget(made(kind), {"tokens": TOKENS}, TargetChoice(position=2 if kind == "tag" else None))
+    )
+    assert math.isclose(float(seen.readout.sum()), 1.0, rel_tol=1e-5)
     wanted = {"class": 0, "tag": 2, "next": 6}.get(kind)
     if wanted is not None:
-        assert seen.read.argmax() == wanted and seen.read.max() == 1.0
+        assert seen.readout.argmax() == wanted and seen.readout.max() == 1.0
     for name in seen.names:
         row = seen.raw(name, None)
         assert row.shape == (7,) and math.isclose(float(row.sum()), 1.0, rel_tol=1e-5)
         assert math.isclose(float(seen.rollout(name).sum()), 1.0, rel_tol=1e-5)
         assert (seen.value(name, None) >= 0).all()
     if wanted is not None:
-        weights = seen.seen[seen.names[0]].weights[0, 1, wanted]
+        weights = seen.views[seen.names[0]].weights[0, 1, wanted]
         assert torch.equal(seen.raw(seen.names[0], 1), weights.float())
 
 
 def test_gradient_is_the_slope_of_the_score():
     """Σ over keys of weight · slope equals the change of the score when a head's whole output is made a bit larger."""
     model = made("class")
-    asked = Asked(model, {"tokens": TOKENS})
-    found = look(asked)
+    asked = AttributionTarget(model, {"tokens": TOKENS})
+    found = run_pass(asked)
     name, head, step = found.names[1], 1, 1e-3
 
     def scored(factor):
@@ -97,7 +109,7 @@ def test_gradient_is_the_slope_of_the_score():
 
         handle = dict(model.named_modules())[name + ".attend"].register_forward_hook(grown, with_kwargs=True)
         with torch.no_grad():
-            score = asked.score(asked.answers(asked.inputs, None))[0].double()
+            score = asked.score(asked.predict(asked.inputs, None))[0].double()
         handle.remove()
         return float(score)
 
@@ -110,8 +122,8 @@ def test_gradient_is_the_slope_of_the_score():
 def test_removal_runs_the_model_without_the_token(kind):
     model = made(kind)
     place = {"tag": 3, "next": 6}.get(kind)
-    asked = Asked(model, {"tokens": TOKENS}, Question(place=place))
-    effect = removed(asked, "delete")
+    asked = AttributionTarget(model, {"tokens": TOKENS}, TargetChoice(position=place))
+    effect = ablate(asked, "delete")
     for gone in range(7):
         short = torch.cat([TOKENS[:, :gone], TOKENS[:, gone + 1 :]], 1)
         at = None if place is None else 5 if kind == "next" else place - (gone < place)
@@ -121,8 +133,8 @@ def test_removal_runs_the_model_without_the_token(kind):
         with torch.no_grad():
             after = ln(model, short, kind, at, asked.label)
         if kind == "vector":
-            after = after @ asked.before / asked.before.square().sum()
-        assert math.isclose(float(effect[gone]), asked.now() - float(after), abs_tol=2e-6), gone
+            after = after @ asked.prediction / asked.prediction.square().sum()
+        assert math.isclose(float(effect[gone]), asked.initial_score - float(after), abs_tol=2e-6), gone
 
 
 def test_a_hidden_token_reaches_nobody():
@@ -131,23 +143,23 @@ def test_a_hidden_token_reaches_nobody():
     for gone in (2, 5):
         other = TOKENS.clone()
         other[0, gone] = 8
-        before, after = (Asked(model, {"tokens": x}, Question(label=1)) for x in (TOKENS, other))
-        scores = [asked.now() - float(removed(asked, "hide")[gone]) for asked in (before, after)]
+        before, after = (AttributionTarget(model, {"tokens": x}, TargetChoice(label=1)) for x in (TOKENS, other))
+        scores = [asked.initial_score - float(ablate(asked, "hide")[gone]) for asked in (before, after)]
         assert math.isclose(*scores, abs_tol=1e-6)
-        assert abs(before.now() - after.now()) > 1e-4
+        assert abs(before.initial_score - after.initial_score) > 1e-4
 
 
 def test_how_tokens_may_be_removed():
-    asked = Asked(made("class"), {"tokens": TOKENS})
-    assert ways_to_remove(asked) == ["delete", "hide"]
+    asked = AttributionTarget(made("class"), {"tokens": TOKENS})
+    assert ablation_methods(asked) == ["delete", "hide"]
     with pytest.raises(BadInput, match="delete or hide"):
-        removed(asked, "replace")
+        ablate(asked, "replace")
     with pytest.raises(BadInput, match="There is no label 9"):
-        Asked(made("class"), {"tokens": TOKENS}, Question(label=9))
+        AttributionTarget(made("class"), {"tokens": TOKENS}, TargetChoice(label=9))
     with pytest.raises(BadInput, match="There is no token 30"):
-        Asked(made("tag"), {"tokens": TOKENS}, Question(place=30))
-    with pytest.raises(BadInput, match="256 are the most"):
-        Asked(made("class"), {"tokens": torch.ones(1, 300, dtype=torch.long)})
+        AttributionTarget(made("tag"), {"tokens": TOKENS}, TargetChoice(position=30))
+    with pytest.raises(BadInput, match="the limit is 256"):
+        AttributionTarget(made("class"), {"tokens": torch.ones(1, 300, dtype=torch.long)})
 
 
 def test_rank_correlation_is_scipys_with_ties_and_gaps():
@@ -157,34 +169,34 @@ def test_rank_correlation_is_scipys_with_ties_and_gaps():
     known = ~x.isnan()
     for signed in (False, True):
         a, b = (z[known] if signed else z[known].abs() for z in (x, y))
-        found = correlations({"x": x, "y": y}, signed)["x"]["y"]
+        found = rank_correlations({"x": x, "y": y}, signed)["x"]["y"]
         assert math.isclose(found, spearmanr(a.numpy(), b.numpy()).statistic, abs_tol=1e-9)
 
 
 def test_changes_act_on_the_model():
     model = made("class")
-    asked = Asked(model, {"tokens": TOKENS})
+    asked = AttributionTarget(model, {"tokens": TOKENS})
     name = next(iter(asked.heads))
     with torch.no_grad(), edit(model, {name: {1: "uniform"}}):
         wanted = model(tokens=TOKENS).logits[0].log_softmax(-1)
-    assert torch.equal(edited(asked, {name: {1: "uniform"}}), wanted)
-    assert compared(asked, asked.before)["distance"] == 0.0
-    after = edited(asked, every_head(asked, "silent"))
-    found = compared(asked, after)
-    assert math.isclose(found["distance"], float((after.exp() - asked.before.exp()).abs().sum() / 2), rel_tol=1e-6)
-    assert math.isclose(found["change"], float(after[asked.label] - asked.before[asked.label]), abs_tol=1e-6)
-    same = [edited(asked, every_head(asked, "shuffle"), seed) for seed in (4, 4, 5)]
+    assert torch.equal(predict_edited(asked, {name: {1: "uniform"}}), wanted)
+    assert compare_prediction(asked, asked.prediction)["distance"] == 0.0
+    after = predict_edited(asked, edit_all_heads(asked, "silent"))
+    found = compare_prediction(asked, after)
+    assert math.isclose(found["distance"], float((after.exp() - asked.prediction.exp()).abs().sum() / 2), rel_tol=1e-6)
+    assert math.isclose(found["change"], float(after[asked.label] - asked.prediction[asked.label]), abs_tol=1e-6)
+    same = [predict_edited(asked, edit_all_heads(asked, "shuffle"), seed) for seed in (4, 4, 5)]
     assert torch.equal(same[0], same[1]) and not torch.equal(same[0], same[2])
     with pytest.raises(BadInput, match="silent, uniform, shuffle, mean"):
-        edited(asked, {name: {0: "loud"}})
+        predict_edited(asked, {name: {0: "loud"}})
 
 
 def test_each_head_alone():
-    asked = Asked(made("attention"), {"tokens": TOKENS})
-    found = each_head(asked, "silent")
+    asked = AttributionTarget(made("attention"), {"tokens": TOKENS})
+    found = head_effects(asked, "silent")
     assert found.shape == (3, 2) and found[2, 1].isnan()  # the pooling has one head
     name = list(asked.heads)[1]
-    wanted = compared(asked, edited(asked, {name: {1: "silent"}}))["change"]
+    wanted = compare_prediction(asked, predict_edited(asked, {name: {1: "silent"}}))["change"]
     assert math.isclose(float(found[1, 1]), wanted, abs_tol=1e-6)
 
 

@@ -10,20 +10,20 @@ import torch
 
 from regard import BadInput
 from regard.attention.parts.edges import Edges
-from regard.lab.api import honest
-from regard.lab.attribution.ablation import removed, ways_to_remove
-from regard.lab.attribution.graphs import GraphAsked, dropped, look_at_graph
-from regard.lab.attribution.methods import look
-from regard.lab.attribution.target import Asked, Question, Units
-from regard.lab.inputs.prepared import Prepared, Token
+from regard.lab.api import attribution
+from regard.lab.attribution.ablation import ablate, ablation_methods
+from regard.lab.attribution.graphs import GraphTarget, ablate_edges, run_graph_pass
+from regard.lab.attribution.methods import run_pass
+from regard.lab.attribution.target import AttributionTarget, TargetChoice, Units
+from regard.lab.inputs.model_input import ModelInput, Token
 from regard.lab.server.jobs import Job
 from regard.models.config import EncoderDecoderConfig
 from regard.models.families.detr import detr
 from regard.models.families.gat import gat
 from regard.models.families.vit import vit
 from regard.models.heads import LMHeadConfig
-from regard.models.sound import SoundEmbeddingConfig
 from regard.nn.block import StackConfig
+from regard.nn.embeddings.sound_embedding import SoundEmbeddingConfig
 from regard.nn.embeddings.text import TextEmbeddingConfig
 from regard.nn.graph import with_self_loops
 from regard.nn.hooks.watch import watch
@@ -56,18 +56,27 @@ def ln(model: Any, place: int, label: int, **given: Any) -> float:
         return float(model(**given).logits[0, place].log_softmax(-1)[label])
 
 
+def translation_target(model, position, source):
+    inputs = {"tokens": source, "targets": TARGETS}
+    return AttributionTarget(model, inputs, TargetChoice(position), generated=WRITTEN)
+
+
 def test_the_score_of_a_translation_is_that_of_the_token_written():
     model = pair()
-    asked = Asked(model, {"tokens": SOURCE, "targets": TARGETS}, Question(place=1), written=WRITTEN)
+    asked = AttributionTarget(
+        model, {"tokens": SOURCE, "targets": TARGETS}, TargetChoice(position=1), generated=WRITTEN
+    )
     assert (asked.kind, asked.label) == ("written", 2)
-    assert asked.now() == pytest.approx(ln(model, 1, 2, tokens=SOURCE, targets=TARGETS), abs=1e-6)
+    assert asked.initial_score == pytest.approx(ln(model, 1, 2, tokens=SOURCE, targets=TARGETS), abs=1e-6)
 
 
 @pytest.mark.parametrize("how", ["delete", "hide"])
 def test_a_source_token_is_removed(how):
     model = pair()
-    asked = Asked(model, {"tokens": SOURCE, "targets": TARGETS}, Question(place=2), written=WRITTEN)
-    effect = removed(asked, how)
+    asked = AttributionTarget(
+        model, {"tokens": SOURCE, "targets": TARGETS}, TargetChoice(position=2), generated=WRITTEN
+    )
+    effect = ablate(asked, how)
     for gone in range(5):
         short = torch.cat([SOURCE[:, :gone], SOURCE[:, gone + 1 :]], 1)
         if how == "delete":
@@ -75,20 +84,24 @@ def test_a_source_token_is_removed(how):
         else:  # hidden, it does not matter what it is, whatever the lengths of source and target
             other = SOURCE.clone()
             other[0, gone] = 10
-            again = Asked(model, {"tokens": other, "targets": TARGETS}, Question(place=2), written=WRITTEN)
-            after = again.now() - float(removed(again, "hide")[gone])
-        assert float(effect[gone]) == pytest.approx(asked.now() - after, abs=2e-6)
+            again = AttributionTarget(
+                model, {"tokens": other, "targets": TARGETS}, TargetChoice(position=2), generated=WRITTEN
+            )
+            after = again.initial_score - float(ablate(again, "hide")[gone])
+        assert float(effect[gone]) == pytest.approx(asked.initial_score - after, abs=2e-6)
 
 
 def test_weights_and_rollout_of_a_decoder_by_hand():
     model = pair()
-    asked = Asked(model, {"tokens": SOURCE, "targets": TARGETS}, Question(place=1), written=WRITTEN)
-    seen = look(asked)
+    asked = AttributionTarget(
+        model, {"tokens": SOURCE, "targets": TARGETS}, TargetChoice(position=1), generated=WRITTEN
+    )
+    seen = run_pass(asked)
     with torch.no_grad(), watch(model, weights=True) as views:
         model(**asked.inputs)
     mean = {name: view.weights[0].mean(0) for name, view in views.items()}
     cross = "decoder.blocks.1.cross"
-    assert seen.names[seen.usual()] == cross
+    assert seen.names[seen.default_attention()] == cross
     torch.testing.assert_close(seen.raw(cross, None), mean[cross][1])
     torch.testing.assert_close(seen.raw(cross, 1), views[cross].weights[0, 1, 1])
     half = lambda a: 0.5 * torch.eye(len(a)) + 0.5 * a  # noqa: E731
@@ -109,7 +122,9 @@ def test_weights_and_rollout_of_a_decoder_by_hand():
 
 def test_gradient_is_the_slope_of_the_score():
     model = pair()
-    asked = Asked(model, {"tokens": SOURCE, "targets": TARGETS}, Question(place=1), written=WRITTEN)
+    asked = AttributionTarget(
+        model, {"tokens": SOURCE, "targets": TARGETS}, TargetChoice(position=1), generated=WRITTEN
+    )
     name, head, step = "stack.blocks.0.attention", 1, 1e-3
 
     def scored(factor: float) -> float:
@@ -120,12 +135,12 @@ def test_gradient_is_the_slope_of_the_score():
 
         handle = dict(model.named_modules())[name + ".attend"].register_forward_hook(grown)
         with torch.no_grad():
-            score = asked.score(asked.answers(asked.inputs, asked.places(1)))[0].double()
+            score = asked.score(asked.predict(asked.inputs, asked.positions(1)))[0].double()
         handle.remove()
         return float(score)
 
     slope = (scored(1 + step) - scored(1 - step)) / (2 * step)
-    assert float(look(asked).gradient(name, head).sum()) == pytest.approx(slope, rel=2e-2, abs=1e-4)
+    assert float(run_pass(asked).gradient(name, head).sum()) == pytest.approx(slope, rel=2e-2, abs=1e-4)
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
@@ -136,23 +151,23 @@ def test_patches_are_blanked_alone_or_in_blocks():
     tokens = [Token("[CLS]", special=True)] + [Token(str(n)) for n in range(36)]
     about = {"grid": [6, 6], "cell": [4, 4], "size": [24, 24], "class_token": True}
     for most, size, count in ((37, 1, 37), (10, 2, 10)):
-        units, shown = honest.blocks(tokens, about, most)
+        units, shown = attribution.group_cells(tokens, about, most)
         assert units.grid == (6 // size, 6 // size, size) and len(shown) == units.count == count
-        asked = Asked(model, {"images": images}, Question(), units)
-        effect = removed(asked, "blank")
-        assert ways_to_remove(asked) == ["blank", "hide"] and effect[0].isnan()
+        asked = AttributionTarget(model, {"images": images}, TargetChoice(), units)
+        effect = ablate(asked, "blank")
+        assert ablation_methods(asked) == ["blank", "hide"] and effect[0].isnan()
         for unit in (1, 3, count - 1):
             row, column = (unit - 1) // (6 // size) * 4 * size, (unit - 1) % (6 // size) * 4 * size
             blank = images.clone()
             blank[:, :, row : row + 4 * size, column : column + 4 * size] = 0.0
             with torch.no_grad():
                 after = model(images=blank).logits[0].log_softmax(-1)[asked.label]
-            assert float(effect[unit]) == pytest.approx(asked.now() - float(after), abs=2e-6)
-        raw = look(asked).raw("stack.blocks.1.attention", 0)
+            assert float(effect[unit]) == pytest.approx(asked.initial_score - float(after), abs=2e-6)
+        raw = run_pass(asked).raw("stack.blocks.1.attention", 0)
         assert len(raw) == count and float(raw.sum()) == pytest.approx(1.0, abs=1e-5)
-    first = look(asked).seen["stack.blocks.1.attention"].weights[0, 0, 0, 1:].view(6, 6)
+    first = run_pass(asked).seen["stack.blocks.1.attention"].weights[0, 0, 0, 1:].view(6, 6)
     torch.testing.assert_close(raw[1:].view(3, 3), first.unfold(0, 2, 2).unfold(1, 2, 2).sum((-1, -2)).float())
-    assert removed(asked, "hide").isfinite().all()
+    assert ablate(asked, "hide").isfinite().all()
 
 
 def test_stretches_of_time_are_silenced():
@@ -160,17 +175,17 @@ def test_stretches_of_time_are_silenced():
     sound = torch.randn(1, 24, 8)
     of = torch.arange(12).clamp(max=9) // 3  # three pieces of three tokens, and silence after them
     units = Units(of, frames=2, quietest=23)
-    asked = Asked(model, {"sound": sound, "targets": TARGETS}, Question(place=0), units, WRITTEN)
-    effect = removed(asked, "quiet")
-    assert ways_to_remove(asked) == ["quiet", "hide"] and len(effect) == 4
+    asked = AttributionTarget(model, {"sound": sound, "targets": TARGETS}, TargetChoice(position=0), units, WRITTEN)
+    effect = ablate(asked, "quiet")
+    assert ablation_methods(asked) == ["quiet", "hide"] and len(effect) == 4
     for unit in range(4):
         quiet = sound.clone()
         quiet[0, 6 * unit : 6 * unit + 6] = sound[0, 23]
-        wanted = asked.now() - ln(model, 0, 5, sound=quiet, targets=TARGETS)
+        wanted = asked.initial_score - ln(model, 0, 5, sound=quiet, targets=TARGETS)
         assert float(effect[unit]) == pytest.approx(wanted, abs=2e-6)
     name = "decoder.blocks.1.cross"
-    weights = look(asked).seen[name].weights[0].mean(0)[0]
-    torch.testing.assert_close(look(asked).raw(name, None), weights.view(4, 3).sum(-1).float())
+    weights = run_pass(asked).seen[name].weights[0].mean(0)[0]
+    torch.testing.assert_close(run_pass(asked).raw(name, None), weights.view(4, 3).sum(-1).float())
 
 
 @pytest.mark.parametrize("queries", [4, None])
@@ -184,21 +199,21 @@ def test_objects_are_asked_about_by_their_query_or_cell(queries):
         config = replace(detr(queries=4, **sizes), queries=None, decoder=None)
     model = sharp(config.build())
     images = torch.randn(1, 3, 16, 24)
-    units, _ = honest.blocks([Token("")] * 24, {"grid": [4, 6], "cell": [4, 4]}, 64)
-    asked = Asked(model, {"images": images}, Question(), units)
+    units, _ = attribution.group_cells([Token("")] * 24, {"grid": [4, 6], "cell": [4, 4]}, 64)
+    asked = AttributionTarget(model, {"images": images}, TargetChoice(), units)
     with torch.no_grad():
         chances = model(images=images).logits[0].softmax(-1)[:, :-1]
-    assert asked.kind == "object" and asked.place == int(chances.amax(-1).argmax())
-    assert math.exp(asked.now()) == pytest.approx(float(chances.max()), abs=1e-5)
-    effect = removed(asked, "blank")
+    assert asked.kind == "object" and asked.position == int(chances.amax(-1).argmax())
+    assert math.exp(asked.initial_score) == pytest.approx(float(chances.max()), abs=1e-5)
+    effect = ablate(asked, "blank")
     blank = images.clone()
     blank[:, :, 4:8, 8:12] = 0.0
-    after = ln(model, asked.place, asked.label, images=blank)
-    assert float(effect[8]) == pytest.approx(asked.now() - after, abs=2e-6)
-    seen = look(asked)
-    name = seen.names[seen.usual()]
+    after = ln(model, asked.position, asked.label, images=blank)
+    assert float(effect[8]) == pytest.approx(asked.initial_score - after, abs=2e-6)
+    seen = run_pass(asked)
+    name = seen.names[seen.default_attention()]
     assert name == ("decoder.blocks.1.cross" if queries else "stack.blocks.1.attention")
-    torch.testing.assert_close(seen.raw(name, 2), seen.seen[name].weights[0, 2, asked.place].float())
+    torch.testing.assert_close(seen.raw(name, 2), seen.views[name].weights[0, 2, asked.position].float())
 
 
 def graph() -> tuple[Any, torch.Tensor, torch.Tensor]:
@@ -210,21 +225,21 @@ def graph() -> tuple[Any, torch.Tensor, torch.Tensor]:
 
 def test_a_graph_is_read_along_the_edges_of_a_node():
     model, nodes, edges = graph()
-    asked = GraphAsked(model, {"nodes": nodes, "edges": edges}, Question(place=0))
+    asked = GraphTarget(model, {"nodes": nodes, "edges": edges}, TargetChoice(position=0))
     assert (asked.kind, asked.sources.tolist()) == ("node", [0, 1, 2, 3])
     with torch.no_grad():
         wanted = model(nodes=nodes, edges=edges).logits[0].log_softmax(-1)
-    assert asked.now() == pytest.approx(float(wanted.max()), abs=1e-6)
-    effect = dropped(asked)
+    assert asked.initial_score == pytest.approx(float(wanted.max()), abs=1e-6)
+    effect = ablate_edges(asked)
     whole = with_self_loops(edges, 6)
     for unit, source in enumerate([0, 1, 2, 3]):
         kept = Edges(whole[:, ~((whole[0] == source) & (whole[1] == 0))])
         with torch.no_grad():
             after = model(nodes=nodes, edges=kept).logits[0].log_softmax(-1)[asked.label]
-        assert float(effect[unit]) == pytest.approx(asked.now() - float(after), abs=2e-6)
+        assert float(effect[unit]) == pytest.approx(asked.initial_score - float(after), abs=2e-6)
     with torch.no_grad(), watch(model, weights=True) as seen:
         model(nodes=nodes, edges=edges)
-    found = look_at_graph(asked)
+    found = run_graph_pass(asked)
     first, last = found.names
     torch.testing.assert_close(found.raw(last, None).float(), seen[last].weights[0].mean(0)[0, :4])
     torch.testing.assert_close(found.raw(first, 1).float(), seen[first].weights[0, 1, 0, :4])
@@ -239,9 +254,9 @@ def test_a_graph_is_read_along_the_edges_of_a_node():
 def test_the_gradient_along_an_edge_is_a_slope():
     """A head's weight on one edge made a bit larger changes the score by weight · ∂score/∂weight of that edge."""
     model, nodes, edges = graph()
-    asked = GraphAsked(model, {"nodes": nodes, "edges": edges}, Question(place=0))
+    asked = GraphTarget(model, {"nodes": nodes, "edges": edges}, TargetChoice(position=0))
     name, head, unit, step = "layers.0", 1, 2, 1e-3
-    found = look_at_graph(asked)
+    found = run_graph_pass(asked)
     weight, value = float(found.raw(name, head)[unit]), found.layer(name).v[head, 2]
 
     def scored(share: float) -> float:
@@ -253,7 +268,7 @@ def test_the_gradient_along_an_edge_is_a_slope():
         attend = dict(model.named_modules())[name + ".attend"]
         handle = attend.register_forward_hook(grown, with_kwargs=True)
         with torch.no_grad():
-            score = asked.score(asked.answers(asked.inputs, None))[0].double()
+            score = asked.score(asked.predict(asked.inputs, None))[0].double()
         handle.remove()
         return float(score)
 
@@ -264,23 +279,23 @@ def test_the_gradient_along_an_edge_is_a_slope():
 def test_graphs_that_cannot_be_read():
     model, nodes, edges = graph()
     with pytest.raises(BadInput, match="There is no node 9"):
-        GraphAsked(model, {"nodes": nodes, "edges": edges}, Question(place=9))
+        GraphTarget(model, {"nodes": nodes, "edges": edges}, TargetChoice(position=9))
     with pytest.raises(BadInput, match="must be drop"):
-        dropped(GraphAsked(model, {"nodes": nodes, "edges": edges}), "hide")
+        ablate_edges(GraphTarget(model, {"nodes": nodes, "edges": edges}), "hide")
 
 
 def test_a_recording_has_at_most_sixty_four_stretches():
     tokens = [Token(f"{n}", n, n + 1, special=n >= 130) for n in range(200)]
     about = {"heard": 130, "frames_per_token": 2, "quietest": 399}
-    units, shown = honest.units_of(Prepared({}, {"sound": tokens}, "sound", about))
+    units, shown = attribution.group_units(ModelInput({}, {"sound": tokens}, "sound", about))
     assert len(shown) == units.count == 44 + 1 and shown[-1].special
     assert units.of[129] == 43 and (units.of[130:] == 44).all() and (units.of[:3] == 0).all()
 
 
 def test_where_weights_mean_nothing_a_sentence_stands(lab):
     ask = {"model": "pair", "input": {"text": "the cat sat"}}
-    names = [one["name"] for one in honest.read(lab, ask, Job())["attentions"]]
-    found = honest.read(lab, ask | {"attention": names.index("decoder.blocks.0.attention")}, Job())
+    names = [one["name"] for one in attribution.read(lab, ask, Job())["attentions"]]
+    found = attribution.read(lab, ask | {"attention": names.index("decoder.blocks.0.attention")}, Job())
     assert [name for name, one in found["readings"].items() if one is None] == ["raw", "value", "rollout", "gradient"]
     assert "being written" in found["reasons"]["raw"]["en"] and "正在写" in found["reasons"]["raw"]["zh"]
     assert found["correlations"]["size"]["raw"]["effect"] is None

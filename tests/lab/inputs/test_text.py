@@ -9,8 +9,8 @@ import torch
 
 import regard as rg
 from regard.lab.api import heads
-from regard.lab.inputs.prepared import Limits
-from regard.lab.inputs.text import drawn, need_text, tag_input
+from regard.lab.inputs.model_input import Limits
+from regard.lab.inputs.text import check_text, tag_input, tokens_from_offsets
 from regard.lab.lab import Lab
 from regard.lab.server.jobs import Job
 
@@ -22,7 +22,9 @@ def test_pieces_of_one_character_are_a_group(lab: Lab) -> None:
     groups = [token["group"] for token in found]
     pieces = [n for n, token in enumerate(found) if token["text"] == "鱼"]  # in no training text: bytes
     assert len(pieces) == 3 and {groups[n] for n in pieces} == {pieces[0]}
-    assert [token.text for token in drawn("鱼a", [(0, 1), (0, 1), (1, 2)], ["x", "y", "z"], [False] * 3)] == [
+    assert [
+        token.text for token in tokens_from_offsets("鱼a", [(0, 1), (0, 1), (1, 2)], ["x", "y", "z"], [False] * 3)
+    ] == [
         "鱼",
         "鱼",
         "a",
@@ -45,7 +47,7 @@ def test_a_tagger_reads_words_as_treebanks_part_them() -> None:
 
 def test_texts_have_limits() -> None:
     with pytest.raises(rg.BadInput, match="recall"):
-        need_text({"text": "abc"}, Limits(2, 2))
+        check_text({"text": "abc"}, Limits(2, 2))
 
 
 def test_a_sentence_is_read_whole(lab: Lab) -> None:

@@ -9,7 +9,7 @@ import torch
 
 import regard as rg
 from regard.lab.api import formula, heads
-from regard.lab.inputs.prepared import Prepared, Token
+from regard.lab.inputs.model_input import ModelInput, Token
 from regard.lab.inspect.capture import Capture, capture
 from regard.lab.lab import Lab
 from regard.lab.server.jobs import Job
@@ -48,7 +48,7 @@ def built() -> dict[str, tuple[Any, dict[str, Any], str]]:
 
 
 def passed(model: Any, given: dict[str, Any], side: str, edits: dict[Any, Any] | None = None) -> Capture:
-    return capture(model, Prepared(given, {side: [Token(str(n)) for n in range(20)]}, side), edits or {}, Job())
+    return capture(model, ModelInput(given, {side: [Token(str(n)) for n in range(20)]}, side), edits or {}, Job())
 
 
 @pytest.mark.parametrize("name", list(models()))
@@ -61,7 +61,7 @@ def test_weights_are_those_that_watch_sees(name: str, built: Any) -> None:
     for one in found.attentions:
         wanted = seen[one.name].weights[0]  # type: ignore[index]
         torch.testing.assert_close(one.weights(None).float(), wanted.float(), atol=TOLERANCE, rtol=0)
-        assert one.difference()["largest"] < 1e-4
+        assert one.difference["largest"] < 1e-4
         assert one.describe()["heads"] == wanted.shape[0]
         assert one.query_side == ("target" if one.name.startswith("decoder") else side)
         for mine, theirs in ((one.view.entropy, seen[one.name].entropy), (one.view.received, seen[one.name].received)):

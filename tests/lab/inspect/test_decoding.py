@@ -9,7 +9,7 @@ import torch
 
 from regard import BadInput
 from regard.lab.api import alignment
-from regard.lab.inspect.decoding import followed
+from regard.lab.inspect.decoding import trace_search
 from regard.lab.server.jobs import Cancelled, Job
 from regard.lab.server.wire import pack, unpack
 from regard.nn.hooks.watch import watch
@@ -37,7 +37,7 @@ def traced(steps, at, place):
 @pytest.mark.parametrize("beams", [1, 3])
 def test_the_search_that_is_followed_is_generates(lab, beams):
     model, inputs = parts(lab)
-    found = followed(model, inputs, beams=beams, length_penalty=1.0, most=12, job=Job())
+    found = trace_search(model, inputs, beams=beams, length_penalty=1.0, max_new=12, job=Job())
     wanted = model.generate(**inputs, beams=beams, max_new=12)[0].tolist()
     assert found["start"] + found["finished"][0]["tokens"] == wanted
     assert found["finished"][0]["ended"]
@@ -45,7 +45,7 @@ def test_the_search_that_is_followed_is_generates(lab, beams):
 
 def test_every_step_adds_up(lab):
     model, inputs = parts(lab)
-    found = followed(model, inputs, beams=3, length_penalty=1.0, most=12, job=Job())
+    found = trace_search(model, inputs, beams=3, length_penalty=1.0, max_new=12, job=Job())
     steps = found["steps"]
     for at, step in enumerate(steps):
         scores = [one["score"] for one in step]
@@ -69,7 +69,7 @@ def test_every_step_adds_up(lab):
 def test_chances_are_the_models(lab):
     """ln p of each token, from one pass over the whole text."""
     model, inputs = parts(lab)
-    found = followed(model, inputs, beams=2, length_penalty=1.0, most=12, job=Job())
+    found = trace_search(model, inputs, beams=2, length_penalty=1.0, max_new=12, job=Job())
     best = found["finished"][0]["tokens"]
     targets = torch.tensor([found["start"] + best[:-1]])
     with torch.no_grad():
@@ -117,7 +117,7 @@ def test_the_page_call_names_tokens_and_texts(lab):
     [
         ({**ASK, "beams": 99}, "99 beams"),
         ({**ASK, "beams": "many"}, "whole number"),
-        ({"model": "bert", "input": {"text": "a"}}, "writes no translation"),
+        ({"model": "bert", "input": {"text": "a"}}, "generates no text"),
         ({"model": "pair", "input": {}}, "Give it as input.text"),
     ],
 )
@@ -132,7 +132,7 @@ def test_wrong_readings(lab):
             alignment.read(lab, ASK | more, Job())
     with pytest.raises(BadInput, match="numbers of tokens"):
         alignment.read(lab, {**ASK, "input": {"text": "the cat", "target": [10**6]}}, Job())
-    with pytest.raises(BadInput, match="no attention from a decoder"):
+    with pytest.raises(BadInput, match="no cross-attention"):
         alignment.read(lab, {"model": "bert", "input": {"text": "one two"}}, Job())
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 import regard as rg
 from regard.attention.backends import reference
 from regard.attention.call import make_call
-from regard.attention.look import bucket_sizes, buckets
-from regard.lab.inspect.region import Regions, by_distance
+from regard.attention.look import bucket_index, bucket_sizes
+from regard.lab.inspect.region import HeadScores, gather_by_distance
 from regard.lab.server.jobs import Cancelled, Job
 
 TOLERANCE = 1e-10
@@ -49,18 +49,18 @@ def sizes(name: str) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("name", CALLS)
 def test_survey_and_regions_equal_look(name: str) -> None:
     (q, k), parts = sizes(name), CALLS[name]
-    regions = Regions(make_call(q, k, k, **parts))
+    regions = HeadScores(make_call(q, k, k, **parts))
     view = rg.look(q, k, k, weights=True, map=(37, 41), **parts)
     queries, keys = q.shape[2], k.shape[2]
     head, down = 2, bucket_sizes(queries, 37, q.device)
     weights = view.weights[0, head]  # type: ignore[index]
-    found = regions.survey(head, (37, 41), (0, queries), (0, keys), Job(), links=10, apart=3)
+    found = regions.summarize(head, (37, 41), (0, queries), (0, keys), Job(), links=10, min_distance=3)
     close = lambda a, b: torch.testing.assert_close(a, b, atol=TOLERANCE, rtol=0)  # noqa: E731
     close(found.map, view.map[0, head])  # type: ignore[index]
     close(found.received, view.received[0, head])
     for curve in ("entropy", "distance"):
         means = torch.zeros(37, dtype=q.dtype).index_add_(
-            0, buckets(queries, 37, q.device), getattr(view, curve)[0, head]
+            0, bucket_index(queries, 37, q.device), getattr(view, curve)[0, head]
         )
         close(getattr(found, curve), means / down)
     far = (torch.arange(queries)[:, None] + keys - queries - torch.arange(keys)).abs() >= 3
@@ -68,36 +68,38 @@ def test_survey_and_regions_equal_look(name: str) -> None:
     i, j = found.links.unbind(1)
     close(weights[i, j], found.link_weights)
     close(regions.weights(head, (5, queries - 7), (3, keys - 2)), weights[5 : queries - 7, 3 : keys - 2])
-    part = regions.survey(head, (8, 8), (5, queries - 7), (3, keys - 2), Job(), links=0)
+    part = regions.summarize(head, (8, 8), (5, queries - 7), (3, keys - 2), Job(), links=0)
     close(part.received, weights[5 : queries - 7, 3 : keys - 2].sum(0))
-    close(regions.mixed(head, torch.arange(queries)), weights @ k[0, head // regions.group])
+    close(regions.output(head, torch.arange(queries)), weights @ k[0, head // regions.group])
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_stages_add_up_to_the_reference(name: str) -> None:
     (q, k), parts = sizes(name), CALLS[name]
     call = make_call(q, k, k, **parts)
-    regions, wanted = Regions(call), reference.scores(call)[0, 3]
+    regions, wanted = HeadScores(call), reference.scores(call)[0, 3]
     rows, keys = (11, 47), (13, 71)
     stages = regions.stages(3, rows, keys)
     torch.testing.assert_close(stages.score, wanted[slice(*rows), slice(*keys)], atol=TOLERANCE, rtol=0)
-    torch.testing.assert_close(stages.raw * regions.factor(3), stages.scaled, atol=TOLERANCE, rtol=0)
+    torch.testing.assert_close(stages.raw * regions.scale(3), stages.scaled, atol=TOLERANCE, rtol=0)
     assert torch.equal(stages.allowed, wanted[slice(*rows), slice(*keys)] > -torch.inf)
-    assert torch.equal(regions.counts(3), (wanted > -torch.inf).sum(-1))
+    assert torch.equal(regions.allowed_counts(3), (wanted > -torch.inf).sum(-1))
 
 
 def test_masked_cells_are_those_without_an_allowed_pair() -> None:
     x = drawn(1, 1, 300, 8)
-    found = Regions(make_call(x, x, x, mask=rg.Causal() & rg.Window(50))).survey(0, (30, 30), (0, 300), (0, 300), Job())
+    found = HeadScores(make_call(x, x, x, mask=rg.Causal() & rg.Window(50))).summarize(
+        0, (30, 30), (0, 300), (0, 300), Job()
+    )
     allowed = (rg.Causal() & rg.Window(50)).dense(300, 300).view(30, 10, 30, 10).any(3).any(1)
     assert torch.equal(found.masked, ~allowed)
 
 
 def test_some_queries_stand_for_the_others() -> None:
     x = drawn(1, 1, 1000, 8)
-    regions = Regions(make_call(x, x, x, mask=rg.Causal()))
-    every = regions.survey(0, (10, 10), (0, 1000), (0, 1000), Job())
-    some = regions.survey(0, (10, 10), (0, 1000), (0, 1000), Job(), most=200)
+    regions = HeadScores(make_call(x, x, x, mask=rg.Causal()))
+    every = regions.summarize(0, (10, 10), (0, 1000), (0, 1000), Job())
+    some = regions.summarize(0, (10, 10), (0, 1000), (0, 1000), Job(), max_queries=200)
     assert (every.visited, some.visited) == (1000, 200)
     torch.testing.assert_close(some.map.sum(-1), torch.ones(10, dtype=x.dtype))
     torch.testing.assert_close(some.map, every.map, atol=0.05, rtol=0)
@@ -106,9 +108,9 @@ def test_some_queries_stand_for_the_others() -> None:
 
 def test_rows_without_a_key_are_zero() -> None:
     x = drawn(1, 1, 6, 4)
-    regions = Regions(make_call(x, x, x, mask=rg.Lengths(torch.tensor([4]), torch.tensor([4]))))
+    regions = HeadScores(make_call(x, x, x, mask=rg.Lengths(torch.tensor([4]), torch.tensor([4]))))
     assert regions.weights(0, (4, 6), (0, 6)).abs().sum() == 0
-    found = regions.survey(0, (6, 6), (0, 6), (0, 6), Job())
+    found = regions.summarize(0, (6, 6), (0, 6), (0, 6), Job())
     assert torch.isfinite(found.map).all() and torch.isfinite(found.entropy).all()
     assert found.map[4:].abs().sum() == 0
 
@@ -117,11 +119,11 @@ def test_rows_without_a_key_are_zero() -> None:
 def test_numbers_by_distance_whatever_the_order(places: list[int]) -> None:
     table, i, j = drawn(9), torch.tensor(places), torch.arange(3, 8)
     wanted = table[(i[:, None] - j + 2).clamp(0, 8)]
-    assert torch.equal(by_distance(table, 2, i, (3, 8)), wanted)
+    assert torch.equal(gather_by_distance(table, 2, i, (3, 8)), wanted)
 
 
 def test_a_survey_that_nobody_wants_ends() -> None:
     x, job = drawn(1, 1, 600, 4), Job()
     job.cancel()
     with pytest.raises(Cancelled):
-        Regions(make_call(x, x, x)).survey(0, (4, 4), (0, 600), (0, 600), job)
+        HeadScores(make_call(x, x, x)).summarize(0, (4, 4), (0, 600), (0, 600), job)

@@ -35,19 +35,19 @@ def test_a_node_looks_at_its_neighbours_and_itself_with_weights_that_sum_to_one(
 
 def test_hops_follow_the_edges_backwards_and_rings_keep_them():
     edges = torch.tensor([[1, 2, 3, 0, 4], [0, 1, 1, 4, 4]])  # 1 → 0, 2 → 1, 3 → 1, 0 → 4
-    assert graph.hops_from(edges, 0, 5, 9).tolist() == [0, 1, 2, 2, -1]
-    assert graph.hops_from(edges, 0, 5, 1).tolist() == [0, 1, -1, -1, -1]
-    hops = graph.hops_from(edges, 0, 5, 2)
-    shown = graph.nearest(edges, torch.tensor([0.5, 0.2, 0.3, 1.0, 1.0]), hops, 0)
+    assert graph.count_hops(edges, 0, 5, 9).tolist() == [0, 1, 2, 2, -1]
+    assert graph.count_hops(edges, 0, 5, 1).tolist() == [0, 1, -1, -1, -1]
+    hops = graph.count_hops(edges, 0, 5, 2)
+    shown = graph.choose_neighbourhood(edges, torch.tensor([0.5, 0.2, 0.3, 1.0, 1.0]), hops, 0)
     assert shown.tolist() == [0, 1, 2, 3]
-    places = graph.in_rings(shown, hops[shown], edges, 0)
+    places = graph.ring_layout(shown, hops[shown], edges, 0)
     assert torch.allclose(places.norm(dim=-1), torch.tensor([0.0, 0.5, 1.0, 1.0]), atol=1e-6)
 
 
 def test_the_layout_is_the_same_each_time_and_fills_its_box():
     edges = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
-    places = graph.laid_out(4, edges)
-    assert torch.equal(places, graph.laid_out(4, edges))
+    places = graph.spring_layout(4, edges)
+    assert torch.equal(places, graph.spring_layout(4, edges))
     assert (
         torch.allclose(places.abs().amax(0), torch.ones(2))
         and torch.cdist(places, places).fill_diagonal_(9).min() > 0.5

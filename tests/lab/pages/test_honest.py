@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from regard.lab.api import honest
-from regard.lab.attribution.methods import READINGS
+from regard.lab.api import attribution
+from regard.lab.attribution.methods import METHODS
 from regard.lab.server.jobs import Job
 
 pytestmark = pytest.mark.browser
@@ -24,11 +24,11 @@ def shown(page, name):
 )
 def test_readings_and_correlations_equal_the_tensors(open_lab, lab, place, more):
     page = open_lab(PLACE + place)
-    wanted = honest.read(lab, ASK | more, Job())
-    for name in READINGS:
+    wanted = attribution.read(lab, ASK | more, Job())
+    for name in METHODS:
         assert shown(page, name) == pytest.approx(wanted["readings"][name].tolist(), abs=1e-6)
-    for i, a in enumerate(READINGS):
-        for j, b in enumerate(READINGS):
+    for i, a in enumerate(METHODS):
+        for j, b in enumerate(METHODS):
             assert page.evaluate(f"window.lab.cell({i}, {j}).value") == pytest.approx(
                 wanted["correlations"]["size"][a][b], abs=1e-6
             )
@@ -43,7 +43,7 @@ def test_readings_and_correlations_equal_the_tensors(open_lab, lab, place, more)
 def test_files_hold_the_readings(open_lab, lab, tmp_path):
     numpy = pytest.importorskip("numpy")
     page = open_lab(PLACE)
-    wanted = honest.read(lab, ASK, Job())["readings"]
+    wanted = attribution.read(lab, ASK, Job())["readings"]
     for kind in ("CSV", "NPZ"):
         with page.expect_download() as download:
             page.click(f"section:has([data-reading]) .files >> text={kind}")
@@ -61,7 +61,7 @@ def test_another_answer_can_be_asked_about(open_lab, lab):
     other = 1 - page.evaluate("window.lab.read().question.label")
     page.select_option("label:has-text('Prediction') select", str(other))
     page.ready()
-    wanted = honest.read(lab, ASK | {"label": other}, Job())
+    wanted = attribution.read(lab, ASK | {"label": other}, Job())
     assert f"label={other}" in page.url
     assert shown(page, "effect") == pytest.approx(wanted["readings"]["effect"].tolist(), abs=1e-6)
 
@@ -73,7 +73,7 @@ def test_a_token_is_asked_about_and_followed_through_all_readings(open_lab, lab)
     page.keyboard.press("Enter")
     page.ready()
     assert "place=2" in page.url
-    wanted = honest.read(lab, {"model": "llama", "input": {"text": "one two three"}, "place": 2}, Job())
+    wanted = attribution.read(lab, {"model": "llama", "input": {"text": "one two three"}, "place": 2}, Job())
     assert shown(page, "gradient") == pytest.approx(wanted["readings"]["gradient"].tolist(), abs=1e-6)
     page.locator("[data-reading=raw] .token").nth(1).click()
     assert page.locator(".reading .token[aria-pressed=true]").count() == 5
@@ -84,7 +84,7 @@ def test_baselines_are_one_click_away(open_lab, lab):
     page = open_lab(PLACE)
     page.click("#baselines")
     page.wait_for_function("() => window.lab.part('baselines')")
-    wanted = honest.baselines(lab, ASK | {"seed": 0}, Job())
+    wanted = attribution.baselines(lab, ASK | {"seed": 0}, Job())
     rows = page.locator("section:has(#baselines) tbody tr").all()
     assert len(rows) == 1 + 3 + len(wanted["shuffled"]) + 1
     numbers = [
@@ -102,15 +102,15 @@ def test_heads_are_changed_and_the_answer_changes(open_lab, lab):
     page.keyboard.press("Enter")
     page.wait_for_function("() => window.lab.part('change')")
     assert "edits=1.0.uniform" in page.url and page.locator("[data-head='1.0']").get_attribute("aria-pressed") == "true"
-    name = honest.read(lab, ASK, Job())["attentions"][1]["name"]
-    wanted = honest.change(
+    name = attribution.read(lab, ASK, Job())["attentions"][1]["name"]
+    wanted = attribution.change(
         lab, ASK | {"edits": [{"attention": name, "head": 0, "change": "uniform"}], "seed": 0}, Job()
     )
     found = page.evaluate("window.lab.part('change').after")
     assert found["score"] == pytest.approx(wanted["after"]["score"], abs=1e-6) != wanted["before"]["score"]
     page.click("#each")
     page.wait_for_function("() => window.lab.part('alone')")
-    alone = honest.heads(lab, ASK | {"change": "uniform", "seed": 0}, Job())["heads"]
+    alone = attribution.heads(lab, ASK | {"change": "uniform", "seed": 0}, Job())["heads"]
     assert page.evaluate("window.lab.part('alone')")[:2] == pytest.approx(alone[0].tolist(), abs=1e-6)
 
 

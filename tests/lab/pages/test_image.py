@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard.lab.api import image
-from regard.lab.inspect.distances import reach
+from regard.lab.inspect.distances import head_distances
 from regard.lab.server.jobs import Job
 
 ASK = {"model": "digits", "input": {"example": "3.png"}}
@@ -17,11 +17,11 @@ ASK = {"model": "digits", "input": {"example": "3.png"}}
 
 def test_distances_are_in_pixels_and_the_class_token_is_told_apart(lab):
     capture = lab.capture(ASK, Job())
-    places, real = image.centres(capture.about)
+    places, real = image.patch_centres(capture.about)
     rows, columns = capture.about["grid"]
     assert places[real].amin() > 0 and not bool(real[0]) and int(real.sum()) == rows * columns
     attention = capture.attentions[0]
-    distance, special = reach(attention, places, real)
+    distance, special = head_distances(attention, places, real)
     weight = attention.weights(2)[1:].double()
     apart = torch.cdist(places[1:], places[1:]).double()
     patches = weight[:, 1:]
@@ -41,7 +41,7 @@ def test_a_uniform_head_is_as_far_whatever_the_class_token_gets(lab):
             return row.expand(rows[1] - rows[0], -1)
 
     places = torch.tensor([[0.0], [0.0], [4.0], [8.0], [12.0]])
-    distance, special = reach(Even(), places, torch.arange(5) > 0)  # type: ignore[arg-type]
+    distance, special = head_distances(Even(), places, torch.arange(5) > 0)  # type: ignore[arg-type]
     assert float(distance[0]) == pytest.approx(5.0) and float(special[0]) == pytest.approx(0.9)
 
 

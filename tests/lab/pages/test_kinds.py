@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from regard.lab.api import alignment, honest, image
+from regard.lab.api import alignment, attribution, image
 from regard.lab.server.jobs import Job
 
 from .test_honest import shown
@@ -85,7 +85,7 @@ def test_every_kind_of_input_is_read_honestly(open_lab, lab, kind):
     page = open_lab(f"honest?{address}&lang=en")
     if ask is None:
         ask = {"model": "spoken-digits", "input": sent_tone(page)}
-    wanted = honest.read(lab, ask, Job())
+    wanted = attribution.read(lab, ask, Job())
     for name, values in wanted["readings"].items():
         numbers = [None if x != x else x for x in values.tolist()]
         assert shown(page, name) == pytest.approx(numbers, abs=1e-6)
@@ -96,7 +96,7 @@ def test_every_kind_of_input_is_read_honestly(open_lab, lab, kind):
     page.locator("[data-head='0.0']").click()
     page.wait_for_function("() => window.lab.part('change')")
     edits = [{"attention": wanted["attentions"][0]["name"], "head": 0, "change": "silent"}]
-    changed = honest.change(lab, ask | {"edits": edits, "seed": 0}, Job())
+    changed = attribution.change(lab, ask | {"edits": edits, "seed": 0}, Job())
     assert page.evaluate("window.lab.part('change').after.score") == pytest.approx(changed["after"]["score"], abs=1e-5)
 
 

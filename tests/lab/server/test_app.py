@@ -17,7 +17,7 @@ import torch
 import regard as rg
 from regard.lab.api import formula, heads
 from regard.lab.lab import Lab
-from regard.lab.library import Unknown
+from regard.lab.library import NotFound
 from regard.lab.server.app import find_call
 
 from ..client import Client
@@ -61,7 +61,7 @@ def test_a_wrong_token_or_cookie_is_no_token(client: Client) -> None:
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "localhost:1", ""])
 def test_another_host_is_refused(client: Client, host: str) -> None:
     status, answer, _ = client.send("GET", "/?token=secret", Host=host)
-    assert status == 403 and "alone" in answer["error"]
+    assert status == 403 and "only" in answer["error"]
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://127.0.0.1"])
@@ -95,7 +95,7 @@ def test_pages_and_calls_that_are_not_there(client: Client) -> None:
 
 @pytest.mark.parametrize(
     ("body", "words"),
-    [(b"{", "no JSON"), (b"[1]", "JSON object"), (b"[" * 100_000, "no JSON"), (b"\xff", "no JSON")],
+    [(b"{", "not JSON"), (b"[1]", "JSON object"), (b"[" * 100_000, "not JSON"), (b"\xff", "not JSON")],
 )
 def test_bodies_that_are_no_object(client: Client, body: bytes, words: str) -> None:
     status, answer, _ = client.send("POST", "/api/heads/run", body)
@@ -110,7 +110,7 @@ def test_bodies_that_are_no_object(client: Client, body: bytes, words: str) -> N
         ({"text": " "}, "empty"),
         ({"text": "a" * 20_001}, "20,001 characters"),
         ({"text": "a " * 3000}, "3,000 tokens"),
-        ({"text": "\ud800"}, "half a character"),
+        ({"text": "\ud800"}, "unpaired surrogate"),
     ],
 )
 def test_texts_that_cannot_be_read(client: Client, given: Any, words: str) -> None:
@@ -246,7 +246,7 @@ def test_fifty_at_once_are_answered_or_told_to_wait(client: Client, slow: Any) -
         gate.set()
         answers = [one.result() for one in asked]
     assert {status for status, _ in refused} == {429}
-    assert "Ask again" in refused[0][1]["error"]
+    assert "Try again" in refused[0][1]["error"]
     assert sorted(status for status, _ in answers) == [200] * 34 + [429] * 16
 
 
@@ -275,7 +275,7 @@ def test_whoever_goes_away_stops_the_work(client: Client, slow: Any, lab: Lab) -
     _, stopped = slow
     connection = http.client.HTTPConnection(client.host, timeout=20)
     connection.request("POST", "/api/formula/slow", b"{}", {"x-token": "secret", "x-job": "left"})
-    until(lambda: (job := lab.work.find("left")) is not None and job.state == "running")
+    until(lambda: (job := lab.jobs.find("left")) is not None and job.state == "running")
     connection.close()
     until(lambda: bool(stopped))
     assert stopped[0].name == "left"
@@ -319,5 +319,5 @@ def test_examples_are_in_both_languages(client: Client) -> None:
 def test_calls_are_found_by_their_names_alone() -> None:
     assert find_call("heads", "run") is heads.run
     for page, call in (("heads", "__init__"), ("..", "run"), ("capture", "capture")):
-        with pytest.raises(Unknown):
+        with pytest.raises(NotFound):
             find_call(page, call)

@@ -1,4 +1,4 @@
-"""The page of graphs: nodes and edges with the weights that a layer gave them, each node's look at itself included."""
+"""The page Graph: nodes, and edges with their attention weights, self-loops included."""
 
 from __future__ import annotations
 
@@ -9,64 +9,65 @@ import torch
 from torch import Tensor
 
 from ...errors import BadInput
-from ..inspect.capture import Attention, Capture
+from ..inspect.capture import Capture, CapturedAttention
+from ..lab import Lab
 from ..server.jobs import Job
 
-WHOLE = 150
-"""Nodes up to which a graph is drawn in one picture."""
-NEAR = 80
-"""Nodes of a neighbourhood that are drawn at most; those with the largest weights stay."""
+MAX_WHOLE = 150
+"""Nodes up to which a whole graph is drawn."""
+MAX_NEIGHBOURHOOD = 80
+"""The most nodes of a neighbourhood that are drawn; those with the largest weights stay."""
 
 
-def run(lab: Any, ask: dict[str, Any], job: Job) -> dict[str, Any]:
-    """The graph, what the model says of its nodes, and the layers that can be looked at."""
-    capture = lab.capture(ask, job)
-    tokens, edges = capture.tokens["nodes"], capture.about["edges"]
-    seen = [attention for attention in capture.attentions if attention.queries == len(tokens)]
-    differences = [attention.difference()["largest"] for attention in seen]
+def run(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+    """The graph, the predictions for its nodes, and the layers to choose from."""
+    capture = lab.capture(request, job)
+    tokens, edges = capture.tokens["nodes"], capture.metadata["edges"]
+    attentions = [attention for attention in capture.attentions if attention.queries == len(tokens)]
+    differences = [attention.difference["largest"] for attention in attentions]
     return {
-        "nodes": [token.text for token in tokens] if len(tokens) <= WHOLE else len(tokens),
+        "nodes": [token.text for token in tokens] if len(tokens) <= MAX_WHOLE else len(tokens),
         "count": len(tokens),
         "edges": edges.shape[1],
-        "labels": capture.about["labels"],
+        "labels": capture.metadata["labels"],
         "prediction": None if capture.prediction["kind"] == "nodes" else capture.prediction,
-        **said(capture),
-        "attentions": [attention.describe() for attention in seen],
-        "places": laid_out(len(tokens), edges) if len(tokens) <= WHOLE else None,
-        "backend": seen[0].backend if seen else None,
+        **node_classes(capture),
+        "attentions": [attention.describe() for attention in attentions],
+        "places": spring_layout(len(tokens), edges) if len(tokens) <= MAX_WHOLE else None,
+        "backend": attentions[0].backend if attentions else None,
         "difference": max(differences, default=None),
     }
 
 
-def said(capture: Capture) -> dict[str, Any]:
-    """Each node's class and its probability; what is said of the whole graph is in the prediction."""
+def node_classes(capture: Capture) -> dict[str, Any]:
+    """Each node's class and its probability; None where the prediction is of the whole graph."""
     if capture.logits is None or len(capture.logits) != len(capture.tokens["nodes"]):
         return {"class": None, "probability": None}
     best = capture.logits.float().softmax(-1).max(-1)
     return {"class": best.indices.to(torch.int32), "probability": best.values}
 
 
-def around(lab: Any, ask: dict[str, Any], job: Job) -> dict[str, Any]:
-    """A node's neighbourhood: whom it looks at, by every head, and the edges that can be drawn.
+def around(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+    """A node's neighbourhood: its weights in every head, and the edges to draw.
 
-    `edges [2, edges]` (sources, then targets: the target looks at the source) with the `weight` of the asked head;
+    `edges [2, edges]` (sources, then targets: the target attends to the source) with the `weight` of the head;
     `sources` and `weights [heads, sources]` are the node's own row, which sums to one for every head.
     """
-    capture = lab.capture(ask, job)
-    attention, head, node = chosen(capture, ask)
+    capture = lab.capture(request, job)
+    attention, head, node = find_node(capture, request)
     edges, weights = attention.edge_weights()
     own = edges[1] == node
     sources, row = edges[0, own], weights[:, own]
     order = row[head].argsort(descending=True, stable=True)
-    if attention.queries <= WHOLE:
-        shown, hops = torch.arange(attention.queries), hops_from(edges, node, attention.queries, 99)
+    if attention.queries <= MAX_WHOLE:
+        shown, hops = torch.arange(attention.queries), count_hops(edges, node, attention.queries, 99)
         drawn = torch.ones(edges.shape[1], dtype=torch.bool)
         places = None
     else:
-        hops = hops_from(edges, node, attention.queries, int(ask.get("hops", 1)))
-        shown = nearest(edges, weights[head], hops, node)
+        hops = count_hops(edges, node, attention.queries, int(request.get("hops", 1)))
+        shown = choose_neighbourhood(edges, weights[head], hops, node)
         drawn = torch.isin(edges[0], shown) & torch.isin(edges[1], shown)
-        places = in_rings(shown, hops[shown], edges[:, drawn], node)
+        places = ring_layout(shown, hops[shown], edges[:, drawn], node)
     received = torch.zeros(attention.keys, dtype=weights.dtype).index_add_(0, edges[0], weights[head])
     return {
         "node": node,
@@ -74,7 +75,7 @@ def around(lab: Any, ask: dict[str, Any], job: Job) -> dict[str, Any]:
         "weights": row[:, order],
         "sums": row.sum(-1),
         "self": row[:, sources == node].sum(-1),
-        "entropy": entropy(row),
+        "entropy": torch.special.entr(row).sum(-1),
         "received": float(received[node]),
         "shown": shown.to(torch.int32),
         "names": [capture.tokens["nodes"][n].text for n in shown.tolist()],
@@ -86,23 +87,18 @@ def around(lab: Any, ask: dict[str, Any], job: Job) -> dict[str, Any]:
     }
 
 
-def chosen(capture: Capture, ask: dict[str, Any]) -> tuple[Attention, int, int]:
-    """The attention, head and node that are asked for; `BadInput` where they are not there."""
-    attention = capture.attention(ask.get("attention", 0))
-    head, node = ask.get("head", 0), ask.get("node", 0)
-    attention.need_region(head, None, None)
+def find_node(capture: Capture, request: dict[str, Any]) -> tuple[CapturedAttention, int, int]:
+    """The attention, head and node of a request."""
+    attention = capture.attention(request.get("attention", 0))
+    head, node = request.get("head", 0), request.get("node", 0)
+    attention.check_region(head, None, None)
     if not isinstance(node, int) or isinstance(node, bool) or not 0 <= node < attention.queries:
-        raise BadInput(f"The graph has nodes 0 … {attention.queries - 1}; node {node!r} was asked for.")
+        raise BadInput(f"The graph has nodes 0 … {attention.queries - 1}; got node {node!r}.")
     return attention, head, node
 
 
-def entropy(row: Tensor) -> Tensor:
-    """Of each head, in nats, `[heads]`."""
-    return torch.special.entr(row).sum(-1)
-
-
-def hops_from(edges: Tensor, node: int, count: int, most: int) -> Tensor:
-    """How many edges lead from each node to this one at least, `[nodes]`; −1 beyond `most`."""
+def count_hops(edges: Tensor, node: int, count: int, most: int) -> Tensor:
+    """The length of the shortest path from each node to this one, `[nodes]`; −1 beyond `most`."""
     hops = torch.full((count,), -1)
     hops[node] = 0
     for hop in range(1, most + 1):
@@ -115,17 +111,17 @@ def hops_from(edges: Tensor, node: int, count: int, most: int) -> Tensor:
     return hops
 
 
-def nearest(edges: Tensor, weight: Tensor, hops: Tensor, node: int) -> Tensor:
-    """The nodes to draw: the node, then its neighbours by weight, then theirs, at most `NEAR`."""
+def choose_neighbourhood(edges: Tensor, weight: Tensor, hops: Tensor, node: int) -> Tensor:
+    """The nodes to draw: the node, then its neighbours by weight, then theirs, at most `MAX_NEIGHBOURHOOD`."""
     strength = torch.zeros(len(hops), dtype=weight.dtype)
     strength.scatter_reduce_(0, edges[0], weight * (hops[edges[1]] >= 0), "amax")
     reached = (hops >= 0).nonzero().flatten()
     order = sorted(reached.tolist(), key=lambda n: (int(hops[n]), -float(strength[n]), n))
-    return torch.tensor(sorted(order[:NEAR], key=lambda n: (n != node, n)))
+    return torch.tensor(sorted(order[:MAX_NEIGHBOURHOOD], key=lambda n: (n != node, n)))
 
 
-def in_rings(shown: Tensor, hops: Tensor, edges: Tensor, node: int) -> Tensor:
-    """Places `[nodes, 2]` in −1 … 1: the node in the middle, a ring a hop, each near the one it was reached by."""
+def ring_layout(shown: Tensor, hops: Tensor, edges: Tensor, node: int) -> Tensor:
+    """Coordinates `[nodes, 2]` in −1 … 1: the node in the middle, a ring a hop, each node near its parent."""
     angle = {node: 0.0}
     most = max(1, int(hops.max()))
     places = torch.zeros(len(shown), 2)
@@ -141,10 +137,10 @@ def in_rings(shown: Tensor, hops: Tensor, edges: Tensor, node: int) -> Tensor:
     return places
 
 
-def laid_out(count: int, edges: Tensor, steps: int = 300) -> Tensor:
-    """Places `[nodes, 2]` in −1 … 1 for a whole graph: edges pull, nodes push, the same each time.
+def spring_layout(count: int, edges: Tensor, steps: int = 300) -> Tensor:
+    """Coordinates `[nodes, 2]` in −1 … 1 of a whole graph, force-directed (Fruchterman and Reingold, 1991).
 
-    (Fruchterman and Reingold, 1991.) It starts from a circle, so nothing is drawn by chance.
+    It starts from a spiral, so the layout is deterministic.
     """
     turn = torch.arange(count) * (2 * math.pi * 0.381966)  # the golden angle: neighbours in number start apart
     radius = ((torch.arange(count) + 0.5) / max(1, count)).sqrt()

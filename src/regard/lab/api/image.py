@@ -1,4 +1,4 @@
-"""The page of images: where a patch or an object's query looks, how far heads reach in pixels, what flows where."""
+"""The page Image: the attention of patches and object queries, head distances in pixels, and rollout."""
 
 from __future__ import annotations
 
@@ -8,77 +8,78 @@ import torch
 from torch import Tensor
 
 from ...errors import TooLarge
-from ..inspect.capture import Attention, Capture
-from ..inspect.distances import measured
+from ..inspect.capture import Capture, CapturedAttention
+from ..inspect.distances import describe_with_distance
+from ..lab import Lab
 from ..server.jobs import Job
 
-MOST = 2048
-"""Tokens up to which layers are multiplied."""
+MAX_ROLLOUT = 2048
+"""Tokens up to which rollout is computed."""
 
 
-def run(lab: Any, ask: dict[str, Any], job: Job) -> dict[str, Any]:
-    """The picture as the model sees it, its grid of patches, the answer, and how far each head looks.
+def run(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+    """The image as the model reads it, its grid of patches, the prediction, and the distances of each head.
 
-    `attentions` are those of the picture's tokens to themselves, `crossed` those of a detector's queries to them.
+    `attentions` are the self-attentions of the image's tokens, `crossed` the cross-attentions of object queries.
     """
-    capture = lab.capture(ask, job)
-    about, seen = capture.about, looking(capture)
-    places, real = centres(about)
-    layers = []
-    for n, attention in enumerate(seen):
-        job.tell(n, len(seen), attention.label)
-        layers.append(measured(attention, places, real))
-    crossed = [one for one in capture.attentions if one.role == "cross" and one.key_side == "image"]
+    capture = lab.capture(request, job)
+    metadata, layers = capture.metadata, self_attentions(capture)
+    centres, real = patch_centres(metadata)
+    described = []
+    for n, attention in enumerate(layers):
+        job.report(n, len(layers), attention.label)
+        described.append(describe_with_distance(attention, centres, real))
+    cross = [layer for layer in capture.attentions if layer.role == "cross" and layer.key_side == "image"]
     return {
-        "pixels": about["pixels"],
-        "grid": about["grid"],
-        "size": about["size"],
-        "cell": about["cell"],
-        "class_token": about["class_token"],
+        "pixels": metadata["pixels"],
+        "grid": metadata["grid"],
+        "size": metadata["size"],
+        "cell": metadata["cell"],
+        "class_token": metadata["class_token"],
         "prediction": capture.prediction,
-        "attentions": layers,
-        "crossed": [one.describe() | even(one) for one in crossed],
+        "attentions": described,
+        "crossed": [layer.describe() | evenness(layer) for layer in cross],
         "queries": len(capture.tokens.get("target", ())),
-        "backend": next((one.backend for one in seen + crossed), None),
-        "difference": max((one.difference()["largest"] for one in seen + crossed), default=None),
+        "backend": next((layer.backend for layer in layers + cross), None),
+        "difference": max((layer.difference["largest"] for layer in layers + cross), default=None),
     }
 
 
-def even(attention: Attention) -> dict[str, Any]:
-    """How evenly each head of an attention looks, `[heads]`."""
+def evenness(attention: CapturedAttention) -> dict[str, Any]:
+    """Entropy and largest weight of each head, `[heads]`."""
     stats = attention.stats([])
     return {name: stats[name] for name in ("entropy", "entropy_share", "peak")}
 
 
-def looking(capture: Capture) -> list[Any]:
-    """The attentions of the picture's tokens to themselves."""
+def self_attentions(capture: Capture) -> list[CapturedAttention]:
+    """The self-attentions of the image's tokens."""
     count = len(capture.tokens["image"])
-    return [one for one in capture.attentions if one.query_side == one.key_side == "image" and one.keys == count]
+    return [a for a in capture.attentions if a.query_side == a.key_side == "image" and a.keys == count]
 
 
-def centres(about: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Where each token's patch has its middle, in pixels `[tokens, 2]`, and which tokens are patches."""
-    (rows, columns), (height, width) = about["grid"], about["cell"]
+def patch_centres(metadata: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """The centre of each token's patch in pixels, `[tokens, 2]`, and which tokens are patches."""
+    (rows, columns), (height, width) = metadata["grid"], metadata["cell"]
     y, x = torch.meshgrid(torch.arange(rows) + 0.5, torch.arange(columns) + 0.5, indexing="ij")
-    places = torch.stack([y.flatten() * height, x.flatten() * width], -1)
-    extra = int(about["class_token"])
+    centres = torch.stack([y.flatten() * height, x.flatten() * width], -1)
+    extra = int(metadata["class_token"])
     real = torch.arange(extra + rows * columns) >= extra
-    return torch.cat([places.new_zeros(extra, 2), places]), real
+    return torch.cat([centres.new_zeros(extra, 2), centres]), real
 
 
-def rollout(lab: Any, ask: dict[str, Any], job: Job) -> dict[str, Any]:
-    """How much of each token is in each after all layers, by weights alone, `[tokens, tokens]`; rows sum to one.
+def rollout(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+    """Attention rollout over all layers, `[tokens, tokens]`; rows sum to one.
 
-    A layer passes on half of what a token has and half of what its heads bring on average (Abnar and Zuidema, 2020).
+    A layer keeps half of a token and adds half of the mean of its heads (Abnar and Zuidema, 2020).
     """
-    capture = lab.capture(ask, job)
-    seen = looking(capture)
+    capture = lab.capture(request, job)
+    layers = self_attentions(capture)
     count = len(capture.tokens["image"])
-    if count > MOST:
-        raise TooLarge(f"The picture has {count:,} tokens; layers are multiplied up to {MOST:,}. Use larger patches.")
+    if count > MAX_ROLLOUT:
+        raise TooLarge(f"The image has {count:,} tokens; rollout takes at most {MAX_ROLLOUT:,}. Use larger patches.")
     flow = torch.eye(count)
-    for n, attention in enumerate(seen):
-        job.tell(n, len(seen), attention.label)
+    for n, attention in enumerate(layers):
+        job.report(n, len(layers), attention.label)
         flow = (0.5 * torch.eye(count) + 0.5 * attention.weights(None).mean(0).float()) @ flow
     return {"flow": flow}
 

@@ -1,4 +1,4 @@
-"""Long: a text of up to 200,000 characters. Maps are pooled, tiles computed when asked for, and nothing is n²."""
+"""The page Long: texts of up to 200,000 characters. Maps are pooled, and nothing is quadratic in memory."""
 
 from __future__ import annotations
 
@@ -9,70 +9,69 @@ import torch
 
 from ...errors import BadInput
 from ..builtin.recall import recall
-from ..inputs.prepared import MANY
-from ..inputs.text import need_text
-from ..inspect.capture import Attention, Capture
+from ..inputs.model_input import LONG
+from ..inputs.text import check_text
+from ..inspect.capture import Capture, CapturedAttention
 from ..lab import Lab, fingerprint
 from ..library import RECALL
 from ..server.jobs import Job
-from .heads import need_index, read_span
+from .request import check_index, read_region
 
-CELLS = 512
-VISITED, SAMPLE = 16_384, 4_096
-"""Queries of a region that are all visited; of more, so many stand for the others unless `exact` is asked for."""
-
-
-def capture(lab: Lab, ask: dict[str, Any], job: Job) -> Capture:
-    """The pass over a long text, or its recall."""
-    if ask.get("model", RECALL) != RECALL:
-        return lab.capture(ask, job, MANY)
-    key = fingerprint({"recall": ask.get("input")})
-    found = lab.captures.get(key)
-    if found is None:
-        given = ask.get("input")
-        found = recall(need_text(given if isinstance(given, dict) else {}, MANY))
-        lab.captures.put(key, found)
-    return found
+MAX_CELLS = 512
+MAX_EXACT, SAMPLE = 16_384, 4_096
+"""Queries of a region that are all computed, and how many of more are sampled unless `exact` is requested."""
 
 
-def run(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
-    """How the text is cut into tokens, and the attentions that can be looked at."""
-    found = capture(lab, ask, job)
-    (side, tokens), *_ = found.tokens.items()
+def capture(lab: Lab, request: dict[str, Any], job: Job) -> Capture:
+    """The forward pass over a long text, or the built-in recall."""
+    if request.get("model", RECALL) != RECALL:
+        return lab.capture(request, job, LONG)
+    key = fingerprint({"recall": request.get("input")})
+    cached = lab.captures.get(key)
+    if cached is None:
+        fields = request.get("input")
+        cached = recall(check_text(fields if isinstance(fields, dict) else {}, LONG))
+        lab.captures.put(key, cached)
+    return cached
+
+
+def run(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+    """The tokens' offsets in the text, and the attentions to choose from."""
+    run = capture(lab, request, job)
+    (side, tokens), *_ = run.tokens.items()
     offsets = torch.tensor([(token.start, token.end) for token in tokens], dtype=torch.int32)
-    attentions = [one.describe() for one in found.attentions]
-    return {"side": side, "tokens": len(tokens), "offsets": offsets, "attentions": attentions, "about": found.about}
+    attentions = [attention.describe() for attention in run.attentions]
+    return {"side": side, "tokens": len(tokens), "offsets": offsets, "attentions": attentions, "about": run.metadata}
 
 
-def chosen(lab: Lab, ask: dict[str, Any], job: Job) -> tuple[Attention, int]:
-    attention = capture(lab, ask, job).attention(ask.get("attention", 0))
-    return attention, need_index(ask.get("head", 0), attention.heads, "head")
+def find_long_head(lab: Lab, request: dict[str, Any], job: Job) -> tuple[CapturedAttention, int]:
+    attention = capture(lab, request, job).attention(request.get("attention", 0))
+    return attention, check_index(request.get("head", 0), attention.heads, "head")
 
 
-def map(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
-    """A region pooled to at most 512 × 512 cells, with its curves and its strongest links.
+def map(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+    """A region pooled to at most 512 × 512 cells, with its curves and its largest weights.
 
-    Of a region with more than 16,384 queries 4,096 are visited, spread evenly, unless `exact`; `visited` says how many
-    were. `received [columns]` is the weight that the keys of a column get from a visited query, on average.
+    Of a region with more than 16,384 queries 4,096 evenly spaced ones are computed, unless `exact`; `visited` is their
+    number. `received [columns]` is the mean weight that a column's keys get from a query.
     """
-    attention, head = chosen(lab, ask, job)
-    rows = read_span(ask.get("rows"), attention.queries, "rows") or (0, attention.queries)
-    keys = read_span(ask.get("keys"), attention.keys, "keys") or (0, attention.keys)
-    shape = read_shape(ask.get("shape", [256, 256]))
-    most = SAMPLE if rows[1] - rows[0] > VISITED and ask.get("exact") is not True else None
-    links = need_index(ask.get("links", 32), 257, "links")
-    apart = need_index(ask.get("apart", 1), attention.keys + 1, "apart")
-    found = attention.survey(head, shape, rows, keys, job, most=most, links=links, apart=apart)
-    received = torch.nn.functional.adaptive_avg_pool1d(found.received[None], found.map.shape[1])[0]
+    attention, head = find_long_head(lab, request, job)
+    rows, keys = read_region(request, attention)
+    shape = read_shape(request.get("shape", [256, 256]))
+    most = SAMPLE if rows[1] - rows[0] > MAX_EXACT and request.get("exact") is not True else None
+    links = check_index(request.get("links", 32), 257, "links")
+    apart = check_index(request.get("apart", 1), attention.keys + 1, "apart")
+    summary = attention.summarize(head, shape, rows, keys, job, max_queries=most, links=links, min_distance=apart)
+    received = torch.nn.functional.adaptive_avg_pool1d(summary.received[None], summary.map.shape[1])[0]
     return {
-        "map": found.map,
-        "masked": found.masked,
-        "entropy": found.entropy,
-        "distance": found.distance,
-        "received": received / max(1, found.visited),
-        "links": found.links.to(torch.int32),
-        "link_weights": found.link_weights,
-        "visited": found.visited,
+        "map": summary.map,
+        "masked": summary.masked,
+        "entropy": summary.entropy,
+        "distance": summary.distance,
+        "received": received / max(1, summary.visited),
+        "links": summary.links.to(torch.int32),
+        "link_weights": summary.link_weights,
+        "visited": summary.visited,
         "of": rows[1] - rows[0],
         "rows": list(rows),
         "keys": list(keys),
@@ -80,16 +79,16 @@ def map(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
 
 
 def read_shape(shape: Any) -> tuple[int, int]:
-    if not isinstance(shape, list) or len(shape) != 2 or not all(type(n) is int and 1 <= n <= CELLS for n in shape):
-        raise BadInput(f"shape is {shape!r:.40}; it must be [rows, columns], each 1 to {CELLS}.")
+    if not isinstance(shape, list) or len(shape) != 2 or not all(type(n) is int and 1 <= n <= MAX_CELLS for n in shape):
+        raise BadInput(f"shape is {shape!r:.40}; it must be [rows, columns], each 1 to {MAX_CELLS}.")
     return shape[0], shape[1]
 
 
-def row(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
-    """The keys that one query looks at most, with their weights, and its weights pooled along the whole text."""
-    attention, head = chosen(lab, ask, job)
-    query = need_index(ask.get("query", 0), attention.queries, "query")
-    count = need_index(ask.get("top", 32), 1025, "top")
+def row(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+    """The largest weights of one query with their keys, and its weights pooled along the whole text."""
+    attention, head = find_long_head(lab, request, job)
+    query = check_index(request.get("query", 0), attention.queries, "query")
+    count = check_index(request.get("top", 32), 1025, "top")
     weights = attention.weights(head, (query, query + 1))[0]
     best = weights.topk(min(count, len(weights)))
     real = best.values > 0
@@ -97,11 +96,11 @@ def row(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
     return {"keys": best.indices[real].to(torch.int32), "weights": best.values[real], "profile": pooled}
 
 
-def sample(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
-    """A long text that stands ready everywhere: this package's own source, file after file."""
-    size = need_index(ask.get("characters", 30_000), MANY.characters + 1, "characters")
+def sample(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+    """A long example text: this package's own source, file after file."""
+    size = check_index(request.get("characters", 30_000), LONG.characters + 1, "characters")
     folder = files("regard.attention")
-    names = sorted(one.name for one in folder.iterdir() if one.name.endswith(".py"))
+    names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".py"))
     return {"text": "\n".join(folder.joinpath(name).read_text("utf8") for name in names)[:size]}
 
 

@@ -1,6 +1,6 @@
-"""Mechanisms: score, position, mask and method as in the call; what they allow, cost and look like in Python.
+"""The page Mechanisms: a call built from score, position, mask and method; its mask, its plan, and its Python code.
 
-Parts come as the lines that make them and are read as such (`regard.nn.part_fields`): nothing of a request is ever run.
+Parts come as text and are parsed (`regard.nn.part_fields`); no code of a request is ever run.
 """
 
 from __future__ import annotations
@@ -21,48 +21,46 @@ from ...attention.parts.part import Part
 from ...attention.parts.positions import TransformerXL
 from ...attention.parts.text import parse_part
 from ...errors import BadInput, RegardError
-from ...experiments.claims.soft_dictionary import CONCEPTS
 from ...nn.learned_parts import LearnedTransformerXL, PartSpec
 from ...nn.part_fields import POSITIONS, build_part, parse_mask, parse_method, parse_score
 from ...nn.rotary import ScaledRotary
+from ..builtin.concepts import CONCEPTS
 from ..lab import Lab
 from ..server.jobs import Job
 
-LINE = 400
-"""Characters of a part's line."""
-LARGEST = 1 << 20
-"""The largest number in a part's line."""
+MAX_TEXT = 400
+"""Characters of a part's text."""
+MAX_NUMBER = 1 << 20
+"""The largest number in a part's text."""
 SIZES = {"heads": (8, 64), "kv_heads": (8, 64), "queries": (64, 131_072), "keys": (64, 131_072), "head_dim": (32, 256)}
-"""Usual and largest sizes of a call."""
-NUMBERS = 1 << 26
-"""Numbers of q, k or v that a plan is made for."""
-DRAWN, TILES = 512, 128
+"""Default and largest sizes of a call."""
+MAX_ELEMENTS = 1 << 26
+"""Elements of q, k or v."""
+MAX_PAIRS, TILES = 512, 128
 """Tokens up to which every pair of a mask is drawn, and rows and columns of tiles beyond."""
 REACH = 32
-FAR = -12.0
-"""The score of a word that does not belong to what is asked."""
+UNRELATED = -12.0
+"""The score of a word that does not belong to the query."""
 
 
-def plan(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
-    """The call that these lines make: its parts, mask, cost, and the Python to copy."""
-    sizes = read_sizes(ask.get("sizes") or {})
-    parts = read_parts(ask, sizes)
-    q, k = nothing(sizes, "heads", "queries"), nothing(sizes, "kv_heads", "keys")
-    planned = rg.plan(q, k, k, **parts)
+def plan(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+    """The call of these parts: formulas, mask, plan, and Python code to copy."""
+    sizes = read_sizes(request.get("sizes") or {})
+    parts = read_parts(request, sizes)
+    q, k = expanded_zeros(sizes, "heads", "queries"), expanded_zeros(sizes, "kv_heads", "keys")
+    plan = rg.plan(q, k, k, **parts)
     mask = parts["mask"] or Everything()
     return {
         "sizes": sizes,
         "parts": {name: {"line": str(part), "formula": part.formula} for name, part in parts.items() if part},
-        "formula": formula(parts),
-        "python": python(parts, sizes),
-        "layer": layer(ask, sizes),
-        "plan": {
-            name: getattr(planned, name) for name in ("backend", "reasons", "operations", "bytes", "peak", "tiles")
-        },
-        "text": str(planned),
-        "refused": refused(parts, sizes),
-        **drawn_mask(mask, sizes),
-        "curve": curve(parts, sizes),
+        "formula": formulas(parts),
+        "python": python_code(parts, sizes),
+        "layer": layer_text(request, sizes),
+        "plan": {name: getattr(plan, name) for name in ("backend", "reasons", "operations", "bytes", "peak", "tiles")},
+        "text": str(plan),
+        "refused": refusal(parts, sizes),
+        **describe_mask(mask, sizes),
+        "curve": position_curve(parts, sizes),
     }
 
 
@@ -75,42 +73,44 @@ def read_sizes(given: Any) -> dict[str, int]:
     for name, (_, most) in SIZES.items():
         if type(found[name]) is not int or not 1 <= found[name] <= most:
             raise BadInput(f"{name} is {found[name]!r:.40}; it must be a whole number from 1 to {most:,}.")
-    if found["heads"] * max(found["queries"], found["keys"]) * found["head_dim"] > NUMBERS:
-        raise BadInput(f"{found} has more than {NUMBERS:,} numbers in q or k. Take fewer heads, tokens or dims.")
+    if found["heads"] * max(found["queries"], found["keys"]) * found["head_dim"] > MAX_ELEMENTS:
+        raise BadInput(f"{found} has more than {MAX_ELEMENTS:,} numbers in q or k. Use fewer heads, tokens or dims.")
     return found
 
 
-def nothing(sizes: dict[str, int], heads: str, tokens: str) -> Tensor:
-    """Zeros of that shape that take no memory."""
+def expanded_zeros(sizes: dict[str, int], heads: str, tokens: str) -> Tensor:
+    """Zeros of that shape without its memory."""
     return torch.zeros(()).expand(1, sizes[heads], sizes[tokens], sizes["head_dim"])
 
 
-def read_parts(ask: dict[str, Any], sizes: dict[str, int]) -> dict[str, Any]:
-    """The parts that the lines make; learned tensors are drawn, always the same."""
-    lines = {name: read_line(ask.get(name), name) for name in ("score", "position", "mask", "method")}
+def read_parts(request: dict[str, Any], sizes: dict[str, int]) -> dict[str, Any]:
+    """The parts of a request; learned tensors are random, from a fixed seed."""
+    texts = {name: read_text(request.get(name), name) for name in ("score", "position", "mask", "method")}
     heads, dim = sizes["heads"], sizes["head_dim"]
     positions = POSITIONS | {"TransformerXL": make_transformer_xl}
     parsers: dict[str, Callable[[str], Any]] = {
         "score": parse_score,
-        "position": lambda line: parse_part(line, positions),
+        "position": lambda text: parse_part(text, positions),
         "method": parse_method,
     }
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        parts: dict[str, Any] = {"mask": parse_mask(lines["mask"] or None)}
+        parts: dict[str, Any] = {"mask": parse_mask(texts["mask"] or None)}
         for name, parse in parsers.items():
-            parts[name] = draw_part(parse(lines[name]), heads, dim) if lines[name] else None
+            parts[name] = draw_part(parse(texts[name]), heads, dim) if texts[name] else None
     return parts
 
 
-def read_line(line: Any, name: str) -> str:
-    if line is None:
+def read_text(text: Any, name: str) -> str:
+    if text is None:
         return ""
-    if not isinstance(line, str) or len(line) > LINE:
-        raise BadInput(f"{name} is {line!r:.60}; it must be the line of a part, of at most {LINE} characters.")
-    if any(float(number) > LARGEST for number in re.findall(r"\d+", line)):
-        raise BadInput(f"{name} is {line!r:.60}; numbers up to {LARGEST:,} are read here.")
-    return line.strip()
+    if not isinstance(text, str) or len(text) > MAX_TEXT:
+        raise BadInput(
+            f"{name} is {text!r:.60}; it must be a part, such as Causal(), of at most {MAX_TEXT} characters."
+        )
+    if any(float(number) > MAX_NUMBER for number in re.findall(r"\d+", text)):
+        raise BadInput(f"{name} is {text!r:.60}; numbers must be at most {MAX_NUMBER:,}.")
+    return text.strip()
 
 
 def make_transformer_xl(reach: int = REACH, **others: Any) -> LearnedTransformerXL:
@@ -124,12 +124,12 @@ def draw_part(part: Part | PartSpec | nn.Module, heads: int, dim: int) -> Any:
         reach = REACH if part.reach is None else part.reach
         return TransformerXL(torch.randn(heads, reach + 1, dim), torch.randn(heads, dim), torch.randn(heads, dim))
     if isinstance(part, ScaledRotary):
-        raise BadInput(f"position is {part!r:.60}; in a call Rotary takes base and dim. The layer's takes more.")
+        raise BadInput(f"position is {part!r:.60}; in a call Rotary takes only base and dim.")
     return part if isinstance(part, Part) else build_part(part, heads, dim)()
 
 
-def formula(parts: dict[str, Any]) -> dict[str, str]:
-    """The call in one formula, part by part."""
+def formulas(parts: dict[str, Any]) -> dict[str, str]:
+    """The formula of each part."""
     score, position, mask, method = (parts[name] for name in ("score", "position", "mask", "method"))
     return {
         "score": (score or rg.Dot()).formula,
@@ -139,8 +139,8 @@ def formula(parts: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def python(parts: dict[str, Any], sizes: dict[str, int]) -> str:
-    """A program that makes this call and can be copied and run."""
+def python_code(parts: dict[str, Any], sizes: dict[str, int]) -> str:
+    """A program with this call, to be copied and run."""
     size = "1, {}, {}, {}"
     lines = [
         "import torch, regard as rg",
@@ -151,16 +151,16 @@ def python(parts: dict[str, Any], sizes: dict[str, int]) -> str:
     arguments = []
     for name in ("score", "position", "mask", "method"):
         if parts[name] is not None:
-            before, text = written(parts[name])
+            before, text = part_code(parts[name])
             lines += before
             arguments.append(f"{name}={text}")
     return "\n".join([*lines, f"y = rg.attend({', '.join(['q', 'k', 'v', *arguments])})"])
 
 
-def written(part: Part) -> tuple[list[str], str]:
+def part_code(part: Part) -> tuple[list[str], str]:
     """The lines that make a part's tensors, and the part itself as Python."""
     if isinstance(part, Mask) and not part.tensors():
-        return [], prefixed(repr(part))
+        return [], add_module(repr(part))
     before, arguments = [], []
     for field in dataclasses.fields(part):  # type: ignore[arg-type]
         value = getattr(part, field.name)
@@ -172,26 +172,28 @@ def written(part: Part) -> tuple[list[str], str]:
     return before, f"rg.{type(part).__name__}({', '.join(arguments)})"
 
 
-def prefixed(text: str) -> str:
-    """A part's own words with the module before each name."""
-    return re.sub(r"\b([A-Za-z]\w*)\(", lambda found: f"rg.{found[0]}" if hasattr(rg, found[1]) else found[0], text)
+def add_module(text: str) -> str:
+    """A part's text with the module before each name."""
+    return re.sub(r"\b([A-Za-z]\w*)\(", lambda match: f"rg.{match[0]}" if match[1] in rg.__all__ else match[0], text)
 
 
-def layer(ask: dict[str, Any], sizes: dict[str, int]) -> str | None:
-    """The same as a layer whose parts learn; None for a position that all layers of a stack share."""
-    if str(ask.get("position")).strip().startswith("TransformerXL"):
+def layer_text(request: dict[str, Any], sizes: dict[str, int]) -> str | None:
+    """The layer with these parts; None for a position that all layers of a stack share."""
+    if str(request.get("position")).strip().startswith("TransformerXL"):
         return None
-    lines = [f"{name}={ask[name].strip()!r}" for name in ("score", "position", "mask", "method") if ask.get(name)]
+    lines = [
+        f"{name}={request[name].strip()!r}" for name in ("score", "position", "mask", "method") if request.get(name)
+    ]
     dim, heads = sizes["heads"] * sizes["head_dim"], sizes["heads"]
     own = [f"kv_heads={sizes['kv_heads']}"] if sizes["kv_heads"] != heads else []
     return f"rg.nn.MultiHeadAttention({', '.join([f'dim={dim}', f'heads={heads}', *own, *lines])})"
 
 
-def refused(parts: dict[str, Any], sizes: dict[str, int]) -> str | None:
+def refusal(parts: dict[str, Any], sizes: dict[str, int]) -> str | None:
     """Why the call cannot be made; None when it can. A method says so only when it is called."""
-    if parts["method"] is None or sizes["heads"] * sizes["queries"] * sizes["keys"] > NUMBERS:
+    if parts["method"] is None or sizes["heads"] * sizes["queries"] * sizes["keys"] > MAX_ELEMENTS:
         return None
-    q, k = nothing(sizes, "heads", "queries"), nothing(sizes, "kv_heads", "keys")
+    q, k = expanded_zeros(sizes, "heads", "queries"), expanded_zeros(sizes, "kv_heads", "keys")
     try:
         with torch.no_grad():
             rg.attend(q.clone(), k.clone(), k.clone(), **parts)
@@ -200,10 +202,10 @@ def refused(parts: dict[str, Any], sizes: dict[str, int]) -> str | None:
     return None
 
 
-def drawn_mask(mask: Mask, sizes: dict[str, int]) -> dict[str, Any]:
-    """Every pair's answer while there are few, or else that of tiles: 0 none of their pairs, 1 some, 2 all."""
+def describe_mask(mask: Mask, sizes: dict[str, int]) -> dict[str, Any]:
+    """The mask pair by pair where there are few, or else by tiles: 0 no pair allowed, 1 some, 2 all."""
     queries, keys = sizes["queries"], sizes["keys"]
-    if queries <= DRAWN and keys <= DRAWN:
+    if queries <= MAX_PAIRS and keys <= MAX_PAIRS:
         every = add_batch_heads(mask.dense(queries, keys))[0, 0]
         return {"mask": every, "tiles": None, "allowed": float(every.float().mean())}
     rows, columns = -(-queries // TILES), -(-keys // TILES)
@@ -211,23 +213,23 @@ def drawn_mask(mask: Mask, sizes: dict[str, int]) -> dict[str, Any]:
     return {"mask": None, "tiles": tiles.to(torch.uint8), "tile": [rows, columns], "allowed": None}
 
 
-def curve(parts: dict[str, Any], sizes: dict[str, int]) -> dict[str, Any] | None:
-    """What distance adds for each head, from −32 to 32; None where it depends on the query."""
+def position_curve(parts: dict[str, Any], sizes: dict[str, int]) -> dict[str, Any] | None:
+    """The position bias of each head for distances from −32 to 32; None where it depends on the query."""
     position = parts["position"]
     if position is None:
         return None
     reach = 2 * REACH + 1
-    found = position.rel_bias(torch.zeros(1, sizes["heads"], reach, 1), torch.zeros(1, sizes["heads"], reach, 1))
-    if found is None:
+    bias = position.rel_bias(torch.zeros(1, sizes["heads"], reach, 1), torch.zeros(1, sizes["heads"], reach, 1))
+    if bias is None:
         return None
     distance = torch.arange(-REACH, REACH + 1)
-    values = found.table[:, (distance + found.zero).clamp(0, found.table.shape[1] - 1)]
+    values = bias.table[:, (distance + bias.zero).clamp(0, bias.table.shape[1] - 1)]
     return {"distance": distance, "added": values}
 
 
-def choices(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
-    """Lines to choose from, each with its formula."""
-    listed = {
+def choices(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+    """Parts to choose from, as text."""
+    choices = {
         "score": ["Dot()", "Dot(scale=1.0)", "Cosine(scale=10.0)", "Bilinear()", "Additive(activation='tanh')",
                   "Additive(activation='leaky_relu')"],
         "position": ["", "Alibi()", "Rotary()", "Bias(reach=16)", "T5Bias(buckets=32)", "Shaw(reach=8)",
@@ -238,25 +240,25 @@ def choices(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
                  "RandomBlocks(block=8, count=2, seed=0)", "~Window(before=2, after=2)"],
         "method": ["", "Nystrom(landmarks=16)", "Performer(features=64)", "Linformer(tokens=64, rank=16)"],
     }  # fmt: skip
-    return {"choices": listed, "sizes": {name: list(pair) for name, pair in SIZES.items()}}
+    return {"choices": choices, "sizes": {name: list(pair) for name, pair in SIZES.items()}}
 
 
-def dictionary(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
-    """The soft dictionary: what is asked is compared with every word, and the answer mixes their values.
+def dictionary(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+    """The soft dictionary: a query is compared with every word, and the result is the weighted mean of their values.
 
-    Words are axes: k_j is 1 on its own. A concept's q has the logarithm of each member's share on that member's axis
-    and −12 on the others, so that weights = softmax(sharpness · q·k) are the shares themselves at sharpness 1.
+    Words are one-hot keys. A concept's query has the logarithm of each member's share on that member's axis and −12 on
+    the others, so that weights = softmax(sharpness · q·k) equal the shares at sharpness 1.
     """
-    asked, entries, sharpness = ask.get("asked", "fruit"), ask.get("entries"), ask.get("sharpness", 1.0)
+    asked, entries, sharpness = request.get("asked", "fruit"), request.get("entries"), request.get("sharpness", 1.0)
     entries = {"apple": 10, "banana": 5, "chair": 2} if entries is None else entries
     if not isinstance(asked, str) or not isinstance(entries, dict) or not 1 <= len(entries) <= 32:
-        raise BadInput('The dictionary needs a word that is asked, and 1 to 32 entries: {"apple": 10, ...}.')
-    if not all(isinstance(one, int | float) and abs(one) <= 1e9 for one in [*entries.values(), sharpness]):
+        raise BadInput('The dictionary needs a query and 1 to 32 entries: {"apple": 10, ...}.')
+    if not all(isinstance(value, int | float) and abs(value) <= 1e9 for value in [*entries.values(), sharpness]):
         raise BadInput("The values of the dictionary and its sharpness must be numbers.")
     words = list(entries)
-    share = shares(asked)
-    q = torch.tensor([share.get(word.lower(), FAR) for word in words])
-    k, v = torch.eye(len(words)), torch.tensor([float(one) for one in entries.values()])
+    share = log_shares(asked)
+    q = torch.tensor([share.get(word.lower(), UNRELATED) for word in words])
+    k, v = torch.eye(len(words)), torch.tensor([float(value) for value in entries.values()])
     call: dict[str, Any] = {"score": rg.Dot(scale=float(sharpness))}
     y = rg.attend(q[None, None, None], k[None, None], v[None, None, :, None], **call)
     view = rg.look(q[None, None, None], k[None, None], **call, weights=True)
@@ -274,21 +276,21 @@ def dictionary(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
         "hard": {"word": words[best], "value": float(v[best])},
         "known": bool(share.keys() - {asked.lower()}),
         "concepts": [list(names) for names in CONCEPTS],
-        "python": f"q = torch.tensor({[round(one, 4) for one in q.tolist()]})\nk = torch.eye({len(words)})\n"
+        "python": f"q = torch.tensor({[round(value, 4) for value in q.tolist()]})\nk = torch.eye({len(words)})\n"
         f"v = torch.tensor({v.tolist()})\ny = rg.attend(q[None, None, None], k[None, None], v[None, None, :, None], "
         f"score=rg.Dot(scale={float(sharpness)}))",
     }  # fmt: skip
 
 
-def shares(asked: str) -> dict[str, float]:
-    """The logarithm of how much each word belongs to what is asked: a concept's words in parts, a word to itself."""
-    found = {asked.lower(): 0.0}
+def log_shares(query: str) -> dict[str, float]:
+    """The logarithm of each word's share of the query: a concept is shared by its words, a word is all its own."""
+    shares = {query.lower(): 0.0}
     for names, members in CONCEPTS.items():
-        if asked.lower() in names:
+        if query.lower() in names:
             parts = torch.tensor([0.6, 0.4] if len(members) == 2 else [1.0] * len(members))
             logs = (parts / parts.sum()).log().tolist()
-            found |= {word: one for both, one in zip(members, logs, strict=True) for word in both}
-    return found
+            shares |= {word: log for pair, log in zip(members, logs, strict=True) for word in pair}
+    return shares
 
 
 CALLS = {"plan": plan, "choices": choices, "dictionary": dictionary}

@@ -1,121 +1,117 @@
-"""Runs: training runs while they go on and afterwards, and the experiments with their verdicts."""
+"""The page Runs: training runs, also while they are running, and the experiments with their verdicts."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from ...errors import BadInput
-from ...experiments import results
+from ...experiments import (
+    LANGUAGES,
+    VERDICT_LABELS,
+    VERDICT_SIGNS,
+    Language,
+    figure_path,
+    find_experiment,
+    find_results_folder,
+    list_experiments,
+    read_results,
+)
 from ..lab import Lab, read_seed
-from ..library import Unknown
-from ..records import curves as curves_of
-from ..records import samples as samples_of
-from ..records import settings as settings_of
-from ..records import summary
+from ..library import NotFound
+from ..records import read_curves, read_samples, read_settings, summarize_run
+from ..server.experiment_process import run_in_subprocess
 from ..server.jobs import Job
-from ..server.subprocess import tried
+from .request import read_count
 
 
-def listed(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
+def list_runs(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
     """The runs in the lab's folders, the newest first."""
-    runs: list[dict[str, Any]] = [{"name": name} | summary(path) for name, path in lab.library.runs().items()]
+    runs: list[dict[str, Any]] = [{"name": name} | summarize_run(path) for name, path in lab.library.runs().items()]
     return {"runs": sorted(runs, key=lambda run: run["updated"] or 0.0, reverse=True)}
 
 
-def run_path(lab: Lab, name: Any) -> Path:
-    found = lab.library.runs()
-    if not isinstance(name, str) or name not in found:
-        raise Unknown(f"There is no run {name!r:.80} in the lab's folders. There are: {', '.join(found) or 'none'}.")
-    return found[name]
+def find_run(lab: Lab, name: Any) -> Path:
+    runs = lab.library.runs()
+    if not isinstance(name, str) or name not in runs:
+        raise NotFound(f"There is no run {name!r:.80} in the lab's folders. There are: {', '.join(runs) or 'none'}.")
+    return runs[name]
 
 
-def curves(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
-    """The curves of a run after its log's first `after` lines: see `records.curves`."""
-    return curves_of(run_path(lab, ask.get("run")), whole(ask, "after", 0))
+def curves(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+    """The curves of a run after its log's first `after` lines: see `records.read_curves`."""
+    return read_curves(find_run(lab, request.get("run")), read_count(request, "after", 0))
 
 
-def about(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
-    """A run's summary and all that it was begun with."""
-    path = run_path(lab, ask.get("run"))
-    return summary(path) | {"settings": settings_of(path)}
+def about(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+    """A run's summary and its settings."""
+    path = find_run(lab, request.get("run"))
+    return summarize_run(path) | {"settings": read_settings(path)}
 
 
-def samples(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
-    """What the best model so far said of the dev examples."""
-    return samples_of(run_path(lab, ask.get("run")), whole(ask, "start", 0), min(whole(ask, "count", 20), 200))
+def samples(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+    """Predictions of the best model so far for validation examples."""
+    start, count = read_count(request, "start", 0), min(read_count(request, "count", 20), 200)
+    return read_samples(find_run(lab, request.get("run")), start, count)
 
 
-def whole(ask: dict[str, Any], name: str, otherwise: int) -> int:
-    value = ask.get(name, otherwise)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise BadInput(f"{name} is {value!r:.40}; it must be a whole number of at least 0.")
-    return value
+def experiments(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+    """Every claim, with the verdict where it was tested; texts in both languages."""
+    claims = {experiment.CLAIM.name: asdict(experiment.CLAIM) for experiment in list_experiments()}
+    results = {name: without_numbers(document) for name, (document, _) in saved_results(lab).items()}
+    rows = [results.get(name) or {"name": name, "claim": claim, "verdict": None} for name, claim in claims.items()]
+    rows += [result for name, result in results.items() if name not in claims]
+    kinds = {verdict: asdict(label) | {"sign": VERDICT_SIGNS[verdict]} for verdict, label in VERDICT_LABELS.items()}
+    return {"experiments": sorted(rows, key=lambda row: row["claim"]["number"]), "kinds": kinds}
 
 
-def experiments(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
-    """Every claim, and of those that were tested the verdict; texts in both languages."""
-    from ...experiments.runner import found
-
-    claims = {one.CLAIM.name: asdict(one.CLAIM) for one in found()}
-    kept = {name: plain(document) for name, (document, _) in kept_results(lab).items()}
-    rows = [kept.get(name) or {"name": name, "claim": claim, "verdict": None} for name, claim in claims.items()]
-    rows += [one for name, one in kept.items() if name not in claims]
-    words = {kind: asdict(both) | {"sign": results.SIGNS[kind]} for kind, both in results.KINDS.items()}
-    return {"experiments": sorted(rows, key=lambda row: row["claim"]["number"]), "kinds": words}
-
-
-def plain(document: dict[str, Any]) -> dict[str, Any]:
-    """A result without the numbers that its figure was drawn from."""
+def without_numbers(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A result without the numbers behind its figure."""
     return {name: value for name, value in document.items() if name != "numbers"}
 
 
-def kept_results(lab: Lab) -> dict[str, tuple[dict[str, Any], Path]]:
-    """The results in the lab's folders, or else those that are shown unless a folder is named; with their folders."""
-    inside = [one for folder in lab.library.folders for one in (folder, folder / "experiments")]
-    usual = results.folder()
-    found: dict[str, tuple[dict[str, Any], Path]] = {}
-    for folder in [*inside, *([usual] if usual else [])]:
-        for document in results.saved(folder):
-            found.setdefault(document["name"], (document, folder))
-    return found
+def saved_results(lab: Lab) -> dict[str, tuple[Mapping[str, Any], Path]]:
+    """The results of the lab's folders and of the default folder by name, the first of each, with their folders."""
+    folders = [path for folder in lab.library.folders for path in (folder, folder / "experiments")]
+    default = find_results_folder()
+    results: dict[str, tuple[Mapping[str, Any], Path]] = {}
+    for folder in [*folders, *([default] if default else [])]:
+        for document in read_results(folder):
+            results.setdefault(document["name"], (document, folder))
+    return results
 
 
-def figure(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
+def figure(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
     """The figure of a result, as the bytes of a PNG."""
-    name, language = ask.get("name"), ask.get("language")
-    kept = kept_results(lab)
-    if name not in kept or language not in results.LANGUAGES:
-        raise Unknown(f"There is no kept figure of {name!r:.60} in {language!r:.20}. Run the experiment first.")
-    path = results.figure_path(kept[name][1], kept[name][0]["name"], language)  # type: ignore[arg-type]
+    name = request.get("name")
+    language: Language | None = next((known for known in LANGUAGES if known == request.get("language")), None)
+    results = saved_results(lab)
+    if name not in results or language is None:
+        wanted = request.get("language")
+        raise NotFound(f"There is no saved figure of {name!r:.60} in {wanted!r:.20}. Run the experiment first.")
+    document, folder = results[name]
+    path = figure_path(folder, document["name"], language)
     if not path.is_file():
-        raise Unknown(f"{path.name} is not there. `regard experiment run {name}` draws it.")
-    return {"png": as_tensor(path.read_bytes())}
+        raise NotFound(f"{path.name} does not exist. `regard experiment run {name}` creates it.")
+    return {"png": torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)}
 
 
-def as_tensor(data: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
-
-
-def attempt(lab: Lab, ask: dict[str, Any], job: Job) -> dict[str, Any]:
-    """A small run of an experiment, here and now: its result, and its figure in both languages."""
-    from ...experiments.runner import find
-
-    name, seed = find(str(ask.get("name"))).CLAIM.name, read_seed(ask)
-    found = lab.remembered("runs/try", {"name": name, "seed": seed}, lambda: tried(name, seed, job))
-    return {"result": plain(found["result"]), "figures": found["figures"]}
+def try_experiment(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+    """A small run of an experiment, now: its result, and its figure in both languages."""
+    name, seed = find_experiment(str(request.get("name"))).CLAIM.name, read_seed(request)
+    answer = lab.cached_answer("runs/try", {"name": name, "seed": seed}, lambda: run_in_subprocess(name, seed, job))
+    return {"result": without_numbers(answer["result"]), "figures": answer["figures"]}
 
 
 CALLS = {
-    "list": listed,
+    "list": list_runs,
     "curves": curves,
     "about": about,
     "samples": samples,
     "experiments": experiments,
     "figure": figure,
-    "try": attempt,
+    "try": try_experiment,
 }

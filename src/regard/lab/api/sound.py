@@ -1,4 +1,4 @@
-"""The page of sounds: frames against frames, in seconds."""
+"""The page Sound: attention between frames, in seconds."""
 
 from __future__ import annotations
 
@@ -6,36 +6,38 @@ from typing import Any
 
 import torch
 
-from ..inspect.distances import measured
+from ..inspect.distances import describe_with_distance
+from ..lab import Lab
 from ..server.jobs import Job
 
 
-def run(lab: Any, ask: dict[str, Any], job: Job) -> dict[str, Any]:
-    """The recording as the model hears it, the answer, and how far each head looks in seconds.
+def run(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+    """The recording as the model reads it, the prediction, and the distances of each head in seconds.
 
-    `heard` of the tokens are the recording, the others silence after it, whose weight is told apart.
+    `heard` of the tokens are the recording, the others padding, whose weight is counted separately.
     """
-    capture = lab.capture(ask, job)
-    about, tokens = capture.about, capture.tokens["sound"]
-    seen = [one for one in capture.attentions if one.query_side == one.key_side == "sound" and one.keys == len(tokens)]
-    places = torch.arange(len(tokens))[:, None] * about["seconds_per_token"]
-    real = torch.arange(len(tokens)) < about["heard"]
-    layers = []
-    for n, attention in enumerate(seen):
-        job.tell(n, len(seen), attention.label)
-        layers.append(measured(attention, places, real))
+    capture = lab.capture(request, job)
+    metadata, tokens = capture.metadata, capture.tokens["sound"]
+    count = len(tokens)
+    layers = [a for a in capture.attentions if a.query_side == a.key_side == "sound" and a.keys == count]
+    times = torch.arange(len(tokens))[:, None] * metadata["seconds_per_token"]
+    real = torch.arange(len(tokens)) < metadata["heard"]
+    described = []
+    for n, attention in enumerate(layers):
+        job.report(n, len(layers), attention.label)
+        described.append(describe_with_distance(attention, times, real))
     return {
-        "seconds": about["seconds"],
-        "seconds_per_token": about["seconds_per_token"],
-        "rate": about["rate"],
-        "wave": about["wave"],
-        "frames": about["frames"].float(),
+        "seconds": metadata["seconds"],
+        "seconds_per_token": metadata["seconds_per_token"],
+        "rate": metadata["rate"],
+        "wave": metadata["wave"],
+        "frames": metadata["frames"].float(),
         "tokens": [token.text for token in tokens],
-        "heard": about["heard"],
+        "heard": metadata["heard"],
         "prediction": capture.prediction,
-        "attentions": layers,
-        "backend": seen[0].backend if seen else None,
-        "difference": max((one.difference()["largest"] for one in seen), default=None),
+        "attentions": described,
+        "backend": layers[0].backend if layers else None,
+        "difference": max((layer.difference["largest"] for layer in layers), default=None),
     }
 
 

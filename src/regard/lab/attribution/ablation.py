@@ -1,4 +1,4 @@
-"""What an answer is without each unit of its input: the model is really run without it."""
+"""Ablation: the model runs again without each unit of its input, and the change of the score is measured."""
 
 from __future__ import annotations
 
@@ -12,117 +12,126 @@ from torch import Tensor, nn
 
 from ...attention.parts.masks import Pairs
 from ...errors import BadInput
+from ...models.model import Model
 from ...nn.attention import intersect
 from ...nn.hooks.attentions import call_arguments, find_attentions
-from .target import Asked
+from .target import AttributionTarget
 
-ROWS = 4096
-"""Tokens computed at once while removing."""
+MAX_TOKENS = 4096
+"""Tokens of a batch of ablated inputs."""
 
-Removal = Literal["replace", "delete", "hide", "blank", "quiet", "drop"]
-Tell = Callable[[int, int], None]
+Ablation = Literal["replace", "delete", "hide", "blank", "quiet", "drop"]
+Progress = Callable[[int, int], None]
 
 
-def ways_to_remove(asked: Asked) -> list[Removal]:
-    """The removals that are possible, the usual one first: where a token itself is asked about, it should stay."""
-    if asked.reads == "images":
+def ablation_methods(target: AttributionTarget) -> list[Ablation]:
+    """The ablations that are possible, the default first: a token whose own tag is explained should stay in place."""
+    if target.input_name == "images":
         return ["blank", "hide"]
-    if asked.reads == "sound":
+    if target.input_name == "sound":
         return ["quiet", "hide"]
-    ways: list[Removal] = ["delete"] if asked.tokens > 1 else []
-    if filling(asked) is not None:
-        ways.insert(0 if asked.kind in ("tag", "word") else 1, "replace")
-    return [*ways, "hide"]
+    methods: list[Ablation] = ["delete"] if target.tokens > 1 else []
+    if fill_token(target) is not None:
+        methods.insert(0 if target.kind in ("tag", "word") else 1, "replace")
+    return [*methods, "hide"]
 
 
-def removed(asked: Asked, how: Removal, tell: Tell = lambda done, of: None) -> Tensor:
-    """score − score without each unit, `[units]`; not a number for the one asked about where it would be gone.
+def ablate(target: AttributionTarget, method: Ablation, progress: Progress = lambda done, total: None) -> Tensor:
+    """score − score without each unit, `[units]`; NaN where the unit cannot be ablated.
 
-    `replace` puts the vocabulary's mask (or unknown) token there, `delete` leaves the token out and the others move up,
-    `blank` makes pixels as bright as the mean of all pictures, `quiet` frames as quiet as the quietest; `hide` keeps
-    the unit and lets no head look at it.
+    `replace` puts the vocabulary's mask (or unknown) token there, `delete` removes the token and shifts the others,
+    `blank` sets pixels to the mean of all images, `quiet` sets frames to the quietest one; `hide` keeps the unit and
+    masks it in every head.
     """
-    if how not in ways_to_remove(asked):
-        raise BadInput(f"The ablation is {how!r}; here it must be {' or '.join(ways_to_remove(asked))}.")
-    count = asked.units.count
-    scores, step = [], max(1, ROWS // asked.tokens)
+    methods = ablation_methods(target)
+    if method not in methods:
+        raise BadInput(f"The ablation is {method!r}; here it must be {' or '.join(methods)}.")
+    count = target.units.count
+    scores, step = [], max(1, MAX_TOKENS // target.tokens)
     for begin in range(0, count, step):
-        tell(begin, count)
-        scores.append(scored(asked, torch.arange(begin, min(begin + step, count)), how))
-    effect = asked.now() - torch.cat(scores)
-    if how == "delete" and asked.kind in ("tag", "word"):
-        effect[asked.place] = math.nan
-    if how == "blank" and asked.units.first:
-        effect[: asked.units.first] = math.nan  # a class token has no pixels
+        progress(begin, count)
+        scores.append(ablated_scores(target, torch.arange(begin, min(begin + step, count)), method))
+    effect = target.initial_score - torch.cat(scores)
+    if method == "delete" and target.kind in ("tag", "word"):
+        effect[target.position] = math.nan
+    if method == "blank" and target.units.first:
+        effect[: target.units.first] = math.nan  # a class token has no pixels
     return effect
 
 
 @torch.no_grad()
-def scored(asked: Asked, gone: Tensor, how: Removal) -> Tensor:
-    """The scores of inputs `[rows]`, each of which lacks one unit, `gone [rows]`."""
-    inputs = {name: x.expand(len(gone), *x.shape[1:]) for name, x in asked.inputs.items()}
-    places = asked.places(len(gone))
-    if how == "hide":
-        with hiding(asked, gone):
-            return asked.score(asked.answers(inputs, places))
-    changed = {"replace": replaced, "blank": blanked, "quiet": quieted}.get(how)
-    if changed is not None:
-        return asked.score(asked.answers(inputs | {asked.reads: changed(asked, inputs[asked.reads], gone)}, places))
-    return asked.score(asked.answers(*deleted(asked, inputs, gone, places)))
+def ablated_scores(target: AttributionTarget, units: Tensor, method: Ablation) -> Tensor:
+    """The scores `[rows]` of inputs without one unit each, `units [rows]`."""
+    inputs = {name: x.expand(len(units), *x.shape[1:]) for name, x in target.inputs.items()}
+    positions = target.positions(len(units))
+    if method == "hide":
+        with hide_units(target, units):
+            return target.score(target.predict(inputs, positions))
+    change = {"replace": replace_tokens, "blank": blank_pixels, "quiet": silence_frames}.get(method)
+    if change is None:
+        return target.score(target.predict(*delete_tokens(target, inputs, units, positions)))
+    changed = {target.input_name: change(target, inputs[target.input_name], units)}
+    return target.score(target.predict(inputs | changed, positions))
 
 
-def replaced(asked: Asked, tokens: Tensor, gone: Tensor) -> Tensor:
-    tokens = tokens.clone()
-    tokens[torch.arange(len(gone)), gone] = filling(asked)  # type: ignore[assignment]
+def replace_tokens(target: AttributionTarget, tokens: Tensor, units: Tensor) -> Tensor:
+    tokens, fill = tokens.clone(), fill_token(target)
+    assert fill is not None
+    tokens[torch.arange(len(units)), units] = fill
     return tokens
 
 
-def blanked(asked: Asked, images: Tensor, gone: Tensor) -> Tensor:
-    """The pictures, each without the pixels of one block of cells: zero is the mean that pictures are read with."""
-    images, units = images.clone(), asked.units
-    for row, unit in enumerate(gone.tolist()):
+def blank_pixels(target: AttributionTarget, images: Tensor, removed: Tensor) -> Tensor:
+    """The images, each without the pixels of one block of cells: zero is the mean of normalized images."""
+    images, units = images.clone(), target.units
+    for row, unit in enumerate(removed.tolist()):
         for cell in (units.of[units.first :] == unit).nonzero().flatten().tolist():
             top, left = cell // units.columns * units.cell[0], cell % units.columns * units.cell[1]
             images[row, :, top : top + units.cell[0], left : left + units.cell[1]] = 0.0
     return images
 
 
-def quieted(asked: Asked, sound: Tensor, gone: Tensor) -> Tensor:
-    """The recordings, each with the frames of one stretch of time made as its quietest frame is."""
-    sound, units = sound.clone(), asked.units
+def silence_frames(target: AttributionTarget, sound: Tensor, removed: Tensor) -> Tensor:
+    """The recordings, each with the frames of one stretch of time replaced by its quietest frame."""
+    sound, units = sound.clone(), target.units
     of = units.of.repeat_interleave(units.frames)[: sound.shape[1]]
-    for row, unit in enumerate(gone.tolist()):
+    for row, unit in enumerate(removed.tolist()):
         sound[row, : len(of)][of == unit] = sound[row, units.quietest].clone()
     return sound
 
 
-def deleted(
-    asked: Asked, inputs: dict[str, Any], gone: Tensor, places: Tensor | None
+def delete_tokens(
+    target: AttributionTarget, inputs: dict[str, Any], units: Tensor, positions: Tensor | None
 ) -> tuple[dict[str, Any], Tensor | None]:
-    """Inputs with one token fewer, and where in them the place is that is asked about."""
-    keep = torch.arange(asked.tokens - 1) + (torch.arange(asked.tokens - 1) >= gone[:, None])  # [rows, tokens − 1]
-    rows = torch.arange(len(gone))[:, None]
-    beside = {asked.reads, "segments", "global_tokens"}
-    inputs = {name: x[rows, keep] if name in beside else x for name, x in inputs.items()}
+    """Inputs with one token fewer, and the positions that are explained in them."""
+    keep = torch.arange(target.tokens - 1) + (torch.arange(target.tokens - 1) >= units[:, None])  # [rows, tokens − 1]
+    rows = torch.arange(len(units))[:, None]
+    per_token = {target.input_name, "segments", "global_tokens"}
+    inputs = {name: x[rows, keep] if name in per_token else x for name, x in inputs.items()}
     if "lengths" in inputs:
         inputs["lengths"] = inputs["lengths"] - 1
-    if places is not None and not asked.decodes:
-        before = gone <= places if asked.kind == "next" else gone < places
-        places = (places - before.long()).clamp(0, asked.tokens - 2)
-    return inputs, places
+    if positions is not None and not target.decodes:
+        before = units <= positions if target.kind == "next" else units < positions
+        positions = (positions - before.long()).clamp(0, target.tokens - 2)
+    return inputs, positions
 
 
 @contextmanager
-def hiding(asked: Asked, gone: Tensor) -> Iterator[None]:
-    """While open, no head that looks at the input looks at the unit that each row of the batch lacks."""
-    seen = Pairs((asked.units.of != gone[:, None])[:, None, None])  # [rows, 1, 1, keys]
+def hide_units(target: AttributionTarget, units: Tensor) -> Iterator[None]:
+    """While open, each row's unit is masked in every attention to the input."""
+    visible = Pairs((target.units.of != units[:, None])[:, None, None])  # [rows, 1, 1, keys]
 
-    def hide(attend: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    def add_mask(attend: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         q, k, v, parts = call_arguments(*args, **kwargs)
-        return (q, k, v), parts | ({"mask": intersect(parts.get("mask"), seen)} if k.shape[2] == asked.tokens else {})
+        if k.shape[2] == target.tokens:
+            parts = parts | {"mask": intersect(parts.get("mask"), visible)}
+        return (q, k, v), parts
 
-    found = [one for name, one in find_attentions(asked.model).items() if asked.sides(name)[1] == asked.side]
-    handles = [one.register_forward_pre_hook(hide, with_kwargs=True) for one in found]
+    handles = [
+        attend.register_forward_pre_hook(add_mask, with_kwargs=True)
+        for name, attend in find_attentions(target.model).items()
+        if target.sides(name)[1] == target.side
+    ]
     try:
         yield
     finally:
@@ -130,14 +139,15 @@ def hiding(asked: Asked, gone: Tensor) -> Iterator[None]:
             handle.remove()
 
 
-def filling(asked: Asked) -> Tensor | None:
-    """What stands for a token that is not told: mask or unknown; of a word with letters, an unknown one without any."""
-    tokens, tokenizer = asked.inputs[asked.reads], getattr(asked.model, "tokenizer", None)
+def fill_token(target: AttributionTarget) -> Tensor | None:
+    """The token that replaces others: mask or unknown; for words with features, an unknown word without any."""
+    tokens = target.inputs[target.input_name]
     if tokens.is_floating_point():
         return None
     if tokens.dim() == 3:
         fill = torch.zeros_like(tokens[0, 0])
         fill[0] = 1
         return fill
-    numbers = () if tokenizer is None else (tokenizer.mask, tokenizer.unknown)
-    return next((torch.tensor(number) for number in numbers if number is not None), None)
+    tokenizer = target.model.tokenizer if isinstance(target.model, Model) else None
+    ids = () if tokenizer is None else (tokenizer.mask, tokenizer.unknown)
+    return next((torch.tensor(number) for number in ids if number is not None), None)

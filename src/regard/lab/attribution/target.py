@@ -1,7 +1,6 @@
-"""One number of a model's answer, of which it is asked what it came from: which model, which input, which answer.
+"""The target of an attribution: one number of a model's prediction, and the input units that it is attributed to.
 
-What may have made the answer are the input's units: tokens, or where these are many, several beside each other: blocks
-of patches, stretches of time.
+Units are the input's tokens or, where these are many, groups of them: blocks of patches, stretches of time.
 """
 
 from __future__ import annotations
@@ -14,122 +13,128 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...attention.view import View
 from ...errors import BadInput, TooLarge, Unsupported
 from ...models.detection import DetectionModel
 from ...models.dual_encoder import DualEncoderModel
 from ...models.ensemble import EnsembleModel
 from ...models.heads import LMHead
-from ...models.model import EncoderDecoderModel
+from ...models.model import EncoderDecoderModel, Output, SequenceModel
 from ...nn.hooks.attentions import find_attentions
 from ...nn.hooks.watch import watch
 from ..inspect.capture import locate_attention
 
-READS = {"tokens": "source", "meanings": "source", "images": "image", "sound": "sound"}
-"""The arguments that hold what a model reads, and the side that their tokens are on."""
-MOST_UNITS = 256
-"""Every unit is removed once, so work grows with the square of their number."""
-MOST_WEIGHTS = 1 << 29
-"""Weights of all heads together that are held at once."""
+INPUT_SIDES = {"tokens": "source", "meanings": "source", "images": "image", "sound": "sound"}
+"""The arguments that hold the input of a model, and the side of their tokens."""
+MAX_UNITS = 256
+"""Every unit is ablated once, so the cost grows with the square of their number."""
+MAX_WEIGHTS = 1 << 29
+"""Weights of all heads together that fit in memory."""
 
 
 @dataclass(frozen=True)
-class Question:
-    """Which number of a model's answer is asked about.
+class TargetChoice:
+    """Which number of a model's prediction is explained.
 
-    `place` is the token whose tag, whose next token or whose word is predicted, the token that is being written, the
-    query that looks for an object, or a graph's node (None: the whole input, or what is usual); `label` the class, tag
-    or token whose probability counts (None: what the model answers itself). A model without a head answers with a
-    vector, the mean of its tokens' last states, and has neither.
+    `position` is the token whose tag, next token or word is predicted, the token that is generated, the object query,
+    or a graph's node (None: the whole input, or the default). `label` is the class, tag or token whose probability
+    counts (None: the predicted one). A model without a head predicts a vector, the mean of its last hidden
+    states, and has neither.
     """
 
-    place: int | None = None
+    position: int | None = None
     label: int | None = None
 
 
 @dataclass(frozen=True)
 class Units:
-    """What can be taken away. `of [tokens]` says which unit each token of the input belongs to."""
+    """The units that are ablated. `of [tokens]` is the unit of each token."""
 
     of: Tensor
     grid: tuple[int, int, int] | None = None
-    """Of a picture: rows and columns of blocks, and how many cells a block has each way."""
+    """Of an image: rows and columns of blocks, and how many cells a block has each way."""
     cell: tuple[int, int] = (1, 1)
-    """Pixels of a picture's cell."""
+    """Pixels of an image's cell."""
     columns: int = 0
-    """Cells in a row of the picture."""
+    """Cells in a row of the image."""
     first: int = 0
-    """How many tokens stand before a picture's cells."""
+    """How many tokens stand before an image's cells."""
     frames: int = 1
-    """Frames of sound that become a token."""
+    """Audio frames of a token."""
     quietest: int = 0
-    """The number of a frame that has as good as no sound."""
+    """The index of the quietest frame."""
 
     @property
     def count(self) -> int:
         return int(self.of.max()) + 1
 
-    def pooled(self, row: Tensor) -> Tensor:
+    def pool(self, row: Tensor) -> Tensor:
         """`[units]`: the sums of a row `[tokens]` over each unit's tokens."""
         return row.new_zeros(self.count).index_add_(0, self.of.to(row.device), row)
 
 
-class Asked:
-    """A model, one input `[1, tokens, …]` and a question; `score` is the number that the readings are about.
+class AttributionTarget:
+    """A model, one input `[1, tokens, …]` and the number that is explained, `score`.
 
     score = ln p(label)              of a model with a head
-    score = output                   of one whose answer is a number
-    score = vector · v0 / ‖v0‖²      of one without a head: how much is left of its answer v0, 1 before any change
+    score = output                   of a model that predicts a number
+    score = vector · v0 / ‖v0‖²      of a model without a head: the share of its output v0 that is left, 1 at first
+
+    `kind` is what the model predicts: see `prediction_kind`.
     """
 
     def __init__(
         self,
         model: Any,
         inputs: dict[str, Any],
-        question: Question | None = None,
+        choice: TargetChoice | None = None,
         units: Units | None = None,
-        written: Sequence[int] = (),
+        generated: Sequence[int] = (),
     ) -> None:
-        question = question or Question()
-        self.model, self.inputs, self.written = model, inputs, list(written)
-        self.reads = need_reader(inputs)
-        self.side = READS[self.reads]
+        choice = choice or TargetChoice()
+        self.model, self.inputs, self.generated = model, inputs, list(generated)
+        name = next((name for name in INPUT_SIDES if name in inputs), None)
+        if name is None:
+            raise BadInput(f"The model reads {', '.join(inputs)}, of which no units can be ablated.")
+        self.input_name, self.side = name, INPUT_SIDES[name]
         self.tokens = self.count_tokens()
         self.units = units or Units(torch.arange(self.tokens))
-        need_few_units(self.units.count)
-        self.kind = kind_of(model)
+        if self.units.count > MAX_UNITS:
+            raise BadInput(
+                f"The text has {self.units.count} tokens; each is ablated once, so the limit is {MAX_UNITS}. Give a "
+                "shorter one."
+            )
+        self.kind = prediction_kind(model)
         with torch.no_grad():
             output = self.model(**inputs)
         if self.kind == "class" and output.logits.shape[-1] == 1:
             self.kind = "number"
-        self.place = self.place_asked(question.place, output)
+        self.position = self.resolve_position(choice.position, output)
         with torch.no_grad():
-            self.before = self.told(output, self.places(1))[0]
-        self.label = self.label_asked(question.label)
+            self.prediction = self.read_output(output, self.positions(1))[0]
+        self.label = self.resolve_label(choice.label)
 
     def count_tokens(self) -> int:
-        """How many tokens the model makes of what it reads."""
-        if self.reads in ("tokens", "meanings"):
-            return self.inputs[self.reads].shape[1]
-        keys = [k for name, k in self.sizes.items() if locate_attention(name, self.side)[3] == (self.side, self.side)]
+        """How many tokens the model makes of its input."""
+        if self.input_name in ("tokens", "meanings"):
+            return self.inputs[self.input_name].shape[1]
+        own = (self.side, self.side)
+        keys = [view.received.shape[-1] for name, view in self.views.items() if self.sides(name) == own]
         if not keys:
             raise BadInput("This model has no self-attention over its input. Choose another model.")
         return max(keys)
 
     @cached_property
-    def sizes(self) -> dict[str, int]:
-        """How many keys each attention looks at in its last call."""
-        return {name: view.received.shape[-1] for name, view in self.views.items()}
+    def views(self) -> dict[str, View]:
+        """The statistics of the last call of each attention, in the order of the calls."""
+        with torch.no_grad(), watch(self.model) as views:
+            self.model(**self.inputs)
+        return dict(views)
 
     @cached_property
     def heads(self) -> dict[str, int]:
-        """The number of heads of each attention that the model calls, in the order of the calls."""
+        """The number of heads of each attention, in the order of the calls."""
         return {name: view.lse.shape[1] for name, view in self.views.items()}
-
-    @cached_property
-    def views(self) -> dict[str, Any]:
-        with torch.no_grad(), watch(self.model) as seen:
-            self.model(**self.inputs)
-        return dict(seen)
 
     @property
     def weights(self) -> int:
@@ -137,118 +142,109 @@ class Asked:
         return sum(view.lse.shape[1] * view.lse.shape[2] * view.received.shape[-1] for view in self.views.values())
 
     def sides(self, name: str) -> tuple[str, str]:
-        """Whose queries look at whose keys in an attention."""
-        return locate_attention(name, self.side)[3]
+        """The sides of an attention's queries and keys."""
+        place = locate_attention(name, self.side)
+        return place.query_side, place.key_side
 
     @property
     def decodes(self) -> bool:
-        """Whether the answer is read off a decoder, which looks at the input from outside."""
+        """Whether the prediction comes from a decoder, which attends to the input across."""
         return any(self.sides(name)[0] == "target" for name in find_attentions(self.model))
 
-    def place_asked(self, place: int | None, output: Any) -> int | None:
-        """The place that is asked about; unless given the usual one of the kind of answer."""
+    def resolve_position(self, position: int | None, output: Output) -> int | None:
+        """The position that is explained; by default the usual one of the kind of prediction."""
         if self.kind in ("class", "vector", "number"):
             return None
+        assert output.logits is not None
         count = output.logits.shape[1]
-        place = self.usual_place(output) if place is None else place
-        if not 0 <= place < count:
-            raise BadInput(f"There is no token {place}: there are {count}, 0 … {count - 1}.")
-        return place
+        position = self.default_position(output.logits) if position is None else position
+        if not 0 <= position < count:
+            raise BadInput(f"There is no position {position}; the prediction has {count}, 0 … {count - 1}.")
+        return position
 
-    def usual_place(self, output: Any) -> int:
-        """The last token, where the next one is read; the surest object; the first sound that is a letter."""
+    def default_position(self, logits: Tensor) -> int:
+        """The last token for the next one; the most probable object; the first frame with a CTC label."""
         if self.kind == "next":
-            return output.logits.shape[1] - 1
+            return logits.shape[1] - 1
         if self.kind == "object":
-            return int(output.logits[0].float().softmax(-1)[:, :-1].amax(-1).argmax())
-        blank = getattr(getattr(self.model.head, "config", None), "blank", None)
-        if blank is not None:
-            return int((output.logits[0].argmax(-1) != blank).int().argmax())
+            return int(logits[0].float().softmax(-1)[:, :-1].amax(-1).argmax())
+        head = self.model.head
+        if isinstance(head, LMHead) and head.config.blank is not None:
+            return int((logits[0].argmax(-1) != head.config.blank).int().argmax())
         return 0
 
-    def label_asked(self, label: int | None) -> int | None:
+    def resolve_label(self, label: int | None) -> int | None:
         if self.kind in ("vector", "number"):
             return None
-        if label is None and self.kind == "written" and self.place is not None and self.place < len(self.written):
-            label = self.written[self.place]
+        if label is None and self.kind == "written" and self.position is not None:
+            label = self.generated[self.position] if self.position < len(self.generated) else None
         if label is None:
-            label = int((self.before[:-1] if self.kind == "object" else self.before).argmax())
-        if not 0 <= label < len(self.before):
-            raise BadInput(f"There is no label {label}: the model has {len(self.before)}, 0 … {len(self.before) - 1}.")
+            label = int((self.prediction[:-1] if self.kind == "object" else self.prediction).argmax())
+        count = len(self.prediction)
+        if not 0 <= label < count:
+            raise BadInput(f"There is no label {label}; the model has {count}, 0 … {count - 1}.")
         return label
 
-    def places(self, batch: int) -> Tensor | None:
-        """The place that is asked about, for each row of a batch."""
-        device = self.inputs[self.reads].device
-        return None if self.place is None else torch.full((batch,), self.place, device=device)
+    def positions(self, batch: int) -> Tensor | None:
+        """The position that is explained, for each row of a batch."""
+        device = self.inputs[self.input_name].device
+        return None if self.position is None else torch.full((batch,), self.position, device=device)
 
-    def answers(self, inputs: dict[str, Any], places: Tensor | None) -> Tensor:
+    def predict(self, inputs: dict[str, Any], positions: Tensor | None) -> Tensor:
         """ln p of every label `[batch, labels]`, or the vectors `[batch, dim]`, of inputs of one length."""
-        return self.told(self.model(**inputs), places)
+        return self.read_output(self.model(**inputs), positions)
 
-    def told(self, output: Any, places: Tensor | None) -> Tensor:
-        """What `answers` gives, of an output."""
+    def read_output(self, output: Output, positions: Tensor | None) -> Tensor:
+        """`predict` for an output."""
         if self.kind == "vector":
-            if isinstance(self.model, DualEncoderModel):  # before it is made of length one, where nothing can be lost
+            if isinstance(self.model, DualEncoderModel):  # before it is normalized, where nothing is lost
+                assert output.pooled is not None
                 return output.pooled.float()
+            assert output.hidden is not None
             return output.hidden.float().mean(1)
         logits = output.logits
-        if places is not None:
-            logits = logits[torch.arange(len(places), device=places.device), places]
+        assert logits is not None
+        if positions is not None:
+            logits = logits[torch.arange(len(positions), device=positions.device), positions]
         return logits.float() if self.kind == "number" else logits.float().log_softmax(-1)
 
-    def score(self, answers: Tensor) -> Tensor:
-        """`[batch]` of answers `[batch, …]`."""
+    def score(self, predictions: Tensor) -> Tensor:
+        """`[batch]` of predictions `[batch, …]`."""
         if self.kind == "vector":
-            return answers @ self.before / self.before.square().sum()
-        return answers[:, self.label or 0]
+            return predictions @ self.prediction / self.prediction.square().sum()
+        return predictions[:, self.label or 0]
 
-    def now(self) -> float:
+    @property
+    def initial_score(self) -> float:
         """The score before any change."""
-        return float(self.score(self.before[None])[0])
+        return float(self.score(self.prediction[None])[0])
 
-    def need_room(self) -> None:
-        """Raise where the weights of all heads would not fit."""
-        if self.weights > MOST_WEIGHTS:
+    def check_memory(self) -> None:
+        """Raise `TooLarge` where the weights of all heads would not fit."""
+        if self.weights > MAX_WEIGHTS:
             raise TooLarge(
-                f"All heads together have {self.weights:,} weights on this input; {MOST_WEIGHTS:,} are held at once. "
-                "Give a smaller input, or a smaller model."
+                f"All heads together have {self.weights:,} weights on this input; {MAX_WEIGHTS:,} fit in memory. Give "
+                "a smaller input, or a smaller model."
             )
 
 
-def kind_of(model: Any) -> str:
-    """What a model answers.
+def prediction_kind(model: Any) -> str:
+    """What a model predicts.
 
-    "class" of the whole, "tag" of each token, "next" token, "word" at each, "written" token by token, "object" of each
-    query or cell, or a "vector".
+    "class" of the whole input, "tag" of each token, the "next" token, the "word" at each token, the "written" token of
+    a decoder, the "object" of each query or cell, or a "vector".
     """
     if isinstance(model, DetectionModel):
         return "vector" if model.classes is None else "object"
     if isinstance(model, EnsembleModel):
         raise Unsupported(
-            f"{model.count} models form this ensemble, and an attribution follows the layers of a single model. "
-            "Inspect their heads, or train with ensemble=1 and nb_linear=0."
+            f"This is an ensemble of {model.count} models, and attribution follows the attention of a single one. "
+            "Inspect its heads, or train with ensemble=1 and nb_linear=0."
         )
-    if isinstance(model, DualEncoderModel) or getattr(model, "head", None) is None:
+    if not isinstance(model, SequenceModel | EncoderDecoderModel) or model.head is None:
         return "vector"
     if isinstance(model, EncoderDecoderModel):
         return "written"
     if isinstance(model.head, LMHead):
         return "next" if model.causal else "word"
     return "tag" if model.head.config.per_token else "class"
-
-
-def need_reader(inputs: dict[str, Any]) -> str:
-    """The argument that holds what is read."""
-    reads = next((name for name in READS if name in inputs), None)
-    if reads is None:
-        raise BadInput(f"The model is given {', '.join(inputs)}; no ablation is defined for these inputs.")
-    return reads
-
-
-def need_few_units(units: int) -> None:
-    if units > MOST_UNITS:
-        raise BadInput(
-            f"The text has {units} tokens; each is ablated once, and the limit is {MOST_UNITS}. "
-            "Give a shorter one."
-        )

@@ -1,4 +1,4 @@
-"""Words whose meanings are given by hand, so that the first look needs no model."""
+"""A model of words with meanings set by hand, for a first look without training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...models.model import Output
 from ...nn.attention import Attend
 
 if TYPE_CHECKING:
-    from ..inputs.prepared import Prepared
+    from ..inputs.model_input import ModelInput
 
 #            living  place  moving  state  grammar
 MEANINGS = {
@@ -79,32 +79,32 @@ PARTS = re.compile(
         ]
     )
 )
-"""Words: those of KNOWN in Chinese, any other Chinese character, runs of letters, and every other sign."""
+"""Words: the Chinese ones of KNOWN, any other Chinese character, runs of letters, and every other sign."""
 
 
 def meaning(word: str) -> tuple[float, ...]:
-    """A word's five numbers; a word that has none is given its own, always the same, drawn from its letters."""
-    for spelt in (word, word.lower(), word.capitalize()):
-        if spelt in KNOWN:
-            return KNOWN[spelt]
-    drawn = hashlib.sha256(word.lower().encode()).digest()
-    return tuple(round(byte / 255 * 0.8, 3) for byte in drawn[:5])
+    """A word's five numbers; an unknown word gets a fixed hash of its letters."""
+    for spelling in (word, word.lower(), word.capitalize()):
+        if spelling in KNOWN:
+            return KNOWN[spelling]
+    digest = hashlib.sha256(word.lower().encode()).digest()
+    return tuple(round(byte / 255 * 0.8, 3) for byte in digest[:5])
 
 
 def words_in(text: str) -> list[tuple[str, int, int]]:
-    """The words of a text, and the characters from which to which they stand.
+    """The words of a text with their first character and the one after their last.
 
     >>> [word for word, _, _ in words_in("猫坐在垫子, A打了B")]
     ['猫', '坐在', '垫子', ',', 'A', '打了', 'B']
     """
-    return [(found[0], found.start(), found.end()) for found in PARTS.finditer(text)]
+    return [(match[0], match.start(), match.end()) for match in PARTS.finditer(text)]
 
 
 class Meanings(nn.Module):
-    """One attention over meanings given by hand: alike words look at each other, head 0 far, head 1 near.
+    """One attention over meanings set by hand: similar words attend to each other, in head 1 only nearby ones.
 
-    q = 6 · meaning, k = v = meaning; the second head takes one off the score for each step between two words, so that
-    the order of the words matters to it and not to the first.
+    q = 6 · meaning, k = v = meaning; the second head subtracts the distance of two words from their score, so that the
+    order of the words matters to it and not to the first.
     """
 
     slopes: Tensor
@@ -115,20 +115,20 @@ class Meanings(nn.Module):
         self.register_buffer("slopes", torch.tensor([0.0, 1.0]))
 
     def forward(self, *, meanings: Tensor) -> Output:
-        """meanings `[batch, tokens, 5]` → what each word has taken in, of both heads, `[batch, tokens, 10]`."""
+        """meanings `[batch, tokens, 5]` → the outputs of both heads, `[batch, tokens, 10]`."""
         k = meanings[:, None].expand(-1, 2, -1, -1)
         y = self.attend(6.0 * k, k, k, position=rg.Alibi(self.slopes))
         return Output(hidden=y.transpose(1, 2).flatten(2))
 
-    def prepare(self, text: str) -> Prepared:
-        """A text as the lab gives it to this model."""
-        from ..inputs.prepared import Prepared, Token, need_few
+    def prepare(self, text: str) -> ModelInput:
+        """The model's input for a text."""
+        from ..inputs.model_input import ModelInput, Token, check_token_count
 
         words = words_in(text)
-        need_few(len(words))
+        check_token_count(len(words))
         if not words:
-            raise rg.BadInput("There is no word in the text. Type a sentence.")
+            raise rg.BadInput("The text contains no words. Enter a sentence.")
         numbers = torch.tensor([[meaning(word) for word, _, _ in words]])
         unknown = [word for word, _, _ in words if not {word, word.lower(), word.capitalize()} & set(KNOWN)]
         tokens = [Token(word, start, end) for word, start, end in words]
-        return Prepared({"meanings": numbers}, {"source": tokens}, "source", {"drawn": sorted(set(unknown))})
+        return ModelInput({"meanings": numbers}, {"source": tokens}, "source", {"drawn": sorted(set(unknown))})

@@ -103,7 +103,12 @@ def generate_target(model: EncoderDecoderModel, task: Task[Any] | None, source: 
         most = max_new_tokens(model, source.max_new, len(rules.start))
         beams = 1 if task is None else task.beams
         own = model.generate(
-            **source.arguments, max_new=most, start=rules.start, end=rules.end or None, pad=rules.fill_token, beams=beams
+            **source.arguments,
+            max_new=most,
+            start=rules.start,
+            end=rules.end or None,
+            pad=rules.fill_token,
+            beams=beams,
         )
     ids = own[0].tolist()
     first = max(1, len(rules.start))

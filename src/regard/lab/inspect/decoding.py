@@ -1,5 +1,4 @@
-"""A text followed while a model writes it: every step of the search, every continuation that competed, and what became
-of it."""
+"""Beam search step by step: every candidate of every step, and whether it runs on, ends or is dropped."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from ...models.generation.generate import Decoding, evaluation_mode, prepare_dec
 from ...models.generation.rules import TokenRules
 from ..server.jobs import Job
 
-MOST_BEAMS = 8
+MAX_BEAMS = 8
 
 
 @torch.no_grad()
@@ -24,39 +23,42 @@ def trace_search(
     *,
     beams: int,
     length_penalty: float,
-    most: int,
+    max_new: int,
     job: Job,
     rules: TokenRules | None = None,
 ) -> dict[str, Any]:
-    """The search for a text for one input, step by step; `rules` say what it begins and ends with, if not the model's.
+    """The beam search for one input, step by step; `rules` replace the model's own start, end and padding tokens.
 
-    `steps[t]` lists the continuations that competed for token t, best first: `token`, `parent` (which of the texts that
-    ran on after step t − 1 it continues), `score` (Σ ln p), `chance` (ln p of the token alone), and `fate`: "runs"
-    (with its number `slot` among those that run on), "ends", or "dropped". `finished` are the texts to choose from,
-    best first by score / tokens^length_penalty, each with `tokens`.
+    `steps[t]` lists the candidates for token t, best first: `token`, `parent` (the beam after step t − 1 that it
+    continues), `score` (Σ ln p), `chance` (ln p of the token alone), and `fate`: "runs" (with its `slot` among the
+    beams), "ends", or "dropped". `finished` are the hypotheses, best first by score / tokens^length_penalty, each with
+    its `tokens`.
     """
-    if not 1 <= beams <= MOST_BEAMS:
-        raise BadInput(f"{beams} beams were requested; it must be 1 to {MOST_BEAMS}.")
+    if not 1 <= beams <= MAX_BEAMS:
+        raise BadInput(f"{beams} beams were requested; it must be 1 to {MAX_BEAMS}.")
     ends = {} if rules is None else {"start": rules.start, "end": rules.end, "pad": rules.fill_token}
-    task = prepare_decoding(
-        model, **inputs, max_new=most, beams=beams, length_penalty=length_penalty, early=beams == 1, **ends
-    )  # a single beam that has ended is the answer
+    decoding = prepare_decoding(
+        model, **inputs, max_new=max_new, beams=beams, length_penalty=length_penalty, early=beams == 1, **ends
+    )  # a single beam that has ended is the result
     running = [0.0]
     steps: list[list[dict[str, Any]]] = []
 
-    def follow(step: BeamStep) -> None:
+    def record_step(step: BeamStep) -> None:
         nonlocal running
-        job.report(step.new + 1, most)
-        steps.append(competed(step, running, beams))
+        job.report(step.new + 1, max_new)
+        steps.append(list_candidates(step, running, beams))
         running = step.grown.select(step.chosen).scores[0].tolist()
 
     with evaluation_mode(model):
-        found = beam_search(task.decoder, task.prompt, task.lengths, task.rules, task.config, follow)
-    return {"start": task.prompt[0].tolist(), "steps": steps, "finished": finished(found, task)}
+        hypotheses = beam_search(
+            decoding.decoder, decoding.prompt, decoding.lengths, decoding.rules, decoding.config, record_step
+        )
+    finished = list_hypotheses(hypotheses, decoding)
+    return {"start": decoding.prompt[0].tolist(), "steps": steps, "finished": finished}
 
 
-def competed(step: BeamStep, running: list[float], beams: int) -> list[dict[str, Any]]:
-    """The continuations of one step and what became of each."""
+def list_candidates(step: BeamStep, running: list[float], beams: int) -> list[dict[str, Any]]:
+    """The candidates of one step and the fate of each."""
     slots = {int(place): slot for slot, place in enumerate(step.chosen[0])}
     columns = (step.grown.tokens[0, :, step.new], step.parents[0], step.grown.scores[0], step.ended[0])
     listed = []
@@ -69,12 +71,12 @@ def competed(step: BeamStep, running: list[float], beams: int) -> list[dict[str,
     return listed
 
 
-def finished(found: Beams, task: Decoding) -> list[dict[str, Any]]:
-    """The texts to choose from, best first."""
+def list_hypotheses(beams: Beams, decoding: Decoding) -> list[dict[str, Any]]:
+    """The finished hypotheses, best first."""
     return [
-        {"tokens": tokens[:length], "score": score, "ended": tokens[length - 1] in task.rules.end}
+        {"tokens": tokens[:length], "score": score, "ended": tokens[length - 1] in decoding.rules.end}
         for tokens, length, score in zip(
-            found.tokens[0].tolist(), found.lengths[0].tolist(), found.scores[0].tolist(), strict=True
+            beams.tokens[0].tolist(), beams.lengths[0].tolist(), beams.scores[0].tolist(), strict=True
         )
         if score > -torch.inf
     ]

@@ -1,7 +1,7 @@
-"""The lab's server as an application: who may ask, how much, and who answers.
+"""The lab's web application: access control, limits, and the routes to the calls of each page.
 
-Every call is `POST /api/PAGE/CALL` with a JSON body, answered by a function of `api/PAGE.py`; the answer is JSON, or a
-pack where it holds tensors. Each body says all that is asked: nothing of a page is remembered here.
+Every call is `POST /api/PAGE/CALL` with a JSON body, answered by a function in `api/`; the answer is JSON, or the
+format of `wire.py` when it holds tensors. Requests are stateless: the body has everything that a call needs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib import import_module
 from importlib.resources import files
@@ -23,6 +23,7 @@ from typing import Any
 try:
     from starlette.applications import Starlette
     from starlette.datastructures import Headers
+    from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import JSONResponse, RedirectResponse, Response
     from starlette.routing import Route
@@ -32,15 +33,28 @@ except ImportError:
     raise Missing('The lab needs starlette and uvicorn: pip install "regard[lab]".') from None
 
 from ...errors import RegardError
-from ..lab import UPLOAD, Lab
-from ..library import Unknown
-from .jobs import Busy, Cancelled, Job
+from ..lab import MAX_UPLOAD, Lab
+from ..library import NotFound
+from .jobs import Cancelled, Job, QueueFull
 from .wire import has_tensors, pack, to_json
 
-PAGES = ("formula", "heads", "alignment", "honest", "image", "sound", "graph", "mechanisms", "long", "runs")
-BODY = 4 << 20
+Call = Callable[[Lab, dict[str, Any], Job], Any]
+PAGES = {
+    "formula": "formula",
+    "heads": "heads",
+    "alignment": "alignment",
+    "honest": "attribution",
+    "image": "image",
+    "sound": "sound",
+    "graph": "graph",
+    "mechanisms": "mechanisms",
+    "long": "long",
+    "runs": "runs",
+}
+"""The pages, and the module of `api/` that answers the calls of each."""
+MAX_BODY = 4 << 20
 """Bytes of a JSON body."""
-TYPES = {
+MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -51,84 +65,77 @@ TYPES = {
 COOKIE = "regard-lab"
 
 
-class Refusal(Exception):
-    """A request that is turned away before any work, with its status."""
+class RequestError(Exception):
+    """A request that is refused before any job starts, with its HTTP status."""
 
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(words)
-        self.status, self.words = status, words
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
 
 
-def make_app(lab: Lab, token: str, hosts: tuple[str, ...] = ("127.0.0.1", "localhost")) -> Any:
-    """The application; `hosts` are the names (with their port) that it may be called by."""
-    site = Site(lab, token, hosts)
+def make_app(lab: Lab, token: str, hosts: tuple[str, ...] = ("127.0.0.1", "localhost")) -> AccessControl:
+    """The ASGI application; `hosts` are the host names, with their port, that it serves."""
+    handlers = Handlers(lab, token, hosts)
     routes = [
-        Route("/", site.index),
-        Route("/static/{path:path}", site.static),
-        Route("/favicon.ico", site.icon),
-        Route("/api/models", site.models),
-        Route("/api/examples", site.examples),
-        Route("/api/upload", site.upload, methods=["POST"]),
-        Route("/api/page", site.page, methods=["POST"]),
-        Route("/api/job/{name}", site.job, methods=["GET", "DELETE"]),
-        Route("/api/{page}/{call}", site.call, methods=["POST"]),
+        Route("/", handlers.index),
+        Route("/static/{path:path}", handlers.static),
+        Route("/favicon.ico", handlers.icon),
+        Route("/api/models", handlers.models),
+        Route("/api/examples", handlers.examples),
+        Route("/api/upload", handlers.upload, methods=["POST"]),
+        Route("/api/page", handlers.page, methods=["POST"]),
+        Route("/api/job/{name}", handlers.job, methods=["GET", "DELETE"]),
+        Route("/api/{page}/{call}", handlers.call, methods=["POST"]),
     ]
 
     @asynccontextmanager
-    async def lifespan(app: Any):
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
-        lab.work.close()
+        lab.jobs.close()
 
-    app = Starlette(
-        routes=routes,
-        exception_handlers={404: site.missing, 405: site.missing, Exception: site.failed},
-        lifespan=lifespan,
-    )
-    return Guard(app, site)
+    errors: dict[Any, Any] = {404: handlers.not_found, 405: handlers.not_found, Exception: handlers.server_error}
+    return AccessControl(Starlette(routes=routes, exception_handlers=errors, lifespan=lifespan), handlers)
 
 
-class Guard:
-    """Lets through only requests to this machine, from this page, by whoever was given the token."""
+class AccessControl:
+    """Middleware: passes requests to this host, from this origin, with the token; adds the security headers."""
 
-    def __init__(self, app: Any, site: Site) -> None:
-        self.app, self.site = app, site
+    def __init__(self, app: Any, handlers: Handlers) -> None:
+        self.app, self.handlers = app, handlers
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        try:
-            answer = self.site.admit(scope)
-        except Refusal as refusal:
-            answer = said(refusal.status, refusal.words)
-        await (self.app if answer is None else answer)(scope, receive, self.sealed(send))
 
-    def sealed(self, send: Any) -> Any:
-        """Every answer says that it may not be framed, guessed at or kept."""
-
-        async def sending(message: Any) -> None:
+        async def send_secured(message: Any) -> None:
             if message["type"] == "http.response.start":
                 headers = [(name, value) for name, value in message["headers"] if name.lower() != b"server"]
-                message["headers"] = headers + [
-                    (name.encode(), value.encode()) for name, value in self.site.seal.items()
-                ]
+                added = [(name.encode(), value.encode()) for name, value in self.handlers.security_headers.items()]
+                message["headers"] = headers + added
             await send(message)
 
-        return sending
+        try:
+            response = self.handlers.authorize(scope)
+        except RequestError as error:
+            response = error_response(error.status, error.message)
+        await (self.app if response is None else response)(scope, receive, send_secured)
 
 
-class Site:
-    """The answers."""
+class Handlers:
+    """The request handlers."""
 
     def __init__(self, lab: Lab, token: str, hosts: tuple[str, ...]) -> None:
         self.lab, self.token, self.hosts = lab, token, hosts
         self.cookie = hashlib.sha256(b"cookie" + token.encode()).hexdigest()
-        self.port = next((host.rpartition(":")[2] for host in hosts if ":" in host), "")
+        # cookies are shared by all ports of a host, so the name includes the port
+        port = next((host.rpartition(":")[2] for host in hosts if ":" in host), "")
+        self.cookie_name = f"{COOKIE}-{port}" if port else COOKIE
         self.folder = Path(str(files("regard.lab").joinpath("static")))
 
     @property
-    def seal(self) -> dict[str, str]:
-        scripts = " ".join(f"'{one}'" for one in inline_hashes(self.folder / "index.html"))
+    def security_headers(self) -> dict[str, str]:
+        scripts = " ".join(f"'{digest}'" for digest in script_hashes(self.folder / "index.html"))
         policy = (
             f"default-src 'none'; script-src 'self' {scripts}; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
             "img-src 'self' data: blob:; media-src 'self' blob:; font-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -142,29 +149,25 @@ class Site:
             "cache-control": "no-store",
         }
 
-    @property
-    def cookie_name(self) -> str:
-        """Cookies are shared by all ports of a host, so the name has the port."""
-        return f"{COOKIE}-{self.port}" if self.port else COOKIE
-
-    def admit(self, scope: Any) -> Response | None:
-        """None to let a request through; `Refusal` where it is turned away."""
+    def authorize(self, scope: Any) -> Response | None:
+        """None for a request that may pass, a redirect that sets the cookie, or `RequestError`."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if host not in self.hosts:
-            raise Refusal(403, f"This lab answers to {self.hosts[0]} alone; the request was for {host!r:.80}.")
+            raise RequestError(403, f"This lab answers to {self.hosts[0]} only; the request was for {host!r:.80}.")
         origin = headers.get("origin")
-        if origin is not None and origin not in {f"http://{one}" for one in self.hosts}:
-            raise Refusal(403, f"A page of {origin!r:.80} may not ask this lab. Open {self.hosts[0]} itself.")
+        if origin is not None and origin not in {f"http://{name}" for name in self.hosts}:
+            raise RequestError(403, f"A page of {origin!r:.80} may not call this lab. Open {self.hosts[0]} itself.")
         request = Request(scope)
-        given = request.query_params.get("token")
-        if scope["path"] == "/" and given is not None and same(given, self.token):
-            answer = RedirectResponse("/", 303)
-            answer.set_cookie(self.cookie_name, self.cookie, httponly=True, samesite="lax", path="/")
-            return answer
-        if same(request.cookies.get(self.cookie_name, ""), self.cookie) or same(headers.get("x-token", ""), self.token):
+        token = request.query_params.get("token")
+        if scope["path"] == "/" and token is not None and same_secret(token, self.token):
+            response = RedirectResponse("/", 303)
+            response.set_cookie(self.cookie_name, self.cookie, httponly=True, samesite="lax", path="/")
+            return response
+        cookie, header = request.cookies.get(self.cookie_name, ""), headers.get("x-token", "")
+        if same_secret(cookie, self.cookie) or same_secret(header, self.token):
             return None
-        raise Refusal(401, "This lab opens with the address that `regard lab` printed, token included. Open that one.")
+        raise RequestError(401, "The token is missing or wrong. Open the URL that `regard lab` printed.")
 
     async def index(self, request: Request) -> Response:
         return self.file("index.html", request)
@@ -176,67 +179,67 @@ class Site:
         return Response(status_code=204)
 
     def file(self, name: str, request: Request) -> Response:
-        """A file of the page, compressed for who can read it so; nothing else can be named."""
+        """A static file, gzipped where the client accepts that; paths outside the folder are not served."""
         path = (self.folder / name).resolve()
-        if not path.is_relative_to(self.folder.resolve()) or not path.is_file() or path.suffix not in TYPES:
-            return said(404, f"There is no file {name!r:.80} in this page.")
+        if not path.is_relative_to(self.folder.resolve()) or not path.is_file() or path.suffix not in MEDIA_TYPES:
+            return error_response(404, f"There is no file {name!r:.80} in this page.")
         data, headers = path.read_bytes(), {"vary": "accept-encoding"}
         if "gzip" in request.headers.get("accept-encoding", ""):
             data, headers = gzip.compress(data, mtime=0), headers | {"content-encoding": "gzip"}
-        return Response(data, media_type=TYPES[path.suffix], headers=headers)
+        return Response(data, media_type=MEDIA_TYPES[path.suffix], headers=headers)
 
     async def models(self, request: Request) -> Response:
-        listed = await asyncio.to_thread(self.lab.library.entries)
-        return answered([entry.as_dict() for entry in listed.values()])
+        entries = await asyncio.to_thread(self.lab.library.entries)
+        return json_response([entry.as_dict() for entry in entries.values()])
 
     async def examples(self, request: Request) -> Response:
         from ..inputs.examples import EXAMPLES
 
-        return answered(EXAMPLES)
+        return json_response(EXAMPLES)
 
     async def upload(self, request: Request) -> Response:
         try:
-            data = await body_of(request, UPLOAD)
-        except Refusal as refusal:
-            return said(refusal.status, refusal.words)
+            data = await read_body(request, MAX_UPLOAD)
+        except RequestError as error:
+            return error_response(error.status, error.message)
         if not data:
-            return said(400, "The upload is empty. Choose a file.")
-        return answered({"upload": self.lab.keep(data), "bytes": len(data)})
+            return error_response(400, "The upload is empty. Choose a file.")
+        return json_response({"upload": self.lab.store_upload(data), "bytes": len(data)})
 
     async def job(self, request: Request) -> Response:
-        job = self.lab.work.find(request.path_params["name"])
+        job = self.lab.jobs.find(request.path_params["name"])
         if job is None:
-            return said(404, "There is no such job; it may have ended long ago.")
+            return error_response(404, "There is no such job; it may have ended long ago.")
         if request.method == "DELETE":
             job.cancel()
-        return answered(job.as_dict())
+        return json_response(job.as_dict())
 
     async def page(self, request: Request) -> Response:
-        from .export import page_for
+        from .export import export_view
 
-        return await self.work(request, page_for)
+        return await self.run_job(request, export_view)
 
     async def call(self, request: Request) -> Response:
-        page, name = request.path_params["page"], request.path_params["call"]
         try:
-            handler = find_call(page, name)
-        except Unknown as error:
-            return said(404, str(error))
-        return await self.work(request, handler)
+            call = find_call(request.path_params["page"], request.path_params["call"])
+        except NotFound as error:
+            return error_response(404, str(error))
+        return await self.run_job(request, call)
 
-    async def work(self, request: Request, handler: Callable[[Lab, dict, Job], Any]) -> Response:
-        """Have a handler work in the background, and stop it when whoever asked goes away."""
+    async def run_job(self, request: Request, call: Call) -> Response:
+        """The answer of a call, which runs in the background and is cancelled when the client disconnects."""
         try:
-            ask = read_ask(await body_of(request, BODY))
-        except Refusal as refusal:
-            return said(refusal.status, refusal.words)
+            body = parse_body(await read_body(request, MAX_BODY))
+        except RequestError as error:
+            return error_response(error.status, error.message)
         except ClientDisconnect:
-            return said(499, "Gone.")
-        job = Job(job_name(request))
+            return error_response(499, "The client disconnected.")
+        name = request.headers.get("x-job", "")  # a page names its request to read its progress
+        job = Job(name if re.fullmatch(r"[\w-]{1,64}", name) else "")
         try:
-            future = self.lab.work.start(job, lambda job: wrapped(handler(self.lab, ask, job)))
-        except Busy as error:
-            return said(429, str(error))
+            future = self.lab.jobs.submit(job, lambda job: encode_answer(call(self.lab, body, job)))
+        except QueueFull as error:
+            return error_response(429, str(error))
         waiting = asyncio.ensure_future(asyncio.wrap_future(future))
         while not waiting.done():
             await asyncio.wait({waiting}, timeout=0.1)
@@ -244,47 +247,41 @@ class Site:
                 job.cancel()
                 if future.cancel():
                     break
-        return outcome(waiting)
+        return response_of(waiting)
 
-    async def missing(self, request: Request, error: Exception) -> Response:
-        return said(
-            getattr(error, "status_code", 404), f"There is nothing at {request.url.path!r:.80} for {request.method}."
-        )
+    async def not_found(self, request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 404
+        return error_response(status, f"There is nothing at {request.url.path!r:.80} for {request.method}.")
 
-    async def failed(self, request: Request, error: Exception) -> Response:
-        return said(500, f"The lab failed: {type(error).__name__}. Its terminal says where.")
+    async def server_error(self, request: Request, error: Exception) -> Response:
+        return error_response(500, f"The lab failed: {type(error).__name__}. Its terminal shows where.")
 
 
-def outcome(waiting: asyncio.Future) -> Response:
-    """The answer of work that has ended, well or not."""
+def response_of(done: asyncio.Future) -> Response:
+    """The response to a job that has ended, with an answer or an error."""
     try:
-        data, kind = waiting.result()
+        data, media_type = done.result()
     except (Cancelled, asyncio.CancelledError):
-        return said(499, "The work was cancelled.")
-    except Unknown as error:
-        return said(404, paragraph(error))
+        return error_response(499, "The job was cancelled.")
     except RegardError as error:
-        return said(400, paragraph(error))
+        return error_response(404 if isinstance(error, NotFound) else 400, " ".join(str(error).split()))
     except MemoryError:
-        return said(400, "There is not enough memory for that. Ask for less: a shorter text, or a pooled map.")
-    return Response(data, media_type=kind)
+        return error_response(400, "There is not enough memory. Give a shorter text, or use a pooled map.")
+    return Response(data, media_type=media_type)
 
 
-def find_call(page: str, name: str) -> Callable[[Lab, dict, Job], Any]:
-    """The function that answers a call."""
+def find_call(page: str, name: str) -> Call:
+    """The function that answers a call of a page."""
     if page not in PAGES:
-        raise Unknown(f"There is no page {page!r:.40}. There are: {', '.join(PAGES)}.")
-    try:
-        calls = import_module(f"regard.lab.api.{page}").CALLS
-    except ModuleNotFoundError:
-        raise Unknown(f"The page {page!r} has no calls.") from None
+        raise NotFound(f"There is no page {page!r:.40}. There are: {', '.join(PAGES)}.")
+    calls = import_module(f"regard.lab.api.{PAGES[page]}").CALLS
     if name not in calls:
-        raise Unknown(f"The page {page!r} has no call {name!r:.40}. It has: {', '.join(calls)}.")
+        raise NotFound(f"The page {page!r} has no call {name!r:.40}. It has: {', '.join(calls)}.")
     return calls[name]
 
 
-def wrapped(answer: Any) -> tuple[bytes, str]:
-    """An answer's bytes and their type."""
+def encode_answer(answer: Any) -> tuple[bytes, str]:
+    """An answer's bytes and their media type."""
     if isinstance(answer, str):
         return answer.encode("utf-8", "replace"), "text/html; charset=utf-8"
     if has_tensors(answer):
@@ -292,56 +289,47 @@ def wrapped(answer: Any) -> tuple[bytes, str]:
     return to_json(answer), "application/json"
 
 
-async def body_of(request: Request, most: int) -> bytes:
-    """The request's body; `Refusal` as soon as it is known to be too large."""
-    told = request.headers.get("content-length", "")
-    words = f"The request has more than the {most / 2**20:.0f} MiB that are taken. Send less: a smaller file or text."
-    if told.isdigit() and int(told) > most:
-        raise Refusal(413, words)
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most:
-            raise Refusal(413, words)
-        parts.append(part)
-    return b"".join(parts)
+async def read_body(request: Request, limit: int) -> bytes:
+    """The request's body; raises `RequestError` as soon as it is known to be too large."""
+    declared = request.headers.get("content-length", "")
+    message = f"The request has more than {limit / 2**20:.0f} MiB, the most that is taken. Send a smaller file or text."
+    if declared.isdigit() and int(declared) > limit:
+        raise RequestError(413, message)
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise RequestError(413, message)
+        chunks.append(chunk)
+    return b"".join(chunks)
 
 
-def read_ask(data: bytes) -> dict[str, Any]:
+def parse_body(data: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(data or b"{}")
+        body = json.loads(data or b"{}")
     except (ValueError, RecursionError):
-        raise Refusal(400, "The body is no JSON. Send one JSON object.") from None
-    if not isinstance(found, dict):
-        raise Refusal(400, f"The body is a {type(found).__name__}; it must be one JSON object.")
-    return found
+        raise RequestError(400, "The body is not JSON. Send one JSON object.") from None
+    if not isinstance(body, dict):
+        raise RequestError(400, f"The body is a {type(body).__name__}; it must be one JSON object.")
+    return body
 
 
-def job_name(request: Request) -> str:
-    """The name that the page gives its request, by which it can ask how far it is."""
-    name = request.headers.get("x-job", "")
-    return name if re.fullmatch(r"[\w-]{1,64}", name) else ""
-
-
-def same(given: str, wanted: str) -> bool:
+def same_secret(given: str, wanted: str) -> bool:
+    """Whether two secrets are equal, compared in constant time."""
     return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
 
 
-def paragraph(error: Exception) -> str:
-    return " ".join(str(error).split())
+def error_response(status: int, message: str) -> Response:
+    return JSONResponse({"error": message}, status)
 
 
-def said(status: int, words: str) -> Response:
-    return JSONResponse({"error": words}, status)
-
-
-def answered(value: Any) -> Response:
+def json_response(value: Any) -> Response:
     return Response(to_json(value), media_type="application/json")
 
 
-def inline_hashes(page: Path) -> list[str]:
-    """The hashes by which the page's own inline scripts (its import map) may run, and no others."""
+def script_hashes(page: Path) -> list[str]:
+    """The hashes of the page's own inline scripts (its import map), the only ones that the policy lets run."""
     if not page.is_file():
         return []
-    found = re.findall(r"<script(?![^>]*\bsrc=)[^>]*>(.*?)</script>", page.read_text("utf8"), re.DOTALL)
-    return [f"sha256-{base64.b64encode(hashlib.sha256(one.encode()).digest()).decode()}" for one in found]
+    scripts = re.findall(r"<script(?![^>]*\bsrc=)[^>]*>(.*?)</script>", page.read_text("utf8"), re.DOTALL)
+    return [f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}" for script in scripts]

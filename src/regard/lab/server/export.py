@@ -1,7 +1,7 @@
-"""A view of the lab as one HTML file that works by itself: the page's own modules, and the answers that it shows.
+"""A view of the lab as one HTML file that works offline: the page's own modules and the answers that it shows.
 
-Every question that the view has asked is asked again here (answers are kept, so that costs little) and its answer is
-written into the file, where the page finds it instead of a server.
+Every request of the view is answered again here (answers are cached, so that costs little) and written into the file,
+where the page finds it in place of a server.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ...plots.page import script_json
 from ..inputs.examples import EXAMPLES
 from ..lab import Lab
 from .jobs import Job
-from .wire import cleaned, has_tensors, pack
+from .wire import has_tensors, pack, replace_nonfinite
 
-ASKS, LARGEST = 256, 64 << 20
-"""Questions of a view, and bytes of a file."""
+MAX_REQUESTS, MAX_BYTES = 256, 64 << 20
+"""Requests of a view, and bytes of a file."""
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:; "
     "media-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
@@ -29,38 +29,38 @@ POLICY = (
 STATIC = Path(str(files("regard.lab").joinpath("static")))
 
 
-def page_for(lab: Lab, ask: dict[str, Any], job: Job) -> str:
-    """The file for a view, `{"state": {...}, "asks": [{"path": "heads/run", "body": {...}}, ...]}`."""
-    state, asks = ask.get("state"), ask.get("asks", [])
-    if not isinstance(state, dict) or not isinstance(asks, list) or len(asks) > ASKS:
-        raise BadInput(f"A page needs its state, an object, and its asks, a list of at most {ASKS}.")
+def export_view(lab: Lab, request: dict[str, Any], job: Job) -> str:
+    """The HTML file of a view, `{"state": {...}, "asks": [{"path": "heads/run", "body": {...}}, ...]}`."""
+    state, calls = request.get("state"), request.get("asks", [])
+    if not isinstance(state, dict) or not isinstance(calls, list) or len(calls) > MAX_REQUESTS:
+        raise BadInput(f"A page needs its state, an object, and its asks, a list of at most {MAX_REQUESTS}.")
     answers = []
-    for n, one in enumerate(asks):
-        job.tell(n, len(asks), {"en": "answers written", "zh": "已写入的答案"})
-        answers.append(recorded(lab, one, job))
-    return page(state, answers, lab)
+    for n, call in enumerate(calls):
+        job.report(n, len(calls), {"en": "answers written", "zh": "已写入的答案"})
+        answers.append(record_answer(lab, call, job))
+    return render_page(state, answers, lab)
 
 
-def recorded(lab: Lab, one: Any, job: Job) -> dict[str, Any]:
-    """A question with its answer, as the page keeps it."""
+def record_answer(lab: Lab, call: Any, job: Job) -> dict[str, Any]:
+    """A call with its answer, as the page stores it."""
     from .app import find_call
 
-    path, body = (one.get("path"), one.get("body", {})) if isinstance(one, dict) else (None, None)
+    path, body = (call.get("path"), call.get("body", {})) if isinstance(call, dict) else (None, None)
     if not isinstance(path, str) or path.count("/") != 1 or not isinstance(body, dict):
-        raise BadInput(f"An ask is {one!r:.80}; it must have a path, such as heads/run, and a body.")
+        raise BadInput(f"An ask is {call!r:.80}; it must have a path, such as heads/run, and a body.")
     answer = find_call(*path.split("/"))(lab, body, job)
     if has_tensors(answer):
         return {"path": path, "body": body, "pack": base64.b64encode(pack(answer)).decode()}
-    return {"path": path, "body": body, "json": cleaned(answer)}
+    return {"path": path, "body": body, "json": replace_nonfinite(answer)}
 
 
-def page(state: dict[str, Any], answers: list[dict[str, Any]], lab: Lab) -> str:
-    """The whole document."""
+def render_page(state: dict[str, Any], answers: list[dict[str, Any]], lab: Lab) -> str:
+    """The lab's index.html with its style, its modules and the answers inside."""
     models = [entry.as_dict() for entry in lab.library.entries().values()]
-    kept = {"state": state, "models": models, "examples": EXAMPLES, "answers": answers}
-    data = f'<script type="application/json" id="recorded">{script_json(kept)}</script>'
+    content = {"state": state, "models": models, "examples": EXAMPLES, "answers": answers}
+    data = f'<script type="application/json" id="recorded">{script_json(content)}</script>'
     text = (STATIC / "index.html").read_text("utf8")
-    for pattern, other in (
+    for pattern, replacement in (
         (
             r"<meta charset=[^>]*>",
             f'<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">',
@@ -68,22 +68,22 @@ def page(state: dict[str, Any], answers: list[dict[str, Any]], lab: Lab) -> str:
         (r'<link rel="stylesheet"[^>]*>', f"<style>\n{(STATIC / 'style.css').read_text('utf8')}</style>"),
         (
             r'<script type="importmap">.*?</script>',
-            f'<script type="importmap">{script_json({"imports": modules()})}</script>',
+            f'<script type="importmap">{script_json({"imports": script_modules()})}</script>',
         ),
         (r'<script type="module"[^>]*></script>', f'{data}\n<script type="module">import "lab/main.js"</script>'),
     ):
-        text, count = re.subn(pattern, lambda _, other=other: other, text, count=1, flags=re.DOTALL)
+        text, count = re.subn(pattern, lambda _, replacement=replacement: replacement, text, count=1, flags=re.DOTALL)
         if not count:
-            raise BadInput(f"The page's index.html has no {pattern!r}, so that it cannot be made into one file.")
-    if len(text) > LARGEST:
+            raise BadInput(f"The page's index.html has no {pattern!r}, so it cannot be made into one file.")
+    if len(text) > MAX_BYTES:
         raise TooLarge(
-            f"The file would have {len(text):,} bytes; {LARGEST:,} are the most. Show fewer tokens or heads."
+            f"The file would have {len(text):,} bytes; the limit is {MAX_BYTES:,}. Show fewer tokens or heads."
         )
     return text
 
 
-def modules() -> dict[str, str]:
-    """Every module of the page under the name that others import it by."""
-    held = {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in sorted(STATIC.rglob("*.js"))}
-    start = "data:text/javascript;base64,"
-    return {f"lab/{name}": start + base64.b64encode(data).decode() for name, data in held.items()}
+def script_modules() -> dict[str, str]:
+    """Every JavaScript module as a data URL, under the name that others import it by."""
+    scripts = {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in sorted(STATIC.rglob("*.js"))}
+    prefix = "data:text/javascript;base64,"
+    return {f"lab/{name}": prefix + base64.b64encode(data).decode() for name, data in scripts.items()}

@@ -1,100 +1,102 @@
-"""Work in the background: a few threads, a bounded queue, and jobs that tell how far they are and can be stopped."""
+"""Background jobs: a few threads, a bounded queue, progress reports and cancellation."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 RUNNING, WAITING = 2, 32
-REMEMBERED = 256
-"""Jobs whose progress can still be asked for; ended ones go first."""
+MAX_JOBS = 256
+"""Jobs whose progress can be read; those that have ended are dropped first."""
 
-
-Words = str | dict[str, str]
-"""A text by language, or one that needs no language."""
+Message = str | dict[str, str]
+"""A text by language, or one that needs no translation."""
 
 
 class Cancelled(Exception):
-    """Whoever asked has gone away, or said stop."""
+    """The client has disconnected or has cancelled the job."""
 
 
-class Busy(Exception):
-    """More is asked than is worked on."""
+class QueueFull(Exception):
+    """The queue takes no more jobs."""
 
 
 class Job:
-    """One piece of work: how far it is, in `done` of `total`, and whether it is still wanted."""
+    """The progress of one task, `done` of `total`, and whether it is cancelled."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
         self.state = "waiting"
         self.done, self.total = 0, 0
-        self.words: Words = ""
-        self.stopped = threading.Event()
+        self.message: Message = ""
+        self.cancelled = threading.Event()
 
-    def tell(self, done: int, total: int, words: Words = "") -> None:
-        """Say how far the work is and, in both languages, what is done; end it if nobody waits for it."""
-        self.check()
-        self.done, self.total, self.words = done, total, words
+    def report(self, done: int, total: int, message: Message = "") -> None:
+        """Set the progress; raises `Cancelled` when the job is cancelled."""
+        self.check_cancelled()
+        self.done, self.total, self.message = done, total, message
 
-    def check(self) -> None:
-        """Raise `Cancelled` when nobody waits for the work."""
-        if self.stopped.is_set():
+    def check_cancelled(self) -> None:
+        """Raise `Cancelled` when the job is cancelled."""
+        if self.cancelled.is_set():
             raise Cancelled
 
     def cancel(self) -> None:
-        self.stopped.set()
+        self.cancelled.set()
 
     @contextmanager
-    def holding(self, lock: threading.Lock):
-        """The lock, waited for as long as the work is wanted."""
+    def hold(self, lock: threading.Lock) -> Iterator[None]:
+        """Hold the lock; waiting for it ends when the job is cancelled."""
         while not lock.acquire(timeout=0.05):
-            self.check()
+            self.check_cancelled()
         try:
-            self.check()
+            self.check_cancelled()
             yield
         finally:
             lock.release()
 
     def as_dict(self) -> dict[str, Any]:
-        return {"id": self.name, "state": self.state, "done": self.done, "total": self.total, "words": self.words}
+        return {"id": self.name, "state": self.state, "done": self.done, "total": self.total, "words": self.message}
 
 
-class Work:
-    """At most `running` jobs at once and `waiting` behind them; one more is `Busy`."""
+class JobQueue:
+    """At most `running` jobs at once and `waiting` behind them; one more raises `QueueFull`."""
 
     def __init__(self, running: int = RUNNING, waiting: int = WAITING) -> None:
-        self.running, self.most = running, running + waiting
+        self.running, self.capacity = running, running + waiting
         self.pool = ThreadPoolExecutor(running, thread_name_prefix="lab")
         self.lock = threading.Lock()
         self.jobs: OrderedDict[str, Job] = OrderedDict()
-        self.under_way = 0
+        self.pending = 0
 
-    def start(self, job: Job, call: Callable[[Job], Any]) -> Future:
-        """The future answer of `call(job)`."""
+    def submit(self, job: Job, call: Callable[[Job], Any]) -> Future:
+        """The future result of `call(job)`."""
         with self.lock:
-            if self.under_way >= self.most:
-                raise Busy(
-                    f"{self.under_way} requests are being worked on or wait, which is as many as the lab takes. "
-                    "Ask again when some have been answered."
+            if self.pending >= self.capacity:
+                raise QueueFull(
+                    f"{self.pending} requests are running or waiting, which is the limit. "
+                    "Try again when some have finished."
                 )
-            self.under_way += 1
+            self.pending += 1
             if job.name:
                 self.jobs[job.name] = job
-                self.forget()
+                ended = [name for name, job in self.jobs.items() if job.state not in ("waiting", "running")]
+                for name in ended[: max(0, len(self.jobs) - MAX_JOBS)]:
+                    del self.jobs[name]
         future = self.pool.submit(self.run, job, call)
-        future.add_done_callback(lambda _: self.leave())
+        future.add_done_callback(self.count_down)
         return future
 
     def run(self, job: Job, call: Callable[[Job], Any]) -> Any:
+        """The result of the call; sets the job's state on the way."""
         try:
-            job.check()
+            job.check_cancelled()
             job.state = "running"
-            answer = call(job)
+            result = call(job)
         except Cancelled:
             job.state = "cancelled"
             raise
@@ -102,23 +104,17 @@ class Work:
             job.state = "failed"
             raise
         job.state = "done"
-        return answer
+        return result
 
-    def leave(self) -> None:
+    def count_down(self, future: Future) -> None:
         with self.lock:
-            self.under_way -= 1
-
-    def forget(self) -> None:
-        """Let go of the oldest jobs that have ended."""
-        ended = [name for name, job in self.jobs.items() if job.state not in ("waiting", "running")]
-        for name in ended[: max(0, len(self.jobs) - REMEMBERED)]:
-            del self.jobs[name]
+            self.pending -= 1
 
     def find(self, name: str) -> Job | None:
         return self.jobs.get(name)
 
     def close(self) -> None:
-        """Stop what is under way and take no more."""
+        """Cancel the jobs and take no more."""
         for job in list(self.jobs.values()):
             job.cancel()
         self.pool.shutdown(wait=False, cancel_futures=True)

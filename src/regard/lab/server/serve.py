@@ -1,4 +1,4 @@
-"""The lab on this machine: a free port of 127.0.0.1, an address with a token, and a browser on it."""
+"""Serves the lab on a port of 127.0.0.1, with a token in its address."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ...errors import BadInput, Missing
 HOST = "127.0.0.1"
 
 
-def serve(folders: list[Path], port: int, opened: bool, tell: Callable[[str], None]) -> None:
-    """Serve until it is stopped; `tell` is given the address, token included, once a browser could open it."""
+def serve(folders: list[Path], port: int, open_browser: bool, announce: Callable[[str], None]) -> None:
+    """Serve until interrupted; `announce` is called with the address, token included, once the server answers."""
     try:
         import uvicorn
     except ImportError:
         raise Missing('The lab needs starlette and uvicorn: pip install "regard[lab]".') from None
     from ..lab import Lab
-    from ..library import Library
+    from ..library import ModelLibrary
     from .app import make_app
 
-    lab = Lab(Library(folders))
+    lab = Lab(ModelLibrary(folders))
     listening = listen(port)
     port = listening.getsockname()[1]
     token = secrets.token_urlsafe(18)
@@ -35,8 +35,8 @@ def serve(folders: list[Path], port: int, opened: bool, tell: Callable[[str], No
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            tell(address)
-            if opened and has_display():
+            announce(address)
+            if open_browser and has_display():
                 webbrowser.open(address)
 
     config = uvicorn.Config(
@@ -47,11 +47,11 @@ def serve(folders: list[Path], port: int, opened: bool, tell: Callable[[str], No
     except KeyboardInterrupt:
         pass
     finally:
-        lab.work.close()
+        lab.jobs.close()
 
 
 def listen(port: int) -> socket.socket:
-    """A socket on a port of this machine alone; 0 takes a free one."""
+    """A listening socket on a port of 127.0.0.1; 0 takes a free one."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     if sys.platform != "win32":
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -60,12 +60,12 @@ def listen(port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise BadInput(
-            f"Port {port} cannot be taken ({error.strerror}). Give another --port, or 0 for a free one."
+            f"Port {port} cannot be used ({error.strerror}). Give another --port, or 0 for a free one."
         ) from None
     listening.listen(128)
     return listening
 
 
 def has_display() -> bool:
-    """Whether a browser would have a screen; without one, Python may start a browser inside the terminal."""
+    """Whether there is a screen; without one, `webbrowser` may start a text browser inside the terminal."""
     return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

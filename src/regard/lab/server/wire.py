@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-STEP = 8
+ALIGNMENT = 8
 TYPES = {torch.uint8: "uint8", torch.int32: "int32", torch.bool: "bool8"}
 
 
@@ -28,7 +28,7 @@ def has_tensors(answer: Any) -> bool:
 
 
 def pack(answer: dict[str, Any]) -> bytes:
-    """The answer and its tensors in one run of bytes.
+    """The answer and its tensors as bytes.
 
     >>> unpack(pack({"weights": torch.tensor([[0.25, 0.75]]), "head": 3}))
     {'weights': tensor([[0.2500, 0.7500]]), 'head': 3}
@@ -36,49 +36,50 @@ def pack(answer: dict[str, Any]) -> bytes:
     arrays: list[Tensor] = []
     size = 0
 
-    def placed(value: Any) -> Any:
+    def collect(value: Any) -> Any:
         nonlocal size
         if isinstance(value, Tensor):
-            array = plain(value)
+            array = to_wire_type(value)
             entry = {"tensor": len(arrays), "shape": list(array.shape), "type": TYPES.get(array.dtype, "float32")}
             entry["at"] = size
             arrays.append(array)
-            size += padded(array.numel() * array.element_size())
+            size += align(array.numel() * array.element_size())
             return entry
         if isinstance(value, dict):
-            return {key: placed(one) for key, one in value.items()}
-        return [placed(one) for one in value] if isinstance(value, list | tuple) else value
+            return {key: collect(inner) for key, inner in value.items()}
+        return [collect(inner) for inner in value] if isinstance(value, list | tuple) else value
 
-    header = to_json(placed(answer))
-    parts = [struct.pack("<I", len(header)), header, b"\0" * (padded(4 + len(header)) - 4 - len(header))]
+    header = to_json(collect(answer))
+    parts = [struct.pack("<I", len(header)), header, b"\0" * (align(4 + len(header)) - 4 - len(header))]
     for array in arrays:
-        held = raw(array)
-        parts += [held, b"\0" * (padded(len(held)) - len(held))]
+        # numpy, the usual way to the bytes, need not be installed
+        data = ctypes.string_at(array.data_ptr(), array.numel() * array.element_size()) if array.numel() else b""
+        parts += [data, b"\0" * (align(len(data)) - len(data))]
     return b"".join(parts)
 
 
 def unpack(data: bytes) -> Any:
-    """What was packed; tensors as float32, uint8, int32 or bool."""
+    """The packed answer; its tensors are float32, uint8, int32 or bool."""
     (length,) = struct.unpack_from("<I", data)
-    start = padded(4 + length)
-    kinds = {name: kind for kind, name in TYPES.items()} | {"float32": torch.float32}
+    start = align(4 + length)
+    dtypes = {name: dtype for dtype, name in TYPES.items()} | {"float32": torch.float32}
 
-    def found(value: Any) -> Any:
+    def restore(value: Any) -> Any:
         if isinstance(value, dict) and "tensor" in value and "at" in value:
-            kind, count = kinds[value["type"]], math.prod(value["shape"])
+            dtype, count = dtypes[value["type"]], math.prod(value["shape"])
             if not count:
-                return torch.empty(value["shape"], dtype=kind)
-            flat = torch.frombuffer(bytearray(data), dtype=kind, count=count, offset=start + value["at"])
+                return torch.empty(value["shape"], dtype=dtype)
+            flat = torch.frombuffer(bytearray(data), dtype=dtype, count=count, offset=start + value["at"])
             return flat.view(value["shape"]).clone()
         if isinstance(value, dict):
-            return {key: found(one) for key, one in value.items()}
-        return [found(one) for one in value] if isinstance(value, list) else value
+            return {key: restore(inner) for key, inner in value.items()}
+        return [restore(inner) for inner in value] if isinstance(value, list) else value
 
-    return found(json.loads(data[4 : 4 + length]))
+    return restore(json.loads(data[4 : 4 + length]))
 
 
-def plain(x: Tensor) -> Tensor:
-    """The numbers on the CPU in a type that a page can hold."""
+def to_wire_type(x: Tensor) -> Tensor:
+    """The tensor on the CPU, contiguous, in a type that a page can read."""
     x = x.detach().cpu()
     if x.is_floating_point():
         x = x.float()
@@ -87,28 +88,20 @@ def plain(x: Tensor) -> Tensor:
     return x.contiguous()
 
 
-def raw(x: Tensor) -> bytes:
-    # numpy, the usual way to the bytes, need not be installed
-    return ctypes.string_at(x.data_ptr(), x.numel() * x.element_size()) if x.numel() else b""
+def align(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def padded(size: int) -> int:
-    return -(-size // STEP) * STEP
-
-
-def finite(value: Any) -> Any:
-    """JSON has no word for infinities and for what is no number."""
+def replace_nonfinite(value: Any) -> Any:
+    """The value with None in place of every infinite number and NaN, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: replace_nonfinite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [replace_nonfinite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def cleaned(value: Any) -> Any:
-    """The value with `finite` in the place of every number."""
-    if isinstance(value, dict):
-        return {key: cleaned(one) for key, one in value.items()}
-    return [cleaned(one) for one in value] if isinstance(value, list | tuple) else finite(value)
-
-
 def to_json(value: Any) -> bytes:
-    """Compact JSON; half characters, which no UTF-8 holds, become signs for what is missing."""
-    value = cleaned(value)
+    """Compact JSON in UTF-8; lone surrogates are replaced."""
+    value = replace_nonfinite(value)
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")

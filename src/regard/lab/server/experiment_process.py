@@ -1,0 +1,81 @@
+"""An experiment in a process of its own, so that it can seed, set threads and be stopped without affecting the lab."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...errors import BadInput, RegardError
+from .jobs import Job
+
+SIZE = "toy"
+"""Seconds each: enough to see an experiment run, too little to judge a claim by."""
+INTERVAL = 0.1
+"""Seconds between two reports of progress."""
+
+
+def run_in_subprocess(name: str, seed: int, job: Job) -> dict[str, Any]:
+    """The `result` of a small run of the experiment, and its `figures` as PNG bytes by language."""
+    context = get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    with tempfile.TemporaryDirectory() as folder:
+        process = context.Process(target=run_and_send, args=(name, seed, folder, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        try:
+            return receive_result(ours, job, name)
+        finally:
+            process.terminate()
+            process.join()
+            ours.close()
+
+
+def receive_result(pipe: Connection, job: Job, name: str) -> dict[str, Any]:
+    """The result; progress is passed on to the job."""
+    while True:
+        job.check_cancelled()
+        if not pipe.poll(INTERVAL):
+            continue
+        try:
+            kind, content = pipe.recv()
+        except EOFError:
+            raise BadInput(
+                f"The experiment {name} ended without a result. `regard experiment run {name}` shows why."
+            ) from None
+        if kind == "progress":
+            fraction, text = content
+            job.report(round(1000 * fraction), 1000, text)
+        elif kind == "error":
+            raise BadInput(content)
+        else:
+            figures = {
+                language: torch.frombuffer(bytearray(png), dtype=torch.uint8)
+                for language, png in content["figures"].items()
+            }
+            return content | {"figures": figures}
+
+
+def run_and_send(name: str, seed: int, folder: str, pipe: Connection) -> None:
+    """Run the experiment in the child process, and send progress and the result."""
+    from ...experiments import LANGUAGES, figure_path, find_experiment, run_experiment
+
+    out, last = Path(folder), 0.0
+
+    def send_progress(fraction: float, text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last > INTERVAL:
+            last = time.monotonic()
+            pipe.send(("progress", (fraction, text)))
+
+    try:
+        document = run_experiment(find_experiment(name), out, size=SIZE, seed=seed, progress=send_progress)
+        figures = {language: figure_path(out, name, language).read_bytes() for language in LANGUAGES}
+        pipe.send(("result", {"result": document, "figures": figures}))
+    except RegardError as error:
+        pipe.send(("error", str(error)))
