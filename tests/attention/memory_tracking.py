@@ -1,4 +1,4 @@
-"""What operations make, seen from below: the largest tensor of a piece of work."""
+"""The largest tensor that a function allocates."""
 
 from __future__ import annotations
 

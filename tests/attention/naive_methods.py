@@ -1,4 +1,4 @@
-"""The approximations' formulas written out plainly, tensors to try them on, and how results are compared."""
+"""Naive formulas of the approximate methods, random tensors for them, and comparisons of results."""
 
 import math
 

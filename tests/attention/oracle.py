@@ -56,42 +56,42 @@ class Case:
         return {"score": self.score} | ({} if self.position is None else {"position": self.position})
 
 
-def agree(case: Case, *backends: str) -> None:
+def assert_backends_agree(case: Case, *backends: str) -> None:
     """Assert that each backend agrees with the oracle, in its output and in every gradient."""
-    rounded = as_rounded(case)
+    rounded = round_case(case)
     truth = results(rounded, "reference", torch.float64, torch.float64)
-    own, sizes = own_errors(case, truth), cancelling(rounded)
+    own, sizes = reference_errors(case, truth), cancellation_sizes(rounded)
     for backend in backends:
-        with poisoned():
+        with poison_memory():
             found = results(rounded, backend, case.dtype, case.carried or case.dtype)
-        same_results(f"{backend}: {case}", found, truth, own, sizes)
+        assert_same_results(f"{backend}: {case}", found, truth, own, sizes)
 
 
-def own_errors(case: Case, truth: dict[str, Tensor]) -> dict[str, float]:
+def reference_errors(case: Case, truth: dict[str, Tensor]) -> dict[str, float]:
     """How far off the reference itself is in the case's type, by name.
 
     float64 has no truth above it: there the reference errs what it errs in float32, in proportion to the types' ulps.
     """
     if case.dtype == torch.float64:
         single = replace(case, dtype=torch.float32)
-        truth = results(as_rounded(single), "reference", torch.float64, torch.float64)
+        truth = results(round_case(single), "reference", torch.float64, torch.float64)
         ratio = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
-        return {name: ratio * off for name, off in own_errors(single, truth).items()}
-    own = results(as_rounded(case), "reference", case.dtype, case.carried or case.dtype)
+        return {name: ratio * off for name, off in reference_errors(single, truth).items()}
+    own = results(round_case(case), "reference", case.dtype, case.carried or case.dtype)
     return {name: error(own[name], want) for name, want in truth.items()}
 
 
-def cancelling(case: Case) -> dict[str, float]:
+def cancellation_sizes(case: Case) -> dict[str, float]:
     """How large the numbers are that cancel in each gradient.
 
     The gradient of a row's scores is p · (d_output·v − δ). Here the difference is replaced by what either side is made
     of, Σ |d_output| |v|, with a random sign a row, and goes on to every tensor as the true one does.
     """
-    leaves, parts = leaves_of(case, torch.float64, torch.float64)
+    leaves, parts = make_leaves(case, torch.float64, torch.float64)
     q, k, v = (leaves[name] for name in "qkv")
     call = make_call(q, k, v, **parts, mask=case.mask)
     score = reference.scores(call)
-    flow = pull(torch.empty(*score.shape[:3], v.shape[3]), torch.float64, case.seed).abs()
+    flow = random_gradient(torch.empty(*score.shape[:3], v.shape[3]), torch.float64, case.seed).abs()
     terms = (flow @ reference.per_query_head(v, call).abs().mT).amax(-1, keepdim=True) / max(1.0 - case.dropout, 0.1)
     signs = torch.randint(2, terms.shape, generator=torch.Generator().manual_seed(case.seed)) * 2 - 1
     off = (reference.softmax(score) * terms * signs).detach()
@@ -101,7 +101,7 @@ def cancelling(case: Case) -> dict[str, float]:
     return {f"gradient of {name}": 0.0 if g is None else largest(g) for name, g in zip(leaves, found, strict=True)}
 
 
-def same_results(
+def assert_same_results(
     what: str, found: dict[str, Tensor], truth: dict[str, Tensor], own: dict[str, float], sizes: dict[str, float]
 ) -> None:
     """Assert the rule for each tensor by name; `own` is what the reference errs, `sizes` what cancels."""
@@ -120,26 +120,26 @@ def same_results(
 
 def results(case: Case, backend: str, dtype: torch.dtype, carried: torch.dtype) -> dict[str, Tensor]:
     """The output and the gradient of every floating tensor that went in, by name."""
-    leaves, parts = leaves_of(case, dtype, carried)
+    leaves, parts = make_leaves(case, dtype, carried)
     generator = torch.Generator().manual_seed(case.seed)
     options: dict[str, Any] = {"mask": case.mask, "dropout": case.dropout, "generator": generator, "backend": backend}
     output = rg.attend(leaves["q"], leaves["k"], leaves["v"], **parts, **options)
     assert output.dtype == dtype, f"{backend}: {case}: the output is {output.dtype}"
-    output.backward(pull(output, dtype, case.seed))
+    output.backward(random_gradient(output, dtype, case.seed))
     absent = [name for name, x in leaves.items() if x.grad is None]
     assert not absent, f"{backend}: {case}: no gradient of {absent}"
     return {"output": output.detach(), **{f"gradient of {name}": x.grad for name, x in leaves.items()}}  # type: ignore[dict-item]
 
 
-def leaves_of(case: Case, dtype: torch.dtype, carried: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def make_leaves(case: Case, dtype: torch.dtype, carried: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Every floating tensor of the case as a new leaf, by name; and the parts that carry some of them."""
-    leaves = {name: leaf(laid_out(getattr(case, name), case.layout), dtype) for name in "qkv"}
+    leaves = {name: leaf(apply_layout(getattr(case, name), case.layout), dtype) for name in "qkv"}
     parts = {kind: cast(part, carried) for kind, part in case.parts().items()}
     leaves |= {f"{kind}.{name}": x for kind, part in parts.items() for name, x in part.tensors().items()}
     return leaves, parts
 
 
-def as_rounded(case: Case) -> Case:
+def round_case(case: Case) -> Case:
     """The case with every number as its type holds it, in float64."""
     carried = case.carried or case.dtype
     once = lambda x: x.to(case.dtype).double()  # noqa: E731
@@ -156,13 +156,13 @@ def leaf(x: Tensor, dtype: torch.dtype, grad: bool = True) -> Tensor:
     return x.detach().to(dtype, copy=True).requires_grad_(grad)
 
 
-def laid_out(x: Tensor, layout: str) -> Tensor:
+def apply_layout(x: Tensor, layout: str) -> Tensor:
     """x in memory as it is written, as modules hand it over (heads split from the last axis), or feature by feature."""
     swapped = {"plain": (0, 0), "by token": (1, 2), "by feature": (2, 3)}[layout]
     return x.transpose(*swapped).contiguous().transpose(*swapped)
 
 
-def pull(output: Tensor, dtype: torch.dtype, seed: int) -> Tensor:
+def random_gradient(output: Tensor, dtype: torch.dtype, seed: int) -> Tensor:
     """What flows back: numbers of size one that every type holds exactly."""
     generator = torch.Generator().manual_seed(seed + 1)
     return (torch.randint(-16, 17, output.shape, generator=generator) / 8).to(dtype)
@@ -177,7 +177,7 @@ def error(found: Tensor, truth: Tensor) -> float:
 
 
 @contextmanager
-def poisoned() -> Iterator[None]:
+def poison_memory() -> Iterator[None]:
     """Memory that an operation leaves unwritten holds NaN."""
     fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]

@@ -22,20 +22,20 @@ def allowed(mask: rg.Mask, grid: PairGrid) -> Tensor:
         for h in range(grid.heads):
             for row in range(grid.queries):
                 for j in range(grid.keys):
-                    found[b, h, row, j] = one(mask, grid, b, h, row, j)
+                    found[b, h, row, j] = pair_allowed(mask, grid, b, h, row, j)
     return found
 
 
-def one(mask: rg.Mask, grid: PairGrid, b: int, h: int, row: int, j: int) -> bool:
+def pair_allowed(mask: rg.Mask, grid: PairGrid, b: int, h: int, row: int, j: int) -> bool:
     """May the query in this row look at key j? The definitions, one after the other."""
     i = row + grid.keys - grid.queries
     match mask:
         case And():
-            return one(mask.left, grid, b, h, row, j) and one(mask.right, grid, b, h, row, j)
+            return pair_allowed(mask.left, grid, b, h, row, j) and pair_allowed(mask.right, grid, b, h, row, j)
         case Or():
-            return one(mask.left, grid, b, h, row, j) or one(mask.right, grid, b, h, row, j)
+            return pair_allowed(mask.left, grid, b, h, row, j) or pair_allowed(mask.right, grid, b, h, row, j)
         case Not():
-            return not one(mask.mask, grid, b, h, row, j)
+            return not pair_allowed(mask.mask, grid, b, h, row, j)
         case rg.Everything():
             return True
         case rg.Causal():
@@ -98,12 +98,12 @@ def similarity(score: rg.Score, q: Tensor, k: Tensor, h: int) -> Tensor:
     raise AssertionError(score)
 
 
-def entry(table: Tensor, place: int) -> Tensor:
+def table_entry(table: Tensor, place: int) -> Tensor:
     """The entry of a table whose nearest end serves places beyond it."""
     return table[min(max(place, 0), len(table) - 1)]
 
 
-def scored(
+def pair_score(
     call_score: rg.Score, position: rg.Position | None, q: Tensor, k: Tensor, i: int, j: int, h: int, heads: int
 ) -> Tensor:
     """similarity + position of one pair."""
@@ -114,25 +114,25 @@ def scored(
         case None:
             return similarity(call_score, q, k, h)
         case rg.Rotary():
-            return similarity(call_score, turned(q, i, position), turned(k, j, position), h)
+            return similarity(call_score, rotate(q, i, position), rotate(k, j, position), h)
         case rg.Alibi():
             slope = alibi_slope(h, heads) if position.slopes is None else position.slopes[h]
             return similarity(call_score, q, k, h) - slope * abs(i - j)
         case rg.Bias():
-            return similarity(call_score, q, k, h) + entry(position.table[h], i - j + position.zero)
+            return similarity(call_score, q, k, h) + table_entry(position.table[h], i - j + position.zero)
         case rg.T5Bias():
             return similarity(call_score, q, k, h) + position.table[h, t5_bucket(j - i, position)]
         case rg.Shaw():
-            return similarity(call_score, q, k, h) + scale * (q @ entry(position.keys[h], i - j + position.zero))
+            return similarity(call_score, q, k, h) + scale * (q @ table_entry(position.keys[h], i - j + position.zero))
         case rg.TransformerXL():
             content = (q + position.content_bias[h]) @ k
             return scale * (
-                content + (q + position.position_bias[h]) @ entry(position.embedding[h], i - j + position.zero)
+                content + (q + position.position_bias[h]) @ table_entry(position.embedding[h], i - j + position.zero)
             )
     raise AssertionError(position)
 
 
-def turned(x: Tensor, place: int, rotary: rg.Rotary) -> Tensor:
+def rotate(x: Tensor, place: int, rotary: rg.Rotary) -> Tensor:
     """Coordinates m and m + dim/2 turned together by place · base^(−2m/dim)."""
     dim = rotary.dim or len(x)
     y = x.clone()
@@ -178,7 +178,7 @@ def weights(score: rg.Score, position: rg.Position | None, pairs: Tensor, q: Ten
                     continue
                 i = row + keys - queries
                 line = torch.stack(
-                    [scored(score, position, q[b, h, row], k[b, h // group, j], i, j, h, heads) for j in seen]
+                    [pair_score(score, position, q[b, h, row], k[b, h // group, j], i, j, h, heads) for j in seen]
                 )
                 grown = (line - line.max()).exp()
                 found[b, h, row, seen] = grown / grown.sum()

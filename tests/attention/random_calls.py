@@ -1,4 +1,4 @@
-"""Parts and calls drawn at random by a seed: what the differential tests, the laws and the looks walk through."""
+"""Random parts and calls, determined by a seed."""
 
 from __future__ import annotations
 

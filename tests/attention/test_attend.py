@@ -1,4 +1,4 @@
-"""Laws of attention, whatever the parts: what must hold without knowing the numbers."""
+"""Properties of attention that hold for all parts: normalisation, masking, caching, determinism, dropout."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from regard.attention.backends.blockwise import schedule
 from regard.attention.call import make_call
 from regard.attention.parts.mask import PairGrid
 
-from .oracle import Case, leaves_of, pull, results
+from .oracle import Case, make_leaves, random_gradient, results
 from .random_calls import RandomCalls
 
 BACKENDS = ["reference", "blockwise", "auto"]
 CASES = range(25)
 
 
-def drawn(name: str, number: int, **changes: Any) -> Case:
+def random_case(name: str, number: int, **changes: Any) -> Case:
     draw = RandomCalls(f"{name} {number}")
     return replace(draw.case(*draw.sizes(), torch.float64), **changes)
 
@@ -43,11 +43,11 @@ def attend(case: Case, backend: str, **changes: Any) -> Tensor:
     )
 
 
-def close(found: Tensor, want: Tensor, tolerance: float = 1e-11) -> None:
+def assert_close(found: Tensor, want: Tensor, tolerance: float = 1e-11) -> None:
     torch.testing.assert_close(found, want, rtol=tolerance, atol=tolerance)
 
 
-def live(case: Case) -> Tensor:
+def live_rows(case: Case) -> Tensor:
     """The queries that may look at some key, `[batch, heads, queries]`."""
     grid = PairGrid(case.q.shape[2], case.k.shape[2], *case.q.shape[:2])
     pairs = (case.mask or rg.Everything()).permits(*grid.indices(), grid)
@@ -56,17 +56,20 @@ def live(case: Case) -> Tensor:
 
 @pytest.mark.parametrize("number", CASES)
 def test_rows_sum_to_one(number: int) -> None:
-    case = drawn("sum", number, dropout=0.0)
+    case = random_case("sum", number, dropout=0.0)
     ones = torch.ones_like(case.v)
     for backend in BACKENDS:
-        close(attend(case, backend, v=ones), live(case)[..., None].double().expand(*case.q.shape[:3], case.v.shape[3]))
+        assert_close(
+            attend(case, backend, v=ones),
+            live_rows(case)[..., None].double().expand(*case.q.shape[:3], case.v.shape[3]),
+        )
 
 
 @pytest.mark.parametrize("number", CASES)
-def test_dead_rows_are_zero_and_pull_nothing(number: int) -> None:
+def test_fully_masked_rows_are_zero_without_gradients(number: int) -> None:
     """A row with no allowed key gives zeros, and what flows into it goes nowhere."""
-    case = drawn("dead", number)
-    alive = live(case)
+    case = random_case("dead", number)
+    alive = live_rows(case)
     for backend in BACKENDS:
         q, k, v = (x.clone().requires_grad_() for x in (case.q, case.k, case.v))
         output = attend(case, backend, q=q, k=k, v=v)
@@ -93,7 +96,7 @@ def test_the_future_cannot_leak(number: int, backend: str) -> None:
     assert not of_k[:, :, seen:].any() and not of_v[:, :, seen:].any()
     with torch.no_grad():
         k[:, :, seen:], v[:, :, seen:] = torch.randn_like(k[:, :, seen:]), 1e3
-        close(attend(case, backend, k=k, v=v)[:, :, : cut + 1], early)
+        assert_close(attend(case, backend, k=k, v=v)[:, :, : cut + 1], early)
 
 
 @pytest.mark.parametrize("number", CASES)
@@ -107,15 +110,15 @@ def test_keys_permute_freely(number: int) -> None:
     order = torch.randperm(grid.keys)
     for backend in BACKENDS:
         shuffled = attend(case, backend, k=case.k[:, :, order], v=case.v[:, :, order], mask=rg.Pairs(pairs[..., order]))
-        close(shuffled, attend(case, backend))
+        assert_close(shuffled, attend(case, backend))
 
 
 @pytest.mark.parametrize("number", range(10))
 def test_queries_permute_freely(number: int) -> None:
-    case = drawn("permute queries", number, position=None, mask=None, dropout=0.0)
+    case = random_case("permute queries", number, position=None, mask=None, dropout=0.0)
     order = torch.randperm(case.q.shape[2])
     for backend in BACKENDS:
-        close(attend(case, backend, q=case.q[:, :, order]), attend(case, backend)[:, :, order])
+        assert_close(attend(case, backend, q=case.q[:, :, order]), attend(case, backend)[:, :, order])
 
 
 TOKENS, HEADS, DIM = 150, 2, 4
@@ -160,7 +163,7 @@ def test_cache_equals_no_cache(name: str, backend: str) -> None:
 
     whole = run(q)
     for m in (1, 53):
-        close(run(q[:, :, -m:]), whole[:, :, -m:])
+        assert_close(run(q[:, :, -m:]), whole[:, :, -m:])
 
 
 # The others look ahead, or hold tensors of the whole length.
@@ -177,16 +180,16 @@ def test_a_step_at_a_time_equals_all_at_once(name: str) -> None:
     q, k, v = torch.randn(3, 1, HEADS, 12, DIM, dtype=torch.float64)
     run = lambda *x: rg.attend(*x, **CACHED[name], generator=torch.Generator().manual_seed(5))  # noqa: E731
     steps = [run(q[:, :, t : t + 1], k[:, :, : t + 1], v[:, :, : t + 1]) for t in range(12)]
-    close(torch.cat(steps, dim=2), run(q, k, v))
+    assert_close(torch.cat(steps, dim=2), run(q, k, v))
 
 
 @pytest.mark.parametrize("number", range(15))
 def test_grouped_heads_equal_repeated_heads(number: int) -> None:
-    case = drawn("grouped", number)
+    case = random_case("grouped", number)
     group = case.q.shape[1] // case.k.shape[1]
     k, v = (x.repeat_interleave(group, dim=1) for x in (case.k, case.v))
     for backend in BACKENDS:
-        close(attend(case, backend, k=k, v=v), attend(case, backend))
+        assert_close(attend(case, backend, k=k, v=v), attend(case, backend))
 
 
 @contextmanager
@@ -199,7 +202,7 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def same_bits(run: Callable[[], dict[str, Tensor]], times: int = 2) -> None:
+def assert_same_bits(run: Callable[[], dict[str, Tensor]], times: int = 2) -> None:
     """Assert that doing it again gives the same bits, output and every gradient."""
     first = run()
     for _ in range(times - 1):
@@ -213,13 +216,13 @@ def test_same_bits_twice(number: int) -> None:
     draw = RandomCalls(f"bits {number}")
     case = draw.case(*draw.sizes(), draw.rng.choice([torch.float32, torch.bfloat16]))
     for backend in BACKENDS:
-        same_bits(lambda backend=backend: results(case, backend, case.dtype, case.carried or case.dtype))
+        assert_same_bits(lambda backend=backend: results(case, backend, case.dtype, case.carried or case.dtype))
 
 
 GRAPH = rg.Edges(torch.randint(2000, (2, 60_000), generator=torch.Generator().manual_seed(3)))
 
 
-def large(name: str) -> Case:
+def large_case(name: str) -> Case:
     """Work large enough that torch shares it among threads."""
     draw = RandomCalls(f"large {name}")
     q, k, v = (draw.normal(1, 4, 2000, 8) for _ in range(3))
@@ -239,17 +242,17 @@ def large(name: str) -> Case:
 @pytest.mark.parametrize("name", ["blockwise, a bias", "blockwise, vectors", "blockwise, a sum", "sdpa"])
 def test_same_bits_with_two_threads(name: str) -> None:
     with threads(2):
-        same_bits(lambda: results(large(name), "auto", torch.float32, torch.float32))
+        assert_same_bits(lambda: results(large_case(name), "auto", torch.float32, torch.float32))
 
 
 @pytest.mark.parametrize("name", ["edges", "edges, a sum", "edges, a bias", "edges, vectors"])
 def test_same_bits_of_a_graph_with_two_threads(name: str) -> None:
     with threads(2):
-        same_bits(lambda: results(large(name), "edges", torch.float32, torch.float32), times=10)
+        assert_same_bits(lambda: results(large_case(name), "edges", torch.float32, torch.float32), times=10)
 
 
 def test_same_bits_of_a_look_with_two_threads() -> None:
-    case = large("edges")
+    case = large_case("edges")
     q, k = case.q.float(), case.k.float()
     fields = ["lse", "entropy", "distance", "received", "map", "top_weights"]
 
@@ -258,10 +261,10 @@ def test_same_bits_of_a_look_with_two_threads() -> None:
         return {name: getattr(view, name) for name in fields}
 
     with threads(2):
-        same_bits(run, times=20)
+        assert_same_bits(run, times=20)
 
 
-def kept(shape: tuple[int, int, int, int], dropout: float, seed: int, backend: str = "blockwise") -> Tensor:
+def dropout_weights(shape: tuple[int, int, int, int], dropout: float, seed: int, backend: str = "blockwise") -> Tensor:
     """Which weights dropout kept, read off the output for equal scores and values that are the identity."""
     batch, heads, queries, keys = shape
     q, k = (
@@ -274,10 +277,10 @@ def kept(shape: tuple[int, int, int, int], dropout: float, seed: int, backend: s
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5, 0.9])
 def test_dropout_is_the_same_on_every_backend(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    want = kept((2, 3, 40, 300), dropout, 7, "reference")
-    close(kept((2, 3, 40, 300), dropout, 7), want)
+    want = dropout_weights((2, 3, 40, 300), dropout, 7, "reference")
+    assert_close(dropout_weights((2, 3, 40, 300), dropout, 7), want)
     monkeypatch.setattr(schedule, "ELEMENTS", 1)
-    close(kept((2, 3, 40, 300), dropout, 7), want)
+    assert_close(dropout_weights((2, 3, 40, 300), dropout, 7), want)
     assert set((want * (1 - dropout)).round(decimals=6).unique().tolist()) == {0.0, 1.0}
 
 
@@ -288,17 +291,17 @@ def test_dropout_along_edges_is_that_of_the_pairs() -> None:
     def run(backend: str) -> Tensor:
         return rg.attend(q, k, v, mask=graph, dropout=0.4, generator=torch.Generator().manual_seed(2), backend=backend)
 
-    close(run("edges"), run("reference"))
-    close(run("blockwise"), run("reference"))
+    assert_close(run("edges"), run("reference"))
+    assert_close(run("blockwise"), run("reference"))
 
 
 def test_dropout_depends_on_the_seed_alone() -> None:
     shape = (1, 2, 30, 40)
     torch.manual_seed(1)
-    first = kept(shape, 0.5, seed=3)
+    first = dropout_weights(shape, 0.5, seed=3)
     torch.manual_seed(2)
-    assert torch.equal(first, kept(shape, 0.5, seed=3))
-    assert not torch.equal(first, kept(shape, 0.5, seed=4))
+    assert torch.equal(first, dropout_weights(shape, 0.5, seed=3))
+    assert not torch.equal(first, dropout_weights(shape, 0.5, seed=4))
 
 
 def test_dropout_without_a_generator_follows_torch() -> None:
@@ -312,7 +315,7 @@ def test_dropout_without_a_generator_follows_torch() -> None:
 
 def test_dropout_differs_by_batch_head_and_row() -> None:
     """Bits of any two rows, heads or rows of the batch agree about half the time."""
-    drop = kept((3, 3, 64, 256), 0.5, seed=11) > 0
+    drop = dropout_weights((3, 3, 64, 256), 0.5, seed=11) > 0
     rows = drop.flatten(0, 2).double() * 2 - 1
     alike = (rows @ rows.mT / 256).fill_diagonal_(0.0)
     # Means of 256 signs: standard deviation 1/16; six of them cover 165,600 pairs.
@@ -324,7 +327,7 @@ def test_dropout_differs_by_batch_head_and_row() -> None:
 
 @pytest.mark.parametrize("dropout", [0.05, 0.1, 0.5, 0.9])
 def test_dropout_keeps_its_rate_and_its_expectation(dropout: float) -> None:
-    found = kept((4, 4, 200, 200), dropout, seed=1)
+    found = dropout_weights((4, 4, 200, 200), dropout, seed=1)
     rate = float((found > 0).double().mean())
     deviation = (dropout * (1 - dropout) / found.numel()) ** 0.5
     assert abs(rate - (1 - dropout)) < 5 * deviation
@@ -351,7 +354,7 @@ def test_no_dropout_draws_nothing(backend: str) -> None:
 
 def test_attend_leaves_its_arguments_alone() -> None:
     for number in range(30):
-        case = drawn("untouched", number)
+        case = random_case("untouched", number)
         call = make_call(case.q, case.k, case.v, **case.parts(), mask=case.mask)
         given = [
             case.q,
@@ -368,23 +371,23 @@ def test_attend_leaves_its_arguments_alone() -> None:
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_gradients_can_be_asked_for_one_at_a_time(number: int) -> None:
+def test_gradients_can_be_computed_one_at_a_time(number: int) -> None:
     """What needs a gradient does not change what it is, and what needs none gets none."""
-    case = drawn("one at a time", number)
+    case = random_case("one at a time", number)
     for backend in BACKENDS:
         every = results(case, backend, torch.float64, torch.float64)
-        leaves, parts = leaves_of(case, torch.float64, torch.float64)
+        leaves, parts = make_leaves(case, torch.float64, torch.float64)
         for name, leaf in leaves.items():
             for other, x in leaves.items():
                 x.requires_grad_(other == name)
             generator = torch.Generator().manual_seed(case.seed)
             options = {"mask": case.mask, "dropout": case.dropout, "generator": generator, "backend": backend}
             output = rg.attend(leaves["q"], leaves["k"], leaves["v"], **parts, **options)
-            (found,) = torch.autograd.grad(output, leaf, pull(output, torch.float64, case.seed))
-            close(found, every[f"gradient of {name}"])
+            (found,) = torch.autograd.grad(output, leaf, random_gradient(output, torch.float64, case.seed))
+            assert_close(found, every[f"gradient of {name}"])
 
 
-def test_the_parts_are_optional_and_their_defaults_said_aloud_change_nothing() -> None:
+def test_explicit_default_parts_change_nothing() -> None:
     q, k, v = torch.randn(3, 1, 2, 9, 4)
     aloud = rg.attend(
         q,
@@ -418,4 +421,4 @@ def test_a_second_derivative_is_refused_or_right(backend: str) -> None:
         found = twice(backend)
     except RuntimeError:
         return
-    close(found, twice("reference"))
+    assert_close(found, twice("reference"))

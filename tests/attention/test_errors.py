@@ -1,4 +1,4 @@
-"""Every wrong call raises the right class, and its message names what was given; every empty call works."""
+"""Every wrong call raises the right class with a message that names what was given; empty and extreme calls work."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tensors(**other: Any) -> dict[str, Any]:
     return fit | other
 
 
-def refused(kind: type[Exception], words: list[str], call: Callable[[], object]) -> None:
+def assert_refused(kind: type[Exception], words: list[str], call: Callable[[], object]) -> None:
     """Assert that the call raises exactly this class, with a message of whole sentences that has every word."""
     with pytest.raises(rg.RegardError) as caught:
         call()
@@ -73,7 +73,7 @@ SHAPES = {
 @pytest.mark.parametrize("function", [rg.attend, rg.look, rg.plan])
 def test_tensors_that_do_not_fit(name: str, function: Callable[..., object]) -> None:
     other, words = SHAPES[name]
-    refused(rg.BadInput, words, lambda: function(**tensors(**other)))
+    assert_refused(rg.BadInput, words, lambda: function(**tensors(**other)))
 
 
 T = torch.ones
@@ -119,12 +119,12 @@ MASKS: dict[str, tuple[Callable[[], rg.Mask | Any], list[str]]] = {
 @pytest.mark.parametrize("function", [rg.attend, rg.look])
 def test_masks_that_do_not_fit(name: str, function: Callable[..., object]) -> None:
     make, words = MASKS[name]
-    refused(rg.BadInput, words, lambda: function(**tensors(), mask=make()))
+    assert_refused(rg.BadInput, words, lambda: function(**tensors(), mask=make()))
 
 
 def test_documents_of_more_queries_than_keys() -> None:
     q, ids = torch.randn(2, 4, 9, 6), T(2, 7, dtype=LONG)
-    refused(
+    assert_refused(
         rg.BadInput, ["Documents", "9", "7", "query_ids"], lambda: rg.attend(**tensors(q=q), mask=rg.Documents(ids))
     )
 
@@ -250,9 +250,9 @@ MAKING: dict[str, tuple[Callable[[], object], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", MAKING)
-def test_parts_that_cannot_be_made(name: str) -> None:
+def test_parts_with_wrong_fields(name: str) -> None:
     make, words = MAKING[name]
-    refused(rg.BadInput, words, make)
+    assert_refused(rg.BadInput, words, make)
 
 
 PARTS: dict[str, tuple[dict[str, object], list[str]]] = {
@@ -300,18 +300,22 @@ PARTS: dict[str, tuple[dict[str, object], list[str]]] = {
 @pytest.mark.parametrize("function", [rg.attend, rg.look, rg.plan])
 def test_parts_that_do_not_fit(name: str, function: Callable[..., object]) -> None:
     parts, words = PARTS[name]
-    refused(rg.BadInput, words, lambda: function(**tensors(), **parts))
+    assert_refused(rg.BadInput, words, lambda: function(**tensors(), **parts))
 
 
 def test_rotary_of_an_odd_size() -> None:
     odd = {"q": torch.randn(2, 4, 5, 7), "k": torch.randn(2, 2, 7, 7)}
-    refused(rg.BadInput, ["Rotary", "head_dim", "7", "even"], lambda: rg.attend(**tensors(**odd), position=rg.Rotary()))
+    assert_refused(
+        rg.BadInput, ["Rotary", "head_dim", "7", "even"], lambda: rg.attend(**tensors(**odd), position=rg.Rotary())
+    )
 
 
 def test_scores_other_than_bilinear_need_one_size() -> None:
     other = tensors(k=torch.randn(2, 2, 7, 5))
     for score in (rg.Dot(), rg.Cosine(), rg.Additive(T(4, 6))):
-        refused(rg.BadInput, [type(score).__name__, "6", "5"], lambda score=score: rg.attend(**other, score=score))
+        assert_refused(
+            rg.BadInput, [type(score).__name__, "6", "5"], lambda score=score: rg.attend(**other, score=score)
+        )
     assert rg.attend(**other, score=rg.Bilinear(T(4, 6, 5))).shape == (2, 4, 5, 3)
 
 
@@ -326,7 +330,7 @@ def test_positions_inside_a_dot_product(
     score: rg.Score, position: rg.Position, function: Callable[..., object]
 ) -> None:
     words = [type(score).__name__, type(position).__name__, "Dot", "Alibi"]
-    refused(rg.Unsupported, words, lambda: function(**tensors(), score=score, position=position))
+    assert_refused(rg.Unsupported, words, lambda: function(**tensors(), score=score, position=position))
 
 
 def elsewhere() -> dict[str, dict[str, object]]:
@@ -354,29 +358,31 @@ def elsewhere() -> dict[str, dict[str, object]]:
 @pytest.mark.parametrize("name", elsewhere())
 @pytest.mark.parametrize("function", [rg.attend, rg.look])
 def test_parts_on_another_device(name: str, function: Callable[..., object]) -> None:
-    refused(rg.BadInput, ["meta", "cpu", ".to("], lambda: function(**tensors(), **elsewhere()[name]))
+    assert_refused(rg.BadInput, ["meta", "cpu", ".to("], lambda: function(**tensors(), **elsewhere()[name]))
 
 
 @pytest.mark.parametrize("dropout", [-0.1, 1.1, float("nan"), float("inf"), "0.1", None, T(1)], ids=str)
 def test_dropout_outside(dropout: object) -> None:
-    refused(rg.BadInput, ["dropout", "0 to 1"], lambda: rg.attend(**tensors(), dropout=dropout))
+    assert_refused(rg.BadInput, ["dropout", "0 to 1"], lambda: rg.attend(**tensors(), dropout=dropout))
 
 
 @pytest.mark.parametrize("function", [rg.attend, rg.plan])
 def test_unknown_backend(function: Callable[..., object]) -> None:
-    refused(rg.BadInput, ["'cuda'", "auto", "blockwise", "reference"], lambda: function(**tensors(), backend="cuda"))
+    assert_refused(
+        rg.BadInput, ["'cuda'", "auto", "blockwise", "reference"], lambda: function(**tensors(), backend="cuda")
+    )
 
 
 def test_unknown_backend_of_an_empty_call() -> None:
     empty = tensors(q=torch.randn(2, 4, 0, 6))
-    refused(rg.BadInput, ["'cuda'", "auto"], lambda: rg.attend(**empty, backend="cuda"))
+    assert_refused(rg.BadInput, ["'cuda'", "auto"], lambda: rg.attend(**empty, backend="cuda"))
 
 
 def test_unknown_method() -> None:
     for method in ("exact", rg.Exact, rg.Dot()):
-        refused(rg.BadInput, ["method", "Exact()"], lambda method=method: rg.attend(**tensors(), method=method))
-        refused(rg.BadInput, ["method", "Exact()"], lambda method=method: rg.look(**tensors(), method=method))
-        refused(rg.BadInput, ["method", "Exact()"], lambda method=method: rg.plan(**tensors(), method=method))
+        assert_refused(rg.BadInput, ["method", "Exact()"], lambda method=method: rg.attend(**tensors(), method=method))
+        assert_refused(rg.BadInput, ["method", "Exact()"], lambda method=method: rg.look(**tensors(), method=method))
+        assert_refused(rg.BadInput, ["method", "Exact()"], lambda method=method: rg.plan(**tensors(), method=method))
 
 
 CANNOT: dict[str, tuple[str, dict[str, object], list[str]]] = {
@@ -403,31 +409,33 @@ CANNOT: dict[str, tuple[str, dict[str, object], list[str]]] = {
 def test_no_large_tensor_for_torch(parts: dict[str, Any], words: list[str]) -> None:
     """A mask or a bias that would be larger than the queries and keys is not made into a tensor."""
     q, k = torch.randn(1, 1, 63, 8), torch.randn(1, 1, 64, 8)
-    refused(rg.Unsupported, ["'sdpa'", "auto", *words], lambda: rg.attend(q, k, k, **parts, backend="sdpa"))
+    assert_refused(rg.Unsupported, ["'sdpa'", "auto", *words], lambda: rg.attend(q, k, k, **parts, backend="sdpa"))
 
 
 @pytest.mark.parametrize("name", CANNOT)
 @pytest.mark.parametrize("function", [rg.attend, rg.plan])
 def test_named_backend_that_cannot(name: str, function: Callable[..., object]) -> None:
     backend, parts, words = CANNOT[name]
-    refused(rg.Unsupported, [f"'{backend}'", "auto", *words], lambda: function(**tensors(), **parts, backend=backend))
+    assert_refused(
+        rg.Unsupported, [f"'{backend}'", "auto", *words], lambda: function(**tensors(), **parts, backend=backend)
+    )
 
 
 @pytest.mark.parametrize("top", [-1, 1.5, True, "3", None], ids=str)
 def test_bad_top(top: object) -> None:
-    refused(rg.BadInput, ["top", str(top)], lambda: rg.look(**tensors(), top=top))
+    assert_refused(rg.BadInput, ["top", str(top)], lambda: rg.look(**tensors(), top=top))
 
 
 @pytest.mark.parametrize(
     "size", [0, -1, (0, 4), (4, -1), (4,), (1, 2, 3), 2.5, (1.5, 2), "ab", True, (2, None)], ids=str
 )
 def test_bad_map(size: object) -> None:
-    refused(rg.BadInput, ["map"], lambda: rg.look(**tensors(), map=size))
+    assert_refused(rg.BadInput, ["map"], lambda: rg.look(**tensors(), map=size))
 
 
 def test_weights_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.attention.look.free_memory", lambda device: 1000)
-    refused(
+    assert_refused(
         rg.TooLarge, ["2 × 4 × 5 × 7", "1.1 KiB", "1000 B", "top", "map"], lambda: rg.look(**tensors(), weights=True)
     )
     assert rg.look(**tensors()).weights is None
@@ -441,13 +449,13 @@ def test_combinations_with_something_else() -> None:
             rg.Causal() | other  # type: ignore[operator]
 
 
-def test_errors_are_what_others_catch() -> None:
+def test_errors_derive_from_builtin_errors() -> None:
     assert issubclass(rg.BadInput, ValueError) and issubclass(rg.TooLarge, MemoryError)
     assert issubclass(rg.Missing, ImportError)
     assert all(issubclass(kind, rg.RegardError) for kind in (rg.BadInput, rg.Unsupported, rg.TooLarge, rg.Missing))
 
 
-def attended(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+def attend_with_gradients(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     """The output, after asserting that it and the gradients are finite and of the right shape."""
     leaves = [x.detach().clone().requires_grad_() for x in (q, k, v)]
     output = rg.attend(*leaves, **options)
@@ -490,7 +498,7 @@ def test_empty_calls_work(what: str, mask: str) -> None:
     q, k, v = (torch.randn(shape) for shape in EMPTY[what])
     made = EMPTY_MASKS[mask](q.shape[0], q.shape[2], k.shape[2])
     for backend in ("auto", "reference", "blockwise"):
-        output = attended(q, k, v, mask=made, backend=backend)
+        output = attend_with_gradients(q, k, v, mask=made, backend=backend)
         assert not output.any()
     view = rg.look(q, k, v, mask=made, weights=True, top=2, map=(2, 3))
     assert view.lse.shape == q.shape[:3] and view.received.shape == (*q.shape[:2], k.shape[2])
@@ -519,7 +527,7 @@ def test_empty_calls_give_parts_their_gradients(what: str, score: str) -> None:
 def test_no_keys_and_large_half_precision_queries() -> None:
     q = torch.full((1, 8, 64, 64), 100.0, dtype=torch.float16)
     k = v = torch.zeros(1, 8, 0, 64, dtype=torch.float16)
-    assert not attended(q, k, v).any()
+    assert not attend_with_gradients(q, k, v).any()
 
 
 DEAD = {
@@ -555,7 +563,7 @@ def test_dead_rows_are_zero_and_never_nan(name: str, dtype: torch.dtype) -> None
     assert live.any() == ("alone" in name)
     for options in BROAD:
         for backend in ["auto", "reference", "blockwise"] + ["edges"] * isinstance(mask, rg.Edges):
-            output = attended(q, k, v, mask=mask, backend=backend, **options)
+            output = attend_with_gradients(q, k, v, mask=mask, backend=backend, **options)
             assert not output[~live].any()
 
 
@@ -577,9 +585,9 @@ def test_huge_numbers(dtype: torch.dtype, backend: str) -> None:
         rg.Additive(T(2, 8), "leaky_relu"),
     ]
     for score in scores[: 1 if backend == "sdpa" else None]:
-        attended(q, k, v, score=score, mask=graph if backend == "edges" else None, backend=backend)
+        attend_with_gradients(q, k, v, score=score, mask=graph if backend == "edges" else None, backend=backend)
     if backend != "sdpa":
-        attended(
+        attend_with_gradients(
             q, k, v, position=rg.Alibi(SIZES[dtype] * T(2)), mask=graph if backend == "edges" else None, backend=backend
         )
 

@@ -1,4 +1,4 @@
-"""What is worked out once is used again, and never for another mask or for tensors that have changed since."""
+"""Execution plans: cached for the same mask and kind of call, never used for another mask or changed tensors."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ import torch
 from torch import Tensor
 
 import regard as rg
+from regard.attention.attend import resolve
+from regard.attention.backends import sdpa
+from regard.attention.backends.blockwise import schedule
 from regard.attention.execution import PlanCache
-from regard.attention.tensor_cache import tensor_cache
 
 from .random_calls import Stripes
 
 
-class Listed(rg.Mask):
+class ListMask(rg.Mask):
     """A mask whose field cannot be compared by value."""
 
     def __init__(self, places: list[int]):
@@ -29,7 +31,7 @@ class Listed(rg.Mask):
 
 
 class Counter:
-    """A maker that counts what it made."""
+    """A function that counts its calls."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -39,8 +41,8 @@ class Counter:
         return torch.zeros(self.made)
 
 
-def made_for(*masks: rg.Mask, key: Any = 0) -> int:
-    """How many things are made when these masks are asked for in turn."""
+def count_made(*masks: rg.Mask, key: Any = 0) -> int:
+    """How many values are made when these masks are looked up in turn."""
     cache, make = PlanCache(), Counter()
     for mask in masks:
         cache.mask(mask).get(key, make)
@@ -48,7 +50,7 @@ def made_for(*masks: rg.Mask, key: Any = 0) -> int:
 
 
 LENGTHS = torch.tensor([2, 3])
-LISTED = Listed([1])
+LISTED = ListMask([1])
 
 
 @pytest.mark.parametrize(
@@ -64,7 +66,7 @@ LISTED = Listed([1])
     ids=str,
 )
 def test_the_same_mask(one: rg.Mask, two: rg.Mask) -> None:
-    assert made_for(one, two, one) == 1
+    assert count_made(one, two, one) == 1
 
 
 @pytest.mark.parametrize(
@@ -77,12 +79,12 @@ def test_the_same_mask(one: rg.Mask, two: rg.Mask) -> None:
         (rg.Lengths(LENGTHS), rg.Lengths(LENGTHS.clone())),
         (rg.Lengths(LENGTHS), rg.Lengths(LENGTHS, LENGTHS)),
         (Stripes(2), Stripes(3)),
-        (Listed([1]), Listed([1])),
+        (ListMask([1]), ListMask([1])),
     ],
     ids=str,
 )
 def test_another_mask(one: rg.Mask, two: rg.Mask) -> None:
-    assert made_for(one, two) == 2
+    assert count_made(one, two) == 2
 
 
 def test_another_key() -> None:
@@ -103,14 +105,14 @@ def test_a_tensor_that_was_written_to(inference: bool) -> None:
         assert cache.mask(mask).get(0, make) is not first
 
 
-def test_nothing_is_kept_of_tensors_that_are_gone() -> None:
+def test_entries_of_freed_tensors_are_dropped() -> None:
     cache, make = PlanCache(), Counter()
     cache.mask(rg.Lengths(torch.tensor([2]))).get(0, make)
     cache.mask(rg.Causal()).get(0, make)
     assert len(cache.masks.values) == 1
 
 
-def test_the_longest_unused_are_forgotten() -> None:
+def test_least_recently_used_entries_are_dropped() -> None:
     cache, make = PlanCache(2), Counter()
     for before in (1, 2, 1, 3):  # 2 is the one to go
         cache.mask(rg.Window(before)).get(0, make)
@@ -118,26 +120,6 @@ def test_the_longest_unused_are_forgotten() -> None:
     assert make.made == 3
     cache.mask(rg.Window(2)).get(0, make)
     assert make.made == 4
-
-
-def test_constants_are_made_once_and_can_be_trained_with() -> None:
-    make = Counter()
-    find = tensor_cache(make)
-    with torch.inference_mode():
-        first = find(1, "cpu")
-    assert find(1, "cpu") is first and not first.is_inference()
-    assert find(2, "cpu") is not first
-
-
-def test_pretended_tensors_are_neither_kept_nor_mixed_with_real_ones() -> None:
-    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-
-    find = tensor_cache(lambda n: torch.zeros(n))
-    with FakeTensorMode():
-        assert isinstance(find(3), FakeTensor)
-    assert not isinstance(find(3), FakeTensor)
-    with FakeTensorMode():
-        assert isinstance(find(3), FakeTensor)
 
 
 def qkv(tokens: int = 7) -> list[Tensor]:
@@ -178,12 +160,12 @@ def test_indices_that_are_moved_out_of_range_are_noticed() -> None:
         rg.attend(*inputs, mask=rg.Global(tokens))
 
 
-def test_dropout_is_drawn_anew_for_a_settled_call() -> None:
+def test_dropout_differs_between_calls_of_one_plan() -> None:
     inputs = qkv(40)
     assert not torch.equal(rg.attend(*inputs, dropout=0.5), rg.attend(*inputs, dropout=0.5))
 
 
-def test_a_mask_that_is_gone_is_not_kept_by_what_was_worked_out_for_it() -> None:
+def test_a_plan_does_not_keep_the_mask_alive() -> None:
     pytest.importorskip("triton")
     from regard.attention.call import lower, make_call
     from regard.attention.kernels.dot import passes
@@ -195,3 +177,40 @@ def test_a_mask_that_is_gone_is_not_kept_by_what_was_worked_out_for_it() -> None
     del p, lengths
     gc.collect()
     assert alive() is None
+
+
+def test_calls_of_one_kind_share_a_plan() -> None:
+    parts = rg.Parts(mask=rg.Window(2), position=rg.Alibi())
+    plan = resolve(*qkv(), parts).plan
+    assert resolve(*qkv(), rg.Parts(mask=rg.Window(2), position=rg.Alibi())).plan is plan
+    assert resolve(*qkv(8), parts).plan is not plan
+    assert resolve(*qkv(), parts, backend="reference").plan is not plan
+    assert resolve(*(x.double() for x in qkv()), parts).plan is not plan
+
+
+def test_chunks_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    mask = rg.Causal() & rg.Window(5)
+    want = rg.attend(*(inputs := qkv(30)), mask=mask, backend="blockwise")
+    monkeypatch.setattr(schedule, "make_chunks", lambda *_: pytest.fail("computed again"))
+    assert torch.equal(rg.attend(*inputs, mask=mask, backend="blockwise"), want)
+
+
+@pytest.mark.parametrize("mask", [rg.Window(2, 1), rg.Window(2, 1) & rg.Lengths(torch.tensor([4, 7]))], ids=str)
+def test_mask_tensors_are_made_once_and_can_be_trained_with(mask: rg.Mask, monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = qkv()
+    with torch.inference_mode():
+        want = rg.attend(q, k, v, mask=mask, backend="sdpa")
+    monkeypatch.setattr(sdpa, "make_mask_tensor", lambda *_: pytest.fail("made again"))
+    q.requires_grad_()
+    found = rg.attend(q, k, v, mask=mask, backend="sdpa")
+    assert torch.equal(found, want)
+    found.sum().backward()
+
+
+def test_a_mask_tensor_follows_the_lengths() -> None:
+    lengths, inputs = torch.tensor([2, 7]), qkv()
+    mask = rg.Window(2, 1) & rg.Lengths(lengths)
+    for length in (2, 5):
+        lengths[0] = length
+        found, want = (rg.attend(*inputs, mask=mask, backend=name) for name in ("sdpa", "reference"))
+        assert torch.allclose(found, want, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Looking: every number of a view beside the same number from the whole matrix of weights."""
+"""`look`: every statistic of a view against the same statistic from the whole weight matrix."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def bucket(size: int, count: int, number: int) -> range:
     return range(number * size // count, (number + 1) * size // count)
 
 
-def pooled(weights: Tensor, rows: int, columns: int) -> Tensor:
+def pool(weights: Tensor, rows: int, columns: int) -> Tensor:
     """The map, cell by cell: the mean over a bucket of queries of their weight on a bucket of keys."""
     queries, keys = weights.shape[-2:]
     found = weights.new_zeros(*weights.shape[:2], rows, columns)
@@ -51,7 +51,7 @@ def pooled(weights: Tensor, rows: int, columns: int) -> Tensor:
     return found
 
 
-def sees(case: Case, top: int = 3, size: tuple[int, int] = (4, 6), tolerance: float = 1e-10) -> rg.View:
+def assert_view(case: Case, top: int = 3, size: tuple[int, int] = (4, 6), tolerance: float = 1e-10) -> rg.View:
     """The view of a case, after asserting that each of its numbers is that of the dense weights."""
     weights, lse = dense(case)
     q, k, v = (x.to(case.dtype) for x in (case.q, case.k, case.v))
@@ -64,7 +64,7 @@ def sees(case: Case, top: int = 3, size: tuple[int, int] = (4, 6), tolerance: fl
         "distance": (weights * (i - j).abs()).sum(-1),
         "peak": weights.amax(-1),
         "received": weights.sum(-2),
-        "map": pooled(weights, *size),
+        "map": pool(weights, *size),
         "weights": weights,
         "top_weights": torch.nn.functional.pad(weights.sort(-1, descending=True).values, (0, top))[..., :top],
     }
@@ -89,24 +89,24 @@ def sees(case: Case, top: int = 3, size: tuple[int, int] = (4, 6), tolerance: fl
 
 
 @pytest.mark.parametrize("number", range(120))
-def test_every_number_of_a_view(number: int) -> None:
+def test_statistics_of_a_view(number: int) -> None:
     draw = RandomCalls(f"look {number}")
     case = draw.case(*draw.sizes(), torch.float64)
-    sees(case, top=draw.rng.choice([1, 3, 60]), size=draw.rng.choice([(1, 1), (4, 6), (60, 3), (53, 53)]))
+    assert_view(case, top=draw.rng.choice([1, 3, 60]), size=draw.rng.choice([(1, 1), (4, 6), (60, 3), (53, 53)]))
 
 
 @pytest.mark.parametrize("number", range(40))
-def test_every_number_of_a_view_in_float32(number: int) -> None:
+def test_statistics_of_a_view_in_float32(number: int) -> None:
     draw = RandomCalls(f"look, single {number}")
-    sees(draw.case(*draw.sizes(), torch.float32), tolerance=1e-5)
+    assert_view(draw.case(*draw.sizes(), torch.float32), tolerance=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("number", range(10))
-def test_every_number_of_a_view_in_half_precision(number: int, dtype: torch.dtype) -> None:
+def test_statistics_of_a_view_in_half_precision(number: int, dtype: torch.dtype) -> None:
     """The statistics of the rounded inputs, in float32."""
     draw = RandomCalls(f"look, half {number}")
-    sees(draw.case(*draw.sizes(), dtype), tolerance=1e-5)
+    assert_view(draw.case(*draw.sizes(), dtype), tolerance=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -114,7 +114,7 @@ def test_every_number_of_a_view_in_half_precision(number: int, dtype: torch.dtyp
 def test_every_mask_over_many_tiles(kind: str, elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "ELEMENTS", elements)
     draw = RandomCalls(f"look {kind} {elements}")
-    sees(draw.case(150, 290, torch.float64, kind, small=True), size=(9, 31))
+    assert_view(draw.case(150, 290, torch.float64, kind, small=True), size=(9, 31))
 
 
 @pytest.mark.parametrize("share", [0.02, 0.2, 0.3, 1.0])
@@ -127,7 +127,7 @@ def test_graphs_along_edges_and_in_tiles(number: int, share: float) -> None:
     case = dataclasses.replace(case, mask=rg.Edges(chosen.nonzero().mT.contiguous()))
     along = edges.slower_reason(case.call()) is None
     assert along == (share < 0.25)
-    sees(case, top=draw.rng.choice([2, 50]), size=(7, 11))
+    assert_view(case, top=draw.rng.choice([2, 50]), size=(7, 11))
 
 
 def equal_keys(mask: rg.Mask, queries: int, keys: int, top: int) -> Tensor:
@@ -162,7 +162,7 @@ def test_the_lowest_of_equal_keys_comes_first_across_spans(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("dense_graph", [False, True])
-def test_keys_too_small_to_weigh_are_still_keys(dense_graph: bool) -> None:
+def test_keys_whose_weight_underflows_are_still_listed(dense_graph: bool) -> None:
     """A query with two keys has two, though the weight of one rounds to zero; −1 means that there is none."""
     q, k = torch.full((1, 1, 8, 1), 1.0), torch.zeros(1, 1, 8, 1)
     k[0, 0, 3] = 1e4
@@ -211,7 +211,7 @@ def test_attend_is_the_weights_times_v(number: int) -> None:
     )
 
 
-def test_what_was_not_asked_for_is_none() -> None:
+def test_what_was_not_requested_is_none() -> None:
     q = torch.randn(1, 2, 5, 4)
     asked: dict[str, dict[str, Any]] = {
         "top_weights": {"top": 2},
@@ -300,13 +300,13 @@ TOKENS = 4096
 
 
 @pytest.mark.parametrize("name", [name for name in LINEAR if name != "Dropout"])
-def test_looking_holds_nothing_of_the_square(name: str) -> None:
+def test_look_allocates_no_quadratic_tensor(name: str) -> None:
     q, k = torch.randn(2, 1, 1, TOKENS, 8)
     assert largest_allocation(lambda: rg.look(q, k, **LINEAR[name], top=4, map=(32, 32))) < TOKENS * TOKENS / 4
 
 
 @pytest.mark.parametrize("name", LINEAR)
-def test_attending_holds_nothing_of_the_square_forward_or_backward(name: str) -> None:
+def test_attend_allocates_no_quadratic_tensor(name: str) -> None:
     q, k, v = (x.requires_grad_() for x in torch.randn(3, 1, 1, TOKENS, 8))
     backend = "edges" if "graph" in name else "blockwise"
     work = lambda: rg.attend(q, k, v, **LINEAR[name], backend=backend).sum().backward()  # noqa: E731
@@ -314,13 +314,13 @@ def test_attending_holds_nothing_of_the_square_forward_or_backward(name: str) ->
     assert q.grad is not None and k.grad is not None and v.grad is not None
 
 
-def test_the_watch_sees_a_square() -> None:
+def test_memory_tracking_sees_a_quadratic_tensor() -> None:
     q, k, v = (x.requires_grad_() for x in torch.randn(3, 1, 1, 512, 8))
     assert largest_allocation(lambda: rg.attend(q, k, v, backend="reference").sum().backward()) >= 512 * 512
     assert largest_allocation(lambda: rg.look(q, k, weights=True)) >= 512 * 512
 
 
-def test_a_graph_holds_nothing_of_the_square_in_memory_either() -> None:
+def test_a_graph_allocates_no_quadratic_tensor() -> None:
     """20,000 nodes: a square of float32 would be 1.6 GB, whatever operation made it."""
     nodes = 20_000
     q, k, v = (x.requires_grad_() for x in torch.randn(3, 1, 1, nodes, 4))

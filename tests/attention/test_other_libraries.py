@@ -1,4 +1,4 @@
-"""Equality with what others wrote: torch's attention and its module, PyG's graph layers, and their mask conventions."""
+"""Equality with torch's attention and `MultiheadAttention`, PyG's graph layers, and their mask conventions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import regard as rg
 BACKENDS = ["reference", "blockwise", "auto"]
 
 
-def same(found: Tensor, want: Tensor, leaves: list[Tensor], tolerance: float = 1e-10) -> None:
+def assert_same(found: Tensor, want: Tensor, leaves: list[Tensor], tolerance: float = 1e-10) -> None:
     """Assert equal outputs and equal gradients of every leaf."""
     torch.testing.assert_close(found, want, rtol=tolerance, atol=tolerance)
     flow = torch.randn_like(want)
@@ -24,37 +24,37 @@ def same(found: Tensor, want: Tensor, leaves: list[Tensor], tolerance: float = 1
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
-def ready(*shapes: tuple[int, ...]) -> list[Tensor]:
+def random_leaves(*shapes: tuple[int, ...]) -> list[Tensor]:
     return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
 
 
 @pytest.mark.parametrize("backend", [*BACKENDS, "sdpa"])
 @pytest.mark.parametrize(("queries", "keys", "value_dim"), [(1, 1, 8), (7, 7, 8), (7, 13, 8), (13, 7, 5), (53, 53, 16)])
 def test_sdpa(queries: int, keys: int, value_dim: int, backend: str) -> None:
-    q, k, v = ready((2, 3, queries, 8), (2, 3, keys, 8), (2, 3, keys, value_dim))
-    same(rg.attend(q, k, v, backend=backend), scaled_dot_product_attention(q, k, v), [q, k, v])
+    q, k, v = random_leaves((2, 3, queries, 8), (2, 3, keys, 8), (2, 3, keys, value_dim))
+    assert_same(rg.attend(q, k, v, backend=backend), scaled_dot_product_attention(q, k, v), [q, k, v])
 
 
 @pytest.mark.parametrize("backend", [*BACKENDS, "sdpa"])
 def test_sdpa_with_a_scale(backend: str) -> None:
-    q, k, v = ready((2, 3, 7, 8), (2, 3, 9, 8), (2, 3, 9, 8))
+    q, k, v = random_leaves((2, 3, 7, 8), (2, 3, 9, 8), (2, 3, 9, 8))
     found = rg.attend(q, k, v, score=rg.Dot(scale=0.123), backend=backend)
-    same(found, scaled_dot_product_attention(q, k, v, scale=0.123), [q, k, v])
+    assert_same(found, scaled_dot_product_attention(q, k, v, scale=0.123), [q, k, v])
 
 
 @pytest.mark.parametrize("backend", [*BACKENDS, "sdpa"])
 @pytest.mark.parametrize("tokens", [1, 2, 53])
 def test_sdpa_causal(tokens: int, backend: str) -> None:
-    q, k, v = ready(*[(2, 3, tokens, 8)] * 3)
+    q, k, v = random_leaves(*[(2, 3, tokens, 8)] * 3)
     found = rg.attend(q, k, v, mask=rg.Causal(), backend=backend)
-    same(found, scaled_dot_product_attention(q, k, v, is_causal=True), [q, k, v])
+    assert_same(found, scaled_dot_product_attention(q, k, v, is_causal=True), [q, k, v])
 
 
 @pytest.mark.parametrize("backend", [*BACKENDS, "sdpa"])
 @pytest.mark.parametrize("kv_heads", [1, 2, 3, 6])
 def test_sdpa_with_grouped_heads(kv_heads: int, backend: str) -> None:
-    q, k, v = ready((2, 6, 7, 8), (2, kv_heads, 9, 8), (2, kv_heads, 9, 8))
-    same(rg.attend(q, k, v, backend=backend), scaled_dot_product_attention(q, k, v, enable_gqa=True), [q, k, v])
+    q, k, v = random_leaves((2, 6, 7, 8), (2, kv_heads, 9, 8), (2, kv_heads, 9, 8))
+    assert_same(rg.attend(q, k, v, backend=backend), scaled_dot_product_attention(q, k, v, enable_gqa=True), [q, k, v])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -62,41 +62,41 @@ def test_sdpa_with_grouped_heads(kv_heads: int, backend: str) -> None:
     "shape", [(7, 9), (1, 9), (3, 7, 9), (2, 1, 7, 9), (2, 3, 7, 9), (2, 3, 1, 9), (2, 1, 1, 9)], ids=str
 )
 def test_sdpa_with_a_boolean_mask(shape: tuple[int, ...], backend: str) -> None:
-    q, k, v = ready((2, 3, 7, 8), (2, 3, 9, 8), (2, 3, 9, 8))
+    q, k, v = random_leaves((2, 3, 7, 8), (2, 3, 9, 8), (2, 3, 9, 8))
     allowed = torch.rand(shape) < 0.5
     allowed[..., 0] = True
     found = rg.attend(q, k, v, mask=rg.Pairs(allowed), backend=backend)
-    same(found, scaled_dot_product_attention(q, k, v, attn_mask=allowed), [q, k, v])
+    assert_same(found, scaled_dot_product_attention(q, k, v, attn_mask=allowed), [q, k, v])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("queries", "keys"), [(5, 9), (9, 5), (7, 7)])
 def test_sdpa_causal_from_the_start(queries: int, keys: int, backend: str) -> None:
     """torch's is_causal counts from the first key; ours from the last."""
-    q, k, v = ready((2, 3, queries, 8), (2, 3, keys, 8), (2, 3, keys, 8))
+    q, k, v = random_leaves((2, 3, queries, 8), (2, 3, keys, 8), (2, 3, keys, 8))
     found = rg.attend(q, k, v, mask=rg.causal_from_start(queries, keys), backend=backend)
-    same(found, scaled_dot_product_attention(q, k, v, is_causal=True), [q, k, v])
+    assert_same(found, scaled_dot_product_attention(q, k, v, is_causal=True), [q, k, v])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("lowest", [-math.inf, torch.finfo(torch.float64).min])
 def test_sdpa_with_an_added_mask(lowest: float, backend: str) -> None:
-    q, k, v = ready((2, 3, 7, 8), (2, 3, 9, 8), (2, 3, 9, 8))
+    q, k, v = random_leaves((2, 3, 7, 8), (2, 3, 9, 8), (2, 3, 9, 8))
     added = torch.zeros(2, 1, 7, 9, dtype=torch.float64).masked_fill(torch.rand(2, 1, 7, 9) < 0.4, lowest)
     added[..., 3] = 0.0
     want = scaled_dot_product_attention(q, k, v, attn_mask=added)
-    same(rg.attend(q, k, v, mask=rg.from_additive(added), backend=backend), want, [q, k, v])
-    same(rg.attend(q, k, v, mask=rg.from_hugging_face(added), backend=backend), want, [q, k, v])
+    assert_same(rg.attend(q, k, v, mask=rg.from_additive(added), backend=backend), want, [q, k, v])
+    assert_same(rg.attend(q, k, v, mask=rg.from_hugging_face(added), backend=backend), want, [q, k, v])
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool, torch.float32, torch.uint8], ids=str)
 def test_hugging_face_padding(dtype: torch.dtype) -> None:
-    q, k, v = ready((2, 3, 7, 8), (2, 3, 9, 8), (2, 3, 9, 8))
+    q, k, v = random_leaves((2, 3, 7, 8), (2, 3, 9, 8), (2, 3, 9, 8))
     real = torch.tensor([[0] * 3 + [1] * 6, [1] * 9])
     want = scaled_dot_product_attention(q, k, v, attn_mask=real.bool()[:, None, None, :])
-    same(rg.attend(q, k, v, mask=rg.from_hugging_face(real.to(dtype))), want, [q, k, v])
+    assert_same(rg.attend(q, k, v, mask=rg.from_hugging_face(real.to(dtype))), want, [q, k, v])
     four = real.bool()[:, None, None, :].expand(2, 1, 7, 9)
-    same(rg.attend(q, k, v, mask=rg.from_hugging_face(four)), want, [q, k, v])
+    assert_same(rg.attend(q, k, v, mask=rg.from_hugging_face(four)), want, [q, k, v])
 
 
 class Module:
@@ -118,9 +118,9 @@ class Module:
         return self.theirs.out_proj(mixed.transpose(1, 2).flatten(2))
 
     def same(self, mask: rg.Mask | None, backend: str, queries: int = 7, keys: int = 9, **options: Tensor) -> None:
-        q, k, v = ready((2, queries, 12), (2, keys, 12), (2, keys, 12))
+        q, k, v = random_leaves((2, queries, 12), (2, keys, 12), (2, keys, 12))
         want = self.theirs(q, k, v, need_weights=False, **options)[0]
-        same(self.ours(q, k, v, mask, backend), want, [q, k, v, *self.theirs.parameters()])
+        assert_same(self.ours(q, k, v, mask, backend), want, [q, k, v, *self.theirs.parameters()])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -208,7 +208,7 @@ def test_gat(name: str, backend: str) -> None:
     k = (per_head(sent, 3) * layer.att_src[0][:, None]).sum(-1, keepdim=True)
     score = rg.Additive(torch.ones(3, 1, dtype=torch.float64), activation="leaky_relu")
     found = rg.attend(q, k, per_head(sent, 3), score=score, mask=rg.Edges(edges), backend=backend)
-    same(per_node(found), want, [*{source, target}, *layer.parameters()])
+    assert_same(per_node(found), want, [*{source, target}, *layer.parameters()])
 
 
 @pytest.mark.parametrize("backend", GRAPH_BACKENDS)
@@ -223,7 +223,7 @@ def test_gat_v2(name: str, backend: str) -> None:
     sent, received = per_head(layer.lin_l(source), 3), per_head(layer.lin_r(target), 3)
     score = rg.Additive(layer.att[0], activation="leaky_relu")
     found = rg.attend(received, sent, sent, score=score, mask=rg.Edges(edges), backend=backend)
-    same(per_node(found), want, [*{source, target}, *layer.parameters()])
+    assert_same(per_node(found), want, [*{source, target}, *layer.parameters()])
 
 
 @pytest.mark.parametrize("backend", GRAPH_BACKENDS)
@@ -237,7 +237,7 @@ def test_transformer_conv(name: str, backend: str) -> None:
     q, k, v = (per_head(x, 3) for x in (layer.lin_query(target), layer.lin_key(source), layer.lin_value(source)))
     found = rg.attend(q, k, v, mask=rg.Edges(edges), backend=backend)
     used = [weight for part in (layer.lin_query, layer.lin_key, layer.lin_value) for weight in part.parameters()]
-    same(per_node(found), want, [*{source, target}, *used])
+    assert_same(per_node(found), want, [*{source, target}, *used])
 
 
 @pytest.mark.parametrize("backend", GRAPH_BACKENDS)
@@ -246,15 +246,15 @@ def test_an_edge_listed_twice_is_one_edge(backend: str) -> None:
     twice = torch.cat([edges, edges[:, ::2], edges[:, :3]], dim=1)[
         :, torch.randperm(edges.shape[1] + len(edges[0, ::2]) + 3)
     ]
-    q, k, v = ready(*[(2, 3, 12, 4)] * 3)
+    q, k, v = random_leaves(*[(2, 3, 12, 4)] * 3)
     once = rg.attend(q, k, v, mask=rg.Edges(edges), backend=backend)
-    same(rg.attend(q, k, v, mask=rg.Edges(twice), backend=backend), once, [q, k, v])
+    assert_same(rg.attend(q, k, v, mask=rg.Edges(twice), backend=backend), once, [q, k, v])
 
 
 @pytest.mark.parametrize("backend", GRAPH_BACKENDS)
 def test_isolated_nodes_give_zeros(backend: str) -> None:
     edges = torch.tensor([[0, 1, 5], [2, 2, 5]])
-    q, k, v = ready(*[(1, 2, 7, 4)] * 3)
+    q, k, v = random_leaves(*[(1, 2, 7, 4)] * 3)
     found = rg.attend(q, k, v, mask=rg.Edges(edges), backend=backend)
     alone = [0, 1, 3, 4, 6]
     assert not found[:, :, alone].any()
@@ -266,7 +266,7 @@ def test_isolated_nodes_give_zeros(backend: str) -> None:
 @pytest.mark.parametrize("backend", GRAPH_BACKENDS)
 def test_edges_have_a_direction(backend: str) -> None:
     """0 → 1: node 1 looks at node 0 and takes its value."""
-    q, k, v = ready(*[(1, 1, 2, 3)] * 3)
+    q, k, v = random_leaves(*[(1, 1, 2, 3)] * 3)
     found = rg.attend(q, k, v, mask=rg.Edges(torch.tensor([[0], [1]])), backend=backend)
     torch.testing.assert_close(found[0, 0, 1], v[0, 0, 0])
     assert not found[0, 0, 0].any()
@@ -276,9 +276,9 @@ def test_edges_have_a_direction(backend: str) -> None:
 def test_graphs_in_batches_and_groups(score: str) -> None:
     """One graph for the whole batch, heads that share keys, queries and keys that differ."""
     edges = random_graph((11, 7), 30)
-    q, k, v = ready((3, 4, 7, 5), (3, 2, 11, 5), (3, 2, 11, 6))
+    q, k, v = random_leaves((3, 4, 7, 5), (3, 2, 11, 5), (3, 2, 11, 6))
     part = rg.Dot() if score == "Dot" else rg.Additive(torch.randn(4, 5, dtype=torch.float64))
     pairs = torch.zeros(7, 11, dtype=torch.bool)
     pairs[edges[1], edges[0]] = True
     want = rg.attend(q, k, v, score=part, mask=rg.Pairs(pairs), backend="reference")
-    same(rg.attend(q, k, v, score=part, mask=rg.Edges(edges), backend="edges"), want, [q, k, v])
+    assert_same(rg.attend(q, k, v, score=part, mask=rg.Edges(edges), backend="edges"), want, [q, k, v])

@@ -1,4 +1,4 @@
-"""The public surface: its names, and what importing it costs."""
+"""The public names, and what importing the package costs."""
 
 from __future__ import annotations
 

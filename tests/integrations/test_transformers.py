@@ -13,7 +13,7 @@ from regard.nn.explain import gradient_times_attention, value_norms
 from regard.nn.hooks.edit import edit
 from regard.nn.hooks.watch import watch
 
-from ..attention.watch_memory import largest_of
+from ..attention.memory_tracking import largest_allocation
 
 transformers = pytest.importorskip("transformers")
 ours = pytest.importorskip("regard.integrations.transformers")
@@ -214,7 +214,7 @@ def test_memory_is_linear_in_the_tokens(side: str) -> None:
     )
     model, batch = make("MistralModel", config), padded([tokens, tokens // 2], side)
     with torch.no_grad(), watch(model), edit(model, {(1, 0): "uniform"}):
-        assert largest_of(lambda: model(**batch)) < tokens * tokens // 4
+        assert largest_allocation(lambda: model(**batch)) < tokens * tokens // 4
 
 
 @pytest.mark.parametrize("cache", [None, "static"])

@@ -1,4 +1,4 @@
-"""The approximations: what they promise, beside their formulas written out plainly in float64."""
+"""The approximate methods against their formulas, written naively in float64."""
 
 import math
 from collections.abc import Callable

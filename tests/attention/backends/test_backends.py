@@ -1,4 +1,4 @@
-"""Every backend beside the reference, over thousands of combinations of parts that a seed draws."""
+"""Every backend against the reference, over thousands of random combinations of parts."""
 
 import pytest
 import torch
@@ -6,14 +6,14 @@ import torch
 from regard.attention.backends import BACKENDS, choose_backend, edges
 from regard.attention.backends.blockwise import schedule, tile
 
-from ..oracle import Case, agree
+from ..oracle import Case, assert_backends_agree
 from ..random_calls import KINDS, RandomCalls
 
 CHUNKS, EACH = 40, 55
 DTYPES = [torch.float64] * 6 + [torch.float32] * 2 + [torch.float16, torch.bfloat16]
 
 
-def able(case: Case) -> list[str]:
+def backends_for(case: Case) -> list[str]:
     """Every backend that has no reason against the case, the one that `auto` takes by that name."""
     call = case.call()
     chosen = choose_backend(call, "auto").name
@@ -25,7 +25,7 @@ def able(case: Case) -> list[str]:
     return ["auto" if name == chosen else name for name in able]
 
 
-def cut(monkeypatch: pytest.MonkeyPatch, features: int) -> None:
+def shrink_limits(monkeypatch: pytest.MonkeyPatch, features: int) -> None:
     """Limits so small that every tile, every step over features and every group of edges is cut."""
     monkeypatch.setattr(schedule, "ELEMENTS", 1)
     monkeypatch.setattr(tile, "FEATURES", features)
@@ -35,50 +35,50 @@ def cut(monkeypatch: pytest.MonkeyPatch, features: int) -> None:
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_backends_agree(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if chunk % 2:
-        cut(monkeypatch, features=100)
+        shrink_limits(monkeypatch, features=100)
     for number in range(chunk * EACH, (chunk + 1) * EACH):
         draw = RandomCalls(number)
         case = draw.case(*draw.sizes(), DTYPES[number % len(DTYPES)])
-        agree(case, *able(case))
+        assert_backends_agree(case, *backends_for(case))
 
 
 @pytest.mark.parametrize("number", range(12))
 @pytest.mark.parametrize("shape", [(300, 500), (129, 64), (1, 700), (500, 260)], ids=str)
 def test_backends_agree_over_many_tiles(shape: tuple[int, int], number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if number % 3:
-        cut(monkeypatch, features=20_000)
+        shrink_limits(monkeypatch, features=20_000)
     draw = RandomCalls(f"{shape} {number}")
     case = draw.case(*shape, DTYPES[number % len(DTYPES)], small=True)
-    agree(case, *able(case))
+    assert_backends_agree(case, *backends_for(case))
 
 
 @pytest.mark.parametrize("number", range(2))
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_mask_over_many_tiles(kind: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if number:
-        cut(monkeypatch, features=20_000)
+        shrink_limits(monkeypatch, features=20_000)
     draw = RandomCalls(f"{kind} {number}")
     case = draw.case(150, 290, torch.float64, kind, small=True)
-    agree(case, *able(case))
+    assert_backends_agree(case, *backends_for(case))
 
 
 @pytest.mark.parametrize("number", range(120))
 def test_graphs(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if number % 2:
-        cut(monkeypatch, features=100)
+        shrink_limits(monkeypatch, features=100)
     draw = RandomCalls(f"graph {number}")
     case = draw.case(*draw.sizes(), DTYPES[number % len(DTYPES)], "edges")
-    agree(case, "edges", "blockwise")
+    assert_backends_agree(case, "edges", "blockwise")
 
 
-def test_the_draw_reaches_everything() -> None:
+def test_random_calls_reach_every_part_and_backend() -> None:
     """The combinations above hold every score, position, mask and backend."""
     seen: set[str] = set()
     for number in range(500):
         draw = RandomCalls(number)
         case = draw.case(*draw.sizes(), DTYPES[number % len(DTYPES)])
         seen |= {type(part).__name__ for part in (case.score, case.position, case.mask)}
-        seen |= {choose_backend(case.call(), "auto").name, *able(case)}
+        seen |= {choose_backend(case.call(), "auto").name, *backends_for(case)}
     wanted = (
         "Dot Bilinear Cosine Additive Rotary Alibi Bias T5Bias Shaw TransformerXL NoneType Everything Causal Window"
     )

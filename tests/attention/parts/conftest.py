@@ -1,4 +1,4 @@
-"""Hypothesis draws the same examples every time, and a slow machine is no failure."""
+"""Hypothesis draws the same examples every time and has no deadline for slow machines."""
 
 from hypothesis import settings
 

@@ -1,4 +1,4 @@
-"""Masks: their definitions, the three-valued law of their tiles, and how they combine, print and compare."""
+"""Masks: definitions, states of tiles, combinations, printing and equality."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TILES = [(1, 1), (2, 3), (16, 8), (8, 64)]
 INEXACT = ("parity", "stripes", "reach", "documents", "longformer", "bigbird")
 
 
-def full(pairs: Tensor, grid: PairGrid) -> Tensor:
+def expand_pairs(pairs: Tensor, grid: PairGrid) -> Tensor:
     """A mask's answer with every dimension there."""
     return pairs.expand(grid.batch, grid.heads, grid.queries, grid.keys)
 
@@ -41,10 +41,10 @@ def true_tiles(pairs: Tensor, rows: int, columns: int) -> Tensor:
     return torch.stack([torch.stack(line, dim=-1) for line in three], dim=-2)
 
 
-def obeys(mask: rg.Mask, grid: PairGrid, rows: int, columns: int, exact: bool) -> None:
+def assert_tiles(mask: rg.Mask, grid: PairGrid, rows: int, columns: int, exact: bool) -> None:
     """Assert the law of tiles: NONE and ALL are promises; an exact mask says MIXED only of tiles that are."""
     three = mask.tiles(Tiling(grid, rows, columns))
-    pairs = full(mask.permits(*grid.indices(), grid), grid)
+    pairs = expand_pairs(mask.permits(*grid.indices(), grid), grid)
     want = true_tiles(pairs, rows, columns)
     assert three.dtype == torch.int8 and three.dim() == 4, f"{mask}: {three.dtype} {list(three.shape)}"
     assert three.shape[0] in (1, grid.batch) and three.shape[1] in (1, grid.heads), f"{mask}: {list(three.shape)}"
@@ -57,28 +57,28 @@ def obeys(mask: rg.Mask, grid: PairGrid, rows: int, columns: int, exact: bool) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tiles_keep_their_promises(kind: str) -> None:
+def test_tiles_agree_with_pairs(kind: str) -> None:
     for number, (queries, keys) in enumerate(SHAPES * 2):
         grid = PairGrid(queries, keys, batch=2, heads=3)
         mask = RandomCalls(f"{kind} {number}").primitive(grid, kind)
         for rows, columns in TILES:
-            obeys(mask, grid, rows, columns, exact=kind not in INEXACT)
+            assert_tiles(mask, grid, rows, columns, exact=kind not in INEXACT)
 
 
 @pytest.mark.parametrize("number", range(100))
-def test_tiles_of_combinations_keep_their_promises(number: int) -> None:
+def test_tiles_of_combinations_agree_with_pairs(number: int) -> None:
     draw = RandomCalls(f"tiles {number}")
     grid = PairGrid(*draw.rng.choice(SHAPES), batch=draw.rng.choice([1, 2]), heads=draw.rng.choice([1, 3]))
     mask = draw.tree(grid, depth=4)
     for _ in range(3):
-        obeys(mask, grid, draw.rng.randrange(1, 40), draw.rng.randrange(1, 40), exact=False)
+        assert_tiles(mask, grid, draw.rng.randrange(1, 40), draw.rng.randrange(1, 40), exact=False)
 
 
 def test_sorted_documents_are_exact() -> None:
     grid = PairGrid(53, 53, batch=2)
     ids = torch.randint(0, 5, (2, 53)).sort(dim=1).values
     for rows, columns in [(1, 1), (4, 4), (16, 8)]:
-        obeys(rg.Documents(ids), grid, rows, columns, exact=True)
+        assert_tiles(rg.Documents(ids), grid, rows, columns, exact=True)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("random_blocks", "bigbird")])
@@ -87,7 +87,7 @@ def test_definitions(kind: str, shape: tuple[int, int]) -> None:
     grid = PairGrid(*shape, batch=2, heads=2)
     for number in range(4):
         mask = RandomCalls(f"{kind} {shape} {number}").primitive(grid, kind)
-        got = full(mask.permits(*grid.indices(), grid), grid)
+        got = expand_pairs(mask.permits(*grid.indices(), grid), grid)
         assert torch.equal(got, pairwise_reference.allowed(mask, grid)), f"{mask} on {shape}"
 
 
@@ -96,7 +96,7 @@ def test_definitions_of_combinations(number: int) -> None:
     draw = RandomCalls(f"definition {number}")
     grid = PairGrid(*draw.rng.choice([(3, 3), (2, 7), (7, 2)]), batch=2, heads=2)
     mask = draw.tree(grid, depth=3)
-    got = full(mask.permits(*grid.indices(), grid), grid)
+    got = expand_pairs(mask.permits(*grid.indices(), grid), grid)
     want = pairwise_reference.allowed(mask, grid) if "RandomBlocks" not in repr(mask) else got
     assert torch.equal(got, want), f"{mask}"
 
@@ -105,7 +105,7 @@ def rows_of(mask: rg.Mask, queries: int, keys: int) -> list[str]:
     return ["".join(".x"[int(x)] for x in line) for line in mask.dense(queries, keys).reshape(queries, keys)]
 
 
-def test_pictures() -> None:
+def test_small_masks() -> None:
     """The definitions as a reader would draw them."""
     assert rows_of(rg.Causal(), 3, 5) == ["xxx..", "xxxx.", "xxxxx"]
     assert rows_of(rg.Causal(), 5, 3) == ["...", "...", "x..", "xx.", "xxx"]
@@ -145,7 +145,7 @@ def test_whole_numbers_of_any_size(dtype: torch.dtype) -> None:
         (rg.Global(torch.tensor([1, 8], dtype=dtype)), rg.Global(torch.tensor([1, 8]))),
     ):
         assert torch.equal(small.dense(9, 9), large.dense(9, 9))
-        obeys(small, grid, 4, 2, exact=True)
+        assert_tiles(small, grid, 4, 2, exact=True)
     q = torch.randn(2, 2, 9, 4)
     assert torch.equal(rg.attend(q, q, q, mask=rg.Documents(ids.to(dtype))), rg.attend(q, q, q, mask=rg.Documents(ids)))
 
@@ -246,7 +246,7 @@ PLAIN = [
 NAMES = {**vars(rg), "Parity": Parity}
 
 
-def prints_as_its_line(mask: rg.Mask) -> None:
+def assert_prints_as_line(mask: rg.Mask) -> None:
     """Assert that the text of a mask makes an equal one."""
     again = eval(repr(mask), NAMES)
     same = again == mask
@@ -256,7 +256,7 @@ def prints_as_its_line(mask: rg.Mask) -> None:
 
 @pytest.mark.parametrize("mask", PLAIN, ids=repr)
 def test_prints_as_the_line_that_makes_it(mask: rg.Mask) -> None:
-    prints_as_its_line(mask)
+    assert_prints_as_line(mask)
 
 
 @pytest.mark.parametrize("number", range(20))
@@ -270,7 +270,7 @@ def test_combinations_print_as_the_line_that_makes_them(number: int) -> None:
         mask = draw.rng.choice(
             [lambda m, o: m & o, lambda m, o: o & m, lambda m, o: m | o, lambda m, o: o | m, lambda m, o: ~m]
         )(mask, other)
-    prints_as_its_line(mask)
+    assert_prints_as_line(mask)
 
 
 TENSORS = {
@@ -339,7 +339,7 @@ HELD = {
 
 
 @pytest.mark.parametrize("name", HELD)
-def test_masks_of_ones_own_may_hold_anything(name: str) -> None:
+def test_user_masks_may_have_any_fields(name: str) -> None:
     q = torch.randn(1, 2, 9, 4)
     want = rg.attend(q, q, q, mask=Parity())
     for mask in (HELD[name](), HELD[name](), HELD[name]() & rg.Everything()):
@@ -393,7 +393,7 @@ def test_tiles_of_a_long_sequence_cost_no_more_than_the_tiles(name: str) -> None
         assert bool((found[0][(row - column >= 1) & (row - column <= 3) & (row > 0)] == ALL).all())
 
 
-def test_states_join_heads() -> None:
+def test_merge_heads() -> None:
     pairs = torch.zeros(1, 3, 4, 6, dtype=torch.bool)
     pairs[0, 0, :2, :2] = pairs[0, :, :2, 2:4] = pairs[0, 1, 0, 4] = True
     assert merge_heads(rg.Pairs(pairs), PairGrid(4, 6, 1, 3), 2, 2).tolist() == [

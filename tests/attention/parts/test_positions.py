@@ -1,4 +1,4 @@
-"""Scores and positions beside hand-written formulas and beside the code that others wrote for them."""
+"""Scores and positions against pairwise formulas and against other implementations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..random_calls import RandomCalls
 BACKENDS = ["reference", "blockwise", "edges"]
 
 
-def close(found: Tensor, want: Tensor) -> None:
+def assert_close(found: Tensor, want: Tensor) -> None:
     torch.testing.assert_close(found, want, rtol=1e-11, atol=1e-11)
 
 
@@ -30,24 +30,24 @@ def everything(queries: int, keys: int) -> rg.Mask:
     return rg.Edges(torch.cartesian_prod(torch.arange(keys), torch.arange(queries)).mT.contiguous())
 
 
-def ready(*shapes: tuple[int, ...]) -> list[Tensor]:
+def random_leaves(*shapes: tuple[int, ...]) -> list[Tensor]:
     return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
 
 
-def same_with_gradients(found: Tensor, want: Tensor, leaves: list[Tensor]) -> None:
+def assert_same_gradients(found: Tensor, want: Tensor, leaves: list[Tensor]) -> None:
     """Assert equal outputs and equal gradients of every leaf."""
-    close(found, want)
+    assert_close(found, want)
     flow = torch.randn_like(want)
     for a, b in zip(
         torch.autograd.grad(found, leaves, flow),
         torch.autograd.grad(want, leaves, flow, retain_graph=True),
         strict=True,
     ):
-        close(a, b)
+        assert_close(a, b)
 
 
 @pytest.mark.parametrize("number", range(120))
-def test_every_score_and_position_by_hand(number: int) -> None:
+def test_every_score_and_position_against_the_pairwise_reference(number: int) -> None:
     """Pair by pair from the definitions; the reference itself is under test."""
     draw = RandomCalls(f"by hand {number}")
     case = draw.case(*draw.rng.choice([(1, 1), (4, 4), (3, 6), (6, 3), (1, 7)]), torch.float64)
@@ -58,7 +58,7 @@ def test_every_score_and_position_by_hand(number: int) -> None:
         pairwise_reference.weights(case.score, case.position, pairs, case.q, case.k), case.v
     )
     for backend in ("reference", "auto"):
-        close(rg.attend(case.q, case.k, case.v, **case.parts(), mask=mask, backend=backend), want)
+        assert_close(rg.attend(case.q, case.k, case.v, **case.parts(), mask=mask, backend=backend), want)
 
 
 def relative_shift(x: Tensor) -> Tensor:
@@ -70,10 +70,10 @@ def relative_shift(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("queries", "memory"), [(1, 0), (7, 0), (7, 5), (1, 9), (53, 11)])
-def test_transformer_xl_as_it_was_written(queries: int, memory: int, backend: str) -> None:
+def test_transformer_xl_is_the_original_formula(queries: int, memory: int, backend: str) -> None:
     """The original: distances klen − 1 … 0 in a row, the shift, a causal mask that lets memory be seen."""
     keys, heads, dim = queries + memory, 3, 6
-    q, k, v, r, u, w = ready(
+    q, k, v, r, u, w = random_leaves(
         (2, heads, queries, dim),
         (2, heads, keys, dim),
         (2, heads, keys, 4),
@@ -90,18 +90,18 @@ def test_transformer_xl_as_it_was_written(queries: int, memory: int, backend: st
     position = rg.TransformerXL(r.flip(1), u, w)
     causal = rg.Edges((~later).mT.nonzero().mT.contiguous()) if backend == "edges" else rg.Causal()
     found = rg.attend(q, k, v, position=position, mask=causal, backend=backend)
-    same_with_gradients(found, want, [q, k, v, r, u, w])
+    assert_same_gradients(found, want, [q, k, v, r, u, w])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_transformer_xl_in_both_directions(backend: str) -> None:
     """With `zero` in the middle of the table, distances of either sign have entries of their own."""
-    q, k, v, r, u, w = ready((1, 2, 7, 4), (1, 2, 7, 4), (1, 2, 7, 4), (2, 13, 4), (2, 4), (2, 4))
+    q, k, v, r, u, w = random_leaves((1, 2, 7, 4), (1, 2, 7, 4), (1, 2, 7, 4), (2, 13, 4), (2, 4), (2, 4))
     distance = torch.arange(7)[:, None] - torch.arange(7) + 6
     content = torch.einsum("bhid,bhjd->bhij", q + u[:, None], k)
     score = (content + torch.einsum("bhid,hijd->bhij", q + w[:, None], r[:, distance])) / 2
     found = rg.attend(q, k, v, position=rg.TransformerXL(r, u, w, zero=6), mask=everything(7, 7), backend=backend)
-    same_with_gradients(found, score.softmax(-1) @ v, [q, k, v, r, u, w])
+    assert_same_gradients(found, score.softmax(-1) @ v, [q, k, v, r, u, w])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -109,7 +109,7 @@ def test_transformer_xl_in_both_directions(backend: str) -> None:
 @pytest.mark.parametrize("reach", [0, 2, 4])
 def test_shaw_with_clipping(queries: int, keys: int, reach: int, backend: str) -> None:
     """Shaw et al.: a vector for each distance from −reach to reach, those beyond clipped to the ends."""
-    q, k, v, table = ready((2, 2, queries, 6), (2, 2, keys, 6), (2, 2, keys, 5), (2, 2 * reach + 1, 6))
+    q, k, v, table = random_leaves((2, 2, queries, 6), (2, 2, keys, 6), (2, 2, keys, 5), (2, 2 * reach + 1, 6))
     rows = []
     for row in range(queries):
         i = row + keys - queries
@@ -119,7 +119,7 @@ def test_shaw_with_clipping(queries: int, keys: int, reach: int, backend: str) -
         rows.append((q[:, :, row, None] * beside).sum(-1) / math.sqrt(6))
     want = torch.stack(rows, dim=2).softmax(-1) @ v
     found = rg.attend(q, k, v, position=rg.Shaw(table, zero=reach), mask=everything(queries, keys), backend=backend)
-    same_with_gradients(found, want, [q, k, v, table])
+    assert_same_gradients(found, want, [q, k, v, table])
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
@@ -136,7 +136,7 @@ def test_t5_buckets(bidirectional: bool, buckets: int, far: int) -> None:
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize(("queries", "keys"), [(7, 7), (5, 60), (60, 5)])
 def test_t5_bias(queries: int, keys: int, bidirectional: bool, backend: str) -> None:
-    q, k, v, table = ready((1, 2, queries, 4), (1, 2, keys, 4), (1, 2, keys, 3), (2, 32))
+    q, k, v, table = random_leaves((1, 2, queries, 4), (1, 2, keys, 4), (1, 2, keys, 3), (2, 32))
     relative = torch.arange(keys) - (torch.arange(queries)[:, None] + keys - queries)
     bias = table[:, T5Attention._relative_position_bucket(relative, bidirectional, 32, 128)]
     want = (q @ k.mT + bias).softmax(-1) @ v
@@ -144,7 +144,7 @@ def test_t5_bias(queries: int, keys: int, bidirectional: bool, backend: str) -> 
     found = rg.attend(
         q, k, v, score=rg.Dot(scale=1.0), position=position, mask=everything(queries, keys), backend=backend
     )
-    same_with_gradients(found, want, [q, k, v, table])
+    assert_same_gradients(found, want, [q, k, v, table])
 
 
 @pytest.mark.parametrize("heads", [1, 4, 8, 12, 25])
@@ -152,7 +152,7 @@ def test_alibi_slopes_of_bloom(heads: int) -> None:
     """transformers' Bloom adds slope · j, which a softmax over the past cannot tell from −slope · (i − j)."""
     keys = 9
     alibi = build_alibi_tensor(torch.ones(1, keys), heads, torch.float64).view(1, heads, 1, keys)
-    q, k, v = ready((1, heads, keys, 4), (1, heads, keys, 4), (1, heads, keys, 3))
+    q, k, v = random_leaves((1, heads, keys, 4), (1, heads, keys, 4), (1, heads, keys, 3))
     later = torch.ones(keys, keys, dtype=torch.bool).triu(1)
     want = (q @ k.mT / 2 + alibi).masked_fill(later, -torch.inf).softmax(-1) @ v
     for backend in ("reference", "blockwise"):
@@ -164,29 +164,29 @@ def test_alibi_slopes_of_the_paper() -> None:
     """Eight heads: ½, ¼, … 1/256; others as the paper interpolates."""
     q, k = torch.zeros(1, 8, 1, 1, dtype=torch.float64), torch.zeros(1, 8, 2, 1, dtype=torch.float64)
     view = rg.look(q, k, position=rg.Alibi(), weights=True)
-    close(
+    assert_close(
         view.weights[0, :, 0, 1] / view.weights[0, :, 0, 0],
         torch.exp2(-torch.arange(1.0, 9.0, dtype=torch.float64)).exp(),
     )
 
 
 def test_alibi_reaches_both_ways() -> None:
-    q, k, v, slopes = ready((1, 2, 5, 4), (1, 2, 8, 4), (1, 2, 8, 3), (2,))
+    q, k, v, slopes = random_leaves((1, 2, 5, 4), (1, 2, 8, 4), (1, 2, 8, 3), (2,))
     distance = (torch.arange(5)[:, None] + 3 - torch.arange(8)).abs()
     want = (q @ k.mT / 2 - slopes[:, None, None] * distance).softmax(-1) @ v
     for backend in BACKENDS:
         found = rg.attend(q, k, v, position=rg.Alibi(slopes), mask=everything(5, 8), backend=backend)
-        same_with_gradients(found, want, [q, k, v, slopes])
+        assert_same_gradients(found, want, [q, k, v, slopes])
 
 
 @pytest.mark.parametrize("zero", [0, 3, 6, -4, 20])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_bias_table_and_its_ends(zero: int, backend: str) -> None:
-    q, k, v, table = ready((2, 2, 5, 4), (2, 2, 8, 4), (2, 2, 8, 3), (2, 7))
+    q, k, v, table = random_leaves((2, 2, 5, 4), (2, 2, 8, 4), (2, 2, 8, 3), (2, 7))
     index = (torch.arange(5)[:, None] + 3 - torch.arange(8) + zero).clamp(0, 6)
     want = (q @ k.mT / 2 + table[:, index]).softmax(-1) @ v
     found = rg.attend(q, k, v, position=rg.Bias(table, zero), mask=everything(5, 8), backend=backend)
-    same_with_gradients(found, want, [q, k, v, table])
+    assert_same_gradients(found, want, [q, k, v, table])
 
 
 def llama_angles(places: Tensor, dim: int, base: float) -> tuple[Tensor, Tensor]:
@@ -201,14 +201,16 @@ def llama_angles(places: Tensor, dim: int, base: float) -> tuple[Tensor, Tensor]
 @pytest.mark.parametrize("dim", [None, 4])
 def test_rotary_of_llama(base: float, dim: int | None, backend: str) -> None:
     """transformers' apply_rotary_pos_emb, halves layout; with `dim` the rest of each head is left alone."""
-    q, k, v = ready((2, 3, 9, 8), (2, 3, 9, 8), (2, 3, 9, 5))
+    q, k, v = random_leaves((2, 3, 9, 8), (2, 3, 9, 8), (2, 3, 9, 5))
     n = dim or 8
     cos, sin = llama_angles(torch.arange(9, dtype=torch.float64), n, base)
     turned_q, turned_k = apply_rotary_pos_emb(q[..., :n], k[..., :n], cos, sin)
     turned_q, turned_k = torch.cat([turned_q, q[..., n:]], -1), torch.cat([turned_k, k[..., n:]], -1)
     want = (turned_q @ turned_k.mT / math.sqrt(8)).softmax(-1) @ v
     mask = everything(9, 9) if backend == "edges" else None
-    same_with_gradients(rg.attend(q, k, v, position=rg.Rotary(base, dim), mask=mask, backend=backend), want, [q, k, v])
+    assert_same_gradients(
+        rg.attend(q, k, v, position=rg.Rotary(base, dim), mask=mask, backend=backend), want, [q, k, v]
+    )
 
 
 def test_rotary_keeps_its_angles_far_away() -> None:
@@ -235,14 +237,14 @@ POSITIONS: dict[str, Callable[[], rg.Position]] = {
 
 @pytest.mark.parametrize("name", POSITIONS)
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
-def test_relative_positions_do_not_see_a_shift(name: str, backend: str) -> None:
+def test_relative_positions_are_shift_invariant(name: str, backend: str) -> None:
     """Seven more keys in front, which nobody looks at, move every place by seven and change nothing."""
     position = POSITIONS[name]()
-    q, k, v = (x.detach() for x in ready((2, 2, 9, 4), (2, 2, 9, 4), (2, 2, 9, 3)))
+    q, k, v = (x.detach() for x in random_leaves((2, 2, 9, 4), (2, 2, 9, 4), (2, 2, 9, 3)))
     alone = rg.attend(q, k, v, position=position, backend=backend)
     front = lambda x: torch.cat([torch.randn(2, 2, 7, x.shape[-1], dtype=x.dtype), x], dim=2)  # noqa: E731
     last = rg.Pairs((torch.arange(16) >= 7)[None, :])
-    close(rg.attend(q, front(k), front(v), position=position, mask=last, backend=backend), alone)
+    assert_close(rg.attend(q, front(k), front(v), position=position, mask=last, backend=backend), alone)
 
 
 @pytest.mark.parametrize("name", POSITIONS)
@@ -279,12 +281,12 @@ def test_parts_with_tensors_print_and_compare() -> None:
     assert "[2, 4]" in repr(rg.Additive(weight)) and "leaky_relu" in repr(rg.Additive(weight, "leaky_relu"))
 
 
-def test_a_zero_vector_is_like_nothing() -> None:
+def test_cosine_of_a_zero_vector_is_zero() -> None:
     """Cosine of a zero query or key is 0, its gradient finite."""
-    q, k, v = ready((1, 1, 3, 4), (1, 1, 5, 4), (1, 1, 5, 2))
+    q, k, v = random_leaves((1, 1, 3, 4), (1, 1, 5, 4), (1, 1, 5, 2))
     with torch.no_grad():
         q[0, 0, 1], k[0, 0, 2] = 0, 0
     for backend in ("reference", "blockwise", "sdpa"):
         found = rg.attend(q, k, v, score=rg.Cosine(3.0), backend=backend)
-        close(found[0, 0, 1], v[0, 0].mean(0))
+        assert_close(found[0, 0, 1], v[0, 0].mean(0))
         assert all(bool(g.isfinite().all()) for g in torch.autograd.grad(found.sum(), [q, k, v]))

@@ -112,11 +112,13 @@ def run(call: Call) -> Tensor:
 
 
 def mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
-    """`make_mask_tensor`, cached in the plan for layers that share a mask, and for small calls."""
-    if call.mask.tensors() and call.position is None:
-        return call.plan.get("mask tensor", lambda: make_mask_tensor(call))
-    fixed = not call.mask.tensors() and (call.position is None or not call.position.tensors())
-    if not fixed or call.grid.heads * call.grid.queries * call.grid.keys > CACHED or torch.compiler.is_compiling():
+    """`make_mask_tensor`, cached in the plan for layers that share a mask with tensors, and for small calls."""
+    if call.mask.tensors():
+        cached = call.position is None
+    else:
+        small = call.grid.heads * call.grid.queries * call.grid.keys <= CACHED
+        cached = small and (call.position is None or not call.position.tensors())
+    if not cached or torch.compiler.is_compiling():
         return make_mask_tensor(call)
 
     def make() -> tuple[Tensor, Tensor | None]:
