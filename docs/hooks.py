@@ -1,4 +1,4 @@
-"""Writes the help of every command into the page of the command line while the site is built."""
+"""Writes what the code knows into the pages of the reference: the help of every command, and every setting."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 import typer
 
-MARKER = "<!-- commands -->"
-
 
 def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
-    """The page, with the marker replaced by one section per command."""
-    return markdown.replace(MARKER, commands_help()) if MARKER in markdown else markdown
+    """The page, with the markers `<!-- commands -->` and `<!-- settings -->` replaced."""
+    for marker, write in (("<!-- commands -->", commands_help), ("<!-- settings -->", settings_tables)):
+        markdown = markdown.replace(marker, write()) if marker in markdown else markdown
+    return markdown
 
 
 def commands_help() -> str:
@@ -28,3 +28,26 @@ def sections(command: Any, name: str, parent: Any) -> list[str]:
     if not commands:
         return [f"## {context.command_path}\n\n```text\n{command.get_help(context)}\n```"]
     return [text for child, subcommand in commands.items() for text in sections(subcommand, child, context)]
+
+
+def settings_tables() -> str:
+    """A table of each group of settings: training, architecture, and those of each task."""
+    from regard.settings import Training
+    from regard.tasks import TASKS, find_task
+    from regard.tasks.architecture import Architecture
+
+    groups = {"Training": Training(), "Architecture": Architecture()}
+    groups |= {f"Task {name}": find_task(name).Settings() for name in TASKS}
+    return "\n\n".join(f"### {title}\n\n{settings_table(group)}" for title, group in groups.items())
+
+
+def settings_table(group: Any) -> str:
+    """A line for each setting: name, default, meaning, values, former names."""
+    from regard.settings import describe_settings
+
+    lines = ["| setting | default | meaning | values | former name |", "| --- | --- | --- | --- | --- |"]
+    for item in describe_settings(group):
+        values = ", ".join(filter(None, (item["type"], item["range"])))
+        former = ", ".join(f"`{name}`" for name in item["former"])
+        lines.append(f"| `{item['name']}` | `{item['default']}` | {item['help']} | {values} | {former} |")
+    return "\n".join(lines)
