@@ -103,6 +103,13 @@ def prepare_kernel(
 
 
 @triton.jit
+def head_indices(i_bh, heads, kv_heads):
+    """(batch, query head, key head) of an index over batch and query heads."""
+    i_b, i_h = i_bh // heads, i_bh % heads
+    return i_b, i_h, i_h // (heads // kv_heads)
+
+
+@triton.jit
 def patch_offsets(RM: tl.constexpr, RN: tl.constexpr, TM: tl.constexpr, TN: tl.constexpr):
     """Rows and columns of a tile's elements, `[RM, 1, TM, 1]` and `[1, RN, 1, TN]`."""
     o_r4 = tl.arange(0, RM)[:, None, None, None] * TM + tl.arange(0, TM)[None, None, :, None]
@@ -224,15 +231,15 @@ def forward_kernel(
     # The last rows first: under a causal mask they have the longest lists.
     i_r = tile_rows - 1 - tl.program_id(0) % tile_rows
     i_bh = tl.program_id(0) // tile_rows
-    i_b, i_h = i_bh // heads, i_bh % heads
-    i_bkv = i_b * kv_heads + i_h // (heads // kv_heads)
+    i_b, i_h, i_kv = head_indices(i_bh, heads, kv_heads)
+    i_bkv = i_b * kv_heads + i_kv
     group = i_b * stride_gb + i_h * stride_gh
 
     o_r, o_c, o_v = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BDV)
     o_r4, o_c4 = patch_offsets(RM, RN, TM, TN)
     p_q4 = p_q_pairs + i_bh.to(tl.int64) * (PLANES * DP // 2) * padded_q + i_r * BM + o_r4
     p_k4 = p_k_pairs + i_bkv.to(tl.int64) * (PLANES * DP // 2) * padded_k + o_c4
-    p_vh = head_pointer(p_v, i_b, i_h // (heads // kv_heads), stride_vb, stride_vh)
+    p_vh = head_pointer(p_v, i_b, i_kv, stride_vb, stride_vh)
     p_wh = p_w + i_h * DP
     absmax_q = tl.load(p_absmax_q + i_bh * tile_rows + i_r)
     if DROPOUT:
@@ -326,8 +333,8 @@ def ds_kernel(
     i_r = owner % tile_rows
     i_c = tl.load(p_tile + x)
     i_bh = owner // tile_rows * stride_group + (first_instance + tl.program_id(1)) * stride_instance
-    i_b, i_h = i_bh // heads, i_bh % heads
-    i_bkv = i_b * kv_heads + i_h // (heads // kv_heads)
+    i_b, i_h, i_kv = head_indices(i_bh, heads, kv_heads)
+    i_bkv = i_b * kv_heads + i_kv
 
     o_r, o_c = tl.arange(0, BM), tl.arange(0, BN)
     o_r4, o_c4 = patch_offsets(RM, RN, TM, TN)
@@ -347,7 +354,7 @@ def ds_kernel(
     b_p = tl.exp2(b_s - tl.load(p_lse2 + i_bh.to(tl.int64) * padded_q + o_i)[:, None])
 
     b_dp = tl.zeros([BM, BN], tl.float32)
-    p_vh = head_pointer(p_v, i_b, i_h // (heads // kv_heads), stride_vb, stride_vh)
+    p_vh = head_pointer(p_v, i_b, i_kv, stride_vb, stride_vh)
     p_g = p_do + (i_bh.to(tl.int64) * queries + o_i)[:, None] * DV
     for d in range(0, DV, BDV):
         o_v = d + tl.arange(0, BDV)
@@ -447,8 +454,8 @@ def dq_kernel(
     i_r = tl.program_id(0) // PARTS % tile_rows
     group = tl.program_id(0) // PARTS // tile_rows
     i_bh = group * stride_group + (first_instance + tl.program_id(1)) * stride_instance
-    i_b, i_h = i_bh // heads, i_bh % heads
-    i_bkv = i_b * kv_heads + i_h // (heads // kv_heads)
+    i_b, i_h, i_kv = head_indices(i_bh, heads, kv_heads)
+    i_bkv = i_b * kv_heads + i_kv
     first = tl.maximum(tl.load(p_starts + group * (tile_rows + 1) + i_r), first_tile)
     last = tl.minimum(tl.load(p_starts + group * (tile_rows + 1) + i_r + 1), last_tile)
 
@@ -515,8 +522,8 @@ def dk_kernel(
     i_list = tl.program_id(0) // PARTS
     i_c = i_list % tile_columns
     i_bh = i_list // tile_columns * stride_group + (first_instance + tl.program_id(1)) * stride_instance
-    i_b, i_h = i_bh // heads, i_bh % heads
-    i_bkv = i_b * kv_heads + i_h // (heads // kv_heads)
+    i_b, i_h, i_kv = head_indices(i_bh, heads, kv_heads)
+    i_bkv = i_b * kv_heads + i_kv
     first, last = tl.load(p_first + i_list), tl.load(p_last + i_list)
 
     o_r4, o_c4 = patch_offsets(RM, RN, TM, TN)

@@ -24,20 +24,16 @@ def load_omega(p_omega, o_f, padded, D: tl.constexpr, BD: tl.constexpr, TWO_PART
 
 
 @triton.jit
-def project_rows(b_x, b_omega, b_omega_low, TWO_PARTS: tl.constexpr):
-    """ω·x, `[tokens, features]`."""
-    b_s = tl.dot(b_x, tl.trans(b_omega), input_precision=PRECISION)
-    if TWO_PARTS:
-        b_s = tl.dot(b_x, tl.trans(b_omega_low), b_s)
-    return b_s
-
-
-@triton.jit
-def project_columns(b_x, b_omega, b_omega_low, TWO_PARTS: tl.constexpr):
-    """ω·x, `[features, tokens]`."""
-    b_s = tl.dot(b_omega, tl.trans(b_x), input_precision=PRECISION)
-    if TWO_PARTS:
-        b_s = tl.dot(b_omega_low, tl.trans(b_x), b_s)
+def project(b_x, b_omega, b_omega_low, TWO_PARTS: tl.constexpr, BY_FEATURE: tl.constexpr):
+    """ω·x, `[tokens, features]`, or BY_FEATURE `[features, tokens]`."""
+    if BY_FEATURE:
+        b_s = tl.dot(b_omega, tl.trans(b_x), input_precision=PRECISION)
+        if TWO_PARTS:
+            b_s = tl.dot(b_omega_low, tl.trans(b_x), b_s)
+    else:
+        b_s = tl.dot(b_x, tl.trans(b_omega), input_precision=PRECISION)
+        if TWO_PARTS:
+            b_s = tl.dot(b_x, tl.trans(b_omega_low), b_s)
     return b_s
 
 
@@ -82,7 +78,7 @@ def context_kernel(
         b_x = load_rows_masked(p_k, o_n, o_n < last, stride_kn, D, BD)
         b_v = load_rows_masked(p_v, o_n, o_n < last, stride_vn, DV, BDV)
         b_s = (
-            project_columns(b_x, b_omega, b_omega_low, TWO_PARTS) * (sqrt_scale * LOG2E)
+            project(b_x, b_omega, b_omega_low, TWO_PARTS, True) * (sqrt_scale * LOG2E)
             - half_norm(b_x, sqrt_scale)[None, :]
         )
         b_s = tl.where((o_n < last)[None, :], b_s, -float("inf"))
@@ -156,7 +152,7 @@ def output_kernel(
         o_f = f + tl.arange(0, BN)
         b_omega, b_omega_low = load_omega(p_omega, o_f, padded, D, BD, TWO_PARTS)
         b_s = (
-            project_rows(b_x, b_omega, b_omega_low, TWO_PARTS) * (sqrt_scale * LOG2E)
+            project(b_x, b_omega, b_omega_low, TWO_PARTS, False) * (sqrt_scale * LOG2E)
             + tl.load(p_feature_lse2 + o_f)[None, :]
         )
         b_new_m = tl.maximum(b_m, tl.max(b_s, 1))
@@ -201,7 +197,7 @@ def dq_kernel(
         o_f = f + tl.arange(0, BN)
         b_omega, b_omega_low = load_omega(p_omega, o_f, padded, D, BD, TWO_PARTS)
         b_s = (
-            project_rows(b_x, b_omega, b_omega_low, TWO_PARTS) * (sqrt_scale * LOG2E)
+            project(b_x, b_omega, b_omega_low, TWO_PARTS, False) * (sqrt_scale * LOG2E)
             + tl.load(p_feature_lse2 + o_f)[None, :]
         )
         b_p = tl.exp2(b_s - b_lse2[:, None])
@@ -241,7 +237,7 @@ def d_context_kernel(
         b_do = load_rows_masked(p_do + row * DV, o_i, m_i, DV, DV, BDV)
         b_lse2 = tl.load(p_lse2 + row + o_i, mask=m_i, other=float("inf"))
         b_delta = tl.load(p_delta + row + o_i, mask=m_i, other=0.0)
-        b_s = project_columns(b_x, b_omega, b_omega_low, TWO_PARTS) * (sqrt_scale * LOG2E) + b_feature_lse2[:, None]
+        b_s = project(b_x, b_omega, b_omega_low, TWO_PARTS, True) * (sqrt_scale * LOG2E) + b_feature_lse2[:, None]
         b_p = tl.exp2(b_s - b_lse2[None, :])
         b_dcontext = tl.dot(b_p.to(b_do.dtype), b_do, b_dcontext, input_precision=PRECISION)
         b_da = b_p * (tl.dot(b_context, tl.trans(b_do), input_precision=PRECISION) - b_delta[None, :])
@@ -301,7 +297,7 @@ def dkdv_kernel(
         b_omega, b_omega_low = load_omega(p_omega, o_f, padded, D, BD, TWO_PARTS)
         b_neg_lse2 = tl.load(p_neg_lse2 + row + o_f)
         b_r = tl.exp2(
-            project_rows(b_x, b_omega, b_omega_low, TWO_PARTS) * (sqrt_scale * LOG2E)
+            project(b_x, b_omega, b_omega_low, TWO_PARTS, False) * (sqrt_scale * LOG2E)
             + b_neg_norm[:, None]
             + b_neg_lse2[None, :]
         )
