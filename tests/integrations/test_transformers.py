@@ -248,7 +248,7 @@ def test_a_chunked_mask_is_documents_and_equals_what_is_written_out() -> None:
     function = utils.chunked_causal_mask_function(3, torch.tensor([2, 0]))
     sizes = {"batch_size": 2, "q_length": 4, "kv_length": 7, "q_offset": 3, "attention_mask": real}
     found = ours.mask(**sizes, mask_function=function)
-    assert isinstance(found, ours.Masked) and "Documents" in repr(found)
+    assert isinstance(found, ours.LazyMask) and "Documents" in repr(found)
     assert torch.equal(found.dense(), utils.sdpa_mask(**sizes, mask_function=function, allow_is_causal_skip=False))
 
 
@@ -262,7 +262,7 @@ def test_blockwise_and_bidirectional_windows_equal_what_is_written_out() -> None
     sizes = {"batch_size": 1, "q_length": 7, "kv_length": 7}
     for function in functions:
         found = ours.mask(**sizes, mask_function=function)
-        assert isinstance(found, ours.Masked)
+        assert isinstance(found, ours.LazyMask)
         assert torch.equal(found.dense(), utils.sdpa_mask(**sizes, mask_function=function, allow_is_causal_skip=False))
 
 
@@ -339,8 +339,8 @@ def test_a_model_that_adds_numbers_in_its_mask_is_refused_by_name() -> None:
 
 def test_a_bias_of_more_than_distance_is_refused() -> None:
     with pytest.raises(Unsupported, match="more than the distance"):
-        ours.by_distance(torch.arange(9.0).view(1, 1, 3, 3).square(), nn.Linear(1, 1), 1)
-    part = ours.by_distance((torch.arange(5)[None, :] - torch.arange(2)[:, None]).float()[None, None], nn.Module(), 3)
+        ours.read_bias(torch.arange(9.0).view(1, 1, 3, 3).square(), nn.Linear(1, 1), 1)
+    part = ours.read_bias((torch.arange(5)[None, :] - torch.arange(2)[:, None]).float()[None, None], nn.Module(), 3)
     assert part == Bias(torch.tensor([4.0, 3, 2, 1, 0, -1]).expand(3, -1), zero=1)
 
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from ..errors import BadInput, Missing
-from ..nn.embeddings.audio import need_whole, read_sound, resample
+from ..nn.embeddings.audio import check_complete, read_sound, resample
 from .arrays import Arrays
-from .files import Paths, kind_of, paths_of, read_lines_of, read_text
-from .listing import PATH_NAMES, Listed, class_folders, ending, listed_files
-from .reading import Fault, Gathering, Reading, refuse, refuse_as
-from .tables import Wanted
+from .files import Paths, file_format, read_file_lines, read_text, resolve_paths
+from .listing import PATH_NAMES, ListedFile, class_folders, file_extension, listed_files
+from .reading import Fault, Reading, ReadingBuilder, raise_fault, raise_fault_from
+from .tables import ColumnSpec
 from .text import LABEL_NAMES, TEXT_NAMES
 
 ENDINGS = ("wav", "flac", "ogg", "oga", "opus", "mp3", "aif", "aiff", "au")
@@ -82,10 +82,10 @@ def check_sound(path: Path) -> None:
         import soundfile
     except (ImportError, OSError) as error:
         raise Missing(f'Reading sound needs soundfile ({error}): pip install "regard[train]".') from None
-    need_whole(path)
+    check_complete(path)
     try:
         with soundfile.SoundFile(path) as file:
-            length, whole = file.frames, has_last(file)
+            length, whole = file.frames, has_last_sample(file)
             floats = file.subtype in ("FLOAT", "DOUBLE")
     except (soundfile.LibsndfileError, RuntimeError) as error:
         raise BadInput(
@@ -99,7 +99,7 @@ def check_sound(path: Path) -> None:
         read_sound(path)  # only such files can hold what is no number
 
 
-def has_last(file: Any) -> bool:
+def has_last_sample(file: Any) -> bool:
     """Whether an open sound file has the last of the samples that its head counts; a cut one cannot go there."""
     try:
         file.seek(max(0, file.frames - 1))
@@ -108,12 +108,12 @@ def has_last(file: Any) -> bool:
         return False
 
 
-def checked(listed: Listed) -> SoundFile:
-    """The recording, or `Refused` at the place that named it."""
+def check_listed_sound(listed: ListedFile) -> SoundFile:
+    """The recording, or `MalformedData` at the place that named it."""
     try:
         check_sound(listed.path)
     except BadInput as error:
-        refuse_as(error, *listed.place)
+        raise_fault_from(error, *listed.place)
     return SoundFile(listed.path)
 
 
@@ -125,36 +125,36 @@ def read_sounds(
     Paths in a table are looked up from `folder`, the table's own unless given. NPZ: all samples in `audio`, `offsets
     [n + 1]`, `rate`, and labels in the array that `label` names; an array such as is_test says the part.
     """
-    gather = Gathering[LabelledSound]()
-    for path in paths_of(paths, folders=True):
-        with gather.reading(path):
+    builder = ReadingBuilder[LabelledSound]()
+    for path in resolve_paths(paths, folders=True):
+        with builder.reading(path):
             if path.is_dir():
-                gather.each(class_folders(path, ENDINGS, gather), labelled_file)
-            elif kind_of(path) == "npz":
-                labelled_arrays(Arrays(path), label, gather)
+                builder.each(class_folders(path, ENDINGS, builder), labelled_file)
+            elif file_format(path) == "npz":
+                labelled_arrays(Arrays(path), label, builder)
             else:
-                roles = Wanted("sound", sound, SOUND_NAMES), Wanted("label", label, LABEL_NAMES)
-                gather.each(listed_files(path, *roles, Path(folder) if folder else None, gather), labelled_file)
-    return gather.done()
+                roles = ColumnSpec("sound", sound, SOUND_NAMES), ColumnSpec("label", label, LABEL_NAMES)
+                builder.each(listed_files(path, *roles, Path(folder) if folder else None, builder), labelled_file)
+    return builder.build()
 
 
-def labelled_file(listed: Listed) -> LabelledSound:
-    return LabelledSound(checked(listed), listed.text, listed.part)
+def labelled_file(listed: ListedFile) -> LabelledSound:
+    return LabelledSound(check_listed_sound(listed), listed.text, listed.part)
 
 
-def labelled_arrays(arrays: Arrays, label: str | int | None, gather: Gathering[LabelledSound]) -> None:
+def labelled_arrays(arrays: Arrays, label: str | int | None, builder: ReadingBuilder[LabelledSound]) -> None:
     """The recordings of an NPZ with their labels."""
     name = str(label) if label is not None else arrays.find((*LABEL_NAMES, "labels"), "label", "label")
     samples, offsets, rate = samples_in(arrays)
     labels, parts = arrays.labels(name, len(offsets) - 1), arrays.parts(len(offsets) - 1)
-    gather.note(f"{arrays.path.name}: label = {name!r}, {rate} samples a second")
+    builder.note(f"{arrays.path.name}: label = {name!r}, {rate} samples a second")
 
     def make(n: int) -> LabelledSound:
         if not labels[n]:
-            arrays.refuse(name, f"has no class's name at {n}.")
-        return LabelledSound(Samples(cut(arrays, samples, offsets, n), rate), labels[n], parts[n])
+            arrays.raise_fault(name, f"has no class's name at {n}.")
+        return LabelledSound(Samples(cut_recording(arrays, samples, offsets, n), rate), labels[n], parts[n])
 
-    gather.each(range(len(offsets) - 1), make)
+    builder.each(range(len(offsets) - 1), make)
 
 
 def samples_in(arrays: Arrays) -> tuple[Tensor, list[int], int]:
@@ -162,19 +162,19 @@ def samples_in(arrays: Arrays) -> tuple[Tensor, list[int], int]:
     name = arrays.find(SAMPLES, "sound", "sound")
     array, rate = arrays.get(name, "sound"), arrays.get("rate", "samples a second")
     if array.ndim != 1 or str(array.dtype) not in ("int16", "int32", "float16", "float32", "float64"):
-        arrays.refuse(name, f"is {array.dtype} {list(array.shape)}; wanted int16 or float32 [samples].")
+        arrays.raise_fault(name, f"is {array.dtype} {list(array.shape)}; wanted int16 or float32 [samples].")
     if rate.size != 1 or not rate.item() > 0:
-        arrays.refuse("rate", f"is {rate!r:.60}; wanted one number of samples a second, such as 16000.")
+        arrays.raise_fault("rate", f"is {rate!r:.60}; wanted one number of samples a second, such as 16000.")
     return torch.from_numpy(array), arrays.offsets(len(array), name), int(rate.item())
 
 
-def cut(arrays: Arrays, rows: Tensor, offsets: list[int], n: int) -> Tensor:
-    """The rows of one recording; `Refused` if there are none."""
+def cut_recording(arrays: Arrays, rows: Tensor, offsets: list[int], n: int) -> Tensor:
+    """The rows of one recording; `MalformedData` if there are none."""
     if offsets[n] == offsets[n + 1]:
-        refuse(arrays.path, f"recording {n} has no length (offsets {offsets[n]} and {offsets[n + 1]}).")
+        raise_fault(arrays.path, f"recording {n} has no length (offsets {offsets[n]} and {offsets[n + 1]}).")
     found = rows[offsets[n] : offsets[n + 1]]
     if found.is_floating_point() and not found.isfinite().all():
-        refuse(arrays.path, f"recording {n} has numbers that are not finite (NaN or infinite). Leave it out.")
+        raise_fault(arrays.path, f"recording {n} has numbers that are not finite (NaN or infinite). Leave it out.")
     return found
 
 
@@ -187,82 +187,82 @@ def read_spoken(
     there. NPZ: frames of all recordings in `mfcc [frames, bins]` (or samples in `audio`, with `rate`), `offsets
     [n + 1]` and `text`.
     """
-    gather = Gathering[Spoken]()
-    for path in paths_of(paths, folders=True):
-        with gather.reading(path):
+    builder = ReadingBuilder[Spoken]()
+    for path in resolve_paths(paths, folders=True):
+        with builder.reading(path):
             if path.is_dir():
-                gather.each(transcribed_folder(path, gather), spoken_file)
-            elif kind_of(path) == "npz":
-                spoken_arrays(Arrays(path), text, gather)
+                builder.each(transcribed_folder(path, builder), spoken_file)
+            elif file_format(path) == "npz":
+                spoken_arrays(Arrays(path), text, builder)
             else:
-                roles = Wanted("sound", sound, SOUND_NAMES), Wanted("text", text, SAID_NAMES)
-                gather.each(listed_files(path, *roles, Path(folder) if folder else None, gather), spoken_file)
-    return gather.done()
+                roles = ColumnSpec("sound", sound, SOUND_NAMES), ColumnSpec("text", text, SAID_NAMES)
+                builder.each(listed_files(path, *roles, Path(folder) if folder else None, builder), spoken_file)
+    return builder.build()
 
 
-def spoken_file(listed: Listed) -> Spoken:
-    return Spoken(listed.text, sound=checked(listed), part=listed.part)
+def spoken_file(listed: ListedFile) -> Spoken:
+    return Spoken(listed.text, sound=check_listed_sound(listed), part=listed.part)
 
 
-def transcribed_folder(root: Path, gather: Gathering[Any]) -> Iterator[Listed]:
+def transcribed_folder(root: Path, builder: ReadingBuilder[Any]) -> Iterator[ListedFile]:
     """The recordings under a folder with the texts beside them."""
-    files = [path for path in sorted(root.rglob("*")) if path.is_file() and ending(path) in ENDINGS]
+    files = [path for path in sorted(root.rglob("*")) if path.is_file() and file_extension(path) in ENDINGS]
     if not files:
-        refuse(root, f"has no recordings; wanted files named .{', .'.join(ENDINGS)}.")
+        raise_fault(root, f"has no recordings; wanted files named .{', .'.join(ENDINGS)}.")
     lines: dict[Path, str] = {}
     for path in sorted(root.rglob("*.trans.txt")):
-        with gather.catching():
-            lines.update(transcripts(path, gather))
+        with builder.catching():
+            lines.update(transcripts(path, builder))
     for path in files:
-        with gather.catching():
-            yield Listed(path, said_in(path, lines), "", (str(path), None, None))
+        with builder.catching():
+            yield ListedFile(path, find_transcript(path, lines), "", (str(path), None, None))
 
 
-def transcripts(path: Path, gather: Gathering[Any]) -> dict[Path, str]:
+def transcripts(path: Path, builder: ReadingBuilder[Any]) -> dict[Path, str]:
     """What a file of lines `name text` says of the recordings beside it, by their paths without ending."""
     found = {}
-    for number, line in enumerate(read_lines_of(path), 1):
+    for number, line in enumerate(read_file_lines(path), 1):
         name, _, text = line.strip().partition(" ")
         if name and text.strip():
             found[path.parent / name] = text.strip()
         elif name:
-            gather.faults.append(Fault(str(path), number, len(name) + 1, f"the recording {name!r} has no text."))
+            builder.faults.append(Fault(str(path), number, len(name) + 1, f"the recording {name!r} has no text."))
     return found
 
 
-def said_in(path: Path, lines: dict[Path, str]) -> str:
+def find_transcript(path: Path, lines: dict[Path, str]) -> str:
     beside = path.with_suffix(".txt")
     if beside.is_file():
         return " ".join(read_text(beside).split())
     if (text := lines.get(path.with_suffix(""))) is None:
-        refuse(path, f"has no text: neither {beside.name} nor a line in a .trans.txt beside it.")
+        raise_fault(path, f"has no text: neither {beside.name} nor a line in a .trans.txt beside it.")
     return text
 
 
-def spoken_arrays(arrays: Arrays, text: str | int | None, gather: Gathering[Spoken]) -> None:
+def spoken_arrays(arrays: Arrays, text: str | int | None, builder: ReadingBuilder[Spoken]) -> None:
     """The recordings of an NPZ with their texts."""
     name = str(text) if text is not None else arrays.find((*SAID_NAMES, "texts"), "text", "text")
     frames = next((one for one in FRAMES if one in arrays), None)
     rows, offsets, rate = frames_in(arrays, frames) if frames else samples_in(arrays)
     texts, parts = arrays.texts(name, len(offsets) - 1, "text", "text"), arrays.parts(len(offsets) - 1)
-    gather.note(
+    builder.note(
         f"{arrays.path.name}: {f'frames = {frames!r}' if frames else f'{rate} samples a second'}, text = {name!r}"
     )
 
     def make(n: int) -> Spoken:
-        values = cut(arrays, rows, offsets, n)
+        values = cut_recording(arrays, rows, offsets, n)
         if not texts[n]:
-            arrays.refuse(name, f"is empty at {n}.")
+            arrays.raise_fault(name, f"is empty at {n}.")
         if frames:
             return Spoken(texts[n], frames=values, part=parts[n])
         return Spoken(texts[n], sound=Samples(values, rate), part=parts[n])
 
-    gather.each(range(len(offsets) - 1), make)
+    builder.each(range(len(offsets) - 1), make)
 
 
 def frames_in(arrays: Arrays, name: str) -> tuple[Tensor, list[int], int]:
     """(frames of all recordings, where each begins, 0)."""
     array = arrays.get(name, "frames")
     if array.ndim != 2 or array.dtype.kind != "f":
-        arrays.refuse(name, f"is {array.dtype} {list(array.shape)}; wanted floats [frames, bins].")
+        arrays.raise_fault(name, f"is {array.dtype} {list(array.shape)}; wanted floats [frames, bins].")
     return torch.from_numpy(array), arrays.offsets(len(array), name), 0

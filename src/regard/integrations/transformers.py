@@ -4,7 +4,7 @@
     model = AutoModel.from_pretrained(folder, attn_implementation="regard")
 
 Every attention of such a model is a `regard.attend`, so `regard.watch` and `regard.edit` work on it under the names
-of its own modules. Masks are handed over as parts (`Causal`, `Window`, `Lengths`, `Documents`): nothing of queries ×
+of its own modules. Masks are passed as parts (`Causal`, `Window`, `Lengths`, `Documents`): no tensor of queries ×
 keys is made unless the model itself makes it.
 """
 
@@ -46,9 +46,9 @@ REFUSED = {
 
 
 class LazyMask(Tensor):
-    """A mask as a part that passes for transformers' boolean `[batch, 1, queries, keys]`, without its memory.
+    """A mask part with the type of transformers' boolean `[batch, 1, queries, keys]`, without its memory.
 
-    `keys` of them can be seen at all: a static cache is empty beyond. Whoever computes with it gets it written out.
+    `keys` is the number of keys that can be visible: a static cache is empty beyond. Computing with it materializes it.
     """
 
     part: Mask
@@ -65,17 +65,17 @@ class LazyMask(Tensor):
         return function(*materialize(args), **materialize(kwargs or {}))
 
     def __repr__(self) -> str:  # type: ignore[override]
-        return f"Masked({self.part!r}, keys={self.keys}, shape={list(self.shape)})"
+        return f"LazyMask({self.part!r}, keys={self.keys}, shape={list(self.shape)})"
 
     def dense(self) -> Tensor:
-        """The mask written out, `[batch, 1, queries, keys]`."""
+        """The mask as a tensor, `[batch, 1, queries, keys]`."""
         allowed = self.part.dense(self.shape[2], self.keys).to(self.device)
         allowed = allowed.expand(self.shape[0], 1, -1, -1)
         return torch.nn.functional.pad(allowed, (0, self.shape[3] - self.keys))
 
 
 def materialize(value: Any) -> Any:
-    """The value with every `Masked` in it written out."""
+    """The value with every `LazyMask` in it as a tensor."""
     if isinstance(value, LazyMask):
         return value.dense()
     if isinstance(value, list | tuple):
@@ -97,10 +97,11 @@ def attention(
 ) -> tuple[Tensor, Tensor | None]:
     """transformers' attention function: the output `[batch, queries, heads, value dim]`, and the weights.
 
-    query, key, value are `[batch, heads or kv_heads, tokens, head_dim]`. Weights (without gradient) come back when the
-    model is called with `output_attentions=True`; None otherwise. Raises `Unsupported` for what Regard has no part for.
+    query, key, value are `[batch, heads or kv_heads, tokens, head_dim]`. Weights (without gradient) are returned
+    when the model is called with `output_attentions=True`; None otherwise. Raises `Unsupported` for options that Regard
+    has no part for.
     """
-    need_known(module, others)
+    check_options(module, others)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     try:
         mask, keys = read_mask(attention_mask, query, key, causal)
@@ -121,17 +122,17 @@ def attention(
     return output.transpose(1, 2).contiguous(), weights
 
 
-def need_known(module: nn.Module, others: dict[str, Any]) -> None:
-    for option, what in REFUSED.items():
+def check_options(module: nn.Module, others: dict[str, Any]) -> None:
+    for option, fault in REFUSED.items():
         if others.get(option) is not None:
             raise Unsupported(
-                f"{type(module).__name__} {what}, for which Regard has no part. Load the model with "
+                f"{type(module).__name__} {fault}, for which Regard has no part. Load the model with "
                 "attn_implementation='eager'."
             )
 
 
 def read_mask(given: Tensor | None, q: Tensor, k: Tensor, causal: bool) -> tuple[Mask | None, int]:
-    """The mask as a part, and how many keys it is about."""
+    """The mask as a part, and the number of its keys."""
     queries, keys = q.shape[2], k.shape[2]
     if isinstance(given, LazyMask) and given.shape[2:] == (queries, keys):
         return given.part, given.keys
@@ -140,13 +141,13 @@ def read_mask(given: Tensor | None, q: Tensor, k: Tensor, causal: bool) -> tuple
         return (Pairs(pairs) if pairs.dtype == torch.bool and pairs.dim() == 4 else from_hugging_face(pairs)), keys
     if not causal or queries == 1:
         return None, keys
-    if queries <= keys:  # torch's causal starts at the first key, so that later ones are seen by none
+    if queries <= keys:  # torch's causal mask starts at the first key: no query sees later ones
         return Causal(), queries
     return causal_from_start(queries, keys).to(q.device), keys
 
 
 def read_bias(bias: Tensor, module: nn.Module, heads: int) -> Bias | None:
-    """What is added to scores `[batch or 1, heads or 1, queries, keys]`, if it depends on distance alone."""
+    """The bias `[batch or 1, heads or 1, queries, keys]` as a part; it must depend on the distance alone."""
     if not bias.requires_grad and not bias.any():
         return None
     table = bias[0]
@@ -171,12 +172,12 @@ def mask(
     device: torch.device | str = "cpu",
     **others: Any,
 ) -> Tensor | None:
-    """transformers' mask function: a `Masked`, or where no part says what the model wants a boolean tensor.
+    """transformers' mask function: a `LazyMask`, or a boolean tensor where no part is equal.
 
-    A query stands at row + q_offset, a key at column + kv_offset. Here queries are the last of the keys, so the keys
-    after the last query (a static cache's empty end) are left out.
+    A query has the position row + q_offset, a key column + kv_offset. In Regard queries are the last of the keys, so
+    the keys after the last query (the empty end of a static cache) are left out.
     """
-    written_out = functools.partial(
+    make_tensor = functools.partial(
         masking_utils.sdpa_mask,
         batch_size,
         q_length,
@@ -191,13 +192,13 @@ def mask(
     )
     # a step over a static cache may be compiled, and its mask is one row anyway
     if use_vmap or torch.compiler.is_compiling() or (isinstance(q_offset, Tensor) and q_length == 1):
-        return written_out()
-    need_dispatching(others.get("config"))
+        return make_tensor()
+    check_dispatches(others.get("config"))
     anywhere = mask_function is masking_utils.bidirectional_mask_function
     keys = kv_length if anywhere else int(q_offset) - kv_offset + q_length
     part = convert_mask(mask_function, KeyRange(kv_offset, keys, device))
     if part is None or not 0 < keys <= kv_length or (keys < kv_length and not is_causal(mask_function)):
-        return written_out()
+        return make_tensor()
     real = padding(attention_mask, batch_size, q_length, kv_offset, keys)
     if isinstance(part, Everything) and real is None and others.get("allow_is_bidirectional_skip"):
         return None
@@ -206,8 +207,8 @@ def mask(
     )
 
 
-def need_dispatching(config: Any) -> None:
-    """Raise when the model that a configuration is of computes its attention itself, which transformers lets pass."""
+def check_dispatches(config: Any) -> None:
+    """Raise when a model computes its attention itself and ignores attn_implementation."""
     modeling = sys.modules.get(type(config).__module__.replace("configuration_", "modeling_"))
     if modeling is not None and modeling.__name__ != type(config).__module__ and not hasattr(modeling, TABLE):
         raise Unsupported(
@@ -217,20 +218,20 @@ def need_dispatching(config: Any) -> None:
 
 
 class KeyRange(NamedTuple):
-    """Which keys a mask is about: `keys` of them from `first` on."""
+    """The keys of a mask: `keys` of them, from `first` on."""
 
     first: int
     keys: int
     device: torch.device | str
 
     def cut(self, x: Tensor) -> Tensor:
-        """What `[batch, tokens]` says of these keys."""
+        """The columns of `[batch, tokens]` for these keys."""
         return x[:, self.first : self.first + self.keys]
 
     def chunks(self, size: int, padding: Tensor) -> Tensor:
         """The number of each key's chunk, counted after the row's padding, `[batch, keys]`."""
-        places = torch.arange(self.first, self.first + self.keys, device=self.device)
-        return (places - padding[:, None]) // size
+        positions = torch.arange(self.first, self.first + self.keys, device=self.device)
+        return (positions - padding[:, None]) // size
 
 
 PARTS: dict[str, Callable[[Mapping[str, Any], KeyRange], Mask]] = {
@@ -242,11 +243,11 @@ PARTS: dict[str, Callable[[Mapping[str, Any], KeyRange], Mask]] = {
     "blockwise_overlay.<locals>.inner_mask": lambda has, at: Documents(at.cut(has["block_sequence_ids"])),
     "packed_sequence_mask_function.<locals>.inner_mask": lambda has, at: Documents(at.cut(has["packed_sequence_mask"])),
 }
-"""transformers' mask functions by name: the part that says the same, from what each closed over."""
+"""transformers' mask functions by name, and the equal part, from the variables that each closes over."""
 
 
 def convert_mask(function: Callable, at: KeyRange) -> Mask | None:
-    """The part that says what a mask function of transformers says; None for one that is not known."""
+    """The part equal to a mask function of transformers; None for an unknown one."""
     name, has = function.__qualname__, inspect.getclosurevars(function).nonlocals
     if name in ("and_masks.<locals>.and_mask", "or_masks.<locals>.or_mask"):
         parts = [convert_mask(one, at) for one in has["mask_functions"]]
@@ -258,7 +259,7 @@ def convert_mask(function: Callable, at: KeyRange) -> Mask | None:
 
 
 def conjunction(parts: list[Mask]) -> Mask:
-    """All of the parts; a window into the past, where the future is closed, is a window without one."""
+    """The intersection of the parts; a causal mask and a window become a window into the past."""
     past = [part for part in parts if isinstance(part, Window) and any(isinstance(one, Causal) for one in parts)]
     if past:
         parts = [Window(min(part.before for part in past)), *(x for x in parts if not isinstance(x, Window | Causal))]
@@ -267,13 +268,13 @@ def conjunction(parts: list[Mask]) -> Mask:
 
 
 def is_causal(function: Callable) -> bool:
-    """Whether a mask function closes the future."""
+    """Whether a mask function is causal."""
     inside = inspect.getclosurevars(function).nonlocals.get("mask_functions", ())
     return function is masking_utils.causal_mask_function or any(is_causal(one) for one in inside)
 
 
 def padding(real: Tensor | None, batch: int, queries: int, first: int, keys: int) -> Mask | None:
-    """The keys that are no padding, from `[batch, tokens]` (True for a real one); None when all are."""
+    """The mask of real keys, from `[batch, tokens]` (True for a real one); None when all are."""
     if real is None:
         return None
     real = torch.nn.functional.pad(real.bool(), (0, max(first + keys - real.shape[1], 0)))[:, first : first + keys]

@@ -19,7 +19,7 @@ from ..data.tagged import Tagged, read_tagged
 from ..errors import BadInput
 from ..models.config import SequenceConfig
 from ..models.heads import IGNORED, ClassificationHeadConfig
-from ..models.tokenizers.tokenizer import stack
+from ..models.tokenizers.tokenizer import pad_rows
 from ..settings import Settings, setting
 from .architecture import Architecture, stack_of
 from .inputs.word_features import WordFeatures
@@ -58,15 +58,17 @@ class Tag(Task[TagSettings]):
     name = "tag"
     Settings = TagSettings
 
-    def __init__(self, settings: TagSettings, spelling: WordFeatures, tags: list[str]) -> None:
-        self.settings, self.word_features = settings, spelling
-        self._labels = tags
-        self.word_features = spelling
+    def __init__(self, settings: TagSettings, word_features: WordFeatures, tags: list[str]) -> None:
+        self.settings, self._word_features, self._labels = settings, word_features, tags
         self.tag_number = {tag: n for n, tag in enumerate(tags)}
 
     @property
     def labels(self) -> list[str]:
         return self._labels
+
+    @property
+    def word_features(self) -> WordFeatures:
+        return self._word_features
 
     @classmethod
     def read(cls, paths: Sequence[Path], settings: TagSettings) -> Reading[Tagged]:
@@ -102,7 +104,7 @@ class Tag(Task[TagSettings]):
     def batch(self, examples: Sequence[Tagged], rng: Random | None = None) -> dict[str, Tensor]:
         batch = self.word_features.batch([example.words for example in examples], self.sample_dropout(rng))
         labels = [[self.tag_number.get(tag, IGNORED) for tag in example.tags] for example in examples]
-        return {**batch, "labels": stack(labels, IGNORED)}
+        return {**batch, "labels": pad_rows(labels, IGNORED)}
 
     def sample_dropout(self, rng: Random | None) -> Callable[[str], int] | None:
         """In training (`rng` is given), what is hidden of a word; None in evaluation."""

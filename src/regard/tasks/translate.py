@@ -23,7 +23,7 @@ from ..errors import BadInput, Missing
 from ..models.config import EncoderDecoderConfig
 from ..models.generation.rules import TokenRules
 from ..models.heads import IGNORED, LMHeadConfig
-from ..models.tokenizers.tokenizer import Tokenizer, stack
+from ..models.tokenizers.tokenizer import Tokenizer, pad_rows
 from ..models.tokenizers.training import Special
 from ..nn.embeddings.text import TextEmbeddingConfig
 from ..nn.packing import packing_positions
@@ -164,11 +164,11 @@ class Translate(Task[TranslateSettings]):
 
     def batch(self, examples: Sequence[Parallel], rng: Random | None = None) -> dict[str, Tensor]:
         sources, targets = zip(*self.pairs(examples), strict=True)
-        whole = stack(list(targets), self.tokenizer.target.pad or 0)  # [batch, 1 + target tokens]
+        whole = pad_rows(list(targets), self.tokenizer.target.pad or 0)  # [batch, 1 + target tokens]
         counts = torch.tensor([len(target) - 1 for target in targets])
         beyond = torch.arange(whole.shape[1] - 1) >= counts[:, None]
         return {
-            "tokens": stack(list(sources), self.tokenizer.pad or 0),
+            "tokens": pad_rows(list(sources), self.tokenizer.pad or 0),
             "lengths": torch.tensor([len(source) for source in sources]),
             "targets": whole[:, :-1],
             "target_lengths": counts,
@@ -256,7 +256,7 @@ class Translate(Task[TranslateSettings]):
         device, rules = next(model.parameters()).device, self.rules
         lengths = torch.tensor([len(source) for source in sources])
         return model.generate(
-            tokens=stack(sources, self.tokenizer.pad or 0).to(device),
+            tokens=pad_rows(sources, self.tokenizer.pad or 0).to(device),
             lengths=lengths.to(device),
             max_new=min(self.settings.max_length, self.max_target + self.max_target // 2, 2 * int(lengths.max()) + 20),
             beams=self.beams,

@@ -41,7 +41,7 @@ def roberta(
         head = LMHeadConfig(vocabulary, dim, bias=True, transform="gelu", eps=eps)
     return bert(
         layers=layers, dim=dim, heads=heads, hidden=hidden, vocabulary=vocabulary, positions=positions,
-        segments=segments, eps=eps, padding=padding, unused=unused(padding), head=head, family=family,
+        segments=segments, eps=eps, padding=padding, unused=unused_rows(padding), head=head, family=family,
         **{"pooler": head is None, **more},
     )  # fmt: skip
 
@@ -53,14 +53,14 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConf
 
 def arguments(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], prefix: str) -> dict[str, Any]:
     """Their configuration as `roberta`'s arguments."""
-    found = sizes(config, padding=1)
+    settings = sizes(config, padding=1)
     pooler = f"{prefix}pooler.dense.weight" in shapes or "pooler.dense.weight" in shapes
-    positions = found["positions"] - unused(found["padding"])
-    return {**found, "positions": positions, "pooler": pooler, "head": read_head(config, shapes)}
+    positions = settings["positions"] - unused_rows(settings["padding"])
+    return {**settings, "positions": positions, "pooler": pooler, "head": read_head(config, shapes)}
 
 
-def unused(padding: int | None) -> int:
-    """How many rows stand before that of the first place."""
+def unused_rows(padding: int | None) -> int:
+    """How many rows of the position table come before that of the first position."""
     return 0 if padding is None else padding + 1
 
 

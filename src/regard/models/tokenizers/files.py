@@ -85,12 +85,12 @@ class TokenizerFiles:
 
 @dataclass(frozen=True)
 class LoadedTokenizer:
-    """A tokenizer read from a folder; `target` where the written language has its own, `kept` the files to save."""
+    """A tokenizer read from a folder; `target` is that of the target language, `source_files` the files to save."""
 
     backend: Any
     settings: dict[str, Any]
     target: Any = None
-    kept: tuple[Path, ...] = ()
+    source_files: tuple[Path, ...] = ()
 
 
 def read_folder(path: Path) -> LoadedTokenizer | None:
@@ -100,8 +100,8 @@ def read_folder(path: Path) -> LoadedTokenizer | None:
     if reader is None:
         return None
     need_tokenizers()
-    found = reader(files)
-    return found if isinstance(found, LoadedTokenizer) else finish(files, found)
+    loaded = reader(files)
+    return loaded if isinstance(loaded, LoadedTokenizer) else finish(files, loaded)
 
 
 def read_settings(path: Path) -> TokenizerFiles:
@@ -350,16 +350,17 @@ def sentencepiece(files: TokenizerFiles) -> Any:
 def marian(files: TokenizerFiles) -> LoadedTokenizer:
     """Marian's: a SentencePiece model per language, numbered by `vocab.json`."""
     files = replace(files, family="marian", model=files.model or "marian")
-    kept = need_files(files, "source.spm", "target.spm", "vocab.json")
+    source_files = need_files(files, "source.spm", "target.spm", "vocab.json")
     if files.settings.get("separate_vocabs"):
-        kept += need_files(files, "target_vocab.json")
+        source_files += need_files(files, "target_vocab.json")
     source, target = (
-        renumbered(files, spm, numbers) for spm, numbers in zip(kept[:2], (kept[2], kept[-1]), strict=True)
+        renumber(files, spm, numbers)
+        for spm, numbers in zip(source_files[:2], (source_files[2], source_files[-1]), strict=True)
     )
-    return LoadedTokenizer(source, with_inputs(files, {**files.settings, **files.names()}), target, tuple(kept))
+    return LoadedTokenizer(source, with_inputs(files, {**files.settings, **files.names()}), target, tuple(source_files))
 
 
-def renumbered(files: TokenizerFiles, spm: Path, vocabulary: Path) -> Renumbered:
+def renumber(files: TokenizerFiles, spm: Path, vocabulary: Path) -> Renumbered:
     from tokenizers import AddedToken
 
     names, numbers = files.names(), read_json(vocabulary)

@@ -1,7 +1,7 @@
-"""Texts to tokens and back, one way for every vocabulary.
+"""Tokenizers: texts to tokens and back.
 
-`Tokenizer` wraps the `tokenizers` library, whose one `tokenizer.json` holds everything. `tokenizer_files` builds the
-same from the older files of a checkpoint, `tokenizer_training` from a person's own texts.
+`Tokenizer` wraps the `tokenizers` library, whose `tokenizer.json` holds everything. `files` builds the same from the
+older files of a checkpoint, `training` from texts.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ SETTINGS = "tokenizer_config.json"
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """Texts as numbers, each row padded at its end.
+    """Texts as tokens, each row padded at its end.
 
     `tokens` and `segments` are `[batch, tokens]`, `lengths` `[batch]`. `offsets` and `words` say for every real token
-    of a row which characters of its text it covers, and which word of it (`None` for what the template added).
+    of a row the characters and the word of its text that it covers (`None` for special tokens).
     """
 
     tokens: Tensor
@@ -56,8 +56,8 @@ class EncodedText:
     words: list[int | None]
     sides: list[int | None]
 
-    def keep(self, places: list[int]) -> EncodedText:
-        return EncodedText(*([column[place] for place in places] for column in vars(self).values()))
+    def select(self, indices: list[int]) -> EncodedText:
+        return EncodedText(*([column[index] for index in indices] for column in vars(self).values()))
 
 
 class Tokenizer:
@@ -71,23 +71,23 @@ class Tokenizer:
     (['[CLS]', 'the', 'cat', '[SEP]', '[PAD]'], ['the cat', 'the dog sat'])
     """
 
-    def __init__(self, backend: Any, settings: dict[str, Any], kept: dict[str, bytes] | None = None) -> None:
+    def __init__(self, backend: Any, settings: dict[str, Any], source_files: dict[str, bytes] | None = None) -> None:
         self.backend = backend
         self.settings = settings
-        self.source_files = kept or {}
+        self.source_files = source_files or {}
         self.target: Tokenizer = self
         """The tokenizer of the language that is written, where a model reads one and writes another."""
 
     @classmethod
     def from_folder(cls, path: str | Path) -> Tokenizer | None:
         """The tokenizer of a checkpoint folder; `None` where the folder has no vocabulary."""
-        found = read_folder(Path(path))
-        if found is None:
+        loaded = read_folder(Path(path))
+        if loaded is None:
             return None
-        kept = {file.name: file.read_bytes() for file in found.kept}
-        tokenizer = cls(found.backend, found.settings, kept)
-        if found.target is not None:
-            tokenizer.target = cls(found.target, found.settings, kept)
+        contents = {file.name: file.read_bytes() for file in loaded.source_files}
+        tokenizer = cls(loaded.backend, loaded.settings, contents)
+        if loaded.target is not None:
+            tokenizer.target = cls(loaded.target, loaded.settings, contents)
         return tokenizer
 
     @classmethod
@@ -117,16 +117,16 @@ class Tokenizer:
         if seconds is not None and len(seconds) != len(firsts):
             raise BadInput(f"Got {len(firsts)} texts and {len(seconds)} pairs, wanted a pair for every text.")
         inputs = firsts if seconds is None else list(zip(firsts, seconds, strict=True))
-        rows = [to_row(encoding) for encoding in self.backend.encode_batch(inputs)]
+        rows = [read_encoding(encoding) for encoding in self.backend.encode_batch(inputs)]
         return self.collate(rows if max_length is None else [shorten(row, max_length) for row in rows])
 
     def collate(self, rows: list[EncodedText]) -> Encoded:
         """Rows of different lengths as one batch."""
         fill = next((token for token in (self.pad, self.end) if token is not None), 0)
         return Encoded(
-            tokens=stack([row.tokens for row in rows], fill),
+            tokens=pad_rows([row.tokens for row in rows], fill),
             lengths=torch.tensor([len(row.tokens) for row in rows]),
-            segments=stack([row.segments for row in rows], 0) if self.segments else None,
+            segments=pad_rows([row.segments for row in rows], 0) if self.segments else None,
             offsets=[row.offsets for row in rows],
             words=[row.words for row in rows],
         )
@@ -222,7 +222,7 @@ def need_tokens(tokens: Any) -> list[Any]:
     return tensor.tolist()
 
 
-def to_row(encoding: Any) -> EncodedText:
+def read_encoding(encoding: Any) -> EncodedText:
     return EncodedText(encoding.ids, encoding.type_ids, encoding.offsets, encoding.word_ids, encoding.sequence_ids)
 
 
@@ -236,12 +236,11 @@ def shorten(row: EncodedText, longest: int) -> EncodedText:
         raise BadInput(
             f"max_length is {longest}, but the template alone has {row.sides.count(None)} special tokens. Raise it."
         )
-    kept = share(sizes, room)
-    places = [place for place, rank, side in ranks(row.sides) if side is None or rank < kept[side]]
-    return row.keep(places)
+    limits = split_room(sizes, room)
+    return row.select([index for index, rank, side in ranks(row.sides) if side is None or rank < limits[side]])
 
 
-def share(sizes: list[int], room: int) -> tuple[int, int]:
+def split_room(sizes: list[int], room: int) -> tuple[int, int]:
     """How many tokens each of two texts keeps: the shorter all it has, up to its half of the room."""
     first, second = sizes
     short = min(first, second, room // 2)
@@ -249,14 +248,14 @@ def share(sizes: list[int], room: int) -> tuple[int, int]:
 
 
 def ranks(sides: list[int | None]) -> Iterator[tuple[int, int, int | None]]:
-    """Each place, how many of its side came before it, and its side."""
+    """Each index, how many of its side came before it, and its side."""
     seen: Counter[int | None] = Counter()
-    for place, side in enumerate(sides):
-        yield place, seen[side], side
+    for index, side in enumerate(sides):
+        yield index, seen[side], side
         seen[side] += 1
 
 
-def stack(rows: list[list[int]], fill: int) -> Tensor:
+def pad_rows(rows: list[list[int]], fill: int) -> Tensor:
     """Rows of different lengths as one `[batch, tokens]`, filled at the end."""
     longest = max(len(row) for row in rows)
     return torch.tensor([row + [fill] * (longest - len(row)) for row in rows], dtype=torch.int64)

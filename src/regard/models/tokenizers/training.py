@@ -1,7 +1,7 @@
-"""Tokenizers learned from a person's own texts, each a `tokenizers.Tokenizer` that one `tokenizer.json` holds.
+"""Training of tokenizers on texts; each is a `tokenizers.Tokenizer` in one `tokenizer.json`.
 
 The same texts give the same tokenizer. The library's trainers of WordPiece and of unigrams depend on the order of a
-randomly seeded table; its trainers of byte pairs and of words do not, and these carry all kinds here.
+randomly seeded table; its trainers of byte pairs and of words do not, and all kinds are built on these.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sound as tokens: samples → frames of a spectrogram → vectors."""
+"""Audio features and their embeddings: samples → frames of a spectrogram → vectors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from torch.nn import functional
 
 from ...attention.parts.part import check_count
 from ...errors import BadInput, Missing
+from ..packing import real_tokens, zero_padding
 
 UNKNOWN_SIZES = (0, 0x7FFFFFFF, 0xFFFFFFFF)
-"""What programs that write to a pipe put in place of a WAV's size."""
+"""Sizes in WAV files that were written to a pipe: unknown."""
 
 
 def slaney_mel(hertz: Tensor) -> Tensor:
@@ -46,14 +47,14 @@ LOGS = {"whisper": whisper_log, "log10": torch.log10, "natural": torch.log, "dec
 
 @dataclass(frozen=True)
 class Mel:
-    """How a spectrogram is made; the defaults are Whisper's.
+    """The settings of a mel spectrogram; the defaults are Whisper's.
 
     Frames of `window` samples (Hann, `fft` unless given), one every `hop`, |FFT|^power over `fft` points, `bins`
     triangles from `low` to `high` hertz (half the rate unless given) on Slaney's scale (triangles of equal area) or
-    HTK's (of equal height), then the logarithm of what is at least `floor`:
+    HTK's (of equal height), then the logarithm of values clamped to `floor`:
 
         log10:    log₁₀ x                    natural:  ln x              decibel:  10 log₁₀ x
-        whisper:  log₁₀ x, at most 8 below the sound's loudest, + 4, / 4
+        whisper:  log₁₀ x, clamped to 8 below the maximum, + 4, / 4
     """
 
     bins: int = 80
@@ -78,7 +79,7 @@ class Mel:
             raise BadInput(f"Mel's log is {self.log!r}; it must be one of {', '.join(LOGS)}.")
 
     def frames(self, samples: int) -> int:
-        """How many frames so many samples give."""
+        """The number of frames of so many samples."""
         return max(samples // self.hop, 1)
 
 
@@ -89,8 +90,8 @@ SPEECH = Mel(bins=26, fft=512, window=400, scale="htk", log="natural")
 def log_mel(sound: Tensor, rate: int, mel: Mel = WHISPER) -> Tensor:
     """The logarithm of a sound's mel spectrogram: `[..., samples]` → `[..., samples // hop, bins]`.
 
-    Frame t is centred on sample t · hop; beyond its ends the sound is mirrored. What is shorter than a frame is taken
-    to go on in silence.
+    Frame t is centred on sample t · hop; beyond its ends the sound is reflected. Sound shorter than a frame is padded
+    with zeros.
 
     >>> log_mel(torch.sin(torch.arange(16000) / 5), rate=16000).shape
     torch.Size([100, 80])
@@ -135,7 +136,7 @@ def spectrum(sound: Tensor, mel: Mel) -> Tensor:
 
 
 def mel_filters(rate: int, mel: Mel) -> Tensor:
-    """The triangles, `[fft // 2 + 1, bins]`: what each frequency gives to each bin."""
+    """The triangular filters, `[fft // 2 + 1, bins]`."""
     high = rate / 2 if mel.high is None else mel.high
     if not 0 <= mel.low < high <= rate / 2:
         raise BadInput(f"Bins from {mel.low} to {high} Hz do not fit a rate of {rate}: 0 ≤ low < high ≤ {rate / 2}.")
@@ -168,7 +169,8 @@ class SoundFrames(nn.Module):
         self.projection = nn.Linear(stack * bins, dim)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        x = zero_padding(need_frames(x, self.bins), lengths)
+        x = check_frames(x, self.bins)
+        x = zero_padding(x, None if lengths is None else real_tokens(x, lengths))
         count = -(-x.shape[1] // self.stride)
         x = functional.pad(x, (0, 0, 0, max((count - 1) * self.stride + self.stack - x.shape[1], 0)))
         stacked = x.unfold(1, self.stack, self.stride)[:, :count].mT.flatten(2)  # [batch, count, stack · bins]
@@ -191,17 +193,11 @@ class SoundConvolutions(nn.Module):
         self.conv2 = nn.Conv1d(dim, dim, 3, stride=2, padding=1)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        x = zero_padding(need_frames(x, self.bins), lengths)
-        x = zero_padding(functional.gelu(self.conv1(x.mT)).mT, lengths)
+        x = check_frames(x, self.bins)
+        real = None if lengths is None else real_tokens(x, lengths)
+        # convolutions read zeros beyond the end of a row, as without padding
+        x = zero_padding(functional.gelu(self.conv1(zero_padding(x, real).mT)).mT, real)
         return functional.gelu(self.conv2(x.mT)).mT, strided_lengths(lengths, 2)
-
-
-def zero_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """x with zeros in the padding, so that what reaches over a row's end finds what it would find without any."""
-    if lengths is None:
-        return x
-    real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
-    return x.masked_fill(~real[..., None], 0.0)
 
 
 def strided_lengths(lengths: Tensor | None, stride: int) -> Tensor | None:
@@ -209,7 +205,7 @@ def strided_lengths(lengths: Tensor | None, stride: int) -> Tensor | None:
     return None if lengths is None else (lengths + stride - 1) // stride
 
 
-def need_frames(x: Tensor, bins: int) -> Tensor:
+def check_frames(x: Tensor, bins: int) -> Tensor:
     if x.dim() != 3 or x.shape[2] != bins or not x.shape[1]:
         raise BadInput(f"x has shape {list(x.shape)}; it must be [batch, frames, {bins}] with at least one frame.")
     return x
@@ -226,26 +222,26 @@ def read_sound(path: str | Path, rate: int | None = None) -> tuple[Tensor, int]:
         import soundfile
     except (ImportError, OSError) as error:
         raise Missing(f'Reading sound needs soundfile ({error}): pip install "regard[train]".') from None
-    need_whole(path)
+    check_complete(path)
     try:
         with soundfile.SoundFile(path) as file:
-            samples, found, wanted = file.read(dtype="float32", always_2d=True), file.samplerate, file.frames
+            samples, own_rate, frames = file.read(dtype="float32", always_2d=True), file.samplerate, file.frames
     except (soundfile.LibsndfileError, RuntimeError) as error:
         raise BadInput(
             f"{path} cannot be read as sound: {str(error).rstrip('.')}. Give a WAV, FLAC or OGG file."
         ) from None
     if not len(samples):
-        raise BadInput(f"{path} is a sound of no length. Record it again, or leave it out.")
-    if len(samples) < wanted:
-        raise BadInput(f"{path} is cut: {len(samples)} of {wanted} samples are there. Get the whole file.")
+        raise BadInput(f"{path} has no samples. Record it again, or leave it out.")
+    if len(samples) < frames:
+        raise BadInput(f"{path} is cut: {len(samples)} of {frames} samples are there. Get the whole file.")
     mono = torch.from_numpy(samples).mean(1)
     if not mono.isfinite().all():
         raise BadInput(f"{path} has samples that are no numbers (NaN or infinite). Save it again, or leave it out.")
-    return (mono, found) if rate is None else (resample(mono, found, rate), rate)
+    return (mono, own_rate) if rate is None else (resample(mono, own_rate, rate), rate)
 
 
-def need_whole(path: Path) -> None:
-    """Raise unless the file is there and, if it is a WAV, has all the samples that it says."""
+def check_complete(path: Path) -> None:
+    """Raise unless the file exists and, if it is a WAV, is as long as its header says."""
     try:
         with path.open("rb") as file:
             start = file.read(12)
