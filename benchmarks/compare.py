@@ -75,34 +75,34 @@ epochs are the same.
 """The texts of the page."""
 
 LAYERS = {"dim": 256, "hidden": 512, "layers": 2, "heads": 4, "dropout": 0.3, "attention_dropout": 0.0}
-LEARNING = {
+OPTIMIZER = {
     **{"learning_rate": 1e-3, "schedule": "cosine", "warmup": 200, "ema": 0.995, "weight_decay": 0.01},
     "max_grad_norm": 1.0,
 }
-ORDER = {"positions": "none", "position": "T5Bias()"}
-SAME: dict[str, dict[str, Any]] = {
-    "ewt": {**LAYERS, **LEARNING, **ORDER, "batch_tokens": 1024, "epochs": 10},
+RELATIVE_POSITIONS = {"positions": "none", "position": "T5Bias()"}
+SHARED_SETTINGS: dict[str, dict[str, Any]] = {
+    "ewt": {**LAYERS, **OPTIMIZER, **RELATIVE_POSITIONS, "batch_tokens": 1024, "epochs": 10},
     "sst2": {
         **LAYERS,
-        **LEARNING,
-        **ORDER,
+        **OPTIMIZER,
+        **RELATIVE_POSITIONS,
         **{"ensemble": 1, "nb_linear": 0, "char_ngrams": 0, "pool": "mean", "batch_size": 64, "epochs": 10},
     },
     "multi30k-en-de": {
         **LAYERS,
-        **LEARNING,
+        **OPTIMIZER,
         **{"positions": "sinusoidal", "pre_norm": "true", "r_drop": 0, "batch_tokens": 8192},
         **{"epochs": 20, "steps": "none", "evaluate_every": 500, "save_every": 1000},
     },
 }
 """The settings of each task that all models share, on top of its recipe."""
-ALONE = {"epochs": 2, "evaluate_every": 10**6}
+TIMING_SETTINGS = {"epochs": 2, "evaluate_every": 10**6}
 """What differs in a run that is only timed: in its first epoch kernels are compiled, its second is the one to time."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tasks", nargs="*", help=f"{', '.join(SAME)}; all unless given")
+    parser.add_argument("tasks", nargs="*", help=f"{', '.join(SHARED_SETTINGS)}; all unless given")
     parser.add_argument("--data", type=Path, help="where the data sets are")
     parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="where the runs go")
     parser.add_argument("--seeds", type=int, default=1, help="how many times each is trained")
@@ -111,79 +111,79 @@ def main() -> None:
     parser.add_argument("--times", action="store_true", help="time an epoch of each, alone")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--write", action="store_true", help="write docs/compare.md from results/compare.json")
-    given = parser.parse_args()
-    if given.write:
+    arguments = parser.parse_args()
+    if arguments.write:
         for language, path in PAGES.items():
             path.write_text(page(json.loads(RESULTS.read_text("utf8")), language), "utf8")
         return
-    if given.data is None:
+    if arguments.data is None:
         parser.error("--data DIR says where the data sets are")
-    extra = dict(pair.split("=", 1) for pair in given.set)
-    if given.worker:
-        job = Compared.read(given.worker)
-        if given.times:
-            job = replace(job, settings=job.settings | ALONE | extra)
-            job.train(0, given.data, given.out / "alone" / job.name, {})
+    extra = dict(pair.split("=", 1) for pair in arguments.set)
+    if arguments.worker:
+        job = LayerJob.read(arguments.worker)
+        if arguments.times:
+            job = replace(job, settings=job.settings | TIMING_SETTINGS | extra)
+            job.train(0, arguments.data, arguments.out / "alone" / job.name, {})
         else:
-            tasks.work(replace(job, settings=job.settings | extra), given.data, given.out, {})
+            tasks.train_and_score(replace(job, settings=job.settings | extra), arguments.data, arguments.out, {})
         return
-    share(jobs(given.tasks or list(SAME), 1 if given.times else given.seeds), given)
-    found = gathered(given.out, given.at_once)
-    if not found["rows"]:
+    run_jobs(list_jobs(arguments.tasks or list(SHARED_SETTINGS), 1 if arguments.times else arguments.seeds), arguments)
+    results = collect_results(arguments.out, arguments.at_once)
+    if not results["rows"]:
         return  # timed, and nothing was trained yet that the times belong to
-    for path in (given.out / "compare.json", RESULTS):
-        path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf8")
-    print(page(found))
+    for path in (arguments.out / "compare.json", RESULTS):
+        path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", "utf8")
+    print(page(results))
 
 
 @dataclass(frozen=True)
-class Compared(tasks.Job):
-    """A task with one of the models."""
+class LayerJob(tasks.Job):
+    """A task with one of the kinds of layers."""
 
     @classmethod
-    def read(cls, text: str) -> Compared:
+    def read(cls, text: str) -> LayerJob:
         """The job that TASK:MODEL:SEED names."""
         name, model, seed = text.split(":")
         row = next(row for row in tasks.ROWS if row.recipe == name)
-        return cls(row, (int(seed),), {"model": model, **SAME[name]})
+        return cls(row, (int(seed),), {"model": model, **SHARED_SETTINGS[name]})
 
     @property
     def name(self) -> str:
         return f"{self.row.recipe}-{self.settings['model']}"
 
 
-def jobs(names: list[str], seeds: int) -> list[str]:
+def list_jobs(names: list[str], seeds: int) -> list[str]:
     """TASK:MODEL:SEED of each, the slow ones first."""
-    unknown = [name for name in names if name not in SAME]
+    unknown = [name for name in names if name not in SHARED_SETTINGS]
     if unknown:
-        raise SystemExit(f"There is no comparison {unknown[0]!r}. There are {', '.join(SAME)}.")
+        raise SystemExit(f"There is no comparison {unknown[0]!r}. There are {', '.join(SHARED_SETTINGS)}.")
     return [f"{name}:{model}:{seed}" for seed in range(seeds) for name in reversed(names) for model in reversed(MODELS)]
 
 
-def share(jobs: list[str], given: argparse.Namespace) -> None:
-    """Run the jobs in processes of their own, so many at once."""
-    given.out.mkdir(parents=True, exist_ok=True)
-    changed = [word for one in given.set for word in ("--set", one)]
-    options = ["--data", str(given.data), "--out", str(given.out), *changed, *(["--times"] if given.times else [])]
+def run_jobs(jobs: list[str], arguments: argparse.Namespace) -> None:
+    """Run each job in its own process, `--at-once` of them in parallel."""
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    options = ["--data", str(arguments.data), "--out", str(arguments.out), *(["--times"] if arguments.times else [])]
+    options += [word for setting in arguments.set for word in ("--set", setting)]
 
     def run(job: str) -> None:
-        with (given.out / f"{job.replace(':', '-')}{'-alone' if given.times else ''}.log").open("w") as log:
+        with (arguments.out / f"{job.replace(':', '-')}{'-alone' if arguments.times else ''}.log").open("w") as log:
             command = [sys.executable, __file__, "--worker", job, *options]
             ended = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT)
         print(f"{time.strftime('%H:%M:%S')} {job}: {'FAILED' if ended.returncode else 'done'}", flush=True)
 
-    with ThreadPoolExecutor(1 if given.times else given.at_once) as pool:
+    with ThreadPoolExecutor(1 if arguments.times else arguments.at_once) as pool:
         list(pool.map(run, jobs))
 
 
-def gathered(out: Path, at_once: int) -> dict[str, Any]:
-    """What the runs in a folder found, a row a task and model, and how long an epoch of each takes alone, if known."""
+def collect_results(out: Path, at_once: int) -> dict[str, Any]:
+    """The scores of the runs in a folder by task and model, with the seconds of an epoch measured alone, if known."""
     runs = []
     for path in sorted(out.glob("*/result.json")):
-        runs.append({**json.loads(path.read_text("utf8")), "epoch": seconds_of_an_epoch(path.parent)})
-    alone = {path.parent.name: seconds_of_an_epoch(path.parent, -1) for path in out.glob("alone/*/log.jsonl")}
+        runs.append({**json.loads(path.read_text("utf8")), "epoch": epoch_seconds(path.parent)})
+    alone = {path.parent.name: epoch_seconds(path.parent, -1) for path in out.glob("alone/*/log.jsonl")}
     rows, same = [], {}
-    for name, model in ((name, model) for name in SAME for model in MODELS):
+    for name, model in ((name, model) for name in SHARED_SETTINGS for model in MODELS):
         own = [run for run in runs if run["recipe"] == name and run["settings"].get("model") == model]
         row = next(row for row in tasks.ROWS if row.recipe == name)
         scores = [row.times * (run["test"] or run["dev"])[row.metric] for run in own]
@@ -199,8 +199,8 @@ def gathered(out: Path, at_once: int) -> dict[str, Any]:
     return {**said, "at once": at_once, "same": same, "rows": rows}
 
 
-def seconds_of_an_epoch(folder: Path, which: int | None = None) -> float:
-    """The time of an epoch's updates, without reading files, evaluation and checkpoints: of one of them, or the median.
+def epoch_seconds(folder: Path, which: int | None = None) -> float:
+    """The seconds of the updates of one epoch, or the median of all, without evaluation and checkpoints.
 
     For the median the last epoch, which may have been cut short, counts only if there is no other.
     """
@@ -215,28 +215,28 @@ def seconds_of_an_epoch(folder: Path, which: int | None = None) -> float:
     return median(spans) if spans else 0.0
 
 
-def page(found: dict[str, Any], language: str = "en") -> str:
+def page(results: dict[str, Any], language: str = "en") -> str:
     """The page with a table per task."""
     words = WORDS[language]
-    rows = {(row["task"], row["model"]): row for row in found["rows"]}
+    rows = {(row["task"], row["model"]): row for row in results["rows"]}
     titles = {row.recipe: task_pages.title_of(row, language) for row in tasks.ROWS}
     lines = [f"# {words['title']}", "", words["about"], ""]
-    for name in (name for name in SAME if any(task == name for task, _ in rows)):
+    for name in (name for name in SHARED_SETTINGS if any(task == name for task, _ in rows)):
         lines += [f"## {titles[name]}", "", f"| {' | '.join(words['head'])} |", "| --- | --- | --- | --- | --- |"]
-        lines += [f"| {model} | {shown(rows[name, model])} |" for model in MODELS if (name, model) in rows]
-        same = ", ".join(f"{k} {v}" for k, v in task_pages.current_names(name, found["same"][name]).items())
+        lines += [f"| {model} | {format_row(rows[name, model])} |" for model in MODELS if (name, model) in rows]
+        same = ", ".join(f"{k} {v}" for k, v in task_pages.current_names(name, results["same"][name]).items())
         lines += ["", f"{words['same']} {same}.", ""]
-    missing = [titles[name] for name in SAME if not any(task == name for task, _ in rows)]
+    missing = [titles[name] for name in SHARED_SETTINGS if not any(task == name for task, _ in rows)]
     lines += [f"{words['missing']} {'; '.join(missing)}.", ""] if missing else []
-    lines += [line for note in found.get("notes", {}).get(language, ()) for line in (note, "")]
-    counts = sorted({len(row["scores"]) for row in found["rows"]})
-    device, date = found.get("device", "no device"), found.get("date", "")
-    lines += [words["how"].format(", ".join(map(str, counts)), device, date, found["at once"])]
-    lines += [words["alone" if all("alone" in row for row in found["rows"]) else "shared"], words["made"]]
+    lines += [line for note in results.get("notes", {}).get(language, ()) for line in (note, "")]
+    counts = sorted({len(row["scores"]) for row in results["rows"]})
+    device, date = results.get("device", "no device"), results.get("date", "")
+    lines += [words["how"].format(", ".join(map(str, counts)), device, date, results["at once"])]
+    lines += [words["alone" if all("alone" in row for row in results["rows"]) else "shared"], words["made"]]
     return "\n".join(lines) + "\n"
 
 
-def shown(row: dict[str, Any]) -> str:
+def format_row(row: dict[str, Any]) -> str:
     spread = f" ± {row['sd']:.2f}" if "sd" in row else ""
     size, seconds = row["parameters"] / 1e6, row.get("alone", row["epoch"])
     return f"{row['mean']:.2f}{spread} | {size:.2f}M | {row['steps']:,.0f} | {seconds:.1f}"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-PLAIN = ("task.json", "scores.json")
+COPIED_FILES = ("task.json", "scores.json")
 
 
 def ship(run: Path, target: Path) -> None:
@@ -20,12 +20,12 @@ def ship(run: Path, target: Path) -> None:
     shutil.rmtree(target / "model", ignore_errors=True)
     shutil.copytree(run / "model", target / "model")
     for path in (target / "model").glob("*.safetensors"):
-        halves = {name: x.half() if x.is_floating_point() else x for name, x in load_file(path).items()}
-        save_file(halves, path, metadata={"format": "pt"})
-    told = json.loads((run / "run.json").read_text("utf8"))
-    told["data"] = {part: [Path(one).name for one in files] for part, files in told["data"].items()}
-    (target / "run.json").write_text(json.dumps(told, ensure_ascii=False, indent=1) + "\n", "utf8")
-    for name in PLAIN:
+        half_tensors = {name: x.half() if x.is_floating_point() else x for name, x in load_file(path).items()}
+        save_file(half_tensors, path, metadata={"format": "pt"})
+    record = json.loads((run / "run.json").read_text("utf8"))
+    record["data"] = {part: [Path(one).name for one in files] for part, files in record["data"].items()}
+    (target / "run.json").write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", "utf8")
+    for name in COPIED_FILES:
         shutil.copy(run / name, target / name)
 
 

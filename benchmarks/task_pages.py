@@ -118,8 +118,8 @@ def goal(runs: Runs, row: Any, words: dict[str, Any]) -> str:
     if row.goal is None:
         return ""
     average = mean(value(run, row) for run in runs)
-    met = average <= row.goal if row.lower else average >= row.goal
-    return f"{'≤' if row.lower else '≥'} {row.goal:g}, {words['met' if met else 'not met']}"
+    met = average <= row.goal if row.lower_is_better else average >= row.goal
+    return f"{'≤' if row.lower_is_better else '≥'} {row.goal:g}, {words['met' if met else 'not met']}"
 
 
 def runs_of(runs: Runs, row: Any) -> list[dict[str, Any]]:
@@ -145,7 +145,7 @@ def table(runs: Runs, rows: Sequence[Any], language: str = "en") -> str:
 
 def title_of(row: Any, language: str) -> str:
     """The name of a row in a language."""
-    return CHINESE[row.recipe] if language == "zh" else row.what
+    return CHINESE[row.recipe] if language == "zh" else row.title
 
 
 def translate(anchor: str) -> str:
@@ -184,7 +184,7 @@ def details(runs: Runs, notes: dict[str, str], rows: Sequence[Any]) -> str:
         metrics = ", ".join(f"{name} {average:.4f}" for name, average in means.items())
         seeds = f"Seed {first['seed']}" if len(own) == 1 else f"Seeds {first['seed']}–{own[-1]['seed']}"
         seeds += "" if own[-1]["seed"] - first["seed"] == len(own) - 1 else f", {len(own)} of them"
-        text = f"### {row.recipe}\n\n{row.what}.\n\n```sh\n{command(row, first['settings'])}\n```\n\n"
+        text = f"### {row.recipe}\n\n{row.title}.\n\n```sh\n{command(row, first['settings'])}\n```\n\n"
         text += f"{devices}, {first['date']}, torch {first['versions']['torch']}. {seeds}: {scores}. "
         text += f"Means of all metrics: {metrics}.\n"
         sections.append(text + (f"\n{notes[row.recipe]}\n" if row.recipe in notes else ""))
@@ -196,7 +196,7 @@ def page(results: dict[str, Any], rows: Sequence[Any], language: str = "en") -> 
     text = f"{INTRODUCTION[language]}\n{table(results['runs'], rows, language)}\n"
     if language == "zh":
         return text
-    missing = [f"`{row.recipe}` ({row.what})" for row in rows if not runs_of(results["runs"], row)]
+    missing = [f"`{row.recipe}` ({row.title})" for row in rows if not runs_of(results["runs"], row)]
     text += f"\nNot measured yet: {'; '.join(missing)}.\n" if missing else ""
     return f"{text}\n## Every recipe\n\n{details(results['runs'], results['notes'], rows)}"
 

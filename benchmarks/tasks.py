@@ -8,7 +8,7 @@
 A job is RECIPE[:SEEDS[:name=value,…]]. Small models leave a GPU waiting for the processor, so several may share it
 (`--at-once`). Each run's folder is as `regard train` leaves it; scores, size and time are gathered in OUT/tasks.json.
 The same command again goes on with what is unfinished in OUT.
-What DIR must hold is in `ROWS`, as the data sets are published; `make_parts` says the rest.
+What DIR must hold is in `ROWS`, as the data sets are published; `make_split_file` writes the rest.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ RESULTS = HERE / "results" / "tasks.json"
 
 
 @dataclass(frozen=True)
-class Row:
-    """A line of the table: a recipe, the files it learns from and is scored on, and what is known about it.
+class TaskBenchmark:
+    """A row of the table: a recipe, its training, validation and test files, its metric and its goal.
 
-    `test` is scored once, at the end; without it the files name their own parts, or `dev` is what is reported.
-    `metric` is reported times `times`. `anchor` is what others reached, `goal` what is to be (at most, if `lower`).
+    `test` is evaluated once, at the end; without it `part` names the test split of the files, or `dev` is reported.
+    `metric` is reported times `times`. `anchor` is a published result, `goal` the wanted value (a maximum if
+    `lower_is_better`).
     """
 
     recipe: str
-    what: str
+    title: str
     train: tuple[str, ...]
     dev: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
@@ -46,34 +47,34 @@ class Row:
     seeds: int = 3
     anchor: str = ""
     goal: float | None = None
-    lower: bool = False
+    lower_is_better: bool = False
 
 
-def multi30k(language: str) -> dict[str, Any]:
+def multi30k_files(language: str) -> dict[str, Any]:
     files = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
     return {k: tuple(f"multi30k/{name}.{one}.gz" for one in ("en", language)) for k, name in files.items()}
 
 
 ROWS = (
-    Row(
+    TaskBenchmark(
         "multi30k-en-de",
         "Multi30k en→de, test 2016, tokenised lower-case BLEU",
-        **multi30k("de"),
+        **multi30k_files("de"),
         metric="bleu",
         times=1,
         anchor="41.02 (Wu et al. 2021, 2.6M)",
         goal=41.5,
     ),
-    Row(
+    TaskBenchmark(
         "multi30k-en-fr",
         "Multi30k en→fr, test 2016, tokenised lower-case BLEU",
-        **multi30k("fr"),
+        **multi30k_files("fr"),
         metric="bleu",
         times=1,
         anchor="61.8 (Wu et al. 2021, 2.6M)",
         goal=62.2,
     ),
-    Row(
+    TaskBenchmark(
         "tatoeba-en-zh",
         "Tatoeba en→zh, dev, BLEU of characters",
         ("tatoeba-en-zh/train.tsv",),
@@ -81,7 +82,7 @@ ROWS = (
         metric="bleu",
         times=1,
     ),
-    Row(
+    TaskBenchmark(
         "ewt",
         "UD English EWT, universal tags, dev",
         ("ud_english_ewt/en_ewt-ud-train.conllu.gz",),
@@ -89,7 +90,7 @@ ROWS = (
         anchor="94.5 (UDPipe 1.2, test); 86.1 most frequent tag",
         goal=95.0,
     ),
-    Row(
+    TaskBenchmark(
         "chinese-gsd",
         "UD Chinese GSD 1.4, universal tags, dev",
         ("ud_chinese_gsd_v1.4/zh-ud-train.conllu.gz",),
@@ -97,7 +98,7 @@ ROWS = (
         anchor="92.0 (UDPipe 1.2, UD 2.5); 84.0 most frequent tag",
         goal=92.0,
     ),
-    Row(
+    TaskBenchmark(
         "sst2",
         "SST-2, whole sentences, dev",
         ("sst2/train.tsv",),
@@ -105,7 +106,7 @@ ROWS = (
         anchor="82.7 (CNN without vectors, trained on phrases)",
         goal=82.0,
     ),
-    Row(
+    TaskBenchmark(
         "cora",
         "Cora, public split, GAT, test",
         ("graphs/cora.npz",),
@@ -114,7 +115,7 @@ ROWS = (
         anchor="83.0 ± 0.7 (GAT paper)",
         goal=83.3,
     ),
-    Row(
+    TaskBenchmark(
         "shakespeare-char",
         "tiny Shakespeare by the character, nats over the whole last tenth",
         ("tiny_shakespeare/input.txt.gz",),
@@ -122,9 +123,9 @@ ROWS = (
         times=1,
         anchor="1.4697 (nanoGPT, 10.7M)",
         goal=1.455,
-        lower=True,
+        lower_is_better=True,
     ),
-    Row(
+    TaskBenchmark(
         "mnist-vit",
         "MNIST, ViT, test",
         ("mnist/mnist_train.npz",),
@@ -132,8 +133,8 @@ ROWS = (
         anchor="99.5 (ViT, 0.21M)",
         goal=99.5,
     ),
-    Row("digits", "scikit-learn's digits, ViT, test on the last 360", ("digits/digits.npz",), part="test"),
-    Row(
+    TaskBenchmark("digits", "scikit-learn's digits, ViT, test on the last 360", ("digits/digits.npz",), part="test"),
+    TaskBenchmark(
         "cifar-vit",
         "CIFAR-10, 18,000 JPEGs, ViT over convolved patches, test on 2,000",
         ("cifar10_jpeg/parts.npz",),
@@ -141,14 +142,14 @@ ROWS = (
         anchor="86.12 (the CNN below)",
         goal=83.12,
     ),
-    Row(
+    TaskBenchmark(
         "cifar-patches",
         "CIFAR-10, 18,000 JPEGs, ViT over plain patches, test on 2,000",
         ("cifar10_jpeg/parts.npz",),
         part="test",
     ),
-    Row("cifar-cnn", "CIFAR-10, 18,000 JPEGs, CNN, test on 2,000", ("cifar10_jpeg/parts.npz",), part="test"),
-    Row(
+    TaskBenchmark("cifar-cnn", "CIFAR-10, 18,000 JPEGs, CNN, test on 2,000", ("cifar10_jpeg/parts.npz",), part="test"),
+    TaskBenchmark(
         "fsdd",
         "Spoken digits (FSDD), official split, test",
         ("fsdd/fsdd.npz",),
@@ -156,15 +157,15 @@ ROWS = (
         anchor="97 (CNN, random split)",
         goal=98.7,
     ),
-    Row(
+    TaskBenchmark(
         "an4",
         "AN4 speech from 13 cepstra, word error rate, dev (a tenth of train)",
         ("an4_mfcc/an4_train.npz",),
         metric="wer",
-        lower=True,
+        lower_is_better=True,
         anchor="100 (saying nothing)",
     ),
-    Row(
+    TaskBenchmark(
         "emoji",
         "Emoji and their names, image found by name among the first ten of 328, test",
         ("emoji_text/emoji_text.npz",),
@@ -172,7 +173,7 @@ ROWS = (
         metric="image@10",
         anchor="3.0 (chance)",
     ),
-    Row(
+    TaskBenchmark(
         "bccd",
         "Blood cells (BCCD), AP50, test",
         ("bccd/bccd_boxes.csv", "bccd/bccd_images.tar"),
@@ -180,7 +181,7 @@ ROWS = (
         metric="AP50",
         anchor="2.4 (boxes of the middle size on a grid)",
     ),
-    Row(
+    TaskBenchmark(
         "scitldr",
         "SciTLDR abstracts, ROUGE-1, dev",
         ("scitldr_a/train.jsonl.gz",),
@@ -188,17 +189,17 @@ ROWS = (
         metric="rouge1",
         anchor="27.2 (the first sentence)",
     ),
-    Row(
+    TaskBenchmark(
         "esol",
         "Solubility (ESOL), RMSE, test on other scaffolds",
         ("molecules/esol_delaney-processed.csv",),
         part="test",
         metric="RMSE",
         times=1,
-        lower=True,
+        lower_is_better=True,
         anchor="2.3 (the mean)",
     ),
-    Row(
+    TaskBenchmark(
         "bbbp",
         "Blood–brain barrier (BBBP), ROC-AUC, test on other scaffolds",
         ("molecules/bbbp.csv",),
@@ -211,41 +212,41 @@ ROWS = (
 
 @dataclass(frozen=True)
 class Job:
-    """A recipe with some seeds and settings of its own."""
+    """A recipe with seeds and settings."""
 
-    row: Row
+    row: TaskBenchmark
     seeds: tuple[int, ...]
     settings: dict[str, str]
 
     @classmethod
     def read(cls, text: str) -> Job:
-        """The job that a text names; seeds are as 0,1,2 or 0-99."""
+        """Parse RECIPE[:SEEDS[:name=value,…]]; seeds are 0,1,2 or 0-99."""
         recipe, seeds, settings = [*text.split(":", 2), "", ""][:3]
         row = next((row for row in ROWS if row.recipe == recipe), None)
         if row is None:
             raise SystemExit(f"There is no row {recipe!r}. There are {', '.join(row.recipe for row in ROWS)}.")
-        found: list[int] = []
+        numbers: list[int] = []
         for one in filter(None, seeds.split(",")):
             first, _, last = one.partition("-")
-            found += range(int(first), int(last or first) + 1)
+            numbers += range(int(first), int(last or first) + 1)
         chosen = dict(pair.split("=", 1) for pair in settings.split(",") if pair)
-        return cls(row, tuple(found) or tuple(range(row.seeds)), chosen)
+        return cls(row, tuple(numbers) or tuple(range(row.seeds)), chosen)
 
     @property
     def name(self) -> str:
         return "-".join([self.row.recipe, *(f"{k}_{v}" for k, v in self.settings.items())]).replace("/", "_")
 
     def files(self, data: Path) -> dict[str, list[Path]]:
-        """The files of its row in a folder of data sets, by the part they are for."""
+        """The files of its row in a folder of data sets, by split."""
         return {name: [data / one for one in getattr(self.row, name)] for name in ("train", "dev", "test")}
 
     def train(self, seed: int, data: Path, folder: Path, extra: dict[str, Any]) -> None:
-        """As `regard train --recipe` does, into a folder."""
+        """Train as `regard train --recipe` does, into a folder."""
         from regard.train.commands import train_from_files
         from regard.train.recipes import find_recipe
         from regard.train.run import RunConfig
 
-        make_parts(self.row, data)
+        make_split_file(self.row, data)
         recipe, paths = find_recipe(self.row.recipe), self.files(data)
         sources = recipe.settings, extra, self.settings, {"seed": seed}
         train_from_files(RunConfig.from_changes(recipe.task, *sources, train=paths["train"], dev=paths["dev"]), folder)
@@ -261,60 +262,73 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="a setting of every run, name=value")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--write", action="store_true", help="write docs/results.md from results/tasks.json")
-    given = parser.parse_args()
-    if given.write:
+    arguments = parser.parse_args()
+    if arguments.write:
         import task_pages
 
         task_pages.write(read_results(), ROWS)
         return
-    if given.data is None:
+    if arguments.data is None:
         parser.error("--data DIR says where the data sets are")
-    extra = dict(pair.split("=", 1) for pair in given.set)
-    if given.minutes is not None:
-        extra["minutes"] = str(given.minutes)
-    if given.worker:
-        work(Job.read(given.jobs[0]), given.data, given.out, extra)
+    extra = dict(pair.split("=", 1) for pair in arguments.set)
+    if arguments.minutes is not None:
+        extra["minutes"] = str(arguments.minutes)
+    if arguments.worker:
+        train_and_score(Job.read(arguments.jobs[0]), arguments.data, arguments.out, extra)
         return
-    share(given.jobs or [row.recipe for row in ROWS], given)
+    run_jobs(arguments.jobs or [row.recipe for row in ROWS], arguments)
 
 
 def read_results() -> dict[str, Any]:
-    """What was measured: `runs`, as each run's result.json has it, and `notes` about some of them by recipe."""
+    """The measured `runs`, each as in its result.json, and `notes` by recipe."""
     return json.loads(RESULTS.read_text("utf8"))
 
 
-def share(jobs: list[str], given: argparse.Namespace) -> None:
-    """Run the jobs in processes of their own, so many at once, and gather what they found."""
-    given.out.mkdir(parents=True, exist_ok=True)
-    waiting, going = list(jobs), {}
-    options = ["--data", given.data, "--out", given.out, *(word for one in given.set for word in ("--set", one))]
-    options += ["--minutes", str(given.minutes)] if given.minutes else []
-    while waiting or going:
-        while waiting and len(going) < given.at_once:
-            job = waiting.pop(0)
-            log = (given.out / f"{Job.read(job).name}-{Job.read(job).seeds[0]}.log").open("w")
+def run_jobs(jobs: list[str], arguments: argparse.Namespace) -> None:
+    """Run each job in its own process, `--at-once` of them in parallel, and collect the results."""
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    queue, running = list(jobs), {}
+    options = [
+        "--data",
+        arguments.data,
+        "--out",
+        arguments.out,
+        *(word for one in arguments.set for word in ("--set", one)),
+    ]
+    options += ["--minutes", str(arguments.minutes)] if arguments.minutes else []
+    while queue or running:
+        while queue and len(running) < arguments.at_once:
+            job = queue.pop(0)
+            log = (arguments.out / f"{Job.read(job).name}-{Job.read(job).seeds[0]}.log").open("w")
             command = [sys.executable, __file__, job, "--worker", *map(str, options)]
-            going[job] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        for job, process in list(going.items()):
+            running[job] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        for job, process in list(running.items()):
             if process.poll() is not None:
-                going.pop(job)
+                running.pop(job)
                 print(
                     f"{time.strftime('%H:%M:%S')} {job}: {'done' if process.returncode == 0 else 'FAILED'}", flush=True
                 )
         time.sleep(0.5)
-    runs = [json.loads(path.read_text("utf8")) for path in sorted(given.out.glob("*/result.json"))]
+    runs = [json.loads(path.read_text("utf8")) for path in sorted(arguments.out.glob("*/result.json"))]
     document = {"notes": {}, "runs": runs}
-    (given.out / "tasks.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf8")
+    (arguments.out / "tasks.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf8")
     for run in runs:
-        print(run["name"], run["seed"], run["steps"], f"{run['seconds']:.0f} s", shown(run["dev"]), shown(run["test"]))
+        print(
+            run["name"],
+            run["seed"],
+            run["steps"],
+            f"{run['seconds']:.0f} s",
+            format_metrics(run["dev"]),
+            format_metrics(run["test"]),
+        )
 
 
-def shown(metrics: dict[str, float]) -> str:
+def format_metrics(metrics: dict[str, float]) -> str:
     return " ".join(f"{name} {value:.4f}" for name, value in metrics.items()) or "-"
 
 
-def work(job: Job, data: Path, out: Path, extra: dict[str, Any]) -> None:
-    """Train a job's seeds one after another and score each."""
+def train_and_score(job: Job, data: Path, out: Path, extra: dict[str, Any]) -> None:
+    """Train and evaluate each seed of a job."""
     import torch
 
     from regard.train.run import open_run, versions
@@ -326,10 +340,10 @@ def work(job: Job, data: Path, out: Path, extra: dict[str, Any]) -> None:
         folder = out / f"{job.name}-{seed}"
         if (folder / "result.json").is_file():
             continue
-        began = time.time()
+        start = time.time()
         job.train(seed, data, folder, extra)
-        seconds = time.time() - began
-        task, model, told = open_run(folder)
+        seconds = time.time() - start
+        task, model, record = open_run(folder)
         model = model.to(device)
         scored: dict[str, dict[str, float]] = {"dev": {}, "test": {}}
         for name in scored:
@@ -353,7 +367,7 @@ def work(job: Job, data: Path, out: Path, extra: dict[str, Any]) -> None:
             "dev": scored["dev"] or kept,
             "test": scored["test"],
             "device": torch.cuda.get_device_name() if device == "cuda" else "CPU",
-            "versions": told["versions"] | versions(),
+            "versions": record["versions"] | versions(),
             "date": time.strftime("%Y-%m-%d"),
         }
         (folder / "result.json").write_text(json.dumps(result, ensure_ascii=False) + "\n", "utf8")
@@ -363,13 +377,13 @@ def last_step(folder: Path) -> int:
     return json.loads((folder / "log.jsonl").read_text("utf8").splitlines()[-1])["step"]
 
 
-def make_parts(row: Row, data: Path) -> None:
-    """Write the file that a row needs and nobody publishes, unless it is there.
+def make_split_file(row: TaskBenchmark, data: Path) -> None:
+    """Write the file with a test split that a row needs, unless it exists.
 
     Of the CIFAR-10 JPEGs (arrays jpeg, offsets, y, classes) the last 2,000 become the test set; of scikit-learn's
     digits the last 360, whose writers wrote none of the others.
     """
-    make = MADE.get(row.train[0])
+    make = SPLIT_MAKERS.get(row.train[0])
     target = data / row.train[0]
     if make is None or target.exists():
         return
@@ -383,20 +397,20 @@ def make_parts(row: Row, data: Path) -> None:
     half.replace(target)
 
 
-def cifar(data: Path) -> tuple[dict[str, Any], int]:
+def load_cifar(data: Path) -> tuple[dict[str, Any], int]:
     import numpy as np
 
     return dict(np.load(data / "cifar10_jpeg/cifar10_train_jpeg.npz")), 2000
 
 
-def digits(data: Path) -> tuple[dict[str, Any], int]:
+def load_digits_data(data: Path) -> tuple[dict[str, Any], int]:
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)
     return {"x": (x.reshape(-1, 8, 8) / 16 * 255).astype("uint8"), "y": y.astype("uint8")}, 360
 
 
-MADE = {"cifar10_jpeg/parts.npz": cifar, "digits/digits.npz": digits}
+SPLIT_MAKERS = {"cifar10_jpeg/parts.npz": load_cifar, "digits/digits.npz": load_digits_data}
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files of the names that the data sets have, with a handful of sentences."""
     folder, draw = tmp_path_factory.mktemp("data"), Random(0)
     pairs = [("cat", "NOUN"), ("sees", "VERB"), ("the", "DET"), ("dog", "NOUN")]
-    for row in (row for row in tasks.ROWS if row.recipe in compare.SAME):
+    for row in (row for row in tasks.ROWS if row.recipe in compare.SHARED_SETTINGS):
         for path in (folder / name for name in (*row.train, *row.dev, *row.test)):
             path.parent.mkdir(exist_ok=True)
             texts = [[draw.choice(pairs) for _ in range(4)] for _ in range(12)]
@@ -45,32 +45,32 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_model_on_every_task(data: Path, tmp_path: Path) -> None:
-    listed = compare.jobs(list(compare.SAME), 1)
-    assert len(set(listed)) == 15 and len(compare.jobs(["sst2"], 3)) == 15
+    listed = compare.list_jobs(list(compare.SHARED_SETTINGS), 1)
+    assert len(set(listed)) == 15 and len(compare.list_jobs(["sst2"], 3)) == 15
     for text in listed:
-        job = compare.Compared.read(text)
-        tasks.work(replace(job, settings=job.settings | TINY | OWN[job.row.recipe]), data, tmp_path, {})
+        job = compare.LayerJob.read(text)
+        tasks.train_and_score(replace(job, settings=job.settings | TINY | OWN[job.row.recipe]), data, tmp_path, {})
     last = tmp_path / f"{job.name}-0" / "result.json"
     last.write_text(last.read_text("utf8") + "\n", "utf8")
-    tasks.work(job, data, tmp_path, {})
+    tasks.train_and_score(job, data, tmp_path, {})
     assert last.read_text("utf8").endswith("\n\n"), "what has its result is not run again"
-    found = compare.gathered(tmp_path, 1)
-    assert [(row["task"], row["model"]) for row in found["rows"]] == [
-        (a, b) for a in compare.SAME for b in compare.MODELS
+    results = compare.collect_results(tmp_path, 1)
+    assert [(row["task"], row["model"]) for row in results["rows"]] == [
+        (a, b) for a in compare.SHARED_SETTINGS for b in compare.MODELS
     ]
-    assert all(0 <= row["mean"] <= 100 and row["parameters"] > 0 and row["epoch"] >= 0 for row in found["rows"])
-    sizes = {row["model"]: row["parameters"] for row in found["rows"] if row["task"] == "ewt"}
+    assert all(0 <= row["mean"] <= 100 and row["parameters"] > 0 and row["epoch"] >= 0 for row in results["rows"])
+    sizes = {row["model"]: row["parameters"] for row in results["rows"] if row["task"] == "ewt"}
     assert len(set(sizes.values())) == 5, "the five are five models"
-    assert found["same"]["ewt"]["dim"] == 8 and "model" not in found["same"]["ewt"], (
+    assert results["same"]["ewt"]["dim"] == 8 and "model" not in results["same"]["ewt"], (
         "what was run, not what was planned"
     )
-    shown = compare.page(found)
+    shown = compare.page(results)
     assert shown.count("| transformer |") == 3 and "UD English EWT" in shown and "| mlp |" in shown
 
 
 def test_what_there_is_not_is_named() -> None:
     with pytest.raises(SystemExit, match="no comparison 'cora'"):
-        compare.jobs(["cora"], 1)
+        compare.list_jobs(["cora"], 1)
 
 
 def test_an_epoch_is_its_updates(tmp_path: Path) -> None:
@@ -78,13 +78,15 @@ def test_an_epoch_is_its_updates(tmp_path: Path) -> None:
     steps = [(0, 0.0), (0, 1.0), (0, 2.0), (1, 50.0), (1, 51.0), (1, 52.0), (2, 80.0), (2, 81.0)]
     lines = [f'{{"kind": "step", "epoch": {epoch}, "time": {time}}}' for epoch, time in steps]
     (tmp_path / "log.jsonl").write_text("\n".join([*lines, '{"kind": "score", "epoch": 1, "time": 90.0}']) + "\n")
-    assert compare.seconds_of_an_epoch(tmp_path) == 3.0
+    assert compare.epoch_seconds(tmp_path) == 3.0
 
 
 def test_the_page_says_what_was_measured() -> None:
     """`python benchmarks/compare.py --write` was run after the last measurement."""
-    found = json.loads(compare.RESULTS.read_text("utf8"))
+    results = json.loads(compare.RESULTS.read_text("utf8"))
     for language, path in compare.PAGES.items():
-        assert path.read_text("utf8") == compare.page(found, language)
-    missing = [row.what for row in tasks.ROWS if row.recipe in compare.SAME and row.recipe not in found["same"]]
-    assert all(what in compare.page(found).partition("Not measured yet")[2] for what in missing)
+        assert path.read_text("utf8") == compare.page(results, language)
+    missing = [
+        row.title for row in tasks.ROWS if row.recipe in compare.SHARED_SETTINGS and row.recipe not in results["same"]
+    ]
+    assert all(what in compare.page(results).partition("Not measured yet")[2] for what in missing)
