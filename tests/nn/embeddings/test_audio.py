@@ -186,7 +186,7 @@ def test_bad_files_are_refused_by_name(sound, tmp_path):
     flac.write_bytes(flac.read_bytes()[:2000])
     for path, says in (
         (cut, "is cut: 15000 of 16000 bytes"),
-        (empty, "no length"),
+        (empty, "has no samples"),
         (text, "cannot be read as sound"),
         (flac, "is cut|cannot be read"),
         (tmp_path / "none.wav", "No such file"),

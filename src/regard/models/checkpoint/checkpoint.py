@@ -89,8 +89,8 @@ def save(model: Model, folder: str | Path, format: str = "regard") -> None:
     elif format == "huggingface":
         family = find_family(model.config.family, "this model")
         rows = make_table(family.keys(model.config), tensor_names(model))
-        kind = str(next(model.parameters()).dtype).removeprefix("torch.")
-        config = {**family.write(model.config), "dtype": kind}
+        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+        config = {**family.write(model.config), "dtype": dtype}
         write_folder(folder, config, write_tensors(rows, tensors), format="huggingface")
     else:
         raise BadInput(f"format is {format!r}; it must be 'regard' or 'huggingface'.")
@@ -122,10 +122,10 @@ def assign_weights(model: Model, tensors: dict[str, Tensor], where: str) -> None
     ]
     if wrong:
         raise BadInput(f"{where}: the shapes do not fit the configuration: {'; '.join(wrong[:6])}.")
-    kinds = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
-    kind = kinds.pop() if len(kinds) == 1 else torch.float32
+    dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
+    dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
     plain = torch.contiguous_format
-    ready = {n: (x.to(kind) if x.is_floating_point() else x).clone(memory_format=plain) for n, x in tensors.items()}
+    ready = {n: (x.to(dtype) if x.is_floating_point() else x).clone(memory_format=plain) for n, x in tensors.items()}
     model.load_state_dict(ready, strict=False, assign=True)
 
 

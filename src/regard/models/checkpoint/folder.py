@@ -56,8 +56,8 @@ def open_folder(path: str | os.PathLike[str]) -> Folder:
     """
     path = Path(path)
     if not path.is_dir():
-        kind = "is a file" if path.is_file() else "does not exist"
-        raise BadInput(f"{path} {kind}; a checkpoint is a folder with config.json (or regard.json) and *.safetensors.")
+        fault = "is a file" if path.is_file() else "does not exist"
+        raise BadInput(f"{path} {fault}; a checkpoint is a folder with config.json (or regard.json) and *.safetensors.")
     format = find_format(path)
     generation = path / "generation_config.json"
     return Folder(
@@ -111,8 +111,8 @@ def write_folder(
 def need_dense(tensors: dict[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or tensor.is_meta or tensor.layout != torch.strided or name == "__metadata__":
-            kind = f"{tensor.device} {tensor.layout}" if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise BadInput(f"{name!r} ({kind}) cannot be written: wanted a name and a dense tensor that has numbers.")
+            got = f"{tensor.device} {tensor.layout}" if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise BadInput(f"{name!r} ({got}) cannot be written: wanted a name and a dense tensor that has numbers.")
 
 
 def split(tensors: dict[str, Tensor], shard_bytes: int) -> Iterator[list[str]]:

@@ -117,8 +117,8 @@ def write(config: DualEncoderConfig) -> dict[str, Any]:
         towers["vision"] = write_image(config.image)
     if len(towers) == 1:
         side, inside = towers.popitem()
-        kind = f"CLIP{side.capitalize()}Model" + ("WithProjection" if "projection_dim" in inside else "")
-        return {"architectures": [kind], **inside}
+        architecture = f"CLIP{side.capitalize()}Model" + ("WithProjection" if "projection_dim" in inside else "")
+        return {"architectures": [architecture], **inside}
     shared = config.text.shared if config.text else None
     inside = {f"{side}_config": tower for side, tower in towers.items()}
     return {"model_type": "clip", "architectures": ["CLIPModel"], "projection_dim": shared, **inside}

@@ -87,12 +87,12 @@ def write(config: TextConfig) -> dict[str, Any]:
     """Their configuration of ours."""
     stack, embed, head = config.stack, config.embed, config.head
     back = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
-    kind = {LMHeadConfig: "GPT2LMHeadModel", ClassificationHeadConfig: "GPT2ForSequenceClassification"}.get(
+    architecture = {LMHeadConfig: "GPT2LMHeadModel", ClassificationHeadConfig: "GPT2ForSequenceClassification"}.get(
         type(head), "GPT2Model"
     )
     return {
         "model_type": "gpt2",
-        "architectures": [kind],
+        "architectures": [architecture],
         "n_layer": stack.layers,
         "n_embd": stack.dim,
         "n_head": stack.heads,

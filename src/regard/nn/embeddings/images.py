@@ -1,4 +1,4 @@
-"""Images as tokens: patches, maps of features, and where on the image each stands."""
+"""Images as tokens: patches, feature maps, residual networks, and two-dimensional positions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESNET_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 
 
 
 class Patches(nn.Module):
-    """Each square of `patch` × `patch` pixels as a vector, row by row, as ViT begins.
+    """Patch embedding: each square of `patch` × `patch` pixels as a vector, row by row, as in ViT.
 
     images `[batch, channels, height, width]` → `[batch, patches, dim]`: a linear map of each square's pixels.
 
@@ -34,7 +34,7 @@ class Patches(nn.Module):
         return self.projection(images).flatten(2).mT
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
-        """How many patches stand below and beside each other."""
+        """The rows and columns of patches."""
         if height % self.patch or width % self.patch or not height * width:
             raise BadInput(
                 f"An image of {height} × {width} pixels is not cut by patches of {self.patch} × {self.patch}. "
@@ -44,7 +44,7 @@ class Patches(nn.Module):
 
 
 class Features(NamedTuple):
-    """A map of features, row by row `[batch, positions, dim]`, and its grid (rows, columns)."""
+    """A feature map, row by row `[batch, positions, dim]`, and its grid (rows, columns)."""
 
     x: Tensor
     grid: tuple[int, int]
@@ -95,7 +95,7 @@ def flatten_map(x: Tensor) -> Features:
 
 
 class FrozenBatchNorm(nn.Module):
-    """Batch normalisation whose numbers no longer change: (x − mean) / √(variance + ε) · weight + bias, all buffers."""
+    """Batch normalisation with fixed statistics: (x − mean) / √(variance + ε) · weight + bias, all buffers."""
 
     weight: Tensor
     bias: Tensor
@@ -115,7 +115,7 @@ class FrozenBatchNorm(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3 × 3 convolutions around a residual: the block of ResNet-18 and 34."""
+    """Two 3 × 3 convolutions with a residual connection: the block of ResNet-18 and 34."""
 
     growth = 1
 
@@ -134,7 +134,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Narrow, 3 × 3 with the stride, wide again, around a residual: the block of ResNet-50 and 101."""
+    """1 × 1, 3 × 3 (with the stride) and 1 × 1 convolutions with a residual: the block of ResNet-50 and 101."""
 
     growth = 4
 
@@ -156,9 +156,9 @@ class Bottleneck(nn.Module):
 
 
 class Pointwise(nn.Conv2d):
-    """A 1 × 1 convolution that leaves out positions before it multiplies.
+    """A 1 × 1 convolution that applies the stride before it multiplies.
 
-    oneDNN's own strided one writes beyond its memory in the backward pass when there are few channels (torch 2.13).
+    oneDNN's strided one writes out of bounds in backward with few channels (torch 2.13).
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -167,7 +167,7 @@ class Pointwise(nn.Conv2d):
 
 
 def make_shortcut(channels: int, wanted: int, stride: int, norm: type[nn.Module]) -> nn.Sequential | None:
-    """What brings x to the size of a block's output; None where it has it."""
+    """The projection of x to the shape of a block's output; None where the shapes are equal."""
     if channels == wanted and stride == 1:
         return None
     return nn.Sequential(Pointwise(channels, wanted, 1, stride, bias=False), norm(wanted))
@@ -176,9 +176,9 @@ def make_shortcut(channels: int, wanted: int, stride: int, norm: type[nn.Module]
 class ResNet(nn.Module):
     """A residual network without its classifier: `[batch, channels, h, w]` → `[batch, dim, ⌈h/32⌉, ⌈w/32⌉]`.
 
-    dim is 512 for depths 18 and 34, 2048 for 50 and 101. Parameters are named as the published checkpoints name them
+    dim is 512 for depths 18 and 34, 2048 for 50 and 101. Parameters have the names of the published checkpoints
     (`conv1`, `bn1`, `layer1.0.conv1`, `layer1.0.downsample.0`). With `frozen_norm`, as in DETR, batch normalisation
-    has buffers that training leaves alone.
+    has fixed buffers.
 
     >>> ResNet(18)(torch.randn(1, 3, 64, 96)).shape
     torch.Size([1, 512, 2, 3])
@@ -217,18 +217,18 @@ class ResNet(nn.Module):
 
 
 def shrink_mask(mask: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Which positions of a map are image and not padding, `[batch, rows, columns]`, from `mask [batch, height, width]`.
+    """Which positions of a map are not padding, `[batch, rows, columns]`, from `mask [batch, height, width]`.
 
-    A position takes the answer of the pixel at its upper left corner, as DETR does.
+    A position takes the value of the pixel at its upper left corner, as in DETR.
     """
     return functional.interpolate(mask[:, None].float(), size=grid)[:, 0].bool()
 
 
 class SinusoidalPositions2d(nn.Module):
-    """Sine and cosine of each position's row and column, half of `dim` each, as DETR has them.
+    """Sine and cosine of each position's row and column, half of `dim` each, as in DETR.
 
-        y = how many positions above and itself, over the rows there are · 2π   (counts when `normalize` is off)
-        place[2n], place[2n + 1] = sin(y / base^(4n/dim)), cos(y / base^(4n/dim));  then the same of x
+        y = rows up to and including it / rows · 2π   (the count when `normalize` is off)
+        position[2n], position[2n + 1] = sin(y / base^(4n/dim)), cos(y / base^(4n/dim));  then the same of x
 
     mask `[batch, rows, columns]`, True for what is image, → `[batch, rows · columns, dim]`. Padding does not count.
 

@@ -121,8 +121,8 @@ def make_positions(positions: int | str | None, dim: int, unused: int = 0) -> nn
 def need_tokens(tokens: Tensor, vocabulary: int) -> None:
     """Raise unless `tokens` are whole numbers `[batch, tokens]` (their range is torch's to check on a GPU)."""
     if not isinstance(tokens, Tensor) or tokens.dim() != 2 or tokens.is_floating_point():
-        what = f"{tokens.dtype} {list(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
-        raise BadInput(f"tokens is {what}; it must be whole numbers [batch, tokens]. Use the model's tokenizer.")
+        got = f"{tokens.dtype} {list(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
+        raise BadInput(f"tokens is {got}; it must be whole numbers [batch, tokens]. Use the model's tokenizer.")
     if tokens.device.type == "cpu" and tokens.numel() and not torch.compiler.is_compiling():
         low, high = int(tokens.min()), int(tokens.max())
         if low < 0 or high >= vocabulary:

@@ -1,4 +1,4 @@
-"""Words as vectors that need no training here: one-hot, and files of word vectors that others trained."""
+"""One-hot vectors, and pretrained word vectors from files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OneHot(nn.Module):
         y = onehot(token) · weight = weight[token]
 
     `[batch, tokens]` whole numbers → `[batch, tokens, size]`, or `[batch, tokens, dim]`: a row of the matrix is looked
-    up, so the one-hot vectors are never made.
+    up, and the one-hot vectors are never made.
 
     >>> OneHot(3)(torch.tensor([[2, 0]])).tolist()
     [[[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]]
@@ -90,13 +90,13 @@ class WordVectors:
         return self.vectors.shape[1]
 
     def rows(self, vocabulary: Sequence[str] | Mapping[str, int]) -> Tensor:
-        """For each id of the vocabulary the row of its word's vector, −1 where there is none; `[vocabulary]`."""
+        """The row of the vector of each word of the vocabulary, −1 where there is none; `[vocabulary]`."""
         row = {word: at for at, word in enumerate(self.words)}
         ids = vocabulary if isinstance(vocabulary, Mapping) else {word: at for at, word in enumerate(vocabulary)}
-        found = torch.full((max(ids.values(), default=-1) + 1,), -1)
+        rows = torch.full((max(ids.values(), default=-1) + 1,), -1)
         for word, token in ids.items():
-            found[token] = row.get(word, -1)
-        return found
+            rows[token] = row.get(word, -1)
+        return rows
 
     def embedding(
         self, vocabulary: Sequence[str] | Mapping[str, int], generator: torch.Generator, frozen: bool = False
@@ -208,9 +208,9 @@ def read_text(path: Path, stream: io.BufferedReader, header: Header | None, firs
     lines = iter(stream.readline, b"") if header else (line for part in ([first], stream) for line in part)
     for at, line in enumerate(lines, 2 if header else 1):
         if line.strip():
-            word, found = read_line(line, dim, f"{path}, line {at}")
+            word, vector = read_line(line, dim, f"{path}, line {at}")
             words.append(word)
-            numbers.extend(found)
+            numbers.extend(vector)
     if header and len(words) != header.words:
         raise BadInput(f"{path}, line 1 says {header.words} words and {len(words)} follow. Get the whole file.")
     if not words and not header:
@@ -225,21 +225,21 @@ def read_line(line: bytes, dim: int, where: str) -> tuple[str, list[float]]:
     except UnicodeDecodeError as error:
         raise BadInput(f"{where}: byte {error.start + 1} is not UTF-8. Convert the file (iconv -t UTF-8).") from None
     word, *fields = text.replace("\t", " ").rsplit(" ", dim) if dim > 0 else [text]
-    found = numbers_of(fields)
-    if not found or len(fields) != dim or not word or numbers_of(word.split(" ")[1:]):
+    vector = numbers_of(fields)
+    if not vector or len(fields) != dim or not word or numbers_of(word.split(" ")[1:]):
         raise BadInput(
             f"{where}: {quote(text)} is not a word and {max(dim, 1)} numbers, as line 1 has. Correct or drop it."
         )
-    return word, found
+    return word, vector
 
 
 def numbers_of(fields: Sequence[str | bytes]) -> list[float]:
     """The numbers that the fields are; none when one is not a finite number."""
     try:
-        found = [float(field) for field in fields]
+        numbers = [float(field) for field in fields]
     except ValueError:
         return []
-    return found if all(map(math.isfinite, found)) else []
+    return numbers if all(map(math.isfinite, numbers)) else []
 
 
 def read_binary(path: Path, stream: io.BufferedReader, header: Header) -> Read:
