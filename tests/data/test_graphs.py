@@ -10,9 +10,9 @@ import torch
 from torch_geometric.utils import to_undirected
 
 from regard.data import graphs
-from regard.data.graph_sets import by_scaffold, read_graphs
+from regard.data.graph_sets import read_graphs, split_by_scaffold
 from regard.data.graphs import draw_masks, read_nodes
-from regard.data.molecules import ATOM_FEATURES, BOND_FEATURES, read_molecule, scaffold
+from regard.data.molecules import ATOM_FEATURES, BOND_FEATURES, murcko_scaffold, read_molecule
 from regard.errors import BadInput, Missing, TooLarge
 
 
@@ -297,20 +297,23 @@ def test_molecules_of_a_table(write, only_fault):
 
 def test_molecules_of_one_scaffold_stay_together(write):
     pytest.importorskip("rdkit")
-    assert scaffold("CC(=O)Oc1ccccc1C(=O)O") == scaffold("Oc1ccccc1") == "c1ccccc1" and scaffold("CCO") == ""
+    assert (
+        murcko_scaffold("CC(=O)Oc1ccccc1C(=O)O") == murcko_scaffold("Oc1ccccc1") == "c1ccccc1"
+        and murcko_scaffold("CCO") == ""
+    )
     chains, rings = ["C" * n + "O" for n in range(1, 13)], ["c1ccccc1" + "C" * n for n in range(1, 4)]
     others = ["C1CCCCC1O", "C1CCCC1O", "c1ccncc1C", "C1CC1C", "c1ccoc1C"]
     lines = [f"{smiles},{n}.5" for n, smiles in enumerate([*others, *rings, *chains])]
-    reading = by_scaffold(read_graphs(write("a.csv", "\n".join(["smiles,value", *lines, ""]))))
+    reading = split_by_scaffold(read_graphs(write("a.csv", "\n".join(["smiles,value", *lines, ""]))))
     parts = {example.name: example.part for example in reading.examples}
     assert {parts[one] for one in chains} == {parts[one] for one in rings} == {"train"}  # 12 and 3 of 20: 16 at most
     counts = Counter(parts.values())
     assert counts == {"train": 16, "dev": 2, "test": 2}
-    kinds = {part: {scaffold(name) for name in parts if parts[name] == part} for part in counts}
+    kinds = {part: {murcko_scaffold(name) for name in parts if parts[name] == part} for part in counts}
     assert kinds["train"] & (kinds["dev"] | kinds["test"]) == set() and any(
         "scaffolds" in note for note in reading.notes
     )
-    assert by_scaffold(reading).examples[0].part == reading.examples[0].part
+    assert split_by_scaffold(reading).examples[0].part == reading.examples[0].part
 
 
 def test_one_word_does_not_make_classes_of_numbers(write):

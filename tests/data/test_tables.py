@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from regard.data.text import LabelledText, Parallel, joined, read_lines, read_parallel, read_texts
+from regard.data.text import LabelledText, Parallel, join_sentences, read_lines, read_parallel, read_texts
 from regard.errors import BadInput
 
 
@@ -198,7 +198,7 @@ def test_targets_that_are_no_sentences(write, only_fault, target):
 
 
 def test_joined_puts_blanks_where_the_script_has_them():
-    assert joined(["a.", "b.", "好。", "c"]) == "a. b. 好。c"
+    assert join_sentences(["a.", "b.", "好。", "c"]) == "a. b. 好。c"
 
 
 def test_documents_keep_every_character(write):

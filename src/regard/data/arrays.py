@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ..errors import Missing
 from .files import read_bytes
-from .reading import refuse
-from .tables import PART_NAMES, as_text, part_named
+from .reading import raise_fault
+from .tables import PART_NAMES, as_text, parse_split_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +22,7 @@ BROKEN = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, Memor
 
 
 class Arrays:
-    """The arrays of an NPZ file. `Refused` names the file and the array for whatever does not fit."""
+    """The arrays of an NPZ file. `MalformedData` names the file and the array for whatever does not fit."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -33,13 +33,13 @@ class Arrays:
         try:
             source = BytesIO(read_bytes(path)) if path.suffix == ".gz" else path
             if not zipfile.is_zipfile(source):
-                refuse(path, "is no NPZ file, or is cut. Save it with numpy.savez, or get it again.")
+                raise_fault(path, "is no NPZ file, or is cut. Save it with numpy.savez, or get it again.")
             self.file = numpy.load(source, allow_pickle=False)
         except (ValueError, *BROKEN) as error:
-            refuse(path, f"is no NPZ file that can be read: {error}.")
+            raise_fault(path, f"is no NPZ file that can be read: {error}.")
         self.names: list[str] = list(self.file.files)
         if not self.names:
-            refuse(path, "holds no arrays.")
+            raise_fault(path, "holds no arrays.")
 
     def __contains__(self, name: str) -> bool:
         return name in self.names
@@ -48,15 +48,15 @@ class Arrays:
         """An array by its name; the error says with which setting another can be named."""
         if name not in self.names:
             hint = f" Name another with {setting}=." if setting else ""
-            refuse(self.path, f"has no array {name!r} for the {what}. There are {', '.join(self.names)}.{hint}")
+            raise_fault(self.path, f"has no array {name!r} for the {what}. There are {', '.join(self.names)}.{hint}")
         try:
             array = self.file[name]
         except ValueError as error:
             if "allow_pickle" not in str(error):
-                self.refuse(name, f"cannot be read: {error}.")
-            self.refuse(name, "holds Python objects, which could run code when read. Save numbers or text.")
+                self.raise_fault(name, f"cannot be read: {error}.")
+            self.raise_fault(name, "holds Python objects, which could run code when read. Save numbers or text.")
         except BROKEN as error:
-            self.refuse(name, f"is broken ({error}). Get the file again.")
+            self.raise_fault(name, f"is broken ({error}). Get the file again.")
         return array
 
     def find(self, known: Sequence[str], what: str, setting: str) -> str:
@@ -64,20 +64,20 @@ class Arrays:
         name = next((name for name in known if name in self.names), None)
         if name is None:
             there = ", ".join(self.names)
-            refuse(self.path, f"which array is the {what}? There are {there}. Say it with {setting}=.")
+            raise_fault(self.path, f"which array is the {what}? There are {there}. Say it with {setting}=.")
         return name
 
-    def refuse(self, name: str, message: str) -> NoReturn:
-        """Raise `Refused` for an array."""
-        refuse(self.path, f"the array {name!r} {message}")
+    def raise_fault(self, name: str, message: str) -> NoReturn:
+        """Raise `MalformedData` for an array."""
+        raise_fault(self.path, f"the array {name!r} {message}")
 
     def texts(self, name: str, count: int, what: str, setting: str | None = None) -> list[str]:
         """An array of `count` texts or whole numbers, as text."""
         array = self.get(name, what, setting)
         if array.shape != (count,):
-            self.refuse(name, f"has shape {list(array.shape)}; wanted [{count}], one {what} for each example.")
+            self.raise_fault(name, f"has shape {list(array.shape)}; wanted [{count}], one {what} for each example.")
         if array.dtype.kind not in "USbuif":
-            self.refuse(name, f"holds {array.dtype}; wanted text or numbers.")
+            self.raise_fault(name, f"holds {array.dtype}; wanted text or numbers.")
         if array.dtype.kind == "S":
             array = array.astype("U")
         return [as_text(value) or "" for value in array.tolist()]
@@ -98,21 +98,23 @@ class Arrays:
         if name is None:
             return [""] * count
         values = self.texts(name, count, "part")
-        parts = [part_named(name, value) for value in values]
+        parts = [parse_split_name(name, value) for value in values]
         if None in parts:
             n = parts.index(None)
-            self.refuse(name, f"has {values[n]!r} at {n}; wanted train, dev or test.")
+            self.raise_fault(name, f"has {values[n]!r} at {n}; wanted train, dev or test.")
         return [part or "" for part in parts]
 
     def offsets(self, length: int, what: str) -> list[int]:
         """Where each example begins in the `length` rows that they share, and the last one ends."""
         offsets = self.get("offsets", "beginnings")
         if offsets.ndim != 1 or offsets.dtype.kind not in "ui" or len(offsets) < 2:
-            self.refuse("offsets", f"is {offsets.dtype} {list(offsets.shape)}; wanted whole numbers [examples + 1].")
+            self.raise_fault(
+                "offsets", f"is {offsets.dtype} {list(offsets.shape)}; wanted whole numbers [examples + 1]."
+            )
         found = offsets.astype("int64").tolist()
         if found[0] < 0 or found[-1] != length:
-            self.refuse("offsets", f"runs from {found[0]} to {found[-1]}; the {what} has {length} rows.")
+            self.raise_fault("offsets", f"runs from {found[0]} to {found[-1]}; the {what} has {length} rows.")
         back = next((n for n in range(len(found) - 1) if found[n + 1] < found[n]), None)
         if back is not None:
-            self.refuse("offsets", f"falls from {found[back]} to {found[back + 1]} at {back + 1}; it must rise.")
+            self.raise_fault("offsets", f"falls from {found[back]} to {found[back + 1]} at {back + 1}; it must rise.")
         return found

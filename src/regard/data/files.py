@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..errors import BadInput
-from .reading import refuse
+from .reading import raise_fault
 
 Paths = str | Path | Iterable[str | Path]
 
 
-def paths_of(paths: Paths, *, folders: bool = False) -> list[Path]:
+def resolve_paths(paths: Paths, *, folders: bool = False) -> list[Path]:
     """The paths given, one or several; `BadInput` for one that is not there, or is a folder where files are wanted."""
     found = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
     if not found:
@@ -28,10 +28,10 @@ def paths_of(paths: Paths, *, folders: bool = False) -> list[Path]:
     return found
 
 
-def kind_of(path: Path) -> str:
+def file_format(path: Path) -> str:
     """The ending that says what a file holds, lower-case, without `.gz`.
 
-    >>> kind_of(Path("dev.CONLLU.gz")), kind_of(Path("train.en.gz")), kind_of(Path("README"))
+    >>> file_format(Path("dev.CONLLU.gz")), file_format(Path("train.en.gz")), file_format(Path("README"))
     ('conllu', 'en', '')
     """
     endings = [ending.lower() for ending in path.suffixes]
@@ -41,44 +41,44 @@ def kind_of(path: Path) -> str:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The file's bytes, unpacked if they are gzip's. `Refused` for an empty file or a broken archive."""
+    """The file's bytes, unpacked if they are gzip's. `MalformedData` for an empty file or a broken archive."""
     try:
         data = path.read_bytes()
     except OSError as error:
-        refuse(path, f"cannot be opened: {error.strerror}.")
+        raise_fault(path, f"cannot be opened: {error.strerror}.")
     if data[:2] == b"\x1f\x8b":
         try:
             data = gzip.decompress(data)
         except (OSError, EOFError, zlib.error) as error:
-            refuse(path, f"is a broken gzip file ({error}). Get the whole file again.")
+            raise_fault(path, f"is a broken gzip file ({error}). Get the whole file again.")
     if not data:
-        refuse(path, "the file is empty.")
+        raise_fault(path, "the file is empty.")
     return data
 
 
 def read_text(path: Path) -> str:
-    """The file's text, from UTF-8, with line ends as \\n. `Refused` with line and column for what is not UTF-8."""
+    """The text of a UTF-8 file, with line ends as \\n; `MalformedData` with line and column for other bytes."""
     data = read_bytes(path)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        refuse_bytes(path, data, error.start + (len(data) - len(error.object)))
+        raise_encoding_fault(path, data, error.start + (len(data) - len(error.object)))
     text = text.replace("\r\n", "\n")
     text = text if "\n" in text else text.replace("\r", "\n")
     if not text.strip():
-        refuse(path, "the file has blank lines only.", 1)
+        raise_fault(path, "the file has blank lines only.", 1)
     return text
 
 
-def refuse_bytes(path: Path, data: bytes, place: int) -> NoReturn:
-    """Raise `Refused` for the byte at `place`, with the encoding that the file seems to have."""
+def raise_encoding_fault(path: Path, data: bytes, place: int) -> NoReturn:
+    """Raise `MalformedData` for the byte at `place`, with the encoding that the file seems to have."""
     if data[:2] == b"PK":
-        refuse(path, "is a ZIP archive, such as an Excel workbook. Save it as CSV in UTF-8.")
+        raise_fault(path, "is a ZIP archive, such as an Excel workbook. Save it as CSV in UTF-8.")
     start = data.rfind(b"\n", 0, place) + 1
     line, column = data.count(b"\n", 0, place) + 1, len(data[start:place].decode("utf-8", "replace")) + 1
     encoding = likely_encoding(data)
     advice = f"Save the file as UTF-8; if it is {encoding}: iconv -f {encoding} -t UTF-8 {path.name} > new"
-    refuse(path, f"byte {place} (0x{data[place]:02X}) is not UTF-8. {advice}", line, column)
+    raise_fault(path, f"byte {place} (0x{data[place]:02X}) is not UTF-8. {advice}", line, column)
 
 
 def likely_encoding(data: bytes) -> str:
@@ -93,12 +93,12 @@ def likely_encoding(data: bytes) -> str:
     return "GB18030" if sum(map(len, runs)) >= 2 * len(runs) else "WINDOWS-1252"
 
 
-def lines_of(text: str) -> list[str]:
+def split_lines(text: str) -> list[str]:
     """The lines without their ends; only \\n ends one, so that a sentence may hold any other separator."""
     lines = text.split("\n")
     return lines[:-1] if not lines[-1] else lines
 
 
-def read_lines_of(path: Path) -> list[str]:
+def read_file_lines(path: Path) -> list[str]:
     """`lines_of` a file."""
-    return lines_of(read_text(path))
+    return split_lines(read_text(path))

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from ..errors import BadInput
-from .files import Paths, paths_of
+from .files import Paths, resolve_paths
 from .graphs import NODE_NAMES, SOURCE_NAMES, TARGET_NAMES, find_first, node_in
-from .molecules import SMILES_NAMES, read_molecule, scaffold
-from .reading import Gathering, Reading, counted, refuse
-from .tables import Row, Table, Wanted, find_columns, part_column, part_in, read_table
+from .molecules import SMILES_NAMES, murcko_scaffold, read_molecule
+from .reading import Reading, ReadingBuilder, count_noun, raise_fault
+from .tables import ColumnSpec, Row, Table, find_columns, find_split_column, read_table, split_in_row
 from .text import LABEL_NAMES
 
 GRAPH_NAMES = ("graph", "graph_id", "graph_number", "图")
@@ -54,28 +54,34 @@ def read_graphs(
     numbers: numbers unless given where some are fractions or more than 20 whole ones differ. Molecules may have labels
     in several columns, with commas between their names in `label`, and a cell may be empty then.
     """
-    gather = Gathering[LabelledGraph]()
-    for path in paths_of(paths):
-        with gather.reading(path):
+    builder = ReadingBuilder[LabelledGraph]()
+    for path in resolve_paths(paths):
+        with builder.reading(path):
             if labels is None:
-                molecules(
-                    path, Wanted("smiles", smiles, SMILES_NAMES), Wanted("label", label, VALUE_NAMES), kind, gather
+                read_molecules(
+                    path,
+                    ColumnSpec("smiles", smiles, SMILES_NAMES),
+                    ColumnSpec("label", label, VALUE_NAMES),
+                    kind,
+                    builder,
                 )
             else:
-                beside = paths_of([labels, nodes] if nodes else [labels])
-                gather.files.extend(map(str, beside))
-                edge_lists(path, beside, label, kind, gather)
-    return gather.done()
+                beside = resolve_paths([labels, nodes] if nodes else [labels])
+                builder.files.extend(map(str, beside))
+                read_edge_lists(path, beside, label, kind, builder)
+    return builder.build()
 
 
-def molecules(path: Path, smiles: Wanted, label: Wanted, kind: str | None, gather: Gathering[LabelledGraph]) -> None:
+def read_molecules(
+    path: Path, smiles: ColumnSpec, label: ColumnSpec, kind: str | None, builder: ReadingBuilder[LabelledGraph]
+) -> None:
     """The molecules of a table of SMILES."""
     roles = label_roles(label)
     table = read_table(path, [smiles, *roles])
-    gather.faults.extend(table.faults)
-    columns, part = find_columns(table, [smiles, *roles], gather), part_column(table)
+    builder.faults.extend(table.faults)
+    columns, part = find_columns(table, [smiles, *roles], builder), find_split_column(table)
     names = [columns[role.role] for role in roles]
-    kind = kind or max(kind_of_labels(table, name, gather) for name in names)
+    kind = kind or max(infer_label_type(table, name, builder) for name in names)
 
     def make(row: Row) -> LabelledGraph:
         value = labels_in(table, row, names, kind)
@@ -83,15 +89,15 @@ def molecules(path: Path, smiles: Wanted, label: Wanted, kind: str | None, gathe
         try:
             molecule = read_molecule(text)
         except BadInput as error:
-            table.refuse(row, columns["smiles"], str(error))
+            table.raise_fault(row, columns["smiles"], str(error))
         return LabelledGraph(
-            molecule.atoms, molecule.edges, value, molecule.bonds, name=text, part=part_in(table, row, part)
+            molecule.atoms, molecule.edges, value, molecule.bonds, name=text, part=split_in_row(table, row, part)
         )
 
-    gather.each(table.rows, make)
+    builder.each(table.rows, make)
 
 
-def by_scaffold(reading: Reading[LabelledGraph], train: float = 0.8, dev: float = 0.1) -> Reading[LabelledGraph]:
+def split_by_scaffold(reading: Reading[LabelledGraph], train: float = 0.8, dev: float = 0.1) -> Reading[LabelledGraph]:
     """The molecules with other parts: those of one scaffold stay together, so that test has others than were learned.
 
     As MoleculeNet does it: the scaffolds with most molecules come first, and each goes to train where it still fits
@@ -99,7 +105,7 @@ def by_scaffold(reading: Reading[LabelledGraph], train: float = 0.8, dev: float 
     """
     groups: dict[str, list[int]] = {}
     for n, example in enumerate(reading.examples):
-        groups.setdefault(scaffold(example.name), []).append(n)
+        groups.setdefault(murcko_scaffold(example.name), []).append(n)
     parts: dict[int, str] = {}
     held, most = {"train": 0, "dev": 0}, len(reading.examples)
     for group in sorted(groups.values(), key=lambda group: (-len(group), -group[0])):
@@ -112,11 +118,11 @@ def by_scaffold(reading: Reading[LabelledGraph], train: float = 0.8, dev: float 
     return replace(reading, examples=examples, notes=(*reading.notes, f"{len(groups)} scaffolds in three parts"))
 
 
-def label_roles(label: Wanted) -> list[Wanted]:
+def label_roles(label: ColumnSpec) -> list[ColumnSpec]:
     """The columns of labels: one, or those that a comma parts."""
     if not isinstance(label.given, str) or "," not in label.given:
         return [label]
-    return [Wanted(name.strip(), name.strip(), ()) for name in label.given.split(",")]
+    return [ColumnSpec(name.strip(), name.strip(), ()) for name in label.given.split(",")]
 
 
 def labels_in(table: Table, row: Row, names: list[str], kind: str) -> str | float | tuple[str | float | None, ...]:
@@ -125,23 +131,23 @@ def labels_in(table: Table, row: Row, names: list[str], kind: str) -> str | floa
         return label_in(table, row, names[0], kind)
     there = [table.value(row, name) not in (None, "") for name in names]
     if not any(there):
-        table.refuse(row, names[0], f"has no label in any of the {len(names)} columns.")
+        table.raise_fault(row, names[0], f"has no label in any of the {len(names)} columns.")
     pairs = zip(names, there, strict=True)
     return tuple(label_in(table, row, name, kind) if full else None for name, full in pairs)
 
 
-def kind_of_labels(table: Table, name: str, gather: Gathering[Any]) -> Literal["class", "number"]:
+def infer_label_type(table: Table, name: str, builder: ReadingBuilder[Any]) -> Literal["class", "number"]:
     """'number' where nine of ten labels are one and some are fractions, or more than 20 differ; others are faults."""
     texts = {str(table.value(row, name) or "").strip() for row in table.rows} - {""}
-    values = [value for text in texts if (value := finite(text)) is not None]
+    values = [value for text in texts if (value := parse_finite(text)) is not None]
     if len(values) < 0.9 * len(texts):
         return "class"
     found = "number" if len(set(values)) > 20 or any(value % 1 for value in values) else "class"
-    gather.note(f"{table.path.name}: {name!r} holds {'numbers' if found == 'number' else 'classes'}")
+    builder.note(f"{table.path.name}: {name!r} holds {'numbers' if found == 'number' else 'classes'}")
     return found
 
 
-def finite(text: str) -> float | None:
+def parse_finite(text: str) -> float | None:
     """The number that a text is; None if it is none."""
     try:
         value = float(text)
@@ -154,72 +160,72 @@ def label_in(table: Table, row: Row, name: str, kind: str) -> str | float:
     return table.number(row, name, "label") if kind == "number" else table.cell(row, name, "label")
 
 
-def edge_lists(
-    path: Path, beside: list[Path], label: str | int | None, kind: str | None, gather: Gathering[LabelledGraph]
+def read_edge_lists(
+    path: Path, beside: list[Path], label: str | int | None, kind: str | None, builder: ReadingBuilder[LabelledGraph]
 ) -> None:
     """Graphs whose edges, labels and perhaps nodes stand in tables."""
-    features = node_tables(beside[1], gather) if beside[1:] else None
-    edges = edges_by_graph(path, features, gather)
-    wanted = [Wanted("graph", None, GRAPH_NAMES), Wanted("label", label, VALUE_NAMES)]
+    features = node_tables(beside[1], builder) if beside[1:] else None
+    edges = edges_by_graph(path, features, builder)
+    wanted = [ColumnSpec("graph", None, GRAPH_NAMES), ColumnSpec("label", label, VALUE_NAMES)]
     table = read_table(beside[0], wanted)
-    gather.faults.extend(table.faults)
-    columns, part = find_columns(table, wanted, gather), part_column(table)
-    kind = kind or kind_of_labels(table, columns["label"], gather)
+    builder.faults.extend(table.faults)
+    columns, part = find_columns(table, wanted, builder), find_split_column(table)
+    kind = kind or infer_label_type(table, columns["label"], builder)
     seen: set[str] = set()
 
     def make(row: Row) -> LabelledGraph:
         name = table.cell(row, columns["graph"], "graph")
         if name in seen:
-            table.refuse(row, columns["graph"], f"the graph {name!r} stands here a second time.")
+            table.raise_fault(row, columns["graph"], f"the graph {name!r} stands here a second time.")
         seen.add(name)
         if name not in (edges if features is None else features):
-            table.refuse(
+            table.raise_fault(
                 row, columns["graph"], f"the graph {name!r} has no {'edges' if features is None else 'nodes'}."
             )
         pairs, numbers = edges.get(name, ([], {}))
         values = torch.ones(len(numbers), 1) if features is None else torch.tensor(features[name][1])
         found = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T.contiguous()
         value = label_in(table, row, columns["label"], kind)
-        return LabelledGraph(values, found, value, name=name, part=part_in(table, row, part))
+        return LabelledGraph(values, found, value, name=name, part=split_in_row(table, row, part))
 
-    gather.each(table.rows, make)
+    builder.each(table.rows, make)
     if bare := set(edges) - seen:
-        gather.note(f"{counted(len(bare), 'graph')} without a label left out, such as {min(bare)!r}")
+        builder.note(f"{count_noun(len(bare), 'graph')} without a label left out, such as {min(bare)!r}")
 
 
-def node_tables(path: Path, gather: Gathering[Any]) -> dict[str, tuple[dict[str, int], list[list[float]]]]:
+def node_tables(path: Path, builder: ReadingBuilder[Any]) -> dict[str, tuple[dict[str, int], list[list[float]]]]:
     """For each graph: its nodes' numbers by name, and their features."""
-    table = read_table(path, [Wanted("graph", None, GRAPH_NAMES), Wanted("node", None, NODE_NAMES)])
-    gather.faults.extend(table.faults)
+    table = read_table(path, [ColumnSpec("graph", None, GRAPH_NAMES), ColumnSpec("node", None, NODE_NAMES)])
+    builder.faults.extend(table.faults)
     if len(table.names) < 3:
-        refuse(path, f"has the columns {', '.join(table.names)}; wanted graph, node and numbers.", 1)
+        raise_fault(path, f"has the columns {', '.join(table.names)}; wanted graph, node and numbers.", 1)
     graph = find_first(table.names, GRAPH_NAMES)
     node = find_first([name for name in table.names if name != graph], NODE_NAMES)
     names = [name for name in table.names if name not in (graph, node)]
     found: dict[str, tuple[dict[str, int], list[list[float]]]] = {}
     for row in table.rows:
-        with gather.catching():
+        with builder.catching():
             numbers, rows = found.setdefault(table.cell(row, graph, "graph"), ({}, []))
             name, values = table.cell(row, node, "node"), [table.number(row, one, "feature") for one in names]
             if name in numbers:
-                table.refuse(row, node, f"the node {name!r} stands here a second time.")
+                table.raise_fault(row, node, f"the node {name!r} stands here a second time.")
             numbers[name] = len(rows)
             rows.append(values)
     return found
 
 
 def edges_by_graph(
-    path: Path, features: dict[str, Any] | None, gather: Gathering[Any]
+    path: Path, features: dict[str, Any] | None, builder: ReadingBuilder[Any]
 ) -> dict[str, tuple[list[list[int]], dict[str, int]]]:
     """For each graph: its edges, and its nodes' numbers by name, in the order they occur unless features gave them."""
     names = (GRAPH_NAMES, SOURCE_NAMES, TARGET_NAMES)
-    wanted = [Wanted(role, None, known) for role, known in zip(("graph", "source", "target"), names, strict=True)]
+    wanted = [ColumnSpec(role, None, known) for role, known in zip(("graph", "source", "target"), names, strict=True)]
     table = read_table(path, wanted)
-    gather.faults.extend(table.faults)
-    columns = find_columns(table, wanted, gather)
+    builder.faults.extend(table.faults)
+    columns = find_columns(table, wanted, builder)
     found: dict[str, tuple[list[list[int]], dict[str, int]]] = {}
     for row in table.rows:
-        with gather.catching():
+        with builder.catching():
             graph = table.cell(row, columns["graph"], "graph")
             known = features[graph][0] if features is not None and graph in features else {}
             pairs, numbers = found.setdefault(graph, ([], known))

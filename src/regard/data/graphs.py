@@ -13,9 +13,19 @@ from torch import Tensor
 
 from ..errors import BadInput, Missing, TooLarge
 from .arrays import Arrays
-from .files import kind_of, paths_of
-from .reading import Gathering, Reading, counted, refuse
-from .tables import PARTS, Row, Table, Wanted, find_columns, given_column, part_column, part_in, read_table
+from .files import file_format, resolve_paths
+from .reading import Reading, ReadingBuilder, count_noun, raise_fault
+from .tables import (
+    PARTS,
+    ColumnSpec,
+    Row,
+    Table,
+    find_columns,
+    find_split_column,
+    given_column,
+    read_table,
+    split_in_row,
+)
 from .text import LABEL_NAMES
 
 if TYPE_CHECKING:
@@ -60,63 +70,65 @@ def read_nodes(
     node, its name and numbers; labels (and parts) stand there too or in the table `labels`. `undirected` adds the
     reverse of each edge that lacks it.
     """
-    gather = Gathering[Graph]()
-    found = paths_of(path)[0]
-    with gather.reading(found):
-        if kind_of(found) == "npz":
-            graph = graph_in_arrays(Arrays(found), str(label or "y"), gather)
+    builder = ReadingBuilder[Graph]()
+    found = resolve_paths(path)[0]
+    with builder.reading(found):
+        if file_format(found) == "npz":
+            graph = graph_in_arrays(Arrays(found), str(label or "y"), builder)
         else:
             if features is None:
                 raise BadInput(f"{found} lists edges; give the nodes' own numbers too, with features=.")
             beside = [Path(features)] + ([Path(labels)] if labels else [])
-            gather.files.extend(map(str, paths_of(beside)))
-            graph = graph_in_tables(found, beside, label, gather)
-        gather.examples.append(replace(graph, edges=directed(graph.edges, undirected, gather)))
-    return gather.done()
+            builder.files.extend(map(str, resolve_paths(beside)))
+            graph = graph_in_tables(found, beside, label, builder)
+        builder.examples.append(replace(graph, edges=add_reverse_edges(graph.edges, undirected, builder)))
+    return builder.build()
 
 
-def directed(edges: Tensor, undirected: bool, gather: Gathering[Any]) -> Tensor:
+def add_reverse_edges(edges: Tensor, undirected: bool, builder: ReadingBuilder[Any]) -> Tensor:
     """The edges, with their reverses if asked; a note if they seem to be wanted."""
     reverse, nodes = edges.flip(0), int(edges.max()) + 1 if edges.numel() else 1
     lacking = reverse[:, ~torch.isin(reverse[0] * nodes + reverse[1], edges[0] * nodes + edges[1])].unique(dim=1)
     if undirected:
         return torch.cat([edges, lacking], 1)
     if lacking.numel():
-        gather.note(f"edges without a reverse: {lacking.shape[1]:,} of {edges.shape[1]:,}; undirected=True adds it")
+        builder.note(f"edges without a reverse: {lacking.shape[1]:,} of {edges.shape[1]:,}; undirected=True adds it")
     return edges
 
 
-def graph_in_arrays(arrays: Arrays, label: str, gather: Gathering[Graph]) -> Graph:
+def graph_in_arrays(arrays: Arrays, label: str, builder: ReadingBuilder[Graph]) -> Graph:
     nodes = features_in(arrays)
     count = len(nodes)
     texts = arrays.labels(label, count)
     edges = arrays.get("edge_index", "edges")
     if edges.ndim != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "ui":
-        arrays.refuse("edge_index", f"is {edges.dtype} {list(edges.shape)}; wanted whole numbers [2, edges].")
+        arrays.raise_fault("edge_index", f"is {edges.dtype} {list(edges.shape)}; wanted whole numbers [2, edges].")
     edges = torch.from_numpy(edges.astype("int64"))
     outside = ((edges < 0) | (edges >= count)).any(0)
     for n in outside.nonzero()[:, 0].tolist():
-        with gather.catching():
+        with builder.catching():
             source, target = edges[:, n].tolist()
             message = f"edge {n} goes from {source} to {target}; the {count} nodes are 0 to {count - 1}."
-            refuse(arrays.path, message)
-    values, classes = numbered(["" if text == "-1" else text for text in texts])
-    return Graph(nodes, edges[:, ~outside], values, classes, masks_in(arrays, count, gather))
+            raise_fault(arrays.path, message)
+    values, classes = number_classes(["" if text == "-1" else text for text in texts])
+    return Graph(nodes, edges[:, ~outside], values, classes, masks_in(arrays, count, builder))
 
 
 def features_in(arrays: Arrays) -> Tensor:
     """float32 `[nodes, features]` from a dense array or from CSR."""
-    array = arrays.get("x", "features") if "x_data" not in arrays else spread(arrays)
+    array = arrays.get("x", "features") if "x_data" not in arrays else dense_features(arrays)
     if array.ndim != 2 or array.dtype.kind not in "buif" or not array.size:
-        arrays.refuse("x", f"is {array.dtype} {list(array.shape)}; wanted numbers [nodes, features].")
+        arrays.raise_fault("x", f"is {array.dtype} {list(array.shape)}; wanted numbers [nodes, features].")
     nodes = torch.from_numpy(array.astype("float32"))
     if not nodes.isfinite().all():
         row, column = (~nodes.isfinite()).nonzero()[0].tolist()
-        arrays.refuse("x", f"has {nodes[row, column].item()} for node {row}, feature {column}; wanted finite numbers.")
+        arrays.raise_fault(
+            "x", f"has {nodes[row, column].item()} for node {row}, feature {column}; wanted finite numbers."
+        )
     return nodes
 
 
-def spread(arrays: Arrays) -> np.ndarray:
+def dense_features(arrays: Arrays) -> np.ndarray:
     try:
         from scipy.sparse import csr_matrix
     except ImportError:
@@ -131,30 +143,30 @@ def spread(arrays: Arrays) -> np.ndarray:
         matrix = csr_matrix((data, indices, indptr), shape=tuple(shape.tolist()))
         matrix.check_format()
     except (ValueError, TypeError) as error:
-        refuse(arrays.path, f"the arrays x_data, x_indices, x_indptr and x_shape do not fit together: {error}.")
+        raise_fault(arrays.path, f"the arrays x_data, x_indices, x_indptr and x_shape do not fit together: {error}.")
     return matrix.toarray()
 
 
-def masks_in(arrays: Arrays, count: int, gather: Gathering[Any]) -> dict[str, Tensor]:
+def masks_in(arrays: Arrays, count: int, builder: ReadingBuilder[Any]) -> dict[str, Tensor]:
     masks = {}
     for part, names in MASKS.items():
         for name in names:
             if name in arrays:
                 array = arrays.get(name, "part")
                 if array.shape != (count,) or array.dtype != bool:
-                    arrays.refuse(name, f"is {array.dtype} {list(array.shape)}; wanted bool [{count}].")
+                    arrays.raise_fault(name, f"is {array.dtype} {list(array.shape)}; wanted bool [{count}].")
                 masks[part] = torch.from_numpy(array)
-    note_overlap(masks, gather)
+    note_overlap(masks, builder)
     return masks
 
 
-def note_overlap(masks: Mapping[str, Tensor], gather: Gathering[Any]) -> None:
+def note_overlap(masks: Mapping[str, Tensor], builder: ReadingBuilder[Any]) -> None:
     for one, other in (("train", "dev"), ("train", "test"), ("dev", "test")):
         if one in masks and other in masks and (both := int((masks[one] & masks[other]).sum())):
-            gather.note(f"{counted(both, 'node')} in both {one} and {other}")
+            builder.note(f"{count_noun(both, 'node')} in both {one} and {other}")
 
 
-def numbered(texts: list[str]) -> tuple[Tensor, tuple[str, ...]]:
+def number_classes(texts: list[str]) -> tuple[Tensor, tuple[str, ...]]:
     """(class numbers, −1 for '', and the classes' names; numbers in their order, names in the alphabet's)."""
     names = {text for text in texts if text}
     classes = sorted(names, key=int) if all(name.isdecimal() for name in names) else sorted(names)
@@ -162,20 +174,20 @@ def numbered(texts: list[str]) -> tuple[Tensor, tuple[str, ...]]:
     return torch.tensor([numbers[text] for text in texts]), tuple(classes)
 
 
-def graph_in_tables(edges: Path, beside: list[Path], label: str | int | None, gather: Gathering[Graph]) -> Graph:
+def graph_in_tables(edges: Path, beside: list[Path], label: str | int | None, builder: ReadingBuilder[Graph]) -> Graph:
     """The graph of a table of edges, one of features and perhaps one of labels."""
-    node, wanted = Wanted("node", None, NODE_NAMES), Wanted("label", label, LABEL_NAMES)
+    node, wanted = ColumnSpec("node", None, NODE_NAMES), ColumnSpec("label", label, LABEL_NAMES)
     tables = [read_table(path, [node, wanted] if path == beside[-1] else [node]) for path in beside]
-    gather.faults.extend(fault for table in tables for fault in table.faults)
+    builder.faults.extend(fault for table in tables for fault in table.faults)
     table, labels = tables[0], tables[-1]
     key, other = (find_first(one.names, NODE_NAMES) for one in (table, labels))
     name = label_column(labels, other, label, needed=labels is not table)
-    own = {key, part_column(table)} | ({name} if labels is table else set())
-    numbers, nodes = feature_rows(table, key, [one for one in table.names if one not in own], gather)
-    texts, parts = labels_by_node(labels, other, name, numbers, gather)
-    values, classes = numbered(texts)
+    own = {key, find_split_column(table)} | ({name} if labels is table else set())
+    numbers, nodes = feature_rows(table, key, [one for one in table.names if one not in own], builder)
+    texts, parts = labels_by_node(labels, other, name, numbers, builder)
+    values, classes = number_classes(texts)
     masks = {part: torch.tensor([one == part for one in parts]) for part in PARTS if part in parts}
-    return Graph(nodes, edges_of(edges, numbers, gather), values, classes, masks)
+    return Graph(nodes, edges_of(edges, numbers, builder), values, classes, masks)
 
 
 def find_first(names: Sequence[str], known: Sequence[str]) -> str:
@@ -186,64 +198,68 @@ def find_first(names: Sequence[str], known: Sequence[str]) -> str:
 def label_column(table: Table, key: str, label: str | int | None, needed: bool) -> str | None:
     """The labels' column: as given, by its name, or, in a table of labels, the first beside the node's."""
     if label is not None:
-        return given_column(table, Wanted("label", label, ()))
+        return given_column(table, ColumnSpec("label", label, ()))
     named = next((name for known in LABEL_NAMES for name in table.names if name.casefold() == known), None)
-    rest = [name for name in table.names if name not in (key, part_column(table))]
+    rest = [name for name in table.names if name not in (key, find_split_column(table))]
     return rest[0] if named is None and needed and rest else named
 
 
-def feature_rows(table: Table, key: str, names: list[str], gather: Gathering[Any]) -> tuple[dict[str, int], Tensor]:
+def feature_rows(
+    table: Table, key: str, names: list[str], builder: ReadingBuilder[Any]
+) -> tuple[dict[str, int], Tensor]:
     """(each node's number by its name, float32 `[nodes, features]`)."""
     if not names:
-        refuse(table.path, f"has no features beside {key!r}; wanted a column of numbers at least.", 1)
+        raise_fault(table.path, f"has no features beside {key!r}; wanted a column of numbers at least.", 1)
     numbers: dict[str, int] = {}
     rows = []
     for row in table.rows:
-        with gather.catching():
+        with builder.catching():
             node = table.cell(row, key, "node")
             if node in numbers:
-                table.refuse(row, key, f"the node {node!r} stands here a second time.")
+                table.raise_fault(row, key, f"the node {node!r} stands here a second time.")
             rows.append([table.number(row, name, "feature") for name in names])
             numbers[node] = len(numbers)
     if not rows:
-        refuse(table.path, "has no node that can be read.")
+        raise_fault(table.path, "has no node that can be read.")
     return numbers, torch.tensor(rows, dtype=torch.float32)
 
 
 def labels_by_node(
-    table: Table, key: str, name: str | None, numbers: dict[str, int], gather: Gathering[Any]
+    table: Table, key: str, name: str | None, numbers: dict[str, int], builder: ReadingBuilder[Any]
 ) -> tuple[list[str], list[str]]:
     """(labels, parts) by node number, '' where there is none."""
     texts, parts = [""] * len(numbers), [""] * len(numbers)
-    part = part_column(table)
+    part = find_split_column(table)
     for row in table.rows:
-        with gather.catching():
+        with builder.catching():
             node = table.cell(row, key, "node")
             if node in numbers:
                 text, before = str(table.value(row, name) or "").strip() if name else "", texts[numbers[node]]
                 if before and text != before:
-                    table.refuse(row, key, f"the node {node!r} has the label {before!r} above, and {text!r} here.")
+                    table.raise_fault(row, key, f"the node {node!r} has the label {before!r} above, and {text!r} here.")
                 texts[numbers[node]] = text
-                parts[numbers[node]] = part_in(table, row, part) if part and table.value(row, part) else ""
+                parts[numbers[node]] = split_in_row(table, row, part) if part and table.value(row, part) else ""
             elif name is not None and table.value(row, name):
-                table.refuse(row, key, f"there is no node {node!r} among the features.")
+                table.raise_fault(row, key, f"there is no node {node!r} among the features.")
     without = texts.count("")
     if without:
-        gather.note(f"{counted(without, 'node')} of {len(texts):,} without a label")
+        builder.note(f"{count_noun(without, 'node')} of {len(texts):,} without a label")
     if without == len(texts):
-        refuse(table.path, "has no labels. Say which column they are in with label=, or give a table with labels=.", 1)
+        raise_fault(
+            table.path, "has no labels. Say which column they are in with label=, or give a table with labels=.", 1
+        )
     return texts, parts
 
 
-def edges_of(path: Path, numbers: dict[str, int], gather: Gathering[Any]) -> Tensor:
+def edges_of(path: Path, numbers: dict[str, int], builder: ReadingBuilder[Any]) -> Tensor:
     """int64 `[2, edges]` from a table of names."""
-    wanted = [Wanted("source", None, SOURCE_NAMES), Wanted("target", None, TARGET_NAMES)]
+    wanted = [ColumnSpec("source", None, SOURCE_NAMES), ColumnSpec("target", None, TARGET_NAMES)]
     table = read_table(path, wanted)
-    gather.faults.extend(table.faults)
-    columns = find_columns(table, wanted, gather)
+    builder.faults.extend(table.faults)
+    columns = find_columns(table, wanted, builder)
     edges = []
     for row in table.rows:
-        with gather.catching():
+        with builder.catching():
             edges.append([node_in(table, row, columns[role], numbers) for role in ("source", "target")])
     return torch.tensor(edges, dtype=torch.int64).view(-1, 2).T.contiguous()
 
@@ -251,7 +267,7 @@ def edges_of(path: Path, numbers: dict[str, int], gather: Gathering[Any]) -> Ten
 def node_in(table: Table, row: Row, name: str, numbers: dict[str, int]) -> int:
     node = table.cell(row, name, "node")
     if node not in numbers:
-        table.refuse(row, name, f"the edge goes to or from {node!r}, which is no node that was read.")
+        table.raise_fault(row, name, f"the edge goes to or from {node!r}, which is no node that was read.")
     return numbers[node]
 
 

@@ -35,7 +35,7 @@ def read_molecule(smiles: str) -> Molecule:
     all others), then its charge, whether it is a radical, aromatic, in a ring, a stereocentre. A bond is: single,
     double, triple, aromatic or other, then whether it is conjugated, in a ring.
     """
-    chem, base = rdkit()
+    chem, base = import_rdkit()
     with base.BlockLogs():
         molecule = chem.MolFromSmiles(smiles)
     if molecule is None or not molecule.GetNumAtoms():
@@ -49,19 +49,19 @@ def read_molecule(smiles: str) -> Molecule:
     return Molecule(atoms, edges, torch.tensor(vectors).view(-1, BOND_FEATURES))
 
 
-def scaffold(smiles: str) -> str:
+def murcko_scaffold(smiles: str) -> str:
     """The rings of a molecule and what joins them (Bemis and Murcko 1996), as a SMILES; "" where there is no ring."""
-    _, base = rdkit()
+    _, base = import_rdkit()
     from rdkit.Chem.Scaffolds.MurckoScaffold import MurckoScaffoldSmiles
 
     with base.BlockLogs():
         return MurckoScaffoldSmiles(smiles=smiles, includeChirality=False)
 
 
-def rdkit() -> tuple[Any, Any]:
+def import_rdkit() -> tuple[Any, Any]:
     """The modules that read SMILES."""
     try:
-        from rdkit import Chem, rdBase
+        from import_rdkit import Chem, rdBase
     except ImportError:
         raise Missing('Reading SMILES needs rdkit: pip install "regard[molecules]".') from None
     return Chem, rdBase

@@ -14,7 +14,7 @@ from ..errors import BadInput
 T = TypeVar("T")
 X = TypeVar("X")
 
-SHOWN = 5
+MAX_LISTED = 5
 """Faults that an error message lists before it counts the rest."""
 
 
@@ -40,7 +40,7 @@ class Fault:
         return f"{':'.join(place)}: {self.message}"
 
 
-class Refused(Exception):
+class MalformedData(Exception):
     """A line, a row or a whole file cannot be read; whoever gathers the examples keeps the faults."""
 
     def __init__(self, *faults: Fault) -> None:
@@ -48,14 +48,16 @@ class Refused(Exception):
         self.faults = faults
 
 
-def refuse(file: str | Path, message: str, line: int | None = None, column: int | None = None) -> NoReturn:
-    """Raise `Refused` with that fault."""
-    raise Refused(Fault(str(file), line, column, message))
+def raise_fault(file: str | Path, message: str, line: int | None = None, column: int | None = None) -> NoReturn:
+    """Raise `MalformedData` with that fault."""
+    raise MalformedData(Fault(str(file), line, column, message))
 
 
-def refuse_as(error: Exception, file: str | Path, line: int | None = None, column: int | None = None) -> NoReturn:
-    """Raise `Refused` there with an error's message, whose own mention of that file is left out."""
-    refuse(file, str(error).removeprefix(str(file)).lstrip(": "), line, column)
+def raise_fault_from(
+    error: Exception, file: str | Path, line: int | None = None, column: int | None = None
+) -> NoReturn:
+    """Raise `MalformedData` there with an error's message, whose own mention of that file is left out."""
+    raise_fault(file, str(error).removeprefix(str(file)).lstrip(": "), line, column)
 
 
 @dataclass(frozen=True)
@@ -71,24 +73,26 @@ class Reading(Generic[T]):
         return len(self.examples)
 
     def __str__(self) -> str:
-        lines = [f"{counted(len(self), 'example')} from {', '.join(self.files)}; {counted(len(self.faults), 'fault')}"]
-        return "\n".join(lines + [f"  {note}" for note in self.notes] + shown(self.faults))
+        lines = [
+            f"{count_noun(len(self), 'example')} from {', '.join(self.files)}; {count_noun(len(self.faults), 'fault')}"
+        ]
+        return "\n".join(lines + [f"  {note}" for note in self.notes] + format_faults(self.faults))
 
     def strict(self) -> Reading[T]:
         """Itself if nothing was wrong; otherwise `BadInput` with the first faults and their number."""
         if self.faults:
-            found = counted(len(self.faults), "fault")
-            lines = "\n".join(shown(self.faults))
+            found = count_noun(len(self.faults), "fault")
+            lines = "\n".join(format_faults(self.faults))
             raise BadInput(
-                f"{found} in {', '.join(self.files)}, {counted(len(self), 'example')} read:\n{lines}\n"
+                f"{found} in {', '.join(self.files)}, {count_noun(len(self), 'example')} read:\n{lines}\n"
                 "Mend these places, or go on with what was read."
             )
         return self
 
-    def needed(self) -> Reading[T]:
+    def require_examples(self) -> Reading[T]:
         """Itself if anything was read; otherwise `BadInput` with the first faults."""
         if not self.examples:
-            why = " ".join(str(fault) for fault in self.faults[:SHOWN])
+            why = " ".join(str(fault) for fault in self.faults[:MAX_LISTED])
             raise BadInput(f"No example was read from {', '.join(self.files)}. {why} `regard check` shows all of it.")
         return self
 
@@ -102,22 +106,22 @@ class Reading(Generic[T]):
         return replace(self, examples=kept)
 
 
-def counted(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     """
-    >>> counted(1, "fault"), counted(2000, "fault")
+    >>> count_noun(1, "fault"), count_noun(2000, "fault")
     ('1 fault', '2,000 faults')
     """
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def shown(faults: tuple[Fault, ...]) -> list[str]:
+def format_faults(faults: tuple[Fault, ...]) -> list[str]:
     """The first faults, a line each, and how many follow."""
-    lines = [f"  {fault}" for fault in faults[:SHOWN]]
-    return [*lines, f"  … and {len(faults) - SHOWN:,} more"] if len(faults) > SHOWN else lines
+    lines = [f"  {fault}" for fault in faults[:MAX_LISTED]]
+    return [*lines, f"  … and {len(faults) - MAX_LISTED:,} more"] if len(faults) > MAX_LISTED else lines
 
 
 @dataclass
-class Gathering(Generic[T]):
+class ReadingBuilder(Generic[T]):
     """A reading in the making."""
 
     examples: list[T] = field(default_factory=list)
@@ -137,7 +141,7 @@ class Gathering(Generic[T]):
         """Keep as a fault what is refused inside."""
         try:
             yield
-        except Refused as refused:
+        except MalformedData as refused:
             self.faults.extend(refused.faults)
 
     def each(self, sources: Iterable[X], make: Callable[[X], T]) -> None:
@@ -145,7 +149,7 @@ class Gathering(Generic[T]):
         for source in sources:
             try:
                 self.examples.append(make(source))
-            except Refused as refused:
+            except MalformedData as refused:
                 self.faults.extend(refused.faults)
 
     def note(self, text: str) -> None:
@@ -153,7 +157,7 @@ class Gathering(Generic[T]):
         if text not in self.notes:
             self.notes.append(text)
 
-    def done(self) -> Reading[T]:
+    def build(self) -> Reading[T]:
         """What was gathered; faults of a file in the order of its lines."""
         order = {name: n for n, name in enumerate(self.files)}
         faults = sorted(self.faults, key=lambda one: (order.get(one.file, len(order)), one.line or 0))
@@ -183,13 +187,13 @@ def split(
     if len(groups) < 2:
         what = "examples" if by is None else "groups"
         raise BadInput(f"{', '.join(reading.files) or 'The reading'} has {len(groups)} {what}; a split needs two.")
-    held = held_out(list(groups.values()), share, seed)
+    held = hold_out(list(groups.values()), share, seed)
     rest = tuple(example for n, example in enumerate(reading.examples) if n not in held)
     out = tuple(example for n, example in enumerate(reading.examples) if n in held)
     return replace(reading, examples=rest), replace(reading, examples=out)
 
 
-def held_out(groups: list[list[int]], share: float, seed: int) -> set[int]:
+def hold_out(groups: list[list[int]], share: float, seed: int) -> set[int]:
     """The numbers of shuffled groups until they are `share` of all, one group at least left on each side."""
     wanted = max(1, round(share * sum(map(len, groups))))
     random.Random(seed).shuffle(groups)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from .files import kind_of, read_lines_of
-from .reading import Fault, Gathering, Refused, refuse
+from .files import file_format, read_file_lines
+from .reading import Fault, MalformedData, ReadingBuilder, raise_fault
 
 TABLES = ("csv", "tsv", "tab", "jsonl", "ndjson")
 
@@ -32,7 +32,7 @@ PART_NAMES = ("split", "part", "partition", "subset", "is_test", "is_dev", "is_v
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ColumnSpec:
     """A column that a task needs: what it is called, the name or number given for it, names to guess it by,
     and the setting that names it where that is called otherwise."""
 
@@ -75,20 +75,20 @@ class Table:
         number = self.names.index(name)
         return starts[number] if number < len(starts) else None
 
-    def refuse(self, row: Row, name: str, message: str) -> NoReturn:
-        """Raise `Refused` for a cell."""
-        refuse(self.path, message, row.line, self.column(row, name))
+    def raise_fault(self, row: Row, name: str, message: str) -> NoReturn:
+        """Raise `MalformedData` for a cell."""
+        raise_fault(self.path, message, row.line, self.column(row, name))
 
     def cell(self, row: Row, name: str, what: str) -> str:
-        """A cell as text without blanks around it; `Refused` when there is nothing in it."""
+        """A cell as text without blanks around it; `MalformedData` when there is nothing in it."""
         value = self.value(row, name)
         if value is None and self.delimiter == "{":
-            refuse(self.path, f"has no {name!r}; wanted the {what} there.", row.line, 1)
+            raise_fault(self.path, f"has no {name!r}; wanted the {what} there.", row.line, 1)
         text = as_text(value)
         if text is None:
-            self.refuse(row, name, f"the {what} is {value!r:.60}; wanted text or a number.")
+            self.raise_fault(row, name, f"the {what} is {value!r:.60}; wanted text or a number.")
         if not text:
-            self.refuse(row, name, f"the {what} (column {name!r}) is empty.")
+            self.raise_fault(row, name, f"the {what} (column {name!r}) is empty.")
         return text
 
     def number(self, row: Row, name: str, what: str) -> float:
@@ -99,7 +99,7 @@ class Table:
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            self.refuse(row, name, f"the {what} (column {name!r}) is {text!r:.40}; wanted a number.")
+            self.raise_fault(row, name, f"the {what} (column {name!r}) is {text!r:.40}; wanted a number.")
         return value
 
 
@@ -131,18 +131,20 @@ def cell_starts(text: str, delimiter: str) -> Iterator[int]:
             yield n + 2
 
 
-def read_table(path: Path, wanted: Sequence[Wanted], header: bool | None = None, known: int = 1) -> Table:
+def read_table(path: Path, wanted: Sequence[ColumnSpec], header: bool | None = None, known: int = 1) -> Table:
     """The table in a file. `header` is guessed unless given: some column was asked for by name, or `known` cells of the
     first line are among the names that columns have."""
-    lines = read_lines_of(path)
-    if kind_of(path) in ("jsonl", "ndjson") or (kind_of(path) not in TABLES and lines[0].lstrip().startswith("{")):
+    lines = read_file_lines(path)
+    if file_format(path) in ("jsonl", "ndjson") or (
+        file_format(path) not in TABLES and lines[0].lstrip().startswith("{")
+    ):
         table = json_table(path, lines)
     else:
         table = delimited_table(path, lines, wanted, header, known)
     if not table.names:
-        raise Refused(*table.faults)
+        raise MalformedData(*table.faults)
     if not table.rows and not table.faults:
-        refuse(path, f"has a header ({', '.join(table.names)}) and no rows.", 1)
+        raise_fault(path, f"has a header ({', '.join(table.names)}) and no rows.", 1)
     return table
 
 
@@ -155,7 +157,7 @@ def json_table(path: Path, lines: list[str]) -> Table:
         try:
             objects.append((number, json_object(path, number, line)))
             names.update(dict.fromkeys(objects[-1][1]))
-        except Refused as refused:
+        except MalformedData as refused:
             faults.extend(refused.faults)
     rows = [Row(number, [found.get(name) for name in names]) for number, found in objects]
     return Table(path, lines, tuple(names), "{", True, rows, faults)
@@ -166,14 +168,14 @@ def json_object(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
-        refuse(path, f"is no JSON: {error.msg}. Wanted one object a line.", number, error.colno)
+        raise_fault(path, f"is no JSON: {error.msg}. Wanted one object a line.", number, error.colno)
     except (ValueError, RecursionError) as error:
-        refuse(path, f"is JSON that cannot be read ({error}). Shorten the number, or nest less.", number, 1)
+        raise_fault(path, f"is JSON that cannot be read ({error}). Shorten the number, or nest less.", number, 1)
     if not isinstance(value, dict):
-        refuse(path, f"is {line.strip():.40}; wanted a JSON object, such as {{…}}, on each line.", number, 1)
+        raise_fault(path, f"is {line.strip():.40}; wanted a JSON object, such as {{…}}, on each line.", number, 1)
     if (half := HALF.search(line)) and not encodable(value):
         message = f"has half a character, {half[0]}; wanted both halves of its pair. Was the text cut there?"
-        refuse(path, message, number, half.start() + 1)
+        raise_fault(path, message, number, half.start() + 1)
     return value
 
 
@@ -186,9 +188,11 @@ def encodable(value: Any) -> bool:
     return True
 
 
-def delimited_table(path: Path, lines: list[str], wanted: Sequence[Wanted], header: bool | None, known: int) -> Table:
+def delimited_table(
+    path: Path, lines: list[str], wanted: Sequence[ColumnSpec], header: bool | None, known: int
+) -> Table:
     """CSV, whose cells may be quoted, or TSV, whose cells never are."""
-    delimiter, faults = delimiter_of(path, lines), []
+    delimiter, faults = detect_delimiter(path, lines), []
     records = list(tab_records(lines) if delimiter == "\t" else quoted_records(path, lines, delimiter, faults))
     if not records:
         return Table(path, lines, (), delimiter, False, [], faults)
@@ -200,11 +204,11 @@ def delimited_table(path: Path, lines: list[str], wanted: Sequence[Wanted], head
         if len(cells) == len(names):
             rows.append(Row(line, cells))
         else:
-            faults.append(uneven(path, line, cells, names, delimiter))
+            faults.append(uneven_row_fault(path, line, cells, names, delimiter))
     return Table(path, lines, names, delimiter, header, rows, faults)
 
 
-def uneven(path: Path, line: int, cells: list[str], names: tuple[str, ...], delimiter: str) -> Fault:
+def uneven_row_fault(path: Path, line: int, cells: list[str], names: tuple[str, ...], delimiter: str) -> Fault:
     advice = (
         "" if len(cells) < len(names) or delimiter == "\t" else f' Put text that has "{delimiter}" in it in quotes.'
     )
@@ -212,10 +216,10 @@ def uneven(path: Path, line: int, cells: list[str], names: tuple[str, ...], deli
     return Fault(str(path), line, None, f"{found}; wanted {len(names)} ({', '.join(names)}).{advice}")
 
 
-def delimiter_of(path: Path, lines: list[str]) -> str:
+def detect_delimiter(path: Path, lines: list[str]) -> str:
     """Tab by the ending or where the first line has one; otherwise the commoner of comma and semicolon in it."""
     first = next(line for line in lines if line.strip())
-    if kind_of(path) in ("tsv", "tab") or (kind_of(path) != "csv" and "\t" in first):
+    if file_format(path) in ("tsv", "tab") or (file_format(path) != "csv" and "\t" in first):
         return "\t"
     return max(",;\t", key=first.count)
 
@@ -240,7 +244,7 @@ def quoted_records(
             except StopIteration:
                 return
             except csv.Error as error:
-                faults.append(badly_quoted(path, lines, begins, reader.line_num, str(error), delimiter))
+                faults.append(quoting_fault(path, lines, begins, reader.line_num, str(error), delimiter))
                 continue
             if cells and any(cell.strip() for cell in cells):
                 yield begins, cells
@@ -248,7 +252,7 @@ def quoted_records(
         csv.field_size_limit(limit)
 
 
-def badly_quoted(path: Path, lines: list[str], line: int, last: int, error: str, delimiter: str) -> Fault:
+def quoting_fault(path: Path, lines: list[str], line: int, last: int, error: str, delimiter: str) -> Fault:
     column, lost = lines[line - 1].find('"') + 1, f" Lines {line:,} to {last:,} were left out." * (last > line)
     if "end of data" in error:
         message = f'a quote " is opened here and never closed; the rest of the file is inside it.{lost}'
@@ -257,7 +261,7 @@ def badly_quoted(path: Path, lines: list[str], line: int, last: int, error: str,
     return Fault(str(path), line, column, f"is badly quoted ({error}). {advice}{lost}")
 
 
-def has_header(cells: list[str], wanted: Sequence[Wanted], known: int) -> bool:
+def has_header(cells: list[str], wanted: Sequence[ColumnSpec], known: int) -> bool:
     """Whether the first line names the columns."""
     if any(isinstance(one.given, str) and not one.given.isdecimal() for one in wanted):
         return True
@@ -270,11 +274,11 @@ def header_names(path: Path, line: int, cells: list[str]) -> tuple[str, ...]:
     names = tuple(cell or str(n) for n, cell in enumerate(cells, 1))
     twice = next((name for n, name in enumerate(names) if name in names[:n]), None)
     if twice is not None:
-        refuse(path, f"the header names the column {twice!r} twice. Rename one of them.", line)
+        raise_fault(path, f"the header names the column {twice!r} twice. Rename one of them.", line)
     return names
 
 
-def find_columns(table: Table, wanted: Sequence[Wanted], notes: Gathering[Any]) -> dict[str, str]:
+def find_columns(table: Table, wanted: Sequence[ColumnSpec], notes: ReadingBuilder[Any]) -> dict[str, str]:
     """The column of each role: as given, by its name, or by what is left, the last two said in a note.
 
     With as many columns as roles, the roles that no name was found for take the columns left over in their order.
@@ -285,11 +289,11 @@ def find_columns(table: Table, wanted: Sequence[Wanted], notes: Gathering[Any]) 
         match = next((name for known in one.names for name in free if name.casefold() == known), None)
         if one.role not in found and match is not None:
             found[one.role] = match
-    part = part_column(table)
+    part = find_split_column(table)
     free = [name for name in table.names if name not in found.values() and name != part]
     open_roles = [one for one in wanted if one.role not in found]
     if len(free) < len(open_roles) or (len(free) > len(open_roles) > 0):
-        refuse_guess(table, open_roles[0])
+        raise_ambiguous_column(table, open_roles[0])
     found.update(zip((one.role for one in open_roles), free, strict=False))
     if guessed := {one.role: found[one.role] for one in wanted if one.given is None}:
         order = sorted(guessed, key=lambda role: table.names.index(guessed[role]))
@@ -298,16 +302,16 @@ def find_columns(table: Table, wanted: Sequence[Wanted], notes: Gathering[Any]) 
     return found
 
 
-def refuse_guess(table: Table, one: Wanted) -> NoReturn:
+def raise_ambiguous_column(table: Table, one: ColumnSpec) -> NoReturn:
     there = ", ".join(map(repr, table.names))
     line = next(n for n, text in enumerate(table.lines, 1) if text.strip())
     first = "" if table.header else f" (line {line} is {table.lines[line - 1]!r:.80})"
     setting = one.setting or one.role
     message = f"which column is the {one.role}? There are {there}{first}. Say it with {setting}=, by name or number."
-    refuse(table.path, message, line)
+    raise_fault(table.path, message, line)
 
 
-def given_column(table: Table, one: Wanted) -> str:
+def given_column(table: Table, one: ColumnSpec) -> str:
     """The name of the column that was asked for by name or number."""
     given = str(one.given)
     if given in table.names:
@@ -316,29 +320,29 @@ def given_column(table: Table, one: Wanted) -> str:
         return table.names[int(given) - 1]
     near = difflib.get_close_matches(given, table.names, n=1)
     hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(map(repr, table.names))}."
-    refuse(table.path, f"has no column {given!r} for the {one.role}. {hint}", 1)
+    raise_fault(table.path, f"has no column {given!r} for the {one.role}. {hint}", 1)
 
 
-def part_column(table: Table) -> str | None:
+def find_split_column(table: Table) -> str | None:
     """The column that says to which part, train, dev or test, a row belongs."""
     return next((name for known in PART_NAMES for name in table.names if name.casefold() == known), None)
 
 
-def part_in(table: Table, row: Row, column: str | None) -> str:
+def split_in_row(table: Table, row: Row, column: str | None) -> str:
     """'train', 'dev' or 'test'; '' where the table does not say."""
     if column is None:
         return ""
     value = table.cell(row, column, "part")
-    part = part_named(column, value)
+    part = parse_split_name(column, value)
     if part is None:
-        table.refuse(row, column, f"the part is {value!r}; wanted train, dev or test.")
+        table.raise_fault(row, column, f"the part is {value!r}; wanted train, dev or test.")
     return part
 
 
-def part_named(column: str, value: str) -> str | None:
+def parse_split_name(column: str, value: str) -> str | None:
     """The part that a value means in a column of that name; None if none.
 
-    >>> part_named("split", "Validation"), part_named("is_test", "1"), part_named("is_test", "False")
+    >>> parse_split_name("split", "Validation"), parse_split_name("is_test", "1"), parse_split_name("is_test", "False")
     ('dev', 'test', 'train')
     """
     value, asked = value.casefold(), column.casefold().removeprefix("is_")

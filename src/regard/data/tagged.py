@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BadInput
-from .files import Paths, kind_of, paths_of, read_lines_of
-from .reading import Gathering, Reading, refuse
-from .tables import Row, Table, Wanted, as_text, find_columns, read_table
+from .files import Paths, file_format, read_file_lines, resolve_paths
+from .reading import Reading, ReadingBuilder, raise_fault
+from .tables import ColumnSpec, Row, Table, as_text, find_columns, read_table
 
 FIELDS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 """The ten columns of CoNLL-U."""
@@ -38,18 +38,18 @@ def read_tagged(paths: Paths, *, column: str | int | None = None) -> Reading[Tag
     more columns the last is the tag unless `column` has another number. JSON lines: lists of words and tags. A sentence
     with a fault is left out whole.
     """
-    gather = Gathering[Tagged]()
-    for path in paths_of(paths):
-        with gather.reading(path):
-            if kind_of(path) in ("jsonl", "ndjson"):
-                json_lists(path, column, gather)
+    builder = ReadingBuilder[Tagged]()
+    for path in resolve_paths(paths):
+        with builder.reading(path):
+            if file_format(path) in ("jsonl", "ndjson"):
+                read_json_lists(path, column, builder)
                 continue
-            lines = read_lines_of(path)
+            lines = read_file_lines(path)
             number, first = first_line(path, lines)
-            conllu = kind_of(path) == "conllu" or first.count("\t") == len(FIELDS) - 1
-            make = conllu_reader(path, column) if conllu else column_reader(path, (number, first), column, gather)
-            gather.each(blocks(lines), make)
-    return gather.done()
+            conllu = file_format(path) == "conllu" or first.count("\t") == len(FIELDS) - 1
+            make = conllu_reader(path, column) if conllu else column_reader(path, (number, first), column, builder)
+            builder.each(split_blocks(lines), make)
+    return builder.build()
 
 
 def first_line(path: Path, lines: list[str]) -> tuple[int, str]:
@@ -57,10 +57,10 @@ def first_line(path: Path, lines: list[str]) -> tuple[int, str]:
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.startswith("# "):
             return number, line
-    refuse(path, "has comments only.", 1)
+    raise_fault(path, "has comments only.", 1)
 
 
-def blocks(lines: list[str]) -> Iterator[Block]:
+def split_blocks(lines: list[str]) -> Iterator[Block]:
     """Lines between blank lines."""
     block: Block = []
     for number, line in enumerate(lines, 1):
@@ -89,54 +89,54 @@ def conllu_reader(path: Path, column: str | int | None) -> Callable[[Block], Tag
             if is_word(path, number, cells, len(words) + 1):
                 if cells[field] in ("", "_"):
                     place = sum(len(cell) + 1 for cell in cells[:field]) + 1
-                    refuse(path, f"the word {cells[1]!r} has no {name}.", number, place)
+                    raise_fault(path, f"the word {cells[1]!r} has no {name}.", number, place)
                 words.append(cells[1])
                 tags.append(cells[field])
         if not words:
-            refuse(path, "is a sentence without words.", block[0][0])
+            raise_fault(path, "is a sentence without words.", block[0][0])
         return Tagged(tuple(words), tuple(tags))
 
     return read
 
 
 def is_word(path: Path, number: int, cells: list[str], expected: int) -> bool:
-    """Whether a line of CoNLL-U is a word, and not a multiword token or an empty node; `Refused` if it is neither."""
+    """Whether a line of CoNLL-U is a word, not a multiword token or an empty node; `MalformedData` if it is neither."""
     if len(cells) != len(FIELDS):
-        refuse(path, f"has {len(cells)} columns; CoNLL-U has {len(FIELDS)}, with a tab between.", number)
+        raise_fault(path, f"has {len(cells)} columns; CoNLL-U has {len(FIELDS)}, with a tab between.", number)
     if not cells[0].isdecimal():
         if re.fullmatch(r"\d+[-.]\d+", cells[0]):
             return False
-        refuse(path, f"the id is {cells[0]!r}; wanted a number, such as 4, 4-5 or 4.1.", number, 1)
+        raise_fault(path, f"the id is {cells[0]!r}; wanted a number, such as 4, 4-5 or 4.1.", number, 1)
     if int(cells[0]) != expected:
         hint = "Is a blank line missing before it?" if cells[0] == "1" else "Is a line missing or twice there?"
-        refuse(path, f"the id is {cells[0]}; wanted {expected}. {hint}", number, 1)
+        raise_fault(path, f"the id is {cells[0]}; wanted {expected}. {hint}", number, 1)
     if not cells[1]:
-        refuse(path, "the word (column 2) is empty.", number, len(cells[0]) + 2)
+        raise_fault(path, "the word (column 2) is empty.", number, len(cells[0]) + 2)
     return True
 
 
 def column_reader(
-    path: Path, first: tuple[int, str], column: str | int | None, gather: Gathering[Tagged]
+    path: Path, first: tuple[int, str], column: str | int | None, builder: ReadingBuilder[Tagged]
 ) -> Callable[[Block], Tagged]:
     """What reads a sentence of words and tags in columns."""
     number, line = first
     tabs = "\t" in line
     wanted = len(cells_of(line, tabs))
     if wanted < 2:
-        refuse(path, f"is {line!r:.60}; wanted a word and its tag, a tab or a blank between.", number, 1)
+        raise_fault(path, f"is {line!r:.60}; wanted a word and its tag, a tab or a blank between.", number, 1)
     tag = tag_column(path, column, wanted)
-    gather.note(f"{path.name}: word = column 1, tag = column {tag}, {'a tab' if tabs else 'blanks'} between")
+    builder.note(f"{path.name}: word = column 1, tag = column {tag}, {'a tab' if tabs else 'blanks'} between")
 
     def read(block: Block) -> Tagged:
         pairs = []
         for number, line in block:
             cells = cells_of(line, tabs)
             if len(cells) != wanted:
-                refuse(path, f"is {line!r:.60}, {len(cells)} columns; wanted {wanted}.", number)
+                raise_fault(path, f"is {line!r:.60}, {len(cells)} columns; wanted {wanted}.", number)
             if not cells[0].strip() or not cells[tag - 1].strip():
                 empty = 1 if not cells[0].strip() else tag
                 place = 1 + sum(len(cell) + 1 for cell in cells[: empty - 1])
-                refuse(path, f"the {'word' if empty == 1 else 'tag'} (column {empty}) is empty.", number, place)
+                raise_fault(path, f"the {'word' if empty == 1 else 'tag'} (column {empty}) is empty.", number, place)
             pairs.append((cells[0].strip(), cells[tag - 1].strip()))
         words, tags = zip(*pairs, strict=True)
         return Tagged(words, tags)
@@ -157,19 +157,19 @@ def tag_column(path: Path, column: str | int | None, columns: int) -> int:
     return int(column)
 
 
-def json_lists(path: Path, column: str | int | None, gather: Gathering[Tagged]) -> None:
+def read_json_lists(path: Path, column: str | int | None, builder: ReadingBuilder[Tagged]) -> None:
     """Sentences from JSON lines."""
-    wanted = [Wanted("words", None, WORD_NAMES), Wanted("tags", column, TAG_NAMES, "column")]
+    wanted = [ColumnSpec("words", None, WORD_NAMES), ColumnSpec("tags", column, TAG_NAMES, "column")]
     table = read_table(path, wanted)
-    gather.faults.extend(table.faults)
-    columns = find_columns(table, wanted, gather)
-    gather.each(table.rows, lambda row: json_sentence(table, row, columns))
+    builder.faults.extend(table.faults)
+    columns = find_columns(table, wanted, builder)
+    builder.each(table.rows, lambda row: json_sentence(table, row, columns))
 
 
 def json_sentence(table: Table, row: Row, columns: dict[str, str]) -> Tagged:
     words, tags = (list_in(table, row, columns[role], role) for role in ("words", "tags"))
     if len(words) != len(tags):
-        table.refuse(
+        table.raise_fault(
             row, columns["tags"], f"there are {len(words)} words and {len(tags)} tags; wanted a tag for each word."
         )
     return Tagged(words, tags)
@@ -179,9 +179,9 @@ def list_in(table: Table, row: Row, name: str, what: str) -> tuple[str, ...]:
     """A list of texts or numbers."""
     value = table.value(row, name)
     if not isinstance(value, list) or not value:
-        table.refuse(row, name, f"the {what} are {value!r:.60}; wanted a list that is not empty.")
+        table.raise_fault(row, name, f"the {what} are {value!r:.60}; wanted a list that is not empty.")
     texts = tuple(as_text(one) for one in value)
     if not all(texts):
         n = texts.index(next(one for one in texts if not one))
-        table.refuse(row, name, f"number {n + 1} of the {what} is {value[n]!r:.60}; wanted text.")
+        table.raise_fault(row, name, f"number {n + 1} of the {what} is {value[n]!r:.60}; wanted text.")
     return tuple(one or "" for one in texts)

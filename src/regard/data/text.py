@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BadInput
-from .files import Paths, kind_of, lines_of, paths_of, read_lines_of, read_text
-from .reading import Fault, Gathering, Reading, refuse
-from .tables import TABLES, Row, Table, Wanted, find_columns, part_column, part_in, read_table
+from .files import Paths, file_format, read_file_lines, read_text, resolve_paths, split_lines
+from .reading import Fault, Reading, ReadingBuilder, raise_fault
+from .tables import TABLES, ColumnSpec, Row, Table, find_columns, find_split_column, read_table, split_in_row
 
 TEXT_NAMES = (
     *("text", "sentence", "review", "text_a", "content", "comment", "document", "question", "utterance", "tweet"),
@@ -60,7 +60,7 @@ class Document:
     @property
     def lines(self) -> list[str]:
         """The lines, blank ones too."""
-        return lines_of(self.text)
+        return split_lines(self.text)
 
 
 def read_texts(
@@ -71,19 +71,19 @@ def read_texts(
     Columns are named, numbered from 1, or guessed by their names; without names, of two columns the label is the one
     with fewer different values. TSV is split at its tabs alone; quotes are part of the text there.
     """
-    gather = Gathering[LabelledText]()
-    wanted = [Wanted("text", text, TEXT_NAMES, "input"), Wanted("label", label, LABEL_NAMES)]
-    for path in paths_of(paths):
-        with gather.reading(path):
+    builder = ReadingBuilder[LabelledText]()
+    wanted = [ColumnSpec("text", text, TEXT_NAMES, "input"), ColumnSpec("label", label, LABEL_NAMES)]
+    for path in resolve_paths(paths):
+        with builder.reading(path):
             table = read_table(path, wanted, header)
-            gather.faults.extend(table.faults)
-            columns = find_columns(table, label_last(table, wanted), gather)
-            part = part_column(table)
-            gather.each(table.rows, lambda row, t=table, c=columns, p=part: labelled(t, row, c, p))
-    return gather.done()
+            builder.faults.extend(table.faults)
+            columns = find_columns(table, label_last(table, wanted), builder)
+            part = find_split_column(table)
+            builder.each(table.rows, lambda row, t=table, c=columns, p=part: make_labelled_text(t, row, c, p))
+    return builder.build()
 
 
-def label_last(table: Table, wanted: list[Wanted]) -> list[Wanted]:
+def label_last(table: Table, wanted: list[ColumnSpec]) -> list[ColumnSpec]:
     """The roles in the order of a table of two columns: the label has the fewer different values, or the shorter."""
     if len(table.names) != 2:
         return wanted
@@ -92,9 +92,9 @@ def label_last(table: Table, wanted: list[Wanted]) -> list[Wanted]:
     return wanted[::-1] if first < second else wanted
 
 
-def labelled(table: Table, row: Row, columns: dict[str, str], part: str | None) -> LabelledText:
+def make_labelled_text(table: Table, row: Row, columns: dict[str, str], part: str | None) -> LabelledText:
     text, label = (table.cell(row, columns[role], role) for role in ("text", "label"))
-    return LabelledText(text, label, part_in(table, row, part))
+    return LabelledText(text, label, split_in_row(table, row, part))
 
 
 def read_parallel(
@@ -106,73 +106,77 @@ def read_parallel(
     numbered from 1, called source and target, or the first two. In JSON lines a list of sentences as source is joined,
     and a list of targets holds several right answers.
     """
-    found = paths_of(paths)
-    gather = Gathering[Parallel]()
-    if len(found) == 2 and not any(kind_of(path) in TABLES for path in found):
-        gather.files.extend(map(str, found))
-        with gather.catching():
-            two_files(found[0], found[1], gather)
-        return gather.done()
+    found = resolve_paths(paths)
+    builder = ReadingBuilder[Parallel]()
+    if len(found) == 2 and not any(file_format(path) in TABLES for path in found):
+        builder.files.extend(map(str, found))
+        with builder.catching():
+            read_two_files(found[0], found[1], builder)
+        return builder.build()
     for path in found:
-        with gather.reading(path):
-            pair_table(path, source, target, header, gather)
-    return gather.done()
+        with builder.reading(path):
+            read_pair_table(path, source, target, header, builder)
+    return builder.build()
 
 
-def two_files(source: Path, target: Path, gather: Gathering[Parallel]) -> None:
+def read_two_files(source: Path, target: Path, builder: ReadingBuilder[Parallel]) -> None:
     """Line by line; unequal numbers of lines are refused whole, since nobody knows where they part."""
-    left, right = read_lines_of(source), read_lines_of(target)
+    left, right = read_file_lines(source), read_file_lines(target)
     if len(left) != len(right):
         short, other = (source, target) if len(left) < len(right) else (target, source)
         few, many = sorted((len(left), len(right)))
         message = f"ends after {few:,} lines, but {other.name} has {many:,}. Line n of one must translate the other's."
-        refuse(short, message, few + 1)
-    gather.note(f"{source.name} is the source, {target.name} the target")
+        raise_fault(short, message, few + 1)
+    builder.note(f"{source.name} is the source, {target.name} the target")
     blank = [n for n in range(len(left)) if not left[n].strip() and not right[n].strip()]
     if blank:
-        gather.note(f"{len(blank):,} lines are blank in both files, the first {blank[0] + 1}: left out")
+        builder.note(f"{len(blank):,} lines are blank in both files, the first {blank[0] + 1}: left out")
     skip = set(blank)
     for n, (one, other) in enumerate(zip(left, right, strict=True)):
         one, other = one.strip(), other.strip()
         if one and other:
-            gather.examples.append(Parallel(one, other, (other,)))
+            builder.examples.append(Parallel(one, other, (other,)))
         elif n not in skip:
             empty, full, words = (target, source, one) if one else (source, target, other)
-            gather.faults.append(Fault(str(empty), n + 1, 1, f"is blank, but {full.name} says {words!r:.60} there."))
+            builder.faults.append(Fault(str(empty), n + 1, 1, f"is blank, but {full.name} says {words!r:.60} there."))
 
 
-def pair_table(
-    path: Path, source: str | int | None, target: str | int | None, header: bool | None, gather: Gathering[Parallel]
+def read_pair_table(
+    path: Path,
+    source: str | int | None,
+    target: str | int | None,
+    header: bool | None,
+    builder: ReadingBuilder[Parallel],
 ) -> None:
     """The pairs of a table."""
     names = {"source": SOURCE_NAMES + LANGUAGES, "target": TARGET_NAMES + LANGUAGES}
-    asked = [Wanted("source", source, names["source"]), Wanted("target", target, names["target"])]
+    asked = [ColumnSpec("source", source, names["source"]), ColumnSpec("target", target, names["target"])]
     table = read_table(path, asked, header, known=2)
-    gather.faults.extend(table.faults)
-    columns = find_columns(table, first_two(table, asked), gather)
-    part = part_column(table)
-    gather.each(table.rows, lambda row: pair(table, row, columns, part))
+    builder.faults.extend(table.faults)
+    columns = find_columns(table, first_two(table, asked), builder)
+    part = find_split_column(table)
+    builder.each(table.rows, lambda row: make_pair(table, row, columns, part))
 
 
-def first_two(table: Table, asked: list[Wanted]) -> list[Wanted]:
+def first_two(table: Table, asked: list[ColumnSpec]) -> list[ColumnSpec]:
     """The first two columns in place of those that were not given and have no name to know them by."""
     known = {name.casefold(): name for name in table.names}
     choices = []
     for one, own in zip(asked, (SOURCE_NAMES, TARGET_NAMES), strict=True):
         given = one.given if one.given is not None else next((known[name] for name in own if name in known), None)
-        choices.append(Wanted(one.role, given, ()))
+        choices.append(ColumnSpec(one.role, given, ()))
     taken = {str(one.given) for one in choices if one.given is not None}
     free = iter([name for n, name in enumerate(table.names, 1) if not {name, str(n)} & taken][:2])
     return [
-        Wanted(one.role, None, (name.casefold(),)) if one.given is None and (name := next(free, None)) else one
+        ColumnSpec(one.role, None, (name.casefold(),)) if one.given is None and (name := next(free, None)) else one
         for one in choices
     ]
 
 
-def pair(table: Table, row: Row, columns: dict[str, str], part: str | None) -> Parallel:
+def make_pair(table: Table, row: Row, columns: dict[str, str], part: str | None) -> Parallel:
     source = sentences(table, row, columns["source"], "source")
     targets = sentences(table, row, columns["target"], "target")
-    return Parallel(joined(source), targets[0], tuple(targets), part_in(table, row, part))
+    return Parallel(join_sentences(source), targets[0], tuple(targets), split_in_row(table, row, part))
 
 
 def sentences(table: Table, row: Row, name: str, what: str) -> list[str]:
@@ -182,14 +186,14 @@ def sentences(table: Table, row: Row, name: str, what: str) -> list[str]:
         return [table.cell(row, name, what)]
     texts = [one.strip() for one in value if isinstance(one, str) and one.strip()]
     if len(texts) < len(value) or not texts:
-        table.refuse(row, name, f"the {what} is {value!r:.60}; wanted sentences, none of them empty.")
+        table.raise_fault(row, name, f"the {what} is {value!r:.60}; wanted sentences, none of them empty.")
     return texts
 
 
-def joined(parts: Iterable[str]) -> str:
+def join_sentences(parts: Iterable[str]) -> str:
     """Sentences in a row, with a blank between them except after a Chinese one.
 
-    >>> joined(["One.", "Two."]), joined(["一。", "二。"])
+    >>> join_sentences(["One.", "Two."]), join_sentences(["一。", "二。"])
     ('One. Two.', '一。二。')
     """
     text = ""
@@ -200,10 +204,10 @@ def joined(parts: Iterable[str]) -> str:
 
 def read_lines(paths: Paths) -> Reading[Document]:
     """The text of each file, line ends as \\n and nothing else changed."""
-    gather = Gathering[Document]()
-    for path in paths_of(paths):
-        if kind_of(path) in ("npz", "csv", "jsonl"):
+    builder = ReadingBuilder[Document]()
+    for path in resolve_paths(paths):
+        if file_format(path) in ("npz", "csv", "jsonl"):
             raise BadInput(f"{path} is no plain text by its name. Give a text file, such as {path.stem}.txt.")
-        with gather.reading(path):
-            gather.examples.append(Document(read_text(path), str(path)))
-    return gather.done()
+        with builder.reading(path):
+            builder.examples.append(Document(read_text(path), str(path)))
+    return builder.build()

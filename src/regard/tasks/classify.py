@@ -17,10 +17,10 @@ from torch.nn import functional
 from ..data import images, sound
 from ..data.arrays import Arrays
 from ..data.batching import batch_by_size
-from ..data.files import kind_of, paths_of, read_lines_of
+from ..data.files import file_format, read_file_lines, resolve_paths
 from ..data.images import LabelledImage, Picture
-from ..data.listing import ending
-from ..data.reading import Reading, Refused
+from ..data.listing import file_extension
+from ..data.reading import MalformedData, Reading
 from ..data.sound import LabelledSound, Spoken
 from ..data.text import LabelledText
 from ..errors import BadInput
@@ -35,6 +35,7 @@ from .inputs.audio import AudioInputs
 from .inputs.augment import mixup
 from .inputs.images import ImageInputs
 from .inputs.text import TextInputs
+from .inputs.word_features import WordFeatures
 from .losses.r_drop import repeat_batch, symmetric_kl
 from .task import Batch, Scores, Task
 
@@ -130,7 +131,6 @@ class Classify(Task[ClassifySettings]):
     ) -> None:
         self.settings, self.inputs = settings, inputs
         self._labels = labels
-        self.word_features = inputs.word_features if isinstance(inputs, TextInputs) else None
         self.max_length = settings.max_length if isinstance(inputs, TextInputs) else None
         self.frames_per_token = settings.stack_frames if isinstance(inputs, AudioInputs) else None
         self.number = {label: n for n, label in enumerate(labels)}
@@ -144,9 +144,15 @@ class Classify(Task[ClassifySettings]):
     def tokenizer(self) -> Tokenizer | None:
         return self.inputs.tokenizer
 
+    @property
+    def word_features(self) -> WordFeatures | None:
+        return self.inputs.word_features if isinstance(self.inputs, TextInputs) else None
+
     @classmethod
     def read(cls, paths: Sequence[Path], settings: ClassifySettings) -> Reading[Any]:
-        kind = settings.modality if settings.modality != "auto" else detect_modality(paths_of(paths, folders=True)[0])
+        kind = (
+            settings.modality if settings.modality != "auto" else detect_modality(resolve_paths(paths, folders=True)[0])
+        )
         return INPUTS[kind].read(paths, settings)
 
     @classmethod
@@ -297,14 +303,14 @@ def detect_modality(path: Path) -> str:
     """Whether a file or folder holds texts, images or recordings."""
     if path.is_dir():
         return modality_of_names(one.name for one in path.rglob("*") if one.is_file()) or "image"
-    if kind_of(path) == "npz":
+    if file_format(path) == "npz":
         try:
             return "sound" if "rate" in Arrays(path) else "image"
-        except Refused as refused:
+        except MalformedData as refused:
             raise BadInput(str(refused)) from None
     try:
-        lines = read_lines_of(path)[:20]
-    except Refused:
+        lines = read_file_lines(path)[:20]
+    except MalformedData:
         return "text"  # its reader reports what is wrong with the file
     return modality_of_rows(lines[1:] or lines)
 
@@ -324,7 +330,7 @@ def modality_of_names(names: Iterator[str]) -> str | None:
     """The modality of the first name with an extension of images or recordings."""
     for name in names:
         for kind, endings in (("image", images.ENDINGS), ("sound", sound.ENDINGS)):
-            if ending(Path(name.strip())) in endings and not name.strip().startswith("."):
+            if file_extension(Path(name.strip())) in endings and not name.strip().startswith("."):
                 return kind
     return None
 

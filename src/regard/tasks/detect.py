@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.detection import Boxes, read_boxes
-from ..data.images import ImageFile, Picture, load_image, pillow
+from ..data.images import ImageFile, Picture, import_pillow, load_image
 from ..data.reading import Reading
 from ..errors import BadInput
 from ..models.detection import DetectionConfig, FeatureGridConfig
@@ -319,7 +319,7 @@ def save_boxes(image: Tensor, objects: Sequence[dict[str, Any]], path: Path) -> 
     """A PNG of the image with a frame and a label around each object."""
     from PIL import ImageDraw
 
-    picture = pillow().fromarray(image.permute(1, 2, 0).contiguous().numpy())
+    picture = import_pillow().fromarray(image.permute(1, 2, 0).contiguous().numpy())
     pen, names = ImageDraw.Draw(picture), sorted({one["label"] for one in objects})
     for one in objects:
         colour = COLOURS[names.index(one["label"]) % len(COLOURS)]

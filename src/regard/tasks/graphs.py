@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.batching import batch_by_size
-from ..data.graph_sets import LabelledGraph, by_scaffold, read_graphs
+from ..data.graph_sets import LabelledGraph, read_graphs, split_by_scaffold
 from ..data.molecules import read_molecule
 from ..data.reading import Reading
 from ..errors import BadInput
@@ -80,7 +80,7 @@ class Graphs(Task[GraphsSettings]):
             nodes=settings.nodes,
             kind=None if settings.label_type == "auto" else settings.label_type,
         )
-        return by_scaffold(reading) if settings.split == "scaffold" else reading
+        return split_by_scaffold(reading) if settings.split == "scaffold" else reading
 
     @classmethod
     def prepare(cls, examples: Sequence[LabelledGraph], settings: GraphsSettings) -> Graphs:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ..data.files import kind_of
+from ..data.files import file_format
 from ..data.images import Captioned, ImageFile, LabelledImage, Picture, read_captions
 from ..data.reading import Reading, split
 from ..errors import BadInput
@@ -91,7 +91,7 @@ class Match(Task[MatchSettings]):
     def read(cls, paths: Sequence[Path], settings: MatchSettings) -> Reading[Captioned]:
         """Tables, or NPZ; a table beside one NPZ has the captions of its images."""
         names: dict[str, Any] = {"image": settings.image, "text": settings.text, "folder": settings.folder}
-        arrays = [path for path in paths if kind_of(path) == "npz"]
+        arrays = [path for path in paths if file_format(path) == "npz"]
         tables = [path for path in paths if path not in arrays]
         if not arrays or not tables:
             return read_captions(paths, **names)

@@ -177,8 +177,10 @@ class Task(ABC, Generic[S]):
     max_length: int | None = None
     """Tokens of a text that are read."""
 
-    word_features: WordFeatures | None = None
-    """Features of words, where tokens are words that are read by them."""
+    @property
+    def word_features(self) -> WordFeatures | None:
+        """Features of words, where tokens are words that are read by them."""
+        return None
 
     @property
     def target(self) -> Target | None:

@@ -138,7 +138,7 @@ def evaluate(
         task, model, _ = open_run(run, parse_assignments(changed))
         reading = task.read(data, task.settings)
         report_faults(reading.faults)
-        reading.needed()
+        reading.require_examples()
         reading = reading.part(part) if part else select_split(reading, "test", "dev")
         report_unknown_labels(task, reading.examples)
         scores = task.evaluate(model, reading.examples)
@@ -203,11 +203,11 @@ def read_stdin_lines() -> list[str]:
     import sys
 
     from regard import BadInput
-    from regard.data.files import lines_of
+    from regard.data.files import split_lines
 
     data = sys.stdin.buffer.read()
     try:
-        lines = lines_of(data.decode("utf-8-sig").replace("\r\n", "\n"))
+        lines = split_lines(data.decode("utf-8-sig").replace("\r\n", "\n"))
     except UnicodeDecodeError as error:
         line, byte = data.count(b"\n", 0, error.start) + 1, error.object[error.start]
         raise BadInput(

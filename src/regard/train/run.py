@@ -79,7 +79,7 @@ def read_data(config: RunConfig, report_faults: Callable[[list[Fault]], None], s
     for reading in readings:
         if strict:
             reading.strict()
-        reading.needed()
+        reading.require_examples()
     train, validation = split_data(train, dev, config.task, config.training.seed)
     return RunData(train.examples, validation.examples, faults)
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ...data.arrays import Arrays
-from ...data.files import Paths, kind_of
-from ...data.reading import Reading, Refused
+from ...data.files import Paths, file_format
+from ...data.reading import MalformedData, Reading
 from ...data.text import LabelledText, read_texts
 from ...errors import BadInput
 from ...models.baselines.linear import NBLinearConfig
@@ -191,11 +191,11 @@ class TextInputs:
 
 def open_vectors(path: Path) -> WordVectors:
     """Word vectors from a GloVe or word2vec file, or from NPZ with the arrays `words` and `vectors`."""
-    if kind_of(path) != "npz":
+    if file_format(path) != "npz":
         return read_vectors(path)
     try:
         arrays = Arrays(path)
         vectors = torch.from_numpy(arrays.get("vectors", "vectors").astype("float32"))
         return WordVectors(arrays.texts("words", len(vectors), "word"), vectors)
-    except Refused as refused:
+    except MalformedData as refused:
         raise BadInput(str(refused)) from None
