@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MASKS = 128  # masks in the cache
-KINDS = 256  # kinds of call for each mask
+KINDS = 128  # kinds of call for each mask
 VALUES = 64  # values of each mask, and of each plan
 PLAIN = (str, float, bool, type(None))
 MISSING: Any = object()
