@@ -89,10 +89,10 @@ def test_other_sizes(tmp_path: Path, more: dict, training: bool) -> None:
     assert_writes_back(ours.float().eval(), model.float().eval(), tmp_path, **yours)
 
 
-@pytest.mark.parametrize(("tokens", "places"), [(1024, 1024), (1024, 4096), (1009, 2048), (3072, 4096)])
+@pytest.mark.parametrize(("tokens", "positions"), [(1024, 1024), (1024, 4096), (1009, 2048), (3072, 4096)])
 @pytest.mark.parametrize("training", [False, True])
-def test_lengths_with_a_plan_of_their_own(tmp_path: Path, tokens: int, places: int, training: bool) -> None:
-    model = theirs("Model", max_position_embeddings=places, block_size=64, num_random_blocks=3, num_hidden_layers=1)
+def test_lengths_with_a_plan_of_their_own(tmp_path: Path, tokens: int, positions: int, training: bool) -> None:
+    model = theirs("Model", max_position_embeddings=positions, block_size=64, num_random_blocks=3, num_hidden_layers=1)
     ours, (mine, yours) = loaded(model, tmp_path).train(training), inputs([tokens])
     with torch.no_grad():
         assert_close(ours(**mine).hidden, model.train(training)(**yours).last_hidden_state, "hidden", 1e-5)
@@ -101,7 +101,7 @@ def test_lengths_with_a_plan_of_their_own(tmp_path: Path, tokens: int, places: i
 def test_gradients_where_a_drawn_block_is_seen_twice(tmp_path: Path) -> None:
     model = theirs("Model", max_position_embeddings=1024, block_size=64, num_random_blocks=3, num_hidden_layers=1)
     ours, (mine, yours) = exact(model, tmp_path).train(), inputs([1024])
-    assert BigBirdBlocks(64, 3, 3, 1024, 0, drawn=True).repeated(1024)
+    assert BigBirdBlocks(64, 3, 3, 1024, 0, training=True).repeated_blocks(1024)
     assert_same(ours, model, ours(**mine).hidden, model.train()(**yours).last_hidden_state)
 
 
@@ -139,23 +139,23 @@ def test_what_padding_holds_never_matters(tmp_path: Path) -> None:
     assert torch.equal(ours(**mine).hidden, ours(**{**mine, "tokens": other}).hidden)
 
 
-@pytest.mark.parametrize("drawn", [False, True])
-def test_score_equals_its_definition(drawn: bool) -> None:
-    blocks = BigBirdBlocks(64, 3, 2, 1024, 1, drawn)
+@pytest.mark.parametrize("training", [False, True])
+def test_score_equals_its_definition(training: bool) -> None:
+    blocks = BigBirdBlocks(64, 3, 2, 1024, 1, training)
     q, k, v = torch.randn(3, 1, 2, 1024, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     score = BigBirdDot(blocks=blocks)
     found, wanted = (rg.attend(q, k, v, score=score, mask=blocks, backend=name) for name in ("blockwise", "reference"))
     assert_close(found, wanted, "output", 1e-9)
-    copies = blocks.seen(1024)[0, 0, 5].repeat_interleave(64)  # how many copies of each key a query of block 5 has
+    copies = blocks.visits(1024)[0, 0, 5].repeat_interleave(64)  # how many copies of each key a query of block 5 has
     weights = (q[0, 0, 5 * 64] @ k[0, 0].T / 8**0.5).exp() * copies
     assert_close(found[0, 0, 5 * 64], weights @ v[0, 0] / weights.sum(), "by hand", 1e-9)
 
 
-@pytest.mark.parametrize("drawn", [False, True])
-def test_tiles_agree_with_pairs(drawn: bool) -> None:
+@pytest.mark.parametrize("training", [False, True])
+def test_tiles_agree_with_pairs(training: bool) -> None:
     from regard.attention.parts.mask import ALL, NONE, PairGrid, Tiling
 
-    mask = BigBirdBlocks(5, 2, 3, 131, 1, drawn)
+    mask = BigBirdBlocks(5, 2, 3, 131, 1, training)
     grid = PairGrid(63, 63, heads=3)
     tiles = mask.tiles(Tiling(grid, 7, 4))
     pairs = mask.permits(*grid.indices(), grid).expand(1, tiles.shape[1], 63, 63)
@@ -180,7 +180,7 @@ def test_drawing_leaves_the_world_alone() -> None:
     np.random.seed(5)
     wanted = np.random.rand()
     np.random.seed(5)
-    BigBirdBlocks(3, 2, 3, 131, 1, drawn=True).seen(62)
+    BigBirdBlocks(3, 2, 3, 131, 1, training=True).visits(62)
     assert np.random.rand() == wanted
 
 
