@@ -200,12 +200,12 @@ def test_a_memory_goes_with_transformer_xl_alone():
 
 def test_the_end_of_a_text_is_held_out(tmp_path):
     (tmp_path / "a.txt").write_text("".join(f"line {n}\n" for n in range(100)))
-    rest, held = Lm.split(read_lines(tmp_path / "a.txt"), 0.1)
+    rest, held = Lm.split(read_lines(tmp_path / "a.txt"), 0.1, 0)
     assert rest.examples[0].text + held.examples[0].text == (tmp_path / "a.txt").read_text()
     assert held.examples[0].text.startswith("line 9") and len(held.examples[0].lines) in (9, 10)
     (tmp_path / "b.txt").write_text("one line")
     with pytest.raises(rg.BadInput, match="Give --dev"):
-        Lm.split(read_lines(tmp_path / "b.txt"), 0.1)
+        Lm.split(read_lines(tmp_path / "b.txt"), 0.1, 0)
 
 
 @pytest.mark.parametrize("name, weights", [("shakespeare-char", 10_700_000), ("shakespeare-cpu", 800_000)])

@@ -12,12 +12,13 @@ from typer.testing import CliRunner
 
 import regard as rg
 from regard.cli import app
+from regard.data.batching import batch_by_size
 from regard.data.text import Parallel
 from regard.models.heads import IGNORED
 from regard.settings import update_each
 from regard.tasks.architecture import GRAPHS, MODELS, TEXTS, Architecture
 from regard.tasks.metrics.rouge import rouge
-from regard.tasks.translate import Translate, TranslateSettings, by_length
+from regard.tasks.translate import Translate, TranslateSettings
 from regard.train.recipes import find_recipe
 
 NOUNS = {"cat": "猫", "dog": "狗", "bird": "鸟", "horse": "马", "fish": "鱼"}
@@ -218,10 +219,10 @@ def test_rouge_by_hand():
 
 def test_batches_by_length_hold_every_text_once():
     sizes = [5, 1, 9, 3, 3, 20]
-    batches = list(by_length(sizes, 10))
+    batches = batch_by_size(sizes, 10)
     assert sorted(n for batch in batches for n in batch) == list(range(6))
     assert all(sum(sizes[n] for n in batch) <= 10 for batch in batches if len(batch) > 1)
-    assert list(by_length([], 10)) == []
+    assert (batch_by_size([], 10)) == []
 
 
 def test_from_files_to_a_translation(tmp_path):

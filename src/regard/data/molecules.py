@@ -61,7 +61,7 @@ def murcko_scaffold(smiles: str) -> str:
 def import_rdkit() -> tuple[Any, Any]:
     """The modules that read SMILES."""
     try:
-        from import_rdkit import Chem, rdBase
+        from rdkit import Chem, rdBase
     except ImportError:
         raise Missing('Reading SMILES needs rdkit: pip install "regard[molecules]".') from None
     return Chem, rdBase
