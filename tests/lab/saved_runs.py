@@ -14,7 +14,7 @@ from regard.tasks.architecture import Architecture
 from regard.tasks.classify import Classify, ClassifySettings
 from regard.tasks.task import Scores
 from regard.tasks.translate import Translate, TranslateSettings
-from regard.train.run import RunFolder
+from regard.train.run_folder import RunFolder
 from regard.train.trainer import TrainEvent, TrainState
 
 ARCHITECTURE = Architecture(dim=16, layers=2, heads=2, hidden=32, dropout=0.0)
@@ -25,13 +25,13 @@ TARGETS = ("猫 坐 了", "狗 跑 了", "狗 坐 了", "猫 跑 了", "动物 �
 def save_runs(root: Path) -> None:
     """`pair`, `reviews-0` and `reviews-1` below the folder."""
     pairs = [Parallel(*pair) for pair in zip(SOURCES, TARGETS, strict=True)]
-    translate = Translate.prepare(pairs, TranslateSettings(size=80, pieces="words"))
+    translate = Translate.prepare(pairs, TranslateSettings(vocab_size=80, unit="words"))
     save_run(root / "pair", translate, pairs, 0, Scores({"bleu": 12.5}, "bleu", hypotheses=list(TARGETS)))
     texts = [
         LabelledText(text, label) for text, label in zip(SOURCES, ("good", "bad", "good", "bad", "bad"), strict=True)
     ]
     for seed in (0, 1):
-        classify = Classify.prepare(texts, ClassifySettings(kind="text", unit="words", lower=True))
+        classify = Classify.prepare(texts, ClassifySettings(modality="text", unit="words", lowercase=True))
         save_run(
             root / f"reviews-{seed}",
             classify,
@@ -70,7 +70,7 @@ def save_run(
         },
     )
     folder.write("task.json", task.as_dict())
-    folder.keep(model, scores)
+    folder.save_best(model, scores)
     for step in range(1, 31):
         folder.log_event(
             TrainEvent("step", TrainState(step=step, epoch=step // 10), 30, {"loss": 3.0 / step + seed, "rate": 0.001})

@@ -63,14 +63,14 @@ def as_image(seed: int) -> ImageBytes:
 
 def spoken(decoder: bool) -> tuple[Any, list[Any]]:
     examples = [Spoken(word, Samples(tone(300 + 200 * n), RATE)) for n, word in enumerate(WORDS)]
-    settings = TranscribeSettings(bins=12, stack=2, decoder=decoder, hide_frames=0, hide_bins=0)
+    settings = TranscribeSettings(bins=12, stack_frames=2, decoder=decoder, mask_frames=0, mask_bins=0)
     return Transcribe.prepare(examples, settings), examples
 
 
 def frames() -> tuple[Any, list[Any]]:
     draw = torch.Generator().manual_seed(0)
     examples = [Spoken(word, frames=torch.randn(30 + 4 * n, 6, generator=draw)) for n, word in enumerate(WORDS)]
-    return Transcribe.prepare(examples, TranscribeSettings(stack=2, hide_frames=0, hide_bins=0)), examples
+    return Transcribe.prepare(examples, TranscribeSettings(stack_frames=2, mask_frames=0, mask_bins=0)), examples
 
 
 def as_npy(frames: torch.Tensor) -> str:
@@ -85,18 +85,20 @@ def as_npy(frames: torch.Tensor) -> str:
 def boxes(queries: int | None) -> tuple[Any, list[Any]]:
     box = torch.tensor([[0.325, 0.3, 0.35, 0.33]])
     examples = [Boxes(as_image(n), box, ("square",), (30, 40), f"{n}.png") for n in range(3)]
-    settings = DetectSettings(size=40, backbone=(8, 8, 16), queries=queries, flip=False, crop=0.0)
+    settings = DetectSettings(image_size=40, backbone=(8, 8, 16), queries=queries, flip=False, crop=0.0)
     return Detect.prepare(examples, settings), examples
 
 
 def pictures() -> tuple[Any, list[Any]]:
     examples = [LabelledImage(as_image(n), "even" if n % 2 == 0 else "odd") for n in range(4)]
-    return Classify.prepare(examples, ClassifySettings(kind="image", size=16, patch=4)), examples
+    return Classify.prepare(examples, ClassifySettings(modality="image", image_size=16, patch_size=4)), examples
 
 
 def captions() -> tuple[Any, list[Any]]:
     examples = [Captioned(as_image(n), f"picture number {n}", f"{n}.png") for n in range(3)]
-    return Match.prepare(examples, MatchSettings(size=16, patch=4, shared=8, word_dropout=0.0, jitter=0.0)), examples
+    return Match.prepare(
+        examples, MatchSettings(image_size=16, patch_size=4, projection_dim=8, word_dropout=0.0, jitter=0.0)
+    ), examples
 
 
 def molecules() -> tuple[Any, list[Any]]:
@@ -109,17 +111,17 @@ def molecules() -> tuple[Any, list[Any]]:
 
 def texts(**more: Any) -> tuple[Any, list[Any]]:
     examples = [LabelledText(text, label) for text, label in zip(SOURCES, ("a", "b", "a", "b", "b"), strict=True)]
-    return Classify.prepare(examples, ClassifySettings(kind="text", unit="words", **more)), examples
+    return Classify.prepare(examples, ClassifySettings(modality="text", unit="words", **more)), examples
 
 
 def committee() -> tuple[Any, list[Any]]:
-    task, examples = texts(grams=3, members=2, wide=50)
+    task, examples = texts(char_ngrams=3, ensemble=2, nb_linear=50)
     return task, examples[:3]  # dealt out to two and a line
 
 
 def pairs() -> tuple[Any, list[Any]]:
     examples = [Parallel(*pair) for pair in zip(SOURCES, TARGETS, strict=True)]
-    return Translate.prepare(examples, TranslateSettings(size=80, pieces="words")), examples
+    return Translate.prepare(examples, TranslateSettings(vocab_size=80, unit="words")), examples
 
 
 RUNS = {
@@ -134,7 +136,7 @@ RUNS = {
     "molecules": (molecules, "gatv2"),
     "plugged": (texts, "lstm+attention"),
     "recurrent": (pairs, "gru+attention"),
-    "spelt": (lambda: texts(affixes=2), "transformer"),
+    "spelt": (lambda: texts(max_affix=2), "transformer"),
     "committee": (committee, "transformer"),
 }
 """What is made for each run, and the model that it trains."""

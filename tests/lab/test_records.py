@@ -8,7 +8,7 @@ import time
 import torch
 
 from regard.lab.records import MAX_POINTS, read_curves, summarize_run
-from regard.train.run import RunFolder
+from regard.train.run_folder import RunFolder
 from regard.train.trainer import TrainEvent, TrainState
 
 
@@ -32,7 +32,7 @@ def test_curves_are_the_log_and_grow_with_it(tmp_path):
         file.write('{"kind": "step", "st')  # a line that is being written
     more = read_curves(tmp_path, first["lines"])
     assert not more["anew"] and more["step"]["loss"]["steps"].tolist() == [6] and not more["score"]
-    folder.forget_after(2)  # the run goes on from an earlier checkpoint
+    folder.truncate_log(2)  # the run goes on from an earlier checkpoint
     again = read_curves(tmp_path, more["lines"])
     assert again["anew"] and again["step"]["loss"]["steps"].tolist() == [1, 2]
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..train.run import RunFolder
+from ..train.run_folder import RunFolder
 
 SILENCE = 120.0
 """Seconds without a log line after which a run counts as abandoned."""

@@ -53,7 +53,7 @@ def test_the_mask_is_drawn_pair_by_pair_and_tile_by_tile() -> None:
         ({"position": "Rotary(factor=2.0)"}, "base and dim"),
         ({"sizes": {"heads": 0}}, "heads"),
         ({"sizes": {"queries": 131_072, "heads": 64, "head_dim": 256}}, "numbers in q"),
-        ({"score": "Additive()", "position": "Shaw(reach=8)"}, "goes with Dot"),
+        ({"score": "Additive()", "position": "Shaw(reach=8)"}, "needs the score Dot"),
     ],
 )
 def test_lines_that_make_no_part_are_told(ask: dict[str, Any], words: str) -> None:

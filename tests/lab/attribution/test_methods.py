@@ -43,7 +43,7 @@ def made(kind: str, mask: str | None = None):
     }
     mask = "Causal()" if kind == "next" else mask
     stack = StackConfig(dim=16, layers=2, heads=2, hidden=32, mask=mask)
-    model = SequenceConfig(TextEmbeddingConfig(11, 16, places=16), stack, head=heads[kind]).build().eval()
+    model = SequenceConfig(TextEmbeddingConfig(11, 16, positions=16), stack, head=heads[kind]).build().eval()
     for name, weight in model.named_parameters():
         if ".q." in name or ".k." in name:
             weight.data.mul_(4.0)

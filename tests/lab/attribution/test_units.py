@@ -43,7 +43,7 @@ def pair(embed: Any = None) -> Any:
     torch.manual_seed(5)
     stack = StackConfig(dim=16, layers=2, heads=2, hidden=32)
     decoder = StackConfig(dim=16, layers=2, heads=2, hidden=32, cross=True, mask="Causal()")
-    text = TextEmbeddingConfig(11, 16, places=16)
+    text = TextEmbeddingConfig(11, 16, positions=16)
     return sharp(
         EncoderDecoderConfig(
             embed or text, stack, decoder, text if embed else None, LMHeadConfig(11, 16), start=1
@@ -165,13 +165,13 @@ def test_patches_are_blanked_alone_or_in_blocks():
             assert float(effect[unit]) == pytest.approx(asked.initial_score - float(after), abs=2e-6)
         raw = run_pass(asked).raw("stack.blocks.1.attention", 0)
         assert len(raw) == count and float(raw.sum()) == pytest.approx(1.0, abs=1e-5)
-    first = run_pass(asked).seen["stack.blocks.1.attention"].weights[0, 0, 0, 1:].view(6, 6)
+    first = run_pass(asked).views["stack.blocks.1.attention"].weights[0, 0, 0, 1:].view(6, 6)
     torch.testing.assert_close(raw[1:].view(3, 3), first.unfold(0, 2, 2).unfold(1, 2, 2).sum((-1, -2)).float())
     assert ablate(asked, "hide").isfinite().all()
 
 
 def test_stretches_of_time_are_silenced():
-    model = pair(SoundEmbeddingConfig(8, 16, stack=2, places="sinusoidal"))
+    model = pair(SoundEmbeddingConfig(8, 16, stack=2, positions="sinusoidal"))
     sound = torch.randn(1, 24, 8)
     of = torch.arange(12).clamp(max=9) // 3  # three pieces of three tokens, and silence after them
     units = Units(of, frames=2, quietest=23)
@@ -184,7 +184,7 @@ def test_stretches_of_time_are_silenced():
         wanted = asked.initial_score - ln(model, 0, 5, sound=quiet, targets=TARGETS)
         assert float(effect[unit]) == pytest.approx(wanted, abs=2e-6)
     name = "decoder.blocks.1.cross"
-    weights = run_pass(asked).seen[name].weights[0].mean(0)[0]
+    weights = run_pass(asked).views[name].weights[0].mean(0)[0]
     torch.testing.assert_close(run_pass(asked).raw(name, None), weights.view(4, 3).sum(-1).float())
 
 

@@ -130,7 +130,7 @@ def test_wrong_readings(lab):
     for more, words in (({"attention": 7}, "attention is 7"), ({"head": 9}, "head is 9")):
         with pytest.raises(BadInput, match=words):
             alignment.read(lab, ASK | more, Job())
-    with pytest.raises(BadInput, match="numbers of tokens"):
+    with pytest.raises(BadInput, match="token ids"):
         alignment.read(lab, {**ASK, "input": {"text": "the cat", "target": [10**6]}}, Job())
     with pytest.raises(BadInput, match="no cross-attention"):
         alignment.read(lab, {"model": "bert", "input": {"text": "one two"}}, Job())

@@ -6,7 +6,7 @@ import pytest
 
 from regard.experiments import results
 from regard.lab.records import read_curves
-from regard.train.run import RunFolder
+from regard.train.run_folder import RunFolder
 from regard.train.trainer import TrainEvent, TrainState
 
 from .test_shell import UNTRANSLATED
