@@ -117,6 +117,14 @@ def test_compiled_again_for_another_length(name: str) -> None:
 VARYING = ["plain", "a compound mask", "Alibi", "T5Bias", "Shaw", "Lengths", "Additive"]
 
 
+def test_parts_are_made_in_a_compiled_graph() -> None:
+    def scale(x: Tensor) -> Tensor:
+        parts = rg.Parts(mask=rg.Causal())
+        return x * (2.0 if parts.score == rg.Dot() else 3.0)
+
+    assert torch.compile(scale, fullgraph=True, backend="eager")(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
 @pytest.mark.parametrize("name", VARYING)
 def test_compiled_once_for_all_lengths(name: str) -> None:
     """With lengths marked as varying, new ones reuse the graph: a text that grows does not compile at every token."""

@@ -16,7 +16,7 @@ from .parts.mask import Mask
 from .parts.masks import Everything
 from .parts.methods import Exact, Method
 from .parts.part import Part
-from .parts.parts import DOT, EXACT, Parts
+from .parts.parts import Parts
 from .parts.positions import Position
 from .parts.scores import Score
 from .tracing import in_cuda_graph
@@ -57,7 +57,7 @@ def attend(
     >>> round(rg.attend(q, k, v, score=rg.Dot(scale=1.0)).item(), 4)     # 0.6·10 + 0.4·5 + 0·2
     8.0
     """
-    parts = Parts(DOT if score is None else score, position, mask, EXACT if method is None else method, dropout)
+    parts = Parts(score, position, mask, method, dropout)
     call = resolve(q, k, v, parts, generator, backend)
     if call.empty:
         return empty_output(call)

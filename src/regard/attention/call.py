@@ -18,7 +18,7 @@ from .dropout import draw_seed
 from .execution import ExecutionPlan, new_plan
 from .parts.mask import ALL, Mask, PairGrid, Tiling
 from .parts.masks import Everything
-from .parts.parts import DOT, Parts
+from .parts.parts import Parts
 from .parts.positions import DistanceBias, Position, RelativeVectors
 from .parts.scores import Additive, Dot, Score
 
@@ -104,7 +104,7 @@ def make_call(
     generator: torch.Generator | None = None,
 ) -> Call:
     """The checked call with its dropout seed; raises `BadInput` or `Unsupported` when it does not fit together."""
-    parts = Parts(DOT if score is None else score, position, mask, dropout=dropout)
+    parts = Parts(score, position, mask, dropout=dropout)
     call = check_call(*cast_for_autocast(q, k, v), parts)
     return replace(call, seed=draw_seed(generator, call.q.device)) if dropout else call
 

@@ -25,7 +25,7 @@ from .device_memory import format_bytes, free_memory
 from .parts.mask import Mask, PairGrid
 from .parts.methods import Exact, Method
 from .parts.part import check_count
-from .parts.parts import DOT, EXACT, Parts
+from .parts.parts import Parts
 from .parts.positions import Position
 from .parts.scores import Score
 from .view import View
@@ -66,7 +66,7 @@ def look(
     >>> view.top_keys.flatten().tolist(), view.entropy.max().item() < 1e-6
     ([0, 1, 2, 3], True)
     """
-    parts = Parts(DOT if score is None else score, position, mask, EXACT if method is None else method)
+    parts = Parts(score, position, mask, method)
     if not isinstance(parts.method, Exact):
         raise Unsupported(f"{type(method).__name__} never forms the weights of queries on keys. Use method=Exact().")
     options = LookOptions(weights, top, map_size(map))

@@ -14,7 +14,7 @@ from .device_memory import format_bytes
 from .parts.edges import sorted_edges
 from .parts.mask import Mask
 from .parts.methods import Exact, Method
-from .parts.parts import DOT, EXACT, Parts
+from .parts.parts import Parts
 from .parts.positions import Position, Shaw, TransformerXL
 from .parts.scores import Additive, Score
 
@@ -69,7 +69,7 @@ def plan(
     >>> planned.backend, planned.tiles < 0.1
     ('blockwise', True)
     """
-    parts = Parts(DOT if score is None else score, position, mask, EXACT if method is None else method, dropout)
+    parts = Parts(score, position, mask, method, dropout)
     call = check_call(*cast_for_autocast(q, k, v), parts)
     shown = [str(part) for part in (parts.score, position, mask, method) if part is not None]
     text = f"{' · '.join(shown)} on q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}, {q.dtype}"

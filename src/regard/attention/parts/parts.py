@@ -17,11 +17,11 @@ from .scores import Dot, Score
 DOT, EXACT = Dot(), Exact()
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, init=False)
 class Parts:
     """What one attention computes: score, position, mask, method and dropout.
 
-    Raises `BadInput` when a field is not of its kind.
+    `score` None is `Dot()`, `method` None is `Exact()`. Raises `BadInput` when a field is not of its kind.
 
     >>> import regard as rg
     >>> rg.Parts(mask=rg.Causal() & rg.Window(3), position=rg.Alibi())
@@ -36,19 +36,31 @@ class Parts:
     method: Method = EXACT
     dropout: float = 0.0
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.score, Score):
-            raise_wrong_part("score", self.score, Score)
-        if self.position is not None and not isinstance(self.position, Position):
-            raise_wrong_part("position", self.position, Position)
-        if self.mask is not None and not isinstance(self.mask, Mask):
-            raise_wrong_part("mask", self.mask, Mask)
-        if not isinstance(self.method, Method):
-            raise BadInput(
-                f"method is {self.method!r:.80}; it must be a Method, such as Exact() or Nystrom(landmarks=64)."
-            )
-        if not isinstance(self.dropout, int | float) or not 0.0 <= self.dropout <= 1.0:
-            raise BadInput(f"dropout is {self.dropout!r}; it must be a number from 0 to 1.")
+    def __init__(
+        self,
+        score: Score | None = None,
+        position: Position | None = None,
+        mask: Mask | None = None,
+        method: Method | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        # Written out: torch.compile cannot trace a generated __init__ whose defaults are parts.
+        score, method = DOT if score is None else score, EXACT if method is None else method
+        if not isinstance(score, Score):
+            raise_wrong_part("score", score, Score)
+        if position is not None and not isinstance(position, Position):
+            raise_wrong_part("position", position, Position)
+        if mask is not None and not isinstance(mask, Mask):
+            raise_wrong_part("mask", mask, Mask)
+        if not isinstance(method, Method):
+            raise BadInput(f"method is {method!r:.80}; it must be a Method, such as Exact() or Nystrom(landmarks=64).")
+        if not isinstance(dropout, int | float) or not 0.0 <= dropout <= 1.0:
+            raise BadInput(f"dropout is {dropout!r}; it must be a number from 0 to 1.")
+        object.__setattr__(self, "score", score)
+        object.__setattr__(self, "position", position)
+        object.__setattr__(self, "mask", mask)
+        object.__setattr__(self, "method", method)
+        object.__setattr__(self, "dropout", dropout)
 
     def __repr__(self) -> str:
         values = [(x.name, getattr(self, x.name), x.default) for x in fields(self)]
