@@ -17,7 +17,7 @@ from .strategies import masks
 
 def test_the_default_is_plain_attention() -> None:
     assert rg.Parts() == rg.Parts(rg.Dot(), None, None, rg.Exact(), 0.0)
-    assert repr(rg.Parts()) == "Parts()"
+    assert rg.Parts(score=None, method=None) == rg.Parts() and repr(rg.Parts()) == "Parts()"
 
 
 @given(masks, st.sampled_from([None, rg.Alibi(), rg.Rotary(dim=2)]), st.floats(0, 1))
@@ -41,7 +41,7 @@ def test_it_is_frozen() -> None:
     "wrong, message",
     [
         ({"score": "Dot()"}, r"score is 'Dot\(\)'; it must be a Score. Pass a part."),
-        ({"score": None}, "score is None; it must be a Score"),
+        ({"score": 1.0}, "score is 1.0; it must be a Score"),
         ({"score": rg.Dot}, r"it must be a Score. Call it: Dot\(...\)."),
         ({"position": rg.Causal()}, r"position is Causal\(\); it must be a Position"),
         ({"mask": torch.ones(2, 2)}, r"it must be a Mask. Wrap a boolean tensor in regard.Pairs\(...\)"),
