@@ -15,6 +15,7 @@ def pad_to_multiples(
 
     Tensors `[batch, tokens]` are padded with their value in `fills`, lengths and the like `[batch]` with 0.
 
+    >>> import torch
     >>> batch = {"x": torch.ones(1, 1), "n": torch.tensor([1])}
     >>> {name: x.tolist() for name, x in pad_to_multiples(batch, {"x": 7}, rows=2, tokens=2).items()}
     {'x': [[1.0, 7.0], [7.0, 7.0]], 'n': [1, 0]}
