@@ -222,7 +222,7 @@ def test_a_line_beside_learns_what_pairs_say(known_by: dict[str, Any]) -> None:
 
 
 def test_a_line_is_for_texts() -> None:
-    with pytest.raises(BadInput, match="wide is a setting for text"):
+    with pytest.raises(BadInput, match="nb_linear is a setting for text"):
         Classify.prepare(bars(20, 0), ClassifySettings(nb_linear=100))
 
 
@@ -423,7 +423,7 @@ def test_commands_with_images_and_recordings(tmp_path: Path) -> None:
     path = next((tmp_path / "images").rglob("*.png"))
     said = json.loads(call("predict", tmp_path / "run-image", path, "--json").stdout)
     assert said[0]["label"] in ("lying", "standing")
-    assert "give the path of one" in call("predict", tmp_path / "run-sound", "hello").stderr
+    assert "give the path of an" in call("predict", tmp_path / "run-sound", "hello").stderr
 
 
 @pytest.mark.parametrize(

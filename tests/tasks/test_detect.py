@@ -83,7 +83,7 @@ def test_commands_from_boxes_to_boxes(tmp_path: Path) -> None:
     assert all(0 <= a <= c <= WIDTH and 0 <= b <= d <= HEIGHT for a, b, c, d in (one["box"] for one in told["objects"]))
     assert not torch.equal(ImageFile(Path(told["drawn"])).load(), painted(Random(100))[0])  # there are frames on it
     gone = call(app, ["predict", str(run), str(tmp_path / "none.png")])
-    assert gone.exit_code == 1 and "none.png is not there" in gone.output
+    assert gone.exit_code == 1 and "none.png does not exist" in gone.output
 
 
 def objects(boxes: list[list[float]], classes: list[int] | None = None, scores: list[float] | None = None) -> Objects:
@@ -217,7 +217,7 @@ def test_boxes_move_with_their_pixels(seed: int) -> None:
         (left, top), (right, bottom) = (
             (side * torch.tensor([width, height])).round().int().tolist() for side in corners(box)
         )
-        colour = image[KINDS[task.classes[int(number)]]]
+        colour = image[KINDS[task.labels[int(number)]]]
         assert (colour[top:bottom, left:right] > 100).all()
         assert bottom - top >= 2 and right - left >= 2
 

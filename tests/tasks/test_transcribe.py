@@ -100,7 +100,7 @@ def test_commands_from_recordings_to_text(tmp_path: Path) -> None:
     right = spoken(20, 1)[0].text
     assert edit_distance(json.loads(said.stdout)[0]["text"], right) <= 1
     gone = call(app, ["predict", str(run), str(tmp_path / "none.wav")])
-    assert gone.exit_code == 1 and "none.wav is not there" in gone.output
+    assert gone.exit_code == 1 and "none.wav does not exist" in gone.output
 
 
 def test_what_the_file_has_as_frames(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_what_the_file_has_as_frames(tmp_path: Path) -> None:
     assert json.loads(told.stdout)[0]["file"].endswith("one.npy"), told.output
     wave = listed(tmp_path / "waves", 1, 0).parent / "0.wav"
     wrong = call(app, ["predict", str(run), str(wave)])
-    assert wrong.exit_code == 1 and "learned from frames of 5 numbers" in wrong.output
+    assert wrong.exit_code == 1 and "trained on frames of 5 numbers" in wrong.output
 
 
 @pytest.mark.parametrize("decoder", [False, True])

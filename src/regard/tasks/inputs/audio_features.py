@@ -49,7 +49,7 @@ class AudioFeatures:
         """The frames of the file, with their shape checked."""
         if spoken.frames is None:
             raise BadInput(
-                f"This run was trained on frames of {self.bins} numbers, not from recordings. Give frames made the "
+                f"This run was trained on frames of {self.bins} numbers, not on recordings. Give frames made the "
                 "same way: NPZ to evaluate, a .npy file [frames, bins] each to predict."
             )
         if spoken.frames.dim() != 2 or spoken.frames.shape[1] != self.bins:
