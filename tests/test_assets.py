@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 import regard as rg
 from regard.assets import folder_of, shipped
 from regard.cli import app
-from regard.tasks import find_task
 from regard.train.run import open_run
 
 NAMES = ("cora", "digits", "shakespeare", "spoken-digits", "tagger", "translator")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from regard import BadInput, Unsupported
 from regard.nn import MultiHeadAttention, Stack, StackConfig
 from regard.nn.explain import gradient_times_attention, rollout, value_norms
-from regard.nn.graph import GraphAttention
+from regard.nn.graphs.attention import GraphAttention
 from regard.nn.hooks.edit import edit
 from regard.nn.hooks.watch import Views, watch
 

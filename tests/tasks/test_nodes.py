@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from regard import BadInput, Unsupported
 from regard.cli import app
 from regard.models.heads import IGNORED
-from regard.nn.graph import drop_features
+from regard.nn.graphs.attention import drop_features
 from regard.tasks.architecture import MODELS
 from regard.tasks.nodes import Nodes, NodesSettings, merge_edges
 from regard.train.splits import select_split, split_data

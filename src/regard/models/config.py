@@ -15,16 +15,16 @@ from ..errors import BadInput
 from ..nn.baselines.convolution import ConvolutionConfig
 from ..nn.baselines.fully_connected import FullyConnectedConfig
 from ..nn.baselines.recurrent import RecurrentConfig
-from ..nn.bigbird import BigBirdMask
 from ..nn.block import StackConfig
 from ..nn.embeddings.patch_embedding import ImageEmbeddingConfig
 from ..nn.embeddings.residual_embedding import ResidualEmbeddingConfig
 from ..nn.embeddings.sound_embedding import SoundEmbeddingConfig
 from ..nn.embeddings.text import TextEmbeddingConfig
 from ..nn.embeddings.words import WordEmbeddingConfig
-from ..nn.graph_layers import GraphLayersConfig
-from ..nn.learned_parts import PartSpec
-from ..nn.part_fields import parse_mask, parse_method, parse_position, parse_score
+from ..nn.graphs.layers import GraphLayersConfig
+from ..nn.parts.fields import parse_mask, parse_method, parse_position, parse_score
+from ..nn.parts.learned import PartSpec
+from ..nn.sparse.bigbird import BigBirdMask
 from .baselines.linear import NBLinearConfig
 from .baselines.ngram import NgramConfig
 from .detection import DetectionConfig, FeatureGridConfig

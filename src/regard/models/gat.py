@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..attention.parts.edges import Edges
 from ..errors import BadInput
 from ..nn.activations import ACTIVATIONS, choose
-from ..nn.graph import GraphAttention, with_self_loops
+from ..nn.graphs.attention import GraphAttention, with_self_loops
 from .heads import supervised_loss
 from .model import Model, Output
 

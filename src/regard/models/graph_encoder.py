@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from ..attention.parts.edges import Edges
 from ..errors import BadInput
 from ..nn.block import Stack
-from ..nn.graph import project_nodes, with_self_loops
-from ..nn.graph_layers import GraphLayers
+from ..nn.graphs.attention import project_nodes, with_self_loops
+from ..nn.graphs.layers import GraphLayers
 from ..nn.packing import Packing
 from .heads import ClassificationHeadConfig, supervised_loss
 from .interfaces import LayersConfig
@@ -43,7 +43,7 @@ class GraphEncoderModel(Model):
     classes]`.
 
     >>> import torch
-    >>> from regard.nn.graph_layers import GraphLayersConfig
+    >>> from regard.nn.graphs.layers import GraphLayersConfig
     >>> head = ClassificationHeadConfig(3, 8, pool="mean")
     >>> model = GraphEncoderConfig(5, GraphLayersConfig(8, 1), head).build()
     >>> edges = torch.tensor([[0, 1, 2], [1, 0, 3]])

@@ -4,16 +4,14 @@ from .attention import Attend, EncoderOutput, MultiHeadAttention
 from .baselines.convolution import Convolution, ConvolutionConfig
 from .baselines.fully_connected import FullyConnected, FullyConnectedConfig
 from .baselines.recurrent import Recurrent, RecurrentConfig
-from .bigbird import BigBirdMask, BigBirdScore
 from .block import Block, FeedForward, Stack, StackConfig
 from .cache import Cache
 from .embeddings.audio import Mel, SoundConvolutions, SoundFrames, log_mel, mfcc, read_sound
 from .embeddings.images import FeatureMap, LearnedPositions2d, Patches, ResNet, SinusoidalPositions2d
 from .embeddings.text import LearnedPositions, SinusoidalPositions, TextEmbedding, TextEmbeddingConfig, sinusoids
 from .embeddings.word_vectors import OneHot, WordVectors, read_vectors
-from .graph import GraphAttention
-from .hierarchical import Hierarchical
-from .learned_parts import (
+from .graphs.attention import GraphAttention
+from .parts.learned import (
     LearnedAdditive,
     LearnedBias,
     LearnedBilinear,
@@ -23,9 +21,11 @@ from .learned_parts import (
     LearnedT5Bias,
     LearnedTransformerXL,
 )
-from .longformer import LocalGlobal
+from .parts.rotary import ScaledRotary
 from .pooling import AttentionPooling, First, Last, Mean
-from .rotary import ScaledRotary
+from .sparse.bigbird import BigBirdMask, BigBirdScore
+from .sparse.hierarchical import Hierarchical
+from .sparse.longformer import LocalGlobal
 
 # names of earlier versions
 Memory = EncoderOutput

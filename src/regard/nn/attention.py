@@ -15,10 +15,9 @@ from ..attention.parts.parts import DOT, EXACT
 from ..attention.parts.positions import Position
 from ..errors import BadInput
 from .cache import LayerCache
-from .learned_parts import LinformerProjections
 from .linear import Linear
 from .packing import Packing, make_packing
-from .part_fields import (
+from .parts.fields import (
     MethodLike,
     PositionLike,
     ScoreLike,
@@ -28,7 +27,8 @@ from .part_fields import (
     parse_position,
     parse_score,
 )
-from .rotary import RotaryAngles, RotaryEmbedding
+from .parts.learned import LinformerProjections
+from .parts.rotary import RotaryAngles, RotaryEmbedding
 
 
 class Attend(nn.Module):

@@ -18,13 +18,10 @@ from ..attention.tracing import shapes_only
 from ..errors import BadInput, Unsupported
 from .activations import ACTIVATIONS, NORMS, choose
 from .attention import EncoderOutput, MultiHeadAttention, intersect
-from .bigbird import BigBirdMask
 from .cache import Cache, LayerCache
-from .learned_parts import TransformerXLPositions
 from .linear import Linear
-from .longformer import LocalGlobal, LocalMasks
 from .packing import Packing, make_packing, real_tokens, zero_padding
-from .part_fields import (
+from .parts.fields import (
     LAYER_MASKS,
     METHOD,
     POSITION,
@@ -36,7 +33,10 @@ from .part_fields import (
     ScoreLike,
     build_part,
 )
-from .rotary import RotaryAngles, RotaryEmbedding
+from .parts.learned import TransformerXLPositions
+from .parts.rotary import RotaryAngles, RotaryEmbedding
+from .sparse.bigbird import BigBirdMask
+from .sparse.longformer import LocalGlobal, LocalMasks
 
 
 @dataclass(frozen=True)

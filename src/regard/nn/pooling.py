@@ -12,8 +12,8 @@ from ..attention.parts.masks import Lengths
 from ..attention.parts.scores import Dot
 from ..errors import BadInput
 from .attention import Attend, divide_heads
-from .learned_parts import LearnedAdditive
-from .part_fields import ScoreLike, build_part
+from .parts.fields import ScoreLike, build_part
+from .parts.learned import LearnedAdditive
 
 SCORES: dict[str, ScoreLike] = {"dot": Dot(), "additive": LearnedAdditive()}
 

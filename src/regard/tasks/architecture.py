@@ -14,10 +14,8 @@ from ..errors import BadInput, Unsupported
 from ..nn.baselines.convolution import ConvolutionConfig
 from ..nn.baselines.fully_connected import FullyConnectedConfig
 from ..nn.baselines.recurrent import RecurrentConfig
-from ..nn.bigbird import BigBirdMask
 from ..nn.block import StackConfig
-from ..nn.learned_parts import LearnedAdditive
-from ..nn.part_fields import (
+from ..nn.parts.fields import (
     LayerMasks,
     PositionLike,
     parse_layer_masks,
@@ -26,6 +24,8 @@ from ..nn.part_fields import (
     parse_position,
     parse_score,
 )
+from ..nn.parts.learned import LearnedAdditive
+from ..nn.sparse.bigbird import BigBirdMask
 from ..settings import Settings, setting
 
 ATTENTION = ("transformer", "longformer", "bigbird")

@@ -19,7 +19,7 @@ from ..data.reading import Reading
 from ..errors import BadInput
 from ..models.graph_encoder import GraphEncoderConfig
 from ..models.heads import ClassificationHeadConfig
-from ..nn.graph_layers import GraphLayersConfig
+from ..nn.graphs.layers import GraphLayersConfig
 from ..settings import Settings, Training, setting
 from .architecture import GRAPHS, Architecture
 from .inputs.cache import TensorCache

@@ -25,7 +25,7 @@ from regard.models.heads import LMHeadConfig
 from regard.nn.block import StackConfig
 from regard.nn.embeddings.sound_embedding import SoundEmbeddingConfig
 from regard.nn.embeddings.text import TextEmbeddingConfig
-from regard.nn.graph import with_self_loops
+from regard.nn.graphs.attention import with_self_loops
 from regard.nn.hooks.watch import watch
 
 SOURCE, TARGETS, WRITTEN = torch.tensor([[3, 7, 1, 9, 4]]), torch.tensor([[1, 5, 2]]), [5, 2, 8]

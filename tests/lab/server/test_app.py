@@ -67,7 +67,7 @@ def test_another_host_is_refused(client: Client, host: str) -> None:
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://127.0.0.1"])
 def test_another_origin_is_refused(client: Client, origin: str) -> None:
     status, answer, _ = client.send("POST", "/api/heads/run", {"model": "meanings"}, Origin=origin)
-    assert status == 403 and "may not ask" in answer["error"]
+    assert status == 403 and "may not call" in answer["error"]
     assert client.send("GET", "/api/models", Origin=f"http://{client.host}")[0] == 200
 
 

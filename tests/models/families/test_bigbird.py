@@ -11,7 +11,7 @@ import torch
 import regard as rg
 from regard.errors import BadInput
 from regard.models.families.bigbird import bigbird
-from regard.nn.bigbird import BigBirdBlocks, BigBirdDot
+from regard.nn.sparse.bigbird import BigBirdBlocks, BigBirdDot
 
 from ..checkpoint_equality import assert_close, assert_same, assert_writes_back, loaded, ragged, random_weights
 

@@ -11,8 +11,8 @@ import torch
 from regard.errors import BadInput, Unsupported
 from regard.models.checkpoint.checkpoint import load
 from regard.models.families.llama import llama
-from regard.nn.part_fields import parse_position
-from regard.nn.rotary import ScaledRotary
+from regard.nn.parts.fields import parse_position
+from regard.nn.parts.rotary import ScaledRotary
 
 from ..checkpoint_equality import assert_close, assert_same, assert_writes_back, loaded, ragged, random_weights
 

@@ -13,10 +13,10 @@ from regard.models.config import EncoderDecoderConfig, SequenceConfig
 from regard.models.heads import LMHeadConfig
 from regard.nn import Attend, MultiHeadAttention, Stack, StackConfig
 from regard.nn.embeddings.text import TextEmbeddingConfig
-from regard.nn.graph import GraphAttention
+from regard.nn.graphs.attention import GraphAttention
 from regard.nn.hooks.attentions import find_attentions, find_owner
 from regard.nn.hooks.watch import watch
-from regard.nn.longformer import LocalGlobal
+from regard.nn.sparse.longformer import LocalGlobal
 
 CAUSAL = StackConfig(dim=12, layers=3, heads=4, kv_heads=2, mask="Causal()", position="Alibi()")
 

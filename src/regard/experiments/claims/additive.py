@@ -11,8 +11,8 @@ from torch.nn.functional import nll_loss
 
 from ...attention.attend import attend
 from ...attention.parts.scores import Dot
-from ...nn.learned_parts import LearnedAdditive
-from ...nn.part_fields import ScoreLike, build_part
+from ...nn.parts.fields import ScoreLike, build_part
+from ...nn.parts.learned import LearnedAdditive
 from ..experiment import Bilingual, Claim, Language, Size, Verdict
 from ..progress import ProgressCallback, subprogress
 from ..toolkit.figures import line_style, subplots

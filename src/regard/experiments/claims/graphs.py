@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ...attention.parts.edges import Edges
-from ...nn.graph import GraphAttention
+from ...nn.graphs.attention import GraphAttention
 from ...nn.hooks.watch import watch
 from ..experiment import Bilingual, Claim, Language, Size, Verdict
 from ..progress import ProgressCallback, nth_subprogress, subprogress

@@ -12,7 +12,7 @@ from ...attention.attend import attend
 from ...attention.look import look
 from ...nn.block import Stack, StackConfig
 from ...nn.embeddings.text import sinusoids
-from ...nn.part_fields import parse_mask
+from ...nn.parts.fields import parse_mask
 from ..experiment import Bilingual, Claim, Language, Size, Verdict
 from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import label_axes, line_style, localizer, subplots

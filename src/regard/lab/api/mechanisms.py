@@ -1,6 +1,6 @@
 """The page Mechanisms: a call built from score, position, mask and method; its mask, its plan, and its Python code.
 
-Parts come as text and are parsed (`regard.nn.part_fields`); no code of a request is ever run.
+Parts come as text and are parsed (`regard.nn.parts.fields`); no code of a request is ever run.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ...attention.parts.part import Part
 from ...attention.parts.positions import TransformerXL
 from ...attention.parts.text import parse_part
 from ...errors import BadInput, RegardError
-from ...nn.learned_parts import LearnedTransformerXL, PartSpec
-from ...nn.part_fields import POSITIONS, build_part, parse_mask, parse_method, parse_score
-from ...nn.rotary import ScaledRotary
+from ...nn.parts.fields import POSITIONS, build_part, parse_mask, parse_method, parse_score
+from ...nn.parts.learned import LearnedTransformerXL, PartSpec
+from ...nn.parts.rotary import ScaledRotary
 from ..builtin.concepts import CONCEPTS
 from ..lab import Lab
 from ..server.jobs import Job

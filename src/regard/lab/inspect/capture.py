@@ -33,7 +33,7 @@ from ...nn.block import StackConfig
 from ...nn.explain import output_projection
 from ...nn.hooks.attentions import AttendCall, find_attentions, read_call
 from ...nn.hooks.edit import ACTIVE_EDITS, edit, replace_head, view_of_weights
-from ...nn.rotary import ScaledRotary
+from ...nn.parts.rotary import ScaledRotary
 from ..inputs.model_input import ModelInput, Token
 from ..server.jobs import Job
 from .region import ROWS, HeadScores, RegionSummary, ScoreStages, Span, spaced_rows

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ...nn.bigbird import BigBirdMask, BigBirdScore
 from ...nn.old_names import accept_old_names
+from ...nn.sparse.bigbird import BigBirdMask, BigBirdScore
 from ..checkpoint.key_table import Key
 from ..config import TextConfig
 from ..heads import ClassificationHeadConfig, LMHeadConfig

@@ -10,7 +10,7 @@ from ...attention.parts.positions import Rotary
 from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
-from ...nn.rotary import ScaledRotary
+from ...nn.parts.rotary import ScaledRotary
 from ..checkpoint.key_table import Key
 from ..config import TextConfig
 from ..heads import ClassificationHeadConfig, LMHeadConfig

@@ -9,7 +9,7 @@ from ...attention.parts.masks import Window
 from ...attention.parts.positions import Rotary
 from ...nn.block import StackConfig
 from ...nn.embeddings.sound_embedding import SoundEmbeddingConfig
-from ...nn.part_fields import PositionLike
+from ...nn.parts.fields import PositionLike
 from ..config import SpeechConfig
 from ..heads import LMHeadConfig
 

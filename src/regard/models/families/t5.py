@@ -10,7 +10,7 @@ from ...attention.parts.scores import Dot
 from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
-from ...nn.learned_parts import LearnedT5Bias
+from ...nn.parts.learned import LearnedT5Bias
 from ..checkpoint.key_table import TRANSPOSED, Key
 from ..config import EncoderDecoderConfig, SequenceConfig, TextConfig, TextToTextConfig
 from ..heads import LMHeadConfig

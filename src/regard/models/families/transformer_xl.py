@@ -7,7 +7,7 @@ from typing import Any
 from ...attention.parts.masks import Causal
 from ...nn.block import StackConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
-from ...nn.learned_parts import LearnedTransformerXL
+from ...nn.parts.learned import LearnedTransformerXL
 from ..config import TextConfig
 from ..heads import LMHeadConfig
 

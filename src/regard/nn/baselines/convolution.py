@@ -15,7 +15,7 @@ from ..activations import ACTIVATIONS, choose
 from ..attention import EncoderOutput
 from ..cache import Cache
 from ..packing import zero_padding
-from ..part_fields import MASK, METHOD, POSITION, SCORE, MethodLike, PartField, PositionLike, ScoreLike
+from ..parts.fields import MASK, METHOD, POSITION, SCORE, MethodLike, PartField, PositionLike, ScoreLike
 from .residual_attention import ResidualAttention, add_positions, check_memory, real_tokens_of_call
 
 

@@ -14,7 +14,7 @@ from ..attention import EncoderOutput
 from ..block import FeedForward
 from ..cache import Cache
 from ..packing import zero_padding
-from ..part_fields import MASK, METHOD, POSITION, SCORE, MethodLike, PartField, PositionLike, ScoreLike
+from ..parts.fields import MASK, METHOD, POSITION, SCORE, MethodLike, PartField, PositionLike, ScoreLike
 from .residual_attention import ResidualAttention, add_positions, check_memory, real_tokens_of_call
 
 

@@ -17,7 +17,7 @@ from ..attention import Attend, EncoderOutput, divide_heads, intersect, merge_he
 from ..block import padding_mask
 from ..cache import Cache
 from ..packing import zero_padding
-from ..part_fields import ScoreLike, build_part
+from ..parts.fields import ScoreLike, build_part
 from ..pooling import SCORES, Mean
 from .residual_attention import add_positions, check_memory, real_tokens_of_call
 

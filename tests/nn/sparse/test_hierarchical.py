@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.errors import BadInput
-from regard.nn.hierarchical import Hierarchical
+from regard.nn.sparse.hierarchical import Hierarchical
 
 DIM, HEADS = 8, 2
 

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention.parts.mask import Mask, PairGrid, Tiling
-from ..attention.parts.masks import add_batch_heads, block_tiles
-from ..attention.parts.part import check_count
-from ..attention.parts.scores import Dot
-from ..attention.tensor_cache import tensor_cache
-from ..errors import BadInput, Missing
-from .learned_parts import PartSpec
+from ...attention.parts.mask import Mask, PairGrid, Tiling
+from ...attention.parts.masks import add_batch_heads, block_tiles
+from ...attention.parts.part import check_count
+from ...attention.parts.scores import Dot
+from ...attention.tensor_cache import tensor_cache
+from ...errors import BadInput, Missing
+from ..parts.learned import PartSpec
 
 PAPER_LENGTHS = (1024, 3072, 4096)  # lengths for which the original draws blocks by another algorithm
 PAPER_REACH = 1024  # tokens beyond which that algorithm draws no blocks

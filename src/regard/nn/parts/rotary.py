@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..attention.parts.positions import Rotary
-from ..attention.tensor_cache import tensor_cache
-from .learned_parts import PartSpec
+from ...attention.parts.positions import Rotary
+from ...attention.tensor_cache import tensor_cache
+from .learned import PartSpec
 
 
 @dataclass(frozen=True, repr=False)

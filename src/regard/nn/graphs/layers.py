@@ -7,9 +7,9 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from ..attention.parts.edges import Edges
-from .activations import ACTIVATIONS, choose
-from .graph import GraphAttention
+from ...attention.parts.edges import Edges
+from ..activations import ACTIVATIONS, choose
+from .attention import GraphAttention
 
 
 @dataclass(frozen=True)

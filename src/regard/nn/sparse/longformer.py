@@ -8,14 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..attention.execution import mask_cache
-from ..attention.parts.mask import Mask
-from ..attention.parts.masks import Documents, Global, Lengths, Window
-from ..attention.parts.part import check_count
-from ..errors import BadInput
-from .attention import Attend, divide_heads, merge_heads, split_heads
-from .linear import fused_linear
-from .packing import real_tokens
+from ...attention.execution import mask_cache
+from ...attention.parts.mask import Mask
+from ...attention.parts.masks import Documents, Global, Lengths, Window
+from ...attention.parts.part import check_count
+from ...errors import BadInput
+from ..attention import Attend, divide_heads, merge_heads, split_heads
+from ..linear import fused_linear
+from ..packing import real_tokens
 
 
 class GatheredGlobals(NamedTuple):

@@ -6,7 +6,7 @@ from torch_geometric.nn import GATConv, GATv2Conv
 
 import regard as rg
 from regard.errors import BadInput
-from regard.nn.graph import GraphAttention, with_self_loops
+from regard.nn.graphs.attention import GraphAttention, with_self_loops
 
 NODES, DIM_IN, HEADS, HEAD_DIM = 13, 5, 3, 4
 RENAMED = {

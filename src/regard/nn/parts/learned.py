@@ -12,11 +12,11 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor, nn
 
-from ..attention.parts import methods, positions, scores
-from ..attention.parts.part import Part
-from ..errors import BadInput
-from .cache import Cache
-from .embeddings.text import sinusoids
+from ...attention.parts import methods, positions, scores
+from ...attention.parts.part import Part
+from ...errors import BadInput
+from ..cache import Cache
+from ..embeddings.text import sinusoids
 
 
 class PartSpec:

@@ -7,7 +7,7 @@ from transformers.models.longformer.modeling_longformer import LongformerSelfAtt
 
 import regard as rg
 from regard.errors import BadInput
-from regard.nn.longformer import LocalGlobal
+from regard.nn.sparse.longformer import LocalGlobal
 
 DIM, HEADS, TOKENS = 8, 2, 12
 CLOSE = 2e-6  # float32: theirs gives NaN in float64, where its most negative number does not fit its softmax

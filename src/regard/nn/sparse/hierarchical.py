@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..attention.parts.masks import Documents
-from ..attention.parts.part import check_count
-from ..errors import BadInput
-from .attention import Attend, divide_heads, merge_heads, split_heads
+from ...attention.parts.masks import Documents
+from ...attention.parts.part import check_count
+from ...errors import BadInput
+from ..attention import Attend, divide_heads, merge_heads, split_heads
+from ..packing import real_tokens
 from .longformer import visible_between
-from .packing import real_tokens
 
 
 class Hierarchical(nn.Module):

@@ -12,15 +12,15 @@ from typing import Any, Generic, TypeVar
 
 from torch import nn
 
-from ..attention.parts import text
-from ..attention.parts.mask import Mask
-from ..attention.parts.methods import Exact, Method, Nystrom, Performer
-from ..attention.parts.part import Part
-from ..attention.parts.positions import Alibi, Position, Rotary
-from ..attention.parts.scores import Dot, Score
-from ..errors import BadInput
-from .bigbird import BigBirdBlocks, BigBirdMask, BigBirdScore
-from .learned_parts import (
+from ...attention.parts import text
+from ...attention.parts.mask import Mask
+from ...attention.parts.methods import Exact, Method, Nystrom, Performer
+from ...attention.parts.part import Part
+from ...attention.parts.positions import Alibi, Position, Rotary
+from ...attention.parts.scores import Dot, Score
+from ...errors import BadInput
+from ..sparse.bigbird import BigBirdBlocks, BigBirdMask, BigBirdScore
+from .learned import (
     FixedPart,
     LearnedAdditive,
     LearnedBias,

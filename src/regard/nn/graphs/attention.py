@@ -7,10 +7,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..attention.parts.edges import Edges
-from ..attention.parts.scores import Additive
-from ..errors import BadInput
-from .attention import Attend, divide_heads
+from ...attention.parts.edges import Edges
+from ...attention.parts.scores import Additive
+from ...errors import BadInput
+from ..attention import Attend, divide_heads
 
 
 class GraphAttention(nn.Module):

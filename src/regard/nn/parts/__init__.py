@@ -1,0 +1,1 @@
+"""Parts in configurations and layers: typed fields, learned parts, rotary embeddings."""

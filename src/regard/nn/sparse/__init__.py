@@ -1,0 +1,1 @@
+"""Layers with sparse attention: Longformer, BigBird, hierarchical."""
