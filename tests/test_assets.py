@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 import regard as rg
-from regard.assets import folder_of, shipped
+from regard.assets import list_assets, resolve_folder
 from regard.cli import app
 from regard.train.run import open_run
 
@@ -21,19 +21,19 @@ NAMES = ("cora", "digits", "shakespeare", "spoken-digits", "tagger", "translator
 
 
 def test_they_are_all_there_small_and_plain() -> None:
-    assert set(NAMES) <= set(shipped())
-    files = [path for folder in shipped().values() for path in folder.rglob("*") if path.is_file()]
+    assert set(NAMES) <= set(list_assets())
+    files = [path for folder in list_assets().values() for path in folder.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= 20_000_000
     assert {path.suffix for path in files} <= {".json", ".jsonl", ".txt", ".safetensors", ".md", ".npz", ".png"}
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", list_assets())
 def test_each_loads_in_float32_and_has_a_card(name: str) -> None:
     model = rg.load(name)
     assert not model.training
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert all(bool(p.isfinite().all()) for p in model.parameters())
-    card = (shipped()[name] / "README.md").read_text("utf8")
+    card = (list_assets()[name] / "README.md").read_text("utf8")
     english, chinese = card.split("\n## 中文\n")
     headings = ["Input", "Output", "Data", "Licence", "Recipe", "Score", "Limits"]
     assert re.findall(r"\*\*(\w+)\*\*", english) == headings
@@ -43,10 +43,10 @@ def test_each_loads_in_float32_and_has_a_card(name: str) -> None:
 
 def test_a_folder_of_ones_own_comes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert folder_of("digits") == shipped()["digits"]
+    assert resolve_folder("digits") == list_assets()["digits"]
     (tmp_path / "digits").mkdir()
-    assert folder_of("digits") == Path("digits")
-    assert folder_of("no such thing") == Path("no such thing")
+    assert resolve_folder("digits") == Path("digits")
+    assert resolve_folder("no such thing") == Path("no such thing")
     with pytest.raises(rg.BadInput, match="no such thing"):
         rg.load("no such thing")
 
@@ -74,7 +74,7 @@ def test_shakespeare_sets_a_scene() -> None:
 
 def test_the_digits_of_its_examples_are_recognised() -> None:
     """Their names are what they show; one may be wrong."""
-    paths = sorted((shipped()["digits"] / "examples").glob("*.png"))
+    paths = sorted((list_assets()["digits"] / "examples").glob("*.png"))
     right = [one["label"] == path.stem for one, path in zip(said("digits", *map(str, paths)), paths, strict=True)]
     assert len(right) >= 3 and sum(right) >= len(right) - 1
 
@@ -93,5 +93,5 @@ def test_spoken_digits_answers_with_a_digit(tmp_path: Path) -> None:
 
 def test_the_club_scores_as_its_card_says() -> None:
     task, model, _ = open_run("karate")
-    graph = task.read([shipped()["karate"] / "examples" / "karate.npz"], task.settings).part("test")
+    graph = task.read([list_assets()["karate"] / "examples" / "karate.npz"], task.settings).part("test")
     assert task.evaluate(model, graph.examples).metrics["accuracy"] == pytest.approx(20 / 22)

@@ -163,5 +163,5 @@ def test_images_in_an_array_with_a_table_of_captions(tmp_path: Path) -> None:
 def test_an_image_that_is_not_there(tmp_path: Path) -> None:
     task = task_of(captioned(0))
     made = task.config(Architecture(dim=16, layers=1, heads=2)).build().eval()
-    with pytest.raises(rg.BadInput, match=r"none\.png is not there"):
+    with pytest.raises(rg.BadInput, match=r"none\.png does not exist"):
         task.predict(made, [str(tmp_path / "none.png"), "a red square"])

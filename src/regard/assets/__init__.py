@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-HERE = Path(__file__).parent
+__all__ = ["list_assets", "resolve_folder"]
+
+ASSETS = Path(__file__).parent
 
 
-def shipped() -> dict[str, Path]:
+def list_assets() -> dict[str, Path]:
     """The folders of the models that come with the package, by name.
 
-    >>> "digits" in shipped()
+    >>> "digits" in list_assets()
     True
     """
-    return {path.name: path for path in sorted(HERE.iterdir()) if (path / "run.json").is_file()}
+    return {path.name: path for path in sorted(ASSETS.iterdir()) if (path / "run.json").is_file()}
 
 
-def folder_of(name: str | Path) -> Path:
+def resolve_folder(name: str | Path) -> Path:
     """The folder that is meant: the one at this path or, where there is none, the shipped model of this name."""
-    return Path(name) if Path(name).exists() else shipped().get(str(name), Path(name))
+    return Path(name) if Path(name).exists() else list_assets().get(str(name), Path(name))

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import difflib
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BadInput
+
+if TYPE_CHECKING:
+    from .task import Task
+
+__all__ = ["TASKS", "find_task"]
 
 TASKS = {
     "tag": "tag.Tag",
@@ -19,10 +24,10 @@ TASKS = {
     "detect": "detect.Detect",
     "transcribe": "transcribe.Transcribe",
 }
-"""The tasks, and where each stands."""
+"""The module and class of each task, by name."""
 
 
-def find_task(name: str) -> Any:
+def find_task(name: str) -> type[Task[Any]]:
     """The task of that name, or `BadInput` naming the nearest."""
     if name not in TASKS:
         near = difflib.get_close_matches(name, TASKS, n=1)

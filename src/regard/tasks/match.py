@@ -270,5 +270,5 @@ def is_image_path(text: str) -> bool:
     if not text.lower().endswith(ENDINGS):
         return False
     if not Path(text).is_file():
-        raise BadInput(f"{text} is not there. Give the path of an image that exists.")
+        raise BadInput(f"{text} does not exist. Give the path of an image.")
     return True

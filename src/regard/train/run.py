@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..assets import folder_of
+from ..assets import resolve_folder
 from ..data.reading import Fault, Reading
 from ..errors import BadInput, RegardError
 from ..models.checkpoint.checkpoint import load
@@ -184,7 +184,7 @@ def open_run(path: str | Path, changes: Mapping[str, Any] | None = None) -> tupl
 
     `path` is the folder of the run, or the name of a run that comes with the package.
     """
-    folder = RunFolder(folder_of(path))
+    folder = RunFolder(resolve_folder(path))
     description = folder.read("run.json")
     with explain_damage(folder / "run.json"):
         kind = find_task(description["task"])

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...assets import folder_of
+from ...assets import resolve_folder
 from ...errors import BadInput
 from ..config import as_dict, from_dict
 from ..generation.rules import read_rules, write_rules
@@ -53,7 +53,7 @@ def load(folder: str | Path, *, dtype: torch.dtype | None = None) -> Model:
     `dtype` converts the weights; those of a run, which may be stored in half precision, are float32 unless it is given.
     Raises `BadInput` that names the file and what to do.
     """
-    folder = folder_of(folder)
+    folder = resolve_folder(folder)
     of_run = (folder / "run.json").is_file()
     dtype = torch.float32 if of_run and dtype is None else dtype
     opened = open_folder(folder / "model" if of_run else folder)
