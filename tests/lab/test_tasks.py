@@ -62,7 +62,7 @@ def test_it_can_be_read_honestly(opened):
     name, _, lab = opened
     given = given_to(lab, name)
     if name == "committee":
-        with pytest.raises(rg.RegardError, match="3 models answer as one"):
+        with pytest.raises(rg.RegardError, match="an ensemble of 3 models"):
             ask(lab, "honest/read", model=name, input=given)
         return
     found = ask(lab, "honest/read", model=name, input=given)
@@ -82,12 +82,12 @@ def test_a_detector_tells_what_its_task_tells(opened):
     name, folder, lab = opened
     seen = ask(lab, "image/run", model=name, input=INPUTS["image"])
     task, model, _ = open_run(folder)
-    (found,) = task.find(model, [as_image(1)])
+    (found,) = task.detect(model, [as_image(1)])
     surest = int(found.scores.argmax())
     first = seen["prediction"]["items"][0]
     assert (first["query"], first["label"]) == (surest, "square")
     assert first["probability"] == pytest.approx(float(found.scores[surest]), abs=1e-6)
-    assert seen["prediction"]["sure"] == task.settings.sure
+    assert seen["prediction"]["sure"] == task.settings.threshold
     assert len(seen["crossed"]) == (2 if name == "objects" else 0) and seen["grid"] == [4, 5]
 
 

@@ -51,7 +51,7 @@ def test_keys_around_the_query_and_around_a_key_can_be_reached(lab):
 def test_a_span_can_be_asked_for_and_too_long_a_one_not(lab):
     row = ask(lab, "formula/row", **LONG, attention=0, head=0, query=2, keys=[7, 12])
     assert row["places"].tolist() == [7, 8, 9, 10, 11]
-    with pytest.raises(BadInput, match="512 at most"):
+    with pytest.raises(BadInput, match="the limit is 512"):
         ask(lab, "formula/row", **LONG, attention=0, head=0, query=2, keys=[0, 513])
     with pytest.raises(BadInput, match="key is 100000"):
         ask(lab, "formula/row", **LONG, attention=0, head=0, query=2, key=100_000)

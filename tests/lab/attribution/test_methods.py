@@ -156,7 +156,7 @@ def test_how_tokens_may_be_removed():
         ablate(asked, "replace")
     with pytest.raises(BadInput, match="There is no label 9"):
         AttributionTarget(made("class"), {"tokens": TOKENS}, TargetChoice(label=9))
-    with pytest.raises(BadInput, match="There is no token 30"):
+    with pytest.raises(BadInput, match="There is no position 30"):
         AttributionTarget(made("tag"), {"tokens": TOKENS}, TargetChoice(position=30))
     with pytest.raises(BadInput, match="the limit is 256"):
         AttributionTarget(made("class"), {"tokens": torch.ones(1, 300, dtype=torch.long)})

@@ -149,7 +149,7 @@ def test_uploads_are_kept_while_there_is_room(client: Client, lab: Lab) -> None:
     first = answer["upload"]
     for _ in range(8):
         client.send("POST", "/api/upload", b"x" * (9 << 20))
-    assert lab.uploads.get(first) is None and lab.uploads.taken <= 64 << 20
+    assert lab.uploads.get(first) is None and lab.uploads.used <= 64 << 20
 
 
 @pytest.fixture(scope="module")
@@ -225,9 +225,9 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def wait(lab: Lab, ask: dict[str, Any], job: Any) -> dict[str, Any]:
         for n in range(2000):
-            if job.stopped.is_set():
+            if job.cancelled.is_set():
                 stopped.append(job)
-            job.tell(n, 2000, "waiting")
+            job.report(n, 2000, "waiting")
             if gate.wait(0.01):
                 return {"done": True}
         raise AssertionError("nobody opened the gate")
