@@ -99,7 +99,7 @@ def test_the_page_that_is_meant_for_it_shows_it(opened):
     kind, given, _ = prepared(lab, name)
     body = {"model": name, "input": given}
     if kind in ("pair", "sound"):
-        assert lab.library.entry(name).writes
+        assert lab.library.entry(name).generates
         read = ask(lab, "alignment/read", **body, head=1)
         cross = [one for one in lab.capture(body, Job()).attentions if one.role == "cross"][-1]
         columns = read["weights"].shape[1]

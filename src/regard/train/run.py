@@ -188,7 +188,11 @@ def open_run(path: str | Path, changes: Mapping[str, Any] | None = None) -> tupl
     description = folder.read("run.json")
     with explain_damage(folder / "run.json"):
         kind = find_task(description["task"])
-        settings = update_settings(load_settings(kind.Settings, description["settings"]), changes or {})
+        try:
+            saved = load_settings(kind.Settings, description["settings"])
+        except BadInput as error:
+            raise BadInput(f"{folder / 'run.json'}: {error}") from None
+    settings = update_settings(saved, changes or {})
     if not (folder / "model").is_dir():
         raise BadInput(
             f"{path} holds a run that was stopped before its first evaluation and has no model yet. "

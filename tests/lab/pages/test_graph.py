@@ -20,7 +20,7 @@ def row_of(lab, attention: int, head: int, node: int) -> dict[int, float]:
 
 def test_a_node_looks_at_its_neighbours_and_itself_with_weights_that_sum_to_one(lab):
     capture = lab.capture(ASK, Job())
-    edges = capture.about["edges"]
+    edges = capture.metadata["edges"]
     for node in (0, 11, 33):
         found = graph.around(lab, {**ASK, "attention": 0, "head": 1, "node": node}, Job())
         neighbours = set(edges[0, edges[1] == node].tolist()) | {node}

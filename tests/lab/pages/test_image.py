@@ -17,8 +17,8 @@ ASK = {"model": "digits", "input": {"example": "3.png"}}
 
 def test_distances_are_in_pixels_and_the_class_token_is_told_apart(lab):
     capture = lab.capture(ASK, Job())
-    places, real = image.patch_centres(capture.about)
-    rows, columns = capture.about["grid"]
+    places, real = image.patch_centres(capture.metadata)
+    rows, columns = capture.metadata["grid"]
     assert places[real].amin() > 0 and not bool(real[0]) and int(real.sum()) == rows * columns
     attention = capture.attentions[0]
     distance, special = head_distances(attention, places, real)
