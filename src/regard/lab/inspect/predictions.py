@@ -30,16 +30,16 @@ def class_prediction(logits: Tensor, labels: list[str] | None) -> dict[str, Any]
 def tag_prediction(logits: Tensor, labels: list[str] | None) -> dict[str, Any]:
     """The most probable class of every token, of `logits [tokens, classes]`."""
     best = logits.float().softmax(-1).max(-1)
-    return {"kind": "tags", "items": listed(best.indices.tolist(), best.values.tolist(), labels, "token")}
+    return {"kind": "tags", "items": list_items(best.indices.tolist(), best.values.tolist(), labels, "token")}
 
 
 def node_prediction(logits: Tensor, labels: list[str] | None) -> dict[str, Any]:
     """The most probable class of every node."""
     best = logits.float().softmax(-1).max(-1)
-    return {"kind": "nodes", "items": listed(best.indices.tolist(), best.values.tolist(), labels, "node")}
+    return {"kind": "nodes", "items": list_items(best.indices.tolist(), best.values.tolist(), labels, "node")}
 
 
-def listed(numbers: list[int], chances: list[float], labels: list[str] | None, what: str) -> list[dict[str, Any]]:
+def list_items(numbers: list[int], chances: list[float], labels: list[str] | None, what: str) -> list[dict[str, Any]]:
     return [
         {what: place, "label": label_name(n, labels), "class": n, "probability": p}
         for place, (n, p) in enumerate(zip(numbers, chances, strict=True))

@@ -370,7 +370,7 @@ def gather_by_distance(table: Tensor, zero: int, positions: Tensor, keys: Span) 
 def split_span(span: Span, size: int) -> list[Span]:
     """The span in pieces that end at multiples of `size`.
 
-    >>> steps((3, 11), 4)
+    >>> split_span((3, 11), 4)
     [(3, 4), (4, 8), (8, 11)]
     """
     edges = [span[0], *range((span[0] // size + 1) * size, span[1], size), span[1]]
@@ -380,7 +380,7 @@ def split_span(span: Span, size: int) -> list[Span]:
 def spaced_rows(rows: Span, count: int, device: torch.device | str) -> Tensor:
     """`count` row numbers, evenly spaced over the span.
 
-    >>> spread((10, 20), 4, "cpu").tolist()
+    >>> spaced_rows((10, 20), 4, "cpu").tolist()
     [10, 12, 15, 17]
     """
     return rows[0] + torch.arange(count, device=device) * (rows[1] - rows[0]) // count
