@@ -26,12 +26,12 @@ class LargestAllocation(TorchDispatchMode):
         if func.namespace == "regard":
             with self:  # so that what the operator does inside is seen as well
                 return func.redispatch(DispatchKeySet(DispatchKey.CPU), *args, **(kwargs or {}))
-        found = func(*args, **(kwargs or {}))
+        actual = func(*args, **(kwargs or {}))
         self.operations += 1
-        for x in found if isinstance(found, tuple | list) else [found]:
+        for x in actual if isinstance(actual, tuple | list) else [actual]:
             if isinstance(x, Tensor):
                 self.elements = max(self.elements, x.numel() if x.layout == torch.strided else x._nnz())
-        return found
+        return actual
 
 
 def largest_allocation(work: Callable[[], object]) -> int:

@@ -11,7 +11,7 @@ from regard.attention.backends.approximate.performer import draw_directions
 def tensors(
     queries: int, keys: int, *, batch: int = 2, heads: int = 4, kv_heads: int = 4, dim: int = 8, value_dim: int = 6
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k, v in float64 that want gradients."""
+    """q, k, v in float64 that require gradients."""
     shapes = (batch, heads, queries, dim), (batch, kv_heads, keys, dim), (batch, kv_heads, keys, value_dim)
     q, k, v = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes)
     return q, k, v
@@ -22,18 +22,18 @@ def projections(projected: int, keys: int, *front: int) -> tuple[Tensor, Tensor]
     return e.requires_grad_(), f.requires_grad_()
 
 
-def assert_close(found: Tensor, wanted: Tensor, within: float = 1e-9) -> None:
-    assert found.shape == wanted.shape
-    assert found.isfinite().all()
-    off = (found - wanted).norm() / wanted.norm().clamp(min=1.0)  # some gradients are zero
+def assert_close(actual: Tensor, want: Tensor, within: float = 1e-9) -> None:
+    assert actual.shape == want.shape
+    assert actual.isfinite().all()
+    off = (actual - want).norm() / want.norm().clamp(min=1.0)  # some gradients are zero
     assert off <= within, f"relative error {float(off):.2e}"
 
 
-def assert_same(found: Tensor, wanted: Tensor, wrt: tuple[Tensor, ...], within: float = 1e-9) -> None:
+def assert_same(actual: Tensor, want: Tensor, wrt: tuple[Tensor, ...], within: float = 1e-9) -> None:
     """Outputs and every gradient agree."""
-    assert_close(found, wanted, within)
-    weight = torch.randn_like(found)
-    mine, theirs = (torch.autograd.grad((y * weight).sum(), wrt, retain_graph=True) for y in (found, wanted))
+    assert_close(actual, want, within)
+    weight = torch.randn_like(actual)
+    mine, theirs = (torch.autograd.grad((y * weight).sum(), wrt, retain_graph=True) for y in (actual, want))
     for a, b in zip(mine, theirs, strict=True):
         assert_close(a, b, within)
 

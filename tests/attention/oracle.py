@@ -63,8 +63,8 @@ def assert_backends_agree(case: Case, *backends: str) -> None:
     own, sizes = reference_errors(case, truth), cancellation_sizes(rounded)
     for backend in backends:
         with poison_memory():
-            found = results(rounded, backend, case.dtype, case.carried or case.dtype)
-        assert_same_results(f"{backend}: {case}", found, truth, own, sizes)
+            actual = results(rounded, backend, case.dtype, case.carried or case.dtype)
+        assert_same_results(f"{backend}: {case}", actual, truth, own, sizes)
 
 
 def reference_errors(case: Case, truth: dict[str, Tensor]) -> dict[str, float]:
@@ -95,27 +95,27 @@ def cancellation_sizes(case: Case) -> dict[str, float]:
     terms = (flow @ reference.per_query_head(v, call).abs().mT).amax(-1, keepdim=True) / max(1.0 - case.dropout, 0.1)
     signs = torch.randint(2, terms.shape, generator=torch.Generator().manual_seed(case.seed)) * 2 - 1
     off = (reference.softmax(score) * terms * signs).detach()
-    found = torch.autograd.grad(
+    actual = torch.autograd.grad(
         (score.masked_fill(score == -torch.inf, 0.0) * off).sum(), leaves.values(), allow_unused=True
     )
-    return {f"gradient of {name}": 0.0 if g is None else largest(g) for name, g in zip(leaves, found, strict=True)}
+    return {f"gradient of {name}": 0.0 if g is None else largest(g) for name, g in zip(leaves, actual, strict=True)}
 
 
 def assert_same_results(
-    what: str, found: dict[str, Tensor], truth: dict[str, Tensor], own: dict[str, float], sizes: dict[str, float]
+    label: str, actual: dict[str, Tensor], truth: dict[str, Tensor], own: dict[str, float], sizes: dict[str, float]
 ) -> None:
     """Assert the rule for each tensor by name; `own` is what the reference errs, `sizes` what cancels."""
-    ulp = torch.finfo(torch.promote_types(found["output"].dtype, torch.float32)).eps
+    ulp = torch.finfo(torch.promote_types(actual["output"].dtype, torch.float32)).eps
     scale = max(1.0, *(largest(x) for x in truth.values()))
-    assert found.keys() == truth.keys(), f"{what}: {list(found)}, not {list(truth)}"
+    assert actual.keys() == truth.keys(), f"{label}: {list(actual)}, not {list(truth)}"
     for name, want in truth.items():
-        got = found[name]
-        assert got.shape == want.shape, f"{what}: {name} is {list(got.shape)}, not {list(want.shape)}"
-        assert bool(got.isfinite().all()), f"{what}: {name} is not finite"
+        got = actual[name]
+        assert got.shape == want.shape, f"{label}: {name} is {list(got.shape)}, not {list(want.shape)}"
+        assert bool(got.isfinite().all()), f"{label}: {name} is not finite"
         rounding = torch.finfo(got.dtype).eps / 2 * largest(want)
         limit = 2 * own[name] + rounding + ULPS * ulp * max(scale, sizes.get(name, 0.0))
         off = error(got, want)
-        assert off <= limit, f"{what}: {name} is off by {off:.3g}, more than {limit:.3g} (reference: {own[name]:.3g})"
+        assert off <= limit, f"{label}: {name} is off by {off:.3g}, more than {limit:.3g} (reference: {own[name]:.3g})"
 
 
 def results(case: Case, backend: str, dtype: torch.dtype, carried: torch.dtype) -> dict[str, Tensor]:
@@ -172,8 +172,8 @@ def largest(x: Tensor) -> float:
     return float(x.double().abs().max()) if x.numel() else 0.0
 
 
-def error(found: Tensor, truth: Tensor) -> float:
-    return largest(found.double() - truth)
+def error(actual: Tensor, truth: Tensor) -> float:
+    return largest(actual.double() - truth)
 
 
 @contextmanager

@@ -15,19 +15,19 @@ import regard as rg
 from regard.attention.parts.mask import And, Not, Or, PairGrid
 
 
-def allowed(mask: rg.Mask, grid: PairGrid) -> Tensor:
+def allowed_pairs(mask: rg.Mask, grid: PairGrid) -> Tensor:
     """Every pair's answer, `[batch, heads, queries, keys]`."""
-    found = torch.zeros(grid.batch, grid.heads, grid.queries, grid.keys, dtype=torch.bool)
+    actual = torch.zeros(grid.batch, grid.heads, grid.queries, grid.keys, dtype=torch.bool)
     for b in range(grid.batch):
         for h in range(grid.heads):
             for row in range(grid.queries):
                 for j in range(grid.keys):
-                    found[b, h, row, j] = pair_allowed(mask, grid, b, h, row, j)
-    return found
+                    actual[b, h, row, j] = pair_allowed(mask, grid, b, h, row, j)
+    return actual
 
 
 def pair_allowed(mask: rg.Mask, grid: PairGrid, b: int, h: int, row: int, j: int) -> bool:
-    """May the query in this row look at key j? The definitions, one after the other."""
+    """Whether the query in this row may attend to key j: the definitions, one after the other."""
     i = row + grid.keys - grid.queries
     match mask:
         case And():
@@ -166,10 +166,10 @@ def t5_bucket(relative: int, part: rg.T5Bias) -> int:
 
 
 def weights(score: rg.Score, position: rg.Position | None, pairs: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """Every weight, `[batch, heads, queries, keys]`; `pairs` is who may look at whom."""
+    """Every weight, `[batch, heads, queries, keys]`; `pairs` are the allowed ones."""
     batch, heads, queries, _ = q.shape
     keys, group = k.shape[2], heads // k.shape[1]
-    found = torch.zeros(batch, heads, queries, keys, dtype=q.dtype)
+    actual = torch.zeros(batch, heads, queries, keys, dtype=q.dtype)
     for b in range(batch):
         for h in range(heads):
             for row in range(queries):
@@ -181,8 +181,8 @@ def weights(score: rg.Score, position: rg.Position | None, pairs: Tensor, q: Ten
                     [pair_score(score, position, q[b, h, row], k[b, h // group, j], i, j, h, heads) for j in seen]
                 )
                 grown = (line - line.max()).exp()
-                found[b, h, row, seen] = grown / grown.sum()
-    return found
+                actual[b, h, row, seen] = grown / grown.sum()
+    return actual
 
 
 def attend(weights: Tensor, v: Tensor) -> Tensor:

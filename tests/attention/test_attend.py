@@ -43,12 +43,12 @@ def attend(case: Case, backend: str, **changes: Any) -> Tensor:
     )
 
 
-def assert_close(found: Tensor, want: Tensor, tolerance: float = 1e-11) -> None:
-    torch.testing.assert_close(found, want, rtol=tolerance, atol=tolerance)
+def assert_close(actual: Tensor, want: Tensor, tolerance: float = 1e-11) -> None:
+    torch.testing.assert_close(actual, want, rtol=tolerance, atol=tolerance)
 
 
 def live_rows(case: Case) -> Tensor:
-    """The queries that may look at some key, `[batch, heads, queries]`."""
+    """The queries that may attend to some key, `[batch, heads, queries]`."""
     grid = PairGrid(case.q.shape[2], case.k.shape[2], *case.q.shape[:2])
     pairs = (case.mask or rg.Everything()).permits(*grid.indices(), grid)
     return pairs.expand(*case.q.shape[:3], grid.keys).any(-1)
@@ -101,7 +101,7 @@ def test_the_future_cannot_leak(number: int, backend: str) -> None:
 
 @pytest.mark.parametrize("number", CASES)
 def test_keys_permute_freely(number: int) -> None:
-    """Without positions the order of the keys is nobody's business, if the mask follows it."""
+    """Without positions the order of the keys does not matter, if the mask follows it."""
     draw = RandomCalls(f"permute {number}")
     case = replace(draw.case(*draw.sizes(), torch.float64), position=None, dropout=0.0)
     grid = PairGrid(case.q.shape[2], case.k.shape[2], *case.q.shape[:2])
@@ -327,11 +327,11 @@ def test_dropout_differs_by_batch_head_and_row() -> None:
 
 @pytest.mark.parametrize("dropout", [0.05, 0.1, 0.5, 0.9])
 def test_dropout_keeps_its_rate_and_its_expectation(dropout: float) -> None:
-    found = dropout_weights((4, 4, 200, 200), dropout, seed=1)
-    rate = float((found > 0).double().mean())
-    deviation = (dropout * (1 - dropout) / found.numel()) ** 0.5
+    actual = dropout_weights((4, 4, 200, 200), dropout, seed=1)
+    rate = float((actual > 0).double().mean())
+    deviation = (dropout * (1 - dropout) / actual.numel()) ** 0.5
     assert abs(rate - (1 - dropout)) < 5 * deviation
-    assert abs(float(found.mean()) - 1) < 5 * deviation / (1 - dropout)
+    assert abs(float(actual.mean()) - 1) < 5 * deviation / (1 - dropout)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -383,8 +383,8 @@ def test_gradients_can_be_computed_one_at_a_time(number: int) -> None:
             generator = torch.Generator().manual_seed(case.seed)
             options = {"mask": case.mask, "dropout": case.dropout, "generator": generator, "backend": backend}
             output = rg.attend(leaves["q"], leaves["k"], leaves["v"], **parts, **options)
-            (found,) = torch.autograd.grad(output, leaf, random_gradient(output, torch.float64, case.seed))
-            assert_close(found, every[f"gradient of {name}"])
+            (actual,) = torch.autograd.grad(output, leaf, random_gradient(output, torch.float64, case.seed))
+            assert_close(actual, every[f"gradient of {name}"])
 
 
 def test_explicit_default_parts_change_nothing() -> None:
@@ -418,7 +418,7 @@ def test_a_second_derivative_is_refused_or_right(backend: str) -> None:
         return torch.autograd.grad(first.sum(), x)[0]
 
     try:
-        found = twice(backend)
+        actual = twice(backend)
     except RuntimeError:
         return
-    assert_close(found, twice("reference"))
+    assert_close(actual, twice("reference"))

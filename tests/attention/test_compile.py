@@ -17,7 +17,7 @@ from .random_calls import Parity, Reach, Stripes
 
 HEADS, DIM = 2, 4
 COMPOUND = (rg.Causal() & rg.Window(9)) | rg.Global(2)
-NEGATED = ~rg.Window(3) & ~rg.Dilated(1, 1, 2)  # made outside: torch's tracer knows & and | of objects, but not ~
+NEGATED = ~rg.Window(3) & ~rg.Dilated(1, 1, 2)  # made outside: torch's tracer takes & and | of objects, but not ~
 
 
 def numbers(*shape: int) -> Tensor:
@@ -62,7 +62,7 @@ PARTS: dict[str, tuple[str, Callable[..., dict[str, Any]], list[Tensor]]] = {
 
 
 @pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
+def reset_compiler() -> Iterator[None]:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -78,8 +78,8 @@ def with_gradients(function: Callable[..., Tensor], inputs: list[Tensor]) -> lis
 
 def same_as_eager(function: Callable[..., Tensor], compiled: Callable[..., Tensor], inputs: list[Tensor]) -> None:
     """Assert that the compiled function gives what the plain one gives, forward and backward."""
-    for found, want in zip(with_gradients(compiled, inputs), with_gradients(function, inputs), strict=True):
-        torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-5)
+    for actual, want in zip(with_gradients(compiled, inputs), with_gradients(function, inputs), strict=True):
+        torch.testing.assert_close(actual, want, rtol=1e-5, atol=1e-5)
 
 
 def qkv(tokens: int, keys: int | None = None, dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -209,9 +209,9 @@ def test_compiled_under_autocast() -> None:
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
     inputs = qkv(11)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found, want = compiled(*inputs), function(*inputs)
-    assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found, want)
+        actual, want = compiled(*inputs), function(*inputs)
+    assert actual.dtype == torch.bfloat16
+    torch.testing.assert_close(actual, want)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
@@ -252,5 +252,5 @@ def test_checkpointed() -> None:
     torch.manual_seed(3)
     want = torch.autograd.grad(function(*inputs).sum(), inputs)
     torch.manual_seed(3)
-    found = torch.autograd.grad(checkpoint(function, *inputs, use_reentrant=False).sum(), inputs)
-    assert all(torch.equal(a, b) for a, b in zip(found, want, strict=True))
+    actual = torch.autograd.grad(checkpoint(function, *inputs, use_reentrant=False).sum(), inputs)
+    assert all(torch.equal(a, b) for a, b in zip(actual, want, strict=True))

@@ -492,10 +492,10 @@ EMPTY_MASKS: dict[str, Callable[[int, int, int], rg.Mask | None]] = {
 }
 
 
-@pytest.mark.parametrize("what", EMPTY)
+@pytest.mark.parametrize("axis", EMPTY)
 @pytest.mark.parametrize("mask", EMPTY_MASKS)
-def test_empty_calls_work(what: str, mask: str) -> None:
-    q, k, v = (torch.randn(shape) for shape in EMPTY[what])
+def test_empty_calls_work(axis: str, mask: str) -> None:
+    q, k, v = (torch.randn(shape) for shape in EMPTY[axis])
     made = EMPTY_MASKS[mask](q.shape[0], q.shape[2], k.shape[2])
     for backend in ("auto", "reference", "blockwise"):
         output = attend_with_gradients(q, k, v, mask=made, backend=backend)
@@ -504,15 +504,15 @@ def test_empty_calls_work(what: str, mask: str) -> None:
     assert view.lse.shape == q.shape[:3] and view.received.shape == (*q.shape[:2], k.shape[2])
     assert view.weights.shape == (*q.shape[:3], k.shape[2]) and view.map.shape == (*q.shape[:2], 2, 3)
     assert bool(view.map.isfinite().all()) and view.top_keys.shape == (*q.shape[:3], 2)
-    if what == "keys":
+    if axis == "keys":
         assert bool((view.lse == -torch.inf).all()) and not view.entropy.any() and bool((view.top_keys == -1).all())
     assert "tiles" in str(rg.plan(q, k, v, mask=made))
 
 
-@pytest.mark.parametrize("what", ["queries", "keys", "batch", "value dim"])
+@pytest.mark.parametrize("axis", ["queries", "keys", "batch", "value dim"])
 @pytest.mark.parametrize("score", ["Additive", "Bilinear", "Cosine"])
-def test_empty_calls_give_parts_their_gradients(what: str, score: str) -> None:
-    q, k, v = (torch.randn(shape) for shape in EMPTY[what])
+def test_empty_calls_give_parts_their_gradients(axis: str, score: str) -> None:
+    q, k, v = (torch.randn(shape) for shape in EMPTY[axis])
     weight = {"Additive": torch.randn(4, 6), "Bilinear": torch.randn(4, 6, 6), "Cosine": torch.randn(4)}[
         score
     ].requires_grad_()
@@ -610,7 +610,7 @@ def test_tanh_of_large_and_cancelling_numbers(backend: str, size: float, dtype: 
         output.sum().backward()
         return [output.detach(), *(x.grad for x in leaves)]  # type: ignore[misc]
 
-    truth, own, found = run(torch.float64, "reference"), run(dtype, "reference"), run(dtype, backend)
-    for want, reference, got in zip(truth, own, found, strict=True):
+    truth, own, actual = run(torch.float64, "reference"), run(dtype, "reference"), run(dtype, backend)
+    for want, reference, got in zip(truth, own, actual, strict=True):
         limit = 2 * (reference - want).abs().max() + 16 * torch.finfo(dtype).eps * want.abs().max()
         assert bool(got.isfinite().all()) and (got - want).abs().max() <= limit

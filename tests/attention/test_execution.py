@@ -202,9 +202,9 @@ def test_mask_tensors_are_made_once_and_can_be_trained_with(mask: rg.Mask, monke
         want = rg.attend(q, k, v, mask=mask, backend="sdpa")
     monkeypatch.setattr(sdpa, "make_mask_tensor", lambda *_: pytest.fail("made again"))
     q.requires_grad_()
-    found = rg.attend(q, k, v, mask=mask, backend="sdpa")
-    assert torch.equal(found, want)
-    found.sum().backward()
+    actual = rg.attend(q, k, v, mask=mask, backend="sdpa")
+    assert torch.equal(actual, want)
+    actual.sum().backward()
 
 
 def test_a_mask_tensor_follows_the_lengths() -> None:
@@ -212,5 +212,5 @@ def test_a_mask_tensor_follows_the_lengths() -> None:
     mask = rg.Window(2, 1) & rg.Lengths(lengths)
     for length in (2, 5):
         lengths[0] = length
-        found, want = (rg.attend(*inputs, mask=mask, backend=name) for name in ("sdpa", "reference"))
-        assert torch.allclose(found, want, atol=1e-6)
+        actual, want = (rg.attend(*inputs, mask=mask, backend=name) for name in ("sdpa", "reference"))
+        assert torch.allclose(actual, want, atol=1e-6)

@@ -66,12 +66,12 @@ def test_captured_in_a_graph(name: str) -> None:
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = both_ways(function, inputs)
+        actual = both_ways(function, inputs)
     with torch.no_grad():
         for x in inputs:
             x.copy_(torch.randn_like(x))
     graph.replay()
-    for got, want in zip(found, both_ways(function, inputs), strict=True):
+    for got, want in zip(actual, both_ways(function, inputs), strict=True):
         assert torch.equal(got, want)
 
 

@@ -42,13 +42,13 @@ def bucket(size: int, count: int, number: int) -> range:
 def pool(weights: Tensor, rows: int, columns: int) -> Tensor:
     """The map, cell by cell: the mean over a bucket of queries of their weight on a bucket of keys."""
     queries, keys = weights.shape[-2:]
-    found = weights.new_zeros(*weights.shape[:2], rows, columns)
+    actual = weights.new_zeros(*weights.shape[:2], rows, columns)
     for r in range(rows):
         for c in range(columns):
             of, on = bucket(queries, rows, r), bucket(keys, columns, c)
             if len(of) and len(on):
-                found[..., r, c] = weights[:, :, of.start : of.stop, on.start : on.stop].sum(-1).mean(-1)
-    return found
+                actual[..., r, c] = weights[:, :, of.start : of.stop, on.start : on.stop].sum(-1).mean(-1)
+    return actual
 
 
 def assert_view(case: Case, top: int = 3, size: tuple[int, int] = (4, 6), tolerance: float = 1e-10) -> rg.View:
@@ -120,7 +120,7 @@ def test_every_mask_over_many_tiles(kind: str, elements: int, monkeypatch: pytes
 @pytest.mark.parametrize("share", [0.02, 0.2, 0.3, 1.0])
 @pytest.mark.parametrize("number", range(6))
 def test_graphs_along_edges_and_in_tiles(number: int, share: float) -> None:
-    """Sparse graphs are looked at along their edges, dense ones in tiles; the view is the same."""
+    """Sparse graphs are computed along their edges, dense ones in tiles; the view is the same."""
     draw = RandomCalls(f"look graph {number} {share}")
     case = draw.case(40, 53, torch.float64, "edges")
     chosen = torch.rand(53, 40, generator=draw.generator) < share
@@ -213,7 +213,7 @@ def test_attend_is_the_weights_times_v(number: int) -> None:
 
 def test_what_was_not_requested_is_none() -> None:
     q = torch.randn(1, 2, 5, 4)
-    asked: dict[str, dict[str, Any]] = {
+    requests: dict[str, dict[str, Any]] = {
         "top_weights": {"top": 2},
         "top_keys": {"top": 2},
         "map": {"map": 2},
@@ -222,7 +222,7 @@ def test_what_was_not_requested_is_none() -> None:
     view = rg.look(q, q)
     assert all(getattr(view, name) is not None for name in STATISTICS)
     assert all(getattr(view, name) is None for name in OPTIONAL)
-    for name, options in asked.items():
+    for name, options in requests.items():
         view = rg.look(q, q, **options)
         there = [other for other in OPTIONAL if getattr(view, other) is not None]
         assert there == (["top_weights", "top_keys"] if name.startswith("top") else [name])

@@ -15,11 +15,11 @@ import regard as rg
 BACKENDS = ["reference", "blockwise", "auto"]
 
 
-def assert_same(found: Tensor, want: Tensor, leaves: list[Tensor], tolerance: float = 1e-10) -> None:
+def assert_same(actual: Tensor, want: Tensor, leaves: list[Tensor], tolerance: float = 1e-10) -> None:
     """Assert equal outputs and equal gradients of every leaf."""
-    torch.testing.assert_close(found, want, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(actual, want, rtol=tolerance, atol=tolerance)
     flow = torch.randn_like(want)
-    mine, theirs = (torch.autograd.grad(x, leaves, flow, retain_graph=True) for x in (found, want))
+    mine, theirs = (torch.autograd.grad(x, leaves, flow, retain_graph=True) for x in (actual, want))
     for a, b in zip(mine, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
@@ -38,16 +38,16 @@ def test_sdpa(queries: int, keys: int, value_dim: int, backend: str) -> None:
 @pytest.mark.parametrize("backend", [*BACKENDS, "sdpa"])
 def test_sdpa_with_a_scale(backend: str) -> None:
     q, k, v = random_leaves((2, 3, 7, 8), (2, 3, 9, 8), (2, 3, 9, 8))
-    found = rg.attend(q, k, v, score=rg.Dot(scale=0.123), backend=backend)
-    assert_same(found, scaled_dot_product_attention(q, k, v, scale=0.123), [q, k, v])
+    actual = rg.attend(q, k, v, score=rg.Dot(scale=0.123), backend=backend)
+    assert_same(actual, scaled_dot_product_attention(q, k, v, scale=0.123), [q, k, v])
 
 
 @pytest.mark.parametrize("backend", [*BACKENDS, "sdpa"])
 @pytest.mark.parametrize("tokens", [1, 2, 53])
 def test_sdpa_causal(tokens: int, backend: str) -> None:
     q, k, v = random_leaves(*[(2, 3, tokens, 8)] * 3)
-    found = rg.attend(q, k, v, mask=rg.Causal(), backend=backend)
-    assert_same(found, scaled_dot_product_attention(q, k, v, is_causal=True), [q, k, v])
+    actual = rg.attend(q, k, v, mask=rg.Causal(), backend=backend)
+    assert_same(actual, scaled_dot_product_attention(q, k, v, is_causal=True), [q, k, v])
 
 
 @pytest.mark.parametrize("backend", [*BACKENDS, "sdpa"])
@@ -65,8 +65,8 @@ def test_sdpa_with_a_boolean_mask(shape: tuple[int, ...], backend: str) -> None:
     q, k, v = random_leaves((2, 3, 7, 8), (2, 3, 9, 8), (2, 3, 9, 8))
     allowed = torch.rand(shape) < 0.5
     allowed[..., 0] = True
-    found = rg.attend(q, k, v, mask=rg.Pairs(allowed), backend=backend)
-    assert_same(found, scaled_dot_product_attention(q, k, v, attn_mask=allowed), [q, k, v])
+    actual = rg.attend(q, k, v, mask=rg.Pairs(allowed), backend=backend)
+    assert_same(actual, scaled_dot_product_attention(q, k, v, attn_mask=allowed), [q, k, v])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -74,8 +74,8 @@ def test_sdpa_with_a_boolean_mask(shape: tuple[int, ...], backend: str) -> None:
 def test_sdpa_causal_from_the_start(queries: int, keys: int, backend: str) -> None:
     """torch's is_causal counts from the first key; ours from the last."""
     q, k, v = random_leaves((2, 3, queries, 8), (2, 3, keys, 8), (2, 3, keys, 8))
-    found = rg.attend(q, k, v, mask=rg.causal_from_start(queries, keys), backend=backend)
-    assert_same(found, scaled_dot_product_attention(q, k, v, is_causal=True), [q, k, v])
+    actual = rg.attend(q, k, v, mask=rg.causal_from_start(queries, keys), backend=backend)
+    assert_same(actual, scaled_dot_product_attention(q, k, v, is_causal=True), [q, k, v])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -207,8 +207,8 @@ def test_gat(name: str, backend: str) -> None:
     q = (per_head(received, 3) * layer.att_dst[0][:, None]).sum(-1, keepdim=True)
     k = (per_head(sent, 3) * layer.att_src[0][:, None]).sum(-1, keepdim=True)
     score = rg.Additive(torch.ones(3, 1, dtype=torch.float64), activation="leaky_relu")
-    found = rg.attend(q, k, per_head(sent, 3), score=score, mask=rg.Edges(edges), backend=backend)
-    assert_same(per_node(found), want, [*{source, target}, *layer.parameters()])
+    actual = rg.attend(q, k, per_head(sent, 3), score=score, mask=rg.Edges(edges), backend=backend)
+    assert_same(per_node(actual), want, [*{source, target}, *layer.parameters()])
 
 
 @pytest.mark.parametrize("backend", GRAPH_BACKENDS)
@@ -222,8 +222,8 @@ def test_gat_v2(name: str, backend: str) -> None:
     want = layer((source, target), edges)
     sent, received = per_head(layer.lin_l(source), 3), per_head(layer.lin_r(target), 3)
     score = rg.Additive(layer.att[0], activation="leaky_relu")
-    found = rg.attend(received, sent, sent, score=score, mask=rg.Edges(edges), backend=backend)
-    assert_same(per_node(found), want, [*{source, target}, *layer.parameters()])
+    actual = rg.attend(received, sent, sent, score=score, mask=rg.Edges(edges), backend=backend)
+    assert_same(per_node(actual), want, [*{source, target}, *layer.parameters()])
 
 
 @pytest.mark.parametrize("backend", GRAPH_BACKENDS)
@@ -235,9 +235,9 @@ def test_transformer_conv(name: str, backend: str) -> None:
     source, target = sides(nodes)
     want = layer((source, target), edges)
     q, k, v = (per_head(x, 3) for x in (layer.lin_query(target), layer.lin_key(source), layer.lin_value(source)))
-    found = rg.attend(q, k, v, mask=rg.Edges(edges), backend=backend)
+    actual = rg.attend(q, k, v, mask=rg.Edges(edges), backend=backend)
     used = [weight for part in (layer.lin_query, layer.lin_key, layer.lin_value) for weight in part.parameters()]
-    assert_same(per_node(found), want, [*{source, target}, *used])
+    assert_same(per_node(actual), want, [*{source, target}, *used])
 
 
 @pytest.mark.parametrize("backend", GRAPH_BACKENDS)
@@ -255,21 +255,21 @@ def test_an_edge_listed_twice_is_one_edge(backend: str) -> None:
 def test_isolated_nodes_give_zeros(backend: str) -> None:
     edges = torch.tensor([[0, 1, 5], [2, 2, 5]])
     q, k, v = random_leaves(*[(1, 2, 7, 4)] * 3)
-    found = rg.attend(q, k, v, mask=rg.Edges(edges), backend=backend)
+    actual = rg.attend(q, k, v, mask=rg.Edges(edges), backend=backend)
     alone = [0, 1, 3, 4, 6]
-    assert not found[:, :, alone].any()
-    torch.testing.assert_close(found[:, :, 5], v[:, :, 5])
-    of_q, of_k, of_v = torch.autograd.grad(found.sum(), [q, k, v])
+    assert not actual[:, :, alone].any()
+    torch.testing.assert_close(actual[:, :, 5], v[:, :, 5])
+    of_q, of_k, of_v = torch.autograd.grad(actual.sum(), [q, k, v])
     assert not of_q[:, :, alone].any() and not of_k[:, :, [2, 3, 4, 6]].any() and not of_v[:, :, [2, 3, 4, 6]].any()
 
 
 @pytest.mark.parametrize("backend", GRAPH_BACKENDS)
 def test_edges_have_a_direction(backend: str) -> None:
-    """0 → 1: node 1 looks at node 0 and takes its value."""
+    """0 → 1: node 1 attends to node 0 and takes its value."""
     q, k, v = random_leaves(*[(1, 1, 2, 3)] * 3)
-    found = rg.attend(q, k, v, mask=rg.Edges(torch.tensor([[0], [1]])), backend=backend)
-    torch.testing.assert_close(found[0, 0, 1], v[0, 0, 0])
-    assert not found[0, 0, 0].any()
+    actual = rg.attend(q, k, v, mask=rg.Edges(torch.tensor([[0], [1]])), backend=backend)
+    torch.testing.assert_close(actual[0, 0, 1], v[0, 0, 0])
+    assert not actual[0, 0, 0].any()
 
 
 @pytest.mark.parametrize("score", ["Dot", "Additive"])

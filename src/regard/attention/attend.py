@@ -11,7 +11,7 @@ from ..errors import Unsupported
 from .backends import choose_backend
 from .call import Call, cast_for_autocast, check_call
 from .dropout import draw_seed
-from .execution import ExecutionPlan, mask_cache
+from .execution import ExecutionPlan, cached_plan
 from .parts.mask import Mask
 from .parts.masks import Everything
 from .parts.methods import Exact, Method
@@ -59,7 +59,7 @@ def attend(
     """
     parts = Parts(score, position, mask, method, dropout)
     call = resolve(q, k, v, parts, generator, backend)
-    if call.empty:
+    if call.plan.empty:
         return empty_output(call)
     if isinstance(parts.method, Exact) and call.plan.backend is not None:
         return call.plan.backend.run(call)
@@ -75,17 +75,11 @@ def resolve(
     """
     if backend != "auto" and not isinstance(parts.method, Exact):
         raise Unsupported(
-            f"{type(parts.method).__name__} computes its own way; backend {backend!r} runs Exact() only. Leave it out."
+            f"{type(parts.method).__name__} is not exact, and backend {backend!r} runs Exact() only. Leave it out."
         )
     q, k, v = cast_for_autocast(q, k, v)
     mask = EVERYTHING if parts.mask is None else parts.mask
-    kind = call_kind(q, k, v, parts, backend)
-    plans = None if kind is None else mask_cache(mask).plans
-    plan = None if plans is None else plans.find(kind)
-    if plan is None:
-        plan = make_plan(q, k, v, parts, backend)
-        if plans is not None:
-            plans.put(kind, plan)
+    plan = cached_plan(mask, call_key(q, k, v, parts, backend), lambda: make_plan(q, k, v, parts, backend))
     seed = draw_seed(generator, q.device) if parts.dropout else None
     mask = EVERYTHING if plan.unmasked else mask
     return Call(q, k, v, parts.score, parts.position, mask, float(parts.dropout), seed, plan)
@@ -94,30 +88,30 @@ def resolve(
 def make_plan(q: Tensor, k: Tensor, v: Tensor, parts: Parts, backend: str) -> ExecutionPlan:
     """Check a call and choose its backend."""
     call = check_call(q, k, v, parts)
-    return ExecutionPlan(choose_backend(call, backend), isinstance(call.mask, Everything))
+    return ExecutionPlan(choose_backend(call, backend), isinstance(call.mask, Everything), call.empty)
 
 
-def call_kind(q: Tensor, k: Tensor, v: Tensor, parts: Parts, backend: str) -> Any:
+def call_key(q: Tensor, k: Tensor, v: Tensor, parts: Parts, backend: str) -> Any:
     """What decides, beside the mask, whether a call fits and which backend runs it; None where it cannot be a key."""
     if torch.compiler.is_compiling():
         return None
     score, position = parts.score, parts.position
     try:
-        kind = (
+        key = (
             *(q.shape, q.dtype, q.device),
             *(k.shape, k.dtype, k.device),
             *(v.shape, v.dtype, v.device),
-            part_kind(score),
-            None if position is None else part_kind(position),
+            part_key(score),
+            None if position is None else part_key(position),
             *(parts.dropout, backend, in_cuda_graph()),
         )
-        hash(kind)
+        hash(key)
     except (AttributeError, TypeError):  # not tensors, symbolic sizes, or fields that cannot be hashed
         return None
-    return kind
+    return key
 
 
-def part_kind(part: Part) -> Any:
+def part_key(part: Part) -> Any:
     """A part's class and fields, its tensors without their contents."""
     fields = vars(part).values()
     return type(part), *[(x.shape, x.dtype, x.device, x.requires_grad) if isinstance(x, Tensor) else x for x in fields]

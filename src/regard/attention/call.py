@@ -225,15 +225,15 @@ def check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 def check_devices(call: Call) -> None:
     """Raise unless every tensor, the parts' own included, is on q's device."""
-    every = {
+    tensors = {
         "k": call.k,
         "v": call.v,
         **{f"{type(call.score).__name__}'s {n}": t for n, t in call.score.tensors().items()},
     }
     if call.position is not None:
-        every |= {f"{type(call.position).__name__}'s {n}": t for n, t in call.position.tensors().items()}
-    every |= {f"the mask's tensor {n}": t for n, t in enumerate(call.mask.tensors())}
-    for name, tensor in every.items():
+        tensors |= {f"{type(call.position).__name__}'s {n}": t for n, t in call.position.tensors().items()}
+    tensors |= {f"the mask's tensor {n}": t for n, t in enumerate(call.mask.tensors())}
+    for name, tensor in tensors.items():
         if tensor.device != call.q.device:
             raise BadInput(
                 f"q is on {call.q.device} and {name} on {tensor.device}. Move them to one device with .to(...)."

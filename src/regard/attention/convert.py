@@ -51,7 +51,7 @@ def from_additive(mask: Tensor) -> Mask:
 def from_hugging_face(attention_mask: Tensor) -> Mask:
     """From Hugging Face's `attention_mask [batch, keys]`: 1 for a real token, 0 for padding.
 
-    With four dimensions it is one that is added to the scores, or 0 and 1 for each pair.
+    With four dimensions it is added to the scores, or has 0 or 1 for each pair.
     """
     if isinstance(attention_mask, Tensor) and attention_mask.dim() == 4 and attention_mask.dtype.is_floating_point:
         return from_additive(attention_mask)

@@ -13,9 +13,9 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     limit = cgroup_free_memory()
-    known = Path("/proc/meminfo")
-    if known.exists():
-        lines = dict(line.split(":", 1) for line in known.read_text().splitlines())
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
         return min(int(lines["MemAvailable"].split()[0]) * 1024, limit)
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

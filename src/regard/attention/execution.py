@@ -69,14 +69,16 @@ class Storage(Generic[T]):
 class ExecutionPlan(Storage[Any]):
     """How calls of one kind and mask are run.
 
-    `backend` runs them; `unmasked` says that their mask allows every pair, so `Everything()` replaces it. `get(key,
-    make)` caches what the backend works out. A plan must not refer to the mask, whose tensors it may outlive.
+    `backend` runs them; `unmasked` says that their mask allows every pair, so `Everything()` replaces it; `empty` that
+    they have no pairs. `get(key, make)` caches what the backend works out. A plan must not refer to the mask, whose
+    tensors it may outlive.
     """
 
-    def __init__(self, backend: Backend | None = None, unmasked: bool = False) -> None:
+    def __init__(self, backend: Backend | None = None, unmasked: bool = False, empty: bool = False) -> None:
         super().__init__()
         self.backend = backend
         self.unmasked = unmasked
+        self.empty = empty
 
 
 def new_plan() -> ExecutionPlan:
@@ -109,7 +111,11 @@ class PlanCache:
 
     def mask(self, mask: Mask) -> MaskCache:
         """The entry of a mask, made where there is none."""
-        key, objects = identify(mask)
+        objects: list[Any] = []  # which must be alive and unchanged for the key to hold
+        try:
+            key = field_key(mask, objects)
+        except TypeError:
+            key, objects = id(mask), [mask, *mask.tensors()]
         entry = self.masks.find(key)
         if entry is None or (objects and not entry.describes(objects)):
             for old in [k for k, other in list(self.masks.values.items()) if other.expired]:
@@ -127,41 +133,35 @@ mask_cache = CACHE.mask
 """The cache entry of a mask, made where there is none."""
 
 
-def identify(mask: Mask) -> tuple[Any, list[Any]]:
-    """A key for the mask, and the objects that must be alive and unchanged for the key to hold."""
-    tensors: list[Tensor] = []
-    try:
-        return field_key(mask, tensors), tensors
-    except TypeError:
-        return id(mask), [mask, *mask.tensors()]
+def cached_plan(mask: Mask, key: Any, make: Callable[[], ExecutionPlan]) -> ExecutionPlan:
+    """The plan of calls with this mask and key, made the first time; a new one where the key is None."""
+    return make() if key is None else CACHE.mask(mask).plans.get(key, make)
 
 
 def field_key(value: Any, tensors: list[Tensor]) -> Any:
     """A field as a hashable key; its tensors are appended to the list."""
-    kind = type(value)
-    if kind is int:
+    cls = type(value)
+    if cls is int:
         return value
-    if kind in PLAIN:
-        return kind, value
+    if cls in PLAIN:
+        return cls, value
     if isinstance(value, Mask):
-        names = compared_fields(kind)
+        names = compared_fields(cls)
         if not names:
-            return (
-                kind if names is not None else (kind, *[field_key(x, tensors) for _, x in sorted(vars(value).items())])
-            )
-        return kind, *[field_key(getattr(value, name), tensors) for name in names]
+            return cls if names is not None else (cls, *[field_key(x, tensors) for _, x in sorted(vars(value).items())])
+        return cls, *[field_key(getattr(value, name), tensors) for name in names]
     if isinstance(value, Tensor):
         tensors.append(value)
-        return kind, id(value)
-    if kind is tuple:
-        return kind, *[field_key(item, tensors) for item in value]
-    raise TypeError(kind)
+        return cls, id(value)
+    if cls is tuple:
+        return cls, *[field_key(item, tensors) for item in value]
+    raise TypeError(cls)
 
 
 @functools.cache
-def compared_fields(kind: type) -> tuple[str, ...] | None:
+def compared_fields(cls: type) -> tuple[str, ...] | None:
     """The names of the fields that a dataclass compares; None for other classes."""
-    return tuple(field.name for field in fields(kind) if field.compare) if is_dataclass(kind) else None
+    return tuple(field.name for field in fields(cls) if field.compare) if is_dataclass(cls) else None
 
 
 def reference(x: Mask | Tensor) -> tuple[Any, Any]:

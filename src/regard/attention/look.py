@@ -105,7 +105,7 @@ def check_memory(call: Call, options: LookOptions) -> None:
         size = " × ".join(str(n) for n in (grid.batch, grid.heads, grid.queries, grid.keys))
         raise TooLarge(
             f"weights=True for {size} needs {format_bytes(needed)}; {format_bytes(free)} are free on {call.q.device}. "
-            "Ask for top=8 or map=(256, 256), or look at fewer queries."
+            "Pass top=8 or map=(256, 256) instead, or fewer queries."
         )
 
 
@@ -249,9 +249,9 @@ def sum_edges(p: LoweredCall, sums: ViewSums) -> None:
     sums.peak.copy_(by_head(g.reduce(weights, "max")).clamp(min=0.0))
     received = torch.segment_reduce(weights[g.csr.by_key], "sum", offsets=g.csr.key_starts, axis=0, unsafe=True)
     sums.received.copy_(by_head(received))
-    every = by_head(weights)  # [batch, heads, edges]
+    head_weights = by_head(weights)  # [batch, heads, edges]
     if sums.weights is not None:
-        sums.weights[:, :, g.csr.rows, g.csr.columns] = every
+        sums.weights[:, :, g.csr.rows, g.csr.columns] = head_weights
     if sums.map is not None:
         down, across = sums.map.shape[-2:]
         row = bucket_index(sums.grid.queries, down, weights.device)[g.csr.rows]
@@ -259,7 +259,7 @@ def sum_edges(p: LoweredCall, sums: ViewSums) -> None:
         cells = edges.sum_by_index(row * across + column, weights, down * across)
         sums.map.copy_(by_head(cells).unflatten(-1, (down, across)))
     if sums.top:
-        top_edges(g, every, sums)
+        top_edges(g, head_weights, sums)
 
 
 def top_edges(g: edges.EdgeScores, weights: Tensor, sums: ViewSums) -> None:

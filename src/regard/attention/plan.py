@@ -8,11 +8,11 @@ from torch import Tensor
 
 from .backends import BACKENDS, choose_backend
 from .backends.backend import reason_against
-from .backends.blockwise.schedule import chunk_shape, visited_fraction
+from .backends.blockwise.schedule import chunk_shape, merge_heads
 from .call import Call, cast_for_autocast, check_call, lower
 from .device_memory import format_bytes
 from .parts.edges import sorted_edges
-from .parts.mask import Mask
+from .parts.mask import NONE, Mask
 from .parts.methods import Exact, Method
 from .parts.parts import Parts
 from .parts.positions import Position, Shaw, TransformerXL
@@ -74,13 +74,13 @@ def plan(
     shown = [str(part) for part in (parts.score, position, mask, method) if part is not None]
     text = f"{' · '.join(shown)} on q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}, {q.dtype}"
     if not isinstance(parts.method, Exact):
-        reasons = dict.fromkeys(BACKENDS, f"{type(method).__name__} computes its own way")
+        reasons = dict.fromkeys(BACKENDS, f"{type(method).__name__} is not exact, and backends run Exact()")
         return Plan(type(method).__name__.lower(), reasons, 0, count_bytes(call), 0, 1.0, text)
     chosen = choose_backend(call, backend).name
     order = list(BACKENDS)
     reasons = {
         name: reason_against(other, call)
-        or (f"{chosen} comes first" if order.index(chosen) < order.index(name) else f"{chosen} was asked for")
+        or (f"{chosen} comes first" if order.index(chosen) < order.index(name) else f"{chosen} was requested")
         for name, other in BACKENDS.items()
         if name != chosen
     }
@@ -98,7 +98,8 @@ def visited_tiles(call: Call, backend: str) -> float:
         return sorted_edges(call.mask, call.grid).rows.numel() / (call.grid.queries * call.grid.keys)
     if backend == "reference":
         return 1.0
-    return visited_fraction(call.mask, call.grid, chunk_shape(lower(call)))
+    shape = chunk_shape(lower(call))
+    return float((merge_heads(call.mask, call.grid, shape.rows, shape.columns) != NONE).float().mean())
 
 
 def count_operations(call: Call, tiles: float) -> int:

@@ -54,7 +54,12 @@ def view_arrays(
     check_index(batch, view.lse.shape[0], "batch")
     total = view.lse.shape[1]
     heads = list(range(total))[:max_heads] if head is None else [check_index(head, total, "head")]
-    select = lambda x: to_cpu(x[batch, heads])  # noqa: E731
+
+    def select(x: Tensor) -> Tensor:
+        """The heads on the CPU, in a type that a page can hold: float32, float64 or int32."""
+        x = x[batch, heads].detach().cpu()
+        return x.int() if not x.is_floating_point() else x if x.dtype == torch.float64 else x.float()
+
     statistics = {name: select(getattr(view, name)) for name in ("entropy", "distance", "peak")}
     weights = view.weights if view.weights is not None else view.map
     pooled = view.weights is None and view.map is not None
@@ -84,12 +89,6 @@ def check_index(index: Any, size: int, name: str) -> int:
     if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < size:
         raise BadInput(f"{name} is {index!r}; there are {size}, so it must be a whole number from 0 to {size - 1}.")
     return index
-
-
-def to_cpu(x: Tensor) -> Tensor:
-    """The tensor on the CPU in a type that a page can hold: float32, float64 or int32."""
-    x = x.detach().cpu()
-    return x.int() if not x.is_floating_point() else x if x.dtype == torch.float64 else x.float()
 
 
 def bucket_means(values: Tensor, count: int) -> Tensor:

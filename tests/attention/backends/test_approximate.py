@@ -44,11 +44,11 @@ SIZES = [(53, 53), (7, 53), (53, 11), (1, 53), (53, 1)]
 def test_linformer_is_softmax_over_projected_keys(queries: int, keys: int, front: tuple[int, ...]) -> None:
     q, k, v = tensors(queries, keys, kv_heads=2)
     e, f = projections(5, keys, *front)
-    wanted = plain_softmax(q, each_head(e @ k, q), each_head(f @ v, q))
-    assert_same(attend(q, k, v, method=Linformer(e, f)), wanted, (q, k, v, e, f))
+    want = plain_softmax(q, each_head(e @ k, q), each_head(f @ v, q))
+    assert_same(attend(q, k, v, method=Linformer(e, f)), want, (q, k, v, e, f))
 
 
-def test_linformer_projects_values_like_keys_unless_told() -> None:
+def test_linformer_projects_values_like_keys_by_default() -> None:
     q, k, v = tensors(11, 11)
     e, _ = projections(3, 11)
     assert_same(attend(q, k, v, method=Linformer(e)), attend(q, k, v, method=Linformer(e, e)), (q, k, v, e))
@@ -99,8 +99,8 @@ def test_nystrom_is_the_hugging_face_one() -> None:
     theirs.init_option = "exact"  # each matrix by its own norm, not by the largest of the batch
     x = torch.randn(2, 48, 32)
     q, k, v = (part(x).unflatten(-1, (4, 8)).transpose(1, 2) for part in (theirs.query, theirs.key, theirs.value))
-    found = attend(q, k, v, method=Nystrom(6)).transpose(1, 2).flatten(2)
-    assert_close(found, theirs(x)[0], 1e-5)
+    actual = attend(q, k, v, method=Nystrom(6)).transpose(1, 2).flatten(2)
+    assert_close(actual, theirs(x)[0], 1e-5)
 
 
 @pytest.mark.parametrize(("queries", "keys"), SIZES)
@@ -115,15 +115,15 @@ def test_performer_is_its_formula(queries: int, keys: int, kv_heads: int) -> Non
 )
 def test_causal_performer_is_its_formula(queries: int, keys: int) -> None:
     q, k, v = tensors(queries, keys, kv_heads=2)
-    wanted = plain_performer(q, k, v, 21, allowed=Causal().dense(queries, keys))
-    assert_same(attend(q, k, v, mask=Causal(), method=Performer(21)), wanted, (q, k, v))
+    want = plain_performer(q, k, v, 21, allowed=Causal().dense(queries, keys))
+    assert_same(attend(q, k, v, mask=Causal(), method=Performer(21)), want, (q, k, v))
 
 
 def test_causal_performer_with_padding_is_its_formula() -> None:
     q, k, v = tensors(150, 190, batch=3)
     mask = Lengths(torch.tensor([190, 131, 0]), torch.tensor([150, 140, 150])) & Causal()
-    wanted = plain_performer(q, k, v, 21, allowed=mask.dense(150, 190))
-    assert_same(attend(q, k, v, mask=mask, method=Performer(21)), wanted, (q, k, v))
+    want = plain_performer(q, k, v, 21, allowed=mask.dense(150, 190))
+    assert_same(attend(q, k, v, mask=mask, method=Performer(21)), want, (q, k, v))
 
 
 def test_performer_error_falls_with_features() -> None:
@@ -169,9 +169,9 @@ def test_the_future_does_not_leak() -> None:
 def test_large_keys_are_not_drowned_by_small_ones() -> None:
     q, k, v = (x.detach().float() for x in tensors(300, 300))
     k[:, :, :150] *= 12  # their features are e^100 and more below the others'
-    found = attend(q, k, v, mask=Causal(), method=Performer(8))
-    wanted = plain_performer(q.double(), k.double(), v.double(), 8, allowed=Causal().dense(300, 300))
-    assert_close(found.double(), wanted, 1e-3)
+    actual = attend(q, k, v, mask=Causal(), method=Performer(8))
+    want = plain_performer(q.double(), k.double(), v.double(), 8, allowed=Causal().dense(300, 300))
+    assert_close(actual.double(), want, 1e-3)
     opposite = attend(20 * q, -20 * q, v, method=Performer(8))
     assert opposite.isfinite().all() and (opposite != 0).any(-1).all()
 
@@ -181,8 +181,8 @@ def test_rotary_turns_before_the_approximation(name: str, mask: Mask | None) -> 
     q, k, v = tensors(23, 29, kv_heads=2)
     turned = Rotary().transform(q, k)
     method = some(name, 29)
-    wanted = attend(*turned, v, mask=mask, method=method)
-    assert_same(attend(q, k, v, position=Rotary(), mask=mask, method=method), wanted, (q, k, v))
+    want = attend(*turned, v, mask=mask, method=method)
+    assert_same(attend(q, k, v, position=Rotary(), mask=mask, method=method), want, (q, k, v))
 
 
 @pytest.mark.parametrize("name", ["nystrom", "performer"])
@@ -191,16 +191,16 @@ def test_scores_are_lowered_to_dots(name: str, score: str) -> None:
     q, k, v = tensors(23, 29)
     part, method = SCORES[score](), some(name, 29)
     a, b, scale = part.lower(q, k)
-    wanted = attend(a, b, v, score=Dot(scale=scale), method=method)
-    assert_same(attend(q, k, v, score=part, method=method), wanted, (q, k, v))
+    want = attend(a, b, v, score=Dot(scale=scale), method=method)
+    assert_same(attend(q, k, v, score=part, method=method), want, (q, k, v))
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_scales_may_be_negative_or_zero(name: str) -> None:
     q, k, v = tensors(23, 29)
     method = some(name, 29)
-    wanted = attend(-q, k, v, score=Dot(scale=0.3), method=method)
-    assert_same(attend(q, k, v, score=Dot(scale=-0.3), method=method), wanted, (q, k, v))
+    want = attend(-q, k, v, score=Dot(scale=0.3), method=method)
+    assert_same(attend(q, k, v, score=Dot(scale=-0.3), method=method), want, (q, k, v))
     uniform = (method.keys @ v if isinstance(method, Linformer) else v).mean(2, keepdim=True).expand(-1, -1, 23, -1)
     assert_close(attend(q, k, v, score=Dot(scale=0.0), method=method), uniform)
 
@@ -227,8 +227,8 @@ def assert_padding_free(method: Method, mask: Mask, lengths: Tensor, query_lengt
     padded = attend(q, k, v, mask=mask, method=method)
     for row, (keys, queries) in enumerate(zip(lengths.tolist(), query_lengths.tolist(), strict=True)):
         alone = [x[row : row + 1, :, :size] for x, size in ((q, queries), (k, keys), (v, keys))]
-        wanted = attend(*alone, mask=Causal() if causal else None, method=method)
-        assert_same(padded[row : row + 1, :, :queries], wanted, (q, k, v))
+        want = attend(*alone, mask=Causal() if causal else None, method=method)
+        assert_same(padded[row : row + 1, :, :queries], want, (q, k, v))
 
 
 @pytest.mark.parametrize("method", [Nystrom(5), Performer(24)])
@@ -264,10 +264,10 @@ def test_rows_of_the_batch_are_independent(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_halves_are_computed_in_float32(name: str, mask: Mask | None, dtype: torch.dtype) -> None:
     q, k, v = (x.detach().to(dtype) for x in tensors(37, 37, kv_heads=2))
-    found = attend(q, k, v, mask=mask, method=some(name, 37, torch.float32))
-    wanted = attend(q.double(), k.double(), v.double(), mask=mask, method=some(name, 37, torch.float32))
-    assert found.dtype == dtype
-    assert_close(found.double(), wanted, torch.finfo(dtype).eps)
+    actual = attend(q, k, v, mask=mask, method=some(name, 37, torch.float32))
+    want = attend(q.double(), k.double(), v.double(), mask=mask, method=some(name, 37, torch.float32))
+    assert actual.dtype == dtype
+    assert_close(actual.double(), want, torch.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -275,8 +275,8 @@ def test_autocast_changes_the_type_and_nothing_else(name: str) -> None:
     q, k, v = (x.detach().float() for x in tensors(37, 37))
     method = some(name, 37, torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        found = attend(q, k, v, method=method)
-    assert torch.equal(found, attend(q.bfloat16(), k.bfloat16(), v.bfloat16(), method=method))
+        actual = attend(q, k, v, method=method)
+    assert torch.equal(actual, attend(q.bfloat16(), k.bfloat16(), v.bfloat16(), method=method))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -299,19 +299,19 @@ def test_linformer_drops_the_weights_of_projected_keys() -> None:
     q, k, v = tensors(300, 8, value_dim=8)
     v = torch.eye(8, dtype=torch.float64).expand(2, 4, 8, 8)
     seeded = torch.Generator().manual_seed(0)
-    found = attend(q, k, v, method=Linformer(torch.eye(8)), dropout=0.25, generator=seeded)
-    kept = found != 0
+    actual = attend(q, k, v, method=Linformer(torch.eye(8)), dropout=0.25, generator=seeded)
+    kept = actual != 0
     assert abs(float(kept.double().mean()) - 0.75) < 0.02
-    assert_close(found[kept], attend(q, k, v)[kept] / 0.75)
+    assert_close(actual[kept], attend(q, k, v)[kept] / 0.75)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 def test_error_is_the_relative_distance(dtype: torch.dtype) -> None:
     q, k, v = (x.to(dtype) for x in tensors(30, 30))
-    exact, found = (attend(*(x.detach().double() for x in (q, k, v)), method=m) for m in (None, Nystrom(4)))
+    exact, actual = (attend(*(x.detach().double() for x in (q, k, v)), method=m) for m in (None, Nystrom(4)))
     error = Nystrom(4).error(q, k, v)
     assert isinstance(error, float)
-    assert error == pytest.approx(float((found - exact).norm() / exact.norm()), rel=1e-4)
+    assert error == pytest.approx(float((actual - exact).norm() / exact.norm()), rel=1e-4)
     assert Exact().error(q, k, v, mask=Causal()) == 0.0
     assert Nystrom(4).error(q, k, 0 * v) == 0.0
     assert Performer(8).error(q, k, v, mask=Causal(), score=Cosine(2.0)) < 1.0
@@ -399,8 +399,8 @@ def test_bad_fields(make: Callable[[], Method], message: str) -> None:
 @pytest.mark.parametrize("shape", [(2, 7), (3, 2, 6), (2, 2, 7)])
 def test_linformer_must_fit_the_keys(shape: tuple[int, ...]) -> None:
     q, k, v = (x.detach() for x in tensors(6, 6, kv_heads=2))
-    wanted = r"with k \[2, 2, 6, 8\] they must be \[projected, 6\] or \[2, projected, 6\]"
-    with pytest.raises(BadInput, match=wanted):
+    want = r"with k \[2, 2, 6, 8\] they must be \[projected, 6\] or \[2, projected, 6\]"
+    with pytest.raises(BadInput, match=want):
         attend(q, k, v, method=Linformer(torch.ones(shape)))
     if shape[-1] == 6:
         with pytest.raises(BadInput, match="Linformer's values are"):
@@ -429,12 +429,12 @@ def test_the_gpu_agrees_and_repeats(name: str, mask: Mask | None) -> None:
     method = some(name, 301)
     there = Linformer(method.keys.cuda()) if isinstance(method, Linformer) else method
     moved = tuple(x.detach().cuda().requires_grad_() for x in (q, k, v))
-    found, again = (attend(*moved, mask=mask, method=there) for _ in range(2))
-    wanted = attend(q, k, v, mask=mask, method=method)
-    assert torch.equal(found, again)
-    assert_close(found.cpu(), wanted, 1e-9)
-    mine = [torch.autograd.grad(y.square().sum(), moved) for y in (found, again)]
-    theirs = torch.autograd.grad(wanted.square().sum(), (q, k, v))
+    actual, again = (attend(*moved, mask=mask, method=there) for _ in range(2))
+    want = attend(q, k, v, mask=mask, method=method)
+    assert torch.equal(actual, again)
+    assert_close(actual.cpu(), want, 1e-9)
+    mine = [torch.autograd.grad(y.square().sum(), moved) for y in (actual, again)]
+    theirs = torch.autograd.grad(want.square().sum(), (q, k, v))
     for one, two, other in zip(*mine, theirs, strict=True):
         assert torch.equal(one, two)
         assert_close(one.cpu(), other, 1e-9)

@@ -79,10 +79,10 @@ def test_random_calls_reach_every_part_and_backend() -> None:
         case = draw.case(*draw.sizes(), DTYPES[number % len(DTYPES)])
         seen |= {type(part).__name__ for part in (case.score, case.position, case.mask)}
         seen |= {choose_backend(case.call(), "auto").name, *backends_for(case)}
-    wanted = (
+    expected = (
         "Dot Bilinear Cosine Additive Rotary Alibi Bias T5Bias Shaw TransformerXL NoneType Everything Causal Window"
     )
-    wanted += (
+    expected += (
         " Dilated Global RandomBlocks NearBlocks Blocks Lengths Documents Edges Pairs And Or Not Parity Stripes Reach"
     )
-    assert set(wanted.split()) | {"edges", "sdpa", "blockwise"} <= seen
+    assert set(expected.split()) | {"edges", "sdpa", "blockwise"} <= seen

@@ -76,9 +76,9 @@ def agree(case: Case) -> None:
     rounded = round_case(case)
     truth = results(rounded, "reference", torch.float64, torch.float64)
     with poison_memory():
-        found = on_device(rounded, case.dtype, case.carried or case.dtype)
+        actual = on_device(rounded, case.dtype, case.carried or case.dtype)
     errors, sizes = reference_errors(case, truth), cancellation_sizes(rounded)
-    assert_same_results(f"additive kernels: {case}", found, truth, errors, sizes)
+    assert_same_results(f"additive kernels: {case}", actual, truth, errors, sizes)
 
 
 def on_device(case: Case, dtype: torch.dtype, carried: torch.dtype) -> dict[str, Tensor]:
@@ -214,9 +214,9 @@ def test_rows_without_keys() -> None:
 def test_empty_inputs(sizes: tuple[int, int]) -> None:
     p = problem(draw(*sizes))
     output, lse = additive.forward(p)
-    found = additive.backward(p, output, output, lse)
+    actual = additive.backward(p, output, output, lse)
     assert bool((output == 0).all()) and bool((lse == -torch.inf).all())
-    assert [None if x is None else x.shape for x in found] == [
+    assert [None if x is None else x.shape for x in actual] == [
         p.q.shape,
         p.k.shape,
         p.v.shape,

@@ -35,7 +35,7 @@ def draw(*size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(*size).to(dtype).to(DEVICE)
 
 
-def doubled(part):
+def to_double(part):
     return part and replace(part, **{name: x.double() for name, x in part.tensors().items()})
 
 
@@ -44,7 +44,7 @@ def agree(q, k, v, tolerance: float = 1e-5, **options) -> None:
     problem = lower(call)
     assert decode.covers(problem) is None
     exact = replace(
-        call, q=q.double(), k=k.double(), v=v.double(), score=doubled(call.score), position=doubled(call.position)
+        call, q=q.double(), k=k.double(), v=v.double(), score=to_double(call.score), position=to_double(call.position)
     )
     score = reference.scores(exact)
     want = reference.drop(reference.softmax(score), exact) @ reference.per_query_head(exact.v, exact)
@@ -141,8 +141,8 @@ def test_splits_cover_the_keys() -> None:
     for keys in (1, 31, 64, 1000, 32768, 100_003):
         for programs in (1, 8, 128, 5000):
             splits = decode.count_splits(programs, keys, 64, 132)
-            each = math.ceil(math.ceil(keys / 64) / splits)
-            assert splits >= 1 and (splits - 1) * each * 64 < keys <= splits * each * 64
+            tiles = math.ceil(math.ceil(keys / 64) / splits)
+            assert splits >= 1 and (splits - 1) * tiles * 64 < keys <= splits * tiles * 64
 
 
 def test_covers_gives_a_reason() -> None:

@@ -119,9 +119,9 @@ def agree(case: Case) -> None:
     with poison_memory():
         output = backend.solve(p)[0]
         output.backward(random_gradient(output, case.dtype, case.seed).to(DEVICE))
-    found = {"output": output.detach().cpu(), **{f"gradient of {name}": x.grad for name, x in leaves.items()}}
-    assert all(x is not None for x in found.values()), f"{case}: {[name for name, x in found.items() if x is None]}"
-    assert_same_results(f"triton: {case}", found, truth, reference_errors(case, truth), cancellation_sizes(rounded))  # type: ignore[arg-type]
+    actual = {"output": output.detach().cpu(), **{f"gradient of {name}": x.grad for name, x in leaves.items()}}
+    assert all(x is not None for x in actual.values()), f"{case}: {[name for name, x in actual.items() if x is None]}"
+    assert_same_results(f"triton: {case}", actual, truth, reference_errors(case, truth), cancellation_sizes(rounded))  # type: ignore[arg-type]
 
 
 def bias(n: int, zero: int, heads: int = 2) -> rg.Bias:
@@ -275,10 +275,10 @@ def test_calls_of_one_kind_share_a_plan(position: Any) -> None:
     for shift in (0, 0, 1):
         room = [torch.randn(shift + math.prod(shape), device=DEVICE) for _ in range(3)]
         inputs = [x[shift:].view(shape).requires_grad_() for x in room]
-        found, want = (rg.attend(*inputs, **parts, backend=name) for name in ("triton", "reference"))
+        actual, want = (rg.attend(*inputs, **parts, backend=name) for name in ("triton", "reference"))
         pulled = torch.randn(shape, device=DEVICE)
         for got, right in zip(
-            (found, *torch.autograd.grad(found, inputs, pulled)),
+            (actual, *torch.autograd.grad(actual, inputs, pulled)),
             (want, *torch.autograd.grad(want, inputs, pulled)),
             strict=True,
         ):

@@ -50,7 +50,7 @@ class Case:
 
 
 def edge_index(case: Case, generator: torch.Generator) -> Tensor:
-    """Random edges, with an isolated query, an isolated key, and hubs where asked for."""
+    """Random edges, with an isolated query, an isolated key, and hubs where requested."""
     source = torch.randint(case.keys, (case.edges,), generator=generator)
     target = torch.randint(case.queries, (case.edges,), generator=generator)
     stays = (source != case.keys - 1) & (target != 0 if case.queries > 1 else True)
@@ -99,10 +99,10 @@ def results(p: LoweredCall, module, grad: Tensor) -> dict[str, Tensor]:
     """Output, log-sum-exp and gradients of what computes forward and backward; those of tied keys and values in one."""
     output, lse = module.forward(p)
     names = ("q", "k", "v", "weight", "numbers", "asking", "table")
-    found = dict(zip(names, module.backward(p, grad, output, lse), strict=True))
-    if p.tied and found["v"] is not None:
-        found["k"] = found["k"] + found.pop("v")
-    gradients = {f"gradient of {name}": x for name, x in found.items() if x is not None}
+    actual = dict(zip(names, module.backward(p, grad, output, lse), strict=True))
+    if p.tied and actual["v"] is not None:
+        actual["k"] = actual["k"] + actual.pop("v")
+    gradients = {f"gradient of {name}": x for name, x in actual.items() if x is not None}
     return {"output": output, "lse": lse, **gradients}
 
 
@@ -122,8 +122,8 @@ def check(case: Case) -> None:
     p = problem(case, here, rg.Edges(mask.edge_index.to(DEVICE)))
     assert passes.covers(p) is None
     assert passes.same_memory(p.k, p.v) == case.shared
-    found = results(p, passes, laid_out(case, grad))
-    compare(case, found, truth, own_found)
+    actual = results(p, passes, laid_out(case, grad))
+    compare(case, actual, truth, own_found)
 
 
 def largest(x: Tensor) -> float:
@@ -131,16 +131,16 @@ def largest(x: Tensor) -> float:
     return float(x.nan_to_num(0.0, 0.0, 0.0).abs().max()) if x.numel() else 0.0
 
 
-def compare(case: Case, found: dict[str, Tensor], truth: dict[str, Tensor], own: dict[str, Tensor]) -> None:
-    assert found.keys() == truth.keys()
+def compare(case: Case, actual: dict[str, Tensor], truth: dict[str, Tensor], own: dict[str, Tensor]) -> None:
+    assert actual.keys() == truth.keys()
     scale = max(1.0, *(largest(x) for x in truth.values()))
     for name, want in truth.items():
-        got = found[name].double().cpu()
+        got = actual[name].double().cpu()
         assert got.shape == want.shape, f"{case}: {name} is {list(got.shape)}, not {list(want.shape)}"
         assert torch.equal(got.isfinite(), want.isfinite()), f"{case}: {name} is not finite where it should be"
         assert not bool(got.isnan().any()), f"{case}: {name} has NaN"
         off, allowed = largest(got - want), 2 * largest(own[name].double() - want)
-        rounding = torch.finfo(found[name].dtype).eps / 2 * largest(want)
+        rounding = torch.finfo(actual[name].dtype).eps / 2 * largest(want)
         limit = allowed + rounding + ULPS * torch.finfo(torch.float32).eps * scale
         assert off <= limit, f"{case}: {name} is off by {off:.3g}, more than {limit:.3g}"
 
@@ -224,14 +224,14 @@ def test_gradients_flow_through_an_operator() -> None:
     tensors, mask = draw(case)
     solve = define_operator("graph_under_test", passes.forward, passes.backward)
     wave = torch.arange(4 * 13 * 2).sin().reshape(1, 2, 13, 4)
-    found = []
+    actual = []
     for dtype, run in ((torch.float32, solve), (torch.float64, edges.solve)):
         device = DEVICE if dtype == torch.float32 else "cpu"
         q, x, weight = (tensors[name].to(device, dtype).requires_grad_() for name in ("q", "k", "weight"))
         p = problem(case, {"q": q, "k": x, "v": x, "weight": weight}, rg.Edges(mask.edge_index.to(device)))
         run(p)[0].backward(wave.to(device, dtype))
-        found.append([y.grad.double().cpu() for y in (q, x, weight)])  # type: ignore[union-attr]
-    for got, want in zip(*found, strict=True):
+        actual.append([y.grad.double().cpu() for y in (q, x, weight)])  # type: ignore[union-attr]
+    for got, want in zip(*actual, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 

@@ -14,16 +14,16 @@ from regard.attention.kernels import launch  # noqa: E402
 
 
 class Kernel:
-    """Notes what is asked of it."""
+    """Notes what is actions of it."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple] = []
+        self.actions: list[tuple] = []
 
     def __getitem__(self, grid: tuple[int, ...]):
-        return lambda *arguments, **settings: self.asked.append(("start", grid, arguments, settings)) or "compiled"
+        return lambda *arguments, **settings: self.actions.append(("start", grid, arguments, settings)) or "compiled"
 
     def warmup(self, *arguments: object, grid: tuple[int, ...], **settings: object) -> None:
-        self.asked.append(("compile", grid, arguments, settings))
+        self.actions.append(("compile", grid, arguments, settings))
 
 
 @pytest.fixture
@@ -35,20 +35,20 @@ def compiling(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("compiling")
 def test_the_first_of_a_kind_is_compiled_and_not_started() -> None:
-    one, two = Kernel(), Kernel()
+    first, second = Kernel(), Kernel()
 
     def work() -> None:
-        assert launch.start(one, (3,), 1, SIZE=2) is None
-        assert launch.start(two, (4, 5)) is None
+        assert launch.start(first, (3,), 1, SIZE=2) is None
+        assert launch.start(second, (4, 5)) is None
 
     launch.compile_together("kind", work)
-    assert one.asked == [("compile", (3,), (1,), {"SIZE": 2})] and two.asked == [("compile", (4, 5), (), {})]
+    assert first.actions == [("compile", (3,), (1,), {"SIZE": 2})] and second.actions == [("compile", (4, 5), (), {})]
     launch.compile_together("kind", work)
-    assert len(one.asked) == len(two.asked) == 1
-    assert launch.start(one, (3,), 1, SIZE=2) == "compiled"
-    assert one.asked[1] == ("start", (3,), (1,), {"SIZE": 2})
+    assert len(first.actions) == len(second.actions) == 1
+    assert launch.start(first, (3,), 1, SIZE=2) == "compiled"
+    assert first.actions[1] == ("start", (3,), (1,), {"SIZE": 2})
     launch.compile_together("another kind", work)
-    assert [what for what, *_ in one.asked] == ["compile", "start", "compile"]
+    assert [action for action, *_ in first.actions] == ["compile", "start", "compile"]
 
 
 @pytest.mark.usefixtures("compiling")

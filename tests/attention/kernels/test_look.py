@@ -36,69 +36,69 @@ def draw(*size: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> 
     return (torch.randn(*size) * scale).to(dtype).to(DEVICE)
 
 
-def look(q, k, wish: LookOptions, **parts):
-    """(what the kernels say, the true weights)."""
+def look(q, k, options: LookOptions, **parts):
+    """The kernels' statistics, the true weights and their log-sum-exp."""
     call = make_call(q, k, k, **parts)
     problem = lower(call)
-    assert passes.covers(problem, wish) is None
-    exact = make_call(q.double(), k.double(), k.double(), **doubled(parts))
+    assert passes.covers(problem, options) is None
+    exact = make_call(q.double(), k.double(), k.double(), **to_double(parts))
     score = reference.scores(exact)
-    return passes.statistics(problem, wish), reference.softmax(score), score.logsumexp(-1)
+    return passes.statistics(problem, options), reference.softmax(score), score.logsumexp(-1)
 
 
-def doubled(parts: dict) -> dict:
+def to_double(parts: dict) -> dict:
     from dataclasses import replace
 
     cast = lambda part: replace(part, **{n: t.double() for n, t in part.tensors().items()})  # noqa: E731
     return {name: cast(part) if name != "mask" and part is not None else part for name, part in parts.items()}
 
 
-def agree(q, k, wish: LookOptions, tolerance: float = 2e-5, **parts) -> None:
-    """Assert that every statistic is what the true weights say."""
-    found, p, lse = look(q, k, wish, **parts)
-    assert set(found) == set(NAMES)
+def agree(q, k, options: LookOptions, tolerance: float = 2e-5, **parts) -> None:
+    """Assert that every statistic is that of the true weights."""
+    actual, p, lse = look(q, k, options, **parts)
+    assert set(actual) == set(NAMES)
     queries, keys = p.shape[-2:]
     i = torch.arange(queries, device=p.device)[:, None] + keys - queries
-    apart = (i - torch.arange(keys, device=p.device)).abs()
+    distance = (i - torch.arange(keys, device=p.device)).abs()
     want = {
         "lse": lse,
         "entropy": -(p * p.clamp(min=1e-300).log()).sum(-1),
-        "distance": (p * apart).sum(-1),
+        "distance": (p * distance).sum(-1),
         "peak": p.amax(-1),
         "received": p.sum(2),
     }
-    if wish.map:
+    if options.map:
         rows, columns = (
             torch.nn.functional.one_hot(bucket_index(n, c, p.device), c).double()
-            for n, c in zip((queries, keys), wish.map, strict=True)
+            for n, c in zip((queries, keys), options.map, strict=True)
         )
-        want["map"] = (rows.mT @ p @ columns) / bucket_sizes(queries, wish.map[0], p.device).clamp(min=1)[:, None]
-    if wish.weights:
+        want["map"] = (rows.mT @ p @ columns) / bucket_sizes(queries, options.map[0], p.device).clamp(min=1)[:, None]
+    if options.weights:
         want["weights"] = p
     for name, value in want.items():
-        assert found[name].shape == value.shape, name
-        assert not found[name].isnan().any(), name
+        assert actual[name].shape == value.shape, name
+        assert not actual[name].isnan().any(), name
         finite = value.isfinite()
-        assert torch.equal(found[name].isfinite(), finite), name
-        off = (found[name][finite].double() - value[finite]).abs() / (1 + value[finite].abs())
+        assert torch.equal(actual[name].isfinite(), finite), name
+        off = (actual[name][finite].double() - value[finite]).abs() / (1 + value[finite].abs())
         assert off.numel() == 0 or off.max() <= tolerance, f"{name} is off by {off.max():.3g}"
     for name in ("map", "weights", "top_weights", "top_keys"):
-        assert (found[name] is None) == (name not in want and not (name.startswith("top") and wish.top)), name
-    if wish.top:
-        tops_agree(found, p, wish.top, tolerance)
+        assert (actual[name] is None) == (name not in want and not (name.startswith("top") and options.top)), name
+    if options.top:
+        tops_agree(actual, p, options.top, tolerance)
 
 
-def tops_agree(found: dict, p: torch.Tensor, top: int, tolerance: float) -> None:
+def tops_agree(actual: dict, p: torch.Tensor, top: int, tolerance: float) -> None:
     count = min(top, p.shape[-1])
     want = torch.zeros(*p.shape[:-1], top, dtype=p.dtype, device=p.device)
     want[..., :count] = p.topk(count).values
-    weights, keys = found["top_weights"], found["top_keys"]
+    weights, keys = actual["top_weights"], actual["top_keys"]
     assert keys.dtype == torch.int64
     assert (weights.double() - want).abs().max() <= tolerance
     assert torch.equal(keys == -1, weights == 0)
     assert bool((weights[keys == -1] == 0).all())
-    there = p.gather(-1, keys.clamp(min=0)).masked_fill(keys < 0, 0.0)
-    assert (there - weights.double()).abs().max() <= tolerance
+    chosen = p.gather(-1, keys.clamp(min=0)).masked_fill(keys < 0, 0.0)
+    assert (chosen - weights.double()).abs().max() <= tolerance
     for row in keys.flatten(0, -2):
         real = row[row >= 0]
         assert len(real.unique()) == len(real)
@@ -191,9 +191,9 @@ def test_strides_of_modules() -> None:
 
 def test_ties_go_to_the_lowest_key() -> None:
     q, k = torch.zeros(1, 1, 5, 16, device=DEVICE), draw(1, 1, 70, 16)
-    found, _, _ = look(q, k, LookOptions(False, 6, None))
-    assert found["top_keys"].tolist() == [[[list(range(6))] * 5]]
-    assert torch.allclose(found["top_weights"], torch.tensor(1 / 70, device=DEVICE))
+    actual, _, _ = look(q, k, LookOptions(False, 6, None))
+    assert actual["top_keys"].tolist() == [[[list(range(6))] * 5]]
+    assert torch.allclose(actual["top_weights"], torch.tensor(1 / 70, device=DEVICE))
 
 
 @pytest.mark.parametrize("top", [1, 2, 7, 32])
@@ -211,9 +211,9 @@ def test_table_of_minus_infinity() -> None:
     table = torch.zeros(2, 9, device=DEVICE)
     table[:, 5:] = -torch.inf
     q, k = draw(1, 2, 40, 16), draw(1, 2, 40, 16)
-    found, p, _ = look(q, k, LookOptions(True, 3, (4, 4)), position=rg.Bias(table, zero=4))
-    assert not any(x.isnan().any() for x in found.values())
-    assert (found["weights"].double() - p).abs().max() < 1e-5
+    actual, p, _ = look(q, k, LookOptions(True, 3, (4, 4)), position=rg.Bias(table, zero=4))
+    assert not any(x.isnan().any() for x in actual.values())
+    assert (actual["weights"].double() - p).abs().max() < 1e-5
 
 
 def test_same_bits_twice() -> None:

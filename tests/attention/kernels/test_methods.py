@@ -41,11 +41,11 @@ def errs_like_the_formula(
     device = given[0].device
     mask = None if counts is None else Lengths(torch.tensor(counts, device=device))
     allowed = None if mask is None else mask.dense(exact[0].shape[2], exact[1].shape[2])
-    wanted, plain = formula(*exact, allowed), formula(*given, allowed)
-    found, again = (attend(*given, mask=mask, method=method) for _ in range(2))
-    upstream = torch.randn_like(wanted).to(dtype)
-    truth = (wanted, *torch.autograd.grad(wanted, exact, upstream.double()))
-    own, mine, repeated = ((y, *torch.autograd.grad(y, given, upstream)) for y in (plain, found, again))
+    expected, plain = formula(*exact, allowed), formula(*given, allowed)
+    actual, again = (attend(*given, mask=mask, method=method) for _ in range(2))
+    upstream = torch.randn_like(expected).to(dtype)
+    truth = (expected, *torch.autograd.grad(expected, exact, upstream.double()))
+    own, mine, repeated = ((y, *torch.autograd.grad(y, given, upstream)) for y in (plain, actual, again))
     for name, a, b, other, true in zip("oqkv", mine, repeated, own, truth, strict=True):
         assert a.dtype == dtype and torch.equal(a, b), name
         off, own_off = ((x.double() - true).norm() for x in (a, other))
@@ -100,11 +100,11 @@ def test_linformer_in_kernels(tokens: int, kv_heads: int, projected: int) -> Non
     e = projections(projected, tokens)[0].detach().float().requires_grad_()
     assert runs_in_kernels(Linformer(e), q, k, v)
     exact = tuple(x.detach().double().requires_grad_() for x in (q, k, v, e))
-    wanted = plain_softmax(exact[0], *(each_head(exact[3] @ x, exact[0]) for x in exact[1:3]))
-    found, again = (attend(q, k, v, method=Linformer(e)) for _ in range(2))
-    mine, other = (torch.autograd.grad(x.sin().sum(), (q, k, v, e)) for x in (found, again))
-    truth = torch.autograd.grad(wanted.sin().sum(), exact)
-    for got, repeated, want in zip((found, *mine), (again, *other), (wanted, *truth), strict=True):
+    expected = plain_softmax(exact[0], *(each_head(exact[3] @ x, exact[0]) for x in exact[1:3]))
+    actual, again = (attend(q, k, v, method=Linformer(e)) for _ in range(2))
+    mine, other = (torch.autograd.grad(x.sin().sum(), (q, k, v, e)) for x in (actual, again))
+    truth = torch.autograd.grad(expected.sin().sum(), exact)
+    for got, repeated, want in zip((actual, *mine), (again, *other), (expected, *truth), strict=True):
         assert torch.equal(got, repeated)
         assert_close(got.double(), want, 1e-6)
 
@@ -124,32 +124,32 @@ def test_nystrom_in_kernels(sizes: tuple[int, int], heads: int, landmarks: int, 
 
 
 def start_anywhere(name: str, device: str, dtype: torch.dtype) -> None:
-    """Kernels were told how the first call's tensors lie; others lie where loads of 16 bytes cannot be, or apart."""
+    """Launches are made for the first call's layout; later tensors are not aligned, or have other strides."""
     q, k, v = (x.detach().to(device, dtype) for x in tensors(20, 30, heads=2, kv_heads=2))
     projection = projections(5, 30)[0].detach().to(device, dtype)
     method = {"linformer": Linformer(projection), "nystrom": Nystrom(5), "performer": Performer(24)}[name]
     assert runs_in_kernels(method, q, k, v)
 
-    def shifted(x: Tensor) -> Tensor:
+    def shift(x: Tensor) -> Tensor:
         return torch.cat([x.new_zeros(1), x.flatten()])[1:].view_as(x)
 
     def between(x: Tensor) -> Tensor:
         return x.transpose(1, 2).contiguous().transpose(1, 2)
 
-    def found(*places: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    def attend_from(*places: Callable[[Tensor], Tensor]) -> list[Tensor]:
         given = [place(x).requires_grad_() for place, x in zip(places, (q, k, v), strict=True)]
         out = attend(*given, method=method)
         with torch.no_grad():
-            plainly = attend(*given, method=method)
-        return [plainly, out, *torch.autograd.grad(out, given, places[0](upstream))]
+            inference = attend(*given, method=method)
+        return [inference, out, *torch.autograd.grad(out, given, places[0](upstream))]
 
     upstream = torch.randn_like(q @ k.mT @ v)
-    first = found(torch.clone, torch.clone, torch.clone)
+    first = attend_from(torch.clone, torch.clone, torch.clone)
     limit = 1e-4 if dtype == torch.float32 else 0.05  # sums come in another order, and are rounded
-    for places in ((shifted,) * 3, (between,) * 3, (torch.clone, shifted, between)):
-        for got, want in zip(found(*places), first, strict=True):
+    for places in ((shift,) * 3, (between,) * 3, (torch.clone, shift, between)):
+        for got, want in zip(attend_from(*places), first, strict=True):
             assert (got - want).double().norm() <= limit * want.double().norm()
-    assert all(torch.equal(x, y) for x, y in zip(found(*(torch.clone,) * 3), first, strict=True))
+    assert all(torch.equal(x, y) for x, y in zip(attend_from(*(torch.clone,) * 3), first, strict=True))
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -16,7 +16,7 @@ from regard.attention.parts.mask import PairGrid
 from .test_dot import MASKS
 
 
-def allowed(tiles: TileLists, grid: PairGrid, corner: Any) -> Tensor:
+def listed_pairs(tiles: TileLists, grid: PairGrid, corner: Any) -> Tensor:
     """Every pair's answer from the lists; `corner(line, tile)` is the (row, column) of a listed tile."""
     pairs = torch.zeros(grid.batch, grid.heads, grid.queries + tiles.rows, grid.keys + tiles.columns, dtype=torch.bool)
     for b in range(grid.batch):
@@ -40,9 +40,9 @@ def test_lists_agree_with_the_mask(name: str) -> None:
     mask, grid = MASKS[name](), PairGrid(21, 37, 2, 4)
     want = mask.permits(*grid.indices(), grid).expand(2, 4, 21, 37)
     by_row, by_column = tile_lists(mask, grid, 32, 32), tile_lists(mask, grid, 32, 32, transposed=True)
-    assert torch.equal(allowed(by_row, grid, lambda line, tile: (line, tile)), want)
-    assert torch.equal(allowed(by_column, grid, lambda line, tile: (tile, line)), want)
-    assert torch.equal(allowed(by_diagonal(by_row, grid), grid, lambda line, tile: (tile, tile + line)), want)
+    assert torch.equal(listed_pairs(by_row, grid, lambda line, tile: (line, tile)), want)
+    assert torch.equal(listed_pairs(by_column, grid, lambda line, tile: (tile, line)), want)
+    assert torch.equal(listed_pairs(by_diagonal(by_row, grid), grid, lambda line, tile: (tile, tile + line)), want)
     assert tile_lists(mask, grid, 32, 32) is by_row
 
 

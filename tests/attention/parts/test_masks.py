@@ -21,8 +21,8 @@ from ..random_calls import KINDS, Parity, RandomCalls, Reach, Stripes
 
 SHAPES = [(1, 1), (1, 9), (9, 1), (7, 7), (13, 29), (29, 13), (53, 53)]
 TILES = [(1, 1), (2, 3), (16, 8), (8, 64)]
-# Everything else answers exactly. A user's mask has no tiles of its own; Documents knows each run's least and greatest
-# id only; a combination cannot know that two halves that are mixed exclude each other.
+# Everything else answers exactly. A user's mask has no tiles of its own; Documents uses each run's least and greatest
+# id only; a combination cannot see that two halves that are mixed exclude each other.
 INEXACT = ("parity", "stripes", "reach", "documents", "longformer", "bigbird")
 
 
@@ -42,7 +42,7 @@ def true_tiles(pairs: Tensor, rows: int, columns: int) -> Tensor:
 
 
 def assert_tiles(mask: rg.Mask, grid: PairGrid, rows: int, columns: int, exact: bool) -> None:
-    """Assert the law of tiles: NONE and ALL are promises; an exact mask says MIXED only of tiles that are."""
+    """Assert the law of tiles: NONE and ALL are exact; a mask with exact tiles has MIXED for mixed tiles only."""
     three = mask.tiles(Tiling(grid, rows, columns))
     pairs = expand_pairs(mask.permits(*grid.indices(), grid), grid)
     want = true_tiles(pairs, rows, columns)
@@ -50,10 +50,10 @@ def assert_tiles(mask: rg.Mask, grid: PairGrid, rows: int, columns: int, exact: 
     assert three.shape[0] in (1, grid.batch) and three.shape[1] in (1, grid.heads), f"{mask}: {list(three.shape)}"
     assert three.shape[2:] == want.shape[2:], f"{mask}: {list(three.shape)}"
     got = three.expand_as(want)
-    said = f"{mask} on {grid.queries} × {grid.keys} in tiles of {rows} × {columns}"
-    assert bool((got[got == NONE] == want[got == NONE]).all()), f"{said}: a NONE has a pair"
-    assert bool((got[got == ALL] == want[got == ALL]).all()), f"{said}: an ALL lacks a pair"
-    assert not exact or bool((got == want).all()), f"{said}: a MIXED is not mixed"
+    label = f"{mask} on {grid.queries} × {grid.keys} in tiles of {rows} × {columns}"
+    assert bool((got[got == NONE] == want[got == NONE]).all()), f"{label}: a NONE has a pair"
+    assert bool((got[got == ALL] == want[got == ALL]).all()), f"{label}: an ALL lacks a pair"
+    assert not exact or bool((got == want).all()), f"{label}: a MIXED is not mixed"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -88,7 +88,7 @@ def test_definitions(kind: str, shape: tuple[int, int]) -> None:
     for number in range(4):
         mask = RandomCalls(f"{kind} {shape} {number}").primitive(grid, kind)
         got = expand_pairs(mask.permits(*grid.indices(), grid), grid)
-        assert torch.equal(got, pairwise_reference.allowed(mask, grid)), f"{mask} on {shape}"
+        assert torch.equal(got, pairwise_reference.allowed_pairs(mask, grid)), f"{mask} on {shape}"
 
 
 @pytest.mark.parametrize("number", range(40))
@@ -97,7 +97,7 @@ def test_definitions_of_combinations(number: int) -> None:
     grid = PairGrid(*draw.rng.choice([(3, 3), (2, 7), (7, 2)]), batch=2, heads=2)
     mask = draw.tree(grid, depth=3)
     got = expand_pairs(mask.permits(*grid.indices(), grid), grid)
-    want = pairwise_reference.allowed(mask, grid) if "RandomBlocks" not in repr(mask) else got
+    want = pairwise_reference.allowed_pairs(mask, grid) if "RandomBlocks" not in repr(mask) else got
     assert torch.equal(got, want), f"{mask}"
 
 
@@ -156,7 +156,7 @@ def test_edges_of_either_integer() -> None:
 
 
 def test_one_graph_for_several_sizes() -> None:
-    """What is remembered of a graph belongs to the sizes it was asked for."""
+    """A graph's cached order belongs to the sizes it was made for."""
     graph = rg.Edges(torch.tensor([[0, 1], [1, 2]]))
     for queries, keys in [(3, 2), (3, 5), (7, 2), (3, 2)]:
         assert int(graph.dense(queries, keys).sum()) == 2 and graph.dense(queries, keys)[2, 1]
@@ -182,11 +182,11 @@ def random_rows(mask: rg.RandomBlocks, queries: int, keys: int) -> Tensor:
 
 @pytest.mark.parametrize("shape", [(64, 64), (53, 53), (16, 53), (70, 30), (1, 40)], ids=str)
 @pytest.mark.parametrize("count", [0, 1, 3, 100])
-def test_random_blocks_are_as_many_as_asked(shape: tuple[int, int], count: int) -> None:
+def test_random_blocks_have_the_requested_count(shape: tuple[int, int], count: int) -> None:
     for block in (1, 4, 16):
         for seed in (0, 1, 12345, 2**31, 2**40 + 7):
-            found = random_rows(rg.RandomBlocks(block, count, seed), *shape)
-            assert bool((found == min(count, -(-shape[1] // block))).all())
+            actual = random_rows(rg.RandomBlocks(block, count, seed), *shape)
+            assert bool((actual == min(count, -(-shape[1] // block))).all())
 
 
 def test_random_blocks_are_decided_by_the_seed() -> None:
@@ -383,14 +383,14 @@ def test_tiles_of_a_long_sequence_cost_no_more_than_the_tiles(name: str) -> None
     tokens, size = 131_072, 128
     began = time.process_time()
     with LargestAllocation() as largest:
-        found = merge_heads(LONG[name], PairGrid(tokens, tokens), size, size)
+        actual = merge_heads(LONG[name], PairGrid(tokens, tokens), size, size)
     assert time.process_time() - began < 2.0
     assert largest.elements <= 4 * 2**20
-    assert found.shape == (1, tokens // size, tokens // size)
+    assert actual.shape == (1, tokens // size, tokens // size)
     if name == "window and global":
         row, column = torch.arange(1024)[:, None], torch.arange(1024)
-        assert torch.equal(found[0] != NONE, (row == 0) | (column == 0) | ((column <= row) & (row - column <= 4)))
-        assert bool((found[0][(row - column >= 1) & (row - column <= 3) & (row > 0)] == ALL).all())
+        assert torch.equal(actual[0] != NONE, (row == 0) | (column == 0) | ((column <= row) & (row - column <= 4)))
+        assert bool((actual[0][(row - column >= 1) & (row - column <= 3) & (row > 0)] == ALL).all())
 
 
 def test_merge_heads() -> None:

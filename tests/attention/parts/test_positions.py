@@ -21,12 +21,12 @@ from ..random_calls import RandomCalls
 BACKENDS = ["reference", "blockwise", "edges"]
 
 
-def assert_close(found: Tensor, want: Tensor) -> None:
-    torch.testing.assert_close(found, want, rtol=1e-11, atol=1e-11)
+def assert_close(actual: Tensor, want: Tensor) -> None:
+    torch.testing.assert_close(actual, want, rtol=1e-11, atol=1e-11)
 
 
 def everything(queries: int, keys: int) -> rg.Mask:
-    """Every pair as a graph, so that the edges backend can be asked too."""
+    """Every pair as a graph, so that the edges backend can run it too."""
     return rg.Edges(torch.cartesian_prod(torch.arange(keys), torch.arange(queries)).mT.contiguous())
 
 
@@ -34,12 +34,12 @@ def random_leaves(*shapes: tuple[int, ...]) -> list[Tensor]:
     return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
 
 
-def assert_same_gradients(found: Tensor, want: Tensor, leaves: list[Tensor]) -> None:
+def assert_same_gradients(actual: Tensor, want: Tensor, leaves: list[Tensor]) -> None:
     """Assert equal outputs and equal gradients of every leaf."""
-    assert_close(found, want)
+    assert_close(actual, want)
     flow = torch.randn_like(want)
     for a, b in zip(
-        torch.autograd.grad(found, leaves, flow),
+        torch.autograd.grad(actual, leaves, flow),
         torch.autograd.grad(want, leaves, flow, retain_graph=True),
         strict=True,
     ):
@@ -89,8 +89,8 @@ def test_transformer_xl_is_the_original_formula(queries: int, memory: int, backe
 
     position = rg.TransformerXL(r.flip(1), u, w)
     causal = rg.Edges((~later).mT.nonzero().mT.contiguous()) if backend == "edges" else rg.Causal()
-    found = rg.attend(q, k, v, position=position, mask=causal, backend=backend)
-    assert_same_gradients(found, want, [q, k, v, r, u, w])
+    actual = rg.attend(q, k, v, position=position, mask=causal, backend=backend)
+    assert_same_gradients(actual, want, [q, k, v, r, u, w])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -100,8 +100,8 @@ def test_transformer_xl_in_both_directions(backend: str) -> None:
     distance = torch.arange(7)[:, None] - torch.arange(7) + 6
     content = torch.einsum("bhid,bhjd->bhij", q + u[:, None], k)
     score = (content + torch.einsum("bhid,hijd->bhij", q + w[:, None], r[:, distance])) / 2
-    found = rg.attend(q, k, v, position=rg.TransformerXL(r, u, w, zero=6), mask=everything(7, 7), backend=backend)
-    assert_same_gradients(found, score.softmax(-1) @ v, [q, k, v, r, u, w])
+    actual = rg.attend(q, k, v, position=rg.TransformerXL(r, u, w, zero=6), mask=everything(7, 7), backend=backend)
+    assert_same_gradients(actual, score.softmax(-1) @ v, [q, k, v, r, u, w])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -118,8 +118,8 @@ def test_shaw_with_clipping(queries: int, keys: int, reach: int, backend: str) -
         )
         rows.append((q[:, :, row, None] * beside).sum(-1) / math.sqrt(6))
     want = torch.stack(rows, dim=2).softmax(-1) @ v
-    found = rg.attend(q, k, v, position=rg.Shaw(table, zero=reach), mask=everything(queries, keys), backend=backend)
-    assert_same_gradients(found, want, [q, k, v, table])
+    actual = rg.attend(q, k, v, position=rg.Shaw(table, zero=reach), mask=everything(queries, keys), backend=backend)
+    assert_same_gradients(actual, want, [q, k, v, table])
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
@@ -141,10 +141,10 @@ def test_t5_bias(queries: int, keys: int, bidirectional: bool, backend: str) -> 
     bias = table[:, T5Attention._relative_position_bucket(relative, bidirectional, 32, 128)]
     want = (q @ k.mT + bias).softmax(-1) @ v
     position = rg.T5Bias(table, bidirectional)
-    found = rg.attend(
+    actual = rg.attend(
         q, k, v, score=rg.Dot(scale=1.0), position=position, mask=everything(queries, keys), backend=backend
     )
-    assert_same_gradients(found, want, [q, k, v, table])
+    assert_same_gradients(actual, want, [q, k, v, table])
 
 
 @pytest.mark.parametrize("heads", [1, 4, 8, 12, 25])
@@ -156,8 +156,8 @@ def test_alibi_slopes_of_bloom(heads: int) -> None:
     later = torch.ones(keys, keys, dtype=torch.bool).triu(1)
     want = (q @ k.mT / 2 + alibi).masked_fill(later, -torch.inf).softmax(-1) @ v
     for backend in ("reference", "blockwise"):
-        found = rg.attend(q, k, v, position=rg.Alibi(), mask=rg.Causal(), backend=backend)
-        torch.testing.assert_close(found, want, rtol=1e-6, atol=1e-6)  # Bloom's slopes are made in float32
+        actual = rg.attend(q, k, v, position=rg.Alibi(), mask=rg.Causal(), backend=backend)
+        torch.testing.assert_close(actual, want, rtol=1e-6, atol=1e-6)  # Bloom's slopes are made in float32
 
 
 def test_alibi_slopes_of_the_paper() -> None:
@@ -175,8 +175,8 @@ def test_alibi_reaches_both_ways() -> None:
     distance = (torch.arange(5)[:, None] + 3 - torch.arange(8)).abs()
     want = (q @ k.mT / 2 - slopes[:, None, None] * distance).softmax(-1) @ v
     for backend in BACKENDS:
-        found = rg.attend(q, k, v, position=rg.Alibi(slopes), mask=everything(5, 8), backend=backend)
-        assert_same_gradients(found, want, [q, k, v, slopes])
+        actual = rg.attend(q, k, v, position=rg.Alibi(slopes), mask=everything(5, 8), backend=backend)
+        assert_same_gradients(actual, want, [q, k, v, slopes])
 
 
 @pytest.mark.parametrize("zero", [0, 3, 6, -4, 20])
@@ -185,8 +185,8 @@ def test_bias_table_and_its_ends(zero: int, backend: str) -> None:
     q, k, v, table = random_leaves((2, 2, 5, 4), (2, 2, 8, 4), (2, 2, 8, 3), (2, 7))
     index = (torch.arange(5)[:, None] + 3 - torch.arange(8) + zero).clamp(0, 6)
     want = (q @ k.mT / 2 + table[:, index]).softmax(-1) @ v
-    found = rg.attend(q, k, v, position=rg.Bias(table, zero), mask=everything(5, 8), backend=backend)
-    assert_same_gradients(found, want, [q, k, v, table])
+    actual = rg.attend(q, k, v, position=rg.Bias(table, zero), mask=everything(5, 8), backend=backend)
+    assert_same_gradients(actual, want, [q, k, v, table])
 
 
 def llama_angles(places: Tensor, dim: int, base: float) -> tuple[Tensor, Tensor]:
@@ -218,8 +218,8 @@ def test_rotary_keeps_its_angles_far_away() -> None:
     tokens = 100_000
     q, k = torch.randn(1, 1, 1, 64), torch.randn(1, 1, tokens, 64)
     want = rg.look(q.double(), k.double(), position=rg.Rotary()).lse
-    found = rg.look(q, k, position=rg.Rotary()).lse
-    assert (found - want).abs().max() < 1e-4
+    actual = rg.look(q, k, position=rg.Rotary()).lse
+    assert (actual - want).abs().max() < 1e-4
 
 
 POSITIONS: dict[str, Callable[[], rg.Position]] = {
@@ -238,7 +238,7 @@ POSITIONS: dict[str, Callable[[], rg.Position]] = {
 @pytest.mark.parametrize("name", POSITIONS)
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
 def test_relative_positions_are_shift_invariant(name: str, backend: str) -> None:
-    """Seven more keys in front, which nobody looks at, move every place by seven and change nothing."""
+    """Seven more keys in front, which no query attends to, move every position by seven and change nothing."""
     position = POSITIONS[name]()
     q, k, v = (x.detach() for x in random_leaves((2, 2, 9, 4), (2, 2, 9, 4), (2, 2, 9, 3)))
     alone = rg.attend(q, k, v, position=position, backend=backend)
@@ -287,6 +287,6 @@ def test_cosine_of_a_zero_vector_is_zero() -> None:
     with torch.no_grad():
         q[0, 0, 1], k[0, 0, 2] = 0, 0
     for backend in ("reference", "blockwise", "sdpa"):
-        found = rg.attend(q, k, v, score=rg.Cosine(3.0), backend=backend)
-        assert_close(found[0, 0, 1], v[0, 0].mean(0))
-        assert all(bool(g.isfinite().all()) for g in torch.autograd.grad(found.sum(), [q, k, v]))
+        actual = rg.attend(q, k, v, score=rg.Cosine(3.0), backend=backend)
+        assert_close(actual[0, 0, 1], v[0, 0].mean(0))
+        assert all(bool(g.isfinite().all()) for g in torch.autograd.grad(actual.sum(), [q, k, v]))

@@ -141,8 +141,8 @@ def define_operator(name: str, forward: ForwardPass, backward: BackwardPass, rou
             output, lse, *tensors = ctx.saved_tensors
             needs_grad = ctx.needs_input_grad[1 : GRADIENTS + 1]
             grads = backward(replace_tensors(ctx.call, tensors, needs_grad), materialize(grad), output, lse)
-            found = zip(tensors[:GRADIENTS], grads, needs_grad, strict=True)
-            return None, *[cast(g, x.dtype) if need and g is not None else None for x, g, need in found], None, None
+            triples = zip(tensors[:GRADIENTS], grads, needs_grad, strict=True)
+            return None, *[cast(g, x.dtype) if need and g is not None else None for x, g, need in triples], None, None
 
     def solve(call: LoweredCall) -> tuple[Tensor, Tensor]:
         if torch.compiler.is_compiling():
@@ -168,15 +168,10 @@ def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if x.dtype == dtype else x.to(dtype)
 
 
-def token_major(x: Tensor) -> bool:
-    """Whether x `[batch, heads, tokens, dim]` has the heads of a token side by side."""
-    return x.shape[1] > 1 and x.shape[2] > 1 and x.stride(1) < x.stride(2)
-
-
 def output_layout(q: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
     """A meta tensor with the layout of the output: token by token where v is, as in graphs, else head by head."""
     batch, heads, queries, dim = *q.shape[:3], v.shape[3]
-    if token_major(v):
+    if v.shape[1] > 1 and v.shape[2] > 1 and v.stride(1) < v.stride(2):  # the heads of a token lie side by side
         return torch.empty(batch, queries, heads, dim, dtype=dtype, device="meta").transpose(1, 2)
     return torch.empty(batch, heads, queries, dim, dtype=dtype, device="meta")
 

@@ -242,7 +242,10 @@ def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[
     del weights, used, by_key
     dq, dk, dweight = additive_gradients(g, d, p.weight) if p.weight is not None else dot_gradients(g, d)
     d_rel_q, d_table = rel_gradients(g, d, p.rel_vectors) if p.rel_vectors is not None else (None, None)
-    d_bias = bias_gradients(g, d, p.rel_bias) if p.rel_bias is not None and p.needs_grad[4] else None
+    d_bias = None
+    if p.rel_bias is not None and p.needs_grad[4]:
+        by_head = d.view(g.edges, g.batch, g.heads).sum(1)
+        d_bias = sum_by_index(bias_index(g, p.rel_bias), by_head, p.rel_bias.table.shape[1]).mT
     dq, dk, dv = g.head_gradient(dq, p.q), g.head_gradient(dk, p.k), g.head_gradient(dv, p.v)
     return [dq, dk, dv, dweight, d_bias, d_rel_q, d_table]
 
@@ -254,18 +257,13 @@ def dot_gradients(g: EdgeScores, d: Tensor) -> tuple[Tensor, Tensor, None]:
     return dq, torch.stack([g.sum_over_queries(by_key[c], q[c]) for c in range(g.columns)]), None
 
 
-def bias_gradients(g: EdgeScores, d: Tensor, bias: DistanceBias) -> Tensor:
-    by_head = d.view(g.edges, g.batch, g.heads).sum(1)
-    return sum_by_index(bias_index(g, bias), by_head, bias.table.shape[1]).mT
-
-
 def rel_gradients(g: EdgeScores, d: Tensor, rel: RelativeVectors) -> tuple[Tensor, Tensor]:
     rel_q, table, index = rel_features(g, rel)
     d_rel_q, d_table = torch.zeros_like(rel_q), torch.zeros_like(table)
     for e in edge_steps(g, rel_q.shape[-1]):
-        each = g.p.scale * d[e][..., None]
-        add_segments(d_rel_q, each * take(table, index[e]), g.csr.starts, e)
-        d_table += sum_by_index(index[e], each * take(rel_q, g.csr.rows[e]), len(d_table))
+        ds = g.p.scale * d[e][..., None]
+        add_segments(d_rel_q, ds * take(table, index[e]), g.csr.starts, e)
+        d_table += sum_by_index(index[e], ds * take(rel_q, g.csr.rows[e]), len(d_table))
     d_table = d_table.unflatten(1, (g.batch, g.heads)).sum(1).transpose(0, 1)
     return g.head_gradient(d_rel_q.transpose(0, 1), g.p.q), d_table
 
@@ -278,9 +276,9 @@ def additive_gradients(g: EdgeScores, d: Tensor, weight: Tensor) -> tuple[Tensor
     for e in edge_steps(g, q.shape[-1]):
         both = take(q, g.csr.rows[e]).add_(take(k, g.csr.columns[e]))
         act = activate(g.p, both.clone())
-        each = d[e][..., None]
-        dweight += (each * act).sum(0)
-        add_segments(dq, activation_slope(g.p, both, act).mul_(each).mul_(weight), g.csr.starts, e)
+        ds = d[e][..., None]
+        dweight += (ds * act).sum(0)
+        add_segments(dq, activation_slope(g.p, both, act).mul_(ds).mul_(weight), g.csr.starts, e)
     for e in edge_steps(g, q.shape[-1]):
         edge = g.csr.by_key[e]
         both = take(q, g.csr.rows[edge]).add_(take(k, g.csr.columns[edge]))

@@ -70,7 +70,7 @@ def encode_field(value: Any, tensors: list[Tensor], whole: list[int]) -> str:
 
 
 def decode_field(node: Any, tensors: list[Tensor], whole: list[int]) -> Any:
-    """The field that `write` wrote."""
+    """The field that `encode_field` wrote."""
     if isinstance(node, list):
         return tuple(decode_field(item, tensors, whole) for item in node)
     if not isinstance(node, dict):

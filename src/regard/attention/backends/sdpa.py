@@ -7,7 +7,7 @@ it is where rows are short, and during the capture of a CUDA graph, when no tile
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ CACHED = 1 << 16  # elements up to which the tensor of a mask without tensors is
 def unsupported_reason(call: Call) -> str | None:
     """Why this backend cannot run the call; None when it can."""
     if isinstance(call.score, Additive):
-        return "torch's kernels know dot products only, not Additive"
+        return "torch's kernels compute dot products only, not Additive"
     if call.position is not None and not isinstance(call.position, Rotary | Alibi | Bias | T5Bias):
         return f"torch's kernels would need {type(call.position).__name__} as a tensor of queries × keys"
     if not isinstance(call.score, Dot) and call.q.dtype != call.exact:
@@ -105,7 +105,9 @@ def run(call: Call) -> Tensor:
             output = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
         else:
             mask, dead = mask_tensor(call)
-            with choose_kernels(call):
+            any_kernel = call.q.device.type != "cuda" or torch.compiler.is_compiling() or not short(call)
+            # cuDNN takes long for every new shape, and batches of short rows have many.
+            with nullcontext() if any_kernel else sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
                 output = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
             output = output if dead is None else output.masked_fill(dead, 0.0)
         return output if v is call.v else output[..., : call.v.shape[-1]]
@@ -126,13 +128,6 @@ def mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
             return make_mask_tensor(call)
 
     return call.plan.get("mask tensor", make)
-
-
-def choose_kernels(call: Call) -> AbstractContextManager:
-    """A context without cuDNN for short rows on a GPU: it takes long for every new shape, and batches have many."""
-    if call.q.device.type != "cuda" or torch.compiler.is_compiling() or not short(call):
-        return nullcontext()
-    return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
 def make_mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:

@@ -19,7 +19,7 @@ from triton.runtime import driver
 
 LOG2E = math.log2(math.e)
 OPTIONS = ("num_warps", "num_stages", "maxnreg")
-COMPILED: set[Any] = set()  # kinds of calls whose kernels were compiled in this process
+COMPILED: set[Any] = set()  # keys of `compile_together` in this process
 COMPILING: ContextVar[list[Any] | None] = ContextVar("kernels that are compiled and not started", default=None)
 
 
@@ -54,14 +54,14 @@ def start(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) 
     return None
 
 
-def compile_together(kind: Any, work: Callable[[], object]) -> None:
-    """The first time for a kind of call, compile the kernels that `work` starts in parallel threads.
+def compile_together(key: Any, work: Callable[[], object]) -> None:
+    """The first time for a key, compile the kernels that `work` starts in parallel threads.
 
     None of them runs, so the contents of the tensors that `work` makes are undefined.
     """
-    if kind in COMPILED or knobs.runtime.interpret:
+    if key in COMPILED or knobs.runtime.interpret:
         return
-    COMPILED.add(kind)
+    COMPILED.add(key)
     kernels: list[Any] = []
     token = COMPILING.set(kernels)
     try:
@@ -92,8 +92,8 @@ class Launch:
     """A kernel with fixed arguments; a call passes the leading tensors and starts it.
 
     The first start goes through Triton, which inspects every argument and compiles; later starts hand addresses to the
-    compiled kernel's launcher, without Triton's hooks. So the tensors must keep their types and device and begin at
-    multiples of 16 bytes (`align`), as the first ones did. Of `fixed` the kernel gets the arguments it has names for.
+    compiled kernel's launcher, without Triton's hooks. So the tensors must keep their types and device, and begin at
+    multiples of 16 bytes (`align`) where the first ones did. Of `fixed` the kernel gets the arguments it has names for.
     """
 
     def __init__(self, kernel: Any, *programs: int, **fixed: Any):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ...errors import BadInput
+from ..dropout import to_int32
 from ..execution import mask_cache
 from ..parts.mask import MIXED, NONE, Mask, PairGrid, Tiling
 
@@ -85,7 +86,7 @@ def build_lists(mask: Mask, grid: PairGrid, rows: int, columns: int) -> TileList
         raise BadInput(f"Tiles have {columns} columns; bits come in words of 32.")
     states = mask.tiles(Tiling(grid, rows, columns))  # [batch or 1, heads or 1, tile rows, tile columns]
     i, j = grid.indices()
-    pair = mask.permits(i[:1], j[:, :1], grid)  # a mask may tell batch rows or heads apart in its pairs alone
+    pair = mask.permits(i[:1], j[:, :1], grid)  # only its pairs may depend on batch or head
     batch, heads = torch.broadcast_shapes(states.shape[:2], pair.shape[:2] if pair.dim() == 4 else (1, 1))
     states = states.expand(batch, heads, -1, -1).flatten(0, 1)  # [groups, tile rows, tile columns]
     states = states.clone(memory_format=torch.contiguous_format)
@@ -144,7 +145,7 @@ def pack_bits(allowed: Tensor) -> Tensor:
     """Booleans `[..., columns]` as words `[..., columns // 32]`, the first in the lowest bit."""
     weight = torch.ones(32, dtype=torch.int64, device=allowed.device) << torch.arange(32, device=allowed.device)
     words = (allowed.unflatten(-1, (-1, 32)) * weight).sum(-1)
-    return (words - ((words >> 31) << 32)).to(torch.int32)
+    return to_int32(words)
 
 
 def regroup(by_row: TileLists, lists: int, list_of: Callable[[Tensor, Tensor], Tensor]) -> TileLists:

@@ -56,12 +56,12 @@ class Edges(Mask):
 
     def sort(self, queries: int, keys: int) -> SortedEdges:
         """The distinct edges, sorted once and then cached; raises when an index is out of range."""
-        known = self.sorted_edges
-        if known is None or known[0].shape[0] != queries + 1 or known[3].shape[0] != keys + 1:
+        order = self.sorted_edges
+        if order is None or order[0].shape[0] != queries + 1 or order[3].shape[0] != keys + 1:
             check_range(self.edge_index, queries, keys)
-            known = sort_both_ways(self.edge_index, queries, keys)
-            object.__setattr__(self, "sorted_edges", known)
-        return SortedEdges(*known)
+            order = sort_both_ways(self.edge_index, queries, keys)
+            object.__setattr__(self, "sorted_edges", order)
+        return SortedEdges(*order)
 
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
         size = int(self.edge_index.max()) + 1 if self.edge_index.numel() else 1
@@ -70,11 +70,11 @@ class Edges(Mask):
 
     def permits(self, i: Tensor, j: Tensor, grid: PairGrid) -> Tensor:
         order = self.sort(grid.queries, grid.keys)
-        known = order.rows * grid.keys + order.columns
-        if not known.numel():
+        edges = order.rows * grid.keys + order.columns
+        if not edges.numel():
             return torch.zeros_like(i + j, dtype=torch.bool)
-        code = (i - grid.offset) * grid.keys + j
-        return known[torch.searchsorted(known, code).clamp(max=known.numel() - 1)] == code
+        pair = (i - grid.offset) * grid.keys + j
+        return edges[torch.searchsorted(edges, pair).clamp(max=edges.numel() - 1)] == pair
 
     def tiles(self, tiling: Tiling) -> Tensor:
         order = self.sort(tiling.grid.queries, tiling.grid.keys)
@@ -107,7 +107,7 @@ def check_range(edge_index: Tensor, queries: int, keys: int) -> None:
     """Raise `BadInput` unless every source is a key and every target a query."""
     if not edge_index.numel():
         return
-    for name, row, limit, kind in (
+    for name, row, limit, nodes in (
         ("sources", edge_index[0], keys, "keys"),
         ("targets", edge_index[1], queries, "queries"),
     ):
@@ -116,5 +116,5 @@ def check_range(edge_index: Tensor, queries: int, keys: int) -> None:
             where = int(((row < 0) | (row >= limit)).nonzero()[0])
             raise BadInput(
                 f"edge_index has {name} from {least} to {most} (the first bad one is edge {where}); there are {limit} "
-                f"{kind}, so they must be 0 … {limit - 1}. Row 0 holds sources (keys), row 1 targets (queries)."
+                f"{nodes}, so they must be 0 … {limit - 1}. Row 0 holds sources (keys), row 1 targets (queries)."
             )

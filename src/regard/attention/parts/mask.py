@@ -279,6 +279,6 @@ class Not(Mask):
         return f"~{parenthesize(self.mask, And | Or)}"
 
 
-def parenthesize(mask: Mask, kinds: Any) -> str:
-    """The mask as text, in parentheses where it is one of the kinds."""
-    return f"({mask!r})" if isinstance(mask, kinds) else repr(mask)
+def parenthesize(mask: Mask, classes: Any) -> str:
+    """The mask as text, in parentheses where it is of one of the classes."""
+    return f"({mask!r})" if isinstance(mask, classes) else repr(mask)

@@ -200,6 +200,28 @@ class Blocks(Mask):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class NearBlocks(Mask):
+    """A window of whole blocks: the block of j is at most `reach` blocks from that of i."""
+
+    block: int
+    reach: int
+    formula = "|i // block − j // block| ≤ reach"
+
+    def __post_init__(self) -> None:
+        check_count(self.block, "NearBlocks' block", 1)
+        check_count(self.reach, "NearBlocks' reach")
+
+    def allow(self, i: Tensor, j: Tensor) -> Tensor:
+        return (i // self.block - j // self.block).abs() <= self.reach
+
+    def tiles(self, tiling: Tiling) -> Tensor:
+        (i_first, i_last), (j_first, j_last) = tiling.queries(), tiling.keys()
+        least = i_first // self.block - j_last // self.block
+        most = i_last // self.block - j_first // self.block
+        return tile_states((least >= -self.reach) & (most <= self.reach), (most < -self.reach) | (least > self.reach))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class RandomBlocks(Mask):
     """Each block of queries attends to `count` blocks of keys, drawn by the seed: the same on every device."""
 
@@ -321,8 +343,8 @@ class Documents(Mask):
         mine, theirs = id_ranges(self.query_documents(tiling.grid), tiling.rows), id_ranges(self.ids, tiling.columns)
         q_least, q_most, q_holes = (x[:, None, :, None] for x in mine)
         k_least, k_most, k_holes = (x[:, None, None, :] for x in theirs)
-        one = (q_least == q_most) & (k_least == k_most) & (q_least == k_least) & ~q_holes & ~k_holes
-        return tile_states(one, (q_most < k_least) | (k_most < q_least))
+        same = (q_least == q_most) & (k_least == k_most) & (q_least == k_least) & ~q_holes & ~k_holes
+        return tile_states(same, (q_most < k_least) | (k_most < q_least))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -390,28 +412,6 @@ def bigbird(block: int = 64, *, window: int = 3, random: int = 3, tokens: int | 
     return (
         NearBlocks(block, window // 2) | RandomBlocks(block, random, seed) | Global(block if tokens is None else tokens)
     )
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class NearBlocks(Mask):
-    """A window of whole blocks: the block of j is at most `reach` blocks from that of i."""
-
-    block: int
-    reach: int
-    formula = "|i // block − j // block| ≤ reach"
-
-    def __post_init__(self) -> None:
-        check_count(self.block, "NearBlocks' block", 1)
-        check_count(self.reach, "NearBlocks' reach")
-
-    def allow(self, i: Tensor, j: Tensor) -> Tensor:
-        return (i // self.block - j // self.block).abs() <= self.reach
-
-    def tiles(self, tiling: Tiling) -> Tensor:
-        (i_first, i_last), (j_first, j_last) = tiling.queries(), tiling.keys()
-        least = i_first // self.block - j_last // self.block
-        most = i_last // self.block - j_first // self.block
-        return tile_states((least >= -self.reach) & (most <= self.reach), (most < -self.reach) | (least > self.reach))
 
 
 def tile_states(full: Tensor, empty: Tensor) -> Tensor:

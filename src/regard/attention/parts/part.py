@@ -70,8 +70,8 @@ def format_value(value: Any) -> str:
         return repr(value)
     if value.dim() <= 1 and value.numel() <= 8 and value.device.type != "meta":
         return f"tensor({value.tolist()})"
-    kind = str(value.dtype).removeprefix("torch.")
-    return f"<{kind} {list(value.shape)}>"
+    dtype = str(value.dtype).removeprefix("torch.")
+    return f"<{dtype} {list(value.shape)}>"
 
 
 def check_tensor(value: Any, name: str, dims: tuple[int, ...], shape: str, floating: bool = True) -> None:

@@ -21,7 +21,7 @@ DOT, EXACT = Dot(), Exact()
 class Parts:
     """What one attention computes: score, position, mask, method and dropout.
 
-    `score` None is `Dot()`, `method` None is `Exact()`. Raises `BadInput` when a field is not of its kind.
+    `score` None is `Dot()`, `method` None is `Exact()`. Raises `BadInput` when a field has another type.
 
     >>> import regard as rg
     >>> rg.Parts(mask=rg.Causal() & rg.Window(3), position=rg.Alibi())
@@ -68,9 +68,9 @@ class Parts:
         return f"Parts({', '.join(shown)})"
 
 
-def raise_wrong_part(name: str, value: Any, kind: type[Part]) -> NoReturn:
-    """Raise `BadInput` for a value that is not a part of this kind, with what to pass instead."""
+def raise_wrong_part(name: str, value: Any, part_class: type[Part]) -> NoReturn:
+    """Raise `BadInput` for a value that is not a part of this class, with what to pass instead."""
     hint = "Wrap a boolean tensor in regard.Pairs(...)." if isinstance(value, Tensor) else "Pass a part."
     if isinstance(value, type) and issubclass(value, Part):
         hint = f"Call it: {value.__name__}(...)."
-    raise BadInput(f"{name} is {value!r:.80}; it must be a {kind.__name__}. {hint}")
+    raise BadInput(f"{name} is {value!r:.80}; it must be a {part_class.__name__}. {hint}")

@@ -1,6 +1,6 @@
 """Positions: what the distance between a query and a key adds to their score.
 
-Every relative position reduces to one of two forms, which are all that kernels know: a bias per head and distance
+Every relative position reduces to one of two forms, which are all that kernels take: a bias per head and distance
 (`DistanceBias`), and a vector per head and distance that the query is multiplied with (`RelativeVectors`). `Rotary`
 rotates q and k before the scores. `score_bias` is the definition over every pair, used by the reference; `rel_bias`,
 `rel_vectors` and `transform` give the form that kernels take.

@@ -27,10 +27,10 @@ def count_real(method: Part, call: Call, why: str, *others: type[Mask]) -> tuple
     masks = split_and(call.mask)
     for mask in masks:
         if not isinstance(mask, (Lengths, *others)):
-            known = " and ".join(kind.__name__ for kind in (Lengths, *others))
+            accepted = " and ".join(x.__name__ for x in (Lengths, *others))
             raise Unsupported(
-                f"{type(method).__name__} cannot apply the mask {mask!r:.80}: {why}. It takes {known}; Exact() takes "
-                "every mask."
+                f"{type(method).__name__} cannot apply the mask {mask!r:.80}: {why}. It takes {accepted}; Exact() "
+                "takes every mask."
             )
     lengths = [mask for mask in masks if isinstance(mask, Lengths)]
     queries = [x.queries for x in lengths if x.queries is not None]
@@ -95,6 +95,6 @@ def fits_kernels(call: Call) -> bool:
     """Whether the methods' kernels take the call. A compiled graph uses the formulas, which the compiler fuses."""
     head_dim = max(call.q.shape[-1], call.k.shape[-1], call.v.shape[-1])
     dtype = product_dtype(call)
-    known = dtype == torch.float32 or (dtype == torch.bfloat16 and not triton.interpreting())
-    known = known and head_dim <= MAX_HEAD_DIM and call.q.shape[0] * call.q.shape[1] < MAX_HEADS
-    return known and not torch.compiler.is_compiling() and triton.unsupported_device(call.q.device) is None
+    fits = dtype == torch.float32 or (dtype == torch.bfloat16 and not triton.interpreting())
+    fits = fits and head_dim <= MAX_HEAD_DIM and call.q.shape[0] * call.q.shape[1] < MAX_HEADS
+    return fits and not torch.compiler.is_compiling() and triton.unsupported_device(call.q.device) is None

@@ -66,9 +66,9 @@ def make_chunks(mask: Mask, grid: PairGrid, shape: ChunkShape) -> list[QueryChun
     tables = states.tolist() if separate else states[:1].tolist()
     spans = [[tuple(find_spans(row, grid.keys, shape)) for row in table] for table in tables]
     return [
-        QueryChunk(slice(b, min(b + step, grid.batch)), first, min(first + shape.rows, grid.queries), each)
+        QueryChunk(slice(b, min(b + step, grid.batch)), first, min(first + shape.rows, grid.queries), row_spans)
         for b in range(0, grid.batch, step)
-        for first, each in zip(range(0, grid.queries, shape.rows), spans[b if separate else 0], strict=True)
+        for first, row_spans in zip(range(0, grid.queries, shape.rows), spans[b if separate else 0], strict=True)
     ]
 
 
@@ -79,13 +79,6 @@ def merge_heads(mask: Mask, grid: PairGrid, rows: int, columns: int) -> Tensor:
         return states[:, 0]
     least, most = states.amin(1), states.amax(1)
     return torch.where(most == NONE, NONE, torch.where(least == ALL, ALL, MIXED)).to(torch.int8)
-
-
-def visited_fraction(mask: Mask, grid: PairGrid, shape: ChunkShape) -> float:
-    """The share of tiles that have allowed pairs."""
-    if not grid.queries * grid.keys * grid.batch:
-        return 0.0
-    return float((merge_heads(mask, grid, shape.rows, shape.columns) != NONE).float().mean())
 
 
 def find_spans(row: list[int], keys: int, shape: ChunkShape) -> list[KeySpan]:

@@ -10,7 +10,7 @@ plan, so that a warm call allocates its results and starts its kernels. With s =
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -70,16 +70,9 @@ class DotPlan:
         self.output = (*c.front, c.grid.queries, c.value_dim)
         self.rows, self.padded_rows = (*c.front, c.grid.queries), (*c.front, c.padded_queries)
         self.queries = (*c.front, c.grid.queries, c.head_dim)
-        self.width, self.value_width = next_power(c.head_dim), next_power(c.value_dim)
-        self.schedules: dict[Callable[..., object], object] = {}
+        self.output_dtype = torch.float32 if c.exact_output else c.dtype
+        self.schedules: dict[Callable[..., Any], Any] = {}
         self.compiled = False  # or about to be
-
-    def schedule(self, make: Callable[[DotConfig, Mask], T], mask: Mask) -> T:
-        """The schedule that `make` makes for the configuration and the mask."""
-        schedule = self.schedules.get(make)
-        if schedule is None:
-            schedule = self.schedules[make] = make(self.config, mask)
-        return schedule  # type: ignore[return-value]
 
     def empty32(self, size: tuple[int, ...]) -> Tensor:
         return torch.empty(size, dtype=torch.float32, device=self.device)
@@ -121,7 +114,11 @@ class DotInputs:
             self.rel_vectors = pad_align(line, c.dtype).contiguous()
 
     def schedule(self, make: Callable[[DotConfig, Mask], T]) -> T:
-        return self.plan.schedule(make, self.mask)
+        """The schedule that `make` makes for the configuration and the mask, cached in the plan."""
+        schedule = self.plan.schedules.get(make)
+        if schedule is None:
+            schedule = self.plan.schedules[make] = make(self.config, self.mask)
+        return schedule
 
     def apply_sign(self, x: Tensor) -> Tensor:
         """Queries or their gradient with the scale's sign: kernels take the maximum before they scale."""
@@ -145,7 +142,7 @@ def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     if not plan.compiled:
         compile_first(plan, p)
     schedule = inputs.schedule(forward_schedule)
-    output, lse = (plan.empty32 if c.exact_output else plan.empty)(plan.output), plan.empty32(plan.rows)
+    output, lse = torch.empty(plan.output, dtype=plan.output_dtype, device=plan.device), plan.empty32(plan.rows)
     partials = schedule.output_partials() if schedule.splits else (lse, lse, lse)
     tensors = (inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.rel_q, inputs.rel_vectors, inputs.seed)
     schedule.start(*tensors, output, lse, *partials)
@@ -188,16 +185,16 @@ def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[
     """Gradients of q, k, v, weight (None here), rel_bias, rel_q, rel_vectors."""
     inputs = DotInputs(p)
     plan, c = inputs.plan, inputs.config
-    grad, output = pad_align(grad.contiguous(), c.dtype), pad_align(output.contiguous(), c.output_dtype)
-    given = OutputGrad(grad, plan.empty32(plan.padded_rows), plan.empty32(plan.padded_rows))
-    inputs.schedule(delta_launch)(output, lse, *given)
+    grad, output = pad_align(grad.contiguous(), c.dtype), pad_align(output.contiguous(), plan.output_dtype)
+    rows = OutputGrad(grad, plan.empty32(plan.padded_rows), plan.empty32(plan.padded_rows))
+    inputs.schedule(delta_launch)(output, lse, *rows)
     drel_bias = drel_q = drel_vectors = None
     if p.rel_vectors is None:
-        dq, (dk, dv) = query_gradient(inputs, given), key_gradients(inputs, given)
+        dq, (dk, dv) = query_gradient(inputs, rows), key_gradients(inputs, rows)
         if p.rel_bias is not None and p.needs_grad[4]:
-            drel_bias = rel_bias_gradient(inputs, given, p.rel_bias)
+            drel_bias = rel_bias_gradient(inputs, rows, p.rel_bias)
     else:
-        dq, dk, dv, drel_q, line = relative_gradients(inputs, given, inputs.schedule(dkdv_relative_schedule))
+        dq, dk, dv, drel_q, line = relative_gradients(inputs, rows, inputs.schedule(dkdv_relative_schedule))
         drel_vectors = fold_line(c, line, p.rel_vectors.table.shape[1], p.rel_vectors.zero)
     dk, dv = (x if x.shape[1] == p.k.shape[1] else x.unflatten(1, (-1, c.group_size)).sum(2) for x in (dk, dv))
     if inputs.sign <= 0:
@@ -216,15 +213,11 @@ def delta_launch(c: DotConfig, mask: Mask) -> Launch:
     return Launch(delta_kernel, programs, queries=c.grid.queries, instances=c.instances, **sizes)
 
 
-def query_gradient(inputs: DotInputs, given: OutputGrad) -> Tensor:
+def query_gradient(inputs: DotInputs, rows: OutputGrad) -> Tensor:
     """dq."""
-    plan, schedule = inputs.plan, inputs.schedule(dq_schedule)
-    dq = plan.empty(plan.queries)
-    rows = schedule.shape.rows
-    partial = schedule.partials(given.delta, rows, plan.width)
-    schedule.start(inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.seed, *given, dq, partial)
-    if schedule.splits:
-        schedule.add_splits(dq, partial, rows, plan.width, inputs.config.scale)
+    schedule, dq = inputs.schedule(dq_schedule), inputs.plan.empty(inputs.plan.queries)
+    tensors = (inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.seed, *rows)
+    schedule.sum_lists(tensors, (dq,), schedule.shape.rows, inputs.config.scale)
     return dq
 
 
@@ -235,18 +228,14 @@ def dq_schedule(c: DotConfig, mask: Mask) -> TileSchedule:
     return TileSchedule.over_lists(c, dq_kernel, shape, tiles, c.instances)
 
 
-def key_gradients(inputs: DotInputs, given: OutputGrad) -> tuple[Tensor, Tensor]:
+def key_gradients(inputs: DotInputs, rows: OutputGrad) -> tuple[Tensor, Tensor]:
     """dk and dv; in float32 for each query head where heads that share keys have different masks."""
     c, plan, (schedule, heads) = inputs.config, inputs.plan, inputs.schedule(dkdv_schedule)
-    front, columns = (c.grid.batch, c.grid.heads // heads, c.grid.keys), schedule.shape.columns
+    front = (c.grid.batch, c.grid.heads // heads, c.grid.keys)
     empty = plan.empty if heads == c.group_size else plan.empty32
     dk, dv = empty((*front, c.head_dim)), empty((*front, c.value_dim))
-    partials = [schedule.partials(given.delta, columns, width) for width in (plan.width, plan.value_width)]
-    tensors = (inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.rel_q, inputs.rel_vectors, inputs.seed)
-    schedule.start(*tensors, *given, dk, dv, *partials, None, None)
-    if schedule.splits:
-        schedule.add_splits(dk, partials[0], columns, plan.width)
-        schedule.add_splits(dv, partials[1], columns, plan.value_width)
+    tensors = (inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.rel_q, inputs.rel_vectors, inputs.seed, *rows)
+    schedule.sum_lists(tensors, (dk, dv), schedule.shape.columns, extra=(None, None))
     return dk, dv
 
 
@@ -271,20 +260,18 @@ class DiagonalSchedule(NamedTuple):
     first: int
 
 
-def rel_bias_gradient(inputs: DotInputs, given: OutputGrad, numbers: DistanceBias) -> Tensor:
+def rel_bias_gradient(inputs: DotInputs, rows: OutputGrad, rel_bias: DistanceBias) -> Tensor:
     """d rel_bias."""
     c, (schedule, batch, diagonals, first) = inputs.config, inputs.schedule(rel_bias_schedule)
     size = schedule.shape.columns
-    out = c.empty(batch, c.grid.heads, diagonals * 2 * size, 1)
-    partial = schedule.partials(out, 2 * size, 1)
-    schedule.start(inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.seed, *given, out, partial)
-    schedule.add_splits(out, partial, 2 * size, 1)
+    out = inputs.plan.empty32((batch, c.grid.heads, diagonals * 2 * size, 1))
+    schedule.sum_lists((inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.seed, *rows), (out,), 2 * size)
     low, high = out.unflatten(2, (diagonals, 2 * size)).sum(0).split(size, 2)  # [heads, diagonals, size, 1]
     line = out.new_zeros(c.grid.heads, c.length, 1)
     count = diagonals * size
     line[:, first : first + count] += high.flatten(1, 2)
     line[:, first - size : first - size + count] += low.flatten(1, 2)
-    return fold_line(c, line, numbers.table.shape[1], numbers.zero)[..., 0]
+    return fold_line(c, line, rel_bias.table.shape[1], rel_bias.zero)[..., 0]
 
 
 def rel_bias_schedule(c: DotConfig, mask: Mask) -> DiagonalSchedule:

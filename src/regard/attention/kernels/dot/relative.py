@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ...parts.mask import Mask
-from ..launch import TileShape, next_power
+from ..launch import TileShape
 from ..tile_lists import TileLists, WorkItems, split_ranges, tile_lists
 from .kernels import d_rel_vectors_kernel, dkdv_kernel, dq_relative_kernel
 from .schedule import DotConfig, TileSchedule, split_limit
@@ -212,10 +212,9 @@ def renumber(items: WorkItems, instances: Tensor, first: int = 0) -> WorkItems:
     return items._replace(group=group, row=items.row + first, split_rows=split_rows)
 
 
-def relative_gradients(inputs: DotInputs, given: OutputGrad, relative: RelativeSchedule) -> tuple[Tensor, ...]:
+def relative_gradients(inputs: DotInputs, rows: OutputGrad, relative: RelativeSchedule) -> tuple[Tensor, ...]:
     """dq, dk and dv (for each query head), d rel_q, and d rel_vectors along the line, `[heads, length, d]`."""
     c, plan = inputs.config, inputs.plan
-    width, value_width = next_power(c.head_dim), next_power(c.value_dim)
     empty = plan.empty if c.group_size == 1 else plan.empty32
     dk, dv = empty((*c.front, c.grid.keys, c.head_dim)), empty((*c.front, c.grid.keys, c.value_dim))
     zeros = lambda size: torch.zeros(size, dtype=torch.float32, device=plan.device)  # noqa: E731
@@ -224,16 +223,10 @@ def relative_gradients(inputs: DotInputs, given: OutputGrad, relative: RelativeS
     size, count = relative.shape.rows, relative.diagonals * relative.shape.rows
     ds = plan.empty((max(x.tiles for x in relative.chunks), size * size))
     halves = plan.empty32((max(x.chunk.heads * x.chunk.rows for x in relative.chunks), 2 * count * c.head_dim))
-    tensors = (inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.rel_q, inputs.rel_vectors, inputs.seed)
+    tensors = (inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.rel_q, inputs.rel_vectors, inputs.seed, *rows)
     for chunk, base, _, by_column, by_row, by_diagonal in relative.chunks:
-        dk_partial, dv_partial = (by_column.partials(given.delta, size, x) for x in (width, value_width))
-        by_column.start(*tensors, *given, dk, dv, dk_partial, dv_partial, ds, base)
-        by_column.add_splits(dk, dk_partial, size, width)
-        by_column.add_splits(dv, dv_partial, size, value_width)
-        dq_partial, drel_q_partial = (by_row.partials(given.delta, size, width) for _ in range(2))
-        by_row.start(inputs.k, inputs.rel_vectors, ds, dq, drel_q, dq_partial, drel_q_partial)
-        by_row.add_splits(dq, dq_partial, size, width, c.scale)
-        by_row.add_splits(drel_q, drel_q_partial, size, width, c.scale)
+        by_column.sum_lists(tensors, (dk, dv), size, extra=(ds, base))
+        by_row.sum_lists((inputs.k, inputs.rel_vectors, ds), (dq, drel_q), size, c.scale)
         by_diagonal.start(inputs.rel_q, ds, halves)
         parts = halves[: chunk.heads * chunk.rows].view(
             chunk.heads, chunk.rows, relative.diagonals, 2, size * c.head_dim

@@ -66,17 +66,13 @@ class DotConfig(NamedTuple):
     def instances(self) -> int:
         return self.grid.batch * self.grid.heads
 
-    @property
-    def output_dtype(self) -> torch.dtype:
-        return torch.float32 if self.exact_output else self.dtype
-
     def shape(self, shapes: PassShapes) -> TileShape:
         """The tile shape for these types and sizes."""
         widest = max(next_power(self.head_dim), next_power(self.value_dim), 64)
         return (shapes.relative if self.rel_vectors else shapes.plain)[self.dtype.itemsize][widest]
 
-    def empty(self, *sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.empty(sizes, dtype=dtype, device=self.grid.device)
+    def empty(self, *sizes: int) -> Tensor:
+        return torch.empty(sizes, dtype=torch.float32, device=self.grid.device)
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of kernels over tiles that do not depend on the tiles."""
@@ -111,6 +107,7 @@ class TileSchedule:
         self.grouping = {"BY_BATCH": by_batch, "BY_HEAD": by_head}
         self.slots, self.splits, self.split_rows = items.splits * instances, len(items.split_rows), items.split_rows
         self.merges: dict[Any, Launch] = {}
+        self.spare = config.empty(1)  # passed for partial sums where no list is split; nothing is written to it
         self.start = Launch(
             kernel, len(items.row) * instances,
             p_group=items.group, p_row=items.row, p_first=items.first, p_last=items.last, p_slot=items.slot,
@@ -128,22 +125,28 @@ class TileSchedule:
         grouping = (tiles.batch_stride > 0, tiles.head_stride > 0)
         return cls(config, kernel, shape, items, listed | arguments, instances, *grouping)
 
-    def partials(self, spare: Tensor, *sizes: int) -> Tensor:
-        """Memory for partial sums; `spare`, which is not written to, where no list is split."""
-        return self.config.empty(self.slots, *sizes) if self.splits else spare
+    def sum_lists(
+        self, tensors: tuple[Tensor | None, ...], sums: tuple[Tensor, ...], rows: int, scale: float = 1.0,
+        extra: tuple[Tensor | None, ...] = (),
+    ) -> None:  # fmt: skip
+        """Start the kernel on `tensors`, the sums, their partial sums and `extra`, and add those of split lists.
 
-    def add_splits(self, out: Tensor, partial: Tensor, rows: int, width: int, scale: float = 1.0) -> None:
-        """Add the partial sums of split lists into `out [batch, heads, lists, d]`."""
+        Each of `sums [batch, heads, n, d]` has `rows` rows for every list; what is added is multiplied by `scale`.
+        """
         if not self.splits:
+            self.start(*tensors, *sums, *[self.spare] * len(sums), *extra)
             return
-        key = (out.shape, out.dtype, rows, width)
-        if key not in self.merges:
-            self.merges[key] = Launch(
-                sum_splits_kernel, self.splits * self.instances, p_split_rows=self.split_rows,
-                lists=out.shape[2], heads=out.shape[1], instances=self.instances, scale=scale,
-                D=out.shape[3], BD=width, ROWS=rows, **self.grouping,
-            )  # fmt: skip
-        self.merges[key](out, partial)
+        partials = [self.config.empty(self.slots, rows, next_power(x.shape[3])) for x in sums]
+        self.start(*tensors, *sums, *partials, *extra)
+        for out, partial in zip(sums, partials, strict=True):
+            key = (out.shape, out.dtype, rows)
+            if key not in self.merges:
+                self.merges[key] = Launch(
+                    sum_splits_kernel, self.splits * self.instances, p_split_rows=self.split_rows,
+                    lists=out.shape[2], heads=out.shape[1], instances=self.instances, scale=scale,
+                    D=out.shape[3], BD=partial.shape[2], ROWS=rows, **self.grouping,
+                )  # fmt: skip
+            self.merges[key](out, partial)
 
     def output_partials(self) -> tuple[Tensor, Tensor, Tensor]:
         """Memory for the outputs of splits, their maxima and their sums."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from ...call import LoweredCall
 from ...dropout import keep_scale, threshold
 from ...execution import mask_cache
-from ...parts.edges import Edges, SortedEdges
+from ...parts.edges import Edges, SortedEdges, sorted_edges
 from ...parts.positions import DistanceBias
 from ..launch import next_power, start
 from .kernels import delta_kernel, dkdv_kernel, dq_kernel, forward_kernel, merge_kernel
@@ -77,7 +77,7 @@ def covers(p: LoweredCall) -> str | None:
     if max(p.q.shape[3], p.v.shape[3]) > MAX_HEAD_DIM:
         return f"head_dim is above {MAX_HEAD_DIM}"
     if not p.q.numel() * p.v.numel():
-        return "there is nothing to compute"
+        return "there are no pairs, or the values have no elements"
     if p.q.shape[0] > 65535:
         return "there are more than 65535 batches"
     if max(p.grid.queries, p.grid.keys, p.mask.sort(p.grid.queries, p.grid.keys).rows.numel()) > MAX_INDEX:
@@ -168,7 +168,7 @@ class EdgeInputs:
         self.p = p
         self.batch, self.heads, self.queries, self.head_dim = p.q.shape
         self.keys, self.value_dim = p.v.shape[2:]
-        self.edges = sorted_edges(p)
+        self.edges = sorted_edges(p.mask, p.grid)
         self.layout = p.plan.get(EdgeLayout, self.cached_layout)
         self.shared = same_memory(p.k, p.v)
         self.tied = p.tied and self.shared
@@ -208,13 +208,6 @@ class EdgeInputs:
     def value_constants(self, s: EdgeTile) -> dict[str, Any]:
         parts = {"REL_BIAS": self.p.rel_bias is not None, "DROPOUT": self.p.seed is not None}
         return {"DV": self.value_dim, "BDV": s.value_dim, **parts}
-
-
-def sorted_edges(p: LoweredCall) -> SortedEdges:
-    """The graph's edges; `covers` has seen that the mask is a graph."""
-    if not isinstance(p.mask, Edges):
-        raise TypeError(f"The mask is {type(p.mask).__name__}; these kernels take Edges.")
-    return p.mask.sort(p.grid.queries, p.grid.keys)
 
 
 def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
@@ -306,7 +299,11 @@ def key_gradients(inputs: EdgeInputs, tensors: tuple[Tensor, ...]) -> tuple[Tens
         dv = empty_nodes(inputs.p, inputs.keys, inputs.value_dim, torch.float32 if grouped else inputs.v.dtype)
     by_key = inputs.layout.by_key
     dweight = inputs.q.new_zeros((inputs.heads, inputs.head_dim), dtype=torch.float32)
-    for nodes in split_nodes(inputs, by_key.whole):
+    count = step = by_key.whole.nodes.numel()
+    if inputs.p.weight is not None:  # parts that run one after another, so that each program's dweight has memory
+        step = MAX_PROGRAMS * inputs.tile(EDGES_DKDV).nodes
+    for first in range(0, count, max(step, 1)):
+        nodes = NodeRanges._make(x[first : first + step] for x in by_key.whole)
         dweight += start_dkdv(inputs, nodes, tensors, dk, dv, False)
     if by_key.segments is not None:
         count = by_key.segments.nodes.numel()
@@ -317,13 +314,6 @@ def key_gradients(inputs: EdgeInputs, tensors: tuple[Tensor, ...]) -> tuple[Tens
         if not inputs.tied:
             merge(by_key, part_v, dv)
     return dk, dv, None if inputs.p.weight is None else dweight
-
-
-def split_nodes(inputs: EdgeInputs, nodes: NodeRanges) -> list[NodeRanges]:
-    """The nodes in parts that run one after another, so that each program's dweight has memory."""
-    count = nodes.nodes.numel()
-    step = MAX_PROGRAMS * inputs.tile(EDGES_DKDV).nodes if inputs.p.weight is not None else max(count, 1)
-    return [NodeRanges._make(x[first : first + step] for x in nodes) for first in range(0, count, step)]
 
 
 def start_dkdv(

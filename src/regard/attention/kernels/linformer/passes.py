@@ -55,8 +55,8 @@ class LinformerKernels:
         launches = self.launches.get(key)
         if launches is None:
             launches = self.launches[key] = LinformerLaunches(k, v, self.projected)
-            kind = (LinformerKernels, k.device, k.dtype, k.shape[3], v.shape[3])
-            compile_together(kind, lambda: launches.d_projection(*launches.project(e, k, v), k, v))
+            compile_key = (LinformerKernels, k.device, k.dtype, k.shape[3], v.shape[3])
+            compile_together(compile_key, lambda: launches.d_projection(*launches.project(e, k, v), k, v))
         if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or e.requires_grad):
             return LinformerAttention.apply(self, launches, q, k, v, e)
         keys, values = launches.project(e, k, v)

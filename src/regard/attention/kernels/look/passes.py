@@ -1,4 +1,4 @@
-"""Looking in fused kernels: statistics of the weights, computed tile by tile on the GPU.
+"""`look` in fused kernels: statistics of the weights, computed tile by tile on the GPU.
 
 Three passes over the listed tiles, none of which stores anything of queries × keys. The first owns rows of
 queries and needs one sweep, since every sum can be rescaled from one maximum to a larger one. With the log-sum-exp
@@ -56,7 +56,7 @@ CLASSES = 2  # classes of tiles for each of the top weights, from whose maxima t
 
 
 def covers(problem: LoweredCall, options: LookOptions) -> str | None:
-    """Why the kernels cannot look at this; None when they can."""
+    """Why the kernels cannot run the call; None when they can."""
     grid = problem.grid
     if torch.float64 in (problem.q.dtype, problem.v.dtype):
         return "the kernels compute in float32, and the call is in float64"
@@ -67,7 +67,7 @@ def covers(problem: LoweredCall, options: LookOptions) -> str | None:
     if options.map is not None and (options.map[0] > grid.queries or options.map[1] > grid.keys):
         return "the map has more rows than queries or more columns than keys"
     if not grid.batch * grid.heads * grid.queries * grid.keys:
-        return "there is nothing to look at"
+        return "there are no pairs"
     return None
 
 
@@ -181,8 +181,8 @@ def query_statistics(inputs: LookInputs, options: LookOptions) -> tuple[dict[str
         top_keys = inputs.empty(queries, options.top, dtype=torch.int64)
         results = (lse2, floor, top_weights, top_keys)
         inputs.start(top_kernel, inputs.shape(TOP), results, (options.top,), False, CANDIDATES=candidates)
-    found = {"lse": lse, "entropy": entropy, "distance": distance, "peak": peak}
-    return {**found, "top_weights": top_weights, "top_keys": top_keys}, lse2
+    moments = {"lse": lse, "entropy": entropy, "distance": distance, "peak": peak}
+    return {**moments, "top_weights": top_weights, "top_keys": top_keys}, lse2
 
 
 def key_statistics(inputs: LookInputs, options: LookOptions, lse2: Tensor) -> dict[str, Tensor | None]:

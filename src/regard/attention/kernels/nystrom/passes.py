@@ -80,8 +80,8 @@ class NystromKernels:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         needs_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
         q, k, v = align(q), align(k), align(v)
-        kind = (NystromKernels, q.device, q.dtype, self.head_dim, self.value_dim, needs_grad)
-        compile_together(kind, lambda: self.run_all(q, k, v))
+        compile_key = (NystromKernels, q.device, q.dtype, self.head_dim, self.value_dim, needs_grad)
+        compile_together(compile_key, lambda: self.run_all(q, k, v))
         if needs_grad:
             return NystromAttention.apply(self, q, k, v)
         return self.forward(q, k, v, False)[0]

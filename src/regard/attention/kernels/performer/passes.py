@@ -85,8 +85,8 @@ class PerformerKernels:
         launches = self.launches.get(key)
         if launches is None:
             launches = self.launches[key] = PerformerLaunches(q, k, v, self.features, omega.shape[1], self.scale)
-            kind = (PerformerKernels, v.device, v.dtype, q.shape[3], v.shape[3], needs_grad)
-            compile_together(kind, lambda: launches.run_all(q, k, v, omega, counts, needs_grad))
+            compile_key = (PerformerKernels, v.device, v.dtype, q.shape[3], v.shape[3], needs_grad)
+            compile_together(compile_key, lambda: launches.run_all(q, k, v, omega, counts, needs_grad))
         if needs_grad:
             return PerformerAttention.apply(launches, q, k, v, omega, counts)
         return launches.forward(q, k, v, omega, counts).output
