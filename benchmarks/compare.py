@@ -6,7 +6,7 @@
     python benchmarks/compare.py --data DIR ewt sst2 --set epochs=2 --out runs/compare
     python benchmarks/compare.py --write                        docs/compare.md from results/compare.json
 
-`WORDS` says what is the same and what differs. DIR is as for tasks.py, whose runs these are.
+`WORDS` states the shared settings and the differences. DIR is that of tasks.py; the runs have its format.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Each task is trained with five kinds of layers. Embedding, width, depth, head, b
 epochs are the same.
 
 - **Order of words**: the transformer uses relative positions; the convolution and the LSTM read it from the sequence;
-  the mlp, which sees one word at a time, has no access to it. In translation all models add position embeddings.
+  the mlp, which processes one word at a time, has no access to it. In translation all models add position embeddings.
 - **Decoders** attend to the source if they are transformers or have "+attention" (Luong's, after the last LSTM). The
   others read the mean of the encoded source. In tagging and sentiment "+attention" attends to the LSTM's own states.
 - **Dropout** is the same for embedding and head. Between layers the LSTM and the transformer have it too; the mlp and
@@ -57,7 +57,7 @@ epochs are the same.
         "about": """\
 每个任务用五种层训练。嵌入、宽度、深度、输出头、批次、学习率和轮数都相同。
 
-- **词序**：Transformer 使用相对位置；卷积和 LSTM 从序列中得到；mlp 每次只看一个词，没有词序信息。
+- **词序**：Transformer 使用相对位置；卷积和 LSTM 从序列中得到；mlp 每次只处理一个词，没有词序信息。
   翻译中所有模型都加位置嵌入。
 - **解码器**：Transformer 和带“+attention”的模型关注原文（Luong 注意力，在最后一层 LSTM 之后）；
   其余读取编码后原文的均值。在标注和情感分类中，“+attention”关注 LSTM 自己的状态。
@@ -97,14 +97,14 @@ SHARED_SETTINGS: dict[str, dict[str, Any]] = {
 }
 """The settings of each task that all models share, on top of its recipe."""
 TIMING_SETTINGS = {"epochs": 2, "evaluate_every": 10**6}
-"""What differs in a run that is only timed: in its first epoch kernels are compiled, its second is the one to time."""
+"""Settings of a run that is only timed: kernels are compiled in its first epoch, and its second is timed."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", help=f"{', '.join(SHARED_SETTINGS)}; all unless given")
-    parser.add_argument("--data", type=Path, help="where the data sets are")
-    parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="where the runs go")
+    parser.add_argument("--data", type=Path, help="folder of the data sets")
+    parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="folder of the runs")
     parser.add_argument("--seeds", type=int, default=1, help="how many times each is trained")
     parser.add_argument("--at-once", type=int, default=1, help="how many processes share the device")
     parser.add_argument("--set", action="append", default=[], help="a setting of every run, name=value")
@@ -117,7 +117,7 @@ def main() -> None:
             path.write_text(page(json.loads(RESULTS.read_text("utf8")), language), "utf8")
         return
     if arguments.data is None:
-        parser.error("--data DIR says where the data sets are")
+        parser.error("--data DIR, the folder of the data sets, is required")
     extra = dict(pair.split("=", 1) for pair in arguments.set)
     if arguments.worker:
         job = LayerJob.read(arguments.worker)
@@ -130,7 +130,7 @@ def main() -> None:
     run_jobs(list_jobs(arguments.tasks or list(SHARED_SETTINGS), 1 if arguments.times else arguments.seeds), arguments)
     results = collect_results(arguments.out, arguments.at_once)
     if not results["rows"]:
-        return  # timed, and nothing was trained yet that the times belong to
+        return  # only timed: there are no scores yet
     for path in (arguments.out / "compare.json", RESULTS):
         path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", "utf8")
     print(page(results))
@@ -186,21 +186,29 @@ def collect_results(out: Path, at_once: int) -> dict[str, Any]:
     for name, model in ((name, model) for name in SHARED_SETTINGS for model in MODELS):
         own = [run for run in runs if run["recipe"] == name and run["settings"].get("model") == model]
         row = next(row for row in tasks.ROWS if row.recipe == name)
-        scores = [row.times * (run["test"] or run["dev"])[row.metric] for run in own]
+        scores = [row.factor * (run["test"] or run["dev"])[row.metric] for run in own]
         if own:
             same.setdefault(name, {key: value for key, value in own[0]["settings"].items() if key != "model"})
             spread = {"sd": stdev(scores)} if len(scores) > 1 else {}
             sizes = {name: median(run[name] for run in own) for name in ("parameters", "steps", "epoch")}
-            timed = {"alone": alone[f"{name}-{model}"]} if f"{name}-{model}" in alone else {}
+            epoch_alone = {"alone": alone[f"{name}-{model}"]} if f"{name}-{model}" in alone else {}
             rows.append(
-                {"task": name, "model": model, "scores": scores, "mean": mean(scores), **spread, **sizes, **timed}
+                {
+                    "task": name,
+                    "model": model,
+                    "scores": scores,
+                    "mean": mean(scores),
+                    **spread,
+                    **sizes,
+                    **epoch_alone,
+                }
             )
-    said = {key: runs[0][key] for key in ("device", "versions", "date")} if runs else {}
-    return {**said, "at once": at_once, "same": same, "rows": rows}
+    provenance = {key: runs[0][key] for key in ("device", "versions", "date")} if runs else {}
+    return {**provenance, "at once": at_once, "same": same, "rows": rows}
 
 
-def epoch_seconds(folder: Path, which: int | None = None) -> float:
-    """The seconds of the updates of one epoch, or the median of all, without evaluation and checkpoints.
+def epoch_seconds(folder: Path, epoch: int | None = None) -> float:
+    """The seconds of the updates of an epoch, or the median of all, without evaluation and checkpoints.
 
     For the median the last epoch, which may have been cut short, counts only if there is no other.
     """
@@ -209,8 +217,8 @@ def epoch_seconds(folder: Path, which: int | None = None) -> float:
     for line in lines:
         if line["kind"] == "step":
             epochs.setdefault(line["epoch"], []).append(line["time"])
-    every = list(epochs.values())
-    whole = (every[:-1] or every) if which is None else [every[which]]
+    step_times = list(epochs.values())
+    whole = (step_times[:-1] or step_times) if epoch is None else [step_times[epoch]]
     spans = [(times[-1] - times[0]) * len(times) / (len(times) - 1) for times in whole if len(times) > 1]
     return median(spans) if spans else 0.0
 

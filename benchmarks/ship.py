@@ -1,4 +1,4 @@
-"""Copies what a shipped model needs of a run's folder, the weights in half precision.
+"""Copies a trained model from the folder of a run to the assets, with weights in half precision.
 
 python benchmarks/ship.py runs/tasks/fsdd-0 src/regard/assets/spoken-digits
 """
@@ -23,7 +23,7 @@ def ship(run: Path, target: Path) -> None:
         half_tensors = {name: x.half() if x.is_floating_point() else x for name, x in load_file(path).items()}
         save_file(half_tensors, path, metadata={"format": "pt"})
     record = json.loads((run / "run.json").read_text("utf8"))
-    record["data"] = {part: [Path(one).name for one in files] for part, files in record["data"].items()}
+    record["data"] = {split: [Path(path).name for path in paths] for split, paths in record["data"].items()}
     (target / "run.json").write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", "utf8")
     for name in COPIED_FILES:
         shutil.copy(run / name, target / name)

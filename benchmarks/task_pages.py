@@ -1,4 +1,4 @@
-"""The results page of the documentation: what each recipe reaches, as a table and in detail."""
+"""The results page of the documentation: the scores of each recipe, as a table and in detail."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ CHINESE_ANCHORS = {
 INTRODUCTION = {
     "en": """# Task results
 
-This page shows what each recipe reaches. `python benchmarks/tasks.py --write` generates it from
+This page lists the scores of the recipes. `python benchmarks/tasks.py --write` generates it from
 `benchmarks/results/tasks.json`; `python benchmarks/tasks.py --data DIR` trains and scores again.
 
 - Weights are selected on dev. A test set is scored once, with the selected weights.
 - ± is the standard deviation over seeds.
 - "Time of a run" is wall-clock time while up to seventeen runs shared one GPU and sixteen cores (or the few cores of
-  a CPU). It says what was spent, not how fast a single run is.
+  a CPU). It is the time spent, not the speed of a single run.
 - A run that was ended by the clock has `--minutes` in its command.
 - The score of SST-2 comes from three encoders and a linear model scaled by naive Bayes. The linear model alone scores
   82.3, the encoders alone 80.2.
@@ -103,7 +103,7 @@ Runs = Sequence[dict[str, Any]]
 
 def value(run: dict[str, Any], row: Any) -> float:
     """The reported score of a run: on test where the row has one, else on dev."""
-    return (run["test"] or run["dev"])[row.metric] * row.times
+    return (run["test"] or run["dev"])[row.metric] * row.factor
 
 
 def score(runs: Runs, row: Any) -> str:

@@ -6,9 +6,9 @@
     python benchmarks/tasks.py --write                       the pages from results/tasks.json
 
 A job is RECIPE[:SEEDS[:name=value,…]]. Small models leave a GPU waiting for the processor, so several may share it
-(`--at-once`). Each run's folder is as `regard train` leaves it; scores, size and time are gathered in OUT/tasks.json.
-The same command again goes on with what is unfinished in OUT.
-What DIR must hold is in `ROWS`, as the data sets are published; `make_split_file` writes the rest.
+(`--at-once`). Each run has a folder as `regard train` writes it; scores, size and time are collected in OUT/tasks.json.
+The same command again runs the jobs that have no result in OUT.
+`ROWS` lists the files in DIR, named as the data sets are published; `make_split_file` writes the others.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ RESULTS = HERE / "results" / "tasks.json"
 class TaskBenchmark:
     """A row of the table: a recipe, its training, validation and test files, its metric and its goal.
 
-    `test` is evaluated once, at the end; without it `part` names the test split of the files, or `dev` is reported.
-    `metric` is reported times `times`. `anchor` is a published result, `goal` the wanted value (a maximum if
+    `test` is evaluated once, at the end; without it `split` names the test split of the files, or `dev` is reported.
+    `metric` is multiplied by `factor`. `anchor` is a published result, `goal` a minimum (a maximum if
     `lower_is_better`).
     """
 
@@ -41,9 +41,9 @@ class TaskBenchmark:
     train: tuple[str, ...]
     dev: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
-    part: str = ""
+    split: str = ""
     metric: str = "accuracy"
-    times: float = 100.0
+    factor: float = 100.0
     seeds: int = 3
     anchor: str = ""
     goal: float | None = None
@@ -52,7 +52,7 @@ class TaskBenchmark:
 
 def multi30k_files(language: str) -> dict[str, Any]:
     files = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
-    return {k: tuple(f"multi30k/{name}.{one}.gz" for one in ("en", language)) for k, name in files.items()}
+    return {k: tuple(f"multi30k/{name}.{code}.gz" for code in ("en", language)) for k, name in files.items()}
 
 
 ROWS = (
@@ -61,7 +61,7 @@ ROWS = (
         "Multi30k en→de, test 2016, tokenised lower-case BLEU",
         **multi30k_files("de"),
         metric="bleu",
-        times=1,
+        factor=1,
         anchor="41.02 (Wu et al. 2021, 2.6M)",
         goal=41.5,
     ),
@@ -70,7 +70,7 @@ ROWS = (
         "Multi30k en→fr, test 2016, tokenised lower-case BLEU",
         **multi30k_files("fr"),
         metric="bleu",
-        times=1,
+        factor=1,
         anchor="61.8 (Wu et al. 2021, 2.6M)",
         goal=62.2,
     ),
@@ -80,7 +80,7 @@ ROWS = (
         ("tatoeba-en-zh/train.tsv",),
         ("tatoeba-en-zh/dev.tsv",),
         metric="bleu",
-        times=1,
+        factor=1,
     ),
     TaskBenchmark(
         "ewt",
@@ -110,7 +110,7 @@ ROWS = (
         "cora",
         "Cora, public split, GAT, test",
         ("graphs/cora.npz",),
-        part="test",
+        split="test",
         seeds=100,
         anchor="83.0 ± 0.7 (GAT paper)",
         goal=83.3,
@@ -120,7 +120,7 @@ ROWS = (
         "tiny Shakespeare by the character, nats over the whole last tenth",
         ("tiny_shakespeare/input.txt.gz",),
         metric="loss",
-        times=1,
+        factor=1,
         anchor="1.4697 (nanoGPT, 10.7M)",
         goal=1.455,
         lower_is_better=True,
@@ -133,12 +133,12 @@ ROWS = (
         anchor="99.5 (ViT, 0.21M)",
         goal=99.5,
     ),
-    TaskBenchmark("digits", "scikit-learn's digits, ViT, test on the last 360", ("digits/digits.npz",), part="test"),
+    TaskBenchmark("digits", "scikit-learn's digits, ViT, test on the last 360", ("digits/digits.npz",), split="test"),
     TaskBenchmark(
         "cifar-vit",
         "CIFAR-10, 18,000 JPEGs, ViT over convolved patches, test on 2,000",
         ("cifar10_jpeg/parts.npz",),
-        part="test",
+        split="test",
         anchor="86.12 (the CNN below)",
         goal=83.12,
     ),
@@ -146,14 +146,14 @@ ROWS = (
         "cifar-patches",
         "CIFAR-10, 18,000 JPEGs, ViT over plain patches, test on 2,000",
         ("cifar10_jpeg/parts.npz",),
-        part="test",
+        split="test",
     ),
-    TaskBenchmark("cifar-cnn", "CIFAR-10, 18,000 JPEGs, CNN, test on 2,000", ("cifar10_jpeg/parts.npz",), part="test"),
+    TaskBenchmark("cifar-cnn", "CIFAR-10, 18,000 JPEGs, CNN, test on 2,000", ("cifar10_jpeg/parts.npz",), split="test"),
     TaskBenchmark(
         "fsdd",
         "Spoken digits (FSDD), official split, test",
         ("fsdd/fsdd.npz",),
-        part="test",
+        split="test",
         anchor="97 (CNN, random split)",
         goal=98.7,
     ),
@@ -169,7 +169,7 @@ ROWS = (
         "emoji",
         "Emoji and their names, image found by name among the first ten of 328, test",
         ("emoji_text/emoji_text.npz",),
-        part="test",
+        split="test",
         metric="image@10",
         anchor="3.0 (chance)",
     ),
@@ -177,7 +177,7 @@ ROWS = (
         "bccd",
         "Blood cells (BCCD), AP50, test",
         ("bccd/bccd_boxes.csv", "bccd/bccd_images.tar"),
-        part="test",
+        split="test",
         metric="AP50",
         anchor="2.4 (boxes of the middle size on a grid)",
     ),
@@ -193,9 +193,9 @@ ROWS = (
         "esol",
         "Solubility (ESOL), RMSE, test on other scaffolds",
         ("molecules/esol_delaney-processed.csv",),
-        part="test",
+        split="test",
         metric="RMSE",
-        times=1,
+        factor=1,
         lower_is_better=True,
         anchor="2.3 (the mean)",
     ),
@@ -203,7 +203,7 @@ ROWS = (
         "bbbp",
         "Blood–brain barrier (BBBP), ROC-AUC, test on other scaffolds",
         ("molecules/bbbp.csv",),
-        part="test",
+        split="test",
         metric="ROC-AUC",
         anchor="50",
     ),
@@ -226,11 +226,11 @@ class Job:
         if row is None:
             raise SystemExit(f"There is no row {recipe!r}. There are {', '.join(row.recipe for row in ROWS)}.")
         numbers: list[int] = []
-        for one in filter(None, seeds.split(",")):
-            first, _, last = one.partition("-")
+        for interval in filter(None, seeds.split(",")):
+            first, _, last = interval.partition("-")
             numbers += range(int(first), int(last or first) + 1)
-        chosen = dict(pair.split("=", 1) for pair in settings.split(",") if pair)
-        return cls(row, tuple(numbers) or tuple(range(row.seeds)), chosen)
+        changes = dict(pair.split("=", 1) for pair in settings.split(",") if pair)
+        return cls(row, tuple(numbers) or tuple(range(row.seeds)), changes)
 
     @property
     def name(self) -> str:
@@ -238,7 +238,7 @@ class Job:
 
     def files(self, data: Path) -> dict[str, list[Path]]:
         """The files of its row in a folder of data sets, by split."""
-        return {name: [data / one for one in getattr(self.row, name)] for name in ("train", "dev", "test")}
+        return {name: [data / path for path in getattr(self.row, name)] for name in ("train", "dev", "test")}
 
     def train(self, seed: int, data: Path, folder: Path, extra: dict[str, Any]) -> None:
         """Train as `regard train --recipe` does, into a folder."""
@@ -255,10 +255,10 @@ class Job:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("jobs", nargs="*", help="RECIPE[:SEEDS[:name=value,…]]; every row unless given")
-    parser.add_argument("--data", type=Path, help="where the data sets are")
-    parser.add_argument("--out", type=Path, default=Path("runs/tasks"), help="where the runs go")
+    parser.add_argument("--data", type=Path, help="folder of the data sets")
+    parser.add_argument("--out", type=Path, default=Path("runs/tasks"), help="folder of the runs")
     parser.add_argument("--at-once", type=int, default=1, help="how many processes share the device")
-    parser.add_argument("--minutes", type=float, help="an end to every run")
+    parser.add_argument("--minutes", type=float, help="maximum minutes of a run")
     parser.add_argument("--set", action="append", default=[], help="a setting of every run, name=value")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--write", action="store_true", help="write docs/results.md from results/tasks.json")
@@ -269,7 +269,7 @@ def main() -> None:
         task_pages.write(read_results(), ROWS)
         return
     if arguments.data is None:
-        parser.error("--data DIR says where the data sets are")
+        parser.error("--data DIR, the folder of the data sets, is required")
     extra = dict(pair.split("=", 1) for pair in arguments.set)
     if arguments.minutes is not None:
         extra["minutes"] = str(arguments.minutes)
@@ -293,7 +293,7 @@ def run_jobs(jobs: list[str], arguments: argparse.Namespace) -> None:
         arguments.data,
         "--out",
         arguments.out,
-        *(word for one in arguments.set for word in ("--set", one)),
+        *(word for setting in arguments.set for word in ("--set", setting)),
     ]
     options += ["--minutes", str(arguments.minutes)] if arguments.minutes else []
     while queue or running:
@@ -348,13 +348,13 @@ def train_and_score(job: Job, data: Path, out: Path, extra: dict[str, Any]) -> N
         scored: dict[str, dict[str, float]] = {"dev": {}, "test": {}}
         for name in scored:
             if name == "dev" and not (row.dev and task.name == "translate"):
-                continue  # what was kept while training is dev's score, but for models that write otherwise then
-            files = paths[name] or (paths["train"] if name == "test" and row.part else [])
+                continue  # the saved score is that of dev, except where training generates text in another way
+            files = paths[name] or (paths["train"] if name == "test" and row.split else [])
             if files:
                 reading = task.read(files, task.settings)
-                reading = reading.part(row.part) if row.part else select_split(reading, "test", "dev")
+                reading = reading.part(row.split) if row.split else select_split(reading, "test", "dev")
                 scored[name] = task.evaluate(model, reading.examples).metrics
-        kept = json.loads((folder / "scores.json").read_text("utf8"))["metrics"]
+        saved_metrics = json.loads((folder / "scores.json").read_text("utf8"))["metrics"]
         result = {
             "recipe": row.recipe,
             "name": job.name,
@@ -363,8 +363,8 @@ def train_and_score(job: Job, data: Path, out: Path, extra: dict[str, Any]) -> N
             "parameters": sum(p.numel() for p in model.parameters()),
             "steps": last_step(folder),
             "seconds": round(seconds, 1),
-            "kept": kept,
-            "dev": scored["dev"] or kept,
+            "kept": saved_metrics,
+            "dev": scored["dev"] or saved_metrics,
             "test": scored["test"],
             "device": torch.cuda.get_device_name() if device == "cuda" else "CPU",
             "versions": record["versions"] | versions(),

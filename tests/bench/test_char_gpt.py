@@ -1,4 +1,4 @@
-"""The race of two character models: both learn, are scored alike, and the clock leaves out what it says."""
+"""Two character models: both learn and are evaluated alike; compilation and evaluation are not timed."""
 
 import json
 from pathlib import Path
@@ -17,11 +17,11 @@ def test_both_run_to_the_goal_or_to_their_end(tmp_path: Path, monkeypatch: pytes
     text.write_text("to be or not to be, that is the question.\n" * 60, "utf8")
     sets = [word for pair in TINY for word in ("--set", pair)]
     char_gpt.main(["--text", str(text), "--out", str(out), "--steps", "24", "--every", "12", *sets])
-    found = json.loads(out.read_text("utf8"))
-    ours, plain = (found["curves"][name] for name in ("regard", "plain loop"))
+    document = json.loads(out.read_text("utf8"))
+    ours, plain = (document["curves"][name] for name in ("regard", "plain loop"))
     assert [step for step, *_ in ours] == [12, 24]
     assert [step for step, *_ in plain] == ([12] if goal else [12, 24])
     for curve in (ours, plain):
-        assert all(loss < 4 for *_, loss in curve), "each knows more than nothing of 17 characters"
+        assert all(loss < 4 for *_, loss in curve), "the loss stays bounded"
         assert all(seconds > 0 for _, seconds, _ in curve)
-    assert all((place is not None) == bool(goal) for place in found["reached"].values())
+    assert all((reached is not None) == bool(goal) for reached in document["reached"].values())

@@ -1,4 +1,4 @@
-"""The comparison of layers at toy size: every model on every task, the rows it gathers, and the page."""
+"""The comparison of layers at toy size: every model on every task, the collected rows, and the page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 cells = ("\n".join(f"{n}\t{w}\t_\t{t}" + "\t_" * 6 for n, (w, t) in enumerate(x, 1)) for x in texts)
                 text = "\n\n".join(cells) + "\n\n"
             else:
-                lines = [" ".join(word for word, _ in one) for one in texts]
+                lines = [" ".join(word for word, _ in text) for text in texts]
                 text = "".join(f"{line}\n" for line in lines)
                 if row.recipe == "sst2":
                     text = "label\ttext\n" + "".join(f"{n % 2}\t{line}\n" for n, line in enumerate(lines))
@@ -53,22 +53,22 @@ def test_every_model_on_every_task(data: Path, tmp_path: Path) -> None:
     last = tmp_path / f"{job.name}-0" / "result.json"
     last.write_text(last.read_text("utf8") + "\n", "utf8")
     tasks.train_and_score(job, data, tmp_path, {})
-    assert last.read_text("utf8").endswith("\n\n"), "what has its result is not run again"
+    assert last.read_text("utf8").endswith("\n\n"), "a job with a result is not run again"
     results = compare.collect_results(tmp_path, 1)
     assert [(row["task"], row["model"]) for row in results["rows"]] == [
         (a, b) for a in compare.SHARED_SETTINGS for b in compare.MODELS
     ]
     assert all(0 <= row["mean"] <= 100 and row["parameters"] > 0 and row["epoch"] >= 0 for row in results["rows"])
     sizes = {row["model"]: row["parameters"] for row in results["rows"] if row["task"] == "ewt"}
-    assert len(set(sizes.values())) == 5, "the five are five models"
+    assert len(set(sizes.values())) == 5, "five different models"
     assert results["same"]["ewt"]["dim"] == 8 and "model" not in results["same"]["ewt"], (
-        "what was run, not what was planned"
+        "the settings of the runs, not the current ones"
     )
-    shown = compare.page(results)
-    assert shown.count("| transformer |") == 3 and "UD English EWT" in shown and "| mlp |" in shown
+    page = compare.page(results)
+    assert page.count("| transformer |") == 3 and "UD English EWT" in page and "| mlp |" in page
 
 
-def test_what_there_is_not_is_named() -> None:
+def test_unknown_comparison_is_refused() -> None:
     with pytest.raises(SystemExit, match="no comparison 'cora'"):
         compare.list_jobs(["cora"], 1)
 
@@ -81,7 +81,7 @@ def test_an_epoch_is_its_updates(tmp_path: Path) -> None:
     assert compare.epoch_seconds(tmp_path) == 3.0
 
 
-def test_the_page_says_what_was_measured() -> None:
+def test_generated_page_is_current() -> None:
     """`python benchmarks/compare.py --write` was run after the last measurement."""
     results = json.loads(compare.RESULTS.read_text("utf8"))
     for language, path in compare.PAGES.items():
@@ -89,4 +89,4 @@ def test_the_page_says_what_was_measured() -> None:
     missing = [
         row.title for row in tasks.ROWS if row.recipe in compare.SHARED_SETTINGS and row.recipe not in results["same"]
     ]
-    assert all(what in compare.page(results).partition("Not measured yet")[2] for what in missing)
+    assert all(title in compare.page(results).partition("Not measured yet")[2] for title in missing)

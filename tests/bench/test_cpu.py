@@ -1,4 +1,4 @@
-"""The comparisons compare the same function, and refuse to when it is not."""
+"""All implementations of a comparison compute the same function; otherwise it is refused."""
 
 from functools import partial
 

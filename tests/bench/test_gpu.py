@@ -1,4 +1,4 @@
-"""The comparisons on a GPU compare the same function; what fails is told, and stops nothing else."""
+"""The comparisons on a GPU compare the same function; a failure is reported, and the others still run."""
 
 import json
 from dataclasses import replace
@@ -67,14 +67,14 @@ def test_ours_agrees_with_the_formula_in_float64(comparison: GpuComparison) -> N
 @pytest.mark.parametrize("comparison", [c for c in COMPARISONS if c.peers], ids=comparison_id)
 def test_peers_compute_the_formula(comparison: GpuComparison) -> None:
     exact = comparison.make_workload(EXACT, **comparison.small_sizes)
-    wanted = forward_backward(exact, exact.implementations["eager"]())
+    expected = forward_backward(exact, exact.implementations["eager"]())
     work = comparison.make_workload(HERE, **comparison.small_sizes)
     for peer in comparison.peers:
         if peer.startswith("FlexAttention"):  # it has no backward pass on a CPU
             with torch.no_grad():
-                check_close(peer, [work.implementations[peer]()()], wanted[:1])  # type: ignore[list-item]
+                check_close(peer, [work.implementations[peer]()()], expected[:1])  # type: ignore[list-item]
         elif "compiled" not in peer:
-            check_close(peer, forward_backward(work, work.implementations[peer]()), wanted)
+            check_close(peer, forward_backward(work, work.implementations[peer]()), expected)
 
 
 def test_formula_that_is_compiled_is_the_same() -> None:
@@ -89,8 +89,8 @@ def test_formula_that_is_compiled_is_the_same() -> None:
 
 def test_useful_operations_are_those_of_the_mask() -> None:
     work = workloads.window(HERE, batch=2, heads=2, tokens=50, dim=8, before=7, after=3)
-    place = torch.arange(50)
-    pairs = 2 * 2 * int(((place[:, None] - place <= 7) & (place - place[:, None] <= 3)).sum())
+    index = torch.arange(50)
+    pairs = 2 * 2 * int(((index[:, None] - index <= 7) & (index - index[:, None] <= 3)).sum())
     assert work.need.forward == 4 * 8 * pairs
     assert work.need.both == 14 * 8 * pairs
 
@@ -140,45 +140,47 @@ def tiny(who: str, fault: object) -> GpuComparison:
 
 @pytest.mark.parametrize(("who", "text"), [("regard", "dense, B1 H1 N7 D3: result 0"), ("SDPA", "beside SDPA")])
 def test_wrong_numbers_are_reported_and_not_timed(who: str, text: str) -> None:
-    found = try_comparison(tiny(who, 1.1), quick=False, budget=0.0, device="cpu")
-    assert not found.lines and not found.broken
-    assert found.failed and found.failed.startswith("Wrong numbers") and text in found.failed
+    outcome = try_comparison(tiny(who, 1.1), quick=False, budget=0.0, device="cpu")
+    assert not outcome.lines and not outcome.broken
+    assert outcome.failed and outcome.failed.startswith("Wrong numbers") and text in outcome.failed
 
 
 def test_peer_that_fails_is_noted_and_the_others_measured() -> None:
-    found = try_comparison(tiny("SDPA", "out of memory"), quick=False, budget=0.0, device="cpu")
-    assert [line.against for line in found.lines] == ["eager"]
-    assert found.notes == ("dense, B1 H1 N7 D3: SDPA has no forward pass: RuntimeError: out of memory",)
-    assert found.failed is None
+    outcome = try_comparison(tiny("SDPA", "out of memory"), quick=False, budget=0.0, device="cpu")
+    assert [line.against for line in outcome.lines] == ["eager"]
+    assert outcome.notes == ("dense, B1 H1 N7 D3: SDPA has no forward pass: RuntimeError: out of memory",)
+    assert outcome.failed is None
 
 
 def test_failure_of_ours_is_reported() -> None:
-    found = try_comparison(tiny("regard", "no such kernel"), quick=False, budget=0.0, device="cpu")
-    assert found == ComparisonOutcome((), (), "dense, B1 H1 N7 D3: RuntimeError: no such kernel")
+    outcome = try_comparison(tiny("regard", "no such kernel"), quick=False, budget=0.0, device="cpu")
+    assert outcome == ComparisonOutcome((), (), "dense, B1 H1 N7 D3: RuntimeError: no such kernel")
 
 
 def test_peer_whose_package_is_missing_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "find_spec", lambda _: None)
     comparison = next(c for c in COMPARISONS if c.make_workload is workloads.gat_layer)
-    found = try_comparison(comparison, quick=True, budget=0.0, device="cpu")
-    assert [line.against for line in found.lines] == [None]
-    assert all("torch_geometric is not installed" in note for note in found.notes) and len(found.notes) == 2
+    outcome = try_comparison(comparison, quick=True, budget=0.0, device="cpu")
+    assert [line.against for line in outcome.lines] == [None]
+    assert all("torch_geometric is not installed" in note for note in outcome.notes) and len(outcome.notes) == 2
 
 
 def test_comparison_that_takes_too_long_is_stopped() -> None:
     worker = BenchmarkWorker()
-    found = worker.run_comparison(len(COMPARISONS) - 1, quick=True, budget=0.0, patience=0.0)
-    assert found.failed and "took longer than 0 s" in found.failed
+    outcome = worker.run_comparison(len(COMPARISONS) - 1, quick=True, budget=0.0, patience=0.0)
+    assert outcome.failed and "took longer than 0 s" in outcome.failed
     assert worker.process is None
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="shows what happens without a GPU")
-def test_run_goes_on_after_failures(tmp_path: Path) -> None:
+def test_run_continues_after_failures(tmp_path: Path) -> None:
     reported: list[str] = []
     path = tmp_path / "x.json"
-    found = gpu.run(quick=True, only="LOOK", report=reported.append, save=lambda result: result.write(path))
-    assert len(found.failed) == 2
-    assert BenchmarkResult.read(path).failed == found.failed
+    result = gpu.run(
+        quick=True, only="LOOK", report=reported.append, save=lambda partial_result: partial_result.write(path)
+    )
+    assert len(result.failed) == 2
+    assert BenchmarkResult.read(path).failed == result.failed
     assert [line for line in reported if not line.startswith(" ")] == [c.name for c in COMPARISONS if "look" in c.name]
 
 
@@ -187,7 +189,7 @@ def test_unknown_name_is_refused() -> None:
         gpu.run(only="nonsense")
 
 
-def test_written_is_read(tmp_path: Path) -> None:
+def test_result_round_trips(tmp_path: Path) -> None:
     RESULT.write(tmp_path / "h200.json")
     assert BenchmarkResult.read(tmp_path / "h200.json") == RESULT
     row = json.loads((tmp_path / "h200.json").read_text(encoding="utf-8"))["rows"][0]
@@ -230,6 +232,6 @@ def test_names_are_distinct() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("comparison", COMPARISONS, ids=comparison_id)
 def test_small_comparison_runs_on_a_gpu(comparison: GpuComparison) -> None:
-    found = try_comparison(replace(comparison, peers={}), quick=True, budget=0.02)
-    assert found.failed is None
-    assert all(line.ours.forward and line.ours.forward_bytes for line in found.lines)
+    outcome = try_comparison(replace(comparison, peers={}), quick=True, budget=0.02)
+    assert outcome.failed is None
+    assert all(line.ours.forward and line.ours.forward_bytes for line in outcome.lines)

@@ -1,4 +1,4 @@
-"""Times are taken in turn, memory is what a call adds, and wrong numbers are refused."""
+"""Calls take turns, memory is the peak that a call adds, and wrong numbers are refused."""
 
 from functools import partial
 
@@ -10,9 +10,9 @@ from regard.bench.measure import WrongNumbers, check_close, measure_peak_memory,
 
 
 def test_calls_take_turns() -> None:
-    seen: list[str] = []
-    median_times({name: partial(seen.append, name) for name in "ab"}, budget=0.0, min_rounds=4)
-    assert seen == ["a", "b"] * 5
+    order: list[str] = []
+    median_times({name: partial(order.append, name) for name in "ab"}, budget=0.0, min_rounds=4)
+    assert order == ["a", "b"] * 5
 
 
 def test_budget_ends_the_rounds() -> None:
@@ -23,8 +23,8 @@ def test_budget_ends_the_rounds() -> None:
 
 def test_slower_takes_longer() -> None:
     x = torch.ones(400, 400)
-    took = median_times({"one": lambda: x @ x, "many": lambda: [x @ x for _ in range(20)]}, budget=0.05)
-    assert took["many"] > took["one"] > 0
+    seconds = median_times({"one": lambda: x @ x, "many": lambda: [x @ x for _ in range(20)]}, budget=0.05)
+    assert seconds["many"] > seconds["one"] > 0
 
 
 def test_memory_is_what_the_call_allocates() -> None:

@@ -1,4 +1,4 @@
-"""A run survives being written, and its table lands between the markers."""
+"""Results round-trip through JSON, and their table replaces the text between the markers."""
 
 from pathlib import Path
 
@@ -22,12 +22,12 @@ def test_goals() -> None:
     assert [row.met for row in ROWS] == [True, False, None]
 
 
-def test_written_is_read(tmp_path: Path) -> None:
+def test_result_round_trips(tmp_path: Path) -> None:
     RESULT.write(tmp_path / "cpu.json")
     assert BenchmarkResult.read(tmp_path / "cpu.json") == RESULT
 
 
-def test_table_says_what_was_met_and_left_out() -> None:
+def test_table_has_goals_and_notes() -> None:
     text = format_table(RESULT)
     assert "≥ 0.95×, met" in text
     assert "≥ 20×, not met" in text

@@ -15,7 +15,7 @@ tasks, task_pages, readme = (pytest.importorskip(name) for name in ("tasks", "ta
 
 
 def run(recipe: str, seed: int, dev: dict, test: dict | None = None) -> dict:
-    told = {"device": "CPU", "date": "2026-01-01", "versions": {"torch": "2"}, "steps": 10, "seconds": 5.0}
+    provenance = {"device": "CPU", "date": "2026-01-01", "versions": {"torch": "2"}, "steps": 10, "seconds": 5.0}
     return {
         "recipe": recipe,
         "seed": seed,
@@ -23,11 +23,11 @@ def run(recipe: str, seed: int, dev: dict, test: dict | None = None) -> dict:
         "settings": {},
         "dev": dev,
         "test": test or {},
-        **told,
+        **provenance,
     }
 
 
-def test_a_job_is_read_as_it_is_written() -> None:
+def test_a_job_is_parsed() -> None:
     job = tasks.Job.read("cora:0-2,7:dropout=0.5,choose=accuracy")
     assert job.row.recipe == "cora" and job.seeds == (0, 1, 2, 7)
     assert job.settings == {"dropout": "0.5", "choose": "accuracy"}
@@ -42,8 +42,8 @@ def test_every_row_has_its_recipe_and_both_names() -> None:
         assert row.recipe in task_pages.CHINESE
 
 
-def test_a_row_tells_the_mean_on_test_and_whether_it_is_enough() -> None:
-    fsdd = [run("fsdd", n, {"accuracy": 0.5}, {"accuracy": one}) for n, one in enumerate((0.98, 1.0))]
+def test_a_row_has_the_mean_on_test_and_whether_it_meets_the_goal() -> None:
+    fsdd = [run("fsdd", n, {"accuracy": 0.5}, {"accuracy": accuracy}) for n, accuracy in enumerate((0.98, 1.0))]
     lm = [run("shakespeare-char", 0, {"loss": 1.46})]
     text = task_pages.table([*fsdd, *lm], tasks.ROWS)
     assert "≥ 98.7, met | **99.00 ± 1.41** | 2 | 2.50M | 10 | 5 s |" in text

@@ -1,4 +1,4 @@
-"""The steps of whole models compare the same function, and say what was measured; times are for a GPU."""
+"""Training steps of whole models: both sides compute the same loss, and each variant is reported; times need a GPU."""
 
 from dataclasses import replace
 
@@ -11,19 +11,19 @@ from regard.bench.result import format_table
 from regard.bench.train_steps import MODELS, ModelComparison, TrainableModel
 
 TRANSLATOR = next(model for model in MODELS if model.peer == "nn.Transformer")
-TOOK = {"Regard": 4.0, "nn.Transformer": 8.0, "nn.Transformer, compiled": 7.0, "Regard, recorded": 2.0}
+SECONDS = {"Regard": 4.0, "nn.Transformer": 8.0, "nn.Transformer, compiled": 7.0, "Regard, CUDA graph": 2.0}
 GRAPHED = "nn.Transformer, compiled, CUDA graphs"
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is timed: each way takes what `TOOK` says."""
-    ways = train_steps.step_variants
+    """Nothing is timed: the seconds of each variant are those in `SECONDS`."""
+    variants = train_steps.step_variants
     monkeypatch.setattr(train_steps, "to_gpu", lambda side: side)
     monkeypatch.setattr(train_steps, "reset_compiler", lambda: None)
-    monkeypatch.setattr(train_steps, "measure_step", lambda name: (TOOK.get(name, 3.0), 1e9))
+    monkeypatch.setattr(train_steps, "measure_step", lambda name: (SECONDS.get(name, 3.0), 1e9))
     monkeypatch.setattr(
-        train_steps, "step_variants", lambda *given: [(name, lambda n=name: n) for name, _ in ways(*given)]
+        train_steps, "step_variants", lambda *given: [(name, lambda n=name: n) for name, _ in variants(*given)]
     )
 
 
@@ -32,13 +32,13 @@ def small(model: ModelComparison) -> ModelComparison:
 
 
 def test_the_goal_stands_beside_the_better_of_eager_and_compiled(clock: None) -> None:
-    rows, words = train_steps.compare_steps(small(TRANSLATOR), quick=False, report=lambda _: None)
+    rows, description = train_steps.compare_steps(small(TRANSLATOR), quick=False, report=lambda _: None)
     assert {row.against: (row.better, row.goal) for row in rows if row.measure == "time"} == {
         "nn.Transformer": (4.0, None),
         "nn.Transformer, compiled": (3.5, TRANSLATOR.goal),
         GRAPHED: (1.5, None),
     }
-    assert "Regard, recorded 2 s" in words and GRAPHED in words
+    assert "Regard, CUDA graph 2 s" in description and GRAPHED in description
 
 
 def test_a_quick_run_has_no_goal(clock: None) -> None:

@@ -36,7 +36,7 @@ def make_experiment(name: str = "made", number: int = 99, **changes: Any) -> Any
             return figure
 
     def verdict(numbers: dict[str, Any]) -> Verdict:
-        assert "1" in numbers["times"], "the verdict sees the numbers as the file holds them"
+        assert "1" in numbers["times"], "the verdict is computed from the numbers as they are saved"
         return Verdict("holds" if numbers["value"] > 5 else "fails", TEXT, TEXT)
 
     claim = Claim(number, name, TEXT, TEXT, TEXT, TEXT)

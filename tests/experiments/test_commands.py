@@ -34,9 +34,9 @@ def test_run_writes_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(experiments, "find_experiment", lambda name: experiment_factory())
     done = call("run", "made", "--size", "toy", "--seed", "5", "--out", str(tmp_path / "x"), "--json")
     assert done.exit_code == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert Path(found["report"]).exists()
-    assert found["experiments"][0]["numbers"]["value"] == 10
+    output = json.loads(done.stdout)
+    assert Path(output["report"]).exists()
+    assert output["experiments"][0]["numbers"]["value"] == 10
     text = call("run", "made", "--size", "toy", "--seed", "1", "--out", str(tmp_path / "x"))
     assert text.exit_code == 0, "a claim that does not hold is a result"
     assert "fails" in text.stdout and "report.html" in text.stdout
@@ -54,7 +54,7 @@ def test_run_all_exits_with_1_if_one_cannot_run(
     done = call("run", "all", "--out", str(tmp_path), "--json", "--jobs", "1")
     assert done.exit_code == 1
     assert "first did not run: pip install something" in done.stderr
-    assert [one["name"] for one in json.loads(done.stdout)["experiments"]] == ["made"]
+    assert [result["name"] for result in json.loads(done.stdout)["experiments"]] == ["made"]
 
 
 @pytest.mark.parametrize("words", [("--size", "huge"), ("--full", "--size", "toy")])

@@ -13,15 +13,16 @@ def test_full_size_results_are_beside_the_usual_ones(tmp_path: Path, experiment_
         run(experiment_factory(name, number), tmp_path / "kept")
     assert render_full_size(tmp_path / "kept", read_results(tmp_path / "kept"), "en") == []
     run(experiment_factory("made", 3), tmp_path / "kept/full", size="full")
-    run(experiment_factory("other", 7), tmp_path / "kept/full", size="full", seed=1)  # whose verdict is another
-    assert [one["size"] for one in read_results(tmp_path / "kept")] == ["toy"] * 3
-    title, told, table, origin = render_full_size(tmp_path / "kept", read_results(tmp_path / "kept"), "en")
-    assert "2 were measured" in told and "in 1 of them (others: `other`)" in told and "at this size: `alone`" in told
+    run(experiment_factory("other", 7), tmp_path / "kept/full", size="full", seed=1)  # its verdict differs
+    assert [result["size"] for result in read_results(tmp_path / "kept")] == ["toy"] * 3
+    title, opening, table, provenance = render_full_size(tmp_path / "kept", read_results(tmp_path / "kept"), "en")
+    assert "2 were measured" in opening and "in 1 of them (others: `other`)" in opening
+    assert "at this size: `alone`" in opening
     assert [line.split(" | ")[1:4] for line in table.splitlines()[2:]] == [
         ["`made`", "✓ holds", "✓ holds"],
         ["`other`", "✓ holds", "✗ does not hold"],
     ]
-    assert title in render_index(tmp_path / "kept", tmp_path / "index.md", "en") and "full size" in origin
+    assert title in render_index(tmp_path / "kept", tmp_path / "index.md", "en") and "full size" in provenance
     assert "`other`" in render_index(tmp_path / "kept", tmp_path / "index.md", "zh").split("## 完整规模")[1]
     page = write_report(tmp_path / "kept").read_text(encoding="utf-8")
     assert page.count("At full size") == 2 and "run other --seed 1 --full" in page

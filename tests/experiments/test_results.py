@@ -1,4 +1,4 @@
-"""Saved results: which folder is read, and in which order."""
+"""Saved results: the folder that is read, and the order."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Running experiments: what is saved, what is reused, and what runs in parallel."""
+"""Running experiments: saved results, their reuse, and parallel runs."""
 
 import json
 from concurrent.futures import Future
@@ -91,11 +91,11 @@ def test_failing_experiment_does_not_stop_the_others(tmp_path: Path, experiment_
 
 
 def test_parallel_run_gives_the_same_numbers(tmp_path: Path) -> None:
-    chosen = [find_experiment(name) for name in ("heads", "soft-dictionary")]
-    beside, _ = run_experiments(chosen, tmp_path / "two", size="toy", seed=0, jobs=2)
-    alone, _ = run_experiments(chosen, tmp_path / "one", size="toy", seed=0)
-    assert [result["name"] for result in beside] == ["heads", "soft-dictionary"]
-    for first, second in zip(beside, alone, strict=True):
+    selected = [find_experiment(name) for name in ("heads", "soft-dictionary")]
+    parallel, _ = run_experiments(selected, tmp_path / "two", size="toy", seed=0, jobs=2)
+    sequential, _ = run_experiments(selected, tmp_path / "one", size="toy", seed=0)
+    assert [result["name"] for result in parallel] == ["heads", "soft-dictionary"]
+    for first, second in zip(parallel, sequential, strict=True):
         assert {**first["numbers"], "times": None} == {**second["numbers"], "times": None}
 
 
@@ -160,5 +160,5 @@ def test_saved_figures_are_small(tmp_path: Path, experiment_factory: Any, run: A
     with Image.open(tmp_path / "made.en.png") as small, Image.open(tmp_path / "all.png") as whole:
         assert small.mode == "P" and small.size == whole.size
         off = ImageChops.difference(small.convert("RGB"), whole.convert("RGB"))
-    assert max(most for _, most in off.getextrema()) <= 16, "no colour is another's"
+    assert max(largest for _, largest in off.getextrema()) <= 16, "the palette is close to the drawn colours"
     assert (tmp_path / "made.en.png").stat().st_size < 0.6 * (tmp_path / "all.png").stat().st_size

@@ -95,9 +95,7 @@ class NanoGptBlock(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (
-            one.unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in self.qkv(self.norms[0](x)).chunk(3, -1)
-        )
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.qkv(self.norms[0](x)).chunk(3, -1))
         y = functional.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout * self.training, is_causal=True)
         x = x + self.drop(self.out(y.transpose(1, 2).flatten(2)))
         return x + self.drop(self.down(functional.gelu(self.up(self.norms[1](x)))))
@@ -106,13 +104,13 @@ class NanoGptBlock(nn.Module):
 class NanoGpt(nn.Module):
     """nanoGPT's model: token and position embeddings, blocks, a norm, tied output weights."""
 
-    def __init__(self, words: int, a: Architecture, context: int, dropout: float) -> None:
+    def __init__(self, vocabulary: int, a: Architecture, context: int, dropout: float) -> None:
         super().__init__()
-        self.tokens, self.places = nn.Embedding(words, a.dim), nn.Embedding(context, a.dim)
+        self.tokens, self.positions = nn.Embedding(vocabulary, a.dim), nn.Embedding(context, a.dim)
         self.drop = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(NanoGptBlock(a.dim, a.heads, dropout) for _ in range(a.layers))
         self.norm = nn.LayerNorm(a.dim, bias=False)
-        self.head = nn.Linear(a.dim, words, bias=False)
+        self.head = nn.Linear(a.dim, vocabulary, bias=False)
         self.head.weight = self.tokens.weight
         for name, weight in self.named_parameters():
             if weight.dim() > 1:
@@ -120,7 +118,7 @@ class NanoGpt(nn.Module):
                 nn.init.normal_(weight, std=0.02 / scale)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.drop(self.tokens(tokens) + self.places.weight[: tokens.shape[1]])
+        x = self.drop(self.tokens(tokens) + self.positions.weight[: tokens.shape[1]])
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))
@@ -138,7 +136,7 @@ class LogitsAdapter:
         return self
 
 
-def train_nanogpt(text: Path, changes: dict[str, Any], steps: int, every: int, device: str) -> Curve:
+def train_nanogpt(text: Path, changes: dict[str, Any], steps: int, evaluate_every: int, device: str) -> Curve:
     """Train nanoGPT's model with its loop and settings, to the goal or to the last step.
 
     The learning rate decays over 5,000 updates whatever `steps` is.
@@ -150,10 +148,12 @@ def train_nanogpt(text: Path, changes: dict[str, Any], steps: int, every: int, d
     settings, a, recipe = update_each(base, find_recipe("shakespeare-char").settings, changes)
     train_split, validation_split = Lm.split(Lm.read([text], settings), 0.1, 0)
     task, context = Lm.prepare(train_split.examples, settings), settings.context
-    numbers, validation_tokens = (task.numbers(split.examples).to(device) for split in (train_split, validation_split))
+    train_tokens, validation_tokens = (
+        task.numbers(split.examples).to(device) for split in (train_split, validation_split)
+    )
     torch.manual_seed(recipe.seed)
     model = NanoGpt(task.tokenizer.size, a, context, dropout=0.2).to(device)
-    matrices, vectors = ([p for p in model.parameters() if (p.dim() > 1) == split] for split in (True, False))
+    matrices, vectors = ([p for p in model.parameters() if (p.dim() > 1) == matrix] for matrix in (True, False))
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=training.learning_rate, betas=training.betas, fused=device == "cuda")
     compiled_model = torch.compile(model) if recipe.compile else model
@@ -162,7 +162,7 @@ def train_nanogpt(text: Path, changes: dict[str, Any], steps: int, every: int, d
     for step in range(1, steps + 1):
         for group in optimizer.param_groups:
             group["lr"] = training.learning_rate_at(step - 1, 5000)
-        block = numbers[torch.randint(len(numbers) - context, (rows, 1), device=device) + within]
+        block = train_tokens[torch.randint(len(train_tokens) - context, (rows, 1), device=device) + within]
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             logits = compiled_model(block[:, :-1])
             loss = functional.cross_entropy(logits.flatten(0, 1).float(), block[:, 1:].flatten())
@@ -170,28 +170,20 @@ def train_nanogpt(text: Path, changes: dict[str, Any], steps: int, every: int, d
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if step == COMPILE_STEPS or step % every == 0:
-            synchronize(device)
+        if step == COMPILE_STEPS or step % evaluate_every == 0:
+            if device == "cuda":
+                torch.cuda.synchronize()
             clock.advance(step > COMPILE_STEPS)
-        if step % every == 0:
+        if step % evaluate_every == 0:
             model.eval()
             with torch.no_grad():
-                curve.append((step, clock.seconds, validation_loss(model, validation_tokens, context)))
+                losses = windowed_losses(LogitsAdapter(model), validation_tokens.roll(1), context, context)
+            curve.append((step, clock.seconds, float(losses.double().mean())))
             model.train()
             clock.advance(False)
             if curve[-1][-1] <= GOAL_LOSS:
                 break
     return curve
-
-
-def validation_loss(model: nn.Module, tokens: Tensor, context: int) -> float:
-    """Nats per character on the validation tokens, as the task evaluates it."""
-    return float(windowed_losses(LogitsAdapter(model), tokens.roll(1), context, context).double().mean())
-
-
-def synchronize(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def time_to_goal(curve: Curve, goal: float) -> tuple[int, float] | None:
@@ -207,19 +199,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("char-gpt.json"))
-    parser.add_argument("--steps", type=int, default=5000, help="most updates of the plain loop")
+    parser.add_argument("--steps", type=int, default=5000, help="maximum number of updates of nanoGPT's loop")
     parser.add_argument("--every", type=int, default=100, help="updates between evaluations")
     parser.add_argument("--set", action="append", default=[], help="a setting of both, name=value")
     arguments = parser.parse_args(argv)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    gpu_settings = {"compile": device == "cuda", "record": device == "cuda"}
+    gpu_settings = {"compile": device == "cuda", "cuda_graph": device == "cuda"}
     changes = {**gpu_settings, **SHORT_RECIPE, "evaluate_every": arguments.every, "save_every": 10**9}
     changes |= dict(pair.split("=", 1) for pair in arguments.set)
     curves = {"regard": train_regard(arguments.text, changes)}
     curves["plain loop"] = train_nanogpt(arguments.text, changes, arguments.steps, arguments.every, device)
-    where = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+    device_name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    document = {"goal": GOAL_LOSS, "device": where, "date": now, "versions": machine.versions(), "curves": curves}
+    document = {"goal": GOAL_LOSS, "device": device_name, "date": now, "versions": machine.versions(), "curves": curves}
     document["reached"] = {name: time_to_goal(curve, GOAL_LOSS) for name, curve in curves.items()}
     arguments.out.write_text(json.dumps(document, indent=1) + "\n", "utf8")
     for name, curve in curves.items():

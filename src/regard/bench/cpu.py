@@ -1,6 +1,6 @@
 """Comparisons on a CPU: workloads, sizes, peers and goals."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -130,8 +130,8 @@ def run(quick: bool = False, budget: float = 15.0, report: Callable[[str], None]
 def verify(comparison: CpuComparison) -> None:
     """Raise `WrongNumbers` unless our float32 result at small sizes agrees with the oracle in float64."""
     ours = comparison.make_calls(**comparison.small_sizes)["regard"]()
-    wanted = comparison.make_calls(**comparison.small_sizes, dtype=torch.float64)[comparison.oracle]()
-    check_close(f"{comparison.workload}, small", ours, wanted)
+    exact = comparison.make_calls(**comparison.small_sizes, dtype=torch.float64)[comparison.oracle]()
+    check_close(f"{comparison.workload}, small", ours, exact)
 
 
 def measure_rows(comparison: CpuComparison, sizes: dict[str, int], budget: float) -> Iterator[BenchmarkRow]:
@@ -146,7 +146,8 @@ def measure_rows(comparison: CpuComparison, sizes: dict[str, int], budget: float
 
 def time_rows(comparison: CpuComparison, sizes: dict[str, int], budget: float) -> Iterator[BenchmarkRow]:
     """Our time beside each peer's, after a check that the results agree."""
-    calls = select_calls(comparison.make_calls(**sizes), comparison.time_goals)
+    every_call = comparison.make_calls(**sizes)
+    calls = {name: every_call[name] for name in ("regard", *comparison.time_goals)}
     check_agreement(comparison.workload, calls, comparison.tolerance)
     seconds = median_times(calls, budget)
     row = partial(BenchmarkRow, comparison.workload, format_shape(sizes), "time", seconds["regard"])
@@ -189,11 +190,6 @@ def prepare_call(
     """One implementation's call, after a small call that loads its libraries."""
     make_calls(**small_sizes)[name]()
     return make_calls(**sizes)[name]
-
-
-def select_calls(calls: workloads.Calls, peers: Iterable[str]) -> workloads.Calls:
-    """Our call and those of the peers, in that order."""
-    return {name: calls[name] for name in ("regard", *peers)}
 
 
 def check_agreement(workload: str, calls: workloads.Calls, tolerance: float) -> None:

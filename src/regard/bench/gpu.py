@@ -49,7 +49,7 @@ class GpuComparison:
 class ComparisonOutcome(NamedTuple):
     """The rows of a comparison, notes on peers that were left out, and the reason of a failure.
 
-    `broken` says that the device no longer responds in that process.
+    `broken`: the device no longer responds in that process.
     """
 
     lines: tuple[GpuBenchmarkRow, ...] = ()
@@ -204,7 +204,7 @@ COMPARISONS = (
         )
         for name, make, size, tolerance in (
             ("Linformer", methods.linformer, "projected", 1e-2),
-            # Its inverse magnifies what is rounded: in bfloat16 the formula's own gradients of q and k are 2e-2 off.
+            # Its inverse amplifies rounding errors: in bfloat16 the formula's own gradients of q and k are 2e-2 off.
             ("Nyström", methods.nystrom, "landmarks", 2e-2),
             ("Performer", methods.performer, "features", 1e-2),
         )
@@ -226,28 +226,24 @@ def run(
     comparison that fails, computes a wrong result or takes longer than `patience` seconds is recorded as failed; the
     others still run. Raises `RegardError` if no name matches.
     """
-    chosen = [n for n, comparison in enumerate(COMPARISONS) if only.lower() in comparison.name.lower()]
-    if not chosen:
+    numbers = [n for n, comparison in enumerate(COMPARISONS) if only.lower() in comparison.name.lower()]
+    if not numbers:
         names = "; ".join(comparison.name for comparison in COMPARISONS)
         raise rg.RegardError(f"No comparison on a GPU has {only!r} in its name. They are: {names}.")
     outcomes: list[ComparisonOutcome] = []
     worker = BenchmarkWorker()
     try:
-        for number in chosen:
+        for number in numbers:
             report(COMPARISONS[number].name)
-            outcomes.append(worker.run_comparison(number, quick, budget, patience))
-            for line in format_outcome(outcomes[-1]):
-                report(f"  {line}")
+            outcome = worker.run_comparison(number, quick, budget, patience)
+            outcomes.append(outcome)
+            lines = ["  ".join(filter(None, line.cells()[2:])) for line in outcome.lines]
+            for text in filter(None, (*lines, *outcome.notes, outcome.failed)):
+                report(f"  {text}")
             save(collect_result(outcomes, quick))
     finally:
         worker.stop()
     return collect_result(outcomes, quick)
-
-
-def format_outcome(outcome: ComparisonOutcome) -> list[str]:
-    """The outcome of a comparison as lines of text."""
-    lines = ["  ".join(filter(None, line.cells()[2:])) for line in outcome.lines]
-    return [*lines, *outcome.notes, *([outcome.failed] if outcome.failed else [])]
 
 
 def collect_result(outcomes: Sequence[ComparisonOutcome], quick: bool) -> BenchmarkResult:
@@ -316,7 +312,10 @@ class BenchmarkWorker:
 
 def serve_comparisons(pipe: Any) -> None:
     """Measure the requested comparisons until the pipe is closed."""
-    warm_up_device()
+    if torch.cuda.is_available():  # initialize CUDA and Triton, so that the time of a first call does not include it
+        x = torch.ones(1, 1, 16, 16, dtype=torch.bfloat16, device="cuda")
+        rg.attend(x, x, x, mask=rg.Window(4, 4), backend="triton")
+        torch.cuda.synchronize()
     while True:
         try:
             number, quick, budget = pipe.recv()
@@ -326,14 +325,6 @@ def serve_comparisons(pipe: Any) -> None:
         pipe.send(outcome)
         if outcome.broken:
             return
-
-
-def warm_up_device() -> None:
-    """Initialize CUDA and Triton, so that the time of a first call does not include it."""
-    if torch.cuda.is_available():
-        x = torch.ones(1, 1, 16, 16, dtype=torch.bfloat16, device="cuda")
-        rg.attend(x, x, x, mask=rg.Window(4, 4), backend="triton")
-        torch.cuda.synchronize()
 
 
 def try_comparison(comparison: GpuComparison, quick: bool, budget: float, device: str = "cuda") -> ComparisonOutcome:
@@ -349,7 +340,10 @@ def try_comparison(comparison: GpuComparison, quick: bool, budget: float, device
             (), tuple(notes), f"{comparison.name}: {summarize_error(error)}", broken=not device_responds(device)
         )
     finally:
-        reset_device(device)
+        torch.compiler.reset()
+        gc.collect()
+        if device == "cuda" and device_responds(device):
+            torch.cuda.empty_cache()
 
 
 def device_responds(device: str) -> bool:
@@ -359,14 +353,6 @@ def device_responds(device: str) -> bool:
     except Exception:
         return False
     return True
-
-
-def reset_device(device: str) -> None:
-    """Drop compiled functions and free memory."""
-    torch.compiler.reset()
-    gc.collect()
-    if device == "cuda" and device_responds(device):
-        torch.cuda.empty_cache()
 
 
 def summarize_error(error: BaseException) -> str:
@@ -471,7 +457,7 @@ def prepare_peer(comparison: GpuComparison, workload: Workload, peer: str, notes
 
 def measure_costs(
     comparison: GpuComparison,
-    work: Workload,
+    workload: Workload,
     forwards: dict[str, Forward],
     budget: float,
     device: str,
@@ -481,13 +467,13 @@ def measure_costs(
 
     A peer's pass that fails is left out with a note. Raises `WrongNumbers` if a result differs from ours.
     """
-    grad = upstream_gradient(forwards["regard"]()) if work.inputs else None  # type: ignore[arg-type]
+    grad = upstream_gradient(forwards["regard"]()) if workload.inputs else None  # type: ignore[arg-type]
     calls: dict[str, Call] = {}
     memory: dict[str, float] = {}
     expected: tuple[Tensor, ...] = ()
     for name, forward in forwards.items():
         results: tuple[Tensor, ...] = ()
-        for pass_name, call in pass_calls(work, forward, grad).items():
+        for pass_name, call in pass_calls(workload, forward, grad).items():
             try:
                 results += as_tuple(call())
                 memory[f"{name}: {pass_name}"] = gpu_peak_memory(call) if device == "cuda" else 0.0
@@ -525,7 +511,7 @@ def pass_calls(
 def pass_cost(name: str, seconds: dict[str, float], memory: dict[str, float]) -> PassCost:
     """The times and peaks of one implementation."""
     forward, backward = f"{name}: forward", f"{name}: backward"
-    peaks = [memory.get(kind) or None for kind in (forward, backward)]
+    peaks = [memory.get(key) or None for key in (forward, backward)]
     return PassCost(seconds.get(forward), seconds.get(backward), *(peaks if backward in seconds else peaks[:1]))
 
 

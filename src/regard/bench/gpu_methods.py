@@ -23,8 +23,8 @@ def method_workload(
     """A method over q, k, v and its parameters; two matrix products forward with `size` keys."""
     exact = torch.promote_types(tensors.dtype, torch.float32)
 
-    def in_float32(*given: Tensor) -> Tensor:
-        return formula(*(y.to(exact) for y in given)).to(tensors.dtype)
+    def in_float32(*inputs: Tensor) -> Tensor:
+        return formula(*(y.to(exact) for y in inputs)).to(tensors.dtype)
 
     implementations = {
         "regard": lambda: lambda: rg.attend(*x[:3], method=method()),
@@ -54,9 +54,11 @@ def nystrom(tensors: TensorFactory, batch: int, heads: int, tokens: int, dim: in
     def formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q = q / math.sqrt(dim)
         q_marks, k_marks = (y.unflatten(2, (landmarks, -1)).mean(3) for y in (q, k))
-        near, between, seen = ((a @ b.mT).softmax(-1) for a, b in ((q, k_marks), (q_marks, k_marks), (q_marks, k)))
+        from_queries, between, from_landmarks = (
+            (a @ b.mT).softmax(-1) for a, b in ((q, k_marks), (q_marks, k_marks), (q_marks, k))
+        )
         exact = torch.promote_types(q.dtype, torch.float32)
-        return near @ (inverse(between.to(exact)).to(q.dtype) @ (seen @ v))
+        return from_queries @ (inverse(between.to(exact)).to(q.dtype) @ (from_landmarks @ v))
 
     def inverse(a: Tensor) -> Tensor:
         eye = torch.eye(landmarks, device=a.device, dtype=a.dtype)

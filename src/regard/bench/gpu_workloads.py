@@ -20,8 +20,8 @@ from regard.attention.parts.mask import PairGrid
 from regard.bench.result import ResourceNeed
 
 Forward = Callable[[], Tensor | tuple[Tensor, ...]]
-Allowed = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""Whether query i may attend to key j in batch b and head h, with the signature of FlexAttention's `mask_mod`."""
+MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""`mask_mod(b, h, i, j)` of FlexAttention: whether query i may attend to key j in batch b and head h."""
 
 
 class TensorFactory(NamedTuple):
@@ -63,16 +63,16 @@ def scaled_dot_products(q: Tensor, k: Tensor) -> Tensor:
     return q @ k.mT / math.sqrt(q.shape[-1])
 
 
-def mask_matrix(allowed: Allowed, batch: int, tokens: int, device: str) -> Tensor:
+def mask_matrix(mask_mod: MaskMod, batch: int, tokens: int, device: str) -> Tensor:
     """The mask as a matrix, `[batch or 1, 1, tokens, tokens]`."""
     b, index = torch.arange(batch, device=device), torch.arange(tokens, device=device)
-    answers = allowed(b.view(-1, 1, 1, 1), torch.zeros_like(b[:1]), index[:, None], index)
-    return answers.reshape(*(1,) * (4 - answers.dim()), *answers.shape)
+    allowed = mask_mod(b.view(-1, 1, 1, 1), torch.zeros_like(b[:1]), index[:, None], index)
+    return allowed.reshape(*(1,) * (4 - allowed.dim()), *allowed.shape)
 
 
 def prepare_flex_attention(
     x: Sequence[Tensor],
-    allowed: Allowed | None = None,
+    mask_mod: MaskMod | None = None,
     score_mod: Callable[..., Tensor] | None = None,
     batch: int | None = None,
     block: int = 128,
@@ -84,8 +84,8 @@ def prepare_flex_attention(
     q, k, v = x if x[0].is_cuda else (y.detach() for y in x)
     run = torch.compile(flex_attention, dynamic=False) if q.is_cuda else flex_attention
     sizes, blocks = (q.shape[2], k.shape[2]), None
-    if allowed is not None:
-        blocks = create_block_mask(allowed, batch, None, *sizes, device=str(q.device), BLOCK_SIZE=block)
+    if mask_mod is not None:
+        blocks = create_block_mask(mask_mod, batch, None, *sizes, device=str(q.device), BLOCK_SIZE=block)
     if block < 128:  # the default tile of 128 queries does not fit into smaller blocks
         tile = block, block
     options = None if tile is None else {"fwd_BLOCK_M": tile[0], "fwd_BLOCK_N": tile[1]}
@@ -230,19 +230,21 @@ def longformer(tensors: TensorFactory, heads: int, tokens: int, dim: int, before
 def bigbird(tensors: TensorFactory, heads: int, tokens: int, dim: int, block: int) -> Workload:
     """BigBird: three neighbouring blocks, three random blocks, and a global first block."""
     x = random_qkv(tensors, 1, heads, tokens, dim)
-    place = torch.arange(tokens // block, device=tensors.device)
-    drawn = rg.RandomBlocks(block, 3).layout(PairGrid(tokens, tokens, device=tensors.device))
-    layout = drawn | ((place[:, None] - place).abs() <= 1) | (place[:, None] < 1) | (place < 1)
+    index = torch.arange(tokens // block, device=tensors.device)
+    random_blocks = rg.RandomBlocks(block, 3).layout(PairGrid(tokens, tokens, device=tensors.device))
+    layout = random_blocks | ((index[:, None] - index).abs() <= 1) | (index[:, None] < 1) | (index < 1)
 
-    def chosen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    def in_layout(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return layout[i // block, j // block]
 
     implementations = {
         "regard": lambda: lambda: rg.attend(*x, mask=rg.bigbird(block)),
-        "FlexAttention": lambda: prepare_flex_attention(x, chosen),
-        "FlexAttention, blocks of 64": lambda: prepare_flex_attention(x, chosen, block=block),
+        "FlexAttention": lambda: prepare_flex_attention(x, in_layout),
+        "FlexAttention, blocks of 64": lambda: prepare_flex_attention(x, in_layout, block=block),
         "eager": lambda: (
-            lambda: attend_scores(scaled_dot_products(x[0], x[1]), x[2], mask_matrix(chosen, 1, tokens, tensors.device))
+            lambda: attend_scores(
+                scaled_dot_products(x[0], x[1]), x[2], mask_matrix(in_layout, 1, tokens, tensors.device)
+            )
         ),
     }
     return Workload(x, implementations, matmul_need(heads * float(layout.sum()) * block * block, dim))
@@ -254,17 +256,17 @@ def learned_bias(tensors: TensorFactory, batch: int, heads: int, tokens: int, di
     exact = torch.promote_types(tensors.dtype, torch.float32)
     table = Parameter(tensors.normal(heads, 2 * tokens - 1, seed=3).to(exact))
 
-    def added(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    def add_bias(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return score + table[h, i - j + tokens - 1]
 
     def eager() -> Tensor:
-        place = torch.arange(tokens, device=tensors.device)
-        return attend_scores(scaled_dot_products(x[0], x[1]) + table[:, place[:, None] - place + tokens - 1], x[2])
+        index = torch.arange(tokens, device=tensors.device)
+        return attend_scores(scaled_dot_products(x[0], x[1]) + table[:, index[:, None] - index + tokens - 1], x[2])
 
     implementations = {
         "regard": lambda: lambda: rg.attend(*x, position=rg.Bias(table, zero=tokens - 1)),
         # The default tile of 128 × 128 needs too much shared memory for the table; this is the fastest that fits.
-        "FlexAttention": lambda: prepare_flex_attention(x, score_mod=added, tile=(128, 64)),
+        "FlexAttention": lambda: prepare_flex_attention(x, score_mod=add_bias, tile=(128, 64)),
         "eager": lambda: eager,
     }
     return Workload((*x, table), implementations, matmul_need(batch * heads * tokens * tokens, dim))
@@ -301,8 +303,8 @@ def transformer_xl_formula(
     by_distance = (q + position[:, None]) @ embedding.flip(1).mT  # [batch, heads, queries, keys]
     shifted = pad(by_distance, (1, 0)).reshape(*front, keys + 1, queries)[..., 1:, :].reshape(*front, queries, keys)
     scores = ((q + content[:, None]) @ k.mT + shifted) / math.sqrt(q.shape[-1])
-    place = torch.arange(keys, device=q.device)
-    return attend_scores(scores.masked_fill(place > place[keys - queries :, None], -math.inf), v)
+    index = torch.arange(keys, device=q.device)
+    return attend_scores(scores.masked_fill(index > index[keys - queries :, None], -math.inf), v)
 
 
 def additive(tensors: TensorFactory, batch: int, heads: int, tokens: int, dim: int) -> Workload:
@@ -315,8 +317,8 @@ def additive(tensors: TensorFactory, batch: int, heads: int, tokens: int, dim: i
         "compiled": lambda: compile_forward(additive_by_sum, *x),
         "eager": lambda: lambda: additive_by_matmul(*x),
     }
-    number = float(batch * heads * tokens * tokens * dim)
-    return Workload(x, implementations, ResourceNeed("exp unit", number, 2 * number))
+    tanh_count = float(batch * heads * tokens * tokens * dim)
+    return Workload(x, implementations, ResourceNeed("exp unit", tanh_count, 2 * tanh_count))
 
 
 def additive_by_sum(q: Tensor, k: Tensor, v: Tensor, weight: Tensor) -> Tensor:
@@ -338,15 +340,15 @@ def sentences(tensors: TensorFactory, batch: int, heads: int, tokens: int, dim: 
     lengths = torch.randint(shortest, tokens + 1, (batch,), generator=generator).to(tensors.device)
     mask = rg.Lengths(lengths, lengths)
 
-    def real(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    def within_lengths(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return (i < lengths[b]) & (j < lengths[b])
 
     implementations = {
         "regard": lambda: lambda: rg.attend(*x, mask=mask),
-        "FlexAttention": lambda: prepare_flex_attention(x, real, batch=batch),
+        "FlexAttention": lambda: prepare_flex_attention(x, within_lengths, batch=batch),
         "eager": lambda: (
             lambda: attend_scores(
-                scaled_dot_products(x[0], x[1]), x[2], mask_matrix(real, batch, tokens, tensors.device)
+                scaled_dot_products(x[0], x[1]), x[2], mask_matrix(within_lengths, batch, tokens, tensors.device)
             )
         ),
     }
@@ -357,8 +359,8 @@ def random_edges(nodes: int, edges: int, device: str) -> Tensor:
     """Distinct edges `[2, edges]`, sorted by target and then source."""
     generator = torch.Generator(device).manual_seed(4)
     numbers = torch.randint(nodes * nodes, (edges + edges // 8,), generator=generator, device=device).unique()
-    chosen = torch.randperm(len(numbers), generator=generator, device=device)[:edges]
-    number = numbers[chosen].sort().values
+    order = torch.randperm(len(numbers), generator=generator, device=device)[:edges]
+    number = numbers[order].sort().values
     return torch.stack([number % nodes, number // nodes])
 
 

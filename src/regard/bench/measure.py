@@ -136,19 +136,19 @@ def max_resident_memory() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def relative_error(got: Tensor, wanted: Tensor) -> float:
-    """‖got − wanted‖ / ‖wanted‖, in float64."""
-    got, wanted = got.double(), wanted.double()
-    return float((got - wanted).norm() / wanted.norm().clamp_min(torch.finfo(torch.float32).tiny))
+def relative_error(got: Tensor, expected: Tensor) -> float:
+    """‖got − expected‖ / ‖expected‖, in float64."""
+    got, expected = got.double(), expected.double()
+    return float((got - expected).norm() / expected.norm().clamp_min(torch.finfo(torch.float32).tiny))
 
 
-def check_close(name: str, got: Sequence[Tensor], wanted: Sequence[Tensor], tolerance: float = 1e-4) -> None:
+def check_close(name: str, got: Sequence[Tensor], expected: Sequence[Tensor], tolerance: float = 1e-4) -> None:
     """Raise `WrongNumbers` unless the relative error of every tensor is at most `tolerance`."""
-    for index, (actual, expected) in enumerate(zip(got, wanted, strict=True)):
-        if actual.shape != expected.shape:
-            raise WrongNumbers(f"{name}: result {index} has shape {list(actual.shape)}, not {list(expected.shape)}.")
+    for index, (x, y) in enumerate(zip(got, expected, strict=True)):
+        if x.shape != y.shape:
+            raise WrongNumbers(f"{name}: result {index} has shape {list(x.shape)}, not {list(y.shape)}.")
         # Written so that NaN fails too.
-        if not (difference := relative_error(actual, expected)) <= tolerance:
+        if not (difference := relative_error(x, y)) <= tolerance:
             raise WrongNumbers(
                 f"{name}: result {index} is off by {difference:.1e}, more than {tolerance:.0e}; the call is not timed."
             )

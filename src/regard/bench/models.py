@@ -94,21 +94,21 @@ def memory_bandwidth(size: int) -> float:
 def decoding_rows(sizes: dict[str, int], budget: float, quick: bool) -> Iterator[BenchmarkRow]:
     calls = decoding_calls(**sizes)
     check_agreement("decoding", calls, 0.0)
-    rate = memory_bandwidth(4_000_000 if quick else 1_000_000_000)
-    took = median_times(calls, budget)
+    bandwidth = memory_bandwidth(4_000_000 if quick else 1_000_000_000)
+    seconds = median_times(calls, budget)
     layer = 12 * sizes["dim"] ** 2 + 13 * sizes["dim"]
     weights = 4 * (sizes["layers"] * layer + (sizes["vocabulary"] + 2) * sizes["dim"])
     shape = f"{sizes['layers']} layers, dim {sizes['dim']}, {sizes['new']} tokens"
-    row = partial(BenchmarkRow, "greedy decoding, GPT-2", shape, "time", took["regard"])
-    yield row("transformers", took["transformers"], 1.2)
-    yield row(f"limit: all weights read at {rate / 1e9:.3g} GB/s", sizes["new"] * weights / rate)
+    row = partial(BenchmarkRow, "greedy decoding, GPT-2", shape, "time", seconds["regard"])
+    yield row("transformers", seconds["transformers"], 1.2)
+    yield row(f"limit: all weights read at {bandwidth / 1e9:.3g} GB/s", sizes["new"] * weights / bandwidth)
 
 
 def evaluation_calls(layers: int, dim: int, heads: int, segment: int, length: int) -> Calls:
     """Log-probabilities of the last token of a text at an attention length.
 
     `regard` computes the last segment after a memory; `window` recomputes the whole window. The text fills the window,
-    so both see the same tokens.
+    so both attend to the same tokens.
     """
     torch.manual_seed(0)
     config = transformer_xl(
@@ -122,24 +122,24 @@ def evaluation_calls(layers: int, dim: int, heads: int, segment: int, length: in
             cache = model(tokens=piece, cache=cache).cache
 
     @torch.inference_mode()
-    def last(tokens: Tensor, cache: Any) -> tuple[Tensor]:
+    def last_log_probs(tokens: Tensor, cache: Any) -> tuple[Tensor]:
         return (model(tokens=tokens, cache=cache).logits.log_softmax(-1)[:, -1],)
 
     return {
-        "regard": lambda: last(text[:, length - segment :], cache),
-        "window": lambda: last(text, None),
+        "regard": lambda: last_log_probs(text[:, length - segment :], cache),
+        "window": lambda: last_log_probs(text, None),
     }
 
 
 def evaluation_rows(sizes: dict[str, int], length: int, budget: float) -> Iterator[BenchmarkRow]:
     calls = evaluation_calls(**sizes, length=length)
     check_agreement("evaluation with a memory", calls, 1e-4)
-    took = median_times(calls, budget)
+    seconds = median_times(calls, budget)
     paper = f" (paper: {PUBLISHED_SPEEDUPS[length]:,}×)" if length in PUBLISHED_SPEEDUPS else ""
     shape = f"attention length {length}, {sizes['layers']} layers, dim {sizes['dim']}"
-    one = took["regard"] / sizes["segment"]
+    per_token = seconds["regard"] / sizes["segment"]
     yield BenchmarkRow(
-        "Transformer-XL, evaluating a token", shape, "time", one, f"recomputed window{paper}", took["window"]
+        "Transformer-XL, evaluating a token", shape, "time", per_token, f"recomputed window{paper}", seconds["window"]
     )
 
 
@@ -148,9 +148,10 @@ def random_sentences(count: int, longest: int, vocabulary: int, rows: int) -> li
     generator = torch.Generator().manual_seed(0)
     lengths = torch.randint(5, longest + 1, (count,), generator=generator) + 2
     batches = []
-    for some in lengths.split(rows):
-        tokens = torch.randint(1, vocabulary, (len(some), int(some.max())), generator=generator)
-        batches.append((tokens.masked_fill(torch.arange(tokens.shape[1]) >= some[:, None], 0), some))
+    for row_lengths in lengths.split(rows):
+        tokens = torch.randint(1, vocabulary, (len(row_lengths), int(row_lengths.max())), generator=generator)
+        padding = torch.arange(tokens.shape[1]) >= row_lengths[:, None]
+        batches.append((tokens.masked_fill(padding, 0), row_lengths))
     return batches
 
 
@@ -166,11 +167,11 @@ def encoding_calls(layers: int, dim: int, heads: int, vocabulary: int, batches: 
     ours = convert_from_transformers(theirs)
 
     @torch.inference_mode()
-    def encode(last: Callable[[Tensor, Tensor, Tensor], Tensor]) -> tuple[Tensor]:
+    def encode(last_layer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> tuple[Tensor]:
         vectors = []
         for tokens, lengths in batches:
             real = torch.arange(tokens.shape[1]) < lengths[:, None]
-            vectors.append((last(tokens, lengths, real) * real[..., None]).sum(1) / lengths[:, None])
+            vectors.append((last_layer(tokens, lengths, real) * real[..., None]).sum(1) / lengths[:, None])
         return (torch.cat(vectors),)
 
     return {
@@ -184,9 +185,11 @@ def encoding_rows(sizes: dict[str, int], budget: float) -> Iterator[BenchmarkRow
     model = {name: sizes[name] for name in ("layers", "dim", "heads", "vocabulary")}
     calls = encoding_calls(**model, batches=random_sentences(count, longest, sizes["vocabulary"], rows))
     check_agreement("encoding sentences", calls, 1e-4)
-    took = median_times(calls, budget)
+    seconds = median_times(calls, budget)
     shape = f"{count} sentences of 5–{longest} words, {sizes['layers']} layers, dim {sizes['dim']}"
-    yield BenchmarkRow("encoding, MiniLM", shape, "time", took["regard"], "transformers", took["transformers"], 1.3)
+    yield BenchmarkRow(
+        "encoding, MiniLM", shape, "time", seconds["regard"], "transformers", seconds["transformers"], 1.3
+    )
 
 
 def run(quick: bool = False, budget: float = 30.0, report: Callable[[str], None] = lambda _: None) -> BenchmarkResult:

@@ -40,7 +40,7 @@ CHINESE = {
     "sentences of 32–1024 tokens": "长 32–1024 的句子",
     "GATv2 layer, 8 × 16": "GATv2 层，8 × 16",
     "look: entropy, top 8, received, map 256 × 256": "look：熵、前 8 项、所得、256 × 256 图",
-    "decoding one token": "解码一个词",
+    "decoding one token": "解码一个词元",
     "Linformer": "Linformer",
     "Nyström": "Nyström",
     "Performer": "Performer",
@@ -203,8 +203,8 @@ class GpuBenchmarkRow:
     def met(self) -> bool | None:
         """Whether every measured ratio with a goal reaches it; `None` without one."""
         pairs = zip(asdict(self.better).values(), asdict(self.goal).values(), strict=True)
-        known = [better >= goal for better, goal in pairs if better is not None and goal is not None]
-        return all(known) if known else None
+        reached = [better >= goal for better, goal in pairs if better is not None and goal is not None]
+        return all(reached) if reached else None
 
     @property
     def share(self) -> PassCost:
@@ -221,7 +221,7 @@ class GpuBenchmarkRow:
             goals = ", ".join(filter(None, [goals, f"memory ≥ {goal.memory:g}×"]))
         verdict = "" if self.met is None else f", {'met' if self.met else 'not met'}"
         memory = [c.forward_bytes if c.both_bytes is None else c.both_bytes for c in (ours, theirs)]
-        share = join_values(self.share.forward, self.share.both, text=lambda x: f"{x:.0%}".replace("%", " %"))
+        fraction = join_values(self.share.forward, self.share.both, text=lambda x: f"{x:.0%}".replace("%", " %"))
         return (
             self.work,
             self.shape,
@@ -231,7 +231,7 @@ class GpuBenchmarkRow:
             join_values(better.forward, better.both, text=lambda x: f"{x:.3g}×"),
             goals + verdict if goals else "",
             " against ".join(format_quantity(x, "memory") for x in memory if x is not None),
-            f"{share} of {self.need.limit}" if share else "",
+            f"{fraction} of {self.need.limit}" if fraction else "",
             "" if self.first is None else format_quantity(self.first, "time"),
         )
 

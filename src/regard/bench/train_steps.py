@@ -67,7 +67,7 @@ def model_loss(model: Any, batch: Batch) -> Tensor:
 def transformers_models(
     family: str, inputs: Callable[..., tuple[Batch, Batch]], loss: Loss = hidden_loss, **settings: Any
 ):
-    """Ours and the peer's of a transformers model, without dropout so that both compute the same."""
+    """A function that builds our model and the transformers model of a family, without dropout so that both agree."""
 
     def make(**sizes: int) -> tuple[TrainableModel, TrainableModel]:
         import transformers
@@ -80,16 +80,12 @@ def transformers_models(
         options = {} if family == "GPT2" else {"add_pooling_layer": False}
         theirs = getattr(transformers, name)(config, **options)
         our_batch, their_batch = inputs(**sizes)
-        return TrainableModel(copy_to_regard(theirs), our_batch, loss), TrainableModel(theirs, their_batch, loss)
+        with TemporaryDirectory() as folder:
+            theirs.save_pretrained(folder)
+            ours = rg.load(folder)
+        return TrainableModel(ours, our_batch, loss), TrainableModel(theirs, their_batch, loss)
 
     return make
-
-
-def copy_to_regard(theirs: Any) -> nn.Module:
-    """Our model with their weights, loaded from a saved folder."""
-    with TemporaryDirectory() as folder:
-        theirs.save_pretrained(folder)
-        return rg.load(folder)
 
 
 def translator_models(pairs: int, words: int, width: int) -> tuple[TrainableModel, TrainableModel]:
@@ -185,13 +181,13 @@ def run(
     save: Callable[[BenchmarkResult], None] = lambda _: None,
 ) -> BenchmarkResult:
     """Measure the steps of every model whose name contains `only`; `save` receives the result after each."""
-    chosen = [model for model in MODELS if only.lower() in model.workload.lower()]
-    if not chosen:
+    models = [model for model in MODELS if only.lower() in model.workload.lower()]
+    if not models:
         names = "; ".join(model.workload for model in MODELS)
         raise rg.RegardError(f"No model has {only!r} in its name. They are: {names}.")
     rows: list[BenchmarkRow] = []
     notes: list[str] = []
-    for model in chosen:
+    for model in models:
         report(model.workload)
         try:
             measured, description = compare_steps(model, quick, report)
@@ -240,7 +236,7 @@ def compare_steps(model: ModelComparison, quick: bool, report: Callable[[str], N
     ours_by_name = {name: cost for name, cost in costs.items() if name.startswith("Regard")}
     peers = {name: cost for name, cost in costs.items() if name not in ours_by_name}
     if not ours_by_name or not peers:
-        raise WrongNumbers("ours or the peer's could not be run; there is nothing to compare.")
+        raise WrongNumbers("our model or the peer's could not be run.")
     seconds, peak_bytes = ours_by_name[min(ours_by_name, key=lambda name: ours_by_name[name][0])]
     best = min((name for name in peers if GRAPHS not in name), key=lambda name: peers[name][0])
     shape = " ".join(f"{name[0].upper()}{size}" for name, size in sizes.items())
@@ -267,12 +263,12 @@ def step_variants(
     if model.compile_peer and not quick:
         yield f"{model.peer}, compiled", lambda: eager_step(theirs, mode="default")
         yield f"{model.peer}, compiled{GRAPHS}", lambda: eager_step(theirs, mode="reduce-overhead")
-    yield "Regard, recorded", lambda: graphed_step(ours, model.fixed_inputs)
+    yield "Regard, CUDA graph", lambda: graphed_step(ours, model.fixed_inputs)
     if model.compile_blocks and model.compile_peer and not quick:
-        yield "Regard, compiled and recorded", lambda: graphed_step(ours, model.fixed_inputs, compiled=True)
+        yield "Regard, compiled, CUDA graph", lambda: graphed_step(ours, model.fixed_inputs, compiled=True)
     if model.compile_blocks and not quick:
         yield (
-            "Regard, compiled in parts and recorded",
+            "Regard, compiled blocks, CUDA graph",
             lambda: graphed_step(compile_model_blocks(ours), model.fixed_inputs),
         )
 

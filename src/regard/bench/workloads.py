@@ -5,6 +5,7 @@ Each function returns calls by implementation; a call returns the output and the
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -21,11 +22,11 @@ def random_input(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
     return values.to(dtype).requires_grad_()
 
 
-def with_gradients(forward: Callable[[], Tensor], *random_qkv: Tensor) -> tuple[Tensor, ...]:
+def with_gradients(forward: Callable[[], Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
     """The output, and the gradient of each input for a fixed sine wave as upstream gradient."""
     output = forward()
     wave = torch.arange(output.numel(), dtype=torch.float32).sin_().to(output.dtype).view_as(output)
-    return output.detach(), *torch.autograd.grad(output, random_qkv, wave)
+    return output.detach(), *torch.autograd.grad(output, inputs, wave)
 
 
 def eager_attention(
@@ -76,18 +77,15 @@ def window(heads: int, tokens: int, dim: int, before: int, dtype: torch.dtype = 
     """A causal window of `before` keys; the peers get their mask matrix outside the timed call."""
     x = random_qkv(heads, tokens, dim, dtype)
     mask = rg.Causal() & rg.Window(before)
-    square: list[Tensor] = []
 
-    def allowed() -> Tensor:
-        # Made for peers only: at 32768 tokens it is a gigabyte.
-        if not square:
-            square.append((distance_matrix(tokens) >= 0) & (distance_matrix(tokens) <= before))
-        return square[0]
+    @cache  # computed for peers only: at 32768 tokens it is a gigabyte
+    def mask_matrix() -> Tensor:
+        return (distance_matrix(tokens) >= 0) & (distance_matrix(tokens) <= before)
 
     return {
         "regard": lambda: with_gradients(lambda: rg.attend(*x, mask=mask), *x),
-        "SDPA": lambda: with_gradients(lambda: scaled_dot_product_attention(*x, attn_mask=allowed()), *x),
-        "eager": lambda: with_gradients(lambda: eager_attention(*x, allowed()), *x),
+        "SDPA": lambda: with_gradients(lambda: scaled_dot_product_attention(*x, attn_mask=mask_matrix()), *x),
+        "eager": lambda: with_gradients(lambda: eager_attention(*x, mask_matrix()), *x),
     }
 
 

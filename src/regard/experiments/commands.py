@@ -100,12 +100,12 @@ def report_command(
 
         if not read_results(folder):
             raise BadInput(f"There are no results in {folder}. regard experiment run all --out {folder} creates them.")
-        written = [write_report(folder)]
+        paths = [write_report(folder)]
         if index is not None:
-            written += [index, index.with_suffix(f".zh{index.suffix}")]
-            for path, language in zip(written[1:], LANGUAGES, strict=True):
+            paths += [index, index.with_suffix(f".zh{index.suffix}")]
+            for path, language in zip(paths[1:], LANGUAGES, strict=True):
                 path.write_text(render_index(folder, path, language), encoding="utf-8")
-        print_result({"files": [str(path) for path in written]}, "\n".join(map(str, written)), as_json)
+        print_result({"files": [str(path) for path in paths]}, "\n".join(map(str, paths)), as_json)
 
 
 def resolve_size(size: str, full: bool) -> "Size":

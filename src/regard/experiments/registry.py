@@ -26,7 +26,7 @@ def find_experiment(name: str) -> Experiment:
     """The experiment of that name, without loading the others; raises `BadInput` that suggests the nearest name."""
     module = name.replace("-", "_")
     if module not in module_names():
-        names = [known.replace("_", "-") for known in module_names()]
+        names = [other.replace("_", "-") for other in module_names()]
         nearest = difflib.get_close_matches(name, names, n=1)
         hint = f"Did you mean {nearest[0]!r}? " if nearest else ""
         raise BadInput(f"There is no experiment {name!r}. {hint}`regard experiment list` shows all.")

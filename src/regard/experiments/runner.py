@@ -62,7 +62,7 @@ def measure_experiment(
     with single_thread(), full_float32(), torch.device(device):
         numbers = experiment.measure(size, seed, progress)
     try:
-        # the verdict sees the numbers as a reader of the file will
+        # the verdict is computed from the numbers as they are saved
         numbers = json.loads(json.dumps(numbers, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise BadInput(f"The numbers of {experiment.CLAIM.name} cannot be written as JSON: {error}.") from None
@@ -110,10 +110,10 @@ def full_float32() -> Iterator[None]:
 def read_cached_result(experiment: Experiment, out: Path, size: Size, seed: int, device: str) -> ResultDocument | None:
     """A saved result of this claim, size, seed and device with a fresh verdict; None if there is none to judge."""
     result = read_result(out / f"{experiment.CLAIM.name}.json")
-    wanted = {"claim": asdict(experiment.CLAIM), "size": size, "seed": seed}
+    expected = {"claim": asdict(experiment.CLAIM), "size": size, "seed": seed}
     if result is None or result.get("device", "cpu") != device:
         return None
-    if any(result.get(key) != value for key, value in wanted.items()):
+    if any(result.get(key) != value for key, value in expected.items()):
         return None
     try:
         return result | {"verdict": asdict(experiment.verdict(result["numbers"]))}

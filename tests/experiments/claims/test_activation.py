@@ -8,7 +8,7 @@ from regard.experiments.toolkit.metrics import summarize
 
 
 @pytest.mark.parametrize(
-    ("relu", "widest", "folded", "wanted"),
+    ("relu", "widest", "folded", "outcome"),
     [
         (0.99, 0.01, 1e-15, "holds"),
         (0.99, 0.2, 1e-15, "limited"),
@@ -16,15 +16,15 @@ from regard.experiments.toolkit.metrics import summarize
         (0.99, 0.01, 1e-3, "fails"),
     ],
 )
-def test_verdict(relu, widest, folded, wanted):
-    shares = {"one linear layer": 0.6, "deep linear": 0.6, "relu": relu, "tanh": 0.99, "gelu": 0.99}
+def test_verdict(relu, widest, folded, outcome):
+    accuracies = {"one linear layer": 0.6, "deep linear": 0.6, "relu": relu, "tanh": 0.99, "gelu": 0.99}
     numbers = {
-        "accuracy": {name: summarize([share]) for name, share in shares.items()},
+        "accuracy": {name: summarize([accuracy]) for name, accuracy in accuracies.items()},
         "folded": folded,
         "widths": [1, 2, 8, 64],
         "errors": {"1": summarize([0.6]), "2": summarize([0.5]), "8": summarize([0.3]), "64": summarize([widest])},
     }
-    assert activation.verdict(numbers).kind == wanted
+    assert activation.verdict(numbers).kind == outcome
 
 
 def test_deep_linear_network_folds_and_relu_network_does_not():

@@ -1,4 +1,4 @@
-"""What every claim fulfils: its numbers, its verdict, its figure, its progress and its texts."""
+"""The contract of every claim: its numbers, its verdict, its figure, its progress and its texts."""
 
 import json
 import math
@@ -45,7 +45,7 @@ def parameters(*modules: Any) -> list[Any]:
     ]
 
 
-def untimed(numbers: dict[str, Any]) -> dict[str, Any]:
+def without_times(numbers: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in numbers.items() if name != "times"}
 
 
@@ -66,14 +66,14 @@ def test_numbers_are_finite_json(module: ModuleType, toy: Any) -> None:
 
 @pytest.mark.parametrize("module", parameters(*CLAIMS))
 def test_same_seed_gives_the_same_numbers(module: ModuleType, toy: Any) -> None:
-    assert untimed(module.measure("toy", 0, ignore_progress)) == untimed(toy(module))
+    assert without_times(module.measure("toy", 0, ignore_progress)) == without_times(toy(module))
 
 
 @pytest.mark.parametrize(
     "module", parameters(soft_dictionary, order, length, long_range, heads, additive, masked_training)
 )
 def test_other_seed_gives_other_numbers(module: ModuleType, toy: Any) -> None:
-    assert untimed(module.measure("toy", 1, ignore_progress)) != untimed(toy(module))
+    assert without_times(module.measure("toy", 1, ignore_progress)) != without_times(toy(module))
 
 
 @pytest.mark.parametrize("module", parameters(*CLAIMS))

@@ -8,21 +8,21 @@ from regard.experiments.toolkit.metrics import summarize
 
 
 @pytest.mark.parametrize(
-    ("error", "left", "kind"), [(1e-7, 0.01, "holds"), (1e-7, 0.3, "limited"), (1e-3, 0.01, "fails")]
+    ("error", "unexplained", "outcome"), [(1e-7, 0.01, "holds"), (1e-7, 0.3, "limited"), (1e-3, 0.01, "fails")]
 )
-def test_verdict(error, left, kind, toy):
+def test_verdict(error, unexplained, outcome, toy):
     numbers = toy(convolution)
     numbers["equal"] = [{"kernel": 3, "type": "float32", "output": error, "gradient": 0.0}]
     numbers["equal"] += [{"kernel": 3, "type": "float64", "output": 1e-16, "gradient": 0.0}]
-    numbers |= {"learned": summarize([left]), "inside": summarize([0.99])}
+    numbers |= {"learned": summarize([unexplained]), "inside": summarize([0.99])}
     numbers["marked"] = {"attention": summarize([0.02]), "convolution": summarize([0.8])}
-    assert convolution.verdict(numbers).kind == kind
+    assert convolution.verdict(numbers).kind == outcome
 
 
 @pytest.mark.parametrize("kernel", [1, 3, 7])
 def test_one_head_per_offset_equals_the_convolution(kernel):
-    found = convolution.compare_attention(kernel, torch.float64, 3)
-    assert found["output"] < 1e-14 and found["gradient"] < 1e-14
+    errors = convolution.compare_attention(kernel, torch.float64, 3)
+    assert errors["output"] < 1e-14 and errors["gradient"] < 1e-14
 
 
 def test_shifted_input_differs_from_the_convolution():

@@ -7,34 +7,34 @@ from regard.experiments.claims import coreference
 
 
 @pytest.mark.parametrize(
-    ("right", "moved", "wanted"),
+    ("right", "moved", "outcome"),
     [(0.8, 0.8, "holds"), (0.65, 0.5, "limited"), (0.5, 0.9, "limited"), (0.5, 0.52, "fails")],
 )
-def test_verdict(right, moved, wanted):
+def test_verdict(right, moved, outcome):
     famous = {"animal": 40, "heads": 72}
     numbers = {
         "sentences": 200, "head": [3, 2], "head_right": right, "head_both": 0.3, "mover": [5, 1],
         "mover_moved": moved, "famous": [famous, famous],
     }  # fmt: skip
-    assert coreference.verdict(numbers).kind == wanted
+    assert coreference.verdict(numbers).kind == outcome
 
 
 def test_halves_share_no_nouns_and_rates_count_pairs():
     halves = [
-        [one for pattern in coreference.PATTERNS for one in coreference.sentence_pairs(pattern, half)]
+        [pair for pattern in coreference.PATTERNS for pair in coreference.sentence_pairs(pattern, half)]
         for half in (0, 1)
     ]
     for pattern in coreference.PATTERNS:
         first, second = (
-            {word for one in coreference.sentence_pairs(pattern, half) for word in (one.first, one.second)}
+            {word for pair in coreference.sentence_pairs(pattern, half) for word in (pair.first, pair.second)}
             for half in (0, 1)
         )
         assert not first & second
-    assert coreference.EXAMPLE_SENTENCES in [one.wordings for one in halves[0]]
-    found = torch.zeros(1, 2, 2, 1, 1)
-    found[0, 0, 0], found[0, 1, 0] = 1.0, 1.0  # always the first noun
-    assert coreference.right_noun_rate(found).item() == 0.5 and coreference.both_right_rate(found).item() == 0.0
-    assert coreference.shift_rate(found).item() == 0.5
-    found[0, 1] = torch.tensor([0.5, 1.0])[:, None, None]
-    assert coreference.shift_rate(found).item() == 1.0
+    assert coreference.EXAMPLE_SENTENCES in [pair.wordings for pair in halves[0]]
+    weights = torch.zeros(1, 2, 2, 1, 1)
+    weights[0, 0, 0], weights[0, 1, 0] = 1.0, 1.0  # always the first noun
+    assert coreference.right_noun_rate(weights).item() == 0.5 and coreference.both_right_rate(weights).item() == 0.0
+    assert coreference.shift_rate(weights).item() == 0.5
+    weights[0, 1] = torch.tensor([0.5, 1.0])[:, None, None]
+    assert coreference.shift_rate(weights).item() == 1.0
     assert coreference.word_positions(["the", "ele", "##phant", "it"], "elephant") == [1, 2]

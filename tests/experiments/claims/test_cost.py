@@ -13,15 +13,15 @@ def powers_of_length(power):
 
 
 @pytest.mark.parametrize(
-    ("changes", "kind"),
+    ("changes", "outcome"),
     [({}, "holds"), ({"blocks": (2, 1)}, "limited"), ({"window": (1.7, 1)}, "fails"), ({"attention": (2, 1)}, "fails")],
 )
-def test_verdict(changes, kind, toy):
+def test_verdict(changes, outcome, toy):
     numbers = toy(cost)
     powers = {name: (1, 1) if name in cost.LINEAR_LAYERS else (2, 2) for name in cost.LAYER_LABELS} | changes
     numbers["times"]["layers"] = {name: powers_of_length(time) for name, (time, _) in powers.items()}
     numbers["bytes"] = {name: powers_of_length(memory) for name, (_, memory) in powers.items()}
-    assert cost.verdict(numbers).kind == kind
+    assert cost.verdict(numbers).kind == outcome
 
 
 def test_steps_with_cache_equal_one_pass():

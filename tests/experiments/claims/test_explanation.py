@@ -8,10 +8,10 @@ from regard.experiments.toolkit.metrics import summarize
 
 
 @pytest.mark.parametrize(
-    ("small", "large", "other", "wanted"),
+    ("small", "large", "other", "outcome"),
     [(0.8, 0.75, 0.2, "holds"), (0.8, 0.75, 0.6, "limited"), (0.1, 0.4, 0.0, "limited"), (0.1, 0.2, 0.0, "fails")],
 )
-def test_verdict(small, large, other, wanted):
+def test_verdict(small, large, other, outcome):
     numbers = {
         "accuracy": 0.98,
         "classifier": {"weights": summarize([small]), "random": summarize([0.0])},
@@ -19,7 +19,7 @@ def test_verdict(small, large, other, wanted):
         "changed": {"shuffle": 0.2, "uniform": 0.1},
         "adversarial": {"share": other},
     }
-    assert explanation.verdict(numbers).kind == wanted
+    assert explanation.verdict(numbers).kind == outcome
 
 
 def test_labels_are_the_prevailing_polarity():

@@ -33,8 +33,8 @@ def test_verdict() -> None:
 
 
 def test_jacobian_of_a_linear_layer_is_constant_and_of_attention_is_not() -> None:
-    line, attention = torch.nn.Linear(4, 4), MultiHeadAttention(4, 2)
-    for layer, least, most in ((line, 0.0, 0.0), (attention, 1e-3, math.inf)):
+    linear, attention = torch.nn.Linear(4, 4), MultiHeadAttention(4, 2)
+    for layer, least, most in ((linear, 0.0, 0.0), (attention, 1e-3, math.inf)):
         jacobians = [fixed_weights.jacobian(layer, torch.randn(1, 5, 4)) for _ in range(3)]
         assert jacobians[0].shape == (5, 4, 5, 4)
         assert least <= fixed_weights.relative_change(jacobians) <= most

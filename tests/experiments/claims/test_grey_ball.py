@@ -9,12 +9,12 @@ from regard.experiments.toolkit.metrics import summarize
 
 
 def make_numbers(**changed: float) -> dict[str, Any]:
-    found = {"attention": 0.99, "convolution": 0.5, "recurrent": 0.5, "fully connected": 0.1} | changed
+    accuracies = {"attention": 0.99, "convolution": 0.5, "recurrent": 0.5, "fully connected": 0.1} | changed
     pointed = {f"{query}, darker or lighter": summarize([value]) for query, value in (("held", 0.99), ("learned", 0.5))}
     return {
         "balls": [10, 100],
         "found": {"rule": [summarize([1.0])]}
-        | {name: [summarize([1.0]), summarize([at])] for name, at in found.items()},
+        | {name: [summarize([1.0]), summarize([at])] for name, at in accuracies.items()},
         "pointed": pointed,
     }
 

@@ -9,7 +9,7 @@ from regard.models.heads import IGNORED
 
 
 @pytest.mark.parametrize(
-    ("accuracies", "kind"),
+    ("accuracies", "outcome"),
     [
         ([0.9, 0.9, 0.88, 0.85], "holds"),
         ([0.9, 0.85, 0.5, 0.3], "limited"),
@@ -17,10 +17,10 @@ from regard.models.heads import IGNORED
         ([0.5, 0.5, 0.5, 0.5], "fails"),
     ],
 )
-def test_verdict(accuracies, kind, toy):
+def test_verdict(accuracies, outcome, toy):
     numbers = toy(length)
     numbers["accuracy"]["sinusoidal"] = [summarize([value]) for value in accuracies]
-    assert length.verdict(numbers).kind == kind
+    assert length.verdict(numbers).kind == outcome
 
 
 def test_texts_follow_the_markov_chain():

@@ -9,21 +9,23 @@ from regard.experiments.toolkit.metrics import summarize
 
 
 @pytest.mark.parametrize(
-    ("changed", "kind"),
+    ("changed", "outcome"),
     [
         ({}, "holds"),
-        ({"long LSTM": [1.0, 0.6]}, "limited"),  # a recurrent network that finds it easy
-        ({"LSTM": [0.3, 0.1]}, "limited"),  # one that never learned the task says nothing of distance
+        ({"long LSTM": [1.0, 0.6]}, "limited"),  # a recurrent network that recalls at the longest distance
+        ({"LSTM": [0.3, 0.1]}, "limited"),  # a network that did not learn the task
         ({"convolution": [1.0, 0.9]}, "limited"),
         ({"dilated": [1.0, 0.5]}, "limited"),
         ({"attention": [1.0, 0.5]}, "fails"),
     ],
 )
-def test_verdict(changed, kind, toy):
+def test_verdict(changed, outcome, toy):
     numbers = toy(long_range)
-    found = {name: [0.98, 0.1] for name in long_range.NAMES} | {"attention": [1.0, 0.96], "dilated": [1.0, 1.0]}
-    numbers["accuracy"] = {name: [summarize([value]) for value in values] for name, values in (found | changed).items()}
-    assert long_range.verdict(numbers).kind == kind
+    accuracies = {name: [0.98, 0.1] for name in long_range.NAMES} | {"attention": [1.0, 0.96], "dilated": [1.0, 1.0]}
+    numbers["accuracy"] = {
+        name: [summarize([value]) for value in values] for name, values in (accuracies | changed).items()
+    }
+    assert long_range.verdict(numbers).kind == outcome
 
 
 def test_recall_model_equals_the_full_computation():
@@ -43,8 +45,8 @@ def test_chrono_init_spans_the_distance():
     torch.manual_seed(0)
     model = long_range.RecallModel("long LSTM", 100)
     forget = (model.body.cells.bias_ih_l0 + model.body.cells.bias_hh_l0)[long_range.DIM : 2 * long_range.DIM]
-    lasts = 1 / (1 - forget.sigmoid())  # tokens until a memory has faded to 1/e
-    assert lasts.min() >= 1.9 and 80 < lasts.max() < 102
+    time_constants = 1 / (1 - forget.sigmoid())  # tokens until the state has decayed to 1/e
+    assert time_constants.min() >= 1.9 and 80 < time_constants.max() < 102
 
 
 def test_query_token_is_at_the_distance():
@@ -54,9 +56,9 @@ def test_query_token_is_at_the_distance():
     assert ((tokens[:, 1:20] >= long_range.SYMBOLS) & (tokens[:, 1:20] < long_range.QUERY_TOKEN)).all()
 
 
-@pytest.mark.parametrize(("name", "layers", "seen"), [("convolution", 2, 5), ("dilated", 3, 15), ("attention", 1, 31)])
-def test_receptive_field_width(name, layers, seen):
-    assert sum(value > 1e-6 for value in long_range.receptive_field(name, layers, 31, 0)) == seen
+@pytest.mark.parametrize(("name", "layers", "width"), [("convolution", 2, 5), ("dilated", 3, 15), ("attention", 1, 31)])
+def test_receptive_field_width(name, layers, width):
+    assert sum(value > 1e-6 for value in long_range.receptive_field(name, layers, 31, 0)) == width
 
 
 def test_dilated_layers_reach_every_distance():

@@ -11,7 +11,7 @@ from regard.nn import StackConfig
 
 
 @pytest.mark.parametrize(
-    ("difference", "ngram", "opened", "kind"),
+    ("difference", "ngram", "opened", "outcome"),
     [
         (1e-6, 2.0, 4.0, "holds"),
         (1e-6, 1.0, 4.0, "limited"),
@@ -19,12 +19,12 @@ from regard.nn import StackConfig
         (1e-6, 2.0, 1.6, "fails"),
     ],
 )
-def test_verdict(difference, ngram, opened, kind, toy):
+def test_verdict(difference, ngram, opened, outcome, toy):
     numbers = toy(masked_training)
     numbers |= {"difference": difference, "ngrams": {"2": 3.0, "3": ngram}}
     numbers["kinds"]["masked"] |= {"trained": 1.5, "loss": 1.5, "right": 0.9}
     numbers["kinds"]["open"] |= {"trained": 0.01, "loss": opened, "right": 0.0}
-    assert masked_training.verdict(numbers).kind == kind
+    assert masked_training.verdict(numbers).kind == outcome
 
 
 def test_grammar_accepts_its_sentences_and_rejects_others():

@@ -7,10 +7,10 @@ from regard.experiments.toolkit.metrics import summarize
 
 
 @pytest.mark.parametrize(
-    ("once", "often", "near", "wanted"),
+    ("once", "often", "near", "outcome"),
     [(0.9, 1.0, 0.95, "holds"), (0.3, 1.0, 0.95, "limited"), (0.3, 0.3, 0.95, "fails"), (0.9, 1.0, 0.5, "fails")],
 )
-def test_verdict(once, often, near, wanted):
+def test_verdict(once, often, near, outcome):
     numbers = {
         "counts": [1, 16],
         "chance": 0.18,
@@ -22,4 +22,4 @@ def test_verdict(once, often, near, wanted):
         },
         "alike": {"corpus": {"banana": 0.9, "chair": 0.1}},
     }
-    assert meaning.verdict(numbers).kind == wanted
+    assert meaning.verdict(numbers).kind == outcome

@@ -6,9 +6,9 @@ from regard.experiments.claims import plugged
 from regard.experiments.toolkit.metrics import summarize
 
 
-@pytest.mark.parametrize(("cnn", "gru", "wanted"), [(0.9, 0.9, "holds"), (0.9, 0.5, "limited"), (0.4, 0.5, "fails")])
-def test_verdict(cnn, gru, wanted):
-    shares = {
+@pytest.mark.parametrize(("cnn", "gru", "outcome"), [(0.9, 0.9, "holds"), (0.9, 0.5, "limited"), (0.4, 0.5, "fails")])
+def test_verdict(cnn, gru, outcome):
+    accuracies = {
         "CNN": 0.25,
         "CNN, wider": 0.26,
         "GRU": 0.3,
@@ -18,9 +18,9 @@ def test_verdict(cnn, gru, wanted):
     }
     numbers = {
         "lengths": [12, 96],
-        "accuracy": {name: {"12": summarize([1.0]), "96": summarize([x])} for name, x in shares.items()},
+        "accuracy": {name: {"12": summarize([1.0]), "96": summarize([x])} for name, x in accuracies.items()},
     }
-    assert plugged.verdict(numbers).kind == wanted
+    assert plugged.verdict(numbers).kind == outcome
 
 
 def test_wider_models_have_at_least_as_many_parameters():

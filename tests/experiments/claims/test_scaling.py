@@ -28,9 +28,9 @@ def test_verdict() -> None:
 
 def test_softmax_jacobian_norm_equals_autograd() -> None:
     scores = torch.randn(5, dtype=torch.float64)
-    found = torch.autograd.functional.jacobian(lambda x: x.softmax(0), scores)
+    jacobian = torch.autograd.functional.jacobian(lambda x: x.softmax(0), scores)
     assert scaling.softmax_jacobian_norm(scores.softmax(0)[None]).item() == pytest.approx(
-        torch.as_tensor(found).norm().item()
+        torch.as_tensor(jacobian).norm().item()
     )
 
 

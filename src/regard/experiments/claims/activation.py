@@ -136,8 +136,8 @@ def probability_grid(net: nn.Module, cells: int = 41) -> list[list[float]]:
     """The probability of the second arm on a square grid from −1.1 to 1.1."""
     side = torch.linspace(-1.1, 1.1, cells, dtype=torch.float64)
     grid = torch.cartesian_prod(side, side).flip(1)
-    share = net(grid).softmax(-1)[:, 1].reshape(cells, cells)
-    return [[round(v, 2) for v in row] for row in share.tolist()]
+    probability = net(grid).softmax(-1)[:, 1].reshape(cells, cells)
+    return [[round(v, 2) for v in row] for row in probability.tolist()]
 
 
 def run_curve(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class ParallelMlps(nn.Module):
 
 
 def verdict(numbers: dict[str, Any]) -> Verdict:
-    accuracies = {name: is_linear["mean"] for name, is_linear in numbers["accuracy"].items()}
+    accuracies = {name: summary["mean"] for name, summary in numbers["accuracy"].items()}
     straight, linear = accuracies["one linear layer"], accuracies["deep linear"]
     worst = min(accuracies[name] for name in ACTIVATIONS if name != "deep linear")
     errors = [numbers["errors"][str(w)]["mean"] for w in numbers["widths"]]
@@ -196,12 +196,12 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     falls = rank_correlation(torch.tensor(numbers["widths"]).double(), torch.tensor(errors).double())
     is_linear = numbers["folded"] < 1e-9 and linear <= straight + 0.02
     learned, wide = worst >= 0.95, last <= two / 10 and falls <= -0.9
-    kind = "fails" if not (is_linear and learned) else "holds" if wide else "limited"
+    outcome = "fails" if not (is_linear and learned) else "holds" if wide else "limited"
     key = Bilingual(
         f"accuracy on the spiral: {format_percent(linear)} without activation, {format_percent(worst)} with",
         f"螺旋上的准确率：无激活 {format_percent(linear)}，有激活 {format_percent(worst)}",
     )
-    return Verdict(kind, key, Bilingual(
+    return Verdict(outcome, key, Bilingual(
         f"Multiplied out to one matrix, the deep linear network differs by {numbers['folded']:.1e}; its accuracy is "
         f"{format_percent(linear)} on "
         f"the spiral, that of one linear layer {format_percent(straight)}, of the worst activation {format_percent(worst)}. The curve's error "
@@ -261,6 +261,6 @@ def draw_decision_boundary(axes: Axes, numbers: dict[str, Any], name: str) -> No
         numbers["field"][name], origin="lower", extent=(-1.1, 1.1, -1.1, 1.1), cmap="PuOr", vmin=0, vmax=1, alpha=0.7
     )
     for label, marker, colour in ((0.0, "o", "#7f3b08"), (1.0, "^", "#2d004b")):
-        chosen = [(x, y) for x, y, arm in numbers["points"] if arm == label]
-        axes.scatter(*zip(*chosen, strict=True), s=8, marker=marker, color=colour)
+        points = [(x, y) for x, y, arm in numbers["points"] if arm == label]
+        axes.scatter(*zip(*points, strict=True), s=8, marker=marker, color=colour)
     axes.grid(False)

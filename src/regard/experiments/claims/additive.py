@@ -160,18 +160,18 @@ def forward_backward(name: str, tokens: int, dim: int) -> Call:
 
 def verdict(numbers: dict[str, Any]) -> Verdict:
     seconds, peaks = numbers["times"]["seconds"], numbers["bytes"]
-    slower, larger = (measure_costs["additive"][-1] / measure_costs["dot"][-1] for measure_costs in (seconds, peaks))
+    slower, larger = (costs["additive"][-1] / costs["dot"][-1] for costs in (seconds, peaks))
     advantage = {
         "unequal": numbers["unequal"]["additive"]["mean"] - numbers["unequal"]["dot"]["mean"],
         "large": numbers["found"]["additive"][-1]["mean"] - numbers["found"]["dot"][-1]["mean"],
     }
     points = {case: round(100 * value) for case, value in advantage.items()}
     expensive = min(slower, larger) >= 2
-    kind = "fails" if not expensive else "holds" if min(advantage.values()) >= 0.05 else "limited"
+    outcome = "fails" if not expensive else "holds" if min(advantage.values()) >= 0.05 else "limited"
     dim, (query_dim, key_dim) = numbers["dims"][-1], numbers["unequal_dims"]
     fractions = {name: [numbers["unequal"][name]["mean"], numbers["found"][name][-1]["mean"]] for name in NAMES}
     return Verdict(
-        kind,
+        outcome,
         Bilingual(
             f"{slower:.0f} times the time and {larger:.0f} times the memory; accuracy {points['unequal']:+d} points "
             f"with different dims, {points['large']:+d} at dim {dim}",

@@ -135,7 +135,7 @@ def attend_padded(attention: MultiHeadAttention, x: Tensor, reach: int) -> Tenso
 
 
 def relative_error(got: Tensor, target: Tensor) -> float:
-    """‖got − wanted‖ / ‖wanted‖."""
+    """‖got − target‖ / ‖target‖."""
     return ((got - target).norm() / target.norm()).item()
 
 
@@ -189,15 +189,15 @@ class SlidingConvolution(nn.Module):
         return self.inner(x.mT).mT
 
 
-def batch_sampler(config: dict[str, Any], seed: int, answer: Any) -> Any:
-    """A function that draws tokens and their targets; one token of each row is marked."""
+def batch_sampler(config: dict[str, Any], seed: int, make_targets: Any) -> Any:
+    """A function that draws tokens `x` and `make_targets(x)`; one token of each row is marked."""
     generator = seeded_generator(seed)
 
     def draw_batch() -> tuple[Tensor, Tensor]:
         x = torch.randn(config["batch"], config["tokens"], config["dim"], generator=generator)
         marked = torch.randint(config["tokens"], (config["batch"],), generator=generator)
         x[..., 0] = 3.0 * one_hot(marked, config["tokens"])
-        return x, answer(x)
+        return x, make_targets(x)
 
     return draw_batch
 

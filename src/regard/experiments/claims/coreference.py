@@ -85,8 +85,8 @@ PATTERNS = (
 EXAMPLE_SENTENCES = ("The animal didn't cross the street because it was too tired.",
           "The animal didn't cross the street because it was too wide.")  # fmt: skip
 
-SHARE_TOLERANCE = 1e-5
-"""Smaller changes of a share are rounding."""
+ROUNDING = 1e-5
+"""Smaller changes of a fraction of the weight are rounding."""
 
 
 def sentence_pairs(pattern: Pattern, half: int) -> list[SentencePair]:
@@ -109,11 +109,12 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
     for half in range(2):
         progress(half / 2, f"half {half + 1} of the nouns")
         sampled = [
-            pair for pattern in patterns for pair in sample_pairs(sentence_pairs(pattern, half), limit, generator)
+            pairs[n]
+            for pairs in (sentence_pairs(pattern, half) for pattern in patterns)
+            for n in torch.randperm(len(pairs), generator=generator)[:limit].tolist()
         ]
-        halves.append(
-            torch.stack([noun_weights(model, pair) for pair in sampled])
-        )  # [items, wordings, nouns, layers, heads]
+        weights = [noun_weights(model, pair) for pair in sampled]
+        halves.append(torch.stack(weights))  # [items, wordings, nouns, layers, heads]
     right, moved = (torch.stack([rate(half) for half in halves]) for rate in (right_noun_rate, shift_rate))
     right_head, shift_head = argmax_head(right[0]), argmax_head(moved[0])
     progress(1.0, "the sentence itself")
@@ -130,29 +131,27 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
     }
 
 
-def sample_pairs(pairs: list[SentencePair], limit: int, generator: torch.Generator) -> list[SentencePair]:
-    """At most `limit` pairs in random order."""
-    return [pairs[n] for n in torch.randperm(len(pairs), generator=generator)[:limit].tolist()]
-
-
 def noun_weights(model: Any, pair: SentencePair) -> Tensor:
-    """The weights from *it* to the two nouns in both wordings, `[wordings, nouns, layers, heads]`."""
-    return torch.stack([select_nouns(*pronoun_weights(model, text), pair) for text in pair.wordings])
+    """The weights from *it* to the two nouns in both wordings, `[wordings, nouns, layers, heads]`.
+
+    The weight of a noun of several tokens is their sum.
+    """
+    wordings = []
+    for text in pair.wordings:
+        pieces, weights = pronoun_weights(model, text)
+        nouns = [weights[..., word_positions(pieces, word)].sum(-1) for word in (pair.first, pair.second)]
+        wordings.append(torch.stack(nouns))
+    return torch.stack(wordings)
 
 
 def pronoun_weights(model: Any, text: str) -> tuple[list[str], Tensor]:
     """The tokens, and the weights from *it* to each, `[layers, heads, tokens]`."""
     batch = model.tokenizer([text])
     pieces = model.tokenizer.pieces(batch.tokens[0])
-    with torch.no_grad(), watch(model, weights=True) as seen:
+    with torch.no_grad(), watch(model, weights=True) as views:
         model(**batch.inputs)
     it = pieces.index("it")
-    return pieces, torch.stack([view.weights[0, :, it] for view in seen.values()])  # type: ignore[index]
-
-
-def select_nouns(pieces: list[str], weights: Tensor, pair: SentencePair) -> Tensor:
-    """The weights on the two nouns, `[nouns, layers, heads]`; a noun of several tokens has their sum."""
-    return torch.stack([weights[..., word_positions(pieces, word)].sum(-1) for word in (pair.first, pair.second)])
+    return pieces, torch.stack([view.weights[0, :, it] for view in views.values()])  # type: ignore[index]
 
 
 def word_positions(pieces: list[str], word: str) -> list[int]:
@@ -178,13 +177,14 @@ def both_right_rate(weights: Tensor) -> Tensor:
 
 
 def shift_rate(weights: Tensor) -> Tensor:
-    """How often the first noun's share is larger where it is the antecedent, `[layers, heads]`.
+    """How often the first noun gets a larger fraction of the weight where it is the antecedent, `[layers, heads]`.
 
-    An unchanged share (as in the first layer, which has not seen the wording) counts half.
+    The fraction is that of the weight on both nouns. Where it does not change (as in the first layer, whose weights do
+    not depend on the wording) a sentence counts half.
     """
-    share = weights[:, :, 0] / weights.sum(2).clamp(min=1e-12)  # [items, wordings, layers, heads]
-    change = share[:, 0] - share[:, 1]
-    return torch.where(change.abs() <= SHARE_TOLERANCE, 0.5, (change > 0).double()).mean(0)
+    fraction = weights[:, :, 0] / weights.sum(2).clamp(min=1e-12)  # [items, wordings, layers, heads]
+    change = fraction[:, 0] - fraction[:, 1]
+    return torch.where(change.abs() <= ROUNDING, 0.5, (change > 0).double()).mean(0)
 
 
 def argmax_head(table: Tensor) -> list[int]:
@@ -200,33 +200,33 @@ def describe_sentence(model: Any, text: str, heads: list[list[int]]) -> dict[str
     return {"pieces": pieces, "weights": rows, "animal": int((animal > street).sum()), "heads": animal.numel()}
 
 
-def lower_bound(share: float, count: int) -> float:
-    """The lower end of the 95 % confidence interval of a share of `count` sentences."""
-    return share - 1.96 * math.sqrt(0.25 / count)
+def lower_bound(rate: float, count: int) -> float:
+    """The lower end of the 95 % confidence interval of a rate over `count` sentences."""
+    return rate - 1.96 * math.sqrt(0.25 / count)
 
 
 def verdict(numbers: dict[str, Any]) -> Verdict:
     right, moved = numbers["head_right"], numbers["mover_moved"]
     pairs = numbers["sentences"] // 2  # the two wordings of a sentence are not independent
     above = lower_bound(right, pairs) > 0.5 or lower_bound(moved, pairs) > 0.5
-    kind = "holds" if right >= 0.75 else "limited" if above else "fails"
-    (layer, head), (mlayer, mhead) = numbers["head"], numbers["mover"]
+    outcome = "holds" if right >= 0.75 else "limited" if above else "fails"
+    (layer, head), (moving_layer, moving_head) = numbers["head"], numbers["mover"]
     tired, wide = numbers["famous"]
     key = Bilingual(
         f"the best head prefers the correct noun in {format_percent(right)} (chance 50 %)",
         f"最好的头偏向正确名词的比例 {format_percent(right)}（随机 50 %）",
     )
-    return Verdict(kind, key, Bilingual(
+    return Verdict(outcome, key, Bilingual(
         f"The selected head (layer {layer + 1}, head {head + 1}) is correct in {format_percent(right)} of {numbers['sentences']}"
         " other "
         f"sentences (both versions: {format_percent(numbers['head_both'])}, chance 25 %). The head whose weights move most (layer "
-        f"{mlayer + 1}, head {mhead + 1}) moves them towards the correct noun in {format_percent(moved)}. In the sentence itself *it* gives "
+        f"{moving_layer + 1}, head {moving_head + 1}) moves them towards the correct noun in {format_percent(moved)}. In the sentence itself *it* gives "
         "*animal* "
         f"more weight than *street* in {tired['animal']} of {tired['heads']} heads with 'tired', and in {wide['animal']} "
         "with 'wide'.",
         f"选出的头（第 {layer + 1} 层第 {head + 1} 个）在另外 {numbers['sentences']} 句中正确率 {format_percent(right)}（两"
         f"个版本都对：{format_percent(numbers['head_both'])}，随机为 25 %）。"
-        f"权重移动最明显的头（第 {mlayer + 1} 层第 {mhead + 1} 个）有 {format_percent(moved)} 移向正确名词。在原句中，"
+        f"权重移动最明显的头（第 {moving_layer + 1} 层第 {moving_head + 1} 个）有 {format_percent(moved)} 移向正确名词。在原句中，"
         f"{tired['heads']} 个头里有 {tired['animal']} 个中 it 给 animal 的权重大于 street（tired），"
         f"换成 wide 时有 {wide['animal']} 个。",
     ))  # fmt: skip

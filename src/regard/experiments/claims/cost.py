@@ -179,10 +179,10 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     exponent_pairs = exponents(numbers)
     quadratic = min(exponent_pairs["attention"]) >= 1.6 and exponent_pairs["blocks"][0] >= 1.6
     linear = all(max(exponent_pairs[name]) <= 1.3 for name in LINEAR_LAYERS)
-    kind = "fails" if not (quadratic and linear) else "holds" if exponent_pairs["blocks"][1] >= 1.6 else "limited"
+    outcome = "fails" if not (quadratic and linear) else "holds" if exponent_pairs["blocks"][1] >= 1.6 else "limited"
     ratio = {name: times["steps"] / times["pass"] for name, times in numbers["times"]["passes"].items()}
     return Verdict(
-        kind,
+        outcome,
         Bilingual(
             f"time grows as n^{exponent_pairs['attention'][0]:.2f}; memory as n^{exponent_pairs['attention'][1]:.2f}, blockwise n^{exponent_pairs['blocks'][1]:.2f}",
             f"时间按 n^{exponent_pairs['attention'][0]:.2f} 增长；内存按 n^{exponent_pairs['attention'][1]:.2f}，分块时 n^{exponent_pairs['blocks'][1]:.2f}",

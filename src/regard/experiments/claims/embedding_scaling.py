@@ -118,15 +118,15 @@ def train_marker(scaling: str, steps: int, seed: int, progress: ProgressCallback
 def verdict(numbers: dict[str, Any]) -> Verdict:
     lengths = numbers["lengths"]
     scaled, unscaled = (
-        [length / position for length, position in zip(lengths[kind], lengths["position"], strict=True)]
-        for kind in ("scaled", "unscaled")
+        [length / position for length, position in zip(lengths[scaling], lengths["position"], strict=True)]
+        for scaling in ("scaled", "unscaled")
     )
-    loss = {kind: training["mean loss"]["mean"] for kind, training in numbers["learning"].items()}
-    times = loss["unscaled"] / loss["scaled"]
+    loss = {scaling: training["mean loss"]["mean"] for scaling, training in numbers["learning"].items()}
+    ratio = loss["unscaled"] / loss["scaled"]
     matches = min(scaled) >= 0.5 and max(scaled) <= 2 and max(unscaled) <= 1 / 3
-    kind = "fails" if not matches else "holds" if times >= 1.1 else "limited"
+    outcome = "fails" if not matches else "holds" if ratio >= 1.1 else "limited"
     return Verdict(
-        kind,
+        outcome,
         Bilingual(
             f"{max(unscaled):.2f} times the norm of a position encoding at most unscaled, {min(scaled):.2f} at least scaled",
             f"与位置编码范数之比：不缩放最多 {max(unscaled):.2f}，缩放至少 {min(scaled):.2f}",
@@ -135,11 +135,11 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
             f"Scaled, the norm of an embedding is {min(scaled):.2f} to {max(scaled):.2f} times that of a position encoding, "
             f"whose "
             f"norm is √(dim/2); unscaled {min(unscaled):.2f} to {max(unscaled):.2f} times. The mean training loss "
-            f"is {loss['unscaled']:.2f} unscaled and {loss['scaled']:.2f} scaled ({times:.2f} times); embeddings that "
+            f"is {loss['unscaled']:.2f} unscaled and {loss['scaled']:.2f} scaled ({ratio:.2f} times); embeddings that "
             f"start with standard deviation 1 need no scaling ({loss['spread 1']:.2f}).",
             f"缩放后，嵌入的范数是位置编码范数（√(dim/2)）的 {min(scaled):.2f} 到 {max(scaled):.2f} 倍；不缩放时是 "
             f"{min(unscaled):.2f} 到 {max(unscaled):.2f} 倍。平均训练损失：不缩放 {loss['unscaled']:.2f}，"
-            f"缩放 {loss['scaled']:.2f}（{times:.2f} 倍）；初始标准差为 1 的嵌入不需要缩放（{loss['spread 1']:.2f}）。",
+            f"缩放 {loss['scaled']:.2f}（{ratio:.2f} 倍）；初始标准差为 1 的嵌入不需要缩放（{loss['spread 1']:.2f}）。",
         ),
     )
 
@@ -173,9 +173,9 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
 def draw_training(axes: Axes, learning: dict[str, Any], language: Language) -> None:
     zh = language == "zh"
     for scaling, training in learning.items():
-        share = [100 * (at + 0.5) / len(training["curve"]) for at in range(len(training["curve"]))]
+        percent = [100 * (at + 0.5) / len(training["curve"]) for at in range(len(training["curve"]))]
         style = line_style(list(LABELS).index(scaling))
-        axes.plot(share, training["curve"], label=LABELS[scaling](language), markevery=8, **style)
+        axes.plot(percent, training["curve"], label=LABELS[scaling](language), markevery=8, **style)
     axes.set_ylim(0, 6.2)
     axes.set_xlabel("训练进度（%）" if zh else "training progress (%)")
     axes.set_ylabel("损失（nat）" if zh else "loss (nats)")

@@ -1,4 +1,4 @@
-"""Attention as explanation: attributions of tokens beside the effect of removing them."""
+"""Attention as explanation: attributions of tokens beside the effect of ablating them."""
 
 from __future__ import annotations
 
@@ -87,15 +87,18 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
         choose_by_size(size, 10, 1500, 3000), subprogress(progress, 0.0, 0.6, "classifier")
     )
     reviews, _ = sample_reviews(choose_by_size(size, 8, 120, 500))
-    progress(0.7, "removing tokens")
-    classifier = correlate(*attribute_reviews(model, reviews))
+    progress(0.7, "ablating tokens")
+    effects, attributions = attribute_reviews(model, reviews)
     texts = SENTENCES[: choose_by_size(size, 2, len(SENTENCES))]
     encoder_rows = encoder_correlations(encoder, list(texts), subprogress(progress, 0.75, 1.0, "MiniLM"))
     return {
         "accuracy": test_accuracy,
-        "classifier": classifier,
+        "classifier": {
+            name: summarize([rank_correlation(a, b) for a, b in zip(attribution, effects, strict=True)])
+            for name, attribution in attributions.items()
+        },
         "encoder": encoder_rows,
-        "changed": {change: changed_answers(model, reviews, change, seed) for change in ("shuffle", "uniform")},
+        "changed": {change: changed_predictions(model, reviews, change, seed) for change in ("shuffle", "uniform")},
         "adversarial": find_adversarial_weights(model, reviews),
     }
 
@@ -149,24 +152,17 @@ def train_classifier(steps: int, progress: ProgressCallback) -> tuple[ReviewClas
 
 def attribute_reviews(model: ReviewClassifier, reviews: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """The ablation effect of every token and its attributions, `[reviews, TOKENS]` each."""
-    with (
-        watch(model, weights=True) as seen,
-        torch.backends.cudnn.flags(enabled=False),
-    ):  # cuDNN has no LSTM backward in evaluation mode
+    # cuDNN has no LSTM backward in evaluation mode
+    with watch(model, weights=True) as views, torch.backends.cudnn.flags(enabled=False):
         logits = model(reviews)
-        logit_gap(logits).sum().backward()
-    *layers, pool = list(seen)
-    weights = weights_of(seen, pool)[:, 0, 0].detach()
-    lengths = value_norms(seen, {name: torch.eye(DIM) for name in [pool]})[pool][:, 0, 0].detach()
-    flow = torch.einsum("bi,bij->bj", weights, rollout(seen, layers).detach())
-    worth = gradient_times_attention(seen)[pool][:, 0, 0].abs()
-    attributions = (weights, flow, lengths, worth, torch.rand(reviews.shape))
+        (logits[:, 1] - logits[:, 0]).abs().sum().backward()
+    *layers, pool = list(views)
+    weights = weights_of(views, pool)[:, 0, 0].detach()
+    lengths = value_norms(views, {name: torch.eye(DIM) for name in [pool]})[pool][:, 0, 0].detach()
+    flow = torch.einsum("bi,bij->bj", weights, rollout(views, layers).detach())
+    gradients = gradient_times_attention(views)[pool][:, 0, 0].abs()
+    attributions = (weights, flow, lengths, gradients, torch.rand(reviews.shape))
     return ablation_effects(model, reviews, logits.detach()), dict(zip(ATTRIBUTIONS, attributions, strict=True))
-
-
-def logit_gap(logits: Tensor) -> Tensor:
-    """The difference of the two logits, `[batch]`."""
-    return (logits[:, 1] - logits[:, 0]).abs()
 
 
 def ablation_effects(model: ReviewClassifier, reviews: Tensor, logits: Tensor) -> Tensor:
@@ -178,16 +174,8 @@ def ablation_effects(model: ReviewClassifier, reviews: Tensor, logits: Tensor) -
     return ((without[..., 1] - without[..., 0]) - (logits[:, 1] - logits[:, 0])[:, None]).abs()
 
 
-def correlate(effect: Tensor, attributions: dict[str, Tensor]) -> dict[str, Any]:
-    """The rank correlation of each attribution with the ablation effect, over the rows."""
-    return {
-        name: summarize([rank_correlation(a, b) for a, b in zip(attribution, effect, strict=True)])
-        for name, attribution in attributions.items()
-    }
-
-
-def changed_answers(model: ReviewClassifier, reviews: Tensor, change: str, seed: int) -> float:
-    """The fraction of answers that change when the pooling weights are shuffled or made uniform."""
+def changed_predictions(model: ReviewClassifier, reviews: Tensor, change: str, seed: int) -> float:
+    """The fraction of predictions that change when the pooling weights are shuffled or made uniform."""
     with torch.no_grad():
         before = model(reviews).argmax(-1)
         with edit(model, {"pool": {0: change}}, generator=seeded_generator(seed)):
@@ -196,14 +184,13 @@ def changed_answers(model: ReviewClassifier, reviews: Tensor, change: str, seed:
 
 
 def find_adversarial_weights(model: ReviewClassifier, reviews: Tensor, steps: int = 200) -> dict[str, Any]:
-    """Pooling weights as different as possible with the same answer: divergence and change of probability."""
-    with torch.no_grad(), watch(model, weights=True) as seen:
+    """Pooling weights as different as possible with the same prediction: divergence and change of probability."""
+    with torch.no_grad(), watch(model, weights=True) as views:
         model(reviews)
         hidden = model.encode(reviews)
-        weights = weights_of(seen, "pool")[:, 0, 0]
-        token_logits = hidden @ (
-            model.head.weight[1] - model.head.weight[0]
-        )  # a token's contribution to the difference
+        weights = weights_of(views, "pool")[:, 0, 0]
+        # a token's contribution to the difference of the logits
+        token_logits = hidden @ (model.head.weight[1] - model.head.weight[0])
         bias = model.head.bias[1] - model.head.bias[0]
     before = ((weights * token_logits).sum(1) + bias).sigmoid()
     logits = (weights + 1e-3).log().neg().requires_grad_()
@@ -233,7 +220,7 @@ def js_divergence(p: Tensor, q: Tensor) -> Tensor:
 
 
 def encoder_correlations(model: Any, texts: list[str], progress: ProgressCallback) -> dict[str, Any]:
-    """The rank correlations of attributions of sentence vectors with the effect of removing each token."""
+    """The rank correlations of attributions of sentence vectors with the effect of ablating each token."""
     correlations: dict[str, list[float]] = {}
     for n, text in enumerate(texts):
         progress(n / len(texts), text)
@@ -247,16 +234,16 @@ def attribute_sentence(model: Any, tokens: Tensor) -> tuple[Tensor, dict[str, Te
     """(1 − cosine of the sentence vector without each token, attributions), `[tokens]` each."""
     pool, count = Mean(), tokens.shape[1]
     words = range(1, count - 1)  # without [CLS] and [SEP]
-    with torch.no_grad(), watch(model, weights=True) as seen:
+    with torch.no_grad(), watch(model, weights=True) as views:
         sentence = pool(model(tokens=tokens).hidden)
     without = torch.stack([torch.cat([tokens[0, :n], tokens[0, n + 1 :]]) for n in words])
     with torch.no_grad():
         effect = 1 - torch.cosine_similarity(pool(model(tokens=without).hidden), sentence)
-    received = torch.stack([weights_of(seen, name)[0].mean((0, 1)) for name in seen]).mean(0)
-    lengths = torch.stack([norms[0].mean((0, 1)) for norms in value_norms(seen).values()]).mean(0)
+    received = torch.stack([weights_of(views, name)[0].mean((0, 1)) for name in views]).mean(0)
+    lengths = torch.stack([norms[0].mean((0, 1)) for norms in value_norms(views).values()]).mean(0)
     attributions = {
         "weights": received,
-        "rollout": rollout(seen)[0].mean(0),
+        "rollout": rollout(views)[0].mean(0),
         "value norms": lengths,
         "random": torch.rand(count),
     }
@@ -266,7 +253,9 @@ def attribute_sentence(model: Any, tokens: Tensor) -> tuple[Tensor, dict[str, Te
 def verdict(numbers: dict[str, Any]) -> Verdict:
     small, large = (numbers[model]["weights"]["mean"] for model in ("classifier", "encoder"))
     other = numbers["adversarial"]["share"]
-    kind = "holds" if min(small, large) >= 0.7 and other < 0.5 else "limited" if max(small, large) >= 0.3 else "fails"
+    outcome = (
+        "holds" if min(small, large) >= 0.7 and other < 0.5 else "limited" if max(small, large) >= 0.3 else "fails"
+    )
     rows = {
         model: ", ".join(f"{name} {summary['mean']:+.2f}" for name, summary in numbers[model].items())
         for model in ("classifier", "encoder")
@@ -278,19 +267,19 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
         )
         for model in rows
     }
-    shuffled, even = numbers["changed"]["shuffle"], numbers["changed"]["uniform"]
+    shuffled, uniform = numbers["changed"]["shuffle"], numbers["changed"]["uniform"]
     key = Bilingual(
         f"rank correlation with ablation {small:+.2f} and {large:+.2f}; other weights give the same in {format_percent(other)}",
         f"与消融影响的秩相关 {small:+.2f} 和 {large:+.2f}；{format_percent(other)} 换别的权重预测不变",
     )
-    return Verdict(kind, key, Bilingual(
+    return Verdict(outcome, key, Bilingual(
         f"Mean rank correlation with the ablation effect, classifier (accuracy {format_percent(numbers['accuracy'])}): "
         f"{rows['classifier']}; MiniLM: {rows['encoder']}. Shuffled weights change {format_percent(shuffled)} of the "
         "predictions, uniform "
-        f"ones {format_percent(even)}; for {format_percent(other)} of the reviews very different weights give the same prediction.",
+        f"ones {format_percent(uniform)}; for {format_percent(other)} of the reviews very different weights give the same prediction.",
         f"与消融影响的平均秩相关，分类器（准确率 {format_percent(numbers['accuracy'])}）：{chinese['classifier']}；MiniLM："
         f"{chinese['encoder']}。"
-        f"打乱权重改变 {format_percent(shuffled)} 的预测，均匀权重改变 {format_percent(even)}；{format_percent(other)} "
+        f"打乱权重改变 {format_percent(shuffled)} 的预测，均匀权重改变 {format_percent(uniform)}；{format_percent(other)} "
         "的评论存在预测相同却差别很大的权重。",
     ))  # fmt: skip
 

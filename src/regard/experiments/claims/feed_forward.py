@@ -95,7 +95,7 @@ class AttentionLayers(nn.Module):
 
 
 def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
-    """`right[name][task]` summarized over seeds; `additivity` and `places`: properties of the layers."""
+    """`right[name][task]` summarized over seeds; `additivity` and `places`: `additivity()` and `position_effects()`."""
     config = SIZES[size]
     seeds = range(seed, seed + config["seeds"])
     jobs = [(name, task) for name in NAMES for task in TASKS]
@@ -126,11 +126,11 @@ def sample_rows(batch: int, tokens: int, task: str, generator: torch.Generator) 
     """Tokens `[batch, tokens, bits + 2 · tokens]`, and the target of each, 0 or 1."""
     bits = torch.randint(2, (batch, tokens, BITS), generator=generator) * 2.0 - 1.0
     pointers = torch.randint(tokens, (batch, tokens), generator=generator)
-    where = torch.eye(tokens).expand(batch, -1, -1)
-    x = torch.cat([bits, where, one_hot(pointers, tokens).float()], -1)
+    positions = torch.eye(tokens).expand(batch, -1, -1)
+    x = torch.cat([bits, positions, one_hot(pointers, tokens).float()], -1)
     other = bits.gather(1, pointers[..., None].expand(-1, -1, BITS))
-    answers = {"relation": other[..., 0], "feature": bits.prod(-1), "both": other.prod(-1)}
-    return x, (answers[task] + 1) / 2
+    targets = {"relation": other[..., 0], "feature": bits.prod(-1), "both": other.prod(-1)}
+    return x, (targets[task] + 1) / 2
 
 
 @torch.no_grad()
@@ -154,9 +154,9 @@ def position_effects(seed: int) -> dict[str, dict[str, float]]:
     torch.manual_seed(seed)
     dim = 32
     layers = {"feed-forward": FeedForward(dim, 4 * dim, "relu"), "attention": MultiHeadAttention(dim, 4)}
-    x, mixed = torch.randn(4, 9, dim), torch.randperm(9)
+    x, order = torch.randn(4, 9, dim), torch.randperm(9)
     return {
-        name: {"order": permutation_error(layer, x, mixed), "others": cross_token_influence(layer, x)}
+        name: {"order": permutation_error(layer, x, order), "others": cross_token_influence(layer, x)}
         for name, layer in layers.items()
     }
 
@@ -175,15 +175,17 @@ def cross_token_influence(layer: nn.Module, x: Tensor) -> float:
 
 
 def verdict(numbers: dict[str, Any]) -> Verdict:
-    right = {name: {task: one["mean"] for task, one in tasks.items()} for name, tasks in numbers["right"].items()}
+    right = {
+        name: {task: summary["mean"] for task, summary in tasks.items()} for name, tasks in numbers["right"].items()
+    }
     most = {name: max(right[name]["feature"], right[name]["both"]) for name in NAMES}
     alone = numbers["places"]["feed-forward"]
     main = min(right["full"].values()) >= 0.95 and max(most["attention"], most["linear"]) <= 0.75
     main = main and max(alone.values()) <= 1e-6
     additive = numbers["additivity"]["attention"]
     limits = additive > 1e-4 or most["three"] > 0.75
-    shown = {name: " / ".join(f"{value:.0%}" for value in right[name].values()) for name in NAMES}
-    kept = numbers["additivity"]["values"]
+    percentages = {name: " / ".join(f"{value:.0%}" for value in right[name].values()) for name in NAMES}
+    value_error = numbers["additivity"]["values"]
     return Verdict(
         "fails" if not main else "limited" if limits else "holds",
         Bilingual(
@@ -192,13 +194,13 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
         ),
         Bilingual(
             f"Accuracy on {' / '.join(task.en for task in TASKS.values())}: "
-            + "; ".join(f"{NAMES[name].en} {text}" for name, text in shown.items())
-            + f". For given weights attention is linear in the values (error {kept:.0e}), but it is not linear in the input (error "
+            + "; ".join(f"{NAMES[name].en} {text}" for name, text in percentages.items())
+            + f". For given weights attention is linear in the values (error {value_error:.0e}), but it is not linear in the input (error "
             f"{additive:.0%}): the weights depend on the input. The feed-forward output at a position changes by {alone['order']:.0e} "
             f"with the order and by {alone['others']:.0e} with other tokens.",
             f"在{'／'.join(task.zh for task in TASKS.values())}上的正确率："
-            + "；".join(f"{NAMES[name].zh} {text}" for name, text in shown.items())
-            + f"。权重给定时注意力对值是线性的（偏差 {kept:.0e}），但对输入不是（偏差 {additive:.0%}），因为权重取决于输入。"
+            + "；".join(f"{NAMES[name].zh} {text}" for name, text in percentages.items())
+            + f"。权重给定时注意力对值是线性的（偏差 {value_error:.0e}），但对输入不是（偏差 {additive:.0%}），因为权重取决于输入。"
             f"前馈网络在某位置的输出随次序变化 {alone['order']:.0e}，随其他词元变化 {alone['others']:.0e}。",
         ),
     )
@@ -208,19 +210,21 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
     """Accuracy by task, additivity, and dependence on other tokens."""
     with subplots(language, 3, width=4.3, height=4.2) as (figure, axes):
         draw_tasks(axes[0], numbers["right"], language)
-        laws = {
+        layers = {
             "values": Bilingual("attention,\nweights given", "注意力\n（权重给定）"),
             "attention": Bilingual("attention", "注意力"),
             "linear": Bilingual("feed-forward,\nno activation", "前馈网络\n（无激活）"),
             "full": Bilingual("feed-forward,\nReLU", "前馈网络\n（ReLU）"),
         }
-        found = [numbers["additivity"][name] for name in laws]
-        draw_bars(axes[1], [label(language) for label in laws.values()], found)
+        errors = [numbers["additivity"][name] for name in layers]
+        draw_bars(axes[1], [label(language) for label in layers.values()], errors)
         axes[1].set_ylabel(Bilingual("relative error", "相对误差")(language))
         axes[1].set_title(Bilingual("Difference of f(x + y) and f(x) + f(y)", "f(x + y) 与 f(x) + f(y) 之差")(language))
-        others = numbers["places"]
+        effects = numbers["places"]
         names = {"feed-forward": Bilingual("feed-forward", "前馈网络"), "attention": Bilingual("attention", "注意力")}
-        draw_bars(axes[2], [names[name](language) for name in others], [one["others"] for one in others.values()])
+        draw_bars(
+            axes[2], [names[name](language) for name in effects], [effect["others"] for effect in effects.values()]
+        )
         axes[2].set_ylabel(Bilingual("gradient, fraction of other positions", "梯度中其他位置的比例")(language))
         axes[2].set_title(Bilingual("Dependence on other positions", "对其他位置的依赖")(language))
     return figure
@@ -229,8 +233,8 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
 def draw_tasks(axes: Axes, right: dict[str, Any], language: Language) -> None:
     """Bars by task, one for each model."""
     for n, (name, label) in enumerate(NAMES.items()):
-        at = [place + 0.2 * n - 0.3 for place in range(len(TASKS))]
-        values, bars = ([right[name][task][what] for task in TASKS] for what in ("mean", "spread"))
+        at = [group + 0.2 * n - 0.3 for group in range(len(TASKS))]
+        values, bars = ([right[name][task][key] for task in TASKS] for key in ("mean", "spread"))
         hatch = ("", "//", "..", "xx")[n]
         axes.bar(
             at, values, 0.19, yerr=bars, label=label(language), color=line_style(n)["color"], hatch=hatch, capsize=2

@@ -131,9 +131,9 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     last, trained = accuracies["fully connected"][-1], accuracies["fully connected"][PAIRS.index(TRAINING_PAIRS)]
     any_length = min(accuracies["attention"]) >= 0.9 and last <= accuracies["attention"][-1] / 2
     activated = changes["fully connected, activation"]
-    kind = "fails" if not (fixed and any_length) else "limited" if activated >= 0.1 else "holds"
+    outcome = "fails" if not (fixed and any_length) else "limited" if activated >= 0.1 else "holds"
     return Verdict(
-        kind,
+        outcome,
         Bilingual(
             f"mixing changes by {changes['fully connected']:.0e} (layer), {changes['attention']:.2f} (attention)",
             f"混合的变化：全连接层 {changes['fully connected']:.0e}，注意力 {changes['attention']:.2f}",

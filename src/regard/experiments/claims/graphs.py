@@ -70,7 +70,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
 def run_seed(size: Size, seed: int, lookups: list[int], progress: ProgressCallback) -> dict[str, Any]:
     steps = choose_by_size(size, 5, 200, 800)
     majority_progress = subprogress(progress, 0.0, 0.3)
-    variants = {"along edges": "edges", "full": "full", "full, told the edges": "told"}
+    variants = {"along edges": "edges", "full": "full", "full, told the edges": "features"}
     neighbours = {
         name: train_majority(edge_use, steps, seed, nth_subprogress(majority_progress, n, 3, name))
         for n, (name, edge_use) in enumerate(variants.items())
@@ -135,7 +135,7 @@ class MajorityModel(nn.Module):
     def forward(self, colours: Tensor, adjacency: Tensor) -> Tensor:
         graphs = adjacency.shape[0]
         x = self.colour(colours)
-        if self.edge_use == "told":
+        if self.edge_use == "features":
             x = x + self.row(adjacency.flatten(0, 1).float()) + self.node.weight.repeat(graphs, 1)
         allowed = adjacency if self.edge_use == "edges" else torch.ones_like(adjacency)
         graph, target, source = allowed.nonzero().unbind(1)
@@ -150,9 +150,9 @@ def train_lookup(
     torch.manual_seed(seed)
     model = GraphLookup(version, heads, k)
     fit(model, lambda: nn.functional.cross_entropy(*model.sample(16)), steps, 1e-2, progress, cuda_graph=False)
-    with torch.no_grad(), watch(model, weights=True) as seen:
+    with torch.no_grad(), watch(model, weights=True) as views:
         right = accuracy(*model.sample(16))
-    weights = seen["layer"].weights[0]  # type: ignore[index]
+    weights = views["layer"].weights[0]  # type: ignore[index]
     keys = weights.argmax(-1).unflatten(-1, (16, 2 * k))[:, :, k:]  # [heads, graphs, queries]
     counts = [len(head_keys.unique()) / k for head_keys in keys.flatten(0, 1)]
     return right, sum(counts) / len(counts)
@@ -189,14 +189,14 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     newer = min(summary["mean"] for summary in numbers["lookup"]["GATv2, 8 heads"].values())
     older = numbers["lookup"]["GAT, 8 heads"][largest]["mean"]
     first, second = edges >= 0.95 and edges >= others + 0.15, newer >= 0.95 and older < 0.95
-    kind = "holds" if first and second else "limited" if first or second else "fails"
+    outcome = "holds" if first and second else "limited" if first or second else "fails"
     single = [numbers["lookup"][f"{name}, 1 head"][largest]["mean"] for name in ("GAT", "GATv2")]
     same = [numbers["distinct"][f"{name}, 1 head"]["mean"] for name in ("GAT", "GATv2")]
     key = Bilingual(
         f"along edges {format_percent(edges)}, full {format_percent(others)}; lookup: GATv2 {format_percent(newer)}, GAT {format_percent(older)}",
         f"沿边 {format_percent(edges)}，全注意力 {format_percent(others)}；查字典：GATv2 {format_percent(newer)}，GAT {format_percent(older)}",
     )
-    return Verdict(kind, key, Bilingual(
+    return Verdict(outcome, key, Bilingual(
         f"Accuracy on new graphs: along edges {format_percent(edges)}, full attention {format_percent(majority['full'])}, with edges as features "
         f"{format_percent(majority['full, told the edges'])}. Lookup with 8 heads: GATv2 at least {format_percent(newer)} at every k, "
         "GAT "

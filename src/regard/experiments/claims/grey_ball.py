@@ -202,37 +202,22 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     held, learned = (numbers["pointed"][f"{query}, darker or lighter"]["mean"] for query in ("held", "learned"))
     others = [name for name, value in worst.items() if name != "attention" and value >= 0.95]
     finds, compares = worst["attention"] >= 0.95, held >= 0.95 and learned <= 0.75
-    kind = "fails" if not finds else "limited" if others or not compares else "holds"
-    where = {name: weakest_count(numbers, name) for name in worst}
-    english = describe_en(worst, where, held, learned) + describe_others_en(others, finds)
-    chinese = describe_zh(worst, where, held, learned) + describe_others_zh(others, finds)
+    outcome = "fails" if not finds else "limited" if others or not compares else "holds"
+    means = {name: [at["mean"] for at in numbers["found"][name]] for name in worst}
+    worst_counts = {name: numbers["balls"][values.index(min(values))] for name, values in means.items()}
+    english, chinese = describe_en(worst, worst_counts, held, learned), describe_zh(worst, worst_counts, held, learned)
+    if others:
+        english += f" Networks with at least 95 % at every number of balls, {'also' if finds else 'only'}, without "
+        english += f"attention: {' and '.join(others)}."
+        chinese += (
+            f"不用注意力而处处达到 95% 的{'还' if finds else '只'}有：{'、'.join(NAMES_ZH[name] for name in others)}。"
+        )
     best = max(value for name, value in worst.items() if name != "attention")
     key = Bilingual(
         f"accuracy at the worst number of balls: attention {worst['attention']:.0%}, the best other {best:.0%}",
         f"最不利球数下的正确率：注意力 {worst['attention']:.0%}，其余最好 {best:.0%}",
     )
-    return Verdict(kind, key, Bilingual(english, chinese))
-
-
-def weakest_count(numbers: dict[str, Any], name: str) -> int:
-    """The number of balls with a network's lowest accuracy."""
-    means = [at["mean"] for at in numbers["found"][name]]
-    return numbers["balls"][means.index(min(means))]
-
-
-def describe_others_en(others: list[str], finds: bool) -> str:
-    """The other networks that reach 95 % everywhere."""
-    names = " and ".join(others)
-    return (
-        f" Networks with at least 95 % at every number of balls, {'also' if finds else 'only'}, without attention: {names}."
-        if others
-        else ""
-    )
-
-
-def describe_others_zh(others: list[str], finds: bool) -> str:
-    names = "、".join(NAMES_ZH[name] for name in others)
-    return f"不用注意力而处处达到 95% 的{'还' if finds else '只'}有：{names}。" if others else ""
+    return Verdict(outcome, key, Bilingual(english, chinese))
 
 
 NAMES_ZH = {
@@ -244,27 +229,29 @@ NAMES_ZH = {
 }
 
 
-def describe_en(worst: dict[str, float], where: dict[str, int], held: float, learned: float) -> str:
+def describe_en(worst: dict[str, float], worst_counts: dict[str, int], held: float, learned: float) -> str:
     """The numbers of the verdict."""
-    each = ", ".join(f"{name} {value:.0%} (of {where[name]} balls)" for name, value in worst.items())
+    accuracies = ", ".join(f"{name} {value:.0%} (of {worst_counts[name]} balls)" for name, value in worst.items())
     return (
-        f"Accuracy at the worst number of balls of each: {each}. When the ball is darker or lighter, a held white "
+        f"Accuracy at the worst number of balls of each: {accuracies}. When the ball is darker or lighter, a held white "
         f"ball "
         f"as the query is correct in {held:.0%}, a learned vector in {learned:.0%}."
     )
 
 
-def describe_zh(worst: dict[str, float], where: dict[str, int], held: float, learned: float) -> str:
-    each = "，".join(f"{NAMES_ZH[name]} {value:.0%}（{where[name]} 个球）" for name, value in worst.items())
+def describe_zh(worst: dict[str, float], worst_counts: dict[str, int], held: float, learned: float) -> str:
+    accuracies = "，".join(
+        f"{NAMES_ZH[name]} {value:.0%}（{worst_counts[name]} 个球）" for name, value in worst.items()
+    )
     return (
-        f"各自在最不利的球数下的正确率：{each}。若球可能更暗或更亮，以手中的白球为查询，正确率 {held:.0%}，"
+        f"各自在最不利的球数下的正确率：{accuracies}。若球可能更暗或更亮，以手中的白球为查询，正确率 {held:.0%}，"
         f"可学习向量 {learned:.0%}。"
     )
 
 
 def draw(numbers: dict[str, Any], language: Language) -> Figure:
     zh = language == "zh"
-    with subplots(language, 2) as (figure, (left, bag_accuracy)):
+    with subplots(language, 2) as (figure, (left, right)):
         for n, (name, summaries) in enumerate(sorted(numbers["found"].items())):
             means, spreads = [at["mean"] for at in summaries], [at["spread"] for at in summaries]
             left.errorbar(
@@ -286,12 +273,12 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
         left.set_ylabel("全部判断正确的袋子比例" if zh else "fraction of bags correct")
         left.set_title("不同球数下的正确率" if zh else "Accuracy by number of balls")
         left.legend(loc="upper left")
-        draw_queries(bag_accuracy, numbers["pointed"], zh)
+        draw_queries(right, numbers["pointed"], zh)
         return figure
 
 
 def draw_queries(axes: Axes, pointed: dict[str, Any], zh: bool) -> None:
-    """How often each kind of query points at the odd ball."""
+    """How often the odd ball has the largest weight, by query."""
     cases = ("darker", "darker or lighter")
     labels = ("只会更暗", "更暗或更亮") if zh else cases
     for n, case in enumerate(cases):

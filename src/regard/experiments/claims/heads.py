@@ -78,7 +78,7 @@ class PointerModel(nn.Module):
 
 
 def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
-    """`both[heads]`: both contents named; `weights[heads][seed][head]`: of the first and the second relation."""
+    """`both[heads]`: both contents predicted; `weights[heads][seed][head]`: of the first and the second relation."""
     config = SIZES[size]
     runs = [(heads, seed + n) for heads in COUNTS for n in range(config["seeds"])]
     runs_by_heads: dict[int, list[dict[str, Any]]] = {heads: [] for heads in COUNTS}
@@ -135,32 +135,27 @@ def relation_weights(model: PointerModel, content: Tensor, pointers: Tensor) -> 
     return weights.gather(-1, indices).mean((0, 2))
 
 
-def heads_specialize(pair: list[list[float]]) -> bool:
-    """Whether one of two heads attends to the first relation and the other to the second."""
-    (a, b), (c, d) = pair
-    return min(a, d) > 0.5 or min(b, c) > 0.5
-
-
 def verdict(numbers: dict[str, Any]) -> Verdict:
-    one, two = (numbers["both"][numbers["heads"].index(heads)]["mean"] for heads in (1, 2))
+    single, double = (numbers["both"][numbers["heads"].index(heads)]["mean"] for heads in (1, 2))
     pairs = numbers["weights"][numbers["heads"].index(2)]
-    share = sum(heads_specialize(pair) for pair in pairs)
-    kind = "fails" if two - one < 0.2 else "holds" if share == len(pairs) else "limited"
-    every = " / ".join(f"{value['mean']:.0%}" for value in numbers["both"])
+    # seeds in which one of two heads attends to the first relation and the other to the second
+    specialized = sum(min(a, d) > 0.5 or min(b, c) > 0.5 for (a, b), (c, d) in pairs)
+    outcome = "fails" if double - single < 0.2 else "holds" if specialized == len(pairs) else "limited"
+    accuracies = " / ".join(f"{value['mean']:.0%}" for value in numbers["both"])
     counts = " / ".join(str(heads) for heads in numbers["heads"])
     alone = numbers["weights"][0][0][0]
     return Verdict(
-        kind,
+        outcome,
         Bilingual(
-            f"both relations correct: one head {one:.0%}, two heads {two:.0%}",
-            f"两种关系都对：一个头 {one:.0%}，两个头 {two:.0%}",
+            f"both relations correct: one head {single:.0%}, two heads {double:.0%}",
+            f"两种关系都对：一个头 {single:.0%}，两个头 {double:.0%}",
         ),
         Bilingual(
-            f"Both contents predicted with {counts} heads and {numbers['parameters'][0]:,} parameters each: {every}. The one "
+            f"Both contents predicted with {counts} heads and {numbers['parameters'][0]:,} parameters each: {accuracies}. The one "
             f"head (first seed) gives {alone[0]:.0%} of its weight to the first relation and {alone[1]:.0%} to the "
-            f"second; two heads split the relations between them in {share} of {len(pairs)} seeds.",
-            f"头数为 {counts}、参数量均为 {numbers['parameters'][0]:,} 时，同时预测对两者内容的比例：{every}。单个头（第一个种子）把 "
-            f"{alone[0]:.0%} 的权重给第一种关系，{alone[1]:.0%} 给第二种；{len(pairs)} 个种子中有 {share} 个两个头各负责一种关系。",
+            f"second; two heads split the relations between them in {specialized} of {len(pairs)} seeds.",
+            f"头数为 {counts}、参数量均为 {numbers['parameters'][0]:,} 时，同时预测对两者内容的比例：{accuracies}。单个头（第一个种子）把 "
+            f"{alone[0]:.0%} 的权重给第一种关系，{alone[1]:.0%} 给第二种；{len(pairs)} 个种子中有 {specialized} 个两个头各负责一种关系。",
         ),
     )
 
@@ -186,7 +181,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
 def draw_heads(axes: Axes, weights: list[list[float]], language: Language) -> None:
     """Two bars per head: its weight on each relation."""
     for n, relation in enumerate(RELATIONS):
-        at = [place + 0.4 * n - 0.2 for place in range(len(weights))]
+        at = [head + 0.4 * n - 0.2 for head in range(len(weights))]
         values = [head[n] for head in weights]
         axes.bar(at, values, 0.38, label=relation(language), color=line_style(n)["color"], hatch=("", "//")[n])
     axes.set_xticks(range(len(weights)), [str(head + 1) for head in range(len(weights))])

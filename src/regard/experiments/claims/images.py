@@ -82,7 +82,7 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
         "accuracy": {name: summarize(values) for name, values in accuracies.items()},
         "steps": {name: summarize(values) for name, values in steps_taken.items()},
         "distance": distances,
-        "evenly": uniform_distance(),
+        "evenly": patch_distances().mean().item(),  # of a head with uniform weights
     }
 
 
@@ -175,12 +175,12 @@ MODELS: dict[str, Any] = {
 def attention_distance(model: nn.Module, task: str) -> list[list[float]]:
     """The mean distance, in pixels, of the attention of each head: `[layers][heads]`."""
     images, _ = SAMPLERS[task](64)
-    with torch.no_grad(), watch(model, weights=True) as seen:
+    with torch.no_grad(), watch(model, weights=True) as views:
         model(images)
     distances = patch_distances()
     return [
         [round(v, 3) for v in (view.weights * distances).sum(-1).mean((0, 2)).tolist()]  # type: ignore[operator]
-        for view in seen.values()
+        for view in views.values()
     ]
 
 
@@ -190,39 +190,34 @@ def patch_distances() -> Tensor:
     return torch.cdist(centres, centres)
 
 
-def uniform_distance() -> float:
-    """The mean distance of a head with uniform weights."""
-    return patch_distances().mean().item()
-
-
 def verdict(numbers: dict[str, Any]) -> Verdict:
-    found = {name: one["mean"] for name, one in numbers["accuracy"].items()}
-    vit, cnn, hybrid = ({t: found[f"{t}/many/{kind}"] for t in TASKS} for kind in ("ViT", "CNN", "hybrid"))
-    few = found["detail/few/CNN"] - found["detail/few/ViT"]
+    accuracies = {name: summary["mean"] for name, summary in numbers["accuracy"].items()}
+    vit, cnn, hybrid = ({task: accuracies[f"{task}/many/{model}"] for task in TASKS} for model in MODELS)
+    few = accuracies["detail/few/CNN"] - accuracies["detail/few/ViT"]
     behind = cnn["detail"] - vit["detail"] >= 0.05
     blind = vit["relation"] - cnn["relation"] >= 0.05
-    best = all(hybrid[t] >= max(vit[t], cnn[t]) - 0.05 for t in TASKS)
-    partly = few >= 0.05 and all(hybrid[t] >= vit[t] - 0.05 for t in TASKS)
-    kind = "holds" if behind and blind and best else "limited" if partly else "fails"
+    best = all(hybrid[task] >= max(vit[task], cnn[task]) - 0.05 for task in TASKS)
+    partly = few >= 0.05 and all(hybrid[task] >= vit[task] - 0.05 for task in TASKS)
+    outcome = "holds" if behind and blind and best else "limited" if partly else "fails"
     rows = {
-        k: f"{format_percent(one['detail'])} / {format_percent(one['relation'])}"
-        for k, one in zip(MODELS, (vit, cnn, hybrid), strict=True)
+        model: f"{format_percent(means['detail'])} / {format_percent(means['relation'])}"
+        for model, means in zip(MODELS, (vit, cnn, hybrid), strict=True)
     }
-    lowest, highest = ([sum(one[n]) / len(one[n]) for one in numbers["distance"].values()] for n in (0, -1))
-    near = f"{sum(lowest) / len(lowest):.1f}", f"{sum(highest) / len(highest):.1f}"
+    lowest, highest = ([sum(layers[n]) / len(layers[n]) for layers in numbers["distance"].values()] for n in (0, -1))
+    distances = f"{sum(lowest) / len(lowest):.1f}", f"{sum(highest) / len(highest):.1f}"
     key = Bilingual(
         f"accuracy in detail / relation: ViT {rows['ViT']}, CNN {rows['CNN']}, hybrid {rows['hybrid']}",
         f"细节 / 关系正确率：ViT {rows['ViT']}，CNN {rows['CNN']}，混合 {rows['hybrid']}",
     )
-    return Verdict(kind, key, Bilingual(
+    return Verdict(outcome, key, Bilingual(
         f"Detail / relation on many images: ViT {rows['ViT']}, CNN {rows['CNN']}, hybrid {rows['hybrid']}. On few "
         "images the "
-        f"ViT is {100 * few:.1f} points behind in detail. The mean attention distance is {near[0]} pixels in the first layer and "
-        f"{near[1]} in "
+        f"ViT is {100 * few:.1f} points behind in detail. The mean attention distance is {distances[0]} pixels in the first layer and "
+        f"{distances[1]} in "
         f"the last (uniform weights: {numbers['evenly']:.1f}).",
         f"图像较多时的细节 / 关系：ViT {rows['ViT']}，CNN {rows['CNN']}，混合 {rows['hybrid']}。图像少时 ViT "
         f"的细节落后 {100 * few:.1f} 个百分点。"
-        f"平均注意力距离：第一层 {near[0]} 像素，最后一层 {near[1]} 像素（权重均匀时为 {numbers['evenly']:.1f}）。",
+        f"平均注意力距离：第一层 {distances[0]} 像素，最后一层 {distances[1]} 像素（权重均匀时为 {numbers['evenly']:.1f}）。",
     ))  # fmt: skip
 
 
@@ -237,8 +232,8 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
                   "relation": tr("Relation: cross left or right of square", "关系：十字在方框左边还是右边")}  # fmt: skip
         for axes, task in ((left, "detail"), (middle, "relation")):
             series = {
-                text: [numbers["accuracy"][f"{task}/{a}/{kind}"] for a in ("few", "many")]
-                for kind, text in names.items()
+                text: [numbers["accuracy"][f"{task}/{amount}/{model}"] for amount in ("few", "many")]
+                for model, text in names.items()
             }
             plot_bars(axes, groups, series)
             draw_reference_line(axes, 1 / TASKS[task], tr("chance", "随机"))
@@ -246,11 +241,11 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
             axes.set_ylim(0, 1.25)
             axes.legend(ncols=2, loc="upper left", fontsize=7)
         for n, (name, layers) in enumerate(numbers["distance"].items()):
-            task, kind = name.split("/")
-            text = f"{names[kind]}, {tr(task, {'detail': '细节', 'relation': '关系'}[task])}"
+            task, model = name.split("/")
+            text = f"{names[model]}, {tr(task, {'detail': '细节', 'relation': '关系'}[task])}"
             dots = [(layer + 1 + 0.08 * (n - 1.5), d) for layer, heads in enumerate(layers) for d in heads]
-            look: dict[str, Any] = line_style(n) | {"linestyle": "", "label": text}
-            right.plot(*zip(*dots, strict=True), **look)
+            style: dict[str, Any] = line_style(n) | {"linestyle": "", "label": text}
+            right.plot(*zip(*dots, strict=True), **style)
         draw_reference_line(right, numbers["evenly"], tr("uniform weights", "权重均匀"))
         right.set_xticks([1, 2, 3])
         right.set_ylim(0, 1.3 * numbers["evenly"])

@@ -92,13 +92,9 @@ def train_and_test(
     stack = StackConfig(config["dim"], 2, 4, mask="Causal()", position=POSITIONS.get(scheme))
     model = build_tagger(stack, SYMBOLS, SYMBOLS, positions)
 
-    batches_of_text = sample_texts(chain, config["batch"] * config["steps"], lengths[0] + 1, generator).split(
-        config["batch"]
-    )
-    batches, index = (
-        torch.stack(batches_of_text),
-        torch.zeros(1, dtype=torch.long),
-    )  # on the device, so that a CUDA graph can advance it
+    texts = sample_texts(chain, config["batch"] * config["steps"], lengths[0] + 1, generator)
+    batches = torch.stack(texts.split(config["batch"]))
+    index = torch.zeros(1, dtype=torch.long)  # on the device, so that a CUDA graph can advance it
 
     def loss() -> Tensor:
         text = batches[index].squeeze(0)
@@ -140,9 +136,9 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     at_longest = {scheme: relative_accuracy(numbers, scheme)[-1] for scheme in NAMES}
     extrapolating = [scheme for scheme in NAMES if at_longest[scheme] >= 0.9]
     trained = numbers["accuracy"]["sinusoidal"][0]["mean"]
-    kind = "fails" if trained < 0.8 or fractions[1] < 0.9 else "holds" if min(fractions) >= 0.9 else "limited"
+    outcome = "fails" if trained < 0.8 or fractions[1] < 0.9 else "holds" if min(fractions) >= 0.9 else "limited"
     return Verdict(
-        kind,
+        outcome,
         Bilingual(
             f"sinusoidal keeps {', '.join(f'{value:.0%}' for value in fractions[1:])} at 2, 4, 8 times the length",
             f"正弦编码在 2、4、8 倍长度上保留 {'、'.join(f'{value:.0%}' for value in fractions[1:])}",

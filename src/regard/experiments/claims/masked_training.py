@@ -82,28 +82,29 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
         by_masking[masking] = {"curve": smooth_curve(curve), "trained": sum(curve[-10:]) / len(curve[-10:])}
         by_masking[masking] |= evaluate(models[masking], test, seed)
     progress(0.9, "one pass and prefix after prefix, n-grams")
-    pass_loss, prefix_loss = (compute(models["masked"], test) for compute in (pass_losses, prefix_losses))
+    calls = {
+        "pass": lambda: pass_losses(models["masked"], test),
+        "prefixes": lambda: prefix_losses(models["masked"], test),
+    }
+    pass_loss, prefix_loss = (call() for call in calls.values())
     valid = pass_loss >= 0
     return {
         "difference": (pass_loss - prefix_loss)[valid].abs().max().item(),
         "table": prefix_table(models["masked"]),
         "kinds": by_masking,
         "ngrams": {str(order): ngram_loss(order, training, test) for order in config["orders"]},
-        "times": time_losses(models["masked"], test),
+        "times": median_times(calls, budget=0.1),
     }
 
 
 def sample_sentence(rng: random.Random) -> list[str]:
     """Clauses joined by “because”, all with the subject of the first, whose verb agrees with it."""
-    subject = rng.choice(list(SUBJECTS))
-    clauses = [sample_clause(subject, rng) for _ in range(rng.choice((1, 2)))]
-    middle = [word for n, words in enumerate(clauses) for word in (["because"] * (n > 0) + words)]
-    return ["<BOS>", *middle, "<EOS>"]
-
-
-def sample_clause(subject: str, rng: random.Random) -> list[str]:
-    adverbs = [rng.choice(ADVERBS) for _ in range(rng.choice((0, 0, 1, 2)))]
-    return [subject, *adverbs, rng.choice(VERBS) + SUBJECTS[subject], rng.choice(OBJECTS)]
+    subject, words = rng.choice(list(SUBJECTS)), ["<BOS>"]
+    for n in range(rng.choice((1, 2))):
+        adverbs = [rng.choice(ADVERBS) for _ in range(rng.choice((0, 0, 1, 2)))]
+        clause = [subject, *adverbs, rng.choice(VERBS) + SUBJECTS[subject], rng.choice(OBJECTS)]
+        words += ["because", *clause] if n else clause
+    return [*words, "<EOS>"]
 
 
 def is_grammatical(words: list[str]) -> bool:
@@ -210,12 +211,6 @@ def ngram_loss(order: int, training: list[list[str]], test: list[list[str]]) -> 
     return losses[test_tokens[1:] != WORD_IDS["<BOS>"]].mean().item()
 
 
-def time_losses(model: nn.Module, test: list[list[str]]) -> dict[str, float]:
-    """Seconds of the losses of the test sentences."""
-    calls = {"pass": lambda: pass_losses(model, test), "prefixes": lambda: prefix_losses(model, test)}
-    return median_times(calls, budget=0.1)
-
-
 def verdict(numbers: dict[str, Any]) -> Verdict:
     masked, unmasked = numbers["kinds"]["masked"], numbers["kinds"]["open"]
     order, best = min(numbers["ngrams"].items(), key=lambda pair: pair[1])
@@ -225,10 +220,10 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
         and unmasked["right"] < masked["right"] / 2
     )
     main = numbers["difference"] <= 1e-5 and cheats
-    kind = "fails" if not main else "holds" if masked["loss"] <= best else "limited"
+    outcome = "fails" if not main else "holds" if masked["loss"] <= best else "limited"
     ratio = numbers["times"]["prefixes"] / numbers["times"]["pass"]
     return Verdict(
-        kind,
+        outcome,
         Bilingual(
             f"grammatical sentences: {masked['right']:.0%} with the mask, {unmasked['right']:.0%} without",
             f"正确的句子：有掩码 {masked['right']:.0%}，无掩码 {unmasked['right']:.0%}",
@@ -266,13 +261,15 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
 
 def draw_table(axes: Axes, rows: list[dict[str, Any]], language: Language) -> None:
     """The visible and the masked words of each row, and the loss of the next word."""
+    from matplotlib.patches import Rectangle
+
     count = len(EXAMPLE)
     for n, row in enumerate(rows):
-        for place in range(count):
-            seen = place <= n
-            face = "#d7e8f4" if seen else "#eeeff3"
-            axes.add_patch(rectangle(place, n, face, "" if seen else "///"))
-            axes.text(place + 0.5, n + 0.5, EXAMPLE[place] if seen else "", ha="center", va="center", fontsize=8)
+        for column, word in enumerate(EXAMPLE):
+            visible = column <= n
+            face, hatch = ("#d7e8f4", "") if visible else ("#eeeff3", "///")
+            axes.add_patch(Rectangle((column, n), 1, 1, facecolor=face, edgecolor="#b9bdca", hatch=hatch))
+            axes.text(column + 0.5, n + 0.5, word if visible else "", ha="center", va="center", fontsize=8)
         losses = f"{row['next']}: {row['pass']:.3f} | {row['prefix']:.3f}"
         axes.text(count + 0.15, n + 0.5, losses, va="center", fontsize=8)
     axes.set(xlim=(0, count + 3.4), ylim=(len(rows), 0), xticks=[], yticks=[])
@@ -283,12 +280,6 @@ def draw_table(axes: Axes, rows: list[dict[str, Any]], language: Language) -> No
         "Loss of the next word (nats):\none pass | prefix only", "下一个词的损失（nat）：\n一次计算 | 只给前缀"
     )
     axes.set_title(title(language))
-
-
-def rectangle(x: float, y: float, face: str, hatch: str) -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((x, y), 1, 1, facecolor=face, edgecolor="#b9bdca", hatch=hatch)
 
 
 def draw_losses(axes: Axes, numbers: dict[str, Any], language: Language) -> None:

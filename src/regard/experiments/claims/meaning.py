@@ -82,9 +82,9 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
 
 def run_seed(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
     torch.manual_seed(seed)
-    names = choose_by_size(size, 60, 300, 1000)
+    frequent = choose_by_size(size, 60, 300, 1000)
     steps = choose_by_size(size, 60, 600, 2000)
-    centre, context = sample_corpus(names)
+    centre, context = sample_corpus(frequent)
     vectors_by_method = {
         "one-hot": torch.eye(len(NOUNS)),
         "own task": task_vectors(steps // 4),
@@ -121,12 +121,12 @@ def sample_corpus(frequent: int) -> tuple[Tensor, Tensor]:
 
 def corpus_vectors(centre: Tensor, context: Tensor, steps: int, progress: ProgressCallback, dim: int = 16) -> Tensor:
     """Noun vectors that predict their context words, `[nouns, dim]`."""
-    model = nn.ModuleDict({"words": OneHot(len(NOUNS), dim), "beside": nn.Linear(dim, VOCABULARY)})
+    model = nn.ModuleDict({"words": OneHot(len(NOUNS), dim), "context": nn.Linear(dim, VOCABULARY)})
 
     def loss() -> Tensor:
         chosen = torch.randint(len(centre), (512,))
         vectors = model["words"](centre[chosen][None])[0]
-        return nn.functional.cross_entropy(model["beside"](vectors), context[chosen])
+        return nn.functional.cross_entropy(model["context"](vectors), context[chosen])
 
     fit(model, loss, steps, 3e-2, progress)
     return trained_vectors(model["words"])
@@ -135,10 +135,10 @@ def corpus_vectors(centre: Tensor, context: Tensor, steps: int, progress: Progre
 def task_vectors(steps: int, dim: int = 16) -> Tensor:
     """Noun vectors trained with the classifier of the frequent nouns' categories, `[nouns, dim]`."""
     words, head = OneHot(len(NOUNS), dim), nn.Linear(dim, len(CATEGORIES))
-    known = frequent_nouns()
+    frequent = frequent_nouns()
 
     def loss() -> Tensor:
-        return nn.functional.cross_entropy(head(words(known[None])[0]), category_of(known))
+        return nn.functional.cross_entropy(head(words(frequent[None])[0]), category_of(frequent))
 
     fit(nn.ModuleList([words, head]), loss, steps, 1e-2)
     return trained_vectors(words)
@@ -156,9 +156,9 @@ def cosine_similarities(vectors: Tensor) -> Tensor:
 
 def same_category_rate(vectors: Tensor, nearest: int = 3) -> float:
     """The fraction of a frequent word's nearest words that share its category; ties are broken at random."""
-    alike = cosine_similarities(vectors) + 1e-6 * torch.rand(len(NOUNS), len(NOUNS))
-    alike.fill_diagonal_(-torch.inf)
-    near = alike[frequent_nouns()].topk(nearest).indices
+    similarities = cosine_similarities(vectors) + 1e-6 * torch.rand(len(NOUNS), len(NOUNS))
+    similarities.fill_diagonal_(-torch.inf)
+    near = similarities[frequent_nouns()].topk(nearest).indices
     return (category_of(near) == category_of(frequent_nouns())[:, None]).float().mean().item()
 
 
@@ -166,8 +166,8 @@ def rare_word_accuracy(vectors: Tensor, steps: int) -> dict[str, float]:
     """The accuracy on rare words of a linear classifier trained on frequent ones, by frequency."""
     scaled = vectors / vectors[frequent_nouns()].norm(dim=-1).mean()
     model = nn.Linear(scaled.shape[1], len(CATEGORIES))
-    known = frequent_nouns()
-    fit(model, lambda: nn.functional.cross_entropy(model(scaled[known]), category_of(known)), steps, 3e-2)
+    frequent = frequent_nouns()
+    fit(model, lambda: nn.functional.cross_entropy(model(scaled[frequent]), category_of(frequent)), steps, 3e-2)
     with torch.no_grad():
         logits = model(scaled)
     rows = {count: torch.arange(FREQUENT + n, len(NOUNS), NOUNS_PER_CATEGORY) for n, count in enumerate(COUNTS)}
@@ -178,8 +178,8 @@ def example_similarities(vectors: Tensor) -> dict[str, float]:
     """The cosines of apple with banana and with chair."""
     names = [english for english, _ in NOUNS]
     apple, banana, chair = (names.index(word) for word in ("apple", "banana", "chair"))
-    alike = cosine_similarities(vectors)
-    return {"banana": alike[apple, banana].item(), "chair": alike[apple, chair].item()}
+    similarities = cosine_similarities(vectors)
+    return {"banana": similarities[apple, banana].item(), "chair": similarities[apple, chair].item()}
 
 
 def project_to_plane(vectors: Tensor) -> list[list[float]]:
@@ -191,33 +191,37 @@ def project_to_plane(vectors: Tensor) -> list[list[float]]:
 
 
 def verdict(numbers: dict[str, Any]) -> Verdict:
-    near, chance = {way: one["mean"] for way, one in numbers["neighbours"].items()}, numbers["chance"]
-    rare = {way: {c: one["mean"] for c, one in by.items()} for way, by in numbers["rare"].items()}
-    gains = {c: rare["corpus"][c] - rare["one-hot"][c] for c in rare["corpus"]}
+    near = {method: summary["mean"] for method, summary in numbers["neighbours"].items()}
+    chance = numbers["chance"]
+    rare = {
+        method: {count: summary["mean"] for count, summary in summaries.items()}
+        for method, summaries in numbers["rare"].items()
+    }
+    gains = {count: rare["corpus"][count] - rare["one-hot"][count] for count in rare["corpus"]}
     related = near["corpus"] >= 0.8 and near["one-hot"] <= chance + 0.1
-    enough = [c for c, gain in gains.items() if gain >= 0.3]
+    enough = [count for count, gain in gains.items() if gain >= 0.3]
     most = str(numbers["counts"][-1])
-    kind = "fails" if not related or most not in enough else "holds" if len(enough) == len(gains) else "limited"
-    by_count = ", ".join(f"{c}×: {format_percent(rare['corpus'][c])}" for c in gains)
-    alike = numbers["alike"]["corpus"]
-    means = {way: sum(by.values()) / len(by) for way, by in rare.items()}
+    outcome = "fails" if not related or most not in enough else "holds" if len(enough) == len(gains) else "limited"
+    by_count = ", ".join(f"{count}×: {format_percent(rare['corpus'][count])}" for count in gains)
+    similarity = numbers["alike"]["corpus"]
+    means = {method: sum(values.values()) / len(values) for method, values in rare.items()}
     key = Bilingual(
         f"nearest words of the same category: {format_percent(near['corpus'])} learned, {format_percent(near['one-hot'])} one-hot",
         f"最近的词同类：学到的嵌入 {format_percent(near['corpus'])}，独热 {format_percent(near['one-hot'])}",
     )
-    return Verdict(kind, key, Bilingual(
+    return Verdict(outcome, key, Bilingual(
         f"Nearest words of the same category: corpus {format_percent(near['corpus'])}, own task {format_percent(near['own task'])}, "
         "one-hot "
         f"{format_percent(near['one-hot'])} (chance {format_percent(chance)}). Accuracy on rare words: one-hot "
         f"{format_percent(means['one-hot'])}, own task "
-        f"{format_percent(means['own task'])}, corpus by count {by_count}. The similarity of apple is {alike['banana']:.2f} to banana "
+        f"{format_percent(means['own task'])}, corpus by count {by_count}. The similarity of apple is {similarity['banana']:.2f} to banana "
         "and "
-        f"{alike['chair']:.2f} to chair; one-hot gives 0 and 0.",
+        f"{similarity['chair']:.2f} to chair; one-hot gives 0 and 0.",
         f"最近的词同类的比例：语料 {format_percent(near['corpus'])}，分类任务自身 {format_percent(near['own task'])}，独热 "
         f"{format_percent(near['one-hot'])}（随机 {format_percent(chance)}）。"
         f"罕见词正确率：独热 {format_percent(means['one-hot'])}，分类任务自身 {format_percent(means['own task'])}，语料按出现次数 "
         f"{by_count}。"
-        f"苹果与香蕉的相似度 {alike['banana']:.2f}，与椅子 {alike['chair']:.2f}；独热都是 0。",
+        f"苹果与香蕉的相似度 {similarity['banana']:.2f}，与椅子 {similarity['chair']:.2f}；独热都是 0。",
     ))  # fmt: skip
 
 
@@ -239,8 +243,9 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
             middle, tr("The three nearest words", "三个最近的词"), "", tr("fraction of the same category", "同类的比例")
         )
         middle.legend()
-        for n, (way, text) in enumerate(names.items()):
-            plot_summaries(right, n, numbers["counts"], [numbers["rare"][way][str(c)] for c in numbers["counts"]], text)
+        for n, (method, text) in enumerate(names.items()):
+            summaries = [numbers["rare"][method][str(count)] for count in numbers["counts"]]
+            plot_summaries(right, n, numbers["counts"], summaries, text)
         draw_reference_line(right, 1 / len(CATEGORIES), chance)
         right.set_xscale("log", base=2)
         right.set_xticks(numbers["counts"], [str(c) for c in numbers["counts"]])
@@ -254,7 +259,7 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
 def draw_word_map(axes: Axes, numbers: dict[str, Any], language: Language) -> None:
     """The words of the corpus on a plane, rare ones hollow."""
     tr = localizer(language)
-    for n, kind in enumerate(CATEGORIES):
+    for n, category in enumerate(CATEGORIES):
         for frequent in (True, False):
             rows = [
                 i
@@ -262,7 +267,7 @@ def draw_word_map(axes: Axes, numbers: dict[str, Any], language: Language) -> No
                 if i // NOUNS_PER_CATEGORY == n and (i % NOUNS_PER_CATEGORY < FREQUENT) == frequent
             ]
             points = [numbers["map"][i] for i in rows]
-            label = tr(kind, CATEGORIES_ZH[kind]) if frequent else None
+            label = tr(category, CATEGORIES_ZH[category]) if frequent else None
             style: dict[str, Any] = {
                 "marker": MARKERS[n],
                 "color": COLOURS[n],

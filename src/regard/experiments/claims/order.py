@@ -69,8 +69,8 @@ class SentenceModel(nn.Module):
     def __init__(self, scheme: str) -> None:
         super().__init__()
         self.words = nn.Embedding(NAMES + VERBS, DIM)
-        added = {"sinusoidal": SinusoidalPositions(DIM), "learned": LearnedPositions(3, DIM)}
-        self.positions = added.get(scheme)
+        encodings = {"sinusoidal": SinusoidalPositions(DIM), "learned": LearnedPositions(3, DIM)}
+        self.positions = encodings.get(scheme)
         self.body = Stack(StackConfig(dim=DIM, layers=2, heads=2, hidden=64, **SCHEMES[scheme]))
         self.head = nn.Linear(DIM, NAMES)
 
@@ -142,37 +142,39 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     accuracy = {scheme: summary["mean"] for scheme, summary in numbers["accuracy"].items()}
     order_blind = numbers["shuffled"]["none"] <= 1e-9 and accuracy["none"] <= 0.6
     short = [scheme for scheme in POSITION_SCHEMES if accuracy[scheme] < 0.95]
-    kind = "fails" if not order_blind else "limited" if short else "holds"
+    outcome = "fails" if not order_blind else "limited" if short else "holds"
     best, worst = (choose(accuracy[scheme] for scheme in POSITION_SCHEMES) for choose in (max, min))
     key = Bilingual(
         f"who hit whom: {accuracy['none']:.0%} without positions, {worst:.0%} to {best:.0%} with",
         f"谁打了谁：无位置编码 {accuracy['none']:.0%}，有位置编码 {worst:.0%} 到 {best:.0%}",
     )
-    return Verdict(kind, key, Bilingual(describe_en(numbers, accuracy, short), describe_zh(numbers, accuracy, short)))
+    return Verdict(
+        outcome, key, Bilingual(describe_en(numbers, accuracy, short), describe_zh(numbers, accuracy, short))
+    )
 
 
 def describe_en(numbers: dict[str, Any], right: dict[str, float], short: list[str]) -> str:
-    each = ", ".join(f"{scheme} {right[scheme]:.0%}" for scheme in POSITION_SCHEMES)
+    accuracies = ", ".join(f"{scheme} {right[scheme]:.0%}" for scheme in POSITION_SCHEMES)
     limit = f" Below 95 %: {', '.join(short)}." if short else ""
     if "ALiBi" in short:
         limit += " ALiBi's penalty |i − j| is the same in both directions, so it cannot distinguish a sentence from its mirror image."
     return (
         f"Without positions permuting the input permutes the output to within {numbers['shuffled']['none']:.0e}, "
         f"and "
-        f"the accuracy is {right['none']:.0%}; with positions: {each}.{limit} A causal mask without positions "
+        f"the accuracy is {right['none']:.0%}; with positions: {accuracies}.{limit} A causal mask without positions "
         f"reaches {right['none, causal']:.0%}, ALiBi with it {right['ALiBi, causal']:.0%}."
     )
 
 
 def describe_zh(numbers: dict[str, Any], right: dict[str, float], short: list[str]) -> str:
-    each = "，".join(f"{NAMES_ZH[scheme]} {right[scheme]:.0%}" for scheme in POSITION_SCHEMES)
+    accuracies = "，".join(f"{NAMES_ZH[scheme]} {right[scheme]:.0%}" for scheme in POSITION_SCHEMES)
     limit = f"未达到的有：{'、'.join(NAMES_ZH[scheme] for scheme in short)}。" if short else ""
     if "ALiBi" in short:
         limit += "ALiBi 的惩罚 |i − j| 两个方向相同，因此一句话与它的镜像没有区别。"
     return (
         f"没有位置编码时，打乱输入与打乱输出只差 {numbers['shuffled']['none']:.0e}，"
         f"判断谁打了谁的准确率为 {right['none']:.0%}；"
-        f"有位置编码时：{each}。{limit}只用因果掩码、不加位置编码可达 {right['none, causal']:.0%}，"
+        f"有位置编码时：{accuracies}。{limit}只用因果掩码、不加位置编码可达 {right['none, causal']:.0%}，"
         f"ALiBi 加因果掩码 {right['ALiBi, causal']:.0%}。"
     )
 
@@ -200,14 +202,16 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
         left.set_title("预测施动者" if zh else "Predicting the agent")
         left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18))
         draw_bars(right, numbers["apart"], names, "{:.2g}")
-        right.set_xlim(0, 1.3 * max(held["mean"] + held["spread"] for held in numbers["apart"].values()) + 1e-9)
+        right.set_xlim(
+            0, 1.3 * max(summary["mean"] + summary["spread"] for summary in numbers["apart"].values()) + 1e-9
+        )
         right.set_xlabel("两个向量的距离 / 范数" if zh else "distance of the two vectors / norm")
         right.set_title("“A打了B”与“B打了A”的距离" if zh else "Distance of “A hit B” and “B hit A”")
         return figure
 
 
 def draw_bars(axes: Axes, summaries: dict[str, Any], names: list[str], form: str) -> None:
-    means, spreads = ([summaries[scheme][what] for scheme in SCHEMES] for what in ("mean", "spread"))
+    means, spreads = ([summaries[scheme][key] for scheme in SCHEMES] for key in ("mean", "spread"))
     bars = axes.barh(names, means, xerr=spreads, color=COLOURS[0], capsize=2)
     axes.bar_label(bars, [form.format(mean) for mean in means], fontsize=8, padding=3)
     axes.invert_yaxis()

@@ -82,7 +82,8 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
         "lengths": lengths,
         "parameters": {name: count_parameters(make()) for name, make in MODELS.items()},
         "accuracy": {
-            name: {length: summarize(values) for length, values in by.items()} for name, by in accuracies.items()
+            name: {length: summarize(values) for length, values in by_length.items()}
+            for name, by_length in accuracies.items()
         },
     }
 
@@ -116,18 +117,20 @@ def sample_questions(batch: int, length: int) -> tuple[Tensor, Tensor]:
 
 def verdict(numbers: dict[str, Any]) -> Verdict:
     longest = str(numbers["lengths"][-1])
-    found = {name: by[longest]["mean"] for name, by in numbers["accuracy"].items()}
-    gains = {kind: found[f"{kind} + attention"] - max(found[kind], found[f"{kind}, wider"]) for kind in ("CNN", "GRU")}
-    enough = [kind for kind, gain in gains.items() if gain >= 0.2]
-    kind = {2: "holds", 1: "limited", 0: "fails"}[len(enough)]
-    every = ", ".join(f"{name} {format_percent(share)}" for name, share in found.items())
-    chinese = every.replace(", wider", "（更宽）").replace(" + attention", " + 注意力").replace(", ", "，")
+    accuracies = {name: summaries[longest]["mean"] for name, summaries in numbers["accuracy"].items()}
+    gains = {
+        network: accuracies[f"{network} + attention"] - max(accuracies[network], accuracies[f"{network}, wider"])
+        for network in ("CNN", "GRU")
+    }
+    outcome = {2: "holds", 1: "limited", 0: "fails"}[sum(gain >= 0.2 for gain in gains.values())]
+    english = ", ".join(f"{name} {format_percent(accuracy)}" for name, accuracy in accuracies.items())
+    chinese = english.replace(", wider", "（更宽）").replace(" + attention", " + 注意力").replace(", ", "，")
     key = Bilingual(
         f"attention adds {100 * gains['CNN']:+.0f} points to the CNN, {100 * gains['GRU']:+.0f} to the GRU",
         f"注意力使 CNN 变化 {100 * gains['CNN']:+.0f} 个百分点，GRU {100 * gains['GRU']:+.0f} 个",
     )
-    return Verdict(kind, key, Bilingual(  # type: ignore[arg-type]
-        f"Accuracy at length {longest}: {every} (chance {format_percent(1 / VALUES)}). Attention adds "
+    return Verdict(outcome, key, Bilingual(  # type: ignore[arg-type]
+        f"Accuracy at length {longest}: {english} (chance {format_percent(1 / VALUES)}). Attention adds "
         f"{100 * gains['CNN']:+.1f} points to "
         f"the convolution and {100 * gains['GRU']:+.1f} to the GRU, over the better form without attention.",
         f"长度 {longest} 时的正确率：{chinese}（随机 {format_percent(1 / VALUES)}）。与没有注意力的较好形式相比，"
@@ -140,9 +143,9 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
     tr = localizer(language)
     with subplots(language, 2) as (figure, axes):
         figure.suptitle(tr("Looking up a value given at the beginning", "查找开头给出的值"))
-        for panel, kind, title in zip(axes, ("CNN", "GRU"), (tr("Convolution", "卷积"), "GRU"), strict=True):
-            names = {kind: tr("alone", "单独"), f"{kind}, wider": tr("alone, wider", "单独，更宽"),
-                     f"{kind} + attention": tr("with attention", "加注意力")}  # fmt: skip
+        for panel, network, title in zip(axes, ("CNN", "GRU"), (tr("Convolution", "卷积"), "GRU"), strict=True):
+            names = {network: tr("alone", "单独"), f"{network}, wider": tr("alone, wider", "单独，更宽"),
+                     f"{network} + attention": tr("with attention", "加注意力")}  # fmt: skip
             for n, (name, text) in enumerate(names.items()):
                 count = tr(
                     f"{text}: {numbers['parameters'][name]:,} parameters",

@@ -121,16 +121,16 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     peak, scaled = saturation["peak, unscaled"][-1], saturation["peak, scaled"]
     gradient = saturation["gradient, unscaled"][-1] / saturation["gradient, scaled"][-1]
     median = saturation["median, unscaled"][-1] / saturation["median, scaled"][-1]
-    times = {
+    ratios = {
         dim: training["unscaled"]["mean loss"]["mean"] / training["scaled"]["mean loss"]["mean"]
         for dim, training in numbers["learning"].items()
     }
     saturates = peak >= 0.9 and gradient <= 0.1 and max(scaled) <= 2 * min(scaled)
-    kind = "fails" if not saturates else "holds" if min(times.values()) >= 1.1 else "limited"
-    each = ", ".join(f"{value:.2f} times (dim {dim})" for dim, value in times.items())
-    each_zh = "，".join(f"{value:.2f} 倍（dim {dim}）" for dim, value in times.items())
+    outcome = "fails" if not saturates else "holds" if min(ratios.values()) >= 1.1 else "limited"
+    english = ", ".join(f"{ratio:.2f} times (dim {dim})" for dim, ratio in ratios.items())
+    chinese = "，".join(f"{ratio:.2f} 倍（dim {dim}）" for dim, ratio in ratios.items())
     return Verdict(
-        kind,
+        outcome,
         Bilingual(
             f"largest weight at dim 1024: {peak:.2f} unscaled, {scaled[-1]:.2f} scaled",
             f"dim 1024 时的最大权重：不缩放 {peak:.2f}，缩放 {scaled[-1]:.2f}",
@@ -138,12 +138,12 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
         Bilingual(
             f"At dim 1024 without scaling the largest weight is {peak:.2f} (scaled {scaled[-1]:.2f}) and the gradient "
             f"{gradient:.2f} of the scaled one on average, {median:.2f} in the median: most queries have almost none, "
-            f"a few with two competing keys have a large one. The mean training loss without scaling is {each} that with scaling. "
+            f"a few with two competing keys have a large one. The mean training loss without scaling is {english} that with scaling. "
             "A softmax that does not subtract the largest score first would overflow in "
             f"{saturation['overflow'][-1]:.0%} of the queries; all implementations subtract it.",
             f"dim 为 1024 且不缩放时，最大权重为 {peak:.2f}（缩放时 {scaled[-1]:.2f}），"
             f"梯度平均是缩放时的 {gradient:.2f}，中位数是 {median:.2f}：多数查询几乎没有梯度，少数有两个分数接近的键的查询仍有。"
-            f"训练中不缩放的平均损失是缩放时的 {each_zh}。若 softmax 不先减去最大分数，"
+            f"训练中不缩放的平均损失是缩放时的 {chinese}。若 softmax 不先减去最大分数，"
             f"会有 {saturation['overflow'][-1]:.0%} 的查询溢出；"
             "实际的实现都会先减去最大值。",
         ),
@@ -187,8 +187,8 @@ def draw_training(axes: Axes, learning: dict[str, Any], zh: bool) -> None:
     """Loss by training progress, one line for each dim and scaling."""
     for n, (dim, scaling) in enumerate((dim, scaling) for dim in learning for scaling in SCALINGS):
         curve = learning[dim][scaling]["curve"]
-        share = [100 * (at + 0.5) / len(curve) for at in range(len(curve))]
-        axes.plot(share, curve, label=f"dim {dim}, {scaling_label(scaling, zh)}", markevery=10, **line_style(n))
+        percent = [100 * (at + 0.5) / len(curve) for at in range(len(curve))]
+        axes.plot(percent, curve, label=f"dim {dim}, {scaling_label(scaling, zh)}", markevery=10, **line_style(n))
     axes.set_ylim(0, 3.4)
     axes.set_xlabel("训练进度（%）" if zh else "training progress (%)")
     axes.set_ylabel("损失（nat）" if zh else "loss (nats)")

@@ -78,13 +78,13 @@ class SoftDictionary(nn.Module):
 
 
 def sample_memberships(generator: torch.Generator) -> Tensor:
-    """The membership of each word in each query, `[queries, words]`: 1 for itself, shares for a concept's words."""
+    """The membership of each word in each query, `[queries, words]`: 1 for itself, fractions for a concept's words."""
     memberships = torch.zeros(len(WORDS) + len(CONCEPTS), len(WORDS))
     memberships[: len(WORDS)] = torch.eye(len(WORDS))
     start = 0
     for n, members in enumerate(CONCEPTS.values()):
-        drawn = torch.rand(len(members), generator=generator) + 0.2
-        memberships[len(WORDS) + n, start : start + len(members)] = torch.tensor([0.6, 0.4]) if n == 0 else drawn
+        random = torch.rand(len(members), generator=generator) + 0.2
+        memberships[len(WORDS) + n, start : start + len(members)] = torch.tensor([0.6, 0.4]) if n == 0 else random
         start += len(members)
     return memberships / memberships.sum(1, keepdim=True)
 
@@ -97,16 +97,12 @@ def sample_dictionaries(
     words = torch.rand(batch, len(WORDS), generator=generator).argsort(1)[:, :keys]
     values = torch.rand(batch, keys, generator=generator) * 10
     single = words[:, 0]
-    concept = len(WORDS) + concept_of(single)  # of a word in the dictionary, so that there is an answer
+    concept_of_word = torch.tensor([n for n, members in enumerate(CONCEPTS.values()) for _ in members])
+    concept = len(WORDS) + concept_of_word[single]  # of a word in the dictionary, so that there is a target
     choose = torch.rand(batch, generator=generator) < 0.5 if concepts is None else torch.full((batch,), concepts)
     queries = torch.where(choose, concept, single)
     weights = memberships[queries].gather(1, words)
     return queries, words, values, weights / weights.sum(1, keepdim=True)
-
-
-def concept_of(words: Tensor) -> Tensor:
-    """The index of each word's concept."""
-    return torch.tensor([n for n, members in enumerate(CONCEPTS.values()) for _ in members])[words]
 
 
 def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
@@ -132,18 +128,14 @@ def run_seed(seed: int, steps: int, progress: ProgressCallback) -> dict[str, Any
         return (model(queries, words, values) - (weights * values).sum(1)).square().mean()
 
     fit(model, loss, steps, 3e-2, progress, cuda_graph=False)
+    names = [word for word, _ in WORDS]
+    words = torch.tensor([[names.index(word) for word in EXAMPLE]]).expand(3, -1)
     with torch.no_grad():
-        weights = example_weights(model)
+        # the weights of fruit on apple, banana and chair: the answers for one-hot values
+        weights = model(torch.full((3,), len(WORDS)), words, torch.eye(3)).tolist()
         errors = mean_errors(model, memberships, True, generator) | mean_errors(model, memberships, False, generator)
     answer = sum(weight * value for weight, value in zip(weights, EXAMPLE.values(), strict=True))
     return {"weights": weights, "answer": answer, "errors": errors}
-
-
-def example_weights(model: SoftDictionary) -> list[float]:
-    """The weights of fruit on apple, banana and chair: the answers for one-hot values."""
-    names = [word for word, _ in WORDS]
-    words = torch.tensor([[names.index(word) for word in EXAMPLE]]).expand(3, -1)
-    return model(torch.full((3,), len(WORDS)), words, torch.eye(3)).tolist()
 
 
 def mean_errors(
@@ -166,12 +158,12 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     chair = max(weights[2] for weights in numbers["weights"])
     small = max(errors["soft, concept"] + errors["soft, word"]) <= 0.1
     ratio = min(hard / soft for hard, soft in zip(errors["hard, concept"], errors["soft, concept"], strict=True))
-    kind = (
+    outcome = (
         "holds" if max_error <= 0.1 and chair < 0.01 and small and ratio >= 5 else "limited" if ratio > 2 else "fails"
     )
     means = {name: summary["mean"] for name, summary in numbers["errors"].items()}
     return Verdict(
-        kind,
+        outcome,
         Bilingual(
             f"fruit gives {numbers['answer']['mean']:.2f} (expected 8); the error of a hard dictionary is {ratio:.0f} times as large",
             f"水果得 {numbers['answer']['mean']:.2f}（应为 8）；硬字典误差为 {ratio:.0f} 倍",

@@ -70,7 +70,10 @@ class AttentionVariant:
         head_dim = DIM // HEADS
         full = 2 * tokens**2 * head_dim
         if self.mask is not None:
-            return count_pairs(self.mask, tokens) / tokens**2
+            x = torch.zeros(1, 1, tokens, 1)
+            weights = look(x, x, mask=parse_mask(self.mask), weights=True).weights
+            assert weights is not None
+            return int((weights > 0).sum()) / tokens**2
         number = int(self.method.split("=")[-1].rstrip(")")) if "=" in self.method else tokens
         if self.method.startswith("Nystrom"):  # three softmaxes, six iterations of four products for the inverse
             return (4 * tokens * number * head_dim + tokens * number**2 + 24 * number**3) / full
@@ -89,13 +92,6 @@ def attention_variants(tokens: int) -> dict[str, AttentionVariant]:
         "Nyström": AttentionVariant(method=f"Nystrom(landmarks={near})"),
         "Performer": AttentionVariant(method=f"Performer(features={few})"),
     }
-
-
-def count_pairs(mask: str, tokens: int) -> int:
-    """The number of pairs that a mask allows."""
-    x = torch.zeros(1, 1, tokens, 1)
-    weights = look(x, x, mask=parse_mask(mask), weights=True).weights
-    return int((weights > 0).sum()) if weights is not None else 0
 
 
 def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
@@ -150,8 +146,8 @@ def sample_speech(batch: int, tokens: int, phones: Tensor, speakers: Tensor) -> 
     """Frames `[batch, tokens, bins]`, and the phone and the speaker of each, `[batch, tokens]`."""
     starts = torch.rand(batch, tokens) < 1 / 8
     starts[:, 0] = True
-    drawn = torch.randint(PHONES, (batch, tokens))
-    labels = drawn.gather(1, starts.cumsum(1) - 1)
+    segments = torch.randint(PHONES, (batch, tokens))
+    labels = segments.gather(1, starts.cumsum(1) - 1)
     loud = 1 + 0.3 * torch.sin(torch.arange(tokens) / 9 + 6 * torch.rand(batch, 1))
     frames = phones[labels] * loud[..., None] + 1.5 * torch.randn(batch, tokens, BINS)
     speaker_ids = torch.randint(SPEAKERS, (batch, 1)).expand(-1, tokens)
@@ -192,24 +188,26 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     }
     exact = numbers["blockwise"] <= 1e-5
     cheap = [name for name in others if numbers["cost"][name] <= 0.5]
-    kept = [name for name in cheap if losses["near"][name] <= 0.05 and losses["far"][name] <= 0.05]
-    all_kept = set(others) - {NEAR_ONLY} <= set(kept) and NEAR_ONLY in cheap and losses["near"][NEAR_ONLY] <= 0.05
-    kind = "holds" if exact and all_kept else "limited" if exact and kept else "fails"
-    each = ", ".join(
+    accurate = [name for name in cheap if losses["near"][name] <= 0.05 and losses["far"][name] <= 0.05]
+    all_accurate = (
+        set(others) - {NEAR_ONLY} <= set(accurate) and NEAR_ONLY in cheap and losses["near"][NEAR_ONLY] <= 0.05
+    )
+    outcome = "holds" if exact and all_accurate else "limited" if exact and accurate else "fails"
+    points = ", ".join(
         f"{name} {100 * losses['near'][name]:+.1f} / {100 * losses['far'][name]:+.1f} ({numbers['cost'][name]:.2f})"
         for name in others
     )
-    names, full = ", ".join(kept), [format_percent(numbers[side]["full"]["mean"]) for side in ("near", "far")]
+    names, full = ", ".join(accurate), [format_percent(numbers[side]["full"]["mean"]) for side in ("near", "far")]
     key = Bilingual(
-        f"{len(kept)} of {len(others)} cheaper methods lose at most 5 points near and far",
-        f"{len(others)} 种开销较小的方法中有 {len(kept)} 种在近和远上都最多损失 5 个百分点",
+        f"{len(accurate)} of {len(others)} cheaper methods lose at most 5 points near and far",
+        f"{len(others)} 种开销较小的方法中有 {len(accurate)} 种在近和远上都最多损失 5 个百分点",
     )
-    return Verdict(kind, key, Bilingual(
+    return Verdict(outcome, key, Bilingual(
         f"Blockwise computation differs by {numbers['blockwise']:.0e}. Full attention: {full[0]} near, {full[1]} far. "
         "Points "
-        f"lost near / far (cost): {each}. Within 5 points both near and far: {names or 'none'}.",
+        f"lost near / far (cost): {points}. Within 5 points both near and far: {names or 'none'}.",
         f"分块计算相差 {numbers['blockwise']:.0e}。全注意力：近 {full[0]}，远 {full[1]}。近 / "
-        f"远损失的百分点（开销）：{each.replace('window', '窗口')}。"
+        f"远损失的百分点（开销）：{points.replace('window', '窗口')}。"
         f"两方面都在 5 个百分点以内的：{names.replace('window', '窗口') or '无'}。",
     ))  # fmt: skip
 
