@@ -172,6 +172,14 @@ def test_old_keywords_of_presets_are_accepted() -> None:
     assert rg.nn.Text(5, 8, places=7) == rg.nn.TextEmbeddingConfig(5, 8, positions=7)
 
 
+def test_the_cell_of_a_recurrent_network_under_its_old_name() -> None:
+    config = rg.nn.RecurrentConfig(8, 2, cell="lstm")
+    assert rg.nn.RecurrentConfig(8, 2, kind="lstm") == config
+    assert from_dict({"type": "RecurrentConfig", "dim": 8, "layers": 2, "kind": "lstm"}) == config
+    assert rg.nn.Recurrent(8, 2, kind="lstm").cell == "lstm"
+    assert as_dict(config)["cell"] == "lstm"
+
+
 def test_unknown_types_and_keys_name_the_nearest() -> None:
     with pytest.raises(BadInput, match="type 'Stack'"):
         from_dict({"type": "Stack"})

@@ -1,4 +1,4 @@
-"""Configurations: what a model is made of, as values that compare, print and become JSON."""
+"""Configurations of models: values that compare, print and become JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .baselines.ngram import NgramConfig
 from .detection import DetectionConfig, FeatureGridConfig
 from .dual_encoder import DualEncoderConfig, TowerConfig
 from .ensemble import EnsembleConfig
-from .gat import GATConfig
+from .graph_attention import GATConfig
 from .graph_encoder import GraphEncoderConfig
 from .heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig, PoolerConfig, SpanHeadConfig
 from .interfaces import E, L
@@ -126,11 +126,12 @@ OLD_TYPES = {
     "GraphEncoder": "GraphEncoderConfig",
     "Committee": "EnsembleConfig",
 }
-"""Types in files of earlier versions, and what they are called now."""
+"""Names of types in files of earlier versions, and their present names."""
 
 OLD_FIELDS = {
     "EncoderDecoderConfig": {"copies": "copy"},
     "StackConfig": {"memory": "memory_length"},
+    "RecurrentConfig": {"kind": "cell"},
     "TextEmbeddingConfig": {"places": "positions"},
     "WordEmbeddingConfig": {"places": "positions"},
     "SoundEmbeddingConfig": {"places": "positions"},
@@ -144,18 +145,18 @@ OLD_FIELDS = {
         "nothing": "ignored",
     },
 }
-"""Fields in files of earlier versions, by the type's present name, and what they are called now."""
+"""Fields in files of earlier versions, by the type's present name, and their present names."""
 
 
 def as_dict(config: Any) -> Any:
-    """A configuration in JSON's words; each part says its type."""
+    """A configuration as JSON values; each part has its `type`."""
     if isinstance(config, Part | PartSpec | BigBirdMask):
         return part_as_text(config)
     if is_dataclass(config) and not isinstance(config, type):
         inside = {field.name: as_dict(getattr(config, field.name)) for field in fields(config)}
         return {"type": type(config).__name__, **inside}
     if isinstance(config, tuple | list):
-        return [as_dict(one) for one in config]
+        return [as_dict(item) for item in config]
     return config
 
 
@@ -163,8 +164,8 @@ def part_as_text(part: Part | PartSpec | BigBirdMask) -> str:
     """The text that makes the part; `BadInput` for a part that text cannot make."""
     text = repr(part)
     parsers = ((Mask, parse_mask), (Score, parse_score), (Position, parse_position), (Method, parse_method))
-    for kind, parse in parsers:
-        if isinstance(part, kind):
+    for part_type, parse in parsers:
+        if isinstance(part, part_type):
             try:
                 same = parse(text) == part
             except BadInput:
@@ -178,26 +179,26 @@ def part_as_text(part: Part | PartSpec | BigBirdMask) -> str:
 
 
 def from_dict(data: Any) -> Any:
-    """The configuration that `as_dict` wrote; an unknown kind or key is an error that names the nearest.
+    """The configuration that `as_dict` wrote; an unknown type or key is an error that names the nearest.
 
     >>> config = TextEmbeddingConfig(vocabulary=100, dim=8)
     >>> from_dict(as_dict(config)) == config
     True
     """
     if isinstance(data, list):
-        return tuple(from_dict(one) for one in data)
+        return tuple(from_dict(item) for item in data)
     if not isinstance(data, dict):
         return data
     name = data.get("type")
     name = name if name in CONFIGS else OLD_TYPES.get(str(name), name)
     if name not in CONFIGS:
-        raise BadInput(f"The configuration has a part of type {name!r}; known are {', '.join(sorted(CONFIGS))}.")
-    kind, renamed = CONFIGS[name], OLD_FIELDS.get(name, {})
+        raise BadInput(f"The configuration has a part of type {name!r}; known types are {', '.join(sorted(CONFIGS))}.")
+    config_type, renamed = CONFIGS[name], OLD_FIELDS.get(name, {})
     data = {renamed.get(key, key): value for key, value in data.items()}
-    names = [field.name for field in fields(kind)]
+    names = [field.name for field in fields(config_type)]
     for key in data:
         if key != "type" and key not in names:
             near = difflib.get_close_matches(key, names, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else f" It has {', '.join(names)}."
             raise BadInput(f"{name} has no setting {key!r}.{hint}")
-    return kind(**{key: from_dict(value) for key, value in data.items() if key != "type"})
+    return config_type(**{key: from_dict(value) for key, value in data.items() if key != "type"})

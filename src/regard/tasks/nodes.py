@@ -16,7 +16,7 @@ from torch.nn import functional
 from ..data.graphs import Graph, draw_masks, read_nodes
 from ..data.reading import Reading
 from ..errors import BadInput, Unsupported
-from ..models.gat import GATConfig
+from ..models.graph_attention import GATConfig
 from ..models.graph_encoder import GraphEncoderConfig
 from ..models.heads import IGNORED, ClassificationHeadConfig
 from ..settings import Settings, Training, setting

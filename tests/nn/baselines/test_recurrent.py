@@ -26,11 +26,11 @@ def memory(generator):
 
 def states(layer, x, h, c):
     """The states of a layer of one cell, step by step, from h and c `[batch, dim]`."""
-    cell = CELLS[layer.kind](DIM, DIM)
+    cell = CELLS[layer.cell](DIM, DIM)
     cell.load_state_dict({name.removesuffix("_l0"): value for name, value in layer.cells.state_dict().items()})
     found = []
     for t in range(x.shape[1]):
-        h, c = cell(x[:, t], (h, c)) if layer.kind == "lstm" else (cell(x[:, t], h), c)
+        h, c = cell(x[:, t], (h, c)) if layer.cell == "lstm" else (cell(x[:, t], h), c)
         found.append(h)
     return torch.stack(found, 1)
 
@@ -47,9 +47,9 @@ def looked(layer, h, source, allowed):
 
 
 @pytest.mark.parametrize("attention", ATTENTION)
-@pytest.mark.parametrize("kind", CELLS)
-def test_it_is_its_formula(kind, attention, x):
-    layer = Recurrent(DIM, 1, kind, attention=attention)
+@pytest.mark.parametrize("cell", CELLS)
+def test_it_is_its_formula(cell, attention, x):
+    layer = Recurrent(DIM, 1, cell, attention=attention)
     zero = torch.zeros(3, DIM)
     wanted = states(layer, x, zero, zero)
     if attention:
@@ -58,9 +58,9 @@ def test_it_is_its_formula(kind, attention, x):
 
 
 @pytest.mark.parametrize("attention", ATTENTION)
-@pytest.mark.parametrize("kind", CELLS)
-def test_a_decoder_is_its_formula(kind, attention, x, memory):
-    layer = Recurrent(DIM, 1, kind, attention=attention, cross=True)
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_decoder_is_its_formula(cell, attention, x, memory):
+    layer = Recurrent(DIM, 1, cell, attention=attention, cross=True)
     real = torch.arange(5) < memory.lengths[:, None]
     mean = (memory.x * real[..., None]).sum(1) / memory.lengths[:, None]
     h = c = torch.zeros(3, DIM)
@@ -93,13 +93,13 @@ def test_a_norm_is_put_on_the_states_and_leaves_padding_zero(attention, norm, x)
     assert torch.allclose(y[0], wanted + (norm == "layer"), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", CELLS)
-def test_a_source_is_still_known_at_the_last_word(kind, generator):
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_source_is_still_known_at_the_last_word(cell, generator):
     """Another source changes what is said there by a tenth or more; by 0.03 % where an LSTM only began with it."""
     dim, words = 64, 14
     torch.manual_seed(0)
-    encoder = Recurrent(dim, 2, kind, bidirectional=True, norm="layer")
-    decoder = Recurrent(dim, 2, kind, cross=True, norm="layer")
+    encoder = Recurrent(dim, 2, cell, bidirectional=True, norm="layer")
+    decoder = Recurrent(dim, 2, cell, cross=True, norm="layer")
     source, target = torch.randn(2, 32, words, dim, generator=generator)
     memory = encoder(source)
     y, other = decoder(target, memory=memory), decoder(target, memory=memory.roll(1, 0))
@@ -114,9 +114,9 @@ def test_layers_and_directions_are_torchs(x):
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("attention", ATTENTION)
-@pytest.mark.parametrize("kind", CELLS)
-def test_padding_never_matters(kind, attention, bidirectional, x):
-    layer = Recurrent(DIM, 2, kind, attention=attention, bidirectional=bidirectional)
+@pytest.mark.parametrize("cell", CELLS)
+def test_padding_never_matters(cell, attention, bidirectional, x):
+    layer = Recurrent(DIM, 2, cell, attention=attention, bidirectional=bidirectional)
     y = layer(x, lengths=LENGTHS)
     assert y[1, 3:].abs().sum() == 0 and y[2].abs().sum() == 0
     other = x.clone()
@@ -141,9 +141,9 @@ def test_padding_of_the_memory_never_matters(attention, x, memory):
 @pytest.mark.parametrize("pieces", [[1] * TOKENS, [3, 1, 3]])
 @pytest.mark.parametrize("cross", [False, True])
 @pytest.mark.parametrize("attention", ATTENTION)
-@pytest.mark.parametrize("kind", CELLS)
-def test_cache_equals_no_cache(kind, attention, cross, pieces, x, memory):
-    layer = Recurrent(DIM, 2, kind, attention=attention, cross=cross, norm="layer")
+@pytest.mark.parametrize("cell", CELLS)
+def test_cache_equals_no_cache(cell, attention, cross, pieces, x, memory):
+    layer = Recurrent(DIM, 2, cell, attention=attention, cross=cross, norm="layer")
     source = memory if cross else None
     cache, steps = Cache(), []
     for part in x.split(pieces, 1):
@@ -153,9 +153,9 @@ def test_cache_equals_no_cache(kind, attention, cross, pieces, x, memory):
 
 
 @pytest.mark.parametrize("attention", ATTENTION)
-@pytest.mark.parametrize("kind", CELLS)
-def test_prompts_that_end_together(kind, attention, x):
-    layer = Recurrent(DIM, 2, kind, attention=attention)
+@pytest.mark.parametrize("cell", CELLS)
+def test_prompts_that_end_together(cell, attention, x):
+    layer = Recurrent(DIM, 2, cell, attention=attention)
     cache = Cache(padding=torch.tensor([0, 3, 5]))
     parts = []
     for first, last in ((0, 4), (4, 6), (6, 7)):
@@ -167,9 +167,9 @@ def test_prompts_that_end_together(kind, attention, x):
 
 
 @pytest.mark.parametrize("attention", ATTENTION)
-@pytest.mark.parametrize("kind", CELLS)
-def test_chosen_rows_of_a_cache_go_on_as_they_would(kind, attention, x):
-    layer = Recurrent(DIM, 2, kind, attention=attention)
+@pytest.mark.parametrize("cell", CELLS)
+def test_chosen_rows_of_a_cache_go_on_as_they_would(cell, attention, x):
+    layer = Recurrent(DIM, 2, cell, attention=attention)
     cache = Cache()
     layer(x[:, :4], cache=cache)
     cache.length = 4
@@ -196,13 +196,13 @@ def test_every_parameter_gets_a_gradient(x, memory):
 
 
 def test_wrong_calls_are_refused(x, memory):
-    with pytest.raises(BadInput, match="kind is 'elman'"):
+    with pytest.raises(BadInput, match="cell is 'elman'"):
         Recurrent(DIM, 1, "elman")
     with pytest.raises(BadInput, match="attention is 'cosine'"):
         Recurrent(DIM, 1, attention="cosine")
     with pytest.raises(BadInput, match="norm is 'batch'"):
         Recurrent(DIM, 1, norm="batch")
-    with pytest.raises(BadInput, match="one way"):
+    with pytest.raises(BadInput, match="cannot be a decoder"):
         Recurrent(DIM, 1, bidirectional=True, cross=True)
     with pytest.raises(BadInput, match="dim 5"):
         Recurrent(5, 1, bidirectional=True)

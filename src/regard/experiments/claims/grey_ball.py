@@ -93,7 +93,7 @@ def build_finders() -> dict[str, BallFinder]:
     return {
         "fully connected": BallFinder(FullyConnected(24, 2, BALLS, hidden=96), 24, max_balls=BALLS),
         "convolution": BallFinder(Convolution(40, 3, kernel=3), 40),
-        "recurrent": BallFinder(Recurrent(48, 1, kind="gru", bidirectional=True), 48),
+        "recurrent": BallFinder(Recurrent(48, 1, cell="gru", bidirectional=True), 48),
         "attention": BallFinder(Stack(StackConfig(dim=32, layers=1, heads=2)), 32),
     }
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..gat import GATConfig
+from ..graph_attention import GATConfig
 
 
 def gat(*, features: int = 1433, classes: int = 7, dropout: float = 0.6, **more: Any) -> GATConfig:
     """The paper's network for Cora by default: 8 heads of 8, ELU, one head of 7 classes; 92,373 parameters.
 
     Dropout acts on nodes and on weights. For Pubmed `out_heads=8`; for PPI `layers=3, dim=1024, heads=4, out_heads=6,
-    residual=True, dropout=0.0`. `more` are `Graph`'s settings.
+    residual=True, dropout=0.0`. `more` are settings of `GATConfig`.
 
     >>> gat(features=500, classes=3, out_heads=8).dim
     64

@@ -16,6 +16,7 @@ from ..activations import NORMS, choose
 from ..attention import Attend, EncoderOutput, divide_heads, intersect, merge_heads, split_heads
 from ..block import padding_mask
 from ..cache import Cache
+from ..old_names import accept_old_names
 from ..packing import zero_padding
 from ..parts.fields import ScoreLike, build_part
 from ..pooling import SCORES, Mean
@@ -27,13 +28,14 @@ State = tuple[Tensor, ...]
 """(h,) or the LSTM's (h, c), each `[batch, layers · directions, hidden]`."""
 
 
+@accept_old_names(kind="cell")
 @dataclass(frozen=True)
 class RecurrentConfig:
     """See `Recurrent`."""
 
     dim: int
     layers: int
-    kind: Literal["rnn", "gru", "lstm"] = "gru"
+    cell: Literal["rnn", "gru", "lstm"] = "gru"
     bidirectional: bool = False
     dropout: float = 0.0
     attention: Literal["dot", "additive"] | None = None
@@ -50,11 +52,12 @@ class RecurrentConfig:
         return not self.bidirectional
 
 
+@accept_old_names(kind="cell")
 class Recurrent(nn.Module):
     """A recurrent network, a baseline for attention: h_t = cell(h_{t−1}, x_t), layer after layer.
 
     As a decoder (`cross`) it reads a memory. Without attention that is the memory's mean, which initialises the states
-    and is added at every token, since a state forgets about half of its content with each token at first:
+    and is added at every token, since at first a state loses about half of its content with each token:
 
         h_0 = tanh(W · mean(memory)),   y_t = h_t + V · mean(memory)
 
@@ -69,7 +72,7 @@ class Recurrent(nn.Module):
     `[batch, tokens, dim]` in and out; each of two directions has dim / 2. Padding does not change the output. Through a
     cache it runs token by token.
 
-    >>> Recurrent(dim=8, layers=2, kind="lstm", attention="additive")(torch.randn(3, 5, 8)).shape
+    >>> Recurrent(dim=8, layers=2, cell="lstm", attention="additive")(torch.randn(3, 5, 8)).shape
     torch.Size([3, 5, 8])
     """
 
@@ -77,7 +80,7 @@ class Recurrent(nn.Module):
         self,
         dim: int,
         layers: int,
-        kind: Literal["rnn", "gru", "lstm"] = "gru",
+        cell: Literal["rnn", "gru", "lstm"] = "gru",
         *,
         bidirectional: bool = False,
         dropout: float = 0.0,
@@ -87,10 +90,10 @@ class Recurrent(nn.Module):
         norm: Literal["layer", "rms"] | None = None,
     ) -> None:
         super().__init__()
-        check_settings(kind, attention, bidirectional, cross)
-        self.dim, self.kind, self.bidirectional, self.cross = dim, kind, bidirectional, cross
+        check_settings(cell, attention, bidirectional, cross)
+        self.dim, self.cell, self.bidirectional, self.cross = dim, cell, bidirectional, cross
         hidden = divide_heads(dim, 2) if bidirectional else dim
-        self.cells = CELLS[kind](
+        self.cells = CELLS[cell](
             dim,
             hidden,
             layers,
@@ -106,7 +109,7 @@ class Recurrent(nn.Module):
 
     @property
     def states(self) -> int:
-        return 2 if self.kind == "lstm" else 1
+        return 2 if self.cell == "lstm" else 1
 
     @property
     def causal(self) -> bool:
@@ -172,7 +175,7 @@ class Recurrent(nn.Module):
     def to_cell_state(self, state: State) -> Tensor | tuple[Tensor, Tensor]:
         """The state as torch's cells take it, with the layers first."""
         states = tuple(part.transpose(0, 1).contiguous() for part in state)
-        return (states[0], states[1]) if self.kind == "lstm" else states[0]
+        return (states[0], states[1]) if self.cell == "lstm" else states[0]
 
     def from_cell_state(self, state: Tensor | tuple[Tensor, ...]) -> State:
         """The state with the batch first, so that a cache can select rows."""
@@ -216,9 +219,9 @@ def gather_tokens(x: Tensor, positions: Tensor) -> Tensor:
     return x.gather(1, positions[..., None].expand(-1, -1, x.shape[2]))
 
 
-def check_settings(kind: str, attention: str | None, bidirectional: bool, cross: bool) -> None:
-    if kind not in CELLS:
-        raise BadInput(f"Recurrent's kind is {kind!r}; it must be one of {', '.join(CELLS)}.")
+def check_settings(cell: str, attention: str | None, bidirectional: bool, cross: bool) -> None:
+    if cell not in CELLS:
+        raise BadInput(f"Recurrent's cell is {cell!r}; it must be one of {', '.join(CELLS)}.")
     if attention is not None and attention not in SCORES:
         raise BadInput(f"Recurrent's attention is {attention!r}; it must be None, 'dot' or 'additive'.")
     if bidirectional and cross:

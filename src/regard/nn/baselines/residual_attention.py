@@ -1,4 +1,4 @@
-"""What the baselines share: padding, and attention that may follow a layer."""
+"""Shared by the baselines: padding, and attention after a layer."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ class GATConfig:
     """Layers of graph attention over nodes of `features` numbers.
 
     All but the last have `heads` heads that share `dim` numbers, and `activation` after them; the last has `out_heads`
-    heads, each with a logit a class, and takes their mean. `version` 1 is GAT, 2 GATv2. Dropout acts on what every
-    layer reads, attention_dropout on its weights; `residual` adds a linear map of what a layer read.
+    heads, each with a logit a class, and takes their mean. `version` 1 is GAT, 2 GATv2. `dropout` acts on the
+    input of every layer, `attention_dropout` on its weights; `residual` adds a linear map of a layer's input.
     """
 
     features: int
