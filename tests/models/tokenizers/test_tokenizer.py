@@ -424,25 +424,25 @@ def test_malformed_files_are_refused(tmp_path, files, message):
 )
 def test_wrong_calls_are_refused(arguments, message):
     with pytest.raises(BadInput, match=message):
-        Tokenizer.train(["a b"], kind="words")(*arguments)
+        Tokenizer.train(["a b"], unit="words")(*arguments)
 
 
 @pytest.mark.parametrize("tokens", [[[[1]]], [-100], [0.5]])
 def test_tokens_that_cannot_be_decoded(tokens):
     with pytest.raises(BadInput, match="whole numbers"):
-        Tokenizer.train(["a b"], kind="words").decode(tokens)
+        Tokenizer.train(["a b"], unit="words").decode(tokens)
 
 
 LEARNED = {"wordpiece": 300, "bpe": 320, "unigram": 160, "characters": 90, "words": 90}
 
 
-@pytest.mark.parametrize("kind", LEARNED)
+@pytest.mark.parametrize("unit", LEARNED)
 @pytest.mark.parametrize("lower", [False, True])
-def test_learned_tokenizers(tmp_path, kind, lower):
+def test_learned_tokenizers(tmp_path, unit, lower):
     from transformers import AutoTokenizer
 
-    tokenizer = Tokenizer.train(iter(CORPUS), kind=kind, size=LEARNED[kind], lower=lower)
-    assert 40 < tokenizer.size <= LEARNED[kind]
+    tokenizer = Tokenizer.train(iter(CORPUS), unit=unit, size=LEARNED[unit], lower=lower)
+    assert 40 < tokenizer.size <= LEARNED[unit]
     assert tokenizer.pieces(range(5)) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert (tokenizer.pad, tokenizer.unknown, tokenizer.start, tokenizer.end, tokenizer.mask) == (0, 1, 2, 3, 4)
     text = "the question, 注意 be"
@@ -460,37 +460,42 @@ def test_learned_tokenizers(tmp_path, kind, lower):
     compare(tokenizer, AutoTokenizer.from_pretrained(tmp_path), TEXTS, PAIRS)
 
 
-@pytest.mark.parametrize("kind", ["bpe", "characters"])
-def test_bytes_and_characters_keep_the_text(kind):
-    tokenizer = Tokenizer.train(CORPUS, kind=kind, size=LEARNED[kind])
+@pytest.mark.parametrize("unit", ["bpe", "characters"])
+def test_bytes_and_characters_keep_the_text(unit):
+    tokenizer = Tokenizer.train(CORPUS, unit=unit, size=LEARNED[unit])
     for text in CORPUS[:5]:
         assert tokenizer.decode(tokenizer(f"  {text}  to be ").tokens[0]) == f"  {text}  to be "
 
 
+def test_the_unit_under_its_old_name():
+    old, new = Tokenizer.train(CORPUS, kind="words", size=40), Tokenizer.train(CORPUS, unit="words", size=40)
+    assert old.backend.to_str() == new.backend.to_str()
+
+
 def test_characters_are_what_they_cover():
     text = "注意力 is 看见"
-    encoded = Tokenizer.train([text], kind="characters", size=30)(text)
+    encoded = Tokenizer.train([text], unit="characters", size=30)(text)
     assert [text[start:end] for start, end in encoded.offsets[0][1:-1]] == list(text)
 
 
-@pytest.mark.parametrize(("kind", "few", "many"), [("wordpiece", 100, 180), ("bpe", 265, 400), ("unigram", 90, 180)])
-def test_learning_shortens_texts(kind, few, many):
+@pytest.mark.parametrize(("unit", "few", "many"), [("wordpiece", 100, 180), ("bpe", 265, 400), ("unigram", 90, 180)])
+def test_learning_shortens_texts(unit, few, many):
     """More pieces, fewer tokens: what a vocabulary is learned for."""
-    short, long = (Tokenizer.train(CORPUS, kind=kind, size=size)(CORPUS[:5]).lengths.sum() for size in (many, few))
+    short, long = (Tokenizer.train(CORPUS, unit=unit, size=size)(CORPUS[:5]).lengths.sum() for size in (many, few))
     assert short < 0.6 * long
 
 
-@pytest.mark.parametrize("kind", LEARNED)
-def test_the_same_texts_give_the_same_tokenizer(kind):
+@pytest.mark.parametrize("unit", LEARNED)
+def test_the_same_texts_give_the_same_tokenizer(unit):
     """The library's own trainers of WordPiece and unigrams differ from call to call."""
     texts = [f"{text} {number * number} {chr(0x4E00 + number)}" for number, text in enumerate(CORPUS * 5)]
-    trained = {Tokenizer.train(texts, kind=kind, size=400).backend.to_str() for _ in range(4)}
+    trained = {Tokenizer.train(texts, unit=unit, size=400).backend.to_str() for _ in range(4)}
     assert len(trained) == 1
 
 
 def test_a_language_model_needs_no_start():
     special = Special(start=None, mask=None)
-    tokenizer = Tokenizer.train(CORPUS, kind="words", size=40, special=special)
+    tokenizer = Tokenizer.train(CORPUS, unit="words", size=40, special=special)
     assert tokenizer.pieces(tokenizer("the").tokens[0]) == ["the", "[SEP]"]
     assert (tokenizer.start, tokenizer.mask, tokenizer.end) == (None, None, 2)
 
@@ -501,11 +506,11 @@ def test_a_language_model_needs_no_start():
         ({"texts": []}, "0 texts with no character"),
         ({"texts": ["", " "]}, "2 texts with no character"),
         ({"texts": "one text"}, "texts is one text"),
-        ({"kind": "bytes"}, "kind is 'bytes', wanted one of 'wordpiece'"),
-        ({"kind": "wordpiece", "size": 20}, "size is 20, but .* need"),
-        ({"kind": "unigram", "size": 20}, "size is 20, but .* need"),
-        ({"kind": "bpe", "size": 256}, "the 256 bytes and the special tokens need 261"),
-        ({"kind": "words", "size": 5}, "need 6"),
+        ({"unit": "bytes"}, "unit is 'bytes', wanted one of 'wordpiece'"),
+        ({"unit": "wordpiece", "size": 20}, "size is 20, but .* need"),
+        ({"unit": "unigram", "size": 20}, "size is 20, but .* need"),
+        ({"unit": "bpe", "size": 256}, "the 256 bytes and the special tokens need 261"),
+        ({"unit": "words", "size": 5}, "need 6"),
     ],
 )
 def test_what_cannot_be_learned_is_refused(options, message):

@@ -1,7 +1,7 @@
 """The tokenizer that a checkpoint folder holds, in `tokenizer.json` or in the older files.
 
-Older files leave half of the tokenizer to the program that reads them; what each family of models expects is written
-here once: BERT's `vocab.txt`; the byte-level `vocab.json` and `merges.txt` of GPT-2, RoBERTa, CLIP and Whisper; the
+Older files leave half of the tokenizer to the program that reads them; the rules of each family of models are
+here: BERT's `vocab.txt`; the byte-level `vocab.json` and `merges.txt` of GPT-2, RoBERTa, CLIP and Whisper; the
 SentencePiece files of T5, BigBird and Marian.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from ...errors import BadInput, Missing, Unsupported
 from ..checkpoint.files import read_json, refuse_pointer
-from .sentencepiece import Renumbered, read_pieces, unigram_backend
+from .sentencepiece import Renumbered, make_unigram_backend, read_pieces
 
 ROLES = ("pad_token", "unk_token", "bos_token", "eos_token", "cls_token", "sep_token", "mask_token")
 
@@ -66,7 +66,7 @@ WORDS_OF_CLIP = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|\p{L
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """What a folder says of its tokenizer: its family, its model, the settings, tokens added to the vocabulary."""
+    """The settings of a folder's tokenizer: its family, its model, the settings, tokens added to the vocabulary."""
 
     path: Path
     family: str
@@ -79,7 +79,7 @@ class TokenizerFiles:
 
     def names(self) -> dict[str, str]:
         """The special tokens by role."""
-        given = {role: content(self.settings[role]) for role in ROLES if role in self.settings}
+        given = {role: token_content(self.settings[role]) for role in ROLES if role in self.settings}
         return NAMES.get(self.family, {}) | given
 
 
@@ -110,11 +110,11 @@ def read_settings(path: Path) -> TokenizerFiles:
     settings = {name: value for source in reversed(given) for name, value in source.items() if value is not None}
     made = str(settings.get("tokenizer_class", "")).removesuffix("Fast").removesuffix("Tokenizer").lower()
     model = str(config.get("model_type", ""))
-    kind = model if made in GENERIC else made
-    return TokenizerFiles(path, FAMILIES.get(kind, kind), model or kind, settings, added)
+    family = model if made in GENERIC else made
+    return TokenizerFiles(path, FAMILIES.get(family, family), model or family, settings, added)
 
 
-def content(token: Any) -> str:
+def token_content(token: Any) -> str:
     return token["content"] if isinstance(token, dict) else str(token)
 
 
@@ -150,7 +150,10 @@ def finish(files: TokenizerFiles, backend: Any) -> LoadedTokenizer:
     backend.no_truncation()
     backend.no_padding()
     restore_spaces(backend)
-    names = files.names() or guess_names(backend)
+    complete = (  # families whose special tokens are all in the vocabulary
+        names for names in NAMES.values() if all(backend.token_to_id(name) is not None for name in names.values())
+    )
+    names = files.names() or next(complete, {})
     names = {role: name for role, name in names.items() if backend.token_to_id(name) is not None}
     return LoadedTokenizer(backend, with_inputs(files, {**files.settings, **names}))
 
@@ -163,14 +166,6 @@ def restore_spaces(backend: Any) -> None:
     if suffix and isinstance(backend.decoder, decoders.ByteLevel):
         last = decoders.Replace(Regex(re.escape(suffix) + "$"), "")
         backend.decoder = decoders.Sequence([decoders.ByteLevel(), last, decoders.Replace(suffix, " ")])
-
-
-def guess_names(backend: Any) -> dict[str, str]:
-    """The special tokens of the first family that the vocabulary has all of."""
-    families = (
-        names for names in NAMES.values() if all(backend.token_to_id(name) is not None for name in names.values())
-    )
-    return next(families, {})
 
 
 def with_inputs(files: TokenizerFiles, settings: dict[str, Any]) -> dict[str, Any]:
@@ -188,11 +183,13 @@ def add_tokens(files: TokenizerFiles, backend: Any) -> Any:
     numbered = described | {number: piece for piece, number in files.added.items() if number not in described}
     for number in sorted(numbered):
         backend.add_tokens([added_token(numbered[number], special=False)])
-        need_number(files, backend, content(numbered[number]), number)
+        need_number(files, backend, token_content(numbered[number]), number)
     extra = [*settings.get("additional_special_tokens", []), *settings.get("extra_special_tokens", [])]
-    known = {content(token) for token in described.values()}
+    known = {token_content(token) for token in described.values()}
     named = [settings.get(role, name) for role, name in files.names().items()]
-    backend.add_tokens([added_token(token, special=True) for token in [*named, *extra] if content(token) not in known])
+    backend.add_tokens(
+        [added_token(token, special=True) for token in [*named, *extra] if token_content(token) not in known]
+    )
     return backend
 
 
@@ -202,7 +199,7 @@ def added_token(token: Any, special: bool) -> Any:
     flags = token if isinstance(token, dict) else {}
     flags = {name: bool(flags[name]) for name in ("lstrip", "rstrip", "single_word", "normalized") if name in flags}
     special = special or (isinstance(token, dict) and bool(token.get("special")))
-    return AddedToken(content(token), special=special, **flags)
+    return AddedToken(token_content(token), special=special, **flags)
 
 
 def need_number(files: TokenizerFiles, backend: Any, piece: str, number: int) -> None:
@@ -232,7 +229,7 @@ def set_bert_template(backend: Any, start: str | None, end: str | None) -> Any:
     return set_template(backend, single, [*single, "$B:1", *second])
 
 
-def wordpiece(files: TokenizerFiles) -> Any:
+def read_wordpiece(files: TokenizerFiles) -> Any:
     """BERT's: words at spaces, punctuation and Chinese characters, then the longest pieces from the left."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -259,7 +256,7 @@ def read_lines(path: Path) -> list[str]:
         raise BadInput(f"{path} is not a text in UTF-8: {error}. Fetch it again.") from error
 
 
-def byte_level(files: TokenizerFiles) -> Any:
+def read_byte_level(files: TokenizerFiles) -> Any:
     """Pairs of bytes merged in a learned order: GPT-2's, and what RoBERTa, CLIP and Whisper put around it."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -305,8 +302,8 @@ def finish_clip(files: TokenizerFiles, backend: Any) -> Any:
     from tokenizers import Regex, normalizers, pre_tokenizers
     from tokenizers.processors import RobertaProcessing
 
-    once = normalizers.Replace(Regex(r"\s+"), " ")
-    backend.normalizer = normalizers.Sequence([normalizers.NFC(), once, normalizers.Lowercase()])
+    single_spaces = normalizers.Replace(Regex(r"\s+"), " ")
+    backend.normalizer = normalizers.Sequence([normalizers.NFC(), single_spaces, normalizers.Lowercase()])
     words = pre_tokenizers.Split(Regex(WORDS_OF_CLIP), behavior="removed", invert=True)
     backend.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     start, end = ((name, backend.token_to_id(name)) for name in (files.names()[r] for r in ("bos_token", "eos_token")))
@@ -329,17 +326,17 @@ def finish_whisper(files: TokenizerFiles, backend: Any) -> Any:
 FINISH = {"gpt2": finish_gpt2, "roberta": finish_roberta, "clip": finish_clip, "whisper": finish_whisper}
 
 
-def sentencepiece(files: TokenizerFiles) -> Any:
+def read_sentencepiece(files: TokenizerFiles) -> Any:
     """T5's and BigBird's: pieces of the highest joint probability, spaces written as ▁."""
     files = replace(files, family=files.family or "t5")
     if files.family not in ("t5", "big_bird"):
         raise Unsupported(
-            f"{files.path} has the spiece.model of {files.family!r}; the rules of t5 and big_bird are known here. "
+            f"{files.path} has the spiece.model of {files.family!r}; only those of t5 and big_bird are supported. "
             "Save the tokenizer as tokenizer.json with the program that made it."
         )
     extra = files.settings.get("extra_ids", 100) if files.family == "t5" else 0
-    read = read_pieces(files.path / "spiece.model")
-    backend = add_tokens(files, unigram_backend(read, [f"<extra_id_{extra - 1 - i}>" for i in range(extra)]))
+    pieces = read_pieces(files.path / "spiece.model")
+    backend = add_tokens(files, make_unigram_backend(pieces, [f"<extra_id_{extra - 1 - i}>" for i in range(extra)]))
     names = files.names()
     if files.family == "big_bird":
         return set_bert_template(backend, names["cls_token"], names["sep_token"])
@@ -347,7 +344,7 @@ def sentencepiece(files: TokenizerFiles) -> Any:
     return set_template(backend, ["$A:0", end], ["$A:0", end, "$B:0", end])
 
 
-def marian(files: TokenizerFiles) -> LoadedTokenizer:
+def read_marian(files: TokenizerFiles) -> LoadedTokenizer:
     """Marian's: a SentencePiece model per language, numbered by `vocab.json`."""
     files = replace(files, family="marian", model=files.model or "marian")
     source_files = need_files(files, "source.spm", "target.spm", "vocab.json")
@@ -368,7 +365,7 @@ def renumber(files: TokenizerFiles, spm: Path, vocabulary: Path) -> Renumbered:
     for name in (unknown, end):
         if not isinstance(numbers.get(name), int):
             raise BadInput(f"{vocabulary} gives {name!r} no number. Fetch it again.")
-    backend = unigram_backend(read_pieces(spm))
+    backend = make_unigram_backend(read_pieces(spm))
     backend.add_special_tokens(sorted(set(names.values())))
     codes = [piece for piece in numbers if piece.startswith(">>") and piece.endswith("<<")]
     backend.add_tokens([AddedToken(code, normalized=False) for code in codes])
@@ -378,11 +375,11 @@ def renumber(files: TokenizerFiles, spm: Path, vocabulary: Path) -> Renumbered:
 
 READERS = {
     "tokenizer.json": read_tokenizer_json,
-    "vocab.txt": wordpiece,
-    "source.spm": marian,
-    "target.spm": marian,
-    "spiece.model": sentencepiece,
-    "merges.txt": byte_level,
-    "vocab.json": byte_level,
+    "vocab.txt": read_wordpiece,
+    "source.spm": read_marian,
+    "target.spm": read_marian,
+    "spiece.model": read_sentencepiece,
+    "merges.txt": read_byte_level,
+    "vocab.json": read_byte_level,
 }
-"""How a vocabulary is read, by the file that shows its kind; the first that is there decides."""
+"""The reader of each vocabulary file, in the order in which the files are looked for."""

@@ -1,7 +1,7 @@
 """SentencePiece vocabularies (`spiece.model`, `source.spm`), read from their own format into the `tokenizers` library.
 
 The file is a protocol buffer of a few fields; read here directly, it needs no further package, and tokens keep the
-places of their characters.
+offsets of their characters.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ UNKNOWN, CONTROL, DEFINED, BYTE = 2, 3, 4, 6
 
 @dataclass(frozen=True)
 class Pieces:
-    """A unigram vocabulary: pieces with their log probabilities and kinds, and how texts are normalised."""
+    """A unigram vocabulary: pieces with their log probabilities and types, and how texts are normalised."""
 
     pieces: list[tuple[str, float]]
-    kinds: list[int]
+    types: list[int]
     charsmap: bytes
 
-    def of_kind(self, kind: int) -> list[str]:
-        return [piece for (piece, _), its in zip(self.pieces, self.kinds, strict=True) if its == kind]
+    def of_type(self, piece_type: int) -> list[str]:
+        return [piece for (piece, _), own in zip(self.pieces, self.types, strict=True) if own == piece_type]
 
 
 def read_pieces(path: Path) -> Pieces:
-    """The vocabulary in a SentencePiece file; `Unsupported` where it is of another kind than unigram."""
+    """The vocabulary in a SentencePiece file; `Unsupported` for a model type other than unigram."""
     refuse_pointer(path)
     try:
-        return parse_pieces(path, list(fields(path.read_bytes())))
+        return parse_pieces(path, list(read_fields(path.read_bytes())))
     except (IndexError, ValueError, struct.error, AttributeError, TypeError) as error:
         if isinstance(error, BadInput):
             raise
@@ -43,14 +43,14 @@ def read_pieces(path: Path) -> Pieces:
 
 
 def parse_pieces(path: Path, message: list[tuple[int, Any]]) -> Pieces:
-    trainer = {number: value for part in values(message, 2) for number, value in fields(part)}
-    normalizer = {number: value for part in values(message, 3) for number, value in fields(part)}
+    trainer = {number: value for part in field_values(message, 2) for number, value in read_fields(part)}
+    normalizer = {number: value for part in field_values(message, 3) for number, value in read_fields(part)}
     if trainer.get(3, UNIGRAM) != UNIGRAM:
         raise Unsupported(
-            f"{path} is a SentencePiece model of kind {trainer[3]}; only unigram (1) is read. Save the tokenizer as "
+            f"{path} is a SentencePiece model of type {trainer[3]}; only unigram (1) is read. Save the tokenizer as "
             "tokenizer.json with the program that made it."
         )
-    pieces = [dict(fields(part)) for part in values(message, 1)]
+    pieces = [dict(read_fields(part)) for part in field_values(message, 1)]
     if not pieces:
         raise BadInput(f"{path} has no pieces, so it is not a SentencePiece model. Fetch it again.")
     return Pieces(
@@ -60,59 +60,54 @@ def parse_pieces(path: Path, message: list[tuple[int, Any]]) -> Pieces:
     )
 
 
-def values(message: list[tuple[int, Any]], number: int) -> list[Any]:
-    return [value for its, value in message if its == number]
+def field_values(message: list[tuple[int, Any]], number: int) -> list[Any]:
+    return [value for own, value in message if own == number]
 
 
-def fields(data: bytes) -> Iterator[tuple[int, Any]]:
+def read_fields(data: bytes) -> Iterator[tuple[int, Any]]:
     """The fields of a protocol buffer: number and value (an integer, or the bytes)."""
-    place = 0
-    while place < len(data):
-        key, place = varint(data, place)
-        kind = key & 7
-        if kind == 0:
-            value, place = varint(data, place)
-        elif kind in (1, 2, 5):
-            size, place = varint(data, place) if kind == 2 else ({1: 8, 5: 4}[kind], place)
-            value, place = data[place : place + size], place + size
+    offset = 0
+    while offset < len(data):
+        key, offset = read_varint(data, offset)
+        wire_type = key & 7
+        if wire_type == 0:
+            value, offset = read_varint(data, offset)
+        elif wire_type in (1, 2, 5):
+            size, offset = read_varint(data, offset) if wire_type == 2 else ({1: 8, 5: 4}[wire_type], offset)
+            value, offset = data[offset : offset + size], offset + size
         else:
-            raise ValueError(f"field of kind {kind} at byte {place}")
-        if place > len(data):
+            raise ValueError(f"field of wire type {wire_type} at byte {offset}")
+        if offset > len(data):
             raise ValueError(f"cut off at byte {len(data)}")
         yield key >> 3, value
 
 
-def varint(data: bytes, place: int) -> tuple[int, int]:
+def read_varint(data: bytes, offset: int) -> tuple[int, int]:
+    """The number at a byte, and the offset after it."""
     number = shift = 0
     while True:
-        byte = data[place]
+        byte = data[offset]
         number |= (byte & 127) << shift
-        place, shift = place + 1, shift + 7
+        offset, shift = offset + 1, shift + 7
         if byte < 128:
-            return number, place
+            return number, offset
 
 
-def unigram_backend(read: Pieces, extra: Sequence[str] = ()) -> Any:
-    """A `tokenizers.Tokenizer` that parts texts as SentencePiece does; `extra` pieces follow the vocabulary."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+def make_unigram_backend(pieces: Pieces, extra: Sequence[str] = ()) -> Any:
+    """A `tokenizers.Tokenizer` that splits texts as SentencePiece does; `extra` pieces follow the vocabulary."""
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-    vocabulary = [*read.pieces, *((piece, 0.0) for piece in extra)]
-    unknown = read.kinds.index(UNKNOWN) if UNKNOWN in read.kinds else None
-    backend = Tokenizer(models.Unigram(vocabulary, unk_id=unknown, byte_fallback=BYTE in read.kinds))
-    backend.normalizer = spaces_once(read.charsmap)
+    vocabulary = [*pieces.pieces, *((piece, 0.0) for piece in extra)]
+    unknown = pieces.types.index(UNKNOWN) if UNKNOWN in pieces.types else None
+    backend = Tokenizer(models.Unigram(vocabulary, unk_id=unknown, byte_fallback=BYTE in pieces.types))
+    charsmap = [normalizers.Precompiled(pieces.charsmap)] if pieces.charsmap else []
+    single_spaces = normalizers.Replace(Regex(" {2,}"), " ")
+    backend.normalizer = normalizers.Sequence([*charsmap, normalizers.Strip(), single_spaces])
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.decoder = decoders.Metaspace()
-    backend.add_special_tokens([*read.of_kind(UNKNOWN), *read.of_kind(CONTROL), *extra])
-    backend.add_tokens([AddedToken(piece, normalized=False) for piece in read.of_kind(DEFINED)])
+    backend.add_special_tokens([*pieces.of_type(UNKNOWN), *pieces.of_type(CONTROL), *extra])
+    backend.add_tokens([AddedToken(piece, normalized=False) for piece in pieces.of_type(DEFINED)])
     return backend
-
-
-def spaces_once(charsmap: bytes) -> Any:
-    """SentencePiece's normalisation: its table of characters, then no space at the ends and one between words."""
-    from tokenizers import Regex, normalizers
-
-    table = [normalizers.Precompiled(charsmap)] if charsmap else []
-    return normalizers.Sequence([*table, normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")])
 
 
 @dataclass(frozen=True)
@@ -142,9 +137,9 @@ class Renumbered:
     def encode_batch(self, inputs: list[Any]) -> list[Encoding]:
         return [self.renumber(encoding) for encoding in self.backend.encode_batch(inputs)]
 
-    def renumber(self, found: Any) -> Encoding:
-        ids = [self.numbers.get(piece, self.unknown) for piece in found.tokens]
-        return Encoding(ids, found.type_ids, found.offsets, found.word_ids, found.sequence_ids)
+    def renumber(self, encoding: Any) -> Encoding:
+        ids = [self.numbers.get(piece, self.unknown) for piece in encoding.tokens]
+        return Encoding(ids, encoding.type_ids, encoding.offsets, encoding.word_ids, encoding.sequence_ids)
 
     def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
         pieces = [self.pieces[number] for number in ids if number in self.pieces]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from ...errors import BadInput
+from ...nn.old_names import accept_old_names
 from ..checkpoint.files import replace_files, text_writer
 from .files import read_folder
-from .training import SPECIAL, Kind, Special, train_backend
+from .training import SPECIAL, Special, Unit, train_backend
 
 SETTINGS = "tokenizer_config.json"
 
@@ -41,7 +42,7 @@ class Encoded:
 
     @property
     def inputs(self) -> dict[str, Tensor]:
-        """What a model is called with: `model(**encoded.inputs)`."""
+        """The arguments of a model: `model(**encoded.inputs)`."""
         inputs = {"tokens": self.tokens, "lengths": self.lengths}
         return inputs if self.segments is None else inputs | {"segments": self.segments}
 
@@ -63,7 +64,7 @@ class EncodedText:
 class Tokenizer:
     """Texts to tokens and back.
 
-    >>> tokenizer = Tokenizer.train(["the cat sat", "the dog sat"], kind="words", size=20)
+    >>> tokenizer = Tokenizer.train(["the cat sat", "the dog sat"], unit="words", size=20)
     >>> encoded = tokenizer(["the cat", "the dog sat"])
     >>> encoded.tokens.shape, encoded.lengths.tolist()
     (torch.Size([2, 5]), [4, 5])
@@ -76,7 +77,7 @@ class Tokenizer:
         self.settings = settings
         self.source_files = source_files or {}
         self.target: Tokenizer = self
-        """The tokenizer of the language that is written, where a model reads one and writes another."""
+        """The tokenizer of the target language, where it differs from that of the source."""
 
     @classmethod
     def from_folder(cls, path: str | Path) -> Tokenizer | None:
@@ -91,20 +92,21 @@ class Tokenizer:
         return tokenizer
 
     @classmethod
+    @accept_old_names(kind="unit")
     def train(
         cls,
         texts: Iterable[str],
-        kind: Kind = "wordpiece",
+        unit: Unit = "wordpiece",
         size: int = 8000,
         lower: bool = False,
         special: Special = SPECIAL,
     ) -> Tokenizer:
         """A tokenizer of at most `size` pieces, learned from the texts; the same texts give the same tokenizer.
 
-        `wordpiece` (BERT's), `bpe` (over bytes, GPT-2's), `unigram` (T5's), `characters`, or `words` (parted at spaces
+        `wordpiece` (BERT's), `bpe` (over bytes, GPT-2's), `unigram` (T5's), `characters`, or `words` (split at spaces
         and punctuation). Texts are put between the special `start` and `end` tokens where these are not `None`.
         """
-        return cls(train_backend(texts, kind, size, lower, special), special.settings())
+        return cls(train_backend(texts, unit, size, lower, special), special.settings())
 
     def __call__(
         self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None, max_length: int | None = None
@@ -117,7 +119,10 @@ class Tokenizer:
         if seconds is not None and len(seconds) != len(firsts):
             raise BadInput(f"Got {len(firsts)} texts and {len(seconds)} pairs, wanted a pair for every text.")
         inputs = firsts if seconds is None else list(zip(firsts, seconds, strict=True))
-        rows = [read_encoding(encoding) for encoding in self.backend.encode_batch(inputs)]
+        rows = [
+            EncodedText(row.ids, row.type_ids, row.offsets, row.word_ids, row.sequence_ids)
+            for row in self.backend.encode_batch(inputs)
+        ]
         return self.collate(rows if max_length is None else [shorten(row, max_length) for row in rows])
 
     def collate(self, rows: list[EncodedText]) -> Encoded:
@@ -139,7 +144,7 @@ class Tokenizer:
         return self.backend.decode(rows, skip_special_tokens=skip_special)
 
     def pieces(self, tokens: Tensor | Sequence[Any]) -> list[Any]:
-        """What stands in the vocabulary under each token, in the shape of the tokens."""
+        """The piece of the vocabulary for each token, in the shape of the tokens."""
         rows = need_tokens(tokens)
         return [self.pieces(row) if isinstance(row, list) else self.backend.id_to_token(row) for row in rows]
 
@@ -157,7 +162,7 @@ class Tokenizer:
 
     @property
     def segments(self) -> bool:
-        """Whether the model is told which of two texts a token belongs to."""
+        """Whether the model takes segments: which of two texts each token belongs to."""
         return "token_type_ids" in self.settings.get("model_input_names", ())
 
     @property
@@ -187,7 +192,7 @@ class Tokenizer:
 
     @property
     def unknown(self) -> int | None:
-        """The token for what the vocabulary cannot spell."""
+        """The token for text that is not in the vocabulary."""
         return self.number("unk_token")
 
     def number(self, *roles: str) -> int | None:
@@ -196,18 +201,18 @@ class Tokenizer:
         return None if piece is None else self.backend.token_to_id(piece)
 
 
-def need_texts(texts: Any, what: str) -> list[str]:
-    """The texts as a list; `BadInput` for none, and for what is no text."""
+def need_texts(texts: Any, name: str) -> list[str]:
+    """The texts as a list; `BadInput` for an empty list, and for items that are not texts."""
     listed = [texts] if isinstance(texts, str) else list(texts)
     if not listed:
-        raise BadInput(f"{what} is empty, so there is no batch to make. Give at least one text; it may be ''.")
-    for place, text in enumerate(listed):
+        raise BadInput(f"{name} is empty, so there is no batch to make. Give at least one text; it may be ''.")
+    for index, text in enumerate(listed):
         if not isinstance(text, str):
-            raise BadInput(f"{what}[{place}] is a {type(text).__name__}, wanted a text. Join words with spaces first.")
+            raise BadInput(f"{name}[{index}] is a {type(text).__name__}, wanted a text. Join words with spaces first.")
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise BadInput(f"{what}[{place}] has half a character at {error.start}: read the file as UTF-8.") from error
+            raise BadInput(f"{name}[{index}] has half a character at {error.start}: read the file as UTF-8.") from error
     return listed
 
 
@@ -222,37 +227,29 @@ def need_tokens(tokens: Any) -> list[Any]:
     return tensor.tolist()
 
 
-def read_encoding(encoding: Any) -> EncodedText:
-    return EncodedText(encoding.ids, encoding.type_ids, encoding.offsets, encoding.word_ids, encoding.sequence_ids)
+def shorten(row: EncodedText, max_length: int) -> EncodedText:
+    """The row with the ends of its texts cut off until it fits; special tokens stay.
 
-
-def shorten(row: EncodedText, longest: int) -> EncodedText:
-    """The row with the ends of its texts cut off until it fits; special tokens stay."""
-    if len(row.tokens) <= longest:
+    Of a pair the shorter text keeps all its tokens, up to half of the room.
+    """
+    if len(row.tokens) <= max_length:
         return row
-    sizes = [row.sides.count(side) for side in (0, 1)]
-    room = longest - row.sides.count(None)
+    first, second, special = (row.sides.count(side) for side in (0, 1, None))
+    room = max_length - special
     if room < 0:
-        raise BadInput(
-            f"max_length is {longest}, but the template alone has {row.sides.count(None)} special tokens. Raise it."
-        )
-    limits = split_room(sizes, room)
-    return row.select([index for index, rank, side in ranks(row.sides) if side is None or rank < limits[side]])
-
-
-def split_room(sizes: list[int], room: int) -> tuple[int, int]:
-    """How many tokens each of two texts keeps: the shorter all it has, up to its half of the room."""
-    first, second = sizes
+        raise BadInput(f"max_length is {max_length}, but the template alone has {special} special tokens. Raise it.")
     short = min(first, second, room // 2)
-    return (room - short, short) if first > second else (short, room - short)
-
-
-def ranks(sides: list[int | None]) -> Iterator[tuple[int, int, int | None]]:
-    """Each index, how many of its side came before it, and its side."""
-    seen: Counter[int | None] = Counter()
-    for index, side in enumerate(sides):
-        yield index, seen[side], side
+    limits = (room - short, short) if first > second else (short, room - short)
+    kept: list[int] = []
+    seen: Counter[int] = Counter()
+    for index, side in enumerate(row.sides):
+        if side is None:
+            kept.append(index)
+            continue
+        if seen[side] < limits[side]:
+            kept.append(index)
         seen[side] += 1
+    return row.select(kept)
 
 
 def pad_rows(rows: list[list[int]], fill: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Training of tokenizers on texts; each is a `tokenizers.Tokenizer` in one `tokenizer.json`.
 
 The same texts give the same tokenizer. The library's trainers of WordPiece and of unigrams depend on the order of a
-randomly seeded table; its trainers of byte pairs and of words do not, and all kinds are built on these.
+randomly seeded table; its trainers of byte pairs and of words do not, and all others are built on these.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from ...errors import BadInput
 from .files import need_tokenizers, set_bert_template
 
-Kind = Literal["wordpiece", "bpe", "unigram", "characters", "words"]
+Unit = Literal["wordpiece", "bpe", "unigram", "characters", "words"]
 
 
 @dataclass(frozen=True)
@@ -42,26 +42,26 @@ class Special:
 SPECIAL = Special()
 
 
-def train_backend(texts: Iterable[str], kind: Kind, size: int, lower: bool, special: Special) -> Any:
-    """The trained backend; `BadInput` where there is nothing to learn from or the size is too small."""
+def train_backend(texts: Iterable[str], unit: Unit, size: int, lower: bool, special: Special) -> Any:
+    """The trained backend; `BadInput` for texts without characters and for a size that is too small."""
     need_tokenizers()
-    if kind not in TRAINERS:
-        raise BadInput(f"kind is {kind!r}, wanted one of {', '.join(map(repr, get_args(Kind)))}.")
+    if unit not in TRAINERS:
+        raise BadInput(f"unit is {unit!r}, wanted one of {', '.join(map(repr, get_args(Unit)))}.")
     if isinstance(texts, str):
         raise BadInput("texts is one text, wanted a list of them: [text], or text.splitlines().")
     texts = list(texts)
     if not any(text.strip() for text in texts):
         raise BadInput(f"Got {len(texts)} texts with no character among them, so there is no vocabulary to learn.")
-    return set_bert_template(TRAINERS[kind](texts, size, lower, special), special.start, special.end)
+    return set_bert_template(TRAINERS[unit](texts, size, lower, special), special.start, special.end)
 
 
-def need_size(size: int, least: int, what: str) -> None:
+def need_size(size: int, least: int, content: str) -> None:
     if size < least:
-        raise BadInput(f"size is {size}, but {what} and the special tokens need {least}. Raise it.")
+        raise BadInput(f"size is {size}, but {content} and the special tokens need {least}. Raise it.")
 
 
 def make_bert_backend(lower: bool, model: Any) -> Any:
-    """A backend whose words are BERT's: parted at spaces and punctuation, each Chinese character one."""
+    """A backend whose words are BERT's: split at spaces and punctuation, each Chinese character a word."""
     from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
     backend = Tokenizer(model)
@@ -124,7 +124,7 @@ def make_metaspace_backend(lower: bool, model: Any) -> Any:
 def train_unigram(texts: list[str], size: int, lower: bool, special: Special) -> Any:
     """Pieces of the highest joint probability: merged pairs to begin with, the least used dropped in a few rounds.
 
-    A round parts every word by the present probabilities and counts the pieces: sums of whole numbers, so that the
+    A round splits every word by the present probabilities and counts the pieces: sums of whole numbers, so that the
     order of the words does not matter.
     """
     from tokenizers import models, trainers
@@ -134,39 +134,39 @@ def train_unigram(texts: list[str], size: int, lower: bool, special: Special) ->
     characters = sorted({character for word in words for character in word})
     need_size(size, len(special.tokens()) + len(characters), f"{len(characters)} characters")
     seed.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=4 * size, show_progress=False))
-    counted = count_pieces(seed, words) | Counter(dict.fromkeys(seed.get_vocab(), 1))
+    counts = count_pieces(seed, words) | Counter(dict.fromkeys(seed.get_vocab(), 1))
     room = size - len(special.tokens())
     while True:
-        counted = prune(counted, max(room, int(0.75 * len(counted))))
-        backend = make_metaspace_backend(lower, unigram(counted, special))
-        if len(counted) <= room:
+        counts = prune(counts, max(room, int(0.75 * len(counts))))
+        backend = make_metaspace_backend(lower, make_unigram(counts, special))
+        if len(counts) <= room:
             break
-        counted = count_pieces(backend, words) | Counter(dict.fromkeys(characters, 1))
+        counts = count_pieces(backend, words) | Counter(dict.fromkeys(characters, 1))
     backend.add_special_tokens(special.tokens())
     return backend
 
 
 def count_pieces(backend: Any, words: Counter[str]) -> Counter[str]:
-    """How often each piece is used when the words are parted as the model does it."""
-    counted: Counter[str] = Counter()
+    """How often each piece is used when the model tokenizes the words."""
+    counts: Counter[str] = Counter()
     for word, times in words.items():
         for token in backend.model.tokenize(word):
-            counted[token.value] += times
-    return counted
+            counts[token.value] += times
+    return counts
 
 
-def prune(counted: Counter[str], size: int) -> Counter[str]:
+def prune(counts: Counter[str], size: int) -> Counter[str]:
     """The most used pieces, every single character among them."""
-    order = sorted(counted, key=lambda piece: (len(piece) > 1, -counted[piece], piece))
-    return Counter({piece: counted[piece] for piece in order[:size]})
+    order = sorted(counts, key=lambda piece: (len(piece) > 1, -counts[piece], piece))
+    return Counter({piece: counts[piece] for piece in order[:size]})
 
 
-def unigram(counted: Counter[str], special: Special) -> Any:
+def make_unigram(counts: Counter[str], special: Special) -> Any:
     from tokenizers import models
 
-    total = math.log(counted.total())
-    order = sorted(counted, key=lambda piece: (-counted[piece], piece))
-    scored = [(piece, math.log(counted[piece]) - total) for piece in order]
+    total = math.log(counts.total())
+    order = sorted(counts, key=lambda piece: (-counts[piece], piece))
+    scored = [(piece, math.log(counts[piece]) - total) for piece in order]
     tokens = special.tokens()
     return models.Unigram([*((token, 0.0) for token in tokens), *scored], unk_id=tokens.index(special.unknown))
 
