@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.models.checkpoint.checkpoint import find_family, load, tensor_names
+from regard.models.checkpoint.checkpoint import PREFIXES, find_family, load, tensor_names
 from regard.models.checkpoint.key_table import make_table, read_tensors
 
 
@@ -49,7 +49,7 @@ def assert_close(ours: Tensor, theirs: Tensor, what: str, tolerance: float = 1e-
 
 
 def real(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """The real places of `[batch, tokens, …]`, one after the other."""
+    """The real tokens of `[batch, tokens, …]`, one after the other."""
     return x.flatten(0, 1) if lengths is None else x[torch.arange(x.shape[1]) < lengths[:, None]]
 
 
@@ -80,7 +80,8 @@ def assert_same_gradients(ours: Any, theirs: Any, tolerance: float = 1e-4) -> No
     """Every gradient of ours equals theirs (after both had backward called)."""
     family = find_family(ours.config.family, "test")
     rows = make_table(family.keys(ours.config), tensor_names(ours))
-    wanted = read_tensors(rows, Gradients(theirs), family, "gradients")
+    prefix = PREFIXES.get(ours.config.family, family.PREFIX)
+    wanted = read_tensors(rows, Gradients(theirs), prefix, family.IGNORED, "gradients")
     largest = max(float(x.abs().max()) for x in wanted.values() if x.is_floating_point())
     for name, parameter in ours.named_parameters():
         found = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
@@ -92,7 +93,7 @@ def assert_same_gradients(ours: Any, theirs: Any, tolerance: float = 1e-4) -> No
 def assert_same(
     ours: Any, theirs: Any, our_output: Tensor, their_output: Tensor, lengths: Tensor | None = None, seed: int = 2
 ) -> None:
-    """Outputs at real places and, after a random linear loss on them, all gradients."""
+    """Outputs at real tokens and, after a random linear loss on them, all gradients."""
     a, b = (our_output, their_output) if lengths is None else (real(our_output, lengths), real(their_output, lengths))
     assert_close(a, b, "output")
     weight = torch.randn(b.shape, generator=torch.Generator().manual_seed(seed))

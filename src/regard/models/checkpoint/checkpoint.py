@@ -24,8 +24,8 @@ FAMILIES = {
     "big_bird": "bigbird",
     "camembert": "roberta",
     "clip": "clip",
-    "clip_text_model": "clip_text",
-    "clip_vision_model": "clip_vision",
+    "clip_text_model": "clip",
+    "clip_vision_model": "clip",
     "deit": "vit",
     "detr": "detr",
     "detr_timm": "detr",
@@ -44,11 +44,14 @@ FAMILIES = {
 }
 """The `model_type` of Hugging Face, and the file of `families` for it."""
 
+PREFIXES = {"clip_text_model": "text_model.", "clip_vision_model": "vision_model."}
+"""The prefix of tensor names for a `model_type` that differs from its family's."""
+
 
 def load(folder: str | Path, *, dtype: torch.dtype | None = None) -> Model:
     """The model in a folder, in evaluation mode, with its `config` and (where there is one) `tokenizer`.
 
-    Reads what `model.save` wrote, the best model of a run's folder, one that comes with the package (by its name, see
+    Reads what `model.save` wrote, the best model of a run's folder, a model of the package (by its name, see
     `regard.assets`), and Hugging Face checkpoints (`config.json` and `*.safetensors`) of the families in `FAMILIES`.
     `dtype` converts the weights; those of a run, which may be stored in half precision, are float32 unless it is given.
     Raises `BadInput` that names the file and what to do.
@@ -57,27 +60,25 @@ def load(folder: str | Path, *, dtype: torch.dtype | None = None) -> Model:
     of_run = (folder / "run.json").is_file()
     dtype = torch.float32 if of_run and dtype is None else dtype
     opened = open_folder(folder / "model" if of_run else folder)
-    model = read_regard(opened) if opened.format == "regard" else read_hugging_face(opened)
+    if opened.format == "regard":
+        model, weights = build_empty(from_dict(opened.config["model"])), opened.weights()
+        assign_weights(model, {name: weights.tensor(name) for name in weights.names()}, str(opened.path))
+    else:
+        model = read_hugging_face(opened)
     model.rules = read_rules(opened.generation, opened.config)
     model.tokenizer = Tokenizer.from_folder(opened.path)
     return (model if dtype is None else model.to(dtype)).eval()
 
 
-def read_regard(folder: Folder) -> Model:
-    """The model of a folder that `save` wrote."""
-    model = build_empty(from_dict(folder.config["model"]))
-    weights = folder.weights()
-    assign_weights(model, {name: weights.tensor(name) for name in weights.names()}, str(folder.path))
-    return model
-
-
 def read_hugging_face(folder: Folder) -> Model:
     """The model of a Hugging Face folder."""
-    family, weights = find_family(folder.config.get("model_type"), str(folder.path)), folder.weights()
+    model_type, where, weights = folder.config.get("model_type"), str(folder.path), folder.weights()
+    family = find_family(model_type, where)
     config = family.read(folder.config, {name: weights.shape(name) for name in weights.names()})
     model = build_empty(config)
     rows = make_table(family.keys(config), tensor_names(model))
-    assign_weights(model, read_tensors(rows, weights, family, str(folder.path)), str(folder.path))
+    prefix = PREFIXES.get(str(model_type), family.PREFIX)
+    assign_weights(model, read_tensors(rows, weights, prefix, family.IGNORED, where), where)
     return model
 
 
@@ -130,7 +131,7 @@ def assign_weights(model: Model, tensors: dict[str, Tensor], where: str) -> None
 
 
 def tensor_names(model: Model) -> list[str]:
-    """The names of the model's tensors; one that several modules share has its first name only."""
+    """The names of the model's tensors; a tensor that several modules share has its first name only."""
     seen: set[int] = set()
     names = []
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -144,6 +145,6 @@ def find_family(model_type: Any, where: str) -> Family:
     """The module of `families` for this architecture."""
     if model_type not in FAMILIES:
         raise BadInput(
-            f"{where}: the architecture {model_type!r} is not known here. Known are {', '.join(sorted(FAMILIES))}."
+            f"{where}: the architecture {model_type!r} is not supported. Supported are {', '.join(sorted(FAMILIES))}."
         )
     return import_module(f"regard.models.families.{FAMILIES[model_type]}")  # type: ignore[return-value]

@@ -20,8 +20,8 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise BadInput(f"{path} is not JSON: {error.msg} at {place}. Repair it or fetch it again.") from error
+        where = f"line {error.lineno}, column {error.colno}"
+        raise BadInput(f"{path} is not JSON: {error.msg} at {where}. Repair it or fetch it again.") from error
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{path} is not JSON: {error}. Fetch it again.") from error
     if not isinstance(content, dict):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 
 @dataclass(frozen=True)
 class Folder:
-    """What stands in a checkpoint folder beside its weights, which `weights()` opens."""
+    """The files of a checkpoint folder beside its weights, which `weights()` opens."""
 
     path: Path
     config: dict[str, Any]
@@ -43,7 +43,7 @@ class Folder:
 
 
 def open_folder(path: str | os.PathLike[str]) -> Folder:
-    """The configuration of a checkpoint folder, and the way to its weights.
+    """A checkpoint folder, its configuration read and its weights not yet opened.
 
     Raises `BadInput` for a folder that is not one, or whose configuration cannot be read.
 
@@ -85,9 +85,9 @@ def write_folder(
 ) -> None:
     """Write the configuration and the weights, in shards with an index where they exceed `shard_bytes`.
 
-    Every file is written beside its place, flushed to the disk, and only then renamed, all of them at the end: who
-    reads sees a whole file, old or new. What an earlier call left under names of this one's is removed; other files
-    (tokenizers, notes) stay. Tensors that share memory are written each in full.
+    Every file is written under a temporary name, flushed to the disk, and only then renamed, all of them at the end:
+    a reader sees a whole file, old or new. Weights and configurations of an earlier call are removed; other files
+    (tokenizers, notes) stay. Tensors that share memory are each written in full.
     """
     if format not in CONFIGS:
         raise BadInput(f"format is {format!r}, wanted one of {', '.join(map(repr, CONFIGS))}.")
@@ -96,16 +96,21 @@ def write_folder(
     need_safetensors()
     need_dense(tensors)
     path = Path(path)
-    shards = name_shards(split(tensors, shard_bytes))
-    texts = {INDEX: make_index(shards, tensors)} if len(shards) > 1 else {}
+    shards = split_shards(tensors, shard_bytes)
     writers: dict[str, Callable[[Path], object]]
     writers = {name: partial(save_shard, names, tensors) for name, names in shards.items()}
-    writers |= {name: text_writer(to_json(text)) for name, text in {**texts, CONFIGS[format]: config}.items()}
+    if len(shards) > 1:
+        places = {name: shard for shard, names in shards.items() for name in names}
+        index = {"metadata": {"total_size": sum(x.nbytes for x in tensors.values())}, "weight_map": places}
+        writers[INDEX] = text_writer(to_json(index))
+    writers[CONFIGS[format]] = text_writer(to_json(config))
     if path.exists() and not path.is_dir():
         raise BadInput(f"{path} is a file, wanted a folder to write into. Give another name.")
     path.mkdir(parents=True, exist_ok=True)
     replace_files(path, writers)
-    remove_others(path, set(writers))
+    for file in path.iterdir():  # of an earlier call
+        if file.name not in writers and (file.name in (*CONFIGS.values(), SINGLE, INDEX) or SHARD.fullmatch(file.name)):
+            file.unlink()
 
 
 def need_dense(tensors: dict[str, Tensor]) -> None:
@@ -115,31 +120,19 @@ def need_dense(tensors: dict[str, Tensor]) -> None:
             raise BadInput(f"{name!r} ({got}) cannot be written: wanted a name and a dense tensor that has numbers.")
 
 
-def split(tensors: dict[str, Tensor], shard_bytes: int) -> Iterator[list[str]]:
-    """Names in their order, cut where the next tensor would exceed the shard; a larger one stands alone."""
-    shard: list[str] = []
+def split_shards(tensors: dict[str, Tensor], shard_bytes: int) -> dict[str, list[str]]:
+    """The tensors of each file, in their order; a tensor larger than `shard_bytes` has a file of its own."""
+    shards: list[list[str]] = [[]]
     size = 0
     for name, tensor in tensors.items():
-        if shard and size + tensor.nbytes > shard_bytes:
-            yield shard
-            shard, size = [], 0
-        shard.append(name)
+        if shards[-1] and size + tensor.nbytes > shard_bytes:
+            shards.append([])
+            size = 0
+        shards[-1].append(name)
         size += tensor.nbytes
-    yield shard
-
-
-def name_shards(shards: Iterator[list[str]]) -> dict[str, list[str]]:
-    parts = list(shards)
-    if len(parts) == 1:
-        return {SINGLE: parts[0]}
-    return {f"model-{part + 1:05}-of-{len(parts):05}.safetensors": names for part, names in enumerate(parts)}
-
-
-def make_index(shards: dict[str, list[str]], tensors: dict[str, Tensor]) -> dict[str, Any]:
-    return {
-        "metadata": {"total_size": sum(tensor.nbytes for tensor in tensors.values())},
-        "weight_map": {name: shard for shard, names in shards.items() for name in names},
-    }
+    if len(shards) == 1:
+        return {SINGLE: shards[0]}
+    return {f"model-{n:05}-of-{len(shards):05}.safetensors": names for n, names in enumerate(shards, 1)}
 
 
 def save_shard(names: list[str], tensors: dict[str, Tensor], file: Path) -> None:
@@ -154,15 +147,7 @@ def unshare_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     result = {}
     for name, tensor in tensors.items():
         tensor = tensor.detach().cpu().contiguous()
-        place = tensor.untyped_storage().data_ptr()
-        result[name] = tensor.clone() if place in seen else tensor
-        seen.add(place)
+        pointer = tensor.untyped_storage().data_ptr()
+        result[name] = tensor.clone() if pointer in seen else tensor
+        seen.add(pointer)
     return result
-
-
-def remove_others(path: Path, kept: set[str]) -> None:
-    """Remove the weights and configurations that an earlier call wrote and this one did not."""
-    written = {*CONFIGS.values(), SINGLE, INDEX}
-    for file in path.iterdir():
-        if file.name not in kept and (file.name in written or SHARD.fullmatch(file.name)):
-            file.unlink()

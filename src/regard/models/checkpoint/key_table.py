@@ -55,8 +55,8 @@ class Key:
 class Family(Protocol):
     """A module of `families`: how the folder of one architecture becomes a model, and back.
 
-    `read` makes our configuration of theirs, knowing the shapes of their tensors; `write` the reverse; `keys` is the
-    table. `PREFIX` stands before the names of a model with a head; `IGNORED` are patterns of names without weights of
+    `read` makes our configuration from theirs and the shapes of their tensors; `write` the reverse; `keys` is the
+    table. `PREFIX` begins the names of a model with a head; `IGNORED` are patterns of names without weights of
     ours (buffers, copies of tied tensors, heads of other tasks).
     """
 
@@ -91,34 +91,36 @@ def make_table(keys: Iterable[Key], names: Iterable[str]) -> list[KeyMapping]:
 
 
 def expand(key: Key, names: list[str]) -> list[KeyMapping]:
-    """The rows that a key stands for."""
+    """The rows of a key: one for each name that its pattern matches."""
     pattern = re.compile(re.escape(key.names[0]).replace(r"\{n\}", r"(?P<n>\d+)").replace(r"\{p\}", r"(?P<p>\w+)"))
     rows = []
     for name in names:
-        if found := pattern.fullmatch(name):
-            words = found.groupdict()
-            rows.append(
-                KeyMapping(key.theirs.format(**words), tuple(one.format(**words) for one in key.names), key.change)
-            )
+        if match := pattern.fullmatch(name):
+            words = match.groupdict()
+            ours = tuple(own.format(**words) for own in key.names)
+            rows.append(KeyMapping(key.theirs.format(**words), ours, key.change))
     return rows
 
 
-def read_tensors(rows: list[KeyMapping], weights: Any, family: Family, where: str) -> dict[str, Tensor]:
+def read_tensors(
+    rows: list[KeyMapping], weights: Any, prefix: str, ignored: tuple[str, ...], where: str
+) -> dict[str, Tensor]:
     """Our tensors from theirs, or `BadInput` that lists what is missing and what is left over."""
-    theirs = {normalize_key(name, family.PREFIX): name for name in weights.names()}
-    wanted = {normalize_key(row.theirs, family.PREFIX): row for row in rows}
+    theirs = {normalize_key(name, prefix): name for name in weights.names()}
+    wanted = {normalize_key(row.theirs, prefix): row for row in rows}
     missing = sorted(set(wanted) - set(theirs))
-    left = [name for key, name in theirs.items() if key not in wanted and not is_ignored(key, family)]
+    unread = {key: name for key, name in theirs.items() if key not in wanted}
+    left = [name for key, name in unread.items() if not any(re.fullmatch(pattern, key) for pattern in ignored)]
     if missing or left:
         raise BadInput(
             f"{where}: the weights do not fit the configuration. Missing: {shorten_names(missing)}. "
             f"Left over: {shorten_names(left)}. "
             "The folder holds another architecture than its config.json says, or not all of it."
         )
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for key, row in wanted.items():
-        found |= dict(zip(row.ours, row.change.read(weights.tensor(theirs[key])), strict=True))
-    return found
+        tensors |= dict(zip(row.ours, row.change.read(weights.tensor(theirs[key])), strict=True))
+    return tensors
 
 
 def write_tensors(rows: list[KeyMapping], ours: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -130,10 +132,6 @@ def normalize_key(name: str, prefix: str) -> str:
     """A name without the prefix of models with a head, and with today's names of norms."""
     name = name.removeprefix(prefix)
     return re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
-
-
-def is_ignored(name: str, family: Family) -> bool:
-    return any(re.fullmatch(pattern, name) for pattern in family.IGNORED)
 
 
 def shorten_names(names: list[str]) -> str:

@@ -52,7 +52,7 @@ CONVERT = (
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Where a tensor stands and what it is, as its file's header says."""
+    """The file, shape and dtype of a tensor, from the file's header."""
 
     file: Path
     shape: tuple[int, ...]
@@ -61,7 +61,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Weights:
-    """The tensors of a folder: names, shapes and dtypes at once, the numbers when asked."""
+    """The tensors of a folder: names, shapes and dtypes at once, the numbers on demand."""
 
     entries: dict[str, TensorInfo]
     opened: dict[Path, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -95,40 +95,41 @@ class Weights:
 
 
 def find_index(path: Path) -> Path | None:
-    """The index of a sharded checkpoint; none where a whole `model.safetensors` stands beside it."""
-    found = sorted(path.glob("*.safetensors.index.json"))
-    if not found or (path / SINGLE).is_file():
+    """The index of a sharded checkpoint; None where there is a whole `model.safetensors`."""
+    indexes = sorted(path.glob("*.safetensors.index.json"))
+    if not indexes or (path / SINGLE).is_file():
         return None
-    if len(found) > 1:
-        raise BadInput(f"{path} has {len(found)} indexes, {names_of(found)}: leave the one to load.")
-    return found[0]
+    if len(indexes) > 1:
+        raise BadInput(f"{path} has {len(indexes)} indexes, {join_names(indexes)}: leave the one to load.")
+    return indexes[0]
 
 
 def find_single(path: Path) -> Path:
     if (path / SINGLE).is_file():
         return path / SINGLE
-    found = sorted(path.glob("*.safetensors"))
-    if len(found) == 1:
-        return found[0]
-    if found:
+    files = sorted(path.glob("*.safetensors"))
+    if len(files) == 1:
+        return files[0]
+    if files:
         raise BadInput(
-            f"{path} has {len(found)} weight files, {names_of(found)}, and no {INDEX} that joins them: "
+            f"{path} has {len(files)} weight files, {join_names(files)}, and no {INDEX} that joins them: "
             "fetch the index, or leave the one file to load."
         )
-    raise no_weights(path)
+    raise missing_weights(path)
 
 
-def no_weights(path: Path) -> BadInput:
+def missing_weights(path: Path) -> BadInput:
+    """The error for a folder without safetensors."""
     pickled = sorted(file for pattern in PICKLED for file in path.glob(pattern))
     if not pickled:
         return BadInput(f"{path} has no weights: wanted {SINGLE}, or shards with {INDEX}. Fetch the *.safetensors.")
     return BadInput(
-        f"{path} has pickled weights only, {names_of(pickled)}, and no *.safetensors. "
+        f"{path} has pickled weights only, {join_names(pickled)}, and no *.safetensors. "
         + CONVERT.format(name=pickled[0].name)
     )
 
 
-def names_of(files: list[Path], most: int = 4) -> str:
+def join_names(files: list[Path], most: int = 4) -> str:
     return ", ".join(file.name for file in files[:most]) + (", …" if len(files) > most else "")
 
 
@@ -146,12 +147,13 @@ def read_single(file: Path) -> dict[str, TensorInfo]:
 
 
 def read_header(file: Path, size: int) -> tuple[dict[str, Any], int]:
-    """The header of a safetensors file without its metadata, and the place where the numbers begin."""
+    """The header of a safetensors file without its metadata, and the offset of the numbers."""
     refuse_pointer(file)
     with file.open("rb") as opened:
         start = opened.read(9)
         length = int.from_bytes(start[:8], "little")
-        if looks_pickled(start):
+        protocol = start[:1] == b"\x80" and start[1:2] in b"\x02\x03\x04\x05"
+        if start[:4] == b"PK\x03\x04" or (protocol and start[8:] != b"{"):
             raise BadInput(f"{file} is a pickle renamed to safetensors. " + CONVERT.format(name=file.name))
         if length > LONGEST_HEADER or (len(start) == 9 and start[8:] != b"{"):
             raise BadInput(f"{file} is not a safetensors file: it begins with {start!r}. Fetch it again.")
@@ -159,12 +161,6 @@ def read_header(file: Path, size: int) -> tuple[dict[str, Any], int]:
             raise BadInput(f"{file} is cut off inside its header ({size} bytes, wanted more). Fetch it again.")
         opened.seek(8)
         return parse_header(file, opened.read(length)), 8 + length
-
-
-def looks_pickled(start: bytes) -> bool:
-    return start[:4] == b"PK\x03\x04" or (
-        start[:1] == b"\x80" and start[1:2] in b"\x02\x03\x04\x05" and start[8:] != b"{"
-    )
 
 
 def parse_header(file: Path, text: bytes) -> dict[str, Any]:
@@ -178,7 +174,9 @@ def parse_header(file: Path, text: bytes) -> dict[str, Any]:
 
 def read_entry(file: Path, name: str, described: Any) -> tuple[TensorInfo, tuple[int, int]]:
     match described:
-        case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [begin, end]} if counts([*shape, begin, end]):
+        case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [begin, end]} if all(
+            type(number) is int and number >= 0 for number in (*shape, begin, end)
+        ):
             pass
         case _:
             raise BadInput(f"{file} describes the tensor {name!r} as {str(described)[:200]}. Fetch the file again.")
@@ -195,64 +193,51 @@ def read_entry(file: Path, name: str, described: Any) -> tuple[TensorInfo, tuple
     return TensorInfo(file, tuple(shape), DTYPES[dtype]), (begin, end)
 
 
-def counts(numbers: list[Any]) -> bool:
-    return all(type(number) is int and number >= 0 for number in numbers)
-
-
 def need_cover(file: Path, spans: list[tuple[int, int, str]], size: int) -> None:
     """Refuse tensors that overlap, leave a hole, or do not end where the file ends."""
-    place = 0
+    offset = 0
     for begin, end, name in spans:
-        if begin != place:
-            fault = "overlaps the tensor before it" if begin < place else "leaves a hole before it"
-            raise BadInput(f"{file} has {name!r} at byte {begin}, which {fault} ({place}). Fetch the file again.")
-        place = end
-    if place > size:
-        raise BadInput(f"{file} is cut off: its tensors need {place} bytes and it has {size}. Fetch it again.")
-    if place < size:
-        raise BadInput(f"{file} has {size - place} bytes after its last tensor. Fetch it again.")
+        if begin != offset:
+            fault = "overlaps the tensor before it" if begin < offset else "leaves a hole before it"
+            raise BadInput(f"{file} has {name!r} at byte {begin}, which {fault} ({offset}). Fetch the file again.")
+        offset = end
+    if offset > size:
+        raise BadInput(f"{file} is cut off: its tensors need {offset} bytes and it has {size}. Fetch it again.")
+    if offset < size:
+        raise BadInput(f"{file} has {size - offset} bytes after its last tensor. Fetch it again.")
 
 
 def read_shards(index: Path) -> dict[str, TensorInfo]:
     """The entries of every shard that the index names, checked against the index."""
-    places = read_index(index)
+    shard_of = read_json(index).get("weight_map")
+    if not isinstance(shard_of, dict) or not all(isinstance(shard, str) for shard in shard_of.values()):
+        raise BadInput(f"{index} has no weight_map from the tensors' names to file names. Fetch it again.")
     entries: dict[str, TensorInfo] = {}
-    for shard in dict.fromkeys(places.values()):
-        found = read_single(find_shard(index, shard))
-        for name in found.keys() & entries.keys():
+    for shard in dict.fromkeys(shard_of.values()):
+        own = read_single(find_shard(index, shard))
+        for name in own.keys() & entries.keys():
             raise BadInput(
                 f"{index.parent} has {name!r} twice, in {entries[name].file.name} and {shard}: "
                 "the shards are of different checkpoints. Fetch the folder again."
             )
-        entries |= found
-        need_all(index, shard, [name for name, place in places.items() if place == shard], found)
+        entries |= own
+        missing = [name for name, file in shard_of.items() if file == shard and name not in own]
+        if missing:
+            names = ", ".join(missing[:4]) + (", …" if len(missing) > 4 else "")
+            raise BadInput(f"{index} says that {shard} holds {names}, but it does not. Fetch the shard again.")
     return entries
 
 
-def read_index(index: Path) -> dict[str, str]:
-    places = read_json(index).get("weight_map")
-    if not isinstance(places, dict) or not all(isinstance(place, str) for place in places.values()):
-        raise BadInput(f"{index} has no weight_map from the tensors' names to file names. Fetch it again.")
-    return places
-
-
 def find_shard(index: Path, shard: str) -> Path:
-    place = PurePosixPath(shard)
-    if place.is_absolute() or ".." in place.parts or "\\" in shard or ":" in shard or place.suffix != ".safetensors":
+    path = PurePosixPath(shard)
+    if path.is_absolute() or ".." in path.parts or "\\" in shard or ":" in shard or path.suffix != ".safetensors":
         raise BadInput(
             f"{index} points to {shard!r}, wanted a *.safetensors inside its folder. Do not trust this folder."
         )
-    file = index.parent / place
+    file = index.parent / path
     if not file.is_file():
         raise BadInput(f"{index.parent} lacks the shard {shard} that {index.name} names. Fetch it.")
     return file
-
-
-def need_all(index: Path, shard: str, wanted: list[str], found: dict[str, TensorInfo]) -> None:
-    lacking = [name for name in wanted if name not in found]
-    if lacking:
-        named = ", ".join(lacking[:4]) + (", …" if len(lacking) > 4 else "")
-        raise BadInput(f"{index} says that {shard} holds {named}, but it does not. Fetch the shard again.")
 
 
 def open_safetensors(file: Path) -> Any:

@@ -1,1 +1,1 @@
-"""One file an architecture: how its configuration and its tensors' names become ours, and back."""
+"""One file for each architecture: its preset, its configuration in Hugging Face's form, and its key table."""

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2018), and what its kin (RoBERTa, Longformer, BigBird, DistilBERT) share with it."""
+"""BERT (Devlin et al. 2018), and what RoBERTa, Longformer, BigBird and DistilBERT share with it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ACTIVATIONS = {
     "tanh": "tanh",
     "linear": "none",
 }
-"""Their names of activations, and ours; the first of several is the one that is written."""
+"""Their names of activations, and ours; of several the first is written."""
 
 
 @accept_old_names(places="positions")
@@ -57,7 +57,7 @@ def bert(
 ) -> TextConfig:
     """BERT-base by default, 109,482,240 parameters with its pooler (L, H, A are layers, dim, heads).
 
-    `head` "vocabulary" is the one that guesses masked words; `Classes` and `Span` are others.
+    `head` "vocabulary" is the masked language model's; others are `ClassificationHeadConfig` and `SpanHeadConfig`.
 
     >>> bert(layers=2).stack.layers
     2
@@ -82,18 +82,18 @@ def bert(
 def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConfig:
     """Our configuration of theirs."""
     pooler = f"{PREFIX}pooler.dense.weight" in shapes or "pooler.dense.weight" in shapes
-    return bert(**sizes(config), pooler=pooler, head=read_head(config, shapes, pooler))
+    return bert(**read_sizes(config), pooler=pooler, head=read_head(config, shapes, pooler))
 
 
 def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], pooler: bool) -> Any:
-    """The head whose weights are there."""
+    """The head whose weights the checkpoint has."""
     if "cls.predictions.bias" in shapes:
         return read_lm_head(config, our_activation(config.get("hidden_act", "gelu")))
     pool = {"pool": "pooler"} if pooler else {"per_token": True}
     return plain_head(config, shapes, **pool)
 
 
-def sizes(config: dict[str, Any], padding: int = 0) -> dict[str, Any]:
+def read_sizes(config: dict[str, Any], padding: int = 0) -> dict[str, Any]:
     """Their configuration as `bert`'s arguments, with `padding` where it names none; or `Unsupported`."""
     if config.get("is_decoder") or config.get("position_embedding_type", "absolute") != "absolute":
         raise Unsupported("This checkpoint is a decoder or has relative positions, which are not read here.")
@@ -116,24 +116,24 @@ def sizes(config: dict[str, Any], padding: int = 0) -> dict[str, Any]:
 def our_activation(activation: str) -> str:
     """Our name of their activation."""
     if activation not in ACTIVATIONS:
-        raise BadInput(f"The activation is {activation!r}; known here are {', '.join(ACTIVATIONS)}.")
+        raise BadInput(f"The activation is {activation!r}; supported are {', '.join(ACTIVATIONS)}.")
     return ACTIVATIONS[activation]
 
 
 def read_lm_head(config: dict[str, Any], transform: str) -> LMHeadConfig:
-    """The head that guesses masked words."""
+    """The head of masked language modelling."""
     tied = config.get("tie_word_embeddings", True)
     size, dim, eps = config["vocab_size"], config["hidden_size"], config.get("layer_norm_eps", 1e-12)
     return LMHeadConfig(size, dim, tied=tied, bias=True, transform=transform, eps=eps)
 
 
-def plain_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], **how: Any) -> Any:
+def plain_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], **settings: Any) -> Any:
     """A head of one matrix: classes, or the span of an answer; None where there is none."""
     dim, dropout = config["hidden_size"], config.get("classifier_dropout") or config.get("hidden_dropout_prob", 0.1)
     if "qa_outputs.weight" in shapes:
         return SpanHeadConfig(dim)
     if "classifier.weight" in shapes:
-        return ClassificationHeadConfig(shapes["classifier.weight"][0], dim, dropout=dropout, **how)
+        return ClassificationHeadConfig(shapes["classifier.weight"][0], dim, dropout=dropout, **settings)
     return None
 
 
@@ -143,7 +143,7 @@ def write(config: TextConfig) -> dict[str, Any]:
 
 
 def write_bert(config: TextConfig, model_type: str, name: str) -> dict[str, Any]:
-    """Their configuration of ours, as BERT and its kin have it; `name` begins their classes' names."""
+    """Their configuration of ours, in the fields that BERT's descendants share; `name` begins their classes' names."""
     stack, embed, head, positions = config.stack, config.embed, config.head, config.embed.positions
     if not isinstance(positions, int):
         raise BadInput(f"A {name} has learned positions; this model has positions={positions!r}.")
@@ -172,7 +172,7 @@ def their_activation(activation: str) -> str:
 
 
 def describe_head(head: Any) -> dict[str, Any]:
-    """What their configuration says of a head."""
+    """The fields of a head in their configuration."""
     if isinstance(head, ClassificationHeadConfig):
         return {"num_labels": head.classes}
     return {"tie_word_embeddings": head.tied} if isinstance(head, LMHeadConfig) else {}
@@ -198,7 +198,7 @@ def keys(config: TextConfig) -> list[Key]:
 
 
 def word_keys(config: TextConfig) -> list[Key]:
-    """The head that guesses masked words; its bias has the name that counts where the matrix is not tied."""
+    """The head of masked language modelling; the name of its bias depends on whether the matrix is tied."""
     tied = getattr(config.head, "tied", True)
     return [
         Key("cls.predictions.transform.dense.{p}", "head.dense.{p}"),

@@ -18,7 +18,7 @@ from .bert import (
     our_activation,
     plain_head,
     read_lm_head,
-    sizes,
+    read_sizes,
     word_keys,
     write_bert,
 )
@@ -61,7 +61,7 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConf
     """Our configuration of theirs."""
     sparse = config.get("attention_type", "block_sparse") == "block_sparse"
     return bigbird(
-        **sizes({"hidden_act": "gelu_new", **config}),
+        **read_sizes({"hidden_act": "gelu_new", **config}),
         block=config.get("block_size", 64) if sparse else None,
         random=config.get("num_random_blocks", 3),
         scaled=config.get("rescale_embeddings", False),
@@ -72,7 +72,7 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConf
 
 
 def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any:
-    """The head whose weights are there."""
+    """The head whose weights the checkpoint has."""
     activation = our_activation(config.get("hidden_act", "gelu_new"))
     if "cls.predictions.bias" in shapes:
         return read_lm_head(config, activation)

@@ -21,7 +21,7 @@ TEXT = {"layers": 12, "dim": 512, "heads": 8, "hidden": 2048}
 IMAGE = {"layers": 12, "dim": 768, "heads": 12, "hidden": 3072}
 
 HIGHEST = 2
-"""The end token of configurations written before the right one was: they mean the highest number in each row."""
+"""The end token in older configurations, where it means the token with the highest number in each row."""
 
 
 @accept_old_names(places="positions")
@@ -39,8 +39,8 @@ def clip(
 ) -> DualEncoderConfig:
     """CLIP ViT-B/32 by default, 151,277,313 parameters.
 
-    `text` and `image` are what `StackConfig` is told of each tower (None leaves it out); `shared` is the dimension in
-    which they meet (projection_dim), `end` the token at which a text is read (see `Tower`).
+    `text` and `image` are arguments of `StackConfig` for each tower (None leaves it out); `shared` is the dimension of
+    the shared space (projection_dim), `end` the token that is pooled (see `TowerConfig`).
 
     >>> clip(image=None).text.stack.mask
     Causal()
@@ -72,14 +72,14 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> DualEnco
 
 
 def tower_config(config: dict[str, Any], side: str) -> dict[str, Any] | None:
-    """Their settings of a tower: the whole for a tower alone, else a part that older files spread over two."""
+    """Their settings of a tower: the whole configuration for a single tower, else a part, which older files split."""
     if config["model_type"] != "clip":
         return config if config["model_type"] == f"clip_{side}_model" else None
     return {**(config.get(f"{side}_config") or {}), **(config.get(f"{side}_config_dict") or {})}
 
 
 def read_stack(config: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
-    """What `StackConfig` is told of a tower; their files leave out what is as in ViT-B/32."""
+    """A tower's arguments of `StackConfig`; their files leave out ViT-B/32's values."""
     return {
         "layers": config.get("num_hidden_layers", default["layers"]),
         "dim": config.get("hidden_size", default["dim"]),
@@ -163,13 +163,13 @@ def keys(config: DualEncoderConfig) -> list[Key]:
         Key("logit_scale", "scale"),
         Key("text_projection.weight", "text.project.weight"),
         Key("visual_projection.weight", "image.project.weight"),
-        *tower_keys(prefix(config, "text_model."), "text."),
-        *tower_keys(prefix(config, "vision_model."), "image."),
+        *tower_keys(tower_prefix(config, "text_model."), "text."),
+        *tower_keys(tower_prefix(config, "vision_model."), "image."),
     ]
 
 
-def prefix(config: DualEncoderConfig, name: str) -> str:
-    """What stands before a tower's names: nothing for a tower that is the whole model."""
+def tower_prefix(config: DualEncoderConfig, name: str) -> str:
+    """The prefix of a tower's names: none for a tower that is the whole model."""
     towers = [tower for tower in (config.text, config.image) if tower is not None]
     return "" if len(towers) == 1 and towers[0].shared is None else name
 

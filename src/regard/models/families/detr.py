@@ -50,7 +50,7 @@ def detr(
     """DETR with a ResNet-50 for COCO's class numbers by default: 41,524,768 parameters.
 
     The paper trains 41,302,368 of them: it leaves the first convolution and the first stage as they are. The numbers
-    of batch normalisation are buffers and not counted. `decoder` says what of its stack is otherwise than the
+    of batch normalisation are buffers and not counted. `decoder` has the settings of its stack that differ from the
     encoder's; `backbone` as in `FeatureGridConfig`. The losses of all decoder layers are added unless `loss` is given.
 
     >>> detr(decoder={"layers": 3}).decoder.layers
@@ -73,7 +73,8 @@ def detr(
 
 def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> DetectionConfig:
     """Our configuration of theirs."""
-    refuse(config, shapes)
+    check_supported(config, shapes)
+    backbone = config.get("backbone_config") or {}
     head = shapes.get("class_labels_classifier.weight")
     return detr(
         layers=config["encoder_layers"], dim=config["d_model"], heads=config["encoder_attention_heads"],
@@ -82,7 +83,8 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Detectio
             "layers": config["decoder_layers"], "heads": config["decoder_attention_heads"],
             "hidden": config["decoder_ffn_dim"],
         },
-        backbone=read_depth(config), channels=read_channels(config), positions=config["position_embedding_type"],
+        backbone=read_depth(config), channels=backbone.get("num_channels") or config.get("num_channels", 3),
+        positions=config["position_embedding_type"],
         activation=config["activation_function"], dropout=config["dropout"],
         attention_dropout=config["attention_dropout"], hidden_dropout=config["activation_dropout"],
         loss=SetLoss(**{ours: config[theirs] for theirs, ours in LOSS.items() if theirs in config}),
@@ -90,8 +92,8 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Detectio
     )  # fmt: skip
 
 
-def refuse(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
-    """Raise for what looks like a DETR and is not read here."""
+def check_supported(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
+    """Raise `Unsupported` for variants that are not read here."""
     if any(name.startswith("mask_head.") for name in shapes):
         raise Unsupported("This DETR has a head of masks (segmentation), which is not read here.")
     backbone = config.get("backbone_config") or {}
@@ -103,13 +105,13 @@ def refuse(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
         )
     if config.get("auxiliary_loss"):
         raise Unsupported(
-            "This DETR has auxiliary_loss, with which transformers norms what goes from one decoder layer to the next, "
-            "unlike the paper. That is not done here."
+            "This DETR has auxiliary_loss, with which transformers normalises what each decoder layer passes on. "
+            "The paper does not, and it is not supported."
         )
 
 
 def read_depth(config: dict[str, Any]) -> int:
-    """The depth of the ResNet, from one of the ways in which they say it."""
+    """The depth of the ResNet, from whichever field has it."""
     inside = config.get("backbone_config") or {}
     if inside.get("model_type") == "resnet":
         return depth_of(inside)
@@ -120,10 +122,6 @@ def read_depth(config: dict[str, Any]) -> int:
     raise Unsupported(
         f"This DETR's backbone is {name!r}; read here are ResNets of depth {', '.join(map(str, RESNET_BLOCKS))}."
     )
-
-
-def read_channels(config: dict[str, Any]) -> int:
-    return (config.get("backbone_config") or {}).get("num_channels") or config.get("num_channels", 3)
 
 
 def depth_of(config: dict[str, Any]) -> int:
@@ -230,7 +228,7 @@ def backbone_keys(config: DetectionConfig, theirs: str) -> Iterator[Key]:
 
 
 def backbone_names(depth: int) -> Iterator[tuple[str, str, str]]:
-    """Each convolution and the norm after it, and what transformers calls the two together."""
+    """Each convolution and the norm after it, and transformers' name for the two together."""
     yield "conv1", "bn1", "embedder.embedder"
     for stage, count in enumerate(RESNET_BLOCKS[depth]):
         for n in range(count):

@@ -35,7 +35,7 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConf
 
 
 def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any:
-    """The head whose weights are there."""
+    """The head whose weights the checkpoint has."""
     dim, dropout = config["dim"], config.get("seq_classif_dropout", 0.2)
     if "vocab_transform.weight" in shapes:
         names = {"hidden_size": dim, "layer_norm_eps": EPS}

@@ -67,20 +67,13 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConf
     head: Any = None
     if "score.weight" in shapes:
         head = ClassificationHeadConfig(shapes["score.weight"][0], dim, pool="last", bias=False)
-    elif has_head(config, shapes):
-        tied = config.get("tie_word_embeddings", True)
-        head = LMHeadConfig(vocabulary, dim, tied=tied)
+    elif "lm_head.weight" in shapes or any("LMHead" in name for name in config.get("architectures") or []):
+        head = LMHeadConfig(vocabulary, dim, tied=config.get("tie_word_embeddings", True))
     return gpt2(
         layers=config["n_layer"], dim=dim, heads=config["n_head"], hidden=config.get("n_inner"), vocabulary=vocabulary,
         positions=config["n_positions"], activation=ACTIVATIONS[config.get("activation_function", "gelu_new")],
         eps=config.get("layer_norm_epsilon", 1e-5), dropout=config.get("resid_pdrop", 0.1), head=head,
     )  # fmt: skip
-
-
-def has_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> bool:
-    """Whether the folder holds a language model, not the bare stack."""
-    kinds = config.get("architectures") or []
-    return "lm_head.weight" in shapes or any("LMHead" in kind for kind in kinds)
 
 
 def write(config: TextConfig) -> dict[str, Any]:

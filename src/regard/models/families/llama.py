@@ -1,4 +1,4 @@
-"""Llama (Touvron et al. 2023) and its kin: Mistral (Jiang et al. 2023), Qwen2 (Yang et al. 2024)."""
+"""Llama (Touvron et al. 2023) and models of its architecture: Mistral (Jiang et al. 2023), Qwen2 (Yang et al. 2024)."""
 
 from __future__ import annotations
 
@@ -58,25 +58,20 @@ def llama(
     >>> llama(layers=2, window=256).stack.mask
     Causal() & Window(before=255)
     """
+    mask = tuple(map(make_layer_mask, window)) if isinstance(window, tuple) else make_layer_mask(window)
     return TextConfig(
         embed=TextEmbeddingConfig(vocabulary, dim, padding=padding),
         stack=StackConfig(
             dim, layers, heads, hidden, kv_heads, head_dim, activation=activation, gated=True, norm="rms", eps=eps,
-            bias=bias, position=position, mask=make_mask(window), attention_dropout=dropout,
+            bias=bias, position=position, mask=mask, attention_dropout=dropout,
         ),
         head=LMHeadConfig(vocabulary, dim, tied=tied) if head == "vocabulary" else head,
         family=family,
     )  # fmt: skip
 
 
-def make_mask(window: int | tuple[int | None, ...] | None) -> Mask | tuple[Mask, ...]:
-    """A causal mask that reaches `window` tokens back, the token itself included."""
-    if isinstance(window, tuple):
-        return tuple(make_layer_mask(size) for size in window)
-    return make_layer_mask(window)
-
-
 def make_layer_mask(window: int | None) -> Mask:
+    """A causal mask that reaches `window` tokens back, the token itself included."""
     return Causal() if window is None else Causal() & Window(before=window - 1)
 
 
@@ -94,7 +89,9 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConf
     family, dim = config["model_type"], config["hidden_size"]
     heads, activation = config["num_attention_heads"], config.get("hidden_act", "silu")
     if activation not in ACTIVATIONS:
-        raise Unsupported(f"This {NAMES[family]} has the activation {activation!r}; known: {', '.join(ACTIVATIONS)}.")
+        raise Unsupported(
+            f"This {NAMES[family]} has the activation {activation!r}; supported are {', '.join(ACTIVATIONS)}."
+        )
     head_dim = config.get("head_dim") or dim // heads
     bias = BIASES[family] + ("qkvo" if config.get("attention_bias") else "") + ("f" if config.get("mlp_bias") else "")
     return llama(
@@ -125,7 +122,7 @@ def read_rotary(config: dict[str, Any]) -> Rotary | ScaledRotary:
             high=float(rope["high_freq_factor"]),
             original=int(rope["original_max_position_embeddings"]),
         )
-    raise Unsupported(f"This checkpoint scales its rotary positions by {scaling!r}; known: 'linear', 'llama3'.")
+    raise Unsupported(f"This checkpoint scales its rotary positions by {scaling!r}; supported: 'linear', 'llama3'.")
 
 
 def read_window(config: dict[str, Any]) -> int | tuple[int | None, ...] | None:
@@ -138,8 +135,8 @@ def read_window(config: dict[str, Any]) -> int | tuple[int | None, ...] | None:
     if not config.get("use_sliding_window"):
         return None
     first = config.get("max_window_layers", 28)
-    kinds = config.get("layer_types") or ["full_attention" if n < first else "sliding_attention" for n in range(layers)]
-    windows = tuple(window if kind == "sliding_attention" else None for kind in kinds)
+    types = config.get("layer_types") or ["full_attention" if n < first else "sliding_attention" for n in range(layers)]
+    windows = tuple(window if layer_type == "sliding_attention" else None for layer_type in types)
     return windows[0] if len(set(windows)) == 1 else windows
 
 
@@ -150,8 +147,7 @@ def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any
         return ClassificationHeadConfig(
             shapes["score.weight"][0], dim, per_token=per_token, pool="last", bias=per_token
         )
-    kinds = config.get("architectures") or []
-    if "lm_head.weight" in shapes or any("ForCausalLM" in kind for kind in kinds):
+    if "lm_head.weight" in shapes or any("ForCausalLM" in name for name in config.get("architectures") or []):
         return LMHeadConfig(config["vocab_size"], dim, tied=bool(config.get("tie_word_embeddings", False)))
     return None
 
@@ -215,7 +211,7 @@ def write_rotary(stack: StackConfig) -> dict[str, Any]:
 
 
 def write_bias(bias: str, family: str) -> dict[str, Any]:
-    """Their words for which layers have a bias."""
+    """Their settings of biases."""
     if family == "llama" and set(bias) & set("qkvo") in (set(), set("qkvo")):
         return {"attention_bias": "q" in bias, "mlp_bias": "f" in bias}
     if set(bias) != set(BIASES[family]):
@@ -232,8 +228,8 @@ def write_window(stack: StackConfig, family: str) -> dict[str, Any]:
         return {"sliding_window": windows[0]}
     if family != "qwen2" or len(sizes) > 1:
         raise BadInput(f"A {NAMES[family]} cannot be written with the windows {windows}: one for all, or none.")
-    kinds = ["full_attention" if window is None else "sliding_attention" for window in windows]
-    return {"use_sliding_window": True, "sliding_window": sizes.pop(), "max_window_layers": 0, "layer_types": kinds}
+    types = ["full_attention" if window is None else "sliding_attention" for window in windows]
+    return {"use_sliding_window": True, "sliding_window": sizes.pop(), "max_window_layers": 0, "layer_types": types}
 
 
 def keys(config: TextConfig) -> list[Key]:

@@ -9,7 +9,7 @@ from ...nn.old_names import accept_old_names
 from ..checkpoint.key_table import Key
 from ..config import TextConfig
 from .bert import encoder_keys, write_bert
-from .roberta import IGNORED, arguments, head_keys, roberta
+from .roberta import IGNORED, head_keys, read_arguments, roberta
 
 __all__ = ["IGNORED", "PREFIX", "keys", "longformer", "read", "write"]
 PREFIX = "longformer."
@@ -33,7 +33,7 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConf
     """Our configuration of theirs."""
     window = config["attention_window"]
     window = tuple(window) if isinstance(window, list) else window
-    return longformer(window=window, **arguments(config, shapes, PREFIX))
+    return longformer(window=window, **read_arguments(config, shapes, PREFIX))
 
 
 def write(config: TextConfig) -> dict[str, Any]:

@@ -16,7 +16,7 @@ PREFIX = "model."
 IGNORED = (r"(encoder|decoder)\.embed_(tokens|positions)\.weight", r"shared\.weight", r"lm_head\.weight")
 
 ACTIVATIONS = {"swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh"}
-PLACES = 512
+POSITIONS = 512
 ONE_ROW = TensorTransform(lambda x: (x.squeeze(0),), lambda x: x.unsqueeze(0))
 
 
@@ -74,7 +74,7 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextToTe
     """Our configuration of theirs."""
     activation = config.get("activation_function", "gelu")
     if activation not in ACTIVATIONS:
-        raise Unsupported(f"This Marian has the activation {activation!r}; known are {', '.join(ACTIVATIONS)}.")
+        raise Unsupported(f"This Marian has the activation {activation!r}; supported are {', '.join(ACTIVATIONS)}.")
     own = not config.get("share_encoder_decoder_embeddings", True)
     words = (config.get("decoder_vocab_size") or config["vocab_size"]) if own else config["vocab_size"]
     return marian(
@@ -100,7 +100,7 @@ def write(config: TextToTextConfig) -> dict[str, Any]:
     """Their configuration of ours."""
     stack, decoder, embed, head = config.stack, config.decoder, config.embed, config.head
     if embed.positions != "sinusoidal halves" or stack.pre_norm or (head is not None and not head.bias):
-        raise BadInput("This cannot be written as a Marian: change it to what the marian() preset makes.")
+        raise BadInput("This cannot be written as a Marian: change it to the configuration of the marian() preset.")
     own = config.decoder_embed
     return {
         "model_type": "marian",
@@ -120,7 +120,7 @@ def write(config: TextToTextConfig) -> dict[str, Any]:
         "scale_embedding": embed.scaled,
         "decoder_start_token_id": config.start,
         "pad_token_id": embed.padding,
-        "max_position_embeddings": PLACES,
+        "max_position_embeddings": POSITIONS,
         "dropout": stack.dropout,
         "attention_dropout": stack.attention_dropout,
         "activation_dropout": stack.hidden_dropout,

@@ -8,7 +8,7 @@ from ...nn.old_names import accept_old_names
 from ..checkpoint.key_table import Key
 from ..config import TextConfig
 from ..heads import ClassificationHeadConfig, LMHeadConfig, SpanHeadConfig
-from .bert import bert, encoder_keys, plain_head, read_lm_head, sizes, write_bert
+from .bert import bert, encoder_keys, plain_head, read_lm_head, read_sizes, write_bert
 
 PREFIX = "roberta."
 IGNORED = (r"embeddings\.(position_ids|token_type_ids)", r"lm_head\.(bias|decoder\.weight|decoder\.bias)")
@@ -32,7 +32,7 @@ def roberta(
 ) -> TextConfig:
     """RoBERTa-base by default, 124,645,632 parameters with its pooler; `more` as in `bert`.
 
-    Its table of positions begins with padding + 1 rows at which no token stands; `positions` counts the others.
+    Its table of positions begins with padding + 1 rows that no token uses; `positions` counts the others.
 
     >>> roberta(layers=2, head="vocabulary").head.transform
     'gelu'
@@ -48,12 +48,12 @@ def roberta(
 
 def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConfig:
     """Our configuration of theirs."""
-    return roberta(**arguments(config, shapes, PREFIX))
+    return roberta(**read_arguments(config, shapes, PREFIX))
 
 
-def arguments(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], prefix: str) -> dict[str, Any]:
+def read_arguments(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], prefix: str) -> dict[str, Any]:
     """Their configuration as `roberta`'s arguments."""
-    settings = sizes(config, padding=1)
+    settings = read_sizes(config, padding=1)
     pooler = f"{prefix}pooler.dense.weight" in shapes or "pooler.dense.weight" in shapes
     positions = settings["positions"] - unused_rows(settings["padding"])
     return {**settings, "positions": positions, "pooler": pooler, "head": read_head(config, shapes)}
@@ -65,7 +65,7 @@ def unused_rows(padding: int | None) -> int:
 
 
 def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any:
-    """The head whose weights are there."""
+    """The head whose weights the checkpoint has."""
     if "lm_head.dense.weight" in shapes:
         return read_lm_head(config, "gelu")
     if "classifier.out_proj.weight" in shapes:
@@ -91,7 +91,7 @@ def keys(config: TextConfig) -> list[Key]:
 
 
 def head_keys(config: TextConfig) -> list[Key]:
-    """The heads, each under the name that theirs has."""
+    """The names of the heads' tensors."""
     tied, inner = getattr(config.head, "tied", True), getattr(config.head, "hidden", None)
     classes = "qa_outputs.{p}" if isinstance(config.head, SpanHeadConfig) else "classifier.{p}"
     dense = "classifier.dense.{p}" if isinstance(config.head, ClassificationHeadConfig) else "lm_head.dense.{p}"

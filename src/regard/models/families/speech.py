@@ -1,4 +1,4 @@
-"""Encoders that write down speech by CTC (Graves et al. 2006): a letter, or none, for every few frames."""
+"""Speech recognition by an encoder with CTC (Graves et al. 2006): a letter, or the blank, for every few frames."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def speech(
 
 
 def truncated_speech(*, before: int = 16, after: int = 16, **changes: Any) -> SpeechConfig:
-    """`speech` whose tokens see only those near them, in every layer: work grows with the sound, not with its square.
+    """`speech` with a window in every layer: the cost grows with the length of the sound, not with its square.
 
     >>> truncated_speech(before=8, after=2).stack.mask
     Window(before=8, after=2)

@@ -1,4 +1,4 @@
-"""T5 (Raffel et al. 2019), its version 1.1 and what was trained from it."""
+"""T5 (Raffel et al. 2019), its version 1.1 and models trained from them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FEED_FORWARDS = {
     "gelu": ("gelu", False),
     "silu": ("silu", False),
 }
-"""Their word, our activation and whether it is gated."""
+"""Their name, our activation and whether it is gated."""
 
 
 def t5(
@@ -90,11 +90,11 @@ def t5_encoder(**settings: Any) -> TextConfig:
 
 
 def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextToTextConfig | TextConfig:
-    """Our configuration of theirs: a pair, or (T5EncoderModel) the encoder alone."""
-    word = config.get("feed_forward_proj", "relu")
-    if word not in FEED_FORWARDS:
-        raise Unsupported(f"This T5 has feed_forward_proj {word!r}; known are {', '.join(FEED_FORWARDS)}.")
-    activation, gated = FEED_FORWARDS[word]
+    """Our configuration of theirs: an encoder–decoder, or (T5EncoderModel) the encoder alone."""
+    feed_forward = config.get("feed_forward_proj", "relu")
+    if feed_forward not in FEED_FORWARDS:
+        raise Unsupported(f"This T5 has feed_forward_proj {feed_forward!r}; supported are {', '.join(FEED_FORWARDS)}.")
+    activation, gated = FEED_FORWARDS[feed_forward]
     settings: dict[str, Any] = {
         "layers": config["num_layers"], "decoder_layers": config.get("num_decoder_layers"), "dim": config["d_model"],
         "heads": config["num_heads"], "head_dim": config["d_kv"], "hidden": config["d_ff"],
@@ -109,9 +109,9 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextToTe
 
 
 def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> LMHeadConfig | None:
-    """The head: tied and scaled, or neither. Where `scale_decoder_outputs` stands, a tensor of its own means untied."""
-    kinds = config.get("architectures") or []
-    if "lm_head.weight" not in shapes and not any("ForConditionalGeneration" in kind for kind in kinds):
+    """The head: tied and scaled, or neither. With `scale_decoder_outputs`, a tensor of its own means untied."""
+    names = config.get("architectures") or []
+    if "lm_head.weight" not in shapes and not any("ForConditionalGeneration" in name for name in names):
         return None
     dim, tied = config["d_model"], config.get("tie_word_embeddings", True)
     scaled = config.get("scale_decoder_outputs", tied)
@@ -125,7 +125,7 @@ def write(config: TextToTextConfig | TextConfig) -> dict[str, Any]:
     feed_forward = {ours: theirs for theirs, ours in FEED_FORWARDS.items()}.get((stack.activation, stack.gated))
     bias = stack.position
     if feed_forward is None or not isinstance(bias, LearnedT5Bias) or stack.norm != "rms":
-        raise BadInput(f"This cannot be written as a T5: {stack}. Change it to what the t5() preset makes.")
+        raise BadInput(f"This cannot be written as a T5: {stack}. Change it to the configuration of the t5() preset.")
     return {
         "model_type": "t5",
         "num_layers": stack.layers,
@@ -139,12 +139,12 @@ def write(config: TextToTextConfig | TextConfig) -> dict[str, Any]:
         "feed_forward_proj": feed_forward,
         "layer_norm_epsilon": stack.eps,
         "dropout_rate": stack.dropout,
-        **write_rest(config),
+        **write_decoder(config),
     }
 
 
-def write_rest(config: TextToTextConfig | TextConfig) -> dict[str, Any]:
-    """What an encoder alone does not have."""
+def write_decoder(config: TextToTextConfig | TextConfig) -> dict[str, Any]:
+    """The fields that depend on the decoder."""
     if isinstance(config, SequenceConfig):
         return {"architectures": ["T5EncoderModel"], "is_encoder_decoder": False}
     head = config.head

@@ -31,9 +31,9 @@ def transformer(
     """The paper's base model by default: 63,082,496 parameters, one embedding for source, target and head.
 
     N, d_model, h, d_ff, P_drop are layers, dim, heads, hidden (4·dim unless given), dropout. Words are scaled by √dim
-    and placed by sines and cosines side by side; the norm stands after each residual (`pre_norm` puts it before, and
-    one at the end). `target_vocabulary` gives the decoder an embedding of its own, `tied=False` the head a matrix of
-    its own. `start` is the token that a target begins with, `padding` the one that fills rows up.
+    and positions are interleaved sinusoids; the norm follows each residual (`pre_norm` puts it before, and adds a final
+    one). `target_vocabulary` gives the decoder an embedding of its own, `tied=False` the head a matrix of its own.
+    `start` is the first token of a target, `padding` the token that fills rows.
 
     >>> transformer(layers=2, dim=64, heads=4).decoder.mask
     Causal()

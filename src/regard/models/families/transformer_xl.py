@@ -1,4 +1,4 @@
-"""Transformer-XL (Dai et al. 2019): a decoder whose segments see those before them."""
+"""Transformer-XL (Dai et al. 2019): a decoder whose segments attend to earlier ones."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ def transformer_xl(
     """Transformer-XL for enwik8's 204 bytes, the paper's model of 12 layers by default: 41,055,436 parameters.
 
     A layer has dim² each for queries, keys, values, distances and output (heads · head_dim = dim), the feed-forward
-    layers with their biases and two norms; u and v stand once for all layers, or in each if `untied`; the embedding
-    serves as the output's matrix, whose bias is its own. n_layer, d_model, n_head, d_head, d_inner, mem_len, clamp_len
+    layers with their biases and two norms; u and v are shared by all layers, or each layer's own if `untied`; the
+    embedding is the matrix of the head, which has a bias. n_layer, d_model, n_head, d_head, d_inner, mem_len, clamp_len
     and untie_r are layers, dim, heads, head_dim, hidden, memory, reach and untied.
 
-    Each call answers with a cache that holds the last `memory` tokens: `model(tokens=next, cache=out.cache)` goes on.
-    While the model learns it holds the layers' inputs, through which no gradient goes; in evaluation their keys and
-    values, which are the same numbers.
+    Each call returns a cache of the last `memory` tokens: `model(tokens=next, cache=out.cache)` continues. In training
+    it holds the layers' inputs, without gradient; in evaluation their keys and values, which gives the same output.
 
     >>> config = transformer_xl(layers=2, dim=16, heads=2, hidden=32, vocabulary=11, memory=8)
     >>> config.stack.position, config.stack.memory_length

@@ -15,7 +15,7 @@ PREFIX = "vit."
 IGNORED = (r"pooler\.dense\.(weight|bias)",)
 
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "swish": "silu"}
-"""Theirs that are called otherwise here."""
+"""Their names of activations that differ from ours."""
 
 INSIDE = TensorTransform(lambda x: (x[0],), lambda x: x[None])
 TWICE_INSIDE = TensorTransform(lambda x: (x[0, 0],), lambda x: x[None, None])
@@ -61,11 +61,13 @@ def vit(
 
 def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> ImageConfig:
     """Our configuration of theirs."""
-    refuse(config, shapes)
+    check_supported(config, shapes)
+    size = config["image_size"]
     classifier, has_pooler = shapes.get("classifier.weight"), "pooler.dense.weight" in shapes
     return vit(
         layers=config["num_hidden_layers"], dim=config["hidden_size"], heads=config["num_attention_heads"],
-        hidden=config["intermediate_size"], size=pixels(config["image_size"]), patch=config["patch_size"],
+        hidden=config["intermediate_size"], size=size if isinstance(size, int) else (size[0], size[1]),
+        patch=config["patch_size"],
         channels=config.get("num_channels", 3), classes=classifier[0] if classifier else None,
         pooler=config.get("pooler_act", "tanh") if has_pooler else None,
         activation=read_activation(config, "gelu"), eps=config.get("layer_norm_eps", 1e-12),
@@ -74,8 +76,8 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> ImageCon
     )  # fmt: skip
 
 
-def refuse(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
-    """Raise for what looks like a ViT and is not read here."""
+def check_supported(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
+    """Raise `Unsupported` for variants that are not read here."""
     if config.get("model_type") == "deit" or any("distillation_token" in name for name in shapes):
         raise Unsupported("This is a DeiT with a distillation token, which is not read here. Take a DeiT saved as ViT.")
     if any("mask_token" in name for name in shapes):
@@ -97,11 +99,6 @@ def read_activation(config: dict[str, Any], default: str) -> str:
 
 def write_activation(name: str) -> str:
     return {ours: theirs for theirs, ours in ACTIVATIONS.items()}.get(name, name)
-
-
-def pixels(size: int | list[int]) -> int | tuple[int, int]:
-    """An image's size as they write it, as ours."""
-    return size if isinstance(size, int) else (size[0], size[1])
 
 
 def write(config: ImageConfig) -> dict[str, Any]:

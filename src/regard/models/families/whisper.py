@@ -41,7 +41,7 @@ def whisper(
     hidden_dropout: float = 0.0,
     head: Any = "vocabulary",
 ) -> SpeechToTextConfig:
-    """Whisper tiny by default: 37,184,640 parameters, and 576,000 sinusoids kept with them.
+    """Whisper tiny by default: 37,184,640 parameters, and 576,000 sinusoids stored with them.
 
     `sound [batch, frames, bins]` is Whisper's log-mel spectrogram (`log_mel`), at most 2 · `sound_positions`
     frames. Keys have no bias.
@@ -71,7 +71,7 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> SpeechTo
     """Our configuration of theirs."""
     activation = config.get("activation_function", "gelu")
     if activation not in ACTIVATIONS:
-        raise Unsupported(f"This Whisper has the activation {activation!r}; known are {', '.join(ACTIVATIONS)}.")
+        raise Unsupported(f"This Whisper has the activation {activation!r}; supported are {', '.join(ACTIVATIONS)}.")
     if not any(name.removeprefix(PREFIX).startswith("decoder.") for name in shapes):
         raise Unsupported("This Whisper has no decoder (a classifier of sounds), which is not read here.")
     return whisper(
@@ -88,8 +88,8 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> SpeechTo
 
 
 def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> LMHeadConfig | None:
-    kinds = config.get("architectures") or []
-    if "proj_out.weight" not in shapes and not any("ForConditionalGeneration" in kind for kind in kinds):
+    names = config.get("architectures") or []
+    if "proj_out.weight" not in shapes and not any("ForConditionalGeneration" in name for name in names):
         return None
     tied = config.get("tie_word_embeddings", True) or "proj_out.weight" not in shapes
     return LMHeadConfig(config["vocab_size"], config["d_model"], tied=tied)
@@ -105,7 +105,7 @@ def write(config: SpeechToTextConfig) -> dict[str, Any]:
         or stack.bias != "qvof"
         or not stack.pre_norm
     ):
-        raise BadInput("This cannot be written as a Whisper: change it to what the whisper() preset makes.")
+        raise BadInput("This cannot be written as a Whisper: change it to the configuration of the whisper() preset.")
     return {
         "model_type": "whisper",
         "architectures": ["WhisperModel" if head is None else "WhisperForConditionalGeneration"],
