@@ -37,7 +37,7 @@ except ImportError as error:
     ) from None
 
 NAME = "regard"
-TABLE = "ALL_ATTENTION_FUNCTIONS"  # where transformers' modules look their attention up
+TABLE = "ALL_ATTENTION_FUNCTIONS"  # in which transformers' modules look up their attention
 REFUSED = {
     "softcap": "caps its scores (config.attn_logit_softcapping)",
     "s_aux": "has attention sinks (the parameter `sinks`)",
@@ -56,9 +56,9 @@ class LazyMask(Tensor):
 
     @staticmethod
     def __new__(cls, part: Mask, keys: int, shape: tuple[int, ...], device: torch.device | str) -> LazyMask:
-        made = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)  # type: ignore[attr-defined]
-        made.part, made.keys = part, keys
-        return made
+        mask = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)  # type: ignore[attr-defined]
+        mask.part, mask.keys = part, keys
+        return mask
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -79,8 +79,8 @@ def materialize(value: Any) -> Any:
     if isinstance(value, LazyMask):
         return value.dense()
     if isinstance(value, list | tuple):
-        return type(value)(materialize(one) for one in value)
-    return {key: materialize(one) for key, one in value.items()} if isinstance(value, dict) else value
+        return type(value)(materialize(item) for item in value)
+    return {key: materialize(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def attention(
@@ -115,7 +115,7 @@ def attention(
         "position": None if position_bias is None else read_bias(position_bias[..., :keys], module, query.shape[1]),
         "mask": mask,
     }
-    # a compiled graph has no place for hooks
+    # a compiled graph runs no hooks
     run = attend if torch.compiler.is_compiling() else external_attend(module)
     output = run(query, key, value, **parts, dropout=dropout)
     weights = look(query, key, value, **parts, weights=True).weights if others.get("output_attentions") else None
@@ -194,16 +194,16 @@ def mask(
     if use_vmap or torch.compiler.is_compiling() or (isinstance(q_offset, Tensor) and q_length == 1):
         return make_tensor()
     check_dispatches(others.get("config"))
-    anywhere = mask_function is masking_utils.bidirectional_mask_function
-    keys = kv_length if anywhere else int(q_offset) - kv_offset + q_length
+    bidirectional = mask_function is masking_utils.bidirectional_mask_function
+    keys = kv_length if bidirectional else int(q_offset) - kv_offset + q_length
     part = convert_mask(mask_function, KeyRange(kv_offset, keys, device))
     if part is None or not 0 < keys <= kv_length or (keys < kv_length and not is_causal(mask_function)):
         return make_tensor()
-    real = padding(attention_mask, batch_size, q_length, kv_offset, keys)
+    real = read_padding(attention_mask, batch_size, q_length, kv_offset, keys)
     if isinstance(part, Everything) and real is None and others.get("allow_is_bidirectional_skip"):
         return None
     return LazyMask(
-        part if real is None else conjunction([part, real]), keys, (batch_size, 1, q_length, kv_length), device
+        part if real is None else intersect_masks([part, real]), keys, (batch_size, 1, q_length, kv_length), device
     )
 
 
@@ -212,7 +212,7 @@ def check_dispatches(config: Any) -> None:
     modeling = sys.modules.get(type(config).__module__.replace("configuration_", "modeling_"))
     if modeling is not None and modeling.__name__ != type(config).__module__ and not hasattr(modeling, TABLE):
         raise Unsupported(
-            f"The models of {type(config).__name__} compute their attention themselves and do not ask for another. "
+            f"The models of {type(config).__name__} compute their attention themselves and ignore attn_implementation. "
             "Load the model with attn_implementation='eager'."
         )
 
@@ -250,17 +250,17 @@ def convert_mask(function: Callable, at: KeyRange) -> Mask | None:
     """The part equal to a mask function of transformers; None for an unknown one."""
     name, has = function.__qualname__, inspect.getclosurevars(function).nonlocals
     if name in ("and_masks.<locals>.and_mask", "or_masks.<locals>.or_mask"):
-        parts = [convert_mask(one, at) for one in has["mask_functions"]]
+        parts = [convert_mask(inner, at) for inner in has["mask_functions"]]
         known = [part for part in parts if part is not None]
         if len(known) < len(parts):
             return None
-        return functools.reduce(Mask.__or__, known) if name.startswith("or") else conjunction(known)
+        return functools.reduce(Mask.__or__, known) if name.startswith("or") else intersect_masks(known)
     return PARTS[name](has, at) if name in PARTS else None
 
 
-def conjunction(parts: list[Mask]) -> Mask:
+def intersect_masks(parts: list[Mask]) -> Mask:
     """The intersection of the parts; a causal mask and a window become a window into the past."""
-    past = [part for part in parts if isinstance(part, Window) and any(isinstance(one, Causal) for one in parts)]
+    past = [part for part in parts if isinstance(part, Window) and any(isinstance(x, Causal) for x in parts)]
     if past:
         parts = [Window(min(part.before for part in past)), *(x for x in parts if not isinstance(x, Window | Causal))]
     parts = [part for part in parts if not isinstance(part, Everything)] or [Everything()]
@@ -270,10 +270,10 @@ def conjunction(parts: list[Mask]) -> Mask:
 def is_causal(function: Callable) -> bool:
     """Whether a mask function is causal."""
     inside = inspect.getclosurevars(function).nonlocals.get("mask_functions", ())
-    return function is masking_utils.causal_mask_function or any(is_causal(one) for one in inside)
+    return function is masking_utils.causal_mask_function or any(is_causal(inner) for inner in inside)
 
 
-def padding(real: Tensor | None, batch: int, queries: int, first: int, keys: int) -> Mask | None:
+def read_padding(real: Tensor | None, batch: int, queries: int, first: int, keys: int) -> Mask | None:
     """The mask of real keys, from `[batch, tokens]` (True for a real one); None when all are."""
     if real is None:
         return None
@@ -293,9 +293,9 @@ def padding(real: Tensor | None, batch: int, queries: int, first: int, keys: int
 
 
 @functools.cache
-def dispatches(kind: type[nn.Module]) -> bool:
+def dispatches(module_type: type[nn.Module]) -> bool:
     """Whether modules of a class ask transformers' table for their attention."""
-    own = [value for base in kind.__mro__ for value in vars(base).values() if inspect.isfunction(value)]
+    own = [value for base in module_type.__mro__ for value in vars(base).values() if inspect.isfunction(value)]
     return any(TABLE in inspect.unwrap(function).__code__.co_names for function in own)
 
 

@@ -40,7 +40,7 @@ class Attend(nn.Module):
 
 @dataclass(frozen=True)
 class EncoderOutput:
-    """What cross-attention reads: `x [batch, keys, dim]` with its lengths or mask.
+    """The input of cross-attention: `x [batch, keys, dim]` with its lengths or mask.
 
     `position_embedding` is added to x for the keys, not for the values. `packing` is given when x has no padding.
     """

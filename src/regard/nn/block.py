@@ -88,7 +88,7 @@ class StackConfig:
         return all(mask is not None and mask.causal for mask in self.layer_masks(training=False))
 
     def layer_masks(self, training: bool) -> list[Mask | None]:
-        """The mask of every layer; equal masks are one object, so that what is cached for a mask serves every layer."""
+        """The mask of every layer; equal masks are one object, so that all layers share the cache of a mask."""
         if isinstance(self.mask, BigBirdMask):
             return [self.mask.at_layer(layer, training) for layer in range(self.layers)]
         if isinstance(self.mask, tuple):
@@ -129,7 +129,7 @@ class FeedForward(nn.Module):
 
 @dataclass(frozen=True)
 class LayerInputs:
-    """What the layers of one call read beside x; `mask` and `position` are those of one layer."""
+    """The inputs of the layers of one call beside x; `mask` and `position` are those of one layer."""
 
     lengths: Tensor | None = None
     packing: Packing | None = None

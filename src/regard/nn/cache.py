@@ -1,4 +1,4 @@
-"""What a decoder caches between calls: keys and values, inputs of earlier segments, recurrent states."""
+"""The cache of a decoder between calls: keys and values, inputs of earlier segments, recurrent states."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class KeyValueBuffers:
 
 
 class Cache:
-    """What a decoder caches. A call returns the next cache; the one that was passed in stays as it was.
+    """The cache of a decoder. A call returns the next cache and leaves its own argument unchanged.
 
     `length` counts the tokens so far, padding included; `padding [batch]` counts those before a row's first real token,
     where prompts of different length end together. Layers put `entries` under a name, of the last `memory_length`

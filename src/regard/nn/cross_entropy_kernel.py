@@ -56,14 +56,14 @@ def losses(logits: Tensor, labels: Tensor, words: int, ignored: int) -> tuple[Te
     loss, lse = (torch.empty(rows, dtype=torch.float32, device=logits.device) for _ in range(2))
     tensors = (logits, labels.contiguous(), lse, loss)
     with device_guard(logits):
-        start(loss_kernel, (rows,), *tensors, words, columns, ignored, BLOCK=block_of(words), num_warps=8)
+        start(loss_kernel, (rows,), *tensors, words, columns, ignored, BLOCK=choose_block(words), num_warps=8)
     return loss, lse
 
 
 def gradient(logits: Tensor, labels: Tensor, lse: Tensor, grad: Tensor, words: int, ignored: int) -> Tensor:
     """The gradient of the logits, in their type, from that of the summed loss."""
     rows, columns = logits.shape
-    dx, block = torch.empty_like(logits), block_of(columns)
+    dx, block = torch.empty_like(logits), choose_block(columns)
     tensors = (logits, labels.contiguous(), lse, grad, dx)
     with device_guard(logits):
         start(
@@ -72,5 +72,5 @@ def gradient(logits: Tensor, labels: Tensor, lse: Tensor, grad: Tensor, words: i
     return dx
 
 
-def block_of(words: int) -> int:
+def choose_block(words: int) -> int:
     return min(MAX_BLOCK, next_power(words))

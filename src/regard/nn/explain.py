@@ -115,7 +115,7 @@ def weight_gradient(views: Views, name: str) -> Tensor:
     record = last_record(views, name)
     if record.dropout:
         raise Unsupported(
-            f"{name}: the call dropped {record.dropout} of its weights, and which is not known. Call model.eval()."
+            f"{name}: the call dropped {record.dropout} of its weights, and does not record which. Call model.eval()."
         )
     values = values_of(views, name)
     if record.gradient is None:

@@ -53,18 +53,14 @@ def fused_linear(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
     Backward then has one product for x instead of a sum of several. Concatenating the weights costs as much as a few
     tokens. A layer with hooks, or of another class, is called by itself.
     """
-    if (
-        not torch.is_grad_enabled()
-        or not fusable(layers)
-        or x.numel() < x.shape[-1] * sum(y.out_features for y in layers)
-    ):
+    fuses = (
+        torch.is_grad_enabled()
+        and all(type(y) in (nn.Linear, Linear) and not y._forward_hooks and not y._forward_pre_hooks for y in layers)
+        and len({y.bias is None for y in layers}) == 1
+        and x.numel() >= x.shape[-1] * sum(y.out_features for y in layers)
+    )
+    if not fuses:
         return tuple([layer(x) for layer in layers])
     weight = torch.cat([layer.weight for layer in layers])
     bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
     return functional.linear(x, weight, bias).split([layer.out_features for layer in layers], -1)
-
-
-def fusable(layers: tuple[nn.Linear, ...]) -> bool:
-    """Whether all layers are plain linear ones, which one product can replace."""
-    plain = all(type(y) in (nn.Linear, Linear) and not y._forward_hooks and not y._forward_pre_hooks for y in layers)
-    return plain and len({y.bias is None for y in layers}) == 1

@@ -15,7 +15,7 @@ def accept_old_names(**names: str) -> Callable[[C], C]:
     >>> @accept_old_names(places="positions")
     ... def count(positions: int) -> int:
     ...     return positions
-    >>> count(positions=3), count(positions=4)
+    >>> count(places=3), count(positions=4)
     (3, 4)
     """
 

@@ -1,4 +1,4 @@
-"""Patches by hand; residual networks and places on the image against transformers'."""
+"""Patches by hand; residual networks and image positions against transformers'."""
 
 import math
 import re

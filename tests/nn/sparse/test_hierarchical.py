@@ -38,14 +38,14 @@ def written_out(layer, x, ids):
         for at in heads:
             weights = (scale * k[ids == ids[i]][:, at] @ q[i, at]).softmax(0)
             tokens[i, at] = weights @ v[ids == ids[i]][:, at]
-    said = torch.zeros(int(ids.max()) + 1, x.shape[1])
-    for block in range(len(said)):
+    pooled = torch.zeros(int(ids.max()) + 1, x.shape[1])
+    for block in range(len(pooled)):
         mine, keys = tokens[ids == block], layer.pool_key(tokens[ids == block])
         for h, at in enumerate(heads):
-            said[block, at] = (scale * keys[:, at] @ layer.seed[h]).softmax(0) @ mine[:, at]
-    q, k, v = layer.across(said).chunk(3, -1)
-    told = torch.cat([(scale * q[:, at] @ k[:, at].T).softmax(-1) @ v[:, at] for at in heads], -1)
-    return layer.out(tokens + told[ids])
+            pooled[block, at] = (scale * keys[:, at] @ layer.seed[h]).softmax(0) @ mine[:, at]
+    q, k, v = layer.across(pooled).chunk(3, -1)
+    context = torch.cat([(scale * q[:, at] @ k[:, at].T).softmax(-1) @ v[:, at] for at in heads], -1)
+    return layer.out(tokens + context[ids])
 
 
 @pytest.mark.parametrize("ids", [[0, 0, 0, 1, 1, 1, 2], [1, 0, 0, 1, 2, 2, 2]])

@@ -22,15 +22,15 @@ def longformer(window):
 
 
 def ask_longformer(theirs, x, lengths, chosen):
-    """Their layer's output, told as LongformerModel tells it: −, 0, + for padding, local and global."""
+    """Their layer's output, with LongformerModel's mask: −, 0, + for padding, local and global."""
     real = torch.arange(x.shape[1]) < lengths[:, None]
-    told = torch.where(real, torch.where(chosen, 10000.0, 0.0), -10000.0)
+    attention_mask = torch.where(real, torch.where(chosen, 10000.0, 0.0), -10000.0)
     return theirs(
         x,
-        attention_mask=told,
-        is_index_masked=told < 0,
-        is_index_global_attn=told > 0,
-        is_global_attn=bool((told > 0).any()),
+        attention_mask=attention_mask,
+        is_index_masked=attention_mask < 0,
+        is_index_global_attn=attention_mask > 0,
+        is_global_attn=bool((attention_mask > 0).any()),
     )[0]
 
 

@@ -214,8 +214,8 @@ def check_frames(x: Tensor, bins: int) -> Tensor:
 def read_sound(path: str | Path, rate: int | None = None) -> tuple[Tensor, int]:
     """(samples, rate) of a sound file (WAV, FLAC, OGG, …): float32 `[samples]` from −1 to 1, channels averaged.
 
-    Resampled to `rate` when that is given. Raises `BadInput`, with the file, for what is no sound, has no samples or is
-    cut, and `Missing` without the package that reads them.
+    Resampled to `rate` when that is given. Raises `BadInput`, with the file, for a file that is not sound, is empty or
+    is cut, and `Missing` without the package that reads them.
     """
     path = Path(path)
     try:
@@ -233,7 +233,7 @@ def read_sound(path: str | Path, rate: int | None = None) -> tuple[Tensor, int]:
     if not len(samples):
         raise BadInput(f"{path} has no samples. Record it again, or leave it out.")
     if len(samples) < frames:
-        raise BadInput(f"{path} is cut: {len(samples)} of {frames} samples are there. Get the whole file.")
+        raise BadInput(f"{path} is cut: {len(samples)} of {frames} samples. Get the whole file.")
     mono = torch.from_numpy(samples).mean(1)
     if not mono.isfinite().all():
         raise BadInput(f"{path} has samples that are no numbers (NaN or infinite). Save it again, or leave it out.")
@@ -250,23 +250,23 @@ def check_complete(path: Path) -> None:
             size = path.stat().st_size
             while len(head := file.read(8)) == 8:
                 name, length = head[:4], int.from_bytes(head[4:], "little")
-                here = size - file.tell()
-                if name == b"data" and length not in UNKNOWN_SIZES and length > here:
-                    raise BadInput(f"{path} is cut: {here} of {length} bytes of sound are there. Get the whole file.")
+                left = size - file.tell()
+                if name == b"data" and length not in UNKNOWN_SIZES and length > left:
+                    raise BadInput(f"{path} is cut: {left} of {length} bytes of sound. Get the whole file.")
                 file.seek(length + length % 2, 1)
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}. Give the path of a sound file.") from None
 
 
-def resample(sound: Tensor, rate: int, wanted: int) -> Tensor:
+def resample(sound: Tensor, rate: int, new_rate: int) -> Tensor:
     """The sound `[..., samples]` at another rate, through a low-pass filter."""
-    check_count(wanted, "rate", 1)
-    if rate == wanted:
+    check_count(new_rate, "rate", 1)
+    if rate == new_rate:
         return sound
     try:
         from scipy.signal import resample_poly
     except ImportError:
         raise Missing('Resampling needs scipy: pip install "regard[train]".') from None
-    common = math.gcd(rate, wanted)
-    changed = resample_poly(sound.numpy(), wanted // common, rate // common, axis=-1)
-    return torch.from_numpy(changed).to(sound.dtype)
+    common = math.gcd(rate, new_rate)
+    resampled = resample_poly(sound.numpy(), new_rate // common, rate // common, axis=-1)
+    return torch.from_numpy(resampled).to(sound.dtype)

@@ -166,11 +166,11 @@ class Pointwise(nn.Conv2d):
         return nn.functional.conv2d(input[:, :, ::down, ::right], self.weight, self.bias)
 
 
-def make_shortcut(channels: int, wanted: int, stride: int, norm: type[nn.Module]) -> nn.Sequential | None:
+def make_shortcut(channels: int, out_channels: int, stride: int, norm: type[nn.Module]) -> nn.Sequential | None:
     """The projection of x to the shape of a block's output; None where the shapes are equal."""
-    if channels == wanted and stride == 1:
+    if channels == out_channels and stride == 1:
         return None
-    return nn.Sequential(Pointwise(channels, wanted, 1, stride, bias=False), norm(wanted))
+    return nn.Sequential(Pointwise(channels, out_channels, 1, stride, bias=False), norm(out_channels))
 
 
 class ResNet(nn.Module):
@@ -230,7 +230,7 @@ class SinusoidalPositions2d(nn.Module):
         y = rows up to and including it / rows · 2π   (the count when `normalize` is off)
         position[2n], position[2n + 1] = sin(y / base^(4n/dim)), cos(y / base^(4n/dim));  then the same of x
 
-    mask `[batch, rows, columns]`, True for what is image, → `[batch, rows · columns, dim]`. Padding does not count.
+    mask `[batch, rows, columns]`, True for the image, → `[batch, rows · columns, dim]`. Padding does not count.
 
     >>> SinusoidalPositions2d(8)(torch.ones(2, 3, 5, dtype=torch.bool)).shape
     torch.Size([2, 15, 8])

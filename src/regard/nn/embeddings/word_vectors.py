@@ -24,7 +24,7 @@ from ...errors import BadInput
 log = logging.getLogger(__name__)
 
 GZIP = b"\x1f\x8b"
-LARGEST_DIM = 100_000  # a header that says more is no header
+LARGEST_DIM = 100_000  # two larger numbers are not a header
 CONTROL = bytes({*range(32)} - {*b"\t\n\r"})
 
 
@@ -66,7 +66,7 @@ def need_tokens(tokens: Tensor, size: int) -> None:
     if tokens.device.type == "cpu" and tokens.numel() and not torch.compiler.is_compiling():
         least, most = int(tokens.min()), int(tokens.max())
         if least < 0 or most >= size:
-            raise BadInput(f"tokens go from {least} to {most}; OneHot({size}) knows 0 … {size - 1}.")
+            raise BadInput(f"tokens go from {least} to {most}; OneHot({size}) takes 0 … {size - 1}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +91,8 @@ class WordVectors:
 
     def rows(self, vocabulary: Sequence[str] | Mapping[str, int]) -> Tensor:
         """The row of the vector of each word of the vocabulary, −1 where there is none; `[vocabulary]`."""
-        row = {word: at for at, word in enumerate(self.words)}
-        ids = vocabulary if isinstance(vocabulary, Mapping) else {word: at for at, word in enumerate(vocabulary)}
+        row = {word: index for index, word in enumerate(self.words)}
+        ids = vocabulary if isinstance(vocabulary, Mapping) else {word: index for index, word in enumerate(vocabulary)}
         rows = torch.full((max(ids.values(), default=-1) + 1,), -1)
         for word, token in ids.items():
             rows[token] = row.get(word, -1)
@@ -104,7 +104,7 @@ class WordVectors:
         """An embedding `[vocabulary, dim]` in which known words have their vectors.
 
         The others are drawn from a normal distribution with the mean and deviation that the vectors have in each
-        dimension. How many were found is logged; `rows(vocabulary) >= 0` says which.
+        dimension. The number of known words is logged; `rows(vocabulary) >= 0` marks them.
 
         >>> vectors = WordVectors(["cat", "dog"], torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
         >>> embedding = vectors.embedding(["dog", "axolotl"], torch.Generator().manual_seed(0))
@@ -184,9 +184,9 @@ def header_of(line: bytes) -> Header | None:
 
 
 def is_text(stream: io.BufferedReader, dim: int) -> bool:
-    """Whether what follows the first line is text; nothing is taken from the stream.
+    """Whether the bytes after the first line are text; nothing is taken from the stream.
 
-    A line of the right number of numbers is text in any encoding; so is what has no control characters and is UTF-8.
+    A line of the right number of numbers is text in any encoding; so is UTF-8 without control characters.
     """
     chunk = stream.peek(1 << 14)
     line = chunk.partition(b"\n")[0]
@@ -234,7 +234,7 @@ def read_line(line: bytes, dim: int, where: str) -> tuple[str, list[float]]:
 
 
 def numbers_of(fields: Sequence[str | bytes]) -> list[float]:
-    """The numbers that the fields are; none when one is not a finite number."""
+    """The fields as numbers; empty when one of them is not a finite number."""
     try:
         numbers = [float(field) for field in fields]
     except ValueError:
@@ -250,7 +250,7 @@ def read_binary(path: Path, stream: io.BufferedReader, header: Header) -> Read:
         words.append(read_word(stream, where))
         data = stream.read(4 * header.dim)
         if len(data) < 4 * header.dim:
-            raise BadInput(f"{where}: {len(data)} of {4 * header.dim} bytes are there. The file is cut; get it whole.")
+            raise BadInput(f"{where}: it has {len(data)} of {4 * header.dim} bytes. The file is cut; get it whole.")
         numbers.frombytes(data)
         if not all(map(math.isfinite, numbers[-header.dim :])):
             raise BadInput(f"{where} ({quote(words[-1])}): a number is not finite. The file is damaged; get it again.")
@@ -274,12 +274,12 @@ def read_word(stream: io.BufferedReader, where: str) -> str:
 
 def drop_duplicates(path: Path, words: list[str], vectors: Tensor) -> WordVectors:
     """The words with their first vectors."""
-    first = {word: at for at, word in reversed(list(enumerate(words)))}
+    first = {word: index for index, word in reversed(list(enumerate(words)))}
     if len(first) == len(words):
         return WordVectors(words, vectors)
     log.warning("%s: %d words come more than once; their first vector is kept", path, len(words) - len(first))
     kept = sorted(first.values())
-    return WordVectors([words[at] for at in kept], vectors[kept])
+    return WordVectors([words[index] for index in kept], vectors[kept])
 
 
 def quote(text: str) -> str:

@@ -75,10 +75,9 @@ class WordEmbedding(nn.Module):
 
     def sum_features(self, rows: Tensor) -> Tensor:
         """The sum of the vectors of a word and its features, `[batch, tokens, word_dim]`."""
-        each = rows.flatten(0, -2)
-        return functional.embedding_bag(each, self.words.weight, mode="sum", padding_idx=0).unflatten(
-            0, rows.shape[:-1]
-        )
+        flat = rows.flatten(0, -2)  # [batch · tokens, 1 + features]
+        sums = functional.embedding_bag(flat, self.words.weight, mode="sum", padding_idx=0)
+        return sums.unflatten(0, rows.shape[:-1])
 
     def encode_letters(self, letters: Tensor) -> Tensor:
         """The maximum of each filter over a word's letters, `[batch, tokens, filters]`."""

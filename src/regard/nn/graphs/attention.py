@@ -98,8 +98,8 @@ class GraphAttention(nn.Module):
             # target·(Wx) = (Wᵀtarget)·x: the two numbers of a head come with its values out of one product.
             by_head = self.value.weight.unflatten(0, (self.heads, -1))  # [heads, head_dim, features]
             sides = [(by_head * side[..., None]).sum(1) for side in (self.target, self.source)]
-            made = times(nodes, torch.cat([self.value.weight, *sides]))
-            value, target, source = made.split([len(self.value.weight), self.heads, self.heads], dim=-1)
+            projected = multiply(nodes, torch.cat([self.value.weight, *sides]))
+            value, target, source = projected.split([len(self.value.weight), self.heads, self.heads], dim=-1)
             return target[..., None], source[..., None], value.unflatten(-1, (self.heads, -1))
         query, key = (project_nodes(nodes, part).unflatten(-1, (self.heads, -1)) for part in (self.query, self.key))
         return query, key, key
@@ -119,11 +119,11 @@ def drop_features(nodes: Tensor, dropout: nn.Dropout) -> Tensor:
 
 def project_nodes(nodes: Tensor, linear: nn.Linear) -> Tensor:
     """`linear(nodes)`, `[nodes, out]`, also of sparse nodes."""
-    y = times(nodes, linear.weight)
+    y = multiply(nodes, linear.weight)
     return y if linear.bias is None else y + linear.bias
 
 
-def times(nodes: Tensor, weight: Tensor) -> Tensor:
+def multiply(nodes: Tensor, weight: Tensor) -> Tensor:
     """nodes · weightᵀ."""
     return torch.sparse.mm(nodes, weight.mT) if nodes.is_sparse else nn.functional.linear(nodes, weight)
 
@@ -140,5 +140,5 @@ def with_self_loops(edges: Tensor, nodes: int) -> Tensor:
 
 
 def glorot(heads: int, head_dim: int) -> nn.Parameter:
-    """Numbers `[heads, head_dim]`, uniform with the deviation that keeps the size of what goes through."""
+    """A parameter `[heads, head_dim]` with Glorot (Xavier) uniform initialisation."""
     return nn.Parameter(nn.init.xavier_uniform_(torch.empty(heads, head_dim)))

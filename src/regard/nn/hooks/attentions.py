@@ -16,7 +16,7 @@ from ..attention import Attend
 
 EXTERNAL_ATTENDS: WeakKeyDictionary[nn.Module, Attend] = WeakKeyDictionary()
 EXTERNAL_MODULES: list[Callable[[nn.Module], bool]] = []
-"""Each says whether a module of another library calls `external_attend`."""
+"""Predicates: whether a module of another library calls `external_attend`."""
 
 
 def external_attend(module: nn.Module) -> Attend:
@@ -60,7 +60,7 @@ def find_owner(model: nn.Module, name: str) -> nn.Module:
 
 @dataclass(frozen=True)
 class AttendCall:
-    """What an `Attend` was called with."""
+    """The arguments of a call of `Attend`."""
 
     q: Tensor
     k: Tensor
@@ -102,6 +102,6 @@ def check_eager(model: nn.Module) -> None:
         else:
             continue
         raise Unsupported(
-            f"{name or type(model).__name__} is compiled: its graph has no place for hooks, and a graph with hooks "
+            f"{name or type(model).__name__} is compiled: its graph runs no hooks, and a graph with hooks "
             f"would compute other bits. {hint}"
         )

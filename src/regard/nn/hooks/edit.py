@@ -28,7 +28,7 @@ TOLERANCE = 1e-3
 HeadEdit = str | Tensor | Callable[..., Any]
 
 ACTIVE_EDITS: WeakKeyDictionary[Attend, dict[int, str | Tensor | None]] = WeakKeyDictionary()
-"""The edited heads of each attention, with what replaced their weights in the last call."""
+"""The edited heads of each attention, with the replacement of their weights in the last call."""
 
 
 @contextmanager
@@ -132,7 +132,9 @@ def make_edit_hook(name: str, heads: dict[int, HeadEdit], generator: torch.Gener
             used = replacement_weights(change, call, head, f"{name}, head {head}", generator)
             ACTIVE_EDITS[attend][head] = used
             if isinstance(used, Tensor):
-                output[:, head] = weighted_values(used, call, head).to(output.dtype)
+                values = call.v[:, head // (call.q.shape[1] // call.v.shape[1])]
+                exact = torch.promote_types(values.dtype, torch.float32)
+                output[:, head] = (used.to(exact) @ values.to(exact)).to(output.dtype)
             else:
                 output[:, head] = 0.0 if means is None or used == "silent" else means[:, head].to(output.dtype)
         return output
@@ -143,7 +145,7 @@ def make_edit_hook(name: str, heads: dict[int, HeadEdit], generator: torch.Gener
 def replacement_weights(
     change: HeadEdit, call: AttendCall, head: int, where: str, generator: torch.Generator | None
 ) -> str | Tensor:
-    """What replaces a head's weights: `"silent"`, `"uniform"`, or weights `[batch, queries, keys]`."""
+    """The replacement of a head's weights: `"silent"`, `"uniform"`, or weights `[batch, queries, keys]`."""
     if isinstance(change, str) and change != "shuffle":
         return change
     if isinstance(change, Tensor):
@@ -157,7 +159,7 @@ def replacement_weights(
 
 
 def check_weights(weights: Any, call: AttendCall, where: str) -> Tensor:
-    """The weights as `[batch, queries, keys]`; `BadInput` for what cannot be weights."""
+    """The weights as `[batch, queries, keys]`; `BadInput` for other shapes and for rows that are not weights."""
     wanted = call.sizes
     if not isinstance(weights, Tensor) or not weights.dtype.is_floating_point:
         got = weights.dtype if isinstance(weights, Tensor) else type(weights).__name__
@@ -175,13 +177,6 @@ def check_weights(weights: Any, call: AttendCall, where: str) -> Tensor:
     if off > TOLERANCE:
         raise BadInput(f"{where}: a row of the weights sums to neither 1 nor 0. Divide each row by its sum.")
     return weights.expand(wanted)
-
-
-def weighted_values(weights: Tensor, call: AttendCall, head: int) -> Tensor:
-    """The head's output under these weights, `[batch, queries, value dim]`."""
-    values = call.v[:, head // (call.q.shape[1] // call.v.shape[1])]
-    exact = torch.promote_types(values.dtype, torch.float32)
-    return weights.to(exact) @ values.to(exact)
 
 
 def constant_queries_and_keys(call: AttendCall) -> tuple[Tensor, Tensor]:
@@ -241,7 +236,7 @@ def view_of_weights(weights: Tensor, options: dict[str, Any]) -> View:
 
 
 def replace_head(view: View, head: int, other: View | None, source: int) -> View:
-    """The view with one head's numbers from head `source` of another; None stands for a head without weights."""
+    """The view with one head's numbers from head `source` of another; None is a head without weights."""
     silent = {"lse": -torch.inf, "top_keys": -1}
     changed = {}
     for field in fields(view):

@@ -21,7 +21,7 @@ from .edit import apply_edits, look_at
 
 @dataclass(eq=False)
 class Record:
-    """One call: its view and, with `weights`, what explains them.
+    """One call: its view and, with `weights`, the tensors for `regard.nn.explain`.
 
     `values [batch, kv_heads, keys, value dim]`; `gradient [batch, heads, queries, value dim]` is that of the output,
     set by backward; `dropout` is the share of weights that the call dropped.
@@ -61,8 +61,13 @@ class Views(dict[str, View]):
         raise BadInput(f"There is no attention {name!r}. Did you mean {nearest_name(str(name), self.names)!r}?")
 
     def __repr__(self) -> str:
+        rows: list[tuple[str, ...]]
         rows = [("attention", "calls", "heads", "queries × keys", "entropy", "peak", "distance")]
-        rows += [table_row(name, len(self.records[name]), view) for name, view in self.items()]
+        for name, view in self.items():
+            alive = view.lse > -torch.inf  # queries that attend to some key
+            means = [x[alive].mean().item() if alive.any() else 0.0 for x in (view.entropy, view.peak, view.distance)]
+            sizes = str(len(self.records[name])), str(view.lse.shape[1]), f"{view.queries} × {view.keys}"
+            rows.append((name, *sizes, *(f"{mean:.3f}" for mean in means)))
         widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
         return "\n".join(line.rstrip() for line in lines)
@@ -120,11 +125,3 @@ def make_record_hook(views: Views, name: str, options: dict[str, Any]) -> Callab
         views.add(name, record)
 
     return record_call
-
-
-def table_row(name: str, calls: int, view: View) -> tuple[str, ...]:
-    """An attention's row of the table: means over the queries that attend to some key."""
-    alive = view.lse > -torch.inf
-    means = [x[alive].mean().item() if alive.any() else 0.0 for x in (view.entropy, view.peak, view.distance)]
-    numbers = [f"{mean:.3f}" for mean in means]
-    return name, str(calls), str(view.lse.shape[1]), f"{view.queries} × {view.keys}", *numbers

@@ -45,7 +45,8 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def by_name(*types: type, **short: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
-    return {**short, **{kind.__name__: kind for kind in types}}
+    """The types under their own names, and other constructors under `short` ones."""
+    return {**short, **{part_type.__name__: part_type for part_type in types}}
 
 
 def make_rotary(base: float = 10000.0, dim: int | None = None, **scaling: Any) -> Rotary | ScaledRotary:
@@ -94,7 +95,7 @@ def parse_score(value: ScoreLike | M | str) -> ScoreLike | M:
     """
     if isinstance(value, str):
         value = PLACEHOLDER_ARGUMENT.sub("", value)
-    return parse_one(value, SCORES, "score", Score)
+    return parse_part(value, SCORES, "score", Score)
 
 
 def parse_position(value: PositionLike | M | str) -> PositionLike | M:
@@ -103,20 +104,20 @@ def parse_position(value: PositionLike | M | str) -> PositionLike | M:
     >>> parse_position("Shaw(16)"), parse_position("Rotary(base=500.0)")
     (LearnedShaw(), Rotary(base=500.0))
     """
-    return parse_one(value, POSITIONS, "position", Position)
+    return parse_part(value, POSITIONS, "position", Position)
 
 
 def parse_method(value: MethodLike | M | str) -> MethodLike | M:
     """The method, its specification, or its module."""
-    return parse_one(value, METHODS, "method", Method)
+    return parse_part(value, METHODS, "method", Method)
 
 
-def parse_one(value: Any, choices: dict[str, Callable[..., Any]], name: str, kind: type) -> Any:
+def parse_part(value: Any, choices: dict[str, Callable[..., Any]], name: str, part_type: type) -> Any:
     if isinstance(value, str):
         return text.parse_part(value, choices)
-    if isinstance(value, kind | PartSpec | nn.Module):
+    if isinstance(value, part_type | PartSpec | nn.Module):
         return value
-    raise BadInput(f"{name} is {value!r:.80}; it must be a {kind.__name__}, its specification, or the text of one.")
+    raise BadInput(f"{name} is {value!r:.80}; it must be a {part_type.__name__}, its specification, or its text.")
 
 
 def parse_mask(value: Mask | str | None) -> Mask | None:

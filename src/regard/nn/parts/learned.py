@@ -1,4 +1,4 @@
-"""Learned parts: what a configuration says of them, and the modules that hold their tensors.
+"""Learned parts: their specifications in a configuration, and the modules that hold their tensors.
 
 A part with tensors (`Additive(weight)`, `T5Bias(table)`) can exist only once a layer has its sizes. A configuration
 therefore holds a `PartSpec` such as `LearnedT5Bias(buckets=32)`: a frozen value that prints as the line that makes it.

@@ -21,8 +21,8 @@ from ..packing import real_tokens
 class GatheredGlobals(NamedTuple):
     """The global tokens of each row, gathered: as many queries as the row with most of them has.
 
-    `positions [batch, global tokens]` are where they are (rows with fewer have others too); `mask` and `visible [batch,
-    global tokens, tokens]` are what they attend to.
+    `positions [batch, global tokens]` are their indices (rows with fewer have other tokens too); `mask` and `visible
+    [batch, global tokens, tokens]` are the keys that they attend to.
     """
 
     positions: Tensor
@@ -121,8 +121,7 @@ class LocalGlobal(nn.Module):
             return merge_heads(mixed + weights.sum(-1, keepdim=True) * by_value[1].mT).to(queries.dtype)
 
     def masks(self, x: Tensor, lengths: Tensor | None, global_tokens: Tensor | None) -> LocalMasks:
-        """The masks of the layer. They are cached, so that what a backend computes for them serves every layer and
-        every call with the same global tokens and lengths."""
+        """The masks of the layer, cached: all layers and calls with the same global tokens and lengths share them."""
         local: Mask = Window(self.window // 2, self.window // 2)
         if lengths is not None:
             local = local & Lengths(lengths, lengths)
@@ -163,5 +162,5 @@ def visible_between(queries: Tensor, keys: Tensor) -> Documents:
 def gather_globals(is_global: Tensor, real: Tensor) -> GatheredGlobals:
     most = int(is_global.sum(1).max()) if is_global.numel() else 0
     index = torch.argsort(~is_global, dim=1, stable=True)[:, :most]
-    asks = is_global.gather(1, index)
-    return GatheredGlobals(index, visible_between(asks, real), asks[..., None] & real[:, None])
+    queries = is_global.gather(1, index)
+    return GatheredGlobals(index, visible_between(queries, real), queries[..., None] & real[:, None])
