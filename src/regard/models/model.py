@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Output:
-    """What a model returns; what it does not have is None. Shapes are in the docstring of `Model`."""
+    """The output of a model; fields that it does not have are None. Shapes are in the docstring of `Model`."""
 
     hidden: Tensor | None = None
     logits: Tensor | None = None
@@ -128,7 +128,7 @@ class SequenceModel(Model):
 
     def returns_cache(self, cache: Cache | None, lengths: Tensor | None, labels: Tensor | None) -> bool:
         """Whether the output has a cache: a decoder's has, except in training on whole texts."""
-        if lengths is None and getattr(self.config.stack, "memory", None) is not None:
+        if lengths is None and getattr(self.config.stack, "memory_length", None) is not None:
             return self.causal
         return self.causal and labels is None and (cache is not None or not self.training)
 
@@ -300,7 +300,7 @@ def compile_blocks(model: nn.Module) -> None:
     """Compile a model's embeddings and blocks, each by itself and in place.
 
     Blocks share one graph, so this takes seconds where compiling the whole model takes a minute. Attention that runs on
-    Regard's own kernels stays outside: there is nothing to fuse, and what is cached for a mask is found by the mask.
+    Regard's own kernels stays outside: there is nothing to fuse, and caches of masks are looked up by the mask object.
     """
     for module in model.modules():
         if isinstance(module, Stack) and not runs_on_sdpa(module.config):

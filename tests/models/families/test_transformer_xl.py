@@ -142,8 +142,8 @@ def test_memory_is_cut_and_carries_no_gradient(training: bool) -> None:
     model, cache = made().train(training), None
     for tokens in segments(5, 9, 2):
         cache = model(tokens=tokens, cache=cache).cache
-    assert (cache.length, cache.remembered) == (16, 7)
-    kept = [x for value in cache.kept.values() if hasattr(value, "tensors") or isinstance(value, Tensor)
+    assert (cache.length, cache.cached_tokens) == (16, 7)
+    kept = [x for value in cache.entries.values() if hasattr(value, "tensors") or isinstance(value, Tensor)
             for x in ((value,) if isinstance(value, Tensor) else value.tensors())]  # fmt: skip
     assert len(kept) == (3 if training else 6)
     assert all(not x.requires_grad and 7 in x.shape for x in kept)
@@ -152,6 +152,7 @@ def test_memory_is_cut_and_carries_no_gradient(training: bool) -> None:
 def test_learns_with_labels_and_memory() -> None:
     model, (first, second) = made().train(), segments(6, 5)
     out = model(tokens=first, labels=first)
+    assert out.cache is not None and out.cache.length == 6
     again = model(tokens=second, labels=second, cache=out.cache)
     alone = model(tokens=second, labels=second)
     again.loss.backward()
