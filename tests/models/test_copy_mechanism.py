@@ -126,8 +126,8 @@ def test_copying_is_learned_for_words_never_said() -> None:
             loss.backward()
             optimizer.step()
         tokens, labels = drawn(30, words, 200)
-        said = model.generate(tokens=tokens, max_new=3)[:, 1:]
-        right[copies] = float((said == labels).float().mean())
+        generated = model.generate(tokens=tokens, max_new=3)[:, 1:]
+        right[copies] = float((generated == labels).float().mean())
     assert right[True] > 0.4 > 0.05 > right[False], right
 
 

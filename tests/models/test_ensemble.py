@@ -33,9 +33,9 @@ def model() -> EnsembleModel:
 
 def test_together_they_say_the_mean(model: EnsembleModel, tmp_path: Path) -> None:
     given = drawn(7)
-    said = model.eval()(**given).logits.softmax(-1)
+    output = model.eval()(**given).logits.softmax(-1)
     each = [member(**given).logits.softmax(-1) for member in model.members]
-    torch.testing.assert_close(said, torch.stack(each).mean(0))
+    torch.testing.assert_close(output, torch.stack(each).mean(0))
     assert not torch.allclose(each[0], each[1]), "members begin differently"
     model.save(tmp_path)
     again = load(tmp_path)
@@ -45,12 +45,12 @@ def test_together_they_say_the_mean(model: EnsembleModel, tmp_path: Path) -> Non
 
 def test_while_learning_each_row_is_one_members(model: EnsembleModel) -> None:
     given = drawn(6)
-    said = model.train()(**given).logits
+    output = model.train()(**given).logits
     for row in range(6):
         own = model.members[row % 3](**{name: x[row : row + 1] for name, x in given.items()}).logits
-        torch.testing.assert_close(said[row : row + 1], own)
-    said[1::3].sum().backward()
-    learned = [any(p.grad is not None and bool(p.grad.any()) for p in one.parameters()) for one in model.members]
+        torch.testing.assert_close(output[row : row + 1], own)
+    output[1::3].sum().backward()
+    learned = [any(p.grad is not None and bool(p.grad.any()) for p in member.parameters()) for member in model.members]
     assert learned == [False, True, False]
 
 
@@ -67,9 +67,9 @@ def test_one_beside_says_its_share() -> None:
     torch.nn.init.normal_(model.beside.weight)
     torch.nn.init.normal_(model.beside.ratios)
     given = drawn(8)
-    said = model.eval()(**given).logits.softmax(-1)
+    output = model.eval()(**given).logits.softmax(-1)
     each = torch.stack([member(**given).logits.softmax(-1) for member in model.members]).mean(0)
-    torch.testing.assert_close(said, 0.3 * each + 0.7 * model.beside(**given).logits.softmax(-1))
+    torch.testing.assert_close(output, 0.3 * each + 0.7 * model.beside(**given).logits.softmax(-1))
     dealt = model.train()(**given).logits
     rows = {name: x[3::4] for name, x in given.items()}
     torch.testing.assert_close(dealt[3::4], model.beside(**rows).logits, msg="every fourth row is its own")

@@ -50,7 +50,7 @@ class DetectionConfig:
     """`embed → stack`, then `queries → decoder → a class and a box each`; without heads when `classes` is None.
 
     Without `queries` there is no decoder: every position of the grid predicts a class and a box relative to its centre.
-    Each position then starts with the features of its own place, so that few images suffice for training.
+    A position then starts with the features of its own patch of the image, so that few images suffice for training.
     """
 
     embed: FeatureGridConfig
@@ -124,7 +124,7 @@ class DetectionModel(Model):
     are their real heights and widths. Returns `hidden [batch, queries, dim]`, `logits [batch, queries, classes + 1]`
     (the last class is "no object") and `boxes [batch, queries, 4]`: centre x, centre y, width, height, as fractions of
     the real image. `labels` is a list of `{"classes": [objects], "boxes": [objects, 4]}`; `loss` is the `SetLoss`.
-    Without `queries` in the configuration the positions of the grid take their place.
+    Without `queries` in the configuration the positions of the grid replace them.
 
     >>> from regard.models.families.detr import detr
     >>> model = detr(layers=1, dim=12, heads=3, hidden=20, queries=5, classes=4, backbone=(8, 12)).build()
@@ -145,7 +145,10 @@ class DetectionModel(Model):
         self.decoder = None if config.queries is None or config.decoder is None else config.decoder.build()
         self.queries = None if config.queries is None else nn.Parameter(torch.randn(config.queries, dim))
         self.classes = None if config.classes is None else nn.Linear(dim, config.classes + 1)
-        self.boxes = None if config.classes is None else box_head(dim)
+        self.boxes = None
+        if config.classes is not None:  # three linear layers to centre x, centre y, width, height
+            layers = nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, 4)
+            self.boxes = nn.Sequential(*layers)
 
     def forward(
         self, *, images: Tensor, sizes: Tensor | None = None, labels: Sequence[dict[str, Tensor]] | None = None
@@ -158,7 +161,7 @@ class DetectionModel(Model):
         start = self.box_offsets(images, sizes)
         detections = [Detections(self.classes(x), (self.boxes(x) + start).sigmoid()) for x in predicted]
         if self.queries is None and isinstance(memory.mask, Pairs):
-            detections = [mask_padding(one, memory.mask.allowed[:, 0, 0]) for one in detections]
+            detections = [mask_padding(layer, memory.mask.allowed[:, 0, 0]) for layer in detections]
         return Output(layers[-1], detections[-1].logits, boxes=detections[-1].boxes, loss=self.loss(detections, labels))
 
     def encode(self, images: Tensor, sizes: Tensor | None = None) -> EncoderOutput:
@@ -199,8 +202,3 @@ def mask_padding(detections: Detections, real: Tensor) -> Detections:
     return Detections(
         torch.where(real[..., None], detections.logits, nothing), detections.boxes.masked_fill(~real[..., None], 2.0)
     )
-
-
-def box_head(dim: int) -> nn.Sequential:
-    """Three linear layers to four numbers, ReLU between them."""
-    return nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, 4))

@@ -1,4 +1,4 @@
-"""The dual encoder: a tower for text and one for images, with vectors in one space."""
+"""The dual encoder: a text tower and an image tower, with vectors in one space."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TowerConfig(Generic[E, L]):
 
 @dataclass(frozen=True)
 class DualEncoderConfig:
-    """A tower for text and one for images, either of which may be missing."""
+    """A text tower and an image tower, either of which may be missing."""
 
     text: TowerConfig[Any, Any] | None = None
     image: TowerConfig[Any, Any] | None = None
@@ -57,7 +57,7 @@ class TowerOutput(NamedTuple):
 
 
 class Tower(nn.Module):
-    """See `Tower`."""
+    """See `TowerConfig`."""
 
     def __init__(self, config: TowerConfig) -> None:
         super().__init__()
@@ -135,11 +135,11 @@ class DualEncoderModel(Model):
         return Output(logits=logits, text=text.shared, image=image.shared, loss=loss)
 
 
-def need_tower(tower: Tower | None, what: str) -> Tower:
+def need_tower(tower: Tower | None, name: str) -> Tower:
     """The tower of an input, or `BadInput`."""
     if tower is None:
         raise BadInput(
-            f"{what} were given, and this model has no tower for them. Leave them out, or load the whole model."
+            f"{name} were given, and this model has no tower for them. Leave them out, or load the whole model."
         )
     return tower
 
@@ -147,7 +147,7 @@ def need_tower(tower: Tower | None, what: str) -> Tower:
 def single_output(text: TowerOutput | None, image: TowerOutput | None, labels: Any) -> Output:
     """The output for texts without images, or images without texts."""
     if labels is not None:
-        raise BadInput("labels say which text belongs to each image. Give both tokens and images, or leave labels out.")
+        raise BadInput("labels are the index of each image's text. Give both tokens and images, or leave labels out.")
     if text is not None:
         return Output(text.hidden, pooled=text.pooled, text=text.shared)
     if image is not None:

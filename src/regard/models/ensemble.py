@@ -15,10 +15,10 @@ from .model import Model, Output
 
 @dataclass(frozen=True)
 class EnsembleConfig:
-    """`size` models of one configuration with different weights, and an `extra` one of another kind.
+    """`size` models of one configuration with different weights, and an `extra` model of another configuration.
 
     Small models trained on little data differ by chance, and the mean of several is right more often than each (Hansen
-    and Salamon 1990). A model of another kind differs by more than chance; its weight in the mean is `extra_weight`.
+    and Salamon 1990). The extra model differs by more than chance; its weight in the mean is `extra_weight`.
     """
 
     model: ModelConfig

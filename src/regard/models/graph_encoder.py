@@ -36,7 +36,7 @@ class GraphEncoderConfig:
 
 
 class GraphEncoderModel(Model):
-    """See `GraphEncoder`.
+    """See `GraphEncoderConfig`.
 
     `nodes [nodes, features]` of all graphs, concatenated; `edges [2, edges]` with indices into all nodes; `sizes
     [graphs]` are the numbers of nodes. Returns `hidden [nodes, dim]` and `logits` `[nodes, classes]` or `[graphs,

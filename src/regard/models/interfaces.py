@@ -1,4 +1,4 @@
-"""What a model's configuration is made of: any value with these attributes and a `build` method fits."""
+"""Protocols of the parts of a configuration: any value with these attributes and a `build` method fits."""
 
 from __future__ import annotations
 

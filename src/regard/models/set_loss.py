@@ -82,11 +82,11 @@ def match(config: SetLoss, detections: Detections, labels: Sequence[dict[str, Te
 
 
 def cost(config: SetLoss, logits: Tensor, boxes: Tensor, classes: Tensor, truth: Tensor) -> Tensor:
-    """`[queries, objects]`; what is no number costs the most."""
-    likely = logits.softmax(-1)[:, classes.long()]
-    far = torch.cdist(boxes, truth.float(), p=1)
-    near = giou(boxes[:, None], truth[None])
-    total = config.box_cost * far - config.class_cost * likely - config.overlap_cost * near
+    """`[queries, objects]`; NaN costs the most."""
+    probability = logits.softmax(-1)[:, classes.long()]
+    distance = torch.cdist(boxes, truth.float(), p=1)
+    overlap = giou(boxes[:, None], truth[None])
+    total = config.box_cost * distance - config.class_cost * probability - config.overlap_cost * overlap
     worst = torch.finfo(total.dtype).max
     return total.nan_to_num(nan=worst, posinf=worst, neginf=worst)
 

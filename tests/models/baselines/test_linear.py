@@ -79,23 +79,23 @@ def test_counting_finds_the_ratios_of_naive_bayes(line: NBLinearModel) -> None:
 
 def test_it_says_what_its_formula_says(line: NBLinearModel, tmp_path: Path) -> None:
     given = drawn(7, 2)
-    said = line(**given, labels=torch.tensor([0, 1, 2, 0, 1, 2, -100]))
+    output = line(**given, labels=torch.tensor([0, 1, 2, 0, 1, 2, -100]))
     for text, row in enumerate(line.rows(**given)):
         r, w = line.ratios[row[row > 0]], line.weight[row[row > 0]]
         wanted = LOGIT_SCALE * (r * w).sum(0) / (r**2).sum(0).sqrt().clamp(min=1e-6) + line.bias
-        torch.testing.assert_close(said.logits[text], wanted)
-    chosen = said.logits[:6].log_softmax(-1)[torch.arange(6), torch.arange(6) % 3]
-    torch.testing.assert_close(said.loss, -chosen.mean())
+        torch.testing.assert_close(output.logits[text], wanted)
+    chosen = output.logits[:6].log_softmax(-1)[torch.arange(6), torch.arange(6) % 3]
+    torch.testing.assert_close(output.loss, -chosen.mean())
     line.save(tmp_path)
     again = load(tmp_path)
     assert again.config == line.config
-    torch.testing.assert_close(again(**given).logits, said.logits)
+    torch.testing.assert_close(again(**given).logits, output.logits)
 
 
 def test_a_text_of_which_nothing_is_known_has_the_bias(line: NBLinearModel) -> None:
     line.bias.data = torch.tensor([1.0, 2.0, 3.0])
-    said = line(tokens=torch.tensor([[[1, 0]]]), lengths=torch.tensor([1])).logits
-    torch.testing.assert_close(said, torch.tensor([[1.0, 2.0, 3.0]]))
+    output = line(tokens=torch.tensor([[[1, 0]]]), lengths=torch.tensor([1])).logits
+    torch.testing.assert_close(output, torch.tensor([[1.0, 2.0, 3.0]]))
 
 
 def test_pairs_need_rows() -> None:

@@ -25,18 +25,18 @@ def theirs(kind: str, **more):
     return random_weights(getattr(transformers, f"Longformer{kind}")(config))
 
 
-def inputs(lengths: list[int], global_places: list[list[int]] | None = None) -> tuple[dict, dict]:
-    """A ragged batch in our words and in theirs, with the places of each row's global tokens."""
+def inputs(lengths: list[int], global_positions: list[list[int]] | None = None) -> tuple[dict, dict]:
+    """A ragged batch as our arguments and as theirs, with the positions of each row's global tokens."""
     batch = ragged(lengths, 41)
     tokens = batch["tokens"].masked_fill(batch["mask"] == 0, 1)
     ours, yours = (
         {"tokens": tokens, "lengths": batch["lengths"]},
         {"input_ids": tokens, "attention_mask": batch["mask"]},
     )
-    if global_places is not None:
+    if global_positions is not None:
         flags = torch.zeros_like(tokens)
-        for row, places in zip(flags, global_places, strict=True):
-            row[places] = 1
+        for row, positions in zip(flags, global_positions, strict=True):
+            row[positions] = 1
         ours["global_tokens"], yours["global_attention_mask"] = flags.bool(), flags
     return ours, yours
 
@@ -78,10 +78,10 @@ def test_masked_words(tmp_path: Path, window: int | list[int]) -> None:
     assert_writes_back(ours, model, tmp_path, **yours)
 
 
-@pytest.mark.parametrize("global_places", [None, [[0, 7], [3]]])
-def test_classes_of_texts(tmp_path: Path, global_places: list[list[int]] | None) -> None:
+@pytest.mark.parametrize("global_positions", [None, [[0, 7], [3]]])
+def test_classes_of_texts(tmp_path: Path, global_positions: list[list[int]] | None) -> None:
     model = theirs("ForSequenceClassification", num_labels=5)
-    ours, (mine, yours) = loaded(model, tmp_path), inputs([31, 8], global_places)
+    ours, (mine, yours) = loaded(model, tmp_path), inputs([31, 8], global_positions)
     assert_same(ours, model, ours(**mine).logits, model(**yours).logits)
     assert_writes_back(ours, model, tmp_path, **yours)
 

@@ -95,9 +95,9 @@ class NBLinearModel(Model):
         features = [tokens.masked_fill(~is_feature, config.ignored[0]).flatten(1)]
         for column in config.pair_columns:
             own = torch.where(is_feature[..., column], tokens[..., column], tokens[..., 0])
-            there = is_feature[..., column] | is_feature[..., 0]
+            valid = is_feature[..., column] | is_feature[..., 0]
             for gap in range(1, config.max_gap + 1):
-                both = there[:, gap:] & there[:, :-gap]
+                both = valid[:, gap:] & valid[:, :-gap]
                 salt = column * config.max_gap + gap
                 row = config.vocabulary + hash_pair(own[:, :-gap], own[:, gap:], salt) % config.pair_buckets
                 features.append(row.masked_fill(~both, config.ignored[0]))

@@ -29,11 +29,12 @@ class NgramModel(Model):
 
         p(w | h) = max(c(hw) − D, 0) / c(h·) + D · N(h·) / c(h·) · p(w | h without its first word)
 
-    c counts runs of `order` words; of shorter ones it counts how many different words stand before them. N(h·) is how
-    many different words follow h; n₁, n₂ how many runs are counted once and twice. Below one word stands
-    1 / vocabulary, and a history that was never seen says nothing: the shorter one decides.
+    c counts n-grams of `order` words; for shorter ones it is the number of different words that precede them. N(h·) is
+    the number of different words that follow h; n₁ and n₂ are the numbers of n-grams counted once and twice. The
+    unigrams are interpolated with 1 / vocabulary. For a history that was never seen, p is that of the shorter history.
 
-    A run is the number whose digits, to the base of the vocabulary, are its words: a sorted tensor is the table.
+    An n-gram is stored as the number whose digits, to the base of the vocabulary, are its words; the table is a sorted
+    tensor.
     """
 
     config: NgramConfig
@@ -48,7 +49,10 @@ class NgramModel(Model):
     def from_tokens(cls, tokens: Tensor, vocabulary: int, order: int) -> NgramModel:
         """The model of a text `[tokens]`, whose end is followed by its beginning."""
         need_order(order, vocabulary)
-        counted = [runs_in(tokens, length, vocabulary).unique(return_counts=True) for length in range(1, order + 1)]
+        counted = []
+        for length in range(1, order + 1):
+            around = torch.cat([tokens, tokens.repeat(-(-length // len(tokens)))[: length - 1]])  # over the end
+            counted.append(numbers_of(around.unfold(0, length, 1), vocabulary).unique(return_counts=True))
         for shorter in range(1, order):
             longer = counted[shorter][0]
             counted[shorter - 1] = (longer % vocabulary**shorter).unique(return_counts=True)
@@ -63,7 +67,7 @@ class NgramModel(Model):
         return self.get_buffer("runs1").device
 
     def forward(self, *, tokens: Tensor) -> Output:
-        """`logits [batch, tokens, vocabulary]`: ln p of every word after each place."""
+        """`logits [batch, tokens, vocabulary]`: ln p of every word after each position."""
         history = self.histories(tokens).flatten(0, 1)
         words = torch.arange(self.config.vocabulary, device=tokens.device).expand(history.shape[0], -1)
         return Output(logits=self.probabilities(history, words).log().float().unflatten(0, tuple(tokens.shape)))
@@ -74,7 +78,7 @@ class NgramModel(Model):
         return -self.probabilities(history, tokens[1:, None]).log().squeeze(1)
 
     def histories(self, tokens: Tensor) -> Tensor:
-        """The `order` − 1 words up to each place, `[batch, tokens, order − 1]`; −1 before the first."""
+        """The `order` − 1 words up to each position, `[batch, tokens, order − 1]`; −1 before the first."""
         before = self.config.order - 1
         padded = functional.pad(tokens, (max(0, before - 1), 0), value=-1)
         return padded.unfold(1, before, 1) if before else tokens.new_empty(*tokens.shape, 0)
@@ -91,7 +95,7 @@ class NgramModel(Model):
         return probability
 
     def interpolate(self, length: int, start: Tensor, words: Tensor, below: Tensor) -> Tensor:
-        """p by runs of `length` words that begin with `start [rows]`, where `below` is p by shorter ones."""
+        """p by n-grams of `length` words that begin with `start [rows]`; `below` is p by shorter ones."""
         runs, counts = self.get_buffer(f"runs{length}"), self.get_buffer(f"counts{length}")
         once, twice = (counts == 1).sum(), (counts == 2).sum()
         discount = once / (once + 2 * twice).clamp(min=1)
@@ -100,16 +104,10 @@ class NgramModel(Model):
         sums = functional.pad(counts.cumsum(0), (1, 0)).double()
         total = (sums[last] - sums[first]) * (start >= 0)  # c(h·), [rows]
         run = start[:, None] * self.config.vocabulary + words
-        place = torch.searchsorted(runs, run).clamp(max=len(runs) - 1)
-        count = torch.where(runs[place] == run, counts[place], 0).double()
+        index = torch.searchsorted(runs, run).clamp(max=len(runs) - 1)
+        count = torch.where(runs[index] == run, counts[index], 0).double()
         kept, freed = (count - discount).clamp(min=0), discount * (last - first)[:, None]
         return torch.where(total[:, None] > 0, (kept + freed * below) / total.clamp(min=1)[:, None], below)
-
-
-def runs_in(tokens: Tensor, length: int, vocabulary: int) -> Tensor:
-    """The number of every run of so many words, those over the end of the text included."""
-    around = torch.cat([tokens, tokens.repeat(-(-length // len(tokens)))[: length - 1]])
-    return numbers_of(around.unfold(0, length, 1), vocabulary)
 
 
 def numbers_of(words: Tensor, vocabulary: int) -> Tensor:
@@ -121,7 +119,7 @@ def numbers_of(words: Tensor, vocabulary: int) -> Tensor:
 
 
 def need_order(order: int, vocabulary: int) -> None:
-    """Raise unless every run of `order` + 1 words has a number of its own in 63 bits."""
+    """Raise unless every n-gram of `order` + 1 words has a number of its own in 63 bits."""
     most = next(n for n in range(63, 0, -1) if n == 1 or (vocabulary + 1) ** n < 2**62)
     if not 1 <= order <= most:
         raise BadInput(

@@ -47,8 +47,8 @@ class Beams:
 class BeamStep:
     """One step of a search: `grown` are the continuations that competed, best first.
 
-    `parents` says which running text each continues, `ended` which of them end, `chosen` which run on (those of score
-    −∞ are none), each `[batch, …]`; `finished` are the best finished texts after the step.
+    `parents` are the running texts that they continue, `ended` marks those that end, `chosen` are those that run on
+    (texts of score −∞ are empty), each `[batch, …]`; `finished` are the best finished texts after the step.
     """
 
     new: int

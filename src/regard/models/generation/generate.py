@@ -105,9 +105,12 @@ def prepare_decoding(
     sound: Tensor | None = None,
     **settings: Any,
 ) -> Decoding:
+    """The prompt and the decoder; `end` and `pad` replace those of the model's rules where they are given."""
     config = read_config(settings)
     check_generates(model)
-    rules = resolve_rules(model, config)
+    rules = model.rules or TokenRules()
+    rules = rules if config.end is None else replace(rules, end=as_tuple(config.end))
+    rules = rules if config.pad is None else replace(rules, pad=config.pad)
     inputs = {"tokens": tokens, "lengths": lengths, "images": images, "sound": sound}
     inputs = {name: value for name, value in inputs.items() if value is not None}
     decoder = CachedDecoder if config.cache else UncachedDecoder
@@ -162,14 +165,6 @@ def append_tokens(decoding: Decoding, new: Tensor, counts: Tensor) -> GeneratedT
     total = lengths + counts
     tokens = tokens.masked_fill(position >= total[:, None], decoding.rules.fill_token)
     return GeneratedTokens(tokens[:, : int(total.max())].clone(), total)
-
-
-def resolve_rules(model: Model, config: GenerationConfig) -> TokenRules:
-    """The model's rules, with `end` and `pad` of the configuration where they are given."""
-    rules = model.rules or TokenRules()
-    if config.end is not None:
-        rules = replace(rules, end=as_tuple(config.end))
-    return rules if config.pad is None else replace(rules, pad=config.pad)
 
 
 def start_tokens(
