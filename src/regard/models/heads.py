@@ -87,13 +87,17 @@ class LMHead(nn.Module):
                 "The head is tied to an embedding of tokens, and this model has none. Build it with tied=False."
             )
         x, words, bias = x * self.config.scale if self.config.scale != 1.0 else x, weight.shape[0], self.bias
-        many = x.is_cuda and x.numel() >= MANY_TOKENS * x.shape[-1] and torch.is_grad_enabled()
-        extra = -words % 8 if many and not torch.compiler.is_compiling() else 0  # rows of logits aligned to 16 bytes
-        if extra:
+        if extra := vocabulary_padding(x, words):
             weight = functional.pad(weight, (0, 0, 0, extra))
             bias = None if bias is None else functional.pad(bias, (0, extra))
         every = linear(x, weight, bias)
         return (every[..., :words] if extra else every), every
+
+
+def vocabulary_padding(x: Tensor, words: int) -> int:
+    """How many columns to pad the vocabulary by: on a GPU rows of logits should be aligned to 16 bytes."""
+    many = x.numel() >= MANY_TOKENS * x.shape[-1]
+    return -words % 8 if x.is_cuda and many and torch.is_grad_enabled() and not torch.compiler.is_compiling() else 0
 
 
 @dataclass(frozen=True)

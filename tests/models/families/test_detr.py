@@ -128,7 +128,7 @@ def test_auxiliary_loss() -> None:
 
     ours = random_weights(detr(**SMALL).build())
     x, truth = images(height=16, width=24), labels([2, 5])
-    hidden = ours.decoded(ours.encode(x))
+    hidden = ours.decode(ours.encode(x))
     assert len(hidden) == 3
     logits, boxes = (
         torch.stack([ours.classes(x) for x in hidden]),

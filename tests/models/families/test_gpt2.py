@@ -76,6 +76,6 @@ def test_a_vocabulary_that_is_rounded_up_changes_nothing(monkeypatch: pytest.Mon
         return [output.loss, output.logits, *torch.autograd.grad(output.loss, list(model.parameters()))]
 
     wanted = ask()
-    monkeypatch.setattr(heads, "columns_to_add", lambda x, words: -words % 8)
+    monkeypatch.setattr(heads, "vocabulary_padding", lambda x, words: -words % 8)
     for got, want in zip(ask(), wanted, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)

@@ -83,7 +83,7 @@ def test_equal_to_torch_layers(more: dict) -> None:
             theirs.copy_(torch.cat(own))
     weight = ours.embed.tokens.weight.detach().clone().requires_grad_()
     source, labels = batches(41)
-    targets = ours.begun(labels)
+    targets = ours.shift_right(labels)
     assert targets[:, 0].eq(2).all()
     a = ours(tokens=source["tokens"], lengths=source["lengths"], targets=targets).logits
     b = by_torch(ours, encoder, decoder, weight, source, targets)

@@ -169,7 +169,7 @@ def test_a_cache_of_evaluation_does_not_teach() -> None:
 
 def test_rotary_has_no_memory_to_learn_from() -> None:
     stack = StackConfig(8, 1, 2, position="Rotary()", mask="Causal()", memory_length=4).build().train()
-    with pytest.raises(Unsupported, match="by distance"):
+    with pytest.raises(Unsupported, match="relative positions"):
         stack(torch.zeros(1, 3, 8), cache=Cache())
 
 

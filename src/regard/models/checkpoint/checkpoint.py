@@ -145,6 +145,6 @@ def find_family(model_type: Any, where: str) -> Family:
     """The module of `families` for this architecture."""
     if model_type not in FAMILIES:
         raise BadInput(
-            f"{where}: the architecture {model_type!r} is not supported. Supported are {', '.join(sorted(FAMILIES))}."
+            f"{where}: the architecture {model_type!r} is not known here. Known are {', '.join(sorted(FAMILIES))}."
         )
     return import_module(f"regard.models.families.{FAMILIES[model_type]}")  # type: ignore[return-value]
