@@ -56,22 +56,22 @@ def padded(lengths: list[int], side: str = "right", seed: int = 1) -> dict[str, 
     return {"input_ids": tokens.masked_fill(~real, 0), "attention_mask": real.long()}
 
 
-def assert_close(found: Tensor, wanted: Tensor, what: str, tolerance: float = 2e-5) -> None:
-    found, wanted = found.detach(), wanted.detach()
-    error = float((found - wanted).abs().max()) / float(wanted.abs().max().clamp(min=1e-9))
-    assert found.shape == wanted.shape and error <= tolerance, f"{what}: relative error {error:.1e}"
+def assert_close(actual: Tensor, wanted: Tensor, what: str, tolerance: float = 2e-5) -> None:
+    actual, wanted = actual.detach(), wanted.detach()
+    error = float((actual - wanted).abs().max()) / float(wanted.abs().max().clamp(min=1e-9))
+    assert actual.shape == wanted.shape and error <= tolerance, f"{what}: relative error {error:.1e}"
 
 
 def assert_same(
     kind: str, config: Any, inputs: dict[str, Tensor], real: Tensor | None = None, how: str = "eager"
 ) -> Any:
     """Outputs at real places, and every gradient of a random linear loss on them, are those of transformers' own."""
-    found, wanted = (run(make(kind, config, name), inputs, real) for name in ("regard", how))
-    assert_close(found[0], wanted[0], "output")
+    actual, wanted = (run(make(kind, config, name), inputs, real) for name in ("regard", how))
+    assert_close(actual[0], wanted[0], "output")
     largest = max(float(gradient.abs().max()) for gradient in wanted[1].values())
     for name, gradient in wanted[1].items():
         scale = max(float(gradient.abs().max()), 1e-3 * largest)
-        assert float((found[1][name] - gradient).abs().max()) <= 2e-4 * scale, name
+        assert float((actual[1][name] - gradient).abs().max()) <= 2e-4 * scale, name
 
 
 def run(model: Any, inputs: dict[str, Tensor], real: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
@@ -191,19 +191,19 @@ def test_generation_from_prompts_of_different_length(kind: str, cache: str | Non
     }[kind]()
     batch, steps = padded([7, 3], "left"), {"max_new_tokens": 9, "min_new_tokens": 9, "do_sample": False}
     steps |= {"cache_implementation": cache, "output_logits": True, "return_dict_in_generate": True}
-    found, wanted = (make(kind, config, how).generate(**batch, **steps) for how in ("regard", "sdpa"))
-    assert torch.equal(found.sequences, wanted.sequences)
-    assert_close(torch.stack(found.logits), torch.stack(wanted.logits), "logits")
+    actual, wanted = (make(kind, config, how).generate(**batch, **steps) for how in ("regard", "sdpa"))
+    assert torch.equal(actual.sequences, wanted.sequences)
+    assert_close(torch.stack(actual.logits), torch.stack(wanted.logits), "logits")
 
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_generation_of_a_pair(beams: int) -> None:
     config = transformers.MarianConfig(**TEXT, **PAIR, max_position_embeddings=37, forced_eos_token_id=None)
     steps = {"max_new_tokens": 6, "min_new_tokens": 6, "num_beams": beams, "do_sample": False}
-    found, wanted = (
+    actual, wanted = (
         make("MarianMTModel", config, how).generate(**padded([7, 3]), **steps) for how in ("regard", "sdpa")
     )
-    assert torch.equal(found, wanted)
+    assert torch.equal(actual, wanted)
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -247,9 +247,9 @@ def test_a_chunked_mask_is_documents_and_equals_what_is_written_out() -> None:
     real = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1]]).bool()
     function = utils.chunked_causal_mask_function(3, torch.tensor([2, 0]))
     sizes = {"batch_size": 2, "q_length": 4, "kv_length": 7, "q_offset": 3, "attention_mask": real}
-    found = ours.mask(**sizes, mask_function=function)
-    assert isinstance(found, ours.LazyMask) and "Documents" in repr(found)
-    assert torch.equal(found.dense(), utils.sdpa_mask(**sizes, mask_function=function, allow_is_causal_skip=False))
+    actual = ours.mask(**sizes, mask_function=function)
+    assert isinstance(actual, ours.LazyMask) and "Documents" in repr(actual)
+    assert torch.equal(actual.dense(), utils.sdpa_mask(**sizes, mask_function=function, allow_is_causal_skip=False))
 
 
 def test_blockwise_and_bidirectional_windows_equal_what_is_written_out() -> None:
@@ -261,21 +261,21 @@ def test_blockwise_and_bidirectional_windows_equal_what_is_written_out() -> None
     ]
     sizes = {"batch_size": 1, "q_length": 7, "kv_length": 7}
     for function in functions:
-        found = ours.mask(**sizes, mask_function=function)
-        assert isinstance(found, ours.LazyMask)
-        assert torch.equal(found.dense(), utils.sdpa_mask(**sizes, mask_function=function, allow_is_causal_skip=False))
+        actual = ours.mask(**sizes, mask_function=function)
+        assert isinstance(actual, ours.LazyMask)
+        assert torch.equal(actual.dense(), utils.sdpa_mask(**sizes, mask_function=function, allow_is_causal_skip=False))
 
 
 def test_an_unknown_mask_function_is_written_out() -> None:
-    found = ours.mask(1, 3, 3, mask_function=lambda b, h, q, kv: (q + kv) % 2 == 0)
-    assert found.tolist() == [[[[True, False, True], [False, True, False], [True, False, True]]]]
+    actual = ours.mask(1, 3, 3, mask_function=lambda b, h, q, kv: (q + kv) % 2 == 0)
+    assert actual.tolist() == [[[[True, False, True], [False, True, False], [True, False, True]]]]
 
 
 def test_a_mask_that_is_computed_with_is_written_out() -> None:
-    found = ours.mask(2, 3, 5, q_offset=1, attention_mask=torch.tensor([[True] * 5, [False] + [True] * 4]))
-    assert (found.shape, found.dtype, found.ndim) == ((2, 1, 3, 5), torch.bool, 4)
-    assert found[1, 0].int().tolist() == [[0, 1, 0, 0, 0], [0, 1, 1, 0, 0], [0, 1, 1, 1, 0]]
-    assert torch.equal(torch.where(found, 0.0, -1.0) == 0, found.dense())
+    actual = ours.mask(2, 3, 5, q_offset=1, attention_mask=torch.tensor([[True] * 5, [False] + [True] * 4]))
+    assert (actual.shape, actual.dtype, actual.ndim) == ((2, 1, 3, 5), torch.bool, 4)
+    assert actual[1, 0].int().tolist() == [[0, 1, 0, 0, 0], [0, 1, 1, 0, 0], [0, 1, 1, 1, 0]]
+    assert torch.equal(torch.where(actual, 0.0, -1.0) == 0, actual.dense())
 
 
 def test_masks_of_the_user() -> None:
@@ -302,8 +302,8 @@ def test_dropout_is_drawn_in_training() -> None:
 
 def test_attentions_come_out_when_asked_for() -> None:
     config, batch = transformers.BertConfig(**TEXT, **SMALL), padded([5, 3])
-    found, wanted = (make("BertModel", config, how)(**batch, output_attentions=True) for how in ("regard", "eager"))
-    for ours_, theirs in zip(found.attentions, wanted.attentions, strict=True):
+    actual, wanted = (make("BertModel", config, how)(**batch, output_attentions=True) for how in ("regard", "eager"))
+    for ours_, theirs in zip(actual.attentions, wanted.attentions, strict=True):
         assert_close(ours_, theirs, "weights")
 
 
@@ -367,10 +367,10 @@ def test_watch_sees_the_steps_of_a_generation() -> None:
 def test_edit_silences_a_head_of_their_model() -> None:
     model, batch = make("BertModel", transformers.BertConfig(**TEXT, **SMALL)), padded([7, 4])
     with edit(model, {"encoder.layer.1.attention.self": {2: "silent"}}):
-        found = model(**batch).last_hidden_state
+        actual = model(**batch).last_hidden_state
     with torch.no_grad():
         model.encoder.layer[1].attention.output.dense.weight[:, 12:18] = 0.0  # what reads head 2
-    assert_close(found, model(**batch).last_hidden_state, "hidden")
+    assert_close(actual, model(**batch).last_hidden_state, "hidden")
 
 
 def test_explanations_of_their_model() -> None:
@@ -404,6 +404,6 @@ def test_a_compiled_model_is_one_graph() -> None:
     with torch.no_grad():
         whole = model(**batch, use_cache=False).logits
         compiled = torch.compile(model, backend="eager", fullgraph=True)
-        found = compiled(**batch, use_cache=False).logits
+        actual = compiled(**batch, use_cache=False).logits
         torch._dynamo.reset()
-    assert_close(found[real], whole[real], "logits")
+    assert_close(actual[real], whole[real], "logits")

@@ -57,16 +57,16 @@ class Gradients:
     """A model's gradients, read as a folder's weights are; a parameter that had no part has zero."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.found = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in model.named_parameters()}
+        self.tensors = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in model.named_parameters()}
         for name, buffer in model.state_dict().items():
-            self.found.setdefault(name, buffer)
-        self.found = named_as_saved(model, self.found)
+            self.tensors.setdefault(name, buffer)
+        self.tensors = named_as_saved(model, self.tensors)
 
     def names(self) -> list[str]:
-        return list(self.found)
+        return list(self.tensors)
 
     def tensor(self, name: str) -> Tensor:
-        return self.found[name]
+        return self.tensors[name]
 
 
 def named_as_saved(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -84,9 +84,9 @@ def assert_same_gradients(ours: Any, theirs: Any, tolerance: float = 1e-4) -> No
     wanted = read_tensors(rows, Gradients(theirs), prefix, family.IGNORED, "gradients")
     largest = max(float(x.abs().max()) for x in wanted.values() if x.is_floating_point())
     for name, parameter in ours.named_parameters():
-        found = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        actual = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         scale = max(float(wanted[name].abs().max()), 1e-3 * largest)  # a gradient that is zero by symmetry is rounding
-        error = float((found - wanted[name]).abs().max()) / scale
+        error = float((actual - wanted[name]).abs().max()) / scale
         assert error <= tolerance, f"gradient of {name}: relative error {error:.2e}"
 
 

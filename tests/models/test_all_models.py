@@ -97,9 +97,9 @@ def made(name: str) -> Any:
 
 def main_output(output: Any) -> Tensor:
     """What a model is for."""
-    found = output.logits if output.logits is not None else output.hidden
-    assert found is not None
-    return found
+    actual = output.logits if output.logits is not None else output.hidden
+    assert actual is not None
+    return actual
 
 
 @every
@@ -146,14 +146,14 @@ def test_cache_equals_no_cache(name: str) -> None:
     inputs = {k: v for k, v in preset.inputs.items() if key == "targets" or k != "lengths"}
     whole = model(**inputs).logits
     first = model(**{**inputs, key: inputs[key][:, :4]})
-    found, cache = [first.logits], first.cache
+    actual, cache = [first.logits], first.cache
     for n in range(4, inputs[key].shape[1]):
         step = model(**{key: inputs[key][:, n : n + 1]}, cache=cache)
-        found.append(step.logits)
+        actual.append(step.logits)
         cache = step.cache
-    torch.testing.assert_close(torch.cat(found, 1), whole, rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(torch.cat(actual, 1), whole, rtol=1e-4, atol=2e-5)
     again = model(**{key: inputs[key][:, 4:5]}, cache=first.cache)
-    torch.testing.assert_close(again.logits, found[1], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(again.logits, actual[1], rtol=1e-5, atol=1e-6)
 
 
 @every
@@ -193,11 +193,11 @@ def test_compiles_without_a_break(name: str) -> None:
         if hasattr(module, "dropout") and isinstance(module.dropout, float):
             module.dropout = 0.0
     compiled = torch.compile(model, fullgraph=True, backend="eager")
-    found = main_output(compiled(**inputs))
+    actual = main_output(compiled(**inputs))
     if name == "bigbird":  # other blocks in training than in evaluation
         expected = main_output(model(**inputs))
-    assert found.shape == expected.shape
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    assert actual.shape == expected.shape
+    torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
 
 
 @every
@@ -205,8 +205,8 @@ def test_watching_changes_nothing(name: str) -> None:
     model, inputs = made(name), PRESETS[name].inputs
     expected = main_output(model(**inputs))
     with rg.watch(model, weights=True) as seen:
-        found = main_output(model(**inputs))
-    assert torch.equal(found, expected)
+        actual = main_output(model(**inputs))
+    assert torch.equal(actual, expected)
     assert seen and all(torch.isfinite(view.entropy).all() for view in seen.values())
     for view in seen.values():
         sums = view.weights.sum(-1)

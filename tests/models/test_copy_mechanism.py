@@ -46,11 +46,11 @@ def test_every_word_of_the_source_votes_for_itself() -> None:
     read = given()
     logits = torch.randn(3, 4, WORDS, dtype=torch.float64, requires_grad=True)
     scores = torch.randn(3, 4, 5, dtype=torch.float64, requires_grad=True)
-    found = add_copy_logits(logits, *copying.copy_logits(logits, logits, read["lengths"], read["tokens"]))
+    actual = add_copy_logits(logits, *copying.copy_logits(logits, logits, read["lengths"], read["tokens"]))
     wanted = by_hand(logits, scores, **read)
-    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(actual, wanted)
     above = torch.randn_like(wanted)
-    ours = torch.autograd.grad(found, (logits, scores), above)
+    ours = torch.autograd.grad(actual, (logits, scores), above)
     theirs = torch.autograd.grad(wanted, (logits, scores), above)
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other)
@@ -69,9 +69,9 @@ def test_an_empty_source_votes_for_nothing() -> None:
     torch.manual_seed(0)
     logits, tokens = torch.randn(1, 2, WORDS), torch.tensor([[3, 4]])
     hidden = torch.randn(1, 2, 8, requires_grad=True)
-    found = add_copy_logits(logits, *CopyMechanism(8).copy_logits(hidden, hidden, torch.tensor([0]), tokens))
-    torch.testing.assert_close(found, logits)
-    found.sum().backward()
+    actual = add_copy_logits(logits, *CopyMechanism(8).copy_logits(hidden, hidden, torch.tensor([0]), tokens))
+    torch.testing.assert_close(actual, logits)
+    actual.sum().backward()
     assert hidden.grad is not None and bool(hidden.grad.isfinite().all())
 
 

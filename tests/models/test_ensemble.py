@@ -56,9 +56,9 @@ def test_while_learning_each_row_is_one_members(model: EnsembleModel) -> None:
 
 def test_the_loss_is_that_of_what_is_said(model: EnsembleModel) -> None:
     given, labels = drawn(3), torch.tensor([0, 2, -100])
-    found = model.eval()(**given, labels=labels)
-    wanted = -(found.logits[0, 0] + found.logits[1, 2]) / 2
-    torch.testing.assert_close(found.loss, wanted)
+    actual = model.eval()(**given, labels=labels)
+    wanted = -(actual.logits[0, 0] + actual.logits[1, 2]) / 2
+    torch.testing.assert_close(actual.loss, wanted)
 
 
 def test_one_beside_says_its_share() -> None:

@@ -11,10 +11,10 @@ def test_linformer_projects_fewer_tokens_by_its_first_columns(generator):
     """As if zeros filled them up; padding beyond a row's length changes nothing."""
     layer = MultiHeadAttention(8, 2, method="Linformer(tokens=12, rank=3)")
     x, lengths = torch.randn(2, 7, 8, generator=generator), torch.tensor([7, 4])
-    found = layer(x, lengths=lengths)
+    actual = layer(x, lengths=lengths)
     padded = torch.cat([x, torch.randn(2, 5, 8, generator=generator)], 1)
-    assert torch.allclose(layer(padded, lengths=lengths)[:, :7], found, atol=1e-6)
-    found.square().sum().backward()
+    assert torch.allclose(layer(padded, lengths=lengths)[:, :7], actual, atol=1e-6)
+    actual.square().sum().backward()
     learned = layer.method.keys.grad
     assert learned[:, :7].any() and not learned[:, 7:].any()
 

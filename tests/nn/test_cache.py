@@ -24,9 +24,9 @@ def test_grows_as_if_concatenated(memory: int | None) -> None:
     for seed, tokens in enumerate([7, 1, 1, 130, 1, 64, 3]):
         cache = cache.next()
         k, v = draw(tokens, seed)
-        found = cache.extend("x", k, v)
+        actual = cache.extend("x", k, v)
         keys, values = [torch.cat([*keys, k], 2)], [torch.cat([*values, v], 2)]
-        assert torch.equal(found[0], keys[0]) and torch.equal(found[1], values[0])
+        assert torch.equal(actual[0], keys[0]) and torch.equal(actual[1], values[0])
         if memory is not None:
             keys, values = ([x[0][:, :, max(x[0].shape[2] - memory, 0) :]] for x in (keys, values))
 
@@ -45,9 +45,9 @@ def test_two_continuations_of_one_cache() -> None:
     first.extend("x", *draw(1, 1))
     a, b = first.next(), first.next()
     one, other = draw(2, 2), draw(2, 3)
-    found = a.extend("x", *one)[0]
+    actual = a.extend("x", *one)[0]
     b.extend("x", *other)
-    assert torch.equal(found[:, :, 5:], one[0])
+    assert torch.equal(actual[:, :, 5:], one[0])
     assert torch.equal(a.entries["x"].tensors()[0][:, :, 5:], one[0])
     assert torch.equal(b.entries["x"].tensors()[0][:, :, 5:], other[0])
     assert first.entries["x"].tensors()[0].shape[2] == 5

@@ -22,13 +22,13 @@ def compare(rows: int, words: int, device: str, dtype: torch.dtype, tolerance: f
     logits = (3 * torch.randn(rows, words, device=device)).to(dtype).requires_grad_()
     labels = torch.randint(words, (rows,), device=device)
     labels[::3] = IGNORED
-    found = cross_entropy(logits, labels)
-    (grad,) = torch.autograd.grad(2.5 * found, logits)
+    actual = cross_entropy(logits, labels)
+    (grad,) = torch.autograd.grad(2.5 * actual, logits)
     exact = logits.detach().double().requires_grad_()
     wanted = functional.cross_entropy(exact, labels, ignore_index=IGNORED, reduction="sum")
     (want,) = torch.autograd.grad(2.5 * wanted, exact)
-    assert found.dtype == torch.float32 and grad.dtype == dtype
-    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+    assert actual.dtype == torch.float32 and grad.dtype == dtype
+    torch.testing.assert_close(actual.double(), wanted, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(grad.double(), want, rtol=tolerance, atol=tolerance)
 
 
@@ -49,9 +49,9 @@ def test_columns_beyond_the_words_do_not_count() -> None:
     torch.manual_seed(0)
     logits, labels = torch.randn(6, 13, device=DEVICE), torch.tensor([0, 4, 10, IGNORED, 2, 7], device=DEVICE)
     more = torch.cat([logits, torch.full((6, 3), torch.nan, device=DEVICE)], 1).requires_grad_()
-    found = cross_entropy(more, labels, 13)
-    torch.testing.assert_close(found, functional.cross_entropy(logits, labels, reduction="sum"))
-    (grad,) = torch.autograd.grad(found, more)
+    actual = cross_entropy(more, labels, 13)
+    torch.testing.assert_close(actual, functional.cross_entropy(logits, labels, reduction="sum"))
+    (grad,) = torch.autograd.grad(actual, more)
     wanted = torch.autograd.functional.jacobian(lambda x: cross_entropy(x, labels), logits)
     torch.testing.assert_close(grad[:, :13], wanted)
     assert not grad[:, 13:].any()
@@ -70,6 +70,6 @@ def test_what_kernels_do_not_read_torch_computes() -> None:
 
 def test_every_row_ignored_is_zero() -> None:
     logits = torch.randn(3, 5, requires_grad=True)
-    found = cross_entropy(logits, torch.full((3,), IGNORED))
-    found.backward()
-    assert found == 0 and not logits.grad.any()  # type: ignore[union-attr]
+    actual = cross_entropy(logits, torch.full((3,), IGNORED))
+    actual.backward()
+    assert actual == 0 and not logits.grad.any()  # type: ignore[union-attr]

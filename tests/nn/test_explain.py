@@ -31,10 +31,10 @@ def test_rollout_is_the_product_of_the_layers() -> None:
     wanted = torch.eye(6).expand(2, 6, 6)
     for view in seen.values():
         wanted = (0.5 * torch.eye(6) + 0.5 * view.weights.mean(1)) @ wanted
-    found = rollout(seen)
-    torch.testing.assert_close(found, wanted)
-    torch.testing.assert_close(found.sum(-1), torch.ones(2, 6))
-    assert not found[1, :4, 4:].any(), "real tokens hold nothing of the padding"
+    actual = rollout(seen)
+    torch.testing.assert_close(actual, wanted)
+    torch.testing.assert_close(actual.sum(-1), torch.ones(2, 6))
+    assert not actual[1, :4, 4:].any(), "real tokens hold nothing of the padding"
 
 
 def test_rollout_by_hand() -> None:
@@ -77,9 +77,9 @@ def test_value_norms_are_the_lengths_of_what_each_key_adds(kv_heads: int) -> Non
     v = layer.split_heads(layer.v(memory), kv_heads, None).repeat_interleave(4 // kv_heads, 1)
     added = torch.einsum("bhij,bhjd,ehd->bhije", seen["attend"].weights, v, layer.out.weight.unflatten(1, (4, 5)))
     torch.testing.assert_close(added.sum((1, 3)) + layer.out.bias, output)
-    found = value_norms(seen)["attend"]
-    torch.testing.assert_close(found, added.norm(dim=-1).detach())
-    assert found.shape == (2, 4, 3, 6) and not found[1, :, :, 4:].any()
+    actual = value_norms(seen)["attend"]
+    torch.testing.assert_close(actual, added.norm(dim=-1).detach())
+    assert actual.shape == (2, 4, 3, 6) and not actual[1, :, :, 4:].any()
 
 
 def test_value_norms_of_values_wider_than_the_model() -> None:
@@ -98,8 +98,8 @@ def test_value_norms_take_a_projection_where_none_is_found() -> None:
     with pytest.raises(BadInput, match=r"\[6, 5\]; it must be .*\[dim, 6\]"):
         value_norms(seen, {"attend": torch.eye(6)[:, :5]})
     lengths = seen.records["attend"][0].values.norm(dim=-1)
-    found = value_norms(seen, {"attend": torch.eye(6)})["attend"]
-    torch.testing.assert_close(found, seen["attend"].weights * lengths[:, :, None])
+    actual = value_norms(seen, {"attend": torch.eye(6)})["attend"]
+    torch.testing.assert_close(actual, seen["attend"].weights * lengths[:, :, None])
 
 
 @pytest.mark.parametrize("kv_heads", [2, 4])
@@ -114,9 +114,9 @@ def test_gradient_times_attention_is_autograds(kv_heads: int) -> None:
     again = layer.out((weights @ v).transpose(1, 2).flatten(2))
     torch.testing.assert_close(again, output)
     (gradient,) = torch.autograd.grad(again.square().sum(), weights)
-    found = gradient_times_attention(seen)["attend"]
-    torch.testing.assert_close(found, (weights * gradient).detach())
-    assert not found[1, :, :, 4:].any()
+    actual = gradient_times_attention(seen)["attend"]
+    torch.testing.assert_close(actual, (weights * gradient).detach())
+    assert not actual[1, :, :, 4:].any()
 
 
 def test_gradient_times_attention_in_a_stack_with_padding() -> None:

@@ -21,10 +21,10 @@ def test_equals_torch(shape: tuple[int, ...], bias: bool) -> None:
     weight = torch.randn(SIZES, generator=generator)
     added = torch.randn(SIZES[0], generator=generator) if bias else None
     with torch.no_grad():
-        found = linear(x, weight, added)
+        actual = linear(x, weight, added)
     wanted = functional.linear(x.double(), weight.double(), None if added is None else added.double())
-    assert found.shape == wanted.shape and found.dtype == torch.float32
-    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-4)
+    assert actual.shape == wanted.shape and actual.dtype == torch.float32
+    torch.testing.assert_close(actual.double(), wanted, rtol=1e-5, atol=1e-4)
 
 
 def test_who_multiplies() -> None:
@@ -46,9 +46,9 @@ def test_gradients_and_absence(monkeypatch: pytest.MonkeyPatch) -> None:
     layer(x).sum().backward()
     torch.testing.assert_close(layer.weight.grad, x.expand(SIZES))
     with torch.no_grad():
-        found = layer(x)
+        actual = layer(x)
         monkeypatch.setattr(module, "HAS_ONEDNN", False)
-        torch.testing.assert_close(layer(x), found, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(layer(x), actual, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -58,11 +58,11 @@ def test_joint_layers_are_each_their_own(tokens: int, bias: bool) -> None:
     layers = [nn.Linear(7, out, bias).double() for out in (5, 3, 11)]
     weights = [weight for layer in layers for weight in layer.parameters()]
     x = torch.randn(2, tokens, 7, dtype=torch.float64, requires_grad=True)
-    wave = lambda found: torch.cat(found, -1).sin().sum()  # noqa: E731
-    found, wanted = fused_linear(x, *layers), [layer(x) for layer in layers]
-    for got, want in zip(found, wanted, strict=True):
+    wave = lambda actual: torch.cat(actual, -1).sin().sum()  # noqa: E731
+    actual, wanted = fused_linear(x, *layers), [layer(x) for layer in layers]
+    for got, want in zip(actual, wanted, strict=True):
         torch.testing.assert_close(got, want)
-    for got, want in zip(*(torch.autograd.grad(wave(y), [x, *weights]) for y in (found, wanted)), strict=True):
+    for got, want in zip(*(torch.autograd.grad(wave(y), [x, *weights]) for y in (actual, wanted)), strict=True):
         torch.testing.assert_close(got, want)
 
 

@@ -30,10 +30,10 @@ def line() -> NBLinearModel:
 def test_it_reads_words_and_pairs_of_near_ones() -> None:
     line = NBLinearConfig(100, 1000, 2, max_gap=2).build()
     tokens = torch.tensor([[5, 1, 7, 9, 0, 0]])  # 1 is not known, 0 is padding
-    found = [row for row in line.rows(tokens)[0].tolist() if row]
+    actual = [row for row in line.rows(tokens)[0].tolist() if row]
     pairs = [(5, 7, 2), (7, 9, 1)]
     wanted = [100 + int(hash_pair(torch.tensor(a), torch.tensor(b), gap)) % 1000 for a, b, gap in pairs]
-    assert sorted(found) == sorted([5, 7, 9, *wanted])
+    assert sorted(actual) == sorted([5, 7, 9, *wanted])
     alone = [row for row in line.rows(tokens, torch.tensor([1]))[0].tolist() if row]
     assert alone == [5], "what is beyond a text's length is not read"
 

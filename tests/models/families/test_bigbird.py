@@ -144,11 +144,11 @@ def test_score_equals_its_definition(training: bool) -> None:
     blocks = BigBirdBlocks(64, 3, 2, 1024, 1, training)
     q, k, v = torch.randn(3, 1, 2, 1024, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     score = BigBirdDot(blocks=blocks)
-    found, wanted = (rg.attend(q, k, v, score=score, mask=blocks, backend=name) for name in ("blockwise", "reference"))
-    assert_close(found, wanted, "output", 1e-9)
+    actual, wanted = (rg.attend(q, k, v, score=score, mask=blocks, backend=name) for name in ("blockwise", "reference"))
+    assert_close(actual, wanted, "output", 1e-9)
     copies = blocks.visits(1024)[0, 0, 5].repeat_interleave(64)  # how many copies of each key a query of block 5 has
     weights = (q[0, 0, 5 * 64] @ k[0, 0].T / 8**0.5).exp() * copies
-    assert_close(found[0, 0, 5 * 64], weights @ v[0, 0] / weights.sum(), "by hand", 1e-9)
+    assert_close(actual[0, 0, 5 * 64], weights @ v[0, 0] / weights.sum(), "by hand", 1e-9)
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -98,8 +98,8 @@ def test_bare_pair(tmp_path: Path, share: bool) -> None:
     a = ours(tokens=source["tokens"], lengths=source["lengths"], targets=targets)
     assert_same(ours, model, a.hidden, model(**inputs).last_hidden_state)
     ours.save(tmp_path / "theirs", format="huggingface")
-    again, found = type(model).from_pretrained(tmp_path / "theirs", output_loading_info=True)
-    assert found["missing_keys"] == {"encoder.embed_positions.weight", "decoder.embed_positions.weight"}  # sinusoids
+    again, actual = type(model).from_pretrained(tmp_path / "theirs", output_loading_info=True)
+    assert actual["missing_keys"] == {"encoder.embed_positions.weight", "decoder.embed_positions.weight"}  # sinusoids
     assert torch.equal(again.eval()(**inputs).last_hidden_state, model(**inputs).last_hidden_state)
 
 

@@ -55,9 +55,9 @@ def test_hidden_equals_transformers(folder: Path, encoded: dict[str, torch.Tenso
 
 
 def test_tokenizer_equals_transformers(folder: Path, encoded: dict[str, torch.Tensor]) -> None:
-    found = load(folder).tokenizer(SENTENCES)
-    assert torch.equal(found.tokens, encoded["input_ids"])
-    assert torch.equal(found.lengths, encoded["attention_mask"].sum(1))
+    actual = load(folder).tokenizer(SENTENCES)
+    assert torch.equal(actual.tokens, encoded["input_ids"])
+    assert torch.equal(actual.lengths, encoded["attention_mask"].sum(1))
 
 
 def test_paraphrases_are_nearer_than_strangers(folder: Path) -> None:

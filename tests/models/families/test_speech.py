@@ -35,10 +35,10 @@ def test_loss_and_gradients_by_definition() -> None:
     rows = [by_definition(chances[0, :6], [1, 1, 2]) / 3, by_definition(chances[1, :3], [2])]
     wanted = (sum(rows) + by_definition(chances[2, :4], [2, 1]) / 2) / 3
     torch.testing.assert_close(out.loss, wanted, rtol=1e-5, atol=1e-6)
-    found = torch.autograd.grad(out.loss, list(model.parameters()))
+    actual = torch.autograd.grad(out.loss, list(model.parameters()))
     exact = torch.autograd.grad(wanted, list(model.parameters()))
     largest = max(float(x.abs().max()) for x in exact)
-    for (name, _), a, b in zip(model.named_parameters(), found, exact, strict=True):
+    for (name, _), a, b in zip(model.named_parameters(), actual, exact, strict=True):
         assert (a - b).abs().max() <= 1e-4 * max(float(b.abs().max()), 1e-2 * largest), name
 
 
@@ -118,6 +118,6 @@ def test_saved_and_read(tmp_path: Path) -> None:
 def test_size() -> None:
     """Frames and their norm; six blocks (attention, feed-forward, two norms); the last norm; the head."""
     with torch.device("meta"):
-        found = sum(p.numel() for p in speech().build().parameters())
+        actual = sum(p.numel() for p in speech().build().parameters())
     block = 4 * (256**2 + 256) + 2 * 256 * 1024 + 1024 + 256 + 2 * 512
-    assert found == 4 * 80 * 256 + 256 + 512 + 6 * block + 512 + 32 * 257
+    assert actual == 4 * 80 * 256 + 256 + 512 + 6 * block + 512 + 32 * 257

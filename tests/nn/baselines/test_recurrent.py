@@ -28,11 +28,11 @@ def states(layer, x, h, c):
     """The states of a layer of one cell, step by step, from h and c `[batch, dim]`."""
     cell = CELLS[layer.cell](DIM, DIM)
     cell.load_state_dict({name.removesuffix("_l0"): value for name, value in layer.cells.state_dict().items()})
-    found = []
+    actual = []
     for t in range(x.shape[1]):
         h, c = cell(x[:, t], (h, c)) if layer.cell == "lstm" else (cell(x[:, t], h), c)
-        found.append(h)
-    return torch.stack(found, 1)
+        actual.append(h)
+    return torch.stack(actual, 1)
 
 
 def looked(layer, h, source, allowed):

@@ -200,7 +200,7 @@ def test_wrong_calls_are_refused():
 def test_the_shortcut_is_the_strided_convolution():
     part = make_shortcut(4, 8, 2, torch.nn.BatchNorm2d)[0]
     x = torch.randn(2, 4, 7, 6, requires_grad=True)
-    found, wanted = part(x), torch.nn.functional.conv2d(x, part.weight, stride=2)
-    assert torch.allclose(found, wanted, atol=1e-6)
-    ours, theirs = (torch.autograd.grad(y.square().sum(), (x, part.weight)) for y in (found, wanted))
+    actual, wanted = part(x), torch.nn.functional.conv2d(x, part.weight, stride=2)
+    assert torch.allclose(actual, wanted, atol=1e-6)
+    ours, theirs = (torch.autograd.grad(y.square().sum(), (x, part.weight)) for y in (actual, wanted))
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(ours, theirs, strict=True))

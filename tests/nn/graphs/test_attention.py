@@ -68,8 +68,8 @@ def test_equal_to_torch_geometric(version, merge, bias, residual, self_loops, ge
     assert torch.allclose(a.grad, b.grad, atol=1e-12)
     mine_grads = {name: parameter.grad for name, parameter in mine.named_parameters()}
     for name, parameter in theirs.named_parameters():
-        found = mine_grads.pop(RENAMED[name])
-        assert torch.allclose(found, parameter.grad.reshape(found.shape), atol=1e-12), name
+        actual = mine_grads.pop(RENAMED[name])
+        assert torch.allclose(actual, parameter.grad.reshape(actual.shape), atol=1e-12), name
     assert not mine_grads
 
 

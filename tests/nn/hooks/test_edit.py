@@ -52,27 +52,27 @@ def test_other_heads_keep_their_bits_and_the_chosen_one_changes(change: Any) -> 
 def test_silent_equals_taking_the_head_out_of_the_projection() -> None:
     model, x = layer(), torch.randn(2, 7, 12)
     with edit(model, {"attend": {1: "silent", 3: "silent"}}):
-        found = model(x)
+        actual = model(x)
     with torch.no_grad():
         model.out.weight.unflatten(1, (4, 3))[:, [1, 3]] = 0.0
-    torch.testing.assert_close(found, model(x))
+    torch.testing.assert_close(actual, model(x))
 
 
 def test_uniform_is_the_mean_of_the_allowed_values() -> None:
     model, x = layer(position="Alibi()"), torch.randn(2, 7, 12)
-    found = heads_of(model, x, {3: "uniform", 0: "uniform"})
+    actual = heads_of(model, x, {3: "uniform", 0: "uniform"})
     weights = allowed() / allowed().sum(-1, keepdim=True)
     for head in (0, 3):
-        torch.testing.assert_close(found[:, :, head], weights @ values_of(model, x, head))
+        torch.testing.assert_close(actual[:, :, head], weights @ values_of(model, x, head))
 
 
 def test_given_weights_are_used_as_they_are() -> None:
     model, x = layer(), torch.randn(2, 7, 12)
     weights = torch.rand(2, 7, 7).softmax(-1)  # the future included
     weights[1, 2] = 0.0
-    found = heads_of(model, x, {2: weights, 1: weights[0]})
-    torch.testing.assert_close(found[:, :, 2], weights @ values_of(model, x, 2))
-    torch.testing.assert_close(found[:, :, 1], weights[0] @ values_of(model, x, 1))
+    actual = heads_of(model, x, {2: weights, 1: weights[0]})
+    torch.testing.assert_close(actual[:, :, 2], weights @ values_of(model, x, 2))
+    torch.testing.assert_close(actual[:, :, 1], weights[0] @ values_of(model, x, 1))
 
 
 def test_a_function_is_given_the_heads_own_weights() -> None:
@@ -92,10 +92,10 @@ def test_a_function_is_given_the_heads_own_weights() -> None:
 
 def test_shuffling_deals_the_same_weights_among_allowed_keys(generator: torch.Generator) -> None:
     weights = torch.rand(2, 7, 7).masked_fill(~allowed(), 0.0)
-    found = shuffle_weights(weights, allowed(), generator)
-    assert torch.equal(found.sort(-1).values, weights.sort(-1).values)
-    assert not found.masked_fill(allowed(), 0.0).any() and not torch.equal(found, weights)
-    assert torch.equal(found, shuffle_weights(weights, allowed(), torch.Generator().manual_seed(0)))
+    actual = shuffle_weights(weights, allowed(), generator)
+    assert torch.equal(actual.sort(-1).values, weights.sort(-1).values)
+    assert not actual.masked_fill(allowed(), 0.0).any() and not torch.equal(actual, weights)
+    assert torch.equal(actual, shuffle_weights(weights, allowed(), torch.Generator().manual_seed(0)))
 
 
 def test_shuffling_leaves_the_default_generator_alone(generator: torch.Generator) -> None:
@@ -118,9 +118,9 @@ def test_layers_and_heads_by_number() -> None:
 def test_all_of_it_holds_when_attention_is_to_a_memory() -> None:
     model, x, memory = MultiHeadAttention(12, 4), torch.randn(2, 3, 12), torch.randn(2, 5, 12)
     with edit(model, {(0, h): "uniform" for h in range(4)}):
-        found = model(x, memory)
+        actual = model(x, memory)
     wanted = model.out(model.v(memory).mean(1, keepdim=True).expand(-1, 3, -1))
-    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(actual, wanted)
 
 
 def test_gradients_go_through_the_values_of_an_edited_head() -> None:

@@ -78,7 +78,7 @@ def test_a_pair_is_seen_with_its_memory() -> None:
 def test_outputs_gradients_and_random_numbers_keep_their_bits() -> None:
     config = StackConfig(dim=12, layers=2, heads=4, attention_dropout=0.5, dropout=0.3)
     model, x = Stack(config).train(), torch.randn(2, 7, 12)
-    found = []
+    actual = []
     for watched in (False, True):
         torch.manual_seed(5)
         model.zero_grad()
@@ -89,8 +89,8 @@ def test_outputs_gradients_and_random_numbers_keep_their_bits() -> None:
         else:
             y = model(x)
             y.square().sum().backward()
-        found.append([y, torch.rand(3), *(p.grad for p in model.parameters())])
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+        actual.append([y, torch.rand(3), *(p.grad for p in model.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*actual, strict=True))
 
 
 def test_every_decoding_step_is_a_call() -> None:

@@ -139,17 +139,17 @@ def test_few_global_tokens_need_no_keys(generator: torch.Generator, counts: tupl
     x = torch.randn(2, TOKENS, 16, generator=generator, dtype=torch.float64)
     lengths, weight = torch.tensor([TOKENS, TOKENS - 3]), torch.randn(x.shape, generator=generator, dtype=x.dtype)
     chosen = torch.arange(TOKENS)[None] < torch.tensor(counts)[:, None]
-    found = []
+    actual = []
     for hooked in (False, True):
         given, seen = x.clone().requires_grad_(), []
         handle = layer.attend_global.register_forward_hook(lambda *_, s=seen: s.append(1)) if hooked else None
         (layer(given, lengths=lengths, global_tokens=chosen) * weight).sum().backward()
         assert bool(seen) == hooked
-        found.append([given.grad, *(p.grad for p in layer.parameters())])
+        actual.append([given.grad, *(p.grad for p in layer.parameters())])
         layer.zero_grad()
         if handle:
             handle.remove()
-    for without, with_keys in zip(*found, strict=True):
+    for without, with_keys in zip(*actual, strict=True):
         torch.testing.assert_close(without, with_keys, rtol=1e-9, atol=1e-11)
 
 
