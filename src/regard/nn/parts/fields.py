@@ -154,19 +154,23 @@ def parse_layer_masks(value: LayerMasks | str | Sequence[Mask | str | None] | No
 
 
 class PartField(Generic[T]):
-    """A dataclass field that holds a T and also takes its text."""
+    """A dataclass field that holds a T and also takes its text.
+
+    The value is stored under the name with an underscore: torch.compile cannot trace a descriptor that reads
+    `vars(instance)` under its own name.
+    """
 
     def __init__(self, default: T, parse: Callable[[Any], T]) -> None:
-        self.default, self.parse, self.name = default, parse, ""
+        self.default, self.parse, self.stored = default, parse, ""
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
+        self.stored = f"_{name}"
 
     def __get__(self, instance: object | None, owner: type | None = None) -> T:
-        return self.default if instance is None else vars(instance)[self.name]
+        return self.default if instance is None else getattr(instance, self.stored)
 
     def __set__(self, instance: object, value: T | str) -> None:
-        vars(instance)[self.name] = self.parse(value)
+        object.__setattr__(instance, self.stored, self.parse(value))
 
 
 class LayerMasksField(PartField[LayerMasks | None]):
@@ -178,7 +182,7 @@ class LayerMasksField(PartField[LayerMasks | None]):
     def __set__(
         self, instance: Any, value: LayerMasks | str | list[Mask | str | None] | tuple[str, ...] | None
     ) -> None:
-        vars(instance)[self.name] = parse_layer_masks(value, instance.layers)
+        object.__setattr__(instance, self.stored, parse_layer_masks(value, instance.layers))
 
 
 SCORE: PartField[ScoreLike] = PartField(Dot(), parse_score)
