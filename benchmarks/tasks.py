@@ -352,7 +352,7 @@ def train_and_score(job: Job, data: Path, out: Path, extra: dict[str, Any]) -> N
             files = paths[name] or (paths["train"] if name == "test" and row.split else [])
             if files:
                 reading = task.read(files, task.settings)
-                reading = reading.part(row.split) if row.split else select_split(reading, "test", "dev")
+                reading = reading.select(row.split) if row.split else select_split(reading, "test", "dev")
                 scored[name] = task.evaluate(model, reading.examples).metrics
         saved_metrics = json.loads((folder / "scores.json").read_text("utf8"))["metrics"]
         result = {

@@ -93,5 +93,5 @@ def test_spoken_digits_answers_with_a_digit(tmp_path: Path) -> None:
 
 def test_the_club_scores_as_its_card_says() -> None:
     task, model, _ = open_run("karate")
-    graph = task.read([list_assets()["karate"] / "examples" / "karate.npz"], task.settings).part("test")
+    graph = task.read([list_assets()["karate"] / "examples" / "karate.npz"], task.settings).select("test")
     assert task.evaluate(model, graph.examples).metrics["accuracy"] == pytest.approx(20 / 22)

@@ -56,7 +56,7 @@ def collect_info() -> dict:
         "devices": machine.devices(),
         "threads": torch.get_num_threads(),
         "backends": {name: refusal(name) for name in BACKENDS},
-        "advice": machine.traps(),
+        "advice": machine.known_problems(),
     }
 
 
@@ -79,9 +79,9 @@ def refusal(backend: str) -> str | None:
 
 def format_info(facts: dict) -> str:
     """Format the facts as text."""
-    lines = [f"{name:16} {found or 'not installed'}" for name, found in facts["versions"].items()]
+    lines = [f"{name:16} {version or 'not installed'}" for name, version in facts["versions"].items()]
     lines += ["", *facts["devices"], f"{facts['threads']} threads", ""]
-    lines += [f"{name:16} {'available' if why is None else why}" for name, why in facts["backends"].items()]
+    lines += [f"{name:16} {reason or 'available'}" for name, reason in facts["backends"].items()]
     return "\n".join(lines + [f"\n{line}" for line in facts["advice"]])
 
 
@@ -116,36 +116,36 @@ def bench(
     with report_errors(debug):
         import torch
 
-        from regard.bench import result
+        from regard.bench.result import format_table
 
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         if only and device == "cpu":
             raise typer.BadParameter("--only needs --device cuda", param_hint="--only")
         if models:
-            found = bench_models(device, quick, only, threads, out)
+            result = bench_models(device, quick, only, threads, out)
         else:
-            found = bench_gpu(quick, only, out) if device == "cuda" else bench_cpu(quick, threads, out)
-        print_result(found.as_dict(), result.format_table(found), as_json)
-        if found.failed:
+            result = bench_gpu(quick, only, out) if device == "cuda" else bench_cpu(quick, threads, out)
+        print_result(result.as_dict(), format_table(result), as_json)
+        if result.failed:
             raise typer.Exit(1)
 
 
 def bench_cpu(quick: bool, threads: int, out: Path | None) -> "BenchmarkResult":
-    """The comparisons on the CPU, written to their file."""
+    """Run the comparisons on the CPU and write the results."""
     import torch
 
     from regard.bench import cpu
 
     torch.set_num_threads(threads)
-    found = cpu.run(quick, report=print_message)
+    result = cpu.run(quick, report=print_message)
     if path := out or default_result_path(quick, "cpu.json"):
-        found.write(path)
+        result.write(path)
         print_message(f"Written to {path}")
-    return found
+    return result
 
 
 def bench_gpu(quick: bool, only: str, out: Path | None) -> "BenchmarkResult":
-    """The comparisons on the GPU, written to their file after each, so that a run cut short keeps what it had."""
+    """Run the comparisons on the GPU; the results are written after each, so that an interrupted run keeps them."""
     import torch
 
     from regard import Unsupported
@@ -156,11 +156,11 @@ def bench_gpu(quick: bool, only: str, out: Path | None) -> "BenchmarkResult":
     path = out or default_result_path(quick or bool(only), gpu.result_file_name(gpu.device_name()))
     if path:
         print_message(f"Writing to {path}")
-    return gpu.run(quick, only, report=print_message, save=lambda found: found.write(path) if path else None)
+    return gpu.run(quick, only, report=print_message, save=lambda result: result.write(path) if path else None)
 
 
 def bench_models(device: str, quick: bool, only: str, threads: int, out: Path | None) -> "BenchmarkResult":
-    """Whole models: decoding, evaluation and encoding on the CPU, steps of training on a GPU."""
+    """Benchmark whole models: decoding, evaluation and encoding on the CPU, training steps on a GPU."""
     import torch
 
     from regard.bench import gpu, models, train_steps
@@ -169,13 +169,13 @@ def bench_models(device: str, quick: bool, only: str, threads: int, out: Path | 
     path = out or default_result_path(quick or bool(only), name.replace(".json", "-models.json"))
     if device == "cuda":
         return train_steps.run(
-            quick, only, report=print_message, save=lambda found: found.write(path) if path else None
+            quick, only, report=print_message, save=lambda result: result.write(path) if path else None
         )
     torch.set_num_threads(threads)
-    found = models.run(quick, report=print_message)
+    result = models.run(quick, report=print_message)
     if path:
-        found.write(path)
-    return found
+        result.write(path)
+    return result
 
 
 def default_result_path(quick: bool, name: str) -> Path | None:
@@ -231,16 +231,16 @@ def look(
     with report_errors(debug):
         from rich.console import Console
 
-        from regard.lab.inspect import report as looking
+        from regard.lab.inspect.report import make_report, print_report
 
-        looked = looking.make_report(text, model, layer, head)
+        report = make_report(text, model, layer, head)
         if save:
-            path = looked.save(save).absolute()
+            path = report.save(save).absolute()
             print_result({"saved": str(path)}, str(path), as_json)
         elif as_json:
-            print_result(looked.document(), "", True)
+            print_result(report.document(), "", True)
         else:
-            looking.print_report(looked, Console(highlight=False))
+            print_report(report, Console(highlight=False))
 
 
 if __name__ == "__main__":

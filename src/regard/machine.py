@@ -1,4 +1,4 @@
-"""What this machine has: versions, processors, and the one trap we know of."""
+"""Facts about this machine: versions, devices, known problems."""
 
 import os
 import platform
@@ -32,12 +32,12 @@ AMX_ADVICE = (
 
 
 def versions() -> dict[str, str | None]:
-    """Version by package, `None` for one that is not installed; Python's own first."""
+    """The version of Python and of each package; None if it is not installed."""
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
 def version(package: str) -> str | None:
-    """The installed version, or `None`."""
+    """The installed version of a package; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -45,35 +45,35 @@ def version(package: str) -> str | None:
 
 
 def processor() -> str:
-    """The CPU's name as the system tells it, with its number of cores."""
+    """The name of the CPU and its number of cores."""
     names = [line.partition(":")[2].strip() for line in cpuinfo() if line.startswith("model name")]
     name = names[0] if names else platform.processor() or platform.machine()
     return f"{name}, {os.cpu_count()} cores"
 
 
 def cpuinfo() -> list[str]:
-    """The lines of /proc/cpuinfo; none where the system has no such file."""
+    """The lines of /proc/cpuinfo; empty if the system has no such file."""
     path = Path("/proc/cpuinfo")
     return path.read_text().splitlines() if path.exists() else []
 
 
 def devices() -> list[str]:
-    """The processors that torch can compute on, the CPU first."""
+    """The devices that torch can use, the CPU first."""
     return [processor()] + [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 
 
 def advertises_amx() -> bool:
-    """Whether the CPU's flags name AMX."""
+    """Whether the flags of the CPU include AMX."""
     return any(line.startswith("flags") and "amx" in line for line in cpuinfo())
 
 
 def bfloat16_is_fatal() -> bool:
-    """Whether a small bfloat16 matrix product kills a fresh process by an illegal instruction."""
+    """Whether a small bfloat16 matrix product ends a new process with an illegal instruction."""
     code = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); a @ a"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-    return done.returncode == -signal.SIGILL
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    return process.returncode == -signal.SIGILL
 
 
-def traps() -> list[str]:
-    """Advice for what is known to go wrong on this machine, usually none."""
+def known_problems() -> list[str]:
+    """Advice for each known problem of this machine, usually none."""
     return [AMX_ADVICE] if advertises_amx() and bfloat16_is_fatal() else []

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SettingSpec:
-    """What a field declares besides its type and default: help, range, former names, and whether it names a file."""
+    """The metadata of a field besides its type and default: help, range, former names, and whether it names a file."""
 
     help: str
     ge: float | None = None
@@ -71,19 +71,15 @@ class Settings:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            check_range(item.name, getattr(self, item.name), spec_of(item))
+            value, spec = getattr(self, item.name), spec_of(item)
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(number, int | float) and not isinstance(number, bool) and not spec.allows(number):
+                    raise BadInput(f"{item.name} is {value!r}; it must be {spec.range or 'a finite number'}.")
 
 
 def spec_of(item: Field[Any]) -> SettingSpec:
     """The declaration of a field."""
     return item.metadata.get("spec") or SettingSpec("")
-
-
-def check_range(name: str, value: Any, spec: SettingSpec) -> None:
-    """Raise `BadInput` for a number, or one of several, that is out of range."""
-    for number in value if isinstance(value, tuple) else (value,):
-        if isinstance(number, int | float) and not isinstance(number, bool) and not spec.allows(number):
-            raise BadInput(f"{name} is {value!r}; it must be {spec.range or 'a finite number'}.")
 
 
 def update_settings(settings: Any, changes: Mapping[str, Any]) -> Any:
@@ -142,13 +138,12 @@ def load_settings(cls: type[T], saved: Mapping[str, Any]) -> T:
     """
     names = {item.name for item in fields(cls)} | set(former_names(cls))  # type: ignore[arg-type]
     hints = get_type_hints(cls)
-    known = {name: value for name, value in saved.items() if name in names or value is not None}
-    current = use_current_names([cls], known)
+    current = use_current_names([cls], {k: v for k, v in saved.items() if k in names or v is not None})
     return cls(**{name: parse_value(value, hints[name], name) for name, value in current.items()})
 
 
 TYPE_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-"""What types are called in messages and in lists of settings."""
+"""Names of types in messages and in lists of settings."""
 
 BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -265,7 +260,7 @@ class Training(Settings):
             raise BadInput(f"device is {self.device!r}; it must be cpu, cuda or auto.")
 
     def tokens_per_batch(self, sizes: Sequence[int]) -> int | None:
-        """How many tokens a batch of examples of these sizes may have; None where examples are counted.
+        """The token budget of a batch for examples of these sizes; None if `batch_size` counts examples.
 
         >>> Training().tokens_per_batch([20] * 100), Training().tokens_per_batch([20] * 20_000)
         (512, 4096)

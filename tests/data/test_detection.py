@@ -93,7 +93,7 @@ def test_voc(write, images, tmp_path):
     write("set/ImageSets/Main/val.txt", "b\n")
     reading = read_boxes(tmp_path / "set")
     check(reading)
-    assert [one.part for one in reading.examples] == ["train", "dev"]
+    assert [one.split for one in reading.examples] == ["train", "dev"]
 
 
 @pytest.mark.parametrize("mode, kind", [("w", ImageFile), ("w:gz", ImageBytes)])
@@ -142,7 +142,7 @@ def test_parts_and_images_without_objects(write, images):
         "boxes.csv", table([("a.png", "train", "cat", 1, 2, 3, 4), ("b.png", "val", "", "", "", "", "")], header)
     )
     reading = read_boxes(path).strict()
-    assert [(one.part, one.labels, one.boxes.shape) for one in reading.examples] == [
+    assert [(one.split, one.labels, one.boxes.shape) for one in reading.examples] == [
         ("train", ("cat",), (1, 4)),
         ("dev", (), (0, 4)),
     ]

@@ -40,7 +40,7 @@ def test_nodes_of_arrays(arrays):
     assert torch.equal(graph.nodes, torch.from_numpy(good["x"])) and graph.nodes.dtype == torch.float32
     assert torch.equal(graph.edges, torch.from_numpy(good["edge_index"]).long())
     assert graph.labels.tolist() == [0, 1, 2, 1, -1] and graph.classes == ("0", "1", "2")
-    assert {part: mask.nonzero()[:, 0].tolist() for part, mask in graph.masks.items()} == {
+    assert {split: mask.nonzero()[:, 0].tolist() for split, mask in graph.masks.items()} == {
         "train": [0, 1],
         "dev": [2],
         "test": [3],
@@ -64,7 +64,7 @@ def test_sparse_features_that_do_not_fit(arrays, only_fault, monkeypatch):
     changes = {"x_data": np.ones(2), "x_indices": np.array([0, 9]), "x_indptr": np.array([0, 1, 1, 1, 1, 2])}
     path, _ = arrays(x=None, x_shape=np.array((5, 4)), **changes)
     assert "do not fit together" in only_fault(read_nodes(path), path)[2]
-    monkeypatch.setattr(graphs, "LARGEST", 10)
+    monkeypatch.setattr(graphs, "MAX_DENSE_BYTES", 10)
     with pytest.raises(TooLarge, match="Leave out rare ones"):
         read_nodes(path)
 
@@ -133,7 +133,7 @@ def test_nodes_of_tables(tables):
     assert torch.equal(graph.nodes, torch.tensor([[1, 0.5], [2, -1], [3, 0.4]]))
     assert graph.edges.tolist() == [[0, 1], [1, 2]]
     assert graph.classes == ("blue", "red") and graph.labels.tolist() == [0, -1, 1]
-    assert {part: mask.tolist() for part, mask in graph.masks.items()} == {
+    assert {split: mask.tolist() for split, mask in graph.masks.items()} == {
         "train": [True, False, False],
         "test": [False, False, True],
     }
@@ -166,7 +166,7 @@ def test_labels_among_the_features(tables):
         ({"features": FEATURES + "丁,1,nan\n"}, "features", 5, 5, "the feature (column 'f2') is 'nan'"),
         ({"features": FEATURES + "甲,1,1\n"}, "features", 5, 1, "the node '甲' stands here a second time."),
         ({"labels": LABELS + "戊,red,test\n"}, "labels", 4, 1, "there is no node '戊' among the features."),
-        ({"labels": LABELS + "乙,red,later\n"}, "labels", 4, 7, "the part is 'later'"),
+        ({"labels": LABELS + "乙,red,later\n"}, "labels", 4, 7, "the split is 'later'"),
         ({"labels": "id,label\n甲,\n"}, "labels", 1, None, "has no labels."),
         ({"features": "id\n甲\n乙\n丙\n"}, "features", 1, None, "has no features beside 'id'"),
         ({"labels": "id,label\n甲,a\n乙\n"}, "labels", 3, None, "has 1 column; wanted 2"),
@@ -186,11 +186,11 @@ def test_masks_are_drawn_among_the_labelled(arrays):
     path, _ = arrays(y=np.array([0, 1, 0, 1, 2]), train_mask=None, val_mask=None, test_mask=None)
     graph = read_nodes(path).examples[0]
     drawn = draw_masks(graph, dev=0.2, test=0.4, seed=1)
-    sizes = {part: int(mask.sum()) for part, mask in drawn.masks.items()}
+    sizes = {split: int(mask.sum()) for split, mask in drawn.masks.items()}
     assert sizes == {"train": 2, "dev": 1, "test": 2}
     assert torch.equal(sum(mask.int() for mask in drawn.masks.values()), torch.ones(5, dtype=torch.int32))
     again = draw_masks(graph, dev=0.2, test=0.4, seed=1)
-    assert all(torch.equal(drawn.masks[part], again.masks[part]) for part in drawn.masks)
+    assert all(torch.equal(drawn.masks[split], again.masks[split]) for split in drawn.masks)
     unlabelled = draw_masks(read_nodes(arrays()[0]).examples[0])
     assert not any(mask[4] for mask in unlabelled.masks.values())
     with pytest.raises(BadInput, match="leave some for training"):
@@ -305,15 +305,15 @@ def test_molecules_of_one_scaffold_stay_together(write):
     others = ["C1CCCCC1O", "C1CCCC1O", "c1ccncc1C", "C1CC1C", "c1ccoc1C"]
     lines = [f"{smiles},{n}.5" for n, smiles in enumerate([*others, *rings, *chains])]
     reading = split_by_scaffold(read_graphs(write("a.csv", "\n".join(["smiles,value", *lines, ""]))))
-    parts = {example.name: example.part for example in reading.examples}
-    assert {parts[one] for one in chains} == {parts[one] for one in rings} == {"train"}  # 12 and 3 of 20: 16 at most
-    counts = Counter(parts.values())
+    splits = {example.name: example.split for example in reading.examples}
+    assert {splits[one] for one in chains} == {splits[one] for one in rings} == {"train"}  # 12 and 3 of 20: 16 at most
+    counts = Counter(splits.values())
     assert counts == {"train": 16, "dev": 2, "test": 2}
-    kinds = {part: {murcko_scaffold(name) for name in parts if parts[name] == part} for part in counts}
+    kinds = {split: {murcko_scaffold(name) for name in splits if splits[name] == split} for split in counts}
     assert kinds["train"] & (kinds["dev"] | kinds["test"]) == set() and any(
         "scaffolds" in note for note in reading.notes
     )
-    assert split_by_scaffold(reading).examples[0].part == reading.examples[0].part
+    assert split_by_scaffold(reading).examples[0].split == reading.examples[0].split
 
 
 def test_one_word_does_not_make_classes_of_numbers(write):

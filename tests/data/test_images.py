@@ -49,7 +49,7 @@ def test_folders_of_parts(write, tmp_path, png):
     for place in ("train/a", "train/b", "val/a"):
         write(f"set/{place}/1.png", png)
     reading = read_images(tmp_path / "set").strict()
-    assert [(one.label, one.part) for one in reading.examples] == [("a", "train"), ("b", "train"), ("a", "dev")]
+    assert [(one.label, one.split) for one in reading.examples] == [("a", "train"), ("b", "train"), ("a", "dev")]
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_captions_of_arrays(tmp_path, only_fault):
     path = tmp_path / "a.npz"
     np.savez(path, **styles, name=np.array(["smile", "", "山"]), is_test=np.array([True, False, False]))
     reading = read_captions(path, image="other")
-    assert [(one.text, one.part, one.image.unique().tolist()) for one in reading.examples] == [
+    assert [(one.text, one.split, one.image.unique().tolist()) for one in reading.examples] == [
         ("smile", "test", [1]),
         ("山", "train", [1]),
     ]

@@ -69,21 +69,21 @@ def test_split_needs_two_groups():
 
 def test_parts_come_from_the_file(write):
     reading = read_texts(write("a.csv", "text,label,split\na,1,train\nb,2,validation\nc,1,TEST\nd,2,train\n"))
-    assert [one.text for one in reading.part("train").examples] == ["a", "d"]
-    assert reading.part("dev").examples == (LabelledText("b", "2", "dev"),)
-    assert reading.part("test").examples == (LabelledText("c", "1", "test"),)
+    assert [one.text for one in reading.select("train").examples] == ["a", "d"]
+    assert reading.select("dev").examples == (LabelledText("b", "2", "dev"),)
+    assert reading.select("test").examples == (LabelledText("c", "1", "test"),)
 
 
 def test_a_part_that_is_not_there_is_refused(write):
-    with pytest.raises(BadInput, match=r"'dev'.*The parts are train"):
-        read_texts(write("a.csv", "text,label,split\na,1,train\n")).part("dev")
+    with pytest.raises(BadInput, match=r"'dev'.*The splits are train"):
+        read_texts(write("a.csv", "text,label,split\na,1,train\n")).select("dev")
     with pytest.raises(BadInput, match=r"take split\(\)"):
-        read_texts(write("b.csv", "text,label\na,1\n")).part("dev")
+        read_texts(write("b.csv", "text,label\na,1\n")).select("dev")
 
 
 def test_a_part_of_no_meaning_is_a_fault(write, only_fault):
     reading = read_texts(write("a.csv", "text,label,split\na,1,train\nb,2,tomorrow\n"))
-    assert only_fault(reading) == (3, 5, "the part is 'tomorrow'; wanted train, dev or test.")
+    assert only_fault(reading) == (3, 5, "the split is 'tomorrow'; wanted train, dev or test.")
 
 
 def test_files_are_read_on_after_one_is_refused(write):

@@ -78,7 +78,7 @@ def test_a_list_of_recordings(record, write):
     record("wavs/2.wav", TONE[:0])
     path = write("a.csv", "audio,class,split\nwavs/1.wav,one,test\nwavs/2.wav,two,train\nwavs/3.wav,three,train\n")
     reading = read_sounds(path)
-    assert [(one.label, one.part) for one in reading.examples] == [("one", "test")]
+    assert [(one.label, one.split) for one in reading.examples] == [("one", "test")]
     assert [(fault.line, fault.column) for fault in reading.faults] == [(3, 1), (4, 1)]
     assert "2.wav is a sound of no length" in reading.faults[0].message
     assert "'wavs/3.wav' is not there" in reading.faults[1].message
@@ -106,7 +106,7 @@ def arrays(tmp_path):
 def test_recordings_of_arrays(arrays):
     path = arrays()
     reading = read_sounds(path, label="digit").strict()
-    assert [(one.label, one.part) for one in reading.examples] == [("7", "test"), ("3", "train")]
+    assert [(one.label, one.split) for one in reading.examples] == [("7", "test"), ("3", "train")]
     samples, rate = reading.examples[1].sound.load()
     assert rate == RATE and torch.equal(samples, torch.arange(40, 100) * 300 / 32768)
     assert [one.label for one in read_sounds(path, label="speaker").examples] == ["乔", "george"]

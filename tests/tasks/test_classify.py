@@ -243,7 +243,7 @@ def test_word_vectors_are_what_words_begin_with(tmp_path: Path) -> None:
         Classify.prepare(examples, ClassifySettings(vectors=str(tmp_path / "v.txt"), unit="bpe"))
 
 
-def test_agreement_is_two_losses_and_their_divergence() -> None:
+def test_r_drop_is_two_losses_and_their_divergence() -> None:
     """By hand from the two answers; without dropout they are one, and so is the loss."""
     examples = sentences(20, 0)
     plain, task = (Classify.prepare(examples, ClassifySettings(r_drop=weight)) for weight in (0.0, 3.0))
@@ -407,9 +407,9 @@ def test_commands_with_images_and_recordings(tmp_path: Path) -> None:
     sounds = tones(40, 0)
     samples = [(one.sound.values * 30000).to(torch.int16) for one in sounds]  # type: ignore[union-attr]
     offsets = np.cumsum([0] + [len(one) for one in samples])
-    labels, parts = np.array([one.label for one in sounds]), np.arange(40) % 4 == 0
+    labels, tested = np.array([one.label for one in sounds]), np.arange(40) % 4 == 0
     np.savez(
-        tmp_path / "s.npz", audio=torch.cat(samples).numpy(), offsets=offsets, rate=8000, label=labels, is_test=parts
+        tmp_path / "s.npz", audio=torch.cat(samples).numpy(), offsets=offsets, rate=8000, label=labels, is_test=tested
     )
     for data, kind in ((tmp_path / "images", "image"), (tmp_path / "s.npz", "sound")):
         assert detect_modality(data) == kind
@@ -419,7 +419,11 @@ def test_commands_with_images_and_recordings(tmp_path: Path) -> None:
         assert done.exit_code == 0, done.stderr
         scores = json.loads(call("evaluate", out, "--data", data, "--json").stdout)
         counted = sum(one["count"] for one in scores["per class"].values())
-        assert counted == (10 if kind == "sound" else 40)  # the recordings of the test part
+        assert counted == (10 if kind == "sound" else 40)  # the recordings of the test split
+    for option in ("--split", "--part"):  # the name of the option, and its former name
+        scored = call("evaluate", tmp_path / "run-sound", "--data", tmp_path / "s.npz", option, "train", "--json")
+        assert sum(one["count"] for one in json.loads(scored.stdout)["per class"].values()) == 30
+    assert "--split" in (text := call("evaluate", "--help").stdout) and "--part" not in text
     path = next((tmp_path / "images").rglob("*.png"))
     said = json.loads(call("predict", tmp_path / "run-image", path, "--json").stdout)
     assert said[0]["label"] in ("lying", "standing")

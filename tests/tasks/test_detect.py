@@ -18,7 +18,7 @@ from regard.data.images import ImageFile
 from regard.models.set_loss import corners
 from regard.tasks.architecture import Architecture
 from regard.tasks.detect import NO_CLASS, Detect, DetectSettings, augment, crop_image, fit_size
-from regard.tasks.metrics.average_precision import OVERLAPS, Objects, average_precision, overlap
+from regard.tasks.metrics.average_precision import OVERLAPS, Objects, average_precision, iou
 
 HEIGHT, WIDTH = 32, 48
 KINDS = {"green": 1, "red": 0}
@@ -114,7 +114,7 @@ def test_average_precision_by_hand(boxes: list, scores: list, wanted: float) -> 
 
 def test_overlap_decides_what_is_found() -> None:
     """A box that overlaps by 0.6 counts at 0.5, 0.55 and 0.6, not beyond."""
-    assert float(overlap(torch.tensor(A), torch.tensor(NEAR_A))) == pytest.approx(0.6)
+    assert float(iou(torch.tensor(A), torch.tensor(NEAR_A))) == pytest.approx(0.6)
     values = average_precision([objects([[0.2, 0.2, 0.2, 0.121]], scores=[0.9])], [objects([A])], 0)
     assert values is not None and [round(value) for value in values] == [1, 1, 1, 0, 0, 0, 0, 0, 0, 0]
 
@@ -148,13 +148,13 @@ def plain_precision(found: list[Objects], truth: list[Objects], number: int, lea
     said = [
         (float(s), n, box)
         for n, one in enumerate(found)
-        for s, box in zip(one.of(number).scores, one.of(number).boxes, strict=True)
+        for s, box in zip(one.of_class(number).scores, one.of_class(number).boxes, strict=True)
     ]  # type: ignore[arg-type]
     used: set[tuple[int, int]] = set()
-    total, right, points = sum(len(one.of(number).boxes) for one in truth), 0, []
+    total, right, points = sum(len(one.of_class(number).boxes) for one in truth), 0, []
     for count, (_, n, box) in enumerate(sorted(said, key=lambda one: -one[0]), 1):
         options = [
-            (float(overlap(box, other)), k) for k, other in enumerate(truth[n].of(number).boxes) if (n, k) not in used
+            (float(iou(box, other)), k) for k, other in enumerate(truth[n].of_class(number).boxes) if (n, k) not in used
         ]
         best = max(options, default=(0.0, -1))
         if best[0] >= least:

@@ -142,7 +142,7 @@ def test_labels_never_learned_are_counted() -> None:
 def test_missing_labels_count_nothing() -> None:
     target = infer_target([("0", "1"), ("1", "0")])
     labels = target.tensor([("1", None), (None, None), ("0", "1")])
-    assert int(target.known(labels).sum()) == 3
+    assert int(target.label_mask(labels).sum()) == 3
     logits = torch.tensor([[0.3, 1.0], [5.0, -5.0], [0.2, 0.7]], requires_grad=True)
     loss = target.loss(logits, labels, 0.0)
     wanted = (

@@ -43,12 +43,12 @@ def test_texts_and_numbers(unit):
     task = made(unit=unit, vocab_size=300)
     numbers = task.numbers(TEXT)
     assert (numbers == task.end).sum() == 2 and numbers[-1] == task.end
-    assert task.unknown(numbers) == 0.0
+    assert task.unknown_share(numbers) == 0.0
     assert len(task.numbers(TEXT[1:])) < len(numbers) and task.numbers(TEXT) is numbers
     if unit != "words":
-        assert task.tokenizer.decode(list(task.encoded(TEXT[0].text))) == TEXT[0].text
+        assert task.tokenizer.decode(list(task.encode(TEXT[0].text))) == TEXT[0].text
     else:
-        assert task.tokenizer.pieces(list(task.encoded("to be\nfoo  <unk>\n"))) == [
+        assert task.tokenizer.pieces(list(task.encode("to be\nfoo  <unk>\n"))) == [
             "to",
             "be",
             "\n",

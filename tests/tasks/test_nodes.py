@@ -42,14 +42,14 @@ def path(tmp_path: Path) -> Path:
         draw.integers(0, NODES),
     )
     part = draw.permutation(NODES)
-    masks = {f"{name}_mask": np.isin(part, range(*at)) for name, at in PARTS.items()}
+    masks = {f"{name}_mask": np.isin(part, range(*at)) for name, at in SPLITS.items()}
     np.savez(
         tmp_path / "graph.npz", x=np.eye(CLASSES)[said] * 3, y=y, edge_index=np.stack([source, target]), **masks
     )  # fmt: skip
     return tmp_path / "graph.npz"
 
 
-PARTS = {"train": (0, 60), "val": (60, 120), "test": (120, NODES)}
+SPLITS = {"train": (0, 60), "val": (60, 120), "test": (120, NODES)}
 CALM = replace(Nodes.ARCHITECTURE, dim=16, heads=4, dropout=0.0, attention_dropout=0.0)
 
 
@@ -82,11 +82,11 @@ def test_positions_are_refused() -> None:
         Nodes(NodesSettings(), 3, ["a", "b"]).config(replace(CALM, model="transformer", position="Alibi()"))
 
 
-def test_labels_of_other_parts_are_never_seen(path: Path) -> None:
+def test_labels_of_other_splits_are_never_seen(path: Path) -> None:
     reading = Nodes.read([path], NodesSettings())
-    assert [example.part for example in reading.examples] == ["train", "dev", "test"]
+    assert [example.split for example in reading.examples] == ["train", "dev", "test"]
     task = Nodes.prepare(reading.examples, NodesSettings())
-    for example, (_, (start, end)) in zip(reading.examples, PARTS.items(), strict=True):
+    for example, (_, (start, end)) in zip(reading.examples, SPLITS.items(), strict=True):
         labels = task.batch([example])["labels"]
         assert int((labels != IGNORED).sum()) == end - start == task.count(task.batch([example]))
 
@@ -124,13 +124,13 @@ def test_dropout_of_sparse_features_is_dropout() -> None:
     assert 0.38 < float((values > 0).float().mean()) < 0.42
 
 
-def test_agreement_is_asked_of_all_nodes_while_training(path: Path) -> None:
+def test_consistency_loss_is_over_all_nodes_in_training(path: Path) -> None:
     """The loss is the labelled nodes' and, weighed against them, a mean over all; without dropout p and q are one."""
     calm, settings = replace(CALM, dim=8), NodesSettings(consistency=2.0)
     examples = Nodes.read([path], settings).examples
     task, plain = (Nodes.prepare(examples, one) for one in (settings, NodesSettings()))
     model = task.config(calm).build()
-    batch = task.batch([example for example in examples if example.part == "train"])
+    batch = task.batch([example for example in examples if example.split == "train"])
     logits = model(nodes=batch["nodes"], edges=batch["edges"]).logits
     p = logits.softmax(-1)
     aim = p**2 / (p**2).sum(-1, keepdim=True)
@@ -173,7 +173,7 @@ def test_decay_in_the_gradient_is_adam_with_l2(path: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("choose", "higher"), [("accuracy", True), ("loss", False)])
-def test_scores_are_over_the_part(path: Path, choose: Any, higher: bool) -> None:
+def test_scores_are_over_the_split(path: Path, choose: Any, higher: bool) -> None:
     reading = Nodes.read([path], NodesSettings())
     task = Nodes.prepare(reading.examples, NodesSettings(metric=choose))
     model = task.config(CALM).build().eval()
@@ -187,10 +187,10 @@ def test_scores_are_over_the_part(path: Path, choose: Any, higher: bool) -> None
     assert (scores.main, scores.higher) == (choose, higher)
 
 
-def test_parts_are_drawn_where_none_are_named(tmp_path: Path) -> None:
+def test_splits_are_drawn_where_none_are_defined(tmp_path: Path) -> None:
     np.savez(tmp_path / "g.npz", x=np.ones((50, 2)), y=np.arange(50) % 2, edge_index=np.array([[0], [1]]))
     reading = Nodes.read([tmp_path / "g.npz"], NodesSettings())
-    assert [int(one.graph.masks[one.part].sum()) for one in reading.examples] == [30, 10, 10]
+    assert [int(one.graph.masks[one.split].sum()) for one in reading.examples] == [30, 10, 10]
     assert any("60, 20 and 20 %" in note for note in reading.notes)
 
 
@@ -220,9 +220,9 @@ def test_bad_graphs_are_refused(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "masks, message", [({"train": 1}, "none of dev"), ({"train": 0, "val": 1}, "no node of the part train")]
+    "masks, message", [({"train": 1}, "none of dev"), ({"train": 0, "val": 1}, "no node of the split train")]
 )
-def test_parts_that_are_missing_are_told(tmp_path, masks, message):
+def test_missing_splits_are_reported(tmp_path, masks, message):
     arrays = {f"{name}_mask": np.full(4, bool(value)) for name, value in masks.items()}
     np.savez(tmp_path / "a.npz", x=np.ones((4, 2), "float32"), y=[0, 1, 0, 1], edge_index=[[0, 1], [1, 2]], **arrays)
     with pytest.raises(BadInput, match=message):

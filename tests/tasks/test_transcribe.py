@@ -19,7 +19,7 @@ from regard.cli import app
 from regard.data.sound import Samples, Spoken
 from regard.tasks.architecture import GRAPHS, MODELS, TEXTS, Architecture
 from regard.tasks.inputs.audio_features import AudioFeatures, add_deltas
-from regard.tasks.metrics.ctc import BLANK, ctc_loss, frames_needed, greedy, prefix_beam_search
+from regard.tasks.metrics.ctc import BLANK, ctc_loss, greedy, min_frames, prefix_beam_search
 from regard.tasks.metrics.edit_distance import character_error_rate, edit_distance, word_error_rate
 from regard.tasks.transcribe import Transcribe, TranscribeSettings
 
@@ -212,7 +212,7 @@ def test_ctc_loss_is_the_chance_of_all_ways() -> None:
     wanted = -math.log(enumerated(chances[0])[1, 1]) - math.log(enumerated(chances[1, :3])[2,])
     assert float(ctc_loss(logits, lengths, labels, counts)) == pytest.approx(wanted, rel=1e-5)
     assert float(ctc_loss(logits[:1], torch.tensor([2]), labels[:1], counts[:1])) == 0.0  # three places needed
-    assert frames_needed([1, 1]) == 3
+    assert min_frames([1, 1]) == 3
 
 
 def slow_distance(a: str, b: str) -> int:

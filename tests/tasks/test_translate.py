@@ -127,7 +127,7 @@ def test_models_of_other_tasks_are_refused(name):
         made(sentences(3)).config(Architecture(model=name))
 
 
-def test_agreement_is_two_losses_and_their_divergence():
+def test_r_drop_is_two_losses_and_their_divergence():
     """By hand, from two runs of the model with the dropout of the one call over the doubled batch."""
     task = made(sentences(6), r_drop=3.0)
     torch.manual_seed(0)

@@ -73,9 +73,9 @@ def test_the_blind_compute_padding_and_the_same_loss_and_gradients() -> None:
         torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("agreement", [0.0, 2.0])
+@pytest.mark.parametrize("r_drop", [0.0, 2.0])
 @pytest.mark.parametrize("told", [False, True])
-def test_a_batch_pad_to_multiples_has_the_same_loss_and_gradients(agreement: float, told: bool) -> None:
+def test_a_batch_pad_to_multiples_has_the_same_loss_and_gradients(r_drop: float, told: bool) -> None:
     """Empty rows and places do not count, whether or not it is told where they are; the loss is of float32."""
     model, given = translator().double(), batch(5, 1, tokens=11)
     rounded = pad_to_multiples(given, {"tokens": translation.PAD, "targets": translation.PAD, "labels": -100})
@@ -84,9 +84,9 @@ def test_a_batch_pad_to_multiples_has_the_same_loss_and_gradients(agreement: flo
         rounded |= {"places": token_positions(rounded["lengths"], 16, 64)}
         rounded |= {"target_places": token_positions(rounded["target_lengths"], 16, 64)}
         assert len(rounded["places"]) == 64 > int(given["lengths"].sum())
-    wanted = pair_loss(model, given, 0.1, agreement)
+    wanted = pair_loss(model, given, 0.1, r_drop)
     with cuda_graph_mode():
-        found = pair_loss(model, rounded, 0.1, agreement)
+        found = pair_loss(model, rounded, 0.1, r_drop)
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
     weights = list(model.parameters())
     for got, want in zip(torch.autograd.grad(found, weights), torch.autograd.grad(wanted, weights), strict=True):

@@ -13,15 +13,15 @@ from regard.train.splits import select_split, split_data
 from .toy import Toy
 
 
-def reading(*parts: str) -> Reading:
-    return Reading(tuple(SimpleNamespace(part=part, number=n) for n, part in enumerate(parts)))
+def reading(*splits: str) -> Reading:
+    return Reading(tuple(SimpleNamespace(split=split, number=n) for n, split in enumerate(splits)))
 
 
 def numbers(one: Reading) -> list[int]:
     return [example.number for example in one.examples]
 
 
-def test_a_file_that_names_its_parts() -> None:
+def test_a_file_that_defines_its_splits() -> None:
     learned, chosen = split_data(reading("train", "test", "dev", "train"), None, Toy, 0)
     assert (numbers(learned), numbers(chosen)) == ([0, 3], [2])
 

@@ -120,13 +120,17 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
     assert_same_bits(expected, run(tmp_path / "killed", replace(HOW, save_every=1), made=model(seed=9)))
 
 
-def test_told_late_is_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU an update is told of when the next is under way; what is told, and in which order, is the same."""
+def test_late_reports_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU an update is reported while the next one runs; the reports and their order are the same."""
     lines: dict[str, list[tuple]] = {"at once": [], "late": []}
-    for name, told in lines.items():
+    for name, reports in lines.items():
         monkeypatch.setattr(trainer, "runs_asynchronously", lambda _, late=name == "late": late)
-        run(tmp_path / name, HOW, lambda e, told=told: told.append((e.kind, e.state.step, e.values.get("loss"))))
-    assert lines["late"] == lines["at once"] and [step for kind, step, _ in lines["late"] if kind == "step"][-1] == 12
+        run(
+            tmp_path / name,
+            HOW,
+            lambda e, reports=reports: reports.append((e.name, e.state.step, e.values.get("loss"))),
+        )
+    assert lines["late"] == lines["at once"] and [step for name, step, _ in lines["late"] if name == "step"][-1] == 12
 
 
 def test_learns(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Data: a person's own files read, checked and put into batches, in an order that can be resumed."""
+"""Data: readers of files that report every malformed line, and batches in a reproducible order."""
 
 from .detection import Boxes, read_boxes
 from .graph_sets import LabelledGraph, read_graphs

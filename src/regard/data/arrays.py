@@ -1,4 +1,4 @@
-"""Arrays in NPZ files: looked up by name, checked, and never unpickled."""
+"""Arrays in NPZ files: found by name, checked, never unpickled."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, NoReturn
 from ..errors import Missing
 from .files import read_bytes
 from .reading import raise_fault
-from .tables import PART_NAMES, as_text, parse_split_name
+from .tables import SPLIT_COLUMNS, as_text, parse_split_name
 
 if TYPE_CHECKING:
     import numpy as np
 
 BROKEN = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, MemoryError, OverflowError)
-"""What a damaged archive raises when it is opened or unpacked (`NotImplementedError` is a `RuntimeError`)."""
+"""Errors that opening or unpacking a damaged archive raises (`NotImplementedError` is a `RuntimeError`)."""
 
 
 class Arrays:
-    """The arrays of an NPZ file. `MalformedData` names the file and the array for whatever does not fit."""
+    """The arrays of an NPZ file. Errors are `MalformedData` with the file and the array."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -44,11 +44,11 @@ class Arrays:
     def __contains__(self, name: str) -> bool:
         return name in self.names
 
-    def get(self, name: str, what: str, setting: str | None = None) -> np.ndarray:
-        """An array by its name; the error says with which setting another can be named."""
+    def get(self, name: str, role: str, setting: str | None = None) -> np.ndarray:
+        """The array of this name. `role` and the `setting` that chooses another name are for the error message."""
         if name not in self.names:
             hint = f" Name another with {setting}=." if setting else ""
-            raise_fault(self.path, f"has no array {name!r} for the {what}. There are {', '.join(self.names)}.{hint}")
+            raise_fault(self.path, f"has no array {name!r} for the {role}. There are {', '.join(self.names)}.{hint}")
         try:
             array = self.file[name]
         except ValueError as error:
@@ -59,23 +59,23 @@ class Arrays:
             self.raise_fault(name, f"is broken ({error}). Get the file again.")
         return array
 
-    def find(self, known: Sequence[str], what: str, setting: str) -> str:
-        """The first of the known names that is there."""
-        name = next((name for name in known if name in self.names), None)
+    def find(self, candidates: Sequence[str], role: str, setting: str) -> str:
+        """The first of the candidate names that the file has."""
+        name = next((name for name in candidates if name in self.names), None)
         if name is None:
-            there = ", ".join(self.names)
-            raise_fault(self.path, f"which array is the {what}? There are {there}. Say it with {setting}=.")
+            names = ", ".join(self.names)
+            raise_fault(self.path, f"which array is the {role}? There are {names}. Say it with {setting}=.")
         return name
 
     def raise_fault(self, name: str, message: str) -> NoReturn:
         """Raise `MalformedData` for an array."""
         raise_fault(self.path, f"the array {name!r} {message}")
 
-    def texts(self, name: str, count: int, what: str, setting: str | None = None) -> list[str]:
-        """An array of `count` texts or whole numbers, as text."""
-        array = self.get(name, what, setting)
+    def texts(self, name: str, count: int, role: str, setting: str | None = None) -> list[str]:
+        """An array of `count` texts or numbers, as text."""
+        array = self.get(name, role, setting)
         if array.shape != (count,):
-            self.raise_fault(name, f"has shape {list(array.shape)}; wanted [{count}], one {what} for each example.")
+            self.raise_fault(name, f"has shape {list(array.shape)}; wanted [{count}], one {role} for each example.")
         if array.dtype.kind not in "USbuif":
             self.raise_fault(name, f"holds {array.dtype}; wanted text or numbers.")
         if array.dtype.kind == "S":
@@ -83,38 +83,40 @@ class Arrays:
         return [as_text(value) or "" for value in array.tolist()]
 
     def labels(self, name: str, count: int) -> list[str]:
-        """A class for each example: names, or numbers into the names in `classes` or in the array called `name` + s."""
+        """The class of each example. Numbers are indices into `classes`, or into the array called `name` + s."""
         texts = self.texts(name, count, "label", "label")
-        table = next((one for one in ("classes", f"{name}s", "class_names", "label_names") if one in self), None)
+        candidates = ("classes", f"{name}s", "class_names", "label_names")
+        table = next((candidate for candidate in candidates if candidate in self), None)
         if table is None or table == name or self.get(name, "label").dtype.kind in "US":
             return texts
         classes = self.get(table, "names of classes")
         names = self.texts(table, len(classes), "name of a class")
-        return [names[int(one)] if one.isdecimal() and int(one) < len(names) else "" for one in texts]
+        return [names[int(text)] if text.isdecimal() and int(text) < len(names) else "" for text in texts]
 
-    def parts(self, count: int) -> list[str]:
-        """The part of each example, '' for all of them where the file has no such array."""
-        name = next((name for name in PART_NAMES if name in self), None)
+    def splits(self, count: int) -> list[str]:
+        """The split of each example; '' for all of them if the file has no such array."""
+        name = next((name for name in SPLIT_COLUMNS if name in self), None)
         if name is None:
             return [""] * count
-        values = self.texts(name, count, "part")
-        parts = [parse_split_name(name, value) for value in values]
-        if None in parts:
-            n = parts.index(None)
+        values = self.texts(name, count, "split")
+        splits = [parse_split_name(name, value) for value in values]
+        if None in splits:
+            n = splits.index(None)
             self.raise_fault(name, f"has {values[n]!r} at {n}; wanted train, dev or test.")
-        return [part or "" for part in parts]
+        return [split or "" for split in splits]
 
-    def offsets(self, length: int, what: str) -> list[int]:
-        """Where each example begins in the `length` rows that they share, and the last one ends."""
+    def offsets(self, length: int, role: str) -> list[int]:
+        """The start of each example in the `length` concatenated rows, and the end of the last one."""
         offsets = self.get("offsets", "beginnings")
         if offsets.ndim != 1 or offsets.dtype.kind not in "ui" or len(offsets) < 2:
             self.raise_fault(
                 "offsets", f"is {offsets.dtype} {list(offsets.shape)}; wanted whole numbers [examples + 1]."
             )
-        found = offsets.astype("int64").tolist()
-        if found[0] < 0 or found[-1] != length:
-            self.raise_fault("offsets", f"runs from {found[0]} to {found[-1]}; the {what} has {length} rows.")
-        back = next((n for n in range(len(found) - 1) if found[n + 1] < found[n]), None)
-        if back is not None:
-            self.raise_fault("offsets", f"falls from {found[back]} to {found[back + 1]} at {back + 1}; it must rise.")
-        return found
+        values = offsets.astype("int64").tolist()
+        if values[0] < 0 or values[-1] != length:
+            self.raise_fault("offsets", f"runs from {values[0]} to {values[-1]}; the {role} has {length} rows.")
+        falls = next((n for n in range(len(values) - 1) if values[n + 1] < values[n]), None)
+        if falls is not None:
+            before, after = values[falls], values[falls + 1]
+            self.raise_fault("offsets", f"falls from {before} to {after} at {falls + 1}; it must rise.")
+        return values

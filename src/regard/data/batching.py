@@ -11,9 +11,9 @@ from ..errors import BadInput
 class BatchSampler:
     """Batches of example indices, the same for the same seed and epoch.
 
-    Examples are shuffled, sorted by about their size within pools, so that a batch has examples of similar (but not
-    equal) size, split into batches of at most `tokens` (or `examples`), and the batches shuffled. An example above the
-    budget is a batch of its own. With `drop_last` a last batch that is not full is left out.
+    Examples are shuffled and sorted by their size, with some noise, within pools, so that a batch has examples of
+    similar size. They are then split into batches of at most `tokens` (or `examples`), and the batches are shuffled. An
+    example above the budget is a batch of its own. `drop_last` drops a last batch that is not full.
 
     >>> sampler = BatchSampler([3, 1, 2, 2], tokens=4, seed=0)
     >>> sorted(n for batch in sampler.batches(epoch=0) for n in batch)
@@ -59,7 +59,7 @@ class BatchSampler:
         return batches
 
     def split_batches(self, order: list[int]) -> list[list[int]]:
-        """An order of examples, split where a batch is full."""
+        """Split the examples, in this order, into batches."""
         batches: list[list[int]] = [[]]
         size = 0
         for n in order:
@@ -74,7 +74,7 @@ class BatchSampler:
 
 
 def batch_by_size(sizes: Sequence[int], tokens: int) -> list[list[int]]:
-    """All examples sorted by size, in batches of about `tokens`; none where there are no examples.
+    """All examples sorted by size, in batches of at most `tokens`.
 
     >>> batch_by_size([3, 1, 2], tokens=3)
     [[1, 2], [0]]

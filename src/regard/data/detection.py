@@ -1,4 +1,4 @@
-"""Images with boxes around what is on them: COCO's JSON, VOC's XML, or a table of boxes."""
+"""Images with bounding boxes: COCO's JSON, Pascal VOC's XML, or a table of boxes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import tarfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -24,15 +25,15 @@ from .text import LABEL_NAMES
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
 CORNER_NAMES = (("xmin", "x1", "left"), ("ymin", "y1", "top"), ("xmax", "x2", "right"), ("ymax", "y2", "bottom"))
 FOLDERS = ("", "images", "JPEGImages")
-"""Where images are looked for beside a file of boxes."""
+"""Folders beside a file of boxes in which images are searched."""
 
 
 @dataclass(frozen=True, eq=False)
 class Boxes:
     """An image and the objects on it.
 
-    `boxes` float32 `[objects, 4]`: centre x, centre y, width, height, as shares of the image; `labels` a class for
-    each; `size` the image's (height, width) in pixels.
+    `boxes` float32 `[objects, 4]`: centre x, centre y, width and height, relative to the image; `labels` their classes;
+    `size` the (height, width) of the image in pixels.
     """
 
     image: ImageFile | ImageBytes
@@ -40,11 +41,11 @@ class Boxes:
     labels: tuple[str, ...]
     size: tuple[int, int]
     name: str
-    part: str = ""
+    split: str = ""
 
 
 class Box(NamedTuple):
-    """A box in pixels, and what raises `MalformedData` at the place where it is written."""
+    """A box in pixels; `raise_fault` raises `MalformedData` for its place in the file."""
 
     corners: tuple[float, float, float, float]
     label: str
@@ -52,16 +53,16 @@ class Box(NamedTuple):
 
 
 Images = Callable[[str], ImageFile | ImageBytes | None]
-"""What finds an image by the name that a file of boxes has for it."""
+"""A function that finds an image by its name in a file of boxes."""
 
 
 def read_boxes(paths: Paths, *, images: str | Path | None = None, label: str | int | None = None) -> Reading[Boxes]:
     """Images with boxes.
 
-    COCO: a JSON file of images, annotations and categories; boxes of crowds are left out. VOC: a folder of XML files,
-    or one that has `Annotations`. A table: image, label, xmin, ymin, xmax, ymax, perhaps split; a line with the image
-    alone is an image without objects. Images are in the folder or the tar file `images`, or in tar files among
-    `paths`; beside the file of boxes unless given. Boxes are cut at the image's edges; one without area is a fault.
+    COCO: a JSON file of images, annotations and categories; crowd annotations are skipped. VOC: a folder of XML files,
+    or a folder with `Annotations`. A table: image, label, xmin, ymin, xmax, ymax, and optionally split; a row with only
+    the image is an image without objects. Images are in the folder or tar file `images`, in tar files among `paths`, or
+    by default beside the file of boxes. Boxes are clipped to the image; a box without area is a fault.
     """
     builder = ReadingBuilder[Boxes]()
     given = resolve_paths(paths, folders=True)
@@ -81,7 +82,7 @@ def read_boxes(paths: Paths, *, images: str | Path | None = None, label: str | i
 
 
 def image_folders(path: Path, images: str | Path | None) -> list[Path]:
-    """Where the images of a file of boxes may be."""
+    """Folders and tar files in which the images of a file of boxes are searched."""
     if images is not None:
         return resolve_paths(images, folders=True)
     folder = path if path.is_dir() else path.parent
@@ -89,14 +90,14 @@ def image_folders(path: Path, images: str | Path | None) -> list[Path]:
     return beside + sorted(folder.glob("*.tar"))
 
 
-def make_image_finder(places: Iterable[Path]) -> Images:
-    """What finds an image in folders and tar files, by its whole name or by its last part."""
+def make_image_finder(sources: Iterable[Path]) -> Images:
+    """A function that finds an image in folders and tar files, by its whole name or by its file name."""
     folders, members = [], {}
-    for place in places:
-        if place.is_dir():
-            folders.append(place)
+    for source in sources:
+        if source.is_dir():
+            folders.append(source)
         else:
-            members.update(tar_members(place))
+            members.update(tar_members(source))
 
     def find(name: str) -> ImageFile | ImageBytes | None:
         last = PurePosixPath(name.replace("\\", "/")).name
@@ -110,8 +111,8 @@ def make_image_finder(places: Iterable[Path]) -> Images:
 
 
 def tar_members(path: Path) -> dict[str, ImageFile | ImageBytes]:
-    """The images of a tar file by name, where they lie in it; those of a compressed one are held in memory."""
-    found: dict[str, ImageFile | ImageBytes] = {}
+    """The images of a tar file by name: as ranges of the file, or in memory if it is compressed."""
+    images: dict[str, ImageFile | ImageBytes] = {}
     try:
         with tarfile.open(path) as archive:
             plain = is_uncompressed_tar(path)
@@ -121,11 +122,14 @@ def tar_members(path: Path) -> dict[str, ImageFile | ImageBytes]:
                 if plain:
                     image = ImageFile(path, member.offset_data, member.size, member.name)
                 else:
-                    image = ImageBytes(read_member(archive, member), f"{path}: {member.name}")
-                found[PurePosixPath(member.name).name] = found[member.name.removeprefix("./")] = image
+                    file = archive.extractfile(member)
+                    data = bytearray(file.read() if file else b"")
+                    content = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+                    image = ImageBytes(content, f"{path}: {member.name}")
+                images[PurePosixPath(member.name).name] = images[member.name.removeprefix("./")] = image
     except (tarfile.TarError, OSError, EOFError) as error:
         raise_fault(path, f"is no tar file that can be read: {error}.")
-    return found
+    return images
 
 
 def is_uncompressed_tar(path: Path) -> bool:
@@ -136,38 +140,32 @@ def is_uncompressed_tar(path: Path) -> bool:
     return True
 
 
-def read_member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Tensor:
-    file = archive.extractfile(member)
-    data = bytearray(file.read() if file else b"")
-    return torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-
-
 def make_boxes(
     image: ImageFile | ImageBytes,
     size: tuple[int, int],
     boxes: list[Box],
     name: str,
-    part: str,
+    split: str,
     builder: ReadingBuilder[Boxes],
 ) -> Boxes:
-    """The image with its good boxes; each bad one is a fault."""
-    kept, labels = [], []
+    """The image with its valid boxes; an invalid box is a fault."""
+    rows, labels = [], []
     for box in boxes:
         with builder.catching():
-            kept.append(relative_box(box, size, builder))
+            rows.append(relative_box(box, size, builder))
             labels.append(box.label)
-    return Boxes(image, torch.tensor(kept).view(-1, 4), tuple(labels), size, name, part)
+    return Boxes(image, torch.tensor(rows).view(-1, 4), tuple(labels), size, name, split)
 
 
 def relative_box(box: Box, size: tuple[int, int], builder: ReadingBuilder[Any]) -> tuple[float, float, float, float]:
-    """(centre x, centre y, width, height) as shares of the image, cut at its edges."""
+    """(centre x, centre y, width, height) relative to the image, clipped to it."""
     height, width = size
     x1, y1, x2, y2 = box.corners
-    found = f"the box runs from ({x1:g}, {y1:g}) to ({x2:g}, {y2:g})"
+    description = f"the box runs from ({x1:g}, {y1:g}) to ({x2:g}, {y2:g})"
     if not (x2 > x1 and y2 > y1):
-        box.raise_fault(f"{found} and has no area; wanted xmin < xmax and ymin < ymax.")
+        box.raise_fault(f"{description} and has no area; wanted xmin < xmax and ymin < ymax.")
     if x1 >= width or y1 >= height or x2 <= 0 or y2 <= 0:
-        box.raise_fault(f"{found}, outside of the image of {width} × {height} pixels.")
+        box.raise_fault(f"{description}, outside of the image of {width} × {height} pixels.")
     if x1 < 0 or y1 < 0 or x2 > width or y2 > height:
         builder.note("boxes that reach over an image's edge are cut there")
     x1, y1, x2, y2 = max(0, x1), max(0, y1), min(width, x2), min(height, y2)
@@ -175,7 +173,7 @@ def relative_box(box: Box, size: tuple[int, int], builder: ReadingBuilder[Any]) 
 
 
 def read_box_table(path: Path, label: str | int | None, find: Images, builder: ReadingBuilder[Boxes]) -> None:
-    """The boxes of a table, gathered by image."""
+    """The boxes of a table, grouped by image."""
     sides = [ColumnSpec(name, None, names) for name, names in zip(CORNERS, CORNER_NAMES, strict=True)]
     wanted = [ColumnSpec("image", None, IMAGE_NAMES), ColumnSpec("label", label, LABEL_NAMES), *sides]
     table = read_table(path, wanted)
@@ -191,50 +189,48 @@ def read_box_table(path: Path, label: str | int | None, find: Images, builder: R
 def table_image(
     table: Table, columns: dict[str, str], name: str, rows: list[Row], find: Images, builder: ReadingBuilder[Boxes]
 ) -> Boxes:
-    """One image of a table."""
-    place = (str(table.path), rows[0].line, table.column(rows[0], columns["image"]))
-    image = find_image(find, name, place)
-    size, boxes = check_size_of(image, place), []
+    """An image of a table with its boxes."""
+    location = (str(table.path), rows[0].line, table.column(rows[0], columns["image"]))
+    image = find_image(find, name, location)
+    size, boxes = check_size_of(image, location), []
     for row in rows:
         if any(str(table.value(row, columns[role]) or "").strip() for role in ("label", *CORNERS)):
             with builder.catching():
-                boxes.append(table_box(table, columns, row))
+                x1, y1, x2, y2 = (table.number(row, columns[side], side) for side in CORNERS)
+                label = table.cell(row, columns["label"], "label")
+                raise_here = partial(table.raise_fault, row, columns["xmin"])
+                boxes.append(Box((x1, y1, x2, y2), label, raise_here))
     return make_boxes(image, size, boxes, name, split_in_row(table, rows[0], find_split_column(table)), builder)
 
 
-def find_image(find: Images, name: str, place: tuple[str, int | None, int | None]) -> ImageFile | ImageBytes:
+def find_image(find: Images, name: str, location: tuple[str, int | None, int | None]) -> ImageFile | ImageBytes:
+    """The image of this name; `MalformedData` at the location that names it if it is not found."""
     image = find(name)
     if image is None:
-        raise_fault(
-            place[0], f"the image {name!r} is not there. Say where the images are with images=.", place[1], place[2]
-        )
+        file, line, column = location
+        raise_fault(file, f"the image {name!r} is not there. Say where the images are with images=.", line, column)
     return image
 
 
-def table_box(table: Table, columns: dict[str, str], row: Row) -> Box:
-    x1, y1, x2, y2 = (table.number(row, columns[side], side) for side in CORNERS)
-    label = table.cell(row, columns["label"], "label")
-    return Box((x1, y1, x2, y2), label, lambda message: table.raise_fault(row, columns["xmin"], message))
-
-
 def read_coco(path: Path, find: Images, builder: ReadingBuilder[Boxes]) -> None:
-    """The images of a COCO file, those without objects too."""
+    """The images of a COCO file, including those without objects."""
     data = load_coco(path)
-    classes = {one.get("id"): str(one.get("name")) for one in data["categories"]}
-    boxes: dict[Any, list[Box]] = {one.get("id"): [] for one in data["images"]}
+    classes = {category.get("id"): str(category.get("name")) for category in data["categories"]}
+    boxes: dict[Any, list[Box]] = {image.get("id"): [] for image in data["images"]}
     crowds = 0
-    for n, one in enumerate(data["annotations"]):
+    for n, annotation in enumerate(data["annotations"]):
         with builder.catching():
-            check_fields(path, f"annotation {n}", one, ("image_id", "category_id"))
-            if one.get("image_id") not in boxes:
-                raise_fault(path, f"annotation {n} is of the image {one.get('image_id')!r}, which is not listed.")
-            if one.get("iscrowd"):
+            check_ids(path, f"annotation {n}", annotation, ("image_id", "category_id"))
+            image = annotation["image_id"]
+            if image not in boxes:
+                raise_fault(path, f"annotation {n} is of the image {image!r}, which is not listed.")
+            if annotation.get("iscrowd"):
                 crowds += 1
             else:
-                boxes[one["image_id"]].append(coco_box(path, n, one, classes))
+                boxes[image].append(coco_box(path, n, annotation, classes))
     if crowds:
         builder.note(f"{path.name}: boxes of crowds left out: {crowds:,}")
-    builder.each(data["images"], lambda one: coco_image(path, one, boxes[one.get("id")], find, builder))
+    builder.each(data["images"], lambda image: coco_image(path, image, boxes[image.get("id")], find, builder))
 
 
 def load_coco(path: Path) -> dict[str, list[dict[str, Any]]]:
@@ -250,102 +246,96 @@ def load_coco(path: Path) -> dict[str, list[dict[str, Any]]]:
     if not data["images"]:
         raise_fault(path, "lists no images.")
     for name in ("images", "categories"):
-        for n, one in enumerate(data[name]):
-            check_fields(path, f"number {n} of {name}", one, ("id",))
-            if name == "categories" and not str(one.get("name") or "").strip():
+        for n, item in enumerate(data[name]):
+            check_ids(path, f"number {n} of {name}", item, ("id",))
+            if name == "categories" and not str(item.get("name") or "").strip():
                 raise_fault(
                     path, f"number {n} of categories has no name. Give it one: that is what its objects are called."
                 )
-        ids = [one.get("id") for one in data[name]]
+        ids = [item.get("id") for item in data[name]]
         if len(set(ids)) < len(ids):
-            twice = next(one for n, one in enumerate(ids) if one in ids[:n])
+            twice = next(item_id for n, item_id in enumerate(ids) if item_id in ids[:n])
             raise_fault(path, f"has two {name} with the id {twice!r}. Give each its own.")
     return data
 
 
-def check_fields(path: Path, what: str, one: dict[str, Any], names: tuple[str, ...]) -> None:
-    """Raise `MalformedData` for an id that is no number or text."""
+def check_ids(path: Path, description: str, item: dict[str, Any], names: tuple[str, ...]) -> None:
+    """Raise `MalformedData` if one of these ids is neither a number nor text."""
     for name in names:
-        if not isinstance(one.get(name), int | str):
-            raise_fault(path, f"{what} has the {name} {one.get(name)!r:.40}; wanted a number.")
+        if not isinstance(item.get(name), int | str):
+            raise_fault(path, f"{description} has the {name} {item.get(name)!r:.40}; wanted a number.")
 
 
-def coco_box(path: Path, n: int, one: dict[str, Any], classes: dict[Any, str]) -> Box:
-    """A box (x, y, width, height in pixels) and its class."""
-    if one.get("category_id") not in classes:
-        raise_fault(path, f"annotation {n} has the category {one.get('category_id')!r}, which is not listed.")
-    box = one.get("bbox")
+def coco_box(path: Path, n: int, annotation: dict[str, Any], classes: dict[Any, str]) -> Box:
+    """The box of an annotation, whose `bbox` is [x, y, width, height] in pixels."""
+    category = annotation["category_id"]
+    if category not in classes:
+        raise_fault(path, f"annotation {n} has the category {category!r}, which is not listed.")
+    box = annotation.get("bbox")
     given = box if isinstance(box, list) else []
     sides = [side for side in given if isinstance(side, int | float) and math.isfinite(side)]
     if len(given) != 4 or len(sides) != 4:
         raise_fault(path, f"annotation {n} has the bbox {box!r:.60}; wanted [x, y, width, height].")
     x, y, width, height = sides
-    where = f"annotation {n} (image {one['image_id']!r}): "
-    return Box((x, y, x + width, y + height), classes[one["category_id"]], lambda text: raise_fault(path, where + text))
+    where = f"annotation {n} (image {annotation['image_id']!r}): "
+    return Box((x, y, x + width, y + height), classes[category], lambda text: raise_fault(path, where + text))
 
 
 def coco_image(
-    path: Path, one: dict[str, Any], boxes: list[Box], find: Images, builder: ReadingBuilder[Boxes]
+    path: Path, item: dict[str, Any], boxes: list[Box], find: Images, builder: ReadingBuilder[Boxes]
 ) -> Boxes:
-    name, place = str(one.get("file_name", "")), (str(path), None, None)
-    image = find_image(find, name, place)
-    size = check_size_of(image, place)
-    check_size(path, name, (one.get("height"), one.get("width")), size)
+    """An image of a COCO file with its boxes."""
+    name, location = str(item.get("file_name", "")), (str(path), None, None)
+    image = find_image(find, name, location)
+    size = check_size_of(image, location)
+    check_size(path, name, (item.get("height"), item.get("width")), size)
     return make_boxes(image, size, boxes, name, "", builder)
 
 
-def check_size(path: Path, name: str, said: tuple[Any, Any], size: tuple[int, int]) -> None:
-    """Raise `MalformedData` if the boxes are for an image of another size."""
-    if None not in said and said != size:
-        message = f"{name!r} has {size[1]} × {size[0]} pixels, but its boxes are for {said[1]} × {said[0]}."
+def check_size(path: Path, name: str, expected: tuple[Any, Any], size: tuple[int, int]) -> None:
+    """Raise `MalformedData` if the file of boxes expects another (height, width) than the image has."""
+    if None not in expected and expected != size:
+        message = f"{name!r} has {size[1]} × {size[0]} pixels, but its boxes are for {expected[1]} × {expected[0]}."
         raise_fault(path, f"{message} Is it another image, or was it turned or resized?")
 
 
 def read_voc_folder(root: Path, find: Images, builder: ReadingBuilder[Boxes]) -> None:
-    """The images of a folder of VOC's XML files."""
+    """The images of a folder of VOC's XML files; the lists in `ImageSets/Main` assign them to splits."""
     folder = root / "Annotations" if (root / "Annotations").is_dir() else root
     files = sorted(folder.glob("*.xml"))
     if not files:
         raise_fault(root, "has no XML files of boxes, neither in it nor in Annotations.")
-    parts = voc_splits(root)
-    builder.each(files, lambda file: voc_image(file, find, parts.get(file.stem, ""), builder))
+    lists = {"train": "train.txt", "dev": "val.txt", "test": "test.txt"}
+    paths = {split: root / "ImageSets" / "Main" / name for split, name in lists.items()}
+    splits = {name: split for split, path in paths.items() if path.is_file() for name in read_text(path).split()}
+    builder.each(files, lambda file: voc_image(file, find, splits.get(file.stem, ""), builder))
 
 
-def voc_splits(root: Path) -> dict[str, str]:
-    """The part of each image by `ImageSets/Main/train.txt`, val.txt and test.txt, where there are such lists."""
-    lists = root / "ImageSets" / "Main"
-    files = {"train": lists / "train.txt", "dev": lists / "val.txt", "test": lists / "test.txt"}
-    return {name: part for part, file in files.items() if file.is_file() for name in read_text(file).split()}
-
-
-def voc_image(file: Path, find: Images, part: str, builder: ReadingBuilder[Boxes]) -> Boxes:
+def voc_image(file: Path, find: Images, split: str, builder: ReadingBuilder[Boxes]) -> Boxes:
+    """An image of an XML file, found by the `filename` there or by the name of the XML file, with its boxes."""
     root = parse_xml(file)
     name = (root.findtext("filename") or "").strip()
-    image = next((found for one in voc_names(file, name) if (found := find(one))), None)
+    candidates = [name] * bool(name) + [f"{file.stem}.{extension}" for extension in ENDINGS]
+    image = next((match for candidate in candidates if (match := find(candidate))), None)
     if image is None:
         raise_fault(file, f"the image {name!r} is not there. Say where the images are with images=.")
     size = check_size_of(image, (str(file), None, None))
     check_size(file, name, (read_side(root, "height"), read_side(root, "width")), size)
     boxes = []
-    for n, one in enumerate(root.findall("object"), 1):
+    for n, element in enumerate(root.findall("object"), 1):
         with builder.catching():
-            boxes.append(voc_box(file, n, one))
-    return make_boxes(image, size, boxes, name or file.stem, part, builder)
+            boxes.append(voc_box(file, n, element))
+    return make_boxes(image, size, boxes, name or file.stem, split, builder)
 
 
 def read_side(root: ElementTree.Element, side: str) -> int | None:
-    """The image's height or width as the file says it; some tools write 0 for what they do not know."""
+    """The height or width of the image in the XML; None if it is missing or 0, which some tools write for unknown."""
     text = root.findtext(f"size/{side}", "").strip()
     return int(text) or None if text.isdecimal() else None
 
 
-def voc_names(file: Path, name: str) -> list[str]:
-    """The names an XML file's image may have: the one it says, or its own with an image's ending."""
-    return [one for one in (name, *(f"{file.stem}.{end}" for end in ENDINGS)) if one]
-
-
 def parse_xml(file: Path) -> ElementTree.Element:
-    """The XML of a file that declares nothing of its own: entities could fill the memory or read other files."""
+    """The XML of a file. A document type is refused: its entities could fill the memory or read other files."""
     text = read_text(file)
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise_fault(file, "declares a document type, which is not read. Take the <!DOCTYPE …> out.")
@@ -356,13 +346,14 @@ def parse_xml(file: Path) -> ElementTree.Element:
         raise_fault(file, f"is no XML: {error.msg.split(':')[0]}.", line, column + 1)
 
 
-def voc_box(file: Path, n: int, one: ElementTree.Element) -> Box:
-    label = (one.findtext("name") or "").strip()
+def voc_box(file: Path, n: int, element: ElementTree.Element) -> Box:
+    """The box of an XML object."""
+    label = (element.findtext("name") or "").strip()
     if not label:
         raise_fault(file, f"object {n} has no name.")
     values = []
     for side in CORNERS:
-        text = one.findtext(f"bndbox/{side}")
+        text = element.findtext(f"bndbox/{side}")
         try:
             values.append(float(text or ""))
         except ValueError:

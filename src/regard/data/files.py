@@ -1,4 +1,4 @@
-"""Files as bytes and as text: gzip opened, UTF-8 demanded, lines counted as an editor counts them."""
+"""Files as bytes and as text: gzip is decompressed, text must be UTF-8, lines are numbered as in an editor."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Paths = str | Path | Iterable[str | Path]
 
 
 def resolve_paths(paths: Paths, *, folders: bool = False) -> list[Path]:
-    """The paths given, one or several; `BadInput` for one that is not there, or is a folder where files are wanted."""
-    found = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
-    if not found:
+    """One path or several as a list; `BadInput` for a path that does not exist, or for a folder unless `folders`."""
+    given = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+    if not given:
         raise BadInput("No file was given. Give one path or several.")
-    for path in found:
+    for path in given:
         if not path.exists():
             raise BadInput(f"{path} is not there. Give the path of a file that exists.")
         if path.is_dir() and not folders:
             raise BadInput(f"{path} is a folder. Give the files in it.")
-    return found
+    return given
 
 
 def file_format(path: Path) -> str:
-    """The ending that says what a file holds, lower-case, without `.gz`.
+    """The extension of a file in lower case, without `.gz`.
 
     >>> file_format(Path("dev.CONLLU.gz")), file_format(Path("train.en.gz")), file_format(Path("README"))
     ('conllu', 'en', '')
@@ -41,7 +41,7 @@ def file_format(path: Path) -> str:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The file's bytes, unpacked if they are gzip's. `MalformedData` for an empty file or a broken archive."""
+    """The bytes of a file, decompressed if it is gzip; `MalformedData` if it is empty or a broken archive."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -57,7 +57,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """The text of a UTF-8 file, with line ends as \\n; `MalformedData` with line and column for other bytes."""
+    """The text of a UTF-8 file with \\n as line ends; `MalformedData` with line and column for invalid bytes."""
     data = read_bytes(path)
     try:
         text = data.decode("utf-8-sig")
@@ -70,19 +70,19 @@ def read_text(path: Path) -> str:
     return text
 
 
-def raise_encoding_fault(path: Path, data: bytes, place: int) -> NoReturn:
-    """Raise `MalformedData` for the byte at `place`, with the encoding that the file seems to have."""
+def raise_encoding_fault(path: Path, data: bytes, offset: int) -> NoReturn:
+    """Raise `MalformedData` for the byte at `offset`, with the encoding that the file probably has."""
     if data[:2] == b"PK":
         raise_fault(path, "is a ZIP archive, such as an Excel workbook. Save it as CSV in UTF-8.")
-    start = data.rfind(b"\n", 0, place) + 1
-    line, column = data.count(b"\n", 0, place) + 1, len(data[start:place].decode("utf-8", "replace")) + 1
+    start = data.rfind(b"\n", 0, offset) + 1
+    line, column = data.count(b"\n", 0, offset) + 1, len(data[start:offset].decode("utf-8", "replace")) + 1
     encoding = likely_encoding(data)
     advice = f"Save the file as UTF-8; if it is {encoding}: iconv -f {encoding} -t UTF-8 {path.name} > new"
-    raise_fault(path, f"byte {place} (0x{data[place]:02X}) is not UTF-8. {advice}", line, column)
+    raise_fault(path, f"byte {offset} (0x{data[offset]:02X}) is not UTF-8. {advice}", line, column)
 
 
 def likely_encoding(data: bytes) -> str:
-    """UTF-16 by its mark; GB18030 when bytes beyond ASCII come in pairs; otherwise Windows-1252.
+    """UTF-16 by its byte-order mark, GB18030 if bytes beyond ASCII come in pairs, otherwise Windows-1252.
 
     >>> likely_encoding("很好的酒店 ok".encode("gbk")), likely_encoding("déjà vu".encode("latin-1"))
     ('GB18030', 'WINDOWS-1252')
@@ -94,11 +94,11 @@ def likely_encoding(data: bytes) -> str:
 
 
 def split_lines(text: str) -> list[str]:
-    """The lines without their ends; only \\n ends one, so that a sentence may hold any other separator."""
+    """The lines without their ends. Only \\n ends a line: a sentence may contain any other separator."""
     lines = text.split("\n")
     return lines[:-1] if not lines[-1] else lines
 
 
 def read_file_lines(path: Path) -> list[str]:
-    """`lines_of` a file."""
+    """The lines of a UTF-8 file."""
     return split_lines(read_text(path))

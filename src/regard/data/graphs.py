@@ -1,10 +1,11 @@
-"""A graph whose nodes have labels, from arrays or from tables."""
+"""A graph with labelled nodes, from NPZ or from tables."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from .arrays import Arrays
 from .files import file_format, resolve_paths
 from .reading import Reading, ReadingBuilder, count_noun, raise_fault
 from .tables import (
-    PARTS,
+    SPLITS,
     ColumnSpec,
     Row,
     Table,
@@ -35,8 +36,8 @@ NODE_NAMES = ("node", "id", "node_id", "name", "节点")
 SOURCE_NAMES = ("source", "src", "from", "u", "node1", "node_1", "起点")
 TARGET_NAMES = ("target", "dst", "to", "v", "node2", "node_2", "终点")
 MASKS = {"train": ("train_mask",), "dev": ("val_mask", "dev_mask", "valid_mask"), "test": ("test_mask",)}
-LARGEST = 8 * 2**30
-"""Bytes of features that are still spread out of their sparse form."""
+MAX_DENSE_BYTES = 8 * 2**30
+"""Bytes up to which sparse features are made dense."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +45,8 @@ class Graph:
     """A graph whose nodes are to be classified.
 
     `nodes` float32 `[nodes, features]`; `edges` int64 `[2, edges]`, row 0 the sources, row 1 the targets; `labels`
-    int64 `[nodes]` into `classes`, −1 where there is none; `masks` booleans `[nodes]` by part, empty if the files name
-    no parts.
+    int64 `[nodes]`, indices into `classes`, −1 for unlabelled nodes; `masks` booleans `[nodes]` by split, empty if the
+    files define no splits.
     """
 
     nodes: Tensor
@@ -65,39 +66,40 @@ def read_nodes(
 ) -> Reading[Graph]:
     """One graph whose nodes have features and labels, from NPZ or from tables.
 
-    NPZ: features `x` or, in CSR form, `x_data x_indices x_indptr x_shape`; `y`; `edge_index [2, edges]`; perhaps
-    `train_mask`, `val_mask`, `test_mask`. Tables: `path` lists edges (source, target); `features` has a line for each
-    node, its name and numbers; labels (and parts) stand there too or in the table `labels`. `undirected` adds the
-    reverse of each edge that lacks it.
+    NPZ: features `x` or, in CSR form, `x_data x_indices x_indptr x_shape`; `y`; `edge_index [2, edges]`; optionally
+    `train_mask`, `val_mask`, `test_mask`. Tables: `path` lists edges (source, target); `features` has a row for each
+    node, with its name and numbers; labels (and splits) are in the same table or in the table `labels`. `undirected`
+    adds the reverse of each edge where it is missing.
     """
     builder = ReadingBuilder[Graph]()
-    found = resolve_paths(path)[0]
-    with builder.reading(found):
-        if file_format(found) == "npz":
-            graph = graph_in_arrays(Arrays(found), str(label or "y"), builder)
+    file = resolve_paths(path)[0]
+    with builder.reading(file):
+        if file_format(file) == "npz":
+            graph = graph_from_arrays(Arrays(file), str(label or "y"), builder)
         else:
             if features is None:
-                raise BadInput(f"{found} lists edges; give the nodes' own numbers too, with features=.")
-            beside = [Path(features)] + ([Path(labels)] if labels else [])
-            builder.files.extend(map(str, resolve_paths(beside)))
-            graph = graph_in_tables(found, beside, label, builder)
+                raise BadInput(f"{file} lists edges; give the nodes' own numbers too, with features=.")
+            tables = [Path(features)] + ([Path(labels)] if labels else [])
+            builder.files.extend(map(str, resolve_paths(tables)))
+            graph = graph_from_tables(file, tables, label, builder)
         builder.examples.append(replace(graph, edges=add_reverse_edges(graph.edges, undirected, builder)))
     return builder.build()
 
 
 def add_reverse_edges(edges: Tensor, undirected: bool, builder: ReadingBuilder[Any]) -> Tensor:
-    """The edges, with their reverses if asked; a note if they seem to be wanted."""
+    """The edges, with the missing reverse edges if `undirected`; otherwise a note reports them."""
     reverse, nodes = edges.flip(0), int(edges.max()) + 1 if edges.numel() else 1
-    lacking = reverse[:, ~torch.isin(reverse[0] * nodes + reverse[1], edges[0] * nodes + edges[1])].unique(dim=1)
+    missing = reverse[:, ~torch.isin(reverse[0] * nodes + reverse[1], edges[0] * nodes + edges[1])].unique(dim=1)
     if undirected:
-        return torch.cat([edges, lacking], 1)
-    if lacking.numel():
-        builder.note(f"edges without a reverse: {lacking.shape[1]:,} of {edges.shape[1]:,}; undirected=True adds it")
+        return torch.cat([edges, missing], 1)
+    if missing.numel():
+        builder.note(f"edges without a reverse: {missing.shape[1]:,} of {edges.shape[1]:,}; undirected=True adds it")
     return edges
 
 
-def graph_in_arrays(arrays: Arrays, label: str, builder: ReadingBuilder[Graph]) -> Graph:
-    nodes = features_in(arrays)
+def graph_from_arrays(arrays: Arrays, label: str, builder: ReadingBuilder[Graph]) -> Graph:
+    """The graph of an NPZ file."""
+    nodes = read_features(arrays)
     count = len(nodes)
     texts = arrays.labels(label, count)
     edges = arrays.get("edge_index", "edges")
@@ -111,11 +113,11 @@ def graph_in_arrays(arrays: Arrays, label: str, builder: ReadingBuilder[Graph]) 
             message = f"edge {n} goes from {source} to {target}; the {count} nodes are 0 to {count - 1}."
             raise_fault(arrays.path, message)
     values, classes = number_classes(["" if text == "-1" else text for text in texts])
-    return Graph(nodes, edges[:, ~outside], values, classes, masks_in(arrays, count, builder))
+    return Graph(nodes, edges[:, ~outside], values, classes, read_masks(arrays, count, builder))
 
 
-def features_in(arrays: Arrays) -> Tensor:
-    """float32 `[nodes, features]` from a dense array or from CSR."""
+def read_features(arrays: Arrays) -> Tensor:
+    """float32 `[nodes, features]` from a dense array or from CSR arrays."""
     array = arrays.get("x", "features") if "x_data" not in arrays else dense_features(arrays)
     if array.ndim != 2 or array.dtype.kind not in "buif" or not array.size:
         arrays.raise_fault("x", f"is {array.dtype} {list(array.shape)}; wanted numbers [nodes, features].")
@@ -137,7 +139,7 @@ def dense_features(arrays: Arrays) -> np.ndarray:
         arrays.get(f"x_{name}", "features") for name in ("data", "indices", "indptr", "shape")
     )
     size = 4 * math.prod(shape.tolist())
-    if size > LARGEST:
+    if size > MAX_DENSE_BYTES:
         raise TooLarge(f"{arrays.path}: the features would fill {size / 2**30:.0f} GiB. Leave out rare ones.")
     try:
         matrix = csr_matrix((data, indices, indptr), shape=tuple(shape.tolist()))
@@ -147,59 +149,58 @@ def dense_features(arrays: Arrays) -> np.ndarray:
     return matrix.toarray()
 
 
-def masks_in(arrays: Arrays, count: int, builder: ReadingBuilder[Any]) -> dict[str, Tensor]:
+def read_masks(arrays: Arrays, count: int, builder: ReadingBuilder[Any]) -> dict[str, Tensor]:
+    """The masks by split; a note reports nodes that are in two splits."""
     masks = {}
-    for part, names in MASKS.items():
+    for split, names in MASKS.items():
         for name in names:
             if name in arrays:
-                array = arrays.get(name, "part")
+                array = arrays.get(name, "split")
                 if array.shape != (count,) or array.dtype != bool:
                     arrays.raise_fault(name, f"is {array.dtype} {list(array.shape)}; wanted bool [{count}].")
-                masks[part] = torch.from_numpy(array)
-    note_overlap(masks, builder)
+                masks[split] = torch.from_numpy(array)
+    for a, b in combinations(SPLITS, 2):
+        if a in masks and b in masks and (both := int((masks[a] & masks[b]).sum())):
+            builder.note(f"{count_noun(both, 'node')} in both {a} and {b}")
     return masks
 
 
-def note_overlap(masks: Mapping[str, Tensor], builder: ReadingBuilder[Any]) -> None:
-    for one, other in (("train", "dev"), ("train", "test"), ("dev", "test")):
-        if one in masks and other in masks and (both := int((masks[one] & masks[other]).sum())):
-            builder.note(f"{count_noun(both, 'node')} in both {one} and {other}")
-
-
 def number_classes(texts: list[str]) -> tuple[Tensor, tuple[str, ...]]:
-    """(class numbers, −1 for '', and the classes' names; numbers in their order, names in the alphabet's)."""
+    """(class indices, −1 for '', and the names of the classes, sorted as numbers if all are numbers, else as text)."""
     names = {text for text in texts if text}
     classes = sorted(names, key=int) if all(name.isdecimal() for name in names) else sorted(names)
     numbers = {name: n for n, name in enumerate(classes)} | {"": -1}
     return torch.tensor([numbers[text] for text in texts]), tuple(classes)
 
 
-def graph_in_tables(edges: Path, beside: list[Path], label: str | int | None, builder: ReadingBuilder[Graph]) -> Graph:
-    """The graph of a table of edges, one of features and perhaps one of labels."""
+def graph_from_tables(edges: Path, paths: list[Path], label: str | int | None, builder: ReadingBuilder[Graph]) -> Graph:
+    """The graph of a table of edges, and the tables in `paths`: features, and optionally labels."""
     node, wanted = ColumnSpec("node", None, NODE_NAMES), ColumnSpec("label", label, LABEL_NAMES)
-    tables = [read_table(path, [node, wanted] if path == beside[-1] else [node]) for path in beside]
+    tables = [read_table(path, [node, wanted] if path == paths[-1] else [node]) for path in paths]
     builder.faults.extend(fault for table in tables for fault in table.faults)
     table, labels = tables[0], tables[-1]
-    key, other = (find_first(one.names, NODE_NAMES) for one in (table, labels))
-    name = label_column(labels, other, label, needed=labels is not table)
-    own = {key, find_split_column(table)} | ({name} if labels is table else set())
-    numbers, nodes = feature_rows(table, key, [one for one in table.names if one not in own], builder)
-    texts, parts = labels_by_node(labels, other, name, numbers, builder)
+    key, label_key = (find_first(names, NODE_NAMES) for names in (table.names, labels.names))
+    name = label_column(labels, label_key, label, needed=labels is not table)
+    other_columns = {key, find_split_column(table)} | ({name} if labels is table else set())
+    numbers, nodes = feature_rows(
+        table, key, [column for column in table.names if column not in other_columns], builder
+    )
+    texts, splits = labels_by_node(labels, label_key, name, numbers, builder)
     values, classes = number_classes(texts)
-    masks = {part: torch.tensor([one == part for one in parts]) for part in PARTS if part in parts}
-    return Graph(nodes, edges_of(edges, numbers, builder), values, classes, masks)
+    masks = {name: torch.tensor([split == name for split in splits]) for name in SPLITS if name in splits}
+    return Graph(nodes, read_edges(edges, numbers, builder), values, classes, masks)
 
 
-def find_first(names: Sequence[str], known: Sequence[str]) -> str:
-    """The column that has a known name, or the first."""
-    return next((name for one in known for name in names if name.casefold() == one), names[0])
+def find_first(names: Sequence[str], candidates: Sequence[str]) -> str:
+    """The first of the candidates that is a column's name, or the first column."""
+    return next((name for candidate in candidates for name in names if name.casefold() == candidate), names[0])
 
 
 def label_column(table: Table, key: str, label: str | int | None, needed: bool) -> str | None:
-    """The labels' column: as given, by its name, or, in a table of labels, the first beside the node's."""
+    """The column of labels: the given one, or found by its name, or if `needed` the first after the node's."""
     if label is not None:
         return given_column(table, ColumnSpec("label", label, ()))
-    named = next((name for known in LABEL_NAMES for name in table.names if name.casefold() == known), None)
+    named = next((name for usual in LABEL_NAMES for name in table.names if name.casefold() == usual), None)
     rest = [name for name in table.names if name not in (key, find_split_column(table))]
     return rest[0] if named is None and needed and rest else named
 
@@ -207,7 +208,7 @@ def label_column(table: Table, key: str, label: str | int | None, needed: bool) 
 def feature_rows(
     table: Table, key: str, names: list[str], builder: ReadingBuilder[Any]
 ) -> tuple[dict[str, int], Tensor]:
-    """(each node's number by its name, float32 `[nodes, features]`)."""
+    """(the index of each node by its name, float32 `[nodes, features]`)."""
     if not names:
         raise_fault(table.path, f"has no features beside {key!r}; wanted a column of numbers at least.", 1)
     numbers: dict[str, int] = {}
@@ -227,9 +228,9 @@ def feature_rows(
 def labels_by_node(
     table: Table, key: str, name: str | None, numbers: dict[str, int], builder: ReadingBuilder[Any]
 ) -> tuple[list[str], list[str]]:
-    """(labels, parts) by node number, '' where there is none."""
-    texts, parts = [""] * len(numbers), [""] * len(numbers)
-    part = find_split_column(table)
+    """(labels, splits) by node index, '' where there is none."""
+    texts, splits = [""] * len(numbers), [""] * len(numbers)
+    split_column = find_split_column(table)
     for row in table.rows:
         with builder.catching():
             node = table.cell(row, key, "node")
@@ -238,7 +239,8 @@ def labels_by_node(
                 if before and text != before:
                     table.raise_fault(row, key, f"the node {node!r} has the label {before!r} above, and {text!r} here.")
                 texts[numbers[node]] = text
-                parts[numbers[node]] = split_in_row(table, row, part) if part and table.value(row, part) else ""
+                has_split = split_column is not None and table.value(row, split_column)
+                splits[numbers[node]] = split_in_row(table, row, split_column) if has_split else ""
             elif name is not None and table.value(row, name):
                 table.raise_fault(row, key, f"there is no node {node!r} among the features.")
     without = texts.count("")
@@ -248,11 +250,11 @@ def labels_by_node(
         raise_fault(
             table.path, "has no labels. Say which column they are in with label=, or give a table with labels=.", 1
         )
-    return texts, parts
+    return texts, splits
 
 
-def edges_of(path: Path, numbers: dict[str, int], builder: ReadingBuilder[Any]) -> Tensor:
-    """int64 `[2, edges]` from a table of names."""
+def read_edges(path: Path, numbers: dict[str, int], builder: ReadingBuilder[Any]) -> Tensor:
+    """int64 `[2, edges]` from a table of node names."""
     wanted = [ColumnSpec("source", None, SOURCE_NAMES), ColumnSpec("target", None, TARGET_NAMES)]
     table = read_table(path, wanted)
     builder.faults.extend(table.faults)
@@ -260,11 +262,12 @@ def edges_of(path: Path, numbers: dict[str, int], builder: ReadingBuilder[Any]) 
     edges = []
     for row in table.rows:
         with builder.catching():
-            edges.append([node_in(table, row, columns[role], numbers) for role in ("source", "target")])
+            edges.append([read_node(table, row, columns[role], numbers) for role in ("source", "target")])
     return torch.tensor(edges, dtype=torch.int64).view(-1, 2).T.contiguous()
 
 
-def node_in(table: Table, row: Row, name: str, numbers: dict[str, int]) -> int:
+def read_node(table: Table, row: Row, name: str, numbers: dict[str, int]) -> int:
+    """The index of the node that a cell names."""
     node = table.cell(row, name, "node")
     if node not in numbers:
         table.raise_fault(row, name, f"the edge goes to or from {node!r}, which is no node that was read.")
@@ -272,13 +275,13 @@ def node_in(table: Table, row: Row, name: str, numbers: dict[str, int]) -> int:
 
 
 def draw_masks(graph: Graph, dev: float = 0.2, test: float = 0.2, seed: int = 0) -> Graph:
-    """The graph with train, dev and test masks drawn among its labelled nodes, the same for the same seed."""
+    """The graph with random train, dev and test masks of its labelled nodes, a function of the seed."""
     if dev < 0 or test < 0 or dev + test >= 1:
         raise BadInput(f"dev is {dev!r} and test {test!r}; they must not be negative, and leave some for training.")
     labelled = (graph.labels >= 0).nonzero()[:, 0]
     order = labelled[torch.randperm(len(labelled), generator=torch.Generator().manual_seed(seed))]
     first, second = round(dev * len(order)), round((dev + test) * len(order))
-    masks = {part: torch.zeros(len(graph.nodes), dtype=torch.bool) for part in PARTS}
-    for part, chosen in (("dev", order[:first]), ("test", order[first:second]), ("train", order[second:])):
-        masks[part][chosen] = True
+    masks = {split: torch.zeros(len(graph.nodes), dtype=torch.bool) for split in SPLITS}
+    for split, chosen in (("dev", order[:first]), ("test", order[first:second]), ("train", order[second:])):
+        masks[split][chosen] = True
     return replace(graph, masks=masks)

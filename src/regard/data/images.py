@@ -1,4 +1,4 @@
-"""Images: with a label or with a caption, as files that are opened when needed or as arrays that are there already."""
+"""Images with a label or a caption, as files that are decoded when they are needed or as arrays in memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CAPTION_NAMES = ("caption", "description", "name", *TEXT_NAMES, "描述", "说�
 PIXELS = ("x", "images", "image", "pixels", "data")
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 ENDS = {b"\xff\xd8": b"\xff\xd9", b"\x89P": b"IEND\xaeB`\x82"}
-"""How JPEG and PNG files begin, and what stands near the end of a whole one."""
+"""The first two bytes of JPEG and PNG files, and the marker near the end of a complete one."""
 
 
 @dataclass(frozen=True)
@@ -77,27 +77,27 @@ Picture = Tensor | ImageFile | ImageBytes
 
 @dataclass(frozen=True, eq=False)
 class LabelledImage:
-    """An image, uint8 `[channels, height, width]` or what `load_image` makes that of, and its class."""
+    """An image, uint8 `[channels, height, width]` or a file that `load_image` decodes, and its class."""
 
     image: Picture
     label: str
-    part: str = ""
+    split: str = ""
 
 
 @dataclass(frozen=True, eq=False)
 class Captioned:
-    """An image and a text about it. Captions of the same image share its `name`."""
+    """An image and a caption. All captions of an image have the same `name`."""
 
     image: Picture
     text: str
     name: str
-    part: str = ""
+    split: str = ""
 
 
 def load_image(image: Picture, channels: int | None = None) -> Tensor:
-    """uint8 `[channels, height, width]`. Files become 3 channels unless asked otherwise; an array keeps its own.
+    """uint8 `[channels, height, width]`. By default files have 3 channels, and arrays keep their own.
 
-    Grey is repeated, and what is transparent becomes white.
+    Grey is repeated over the channels, and transparent pixels become white.
 
     >>> load_image(torch.zeros(1, 2, 2, dtype=torch.uint8), 3).shape
     torch.Size([3, 2, 2])
@@ -114,29 +114,25 @@ def load_image(image: Picture, channels: int | None = None) -> Tensor:
 
 
 def decode_image(data: bytes, name: str, channels: int) -> Tensor:
-    """The pixels of an encoded image."""
-    image = import_pillow()
+    """The pixels of an encoded image, rotated as its EXIF data says."""
+    pillow = import_pillow()
+    from PIL import ImageOps
+
     try:
-        with image.open(io.BytesIO(data)) as opened:
-            return as_tensor(apply_orientation(opened), channels)
-    except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as error:
+        with pillow.open(io.BytesIO(data)) as image:
+            return as_tensor(ImageOps.exif_transpose(image), channels)
+    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
         raise image_error(name, error) from None
 
 
 def image_error(name: str, error: Exception) -> BadInput:
-    why = "it is in no format that is known" if "cannot identify" in str(error) else str(error)
-    return BadInput(f"{name} cannot be read as an image: {why}. Give a whole JPEG or PNG file.")
-
-
-def apply_orientation(image: Image.Image) -> Image.Image:
-    """The image turned as its camera says."""
-    from PIL import ImageOps
-
-    return ImageOps.exif_transpose(image)
+    """The error for a file that pillow cannot decode."""
+    reason = "it is in no format that is known" if "cannot identify" in str(error) else str(error)
+    return BadInput(f"{name} cannot be read as an image: {reason}. Give a whole JPEG or PNG file.")
 
 
 def as_tensor(image: Image.Image, channels: int) -> Tensor:
-    """Pixels in as many channels, what is transparent laid on white unless transparency is asked for."""
+    """The pixels of an image in 1, 3 or 4 channels; with less than 4, transparent pixels become white."""
     if channels not in MODES:
         raise BadInput(f"channels is {channels}; it must be 1 (grey), 3 (RGB) or 4 (with transparency).")
     if channels != 4 and (image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info):
@@ -149,7 +145,7 @@ def as_tensor(image: Image.Image, channels: int) -> Tensor:
 
 
 def to_uint8(image: Image.Image) -> Image.Image:
-    """The image in grey of 8 bits if it has more, which pillow would cut off at 255 instead of dividing."""
+    """An image of 16 bits or floats scaled to 8 bits; pillow would clip it at 255."""
     if image.mode.startswith("I;16") or (image.mode == "I" and value_range(image)[1] > 255):
         return image.convert("I").point(lambda value: value * (1 / 257) + 0.5).convert("L")
     if image.mode == "F":
@@ -161,13 +157,13 @@ def to_uint8(image: Image.Image) -> Image.Image:
 
 
 def value_range(image: Image.Image) -> tuple[float, float]:
-    """The lowest and the highest number of an image of one channel."""
+    """The lowest and the highest value of an image of one channel."""
     low, high = cast(tuple[float, float], image.getextrema())
     return low, high
 
 
 def import_pillow() -> Any:
-    """The module that reads images."""
+    """pillow's module `Image`; `Missing` if it is not installed."""
     try:
         from PIL import Image
     except ImportError:
@@ -176,33 +172,28 @@ def import_pillow() -> Any:
 
 
 def check_image(image: ImageFile | ImageBytes) -> tuple[int, int]:
-    """(height, width) after a quick look: the head is read, and the whole decoded only if its end looks wrong."""
+    """(height, width) from the header; the whole image is decoded only if its end marker is missing."""
     data = image.bytes()
     if not data:
         raise BadInput(f"{image} is empty. Get the image again, or leave it out.")
-    opener = import_pillow()
+    pillow = import_pillow()
     try:
-        with opener.open(io.BytesIO(data)) as opened:
-            width, height = oriented_size(opened)
+        with pillow.open(io.BytesIO(data)) as opened:
+            width, height = opened.size
+            rotated = opened.getexif().get(0x0112, 1) >= 5  # EXIF orientations that swap the sides
             if ENDS.get(data[:2], b"\0no") not in data[-1024:]:
                 opened.load()
-    except (OSError, SyntaxError, ValueError, opener.DecompressionBombError) as error:
+    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
         raise image_error(str(image), error) from None
-    return height, width
+    return (width, height) if rotated else (height, width)
 
 
-def oriented_size(image: Image.Image) -> tuple[int, int]:
-    """(width, height) once turned as the camera says."""
-    width, height = image.size
-    return (height, width) if image.getexif().get(0x0112, 1) >= 5 else (width, height)
-
-
-def check_size_of(image: ImageFile | ImageBytes, place: tuple[str, int | None, int | None]) -> tuple[int, int]:
-    """(height, width), or `MalformedData` at the place that named the image."""
+def check_size_of(image: ImageFile | ImageBytes, location: tuple[str, int | None, int | None]) -> tuple[int, int]:
+    """(height, width); `MalformedData` at the location that names the image if it cannot be read."""
     try:
         return check_image(image)
     except BadInput as error:
-        raise_fault_from(error, *place)
+        raise_fault_from(error, *location)
 
 
 def read_images(
@@ -210,9 +201,9 @@ def read_images(
 ) -> Reading[LabelledImage]:
     """Labelled images: a folder with a folder for each class; a table of paths and labels; or NPZ.
 
-    Paths in a table are looked up from `folder`, the table's own unless given. NPZ: pixels `x [n, height, width]` or
-    with channels first or last, or encoded files one after the other in `jpeg` with `offsets [n + 1]`; labels in `y`
-    unless `label` names another array.
+    Paths in a table are relative to `folder`, by default the table's own. NPZ: pixels `x [n, height, width]` or with
+    channels first or last, or concatenated JPEG files in `jpeg` with `offsets [n + 1]`; labels in `y` unless `label`
+    names another array.
     """
     builder = ReadingBuilder[LabelledImage]()
     for path in resolve_paths(paths, folders=True):
@@ -232,22 +223,22 @@ def read_images(
 
 def labelled_file(listed: ListedFile) -> LabelledImage:
     image = ImageFile(listed.path)
-    check_size_of(image, listed.place)
-    return LabelledImage(image, listed.text, listed.part)
+    check_size_of(image, listed.location)
+    return LabelledImage(image, listed.text, listed.split)
 
 
 def labelled_arrays(
     arrays: Arrays, image: str | int | None, label: str, builder: ReadingBuilder[LabelledImage]
 ) -> None:
-    """The images of an NPZ with their labels."""
+    """The labelled images of an NPZ file."""
     pictures = images_in_arrays(arrays, image, builder)
-    labels, parts = arrays.labels(label, len(pictures)), arrays.parts(len(pictures))
+    labels, splits = arrays.labels(label, len(pictures)), arrays.splits(len(pictures))
     builder.note(f"{arrays.path.name}: label = {label!r}")
 
     def make(n: int) -> LabelledImage:
         if not labels[n]:
             arrays.raise_fault(label, f"has no class's name at {n}.")
-        return LabelledImage(pictures[n](), labels[n], parts[n])
+        return LabelledImage(pictures[n](), labels[n], splits[n])
 
     builder.each(range(len(pictures)), make)
 
@@ -255,7 +246,7 @@ def labelled_arrays(
 def images_in_arrays(
     arrays: Arrays, image: str | int | None, builder: ReadingBuilder[Any]
 ) -> Sequence[Callable[[], Picture]]:
-    """What gives each image of an NPZ, checked as it is given."""
+    """A function for each image of an NPZ file that checks and returns it."""
     encoded = next((name for name in ("jpeg", "png", "encoded") if name in arrays), None)
     if image is None and encoded is not None:
         return encoded_images(arrays, encoded)
@@ -271,16 +262,16 @@ def encoded_images(arrays: Arrays, name: str) -> Sequence[Callable[[], Picture]]
         arrays.raise_fault(name, f"is {array.dtype} {list(array.shape)}; wanted uint8 [bytes].")
     data, offsets = torch.from_numpy(array), arrays.offsets(len(array), name)
 
-    def picture(n: int) -> Picture:
-        found = ImageBytes(data[offsets[n] : offsets[n + 1]], f"{arrays.path}: image {n}")
-        check_size_of(found, (str(arrays.path), None, None))
-        return found
+    def load(n: int) -> Picture:
+        image = ImageBytes(data[offsets[n] : offsets[n + 1]], f"{arrays.path}: image {n}")
+        check_size_of(image, (str(arrays.path), None, None))
+        return image
 
-    return [lambda n=n: picture(n) for n in range(len(offsets) - 1)]
+    return [lambda n=n: load(n) for n in range(len(offsets) - 1)]
 
 
 def pixels_of(arrays: Arrays, name: str) -> Tensor:
-    """uint8 `[n, channels, height, width]`; numbers from 0 to 1 are taken 255 times."""
+    """uint8 `[n, channels, height, width]`; values from 0 to 1 are scaled by 255."""
     array = arrays.get(name, "images", "image")
     if array.ndim not in (3, 4) or not array.size:
         wanted = "[n, height, width], [n, height, width, channels] or [n, channels, height, width]"
@@ -294,6 +285,7 @@ def pixels_of(arrays: Arrays, name: str) -> Tensor:
 
 
 def as_bytes(arrays: Arrays, name: str, array: np.ndarray) -> np.ndarray:
+    """The array as uint8; `MalformedData` if its values are neither in 0 to 255 nor in 0 to 1."""
     if array.dtype == "uint8":
         return array
     low, high = array.min(), array.max()
@@ -314,8 +306,8 @@ def read_captions(
 ) -> Reading[Captioned]:
     """Images with captions: a table of image paths and texts, or NPZ.
 
-    NPZ: images as for `read_images`, and a text for each in the array `text`; or, with `captions`, a table whose image
-    column holds the names in the array `image_id`, any number of lines an image.
+    NPZ: images as for `read_images`, and a caption for each in the array `text`. Or `captions` is a table whose image
+    column has the names in the array `image_id`; an image can have any number of rows.
     """
     builder = ReadingBuilder[Captioned]()
     for path in resolve_paths(paths):
@@ -324,7 +316,7 @@ def read_captions(
                 roles = ColumnSpec("image", image, IMAGE_NAMES), ColumnSpec("text", text, CAPTION_NAMES)
                 checks: dict[Path, MalformedData | None] = {}
                 files = listed_files(path, *roles, Path(folder) if folder else None, builder)
-                builder.each(files, lambda one, checks=checks: captioned_file(one, checks))
+                builder.each(files, lambda listed, checks=checks: captioned_file(listed, checks))
             elif captions is None:
                 captioned_arrays(Arrays(path), image, text, builder)
             else:
@@ -333,32 +325,32 @@ def read_captions(
 
 
 def captioned_file(listed: ListedFile, checks: dict[Path, MalformedData | None]) -> Captioned:
-    """An image with one of its captions; an image is looked at once, however many there are."""
+    """An image with a caption. Each image is checked once, for all its captions."""
     image = ImageFile(listed.path)
     if listed.path not in checks:
         checks[listed.path] = None
         try:
-            check_size_of(image, listed.place)
+            check_size_of(image, listed.location)
         except MalformedData as refused:
             checks[listed.path] = refused
     if (broken := checks[listed.path]) is not None:
-        raise_fault(listed.place[0], broken.faults[0].message, listed.place[1], listed.place[2])
-    return Captioned(image, listed.text, str(listed.path), listed.part)
+        raise_fault(listed.location[0], broken.faults[0].message, listed.location[1], listed.location[2])
+    return Captioned(image, listed.text, str(listed.path), listed.split)
 
 
 def captioned_arrays(
     arrays: Arrays, image: str | int | None, text: str | int | None, builder: ReadingBuilder[Captioned]
 ) -> None:
-    """The images of an NPZ with the text beside each."""
+    """The images of an NPZ file with the caption of each in an array."""
     name = str(text) if text is not None else arrays.find((*CAPTION_NAMES, "captions", "texts"), "text", "text")
     pictures = images_in_arrays(arrays, image, builder)
-    texts, parts = arrays.texts(name, len(pictures), "text", "text"), arrays.parts(len(pictures))
+    texts, splits = arrays.texts(name, len(pictures), "text", "text"), arrays.splits(len(pictures))
     builder.note(f"{arrays.path.name}: text = {name!r}")
 
     def make(n: int) -> Captioned:
         if not texts[n]:
             arrays.raise_fault(name, f"is empty at {n}.")
-        return Captioned(pictures[n](), texts[n], str(n), parts[n])
+        return Captioned(pictures[n](), texts[n], str(n), splits[n])
 
     builder.each(range(len(pictures)), make)
 
@@ -366,26 +358,27 @@ def captioned_arrays(
 def captioned_by_name(
     arrays: Arrays, captions: Path, image: str | int | None, text: str | int | None, builder: ReadingBuilder[Captioned]
 ) -> None:
-    """The images of an NPZ with the lines of a table that name them."""
+    """The images of an NPZ file with the captions of a table that names them."""
     builder.files.append(str(captions))
     pictures = images_in_arrays(arrays, None, builder)
     names = arrays.texts("image_id", len(pictures), "name of the image")
-    found: dict[str, Picture] = {}
-    for name, picture in zip(names, pictures, strict=True):
+    by_name: dict[str, Picture] = {}
+    for name, load in zip(names, pictures, strict=True):
         with builder.catching():
-            found[name] = picture()
+            by_name[name] = load()
     wanted = [ColumnSpec("image", image, IMAGE_NAMES), ColumnSpec("text", text, CAPTION_NAMES)]
     table = read_table(captions, wanted)
     builder.faults.extend(table.faults)
-    columns, part = find_columns(table, wanted, builder), find_split_column(table)
+    columns, split_column = find_columns(table, wanted, builder), find_split_column(table)
 
     def make(row: Any) -> Captioned:
         name = table.cell(row, columns["image"], "image")
-        if name not in found:
+        if name not in by_name:
             table.raise_fault(row, columns["image"], f"{arrays.path.name} has no image {name!r} that can be read.")
-        return Captioned(found[name], table.cell(row, columns["text"], "text"), name, split_in_row(table, row, part))
+        text = table.cell(row, columns["text"], "text")
+        return Captioned(by_name[name], text, name, split_in_row(table, row, split_column))
 
     builder.each(table.rows, make)
-    bare = set(names) - {one.name for one in builder.examples}
-    if bare:
-        builder.note(f"{arrays.path.name}: {len(bare):,} images have no caption, such as {min(bare)!r}")
+    unused = set(names) - {example.name for example in builder.examples}
+    if unused:
+        builder.note(f"{arrays.path.name}: {len(unused):,} images have no caption, such as {min(unused)!r}")

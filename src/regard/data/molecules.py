@@ -1,4 +1,4 @@
-"""Molecules: SMILES as graphs, atoms and bonds as vectors."""
+"""Molecules: SMILES as graphs with features of atoms and bonds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ BOND_FEATURES = len(BONDS) + 3
 
 @dataclass(frozen=True, eq=False)
 class Molecule:
-    """`atoms [atoms, ATOM_FEATURES]`; each bond both ways: `edges [2, 2·bonds]`, `bonds [2·bonds, BOND_FEATURES]`."""
+    """A molecule as a graph, in which each bond is two edges, one in each direction.
+
+    `atoms [atoms, ATOM_FEATURES]`, `edges [2, 2·bonds]`, `bonds [2·bonds, BOND_FEATURES]`.
+    """
 
     atoms: Tensor
     edges: Tensor
@@ -29,11 +32,11 @@ class Molecule:
 
 
 def read_molecule(smiles: str) -> Molecule:
-    """The graph of a SMILES; `BadInput` if it is none, `Missing` without rdkit.
+    """The graph of a SMILES; `BadInput` if it is invalid, `Missing` without rdkit.
 
-    An atom is: which element, hybridisation, number of neighbours and of hydrogens (each one-hot, the last place for
-    all others), then its charge, whether it is a radical, aromatic, in a ring, a stereocentre. A bond is: single,
-    double, triple, aromatic or other, then whether it is conjugated, in a ring.
+    Features of an atom: element, hybridisation, number of neighbours and of hydrogens (each one-hot, with a last column
+    for all others), its charge, and whether it is a radical, aromatic, in a ring, a stereocentre. Features of a bond:
+    single, double, triple, aromatic or other (one-hot), and whether it is conjugated, in a ring.
     """
     chem, base = import_rdkit()
     with base.BlockLogs():
@@ -44,13 +47,15 @@ def read_molecule(smiles: str) -> Molecule:
     bonds = list(molecule.GetBonds())
     pairs = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in bonds]
     both = [edge for source, target in pairs for edge in ((source, target), (target, source))]
-    vectors = [vector for bond in bonds for vector in [bond_vector(bond)] * 2]
+    types = [one_hot(str(bond.GetBondType()), BONDS) for bond in bonds]
+    flags = [[float(bond.GetIsConjugated()), float(bond.IsInRing())] for bond in bonds]
+    vectors = [[*bond, *flag] for bond, flag in zip(types, flags, strict=True) for _ in range(2)]
     edges = torch.tensor(both, dtype=torch.int64).view(-1, 2).T.contiguous()
     return Molecule(atoms, edges, torch.tensor(vectors).view(-1, BOND_FEATURES))
 
 
 def murcko_scaffold(smiles: str) -> str:
-    """The rings of a molecule and what joins them (Bemis and Murcko 1996), as a SMILES; "" where there is no ring."""
+    """The ring systems of a molecule and their linkers (Bemis and Murcko 1996), as a SMILES; "" without a ring."""
     _, base = import_rdkit()
     from rdkit.Chem.Scaffolds.MurckoScaffold import MurckoScaffoldSmiles
 
@@ -59,7 +64,7 @@ def murcko_scaffold(smiles: str) -> str:
 
 
 def import_rdkit() -> tuple[Any, Any]:
-    """The modules that read SMILES."""
+    """rdkit's modules `Chem` and `rdBase`; `Missing` if it is not installed."""
     try:
         from rdkit import Chem, rdBase
     except ImportError:
@@ -68,6 +73,7 @@ def import_rdkit() -> tuple[Any, Any]:
 
 
 def atom_vector(atom: Any, chem: Any) -> list[float]:
+    """The features of an atom (see `read_molecule`)."""
     stereo = atom.GetChiralTag() != chem.ChiralType.CHI_UNSPECIFIED
     flags = (atom.GetNumRadicalElectrons() > 0, atom.GetIsAromatic(), atom.IsInRing(), stereo)
     return [
@@ -80,15 +86,10 @@ def atom_vector(atom: Any, chem: Any) -> list[float]:
     ]
 
 
-def bond_vector(bond: Any) -> list[float]:
-    kind = one_hot(str(bond.GetBondType()), BONDS)
-    return [*kind, float(bond.GetIsConjugated()), float(bond.IsInRing())]
-
-
-def one_hot(value: Any, known: Any) -> list[float]:
-    """1 at the value's place, or at the last one for whatever is not known.
+def one_hot(value: Any, choices: Any) -> list[float]:
+    """The one-hot vector of a value among the choices; the last element is 1 for any other value.
 
     >>> one_hot("N", ("C", "N")), one_hot("Xe", ("C", "N"))
     ([0.0, 1.0, 0.0], [0.0, 0.0, 1.0])
     """
-    return [float(value == one) for one in known] + [float(value not in known)]
+    return [float(value == choice) for choice in choices] + [float(value not in choices)]

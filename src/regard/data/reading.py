@@ -1,4 +1,4 @@
-"""What came of reading a person's files: examples, and every place that could not be read."""
+"""The result of reading data files: examples, and every place that could not be read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_LISTED = 5
 
 @dataclass(frozen=True)
 class Fault:
-    """A place in a file that could not be read: what stands there, and what was wanted.
+    """A place in a file that could not be read, with a message: what was read, and what was expected.
 
     Lines and columns count from 1, columns in characters; None where a file has none.
 
@@ -36,12 +36,12 @@ class Fault:
     message: str
 
     def __str__(self) -> str:
-        place = [str(one) for one in (self.file, self.line, self.column) if one is not None]
-        return f"{':'.join(place)}: {self.message}"
+        position = ":".join(str(item) for item in (self.file, self.line, self.column) if item is not None)
+        return f"{position}: {self.message}"
 
 
 class MalformedData(Exception):
-    """A line, a row or a whole file cannot be read; whoever gathers the examples keeps the faults."""
+    """A line, a row or a whole file cannot be read. `ReadingBuilder` catches it and keeps its faults."""
 
     def __init__(self, *faults: Fault) -> None:
         super().__init__(*map(str, faults))
@@ -49,20 +49,20 @@ class MalformedData(Exception):
 
 
 def raise_fault(file: str | Path, message: str, line: int | None = None, column: int | None = None) -> NoReturn:
-    """Raise `MalformedData` with that fault."""
+    """Raise `MalformedData` with this fault."""
     raise MalformedData(Fault(str(file), line, column, message))
 
 
 def raise_fault_from(
     error: Exception, file: str | Path, line: int | None = None, column: int | None = None
 ) -> NoReturn:
-    """Raise `MalformedData` there with an error's message, whose own mention of that file is left out."""
+    """Raise `MalformedData` with the message of `error`, without the file's path at its start."""
     raise_fault(file, str(error).removeprefix(str(file)).lstrip(": "), line, column)
 
 
 @dataclass(frozen=True)
 class Reading(Generic[T]):
-    """Examples in the files' order, the faults beside them, and what was guessed about the files (`notes`)."""
+    """Examples in the order of the files, the faults, and what was guessed about the files (`notes`)."""
 
     examples: tuple[T, ...]
     faults: tuple[Fault, ...] = ()
@@ -79,35 +79,46 @@ class Reading(Generic[T]):
         return "\n".join(lines + [f"  {note}" for note in self.notes] + format_faults(self.faults))
 
     def strict(self) -> Reading[T]:
-        """Itself if nothing was wrong; otherwise `BadInput` with the first faults and their number."""
+        """The reading itself if it has no faults; otherwise `BadInput` with the first faults and their number."""
         if self.faults:
-            found = count_noun(len(self.faults), "fault")
+            count = count_noun(len(self.faults), "fault")
             lines = "\n".join(format_faults(self.faults))
             raise BadInput(
-                f"{found} in {', '.join(self.files)}, {count_noun(len(self), 'example')} read:\n{lines}\n"
+                f"{count} in {', '.join(self.files)}, {count_noun(len(self), 'example')} read:\n{lines}\n"
                 "Mend these places, or go on with what was read."
             )
         return self
 
     def require_examples(self) -> Reading[T]:
-        """Itself if anything was read; otherwise `BadInput` with the first faults."""
+        """The reading itself if it has examples; otherwise `BadInput` with the first faults."""
         if not self.examples:
             why = " ".join(str(fault) for fault in self.faults[:MAX_LISTED])
             raise BadInput(f"No example was read from {', '.join(self.files)}. {why} `regard check` shows all of it.")
         return self
 
-    def part(self, name: str) -> Reading[T]:
-        """The examples that the file itself puts into 'train', 'dev' or 'test'."""
-        kept = tuple(one for one in self.examples if getattr(one, "part", "") == name)
-        if not kept:
-            there = sorted({getattr(one, "part", "") for one in self.examples} - {""})
-            names = f"The parts are {', '.join(there)}." if there else "The files name no parts: take split()."
-            raise BadInput(f"{', '.join(self.files)}: no example belongs to {name!r}. {names}")
-        return replace(self, examples=kept)
+    def select(self, split: str) -> Reading[T]:
+        """The examples that the files assign to a split: 'train', 'dev' or 'test'."""
+        selected = tuple(example for example in self.examples if split_of(example) == split)
+        if not selected:
+            names = sorted({split_of(example) for example in self.examples} - {""})
+            hint = f"The splits are {', '.join(names)}." if names else "The files define no splits: take split()."
+            raise BadInput(f"{', '.join(self.files)}: no example belongs to {split!r}. {hint}")
+        return replace(self, examples=selected)
+
+
+def split_of(example: Any) -> str:
+    """The split that an example's file assigns it to; '' where there is none.
+
+    >>> split_of("a text, which has a method split")
+    ''
+    """
+    split = getattr(example, "split", "")
+    return split if isinstance(split, str) else ""
 
 
 def count_noun(number: int, noun: str) -> str:
-    """
+    """A count and its noun, in the plural unless the count is 1.
+
     >>> count_noun(1, "fault"), count_noun(2000, "fault")
     ('1 fault', '2,000 faults')
     """
@@ -115,14 +126,14 @@ def count_noun(number: int, noun: str) -> str:
 
 
 def format_faults(faults: tuple[Fault, ...]) -> list[str]:
-    """The first faults, a line each, and how many follow."""
+    """The first faults, one per line, and the number of the others."""
     lines = [f"  {fault}" for fault in faults[:MAX_LISTED]]
     return [*lines, f"  … and {len(faults) - MAX_LISTED:,} more"] if len(faults) > MAX_LISTED else lines
 
 
 @dataclass
 class ReadingBuilder(Generic[T]):
-    """A reading in the making."""
+    """Collects examples, faults and notes while files are read; `build` returns the `Reading`."""
 
     examples: list[T] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
@@ -131,21 +142,21 @@ class ReadingBuilder(Generic[T]):
 
     @contextmanager
     def reading(self, path: Path) -> Iterator[None]:
-        """While a file is read: if it is refused as a whole, that is one fault and the next file is read."""
+        """While open, reads this file: `MalformedData` becomes faults, and the next file can be read."""
         self.files.append(str(path))
         with self.catching():
             yield
 
     @contextmanager
     def catching(self) -> Iterator[None]:
-        """Keep as a fault what is refused inside."""
+        """While open, `MalformedData` becomes faults."""
         try:
             yield
         except MalformedData as refused:
             self.faults.extend(refused.faults)
 
     def each(self, sources: Iterable[X], make: Callable[[X], T]) -> None:
-        """An example of each source, or its fault."""
+        """Add `make(source)` for each source; where it raises `MalformedData`, add the faults."""
         for source in sources:
             try:
                 self.examples.append(make(source))
@@ -153,24 +164,24 @@ class ReadingBuilder(Generic[T]):
                 self.faults.extend(refused.faults)
 
     def note(self, text: str) -> None:
-        """Say once what was guessed."""
+        """Add a note, once."""
         if text not in self.notes:
             self.notes.append(text)
 
     def build(self) -> Reading[T]:
-        """What was gathered; faults of a file in the order of its lines."""
+        """The reading; faults are sorted by file and line."""
         order = {name: n for n, name in enumerate(self.files)}
-        faults = sorted(self.faults, key=lambda one: (order.get(one.file, len(order)), one.line or 0))
+        faults = sorted(self.faults, key=lambda fault: (order.get(fault.file, len(order)), fault.line or 0))
         return Reading(tuple(self.examples), tuple(faults), tuple(self.files), tuple(self.notes))
 
 
 def split(
     reading: Reading[T], share: float, seed: int = 0, *, by: Callable[[T], Hashable] | None = None
 ) -> tuple[Reading[T], Reading[T]]:
-    """(the rest, about `share` of the examples held out), the same for the same examples and seed.
+    """(the rest, the held-out examples): about `share` is held out, a function of examples and seed.
 
-    With `by`, examples with the same value stay together: a speaker, an image, a twin sentence. Both sides keep the
-    order of the file and neither is empty.
+    Examples with the same value of `by` stay together, such as those of one speaker or image. Both readings keep the
+    order of the file, and neither is empty.
 
     >>> rest, held = split(Reading(tuple(range(10))), 0.2)
     >>> len(rest), len(held), sorted(rest.examples + held.examples) == list(range(10))
@@ -185,21 +196,15 @@ def split(
     for n, example in enumerate(reading.examples):
         groups.setdefault(n if by is None else by(example), []).append(n)
     if len(groups) < 2:
-        what = "examples" if by is None else "groups"
-        raise BadInput(f"{', '.join(reading.files) or 'The reading'} has {len(groups)} {what}; a split needs two.")
-    held = hold_out(list(groups.values()), share, seed)
+        noun = "examples" if by is None else "groups"
+        raise BadInput(f"{', '.join(reading.files) or 'The reading'} has {len(groups)} {noun}; a split needs two.")
+    order, count = list(groups.values()), max(1, round(share * len(reading)))
+    random.Random(seed).shuffle(order)
+    held: set[int] = set()
+    for group in order[:-1]:
+        if len(held) >= count:
+            break
+        held.update(group)
     rest = tuple(example for n, example in enumerate(reading.examples) if n not in held)
     out = tuple(example for n, example in enumerate(reading.examples) if n in held)
     return replace(reading, examples=rest), replace(reading, examples=out)
-
-
-def hold_out(groups: list[list[int]], share: float, seed: int) -> set[int]:
-    """The numbers of shuffled groups until they are `share` of all, one group at least left on each side."""
-    wanted = max(1, round(share * sum(map(len, groups))))
-    random.Random(seed).shuffle(groups)
-    held: set[int] = set()
-    for group in groups[:-1]:
-        if len(held) >= wanted:
-            break
-        held.update(group)
-    return held

@@ -1,4 +1,4 @@
-"""Recordings: with a label or with what is said, as files that are opened when needed or as arrays."""
+"""Recordings with a label or a transcript, as files that are decoded when they are needed or as arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .text import LABEL_NAMES, TEXT_NAMES
 
 ENDINGS = ("wav", "flac", "ogg", "oga", "opus", "mp3", "aif", "aiff", "au")
 SOUND_NAMES = ("audio", "sound", "wav", "recording", "audio_path", "wav_filename", *PATH_NAMES, "音频", "录音")
-SAID_NAMES = ("transcript", "transcription", *TEXT_NAMES, "转写", "抄本")
+TRANSCRIPT_NAMES = ("transcript", "transcription", *TEXT_NAMES, "转写", "抄本")
 SAMPLES = ("audio", "sound", "samples", "wave")
 FRAMES = ("mfcc", "frames", "features", "mel", "log_mel")
 
@@ -33,13 +33,13 @@ class SoundFile:
     path: Path
 
     def load(self, rate: int | None = None) -> tuple[Tensor, int]:
-        """(float32 `[samples]` from −1 to 1, rate), resampled if a rate is given."""
+        """(float32 `[samples]` from −1 to 1, sample rate), resampled if a rate is given."""
         return read_sound(self.path, rate)
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """A recording in memory, `[samples]`: floats from −1 to 1, or integers over their whole range."""
+    """A recording in memory, `[samples]`: floats from −1 to 1, or integers over the range of their type."""
 
     values: Tensor
     rate: int
@@ -53,8 +53,8 @@ class Samples:
         values = self.values
         if not values.is_floating_point():
             values = values.float() / (torch.iinfo(values.dtype).max + 1)
-        wanted = self.rate if rate is None else rate
-        return resample(values.float(), self.rate, wanted), wanted
+        rate = self.rate if rate is None else rate
+        return resample(values.float(), self.rate, rate), rate
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,21 +63,21 @@ class LabelledSound:
 
     sound: SoundFile | Samples
     label: str
-    part: str = ""
+    split: str = ""
 
 
 @dataclass(frozen=True, eq=False)
 class Spoken:
-    """What was said, with the recording or with its frames `[frames, bins]`; the other is None."""
+    """A transcript with its recording or its feature frames `[frames, bins]`; the other is None."""
 
     text: str
     sound: SoundFile | Samples | None = None
     frames: Tensor | None = None
-    part: str = ""
+    split: str = ""
 
 
 def check_sound(path: Path) -> None:
-    """A quick look at a recording: its head and its last sample. `BadInput` for what is broken, cut or empty."""
+    """Check the header and the last sample of a recording; `BadInput` if it is damaged, truncated or empty."""
     try:
         import soundfile
     except (ImportError, OSError) as error:
@@ -85,7 +85,7 @@ def check_sound(path: Path) -> None:
     check_complete(path)
     try:
         with soundfile.SoundFile(path) as file:
-            length, whole = file.frames, has_last_sample(file)
+            length, complete = file.frames, has_last_sample(file)
             floats = file.subtype in ("FLOAT", "DOUBLE")
     except (soundfile.LibsndfileError, RuntimeError) as error:
         raise BadInput(
@@ -93,14 +93,14 @@ def check_sound(path: Path) -> None:
         ) from None
     if length <= 0:
         raise BadInput(f"{path} is a sound of no length. Record it again, or leave it out.")
-    if not whole:
+    if not complete:
         raise BadInput(f"{path} is cut: the last of {length} samples is not there. Get the whole file.")
     if floats:
-        read_sound(path)  # only such files can hold what is no number
+        read_sound(path)  # only such files can have NaN or infinite samples
 
 
 def has_last_sample(file: Any) -> bool:
-    """Whether an open sound file has the last of the samples that its head counts; a cut one cannot go there."""
+    """Whether an open sound file has the last of the samples that its header counts."""
     try:
         file.seek(max(0, file.frames - 1))
         return len(file.read(1)) == 1
@@ -109,11 +109,11 @@ def has_last_sample(file: Any) -> bool:
 
 
 def check_listed_sound(listed: ListedFile) -> SoundFile:
-    """The recording, or `MalformedData` at the place that named it."""
+    """The recording; `MalformedData` at the location that names it if it cannot be read."""
     try:
         check_sound(listed.path)
     except BadInput as error:
-        raise_fault_from(error, *listed.place)
+        raise_fault_from(error, *listed.location)
     return SoundFile(listed.path)
 
 
@@ -122,8 +122,8 @@ def read_sounds(
 ) -> Reading[LabelledSound]:
     """Labelled recordings: a folder with a folder for each class; a table of paths and labels; or NPZ.
 
-    Paths in a table are looked up from `folder`, the table's own unless given. NPZ: all samples in `audio`, `offsets
-    [n + 1]`, `rate`, and labels in the array that `label` names; an array such as is_test says the part.
+    Paths in a table are relative to `folder`, by default the table's own. NPZ: all samples in `audio`, `offsets
+    [n + 1]`, `rate`, and labels in the array `label`; an array such as is_test assigns examples to splits.
     """
     builder = ReadingBuilder[LabelledSound]()
     for path in resolve_paths(paths, folders=True):
@@ -139,26 +139,26 @@ def read_sounds(
 
 
 def labelled_file(listed: ListedFile) -> LabelledSound:
-    return LabelledSound(check_listed_sound(listed), listed.text, listed.part)
+    return LabelledSound(check_listed_sound(listed), listed.text, listed.split)
 
 
 def labelled_arrays(arrays: Arrays, label: str | int | None, builder: ReadingBuilder[LabelledSound]) -> None:
-    """The recordings of an NPZ with their labels."""
+    """The labelled recordings of an NPZ file."""
     name = str(label) if label is not None else arrays.find((*LABEL_NAMES, "labels"), "label", "label")
-    samples, offsets, rate = samples_in(arrays)
-    labels, parts = arrays.labels(name, len(offsets) - 1), arrays.parts(len(offsets) - 1)
+    samples, offsets, rate = read_samples(arrays)
+    labels, splits = arrays.labels(name, len(offsets) - 1), arrays.splits(len(offsets) - 1)
     builder.note(f"{arrays.path.name}: label = {name!r}, {rate} samples a second")
 
     def make(n: int) -> LabelledSound:
         if not labels[n]:
             arrays.raise_fault(name, f"has no class's name at {n}.")
-        return LabelledSound(Samples(cut_recording(arrays, samples, offsets, n), rate), labels[n], parts[n])
+        return LabelledSound(Samples(cut_recording(arrays, samples, offsets, n), rate), labels[n], splits[n])
 
     builder.each(range(len(offsets) - 1), make)
 
 
-def samples_in(arrays: Arrays) -> tuple[Tensor, list[int], int]:
-    """(samples of all recordings, where each begins, rate)."""
+def read_samples(arrays: Arrays) -> tuple[Tensor, list[int], int]:
+    """(samples of all recordings, the offset of each, sample rate)."""
     name = arrays.find(SAMPLES, "sound", "sound")
     array, rate = arrays.get(name, "sound"), arrays.get("rate", "samples a second")
     if array.ndim != 1 or str(array.dtype) not in ("int16", "int32", "float16", "float32", "float64"):
@@ -169,23 +169,23 @@ def samples_in(arrays: Arrays) -> tuple[Tensor, list[int], int]:
 
 
 def cut_recording(arrays: Arrays, rows: Tensor, offsets: list[int], n: int) -> Tensor:
-    """The rows of one recording; `MalformedData` if there are none."""
+    """The rows of recording `n`; `MalformedData` if there are none or some are not finite."""
     if offsets[n] == offsets[n + 1]:
         raise_fault(arrays.path, f"recording {n} has no length (offsets {offsets[n]} and {offsets[n + 1]}).")
-    found = rows[offsets[n] : offsets[n + 1]]
-    if found.is_floating_point() and not found.isfinite().all():
+    recording = rows[offsets[n] : offsets[n + 1]]
+    if recording.is_floating_point() and not recording.isfinite().all():
         raise_fault(arrays.path, f"recording {n} has numbers that are not finite (NaN or infinite). Leave it out.")
-    return found
+    return recording
 
 
 def read_spoken(
     paths: Paths, *, sound: str | int | None = None, text: str | int | None = None, folder: str | Path | None = None
 ) -> Reading[Spoken]:
-    """Recordings with what is said in them: a table of paths and texts, a folder, or NPZ.
+    """Recordings with transcripts: a table of paths and texts, a folder, or NPZ.
 
-    In a folder each recording has a text file of the same name beside it, or a line `name text` in a `.trans.txt`
-    there. NPZ: frames of all recordings in `mfcc [frames, bins]` (or samples in `audio`, with `rate`), `offsets
-    [n + 1]` and `text`.
+    In a folder each recording has a text file of the same name beside it, or a line `name text` in a `.trans.txt` file.
+    NPZ: feature frames of all recordings in `mfcc [frames, bins]`, or samples in `audio` with `rate`; `offsets [n + 1]`
+    and `text`.
     """
     builder = ReadingBuilder[Spoken]()
     for path in resolve_paths(paths, folders=True):
@@ -195,17 +195,17 @@ def read_spoken(
             elif file_format(path) == "npz":
                 spoken_arrays(Arrays(path), text, builder)
             else:
-                roles = ColumnSpec("sound", sound, SOUND_NAMES), ColumnSpec("text", text, SAID_NAMES)
+                roles = ColumnSpec("sound", sound, SOUND_NAMES), ColumnSpec("text", text, TRANSCRIPT_NAMES)
                 builder.each(listed_files(path, *roles, Path(folder) if folder else None, builder), spoken_file)
     return builder.build()
 
 
 def spoken_file(listed: ListedFile) -> Spoken:
-    return Spoken(listed.text, sound=check_listed_sound(listed), part=listed.part)
+    return Spoken(listed.text, sound=check_listed_sound(listed), split=listed.split)
 
 
 def transcribed_folder(root: Path, builder: ReadingBuilder[Any]) -> Iterator[ListedFile]:
-    """The recordings under a folder with the texts beside them."""
+    """The recordings of a folder and its subfolders, with the texts beside them."""
     files = [path for path in sorted(root.rglob("*")) if path.is_file() and file_extension(path) in ENDINGS]
     if not files:
         raise_fault(root, f"has no recordings; wanted files named .{', .'.join(ENDINGS)}.")
@@ -219,18 +219,19 @@ def transcribed_folder(root: Path, builder: ReadingBuilder[Any]) -> Iterator[Lis
 
 
 def transcripts(path: Path, builder: ReadingBuilder[Any]) -> dict[Path, str]:
-    """What a file of lines `name text` says of the recordings beside it, by their paths without ending."""
-    found = {}
+    """The texts of a file of lines `name text`, by the paths of the recordings without extension."""
+    texts = {}
     for number, line in enumerate(read_file_lines(path), 1):
         name, _, text = line.strip().partition(" ")
         if name and text.strip():
-            found[path.parent / name] = text.strip()
+            texts[path.parent / name] = text.strip()
         elif name:
             builder.faults.append(Fault(str(path), number, len(name) + 1, f"the recording {name!r} has no text."))
-    return found
+    return texts
 
 
 def find_transcript(path: Path, lines: dict[Path, str]) -> str:
+    """The text of a recording, from a file beside it or from the lines of a `.trans.txt` file."""
     beside = path.with_suffix(".txt")
     if beside.is_file():
         return " ".join(read_text(beside).split())
@@ -240,11 +241,11 @@ def find_transcript(path: Path, lines: dict[Path, str]) -> str:
 
 
 def spoken_arrays(arrays: Arrays, text: str | int | None, builder: ReadingBuilder[Spoken]) -> None:
-    """The recordings of an NPZ with their texts."""
-    name = str(text) if text is not None else arrays.find((*SAID_NAMES, "texts"), "text", "text")
-    frames = next((one for one in FRAMES if one in arrays), None)
-    rows, offsets, rate = frames_in(arrays, frames) if frames else samples_in(arrays)
-    texts, parts = arrays.texts(name, len(offsets) - 1, "text", "text"), arrays.parts(len(offsets) - 1)
+    """The recordings or frames of an NPZ file with their texts."""
+    name = str(text) if text is not None else arrays.find((*TRANSCRIPT_NAMES, "texts"), "text", "text")
+    frames = next((candidate for candidate in FRAMES if candidate in arrays), None)
+    rows, offsets, rate = read_frames(arrays, frames) if frames else read_samples(arrays)
+    texts, splits = arrays.texts(name, len(offsets) - 1, "text", "text"), arrays.splits(len(offsets) - 1)
     builder.note(
         f"{arrays.path.name}: {f'frames = {frames!r}' if frames else f'{rate} samples a second'}, text = {name!r}"
     )
@@ -254,14 +255,14 @@ def spoken_arrays(arrays: Arrays, text: str | int | None, builder: ReadingBuilde
         if not texts[n]:
             arrays.raise_fault(name, f"is empty at {n}.")
         if frames:
-            return Spoken(texts[n], frames=values, part=parts[n])
-        return Spoken(texts[n], sound=Samples(values, rate), part=parts[n])
+            return Spoken(texts[n], frames=values, split=splits[n])
+        return Spoken(texts[n], sound=Samples(values, rate), split=splits[n])
 
     builder.each(range(len(offsets) - 1), make)
 
 
-def frames_in(arrays: Arrays, name: str) -> tuple[Tensor, list[int], int]:
-    """(frames of all recordings, where each begins, 0)."""
+def read_frames(arrays: Arrays, name: str) -> tuple[Tensor, list[int], int]:
+    """(frames of all recordings, the offset of each, 0 for the sample rate)."""
     array = arrays.get(name, "frames")
     if array.ndim != 2 or array.dtype.kind != "f":
         arrays.raise_fault(name, f"is {array.dtype} {list(array.shape)}; wanted floats [frames, bins].")

@@ -1,4 +1,4 @@
-"""Tables: CSV, TSV and JSON lines; rows with their lines, columns found by name, by number or by a stated guess."""
+"""Tables: CSV, TSV and JSON lines. Columns are given by name or number, or guessed; a note reports each guess."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ TABLES = ("csv", "tsv", "tab", "jsonl", "ndjson")
 HALF = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
-"""Half of a pair of JSON escapes that only together are a character, such as an emoji's."""
+"""Half of a surrogate pair of JSON escapes, without the other half."""
 
-PARTS = {
+SPLITS = {
     "train": ("train", "training", "训练", "训练集"),
     "dev": ("dev", "development", "val", "valid", "validation", "验证", "验证集", "开发集"),
     "test": ("test", "testing", "测试", "测试集"),
 }
-PART_NAMES = ("split", "part", "partition", "subset", "is_test", "is_dev", "is_val", "is_train", "划分")
+SPLIT_COLUMNS = ("split", "part", "partition", "subset", "is_test", "is_dev", "is_val", "is_train", "划分")
 
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """A column that a task needs: what it is called, the name or number given for it, names to guess it by,
-    and the setting that names it where that is called otherwise."""
+    """A column that a task needs: its role, the name or number that was given for it, the names that it usually has,
+    and the setting that names it, if that differs from the role."""
 
     role: str
     given: str | int | None
@@ -43,7 +43,7 @@ class ColumnSpec:
 
 
 class Row(NamedTuple):
-    """A row's cells and the line it begins on."""
+    """The cells of a row, and the line on which it begins."""
 
     line: int
     cells: list[Any]
@@ -51,7 +51,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Rows by column name; without a header the names are '1', '2', …"""
+    """Rows with named columns. Without a header the names are '1', '2', …; the delimiter of JSON lines is '{'."""
 
     path: Path
     lines: list[str]
@@ -62,15 +62,14 @@ class Table:
     faults: list[Fault] = field(default_factory=list)
 
     def value(self, row: Row, name: str) -> Any:
-        """What a cell holds: text, or in JSON lines anything; None if there is none."""
+        """The value of a cell: text, or any JSON value in JSON lines; None if there is none."""
         return row.cells[self.names.index(name)]
 
     def column(self, row: Row, name: str) -> int | None:
-        """The column, in characters from 1, where a row's cell begins; None if it is on a later line."""
+        """The character, from 1, at which a cell begins in the first line of its row; None if it is on a later line."""
         text = self.lines[row.line - 1]
         if self.delimiter == "{":
-            place = text.find(f'"{name}"')
-            return place + 1 if place >= 0 else 1
+            return max(text.find(f'"{name}"'), 0) + 1
         starts = list(cell_starts(text, self.delimiter))
         number = self.names.index(name)
         return starts[number] if number < len(starts) else None
@@ -79,32 +78,32 @@ class Table:
         """Raise `MalformedData` for a cell."""
         raise_fault(self.path, message, row.line, self.column(row, name))
 
-    def cell(self, row: Row, name: str, what: str) -> str:
-        """A cell as text without blanks around it; `MalformedData` when there is nothing in it."""
+    def cell(self, row: Row, name: str, role: str) -> str:
+        """A cell as text, stripped; `MalformedData` if it is empty. `role` is for the error message."""
         value = self.value(row, name)
         if value is None and self.delimiter == "{":
-            raise_fault(self.path, f"has no {name!r}; wanted the {what} there.", row.line, 1)
+            raise_fault(self.path, f"has no {name!r}; wanted the {role} there.", row.line, 1)
         text = as_text(value)
         if text is None:
-            self.raise_fault(row, name, f"the {what} is {value!r:.60}; wanted text or a number.")
+            self.raise_fault(row, name, f"the {role} is {value!r:.60}; wanted text or a number.")
         if not text:
-            self.raise_fault(row, name, f"the {what} (column {name!r}) is empty.")
+            self.raise_fault(row, name, f"the {role} (column {name!r}) is empty.")
         return text
 
-    def number(self, row: Row, name: str, what: str) -> float:
-        """A cell as a finite number."""
-        text = self.cell(row, name, what)
+    def number(self, row: Row, name: str, role: str) -> float:
+        """A cell as a finite number; `MalformedData` if it is none."""
+        text = self.cell(row, name, role)
         try:
             value = float(text)
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            self.raise_fault(row, name, f"the {what} (column {name!r}) is {text!r:.40}; wanted a number.")
+            self.raise_fault(row, name, f"the {role} (column {name!r}) is {text!r:.40}; wanted a number.")
         return value
 
 
 def as_text(value: Any) -> str | None:
-    """A cell's value as text: numbers as they are written, whole ones without a point; None for lists and the like.
+    """The value of a cell as text; whole numbers have no decimal point. None for lists and objects.
 
     >>> as_text(" 好 "), as_text(3), as_text(1.0), as_text(True), as_text([1])
     ('好', '3', '1', 'true', None)
@@ -121,7 +120,7 @@ def as_text(value: Any) -> str | None:
 
 
 def cell_starts(text: str, delimiter: str) -> Iterator[int]:
-    """The columns, from 1, where a line's cells begin."""
+    """The characters, from 1, at which the cells of a line begin."""
     yield 1
     quoted = False
     for n, letter in enumerate(text):
@@ -131,16 +130,19 @@ def cell_starts(text: str, delimiter: str) -> Iterator[int]:
             yield n + 2
 
 
-def read_table(path: Path, wanted: Sequence[ColumnSpec], header: bool | None = None, known: int = 1) -> Table:
-    """The table in a file. `header` is guessed unless given: some column was asked for by name, or `known` cells of the
-    first line are among the names that columns have."""
+def read_table(path: Path, wanted: Sequence[ColumnSpec], header: bool | None = None, min_matches: int = 1) -> Table:
+    """The table in a file.
+
+    By default the first line is a header if a column is given by name, or if at least `min_matches` of its cells are
+    usual names of the columns wanted.
+    """
     lines = read_file_lines(path)
     if file_format(path) in ("jsonl", "ndjson") or (
         file_format(path) not in TABLES and lines[0].lstrip().startswith("{")
     ):
         table = json_table(path, lines)
     else:
-        table = delimited_table(path, lines, wanted, header, known)
+        table = delimited_table(path, lines, wanted, header, min_matches)
     if not table.names:
         raise MalformedData(*table.faults)
     if not table.rows and not table.faults:
@@ -149,7 +151,7 @@ def read_table(path: Path, wanted: Sequence[ColumnSpec], header: bool | None = N
 
 
 def json_table(path: Path, lines: list[str]) -> Table:
-    """One JSON object a line."""
+    """The table of a file with one JSON object per line."""
     objects, faults, names = [], [], {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -159,12 +161,12 @@ def json_table(path: Path, lines: list[str]) -> Table:
             names.update(dict.fromkeys(objects[-1][1]))
         except MalformedData as refused:
             faults.extend(refused.faults)
-    rows = [Row(number, [found.get(name) for name in names]) for number, found in objects]
+    rows = [Row(number, [value.get(name) for name in names]) for number, value in objects]
     return Table(path, lines, tuple(names), "{", True, rows, faults)
 
 
 def json_object(path: Path, number: int, line: str) -> dict[str, Any]:
-    """The object on a line."""
+    """The JSON object of a line; `MalformedData` if it is none."""
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
@@ -189,16 +191,25 @@ def encodable(value: Any) -> bool:
 
 
 def delimited_table(
-    path: Path, lines: list[str], wanted: Sequence[ColumnSpec], header: bool | None, known: int
+    path: Path, lines: list[str], wanted: Sequence[ColumnSpec], header: bool | None, min_matches: int
 ) -> Table:
-    """CSV, whose cells may be quoted, or TSV, whose cells never are."""
-    delimiter, faults = detect_delimiter(path, lines), []
-    records = list(tab_records(lines) if delimiter == "\t" else quoted_records(path, lines, delimiter, faults))
+    """The table of a CSV file, whose cells may be quoted, or of a TSV file, whose cells never are.
+
+    The delimiter is a tab by the extension, or if the first line has one; otherwise the most frequent of comma,
+    semicolon and tab in the first line.
+    """
+    first, extension, faults = next(line for line in lines if line.strip()), file_format(path), []
+    tabs = extension in ("tsv", "tab") or (extension != "csv" and "\t" in first)
+    delimiter = "\t" if tabs else max(",;\t", key=first.count)
+    if delimiter == "\t":
+        records = [(number, line.split("\t")) for number, line in enumerate(lines, 1) if line.strip()]
+    else:
+        records = list(quoted_records(path, lines, delimiter, faults))
     if not records:
         return Table(path, lines, (), delimiter, False, [], faults)
-    first = [cell.strip() for cell in records[0][1]]
-    header = has_header(first, wanted, known) if header is None else header
-    names = header_names(path, records[0][0], first) if header else tuple(str(n + 1) for n in range(len(first)))
+    cells = [cell.strip() for cell in records[0][1]]
+    header = has_header(cells, wanted, min_matches) if header is None else header
+    names = header_names(path, records[0][0], cells) if header else tuple(str(n + 1) for n in range(len(cells)))
     rows = []
     for line, cells in records[1:] if header else records:
         if len(cells) == len(names):
@@ -212,28 +223,14 @@ def uneven_row_fault(path: Path, line: int, cells: list[str], names: tuple[str, 
     advice = (
         "" if len(cells) < len(names) or delimiter == "\t" else f' Put text that has "{delimiter}" in it in quotes.'
     )
-    found = f"has {len(cells)} columns" if len(cells) != 1 else "has 1 column"
-    return Fault(str(path), line, None, f"{found}; wanted {len(names)} ({', '.join(names)}).{advice}")
-
-
-def detect_delimiter(path: Path, lines: list[str]) -> str:
-    """Tab by the ending or where the first line has one; otherwise the commoner of comma and semicolon in it."""
-    first = next(line for line in lines if line.strip())
-    if file_format(path) in ("tsv", "tab") or (file_format(path) != "csv" and "\t" in first):
-        return "\t"
-    return max(",;\t", key=first.count)
-
-
-def tab_records(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            yield number, line.split("\t")
+    count = f"has {len(cells)} columns" if len(cells) != 1 else "has 1 column"
+    return Fault(str(path), line, None, f"{count}; wanted {len(names)} ({', '.join(names)}).{advice}")
 
 
 def quoted_records(
     path: Path, lines: list[str], delimiter: str, faults: list[Fault]
 ) -> Iterator[tuple[int, list[str]]]:
-    """(line, cells) of each record, which may reach over several lines."""
+    """(line, cells) of each record, which may span several lines."""
     limit = csv.field_size_limit(sys.maxsize)
     try:
         reader = csv.reader((line + "\n" for line in lines), delimiter=delimiter, strict=True)
@@ -261,16 +258,16 @@ def quoting_fault(path: Path, lines: list[str], line: int, last: int, error: str
     return Fault(str(path), line, column, f"is badly quoted ({error}). {advice}{lost}")
 
 
-def has_header(cells: list[str], wanted: Sequence[ColumnSpec], known: int) -> bool:
-    """Whether the first line names the columns."""
-    if any(isinstance(one.given, str) and not one.given.isdecimal() for one in wanted):
+def has_header(cells: list[str], wanted: Sequence[ColumnSpec], min_matches: int) -> bool:
+    """Whether the first line is a header (see `read_table`)."""
+    if any(isinstance(spec.given, str) and not spec.given.isdecimal() for spec in wanted):
         return True
-    names = {name for one in wanted for name in one.names}
-    return sum(cell.casefold() in names for cell in cells) >= known
+    names = {name for spec in wanted for name in spec.names}
+    return sum(cell.casefold() in names for cell in cells) >= min_matches
 
 
 def header_names(path: Path, line: int, cells: list[str]) -> tuple[str, ...]:
-    """The header's names, a column's number where it has none."""
+    """The names of the header; a column without a name has its number."""
     names = tuple(cell or str(n) for n, cell in enumerate(cells, 1))
     twice = next((name for n, name in enumerate(names) if name in names[:n]), None)
     if twice is not None:
@@ -278,77 +275,78 @@ def header_names(path: Path, line: int, cells: list[str]) -> tuple[str, ...]:
     return names
 
 
-def find_columns(table: Table, wanted: Sequence[ColumnSpec], notes: ReadingBuilder[Any]) -> dict[str, str]:
-    """The column of each role: as given, by its name, or by what is left, the last two said in a note.
+def find_columns(table: Table, wanted: Sequence[ColumnSpec], builder: ReadingBuilder[Any]) -> dict[str, str]:
+    """The column of each role: the given one, or found by its usual names, or left over. A note reports guesses.
 
-    With as many columns as roles, the roles that no name was found for take the columns left over in their order.
+    Roles without a column by name get the columns that are left over, in order, if there are as many.
     """
-    found = {one.role: given_column(table, one) for one in wanted if one.given is not None}
-    for one in wanted:
-        free = [name for name in table.names if name not in found.values()]
-        match = next((name for known in one.names for name in free if name.casefold() == known), None)
-        if one.role not in found and match is not None:
-            found[one.role] = match
-    part = find_split_column(table)
-    free = [name for name in table.names if name not in found.values() and name != part]
-    open_roles = [one for one in wanted if one.role not in found]
-    if len(free) < len(open_roles) or (len(free) > len(open_roles) > 0):
-        raise_ambiguous_column(table, open_roles[0])
-    found.update(zip((one.role for one in open_roles), free, strict=False))
-    if guessed := {one.role: found[one.role] for one in wanted if one.given is None}:
-        order = sorted(guessed, key=lambda role: table.names.index(guessed[role]))
-        columns = ", ".join(f"{role} = column {guessed[role]!r}" for role in order)
-        notes.note(f"{table.path.name}: {columns}{'' if table.header else ' (there is no header)'}")
-    return found
+    columns = {spec.role: given_column(table, spec) for spec in wanted if spec.given is not None}
+    for spec in wanted:
+        free = [name for name in table.names if name not in columns.values()]
+        match = next((name for usual in spec.names for name in free if name.casefold() == usual), None)
+        if spec.role not in columns and match is not None:
+            columns[spec.role] = match
+    split_column = find_split_column(table)
+    free = [name for name in table.names if name not in columns.values() and name != split_column]
+    missing = [spec for spec in wanted if spec.role not in columns]
+    if len(free) < len(missing) or (len(free) > len(missing) > 0):
+        raise_ambiguous_column(table, missing[0])
+    columns.update(zip((spec.role for spec in missing), free, strict=False))
+    if guesses := {spec.role: columns[spec.role] for spec in wanted if spec.given is None}:
+        order = sorted(guesses, key=lambda role: table.names.index(guesses[role]))
+        text = ", ".join(f"{role} = column {guesses[role]!r}" for role in order)
+        builder.note(f"{table.path.name}: {text}{'' if table.header else ' (there is no header)'}")
+    return columns
 
 
-def raise_ambiguous_column(table: Table, one: ColumnSpec) -> NoReturn:
-    there = ", ".join(map(repr, table.names))
+def raise_ambiguous_column(table: Table, spec: ColumnSpec) -> NoReturn:
+    """Raise `MalformedData` for a role that several columns, or none, could have."""
+    names = ", ".join(map(repr, table.names))
     line = next(n for n, text in enumerate(table.lines, 1) if text.strip())
     first = "" if table.header else f" (line {line} is {table.lines[line - 1]!r:.80})"
-    setting = one.setting or one.role
-    message = f"which column is the {one.role}? There are {there}{first}. Say it with {setting}=, by name or number."
+    setting = spec.setting or spec.role
+    message = f"which column is the {spec.role}? There are {names}{first}. Say it with {setting}=, by name or number."
     raise_fault(table.path, message, line)
 
 
-def given_column(table: Table, one: ColumnSpec) -> str:
-    """The name of the column that was asked for by name or number."""
-    given = str(one.given)
+def given_column(table: Table, spec: ColumnSpec) -> str:
+    """The name of the column that is given by name or number."""
+    given = str(spec.given)
     if given in table.names:
         return given
     if given.isdecimal() and 1 <= int(given) <= len(table.names):
         return table.names[int(given) - 1]
     near = difflib.get_close_matches(given, table.names, n=1)
     hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(map(repr, table.names))}."
-    raise_fault(table.path, f"has no column {given!r} for the {one.role}. {hint}", 1)
+    raise_fault(table.path, f"has no column {given!r} for the {spec.role}. {hint}", 1)
 
 
 def find_split_column(table: Table) -> str | None:
-    """The column that says to which part, train, dev or test, a row belongs."""
-    return next((name for known in PART_NAMES for name in table.names if name.casefold() == known), None)
+    """The name of the column that assigns rows to splits; None if there is none."""
+    return next((name for usual in SPLIT_COLUMNS for name in table.names if name.casefold() == usual), None)
 
 
 def split_in_row(table: Table, row: Row, column: str | None) -> str:
-    """'train', 'dev' or 'test'; '' where the table does not say."""
+    """The split of a row: 'train', 'dev' or 'test'; '' if there is no column of splits."""
     if column is None:
         return ""
-    value = table.cell(row, column, "part")
-    part = parse_split_name(column, value)
-    if part is None:
-        table.raise_fault(row, column, f"the part is {value!r}; wanted train, dev or test.")
-    return part
+    value = table.cell(row, column, "split")
+    split = parse_split_name(column, value)
+    if split is None:
+        table.raise_fault(row, column, f"the split is {value!r}; wanted train, dev or test.")
+    return split
 
 
 def parse_split_name(column: str, value: str) -> str | None:
-    """The part that a value means in a column of that name; None if none.
+    """The split that a value of this column means; None if it means none.
 
     >>> parse_split_name("split", "Validation"), parse_split_name("is_test", "1"), parse_split_name("is_test", "False")
     ('dev', 'test', 'train')
     """
-    value, asked = value.casefold(), column.casefold().removeprefix("is_")
+    value, flag = value.casefold(), column.casefold().removeprefix("is_")
     if column.casefold().startswith("is_"):
         if value not in ("0", "1", "true", "false", "yes", "no"):
             return None
-        yes = value in ("1", "true", "yes")
-        value = asked if yes else ("test" if asked == "train" else "train")
-    return next((part for part, names in PARTS.items() if value in names), None)
+        other = "test" if flag == "train" else "train"
+        value = flag if value in ("1", "true", "yes") else other
+    return next((split for split, names in SPLITS.items() if value in names), None)

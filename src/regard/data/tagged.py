@@ -1,4 +1,4 @@
-"""Tagged sentences: CoNLL-U, two columns of text, or JSON lines."""
+"""Tagged sentences: CoNLL-U, columns of text, or JSON lines."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ WORD_NAMES = ("words", "tokens", "forms", "词", "词语")
 TAG_NAMES = ("tags", "labels", "upos", "pos_tags", "ner_tags", "pos", "ner", "标签")
 
 Block = list[tuple[int, str]]
-"""A sentence's lines with their numbers."""
+"""The lines of a sentence with their numbers."""
 
 
 @dataclass(frozen=True)
 class Tagged:
-    """A sentence's words and a tag for each."""
+    """The words of a sentence and the tag of each."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -33,10 +33,10 @@ class Tagged:
 def read_tagged(paths: Paths, *, column: str | int | None = None) -> Reading[Tagged]:
     """Tagged sentences.
 
-    CoNLL-U: `column` is one of upos (unless given), xpos, deprel, …; multiword tokens (1-2) and empty nodes (1.1) are
-    skipped. Columns of text: a word and its tag a line, a tab or blanks between, a blank line between sentences; of
-    more columns the last is the tag unless `column` has another number. JSON lines: lists of words and tags. A sentence
-    with a fault is left out whole.
+    CoNLL-U: `column` is upos (the default), xpos, deprel, …; multiword tokens (1-2) and empty nodes (1.1) are skipped.
+    Columns of text: a word and its tag on each line, separated by a tab or spaces, and a blank line between sentences;
+    the tag is the last column unless `column` is another number. JSON lines: a list of words and a list of tags. A
+    sentence with a fault is skipped.
     """
     builder = ReadingBuilder[Tagged]()
     for path in resolve_paths(paths):
@@ -45,23 +45,18 @@ def read_tagged(paths: Paths, *, column: str | int | None = None) -> Reading[Tag
                 read_json_lists(path, column, builder)
                 continue
             lines = read_file_lines(path)
-            number, first = first_line(path, lines)
-            conllu = file_format(path) == "conllu" or first.count("\t") == len(FIELDS) - 1
-            make = conllu_reader(path, column) if conllu else column_reader(path, (number, first), column, builder)
+            content = (item for item in enumerate(lines, 1) if item[1].strip() and not item[1].startswith("# "))
+            first = next(content, None)
+            if first is None:
+                raise_fault(path, "has comments only.", 1)
+            conllu = file_format(path) == "conllu" or first[1].count("\t") == len(FIELDS) - 1
+            make = conllu_reader(path, column) if conllu else column_reader(path, first, column, builder)
             builder.each(split_blocks(lines), make)
     return builder.build()
 
 
-def first_line(path: Path, lines: list[str]) -> tuple[int, str]:
-    """The first line that is no comment, with its number."""
-    for number, line in enumerate(lines, 1):
-        if line.strip() and not line.startswith("# "):
-            return number, line
-    raise_fault(path, "has comments only.", 1)
-
-
 def split_blocks(lines: list[str]) -> Iterator[Block]:
-    """Lines between blank lines."""
+    """The blocks of lines that blank lines separate."""
     block: Block = []
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -74,7 +69,7 @@ def split_blocks(lines: list[str]) -> Iterator[Block]:
 
 
 def conllu_reader(path: Path, column: str | int | None) -> Callable[[Block], Tagged]:
-    """What reads a sentence of CoNLL-U."""
+    """A function that reads a sentence of CoNLL-U."""
     name = str(column or "upos").lower()
     if name not in FIELDS[2:]:
         raise BadInput(f"CoNLL-U has no column {column!r} of tags. Take one of {', '.join(FIELDS[2:])}.")
@@ -88,8 +83,8 @@ def conllu_reader(path: Path, column: str | int | None) -> Callable[[Block], Tag
             cells = line.split("\t")
             if is_word(path, number, cells, len(words) + 1):
                 if cells[field] in ("", "_"):
-                    place = sum(len(cell) + 1 for cell in cells[:field]) + 1
-                    raise_fault(path, f"the word {cells[1]!r} has no {name}.", number, place)
+                    start = sum(len(cell) + 1 for cell in cells[:field]) + 1
+                    raise_fault(path, f"the word {cells[1]!r} has no {name}.", number, start)
                 words.append(cells[1])
                 tags.append(cells[field])
         if not words:
@@ -100,7 +95,7 @@ def conllu_reader(path: Path, column: str | int | None) -> Callable[[Block], Tag
 
 
 def is_word(path: Path, number: int, cells: list[str], expected: int) -> bool:
-    """Whether a line of CoNLL-U is a word, not a multiword token or an empty node; `MalformedData` if it is neither."""
+    """Whether a line of CoNLL-U is a word, not a multiword token or empty node; `MalformedData` for other lines."""
     if len(cells) != len(FIELDS):
         raise_fault(path, f"has {len(cells)} columns; CoNLL-U has {len(FIELDS)}, with a tab between.", number)
     if not cells[0].isdecimal():
@@ -118,7 +113,7 @@ def is_word(path: Path, number: int, cells: list[str], expected: int) -> bool:
 def column_reader(
     path: Path, first: tuple[int, str], column: str | int | None, builder: ReadingBuilder[Tagged]
 ) -> Callable[[Block], Tagged]:
-    """What reads a sentence of words and tags in columns."""
+    """A function that reads a sentence of words and tags in columns; `first` is the first line and its number."""
     number, line = first
     tabs = "\t" in line
     wanted = len(cells_of(line, tabs))
@@ -135,8 +130,8 @@ def column_reader(
                 raise_fault(path, f"is {line!r:.60}, {len(cells)} columns; wanted {wanted}.", number)
             if not cells[0].strip() or not cells[tag - 1].strip():
                 empty = 1 if not cells[0].strip() else tag
-                place = 1 + sum(len(cell) + 1 for cell in cells[: empty - 1])
-                raise_fault(path, f"the {'word' if empty == 1 else 'tag'} (column {empty}) is empty.", number, place)
+                start = 1 + sum(len(cell) + 1 for cell in cells[: empty - 1])
+                raise_fault(path, f"the {'word' if empty == 1 else 'tag'} (column {empty}) is empty.", number, start)
             pairs.append((cells[0].strip(), cells[tag - 1].strip()))
         words, tags = zip(*pairs, strict=True)
         return Tagged(words, tags)
@@ -149,7 +144,7 @@ def cells_of(line: str, tabs: bool) -> list[str]:
 
 
 def tag_column(path: Path, column: str | int | None, columns: int) -> int:
-    """The number of the tag's column."""
+    """The number of the column of tags: `column`, by default the last."""
     if column is None:
         return columns
     if not str(column).isdecimal() or not 2 <= int(column) <= columns:
@@ -167,7 +162,7 @@ def read_json_lists(path: Path, column: str | int | None, builder: ReadingBuilde
 
 
 def json_sentence(table: Table, row: Row, columns: dict[str, str]) -> Tagged:
-    words, tags = (list_in(table, row, columns[role], role) for role in ("words", "tags"))
+    words, tags = (read_list(table, row, columns[role], role) for role in ("words", "tags"))
     if len(words) != len(tags):
         table.raise_fault(
             row, columns["tags"], f"there are {len(words)} words and {len(tags)} tags; wanted a tag for each word."
@@ -175,13 +170,13 @@ def json_sentence(table: Table, row: Row, columns: dict[str, str]) -> Tagged:
     return Tagged(words, tags)
 
 
-def list_in(table: Table, row: Row, name: str, what: str) -> tuple[str, ...]:
-    """A list of texts or numbers."""
+def read_list(table: Table, row: Row, name: str, role: str) -> tuple[str, ...]:
+    """The texts or numbers of a cell, as text."""
     value = table.value(row, name)
     if not isinstance(value, list) or not value:
-        table.raise_fault(row, name, f"the {what} are {value!r:.60}; wanted a list that is not empty.")
-    texts = tuple(as_text(one) for one in value)
+        table.raise_fault(row, name, f"the {role} are {value!r:.60}; wanted a list that is not empty.")
+    texts = tuple(as_text(item) for item in value)
     if not all(texts):
-        n = texts.index(next(one for one in texts if not one))
-        table.raise_fault(row, name, f"number {n + 1} of the {what} is {value[n]!r:.60}; wanted text.")
-    return tuple(one or "" for one in texts)
+        n = texts.index(next(text for text in texts if not text))
+        table.raise_fault(row, name, f"number {n + 1} of the {role} is {value[n]!r:.60}; wanted text.")
+    return tuple(text or "" for text in texts)

@@ -1,4 +1,4 @@
-"""Text: sentences with a label, with a translation, or alone."""
+"""Texts: with a label, with a target text, or alone."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ CHINESE = re.compile("[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]$")
 
 @dataclass(frozen=True)
 class LabelledText:
-    """A text and its class; `part` is 'train', 'dev' or 'test' where the file says so."""
+    """A text and its class; `split` is 'train', 'dev' or 'test' if the file assigns one."""
 
     text: str
     label: str
-    part: str = ""
+    split: str = ""
 
 
 @dataclass(frozen=True)
 class Parallel:
-    """A text and what is to be made of it; `references` are all the answers that count as right, `target` the first."""
+    """A source text and its target, such as a translation; `references` are all correct targets, `target` the first."""
 
     source: str
     target: str
     references: tuple[str, ...] = ()
-    part: str = ""
+    split: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Document:
 
     @property
     def lines(self) -> list[str]:
-        """The lines, blank ones too."""
+        """The lines, including blank ones."""
         return split_lines(self.text)
 
 
@@ -68,8 +68,8 @@ def read_texts(
 ) -> Reading[LabelledText]:
     """Labelled texts from CSV, TSV or JSON lines.
 
-    Columns are named, numbered from 1, or guessed by their names; without names, of two columns the label is the one
-    with fewer different values. TSV is split at its tabs alone; quotes are part of the text there.
+    A column is given by name or by number from 1, or found by its name. In a table of two columns without names the
+    label is the column with fewer different values. TSV is split at tabs only; quotes belong to the text.
     """
     builder = ReadingBuilder[LabelledText]()
     wanted = [ColumnSpec("text", text, TEXT_NAMES, "input"), ColumnSpec("label", label, LABEL_NAMES)]
@@ -78,13 +78,16 @@ def read_texts(
             table = read_table(path, wanted, header)
             builder.faults.extend(table.faults)
             columns = find_columns(table, label_last(table, wanted), builder)
-            part = find_split_column(table)
-            builder.each(table.rows, lambda row, t=table, c=columns, p=part: make_labelled_text(t, row, c, p))
+            split_column = find_split_column(table)
+            for row in table.rows:
+                with builder.catching():
+                    content, name = (table.cell(row, columns[role], role) for role in ("text", "label"))
+                    builder.examples.append(LabelledText(content, name, split_in_row(table, row, split_column)))
     return builder.build()
 
 
 def label_last(table: Table, wanted: list[ColumnSpec]) -> list[ColumnSpec]:
-    """The roles in the order of a table of two columns: the label has the fewer different values, or the shorter."""
+    """The roles in the order of a table of two columns: the label has fewer different values, or shorter ones."""
     if len(table.names) != 2:
         return wanted
     values = [{str(table.value(row, name)) for row in table.rows} for name in table.names]
@@ -92,35 +95,30 @@ def label_last(table: Table, wanted: list[ColumnSpec]) -> list[ColumnSpec]:
     return wanted[::-1] if first < second else wanted
 
 
-def make_labelled_text(table: Table, row: Row, columns: dict[str, str], part: str | None) -> LabelledText:
-    text, label = (table.cell(row, columns[role], role) for role in ("text", "label"))
-    return LabelledText(text, label, split_in_row(table, row, part))
-
-
 def read_parallel(
     paths: Paths, *, source: str | int | None = None, target: str | int | None = None, header: bool | None = None
 ) -> Reading[Parallel]:
     """Pairs of texts: from a table (TSV, CSV, JSON lines), or from two text files that correspond line by line.
 
-    Two paths that are not named as tables are the source's lines and the target's. In a table the columns are named,
-    numbered from 1, called source and target, or the first two. In JSON lines a list of sentences as source is joined,
-    and a list of targets holds several right answers.
+    Two paths without a table's extension are the source lines and the target lines. In a table a column is given by
+    name or by number from 1, or found by its name (source, target), or it is one of the first two. In JSON lines a
+    source that is a list of sentences is joined, and a list of targets has several references.
     """
-    found = resolve_paths(paths)
+    files = resolve_paths(paths)
     builder = ReadingBuilder[Parallel]()
-    if len(found) == 2 and not any(file_format(path) in TABLES for path in found):
-        builder.files.extend(map(str, found))
+    if len(files) == 2 and not any(file_format(path) in TABLES for path in files):
+        builder.files.extend(map(str, files))
         with builder.catching():
-            read_two_files(found[0], found[1], builder)
+            read_two_files(files[0], files[1], builder)
         return builder.build()
-    for path in found:
+    for path in files:
         with builder.reading(path):
             read_pair_table(path, source, target, header, builder)
     return builder.build()
 
 
 def read_two_files(source: Path, target: Path, builder: ReadingBuilder[Parallel]) -> None:
-    """Line by line; unequal numbers of lines are refused whole, since nobody knows where they part."""
+    """The pairs of two files, line by line; files with different numbers of lines are malformed."""
     left, right = read_file_lines(source), read_file_lines(target)
     if len(left) != len(right):
         short, other = (source, target) if len(left) < len(right) else (target, source)
@@ -131,14 +129,14 @@ def read_two_files(source: Path, target: Path, builder: ReadingBuilder[Parallel]
     blank = [n for n in range(len(left)) if not left[n].strip() and not right[n].strip()]
     if blank:
         builder.note(f"{len(blank):,} lines are blank in both files, the first {blank[0] + 1}: left out")
-    skip = set(blank)
-    for n, (one, other) in enumerate(zip(left, right, strict=True)):
-        one, other = one.strip(), other.strip()
-        if one and other:
-            builder.examples.append(Parallel(one, other, (other,)))
-        elif n not in skip:
-            empty, full, words = (target, source, one) if one else (source, target, other)
-            builder.faults.append(Fault(str(empty), n + 1, 1, f"is blank, but {full.name} says {words!r:.60} there."))
+    for n, (first, second) in enumerate(zip(left, right, strict=True)):
+        first, second = first.strip(), second.strip()
+        if first and second:
+            builder.examples.append(Parallel(first, second, (second,)))
+        elif first or second:
+            empty, full = (target, source) if first else (source, target)
+            message = f"is blank, but {full.name} says {first or second!r:.60} there."
+            builder.faults.append(Fault(str(empty), n + 1, 1, message))
 
 
 def read_pair_table(
@@ -150,48 +148,46 @@ def read_pair_table(
 ) -> None:
     """The pairs of a table."""
     names = {"source": SOURCE_NAMES + LANGUAGES, "target": TARGET_NAMES + LANGUAGES}
-    asked = [ColumnSpec("source", source, names["source"]), ColumnSpec("target", target, names["target"])]
-    table = read_table(path, asked, header, known=2)
+    wanted = [ColumnSpec("source", source, names["source"]), ColumnSpec("target", target, names["target"])]
+    table = read_table(path, wanted, header, min_matches=2)
     builder.faults.extend(table.faults)
-    columns = find_columns(table, first_two(table, asked), builder)
-    part = find_split_column(table)
-    builder.each(table.rows, lambda row: make_pair(table, row, columns, part))
+    columns = find_columns(table, first_two(table, wanted), builder)
+    split_column = find_split_column(table)
+    for row in table.rows:
+        with builder.catching():
+            sources, targets = (sentences(table, row, columns[role], role) for role in ("source", "target"))
+            split = split_in_row(table, row, split_column)
+            builder.examples.append(Parallel(join_sentences(sources), targets[0], tuple(targets), split))
 
 
-def first_two(table: Table, asked: list[ColumnSpec]) -> list[ColumnSpec]:
-    """The first two columns in place of those that were not given and have no name to know them by."""
-    known = {name.casefold(): name for name in table.names}
-    choices = []
-    for one, own in zip(asked, (SOURCE_NAMES, TARGET_NAMES), strict=True):
-        given = one.given if one.given is not None else next((known[name] for name in own if name in known), None)
-        choices.append(ColumnSpec(one.role, given, ()))
-    taken = {str(one.given) for one in choices if one.given is not None}
-    free = iter([name for n, name in enumerate(table.names, 1) if not {name, str(n)} & taken][:2])
+def first_two(table: Table, wanted: list[ColumnSpec]) -> list[ColumnSpec]:
+    """The columns wanted, with the first two of the table for those that are not given and not found by name."""
+    by_name = {name.casefold(): name for name in table.names}
+    specs = []
+    for spec, own_names in zip(wanted, (SOURCE_NAMES, TARGET_NAMES), strict=True):
+        named = next((by_name[name] for name in own_names if name in by_name), None)
+        specs.append(ColumnSpec(spec.role, named if spec.given is None else spec.given, ()))
+    used = {str(spec.given) for spec in specs if spec.given is not None}
+    free = iter([name for n, name in enumerate(table.names, 1) if not {name, str(n)} & used][:2])
     return [
-        ColumnSpec(one.role, None, (name.casefold(),)) if one.given is None and (name := next(free, None)) else one
-        for one in choices
+        ColumnSpec(spec.role, None, (name.casefold(),)) if spec.given is None and (name := next(free, None)) else spec
+        for spec in specs
     ]
 
 
-def make_pair(table: Table, row: Row, columns: dict[str, str], part: str | None) -> Parallel:
-    source = sentences(table, row, columns["source"], "source")
-    targets = sentences(table, row, columns["target"], "target")
-    return Parallel(join_sentences(source), targets[0], tuple(targets), split_in_row(table, row, part))
-
-
-def sentences(table: Table, row: Row, name: str, what: str) -> list[str]:
-    """The sentences in a cell, one unless it is a list."""
+def sentences(table: Table, row: Row, name: str, role: str) -> list[str]:
+    """The sentences of a cell: one, or the items of a list."""
     value = table.value(row, name)
     if not isinstance(value, list):
-        return [table.cell(row, name, what)]
-    texts = [one.strip() for one in value if isinstance(one, str) and one.strip()]
+        return [table.cell(row, name, role)]
+    texts = [item.strip() for item in value if isinstance(item, str) and item.strip()]
     if len(texts) < len(value) or not texts:
-        table.raise_fault(row, name, f"the {what} is {value!r:.60}; wanted sentences, none of them empty.")
+        table.raise_fault(row, name, f"the {role} is {value!r:.60}; wanted sentences, none of them empty.")
     return texts
 
 
 def join_sentences(parts: Iterable[str]) -> str:
-    """Sentences in a row, with a blank between them except after a Chinese one.
+    """Join sentences with a space, except after a Chinese character.
 
     >>> join_sentences(["One.", "Two."]), join_sentences(["一。", "二。"])
     ('One. Two.', '一。二。')
@@ -203,7 +199,7 @@ def join_sentences(parts: Iterable[str]) -> str:
 
 
 def read_lines(paths: Paths) -> Reading[Document]:
-    """The text of each file, line ends as \\n and nothing else changed."""
+    """The text of each file, with \\n as line ends and otherwise unchanged."""
     builder = ReadingBuilder[Document]()
     for path in resolve_paths(paths):
         if file_format(path) in ("npz", "csv", "jsonl"):

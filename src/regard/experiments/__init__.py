@@ -22,8 +22,10 @@ from .results import (
     read_results,
 )
 from .runner import run_experiment, run_experiments
+from .toolkit.concepts import CONCEPTS
 
 __all__ = [
+    "CONCEPTS",
     "LANGUAGES",
     "VERDICT_LABELS",
     "VERDICT_SIGNS",

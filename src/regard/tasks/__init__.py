@@ -33,5 +33,5 @@ def find_task(name: str) -> type[Task[Any]]:
         near = difflib.get_close_matches(name, TASKS, n=1)
         hint = f"Did you mean {near[0]!r}? " if near else ""
         raise BadInput(f"There is no task {name!r}. {hint}There are {', '.join(TASKS)}.")
-    module, kind = TASKS[name].split(".")
-    return getattr(import_module(f".{module}", __package__), kind)
+    module, cls = TASKS[name].split(".")
+    return getattr(import_module(f".{module}", __package__), cls)

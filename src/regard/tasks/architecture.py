@@ -171,7 +171,7 @@ def combine_masks(a: Architecture, causal: bool) -> LayerMasks | None:
 
 
 def own_masks(a: Architecture, causal: bool, layer: int) -> list[Mask]:
-    """The masks that a decoder and a model's own pattern bring, for one layer."""
+    """The causal mask and the model's own pattern, for one layer."""
     masks: list[Mask] = [Causal()] if causal else []
     if a.model == "bigbird":
         masks.append(bigbird(block=a.block_size, seed=layer))

@@ -1,4 +1,4 @@
-"""N → 1: a class for a text, an image or a recording."""
+"""Classification: a class for a text, an image or a recording."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..data.batching import batch_by_size
 from ..data.files import file_format, read_file_lines, resolve_paths
 from ..data.images import LabelledImage, Picture
 from ..data.listing import file_extension
-from ..data.reading import MalformedData, Reading
+from ..data.reading import MalformedData, Reading, split_of
 from ..data.sound import LabelledSound, Spoken
 from ..data.text import LabelledText
 from ..errors import BadInput
@@ -150,10 +150,10 @@ class Classify(Task[ClassifySettings]):
 
     @classmethod
     def read(cls, paths: Sequence[Path], settings: ClassifySettings) -> Reading[Any]:
-        kind = (
-            settings.modality if settings.modality != "auto" else detect_modality(resolve_paths(paths, folders=True)[0])
-        )
-        return INPUTS[kind].read(paths, settings)
+        modality: str = settings.modality
+        if modality == "auto":
+            modality = detect_modality(resolve_paths(paths, folders=True)[0])
+        return INPUTS[modality].read(paths, settings)
 
     @classmethod
     def prepare(cls, examples: Sequence[Any], settings: ClassifySettings) -> Classify:
@@ -161,11 +161,12 @@ class Classify(Task[ClassifySettings]):
         labels = sort_labels({example.label for example in examples})
         if len(labels) < 2:
             raise BadInput(f"There is {len(labels)} class in {len(examples)} examples: {labels}. Give at least two.")
-        inputs = INPUTS[modality_of_example(examples[0])]
+        modalities = {LabelledImage: "image", LabelledSound: "sound"}
+        inputs = INPUTS[modalities.get(type(examples[0]), "text")]
         check_unused_settings(settings, inputs.kind)
-        made = cls(settings, labels, inputs.from_examples(examples, settings))
-        made.ratios = made.naive_bayes_ratios(examples) if settings.nb_linear else None
-        return made
+        task = cls(settings, labels, inputs.from_examples(examples, settings))
+        task.ratios = task.naive_bayes_ratios(examples) if settings.nb_linear else None
+        return task
 
     def as_dict(self) -> dict[str, Any]:
         return {"labels": self.labels, "kind": self.inputs.kind, "inputs": self.inputs.as_dict()}
@@ -177,14 +178,14 @@ class Classify(Task[ClassifySettings]):
     def config(self, a: Architecture) -> SequenceConfig | EnsembleConfig:
         embed, stack = self.inputs.layer_configs(a)
         head = ClassificationHeadConfig(len(self.labels), a.dim, pool=self.settings.pool, dropout=a.dropout)
-        one, members = SequenceConfig(embed, stack, head=head), self.settings.ensemble
+        config, members = SequenceConfig(embed, stack, head=head), self.settings.ensemble
         if self.settings.nb_linear:
-            return EnsembleConfig(one, members, self.nb_linear_config(), NB_WEIGHT)
-        return one if members == 1 else EnsembleConfig(one, members)
+            return EnsembleConfig(config, members, self.nb_linear_config(), NB_WEIGHT)
+        return config if members == 1 else EnsembleConfig(config, members)
 
     @property
     def models_per_example(self) -> int:
-        """How many models are trained side by side, each on its own copy of the batch."""
+        """Number of models that are trained side by side, each on its own copy of the batch."""
         return self.settings.ensemble + (1 if self.settings.nb_linear else 0)
 
     def nb_linear_config(self) -> NBLinearConfig:
@@ -201,8 +202,8 @@ class Classify(Task[ClassifySettings]):
 
     def initialize(self, model: nn.Module) -> None:
         """Set word vectors and naive Bayes ratios."""
-        for one in model.members if isinstance(model, EnsembleModel) else [model]:
-            self.inputs.initialize(one)
+        for member in model.members if isinstance(model, EnsembleModel) else [model]:
+            self.inputs.initialize(member)
         if self.ratios is not None:
             model.beside.ratios.copy_(self.ratios)  # type: ignore[union-attr, operator]
 
@@ -221,46 +222,48 @@ class Classify(Task[ClassifySettings]):
         return int((batch["labels"] != IGNORED).sum())
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
-        """The sum of the examples' losses.
+        """The sum of the losses of the examples.
 
-        With `agreement`, while training, each example is computed twice, as p and as q by what dropout left:
-        ½ (loss(p) + loss(q)) + agreement · ¼ (KL(p‖q) + KL(q‖p)).
+        With `r_drop`, in training, each example is computed twice with different dropout, as p and as q:
+
+            ½ (loss(p) + loss(q)) + r_drop · ¼ (KL(p‖q) + KL(q‖p))
         """
-        agreement = self.settings.r_drop if model.training else 0.0
-        batch = repeat_batch(batch) if agreement else batch
+        r_drop = self.settings.r_drop if model.training else 0.0
+        batch = repeat_batch(batch) if r_drop else batch
         given = {name: value for name, value in batch.items() if name not in ("labels", "other", "share")}
         logits = model(**given).logits.float()
         total = cross_entropy_sum(logits, batch["labels"], smoothing)
         if "other" in batch:
             share = batch["share"]
             total = share * total + (1 - share) * cross_entropy_sum(logits, batch["other"], smoothing)
-        return (total + agreement / 2 * symmetric_kl(logits.log_softmax(-1))) / 2 if agreement else total
+        return (total + r_drop / 2 * symmetric_kl(logits.log_softmax(-1))) / 2 if r_drop else total
 
     @torch.no_grad()
     def probabilities(self, model: nn.Module, examples: Sequence[Any], tokens: int = 16384) -> Tensor:
         """The probability of each class, `[examples, classes]`."""
         device = next(model.parameters()).device
-        found = torch.zeros(len(examples), len(self.labels))
+        probabilities = torch.zeros(len(examples), len(self.labels))
         for numbers in batch_by_size(self.sizes(examples), tokens):
             batch = self.inputs.batch([examples[n] for n in numbers], None)
             logits = model(**{name: value.to(device) for name, value in batch.items()}).logits
-            found[numbers] = logits.float().softmax(-1).cpu()
-        return found
+            probabilities[numbers] = logits.float().softmax(-1).cpu()
+        return probabilities
 
     def evaluate(self, model: nn.Module, examples: Sequence[Any]) -> Scores:
         """Accuracy, macro F1 and mean loss; precision, recall and F1 of each class. Unknown classes count as wrong."""
-        chances = self.probabilities(model, examples)
-        gold, said = [e.label for e in examples], [self.labels[n] for n in chances.argmax(-1).tolist()]
-        each = classification_report(gold, said)
+        probabilities = self.probabilities(model, examples)
+        gold = [example.label for example in examples]
+        predicted = [self.labels[n] for n in probabilities.argmax(-1).tolist()]
+        per_class = classification_report(gold, predicted)
         known = [n for n, label in enumerate(gold) if label in self.number]
-        right = chances[known, [self.number[gold[n]] for n in known]].clamp(min=1e-12)
+        of_label = probabilities[known, [self.number[gold[n]] for n in known]].clamp(min=1e-12)
         metrics = {
-            "accuracy": sum(map(str.__eq__, gold, said)) / max(1, len(gold)),
-            "macro F1": sum(one["F1"] for one in each.values()) / max(1, len(each)),
-            "loss": float(-right.log().mean()) if known else 0.0,
+            "accuracy": sum(map(str.__eq__, gold, predicted)) / max(1, len(gold)),
+            "macro F1": sum(scores["F1"] for scores in per_class.values()) / max(1, len(per_class)),
+            "loss": float(-of_label.log().mean()) if known else 0.0,
         }
-        details = {"per class": each, "never learned": dict(self.unknown_labels(examples))}
-        return Scores(metrics, "accuracy", hypotheses=said, details=details)
+        details = {"per class": per_class, "never learned": dict(self.unknown_labels(examples))}
+        return Scores(metrics, "accuracy", hypotheses=predicted, details=details)
 
     def unknown_labels(self, examples: Sequence[Any]) -> Counter[str]:
         """Labels of these examples that the training data does not have, with their counts."""
@@ -280,8 +283,7 @@ class Classify(Task[ClassifySettings]):
 
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
         """The class and its probability, for texts or for paths of images or recordings."""
-        chances = self.probabilities(model, [self.inputs.example_of(one) for one in inputs])
-        best = chances.max(-1)
+        best = self.probabilities(model, [self.inputs.example_of(text) for text in inputs]).max(-1)
         return [
             {"input": text, "label": self.labels[n], "probability": round(p, 4)}
             for text, n, p in zip(inputs, best.indices.tolist(), best.values.tolist(), strict=True)
@@ -291,8 +293,8 @@ class Classify(Task[ClassifySettings]):
         """Facts that `check` shows."""
         counts = Counter(example.label for example in examples)
         facts = {"kind": self.inputs.kind, "examples read": len(examples), "classes": dict(counts.most_common())}
-        parts = Counter(getattr(example, "part", "") for example in examples)
-        return facts | ({"parts": dict(parts)} if set(parts) != {""} else {}) | self.inputs.describe(examples)
+        splits = Counter(split_of(example) for example in examples)
+        return facts | ({"parts": dict(splits)} if set(splits) != {""} else {}) | self.inputs.describe(examples)
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
@@ -302,12 +304,12 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor, smoothing: float) -> Tenso
 def detect_modality(path: Path) -> str:
     """Whether a file or folder holds texts, images or recordings."""
     if path.is_dir():
-        return modality_of_names(one.name for one in path.rglob("*") if one.is_file()) or "image"
+        return modality_of_names(file.name for file in path.rglob("*") if file.is_file()) or "image"
     if file_format(path) == "npz":
         try:
             return "sound" if "rate" in Arrays(path) else "image"
-        except MalformedData as refused:
-            raise BadInput(str(refused)) from None
+        except MalformedData as error:
+            raise BadInput(str(error)) from None
     try:
         lines = read_file_lines(path)[:20]
     except MalformedData:
@@ -316,36 +318,31 @@ def detect_modality(path: Path) -> str:
 
 
 def modality_of_rows(lines: Sequence[str]) -> str:
-    """What most lines of a table name: images, recordings, or neither, since a text may contain the name of a file.
+    """The modality of a table: image or sound if most rows have the name of such a file, else text.
 
     >>> modality_of_rows(["a.png,cat", "b.png,dog"]), modality_of_rows(["I sent b.png,spam", "see you,ham"])
     ('image', 'text')
     """
     rows = [line for line in lines if line.strip()]
-    found = Counter(modality_of_names(iter(re.split(r'[\t,;"]', line))) for line in rows)
-    return next((kind for kind in ("image", "sound") if 2 * found[kind] > len(rows)), "text")
+    counts = Counter(modality_of_names(iter(re.split(r'[\t,;"]', line))) for line in rows)
+    return next((modality for modality in ("image", "sound") if 2 * counts[modality] > len(rows)), "text")
 
 
 def modality_of_names(names: Iterator[str]) -> str | None:
     """The modality of the first name with an extension of images or recordings."""
     for name in names:
-        for kind, endings in (("image", images.ENDINGS), ("sound", sound.ENDINGS)):
+        for modality, endings in (("image", images.ENDINGS), ("sound", sound.ENDINGS)):
             if file_extension(Path(name.strip())) in endings and not name.strip().startswith("."):
-                return kind
+                return modality
     return None
 
 
-def modality_of_example(example: Any) -> str:
-    kinds = {images.LabelledImage: "image", sound.LabelledSound: "sound"}
-    return kinds.get(type(example), "text")
-
-
-def check_unused_settings(settings: ClassifySettings, kind: str) -> None:
-    """Raise `BadInput` for a setting that these inputs do not use."""
+def check_unused_settings(settings: ClassifySettings, modality: str) -> None:
+    """Raise `BadInput` for a setting that inputs of this modality do not use."""
     for other, inputs in INPUTS.items():
-        for name in inputs.SETTINGS if other != kind else ():
+        for name in inputs.SETTINGS if other != modality else ():
             if getattr(settings, name) != getattr(ClassifySettings(), name):
-                raise BadInput(f"{name} is a setting for {other}, and these files hold {kind}. Leave it out.")
+                raise BadInput(f"{name} is a setting for {other}, and these files hold {modality}. Leave it out.")
 
 
 def sort_labels(labels: set[str]) -> list[str]:
@@ -358,17 +355,17 @@ def sort_labels(labels: set[str]) -> list[str]:
     return sorted(labels, key=lambda label: (int(label), label)) if numbers else sorted(labels)
 
 
-def classification_report(gold: Sequence[str], said: Sequence[str]) -> dict[str, dict[str, float]]:
+def classification_report(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, dict[str, float]]:
     """Precision, recall, F1 and count of every class among labels and predictions.
 
     >>> classification_report(["a", "a", "b"], ["a", "b", "b"])["a"]
     {'precision': 1.0, 'recall': 0.5, 'F1': 0.6666666666666666, 'count': 2}
     """
-    there, claimed = Counter(gold), Counter(said)
-    right = Counter(one for one, other in zip(gold, said, strict=True) if one == other)
-    found = {}
-    for label in sort_labels(set(there) | set(claimed)):
-        precision, recall = right[label] / max(1, claimed[label]), right[label] / max(1, there[label])
-        score = 2 * right[label] / (there[label] + claimed[label])
-        found[label] = {"precision": precision, "recall": recall, "F1": score, "count": there[label]}
-    return found
+    of_gold, of_predicted = Counter(gold), Counter(predicted)
+    correct = Counter(label for label, other in zip(gold, predicted, strict=True) if label == other)
+    report = {}
+    for label in sort_labels(set(of_gold) | set(of_predicted)):
+        precision, recall = correct[label] / max(1, of_predicted[label]), correct[label] / max(1, of_gold[label])
+        f1 = 2 * correct[label] / (of_gold[label] + of_predicted[label])
+        report[label] = {"precision": precision, "recall": recall, "F1": f1, "count": of_gold[label]}
+    return report

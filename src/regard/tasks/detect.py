@@ -26,10 +26,10 @@ from .metrics.average_precision import OVERLAPS, Objects, average_precision
 from .task import Batch, Scores, Task
 
 SAMPLE = 100
-"""Training images that mean and deviation are taken from."""
+"""Training images from which mean and deviation are computed."""
 
 NO_CLASS = -1
-"""What fills the rows of images with fewer objects."""
+"""Padding of the classes of images with fewer objects."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class DetectSettings(Settings):
 
 
 class Detect(Task[DetectSettings]):
-    """Boxes for images: `Boxes` examples, average precision as COCO has it."""
+    """Boxes for images: `Boxes` examples, average precision as COCO computes it."""
 
     name = "detect"
     Settings = DetectSettings
@@ -89,13 +89,14 @@ class Detect(Task[DetectSettings]):
 
     @classmethod
     def prepare(cls, examples: Sequence[Boxes], settings: DetectSettings) -> Detect:
-        """The task for these training examples: its classes, and the brightness of the images."""
+        """The task for these training examples: its classes, and mean and deviation of the images."""
         classes = sorted({label for example in examples for label in example.labels})
         if not classes:
             raise BadInput("No box was read. Look at the files with `regard check --task detect`.")
-        sample = [load_image(one.image, 3).flatten(1).float() / 255 for one in examples[:: -(-len(examples) // SAMPLE)]]
-        mean = torch.stack([one.mean(1) for one in sample]).mean(0)
-        std = torch.stack([(one - mean[:, None]).square().mean(1) for one in sample]).mean(0).sqrt().clamp(min=1e-3)
+        images = [example.image for example in examples[:: -(-len(examples) // SAMPLE)]]
+        sample = [load_image(image, 3).flatten(1).float() / 255 for image in images]
+        mean = torch.stack([x.mean(1) for x in sample]).mean(0)
+        std = torch.stack([(x - mean[:, None]).square().mean(1) for x in sample]).mean(0).sqrt().clamp(min=1e-3)
         return cls(settings, classes, mean.tolist(), std.tolist())
 
     def as_dict(self) -> dict[str, Any]:
@@ -125,14 +126,13 @@ class Detect(Task[DetectSettings]):
 
     def batch(self, examples: Sequence[Boxes], rng: Random | None = None) -> dict[str, Tensor]:
         """`images`, their real `sizes`, and `classes [batch, most]`, `boxes [batch, most, 4]` of their objects."""
-        changed = [self.example(example) for example in examples]
+        pairs = [self.example(example) for example in examples]
         if rng is not None:
-            changed = [augment(image, objects, rng, self.settings) for image, objects in changed]
-        images, objects = zip(*changed, strict=True)
+            pairs = [augment(image, objects, rng, self.settings) for image, objects in pairs]
         return {
-            **self.pad_images(images),
-            "classes": pad_rows([one.classes for one in objects], NO_CLASS),
-            "boxes": pad_rows([one.boxes for one in objects], 0.0),
+            **self.pad_images([image for image, _ in pairs]),
+            "classes": pad_rows([objects.classes for _, objects in pairs], NO_CLASS),
+            "boxes": pad_rows([objects.boxes for _, objects in pairs], 0.0),
         }
 
     def example(self, example: Boxes) -> tuple[Tensor, Objects]:
@@ -142,7 +142,7 @@ class Detect(Task[DetectSettings]):
         return self.pixels(example.image), Objects(example.boxes[known], numbers[known])
 
     def load(self, image: Picture) -> Tensor:
-        """uint8 `[3, height, width]`, the longer side as long as the settings say."""
+        """uint8 `[3, height, width]`, the longer side resized to `image_size`."""
         pixels = load_image(image, 3)
         return resize(pixels, fit_size((pixels.shape[1], pixels.shape[2]), self.settings.image_size))
 
@@ -151,15 +151,15 @@ class Detect(Task[DetectSettings]):
         sizes = torch.tensor([image.shape[1:] for image in images])
         mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
         whole = torch.zeros(len(images), 3, *sizes.amax(0).tolist())
-        for place, image in zip(whole, images, strict=True):
-            place[:, : image.shape[1], : image.shape[2]] = (image / 255 - mean) / std
+        for target, image in zip(whole, images, strict=True):
+            target[:, : image.shape[1], : image.shape[2]] = (image / 255 - mean) / std
         return {"images": whole, "sizes": sizes}
 
     def count(self, batch: dict[str, Tensor]) -> int:
         return max(1, int((batch["classes"] != NO_CLASS).sum()))
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
-        """The set's loss, which is a mean over objects, times their number."""
+        """The set loss, which is a mean over objects, times their number."""
         if smoothing:
             raise BadInput(f"label_smoothing is {smoothing}; a query's class is not smoothed here. Set it to 0.")
         labels = [
@@ -169,51 +169,54 @@ class Detect(Task[DetectSettings]):
         return model(images=batch["images"], sizes=batch["sizes"], labels=labels).loss * self.count(batch)
 
     def evaluate(self, model: nn.Module, examples: Sequence[Boxes]) -> Scores:
-        """AP over overlaps from 0.5 to 0.95, at 0.5 and at 0.75: the mean over classes, and of each class."""
-        found = self.detect(model, [example.image for example in examples])
+        """AP over IoU thresholds from 0.5 to 0.95, at 0.5 and at 0.75: the mean over classes, and of each class."""
+        predictions = self.detect(model, [example.image for example in examples])
         truth = [self.example(example)[1] for example in examples]
-        each = {name: average_precision(found, truth, n) for n, name in enumerate(self.labels)}
-        known = torch.tensor([values for values in each.values() if values is not None]).view(-1, len(OVERLAPS))
-        rows = {"AP": known, "AP50": known[:, :1], "AP75": known[:, 5:6]}
-        metrics = {name: float(values.mean()) if len(known) else 0.0 for name, values in rows.items()}
-        details = {
-            "per class": {name: {"AP": sum(v) / len(v), "AP50": v[0]} for name, v in each.items() if v is not None}
+        every = {name: average_precision(predictions, truth, n) for n, name in enumerate(self.labels)}
+        per_class = {name: values for name, values in every.items() if values is not None}
+        table = torch.tensor(list(per_class.values())).view(-1, len(OVERLAPS))
+        columns = {"AP": table, "AP50": table[:, :1], "AP75": table[:, 5:6]}
+        metrics = {name: float(values.mean()) if len(table) else 0.0 for name, values in columns.items()}
+        details: dict[str, Any] = {
+            "per class": {name: {"AP": sum(v) / len(v), "AP50": v[0]} for name, v in per_class.items()}
         }
         unknown = self.unknown_labels(examples)
         details |= {"classes never learned": dict(unknown)} if unknown else {}
-        lines = [f"{example.name}\t{self.line(one)}" for example, one in zip(examples, found, strict=True)]
+        lines = [
+            f"{example.name}\t{self.line(objects)}" for example, objects in zip(examples, predictions, strict=True)
+        ]
         return Scores(metrics, "AP", hypotheses=lines, details=details)
 
     def unknown_labels(self, examples: Sequence[Boxes]) -> Counter[str]:
-        """How often these examples have classes that were not learned from."""
+        """Classes of these examples that the training data does not have, with their counts."""
         return Counter(label for example in examples for label in example.labels if label not in self.class_number)
 
-    def line(self, found: Objects) -> str:
-        told = self.list_objects(found, (1, 1))
-        return " ".join(f"{one['label']} {one['score']:.2f} {one['box']}" for one in told)
+    def line(self, objects: Objects) -> str:
+        rows = self.list_objects(objects, (1, 1))
+        return " ".join(f"{row['label']} {row['score']:.2f} {row['box']}" for row in rows)
 
     @torch.no_grad()
     def detect(self, model: nn.Module, images: Sequence[Picture], size: int = 8) -> list[Objects]:
         """All predicted boxes of each image, unsorted."""
-        device, found = next(model.parameters()).device, []
+        device, predictions = next(model.parameters()).device, []
         for start in range(0, len(images), size):
-            given = self.pad_images([self.pixels(image) for image in images[start : start + size]])
-            out = model(**{name: x.to(device) for name, x in given.items()})
+            inputs = self.pad_images([self.pixels(image) for image in images[start : start + size]])
+            out = model(**{name: x.to(device) for name, x in inputs.items()})
             scores, classes = out.logits.float().softmax(-1)[..., :-1].max(-1)  # [batch, queries]
             rows = zip(out.boxes.float().cpu(), classes.cpu(), scores.cpu(), strict=True)
-            found += [Objects(*row) for row in rows]
-        return found
+            predictions += [Objects(*row) for row in rows]
+        return predictions
 
-    def list_objects(self, found: Objects, size: tuple[int, int]) -> list[dict[str, Any]]:
+    def list_objects(self, objects: Objects, size: tuple[int, int]) -> list[dict[str, Any]]:
         """The boxes above the threshold, best first, with corners in pixels of an image of this (height, width)."""
-        scores = found.scores if found.scores is not None else torch.ones(len(found.classes))
-        low, high = corners(found.boxes)
+        scores = objects.scores if objects.scores is not None else torch.ones(len(objects.classes))
+        low, high = corners(objects.boxes)
         scale = torch.tensor([size[1], size[0]] * 2)
         boxes = (torch.cat([low, high], 1).clamp(0, 1) * scale).tolist()
         order = [n for n in scores.argsort(descending=True).tolist() if scores[n] >= self.settings.threshold]
         return [
             {
-                "label": self.labels[int(found.classes[n])],
+                "label": self.labels[int(objects.classes[n])],
                 "score": round(float(scores[n]), 4),
                 "box": [round(side, 3) for side in boxes[n]],
             }
@@ -229,10 +232,10 @@ class Detect(Task[DetectSettings]):
             if not Path(path).is_file():
                 raise BadInput(f"{path} does not exist. Give the path of an image.")
         sizes = [load_image(ImageFile(Path(path)), 3).shape[1:] for path in inputs]
-        found = self.detect(model, [ImageFile(Path(path)) for path in inputs])
+        predictions = self.detect(model, [ImageFile(Path(path)) for path in inputs])
         return [
             {"file": path, "objects": self.list_objects(objects, (size[0], size[1]))}
-            for path, size, objects in zip(inputs, sizes, found, strict=True)
+            for path, size, objects in zip(inputs, sizes, predictions, strict=True)
         ]
 
     def draw_predictions(self, model: nn.Module, inputs: Sequence[str], out: Path) -> list[dict[str, Any]]:
@@ -243,7 +246,7 @@ class Detect(Task[DetectSettings]):
         return predictions
 
     def describe(self, examples: Sequence[Boxes]) -> dict[str, Any]:
-        """What `check` shows: images, boxes of each class, how large they are."""
+        """Facts that `check` shows: images, boxes of each class, sizes."""
         boxes = torch.cat([example.boxes for example in examples])
         sizes = Counter(example.size for example in examples)
         return {
@@ -259,7 +262,7 @@ class Detect(Task[DetectSettings]):
 
 
 def count_labels(labels: Sequence[str]) -> str:
-    """How often each label is there.
+    """The labels with their counts.
 
     >>> count_labels(["cat", "dog", "cat"])
     'cat 2, dog 1'
@@ -278,7 +281,7 @@ def fit_size(size: tuple[int, int], longest: int) -> tuple[int, int]:
 
 
 def augment(image: Tensor, objects: Objects, rng: Random, settings: DetectSettings) -> tuple[Tensor, Objects]:
-    """The image with random crop and flip, its boxes moved with it."""
+    """The image with a random crop and flip, and its boxes accordingly."""
     if settings.crop:
         image, objects = crop_image(image, objects, rng, settings.crop)
     if settings.flip and rng.random() < 0.5:
@@ -295,20 +298,20 @@ def crop_image(image: Tensor, objects: Objects, rng: Random, most: float) -> tup
     top, left = rng.randint(0, height - rows), rng.randint(0, width - columns)
     whole, corner = torch.tensor([width, height] * 2), torch.tensor([left, top] * 2)
     size = torch.tensor([columns, rows] * 2)
-    sides = (torch.cat(corners(objects.boxes), 1) * whole - corner) / size  # [objects, 4], shares of what is left
+    sides = (torch.cat(corners(objects.boxes), 1) * whole - corner) / size  # [objects, 4], relative to the crop
     centre = (sides[:, :2] + sides[:, 2:]) / 2
-    kept = ((centre > 0) & (centre < 1)).all(1)
-    sides = sides[kept].clamp(0, 1)
+    inside = ((centre > 0) & (centre < 1)).all(1)
+    sides = sides[inside].clamp(0, 1)
     boxes = torch.cat([(sides[:, :2] + sides[:, 2:]) / 2, sides[:, 2:] - sides[:, :2]], 1)
-    return image[:, top : top + rows, left : left + columns], Objects(boxes, objects.classes[kept])
+    return image[:, top : top + rows, left : left + columns], Objects(boxes, objects.classes[inside])
 
 
 def pad_rows(rows: Sequence[Tensor], fill: float) -> Tensor:
-    """Rows of different length as one tensor, one column at least."""
+    """Rows of different lengths as one tensor, with at least one column."""
     most = max(1, *(len(row) for row in rows))
     whole = rows[0].new_full((len(rows), most, *rows[0].shape[1:]), fill)
-    for place, row in zip(whole, rows, strict=True):
-        place[: len(row)] = row
+    for target, row in zip(whole, rows, strict=True):
+        target[: len(row)] = row
     return whole
 
 
@@ -320,11 +323,11 @@ def save_boxes(image: Tensor, objects: Sequence[dict[str, Any]], path: Path) -> 
     from PIL import ImageDraw
 
     picture = import_pillow().fromarray(image.permute(1, 2, 0).contiguous().numpy())
-    pen, names = ImageDraw.Draw(picture), sorted({one["label"] for one in objects})
-    for one in objects:
-        colour = COLOURS[names.index(one["label"]) % len(COLOURS)]
-        pen.rectangle(one["box"], outline=colour, width=2)
-        pen.text((one["box"][0] + 3, one["box"][1] + 1), f"{one['label']} {one['score']:.2f}", fill=colour)
+    draw, names = ImageDraw.Draw(picture), sorted({item["label"] for item in objects})
+    for item in objects:
+        colour, (left, top, *_) = COLOURS[names.index(item["label"]) % len(COLOURS)], item["box"]
+        draw.rectangle(item["box"], outline=colour, width=2)
+        draw.text((left + 3, top + 1), f"{item['label']} {item['score']:.2f}", fill=colour)
     path.parent.mkdir(parents=True, exist_ok=True)
     picture.save(path)
     return path

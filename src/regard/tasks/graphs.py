@@ -47,7 +47,7 @@ class GraphsSettings(Settings):
 
 
 class Graphs(Task[GraphsSettings]):
-    """A label or number a graph; a batch of graphs is one graph whose parts are not connected."""
+    """A label or number for each graph; a batch is the disjoint union of its graphs."""
 
     name = "graphs"
     Settings = GraphsSettings
@@ -84,7 +84,7 @@ class Graphs(Task[GraphsSettings]):
 
     @classmethod
     def prepare(cls, examples: Sequence[LabelledGraph], settings: GraphsSettings) -> Graphs:
-        """The task for these training graphs: what is asked of them, and how many features they have."""
+        """The task for these training graphs: its target, and the number of features."""
         target = infer_target([example.label for example in examples])
         edges = examples[0].edge_features
         with_edges = settings.edge_nodes and edges is not None
@@ -117,7 +117,7 @@ class Graphs(Task[GraphsSettings]):
 
     def batch(self, examples: Sequence[LabelledGraph], rng: Random | None = None) -> dict[str, Tensor]:
         nodes = [self.node_cache(example) for example in examples]
-        sizes = [len(one) for one in nodes]
+        sizes = [len(features) for features in nodes]
         return {
             "nodes": torch.cat(nodes),
             "edges": merge_edges([self.edges(example) for example in examples], sizes),
@@ -126,7 +126,7 @@ class Graphs(Task[GraphsSettings]):
         }
 
     def node_features(self, example: LabelledGraph) -> Tensor:
-        """float32 `[nodes (+ edges), features + edge_features]`: nodes, then the edges that are nodes too."""
+        """float32 `[nodes (+ edges), features + edge_features]`: the nodes, then the edges that are nodes too."""
         nodes, edges = example.nodes, example.edge_features
         if nodes.shape[1] != self.features or (self.edge_features and edges is None):
             raise BadInput(
@@ -146,7 +146,7 @@ class Graphs(Task[GraphsSettings]):
         return torch.cat([edges, torch.stack([edges[0], own]), torch.stack([own, edges[1]])], dim=1)
 
     def count(self, batch: dict[str, Tensor]) -> int:
-        return int(self.target.known(batch["labels"]).sum())
+        return int(self.target.label_mask(batch["labels"]).sum())
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
         return self.target.loss(graph_logits(model, batch), batch["labels"], smoothing)
@@ -155,20 +155,20 @@ class Graphs(Task[GraphsSettings]):
     def logits(self, model: nn.Module, examples: Sequence[LabelledGraph], nodes: int = 16384) -> Tensor:
         """The logits of each graph, `[graphs, outputs]`."""
         device = next(model.parameters()).device
-        found = torch.zeros(len(examples), self.target.outputs)
+        logits = torch.zeros(len(examples), self.target.outputs)
         for numbers in batch_by_size(self.sizes(examples), nodes):
             batch = self.batch([examples[n] for n in numbers])
-            found[numbers] = graph_logits(model, {name: value.to(device) for name, value in batch.items()}).cpu()
-        return found
+            logits[numbers] = graph_logits(model, {name: value.to(device) for name, value in batch.items()}).cpu()
+        return logits
 
     def evaluate(self, model: nn.Module, examples: Sequence[LabelledGraph]) -> Scores:
-        """ROC-AUC and accuracy, accuracy and macro F1, or RMSE and MAE, by what is asked."""
+        """ROC-AUC and accuracy, accuracy and macro F1, or RMSE and MAE, depending on the target."""
         logits, target = self.logits(model, examples), self.target
         metrics = target.metrics(logits, target.tensor([example.label for example in examples]))
-        return Scores(metrics, target.main, target.higher, [str(said) for said in target.predictions(logits)])
+        return Scores(metrics, target.main, target.higher, [str(row) for row in target.predictions(logits)])
 
     def unknown_labels(self, examples: Sequence[LabelledGraph]) -> Counter[str]:
-        """How often these graphs have classes that were not learned from, which are left out of their scores."""
+        """Classes of these graphs that the training data does not have, with their counts; scores leave them out."""
         labels = (str(label) for example in examples for label in as_tuple(example.label) if label is not None)
         return Counter(label for label in labels if self.labels is not None and label not in self.labels)
 
@@ -185,12 +185,12 @@ class Graphs(Task[GraphsSettings]):
             raise BadInput("This model was trained on tables of edges; evaluate others with `regard evaluate --data`.")
         molecules = [read_molecule(text) for text in inputs]
         unknown = (None,) * self.target.outputs
-        examples = [LabelledGraph(one.atoms, one.edges, unknown, one.bonds) for one in molecules]
-        said = self.target.predictions(self.logits(model, examples))
-        return [{"input": text, **one} for text, one in zip(inputs, said, strict=True)]
+        examples = [LabelledGraph(mol.atoms, mol.edges, unknown, mol.bonds) for mol in molecules]
+        predictions = self.target.predictions(self.logits(model, examples))
+        return [{"input": text, **prediction} for text, prediction in zip(inputs, predictions, strict=True)]
 
     def describe(self, examples: Sequence[LabelledGraph]) -> dict[str, Any]:
-        """What `check` shows."""
+        """Facts that `check` shows: sizes, features, known labels, examples."""
         labels = self.target.tensor([example.label for example in examples])
         return {
             "graphs": len(examples),
@@ -199,7 +199,7 @@ class Graphs(Task[GraphsSettings]):
             "features": self.features,
             "edge features": self.edge_features,
             "asked": self.target.kind,
-            "known labels": int(self.target.known(labels).sum()),
+            "known labels": int(self.target.label_mask(labels).sum()),
             "examples": [f"{example.name}: {example.label}" for example in examples[:3]],
         }
 

@@ -88,19 +88,24 @@ class Lm(Task[LmSettings]):
     @classmethod
     def split(cls, reading: Reading[Document], share: float, seed: int) -> tuple[Reading[Document], Reading[Document]]:
         """(each text without its end, the ends): about that share of each text is held out."""
-        parts = [split_end(document, share) for document in reading.examples]
-        held = tuple(end for _, end in parts if end.text)
-        if not held:
+        begins, ends = [], []
+        for document in reading.examples:
+            text = document.text
+            cut = text.find("\n", int(len(text) * (1 - share))) + 1 or len(text)  # after the end of a line
+            begins.append(replace(document, text=text[:cut]))
+            ends += [replace(document, text=text[cut:])] if text[cut:] else []
+        if not ends:
             raise BadInput(f"{', '.join(reading.files)} is too short to hold out its end. Give --dev FILE.")
-        return replace(reading, examples=tuple(begin for begin, _ in parts)), replace(reading, examples=held)
+        return replace(reading, examples=tuple(begins)), replace(reading, examples=tuple(ends))
 
     @classmethod
     def prepare(cls, examples: Sequence[Document], settings: LmSettings) -> Lm:
         """The task with a tokenizer for these texts."""
         lines = [line for document in examples for line in document.text.splitlines(keepends=True)]
-        return cls(
-            settings, word_tokenizer(lines, settings) if settings.unit == "words" else train_tokenizer(lines, settings)
-        )
+        if settings.unit == "words":
+            return cls(settings, word_tokenizer(lines, settings))
+        tokenizer = Tokenizer.train(lines, settings.unit, settings.vocab_size, settings.lowercase, SPECIAL)
+        return cls(settings, add_end_token(tokenizer))
 
     def as_dict(self) -> dict[str, Any]:
         return {}
@@ -122,8 +127,8 @@ class Lm(Task[LmSettings]):
             )
         if a.model == "transformer-xl":
             return self.transformer_xl_config(a)
-        places = {"sinusoidal": "sinusoidal", "learned": self.settings.context, "none": None}[a.positions]
-        embed = TextEmbeddingConfig(size, a.dim, places, scaled=a.positions == "sinusoidal", dropout=a.dropout)  # type: ignore[arg-type]
+        positions = {"sinusoidal": "sinusoidal", "learned": self.settings.context, "none": None}[a.positions]
+        embed = TextEmbeddingConfig(size, a.dim, positions, scaled=a.positions == "sinusoidal", dropout=a.dropout)  # type: ignore[arg-type]
         return SequenceConfig(embed, stack_of(a, causal=True), head=LMHeadConfig(size, a.dim))
 
     def transformer_xl_config(self, a: Architecture) -> SequenceConfig:
@@ -148,14 +153,13 @@ class Lm(Task[LmSettings]):
     def numbers(self, examples: Sequence[Document]) -> Tensor:
         """Token numbers of all texts, an end token after each, `[tokens]`; cached for the same list of texts."""
         if id(examples) not in self.encoded_texts:
-            found = [number for document in examples for number in (*self.encoded(document.text), self.end)]
-            self.encoded_texts[id(examples)] = (
-                examples,
-                torch.tensor(found),
-            )  # the list is referenced so that its id is not reused
+            numbers = [number for document in examples for number in (*self.encode(document.text), self.end)]
+            # The list is referenced so that its id is not reused.
+            self.encoded_texts[id(examples)] = (examples, torch.tensor(numbers))
         return self.encoded_texts[id(examples)][1]
 
-    def encoded(self, text: str) -> Iterator[int]:
+    def encode(self, text: str) -> Iterator[int]:
+        """The token numbers of a text."""
         lines = text.splitlines(keepends=True)
         for begin in range(0, len(lines), LINES):
             for encoding in self.tokenizer.backend.encode_batch_fast(lines[begin : begin + LINES]):
@@ -199,17 +203,17 @@ class Lm(Task[LmSettings]):
             raise BadInput("There is no text to evaluate on. Look at the file with `regard check`.")
         numbers = self.numbers(examples).roll(1)  # an end token before each text
         total, tokens = float(self.losses(model, numbers).double().sum()), len(numbers) - 1
-        characters, unknown = sum(len(document.text) for document in examples), self.unknown(numbers)
+        characters = sum(len(document.text) for document in examples)
         metrics = {
             "loss": total / tokens,
             "perplexity": math.exp(min(total / tokens, 100.0)),
             "bits_per_character": total / math.log(2) / characters,
         }
-        details = {"tokens": tokens, "characters": characters, "unknown": unknown}
+        details = {"tokens": tokens, "characters": characters, "unknown": self.unknown_share(numbers)}
         return Scores(metrics, "loss", higher=False, details=details)
 
-    def unknown(self, numbers: Tensor) -> float:
-        """Share of unknown tokens."""
+    def unknown_share(self, numbers: Tensor) -> float:
+        """The share of unknown tokens."""
         return float((numbers == self.tokenizer.unknown).double().mean())
 
     @torch.no_grad()
@@ -223,14 +227,14 @@ class Lm(Task[LmSettings]):
         return windowed_losses(model, tokens, self.settings.context, self.settings.stride or self.settings.context)
 
     def losses_in_order(self, model: Any, tokens: Tensor) -> Tensor:
-        """The same, segment by segment with the model's memory."""
-        cache, found = None, []
+        """`losses` of a model with memory, segment by segment."""
+        cache, losses = None, []
         for begin in range(0, len(tokens) - 1, self.settings.context):
             segment = tokens[begin : begin + self.settings.context + 1]
-            answer, labels = model(tokens=segment[None, :-1], cache=cache), segment[1:]
-            cache = answer.cache
-            found.append(functional.cross_entropy(answer.logits[0].float(), labels, reduction="none").cpu())
-        return torch.cat(found)
+            output, labels = model(tokens=segment[None, :-1], cache=cache), segment[1:]
+            cache = output.cache
+            losses.append(functional.cross_entropy(output.logits[0].float(), labels, reduction="none").cpu())
+        return torch.cat(losses)
 
     @torch.no_grad()
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[str]:
@@ -239,25 +243,25 @@ class Lm(Task[LmSettings]):
 
     def continue_prompt(self, model: Any, prompt: str) -> str:
         """The prompt and its continuation; each new token sees at most `context` tokens."""
-        tokens = list(self.encoded(prompt)) or [self.end]
-        begun, generator = len(tokens), torch.Generator(model.device).manual_seed(self.settings.sampling_seed)
-        while len(tokens) < begun + self.settings.max_new:
+        tokens = list(self.encode(prompt)) or [self.end]
+        start, generator = len(tokens), torch.Generator(model.device).manual_seed(self.settings.sampling_seed)
+        while len(tokens) < start + self.settings.max_new:
             recent = tokens[-max(1, self.settings.context // 2) :]
-            room = min(self.settings.context - len(recent) + 1, begun + self.settings.max_new - len(tokens))
+            room = min(self.settings.context - len(recent) + 1, start + self.settings.max_new - len(tokens))
             tokens += self.sample(model, recent, room, generator)
-        apart = self.settings.unit == "words" and prompt and not prompt[-1].isspace()
-        return prompt + " " * bool(apart) + self.tokenizer.decode(tokens[begun:])
+        space = self.settings.unit == "words" and prompt and not prompt[-1].isspace()
+        return prompt + " " * bool(space) + self.tokenizer.decode(tokens[start:])
 
     def sample(self, model: Any, recent: list[int], new: int, generator: torch.Generator) -> list[int]:
         """`new` tokens that continue the recent ones."""
         s = self.settings
-        how = {"temperature": s.temperature, "top_k": s.top_k if s.temperature else None, "generator": generator}
+        sampling = {"temperature": s.temperature, "top_k": s.top_k if s.temperature else None, "generator": generator}
         prompt = torch.tensor([recent], device=model.device)
         if not isinstance(model, NgramModel):
-            return model.generate(tokens=prompt, max_new=new, end=(), **how)[0, len(recent) :].tolist()
-        way = GenerationConfig(**how)
+            return model.generate(tokens=prompt, max_new=new, end=(), **sampling)[0, len(recent) :].tolist()
+        config = GenerationConfig(**sampling)
         for _ in range(new):
-            chosen = way.choose(model(tokens=prompt[:, -s.order :]).logits[:, -1])
+            chosen = config.choose(model(tokens=prompt[:, -s.order :]).logits[:, -1])
             prompt = torch.cat([prompt, chosen[:, None]], 1)
         return prompt[0, len(recent) :].tolist()
 
@@ -269,7 +273,7 @@ class Lm(Task[LmSettings]):
             "characters": sum(len(document.text) for document in examples),
             "tokens": len(numbers),
             "vocabulary": self.tokenizer.size,
-            "unknown": self.unknown(numbers),
+            "unknown": self.unknown_share(numbers),
             "blocks": math.ceil(len(numbers) / self.settings.context),
             "begins": [line for document in examples[:3] for line in document.lines[:3]],
         }
@@ -324,28 +328,17 @@ def windows(tokens: int, context: int, stride: int) -> Iterator[tuple[int, int]]
 
 def windowed_losses(model: Any, tokens: Tensor, context: int, stride: int, budget: int = 16384) -> Tensor:
     """−ln p of each token but the first by a model that sees `context` tokens at once."""
-    places, found = list(windows(len(tokens) - 1, context, stride)), []
+    starts, losses = list(windows(len(tokens) - 1, context, stride)), []
     size = min(context, len(tokens) - 1)
-    within = torch.arange(size + 1, device=tokens.device)
+    offsets = torch.arange(size + 1, device=tokens.device)
     rows = max(1, budget // size)
-    for some in (places[n : n + rows] for n in range(0, len(places), rows)):
-        begins, fresh = torch.tensor(some, device=tokens.device).T
-        window = tokens[begins[:, None] + within]  # [rows, size + 1]
+    for batch in (starts[n : n + rows] for n in range(0, len(starts), rows)):
+        begins, new = torch.tensor(batch, device=tokens.device).T
+        window = tokens[begins[:, None] + offsets]  # [rows, size + 1]
         logits = model(tokens=window[:, :-1]).logits
         loss = functional.cross_entropy(logits.float().mT, window[:, 1:], reduction="none")
-        found.append(loss[within[:-1] >= fresh[:, None]].cpu())
-    return torch.cat(found)
-
-
-def split_end(document: Document, share: float) -> tuple[Document, Document]:
-    """(the text up to the first line end after 1 − share of it, the rest)."""
-    place = document.text.find("\n", int(len(document.text) * (1 - share))) + 1 or len(document.text)
-    return replace(document, text=document.text[:place]), replace(document, text=document.text[place:])
-
-
-def train_tokenizer(lines: list[str], settings: LmSettings) -> Tokenizer:
-    """A tokenizer for these lines."""
-    return add_end_token(Tokenizer.train(lines, settings.unit, settings.vocab_size, settings.lowercase, SPECIAL))
+        losses.append(loss[offsets[:-1] >= new[:, None]].cpu())
+    return torch.cat(losses)
 
 
 def word_tokenizer(lines: list[str], settings: LmSettings) -> Tokenizer:

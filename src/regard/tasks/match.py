@@ -71,7 +71,7 @@ class MatchSettings(Settings):
 
 
 class Match(Task[MatchSettings]):
-    """Texts for images and images for texts: `Captioned` examples, recall among the nearest, both ways."""
+    """Texts for images and images for texts: `Captioned` examples, recall at k in both directions."""
 
     name = "match"
     Settings = MatchSettings
@@ -113,10 +113,9 @@ class Match(Task[MatchSettings]):
         """The task for these training examples: the texts' vocabulary, the images' size and brightness."""
         if not examples:
             raise BadInput("No image with a text was read. Look at the files with `regard check --task match`.")
-        told: Any = settings
-        once: Any = list({example.name: example for example in examples}.values())
-        written: Any = examples
-        return cls(settings, ImageInputs.from_examples(once, told), TextInputs.from_examples(written, told))
+        images: Any = list({example.name: example for example in examples}.values())
+        texts: Any = examples
+        return cls(settings, ImageInputs.from_examples(images, settings), TextInputs.from_examples(texts, settings))
 
     def as_dict(self) -> dict[str, Any]:
         return {"pictures": self.images.as_dict(), "texts": self.texts.as_dict()}
@@ -127,7 +126,7 @@ class Match(Task[MatchSettings]):
         return cls(settings, ImageInputs.from_dict(data["pictures"], settings, None), texts)
 
     def config(self, a: Architecture) -> DualEncoderConfig:
-        """Two towers of the same kind, each read by the mean of its tokens, which every kind of stack has."""
+        """Two encoders with the same architecture, each pooled by the mean of its tokens."""
         text, image = self.texts.layer_configs(a), self.images.layer_configs(a)
         shared = self.settings.projection_dim
         return DualEncoderConfig(
@@ -135,10 +134,10 @@ class Match(Task[MatchSettings]):
         )
 
     def sizes(self, examples: Sequence[Captioned]) -> list[int]:
-        """The same for all, so that a pair is told from any others, not from those of its length."""
-        written: Any = examples
-        texts = self.texts.sizes(written)
-        return [self.images.tokens + -(-sum(texts) // len(texts))] * len(texts)
+        """The mean size for every example, so that a pair is contrasted with texts of any length."""
+        captions: Any = examples
+        sizes = self.texts.sizes(captions)
+        return [self.images.tokens + -(-sum(sizes) // len(sizes))] * len(sizes)
 
     def batch(self, examples: Sequence[Captioned], rng: Random | None = None) -> dict[str, Tensor]:
         """Images, texts, and `alike [batch]`: the number of the first example with the same image."""
@@ -152,38 +151,38 @@ class Match(Task[MatchSettings]):
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
         logits = model(tokens=batch["tokens"], lengths=batch["lengths"], images=batch["images"]).logits
-        right = batch["alike"][:, None] == batch["alike"]
-        return contrastive_loss_sum(logits, right, smoothing)
+        return contrastive_loss_sum(logits, batch["alike"][:, None] == batch["alike"], smoothing)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, examples: Sequence[Captioned]) -> Scores:
-        """Recall at 1, 5, 10 of texts for each image and of images for each text; their mean decides."""
+        """Recall at 1, 5, 10 of texts for each image and of images for each text; the main metric is their mean."""
         images = list({example.name: example for example in examples}.values())
-        place = {example.name: n for n, example in enumerate(images)}
-        owner = torch.tensor([place[example.name] for example in examples])  # [texts]
-        near = self.embed_images(model, images) @ self.embed_texts(model, [example.text for example in examples]).t()
-        right = torch.arange(len(images))[:, None] == owner  # [images, texts]
-        texts, pictures = ranks(near, right), ranks(near.t(), right.t())
-        metrics = {f"text@{k}": recall_at(texts, k) for k in KS} | {f"image@{k}": recall_at(pictures, k) for k in KS}
-        best = near.argmax(0).tolist()
+        number = {example.name: n for n, example in enumerate(images)}
+        image_of = torch.tensor([number[example.name] for example in examples])  # [texts]
+        cosines = self.embed_images(model, images) @ self.embed_texts(model, [example.text for example in examples]).t()
+        correct = torch.arange(len(images))[:, None] == image_of  # [images, texts]
+        of_texts, of_images = ranks(cosines, correct), ranks(cosines.t(), correct.t())
+        metrics = {f"text@{k}": recall_at(of_texts, k) for k in KS}
+        metrics |= {f"image@{k}": recall_at(of_images, k) for k in KS}
+        best = cosines.argmax(0).tolist()
         lines = [f"{example.text}\t{images[n].name}" for example, n in zip(examples, best, strict=True)]
         return Scores({"recall": sum(metrics.values()) / len(metrics), **metrics}, "recall", hypotheses=lines)
 
     def embed_images(self, model: nn.Module, examples: Sequence[Any], size: int = 256) -> Tensor:
-        """`[images, shared]` on the CPU."""
-        device, parts = next(model.parameters()).device, []
+        """The embeddings of the images, `[images, projection_dim]`, on the CPU."""
+        device, embeddings = next(model.parameters()).device, []
         for start in range(0, len(examples), size):
             images = self.images.batch(examples[start : start + size], None)["images"]
-            parts.append(model(images=images.to(device)).image.float().cpu())
-        return torch.cat(parts)
+            embeddings.append(model(images=images.to(device)).image.float().cpu())
+        return torch.cat(embeddings)
 
     def embed_texts(self, model: nn.Module, texts: Sequence[str], size: int = 256) -> Tensor:
-        """`[texts, shared]` on the CPU."""
-        device, parts = next(model.parameters()).device, []
+        """The embeddings of the texts, `[texts, projection_dim]`, on the CPU."""
+        device, embeddings = next(model.parameters()).device, []
         for start in range(0, len(texts), size):
-            given = self.texts.encode(list(texts[start : start + size]))
-            parts.append(model(**{name: x.to(device) for name, x in given.items()}).text.float().cpu())
-        return torch.cat(parts)
+            inputs = self.texts.encode(list(texts[start : start + size]))
+            embeddings.append(model(**{name: x.to(device) for name, x in inputs.items()}).text.float().cpu())
+        return torch.cat(embeddings)
 
     def text_inputs(self, text: str) -> Batch:
         return self.texts.encode([text])
@@ -194,79 +193,78 @@ class Match(Task[MatchSettings]):
     @torch.no_grad()
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
         """The nearest of the given texts for each given image, and of the given images for each text."""
-        paths = [one for one in inputs if is_image_path(one)]
-        texts = [one for one in inputs if not is_image_path(one)]
+        paths = [text for text in inputs if is_image_path(text)]
+        texts = [text for text in inputs if not is_image_path(text)]
         if not paths or not texts:
             raise BadInput(
                 f"Got {len(paths)} images and {len(texts)} texts. Give both, paths of images and texts to choose from: "
                 'regard predict RUN cat.png dog.png "a black cat".'
             )
         images = self.embed_images(model, [Captioned(ImageFile(Path(path)), "", path) for path in paths])
-        near = images @ self.embed_texts(model, texts).t()
+        cosines, k = images @ self.embed_texts(model, texts).t(), self.settings.top_k
         return [
-            *({"image": path, "texts": nearest(texts, near[n], self.settings.top_k)} for n, path in enumerate(paths)),
-            *(
-                {"text": text, "images": nearest(paths, near[:, n], self.settings.top_k)}
-                for n, text in enumerate(texts)
-            ),
+            *({"image": path, "texts": nearest(texts, cosines[n], k)} for n, path in enumerate(paths)),
+            *({"text": text, "images": nearest(paths, cosines[:, n], k)} for n, text in enumerate(texts)),
         ]
 
     def describe(self, examples: Sequence[Captioned]) -> dict[str, Any]:
-        """What `check` shows: pairs, images, vocabulary, examples."""
-        once: Any = list({example.name: example for example in examples}.values())
-        encoded = self.texts.encode([example.text for example in examples])
+        """Facts that `check` shows: pairs, images, vocabulary, examples."""
+        images: Any = list({example.name: example for example in examples}.values())
+        lengths = self.texts.encode([example.text for example in examples])["lengths"]
         return {
             "pairs": len(examples),
-            "images": len(once),
-            "tokens": int(encoded["lengths"].sum()),
-            "longest": int(encoded["lengths"].max()),
+            "images": len(images),
+            "tokens": int(lengths.sum()),
+            "longest": int(lengths.max()),
             "vocabulary": self.tokenizer.size,
-            **self.images.describe(once),
+            **self.images.describe(images),
             "examples": [f"{Path(example.name).name}: {example.text[:70]}" for example in examples[:3]],
         }
 
 
-def contrastive_loss_sum(logits: Tensor, right: Tensor, smoothing: float = 0.0) -> Tensor:
+def contrastive_loss_sum(logits: Tensor, correct: Tensor, smoothing: float = 0.0) -> Tensor:
     """Σ over pairs of the mean of two cross-entropies: of its text among the texts, of its image among the images.
 
-    `logits [images, texts]`; `right` says which texts belong to which images. Where several do, the chance is wanted to
-    be shared among them.
+    `logits [images, texts]`; `correct`, of the same shape, is true where a text belongs to an image. Several correct
+    texts of an image have the same target probability.
 
-    >>> float(contrastive_loss_sum(torch.zeros(4, 4), torch.eye(4).bool()) / 4)  # ln 4: nothing is known
+    >>> float(contrastive_loss_sum(torch.zeros(4, 4), torch.eye(4).bool()) / 4)  # ln 4: a uniform distribution
     1.3862943649291992
     """
-    return (soft_cross_entropy(logits, right, smoothing) + soft_cross_entropy(logits.t(), right.t(), smoothing)) / 2
+    transposed = soft_cross_entropy(logits.t(), correct.t(), smoothing)
+    return (soft_cross_entropy(logits, correct, smoothing) + transposed) / 2
 
 
-def soft_cross_entropy(logits: Tensor, right: Tensor, smoothing: float) -> Tensor:
-    wanted = right / right.sum(1, keepdim=True)
-    wanted = (1 - smoothing) * wanted + smoothing / right.shape[1]
-    return -(wanted * logits.float().log_softmax(1)).sum()
+def soft_cross_entropy(logits: Tensor, correct: Tensor, smoothing: float) -> Tensor:
+    """Σ over rows of the cross-entropy with a uniform distribution over the correct columns."""
+    target = correct / correct.sum(1, keepdim=True)
+    target = (1 - smoothing) * target + smoothing / correct.shape[1]
+    return -(target * logits.float().log_softmax(1)).sum()
 
 
-def ranks(near: Tensor, right: Tensor) -> Tensor:
-    """`[rows]`: the place of the nearest right column, from 1; a wrong one that is as near stands before it.
+def ranks(cosines: Tensor, correct: Tensor) -> Tensor:
+    """`[rows]`: the rank of the nearest correct column of each row, from 1; equally near wrong ones are before it.
 
     >>> ranks(torch.tensor([[0.9, 0.1, 0.5], [0.3, 0.3, 0.2]]), torch.tensor([[0, 0, 1], [1, 0, 0]]).bool()).tolist()
     [2, 2]
     """
-    best = near.masked_fill(~right, -torch.inf).amax(1, keepdim=True)
-    return 1 + ((near >= best) & ~right).sum(1)
+    best = cosines.masked_fill(~correct, -torch.inf).amax(1, keepdim=True)
+    return 1 + ((cosines >= best) & ~correct).sum(1)
 
 
-def recall_at(places: Tensor, k: int) -> float:
-    """The share of places that are among the first k."""
-    return float((places <= k).float().mean())
+def recall_at(ranks: Tensor, k: int) -> float:
+    """The share of ranks that are at most k."""
+    return float((ranks <= k).float().mean())
 
 
-def nearest(names: Sequence[str], near: Tensor, count: int) -> list[dict[str, Any]]:
+def nearest(names: Sequence[str], cosines: Tensor, count: int) -> list[dict[str, Any]]:
     """The nearest names with their cosines."""
-    values, places = near.topk(min(count, len(names)))
-    return [{"what": names[n], "cosine": round(v, 4)} for n, v in zip(places.tolist(), values.tolist(), strict=True)]
+    values, indices = cosines.topk(min(count, len(names)))
+    return [{"what": names[n], "cosine": round(v, 4)} for n, v in zip(indices.tolist(), values.tolist(), strict=True)]
 
 
 def is_image_path(text: str) -> bool:
-    """Whether an argument is meant as the path of an image; `BadInput` if it is and there is none."""
+    """Whether an argument has an image's extension; `BadInput` if it has and there is no such file."""
     if not text.lower().endswith(ENDINGS):
         return False
     if not Path(text).is_file():

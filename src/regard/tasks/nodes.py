@@ -51,14 +51,14 @@ class NodesSettings(Settings):
 
 @dataclass(frozen=True, eq=False)
 class GraphSplit:
-    """The nodes of a graph that belong to a split: the model sees the other nodes, but not their labels."""
+    """The nodes of a graph that belong to a split. The model gets all nodes, but only the labels of these."""
 
     graph: Graph
-    part: str
+    split: str
 
 
 class Nodes(Task[NodesSettings]):
-    """A class for each node: whole-graph steps, accuracy over the nodes of a part."""
+    """A class for each node: a step uses the whole graph; accuracy over the nodes of a split."""
 
     name = "nodes"
     Settings = NodesSettings
@@ -90,7 +90,7 @@ class Nodes(Task[NodesSettings]):
 
     @classmethod
     def read(cls, paths: Sequence[Path], settings: NodesSettings) -> Reading[GraphSplit]:
-        """The parts of a graph; drawn where the files name none."""
+        """The splits of a graph; random ones if the files define none."""
         if len(paths) != 1:
             raise BadInput(f"{len(paths)} files were given; a graph is one NPZ, or a table of edges with features=.")
         reading = read_nodes(
@@ -104,9 +104,9 @@ class Nodes(Task[NodesSettings]):
         for graph in reading.examples:
             check_splits(graph, reading.files)
             if not graph.masks:
-                notes.append("no parts for training and choosing are named: 60, 20 and 20 % are drawn")
+                notes.append("the files define no splits: 60, 20 and 20 % are drawn at random")
                 graph = draw_masks(graph)
-            examples += [GraphSplit(graph, part) for part, mask in graph.masks.items() if bool(mask.any())]
+            examples += [GraphSplit(graph, split) for split, mask in graph.masks.items() if bool(mask.any())]
         return Reading(tuple(examples), reading.faults, reading.files, tuple(notes))
 
     @classmethod
@@ -146,68 +146,69 @@ class Nodes(Task[NodesSettings]):
         return [len(example.graph.nodes) for example in examples]
 
     def batch(self, examples: Sequence[GraphSplit], rng: Random | None = None) -> dict[str, Tensor]:
-        """Nodes and edges of the graphs, one after the other, with labels where the part has them."""
+        """Nodes and edges of the graphs as one graph, with the labels of the nodes of the split."""
         graphs = [example.graph for example in examples]
         return {
-            "nodes": self.nodes(graphs[0]) if len(graphs) == 1 else torch.cat([self.nodes(one) for one in graphs]),
+            "nodes": self.nodes(graphs[0]) if len(graphs) == 1 else torch.cat([self.nodes(graph) for graph in graphs]),
             "edges": merge_edges([graph.edges for graph in graphs], [len(graph.nodes) for graph in graphs]),
-            "labels": torch.cat([self.known(example) for example in examples]),
+            "labels": torch.cat([self.node_labels(example) for example in examples]),
         }
 
     def node_features(self, graph: Graph) -> Tensor:
-        """float32 `[nodes, features]`, sparse where few are not zero, each node's summing to 1 if `normalized`."""
+        """float32 `[nodes, features]`, sparse if few are nonzero; if `normalized`, the sum of each row is 1."""
         if graph.nodes.shape[1] != self.features:
             raise BadInput(f"The graph's nodes have {graph.nodes.shape[1]} features; this model reads {self.features}.")
         total = graph.nodes.sum(1, keepdim=True) if self.settings.normalized else torch.ones(1)
         nodes = graph.nodes / torch.where(total == 0, 1.0, total)
         return nodes.to_sparse() if int(nodes.count_nonzero()) < SPARSE * nodes.numel() else nodes
 
-    def known(self, example: GraphSplit) -> Tensor:
-        """int64 `[nodes]`: the class of the part's nodes, ignored elsewhere and where a class was never learned."""
+    def node_labels(self, example: GraphSplit) -> Tensor:
+        """int64 `[nodes]`: the classes of the nodes of the split; −100 for other nodes and for unknown classes."""
         graph = example.graph
         numbers = torch.tensor([*(self.number.get(name, IGNORED) for name in graph.classes), IGNORED])
-        return torch.where(graph.masks[example.part], numbers[graph.labels], IGNORED)
+        return torch.where(graph.masks[example.split], numbers[graph.labels], IGNORED)
 
     def count(self, batch: dict[str, Tensor]) -> int:
         return int((batch["labels"] != IGNORED).sum())
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
-        """The sum of the labelled nodes' losses.
+        """The sum of the losses of the labelled nodes.
 
-        With `agreement`, while training, the graph is computed twice, as p and as q by what dropout left, and weighed
-        against the labelled nodes is a mean over all of them:
-        ½ (loss(p) + loss(q)) + agreement · labelled · mean of ½ (|p − t|² + |q − t|²), t as `unsureness` has it.
+        With `consistency`, in training, the graph is computed twice with different dropout, as p and as q, and a mean
+        over all nodes is added, with t the sharpened mean of p and q (see `consistency_loss`):
+
+            ½ (loss(p) + loss(q)) + consistency · labelled · mean of ½ (|p − t|² + |q − t|²)
         """
-        chosen, nodes = batch["labels"] != IGNORED, densify_on_gpu(batch["nodes"])
-        asked = 2 if self.settings.consistency and model.training else 1
-        logits = torch.cat([model(nodes=nodes, edges=batch["edges"]).logits.float() for _ in range(asked)])
-        labels = batch["labels"][chosen].repeat(asked)
+        labelled, nodes = batch["labels"] != IGNORED, densify_on_gpu(batch["nodes"])
+        passes = 2 if self.settings.consistency and model.training else 1
+        logits = torch.cat([model(nodes=nodes, edges=batch["edges"]).logits.float() for _ in range(passes)])
+        labels = batch["labels"][labelled].repeat(passes)
         total = functional.cross_entropy(
-            logits[chosen.repeat(asked)], labels, label_smoothing=smoothing, reduction="sum"
+            logits[labelled.repeat(passes)], labels, label_smoothing=smoothing, reduction="sum"
         )
-        share = self.settings.consistency * len(labels) / len(logits)
-        return total if asked == 1 else total / 2 + share * consistency_loss(logits)
+        weight = self.settings.consistency * len(labels) / len(logits)
+        return total if passes == 1 else total / 2 + weight * consistency_loss(logits)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, examples: Sequence[GraphSplit]) -> Scores:
-        """Accuracy and mean loss over the part's nodes; each class's precision, recall and F1."""
+        """Accuracy and mean loss over the nodes of the split; precision, recall and F1 of each class."""
         logits, labels = self.split_logits(model, examples)
-        gold, said = ([self.labels[n] for n in one.tolist()] for one in (labels, logits.argmax(-1)))
+        gold, predicted = ([self.labels[n] for n in numbers.tolist()] for numbers in (labels, logits.argmax(-1)))
         metrics = {
-            "accuracy": sum(map(str.__eq__, gold, said)) / max(1, len(gold)),
+            "accuracy": sum(map(str.__eq__, gold, predicted)) / max(1, len(gold)),
             "loss": float(functional.cross_entropy(logits, labels)) if len(gold) else 0.0,
         }
-        choose = self.settings.metric
-        return Scores(metrics, choose, choose == "accuracy", said, {"per class": classification_report(gold, said)})
+        main, details = self.settings.metric, {"per class": classification_report(gold, predicted)}
+        return Scores(metrics, main, main == "accuracy", predicted, details)
 
     def split_logits(self, model: nn.Module, examples: Sequence[GraphSplit]) -> tuple[Tensor, Tensor]:
-        """(logits, labels) of the part's nodes."""
+        """(logits, labels) of the nodes of the split."""
         device = next(model.parameters()).device
         batch = self.batch(examples)
         nodes, edges = densify_on_gpu(batch["nodes"].to(device)), batch["edges"].to(device)
         logits = model(nodes=nodes, edges=edges).logits.float().cpu()
-        chosen = batch["labels"] != IGNORED
-        return logits[chosen], batch["labels"][chosen]
+        labelled = batch["labels"] != IGNORED
+        return logits[labelled], batch["labels"][labelled]
 
     def graph_inputs(self, graph: Graph) -> tuple[Tensor, Tensor]:
         return self.node_features(graph), graph.edges
@@ -215,20 +216,20 @@ class Nodes(Task[NodesSettings]):
     @torch.no_grad()
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
         """The class of every node of the graphs in these files, and its probability."""
-        found = []
+        predictions = []
         for path in inputs:
             graph = self.read([Path(path)], self.settings).strict().examples[0].graph
             device = next(model.parameters()).device
             nodes = densify_on_gpu(self.node_features(graph).to(device))
             best = model(nodes=nodes, edges=graph.edges.to(device)).logits.float().softmax(-1).cpu().max(-1)
-            found += [
-                {"node": n, "label": self.labels[label], "probability": round(chance, 4)}
-                for n, (label, chance) in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+            predictions += [
+                {"node": n, "label": self.labels[label], "probability": round(p, 4)}
+                for n, (label, p) in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True))
             ]
-        return found
+        return predictions
 
     def describe(self, examples: Sequence[GraphSplit]) -> dict[str, Any]:
-        """What `check` shows."""
+        """Facts that `check` shows: sizes, classes, nodes of each split."""
         graph = examples[0].graph
         counts = Counter(graph.classes[n] for n in graph.labels.tolist() if n >= 0)
         return {
@@ -236,43 +237,43 @@ class Nodes(Task[NodesSettings]):
             "edges": graph.edges.shape[1],
             "features": self.features,
             "classes": dict(counts.most_common()),
-            "parts": {part: int(mask.sum()) for part, mask in graph.masks.items()},
+            "parts": {split: int(mask.sum()) for split, mask in graph.masks.items()},
             "without a label": int((graph.labels < 0).sum()),
         }
 
 
 def densify_on_gpu(nodes: Tensor) -> Tensor:
-    """Sparse nodes as the device multiplies them: spread out on a GPU, whose sparse sums have no fixed order."""
+    """The nodes, dense on a GPU: its sparse matrix products are not deterministic."""
     return nodes.to_dense() if nodes.is_sparse and nodes.is_cuda else nodes
 
 
 def merge_edges(edges: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
-    """The edges of graphs of so many nodes, as those of one graph that has all the nodes.
+    """The edges of the disjoint union of graphs with these numbers of nodes.
 
     >>> merge_edges([torch.tensor([[0], [1]]), torch.tensor([[0], [1]])], [2, 2]).tolist()
     [[0, 2], [1, 3]]
     """
     starts = [sum(sizes[:n]) for n in range(len(sizes))]
-    return torch.cat([one + start for one, start in zip(edges, starts, strict=True)], dim=1)
+    return torch.cat([pairs + start for pairs, start in zip(edges, starts, strict=True)], dim=1)
 
 
 def graph_stack(a: Architecture) -> Any:
-    """The stack for nodes, which have edges and no order."""
+    """The stack for the nodes of a graph, without positions."""
     if a.model not in ("transformer", "mlp"):
         raise Unsupported(
-            f"{a.model} reads tokens in their order, and a graph's nodes have none. Take gat, gatv2, transformer (its "
-            "tokens see along the edges) or mlp (each node for itself)."
+            f"{a.model} reads tokens in their order, and a graph's nodes have none. Take gat, gatv2, transformer "
+            "(which attends along the edges) or mlp (each node by itself)."
         )
     if a.position is not None:
-        raise Unsupported(f"{a.position} speaks of distances between tokens; nodes have none. Leave out position.")
+        raise Unsupported(f"{a.position} needs distances between tokens; nodes have none. Leave out position.")
     return stack_of(replace(a, positions="none"))
 
 
 def check_splits(graph: Graph, files: Sequence[str]) -> None:
-    """Raise where the files name parts and one of train and dev is missing, or has no node with a label."""
-    named, where = set(graph.masks) & {"train", "dev"}, ", ".join(files)
-    for part in ("train", "dev") if named else ():
-        if part not in graph.masks:
-            raise BadInput(f"{where} names the nodes of {named.pop()} and none of {part}. Name both, or neither.")
-        if not bool((graph.masks[part] & (graph.labels >= 0)).any()):
-            raise BadInput(f"{where}: no node of the part {part} has a label. Give some, or leave the parts out.")
+    """Raise `BadInput` if the files define only one of train and dev, or one without a labelled node."""
+    defined, where = set(graph.masks) & {"train", "dev"}, ", ".join(files)
+    for split in ("train", "dev") if defined else ():
+        if split not in graph.masks:
+            raise BadInput(f"{where} names the nodes of {defined.pop()} and none of {split}. Name both, or neither.")
+        if not bool((graph.masks[split] & (graph.labels >= 0)).any()):
+            raise BadInput(f"{where}: no node of the split {split} has a label. Give some, or leave the splits out.")

@@ -30,9 +30,9 @@ from .task import Batch, Scores, Task
 class TagSettings(Settings):
     """Settings of the task `tag`.
 
-    A word that occurs less than `least` times has no embedding of its own: it is read by its characters and by its word
-    features (prefixes, suffixes, shape, lower case). While training, known words are replaced the same way at random
-    (`word_dropout`, `rare`), so that the model learns to read unknown words.
+    A word that occurs less than `min_count` times has no embedding of its own: it is read by its characters and by its
+    word features (prefixes, suffixes, shape, lower case). In training, known words are replaced the same way at random
+    (`word_dropout`, `rare_word_dropout`), so that the model learns to read unknown words.
     """
 
     column: str | None = setting(
@@ -107,7 +107,7 @@ class Tag(Task[TagSettings]):
         return {**batch, "labels": pad_rows(labels, IGNORED)}
 
     def sample_dropout(self, rng: Random | None) -> Callable[[str], int] | None:
-        """In training (`rng` is given), what is hidden of a word; None in evaluation."""
+        """In training (`rng` is given), a function that samples what is dropped of a word; None in evaluation."""
         if rng is None:
             return None
         return lambda word: self.word_features.sample_dropout(
@@ -129,16 +129,16 @@ class Tag(Task[TagSettings]):
 
     def evaluate(self, model: nn.Module, examples: Sequence[Tagged]) -> Scores:
         """Accuracy over all words, and of each tag."""
-        said = self.tag(model, [example.words for example in examples])
-        pairs = Counter(pair for e, tags in zip(examples, said, strict=True) for pair in zip(e.tags, tags, strict=True))
-        total, right = Counter[str](), Counter[str]()
+        predictions = list(zip(examples, self.tag(model, [example.words for example in examples]), strict=True))
+        pairs = Counter(pair for e, tags in predictions for pair in zip(e.tags, tags, strict=True))
+        total, correct = Counter[str](), Counter[str]()
         for (gold, tag), count in pairs.items():
             total[gold] += count
-            right[gold] += count * (gold == tag)
-        each = {tag: right[tag] / total[tag] for tag in sorted(total)}
-        lines = [format_tagged(e.words, tags) for e, tags in zip(examples, said, strict=True)]
-        metrics = {"accuracy": sum(right.values()) / max(1, sum(total.values()))}
-        return Scores(metrics, "accuracy", hypotheses=lines, details={"per tag": each})
+            correct[gold] += count * (gold == tag)
+        per_tag = {tag: correct[tag] / total[tag] for tag in sorted(total)}
+        lines = [format_tagged(e.words, tags) for e, tags in predictions]
+        metrics = {"accuracy": sum(correct.values()) / max(1, sum(total.values()))}
+        return Scores(metrics, "accuracy", hypotheses=lines, details={"per tag": per_tag})
 
     def unknown_labels(self, examples: Sequence[Tagged]) -> Counter[str]:
         """Tags of these examples that the training data does not have, with their counts."""
@@ -147,7 +147,7 @@ class Tag(Task[TagSettings]):
     @torch.no_grad()
     def tag(self, model: nn.Module, sentences: Sequence[Sequence[str]], tokens: int = 8192) -> list[list[str]]:
         """The tags of each sentence's words."""
-        found: dict[int, list[str]] = {}
+        tags: dict[int, list[str]] = {}
         device = next(model.parameters()).device
         filled = [n for n, words in enumerate(sentences) if words]
         for batch_indices in batch_by_size([len(sentences[n]) for n in filled], tokens):
@@ -156,8 +156,8 @@ class Tag(Task[TagSettings]):
             output = model(tokens=batch["tokens"].to(device), lengths=batch["lengths"].to(device))
             best = output.logits.argmax(-1).tolist()
             for row, n in zip(best, numbers, strict=True):
-                found[n] = [self.labels[tag] for tag in row[: len(sentences[n])]]
-        return [found.get(n, []) for n in range(len(sentences))]
+                tags[n] = [self.labels[tag] for tag in row[: len(sentences[n])]]
+        return [tags.get(n, []) for n in range(len(sentences))]
 
     def text_inputs(self, text: str) -> Batch:
         words = tuple(text.split())
@@ -166,8 +166,8 @@ class Tag(Task[TagSettings]):
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
         """Words and tags of each text; words are separated by blanks."""
         sentences = [text.split() for text in inputs]
-        tags = self.tag(model, sentences)
-        return [{"words": words, "tags": found} for words, found in zip(sentences, tags, strict=True)]
+        pairs = zip(sentences, self.tag(model, sentences), strict=True)
+        return [{"words": words, "tags": tags} for words, tags in pairs]
 
     def describe(self, examples: Sequence[Tagged]) -> dict[str, Any]:
         """Facts that `check` shows: sizes, tags, share of unknown words, examples."""

@@ -29,7 +29,7 @@ from .architecture import Architecture, stack_of
 from .inputs.audio_features import AudioFeatures, choose_features, open_audio
 from .inputs.augment import spec_augment
 from .inputs.cache import TensorCache
-from .metrics.ctc import ctc_loss, frames_needed, greedy, prefix_beam_search
+from .metrics.ctc import ctc_loss, greedy, min_frames, prefix_beam_search
 from .metrics.edit_distance import character_error_rate, word_error_rate
 from .task import Batch, Scores, Task
 
@@ -69,14 +69,14 @@ class Transcribe(Task[TranscribeSettings]):
     TRAINING = Training(epochs=100, warmup=300, schedule="cosine", weight_decay=0.05)
 
     def __init__(
-        self, settings: TranscribeSettings, tokenizer: Tokenizer, hearing: AudioFeatures, spaced: bool
+        self, settings: TranscribeSettings, tokenizer: Tokenizer, audio_features: AudioFeatures, spaced: bool
     ) -> None:
-        self.settings, self.audio_features, self.spaced = settings, hearing, spaced
+        self.settings, self.audio_features, self.spaced = settings, audio_features, spaced
         self._tokenizer = tokenizer
         self.beams = settings.beams
         self.frames_per_token = settings.stack_frames
-        self.reads_frames = hearing.rate is None
-        self.feature_cache = TensorCache(hearing)
+        self.reads_frames = audio_features.rate is None
+        self.feature_cache = TensorCache(audio_features)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -91,12 +91,12 @@ class Transcribe(Task[TranscribeSettings]):
         """The task for these training examples: its vocabulary, and the features of recordings."""
         if not examples:
             raise BadInput("No recording was read. Look at the files with `regard check --task transcribe`.")
-        hearing = choose_features(list(examples), settings.bins, settings.sample_rate, settings.deltas)
+        features = choose_features(list(examples), settings.bins, settings.sample_rate, settings.deltas)
         texts = [normalize_spaces(example.text) for example in examples]
         special = Special(mask=None) if settings.decoder else Special(start=None, end=None, mask=None)
         size = 1 << 20 if settings.unit in ("characters", "words") else settings.vocab_size
         tokenizer = Tokenizer.train(texts, settings.unit, size, settings.lowercase, special)
-        return cls(settings, tokenizer, hearing, any(" " in text for text in texts))
+        return cls(settings, tokenizer, features, any(" " in text for text in texts))
 
     def as_dict(self) -> dict[str, Any]:
         return {"rate": self.audio_features.rate, "bins": self.audio_features.bins, "spaced": self.spaced}
@@ -106,9 +106,9 @@ class Transcribe(Task[TranscribeSettings]):
         return cls(settings, tokenizer, AudioFeatures(data["rate"], data["bins"], settings.deltas), data["spaced"])
 
     def config(self, a: Architecture) -> SequenceConfig | EncoderDecoderConfig:
-        places = None if a.positions == "none" else "sinusoidal"
+        positions = None if a.positions == "none" else "sinusoidal"
         embed = SoundEmbeddingConfig(
-            self.audio_features.size, a.dim, self.settings.stack_frames, places, norm=1e-5, dropout=a.dropout
+            self.audio_features.size, a.dim, self.settings.stack_frames, positions, norm=1e-5, dropout=a.dropout
         )
         size = self.tokenizer.size
         if not self.settings.decoder:
@@ -137,13 +137,13 @@ class Transcribe(Task[TranscribeSettings]):
         frames = [self.feature_cache(example) for example in examples]
         if rng is not None:
             widest = (self.settings.mask_frames, self.settings.mask_bins)
-            frames = [spec_augment(one, rng, widest) for one in frames]
-        lengths = torch.tensor([one.shape[0] for one in frames])
+            frames = [spec_augment(recording, rng, widest) for recording in frames]
+        lengths = torch.tensor([recording.shape[0] for recording in frames])
         return {"sound": nn.utils.rnn.pad_sequence(frames, batch_first=True), "lengths": lengths}
 
     def count(self, batch: dict[str, Tensor]) -> int:
-        started = len(batch["counts"]) if self.settings.decoder else 0
-        return int(batch["counts"].sum()) - started
+        start_tokens = len(batch["counts"]) if self.settings.decoder else 0
+        return int(batch["counts"].sum()) - start_tokens
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
         if self.settings.decoder:
@@ -158,49 +158,50 @@ class Transcribe(Task[TranscribeSettings]):
 
     def decoder_loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float) -> Tensor:
         """−Σ ln p of each token given the correct tokens before it."""
-        given, wanted = batch["labels"][:, :-1], batch["labels"][:, 1:]
-        real = torch.arange(wanted.shape[1], device=wanted.device) < batch["counts"][:, None] - 1
-        heard = {"sound": batch["sound"], "lengths": batch["lengths"]}
-        logits = model(**heard, targets=given, target_lengths=batch["counts"] - 1).logits
-        wanted = wanted.masked_fill(~real, IGNORED).flatten()
+        targets, labels = batch["labels"][:, :-1], batch["labels"][:, 1:]
+        real = torch.arange(labels.shape[1], device=labels.device) < batch["counts"][:, None] - 1
+        audio = {"sound": batch["sound"], "lengths": batch["lengths"]}
+        logits = model(**audio, targets=targets, target_lengths=batch["counts"] - 1).logits
+        labels = labels.masked_fill(~real, IGNORED).flatten()
         return functional.cross_entropy(
-            logits.flatten(0, 1).float(), wanted, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum"
+            logits.flatten(0, 1).float(), labels, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum"
         )
 
     def evaluate(self, model: nn.Module, examples: Sequence[Spoken]) -> Scores:
         """Word and character error rate; the latter is the main metric for texts without spaces."""
-        said = [self.cased(normalize_spaces(example.text)) for example in examples]
-        found = self.transcribe(model, examples)
-        metrics = {"wer": word_error_rate(said, found), "cer": character_error_rate(said, found)}
-        return Scores(metrics, "wer" if self.spaced else "cer", higher=False, hypotheses=found)
-
-    def cased(self, text: str) -> str:
-        return text.lower() if self.settings.lowercase else text
+        references = [normalize_spaces(example.text) for example in examples]
+        if self.settings.lowercase:
+            references = [text.lower() for text in references]
+        texts = self.transcribe(model, examples)
+        metrics = {"wer": word_error_rate(references, texts), "cer": character_error_rate(references, texts)}
+        return Scores(metrics, "wer" if self.spaced else "cer", higher=False, hypotheses=texts)
 
     @torch.no_grad()
     def transcribe(self, model: nn.Module, examples: Sequence[Spoken], tokens: int = 8192) -> list[str]:
         """The transcript of each recording."""
-        found: dict[int, str] = {}
+        texts: dict[int, str] = {}
         device = next(model.parameters()).device
-        for places in batch_by_size(self.sizes(examples), tokens):
-            heard = self.encode_audio([examples[n] for n in places])
-            heard = {name: x.to(device) for name, x in heard.items()}
-            write = self.decode_autoregressive if self.settings.decoder else self.decode_ctc
-            found.update(zip(places, write(model, heard), strict=True))
-        return [found[n] for n in range(len(examples))]
+        decode = self.decode_autoregressive if self.settings.decoder else self.decode_ctc
+        for numbers in batch_by_size(self.sizes(examples), tokens):
+            audio = self.encode_audio([examples[n] for n in numbers])
+            audio = {name: x.to(device) for name, x in audio.items()}
+            texts.update(zip(numbers, decode(model, audio), strict=True))
+        return [texts[n] for n in range(len(examples))]
 
-    def decode_ctc(self, model: nn.Module, heard: dict[str, Tensor]) -> list[str]:
+    def decode_ctc(self, model: nn.Module, audio: dict[str, Tensor]) -> list[str]:
         """The texts of CTC's labels, by greedy or prefix beam search."""
-        logits, beams = model(**heard).logits, self.settings.beams
-        lengths = [self.tokens_of(frames) for frames in heard["lengths"].tolist()]
+        logits, beams = model(**audio).logits, self.settings.beams
+        lengths = [self.tokens_of(frames) for frames in audio["lengths"].tolist()]
         rows = greedy(logits, lengths) if beams == 1 else prefix_beam_search(logits, lengths, beams)
         return [self.text_of(row) for row in rows]
 
-    def decode_autoregressive(self, model: Any, heard: dict[str, Tensor]) -> list[str]:
+    def decode_autoregressive(self, model: Any, audio: dict[str, Tensor]) -> list[str]:
         """The texts that the decoder writes; at most twice as many tokens as the encoder has."""
-        most = 2 * self.tokens_of(int(heard["lengths"].max())) + 8
+        max_new = 2 * self.tokens_of(int(audio["lengths"].max())) + 8
         tokenizer = self.tokenizer
-        rows = generate(model, **heard, max_new=most, beams=self.settings.beams, end=tokenizer.end, pad=tokenizer.pad)
+        rows = generate(
+            model, **audio, max_new=max_new, beams=self.settings.beams, end=tokenizer.end, pad=tokenizer.pad
+        )
         return [self.text_of(row) for row in rows.tolist()]
 
     def text_of(self, tokens: list[int]) -> str:
@@ -217,12 +218,12 @@ class Transcribe(Task[TranscribeSettings]):
     def describe(self, examples: Sequence[Spoken]) -> dict[str, Any]:
         """Facts that `check` shows: lengths, characters, and how many recordings are too short for their text."""
         texts, tokens = [normalize_spaces(example.text) for example in examples], self.sizes(examples)
-        needed = [frames_needed(self.tokenizer([text]).tokens[0].tolist()) for text in texts]
+        needed = [min_frames(self.tokenizer([text]).tokens[0].tolist()) for text in texts]
         features = self.audio_features
-        heard = "frames of the file" if features.rate is None else f"{features.rate} samples a second"
+        source = "frames of the file" if features.rate is None else f"{features.rate} samples a second"
         return {
             "recordings": len(examples),
-            "heard as": f"{heard}, {features.size} numbers a frame, {self.settings.stack_frames} frames a token",
+            "heard as": f"{source}, {features.size} numbers a frame, {self.settings.stack_frames} frames a token",
             "tokens": sum(tokens),
             "longest": max(tokens),
             "words": sum(len(text.split()) for text in texts),

@@ -83,15 +83,17 @@ class Translate(Task[TranslateSettings]):
     ARCHITECTURE = Architecture(dim=256, layers=3, hidden=512, dropout=0.2)
     TRAINING = Training(epochs=30, learning_rate=1e-3, warmup=500, label_smoothing=0.1)
 
-    def __init__(self, settings: TranslateSettings, tokenizer: Tokenizer, beams: int, most: int | None = None) -> None:
-        """`most` is the length in tokens of the longest target in the training data."""
-        self.settings, self.beams, self.max_target = settings, beams, most or settings.max_length
+    def __init__(
+        self, settings: TranslateSettings, tokenizer: Tokenizer, beams: int, max_target: int | None = None
+    ) -> None:
+        """`max_target` is the length in tokens of the longest target in the training data."""
+        self.settings, self.beams, self.max_target = settings, beams, max_target or settings.max_length
         self._tokenizer = tokenizer
         target = tokenizer.target
         start, end, unknown = (number for number in (target.start, target.end, target.unknown) if number is not None)
         self.max_length = settings.max_length
         self._rules = TokenRules(start=(start,), end=(end,), pad=target.pad, suppressed=(unknown,))
-        self.encoded: dict[Parallel, tuple[list[int], list[int]]] = {}
+        self.encoded_pairs: dict[Parallel, tuple[list[int], list[int]]] = {}
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -127,40 +129,41 @@ class Translate(Task[TranslateSettings]):
         return cls(settings, tokenizer, settings.beams, data["most"])
 
     def config(self, a: Architecture) -> EncoderDecoderConfig:
-        embed, own = (self.embedding(one, a) for one in (self.tokenizer, self.tokenizer.target))
         return EncoderDecoderConfig(
-            embed,
+            self.embedding(self.tokenizer, a),
             stack_of(a),
             stack_of(a, causal=True, cross=True),
-            decoder_embed=None if self.settings.joint else own,
+            decoder_embed=None if self.settings.joint else self.embedding(self.tokenizer.target, a),
             head=LMHeadConfig(self.tokenizer.target.size, a.dim),
             start=self.rules.start[0],
             copy=self.settings.copy_source,
         )
 
     def embedding(self, tokenizer: Tokenizer, a: Architecture) -> TextEmbeddingConfig:
-        places = {"sinusoidal": "sinusoidal", "learned": self.settings.max_length, "none": None}[a.positions]
-        return TextEmbeddingConfig(tokenizer.size, a.dim, places, scaled=True, padding=tokenizer.pad, dropout=a.dropout)  # type: ignore[arg-type]
+        positions: Any = {"sinusoidal": "sinusoidal", "learned": self.settings.max_length, "none": None}[a.positions]
+        return TextEmbeddingConfig(
+            tokenizer.size, a.dim, positions, scaled=True, padding=tokenizer.pad, dropout=a.dropout
+        )
 
     def sizes(self, examples: Sequence[Parallel]) -> list[int]:
         """Source and target tokens together. The encoded examples are cached for their batches."""
         pairs = self.pairs(examples)
-        self.encoded = dict(zip(examples, pairs, strict=True))
+        self.encoded_pairs = dict(zip(examples, pairs, strict=True))
         return [len(source) + len(target) for source, target in pairs]
 
     def pairs(self, examples: Sequence[Parallel]) -> list[tuple[list[int], list[int]]]:
         """Token numbers of source and target of each example."""
-        if all(example in self.encoded for example in examples):
-            return [self.encoded[example] for example in examples]
+        if all(example in self.encoded_pairs for example in examples):
+            return [self.encoded_pairs[example] for example in examples]
         sources = self.rows(self.tokenizer, [example.source for example in examples])
         targets = self.rows(self.tokenizer.target, [example.target for example in examples])
         return list(zip(sources, targets, strict=True))
 
     def rows(self, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
         """Token numbers of texts between start and end, truncated to max_length."""
-        longest, end = self.settings.max_length, self.rules.end[0]
+        limit, end = self.settings.max_length, self.rules.end[0]
         rows = [encoding.ids for encoding in tokenizer.backend.encode_batch_fast(list(texts))]
-        return [row if len(row) <= longest else [*row[: longest - 1], end] for row in rows]
+        return [row if len(row) <= limit else [*row[: limit - 1], end] for row in rows]
 
     def batch(self, examples: Sequence[Parallel], rng: Random | None = None) -> dict[str, Tensor]:
         sources, targets = zip(*self.pairs(examples), strict=True)
@@ -178,10 +181,10 @@ class Translate(Task[TranslateSettings]):
     def pad_for_cuda_graph(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """The batch padded to few shapes, with the positions of the real tokens."""
         fills = {"tokens": self.tokenizer.pad or 0, "targets": self.tokenizer.target.pad or 0, "labels": IGNORED}
-        found = pad_to_multiples(batch, fills, rows=64, tokens=16)
-        return found | {
-            "places": token_positions(found["lengths"], found["tokens"].shape[1]),
-            "target_places": token_positions(found["target_lengths"], found["targets"].shape[1]),
+        padded = pad_to_multiples(batch, fills, rows=64, tokens=16)
+        return padded | {
+            "places": token_positions(padded["lengths"], padded["tokens"].shape[1]),
+            "target_places": token_positions(padded["target_lengths"], padded["targets"].shape[1]),
         }
 
     def count(self, batch: dict[str, Tensor]) -> int:
@@ -194,18 +197,18 @@ class Translate(Task[TranslateSettings]):
         """Scores of the model's translations, and its perplexity on the references."""
         if not examples:
             raise BadInput("There is no pair of texts to evaluate on. Look at the file with `regard check`.")
-        said = self.translate(model, [example.source for example in examples])
+        texts = self.translate(model, [example.source for example in examples])
         references = [self.references_of(example) for example in examples]
         metric, perplexity = self.settings.metric, self.perplexity(model, examples)
-        found, details = (rouge(said, references), {}) if metric == "rouge" else self.bleu(said, references)
-        return Scores(found | {"perplexity": perplexity}, MAIN[metric], hypotheses=said, details=details)
+        metrics, details = (rouge(texts, references), {}) if metric == "rouge" else self.bleu(texts, references)
+        return Scores(metrics | {"perplexity": perplexity}, MAIN[metric], hypotheses=texts, details=details)
 
     def references_of(self, example: Parallel) -> list[str]:
         """The references, in lower case if the model writes lower case."""
         texts = example.references or (example.target,)
         return [text.lower() if self.settings.lowercase else text for text in texts]
 
-    def bleu(self, said: list[str], references: list[list[str]]) -> tuple[dict[str, float], dict[str, Any]]:
+    def bleu(self, texts: list[str], references: list[list[str]]) -> tuple[dict[str, float], dict[str, Any]]:
         """sacreBLEU's BLEU, as written and in lower case, and chrF; with their signatures."""
         try:
             from sacrebleu.metrics.bleu import BLEU
@@ -215,16 +218,16 @@ class Translate(Task[TranslateSettings]):
         most = max(map(len, references))
         streams = [[several[n] if n < len(several) else None for several in references] for n in range(most)]
         french = self.settings.tokenize == "fr"
-        tokenise = "13a" if french else self.settings.tokenize
-        kinds = {
-            "bleu": BLEU(tokenize=tokenise, lowercase=self.settings.lowercase),
-            "bleu_lower": BLEU(tokenize=tokenise, lowercase=True),
+        tokenize = "13a" if french else self.settings.tokenize
+        bleus = {
+            "bleu": BLEU(tokenize=tokenize, lowercase=self.settings.lowercase),
+            "bleu_lower": BLEU(tokenize=tokenize, lowercase=True),
         }
-        chrf, written = CHRF(), ([split_elisions(text) for text in said] if french else said)
-        right = [[split_elisions(text) if french and text else text for text in stream] for stream in streams]
-        metrics = {name: kind.corpus_score(written, right).score for name, kind in kinds.items()}  # type: ignore[arg-type]
-        metrics["chrf"] = chrf.corpus_score(said, streams).score  # type: ignore[arg-type]
-        signatures = {name: str(kind.get_signature()) + "|elided" * french for name, kind in kinds.items()}
+        chrf, split_texts = CHRF(), ([split_elisions(text) for text in texts] if french else texts)
+        split_streams = [[split_elisions(text) if french and text else text for text in stream] for stream in streams]
+        metrics = {name: bleu.corpus_score(split_texts, split_streams).score for name, bleu in bleus.items()}  # type: ignore[arg-type]
+        metrics["chrf"] = chrf.corpus_score(texts, streams).score  # type: ignore[arg-type]
+        signatures = {name: str(bleu.get_signature()) + "|elided" * french for name, bleu in bleus.items()}
         return metrics, {"signatures": signatures | {"chrf": str(chrf.get_signature())}}
 
     @torch.no_grad()
@@ -241,14 +244,14 @@ class Translate(Task[TranslateSettings]):
     @torch.no_grad()
     def translate(self, model: Any, texts: Sequence[str], tokens: int = 16384) -> list[str]:
         """The model's translation of each text; empty for an empty text."""
-        found = [""] * len(texts)
+        translations = [""] * len(texts)
         filled = [n for n, text in enumerate(texts) if text.strip()]
         rows = self.rows(self.tokenizer, [texts[n] for n in filled]) if filled else []
-        for places in batch_by_size([len(row) for row in rows], tokens // self.beams):
-            written = self.generate(model, [rows[place] for place in places])
-            for place, text in zip(places, self.tokenizer.target.decode(written), strict=True):
-                found[filled[place]] = join_chinese(text)
-        return found
+        for numbers in batch_by_size([len(row) for row in rows], tokens // self.beams):
+            generated = self.generate(model, [rows[n] for n in numbers])
+            for n, text in zip(numbers, self.tokenizer.target.decode(generated), strict=True):
+                translations[filled[n]] = join_chinese(text)
+        return translations
 
     def generate(self, model: Any, sources: list[list[int]]) -> Tensor:
         """The tokens of the translations. Each has at most 1.5 times the tokens of the longest training target, and at
@@ -281,44 +284,46 @@ class Translate(Task[TranslateSettings]):
             "target tokens": sum(sizes[1]),
             "median length": f"{median(sizes[0]):g} and {median(sizes[1]):g}",
             "cut": sum(max(len(source), len(target)) >= self.settings.max_length for source, target in pairs),
-            "vocabulary": " and ".join(str(one.size) for one in dict.fromkeys((self.tokenizer, self.tokenizer.target))),
+            "vocabulary": " and ".join(str(t.size) for t in dict.fromkeys((self.tokenizer, self.tokenizer.target))),
             "unknown": unknown / max(1, sum(map(sum, sizes))),
             "examples": [f"{e.source} → {e.target}" for e in examples[:3]],
         }
 
 
-def pair_loss(model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0, agreement: float = 0.0) -> Tensor:
-    """The sum of a batch's losses; logits are computed for real targets only, where these are known.
+def pair_loss(model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0, r_drop: float = 0.0) -> Tensor:
+    """The sum of the losses of a batch; logits are computed for real targets only, if their positions are known.
 
-    With `agreement` every pair is computed twice, each time with other dropout (see `agreement_loss`).
+    With `r_drop` every pair is computed twice with different dropout (see `r_drop_loss`).
     """
-    if agreement:
+    if r_drop:
         batch = repeat_pairs(batch)
     inputs = {name: batch[name] for name in ("tokens", "lengths", "targets", "target_lengths")}
     if in_cuda_graph() and "places" in batch:  # the host may not read lengths: the batch has positions
-        known = [(batch[f"{side}lengths"], batch[f"{side}places"]) for side in ("", "target_")]
-        labels = functional.pad(batch["labels"].flatten(), (0, 1), value=IGNORED)[known[1][1]]
-        with packing_positions(*known):
-            logits = model(**inputs, wanted=known[1][1].clamp(max=batch["labels"].numel() - 1)).logits
+        source, target = ((batch[f"{side}lengths"], batch[f"{side}places"]) for side in ("", "target_"))
+        labels = functional.pad(batch["labels"].flatten(), (0, 1), value=IGNORED)[target[1]]
+        with packing_positions(source, target):
+            logits = model(**inputs, wanted=target[1].clamp(max=batch["labels"].numel() - 1)).logits
     elif in_cuda_graph():
         logits, labels = model(**inputs).logits.flatten(0, 1), batch["labels"].flatten()
     else:
         wanted = batch["labels"] != IGNORED
         logits, labels = model(**inputs, wanted=wanted).logits, batch["labels"][wanted]
-    if agreement:
-        return r_drop_loss(logits, labels[: len(labels) // 2], smoothing, agreement)
-    how: dict[str, Any] = {"ignore_index": IGNORED, "label_smoothing": smoothing, "reduction": "sum"}
-    return functional.cross_entropy(logits.float(), labels, **how)
+    if r_drop:
+        return r_drop_loss(logits, labels[: len(labels) // 2], smoothing, r_drop)
+    return functional.cross_entropy(
+        logits.float(), labels, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum"
+    )
 
 
 def repeat_pairs(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     """The batch with every pair repeated below; positions beyond the batch stay beyond it."""
-    found = repeat_batch({name: x for name, x in batch.items() if not name.endswith("places")})
+    repeated = repeat_batch({name: x for name, x in batch.items() if not name.endswith("places")})
     for name, rows in (("places", "tokens"), ("target_places", "targets")):
         if name in batch:
-            size, inside = batch[rows].numel(), batch[name] < batch[rows].numel()
-            found[name] = torch.cat([batch[name].where(inside, 2 * size), (batch[name] + size).where(inside, 2 * size)])
-    return found
+            positions, size = batch[name], batch[rows].numel()
+            inside, beyond = positions < size, 2 * size
+            repeated[name] = torch.cat([positions.where(inside, beyond), (positions + size).where(inside, beyond)])
+    return repeated
 
 
 def token_positions(lengths: Tensor, tokens: int, multiple: int = 1024) -> Tensor:

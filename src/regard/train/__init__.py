@@ -1,1 +1,1 @@
-"""Training: the loop, what it saves, and how it goes on from there."""
+"""Training: the loop, its checkpoints, and the folders of runs."""

@@ -27,15 +27,15 @@ def check(
         from regard.settings import update_settings
         from regard.tasks import find_task
 
-        kind = find_task(task)
-        settings = update_settings(kind.Settings(), parse_assignments(changed))
-        reading = kind.read(paths, settings)
+        task_class = find_task(task)
+        settings = update_settings(task_class.Settings(), parse_assignments(changed))
+        reading = task_class.read(paths, settings)
         if strict:
             reading.strict()
         facts: dict[str, Any] = {}
         if reading.examples:
             try:
-                facts = kind.prepare(reading.examples, settings).describe(reading.examples)
+                facts = task_class.prepare(reading.examples, settings).describe(reading.examples)
             except RegardError:
                 report_faults(reading.faults)  # they may be the reason
                 raise
@@ -122,10 +122,11 @@ def train_from_files(config: Any, out: Path, strict: bool = False) -> None:
 def evaluate(
     run: RunPath,
     data: Annotated[list[Path], typer.Option("--data", help="Files to evaluate on.")],
-    part: Annotated[
+    split: Annotated[
         str,
         typer.Option(help="Split to evaluate, if the files define splits: train, dev or test. Default: test or dev."),
     ] = "",
+    part: Annotated[str, typer.Option(hidden=True, help="Former name of --split.")] = "",
     changed: Set = [],  # noqa: B006
     as_json: Json = False,
     debug: Debug = False,
@@ -139,7 +140,8 @@ def evaluate(
         reading = task.read(data, task.settings)
         report_faults(reading.faults)
         reading.require_examples()
-        reading = reading.part(part) if part else select_split(reading, "test", "dev")
+        split = split or part
+        reading = reading.select(split) if split else select_split(reading, "test", "dev")
         report_unknown_labels(task, reading.examples)
         scores = task.evaluate(model, reading.examples)
         document = {"metrics": scores.metrics, "main": scores.main, **scores.details}
@@ -180,8 +182,8 @@ def settings(
         from regard.settings import describe_settings
         from regard.tasks import find_task
 
-        kind = find_task(task)
-        groups = {"task": kind.Settings(), "architecture": kind.ARCHITECTURE, "training": kind.TRAINING}
+        cls = find_task(task)
+        groups = {"task": cls.Settings(), "architecture": cls.ARCHITECTURE, "training": cls.TRAINING}
         document = {name: describe_settings(group) for name, group in groups.items()}
         print_result(document, format_settings(document), as_json)
 
@@ -192,9 +194,9 @@ def recipes(as_json: Json = False, debug: Debug = False) -> None:
         from regard.train.progress import format_table
         from regard.train.recipes import find_recipe, recipe_names
 
-        found = [find_recipe(name) for name in recipe_names()]
-        document = [{"name": recipe.name, "task": recipe.task, "about": recipe.about} for recipe in found]
-        rows = [(recipe.name, f"{recipe.task:10}  {recipe.about}") for recipe in found]
+        every = [find_recipe(name) for name in recipe_names()]
+        document = [{"name": recipe.name, "task": recipe.task, "about": recipe.about} for recipe in every]
+        rows = [(recipe.name, f"{recipe.task:10}  {recipe.about}") for recipe in every]
         print_result(document, format_table(rows), as_json)
 
 

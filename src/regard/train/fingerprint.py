@@ -1,4 +1,4 @@
-"""What a run learned from, in short: it may go on with the same alone."""
+"""A fingerprint of the training data: a run can be resumed only with the same data."""
 
 from __future__ import annotations
 
@@ -16,51 +16,53 @@ from ..tasks.task import Task
 
 
 def fingerprint(task: Task[Any], examples: Sequence[Any], files: dict[str, list[str]]) -> str:
-    """A short text that says whether a task learned the same labels and words from as many examples of the same files.
+    """A hash of the contents of the data files, the labels and vocabulary of the task, and the number of examples.
 
-    Files that settings name count too, and of a folder the names and sizes of its files, but for what a system hides.
+    Files that settings name count too. Of a folder, the names and sizes of its files count, without hidden files.
     """
-    found = hashlib.sha256()
-    beside = [getattr(task.settings, item.name) for item in fields(task.settings) if spec_of(item).file]
-    for path in (Path(one) for one in [*(one for part in sorted(files) for one in files[part]), *filter(None, beside)]):
-        for one in sorted(path.rglob("*")) if path.is_dir() else ():
-            if one.is_file() and not hidden(one.relative_to(path)):
-                found.update(f"{one.relative_to(path)} {one.stat().st_size} ".encode())
+    sha = hashlib.sha256()
+    named = [getattr(task.settings, item.name) for item in fields(task.settings) if spec_of(item).file]
+    for name in [*(name for split in sorted(files) for name in files[split]), *filter(None, named)]:
+        path = Path(name)
+        for file in sorted(path.rglob("*")) if path.is_dir() else ():
+            relative = file.relative_to(path)
+            if file.is_file() and not is_hidden(relative):
+                sha.update(f"{relative} {file.stat().st_size} ".encode())
         if path.is_file():
-            found.update(digest(path))
+            sha.update(digest(path))
     vocabulary = {} if task.tokenizer is None else task.tokenizer.backend.get_vocab()
-    found.update(json.dumps([unrounded(task.as_dict()), vocabulary, len(examples)], sort_keys=True).encode())
-    return found.hexdigest()[:16]
+    sha.update(json.dumps([mask_floats(task.as_dict()), vocabulary, len(examples)], sort_keys=True).encode())
+    return sha.hexdigest()[:16]
 
 
-def hidden(path: Path) -> bool:
-    """Whether a file is one that systems leave in folders of data.
+def is_hidden(path: Path) -> bool:
+    """Whether a file is hidden, or one that operating systems add to folders.
 
-    >>> hidden(Path("cats/.DS_Store")), hidden(Path("cats/1.png"))
+    >>> is_hidden(Path("cats/.DS_Store")), is_hidden(Path("cats/1.png"))
     (True, False)
     """
-    return path.name in ("Thumbs.db", "desktop.ini") or any(part.startswith(".") for part in path.parts)
+    return path.name in ("Thumbs.db", "desktop.ini") or any(name.startswith(".") for name in path.parts)
 
 
 def digest(path: Path) -> bytes:
-    """What is in a file, in short; the same gzipped and not."""
+    """The SHA-256 of the contents of a file, decompressed if it is gzip."""
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     try:
         with gzip.open(path) if packed else path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").digest()
-    except (EOFError, gzip.BadGzipFile, zlib.error):  # its reader has told so
+    except (EOFError, gzip.BadGzipFile, zlib.error):  # the reader of the file has reported it
         return hashlib.sha256(path.read_bytes()).digest()
 
 
-def unrounded(data: Any) -> Any:
-    """The same without the numbers that rounding may change, such as means.
+def mask_floats(data: Any) -> Any:
+    """JSON data with None for floats, such as means, whose last digits can differ between machines.
 
-    >>> unrounded({"labels": ["a"], "mean": [0.5, 1.5], "size": 3})
+    >>> mask_floats({"labels": ["a"], "mean": [0.5, 1.5], "size": 3})
     {'labels': ['a'], 'mean': [None, None], 'size': 3}
     """
     if isinstance(data, dict):
-        return {str(name): unrounded(value) for name, value in data.items()}
+        return {str(name): mask_floats(value) for name, value in data.items()}
     if isinstance(data, list | tuple):
-        return [unrounded(value) for value in data]
+        return [mask_floats(value) for value in data]
     return None if isinstance(data, float) else data

@@ -98,15 +98,15 @@ def fsdp_plugin() -> Any:
             "The launch asks for FSDP version 1, which is not supported. Add --fsdp_version 2 to accelerate launch."
         )
     # Every process makes the same model. Loading in one process for the others would separate tied weights.
-    made = FullyShardedDataParallelPlugin(fsdp_version=2, cpu_ram_efficient_loading=False)
-    refused = {
-        "activation_checkpointing": made.activation_checkpointing,
-        "offload_params": isinstance(made.cpu_offload, CPUOffloadPolicy),
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2, cpu_ram_efficient_loading=False)
+    unsupported = {
+        "activation_checkpointing": plugin.activation_checkpointing,
+        "offload_params": isinstance(plugin.cpu_offload, CPUOffloadPolicy),
     }
-    for name, asked in refused.items():
-        if asked:
+    for name, enabled in unsupported.items():
+        if enabled:
             raise BadInput(f"Sharded weights do not support --fsdp_{name}. Leave it out of accelerate launch.")
-    return made
+    return plugin
 
 
 def use_fsdp_on_cpu(accelerator: Any, plugin: Any) -> None:

@@ -1,4 +1,4 @@
-"""Recipes: settings that reach a known result, one file each, with the band that a run should fall into."""
+"""Recipes: settings that reproduce a known result, one file each, with the expected range of a metric."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..errors import BadInput
 
 @dataclass(frozen=True)
 class Recipe:
-    """A task with its settings, and what to expect: `metric` between `low` and `high` on dev."""
+    """A task with its settings; `metric` on the validation data is expected between `low` and `high`."""
 
     name: str
     task: str
@@ -25,16 +25,16 @@ class Recipe:
     high: float | None = None
 
     def verdict(self, metrics: dict[str, float]) -> str | None:
-        """What to say when a run falls below its band (or above, for what should be small); None when it does not."""
+        """A message if the metric of a run is outside of the expected range; None if it is inside."""
         if self.metric is None or self.metric not in metrics:
             return None
-        found = metrics[self.metric]
-        if self.low is not None and found < self.low:
+        value = metrics[self.metric]
+        if self.low is not None and value < self.low:
             return (
-                f"{self.metric} is {found:.4f}; this recipe reaches {self.low:g} and more. Something is not as it was."
+                f"{self.metric} is {value:.4f}; this recipe reaches {self.low:g} and more. Something is not as it was."
             )
-        if self.high is not None and found > self.high:
-            return f"{self.metric} is {found:.4f}; this recipe stays below {self.high:g}. Something is not as it was."
+        if self.high is not None and value > self.high:
+            return f"{self.metric} is {value:.4f}; this recipe stays below {self.high:g}. Something is not as it was."
         return None
 
 
@@ -60,10 +60,10 @@ def read_recipe(name: str, text: str) -> Recipe:
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"The recipe {name} is not TOML: {error}.") from None
     expected, settings = data.get("expected", {}), data.get("settings", {})
-    whole = isinstance(data.get("task"), str) and isinstance(settings, dict) and isinstance(expected, dict)
-    if not whole or set(expected) - {"metric", "low", "high"}:
+    complete = isinstance(data.get("task"), str) and isinstance(settings, dict) and isinstance(expected, dict)
+    if not complete or set(expected) - {"metric", "low", "high"}:
         raise BadInput(
-            f'The recipe {name} is not whole. Give task = "NAME", a table [settings], and perhaps [expected] with '
+            f'The recipe {name} is incomplete. Give task = "NAME", a table [settings], and perhaps [expected] with '
             "metric, low and high."
         )
     return Recipe(name, data["task"], data.get("settings", {}), data.get("about", ""), **expected)

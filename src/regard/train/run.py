@@ -50,9 +50,10 @@ class RunConfig:
         cls, task: str, *changes: Mapping[str, Any], train: Sequence[Path] = (), dev: Sequence[Path] = ()
     ) -> RunConfig:
         """The configuration of a task by name: its defaults with these changes, later ones over earlier ones."""
-        kind = find_task(task)
-        settings, architecture, training = update_each([kind.Settings(), kind.ARCHITECTURE, kind.TRAINING], *changes)
-        return cls(kind, settings, architecture, training, tuple(train), tuple(dev))
+        task_class = find_task(task)
+        defaults = [task_class.Settings(), task_class.ARCHITECTURE, task_class.TRAINING]
+        settings, architecture, training = update_each(defaults, *changes)
+        return cls(task_class, settings, architecture, training, tuple(train), tuple(dev))
 
     @property
     def files(self) -> dict[str, list[str]]:
@@ -187,9 +188,9 @@ def open_run(path: str | Path, changes: Mapping[str, Any] | None = None) -> tupl
     folder = RunFolder(resolve_folder(path))
     description = folder.read("run.json")
     with explain_damage(folder / "run.json"):
-        kind = find_task(description["task"])
+        task_class = find_task(description["task"])
         try:
-            saved = load_settings(kind.Settings, description["settings"])
+            saved = load_settings(task_class.Settings, description["settings"])
         except BadInput as error:
             raise BadInput(f"{folder / 'run.json'}: {error}") from None
     settings = update_settings(saved, changes or {})
@@ -202,7 +203,7 @@ def open_run(path: str | Path, changes: Mapping[str, Any] | None = None) -> tupl
         model = load(folder.path)
     data = folder.read("task.json")
     with explain_damage(folder / "task.json"):
-        task = kind.from_dict(data, settings, model.tokenizer)
+        task = task_class.from_dict(data, settings, model.tokenizer)
     return task, model, description
 
 

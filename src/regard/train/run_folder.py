@@ -1,7 +1,7 @@
 """The folder of a run: everything that evaluating, predicting, loading and resuming need.
 
 run.json          task, settings, architecture and training in full, versions, data files and their fingerprint
-task.json         what the task took from the training data: labels, vocabularies
+task.json         labels, vocabularies and statistics of the training data
 model/            the best weights on the validation data, as `regard.load` reads them, with the tokenizer
 checkpoints/      the states to resume from
 log.jsonl         a line for each step and evaluation;  curve.png  the same as a figure;  tensorboard/  if it is set

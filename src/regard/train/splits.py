@@ -1,18 +1,18 @@
-"""Which examples are learned from, chosen by and scored on, where a file itself says it of each."""
+"""Selection of training, validation and test data, also by the splits that the files define."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..data.reading import Reading
+from ..data.reading import Reading, split_of
 from ..tasks.task import Task
 
 
 def select_split(reading: Reading[Any], *names: str) -> Reading[Any]:
-    """The examples of the first of these parts that the files name; all of them where they name none of these."""
-    there = {getattr(example, "part", "") for example in reading.examples}
-    name = next((name for name in names if name in there), None)
-    return reading if name is None else reading.part(name)
+    """The examples of the first of these splits that the files define; all examples if they define none of them."""
+    splits = {split_of(example) for example in reading.examples}
+    name = next((name for name in names if name in splits), None)
+    return reading if name is None else reading.select(name)
 
 
 def split_data(
@@ -21,13 +21,13 @@ def split_data(
     """(training data, validation data): other files, the split called dev, or a tenth that the task holds out.
 
     >>> from types import SimpleNamespace as Example
-    >>> whole = Reading(tuple(Example(part=part) for part in ("train", "train", "dev", "test")))
-    >>> [len(part) for part in split_data(whole, None, Task, seed=0)]
+    >>> whole = Reading(tuple(Example(split=name) for name in ("train", "train", "dev", "test")))
+    >>> [len(reading) for reading in split_data(whole, None, Task, seed=0)]
     [2, 1]
     """
-    learned = select_split(reading, "train")
+    train = select_split(reading, "train")
     if held is not None:
-        return learned, select_split(held, "dev", "test")
-    if any(getattr(example, "part", "") == "dev" for example in reading.examples):
-        return learned, reading.part("dev")
-    return task.split(learned, 0.1, seed)
+        return train, select_split(held, "dev", "test")
+    if any(split_of(example) == "dev" for example in reading.examples):
+        return train, reading.select("dev")
+    return task.split(train, 0.1, seed)

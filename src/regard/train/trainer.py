@@ -142,11 +142,11 @@ class Trainer:
         return [batches[n : n + size] for n in range(0, len(batches), size)]
 
     def count_steps(self) -> int:
-        """How many updates the run has, as far as steps and epochs say."""
-        ends = [self.training.steps] if self.training.steps else []
+        """The number of updates of the run by `steps` and `epochs`; 10⁹ if neither is set."""
+        limits = [self.training.steps] if self.training.steps else []
         if self.training.epochs:
-            ends.append(self.training.epochs * len(self.groups(0)))
-        return min(ends) if ends else 10**9
+            limits.append(self.training.epochs * len(self.groups(0)))
+        return min(limits) if limits else 10**9
 
     def batches(self, groups: list[list[list[int]]], group: int) -> list[tuple[Batch, bool]]:
         """This process's batches of an update, and whether they count: a process without a batch gets a spare one."""
@@ -186,7 +186,7 @@ class Trainer:
         state, (total, norm), count, rate = self.pending
         self.pending = None
         mean = self.sum_processes(total) / max(count, 1.0)
-        self.state.seconds += self.elapsed()
+        self.state.seconds += self.lap_seconds()
         state.seconds = self.state.seconds
         if mean != mean:
             raise BadInput(
@@ -232,14 +232,14 @@ class Trainer:
         value = torch.as_tensor(value, dtype=torch.float32, device=self.accelerator.device)
         return float(self.accelerator.reduce(value, "sum"))
 
-    def elapsed(self) -> float:
+    def lap_seconds(self) -> float:
         """Seconds since the last call, or since the start; with `minutes`, the mean over all processes."""
         before, self.last_time = self.last_time, time.monotonic()
         seconds = self.last_time - before
         return self.sum_processes(seconds) / self.accelerator.num_processes if self.training.minutes else seconds
 
     def due(self, every: int | None, epoch_ended: bool) -> bool:
-        """Whether something that happens every so many steps, or once an epoch, happens now."""
+        """Whether an action that runs every `every` steps, or by default once an epoch, runs now."""
         return epoch_ended if every is None else self.state.step % every == 0
 
     def over(self) -> bool:
@@ -265,7 +265,7 @@ class Trainer:
                     self.on_best(model, scores)
         self.state.best = value if better else self.state.best
         self.state.since_best = 0 if better else self.state.since_best + 1
-        self.state.seconds += self.elapsed()
+        self.state.seconds += self.lap_seconds()
         self.evaluated_step = self.state.step
         self.report("score", scores.metrics, scores)
 
@@ -387,7 +387,7 @@ def runs_asynchronously(accelerator: Any) -> bool:
 
 
 def captures_updates(training: Training, accelerator: Any) -> bool:
-    """Whether updates are captured as CUDA graphs: if the setting asks for it and one GPU computes a whole update."""
+    """Whether updates are captured as CUDA graphs: if `cuda_graph` is set and one GPU computes a whole update."""
     wanted = training.cuda_graph and accelerator.device.type == "cuda" and training.precision != "fp16"
     alone = accelerator.num_processes == 1 and not accelerator.is_fsdp2
     return wanted and alone and training.accumulate == 1
@@ -396,22 +396,20 @@ def captures_updates(training: Training, accelerator: Any) -> bool:
 def make_optimizer(
     model: nn.Module, training: Training, capturable: bool = False, fused: bool = False
 ) -> torch.optim.Optimizer:
-    """Adam. If `capturable`, its learning rate is a tensor, so that a CUDA graph reads the rate of each update."""
+    """Adam with weight decay of matrices, not of vectors (norms, biases).
+
+    If `capturable`, its learning rate is a tensor, so that a CUDA graph reads the rate of each update.
+    """
+    trained = [p for p in model.parameters() if p.requires_grad]
+    matrices, vectors = [p for p in trained if p.dim() > 1], [p for p in trained if p.dim() <= 1]
     return torch.optim.Adam(
-        parameter_groups(model, training.weight_decay),
+        [{"params": matrices, "weight_decay": training.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
         lr=torch.tensor(training.learning_rate, device="cuda") if capturable else training.learning_rate,
         betas=training.betas,
         decoupled_weight_decay=training.decay == "weights",
         capturable=capturable,
         fused=fused or None,
     )
-
-
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Parameters in two groups: matrices have weight decay, vectors (norms, biases) do not."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    matrices, vectors = [p for p in trained if p.dim() > 1], [p for p in trained if p.dim() <= 1]
-    return [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
 
 
 def optimizer_tensors(model: nn.Module, optimizer: Any) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ if not torch.cuda.is_available():
 
 pytest.importorskip("triton")
 
-from regard.tasks.losses import r_drop as agreement
+from regard.tasks.losses import r_drop
 from regard.tasks.losses.r_drop import FusedRDrop, r_drop_loss, r_drop_reference
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -68,7 +68,7 @@ def test_labels_that_do_not_count_change_nothing(way) -> None:
 
 def test_too_many_classes_go_without_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, labels = drawn(3, 20)
-    monkeypatch.setattr(agreement, "WIDEST", 10)
+    monkeypatch.setattr(r_drop, "WIDEST", 10)
     logits = logits.float()
     torch.testing.assert_close(r_drop_loss(logits, labels, 0.1, 2.0), r_drop_reference(logits, labels, 0.1, 2.0))
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ...attention.attend import attend
 from ..experiment import Bilingual, Claim, Language, Size, Verdict
 from ..progress import ProgressCallback, nth_subprogress
+from ..toolkit.concepts import CONCEPTS
 from ..toolkit.figures import COLOURS, subplots
 from ..toolkit.metrics import summarize
 from ..toolkit.training import fit, seeded_generator
@@ -51,12 +52,6 @@ CLAIM = Claim(
     ),
 )
 
-CONCEPTS: dict[tuple[str, str], list[tuple[str, str]]] = {
-    ("fruit", "水果"): [("apple", "苹果"), ("banana", "香蕉")],
-    ("furniture", "家具"): [("chair", "椅子"), ("table", "桌子"), ("bed", "床")],
-    ("animal", "动物"): [("cat", "猫"), ("dog", "狗"), ("horse", "马"), ("bird", "鸟")],
-    ("vehicle", "车辆"): [("car", "汽车"), ("bus", "公交车"), ("train", "火车")],
-}
 WORDS = [word for members in CONCEPTS.values() for word in members]
 EXAMPLE = {"apple": 10.0, "banana": 5.0, "chair": 2.0}
 STEPS = {"toy": 60, "usual": 1500, "full": 6000}

@@ -21,10 +21,10 @@ from ...attention.parts.part import Part
 from ...attention.parts.positions import TransformerXL
 from ...attention.parts.text import parse_part
 from ...errors import BadInput, RegardError
+from ...experiments import CONCEPTS
 from ...nn.parts.fields import POSITIONS, build_part, parse_mask, parse_method, parse_score
 from ...nn.parts.learned import LearnedTransformerXL, PartSpec
 from ...nn.parts.rotary import ScaledRotary
-from ..builtin.concepts import CONCEPTS
 from ..lab import Lab
 from ..server.jobs import Job
 

@@ -64,9 +64,9 @@ class AudioInputs:
 
     def layer_configs(self, a: Architecture) -> tuple[Any, Any]:
         """(embedding, stack)."""
-        places = None if a.positions == "none" else "sinusoidal"
+        positions = None if a.positions == "none" else "sinusoidal"
         embed = SoundEmbeddingConfig(
-            self.settings.bins, a.dim, self.settings.stack_frames, places, norm=1e-5, dropout=a.dropout
+            self.settings.bins, a.dim, self.settings.stack_frames, positions, norm=1e-5, dropout=a.dropout
         )
         return embed, stack_of(a)
 
@@ -80,8 +80,8 @@ class AudioInputs:
         frames = [self.frame_cache(example.sound) for example in examples]
         widest = (self.settings.mask_frames, self.settings.mask_bins)
         if rng is not None and any(widest):
-            frames = [spec_augment(one, rng, widest) for one in frames]
-        lengths = torch.tensor([len(one) for one in frames])
+            frames = [spec_augment(recording, rng, widest) for recording in frames]
+        lengths = torch.tensor([len(recording) for recording in frames])
         return {"sound": nn.utils.rnn.pad_sequence(frames, batch_first=True), "lengths": lengths}
 
     def make(self, sound: SoundFile | Samples) -> Tensor:

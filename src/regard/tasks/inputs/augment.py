@@ -19,10 +19,10 @@ def shift_images(images: Tensor, rng: Random, shift: int = 0, flip: bool = False
     rows = torch.arange(height) + random_integers(rng, batch, 2 * shift)[:, None]
     columns = torch.arange(width) + random_integers(rng, batch, 2 * shift)[:, None]
     if flip:
-        turn = random_integers(rng, batch, 1).bool()
-        columns = torch.where(turn[:, None], columns.flip(1), columns)
-    each = torch.arange(batch)[:, None, None]
-    return padded[each, :, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
+        mirrored = random_integers(rng, batch, 1).bool()
+        columns = torch.where(mirrored[:, None], columns.flip(1), columns)
+    image = torch.arange(batch)[:, None, None]
+    return padded[image, :, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
 
 
 def rotate_images(images: Tensor, rng: Random, most: float, scale: float = 0.1) -> Tensor:
@@ -30,11 +30,11 @@ def rotate_images(images: Tensor, rng: Random, most: float, scale: float = 0.1) 
     angles, sizes = (
         torch.tensor([rng.uniform(-side, side) for _ in range(len(images))]) for side in (math.radians(most), scale)
     )
-    cos, sin, none = angles.cos() / (1 + sizes), angles.sin() / (1 + sizes), torch.zeros_like(angles)
+    cos, sin, zero = angles.cos() / (1 + sizes), angles.sin() / (1 + sizes), torch.zeros_like(angles)
     ratio = images.shape[2] / images.shape[3]
-    turns = torch.stack([cos, -sin * ratio, none, sin / ratio, cos, none], 1).view(-1, 2, 3)
-    places = functional.affine_grid(turns, list(images.shape), align_corners=False)
-    return functional.grid_sample(images, places, padding_mode="border", align_corners=False)
+    matrices = torch.stack([cos, -sin * ratio, zero, sin / ratio, cos, zero], 1).view(-1, 2, 3)
+    grid = functional.affine_grid(matrices, list(images.shape), align_corners=False)
+    return functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
 def jitter_images(images: Tensor, rng: Random, strength: float) -> Tensor:
@@ -57,7 +57,7 @@ def cutout(images: Tensor, rng: Random, size: int) -> Tensor:
 
 
 def mixup(batch: dict[str, Tensor], rng: Random, strength: float) -> dict[str, Tensor]:
-    """The batch with each image a mixture of itself and another, whose labels are `other`; `share` is its own part.
+    """The batch with each image a mixture of itself and another, whose labels are `other`; `share` is its own weight.
 
     share ~ Beta(strength, strength), the same for the whole batch;
     loss = share · loss(labels) + (1 − share) · loss(other).

@@ -19,14 +19,14 @@ class TensorCache:
 
     def __init__(self, make: Callable[[Any], Tensor], limit: int = 1 << 30) -> None:
         self.make, self.left = make, limit
-        self.found: dict[Hashable, Tensor] = {}
+        self.tensors: dict[Hashable, Tensor] = {}
 
     def __call__(self, key: Hashable) -> Tensor:
-        if key in self.found:
-            return self.found[key]
-        made = self.make(key)
-        size = made.numel() * made.element_size()
+        if key in self.tensors:
+            return self.tensors[key]
+        tensor = self.make(key)
+        size = tensor.numel() * tensor.element_size()
         if size <= self.left:
             self.left -= size
-            self.found[key] = made
-        return made
+            self.tensors[key] = tensor
+        return tensor

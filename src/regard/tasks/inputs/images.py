@@ -82,7 +82,7 @@ class ImageInputs:
         return (self.size[0] // self.settings.patch_size) * (self.size[1] // self.settings.patch_size)
 
     def layer_configs(self, a: Architecture) -> tuple[Any, Any]:
-        """(embedding, stack): a token a patch; for cnn the stack is empty, its layers are those of the stages."""
+        """(embedding, stack): a token per patch; for cnn the embedding has the layers, and the stack is empty."""
         channels, patch = len(self.mean), self.settings.patch_size
         if a.base != "cnn":
             embed, stack = ImageEmbeddingConfig(self.size, patch, a.dim, channels, dropout=a.dropout), stack_of(a)
@@ -134,12 +134,12 @@ class ImageInputs:
         return LabelledImage(ImageFile(Path(text)), "")
 
     def describe(self, examples: Sequence[LabelledImage]) -> dict[str, Any]:
-        sizes = Counter(tuple(load_image(one.image).shape[1:]) for one in examples[:SAMPLE])
+        sizes = Counter(tuple(load_image(example.image).shape[1:]) for example in examples[:SAMPLE])
         return {
             "channels": len(self.mean),
             "sizes": {f"{height} × {width}": count for (height, width), count in sizes.most_common(5)},
             "read as": f"{self.size[0]} × {self.size[1]}, {self.tokens} patches",
-            "mean": ", ".join(f"{one:.3f}" for one in self.mean),
+            "mean": ", ".join(f"{value:.3f}" for value in self.mean),
         }
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..match import MatchSettings
 
 MAX_WORD_LENGTH = 20
-"""Letters of a word that are read."""
+"""Letters of a word that are read (see `WordFeatures`)."""
 CACHED_TEXTS = 1 << 17
 """Texts whose words are cached."""
 
@@ -58,10 +58,10 @@ class TextInputs:
         tokenizer: Tokenizer,
         vector_dim: int | None = None,
         vectors: WordVectors | None = None,
-        spelling: WordFeatures | None = None,
+        word_features: WordFeatures | None = None,
     ) -> None:
         self.settings, self.tokenizer, self.vector_dim, self.vectors = settings, tokenizer, vector_dim, vectors
-        self.word_features = spelling
+        self.word_features = word_features
         self.cached_words = lru_cache(CACHED_TEXTS)(self.words)
 
     @staticmethod
@@ -72,17 +72,18 @@ class TextInputs:
     def from_examples(cls, examples: Sequence[LabelledText], settings: ClassifySettings | MatchSettings) -> TextInputs:
         """The vocabulary of these texts."""
         texts = [example.text for example in examples]
-        affixes, grams = settings.max_affix, settings.char_ngrams
-        if (affixes or grams) and (settings.unit != "words" or settings.vectors is not None):
+        max_affix, char_ngrams = settings.max_affix, settings.char_ngrams
+        if (max_affix or char_ngrams) and (settings.unit != "words" or settings.vectors is not None):
             raise BadInput(
                 "max_affix and char_ngrams are features of words without word vectors. Give unit='words' and no "
                 "vectors, or max_affix=0 and char_ngrams=0."
             )
         if settings.vectors is None:
-            made = cls(settings, Tokenizer.train(texts, settings.unit, settings.vocab_size, settings.lowercase))
-            if affixes or grams:
-                made.word_features = WordFeatures.from_words(map(made.words, texts), 1, affixes, MAX_WORD_LENGTH, grams)
-            return made
+            inputs = cls(settings, Tokenizer.train(texts, settings.unit, settings.vocab_size, settings.lowercase))
+            if max_affix or char_ngrams:
+                rows = map(inputs.words, texts)
+                inputs.word_features = WordFeatures.from_words(rows, 1, max_affix, MAX_WORD_LENGTH, char_ngrams)
+            return inputs
         if settings.unit != "words":
             raise BadInput(f"Vectors of words go with unit 'words', not {settings.unit!r}. Leave out one of the two.")
         vectors = open_vectors(Path(settings.vectors))
@@ -91,24 +92,24 @@ class TextInputs:
         return cls(settings, tokenizer, vectors.dim, vectors)
 
     def as_dict(self) -> dict[str, Any]:
-        spelling = {} if self.word_features is None else {"spelling": self.word_features.as_dict()}
-        return {"vector_dim": self.vector_dim, **spelling}
+        features = {} if self.word_features is None else {"spelling": self.word_features.as_dict()}
+        return {"vector_dim": self.vector_dim, **features}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], settings: ClassifySettings | MatchSettings, tokenizer: Any) -> TextInputs:
         saved, sizes = data.get("spelling"), (settings.max_affix, MAX_WORD_LENGTH, settings.char_ngrams)
-        made = None if saved is None else WordFeatures.from_dict(saved, *sizes)
-        return cls(settings, tokenizer, data["vector_dim"], spelling=made)
+        features = None if saved is None else WordFeatures.from_dict(saved, *sizes)
+        return cls(settings, tokenizer, data["vector_dim"], word_features=features)
 
     def layer_configs(self, a: Architecture) -> tuple[Any, Any]:
         """(embedding, stack)."""
         if self.word_features is not None:
             return self.word_features.embedding(a), stack_of(a)
-        places = {"sinusoidal": "sinusoidal", "learned": self.settings.max_length, "none": None}[a.positions]
+        positions = {"sinusoidal": "sinusoidal", "learned": self.settings.max_length, "none": None}[a.positions]
         embed = TextEmbeddingConfig(
             self.tokenizer.size,
             a.dim,
-            places,  # type: ignore[arg-type]
+            positions,  # type: ignore[arg-type]
             scaled=self.vector_dim is None,
             inner=self.vector_dim,
             padding=self.tokenizer.pad,
@@ -117,13 +118,13 @@ class TextInputs:
         return embed, stack_of(a)
 
     def nb_linear_config(self, classes: int) -> NBLinearConfig:
-        """The linear classifier over the same numbers, and over pairs of words and of their longest prefixes."""
+        """The linear classifier over the same indices, and over pairs of words and of their longest prefixes."""
         rows = self.settings.nb_linear
         if self.word_features is None:
-            nothing = (self.tokenizer.pad or 0, self.tokenizer.unknown or 0)
-            return NBLinearConfig(self.tokenizer.size, rows, classes, ignored=nothing)
-        start = self.word_features.longest_prefix_column
-        paired = (0,) if start is None else (0, start)
+            ignored = (self.tokenizer.pad or 0, self.tokenizer.unknown or 0)
+            return NBLinearConfig(self.tokenizer.size, rows, classes, ignored=ignored)
+        prefix = self.word_features.longest_prefix_column
+        paired = (0,) if prefix is None else (0, prefix)
         return NBLinearConfig(
             self.word_features.size, rows, classes, 1 + self.word_features.columns, paired, ignored=(PAD, UNKNOWN)
         )
@@ -132,9 +133,9 @@ class TextInputs:
         """Load word vectors into the embedding."""
         if self.vectors is None:
             return
-        known = self.vectors.embedding(self.tokenizer.backend.get_vocab(), torch.Generator().manual_seed(0))
+        embedding = self.vectors.embedding(self.tokenizer.backend.get_vocab(), torch.Generator().manual_seed(0))
         weight: nn.Parameter = model.embed.tokens.weight  # type: ignore[union-attr]
-        weight.data.copy_(known.weight)
+        weight.data.copy_(embedding.weight)
         weight.requires_grad_(not self.settings.frozen)
 
     def sizes(self, examples: Sequence[LabelledText]) -> list[int]:
@@ -148,43 +149,43 @@ class TextInputs:
         if rng is None or not self.settings.word_dropout:
             return inputs
         tokens, lengths = inputs["tokens"], inputs["lengths"]
-        lost = torch.tensor([[rng.random() < self.settings.word_dropout for _ in row] for row in tokens.tolist()])
-        places = torch.arange(tokens.shape[1])
-        inside = (places > 0) & (places < lengths[:, None] - 1)  # the first and last tokens are special
-        return {**inputs, "tokens": tokens.masked_fill(lost & inside, self.tokenizer.unknown or 0)}
+        dropped = torch.tensor([[rng.random() < self.settings.word_dropout for _ in row] for row in tokens.tolist()])
+        positions = torch.arange(tokens.shape[1])
+        inside = (positions > 0) & (positions < lengths[:, None] - 1)  # the first and last tokens are special
+        return {**inputs, "tokens": tokens.masked_fill(dropped & inside, self.tokenizer.unknown or 0)}
 
     def encode(self, texts: list[str]) -> dict[str, Tensor]:
-        found = self.tokenizer(texts, max_length=self.settings.max_length)
-        return {"tokens": found.tokens, "lengths": found.lengths}
+        encoding = self.tokenizer(texts, max_length=self.settings.max_length)
+        return {"tokens": encoding.tokens, "lengths": encoding.lengths}
 
     def words(self, text: str) -> list[str]:
-        """A text's words as the tokenizer splits them."""
+        """The words of a text as the tokenizer splits them."""
         backend = self.tokenizer.backend
         text = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
         return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)][: self.settings.max_length]
 
-    def sample_dropout(self, spelling: WordFeatures, rng: Random | None) -> Callable[[str], int] | None:
-        """In training (`rng` is given), what is hidden of a word; None in evaluation."""
-        hidden, rare = self.settings.word_dropout, self.settings.rare_word_dropout
+    def sample_dropout(self, features: WordFeatures, rng: Random | None) -> Callable[[str], int] | None:
+        """In training (`rng` is given), a function that samples what is dropped of a word; None in evaluation."""
+        share, rare = self.settings.word_dropout, self.settings.rare_word_dropout
         if rng is None:
             return None
-        return lambda word: ALL if rng.random() < hidden else spelling.sample_dropout(word, rng, 0.0, rare)
+        return lambda word: ALL if rng.random() < share else features.sample_dropout(word, rng, 0.0, rare)
 
     def example_of(self, text: str) -> LabelledText:
         """An example for an argument of `predict`."""
         return LabelledText(text, "")
 
     def describe(self, examples: Sequence[LabelledText]) -> dict[str, Any]:
-        encoded = self.encode([example.text for example in examples])
-        lengths = sorted(encoded["lengths"].tolist())
-        pieces = Counter(encoded["tokens"].flatten().tolist())
-        real = sum(lengths)
+        encoding = self.encode([example.text for example in examples])
+        lengths = sorted(encoding["lengths"].tolist())
+        counts = Counter(encoding["tokens"].flatten().tolist())
+        total = sum(lengths)
         return {
-            "tokens": real,
+            "tokens": total,
             "median length": lengths[len(lengths) // 2],
             "longest": lengths[-1],
             "vocabulary": self.tokenizer.size,
-            "unknown": pieces[self.tokenizer.unknown or 0] / max(1, real),
+            "unknown": counts[self.tokenizer.unknown or 0] / max(1, total),
             "examples": [f"{example.label}: {example.text[:70]}" for example in examples[:3]],
         }
 
@@ -197,5 +198,5 @@ def open_vectors(path: Path) -> WordVectors:
         arrays = Arrays(path)
         vectors = torch.from_numpy(arrays.get("vectors", "vectors").astype("float32"))
         return WordVectors(arrays.texts("words", len(vectors), "word"), vectors)
-    except MalformedData as refused:
-        raise BadInput(str(refused)) from None
+    except MalformedData as error:
+        raise BadInput(str(error)) from None

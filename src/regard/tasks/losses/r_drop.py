@@ -23,9 +23,8 @@ def r_drop_loss(logits: Tensor, labels: Tensor, smoothing: float, weight: float)
         ½ (loss(p) + loss(q)) + weight · ¼ (KL(p‖q) + KL(q‖p))
 
     logits `[2 · labels, classes]`, the second passes below the first; labels `[labels]`, of which −100 does not count.
-    The paper's α is `weight`, and
-    its loss twice this one. On a GPU one kernel reads the logits and leaves their gradient, where
-    torch's functions read them some thirty times.
+    The paper's α is `weight`, and its loss is twice this one. On a GPU one kernel reads the logits once and writes
+    their gradient; torch's functions read them about thirty times.
     """
     if logits.is_cuda and unsupported_device(logits.device) is None and logits.shape[1] <= WIDEST and logits.shape[0]:
         return FusedRDrop.apply(logits.contiguous(), labels, smoothing, weight)  # type: ignore[no-any-return]
@@ -33,11 +32,11 @@ def r_drop_loss(logits: Tensor, labels: Tensor, smoothing: float, weight: float)
 
 
 def r_drop_reference(logits: Tensor, labels: Tensor, smoothing: float, weight: float) -> Tensor:
-    """The same with torch's functions."""
+    """`r_drop_loss` with torch's functions."""
     counts = (labels != IGNORED).repeat(2)[:, None]
     logs = logits.log_softmax(-1) * counts
-    right, any_one = logs.gather(1, labels.clamp(min=0).repeat(2)[:, None]).sum(), logs.mean(-1).sum()
-    return (-(1 - smoothing) * right - smoothing * any_one + weight / 2 * symmetric_kl(logs)) / 2
+    of_label, of_all = logs.gather(1, labels.clamp(min=0).repeat(2)[:, None]).sum(), logs.mean(-1).sum()
+    return (-(1 - smoothing) * of_label - smoothing * of_all + weight / 2 * symmetric_kl(logs)) / 2
 
 
 def repeat_batch(batch: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -60,8 +59,8 @@ def consistency_loss(logits: Tensor) -> Tensor:
     p, q = logits.softmax(-1).chunk(2)
     with torch.no_grad():
         mean = ((p + q) / 2) ** (1 / TEMPERATURE)
-        aim = mean / mean.sum(-1, keepdim=True)
-    return ((p - aim) ** 2 + (q - aim) ** 2).sum() / 2
+        target = mean / mean.sum(-1, keepdim=True)
+    return ((p - target) ** 2 + (q - target) ** 2).sum() / 2
 
 
 class FusedRDrop(torch.autograd.Function):

@@ -1,1 +1,1 @@
-"""Metrics, and the decoding they need."""
+"""Metrics, and CTC decoding."""

@@ -1,4 +1,4 @@
-"""Average precision of found boxes, as COCO counts it."""
+"""Average precision of detected boxes, as COCO computes it."""
 
 from __future__ import annotations
 
@@ -11,66 +11,67 @@ from torch import Tensor
 from ...models.set_loss import area, corners
 
 OVERLAPS = tuple(0.5 + 0.05 * n for n in range(10))
-"""From how much overlap on a box counts as found."""
+"""Thresholds of the IoU from which a predicted box matches a true one."""
 
-MOST = 100
-"""Boxes of a class that count on an image."""
+MAX_BOXES = 100
+"""Predicted boxes of a class that count in an image."""
 
 
 @dataclass(frozen=True, eq=False)
 class Objects:
-    """What is on an image or was found there: `boxes [n, 4]` (centre x, y, width, height), `classes`, `scores [n]`."""
+    """True or predicted objects of an image: `boxes [n, 4]` (centre x, y, width, height), `classes`, `scores [n]`."""
 
     boxes: Tensor
     classes: Tensor
     scores: Tensor | None = None
 
-    def of(self, number: int) -> Objects:
-        """Those of one class, the surest first, as many as count."""
-        mine = self.classes == number
+    def of_class(self, number: int) -> Objects:
+        """The objects of one class; predicted ones by decreasing score, at most `MAX_BOXES`."""
+        mask = self.classes == number
         if self.scores is None:
-            return Objects(self.boxes[mine], self.classes[mine])
-        scores, order = self.scores[mine].sort(descending=True, stable=True)
-        return Objects(self.boxes[mine][order[:MOST]], self.classes[mine][order[:MOST]], scores[:MOST])
+            return Objects(self.boxes[mask], self.classes[mask])
+        scores, order = self.scores[mask].sort(descending=True, stable=True)
+        order = order[:MAX_BOXES]
+        return Objects(self.boxes[mask][order], self.classes[mask][order], scores[:MAX_BOXES])
 
 
-def average_precision(found: Sequence[Objects], truth: Sequence[Objects], number: int) -> list[float] | None:
-    """AP of a class at each of `OVERLAPS`; None where no image has such an object.
+def average_precision(predictions: Sequence[Objects], truth: Sequence[Objects], number: int) -> list[float] | None:
+    """AP of a class at each threshold in `OVERLAPS`; None if no image has such an object.
 
         AP = mean over recall r = 0, 0.01, …, 1 of the best precision at a recall of at least r
 
-    Found boxes are taken from the surest on, over all images; each counts as right if it overlaps a true box of its
-    class that none before it has taken, the one it overlaps most.
+    Predicted boxes are ranked by score over all images. A box is correct if its IoU with a true box of its class that
+    no box before it has matched reaches the threshold.
     """
-    there, mine = [one.of(number) for one in truth], [one.of(number) for one in found]
-    objects = sum(len(one.boxes) for one in there)
+    expected, boxes = [image.of_class(number) for image in truth], [image.of_class(number) for image in predictions]
+    objects = sum(len(image.boxes) for image in expected)
     if not objects:
         return None
-    right = torch.cat([taken(a, b) for a, b in zip(mine, there, strict=True)], 1)  # [overlaps, found]
-    scores = torch.cat([one.scores for one in mine if one.scores is not None])
-    right = right[:, scores.argsort(descending=True, stable=True)]
-    return [interpolated(row, objects) for row in right]
+    correct = torch.cat([match_boxes(a, b) for a, b in zip(boxes, expected, strict=True)], 1)  # [overlaps, boxes]
+    scores = torch.cat([image.scores for image in boxes if image.scores is not None])
+    correct = correct[:, scores.argsort(descending=True, stable=True)]
+    return [interpolate_precision(row, objects) for row in correct]
 
 
-def taken(found: Objects, truth: Objects) -> Tensor:
-    """`[overlaps, found]`: which of an image's boxes, the surest first, are right."""
-    right = torch.zeros(len(OVERLAPS), len(found.boxes), dtype=torch.bool)
+def match_boxes(predicted: Objects, truth: Objects) -> Tensor:
+    """`[overlaps, boxes]`: whether each predicted box of an image, in order of its score, matches a free true box."""
+    correct = torch.zeros(len(OVERLAPS), len(predicted.boxes), dtype=torch.bool)
     if not len(truth.boxes):
-        return right
-    overlaps = overlap(found.boxes[:, None], truth.boxes[None])  # [found, objects]
-    for row, least in enumerate(OVERLAPS):
+        return correct
+    overlaps = iou(predicted.boxes[:, None], truth.boxes[None])  # [boxes, objects]
+    for row, threshold in enumerate(OVERLAPS):
         free = torch.ones(len(truth.boxes), dtype=torch.bool)
-        for n, near in enumerate(overlaps):
-            value, best = near.masked_fill(~free, -1.0).max(0)
-            if value >= least - 1e-10:
-                right[row, n], free[best] = True, False
-    return right
+        for n, overlap in enumerate(overlaps):
+            value, best = overlap.masked_fill(~free, -1.0).max(0)
+            if value >= threshold - 1e-10:
+                correct[row, n], free[best] = True, False
+    return correct
 
 
-def overlap(a: Tensor, b: Tensor) -> Tensor:
+def iou(a: Tensor, b: Tensor) -> Tensor:
     """Intersection over union of boxes `[…, 4]`.
 
-    >>> overlap(torch.tensor([0.5, 0.5, 1, 1]), torch.tensor([0.5, 0.25, 1, 0.5]))
+    >>> iou(torch.tensor([0.5, 0.5, 1, 1]), torch.tensor([0.5, 0.25, 1, 0.5]))
     tensor(0.5000)
     """
     (a_low, a_high), (b_low, b_high) = corners(a), corners(b)
@@ -79,16 +80,16 @@ def overlap(a: Tensor, b: Tensor) -> Tensor:
     return inner / union.clamp(min=torch.finfo(union.dtype).tiny)
 
 
-def interpolated(right: Tensor, objects: int) -> float:
-    """The mean precision over 101 recalls, each the best at that recall or a higher one.
+def interpolate_precision(correct: Tensor, objects: int) -> float:
+    """The mean over 101 recalls of the best precision at that recall or a higher one; `correct [boxes]` is ranked.
 
-    >>> round(interpolated(torch.tensor([True, False, True]), 2), 4)  # 1 up to half, then 2/3
+    >>> round(interpolate_precision(torch.tensor([True, False, True]), 2), 4)  # 1 up to half, then 2/3
     0.835
     """
-    if not len(right):
+    if not len(correct):
         return 0.0
-    hits = right.double().cumsum(0)
-    precision = hits / torch.arange(1, len(right) + 1)
+    hits = correct.double().cumsum(0)
+    precision = hits / torch.arange(1, len(correct) + 1)
     precision = precision.flip(0).cummax(0).values.flip(0)
-    places = torch.searchsorted(hits / objects, torch.linspace(0, 1, 101, dtype=torch.float64) - 1e-12)
-    return float(torch.cat([precision, torch.zeros(1, dtype=torch.float64)])[places].mean())
+    ranks = torch.searchsorted(hits / objects, torch.linspace(0, 1, 101, dtype=torch.float64) - 1e-12)
+    return float(torch.cat([precision, torch.zeros(1, dtype=torch.float64)])[ranks].mean())

@@ -1,4 +1,4 @@
-"""What a CTC model wrote (Graves et al. 2006): labels, from a chance of each label, or of none, at every place."""
+"""CTC (Graves et al. 2006): loss, greedy decoding and prefix beam search."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 BLANK = 0
-"""The label that means none."""
+"""The index of the blank label."""
 
 NEVER = float("-inf")
 
-Beginnings = dict[tuple[int, ...], tuple[float, float]]
-"""Rows of labels so far, each with its log chances of having ended with a blank and with its last label."""
+Prefixes = dict[tuple[int, ...], tuple[float, float]]
+"""Prefixes of labels, each with the log probabilities that it ended with a blank and with its last label."""
 
 
 def greedy(logits: Tensor, lengths: Sequence[int]) -> list[list[int]]:
-    """The likeliest label at every place, repetitions once, blanks out. `logits [batch, places, labels]`.
+    """The most likely label of every frame, without repetitions and blanks. `logits [batch, frames, labels]`.
 
     >>> greedy(torch.eye(3)[torch.tensor([[1, 1, 0, 1, 2, 2]])], [6])
     [[1, 1, 2]]
@@ -30,70 +30,67 @@ def greedy(logits: Tensor, lengths: Sequence[int]) -> list[list[int]]:
 
 
 def prefix_beam_search(logits: Tensor, lengths: Sequence[int], beams: int = 8) -> list[list[int]]:
-    """The likeliest labels over all ways to lay them out, `beams` beginnings kept at each place."""
-    chances = logits.float().log_softmax(-1).cpu()
-    return [prefix_search(row[:length], beams) for row, length in zip(chances, lengths, strict=True)]
+    """The most likely labels, summed over their alignments; `beams` prefixes are kept at each frame."""
+    log_probs = logits.float().log_softmax(-1).cpu()
+    return [prefix_search(row[:length], beams) for row, length in zip(log_probs, lengths, strict=True)]
 
 
-def prefix_search(chances: Tensor, beams: int) -> list[int]:
-    """The best row of labels of `chances [places, labels]` (logarithms).
+def prefix_search(log_probs: Tensor, beams: int) -> list[int]:
+    """The best labels of one row, `log_probs [frames, labels]`.
 
-    A beginning is kept with two chances, that it ended with a blank and that it ended with its last label: the same
-    label again makes a new one only after a blank.
+    A prefix has two probabilities, that it ended with a blank and that it ended with its last label: the same label
+    again extends it only after a blank.
     """
-    kept: Beginnings = {(): (0.0, NEVER)}
-    few = min(beams + 1, chances.shape[1])  # further labels could not survive the cut to `beams`
-    values, labels = chances.topk(few, dim=-1)
-    for row, names, blank in zip(values.tolist(), labels.tolist(), chances[:, BLANK].tolist(), strict=True):
-        kept = best_of(extended(kept, list(zip(names, row, strict=True)), blank), beams)
-    return list(max(kept, key=lambda prefix: either(*kept[prefix])))
+    prefixes: Prefixes = {(): (0.0, NEVER)}
+    few = min(beams + 1, log_probs.shape[1])  # other labels cannot be among the best `beams` prefixes
+    values, labels = log_probs.topk(few, dim=-1)
+    for row, names, blank in zip(values.tolist(), labels.tolist(), log_probs[:, BLANK].tolist(), strict=True):
+        longer = extend_prefixes(prefixes, list(zip(names, row, strict=True)), blank)
+        order = sorted(longer, key=lambda prefix: -logaddexp(*longer[prefix]))
+        prefixes = {prefix: longer[prefix] for prefix in order[:beams]}
+    return list(max(prefixes, key=lambda prefix: logaddexp(*prefixes[prefix])))
 
 
-def extended(kept: Beginnings, likely: list[tuple[int, float]], blank: float) -> Beginnings:
-    """Every beginning as it is, and with each likely label after it, one place further on."""
-    found: Beginnings = {}
-    for prefix, (by_blank, by_label) in kept.items():
-        add(found, prefix, either(by_blank, by_label) + blank, NEVER)
-        for label, chance in likely:
+def extend_prefixes(prefixes: Prefixes, likely: list[tuple[int, float]], blank: float) -> Prefixes:
+    """The prefixes after one more frame: each unchanged, and with each of the likely labels added."""
+    longer: Prefixes = {}
+
+    def add(prefix: tuple[int, ...], by_blank: float, by_label: float) -> None:
+        before = longer.get(prefix, (NEVER, NEVER))
+        longer[prefix] = logaddexp(before[0], by_blank), logaddexp(before[1], by_label)
+
+    for prefix, (by_blank, by_label) in prefixes.items():
+        add(prefix, logaddexp(by_blank, by_label) + blank, NEVER)
+        for label, log_prob in likely:
             if label == BLANK:
                 continue
             if prefix and label == prefix[-1]:
-                add(found, prefix, NEVER, by_label + chance)
-                add(found, (*prefix, label), NEVER, by_blank + chance)
+                add(prefix, NEVER, by_label + log_prob)
+                add((*prefix, label), NEVER, by_blank + log_prob)
             else:
-                add(found, (*prefix, label), NEVER, either(by_blank, by_label) + chance)
-    return found
+                add((*prefix, label), NEVER, logaddexp(by_blank, by_label) + log_prob)
+    return longer
 
 
-def add(found: Beginnings, prefix: tuple[int, ...], by_blank: float, by_label: float) -> None:
-    before = found.get(prefix, (NEVER, NEVER))
-    found[prefix] = either(before[0], by_blank), either(before[1], by_label)
-
-
-def best_of(found: Beginnings, beams: int) -> Beginnings:
-    order = sorted(found, key=lambda prefix: -either(*found[prefix]))
-    return {prefix: found[prefix] for prefix in order[:beams]}
-
-
-def either(a: float, b: float) -> float:
+def logaddexp(a: float, b: float) -> float:
     """ln(eᵃ + eᵇ)."""
     high, low = (a, b) if a > b else (b, a)
     return high if low == NEVER else high + log1p(exp(low - high))
 
 
-def frames_needed(labels: Sequence[int]) -> int:
-    """How many places a row of labels needs: one each, and a blank between two that are the same.
+def min_frames(labels: Sequence[int]) -> int:
+    """The number of frames that labels need: one each, and a blank between two equal ones.
 
-    >>> frames_needed([3, 3, 5])
+    >>> min_frames([3, 3, 5])
     4
     """
     return len(labels) + sum(a == b for a, b in pairwise(labels))
 
 
 def ctc_loss(logits: Tensor, lengths: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
-    """−Σ ln of the summed chance of all ways to lay a row's labels over its places; 0 for a row that cannot be laid.
+    """−Σ ln of the probability of each row's labels, summed over their alignments; 0 for a row with too few frames.
 
-    `logits [batch, places, labels]`, `labels [batch, most]` of which row b has `counts[b]`.
+    `logits [batch, frames, labels]`, `labels [batch, most]` of which row b has `counts[b]`.
     """
-    chances = logits.float().log_softmax(-1).transpose(0, 1)  # [places, batch, labels]
-    return torch.nn.functional.ctc_loss(chances, labels, lengths, counts, BLANK, reduction="sum", zero_infinity=True)
+    log_probs = logits.float().log_softmax(-1).transpose(0, 1)  # [frames, batch, labels]
+    return torch.nn.functional.ctc_loss(log_probs, labels, lengths, counts, BLANK, reduction="sum", zero_infinity=True)

@@ -1,4 +1,4 @@
-"""How far what was written is from what was said: the fewest words (or characters) to change."""
+"""Edit distance, word error rate and character error rate."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def edit_distance(a: Sequence[Any], b: Sequence[Any]) -> int:
-    """The fewest insertions, deletions and replacements that make b of a (Levenshtein).
+    """The least number of insertions, deletions and replacements that turn a into b (Levenshtein).
 
         d(i, j) = min(d(i−1, j) + 1, d(i, j−1) + 1, d(i−1, j−1) + [a_i ≠ b_j])
 
@@ -23,7 +23,7 @@ def edit_distance(a: Sequence[Any], b: Sequence[Any]) -> int:
 
 
 def error_rate(references: Sequence[Sequence[Any]], hypotheses: Sequence[Sequence[Any]]) -> float:
-    """Edits over all of them, a unit of the references; more than 1 where more is written than was said.
+    """The edits of all hypotheses, divided by the length of all references; it can exceed 1.
 
     >>> error_rate(["abcd", "xy"], ["abd", "xyz"])
     0.3333333333333333
@@ -33,10 +33,10 @@ def error_rate(references: Sequence[Sequence[Any]], hypotheses: Sequence[Sequenc
 
 
 def word_error_rate(references: Sequence[str], hypotheses: Sequence[str]) -> float:
-    """`error_rate` of words, which blanks part."""
+    """`error_rate` of words, which are separated by spaces."""
     return error_rate([text.split() for text in references], [text.split() for text in hypotheses])
 
 
 def character_error_rate(references: Sequence[str], hypotheses: Sequence[str]) -> float:
-    """`error_rate` of characters, blanks between words counted as one each."""
+    """`error_rate` of characters; several spaces between words count as one."""
     return error_rate([" ".join(text.split()) for text in references], [" ".join(text.split()) for text in hypotheses])

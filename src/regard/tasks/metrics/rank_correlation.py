@@ -18,7 +18,7 @@ def rank_correlation(x: Tensor, y: Tensor) -> float:
 
 
 def mean_ranks(x: Tensor) -> Tensor:
-    """The rank of every number of a vector; equal numbers share their mean rank."""
+    """The rank of each number of a vector; equal numbers get their mean rank."""
     below = (x[None, :] < x[:, None]).double().sum(-1)
     same = (x[None, :] == x[:, None]).double().sum(-1)
     return below + (same + 1) / 2

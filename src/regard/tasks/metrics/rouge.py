@@ -1,4 +1,4 @@
-"""ROUGE (Lin 2004): how many of a summary's words, pairs of words or words in order stand in a reference."""
+"""ROUGE (Lin 2004): overlap of words, word pairs and longest common subsequences with a reference."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ WORDS = re.compile(r"[\u3400-\u9fff\uf900-\ufaff\u3040-\u30ff]|[^\W_\u3400-\u9ff
 
 
 def rouge(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """ROUGE-1, -2 and -L as F1, each the mean over the texts; of several references the best counts.
+    """ROUGE-1, -2 and -L as F1, each the mean over the texts; of several references the best score counts.
 
-    Words are lower-case runs of letters and digits, a Chinese or Japanese character is one; nothing is stemmed.
+    Words are runs of letters and digits in lower case, or single Chinese or Japanese characters. There is no stemming.
 
     >>> rouge(["the cat sat"], [["the cat sat on the mat"]])["rouge1"]
     0.6666666666666666
@@ -20,7 +20,7 @@ def rouge(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dic
     if not hypotheses:
         return {"rouge1": 0.0, "rouge2": 0.0, "rougeL": 0.0}
     rows = [
-        [max(one) for one in zip(*(scores(text, reference) for reference in several), strict=True)]
+        [max(values) for values in zip(*(scores(text, reference) for reference in several), strict=True)]
         for text, several in zip(hypotheses, references, strict=True)
     ]
     means = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
@@ -30,30 +30,31 @@ def rouge(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dic
 def scores(text: str, reference: str) -> tuple[float, float, float]:
     """ROUGE-1, -2, -L of one text and one reference."""
     a, b = words_of(text), words_of(reference)
-    return overlap(a, b, 1), overlap(a, b, 2), f1(longest_common(a, b), len(a), len(b))
+    return ngram_f1(a, b, 1), ngram_f1(a, b, 2), f1(longest_common(a, b), len(a), len(b))
 
 
 def words_of(text: str) -> list[str]:
-    """
+    """The words of a text.
+
     >>> words_of("A state-of-the-art 模型.")
     ['a', 'state', 'of', 'the', 'art', '模', '型']
     """
     return WORDS.findall(text.lower())
 
 
-def overlap(a: list[str], b: list[str], size: int) -> float:
-    """F1 of the runs of `size` words that two texts share."""
+def ngram_f1(a: list[str], b: list[str], size: int) -> float:
+    """F1 of the n-grams of `size` words that two texts share."""
     left, right = (Counter(zip(*(words[n:] for n in range(size)), strict=False)) for words in (a, b))
     return f1((left & right).total(), left.total(), right.total())
 
 
 def f1(shared: int, left: int, right: int) -> float:
-    """2·shared / (left + right), the harmonic mean of shared/left and shared/right; 0 where nothing is shared."""
+    """2·shared / (left + right), the harmonic mean of shared/left and shared/right; 0 if nothing is shared."""
     return 2 * shared / (left + right) if shared else 0.0
 
 
 def longest_common(a: list[str], b: list[str]) -> int:
-    """How many words the longest subsequence of both has.
+    """The length of the longest common subsequence.
 
     >>> longest_common("the cat sat on the mat".split(), "the dog sat on a mat".split())
     4
