@@ -284,7 +284,7 @@ def test_molecules_of_a_table(write, only_fault):
     path = write("a.csv", "name,exp,smiles\nwater,-0.5,O\nbad,1.5,C1CC\nethanol,2,CCO\n")
     reading = read_graphs(path, label="exp")
     line, column, message = only_fault(reading, path)
-    assert (line, column) == (3, 9) and "'C1CC' is no SMILES" in message
+    assert (line, column) == (3, 9) and "'C1CC' is not a valid SMILES" in message
     water, ethanol = reading.examples
     assert (water.label, water.name, water.edges.shape, water.edge_features.shape) == (
         -0.5,

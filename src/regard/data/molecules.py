@@ -42,7 +42,7 @@ def read_molecule(smiles: str) -> Molecule:
     with base.BlockLogs():
         molecule = chem.MolFromSmiles(smiles)
     if molecule is None or not molecule.GetNumAtoms():
-        raise BadInput(f"{smiles!r:.80} is no SMILES of a possible molecule. Mend it, or leave it out.")
+        raise BadInput(f"{smiles!r:.80} is not a valid SMILES. Correct it, or leave it out.")
     atoms = torch.tensor([atom_vector(atom, chem) for atom in molecule.GetAtoms()])
     bonds = list(molecule.GetBonds())
     pairs = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in bonds]
