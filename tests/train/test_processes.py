@@ -28,7 +28,7 @@ def losses(folder: Path) -> list[float]:
     Trainer(
         Toy(), made, examples(70), examples(30, 1), TRAINING, folder, lambda m, s: None,
         lambda event: found.append(event.values["loss"]) if event.name == "step" else None,
-    )  # fmt: skip
+    ).fit()  # fmt: skip
     if found:
         (folder / "losses.json").write_text(json.dumps(found))
     return found
@@ -39,7 +39,7 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path;"
         "from tests.train.test_processes import losses; losses(Path(sys.argv[2]))"
-    ).fit()
+    )
     (tmp_path / "two.py").write_text(code)
     launched = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--standalone"]
     done = subprocess.run(

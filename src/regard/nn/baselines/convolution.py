@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -39,7 +39,7 @@ class ConvolutionConfig:
     method: PartField[MethodLike] = METHOD
 
     def build(self) -> Convolution:
-        return Convolution(**vars(self))
+        return Convolution(**{field.name: getattr(self, field.name) for field in fields(self)})
 
 
 class Convolution(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from torch import Tensor, nn
@@ -38,7 +38,7 @@ class FullyConnectedConfig:
     method: PartField[MethodLike] = METHOD
 
     def build(self) -> FullyConnected:
-        return FullyConnected(**vars(self))
+        return FullyConnected(**{field.name: getattr(self, field.name) for field in fields(self)})
 
 
 class FullyConnected(nn.Module):
