@@ -18,7 +18,7 @@ from regard.data.text import Document, read_lines
 from regard.models.baselines.ngram import NgramModel
 from regard.settings import Training, update_each
 from regard.tasks.architecture import GRAPHS, MODELS, Architecture
-from regard.tasks.lm import Blocks, Lm, LmSettings, windows
+from regard.tasks.lm import Lm, LmSettings, TextBlocks, windows
 from regard.train.checkpoints import read_tensors
 from regard.train.recipes import find_recipe
 from regard.train.run import RunData, train_run
@@ -74,7 +74,7 @@ def test_every_token_is_predicted_once_an_epoch():
 
 def test_a_block_predicts_the_next_token_and_has_what_came_before():
     task = made(context=4, memory=2)
-    batch = task.batch([Blocks(torch.arange(10), 4, 2, 3)[1]])
+    batch = task.batch([TextBlocks(torch.arange(10), 4, 2, 3)[1]])
     assert [batch[name].tolist() for name in ("before", "tokens", "labels")] == [
         [[5, 6]],
         [[7, 8, 9, 0]],

@@ -165,10 +165,10 @@ class Lm(Task[LmSettings]):
             for encoding in self.tokenizer.backend.encode_batch_fast(lines[begin : begin + LINES]):
                 yield from encoding.ids
 
-    def epoch_examples(self, examples: Sequence[Document], rng: Random) -> Blocks:
+    def epoch_examples(self, examples: Sequence[Document], rng: Random) -> TextBlocks:
         """The blocks of an epoch."""
         numbers = self.numbers(examples)
-        return Blocks(numbers, self.settings.context, self.settings.memory, rng.randrange(len(numbers)))
+        return TextBlocks(numbers, self.settings.context, self.settings.memory, rng.randrange(len(numbers)))
 
     def sizes(self, examples: Sequence[Tensor]) -> list[int]:
         return [len(block) - self.settings.memory - 1 for block in examples]
@@ -279,13 +279,13 @@ class Lm(Task[LmSettings]):
         }
 
 
-class Blocks(Sequence[Tensor]):
+class TextBlocks(Sequence[Tensor]):
     """A text `[tokens]` cut into blocks: each token is predicted once, from those before it in its block.
 
     The text is circular, and the first block begins at `offset`. A block has `memory` tokens in front that are only
     read, and one more at the end, the last to be predicted.
 
-    >>> [block.tolist() for block in Blocks(torch.arange(5), context=3, memory=1, offset=4)]
+    >>> [block.tolist() for block in TextBlocks(torch.arange(5), context=3, memory=1, offset=4)]
     [[3, 4, 0, 1, 2], [1, 2, 3, 4]]
     """
 

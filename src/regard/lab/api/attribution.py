@@ -305,12 +305,14 @@ def heads(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
     return {"change": change, "heads": effects}
 
 
-def cached(name: str, call: Callable[[Lab, dict[str, Any], Job], dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+def cache_answers(
+    name: str, call: Callable[[Lab, dict[str, Any], Job], dict[str, Any]]
+) -> Callable[..., dict[str, Any]]:
     """The call with its answer taken from the lab's cache."""
     return lambda lab, request, job: lab.cached_answer(f"honest/{name}", request, lambda: call(lab, request, job))
 
 
 CALLS = {
-    name: cached(name, call)
+    name: cache_answers(name, call)
     for name, call in {"read": read, "baselines": baselines, "change": change, "heads": heads}.items()
 }

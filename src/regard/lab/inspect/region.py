@@ -107,7 +107,7 @@ class HeadScores:
         allowed = self.allowed(head, index, keys)
         score = (scaled if position is None else scaled + position).masked_fill(~allowed, -torch.inf)
         scale = self.scale(head)
-        raw = self.unscaled(head, index, keys) if scale not in (0.0, 1.0) else scaled
+        raw = self.unscaled_similarity(head, index, keys) if scale not in (0.0, 1.0) else scaled
         return ScoreStages(raw, scaled, position, allowed, score)
 
     def scale(self, head: int) -> float:
@@ -137,7 +137,7 @@ class HeadScores:
         step = max(1, MAX_ACTIVATIONS // max(1, k.numel()))
         return torch.cat([self.activate(part[:, None] + k) @ weight for part in q.split(step)])
 
-    def unscaled(self, head: int, rows: Tensor, keys: Span) -> Tensor:
+    def unscaled_similarity(self, head: int, rows: Tensor, keys: Span) -> Tensor:
         """The similarity without its scale; Cosine has a learned one in q already."""
         q, k = self.operands(head, rows, keys)
         return (q * (self.lowered.scale / self.scale(head))) @ k.mT
