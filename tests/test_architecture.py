@@ -30,6 +30,7 @@ LAYERS = (
     "tasks",
     "train",
     "experiments",
+    "course",
     "lab",
     "bench",
     "cli",

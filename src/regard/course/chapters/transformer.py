@@ -1,0 +1,17 @@
+"""Chapter 2: scores, scaling, the Transformer's block, and convolution and recurrence beside it."""
+
+from __future__ import annotations
+
+from ...experiments.experiment import Bilingual
+from ..step import Chapter
+
+CHAPTER = Chapter(
+    number=2,
+    name="transformer",
+    title=Bilingual("Scores, scaling and the Transformer", "打分、缩放与 Transformer"),
+    lead=Bilingual(
+        "How queries and keys are compared, why scores are scaled, and what the other half of a block does.",
+        "怎样比较查询与键，为什么要缩放，以及模块的另一半做什么。",
+    ),
+    steps=(),
+)
