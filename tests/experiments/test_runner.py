@@ -18,7 +18,7 @@ def test_saved_result_is_complete(tmp_path: Path, experiment_factory: Any, run: 
     result = run(experiment_factory(), tmp_path)
     assert result == json.loads((tmp_path / "made.json").read_text(encoding="utf-8"))
     saved_text = {"en": text.en, "zh": text.zh}
-    assert result["verdict"] == {"kind": "holds", "key": saved_text, "why": saved_text}
+    assert result["verdict"] == {"kind": "holds", "key": saved_text, "why": saved_text, "subclaims": []}
     assert result["claim"]["threshold"]["zh"] == text.zh
     assert (result["seed"], result["size"]) == (3, "toy")
     assert result["versions"]["torch"] == torch.__version__

@@ -8,7 +8,7 @@
 `read_result` and `read_results` read saved results.
 """
 
-from .experiment import Bilingual, Claim, Experiment, Language, Size, Verdict
+from .experiment import Bilingual, Claim, Experiment, Language, Size, Subclaim, Verdict, VerdictKind
 from .progress import ProgressCallback
 from .registry import find_experiment, list_experiments
 from .results import (
@@ -18,6 +18,8 @@ from .results import (
     ResultDocument,
     figure_path,
     find_results_folder,
+    published_result,
+    published_verdict,
     read_result,
     read_results,
 )
@@ -36,11 +38,15 @@ __all__ = [
     "ProgressCallback",
     "ResultDocument",
     "Size",
+    "Subclaim",
     "Verdict",
+    "VerdictKind",
     "figure_path",
     "find_experiment",
     "find_results_folder",
     "list_experiments",
+    "published_result",
+    "published_verdict",
     "read_result",
     "read_results",
     "run_experiment",

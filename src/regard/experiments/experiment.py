@@ -4,7 +4,7 @@ Each module of `claims` is one experiment. It has
 
     CLAIM                               the claim in both languages, the set-up, and the threshold that decides
     measure(size, seed, progress)       numbers that JSON can hold; the same seed gives the same numbers
-    verdict(numbers)                    the verdict on the claim, by the stated threshold
+    verdict(numbers)                    the verdict on each sub-claim by its stated threshold, and on the claim
     draw(numbers, language)             the figure
 
 A module with `TIMED = True` measures time: nothing else runs beside it. Every experiment computes on one thread, so that
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Language = Literal["en", "zh"]
 Size = Literal["toy", "usual", "full"]
 """toy: seconds, for tests; usual: a minute or two on one core; full: more seeds and steps, many minutes each."""
+VerdictKind = Literal["holds", "limited", "fails"]
 
 
 @dataclass(frozen=True)
@@ -55,15 +56,33 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Subclaim:
+    """One part of a claim with its own threshold: it holds if `value` is at least (or at most) `bound`.
+
+    `text` states the part with its threshold, `figures` the numbers that decide. Without a `core` sub-claim the claim
+    is lost.
+    """
+
+    name: str
+    text: Bilingual
+    holds: bool
+    figures: Bilingual
+    value: float
+    bound: float
+    core: bool = False
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """`kind` is holds, limited (holds under a condition that `why` names) or fails.
+    """`kind` is holds, limited (some sub-claims hold and none of the core fails) or fails.
 
     `key` is the main measurement, short enough for a table; `why` has all numbers that decided.
     """
 
-    kind: Literal["holds", "limited", "fails"]
+    kind: VerdictKind
     key: Bilingual
     why: Bilingual
+    subclaims: tuple[Subclaim, ...] = ()
 
 
 class Experiment(Protocol):

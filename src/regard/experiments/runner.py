@@ -19,7 +19,7 @@ from ..errors import BadInput, RegardError
 from .experiment import Experiment, Language, Size
 from .progress import ProgressCallback, ProgressPrinter, ignore_progress
 from .registry import find_experiment
-from .results import LANGUAGES, ResultDocument, figure_path, read_result, save_result
+from .results import LANGUAGES, ResultDocument, dump_verdict, figure_path, read_result, save_result
 
 SIZES: tuple[Size, ...] = get_args(Size)
 PALETTE_COLOURS = 255
@@ -70,7 +70,7 @@ def measure_experiment(
         "name": experiment.CLAIM.name,
         "claim": asdict(experiment.CLAIM),
         "numbers": numbers,
-        "verdict": asdict(experiment.verdict(numbers)),
+        "verdict": dump_verdict(experiment.verdict(numbers)),
         "seed": seed,
         "size": size,
         "device": device,
@@ -116,7 +116,7 @@ def read_cached_result(experiment: Experiment, out: Path, size: Size, seed: int,
     if any(result.get(key) != value for key, value in expected.items()):
         return None
     try:
-        return result | {"verdict": asdict(experiment.verdict(result["numbers"]))}
+        return result | {"verdict": dump_verdict(experiment.verdict(result["numbers"]))}
     except LookupError:  # an earlier version measured other numbers
         return None
 
