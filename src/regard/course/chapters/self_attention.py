@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...experiments.experiment import Bilingual
 from ..step import Chapter
+from .limits import LIMITS
 
 CHAPTER = Chapter(
     number=5,
@@ -13,5 +14,5 @@ CHAPTER = Chapter(
         "Three vectors, many heads, positions, cost and what weights explain.",
         "三个向量、多头、位置、开销，以及权重能解释什么。",
     ),
-    steps=(),
+    steps=(*LIMITS,),
 )
