@@ -1,0 +1,18 @@
+"""Chapter 4: neural networks, activation functions, the soft dictionary, softmax, masks."""
+
+from __future__ import annotations
+
+from ....experiments.experiment import Bilingual
+from ...step import Chapter
+from .dictionary import SOFT_DICTIONARY
+
+CHAPTER = Chapter(
+    number=4,
+    name="networks",
+    title=Bilingual("Networks and the soft dictionary", "神经网络与软字典"),
+    lead=Bilingual(
+        "From layers and activations to a dictionary that answers with a mix of its values.",
+        "从层与激活函数，到会给出混合答案的字典。",
+    ),
+    steps=(SOFT_DICTIONARY,),
+)
