@@ -50,10 +50,14 @@ class LmSettings(Settings):
     stride: int | None = setting(None, "Tokens between two windows of an evaluation; the context by default.", ge=1)
     memory: int = setting(0, "Tokens before a block that Transformer-XL attends to.", ge=0)
     order: int = setting(5, "Order of the n-gram model.", ge=1)
+    repeats: float = setting(
+        0.0, "Share of training blocks that repeat a passage of the text, which teaches copying.", ge=0, le=1
+    )
     max_new: int = setting(300, "Tokens that predict writes after a prompt.", ge=1, former="new")
     temperature: float = setting(0.8, "Temperature of sampling; 0 takes the likeliest token.", ge=0)
     top_k: int | None = setting(None, "Sample from the k likeliest tokens; all by default.", ge=1)
     sampling_seed: int = setting(0, "Seed of sampling.", former="draw")
+    stop: str | None = setting(None, "Text that ends a continuation, such as a line break; it is not written.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -168,7 +172,8 @@ class Lm(Task[LmSettings]):
     def epoch_examples(self, examples: Sequence[Document], rng: Random) -> TextBlocks:
         """The blocks of an epoch."""
         numbers = self.numbers(examples)
-        return TextBlocks(numbers, self.settings.context, self.settings.memory, rng.randrange(len(numbers)))
+        offset = rng.randrange(len(numbers))
+        return TextBlocks(numbers, self.settings.context, self.settings.memory, offset, self.settings.repeats)
 
     def sizes(self, examples: Sequence[Tensor]) -> list[int]:
         return [len(block) - self.settings.memory - 1 for block in examples]
@@ -245,12 +250,14 @@ class Lm(Task[LmSettings]):
         """The prompt and its continuation; each new token sees at most `context` tokens."""
         tokens = list(self.encode(prompt)) or [self.end]
         start, generator = len(tokens), torch.Generator(model.device).manual_seed(self.settings.sampling_seed)
-        while len(tokens) < start + self.settings.max_new:
+        stop, written = self.settings.stop, ""
+        while len(tokens) < start + self.settings.max_new and not (stop and stop in written):
             recent = tokens[-max(1, self.settings.context // 2) :]
             room = min(self.settings.context - len(recent) + 1, start + self.settings.max_new - len(tokens))
             tokens += self.sample(model, recent, room, generator)
+            written = self.tokenizer.decode(tokens[start:])
         space = self.settings.unit == "words" and prompt and not prompt[-1].isspace()
-        return prompt + " " * bool(space) + self.tokenizer.decode(tokens[start:])
+        return prompt + " " * bool(space) + (written.split(stop)[0] if stop else written)
 
     def sample(self, model: Any, recent: list[int], new: int, generator: torch.Generator) -> list[int]:
         """`new` tokens that continue the recent ones."""
@@ -283,14 +290,16 @@ class TextBlocks(Sequence[Tensor]):
     """A text `[tokens]` cut into blocks: each token is predicted once, from those before it in its block.
 
     The text is circular, and the first block begins at `offset`. A block has `memory` tokens in front that are only
-    read, and one more at the end, the last to be predicted.
+    read, and one more at the end, the last to be predicted. A share `repeats` of the blocks consists of its own
+    beginning over and over, so that whatever comes again can be copied.
 
     >>> [block.tolist() for block in TextBlocks(torch.arange(5), context=3, memory=1, offset=4)]
     [[3, 4, 0, 1, 2], [1, 2, 3, 4]]
     """
 
-    def __init__(self, numbers: Tensor, context: int, memory: int, offset: int) -> None:
+    def __init__(self, numbers: Tensor, context: int, memory: int, offset: int, repeats: float = 0.0) -> None:
         self.numbers, self.context, self.memory, self.offset = numbers, context, memory, offset
+        self.repeats = repeats
 
     def __len__(self) -> int:
         return math.ceil(len(self.numbers) / self.context)
@@ -308,7 +317,12 @@ class TextBlocks(Sequence[Tensor]):
             raise IndexError(n)
         begin = n * self.context
         end = min(begin + self.context, len(self.numbers))
-        return self.numbers[torch.arange(begin - self.memory, end + 1).add(self.offset) % len(self.numbers)]
+        positions = torch.arange(begin - self.memory, end + 1)
+        rng = Random(self.offset * len(self) + n)
+        if rng.random() < self.repeats:
+            period = rng.randint(self.context // 8 + 1, self.context // 2 + 1)
+            positions = begin - self.memory + (positions - positions[0]) % period
+        return self.numbers[positions.add(self.offset) % len(self.numbers)]
 
 
 def windows(tokens: int, context: int, stride: int) -> Iterator[tuple[int, int]]:

@@ -1,13 +1,15 @@
-"""Sequence labelling: a tag for every word."""
+"""Sequence labelling: a tag for every word, of words or of unsegmented text."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +24,11 @@ from ..models.heads import IGNORED, ClassificationHeadConfig
 from ..models.tokenizers.tokenizer import pad_rows
 from ..settings import Settings, setting
 from .architecture import Architecture, stack_of
+from .inputs.character_features import CharacterFeatures
+from .inputs.word_boundaries import best_labels, boundary_labels, join_characters, split_words
 from .inputs.word_features import WordFeatures
+from .losses.r_drop import r_drop_loss, repeat_batch
+from .metrics.segmentation import segmentation_scores
 from .task import Batch, Scores, Task
 
 
@@ -33,7 +39,14 @@ class TagSettings(Settings):
     A word that occurs less than `min_count` times has no embedding of its own: it is read by its characters and by its
     word features (prefixes, suffixes, shape, lower case). In training, known words are replaced the same way at random
     (`word_dropout`, `rare_word_dropout`), so that the model learns to read unknown words.
+
+    With `unit` characters the model reads unsegmented text, such as Chinese: the label of a character says where it
+    stands in its word and which tag the word has. The settings of words then apply to characters and their pairs.
     """
+
+    unit: Literal["words", "characters"] = setting(
+        "words", "What a token is: a word, or a character of unsegmented text, whose words are then found too."
+    )
 
     column: str | None = setting(
         None, "Column of the tags: upos (the default), xpos, deprel, … of CoNLL-U, or the number of a column of text."
@@ -50,74 +63,97 @@ class TagSettings(Settings):
     rare_word_dropout: float = setting(
         1.0, "A word seen n times is read as unknown with probability a / (a + n) in training.", ge=0, former="rare"
     )
+    r_drop: float = setting(0.0, "Weight of R-Drop's consistency loss; 0 is off.", ge=0)
 
 
 class Tag(Task[TagSettings]):
-    """A tag for every word: `Tagged(words, tags)` examples, accuracy over words."""
+    """A tag for every word: `Tagged(words, tags)` examples.
+
+    The metric is accuracy over words or, of unsegmented text, F1 of tagged words.
+    """
 
     name = "tag"
     Settings = TagSettings
 
-    def __init__(self, settings: TagSettings, word_features: WordFeatures, tags: list[str]) -> None:
-        self.settings, self._word_features, self._labels = settings, word_features, tags
-        self.tag_number = {tag: n for n, tag in enumerate(tags)}
+    def __init__(self, settings: TagSettings, features: WordFeatures | CharacterFeatures, tags: list[str]) -> None:
+        self.settings, self.features, self.tags = settings, features, tags
+        self._labels = tags if isinstance(features, WordFeatures) else boundary_labels(tags)
+        self.tag_number = {tag: n for n, tag in enumerate(self._labels)}
 
     @property
     def labels(self) -> list[str]:
         return self._labels
 
     @property
-    def word_features(self) -> WordFeatures:
-        return self._word_features
+    def word_features(self) -> WordFeatures | None:
+        return self.features if isinstance(self.features, WordFeatures) else None
 
     @classmethod
     def read(cls, paths: Sequence[Path], settings: TagSettings) -> Reading[Tagged]:
-        return read_tagged(paths, column=settings.column)
+        reading = read_tagged(paths, column=settings.column)
+        if settings.unit == "words":
+            return reading
+        unspaced = (Tagged(tuple("".join(word.split()) for word in e.words), e.tags) for e in reading.examples)
+        return replace(reading, examples=tuple(unspaced))
 
     @classmethod
     def prepare(cls, examples: Sequence[Tagged], settings: TagSettings) -> Tag:
-        """The task for these training examples: its words, their features, and its tags."""
+        """The task for these training examples: its words or characters, their features, and its tags."""
         tags = sorted({tag for example in examples for tag in example.tags})
         if not tags:
             raise BadInput("No tag was read. Look at the file with `regard check --task tag`.")
-        rows = (example.words for example in examples)
-        return cls(
-            settings,
-            WordFeatures.from_words(rows, settings.min_count, settings.max_affix, settings.max_word_length),
-            tags,
-        )
+        if settings.unit == "characters":
+            rows = ("".join(example.words) for example in examples)
+            return cls(settings, CharacterFeatures.from_rows(rows, settings.min_count), tags)
+        sizes = settings.min_count, settings.max_affix, settings.max_word_length
+        return cls(settings, WordFeatures.from_words((example.words for example in examples), *sizes), tags)
 
     def as_dict(self) -> dict[str, Any]:
-        return {**self.word_features.as_dict(), "tags": self.labels}
+        return {**self.features.as_dict(), "tags": self.tags}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], settings: TagSettings, tokenizer: Any = None) -> Tag:
+        if settings.unit == "characters":
+            return cls(settings, CharacterFeatures.from_dict(data), data["tags"])
         return cls(settings, WordFeatures.from_dict(data, settings.max_affix, settings.max_word_length), data["tags"])
 
     def config(self, a: Architecture) -> SequenceConfig:
         head = ClassificationHeadConfig(len(self.labels), a.dim, per_token=True, dropout=a.dropout)
-        return SequenceConfig(self.word_features.embedding(a, self.settings.word_dim), stack_of(a), head=head)
+        return SequenceConfig(self.features.embedding(a, self.settings.word_dim), stack_of(a), head=head)
+
+    def as_tokens(self, example: Tagged) -> Tagged:
+        """The tokens of an example and their labels: its words and tags, or its characters and their labels."""
+        return example if self.word_features is not None else split_words(example)
 
     def sizes(self, examples: Sequence[Tagged]) -> list[int]:
-        return [len(example.words) for example in examples]
+        return [len(self.as_tokens(example).words) for example in examples]
 
     def batch(self, examples: Sequence[Tagged], rng: Random | None = None) -> dict[str, Tensor]:
-        batch = self.word_features.batch([example.words for example in examples], self.sample_dropout(rng))
-        labels = [[self.tag_number.get(tag, IGNORED) for tag in example.tags] for example in examples]
-        return {**batch, "labels": pad_rows(labels, IGNORED)}
+        tokens = [self.as_tokens(example) for example in examples]
+        labels = [[self.tag_number.get(tag, IGNORED) for tag in example.tags] for example in tokens]
+        return {**self.inputs([example.words for example in tokens], rng), "labels": pad_rows(labels, IGNORED)}
 
-    def sample_dropout(self, rng: Random | None) -> Callable[[str], int] | None:
+    def inputs(self, rows: Sequence[Sequence[str]], rng: Random | None = None) -> Batch:
+        """The model's arguments for rows of words or characters."""
+        if isinstance(self.features, WordFeatures):
+            return self.features.batch(rows, self.sample_dropout(self.features, rng))
+        return self.features.batch(rows, rng, self.settings.word_dropout, self.settings.rare_word_dropout)
+
+    def sample_dropout(self, features: WordFeatures, rng: Random | None) -> Callable[[str], int] | None:
         """In training (`rng` is given), a function that samples what is dropped of a word; None in evaluation."""
         if rng is None:
             return None
-        return lambda word: self.word_features.sample_dropout(
-            word, rng, self.settings.word_dropout, self.settings.rare_word_dropout
-        )
+        shares = self.settings.word_dropout, self.settings.rare_word_dropout
+        return lambda word: features.sample_dropout(word, rng, *shares)
 
     def count(self, batch: dict[str, Tensor]) -> int:
         return int((batch["labels"] != IGNORED).sum())
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
+        if self.settings.r_drop and model.training:
+            twice = repeat_batch({name: batch[name] for name in ("tokens", "lengths")})
+            logits = model(**twice).logits.flatten(0, 1).float()
+            return r_drop_loss(logits, batch["labels"].flatten(), smoothing, self.settings.r_drop)
         logits = model(tokens=batch["tokens"], lengths=batch["lengths"]).logits
         return functional.cross_entropy(
             logits.flatten(0, 1).float(),
@@ -128,59 +164,85 @@ class Tag(Task[TagSettings]):
         )
 
     def evaluate(self, model: nn.Module, examples: Sequence[Tagged]) -> Scores:
-        """Accuracy over all words, and of each tag."""
-        predictions = list(zip(examples, self.tag(model, [example.words for example in examples]), strict=True))
-        pairs = Counter(pair for e, tags in predictions for pair in zip(e.tags, tags, strict=True))
+        """Accuracy over words and of each tag; of unsegmented text F1 of words, of tagged words and of each tag."""
+        if self.word_features is None:
+            predictions = self.tag_texts(model, ["".join(example.words) for example in examples])
+            metrics, per_tag = segmentation_scores(examples, predictions)
+            lines = [format_tagged(sentence.words, sentence.tags) for sentence in predictions]
+            return Scores(metrics, "tagged_f1", hypotheses=lines, details={"per tag": per_tag})
+        predicted = list(zip(examples, self.tag(model, [example.words for example in examples]), strict=True))
+        pairs = Counter(pair for e, tags in predicted for pair in zip(e.tags, tags, strict=True))
         total, correct = Counter[str](), Counter[str]()
         for (gold, tag), count in pairs.items():
             total[gold] += count
             correct[gold] += count * (gold == tag)
         per_tag = {tag: correct[tag] / total[tag] for tag in sorted(total)}
-        lines = [format_tagged(e.words, tags) for e, tags in predictions]
+        lines = [format_tagged(e.words, tags) for e, tags in predicted]
         metrics = {"accuracy": sum(correct.values()) / max(1, sum(total.values()))}
         return Scores(metrics, "accuracy", hypotheses=lines, details={"per tag": per_tag})
 
     def unknown_labels(self, examples: Sequence[Tagged]) -> Counter[str]:
         """Tags of these examples that the training data does not have, with their counts."""
-        return Counter(tag for example in examples for tag in example.tags if tag not in self.tag_number)
+        return Counter(tag for example in examples for tag in example.tags if tag not in self.tags)
 
     @torch.no_grad()
     def tag(self, model: nn.Module, sentences: Sequence[Sequence[str]], tokens: int = 8192) -> list[list[str]]:
-        """The tags of each sentence's words."""
-        tags: dict[int, list[str]] = {}
+        """The labels of each sentence's words or characters; those of characters form whole words."""
+        labels: dict[int, list[str]] = {}
         device = next(model.parameters()).device
         filled = [n for n, words in enumerate(sentences) if words]
         for batch_indices in batch_by_size([len(sentences[n]) for n in filled], tokens):
             numbers = [filled[k] for k in batch_indices]
-            batch = self.batch([Tagged(tuple(sentences[n]), ("",) * len(sentences[n])) for n in numbers])
-            output = model(tokens=batch["tokens"].to(device), lengths=batch["lengths"].to(device))
-            best = output.logits.argmax(-1).tolist()
+            inputs = self.inputs([sentences[n] for n in numbers])
+            logits = model(**{name: x.to(device) for name, x in inputs.items()}).logits
+            if self.word_features is None:
+                best = best_labels(logits, inputs["lengths"], self.labels)
+            else:
+                best = logits.argmax(-1).tolist()
             for row, n in zip(best, numbers, strict=True):
-                tags[n] = [self.labels[tag] for tag in row[: len(sentences[n])]]
-        return [tags.get(n, []) for n in range(len(sentences))]
+                labels[n] = [self.labels[label] for label in row[: len(sentences[n])]]
+        return [labels.get(n, []) for n in range(len(sentences))]
+
+    def tag_texts(self, model: nn.Module, texts: Sequence[str]) -> list[Tagged]:
+        """The words of unsegmented texts and their tags; a blank in a text ends a word."""
+        rows = ["".join(text.split()) for text in texts]
+        sentences = []
+        for text, row, labels in zip(texts, rows, self.tag(model, rows), strict=True):
+            breaks = {*accumulate(map(len, text.split()))}
+            sentences.append(join_characters(row, labels, breaks))
+        return sentences
+
+    def token_spans(self, text: str) -> list[tuple[int, int]]:
+        """The characters that each token of a text covers: parts between blanks, or single characters."""
+        pattern = r"\S+" if self.word_features is not None else r"\S"
+        return [match.span() for match in re.finditer(pattern, text)]
 
     def text_inputs(self, text: str) -> Batch:
-        words = tuple(text.split())
-        return self.word_features.batch([words])
+        return self.inputs([[text[start:end] for start, end in self.token_spans(text)]])
 
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
-        """Words and tags of each text; words are separated by blanks."""
-        sentences = [text.split() for text in inputs]
-        pairs = zip(sentences, self.tag(model, sentences), strict=True)
-        return [{"words": words, "tags": tags} for words, tags in pairs]
+        """Words and tags of each text; words are separated by blanks, or found in unsegmented text."""
+        if self.word_features is None:
+            sentences = self.tag_texts(model, inputs)
+            return [{"words": list(sentence.words), "tags": list(sentence.tags)} for sentence in sentences]
+        rows = [text.split() for text in inputs]
+        return [{"words": words, "tags": tags} for words, tags in zip(rows, self.tag(model, rows), strict=True)]
 
     def describe(self, examples: Sequence[Tagged]) -> dict[str, Any]:
-        """Facts that `check` shows: sizes, tags, share of unknown words, examples."""
-        words = [word for example in examples for word in example.words]
-        lengths = sorted(len(example.words) for example in examples)
-        unknown = sum(word not in self.word_features.word_number for word in words)
+        """Facts that `check` shows: sizes, tags, share of unknown words or characters, examples."""
+        rows = [self.as_tokens(example).words for example in examples]
+        lengths, tokens = sorted(map(len, rows)), [token for row in rows for token in row]
+        known = self.features.words if isinstance(self.features, WordFeatures) else self.features.characters
+        counts = Counter(tokens)
+        unknown = len(tokens) - sum(counts[token] for token in known)
         return {
             "sentences": len(examples),
-            "words": len(words),
+            "words": sum(len(example.words) for example in examples),
+            **({"characters": len(tokens)} if self.word_features is None else {}),
             "median length": lengths[len(lengths) // 2],
             "longest": lengths[-1],
-            "vocabulary": len(self.word_features.words),
-            "unknown": unknown / max(1, len(words)),
+            "vocabulary": len(known),
+            "unknown": unknown / max(1, len(tokens)),
             "tags": dict(Counter(tag for example in examples for tag in example.tags).most_common()),
             "examples": [format_tagged(e.words, e.tags) for e in examples[:3]],
         }
