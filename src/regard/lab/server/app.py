@@ -40,6 +40,7 @@ from .wire import has_tensors, pack, to_json
 
 Call = Callable[[Lab, dict[str, Any], Job], Any]
 PAGES = {
+    "course": "course",
     "formula": "formula",
     "heads": "heads",
     "alignment": "alignment",

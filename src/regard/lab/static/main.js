@@ -5,6 +5,7 @@ import { saveView } from "lab/export.js";
 import { text as shared } from "lab/translations.js";
 
 const GROUPS = {
+  learn: ["course"],
   inside: ["formula", "heads", "alignment", "honest"],
   inputs: ["image", "sound", "graph"],
   build: ["mechanisms", "long", "runs"],
@@ -25,7 +26,7 @@ const storage = {
 function readAddress() {
   const [page, query = ""] = location.hash.slice(1).split(/\?(.*)/s);
   if (!page && recorded) { const { page: kept, ...state } = recorded.state; return { page: kept, state }; }
-  return { page: page || "heads", state: Object.fromEntries(new URLSearchParams(query)) };
+  return { page: page || "course", state: Object.fromEntries(new URLSearchParams(query)) };
 }
 function writeAddress(page, state, replace) {
   const query = new URLSearchParams(Object.entries(state).filter(([, value]) => value !== null && value !== undefined && value !== "")).toString();
@@ -60,7 +61,7 @@ const localize = words => {
 function makeLab(own, turn, mark) {
   const t = translator(own), { signal } = current.controller;
   return {
-    page: current.page, state: current.state, language: language(), exported: recorded !== null, models: lists.models ?? [], examples: lists.examples ?? [], signal, t, localize,
+    page: current.page, pages: PAGES, state: current.state, language: language(), exported: recorded !== null, models: lists.models ?? [], examples: lists.examples ?? [], signal, t, localize,
     set(changes, { replace = true, show = false } = {}) {
       if (turn !== current.turn) return;
       for (const [key, value] of Object.entries(changes)) value === null || value === undefined ? delete current.state[key] : current.state[key] = String(value);
@@ -81,6 +82,8 @@ function makeLab(own, turn, mark) {
         return this.request(path, body, { ...options, signal: last.signal });
       };
     },
+    // The heading of the page: a page of many views names the one that is shown.
+    setHeading(title, lead) { fill(document.querySelector("#top h1"), title), fill(document.querySelector("#top .lead"), lead); },
     expose(hooks) { Object.assign(current.exposed, hooks); },
     announce(words) { at("spoken").textContent = words; },
     requests: () => client.requests(mark), received: () => client.received,
@@ -162,7 +165,7 @@ function link(page, t) {
 }
 function showShell(own, module) {
   const t = translator(null);
-  document.title = `${t("page_" + (PAGES.includes(current.page) ? current.page : "heads"))} · Regard`;
+  document.title = `${t("page_" + (PAGES.includes(current.page) ? current.page : "course"))} · Regard`;
   at("skip").textContent = t("skip");
   const list = Object.entries(GROUPS).map(([group, pages]) => h("div", { class: "group" },
     h("p", { class: "group-name" }, t(`group_${group}`)), h("ul", {}, pages.map(page => h("li", {}, link(page, t))))));
@@ -172,7 +175,7 @@ function showShell(own, module) {
     recorded ? null : h("div", { class: "groups" }, list));
   const groups = nav.querySelector(".groups"), here = nav.querySelector("[aria-current]");
   if (groups && here) groups.scrollLeft = here.offsetLeft < scrolled || here.offsetLeft + here.offsetWidth > scrolled + groups.clientWidth ? here.offsetLeft - 40 : scrolled;
-  const title = module ? own("title") : t(`page_${PAGES.includes(current.page) ? current.page : "heads"}`);
+  const title = module ? own("title") : t(`page_${PAGES.includes(current.page) ? current.page : "course"}`);
   fill(at("top"), h("div", { class: "titles" }, h("h1", {}, title), module && h("p", { class: "lead" }, own("lead"))),
     h("div", { class: "actions" },
       h("button", { type: "button", id: "language", onclick: () => change({ lang: language() === "zh" ? "en" : "zh" }) }, t("other")),
