@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import json
 import math
 import re
@@ -11,10 +10,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
+from .column_profiles import looks_like_header
 from .files import file_format, read_file_lines
-from .reading import Fault, MalformedData, ReadingBuilder, raise_fault
+from .reading import Fault, MalformedData, raise_fault
 
 TABLES = ("csv", "tsv", "tab", "jsonl", "ndjson")
 
@@ -34,12 +34,13 @@ SPLIT_COLUMNS = ("split", "part", "partition", "subset", "is_test", "is_dev", "i
 @dataclass(frozen=True)
 class ColumnSpec:
     """A column that a task needs: its role, the name or number that was given for it, the names that it usually has,
-    and the setting that names it, if that differs from the role."""
+    and the setting that names it, if that differs from the role. With `content` it is also found by its values."""
 
     role: str
     given: str | int | None
     names: tuple[str, ...]
     setting: str = ""
+    content: Literal["", "text", "label"] = ""
 
 
 class Row(NamedTuple):
@@ -133,8 +134,8 @@ def cell_starts(text: str, delimiter: str) -> Iterator[int]:
 def read_table(path: Path, wanted: Sequence[ColumnSpec], header: bool | None = None, min_matches: int = 1) -> Table:
     """The table in a file.
 
-    By default the first line is a header if a column is given by name, or if at least `min_matches` of its cells are
-    usual names of the columns wanted.
+    By default the first line is a header if a column is given by name, if at least `min_matches` of its cells are
+    usual names of the columns wanted, or if the values below it differ from it (`looks_like_header`).
     """
     lines = read_file_lines(path)
     if file_format(path) in ("jsonl", "ndjson") or (
@@ -208,7 +209,8 @@ def delimited_table(
     if not records:
         return Table(path, lines, (), delimiter, False, [], faults)
     cells = [cell.strip() for cell in records[0][1]]
-    header = has_header(cells, wanted, min_matches) if header is None else header
+    if header is None:
+        header = has_header(cells, wanted, min_matches) or looks_like_header(cells, [row for _, row in records[1:]])
     names = header_names(path, records[0][0], cells) if header else tuple(str(n + 1) for n in range(len(cells)))
     rows = []
     for line, cells in records[1:] if header else records:
@@ -273,52 +275,6 @@ def header_names(path: Path, line: int, cells: list[str]) -> tuple[str, ...]:
     if twice is not None:
         raise_fault(path, f"the header names the column {twice!r} twice. Rename one of them.", line)
     return names
-
-
-def find_columns(table: Table, wanted: Sequence[ColumnSpec], builder: ReadingBuilder[Any]) -> dict[str, str]:
-    """The column of each role: the given one, or found by its usual names, or left over. A note reports guesses.
-
-    Roles without a column by name get the columns that are left over, in order, if there are as many.
-    """
-    columns = {spec.role: given_column(table, spec) for spec in wanted if spec.given is not None}
-    for spec in wanted:
-        free = [name for name in table.names if name not in columns.values()]
-        match = next((name for usual in spec.names for name in free if name.casefold() == usual), None)
-        if spec.role not in columns and match is not None:
-            columns[spec.role] = match
-    split_column = find_split_column(table)
-    free = [name for name in table.names if name not in columns.values() and name != split_column]
-    missing = [spec for spec in wanted if spec.role not in columns]
-    if len(free) < len(missing) or (len(free) > len(missing) > 0):
-        raise_ambiguous_column(table, missing[0])
-    columns.update(zip((spec.role for spec in missing), free, strict=False))
-    if guesses := {spec.role: columns[spec.role] for spec in wanted if spec.given is None}:
-        order = sorted(guesses, key=lambda role: table.names.index(guesses[role]))
-        text = ", ".join(f"{role} = column {guesses[role]!r}" for role in order)
-        builder.note(f"{table.path.name}: {text}{'' if table.header else ' (there is no header)'}")
-    return columns
-
-
-def raise_ambiguous_column(table: Table, spec: ColumnSpec) -> NoReturn:
-    """Raise `MalformedData` for a role that several columns, or none, could have."""
-    names = ", ".join(map(repr, table.names))
-    line = next(n for n, text in enumerate(table.lines, 1) if text.strip())
-    first = "" if table.header else f" (line {line} is {table.lines[line - 1]!r:.80})"
-    setting = spec.setting or spec.role
-    message = f"which column is the {spec.role}? There are {names}{first}. Say it with {setting}=, by name or number."
-    raise_fault(table.path, message, line)
-
-
-def given_column(table: Table, spec: ColumnSpec) -> str:
-    """The name of the column that is given by name or number."""
-    given = str(spec.given)
-    if given in table.names:
-        return given
-    if given.isdecimal() and 1 <= int(given) <= len(table.names):
-        return table.names[int(given) - 1]
-    near = difflib.get_close_matches(given, table.names, n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(map(repr, table.names))}."
-    raise_fault(table.path, f"has no column {given!r} for the {spec.role}. {hint}", 1)
 
 
 def find_split_column(table: Table) -> str | None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BadInput
+from .columns import find_columns
 from .files import Paths, file_format, read_file_lines, read_text, resolve_paths, split_lines
 from .reading import Fault, Reading, ReadingBuilder, raise_fault
-from .tables import TABLES, ColumnSpec, Row, Table, find_columns, find_split_column, read_table, split_in_row
+from .tables import TABLES, ColumnSpec, Row, Table, find_split_column, read_table, split_in_row
 
 TEXT_NAMES = (
     *("text", "sentence", "review", "text_a", "content", "comment", "document", "question", "utterance", "tweet"),
@@ -68,16 +69,19 @@ def read_texts(
 ) -> Reading[LabelledText]:
     """Labelled texts from CSV, TSV or JSON lines.
 
-    A column is given by name or by number from 1, or found by its name. In a table of two columns without names the
-    label is the column with fewer different values. TSV is split at tabs only; quotes belong to the text.
+    A column is given by name or by number from 1, or found by its name, or by its values: the label repeats, the text
+    does not, identifiers are neither. TSV is split at tabs only; quotes belong to the text.
     """
     builder = ReadingBuilder[LabelledText]()
-    wanted = [ColumnSpec("text", text, TEXT_NAMES, "input"), ColumnSpec("label", label, LABEL_NAMES)]
+    wanted = [
+        ColumnSpec("text", text, TEXT_NAMES, "input", "text"),
+        ColumnSpec("label", label, LABEL_NAMES, content="label"),
+    ]
     for path in resolve_paths(paths):
         with builder.reading(path):
             table = read_table(path, wanted, header)
             builder.faults.extend(table.faults)
-            columns = find_columns(table, label_last(table, wanted), builder)
+            columns = find_columns(table, wanted, builder)
             split_column = find_split_column(table)
             for row in table.rows:
                 with builder.catching():
@@ -86,23 +90,14 @@ def read_texts(
     return builder.build()
 
 
-def label_last(table: Table, wanted: list[ColumnSpec]) -> list[ColumnSpec]:
-    """The roles in the order of a table of two columns: the label has fewer different values, or shorter ones."""
-    if len(table.names) != 2:
-        return wanted
-    values = [{str(table.value(row, name)) for row in table.rows} for name in table.names]
-    first, second = ((len(column), sum(map(len, column))) for column in values)
-    return wanted[::-1] if first < second else wanted
-
-
 def read_parallel(
     paths: Paths, *, source: str | int | None = None, target: str | int | None = None, header: bool | None = None
 ) -> Reading[Parallel]:
     """Pairs of texts: from a table (TSV, CSV, JSON lines), or from two text files that correspond line by line.
 
     Two paths without a table's extension are the source lines and the target lines. In a table a column is given by
-    name or by number from 1, or found by its name (source, target), or it is one of the first two. In JSON lines a
-    source that is a list of sentences is joined, and a list of targets has several references.
+    name or by number from 1, or found by its name (source, target), or it is one of the first two columns of texts. In
+    JSON lines a source that is a list of sentences is joined, and a list of targets has several references.
     """
     files = resolve_paths(paths)
     builder = ReadingBuilder[Parallel]()
@@ -151,28 +146,17 @@ def read_pair_table(
     wanted = [ColumnSpec("source", source, names["source"]), ColumnSpec("target", target, names["target"])]
     table = read_table(path, wanted, header, min_matches=2)
     builder.faults.extend(table.faults)
-    columns = find_columns(table, first_two(table, wanted), builder)
+    roles = [
+        ColumnSpec("source", source, SOURCE_NAMES, content="text"),
+        ColumnSpec("target", target, TARGET_NAMES, content="text"),
+    ]
+    columns = find_columns(table, roles, builder)
     split_column = find_split_column(table)
     for row in table.rows:
         with builder.catching():
             sources, targets = (sentences(table, row, columns[role], role) for role in ("source", "target"))
             split = split_in_row(table, row, split_column)
             builder.examples.append(Parallel(join_sentences(sources), targets[0], tuple(targets), split))
-
-
-def first_two(table: Table, wanted: list[ColumnSpec]) -> list[ColumnSpec]:
-    """The columns wanted, with the first two of the table for those that are not given and not found by name."""
-    by_name = {name.casefold(): name for name in table.names}
-    specs = []
-    for spec, own_names in zip(wanted, (SOURCE_NAMES, TARGET_NAMES), strict=True):
-        named = next((by_name[name] for name in own_names if name in by_name), None)
-        specs.append(ColumnSpec(spec.role, named if spec.given is None else spec.given, ()))
-    used = {str(spec.given) for spec in specs if spec.given is not None}
-    free = iter([name for n, name in enumerate(table.names, 1) if not {name, str(n)} & used][:2])
-    return [
-        ColumnSpec(spec.role, None, (name.casefold(),)) if spec.given is None and (name := next(free, None)) else spec
-        for spec in specs
-    ]
 
 
 def sentences(table: Table, row: Row, name: str, role: str) -> list[str]:
