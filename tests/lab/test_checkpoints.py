@@ -104,11 +104,11 @@ def test_the_page_that_is_meant_for_it_shows_it(opened):
         cross = [one for one in lab.capture(body, Job()).attentions if one.role == "cross"][-1]
         columns = read["weights"].shape[1]
         torch.testing.assert_close(read["weights"], cross.weights(1)[:, :columns].float(), atol=1e-6, rtol=0)
-        torch.testing.assert_close(read["weights"].sum(-1) + read["outside"], torch.ones(len(read["writes"])))
+        torch.testing.assert_close(read["weights"].sum(-1) + read["outside"], torch.ones(len(read["target_tokens"])))
         free = {key: value for key, value in given.items() if key != "target"}
         written = ask(lab, "alignment/write", model=name, input=free, beams=2)
         again = ask(lab, "alignment/read", model=name, input=free | {"target": written["finished"][0]["tokens"]})
-        assert again["weights"].shape[0] == len(written["finished"][0]["tokens"]) == len(again["writes"])
+        assert again["weights"].shape[0] == len(written["finished"][0]["tokens"]) == len(again["target_tokens"])
     if kind == "sound":
         heard = ask(lab, "sound/run", **body)
         assert heard["heard"] == 15 and len(heard["tokens"]) == 25  # 0.3 of the 0.5 seconds that it hears at once
@@ -127,8 +127,8 @@ def test_it_can_be_read_honestly(opened):
     name, _, _, lab = opened
     _, given, _ = prepared(lab, name)
     found = ask(lab, "honest/read", model=name, input=given)
-    assert set(found["readings"]) == {"raw", "value", "rollout", "gradient", "effect"} and not found["reasons"]
-    raw, effect = found["readings"]["raw"], found["readings"]["effect"]
+    assert set(found["attributions"]) == {"raw", "value", "rollout", "gradient", "effect"} and not found["reasons"]
+    raw, effect = found["attributions"]["raw"], found["attributions"]["effect"]
     assert float(raw.sum()) == pytest.approx(1.0, abs=1e-5) and len(effect) == len(found["tokens"])
     assert int(effect.isnan().sum()) == int(name in ("vit", "clip"))  # the class token has no pixels
     body = {"model": name, "input": given, "edits": [{"attention": found["attentions"][0]["name"], "head": 0}]}
@@ -167,10 +167,10 @@ def test_a_headless_encoder_decoder_reads_a_text_that_is_given(tmp_path):
     transformers.T5Model(model.config).save_pretrained(tmp_path / "t5")
     lab = Lab(ModelLibrary([tmp_path], shipped=False))
     found = ask(lab, "alignment/read", model="t5", input=INPUTS["pair"])
-    assert found["weights"].shape[0] == len(found["writes"]) and found["writes"][0]["probability"] is None
+    assert found["weights"].shape[0] == len(found["target_tokens"]) and found["target_tokens"][0]["probability"] is None
     with pytest.raises(rg.BadInput, match="no head over a vocabulary"):
         ask(lab, "alignment/write", model="t5", input=INPUTS["pair"])
-    assert ask(lab, "honest/read", model="t5", input=INPUTS["pair"])["question"]["kind"] == "vector"
+    assert ask(lab, "honest/read", model="t5", input=INPUTS["pair"])["question"]["type"] == "vector"
 
 
 def test_recordings_become_whispers_own_frames():

@@ -66,7 +66,7 @@ def test_it_can_be_read_honestly(opened):
             ask(lab, "honest/read", model=name, input=given)
         return
     found = ask(lab, "honest/read", model=name, input=given)
-    readings = found["readings"]
+    readings = found["attributions"]
     assert float(readings["raw"].sum()) == pytest.approx(1.0, abs=1e-5)
     assert all(len(reading) == len(found["tokens"]) for reading in readings.values())
     assert 0 < float(readings["rollout"].sum()) < 1 + 1e-5
@@ -104,7 +104,7 @@ def test_dictation_is_aligned_with_seconds(opened):
     heard = Spoken("", sound=read_recording(base64.b64decode(INPUTS["sound"]["base64"])))
     assert read["text"] == task.transcribe(model, [heard])[0]
     forced = ask(lab, "alignment/read", model=name, input=INPUTS["sound"] | {"target": "maybe"})
-    assert [one["text"] for one in forced["writes"]][:5] == list("maybe") and not forced["own"]
+    assert [one["text"] for one in forced["target_tokens"]][:5] == list("maybe") and not forced["generated"]
 
 
 @pytest.mark.parametrize("opened", ["frames"], indirect=True)
@@ -122,7 +122,7 @@ def test_a_recurrent_decoder_is_aligned_too(opened):
     name, _, lab = opened
     read = ask(lab, "alignment/read", model=name, input=INPUTS["pair"])
     assert read["attentions"][0]["role"] == "cross"
-    torch.testing.assert_close(read["weights"].sum(-1), torch.ones(len(read["writes"])))
+    torch.testing.assert_close(read["weights"].sum(-1), torch.ones(len(read["target_tokens"])))
 
 
 @pytest.mark.parametrize("opened", ["molecules"], indirect=True)

@@ -70,7 +70,7 @@ class ModelEntry:
 
     def as_dict(self) -> dict[str, Any]:
         names = ("name", "title", "task", "layers", "heads", "source", "card")
-        wire = {"kind": self.modality, "writes": self.generates, "examples": self.examples()}
+        wire = {"modality": self.modality, "generates": self.generates, "examples": self.examples()}
         return {name: getattr(self, name) for name in names} | wire
 
     def examples(self) -> list[str]:

@@ -27,9 +27,9 @@ def test_models_from_other_seeds_stand_beside(lab):
 def test_honest_reading_of_every_kind_of_text_model(lab):
     for model, kind in (("reviews-0", "class"), ("llama", "next"), ("meanings", "vector"), ("bert", None)):
         found = unpack(pack(attribution.read(lab, {"model": model, "input": {"text": "one two three"}}, Job())))
-        assert kind in (None, found["question"]["kind"])
-        sizes = {values.shape for values in found["readings"].values()}
-        assert sizes == {(len(found["tokens"]),)} and list(found["readings"]) == [
+        assert kind in (None, found["question"]["type"])
+        sizes = {values.shape for values in found["attributions"].values()}
+        assert sizes == {(len(found["tokens"]),)} and list(found["attributions"]) == [
             "raw",
             "value",
             "rollout",
@@ -45,7 +45,7 @@ def test_honest_calls_that_cannot_be(lab):
         ({**REVIEW, "attention": 9}, "attention is 9"),
         ({**REVIEW, "head": 9}, "head is 9"),
         ({**REVIEW, "label": "x"}, "label is 'x'"),
-        ({**REVIEW, "removal": "burn"}, "must be"),
+        ({**REVIEW, "ablation": "burn"}, "must be"),
     ):
         with pytest.raises(BadInput, match=words):
             attribution.read(lab, ask, Job())

@@ -66,7 +66,7 @@ def test_the_score_of_a_translation_is_that_of_the_token_written():
     asked = AttributionTarget(
         model, {"tokens": SOURCE, "targets": TARGETS}, TargetChoice(position=1), generated=WRITTEN
     )
-    assert (asked.kind, asked.label) == ("written", 2)
+    assert (asked.kind, asked.label) == ("generated", 2)
     assert asked.initial_score == pytest.approx(ln(model, 1, 2, tokens=SOURCE, targets=TARGETS), abs=1e-6)
 
 
@@ -296,7 +296,8 @@ def test_where_weights_mean_nothing_a_sentence_stands(lab):
     ask = {"model": "pair", "input": {"text": "the cat sat"}}
     names = [one["name"] for one in attribution.read(lab, ask, Job())["attentions"]]
     found = attribution.read(lab, ask | {"attention": names.index("decoder.blocks.0.attention")}, Job())
-    assert [name for name, one in found["readings"].items() if one is None] == ["raw", "value", "rollout", "gradient"]
+    missing = [name for name, values in found["attributions"].items() if values is None]
+    assert missing == ["raw", "value", "rollout", "gradient"]
     assert "being written" in found["reasons"]["raw"]["en"] and "正在写" in found["reasons"]["raw"]["zh"]
     assert found["correlations"]["size"]["raw"]["effect"] is None
     assert found["correlations"]["size"]["effect"]["effect"] == pytest.approx(1.0)

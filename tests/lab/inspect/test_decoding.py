@@ -28,7 +28,7 @@ def traced(steps, at, place):
     found = []
     one = steps[at][place]
     while True:
-        found.insert(0, (one["token"], one["chance"]))
+        found.insert(0, (one["token"], one["log_prob"]))
         if at == 0:
             return found
         at, one = at - 1, next(held for held in steps[at - 1] if held.get("slot") == one["parent"])
@@ -50,8 +50,8 @@ def test_every_step_adds_up(lab):
     for at, step in enumerate(steps):
         scores = [one["score"] for one in step]
         assert scores == sorted(scores, reverse=True)
-        assert sorted(one["slot"] for one in step if one["fate"] == "runs") == list(
-            range(sum(one["fate"] == "runs" for one in step))
+        assert sorted(one["slot"] for one in step if one["status"] == "runs") == list(
+            range(sum(one["status"] == "runs" for one in step))
         )
         for place, one in enumerate(step):
             path = traced(steps, at, place)
@@ -60,7 +60,7 @@ def test_every_step_adds_up(lab):
         tuple(token for token, _ in traced(steps, at, place)): one["score"] / (at + 1)
         for at, step in enumerate(steps)
         for place, one in enumerate(step)
-        if one["fate"] == "ends"
+        if one["status"] == "ends"
     }
     for one in found["finished"]:
         assert math.isclose(ended[tuple(one["tokens"])], one["score"], abs_tol=1e-5)
@@ -94,15 +94,15 @@ def test_weights_of_a_text_are_those_it_was_written_with(lab):
         assert torch.allclose(read["weights"], rows.mean(0) if head is None else rows[head], atol=1e-6)
         assert torch.allclose(read["weights"].sum(1), torch.ones(len(wrote) - 1), atol=1e-6)
         assert read["norms"].shape == read["weights"].shape and not read["masked"].any()
-    assert [token["text"].strip() for token in read["writes"]][:2] == ["猫", "坐"]
+    assert [token["text"].strip() for token in read["target_tokens"]][:2] == ["猫", "坐"]
     assert read["difference"]["largest"] < 1e-4
 
 
 def test_a_translation_of_ones_own(lab):
     read = alignment.read(lab, {**ASK, "input": {"text": "the cat sat", "target": "狗 跑 了"}}, Job())
-    assert [token["text"].strip() for token in read["writes"]] == ["狗", "跑", "了", "</s>"]
-    assert not read["own"] and all(0 < token["probability"] < 1 for token in read["writes"])
-    assert alignment.read(lab, ASK, Job())["own"]
+    assert [token["text"].strip() for token in read["target_tokens"]] == ["狗", "跑", "了", "</s>"]
+    assert not read["generated"] and all(0 < token["probability"] < 1 for token in read["target_tokens"])
+    assert alignment.read(lab, ASK, Job())["generated"]
 
 
 def test_the_page_call_names_tokens_and_texts(lab):

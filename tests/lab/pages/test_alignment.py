@@ -38,7 +38,7 @@ def test_the_map_of_the_answer_equals_the_tensor(open_lab, lab):
     assert page.locator(".legend").first.get_attribute("data-domain") == "0 1"
     assert "the query is at the position before" in page.locator(".orientation").inner_text()
     chances = [float(one.get_attribute("data-value")) for one in page.locator(".strip .token").all()]
-    assert chances == pytest.approx([token["probability"] for token in wanted["writes"]], abs=1e-6)
+    assert chances == pytest.approx([token["probability"] for token in wanted["target_tokens"]], abs=1e-6)
 
 
 def test_beam_by_beam_as_the_decoder_writes(open_lab, lab):

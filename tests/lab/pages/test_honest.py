@@ -20,13 +20,14 @@ def shown(page, name):
 
 
 @pytest.mark.parametrize(
-    ("place", "more"), [("", {}), ("&attention=0&head=1&removal=hide", {"attention": 0, "head": 1, "removal": "hide"})]
+    ("place", "more"),
+    [("", {}), ("&attention=0&head=1&ablation=hide", {"attention": 0, "head": 1, "ablation": "hide"})],
 )
 def test_readings_and_correlations_equal_the_tensors(open_lab, lab, place, more):
     page = open_lab(PLACE + place)
     wanted = attribution.read(lab, ASK | more, Job())
     for name in METHODS:
-        assert shown(page, name) == pytest.approx(wanted["readings"][name].tolist(), abs=1e-6)
+        assert shown(page, name) == pytest.approx(wanted["attributions"][name].tolist(), abs=1e-6)
     for i, a in enumerate(METHODS):
         for j, b in enumerate(METHODS):
             assert page.evaluate(f"window.lab.cell({i}, {j}).value") == pytest.approx(
@@ -43,14 +44,14 @@ def test_readings_and_correlations_equal_the_tensors(open_lab, lab, place, more)
 def test_files_hold_the_readings(open_lab, lab, tmp_path):
     numpy = pytest.importorskip("numpy")
     page = open_lab(PLACE)
-    wanted = attribution.read(lab, ASK, Job())["readings"]
+    wanted = attribution.read(lab, ASK, Job())["attributions"]
     for kind in ("CSV", "NPZ"):
         with page.expect_download() as download:
             page.click(f"section:has([data-reading]) .files >> text={kind}")
         download.value.save_as(tmp_path / download.value.suggested_filename)
-    with numpy.load(tmp_path / "readings.npz") as held:
+    with numpy.load(tmp_path / "attributions.npz") as held:
         assert numpy.array_equal(held["effect"], wanted["effect"].numpy())
-    rows = (tmp_path / "readings.csv").read_text("utf-8-sig").splitlines()
+    rows = (tmp_path / "attributions.csv").read_text("utf-8-sig").splitlines()
     assert rows[0] == ",raw,value,rollout,gradient,effect" and len(rows) == 1 + len(wanted["raw"])
     assert float(rows[2].split(",")[1]) == pytest.approx(float(wanted["raw"][1]), abs=1e-7)
     assert "differ from the executed output" in page.locator(".ran").inner_text()
@@ -63,7 +64,7 @@ def test_another_answer_can_be_asked_about(open_lab, lab):
     page.ready()
     wanted = attribution.read(lab, ASK | {"label": other}, Job())
     assert f"label={other}" in page.url
-    assert shown(page, "effect") == pytest.approx(wanted["readings"]["effect"].tolist(), abs=1e-6)
+    assert shown(page, "effect") == pytest.approx(wanted["attributions"]["effect"].tolist(), abs=1e-6)
 
 
 def test_a_token_is_asked_about_and_followed_through_all_readings(open_lab, lab):
@@ -74,7 +75,7 @@ def test_a_token_is_asked_about_and_followed_through_all_readings(open_lab, lab)
     page.ready()
     assert "place=2" in page.url
     wanted = attribution.read(lab, {"model": "llama", "input": {"text": "one two three"}, "place": 2}, Job())
-    assert shown(page, "gradient") == pytest.approx(wanted["readings"]["gradient"].tolist(), abs=1e-6)
+    assert shown(page, "gradient") == pytest.approx(wanted["attributions"]["gradient"].tolist(), abs=1e-6)
     page.locator("[data-reading=raw] .token").nth(1).click()
     assert page.locator(".reading .token[aria-pressed=true]").count() == 5
     assert "rank" in page.locator("[role=status]").first.inner_text()
@@ -116,12 +117,12 @@ def test_heads_are_changed_and_the_answer_changes(open_lab, lab):
 
 def test_a_saved_view_opens_again(open_lab, tmp_path):
     page = open_lab(PLACE + "&edits=0.1.silent")
-    before = page.evaluate("window.lab.read().readings")
+    before = page.evaluate("window.lab.read().attributions")
     with page.expect_download() as download:
         page.click("#save")
     download.value.save_as(tmp_path / "view.html")
     again = open_lab("", address=(tmp_path / "view.html").as_uri())
-    assert again.evaluate("window.lab.read().readings") == before
+    assert again.evaluate("window.lab.read().attributions") == before
     again.click("#language")
     again.ready()
     assert again.locator("h1").inner_text() == "诚实解读" and again.locator("#main .error").count() == 0

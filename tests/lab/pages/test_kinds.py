@@ -22,7 +22,7 @@ def sent_tone(page, name: str = "beeps") -> dict:
         """async name => {
       const { modelInput } = await import("lab/inputs.js");
       const lab = { t: () => "", state: { tone: name }, exported: true };
-      return modelInput(lab, null, { kind: "sound", examples: [] }, () => {}).input.base64;
+      return modelInput(lab, null, { modality: "sound", examples: [] }, () => {}).input.base64;
     }""",
         name,
     )
@@ -86,7 +86,7 @@ def test_every_kind_of_input_is_read_honestly(open_lab, lab, kind):
     if ask is None:
         ask = {"model": "spoken-digits", "input": sent_tone(page)}
     wanted = attribution.read(lab, ask, Job())
-    for name, values in wanted["readings"].items():
+    for name, values in wanted["attributions"].items():
         numbers = [None if x != x else x for x in values.tolist()]
         assert shown(page, name) == pytest.approx(numbers, abs=1e-6)
     question = page.evaluate("window.lab.read().question")
@@ -144,10 +144,10 @@ def test_both_languages_and_a_phone(open_lab, place):
 
 def test_a_saved_reading_of_a_picture_opens_again(open_lab, tmp_path):
     page = open_lab("honest?model=digits&example=3.png&lang=en")
-    before = page.evaluate("window.lab.read().readings.raw")
+    before = page.evaluate("window.lab.read().attributions.raw")
     with page.expect_download() as download:
         page.click("#save")
     download.value.save_as(tmp_path / "view.html")
     again = open_lab("", address=(tmp_path / "view.html").as_uri())
-    assert again.evaluate("window.lab.read().readings.raw") == before
+    assert again.evaluate("window.lab.read().attributions.raw") == before
     assert again.locator("#main .error").count() == 0 and again.locator(".units-picture").count() == 1

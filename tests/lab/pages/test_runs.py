@@ -105,7 +105,7 @@ def test_a_small_run_can_be_begun_and_stopped(open_lab):
         "runs?run=reviews-0&with=pair&curve=step.rate",
         "runs?view=experiments",
         "honest?model=reviews-0&text=the cat sat&token=1&baselines=1&edits=0.1.mean&alone=silent",
-        "honest?model=llama&text=one two&place=1&removal=hide",
+        "honest?model=llama&text=one two&place=1&ablation=hide",
         "alignment?model=pair&text=the cat sat&step=1&show=norms",
         "alignment?model=pair&text=the cat sat&target=狗",
     ],

@@ -194,7 +194,7 @@ def test_a_whole_picture_is_read(client: Client, odd_folder: Path) -> None:
     upload = client.send("POST", "/api/upload", picture())[1]["upload"]
     status, answer = client.ask("heads/run", model="vit", input={"upload": upload})
     assert status == 200 and len(answer["tokens"]["image"]) == 5
-    assert answer["about"]["grid"] == [2, 2] and answer["about"]["pixels"].shape == (3, 8, 8)
+    assert answer["metadata"]["grid"] == [2, 2] and answer["metadata"]["pixels"].shape == (3, 8, 8)
     assert client.ask("heads/run", model="vit", input={"upload": "gone"})[0] == 404
     assert client.ask("heads/run", model="vit", input={"base64": "@@"})[0] == 400
     assert client.ask("heads/run", model="vit", input={"example": "../regard.json"})[0] == 404

@@ -75,7 +75,7 @@ def read(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
     """
     capture = lab.capture(request, job)
     crossed = [layer for layer in capture.attentions if layer.role == "cross" and layer.query_side == "target"]
-    if not crossed or "writes" not in capture.metadata:
+    if not crossed or "target_tokens" not in capture.metadata:
         raise BadInput("This model has no cross-attention. Choose an encoder-decoder model.")
     number = len(crossed) - 1
     if request.get("attention") is not None:
@@ -90,8 +90,8 @@ def read(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
         "side": attention.key_side,
         "seconds_per_token": capture.metadata.get("seconds_per_token"),
         "text": capture.prediction.get("text"),
-        "writes": written_tokens(capture),
-        "own": bool(capture.metadata.get("written")),
+        "target_tokens": target_tokens(capture),
+        "generated": bool(capture.metadata.get("generated")),
         "attentions": [one.describe() | {"backend": one.backend} for one in crossed],
         "attention": number,
         "head": head,
@@ -103,12 +103,12 @@ def read(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
     }
 
 
-def written_tokens(capture: Capture) -> list[dict[str, Any]]:
+def target_tokens(capture: Capture) -> list[dict[str, Any]]:
     """The generated tokens, each with its probability after those before it."""
     items = capture.prediction["items"]
     return [
         token | {"probability": item["probability"]}
-        for token, item in zip(capture.metadata["writes"], items, strict=True)
+        for token, item in zip(capture.metadata["target_tokens"], items, strict=True)
     ]
 
 

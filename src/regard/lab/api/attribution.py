@@ -78,8 +78,8 @@ class AttributionSession:
 
     def list_positions(self, prepared: ModelInput) -> list[dict[str, Any]] | int:
         """The tokens whose prediction can be explained; of a graph or a grid of cells, how many there are."""
-        if self.target.kind == "written":
-            return prepared.metadata["writes"]
+        if self.target.kind == "generated":
+            return prepared.metadata["target_tokens"]
         if self.target.kind in ("tag", "next", "word"):
             return [token.as_dict() for token in prepared.tokens[prepared.side]]
         if prepared.side == "nodes":
@@ -112,7 +112,7 @@ class AttributionSession:
     def label_text(self, label: int | None) -> str | None:
         if label is None:
             return None
-        if self.target.kind in ("next", "word", "written"):
+        if self.target.kind in ("next", "word", "generated"):
             return str(label) if self.tokenizer is None else token_text(self.tokenizer.target, label)
         if self.target.kind == "object" and label == len(self.target.prediction) - 1:
             return "∅"
@@ -121,7 +121,7 @@ class AttributionSession:
     def describe_target(self) -> dict[str, Any]:
         """The number that is explained, and the labels to choose from."""
         target, score = self.target, self.target.initial_score
-        described = {"kind": target.kind, "place": target.position, "label": target.label, "score": score}
+        described = {"type": target.kind, "place": target.position, "label": target.label, "score": score}
         if target.label is None:
             return described | {"choices": []}
         choices = [
@@ -182,7 +182,7 @@ def read(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
     capture = lab.capture({"model": request.get("model"), "input": request.get("input")}, job)
     with open_session(lab, request, job) as session:
         target, ablations = session.target, session.ablations
-        ablation = request.get("removal") or ablations[0]
+        ablation = request.get("ablation") or ablations[0]
         job.report(0, target.units.count, "")
         run = session.run_pass()
         names, number = run.names, run.default_attention()
@@ -208,10 +208,10 @@ def read(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
             ],
             "attention": number,
             "head": head,
-            "removal": ablation,
-            "ways": ablations,
+            "ablation": ablation,
+            "ablations": ablations,
             "read": target.units.pool(run.readout) if isinstance(run, AttributionPass) else run.readout,
-            "readings": attributions,
+            "attributions": attributions,
             "reasons": {method: reason for method, values in attributions.items() if values is None},
             "backend": capture.attention(name).backend,
             "difference": output_differences(capture, job)["largest"],

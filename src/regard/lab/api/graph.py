@@ -30,7 +30,7 @@ def run(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
         "count": len(tokens),
         "edges": edges.shape[1],
         "labels": capture.metadata["labels"],
-        "prediction": None if capture.prediction["kind"] == "nodes" else capture.prediction,
+        "prediction": None if capture.prediction["type"] == "nodes" else capture.prediction,
         **node_classes(capture),
         "attentions": [attention.describe() for attention in attentions],
         "places": spring_layout(len(tokens), edges) if len(tokens) <= MAX_WHOLE else None,

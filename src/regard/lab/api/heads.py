@@ -33,7 +33,7 @@ def run(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
 def summarize_capture(capture: Capture) -> dict[str, Any]:
     """Tokens, prediction and metadata of a forward pass."""
     tokens = {side: [token.as_dict() for token in listed] for side, listed in capture.tokens.items()}
-    return {"tokens": tokens, "prediction": capture.prediction, "about": capture.metadata}
+    return {"tokens": tokens, "prediction": capture.prediction, "metadata": capture.metadata}
 
 
 def output_differences(capture: Capture, job: Job) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def masked_cells(attention: CapturedAttention, shape: tuple[int, ...]) -> Tensor
     """Cells of a thumbnail without an allowed pair, `[heads, rows, columns]`; None where every pair is allowed."""
     scores = attention.scores
     rows = scores.range((0, attention.queries))
-    allowed = torch.stack([scores.allowed(head, rows, (0, attention.keys)) for head in range(attention.heads)])
+    allowed = torch.stack([scores.allowed_pairs(head, rows, (0, attention.keys)) for head in range(attention.heads)])
     return None if bool(allowed.all()) else empty_cells(allowed, *shape)
 
 

@@ -176,7 +176,7 @@ class AttributionTarget:
     def resolve_label(self, label: int | None) -> int | None:
         if self.kind in ("vector", "number"):
             return None
-        if label is None and self.kind == "written" and self.position is not None:
+        if label is None and self.kind == "generated" and self.position is not None:
             label = self.generated[self.position] if self.position < len(self.generated) else None
         if label is None:
             label = int((self.prediction[:-1] if self.kind == "object" else self.prediction).argmax())
@@ -231,8 +231,8 @@ class AttributionTarget:
 def prediction_kind(model: Any) -> str:
     """What a model predicts.
 
-    "class" of the whole input, "tag" of each token, the "next" token, the "word" at each token, the "written" token of
-    a decoder, the "object" of each query or cell, or a "vector".
+    "class" of the whole input, "tag" of each token, the "next" token, the "word" at each token, the "generated" token
+    of a decoder, the "object" of each query or cell, or a "vector".
     """
     if isinstance(model, DetectionModel):
         return "vector" if model.classes is None else "object"
@@ -244,7 +244,7 @@ def prediction_kind(model: Any) -> str:
     if not isinstance(model, SequenceModel | EncoderDecoderModel) or model.head is None:
         return "vector"
     if isinstance(model, EncoderDecoderModel):
-        return "written"
+        return "generated"
     if isinstance(model.head, LMHead):
         return "next" if model.causal else "word"
     return "tag" if model.head.config.per_token else "class"

@@ -41,7 +41,7 @@ def recall(text: str) -> Capture:
         "recall", LABEL, 0, "self", "source", "source", q, k, k[:, :, :1], k[:, :, :0], parts, {}
     )
     tokens = [Token(letter, n, n + 1) for n, letter in enumerate(text)]
-    return Capture({"source": tokens}, [attention], {"kind": "none", "items": []}, {"hand_made": True}, None)
+    return Capture({"source": tokens}, [attention], {"type": "none", "items": []}, {"hand_made": True}, None)
 
 
 def encode_runs(text: str) -> Tensor:

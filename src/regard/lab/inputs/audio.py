@@ -33,7 +33,7 @@ def audio_input(model: Any, task: Task[Any] | None, data: bytes, target: Any = N
     if isinstance(task, Transcribe):  # the text of the CTC labels
         with torch.no_grad():
             text = task.decode_ctc(model, source.arguments)[0]
-        read_output = lambda output: {"kind": "text", "text": text, "items": []}  # noqa: E731
+        read_output = lambda output: {"type": "text", "text": text, "items": []}  # noqa: E731
     return ModelInput(source.arguments, {"sound": source.tokens}, "sound", source.metadata, read_output)
 
 

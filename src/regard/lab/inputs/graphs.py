@@ -46,7 +46,7 @@ def graph_prediction(task: Task[Any] | None, output: Output, labels: list[str] |
     if task is None or task.target is None or task.target.kind == "class":
         return class_prediction(output.logits[0], labels)
     values = task.target.predictions(output.logits.float())[0]
-    return {"kind": "text", "text": ", ".join(f"{name}: {value}" for name, value in values.items()), "items": []}
+    return {"type": "text", "text": ", ".join(f"{name}: {value}" for name, value in values.items()), "items": []}
 
 
 def read_smiles(task: Task[Any] | None, text: Any) -> tuple[Tensor, Tensor, list[str]]:

@@ -57,7 +57,7 @@ def image_input(model: Any, task: Task[Any] | None, data: bytes) -> ModelInput:
 
     def read_output(output: Output) -> dict[str, Any]:
         if output.logits is None:
-            return {"kind": "none", "items": []}
+            return {"type": "none", "items": []}
         if output.boxes is None:
             return class_prediction(output.logits[0], labels)
         return object_prediction(output.logits[0], output.boxes[0], labels, threshold)

@@ -48,7 +48,7 @@ class ModelInput:
     tokens: dict[str, list[Token]]
     side: str = "source"
     metadata: dict[str, Any] = field(default_factory=dict)
-    read_output: Callable[[Any], dict[str, Any]] = lambda output: {"kind": "none", "items": []}
+    read_output: Callable[[Any], dict[str, Any]] = lambda output: {"type": "none", "items": []}
 
 
 def check_token_count(tokens: int, name: str = "The text", limits: Limits = SHORT) -> None:

@@ -65,13 +65,14 @@ def add_target(model: EncoderDecoderModel, task: Task[Any] | None, source: Sourc
         items = [
             {"place": n, "label": token.text, "class": None, "probability": None} for n, token in enumerate(shown[1:])
         ]
-        return {"kind": "vector", "items": items}
+        return {"type": "vector", "items": items}
 
     return ModelInput(
         source.arguments | {"targets": torch.tensor([ids[:-1] if generates else ids])},
         {source.side: source.tokens, "target": shown[:-1]},
         source.side,
-        source.metadata | {"writes": [token.as_dict() for token in shown[1:]], "written": not target, "numbers": ids},
+        source.metadata
+        | {"target_tokens": [token.as_dict() for token in shown[1:]], "generated": not target, "numbers": ids},
         read_output,
     )
 

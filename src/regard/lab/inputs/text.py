@@ -101,7 +101,7 @@ def text_input(model: Model, task: Task[Any] | None, text: str, limits: Limits) 
 
     def read_output(output: Output) -> dict[str, Any]:
         if output.logits is None:
-            return {"kind": "vector", "items": []}
+            return {"type": "vector", "items": []}
         if output.logits.dim() == 2:
             return class_prediction(output.logits[0], labels)
         if not isinstance(model, SequenceModel) or not isinstance(model.head, LMHead):

@@ -154,7 +154,7 @@ class CapturedAttention:
             return self.scores.weights(head, rows, keys)
         if isinstance(change, Tensor):
             return change[slice(*rows), slice(*keys)].to(exact)
-        allowed = self.scores.allowed(head, self.scores.range(rows), keys).to(exact)
+        allowed = self.scores.allowed_pairs(head, self.scores.range(rows), keys).to(exact)
         if change == "silent":
             return allowed * 0.0
         return allowed / self.allowed_keys(head)[slice(*rows), None].clamp(min=1)

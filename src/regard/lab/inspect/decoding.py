@@ -30,7 +30,7 @@ def trace_search(
     """The beam search for one input, step by step; `rules` replace the model's own start, end and padding tokens.
 
     `steps[t]` lists the candidates for token t, best first: `token`, `parent` (the beam after step t − 1 that it
-    continues), `score` (Σ ln p), `chance` (ln p of the token alone), and `fate`: "runs" (with its `slot` among the
+    continues), `score` (Σ ln p), `log_prob` (ln p of the token alone), and `status`: "runs" (with its `slot` among the
     beams), "ends", or "dropped". `finished` are the hypotheses, best first by score / tokens^length_penalty, each with
     its `tokens`.
     """
@@ -58,16 +58,16 @@ def trace_search(
 
 
 def list_candidates(step: BeamStep, running: list[float], beams: int) -> list[dict[str, Any]]:
-    """The candidates of one step and the fate of each."""
+    """The candidates of one step and the status of each."""
     slots = {int(place): slot for slot, place in enumerate(step.chosen[0])}
     columns = (step.grown.tokens[0, :, step.new], step.parents[0], step.grown.scores[0], step.ended[0])
     listed = []
     for place, (token, parent, score, ended) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         if score == -torch.inf:
             continue
-        fate = ("ends" if place < beams else "dropped") if ended else "runs" if place in slots else "dropped"
-        one = {"token": token, "parent": parent, "score": score, "chance": score - running[parent], "fate": fate}
-        listed.append(one | ({"slot": slots[place]} if fate == "runs" else {}))
+        status = ("ends" if place < beams else "dropped") if ended else "runs" if place in slots else "dropped"
+        one = {"token": token, "parent": parent, "score": score, "log_prob": score - running[parent], "status": status}
+        listed.append(one | ({"slot": slots[place]} if status == "runs" else {}))
     return listed
 
 

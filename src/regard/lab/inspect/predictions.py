@@ -24,48 +24,50 @@ def label_name(number: int, labels: list[str] | None) -> str:
 def class_prediction(logits: Tensor, labels: list[str] | None) -> dict[str, Any]:
     """The most probable classes of `logits [classes]`."""
     items = [{"label": label_name(n, labels), "class": n, "probability": p} for n, p in top_classes(logits)]
-    return {"kind": "classes", "items": items}
+    return {"type": "classes", "items": items}
 
 
 def tag_prediction(logits: Tensor, labels: list[str] | None) -> dict[str, Any]:
     """The most probable class of every token, of `logits [tokens, classes]`."""
     best = logits.float().softmax(-1).max(-1)
-    return {"kind": "tags", "items": list_items(best.indices.tolist(), best.values.tolist(), labels, "token")}
+    return {"type": "tags", "items": list_items(best.indices.tolist(), best.values.tolist(), labels, "token")}
 
 
 def node_prediction(logits: Tensor, labels: list[str] | None) -> dict[str, Any]:
     """The most probable class of every node."""
     best = logits.float().softmax(-1).max(-1)
-    return {"kind": "nodes", "items": list_items(best.indices.tolist(), best.values.tolist(), labels, "node")}
+    return {"type": "nodes", "items": list_items(best.indices.tolist(), best.values.tolist(), labels, "node")}
 
 
-def list_items(numbers: list[int], chances: list[float], labels: list[str] | None, what: str) -> list[dict[str, Any]]:
+def list_items(
+    numbers: list[int], probabilities: list[float], labels: list[str] | None, unit: str
+) -> list[dict[str, Any]]:
     return [
-        {what: place, "label": label_name(n, labels), "class": n, "probability": p}
-        for place, (n, p) in enumerate(zip(numbers, chances, strict=True))
+        {unit: place, "label": label_name(n, labels), "class": n, "probability": p}
+        for place, (n, p) in enumerate(zip(numbers, probabilities, strict=True))
     ]
 
 
-def token_prediction(logits: Tensor, tokenizer: Any, places: list[int], kind: str) -> dict[str, Any]:
+def token_prediction(logits: Tensor, tokenizer: Any, places: list[int], task: str) -> dict[str, Any]:
     """The most probable tokens at some positions of `logits [tokens, vocabulary]`."""
     items = [
         {"place": place, "label": token_text(tokenizer, n), "class": n, "probability": p}
         for place in places
         for n, p in top_classes(logits[place])
     ]
-    return {"kind": kind, "items": items}
+    return {"type": task, "items": items}
 
 
 def text_prediction(logits: Tensor, tokenizer: Any, numbers: list[int]) -> dict[str, Any]:
     """The text of these tokens, and the probability of each after those before it."""
     from ...tasks.translate import join_chinese
 
-    chances = logits.float().softmax(-1)
+    probabilities = logits.float().softmax(-1)
     items = [
-        {"place": place, "label": token_text(tokenizer, n), "class": n, "probability": float(chances[place, n])}
+        {"place": place, "label": token_text(tokenizer, n), "class": n, "probability": float(probabilities[place, n])}
         for place, n in enumerate(numbers)
     ]
-    return {"kind": "text", "text": join_chinese(tokenizer.decode(numbers)), "items": items}
+    return {"type": "text", "text": join_chinese(tokenizer.decode(numbers)), "items": items}
 
 
 def token_text(tokenizer: Any, number: int) -> str:
@@ -94,4 +96,4 @@ def object_prediction(logits: Tensor, boxes: Tensor, labels: list[str] | None, s
         }
         for n in order
     ]
-    return {"kind": "objects", "items": items, "sure": sure}
+    return {"type": "objects", "items": items, "sure": sure}

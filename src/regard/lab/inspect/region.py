@@ -104,7 +104,7 @@ class HeadScores:
         position = self.position(head, index, keys)
         if position is None and self.lowered.rel_bias is not None:
             position = torch.zeros_like(scaled)
-        allowed = self.allowed(head, index, keys)
+        allowed = self.allowed_pairs(head, index, keys)
         score = (scaled if position is None else scaled + position).masked_fill(~allowed, -torch.inf)
         scale = self.scale(head)
         raw = self.unscaled_similarity(head, index, keys) if scale not in (0.0, 1.0) else scaled
@@ -122,7 +122,7 @@ class HeadScores:
         score = self.similarity(head, rows, keys)
         position = self.position(head, rows, keys)
         score = score if position is None else score.add_(position)
-        return score if everything else score.masked_fill_(~self.allowed(head, rows, keys), -torch.inf)
+        return score if everything else score.masked_fill_(~self.allowed_pairs(head, rows, keys), -torch.inf)
 
     def operands(self, head: int, rows: Tensor, keys: Span) -> tuple[Tensor, Tensor]:
         """Queries `[rows, dim]` and keys `[keys, dim]` as the score compares them."""
@@ -165,7 +165,7 @@ class HeadScores:
         """Which heads have a distance bias other than zero."""
         return [] if self.lowered.rel_bias is None else (self.lowered.rel_bias.table != 0).any(-1).tolist()
 
-    def allowed(self, head: int, rows: Tensor, keys: Span) -> Tensor:
+    def allowed_pairs(self, head: int, rows: Tensor, keys: Span) -> Tensor:
         """Which pairs the mask allows, `[rows, keys]`."""
         positions = (rows + self.grid.offset)[:, None]
         pairs = add_batch_heads(self.lowered.mask.permits(positions, self.range(keys)[None], self.grid))[0]
@@ -203,7 +203,7 @@ class HeadScores:
         for first, last in split_span((0, self.grid.queries), ROWS):
             rows = self.range((first, last))
             for part, full in self.visible(head, rows, (0, self.grid.keys)):
-                counts[rows] += part[1] - part[0] if full else self.allowed(head, rows, part).sum(-1)
+                counts[rows] += part[1] - part[0] if full else self.allowed_pairs(head, rows, part).sum(-1)
         return counts
 
     def summarize(

@@ -170,7 +170,7 @@ def format_prediction(prediction: dict[str, Any]) -> list[str]:
     """The prediction in one line; empty where there is none."""
     if "text" in prediction:
         return [prediction["text"]]
-    many = None if prediction["kind"] in ("tags", "nodes") else 3
+    many = None if prediction["type"] in ("tags", "nodes") else 3
     items = [item for item in prediction["items"][:many] if item["probability"] is not None]
     if many is None:
         return [" ".join(item["label"] for item in items)]

@@ -23,7 +23,7 @@ export function number(label, value, { min, max, step = 1 }, onchange) {
 export const button = (words, onclick, attributes = {}) => h("button", { type: "button", onclick, ...attributes }, words);
 
 // The model to show, among those of some kinds (a list or a predicate): the one in the state, else the tagger, else one with examples, else the first; `null` if there is none.
-const fitting = (lab, kinds) => lab.models.filter(typeof kinds === "function" ? kinds : model => kinds.includes(model.kind));
+const fitting = (lab, kinds) => lab.models.filter(typeof kinds === "function" ? kinds : model => kinds.includes(model.modality));
 export function chosenModel(lab, kinds) {
   const fit = fitting(lab, kinds);
   return fit.find(model => model.name === lab.state.model) ?? fit.find(model => model.name === "tagger") ?? fit.find(model => model.examples?.length) ?? fit[0] ?? null;
@@ -38,7 +38,7 @@ export function modelPicker(lab, { kinds, onChange }) {
 // The example texts of a model: [{text, title}]; a pair of sentences gives two.
 export const examplesFor = (lab,
   model) => lab.examples.filter(example => example.text !== undefined && [undefined, "text",
-    model?.kind].includes(example.kind) && (!example.models || example.models.includes(model?.name)))
+    model?.modality].includes(example.kind) && (!example.models || example.models.includes(model?.name)))
   .flatMap(example => example.other === undefined ? [example] : [example, { ...example, text: example.other }]);
 
 // A text area (and one for a target text, if `target` is given) with examples; calls `onRun({text, target})`.
@@ -112,10 +112,10 @@ export async function withProgress(lab, place, run) {
     throw error;
   } finally { line.remove(); }
 }
-// The prediction with its probabilities: {kind, text?, items: [{label, probability, token? or node?}]}; `names` are those of the tokens.
+// The prediction with its probabilities: {type, text?, items: [{label, probability, token? or node?}]}; `names` are those of the tokens.
 export function predictionLine(lab, prediction, names = [], most = 5) {
   if (!prediction?.items?.length) return null;
-  const many = ["tags", "nodes"].includes(prediction.kind), items = prediction.items.slice(0, many ? 40 : prediction.text === undefined ? most : 0);
+  const many = ["tags", "nodes"].includes(prediction.type), items = prediction.items.slice(0, many ? 40 : prediction.text === undefined ? most : 0);
   return h("div", { class: "prediction" }, h("span", { class: "soft" }, lab.t("prediction")),
     prediction.text === undefined ? null : untranslated(prediction.text, { class: "answer" }),
     items.map(item => h("span", { class: "answer", translate: "no" }, many ? h("b", {}, names[item.token ?? item.node] ?? item.token) : null,

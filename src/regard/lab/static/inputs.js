@@ -8,7 +8,7 @@ const NONE = { upload: null, example: null, drawing: null, tone: null, molecule:
 // {element, input}: the controls, and the input of the current state (null if none is chosen); a new choice calls `onOpen(changes)` with changes of the state.
 export function modelInput(lab, root, model, onOpen) {
   const open = changes => onOpen({ ...NONE, ...changes });
-  return { image: pictureInput, sound: soundInput, graph: graphInput }[model.kind](lab, root, model, open);
+  return { image: pictureInput, sound: soundInput, graph: graphInput }[model.modality](lab, root, model, open);
 }
 const chips = (lab, open, files, ...more) => files.length || more.length ? h("div", { class: "chips" }, h("span", { class: "soft" }, lab.t("examples")), more, files.map(file => button(file, () => open({ example: file }), { class: "chip", translate: "no" }))) : null;
 

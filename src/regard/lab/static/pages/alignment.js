@@ -15,7 +15,7 @@ export const text = {
     leadSound: "This model transcribes audio: the columns are seconds of the recording.", ownText: "Your own transcript (optional)", orientationSound: "Rows = output tokens (the query is at the position before), columns = seconds of the recording, each row sums to 1.", orientationSilence: "Rows = output tokens (the query is at the position before), columns = seconds of the recording; each row sums to 1 together with its weight on the padding after the recording.", outside: "weight on the padding", unknownChance: "unknown: the model has no output head",
     target: "Your own translation (optional)", beams: "Beams", meanHeads: "mean of all heads", shownAs: "Show", weights: "weights", norms: "norm-weighted",
     search: "Beam search", searchHow: "At each step, the continuations of all hypotheses are ranked by Σ ln p. The best continue, complete ones are kept, the rest are dropped.", step: (n, all) => `Step ${n} of ${all}`, finished: "Finished hypotheses", finishedHow: "Score: Σ ln p ÷ tokens. The first hypothesis is the output.", stepLabel: "Step of the search",
-    runs: "continues", ends: "finished", dropped: "dropped", soFar: "hypothesis", newToken: "new token", chance: "ln p", total: "Σ ln p", fate: "status", score: "score", forced: "The decoder is forced to produce your text (teacher forcing). The probabilities are the model's own for each token.", ofModel: "Use the model's output",
+    runs: "continues", ends: "finished", dropped: "dropped", soFar: "hypothesis", newToken: "new token", logProb: "ln p", total: "Σ ln p", status: "status", score: "score", forced: "The decoder is forced to produce your text (teacher forcing). The probabilities are the model's own for each token.", ofModel: "Use the model's output",
     map: "Cross-attention", reads: "Attention to the source", orientationHere: "Rows = output tokens (the query is at the position before), columns = source tokens, each row sums to 1.", orientationNorms: "Rows = output tokens, columns = source tokens; cells are ‖weight · value · W_O‖, the norm of what each source token adds. Rows do not sum to 1.",
     probability: "probability of the output token", strip: "Output tokens, coloured by probability", norm: "norm-weighted", lengthOf: "length", noNorms: "The norms are not available: the output projection of this model is unknown.",
   },
@@ -24,20 +24,20 @@ export const text = {
     leadSound: "此模型转写音频：列是录音的秒数。", ownText: "你自己的转写文本（可选）", orientationSound: "行 = 输出词元（查询位于前一个位置），列 = 录音的秒数，每行之和为 1。", orientationSilence: "行 = 输出词元（查询位于前一个位置），列 = 录音的秒数；每行加上录音之后填充部分的权重，和为 1。", outside: "填充部分的权重", unknownChance: "未知：模型没有输出头",
     target: "你自己的译文（可选）", beams: "束宽", meanHeads: "所有头的平均", shownAs: "显示", weights: "权重", norms: "按范数加权",
     search: "束搜索", searchHow: "每一步把所有假设的续写按 Σ ln p 排序。最好的继续，已结束的保留，其余丢弃。", step: (n, all) => `第 ${n} 步，共 ${all} 步`, finished: "已完成的假设", finishedHow: "得分：Σ ln p ÷ 词元数。第一条是输出。", stepLabel: "搜索的步",
-    runs: "继续", ends: "结束", dropped: "丢弃", soFar: "假设", newToken: "新词元", chance: "ln p", total: "Σ ln p", fate: "状态", score: "得分", forced: "解码器按你的文本逐词元生成（teacher forcing）；概率是模型对每个词元给出的概率。", ofModel: "使用模型的输出",
+    runs: "继续", ends: "结束", dropped: "丢弃", soFar: "假设", newToken: "新词元", logProb: "ln p", total: "Σ ln p", status: "状态", score: "得分", forced: "解码器按你的文本逐词元生成（teacher forcing）；概率是模型对每个词元给出的概率。", ofModel: "使用模型的输出",
     map: "交叉注意力", reads: "对源文本的注意力", orientationHere: "行 = 输出词元（查询位于前一个位置），列 = 源词元，每行之和为 1。", orientationNorms: "行 = 输出词元，列 = 源词元；格中是 ‖权重 · 值 · W_O‖，即每个源词元所加向量的范数。各行之和不为 1。",
     probability: "输出词元的概率", strip: "输出词元，按概率着色", norm: "按范数加权", lengthOf: "长度", noNorms: "无法计算范数：此模型的输出投影未知。",
   },
 };
 
-const WRITES = model => model.writes;
+const GENERATES = model => model.generates;
 
 export async function show(root, lab) {
-  const { t, state } = lab, model = chosenModel(lab, WRITES), again = (changes, replace = true) => lab.set(changes, { show: true, replace }), fresh = { step: null, beam: null };
-  root.append(h("div", { class: "row" }, modelPicker(lab, { kinds: WRITES, onChange: name => again({ model: name, text: null, target: null, attention: null, head: null, upload: null, example: null, tone: null, ...fresh }, false) }),
+  const { t, state } = lab, model = chosenModel(lab, GENERATES), again = (changes, replace = true) => lab.set(changes, { show: true, replace }), fresh = { step: null, beam: null };
+  root.append(h("div", { class: "row" }, modelPicker(lab, { kinds: GENERATES, onChange: name => again({ model: name, text: null, target: null, attention: null, head: null, upload: null, example: null, tone: null, ...fresh }, false) }),
     model && select(t("beams"), [1, 2, 3, 4, 5, 8].map(n => [n, String(n)]), state.beams ?? 4, beams => again({ beams, ...fresh }))));
   if (!model) return;
-  const sound = model.kind === "sound", words = state.text ?? EXAMPLES[0], examples = EXAMPLES.map(one => ({ text: one }));
+  const sound = model.modality === "sound", words = state.text ?? EXAMPLES[0], examples = EXAMPLES.map(one => ({ text: one }));
   const heard = sound ? modelInput(lab, root, model, changes => again({ ...changes, target: null, ...fresh }, false)) : null;
   root.append(...(sound ? [h("p", { class: "soft" }, t("leadSound")), h("div", { class: "input" }, heard.element ?? ""), inputBox(lab, { value: state.target ?? "", model, examples: [], rows: 1, label: t("ownText"), onRun: ({ text }) => again({ target: text || null, ...fresh }, false) })]
     : [inputBox(lab, { value: words, target: state.target ?? "", model, examples, onRun: ({ text, target }) => again({ text, target: target || null, ...fresh }, false) })]));
@@ -103,9 +103,9 @@ function searchCard(lab, found, onPick) {
     fill(words, step === null ? t("finished") : t("step", step + 1, steps.length));
     const head = columns => h("thead", {}, h("tr", {}, columns.map(one => h("th", { scope: "col" }, one))));
     if (step === null) fill(table, h("table", { class: "numbers" }, h("caption", {}, t("finishedHow")), head([t("soFar"), t("score")]), h("tbody", {}, found.finished.map((one, n) => h("tr", {}, h("td", {}, pick(one.text || "∅", () => go(null, n), n === beam)), h("td", { class: "number" }, formatExact(one.score)))))));
-    else fill(table, h("table", { class: "numbers" }, head([t("soFar"), t("chance"), t("total"), t("fate")]), h("tbody", {}, steps[step].map((one, n) => {
+    else fill(table, h("table", { class: "numbers" }, head([t("soFar"), t("logProb"), t("total"), t("status")]), h("tbody", {}, steps[step].map((one, n) => {
       const { pieces } = traced(steps, step, n);
-      return h("tr", { class: `fate-${one.fate}` }, h("td", {}, h("button", { type: "button", class: "beam-text", "aria-pressed": n === beam, onclick: () => go(step, n) }, untranslated(pieces.slice(0, -1).join("")), untranslated(` ${visibleText(one.piece)}`, { class: "new" }))), h("td", { class: "number" }, formatExact(one.chance)), h("td", { class: "number" }, formatExact(one.score)), h("td", {}, t(one.fate)));
+      return h("tr", { class: `status-${one.status}` }, h("td", {}, h("button", { type: "button", class: "beam-text", "aria-pressed": n === beam, onclick: () => go(step, n) }, untranslated(pieces.slice(0, -1).join("")), untranslated(` ${visibleText(one.piece)}`, { class: "new" }))), h("td", { class: "number" }, formatExact(one.log_prob)), h("td", { class: "number" }, formatExact(one.score)), h("td", {}, t(one.status)));
     }))));
     if (focus) table.querySelector("[aria-pressed=true]")?.focus();
   }
@@ -115,8 +115,8 @@ function searchCard(lab, found, onPick) {
 }
 
 function readCard(lab, read, again) {
-  const { t, state } = lab, rows = tokenNames(read.writes), columns = tokenNames(read.tokens), width = columns.length, norms = state.show === "norms" && read.norms !== null, held = read.attentions[read.attention], sound = read.side === "sound", silent = read.outside.data.some(x => x > 1e-7);
-  const chance = n => read.writes[n].probability === null ? t("unknownChance") : formatPercent(read.writes[n].probability), plain = sound ? silent ? "orientationSilence" : "orientationSound" : "orientationHere";
+  const { t, state } = lab, rows = tokenNames(read.target_tokens), columns = tokenNames(read.tokens), width = columns.length, norms = state.show === "norms" && read.norms !== null, held = read.attentions[read.attention], sound = read.side === "sound", silent = read.outside.data.some(x => x > 1e-7);
+  const probability = n => read.target_tokens[n].probability === null ? t("unknownChance") : formatPercent(read.target_tokens[n].probability), plain = sound ? silent ? "orientationSilence" : "orientationSound" : "orientationHere";
   const values = norms ? read.norms.data : read.weights.data, most = Number((Math.max(...values, 1e-9) * 1.04).toPrecision(2)), row = i => values.subarray(i * width, (i + 1) * width);
   const change = changes => { lab.set(changes), again(); };
   const pickers = h("div", { class: "row" }, select(t("layer"), read.attentions.map((one, n) => [n, lab.localize(one.label)]), read.attention, attention => change({ attention, head: null })),
@@ -124,10 +124,10 @@ function readCard(lab, read, again) {
     read.norms ? bar(t("shownAs"), [["weights", t("weights")], ["norms", t("norms")]], norms ? "norms" : "weights", show => change({ show })) : h("p", { class: "soft" }, t("noNorms")));
   const query = Math.min(Number(state.query ?? 0), rows.length - 1);
   const map = heatMap(lab, { title: t("map"), values, masked: read.masked.data.some(Boolean) ? read.masked.data : null, shape: read.weights.shape, rowNames: rows, columnNames: columns, domain: norms ? [0, most] : [0, 1], scale: norms ? "linear" : "root", sums: !norms, ...(norms ? { what: t("norm") } : {}), orientation: t(norms ? "orientationNorms" : plain), selected: [query, largestOf(row(query))], name: "alignment",
-    facts: (i, j) => [...(norms ? [[t("weight"), formatExact(read.weights.data[i * width + j])]] : read.norms ? [[t("norm"), formatExact(read.norms.data[i * width + j])]] : []), [t("probability"), chance(i)], ...(silent ? [[t("outside"), formatExact(read.outside.data[i])]] : [])],
+    facts: (i, j) => [...(norms ? [[t("weight"), formatExact(read.weights.data[i * width + j])]] : read.norms ? [[t("norm"), formatExact(read.norms.data[i * width + j])]] : []), [t("probability"), probability(i)], ...(silent ? [[t("outside"), formatExact(read.outside.data[i])]] : [])],
     onCell: (i, j, moved) => { if (moved) lab.set({ query: i }), links?.choose(i, false), strip.update({ selected: i }); } });
   const links = sound ? null : attentionLines(lab, { queries: rows, keys: columns, row: i => read.weights.data.subarray(i * width, (i + 1) * width), masked: (i, j) => read.masked.data[i * width + j] === 1, query, onQuery: i => map.select(i, largestOf(row(i)), true), name: "alignment-lines" });
-  const strip = tokenStrip(lab, { names: rows, values: Float32Array.from(read.writes, one => one.probability ?? NaN), masked: n => read.writes[n].probability === null, special: n => read.writes[n].special, selected: query, scale: "linear", label: t("strip"), onPick: i => map.select(i, largestOf(row(i)), true) });
+  const strip = tokenStrip(lab, { names: rows, values: Float32Array.from(read.target_tokens, one => one.probability ?? NaN), masked: n => read.target_tokens[n].probability === null, special: n => read.target_tokens[n].special, selected: query, scale: "linear", label: t("strip"), onPick: i => map.select(i, largestOf(row(i)), true) });
   return [h("h2", { class: "first" }, t("reads")), pickers, h("p", { class: "soft" }, t("strip")), strip.element, h("div", { class: "columns wide-left spaced" }, h("div", { class: "narrow" }, map.element), links?.element), backendLine(lab, { backend: held.backend, difference: read.difference.largest })];
 }
 const largestOf = values => values.reduce((best, value, n) => value > values[best] ? n : best, 0);

@@ -70,18 +70,18 @@ export async function show(root, lab) {
   root.append(h("div", { class: "row" },
     modelPicker(lab, { kinds, onChange: chosen => lab.set({ model: chosen, attention: null, head: null, query: null, key: null, text: null }, { show: true, replace: false }) })));
   if (!model) return;
-  const graph = model.kind === "graph", words = graph ? null : startText(lab, model), chosen = graph ? modelInput(lab, root, model, changes => lab.set({ ...changes, query: null }, { show: true, replace: false })) : null, input = graph ? chosen.input : { text: words };
+  const graph = model.modality === "graph", words = graph ? null : startText(lab, model), chosen = graph ? modelInput(lab, root, model, changes => lab.set({ ...changes, query: null }, { show: true, replace: false })) : null, input = graph ? chosen.input : { text: words };
   root.append(graph ? chosen.element ?? "" : inputBox(lab, { value: words, model, onRun: ({ text }) => lab.set({ text, query: null, key: null }, { show: true, replace: false }) }));
   if (!input) return root.append(h("p", { class: "note" }, lab.t("noGraph")));
-  const about = { model: model.name, input }, run = await lab.request("formula/run", about), page = new Formula(root, lab, about, run);
+  const request = { model: model.name, input }, run = await lab.request("formula/run", request), page = new Formula(root, lab, request, run);
   await page.build();
   root.append(cautionLine(lab), page.ran);
 }
 
 class Formula {
-  constructor(root, lab, about, run) {
+  constructor(root, lab, request, run) {
     const { state } = lab, number = (key, otherwise) => state[key] === undefined ? otherwise : Number(state[key]);
-    Object.assign(this, { root, lab, about, run, stage: clamp(number("stage", 5), 0, 5), dims: number("dims", null), asked: lab.latestRequest() });
+    Object.assign(this, { root, lab, request, run, stage: clamp(number("stage", 5), 0, 5), dims: number("dims", null), asked: lab.latestRequest() });
     this.attention = clamp(number("attention", 0), 0, run.attentions.length - 1);
     this.head = clamp(number("head", 0), 0, this.one.heads - 1);
     this.query = clamp(number("query", -1), -1, this.one.queries - 1);
@@ -119,7 +119,7 @@ class Formula {
   async fetch() {
     const { lab, attention, head, query } = this;
     lab.set({ attention, head, query });
-    const row = await this.asked("formula/row", { ...this.about, attention, head, query, ...(this.key === null ? {} : { key: Math.min(this.key, this.one.keys - 1) }) });
+    const row = await this.asked("formula/row", { ...this.request, attention, head, query, ...(this.key === null ? {} : { key: Math.min(this.key, this.one.keys - 1) }) });
     Object.assign(this, { row, held: false, queries: tokenNames(this.side("query_side")), keys: tokenNames(this.side("key_side")) });
     fill(this.ran, backendLine(lab, { backend: this.one.backend, difference: row.difference }));
     // as many dimensions as fit on the screen

@@ -15,7 +15,7 @@ export const text = {
     looks: n => `Weights of node ${n}`, neighbour: "node", weight: "weight", classOf: "class", self: "self",
     sums: (sum, own) => `The weights sum to ${sum}; the self-loop has ${own}.`, received: x => `All nodes together give this node the weight ${x}.`,
     heads: "Heads at this node", headName: n => `head ${n}`, entropyName: "entropy (nats)", selfName: "self-loop", largestName: "largest",
-    says: (label, chance) => `Predicted class: ${label} (${chance} %).`, leftOut: n => `${n} more distant nodes with smaller weights are not drawn.`,
+    says: (label, percent) => `Predicted class: ${label} (${percent} %).`, leftOut: n => `${n} more distant nodes with smaller weights are not drawn.`,
     legend: "node colour: predicted class", none: "No graph model was found.",
   },
   zh: {
@@ -26,7 +26,7 @@ export const text = {
     looks: n => `节点 ${n} 的权重`, neighbour: "节点", weight: "权重", classOf: "类别", self: "自身",
     sums: (sum, own) => `权重之和为 ${sum}，其中自环占 ${own}。`, received: x => `所有节点给此节点的权重合计 ${x}。`,
     heads: "此节点的各个头", headName: n => `头 ${n}`, entropyName: "熵（nat）", selfName: "自环", largestName: "最大",
-    says: (label, chance) => `预测类别：${label}（${chance} %）。`, leftOut: n => `有 ${n} 个更远、权重更小的节点没有画出。`,
+    says: (label, percent) => `预测类别：${label}（${percent} %）。`, leftOut: n => `有 ${n} 个更远、权重更小的节点没有画出。`,
     legend: "节点颜色：预测的类别", none: "没有找到图模型。",
   },
 };

@@ -55,14 +55,14 @@ export async function show(root, lab) {
   root.append(h("div", { class: "row" },
     modelPicker(lab, { kinds, onChange: chosen => lab.set({ ...fresh, model: chosen, attention: null, head: null }, { show: true, replace: false }) })));
   if (!model) return;
-  const typed = ["text", "pair"].includes(model.kind), words = typed ? startText(lab, model) : null;
+  const typed = ["text", "pair"].includes(model.modality), words = typed ? startText(lab, model) : null;
   const chosen = typed ? null : modelInput(lab, root, model, changes => lab.set({ ...changes, query: null }, { show: true, replace: false }));
   root.append(typed ? inputBox(lab, { value: words, model, onRun: ({ text }) => lab.set({ text, query: null }, { show: true, replace: false }) })
     : h("div", { class: "input" }, chosen.element ?? ""));
-  const input = typed ? { text: words } : chosen.input, about = { model: model.name, input };
+  const input = typed ? { text: words } : chosen.input, request = { model: model.name, input };
   if (!input) return;
-  const run = await lab.request("heads/run", about), overview = await lab.request("heads/overview", about), answered = performance.now();
-  const view = new Heads(root, lab, about, run, overview);
+  const run = await lab.request("heads/run", request), overview = await lab.request("heads/overview", request), answered = performance.now();
+  const view = new Heads(root, lab, request, run, overview);
   root.append(predictionLine(lab, run.prediction, tokenNames(run.tokens[run.attentions[0].query_side])) ?? "");
   view.build();
   await view.choose(clamp(Number(lab.state.attention ?? Math.min(1, run.attentions.length - 1)), 0, run.attentions.length - 1), Number(lab.state.head ?? 0),
@@ -80,9 +80,9 @@ export async function keep(lab) {
 }
 
 class Heads {
-  constructor(root, lab, about, run, overview) {
+  constructor(root, lab, request, run, overview) {
     Object.assign(this,
-      { root, lab, about, run, overview, attention: 0, head: 0, kept: false, hide: lab.state.hide === "1", again: lab.state.again === "1",
+      { root, lab, request, run, overview, attention: 0, head: 0, kept: false, hide: lab.state.hide === "1", again: lab.state.again === "1",
         direction: lab.state.direction ?? "out", asked: lab.latestRequest(), rows: new Map() });
     this.stats = run.attentions.map(one => one.stats);
   }
@@ -196,7 +196,7 @@ class Heads {
     this.active.textContent = `${lab.t("headAt", lab.localize(one.label), head)}, ${lab.t("distance")} ${formatExact(this.stats[attention].distance.data[head])}`;
     lab.announce(this.active.textContent);
     lab.set({ attention, head: kept ? head : lab.state.head === undefined ? null : head });
-    const found = await this.asked("heads/map", { ...this.about, attention, head });
+    const found = await this.asked("heads/map", { ...this.request, attention, head });
     if (attention === this.attention && head === this.head) this.showDetail(one, found);
   }
   showCharts() {
@@ -301,7 +301,7 @@ class Heads {
     this.rowAsk ??= this.lab.latestRequest();
     clearTimeout(this.timer);
     this.timer = setTimeout(async () => {
-      const row = await this.rowAsk("heads/row", { ...this.about, attention: this.attention, head: this.head, query }).catch(() => null);
+      const row = await this.rowAsk("heads/row", { ...this.request, attention: this.attention, head: this.head, query }).catch(() => null);
       if (!row) return;
       this.rows.set(name, row);
       if (name === `${this.attention}.${this.head}.${this.query}`) this.map.show(false);

@@ -10,18 +10,18 @@ import { numbersTable } from "lab/charts.js";
 
 export const name = "honest";
 const KINDS = ["text", "pair", "image", "sound", "graph"], MANY = 160;
-const READINGS = ["raw", "value", "rollout", "gradient", "effect"], SIGNED = ["gradient", "effect"], CHANGES = ["silent", "uniform", "shuffle", "mean"];
+const METHODS = ["raw", "value", "rollout", "gradient", "effect"], SIGNED = ["gradient", "effect"], CHANGES = ["silent", "uniform", "shuffle", "mean"];
 
 export const text = {
   en: {
     title: "Honest reading", lead: "A large attention weight does not explain a prediction. This page attributes one prediction to its inputs with five methods. Only the last one, ablation, measures an effect. Where the methods disagree, do not rely on the weights.",
     question: "Prediction to explain", ask_class: "class of the whole input", ask_tag: "tag of the chosen token", ask_next: "next token after the chosen one", ask_word: "word at the chosen token", ask_vector: "embedding of the input: the mean of the last hidden states",
-    ask_written: "the chosen token of the generated text", ask_object: "class of the object predicted by the chosen query or cell", ask_node: "class of the chosen node", ask_graph: "class of the whole graph; the chosen node selects whose neighbours are attributed", ask_number: "the predicted number", numberIs: score => `The model predicts ${score}. The attribution is for this number.`, placeNumber: "Query or cell", node: "Node", silence: "padding (silence)",
-    way_blank: "blank its pixels", way_quiet: "silence its frames", way_drop: "drop the edge", unit_image: "Each unit is an image patch, or a block of patches if there are many.", unit_sound: "Each unit is a time interval.", unit_graph: "Each unit is a neighbour: a node with an edge to the chosen node, or the node itself.", pictureHere: "The image as the model receives it, divided into units",
-    readingsUnits: "Five attributions per unit", removalUnits: "Ablate a unit by", unitName: "unit", noAgree: "Only the ablation effect applies here, so there is nothing to compare. Choose another attention.",
+    ask_generated: "the chosen token of the generated text", ask_object: "class of the object predicted by the chosen query or cell", ask_node: "class of the chosen node", ask_graph: "class of the whole graph; the chosen node selects whose neighbours are attributed", ask_number: "the predicted number", numberIs: score => `The model predicts ${score}. The attribution is for this number.`, placeNumber: "Query or cell", node: "Node", silence: "padding (silence)",
+    ablate_blank: "blank its pixels", ablate_quiet: "silence its frames", ablate_drop: "drop the edge", unit_image: "Each unit is an image patch, or a block of patches if there are many.", unit_sound: "Each unit is a time interval.", unit_graph: "Each unit is a neighbour: a node with an edge to the chosen node, or the node itself.", pictureHere: "The image as the model receives it, divided into units",
+    attributionsUnits: "Five attributions per unit", ablationUnits: "Ablate a unit by", unitName: "unit", noAgree: "Only the ablation effect applies here, so there is nothing to compare. Choose another attention.",
     label: "Prediction", place: "Predicted token", answerIs: (word, share, score) => `“${word}”: probability ${share}, ln p = ${score}`, vectorIs: "This model has no output head. The score is the fraction of its embedding that remains; it is 1 before any change.",
-    meanHeads: "mean of all heads", layerOf: "Layer", removal: "Ablate a token by", way_delete: "delete it", way_replace: "replace it with the unknown token", way_hide: "mask it in every head",
-    readings: "Five attributions per token", score: "rank correlation", topKeys: "largest correlations", short_raw: "raw", short_value: "value", short_rollout: "rollout", short_gradient: "gradient", short_effect: "ablation", most: (token, value) => `largest: ${token} ${value}`, rankOfAll: (n, all) => `rank ${n} of ${all}`, chosen: "Token", raw: "Raw weights", value: "Value-weighted", rollout: "Rollout", gradient: "Gradient × attention", effect: "Ablation effect (measured)",
+    meanHeads: "mean of all heads", layerOf: "Layer", ablation: "Ablate a token by", ablate_delete: "delete it", ablate_replace: "replace it with the unknown token", ablate_hide: "mask it in every head",
+    attributions: "Five attributions per token", score: "rank correlation", topKeys: "largest correlations", short_raw: "raw", short_value: "value", short_rollout: "rollout", short_gradient: "gradient", short_effect: "ablation", most: (token, value) => `largest: ${token} ${value}`, rankOfAll: (n, all) => `rank ${n} of ${all}`, chosen: "Token", raw: "Raw weights", value: "Value-weighted", rollout: "Rollout", gradient: "Gradient × attention", effect: "Ablation effect (measured)",
     means_raw: "Attention weights of the chosen layer from the position that produces the prediction. They ignore the values.",
     means_value: "The same weights times the norm of the value they select, ‖weight · value · W_O‖. A large weight on a short vector counts little.",
     means_rollout: "Attention weights multiplied over all layers up to the chosen one, with half of each token kept for the residual connection. It ignores values and feed-forward layers.",
@@ -42,12 +42,12 @@ export const text = {
   zh: {
     title: "诚实解读", lead: "注意力权重大，并不等于解释了预测。本页用五种方法把同一个预测归因到输入；只有最后一种（消融）是实际测量。各方法不一致时，不要依赖权重。",
     question: "要解释的预测", ask_class: "整个输入的类别", ask_tag: "所选词元的标签", ask_next: "所选词元之后的下一个词元", ask_word: "所选词元处的词", ask_vector: "输入的嵌入：最后一层隐藏状态的平均",
-    ask_written: "生成文本中所选的词元", ask_object: "所选查询或格子预测的物体类别", ask_node: "所选节点的类别", ask_graph: "整个图的类别；所选节点决定对谁的邻居做归因", ask_number: "模型预测的数值", numberIs: score => `模型预测 ${score}，归因针对这个数值。`, placeNumber: "查询或格子的编号", node: "节点", silence: "填充（静音）",
-    way_blank: "清空其像素", way_quiet: "将其帧置为静音", way_drop: "删除这条边", unit_image: "每个单元是一个图块；图块较多时是相邻的几个图块。", unit_sound: "每个单元是一段时间。", unit_graph: "每个单元是一个邻居：有边指向所选节点的节点，也包括它自己。", pictureHere: "模型接收的图像，按单元划分",
-    readingsUnits: "五种归因，按单元", removalUnits: "单元的消融方式", unitName: "单元", noAgree: "这里只有消融影响适用，没有可比较的方法。请选择别的注意力。",
+    ask_generated: "生成文本中所选的词元", ask_object: "所选查询或格子预测的物体类别", ask_node: "所选节点的类别", ask_graph: "整个图的类别；所选节点决定对谁的邻居做归因", ask_number: "模型预测的数值", numberIs: score => `模型预测 ${score}，归因针对这个数值。`, placeNumber: "查询或格子的编号", node: "节点", silence: "填充（静音）",
+    ablate_blank: "清空其像素", ablate_quiet: "将其帧置为静音", ablate_drop: "删除这条边", unit_image: "每个单元是一个图块；图块较多时是相邻的几个图块。", unit_sound: "每个单元是一段时间。", unit_graph: "每个单元是一个邻居：有边指向所选节点的节点，也包括它自己。", pictureHere: "模型接收的图像，按单元划分",
+    attributionsUnits: "五种归因，按单元", ablationUnits: "单元的消融方式", unitName: "单元", noAgree: "这里只有消融影响适用，没有可比较的方法。请选择别的注意力。",
     label: "预测", place: "被预测的词元", answerIs: (word, share, score) => `“${word}”：概率 ${share}，ln p = ${score}`, vectorIs: "此模型没有输出头。得分是嵌入保留的比例，改动前为 1。",
-    meanHeads: "所有头的平均", layerOf: "层", removal: "词元的消融方式", way_delete: "删除", way_replace: "替换为未知词元", way_hide: "在所有头中掩码",
-    readings: "五种归因，按词元", score: "秩相关", topKeys: "相关性最大的是", short_raw: "原始", short_value: "按值", short_rollout: "rollout", short_gradient: "梯度", short_effect: "消融", most: (token, value) => `最大：${token} ${value}`, rankOfAll: (n, all) => `排名 ${n}/${all}`, chosen: "词元", raw: "原始权重", value: "按值加权", rollout: "Rollout（逐层相乘）", gradient: "梯度 × 注意力", effect: "消融影响（实测）",
+    meanHeads: "所有头的平均", layerOf: "层", ablation: "词元的消融方式", ablate_delete: "删除", ablate_replace: "替换为未知词元", ablate_hide: "在所有头中掩码",
+    attributions: "五种归因，按词元", score: "秩相关", topKeys: "相关性最大的是", short_raw: "原始", short_value: "按值", short_rollout: "rollout", short_gradient: "梯度", short_effect: "消融", most: (token, value) => `最大：${token} ${value}`, rankOfAll: (n, all) => `排名 ${n}/${all}`, chosen: "词元", raw: "原始权重", value: "按值加权", rollout: "Rollout（逐层相乘）", gradient: "梯度 × 注意力", effect: "消融影响（实测）",
     means_raw: "所选层中，产生预测的位置给出的注意力权重。它忽略值向量。",
     means_value: "同样的权重乘以所取值的范数 ‖权重 · 值 · W_O‖：大权重落在短向量上，影响很小。",
     means_rollout: "把直到所选层的注意力权重逐层相乘，每个词元保留一半作为残差连接。它忽略值向量和前馈网络。",
@@ -69,22 +69,22 @@ export const text = {
 
 export async function show(root, lab) {
   // prefer a classifier or tagger to a language model
-  const usual = ["classify", "tag"].map(task => lab.models.find(one => one.kind === "text" && one.task === task)).find(Boolean);
+  const usual = ["classify", "tag"].map(task => lab.models.find(one => one.modality === "text" && one.task === task)).find(Boolean);
   if (lab.state.model === undefined && usual) lab.set({ model: usual.name });
   const { t, state } = lab, model = chosenModel(lab, KINDS), again = (changes, replace = true) => lab.set(changes, { show: true, replace }), fresh = { place: null, label: null, token: null, edits: null };
-  root.append(h("div", { class: "row" }, modelPicker(lab, { kinds: KINDS, onChange: name => again({ model: name, text: null, attention: null, head: null, removal: null, upload: null, example: null, drawing: null, tone: null, molecule: null, ...fresh }, false) })));
+  root.append(h("div", { class: "row" }, modelPicker(lab, { kinds: KINDS, onChange: name => again({ model: name, text: null, attention: null, head: null, ablation: null, upload: null, example: null, drawing: null, tone: null, molecule: null, ...fresh }, false) })));
   if (!model) return;
-  const typed = ["text", "pair"].includes(model.kind), words = typed ? startText(lab, model) : null, chosen = typed ? null : modelInput(lab, root, model, changes => again({ ...changes, ...fresh }, false));
+  const typed = ["text", "pair"].includes(model.modality), words = typed ? startText(lab, model) : null, chosen = typed ? null : modelInput(lab, root, model, changes => again({ ...changes, ...fresh }, false));
   root.append(typed ? inputBox(lab, { value: words, model, onRun: ({ text }) => again({ text, ...fresh }, false) }) : h("div", { class: "input" }, chosen.element ?? ""));
   const input = typed ? { text: words } : chosen.input;
   if (!input) return;
   const base = { model: model.name, input, ...numbersOf(state, ["place", "label"]) };
-  const ask = { ...base, ...numbersOf(state, ["attention", "head"]), ...(state.removal ? { removal: state.removal } : {}) };
+  const ask = { ...base, ...numbersOf(state, ["attention", "head"]), ...(state.ablation ? { ablation: state.ablation } : {}) };
   const found = await withProgress(lab, root, (onProgress, signal) => lab.request("honest/read", ask, { onProgress, signal }));
   if (!found) return;
-  const names = unitNames(lab, found), { question } = found, known = READINGS.filter(name => found.readings[name]);
-  root.append(questionCard(lab, found, again), readingsCard(lab, found, names, known, again), agreement(lab, found, known), baselines(lab, base, question), headsCard(lab, base, found), cautionLine(lab), backendLine(lab, found));
-  lab.expose({ read: () => ({ question, readings: Object.fromEntries(READINGS.map(name => [name, found.readings[name] && Array.from(found.readings[name].data)])), correlations: found.correlations, names }) });
+  const names = unitNames(lab, found), { question } = found, known = METHODS.filter(name => found.attributions[name]);
+  root.append(questionCard(lab, found, again), attributionsCard(lab, found, names, known, again), agreement(lab, found, known), baselines(lab, base, question), headsCard(lab, base, found), cautionLine(lab), backendLine(lab, found));
+  lab.expose({ read: () => ({ question, attributions: Object.fromEntries(METHODS.map(name => [name, found.attributions[name] && Array.from(found.attributions[name].data)])), correlations: found.correlations, names }) });
 }
 // The names of the input's units: tokens, patches by row and column, seconds, nodes.
 function unitNames(lab, found) {
@@ -93,44 +93,44 @@ function unitNames(lab, found) {
   return found.side === "sound" ? found.tokens.map(unit => unit.special ? t("silence") : unit.text) : tokenNames(found.tokens);
 }
 const numbersOf = (state, keys) => Object.fromEntries(keys.filter(key => state[key] !== undefined).map(key => [key, Number(state[key])]));
-const isVector = question => ["vector", "number"].includes(question.kind);
-const shown = (lab, answer) => answer.kind === "number" ? lab.t("numberIs", formatBrief(answer.score)) : isVector(answer) ? lab.t("vectorIs") : lab.t("answerIs", visibleText(answer.word), formatPercent(answer.probability), formatBrief(answer.score));
+const isVector = question => ["vector", "number"].includes(question.type);
+const shown = (lab, answer) => answer.type === "number" ? lab.t("numberIs", formatBrief(answer.score)) : isVector(answer) ? lab.t("vectorIs") : lab.t("answerIs", visibleText(answer.word), formatPercent(answer.probability), formatBrief(answer.score));
 
 function questionCard(lab, { question, places }, again) {
-  const { t } = lab, tokens = Array.isArray(places) ? places : null, count = tokens ? tokens.length : places, node = ["node", "graph"].includes(question.kind) || (question.kind === "number" && count > 0);
+  const { t } = lab, tokens = Array.isArray(places) ? places : null, count = tokens ? tokens.length : places, node = ["node", "graph"].includes(question.type) || (question.type === "number" && count > 0);
   const asked = !count ? null : tokens && count <= MANY ? tokenStrip(lab, { names: tokenNames(tokens), values: null, selected: question.place, special: n => tokens[n].special, label: t("place"), onPick: place => again({ place, label: null }) }).element
     : number(t(node ? "node" : tokens ? "place" : "placeNumber"), question.place, { min: 0, max: count - 1 }, place => again({ place: clamp(place, 0, count - 1), label: null, token: null }));
-  return h("section", { class: "card", id: "question" }, h("h2", { class: "first" }, t("question")), h("p", { class: "soft" }, t(`ask_${question.kind}`)), asked,
+  return h("section", { class: "card", id: "question" }, h("h2", { class: "first" }, t("question")), h("p", { class: "soft" }, t(`ask_${question.type}`)), asked,
     h("div", { class: "row" }, question.choices.length ? select(t("label"), question.choices.map(one => [one.label, `${visibleText(one.word)} · ${formatPercent(one.probability)}`]), question.label, label => again({ label }), { plain: true }) : null,
       h("p", { class: "answer-line", translate: "no" }, shown(lab, question))));
 }
 
-function readingsCard(lab, found, names, known, again) {
+function attributionsCard(lab, found, names, known, again) {
   const { t } = lab, { attentions, attention, head, question } = found, words = found.side === "source";
   const pickers = h("div", { class: "row" },
     select(t("layerOf"), attentions.map((one, n) => [n, lab.localize(one.label)]), attention, value => again({ attention: value, head: null })),
     select(t("head"), [["", t("meanHeads")], ...Array.from({ length: attentions[attention].heads }, (_, n) => [n, String(n)])], head ?? "", value => again({ head: value === "" ? null : value, attention })),
-    bar(t(words ? "removal" : "removalUnits"), found.ways.map(way => [way, t(`way_${way}`)]), found.removal, removal => again({ removal })));
+    bar(t(words ? "ablation" : "ablationUnits"), found.ablations.map(name => [name, t(`ablate_${name}`)]), found.ablation, ablation => again({ ablation })));
   // A selected token is marked in all five attributions, with its values and ranks.
-  const facts = h("div", { class: "soft", role: "status" }), orders = Object.fromEntries(known.map(name => [name, ranks(found.readings[name].data)]));
+  const facts = h("div", { class: "soft", role: "status" }), orders = Object.fromEntries(known.map(name => [name, ranks(found.attributions[name].data)]));
   const pick = n => {
     strips.forEach(([, strip]) => strip?.update({ selected: n }));
     lab.set({ token: n });
-    fill(facts, h("p", {}, t("chosen"), " ", h("b", { translate: "no" }, names[n]), known.map(name => h("span", { class: "fact" }, `${t(`short_${name}`)} ${formatExact(found.readings[name].data[n])} (${orders[name][n] ? t("rankOfAll", orders[name][n], Math.max(...orders[name])) : "–"})`))));
+    fill(facts, h("p", {}, t("chosen"), " ", h("b", { translate: "no" }, names[n]), known.map(name => h("span", { class: "fact" }, `${t(`short_${name}`)} ${formatExact(found.attributions[name].data[n])} (${orders[name][n] ? t("rankOfAll", orders[name][n], Math.max(...orders[name])) : "–"})`))));
   };
-  const strips = READINGS.map(name => {
+  const strips = METHODS.map(name => {
     if (!known.includes(name)) return [h("section", { class: "reading", "data-reading": name }, h("h3", {}, t(name)), h("p", { class: "note" }, lab.localize(found.reasons[name]))), null];
-    const values = found.readings[name].data, signed = SIGNED.includes(name), finite = Array.from(values).filter(Number.isFinite), first = orders[name].indexOf(1);
+    const values = found.attributions[name].data, signed = SIGNED.includes(name), finite = Array.from(values).filter(Number.isFinite), first = orders[name].indexOf(1);
     const domain = signed ? zeroCentred(finite) : [0, Math.max(...finite, 1e-9)], write = few(domain[1]);
     const strip = tokenStrip(lab, { names, values, masked: n => !Number.isFinite(values[n]), special: n => found.tokens[n].special, ...layout(found), kind: signed ? "scores" : "weights", domain, scale: "linear", label: t(name), digits: found.side === "image" && names.length > 64 ? false : write, selected: lab.state.token === undefined ? null : Number(lab.state.token), onPick: pick });
     return [h("section", { class: "reading", "data-reading": name }, h("div", { class: "map-head" }, h("h3", {}, t(name)), h("span", { class: "soft" }, first < 0 ? null : [t("most", names[first], write(values[first])), " · "], t("domain", formatBrief(domain[0]), formatBrief(domain[1])))),
       h("p", { class: "soft" }, t(isVector(question) && signed ? `meansVector_${name}` : `means_${name}`)), strip.element), strip];
   });
   if (names[lab.state.token]) pick(Number(lab.state.token));
-  const table = numbersTable(lab, { caption: t("all"), folded: true, columns: [t("number"), t(words ? "token" : "unitName"), ...known.map(name => t(name))], rows: names.map((token, n) => [String(n), token, ...known.map(name => found.readings[name].data[n])]) });
-  const quoted = words => `"${words.replaceAll('"', '""')}"`, csv = () => `\ufeff${[["", ...known], ...names.map((token, n) => [quoted(token), ...known.map(name => found.readings[name].data[n])])].map(row => row.join(",")).join("\r\n")}\r\n`;
-  const files = h("div", { class: "files" }, button(t("csv"), () => saveFile("readings.csv", csv(), "text/csv"), { class: "small", title: t("fileTip", t("csv")) }), button(t("npz"), () => saveFile("readings.npz", npz(Object.fromEntries(known.map(name => [name, found.readings[name]])))), { class: "small", title: t("fileTip", t("npz")) }));
-  return h("section", { class: "card" }, h("div", { class: "map-head" }, h("h2", { class: "first" }, t(words ? "readings" : "readingsUnits")), files), words ? null : h("p", { class: "soft" }, t(`unit_${found.side === "nodes" ? "graph" : found.side}`)), pickers, found.pixels ? pictureOf(lab, found) : null, facts, strips.map(([element]) => element), table);
+  const table = numbersTable(lab, { caption: t("all"), folded: true, columns: [t("number"), t(words ? "token" : "unitName"), ...known.map(name => t(name))], rows: names.map((token, n) => [String(n), token, ...known.map(name => found.attributions[name].data[n])]) });
+  const quoted = words => `"${words.replaceAll('"', '""')}"`, csv = () => `\ufeff${[["", ...known], ...names.map((token, n) => [quoted(token), ...known.map(name => found.attributions[name].data[n])])].map(row => row.join(",")).join("\r\n")}\r\n`;
+  const files = h("div", { class: "files" }, button(t("csv"), () => saveFile("attributions.csv", csv(), "text/csv"), { class: "small", title: t("fileTip", t("csv")) }), button(t("npz"), () => saveFile("attributions.npz", npz(Object.fromEntries(known.map(name => [name, found.attributions[name]])))), { class: "small", title: t("fileTip", t("npz")) }));
+  return h("section", { class: "card" }, h("div", { class: "map-head" }, h("h2", { class: "first" }, t(words ? "attributions" : "attributionsUnits")), files), words ? null : h("p", { class: "soft" }, t(`unit_${found.side === "nodes" ? "graph" : found.side}`)), pickers, found.pixels ? pictureOf(lab, found) : null, facts, strips.map(([element]) => element), table);
 }
 // The units of an image are arranged like its patches.
 const layout = ({ side, grid, first }) => side === "image" ? { columns: grid[1], first } : {};

@@ -44,7 +44,7 @@ export async function show(root, lab) {
   const asked = { model: model.name, input }, picture = await lab.request("image/run", asked), [rows, columns] = picture.grid, extra = picture.class_token ? 1 : 0, count = rows * columns + extra;
   // Self-attentions of the image tokens first, then the cross-attentions of a detector's queries.
   const all = [...picture.attentions, ...picture.crossed], attention = clamp(Number(lab.state.attention ?? all.length - 1), 0, all.length - 1), seen = all[attention], head = clamp(Number(lab.state.head ?? 0), 0, seen.heads - 1);
-  const across = attention >= picture.attentions.length, queries = across ? seen.queries : count, found = picture.prediction.kind === "objects" ? picture.prediction.items : [], boxOf = n => found.find(one => one.query === n);
+  const across = attention >= picture.attentions.length, queries = across ? seen.queries : count, found = picture.prediction.type === "objects" ? picture.prediction.items : [], boxOf = n => found.find(one => one.query === n);
   const mode = across ? "heat" : lab.state.mode ?? "heat", held = mode === "rollout" ? (await lab.request("image/rollout", asked)).flow : (await lab.request("heads/map", { ...asked, attention: seen.name, head, most: MOST })).weights;
   let query = clamp(Number(lab.state.query ?? (across ? found[0]?.query ?? 0 : 0)), 0, queries - 1);
   const cellName = n => n < extra ? t("classToken") : t("patch", Math.floor((n - extra) / columns) + 1, (n - extra) % columns + 1), named = n => across ? t("objectQuery", n, boxOf(n)?.label) : cellName(n), row = i => held.data.subarray(i * count, (i + 1) * count);

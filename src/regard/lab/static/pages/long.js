@@ -45,7 +45,7 @@ function store(words) { const id = nameOf(words); kept.set(id,
   words); try { sessionStorage.setItem(`regard.long.${id}`, words); } catch { /* full or forbidden */ } return id; }
 
 export async function show(root, lab) {
-  const { t, state } = lab, models = lab.models.filter(model => model.kind === "text" && model.name !== "meanings");
+  const { t, state } = lab, models = lab.models.filter(model => model.modality === "text" && model.name !== "meanings");
   const again = changes => lab.set({ attention: null, head: null, rows: null, keys: null, ...changes }, { show: true, replace: false });
   const sample = state.text === undefined && (state.kept === undefined || !stored(state.kept)) ? (await lab.request("long/sample", {})).text : null;
   const words = state.text ?? (state.kept && stored(state.kept)) ?? sample;
@@ -59,20 +59,20 @@ export async function show(root, lab) {
       lab.exported ? null : button(t("sample"), () => again({ text: null, kept: null })),
       lab.exported ? null : button(t("run"), () => use(area.value), { class: "strong" })),
     area, h("p", { class: "soft" }, t("memory"))));
-  const about = { model: state.model ?? "recall", input: { text: words } }, place = h("div", {});
+  const request = { model: state.model ?? "recall", input: { text: words } }, place = h("div", {});
   root.append(place);
-  const run = await withProgress(lab, place, (onProgress, signal) => lab.request("long/run", about, { onProgress, signal }));
+  const run = await withProgress(lab, place, (onProgress, signal) => lab.request("long/run", request, { onProgress, signal }));
   if (!run) return;
-  const view = new Long(root, lab, about, run, words);
+  const view = new Long(root, lab, request, run, words);
   await view.build();
   lab.expose({ read: () => view.read() });
 }
 
 class Long {
-  constructor(root, lab, about, run, words) {
+  constructor(root, lab, request, run, words) {
     const span = key => lab.state[key]?.split("-").map(Number);
     Object.assign(this,
-      { root, lab, about, run, letters: Array.from(words), asked: lab.latestRequest(), rowAsked: lab.latestRequest(), exact: lab.state.exact === "1",
+      { root, lab, request, run, letters: Array.from(words), asked: lab.latestRequest(), rowAsked: lab.latestRequest(), exact: lab.state.exact === "1",
         apart: Number(lab.state.apart ?? (run.tokens > 4096 ? 256 : 16)), cells: Number(lab.state.cells ?? 256) });
     this.attention = clamp(Number(lab.state.attention ?? 0), 0, run.attentions.length - 1), this.head = clamp(Number(lab.state.head ?? 0), 0, this.one.heads - 1);
     this.rows = span("rows") ?? [0, this.one.queries], this.keys = span("keys") ?? [0, this.one.keys];
@@ -83,7 +83,7 @@ class Long {
     this.picker = h("div", {}), this.where = h("span", { class: "soft", id: "region" }), this.note = h("div", { class: "soft" }), this.place = h("div", {}),
       this.busy = h("div", {}), this.row = h("section", { class: "card" }), this.links = h("section", { class: "card" }), this.charts = h("div", { class: "columns" });
     root.append(h("p", { class: "soft" }, t("facts", this.letters.length.toLocaleString("en"), this.run.tokens.toLocaleString("en"))),
-      this.run.about?.hand_made ? h("p", { class: "note" }, t("recallNote")) : "", this.picker,
+      this.run.metadata?.hand_made ? h("p", { class: "note" }, t("recallNote")) : "", this.picker,
       h("section", { class: "card" },
         h("div", { class: "row" }, this.where,
           h("span", { class: "files" }, small("zoomIn", "+", () => this.zoom(0.5)), small("zoomOut", "−", () => this.zoom(2)),
@@ -119,7 +119,7 @@ class Long {
       fill(this.busy);
       const started = performance.now(),
         found = await withProgress(lab, this.busy,
-          (onProgress, signal) => this.asked("long/map", { ...this.about, attention, head, rows, keys, shape: [this.cells, this.cells], links: 24, apart, exact },
+          (onProgress, signal) => this.asked("long/map", { ...this.request, attention, head, rows, keys, shape: [this.cells, this.cells], links: 24, apart, exact },
             { onProgress, signal }));
       if (!found) return;
       const answered = performance.now();
@@ -216,7 +216,7 @@ class Long {
   // One query: its largest weights over all keys.
   async ask(query) {
     const { lab } = this, { t } = lab, { attention, head } = this,
-      found = await this.rowAsked("long/row", { ...this.about, attention, head, query, top: 12 }).catch(() => null);
+      found = await this.rowAsked("long/row", { ...this.request, attention, head, query, top: 12 }).catch(() => null);
     if (!found) return;
     this.query = { query, found };
     fill(this.row, h("h3", {}, t("one", query)), h("p", {}, this.snippet(query, query + 1, "query")),
