@@ -80,10 +80,14 @@ class NumberTable:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture of its own: the function of that name in `lab/static/course/drawings` and in `course/drawings`."""
+    """A picture of its own: the function of that name in `lab/static/course/drawings` and in `course/drawings`.
+
+    `experiment` names an experiment whose published numbers the picture shows: `step.picture.numbers` in the browser.
+    """
 
     title: Bilingual
     name: str
+    experiment: str = ""
 
 
 Picture = Bars | Heatmap | Plane | Lines | NumberTable | Drawing

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ...experiments.experiment import Bilingual
-from ..step import Chapter
+from ....experiments.experiment import Bilingual
+from ...step import Chapter
+from . import domains, flow, inputs, lengths, positions, recurrence
 
 CHAPTER = Chapter(
     number=3,
@@ -13,5 +14,12 @@ CHAPTER = Chapter(
         "Sentences, sound, images and graphs are sets of vectors of any size.",
         "句子、语音、图像和图都是大小不定的向量集合。",
     ),
-    steps=(),
+    steps=(
+        *inputs.STEPS,
+        *flow.STEPS,
+        *positions.STEPS,
+        *domains.STEPS,
+        *recurrence.STEPS,
+        *lengths.STEPS,
+    ),
 )
