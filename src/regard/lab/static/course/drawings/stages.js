@@ -8,16 +8,16 @@ import { h, fill } from "lab/dom.js";
 const TEXT = {
   project: { en: "project", zh: "投影" }, dot: { en: "dot products", zh: "点积" }, scale: { en: "scale", zh: "缩放" },
   softmax: { en: "softmax over the row", zh: "逐行 softmax" }, sum: { en: "weighted sum", zh: "加权求和" },
-  query: { en: "query", zh: "查询" }, key: { en: "key", zh: "键" },
   products: { en: "scores", zh: "分数" }, scaled: { en: "scaled", zh: "缩放后" }, weights: { en: "weights", zh: "权重" }, output: { en: "output", zh: "输出" },
   hint: { en: "Click a cell of the scores, the weights or the output; the arrow keys move.", zh: "点击分数、权重或输出里的格子，也可以用方向键移动。" },
 };
 const COLOURS = { queries: "--query", w_q: "--query", keys: "--key", w_k: "--key", values: "--value", w_v: "--value", output: "--output", inputs: "--faint" };
 const SELECTABLE = { products: "pair", scaled: "pair", weights: "pair", output: "out" };
+const SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉";
 const transpose = rows => rows[0].map((_, j) => rows.map(row => row[j]));
 const number = (x, digits = 2) => (Number.isInteger(x) && Math.abs(x) < 1000 ? String(x) : x.toFixed(digits)).replace("-", "−");
 const bracket = x => x < 0 ? `(${number(x)})` : number(x);
-const row = { display: "flex", "flex-wrap": "wrap", gap: "6px 12px", "align-items": "center" };
+const row = { display: "flex", "flex-wrap": "wrap", gap: "6px 8px", "align-items": "center" };
 
 export function draw(host, result, lab) {
   const at = { i: 0, j: 1, c: 0 };
@@ -45,7 +45,7 @@ export function draw(host, result, lab) {
 // The equations: parts are texts or matrices {name, data, marks(i, j), rows, columns}, `line` the arithmetic of the selected cell.
 function stages(now, { i, j, c }, lab) {
   const t = key => lab.localize(TEXT[key]), names = now.words ?? null, dim = now.keys[0].length;
-  const queryNames = names ?? now.queries.map((_, n) => `${t("query")} ${n + 1}`), keyNames = names ?? now.keys.map((_, n) => `${t("key")} ${n + 1}`);
+  const queryNames = names ?? now.queries.map((_, n) => `q${SUBSCRIPTS[n + 1]}`), keyNames = names ?? now.keys.map((_, n) => `k${SUBSCRIPTS[n + 1]}`);
   const matrix = (name, data, title, marks, rows = queryNames, columns = null, turned = false) => ({ name, data, title, marks, rows, columns, turned });
   const pair = name => matrix(name, now[name], t(name), (r, k) => r === i && k === j ? "strong" : "", queryNames, keyNames);
   const sum = (left, right) => left.map((x, n) => `${number(x)}·${bracket(right[n])}`).join(" + ");
@@ -84,7 +84,7 @@ function matrixNode({ name, data, title, marks, rows, columns, turned }) {
   const cell = (x, r, k) => h(name in SELECTABLE ? "button" : "span", { type: name in SELECTABLE ? "button" : null, translate: "no", tabindex: name in SELECTABLE ? (marks(r, k) === "strong" ? 0 : -1) : null,
     "aria-pressed": name in SELECTABLE ? marks(r, k) === "strong" : null, "aria-label": name in SELECTABLE ? `${title} ${rows[r] ?? ""} ${columns?.[k] ?? ""}: ${number(x)}` : null,
     "data-name": name, "data-i": turned ? k : r, "data-j": turned ? r : k, "data-value": x, title: String(x),
-    style: { ...colour(x), "min-width": "38px", padding: "3px 4px", "text-align": "center", "font-size": "12.5px", "font-variant-numeric": "tabular-nums", border: 0, "border-radius": "4px", "line-height": 1.5,
+    style: { ...colour(x), "min-width": "34px", padding: "3px 2px", "text-align": "center", "font-size": "12.5px", "font-variant-numeric": "tabular-nums", border: 0, "border-radius": "4px", "line-height": 1.5,
       "box-shadow": marks(r, k) === "strong" ? "0 0 0 2.5px var(--accent)" : marks(r, k) === "weak" ? "0 0 0 1.5px var(--accent)" : "none", cursor: name in SELECTABLE ? "pointer" : "default" } }, number(x));
   return h("div", { style: { "max-width": "100%", "overflow-x": "auto", padding: "3px" } },
     h("div", { style: { ...small, "font-weight": 650, color: role ? `var(${role})` : "var(--soft)", "text-align": "center" } }, title),

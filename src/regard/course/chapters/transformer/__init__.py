@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from ...experiments.experiment import Bilingual
-from ..step import Chapter
+from ....experiments.experiment import Bilingual
+from ...step import Chapter
+from .block import BLOCK
+from .feed_forward import LINEARITY, POSITION_WISE, WIDTH
+from .projections import PROJECTIONS, SELF_AND_CROSS
+from .scores import ADDITIVE_SCORE, SCALED_DOT_PRODUCT, SQRT_DIM
+
+__all__ = ["CHAPTER"]
 
 CHAPTER = Chapter(
     number=2,
@@ -13,5 +19,15 @@ CHAPTER = Chapter(
         "How queries and keys are compared, why scores are scaled, and what the other half of a block does.",
         "怎样比较查询与键，为什么要缩放，以及模块的另一半做什么。",
     ),
-    steps=(),
+    steps=(
+        ADDITIVE_SCORE,
+        SCALED_DOT_PRODUCT,
+        SQRT_DIM,
+        PROJECTIONS,
+        SELF_AND_CROSS,
+        LINEARITY,
+        WIDTH,
+        POSITION_WISE,
+        BLOCK,
+    ),
 )
