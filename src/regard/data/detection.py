@@ -15,12 +15,11 @@ from xml.etree import ElementTree
 import torch
 from torch import Tensor
 
-from .columns import find_columns
 from .files import Paths, file_format, read_text, resolve_paths
 from .images import ENDINGS, IMAGE_NAMES, ImageBytes, ImageFile, check_size_of
 from .listing import file_extension
 from .reading import Reading, ReadingBuilder, raise_fault
-from .tables import ColumnSpec, Row, Table, find_split_column, read_table, split_in_row
+from .tables import ColumnSpec, Row, Table, find_columns, find_split_column, read_table, split_in_row
 from .text import LABEL_NAMES
 
 CORNERS = ("xmin", "ymin", "xmax", "ymax")

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from ..errors import BadInput
-from .columns import find_columns
 from .files import Paths, resolve_paths
 from .graphs import NODE_NAMES, SOURCE_NAMES, TARGET_NAMES, find_first, read_node
 from .molecules import SMILES_NAMES, murcko_scaffold, read_molecule
 from .reading import Reading, ReadingBuilder, count_noun, raise_fault
-from .tables import ColumnSpec, Row, Table, find_split_column, read_table, split_in_row
+from .tables import ColumnSpec, Row, Table, find_columns, find_split_column, read_table, split_in_row
 from .text import LABEL_NAMES
 
 GRAPH_NAMES = ("graph", "graph_id", "graph_number", "图")

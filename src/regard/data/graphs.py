@@ -14,10 +14,19 @@ from torch import Tensor
 
 from ..errors import BadInput, Missing, TooLarge
 from .arrays import Arrays
-from .columns import find_columns, given_column
 from .files import file_format, resolve_paths
 from .reading import Reading, ReadingBuilder, count_noun, raise_fault
-from .tables import SPLITS, ColumnSpec, Row, Table, find_split_column, read_table, split_in_row
+from .tables import (
+    SPLITS,
+    ColumnSpec,
+    Row,
+    Table,
+    find_columns,
+    find_split_column,
+    given_column,
+    read_table,
+    split_in_row,
+)
 from .text import LABEL_NAMES
 
 if TYPE_CHECKING:

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from ..errors import BadInput, Missing
 from .arrays import Arrays
-from .columns import find_columns
 from .files import Paths, file_format, resolve_paths
 from .listing import PATH_NAMES, ListedFile, class_folders, listed_files
 from .reading import MalformedData, Reading, ReadingBuilder, raise_fault, raise_fault_from
-from .tables import ColumnSpec, find_split_column, read_table, split_in_row
+from .tables import ColumnSpec, find_columns, find_split_column, read_table, split_in_row
 from .text import LABEL_NAMES, TEXT_NAMES
 
 if TYPE_CHECKING:

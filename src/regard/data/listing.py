@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .columns import find_columns
 from .reading import Fault, ReadingBuilder, raise_fault
-from .tables import SPLITS, ColumnSpec, find_split_column, parse_split_name, read_table, split_in_row
+from .tables import SPLITS, ColumnSpec, find_columns, find_split_column, parse_split_name, read_table, split_in_row
 
 PATH_NAMES = ("path", "file", "filename", "file_name", "filepath", "路径", "文件", "文件名")
 

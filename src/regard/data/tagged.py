@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BadInput
-from .columns import find_columns
 from .files import Paths, file_format, read_file_lines, resolve_paths
 from .reading import Reading, ReadingBuilder, raise_fault
-from .tables import ColumnSpec, Row, Table, as_text, read_table
+from .tables import ColumnSpec, Row, Table, as_text, find_columns, read_table
 
 FIELDS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 """The ten columns of CoNLL-U."""

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BadInput
-from .columns import find_columns
 from .files import Paths, file_format, read_file_lines, read_text, resolve_paths, split_lines
 from .reading import Fault, Reading, ReadingBuilder, raise_fault
-from .tables import TABLES, ColumnSpec, Row, Table, find_split_column, read_table, split_in_row
+from .tables import TABLES, ColumnSpec, Row, Table, find_columns, find_split_column, read_table, split_in_row
 
 TEXT_NAMES = (
     *("text", "sentence", "review", "text_a", "content", "comment", "document", "question", "utterance", "tweet"),

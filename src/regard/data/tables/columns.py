@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Sequence
 from typing import Any, Literal, NoReturn
 
+from ..reading import ReadingBuilder, raise_fault
 from .column_profiles import SAMPLE, ColumnProfile, profile_values
-from .reading import ReadingBuilder, raise_fault
-from .tables import ColumnSpec, Table, as_text, find_split_column
+from .table import ColumnSpec, Table, as_text, find_split_column
 
 
 def profile_column(table: Table, name: str) -> ColumnProfile:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
+from ..files import file_format, read_file_lines
+from ..reading import Fault, MalformedData, raise_fault
 from .column_profiles import looks_like_header
-from .files import file_format, read_file_lines
-from .reading import Fault, MalformedData, raise_fault
 
 TABLES = ("csv", "tsv", "tab", "jsonl", "ndjson")
 
