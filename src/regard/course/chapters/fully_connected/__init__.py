@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ....experiments.experiment import Bilingual
 from ...step import Chapter
+from . import grey_ball, sentence, sequences, together, weights
 
 CHAPTER = Chapter(
     number=1,
@@ -13,5 +14,11 @@ CHAPTER = Chapter(
         "Fixed weights and weights computed from the input.",
         "固定的权重，与由输入算出的权重。",
     ),
-    steps=(),
+    steps=(
+        sentence.SENTENCE,
+        *weights.STEPS,
+        grey_ball.GREY_BALL,
+        *sequences.STEPS,
+        *together.STEPS,
+    ),
 )
