@@ -19,6 +19,7 @@
 //           Values must be within the control's bounds; round them to its step: roundTo(control, x) of
 //           "lab/course/labels.js", which also has readLabels, labelNode, roleColour, shortNumber.
 //
+// A module that also has `export const wide = true` gets the whole width of the page: the controls stand below it.
 // Without an update function the host is emptied and `draw` is called again for each result: fine for a small SVG, but
 // what is being dragged must stay in the page, so a drawing with handles returns one. A drawing that runs a clock stops
 // it at lab.signal's "abort" and stays still when prefersReducedMotion() says so. Texts are written in the module as
@@ -36,15 +37,15 @@ const CELLS_WITH_NUMBERS = 14, CELLS_IN_DOM = 900;
 
 // A figure with its title; returns the node and an update function.
 export async function makePicture(picture, result, lab, step, change) {
-  const draw = GENERIC[picture.type] ?? (await import(`lab/course/drawings/${picture.name}.js`)).draw;
+  const { draw, wide = false } = picture.type === "Drawing" ? await import(`lab/course/drawings/${picture.name}.js`) : { draw: GENERIC[picture.type] };
   const host = h("div", { class: "picture-host" }), own = Object.create(step, { picture: { value: picture } });
   const title = lab.localize(picture.title);
   const node = h("figure", { class: `picture picture-${picture.type.toLowerCase()}`, "data-picture": picture.name ?? picture.data ?? picture.type }, title ? h("figcaption", {}, title) : null, host);
   let follow = null;
   // the host must be in the page before it can be measured
   const start = now => { follow = draw(host, now, lab, own, change); };
-  const update = now => follow ? follow(now) : (fill(host), start(now));
-  return { node, start: () => start(result), update, redraw: now => (fill(host), start(now)) };
+  const update = now => follow ? follow(now) : (fill(host), delete host.dataset.shape, start(now));
+  return { node, wide, start: () => start(result), update, redraw: now => { fill(host), delete host.dataset.shape, start(now); } };
 }
 
 function drawBars(host, result, lab, step) {

@@ -85,22 +85,24 @@ async function showStep(root, lab, step, kinds) {
   controls = step.controls.map(control => ({ name: control.name, ...makeControl(control, step.values[control.name], lab, step, change) }));
   parts = await Promise.all(step.pictures.map(picture => makePicture(picture, answer.result, lab, step, change)));
   const code = codeBlock(lab, step, change), findings = h("ul", { class: "findings" });
-  const stage = h("div", { class: `course-pictures ${step.pictures.some(picture => picture.type === "Drawing") ? "with-drawing" : ""}` }, parts.map(part => part.node));
+  const stage = h("div", { class: "course-pictures" });
   const side = h("aside", { class: "course-side" }, h("div", { class: "task" }, h("p", {}, h("b", {}, lab.t("tryThis")), " ", lab.localize(step.task))),
-    controls.length ? [h("div", { class: "controls" }, controls.map(control => control.node)), h("p", { class: "reset" }, reset)] : null,
-    step.findings?.length === 0 || !answer.findings.length ? null : h("section", { class: "findings-box", "aria-live": "polite" }, h("h2", {}, lab.t("findings")), findings));
-  root.append(h("div", { class: "course-body" }, stage, side));
+    controls.length ? h("div", { class: "controls" }, controls.map(control => control.node), h("p", { class: "reset" }, reset)) : null);
+  const wide = parts.some(part => part.wide), told = answer.findings.length ? h("section", { class: "picture findings-box", "aria-live": "polite" }, h("h2", {}, lab.t("findings")), findings) : null;
+  const cards = [...parts.map(part => part.node), ...(told && !wide ? [told] : [])];
+  root.append(h("div", { class: `course-body ${wide ? "wide" : ""}` }, stage, side, wide ? told : null));
+  showFindings(findings, lab, answer.findings), fill(stage, cards), arrange(stage, cards);
   for (const part of parts) part.start();
-  arrange(stage, parts.map(part => part.node));
+  arrange(stage, cards);
   root.append(step.evidence.length || step.link ? verdictCard(lab, step, kinds) : "", h("details", { class: "course-code", open: true }, h("summary", {}, h("h2", {}, lab.t("code"))), code.node));
-  code.update(answer), showFindings(findings, lab, answer.findings);
+  code.update(answer);
   let width = innerWidth;
-  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; arrange(stage, parts.map(part => part.node)); for (const part of parts) part.redraw(answer.result); } }, { signal: lab.signal });
+  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; arrange(stage, cards); for (const part of parts) part.redraw(answer.result); } }, { signal: lab.signal });
   lab.expose({ read: () => ({ step: step.name, values: step.values, result: answer.result, attend: answer.attend, findings: answer.findings }) });
 }
 // Pictures in two columns where there is room, each in the shorter one; a drawing is as wide as both.
 function arrange(stage, nodes) {
-  if (stage.clientWidth < 660 || nodes.length < 2) return fill(stage, nodes);
+  if (stage.clientWidth < 660 || nodes.length < 2) { fill(stage, nodes); return; }
   const heights = nodes.map(node => node.offsetHeight), blocks = [];
   let columns = null;
   nodes.forEach((node, n) => {
