@@ -179,9 +179,9 @@ FROZEN_QUERY = Step(
         ),
         Finding(
             Bilingual(
-                "With queries and keys wholly frozen the error is {frozen_error:.0e}: a linear layer with a fixed "
+                "With queries and keys wholly frozen the error is {frozen_error:.1g}: a linear layer with a fixed "
                 "matrix.",
-                "查询和键完全冻结时，误差为 {frozen_error:.0e}：这就是一个矩阵固定的线性层。",
+                "查询和键完全冻结时，误差为 {frozen_error:.1g}：这就是一个矩阵固定的线性层。",
             ),
             lambda result: result["frozen_error"] < 1e-12,
         ),

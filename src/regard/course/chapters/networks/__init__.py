@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ....experiments.experiment import Bilingual
 from ...step import Chapter
-from .dictionary import SOFT_DICTIONARY
+from . import dictionary, functions, layers, masks, softmax
 
 CHAPTER = Chapter(
     number=4,
@@ -14,5 +14,11 @@ CHAPTER = Chapter(
         "From layers and activations to a dictionary that answers with a mix of its values.",
         "从层与激活函数，到会给出混合答案的字典。",
     ),
-    steps=(SOFT_DICTIONARY,),
+    steps=(
+        *layers.STEPS,
+        *functions.STEPS,
+        *dictionary.STEPS,
+        *softmax.STEPS,
+        *masks.STEPS,
+    ),
 )
