@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from regard.experiments import Bilingual, Claim, Verdict, run_experiment
+from regard.experiments import Bilingual, Claim, Criterion, Verdict, judge, run_experiment
+from regard.experiments.parameters import NO_SETTINGS, Settings, count, resolve_settings
 from regard.experiments.toolkit.figures import subplots
 
 TEXT = Bilingual("five < six & “seven”", "五 < 六")
@@ -24,11 +25,13 @@ def disable_interpreted_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make_experiment(name: str = "made", number: int = 99, **changes: Any) -> Any:
     calls: list[int] = []
+    parameters = (count("factor", TEXT, 1, 10, 2),)
 
-    def measure(size: str, seed: int, progress: Any) -> dict[str, Any]:
+    def measure(size: Any, seed: int, progress: Any, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
         calls.append(seed)
         progress(0.5, "half")
-        return {"value": 2 * seed, "times": {1: 0.5}}
+        factor = resolve_settings(parameters, size, settings)["factor"]
+        return {"value": factor * seed, "times": {1: 0.5}}
 
     def draw(numbers: dict[str, Any], language: Any) -> Any:
         with subplots(language, 1) as (figure, axes):
@@ -37,10 +40,17 @@ def make_experiment(name: str = "made", number: int = 99, **changes: Any) -> Any
 
     def verdict(numbers: dict[str, Any]) -> Verdict:
         assert "1" in numbers["times"], "the verdict is computed from the numbers as they are saved"
-        return Verdict("holds" if numbers["value"] > 5 else "fails", TEXT, TEXT)
+        return judge(claim, {"large": (numbers["value"], Bilingual.same(str(numbers["value"])))}, TEXT, TEXT)
 
-    claim = Claim(number, name, TEXT, TEXT, TEXT, TEXT)
-    attributes = {"CLAIM": claim, "measure": measure, "verdict": verdict, "draw": draw, "calls": calls}
+    claim = Claim(number, name, TEXT, TEXT, TEXT, (Criterion("large", TEXT, ">=", 6),))
+    attributes = {
+        "CLAIM": claim,
+        "PARAMETERS": parameters,
+        "measure": measure,
+        "verdict": verdict,
+        "draw": draw,
+        "calls": calls,
+    }
     return SimpleNamespace(**(attributes | changes))
 
 

@@ -17,7 +17,7 @@ def call(*words: str) -> Any:
     return CliRunner().invoke(app, ["experiment", *words])
 
 
-@pytest.mark.parametrize("command", ["list", "run", "report"])
+@pytest.mark.parametrize("command", ["list", "run", "report", "parameters", "sweep", "refresh"])
 def test_help_has_an_example(command: str) -> None:
     done = call(command, "--help")
     assert done.exit_code == 0
@@ -45,7 +45,7 @@ def test_run_writes_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 def test_run_all_exits_with_1_if_one_cannot_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experiment_factory: Any
 ) -> None:
-    def refuse(size: str, seed: int, progress: Any) -> dict[str, Any]:
+    def refuse(size: str, seed: int, progress: Any, settings: Any) -> dict[str, Any]:
         raise Missing("pip install something")
 
     monkeypatch.setattr(

@@ -29,7 +29,7 @@ def test_experiments_are_listed_by_number() -> None:
 
 def test_claims_have_both_languages() -> None:
     for claim in (experiment.CLAIM for experiment in list_experiments()):
-        for text in (claim.title, claim.claim, claim.setup, claim.threshold):
+        for text in (claim.title, claim.claim, claim.setup, *(criterion.text for criterion in claim.criteria)):
             assert text.en and not re.search("[\u4e00-\u9fff]{6}", text.en), claim.name
             assert re.search("[\u4e00-\u9fff]", text.zh), claim.name
 
@@ -46,8 +46,9 @@ def test_find_by_name_suggests_the_nearest() -> None:
     ("changes", "message"),
     [
         ({"CLAIM": "a claim"}, "not a Claim"),
-        ({"CLAIM": Claim(99, "other", TEXT, TEXT, TEXT, TEXT)}, "file and name must agree"),
+        ({"CLAIM": Claim(99, "other", TEXT, TEXT, TEXT, ())}, "file and name must agree"),
         ({"draw": None}, r"no draw\(\)"),
+        ({"PARAMETERS": None}, "no PARAMETERS"),
     ],
 )
 def test_broken_experiment_is_named(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard.errors import BadInput, Missing
-from regard.experiments import Bilingual, Claim, Verdict, find_experiment, run_experiments, runner
+from regard.experiments import Bilingual, Claim, Criterion, Verdict, find_experiment, run_experiments, runner
 from regard.experiments.toolkit.figures import line_style, subplots
 from regard.plots.figures import save_figure
 
@@ -18,8 +18,18 @@ def test_saved_result_is_complete(tmp_path: Path, experiment_factory: Any, run: 
     result = run(experiment_factory(), tmp_path)
     assert result == json.loads((tmp_path / "made.json").read_text(encoding="utf-8"))
     saved_text = {"en": text.en, "zh": text.zh}
-    assert result["verdict"] == {"kind": "holds", "key": saved_text, "why": saved_text, "subclaims": []}
-    assert result["claim"]["threshold"]["zh"] == text.zh
+    figures = {"en": "6", "zh": "6"}
+    subclaim = {
+        "name": "large",
+        "text": saved_text,
+        "holds": True,
+        "figures": figures,
+        "value": 6.0,
+        "bound": 6,
+        "core": False,
+    }
+    assert result["verdict"] == {"kind": "holds", "key": saved_text, "why": saved_text, "subclaims": [subclaim]}
+    assert result["claim"]["criteria"][0]["text"]["zh"] == text.zh and result["settings"] == {}
     assert (result["seed"], result["size"]) == (3, "toy")
     assert result["versions"]["torch"] == torch.__version__
     assert {"date", "seconds", "devices"} <= set(result)
@@ -36,7 +46,7 @@ def test_result_is_reused_until_something_changes(
     run(experiment, tmp_path, seed=4)
     run(experiment, tmp_path, seed=4, again=True)
     assert experiment.calls == [3, 4, 4]
-    stricter = experiment_factory(CLAIM=Claim(99, "made", text, text, text, Bilingual("stricter", "更严")))
+    stricter = experiment_factory(CLAIM=Claim(99, "made", text, text, text, (Criterion("large", text, ">=", 7),)))
     run(stricter, tmp_path, seed=4)
     assert stricter.calls == [4]
 
@@ -75,12 +85,12 @@ def test_truncated_result_is_measured_again(tmp_path: Path, experiment_factory: 
 @pytest.mark.parametrize("value", [float("nan"), torch.ones(2)])
 def test_numbers_must_be_json(value: Any, tmp_path: Path, experiment_factory: Any, run: Any) -> None:
     with pytest.raises(BadInput, match="numbers of made"):
-        run(experiment_factory(measure=lambda size, seed, progress: {"value": value}), tmp_path)
+        run(experiment_factory(measure=lambda size, seed, progress, settings: {"value": value}), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_failing_experiment_does_not_stop_the_others(tmp_path: Path, experiment_factory: Any) -> None:
-    def refuse(size: str, seed: int, progress: Any) -> dict[str, Any]:
+    def refuse(size: str, seed: int, progress: Any, settings: Any) -> dict[str, Any]:
         raise Missing("pip install something")
 
     done, errors = run_experiments(
@@ -131,7 +141,7 @@ def test_measuring_uses_one_thread_and_full_float32_and_restores_both(
 ) -> None:
     seen: list[tuple[int, bool]] = []
 
-    def measure(size: str, seed: int, progress: Any) -> dict[str, Any]:
+    def measure(size: str, seed: int, progress: Any, settings: Any) -> dict[str, Any]:
         seen.append((torch.get_num_threads(), torch.backends.cudnn.allow_tf32))
         return {"value": 1, "times": {1: 0.5}}
 

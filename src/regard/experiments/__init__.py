@@ -8,7 +8,8 @@
 `read_result` and `read_results` read saved results.
 """
 
-from .experiment import Bilingual, Claim, Experiment, Language, Size, Subclaim, Verdict, VerdictKind
+from .experiment import RULE, Claim, Criterion, Experiment, Subclaim, Verdict, VerdictKind, judge
+from .parameters import Bilingual, Language, Parameter, Settings, Size
 from .progress import ProgressCallback
 from .registry import find_experiment, list_experiments
 from .results import (
@@ -29,14 +30,18 @@ from .toolkit.concepts import CONCEPTS
 __all__ = [
     "CONCEPTS",
     "LANGUAGES",
+    "RULE",
     "VERDICT_LABELS",
     "VERDICT_SIGNS",
     "Bilingual",
     "Claim",
+    "Criterion",
     "Experiment",
     "Language",
+    "Parameter",
     "ProgressCallback",
     "ResultDocument",
+    "Settings",
     "Size",
     "Subclaim",
     "Verdict",
@@ -44,6 +49,7 @@ __all__ = [
     "figure_path",
     "find_experiment",
     "find_results_folder",
+    "judge",
     "list_experiments",
     "published_result",
     "published_verdict",

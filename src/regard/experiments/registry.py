@@ -49,6 +49,8 @@ def load_experiment(module: str) -> Experiment:
         raise BadInput(f"The experiment {module} has a CLAIM that is a {type(claim).__name__}, not a Claim.")
     if claim.name != module.replace("_", "-"):
         raise BadInput(f"The experiment in {module}.py is called {claim.name!r}: file and name must agree.")
+    if not isinstance(getattr(experiment, "PARAMETERS", None), tuple):
+        raise BadInput(f"The experiment {module} has no PARAMETERS, a tuple.")
     for function in ("measure", "verdict", "draw"):
         if not callable(getattr(experiment, function, None)):
             raise BadInput(f"The experiment {module} has no {function}().")

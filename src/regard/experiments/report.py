@@ -7,8 +7,10 @@ import re
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-from .experiment import Bilingual, Language
+from .experiment import RULE
+from .parameters import Bilingual, Language
 from .results import (
     LANGUAGES,
     VERDICT_LABELS,
@@ -19,6 +21,7 @@ from .results import (
     read_results,
 )
 
+CORE_LABEL = Bilingual("core", "核心")
 SIZE_LABELS = {
     "toy": Bilingual("toy size", "最小规模"),
     "usual": Bilingual("usual size", "通常规模"),
@@ -42,6 +45,7 @@ def render_page(results: list[ResultDocument], folder: Path) -> str:
     fields = {
         "rows": "\n".join(map(render_row, results)),
         "sections": "\n".join(render_section(result, folder, full_size.get(result["name"])) for result in results),
+        "rule": render_text(RULE),
         "count": " · ".join(f"{render_badge(kind)} {kinds.count(kind)}" for kind in VERDICT_LABELS),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda field: fields[field[1]], template)
@@ -51,19 +55,19 @@ def render_row(result: ResultDocument) -> str:
     """A row of the table at the top."""
     claim, verdict = result["claim"], result["verdict"]
     link = f'<a href="#{escape(result["name"])}">{render_text(claim["title"])}</a>'
-    outcome = f"{render_badge(verdict['kind'])}<br>{render_text(verdict['key'])}"
+    outcome = f"{render_badge(verdict['kind'])} {count_held(result)}<br>{render_text(verdict['key'])}"
     cells = (str(claim["number"]), link, render_text(claim["claim"]), outcome)
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
 def render_section(result: ResultDocument, folder: Path, full_size: ResultDocument | None = None) -> str:
-    """One experiment: its claim, set-up, threshold, result and figure; and the result at full size."""
+    """One experiment: its claim, set-up, sub-claims, result and figure; and the result at full size."""
     claim, verdict = result["claim"], result["verdict"]
     parts = [
         f"<h2>{claim['number']} · {render_text(claim['title'])} {render_badge(verdict['kind'])}</h2>",
         f'<p class="claim">{render_text(claim["claim"])}</p>',
         f"<p><b>{render_text(Bilingual('Set-up', '实验设置'))}</b> {render_text(claim['setup'])}</p>",
-        f"<p><b>{render_text(Bilingual('Threshold', '判据'))}</b> {render_text(claim['threshold'])}</p>",
+        render_subclaims(verdict["subclaims"]),
         f"<p><b>{render_text(Bilingual('Result', '结果'))}</b> {render_text(verdict['why'])}</p>",
         *(render_figure(result, folder, language) for language in LANGUAGES),
         f'<p class="small">{render_provenance(result)}</p>',
@@ -71,8 +75,34 @@ def render_section(result: ResultDocument, folder: Path, full_size: ResultDocume
     if full_size is not None:
         outcome = f"{render_badge(full_size['verdict']['kind'])} {render_text(full_size['verdict']['why'])}"
         parts.append(f"<p><b>{render_text(Bilingual('At full size', '完整规模'))}</b> {outcome}</p>")
+        parts.append(render_subclaims(full_size["verdict"]["subclaims"]))
         parts.append(f'<p class="small">{render_provenance(full_size)}</p>')
     return f'<section id="{escape(result["name"])}">' + "\n".join(parts) + "</section>"
+
+
+def render_subclaims(subclaims: list[dict[str, Any]]) -> str:
+    """The sub-claims with their signs and figures, as a list; those of the core are marked."""
+    core = f' <span class="core">{render_text(CORE_LABEL)}</span>'
+    items = [
+        f'<li class="{subclaim_kind(subclaim)}"><b>{VERDICT_SIGNS[subclaim_kind(subclaim)]}</b> '
+        f"{render_text(subclaim['text'])}: <b>{render_text(subclaim['figures'])}</b>{core if subclaim['core'] else ''}</li>"
+        for subclaim in subclaims
+    ]
+    return f'<ul class="subclaims">{"".join(items)}</ul>'
+
+
+def subclaim_kind(subclaim: dict[str, Any]) -> str:
+    return "holds" if subclaim["holds"] else "fails"
+
+
+def count_held(result: ResultDocument) -> str:
+    """How many of the sub-claims hold.
+
+    >>> count_held({"verdict": {"subclaims": [{"holds": True}, {"holds": False}]}})
+    '1/2'
+    """
+    subclaims = result["verdict"]["subclaims"]
+    return f"{sum(subclaim['holds'] for subclaim in subclaims)}/{len(subclaims)}"
 
 
 def render_provenance(result: ResultDocument) -> str:
@@ -107,39 +137,50 @@ def render_text(text: Bilingual | dict[str, str]) -> str:
 INDEX_TEXTS = {
     "en": (
         "# Claims about attention, tested",
-        "The verdict on each claim is computed from the numbers by a stated threshold. Steps, learning rates and sizes were "
-        "chosen in trial runs with seed 0, and the thresholds of `long-range` and `additive` were revised after such runs; "
-        "run with another seed to test them. "
-        "[The report]({report}) has the set-ups, thresholds, figures and all numbers in English and Chinese. "
+        "Each claim is divided into sub-claims with a threshold each, and the verdict is computed from the numbers. {rule} "
+        "Steps, learning rates and sizes were chosen in trial runs with seed 0, the thresholds of `long-range` and "
+        "`additive` were revised after such runs, and the sub-claims were separated after the results were known (the "
+        "thresholds stayed; the median gradient of `scaling` was added); run with another seed to test them. "
+        "[The report]({report}) has the set-ups, figures and all numbers in English and Chinese. "
         "`regard experiment run all` measures everything again; `regard experiment report` writes this table.",
-        ("", "Experiment", "Claim", "Verdict", "Measured", "Figure"),
+        ("", "Experiment", "Claim", "Verdict", "Sub-claims", "Figure"),
         "figure",
     ),
     "zh": (
         "# 关于注意力的说法，逐一检验",
-        "每个说法的结论都按给定的判据由测得的数字算出。步数、学习率和规模在种子 0 的试运行中选定，"
-        "`long-range` 和 `additive` 的判据在试运行之后修改过；请换一个种子运行来检验。[报告]({report})含中英文的实验设置、判据、图和全部数字。"
+        "每个说法分成若干分项，各有判据，结论由测得的数字算出。{rule}步数、学习率和规模在种子 0 的试运行中选定，"
+        "`long-range` 和 `additive` 的判据在试运行之后修改过；分项是在得到结果之后划分的（判据未变，只为 `scaling` 加了居中的梯度）。"
+        "请换一个种子运行来检验。[报告]({report})含中英文的实验设置、图和全部数字。"
         "`regard experiment run all` 重新测量全部实验，`regard experiment report` 生成本表。",
-        ("", "实验", "说法", "结论", "测得", "图"),
+        ("", "实验", "说法", "结论", "分项", "图"),
         "图",
     ),
 }
 
 
 def render_index(folder: Path, path: Path, language: Language) -> str:
-    """The results as a Markdown page to be saved at `path`: claim, verdict, main number, link to the figure."""
+    """The results as a Markdown page to be saved at `path`: claim, verdict, sub-claims, link to the figure."""
     results, relative_folder = read_results(folder), Path(os.path.relpath(folder, path.parent))
     title, opening, head, link_text = INDEX_TEXTS[language]
     rows = [head, ("--:", *["---"] * (len(head) - 1))]
     for result in results:
-        claim, verdict = result["claim"], result["verdict"]
+        claim = result["claim"]
         figure = figure_path(relative_folder, result["name"], language).as_posix()
         texts = (str(claim["number"]), f"`{result['name']}`", claim["claim"][language], verdict_text(result, language))
-        rows.append((*texts, verdict["key"][language], f"[{link_text}]({figure})"))
-    opening = opening.format(report=(relative_folder / "report.html").as_posix())
+        rows.append((*texts, subclaim_lines(result, language), f"[{link_text}]({figure})"))
+    opening = opening.format(rule=RULE(language), report=(relative_folder / "report.html").as_posix())
     full_size = render_full_size(folder, results, language)
     parts = [title, opening, markdown_table(rows), describe_provenance(results, language), *full_size]
     return "\n\n".join(parts) + "\n"
+
+
+def subclaim_lines(result: ResultDocument, language: Language) -> str:
+    """The sub-claims of a result for a cell of a Markdown table."""
+    colon = "：" if language == "zh" else ": "
+    return "<br>".join(
+        f"{VERDICT_SIGNS[subclaim_kind(subclaim)]} {subclaim['text'][language]}{colon}{subclaim['figures'][language]}"
+        for subclaim in result["verdict"]["subclaims"]
+    )
 
 
 def verdict_text(result: ResultDocument, language: Language) -> str:

@@ -13,13 +13,17 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from ..errors import BadInput, RegardError
-from .experiment import Experiment, Language, Size
+from .experiment import Experiment
+from .parameters import NO_SETTINGS, Language, Settings, Size, resolve_settings
 from .progress import ProgressCallback, ProgressPrinter, ignore_progress
 from .registry import find_experiment
-from .results import LANGUAGES, ResultDocument, dump_verdict, figure_path, read_result, save_result
+from .results import LANGUAGES, ResultDocument, dump_verdict, figure_path, read_result, read_results, save_result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SIZES: tuple[Size, ...] = get_args(Size)
 PALETTE_COLOURS = 255
@@ -35,13 +39,16 @@ def run_experiment(
     progress: ProgressCallback = ignore_progress,
     again: bool = False,
     device: str = "cpu",
+    settings: Settings = NO_SETTINGS,
 ) -> ResultDocument:
     """Measure an experiment, save its result and figures in `out`, and return the result.
 
-    A saved result of the same claim, size, seed and device is reused unless `again`.
+    A saved result of the same claim, size, seed, device and settings is reused unless `again`.
     """
-    cached = None if again else read_cached_result(experiment, out, size, seed, device)
-    result = cached or measure_experiment(experiment, size, seed, progress, device)
+    resolve_settings(experiment.PARAMETERS, size, settings)
+    expected = {"claim": dump_claim(experiment), "size": size, "seed": seed, "settings": dict(settings)}
+    cached = None if again else read_cached_result(experiment, out, expected, device)
+    result = cached or measure_experiment(experiment, size, seed, progress, device, settings)
     save_result(result, out)
     for language in LANGUAGES:
         path = figure_path(out, experiment.CLAIM.name, language)
@@ -50,8 +57,19 @@ def run_experiment(
     return result
 
 
+def dump_claim(experiment: Experiment) -> dict[str, Any]:
+    """The claim of an experiment in the form that JSON holds."""
+    claim = asdict(experiment.CLAIM)
+    return claim | {"criteria": list(claim["criteria"])}
+
+
 def measure_experiment(
-    experiment: Experiment, size: Size, seed: int, progress: ProgressCallback, device: str = "cpu"
+    experiment: Experiment,
+    size: Size,
+    seed: int,
+    progress: ProgressCallback,
+    device: str = "cpu",
+    settings: Settings = NO_SETTINGS,
 ) -> ResultDocument:
     """Measure and judge an experiment; the result has everything needed to reproduce it."""
     import torch
@@ -60,7 +78,7 @@ def measure_experiment(
 
     start = time.monotonic()
     with single_thread(), full_float32(), torch.device(device):
-        numbers = experiment.measure(size, seed, progress)
+        numbers = experiment.measure(size, seed, progress, settings)
     try:
         # the verdict is computed from the numbers as they are saved
         numbers = json.loads(json.dumps(numbers, allow_nan=False))
@@ -68,11 +86,12 @@ def measure_experiment(
         raise BadInput(f"The numbers of {experiment.CLAIM.name} cannot be written as JSON: {error}.") from None
     return {
         "name": experiment.CLAIM.name,
-        "claim": asdict(experiment.CLAIM),
+        "claim": dump_claim(experiment),
         "numbers": numbers,
         "verdict": dump_verdict(experiment.verdict(numbers)),
         "seed": seed,
         "size": size,
+        "settings": dict(settings),
         "device": device,
         "versions": versions(),
         "devices": devices(),
@@ -107,13 +126,14 @@ def full_float32() -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = allowed
 
 
-def read_cached_result(experiment: Experiment, out: Path, size: Size, seed: int, device: str) -> ResultDocument | None:
-    """A saved result of this claim, size, seed and device with a fresh verdict; None if there is none to judge."""
+def read_cached_result(
+    experiment: Experiment, out: Path, expected: dict[str, Any], device: str
+) -> ResultDocument | None:
+    """A saved result with these fields and this device, with a fresh verdict; None if there is none to judge."""
     result = read_result(out / f"{experiment.CLAIM.name}.json")
-    expected = {"claim": asdict(experiment.CLAIM), "size": size, "seed": seed}
     if result is None or result.get("device", "cpu") != device:
         return None
-    if any(result.get(key) != value for key, value in expected.items()):
+    if any(result.get(key, {}) != value for key, value in expected.items()):
         return None
     try:
         return result | {"verdict": dump_verdict(experiment.verdict(result["numbers"]))}
@@ -121,13 +141,34 @@ def read_cached_result(experiment: Experiment, out: Path, size: Size, seed: int,
         return None
 
 
+def refresh_results(folder: Path, figures: bool = True) -> list[ResultDocument]:
+    """Judge the results in a folder by the present thresholds and draw their figures again, without measuring."""
+    results = []
+    for saved in read_results(folder):
+        experiment = find_experiment(saved["name"])
+        verdict = dump_verdict(experiment.verdict(saved["numbers"]))
+        results.append(
+            saved | {"claim": dump_claim(experiment), "settings": saved.get("settings", {}), "verdict": verdict}
+        )
+        save_result(results[-1], folder)
+        for language in LANGUAGES if figures else ():
+            path = figure_path(folder, saved["name"], language)
+            save_experiment_figure(experiment, saved["numbers"], language, path)
+    return results
+
+
 def save_experiment_figure(experiment: Experiment, numbers: dict[str, Any], language: Language, path: Path) -> None:
-    """Draw the figure in one language and save it with a palette, which makes the file small."""
+    """Draw the figure in one language and save it."""
+    save_png(experiment.draw(numbers, language), path)
+
+
+def save_png(figure: Figure, path: Path) -> None:
+    """Save a figure with a palette, which makes the file small."""
     from PIL import Image
 
     from ..plots.figures import save_figure
 
-    save_figure(experiment.draw(numbers, language), path)
+    save_figure(figure, path)
     with Image.open(path) as image:
         image = image.convert("RGB").quantize(PALETTE_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     image.save(path, optimize=True)
@@ -147,13 +188,14 @@ def run_experiments(
     again: bool = False,
     jobs: int = 1,
     device: str = "cpu",
+    settings: Settings = NO_SETTINGS,
 ) -> tuple[list[ResultDocument], dict[str, RegardError]]:
     """The results of the experiments, and by name the errors of those that cannot run on this machine.
 
     `jobs` of them run side by side, each in its own process. Those that measure time run first, one after another.
     """
     jobs = min(jobs, len(experiments))
-    options: dict[str, Any] = {"size": size, "seed": seed, "again": again, "device": device}
+    options: dict[str, Any] = {"size": size, "seed": seed, "again": again, "device": device, "settings": settings}
     results: list[ResultDocument] = []
     errors: dict[str, RegardError] = {}
 
@@ -191,12 +233,15 @@ def try_experiment(
     seed: int,
     again: bool,
     device: str = "cpu",
+    settings: Settings = NO_SETTINGS,
     exclusive: bool = True,
 ) -> ResultDocument | RegardError:
     """The result, or the error of an experiment that cannot run here."""
     printer = ProgressPrinter(experiment.CLAIM.name, exclusive=exclusive)
     try:
-        return run_experiment(experiment, out, size=size, seed=seed, progress=printer, again=again, device=device)
+        return run_experiment(
+            experiment, out, size=size, seed=seed, progress=printer, again=again, device=device, settings=settings
+        )
     except RegardError as error:
         return error
     finally:

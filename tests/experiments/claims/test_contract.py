@@ -110,7 +110,7 @@ def test_verdict_is_one_of_three_in_both_languages(module: Any, toy: Any) -> Non
 def test_claim_is_stated_in_both_languages(module: Any) -> None:
     """`order` quotes a Chinese sentence in its English text."""
     claim = module.CLAIM
-    for text in (claim.title, claim.claim, claim.setup, claim.threshold):
+    for text in (claim.title, claim.claim, claim.setup, *(criterion.text for criterion in claim.criteria)):
         assert CHINESE.search(text.zh) and not CHINESE.search(text.en)
 
 

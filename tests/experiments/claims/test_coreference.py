@@ -8,15 +8,19 @@ from regard.experiments.claims import coreference
 
 @pytest.mark.parametrize(
     ("right", "moved", "outcome"),
-    [(0.8, 0.8, "holds"), (0.65, 0.5, "limited"), (0.5, 0.9, "limited"), (0.5, 0.52, "fails")],
+    [(0.8, 0.8, "holds"), (0.65, 0.5, "limited"), (0.5, 0.9, "limited"), (0.5, 0.52, "limited")],
 )
 def test_verdict(right, moved, outcome):
-    famous = {"animal": 40, "heads": 72}
+    famous = {"animal": 40, "heads": 72, "pieces": ["animal", "street"], "weights": [[0.2, 0.1]]}
     numbers = {
         "sentences": 200, "head": [3, 2], "head_right": right, "head_both": 0.3, "mover": [5, 1],
         "mover_moved": moved, "famous": [famous, famous],
     }  # fmt: skip
-    assert coreference.verdict(numbers).kind == outcome
+    verdict = coreference.verdict(numbers)
+    assert verdict.kind == outcome and verdict.subclaims[0].holds
+    famous["weights"] = [[0.1, 0.2]]
+    assert not coreference.verdict(numbers).subclaims[0].holds
+    assert coreference.verdict(numbers | {"head_right": 0.5, "mover_moved": 0.5}).kind == "fails"
 
 
 def test_halves_share_no_nouns_and_rates_count_pairs():

@@ -21,11 +21,14 @@ def make_numbers(**changed: float) -> dict[str, Any]:
 
 def test_verdict() -> None:
     assert grey_ball.verdict(make_numbers()).kind == "holds"
-    also = grey_ball.verdict(make_numbers(convolution=0.97))
+    mostly = grey_ball.verdict(make_numbers(attention=0.93, recurrent=1.0))
+    assert mostly.kind == "limited"
+    assert [part.name for part in mostly.subclaims if not part.holds] == ["any-size", "best"]
+    also = grey_ball.verdict(make_numbers(convolution=0.995))
     assert (
         also.kind == "limited" and "also, without attention: convolution" in also.why.en and "还有：卷积" in also.why.zh
     )
-    assert grey_ball.verdict(make_numbers(attention=0.9)).kind == "fails"
+    assert grey_ball.verdict(make_numbers(**{"fully connected": 0.97})).kind == "fails"
     without = grey_ball.verdict(make_numbers(attention=0.9, recurrent=0.97)).why.en
     assert "attention 90% (of 100 balls)" in without and "only, without attention: recurrent" in without
     useless = make_numbers()

@@ -36,6 +36,6 @@ def test_softmax_jacobian_norm_equals_autograd() -> None:
 
 def test_initial_queries_have_unit_variance() -> None:
     torch.manual_seed(0)
-    model = key_value.KeyValueModel(layer := scaling.init_unit_variance(MultiHeadAttention(256, 1)), 256)
+    model = key_value.KeyValueModel(layer := scaling.init_variance(MultiHeadAttention(256, 1)), 256)
     keys, values, _ = key_value.sample_lookups(64, 8, torch.Generator().manual_seed(0))
     assert layer.q(model.embed(keys, values)).std().item() == pytest.approx(1.0, rel=0.1)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ...tasks.metrics.rank_correlation import rank_correlation
-from ..experiment import Bilingual, Claim, Language, Size, Verdict
+from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
+from ..parameters import NO_SETTINGS, SEEDS_TEXT, Parameter, Settings, constant, count, resolve_settings
 from ..progress import ProgressCallback, nth_subprogress, subprogress
 from ..toolkit.figures import COLOURS, draw_reference_line, label_axes, localizer, plot_summaries, subplots
 from ..toolkit.metrics import accuracy, format_percent, summarize
@@ -38,14 +39,53 @@ CLAIM = Claim(
         "用四个宽 32 的隐藏层对两条各转一圈半的螺旋臂分类，有或没有激活函数，在新的点上测试。"
         "另外用宽度递增的单隐藏层网络拟合 [−1, 1] 上的一条曲线。",
     ),
-    threshold=Bilingual(
-        "Holds if (1) the deep linear network, multiplied out to one matrix, differs by less than 1e-9 (relative) "
-        "and is at most 2 points better than one linear layer, (2) every activation reaches a mean accuracy of 95 % "
-        "on new points, (3) the error of the curve at the largest width is at most a tenth of the error at width 2 "
-        "and falls with width (rank correlation ≤ −0.9). Limited if only (3) is missed. Fails otherwise.",
-        "成立：（1）深层线性网络乘成一个矩阵后相对误差小于 1e-9，且准确率最多比单个线性层高 2 个百分点；"
-        "（2）每种激活函数在新的点上的平均准确率达到 95 %；（3）最大宽度的误差不超过宽度 2 时的十分之一，"
-        "且误差随宽度下降（秩相关 ≤ −0.9）。只有（3）不满足时有条件成立，其余情况不成立。",
+    criteria=(
+        Criterion(
+            "one-matrix",
+            Bilingual(
+                "A deep network without activation is one matrix (relative difference below 1e-9)",
+                "没有激活函数的深层网络就是一个矩阵（相对误差小于 1e-9）",
+            ),
+            "<=",
+            1e-9,
+            core=True,
+        ),
+        Criterion(
+            "no-better",
+            Bilingual(
+                "It classifies at most 2 points better than one linear layer", "它的准确率最多比单个线性层高 2 个百分点"
+            ),
+            "<=",
+            0.02,
+            core=True,
+        ),
+        Criterion(
+            "curved",
+            Bilingual(
+                "With any of the activations the spiral is learned (at least 95 %)",
+                "有任一种激活函数都能学会螺旋（不低于 95%）",
+            ),
+            ">=",
+            0.95,
+            core=True,
+        ),
+        Criterion(
+            "wide",
+            Bilingual(
+                "The error of the curve at the largest width is at most a tenth of that at width 2",
+                "最大宽度的曲线误差不超过宽度 2 时的十分之一",
+            ),
+            "<=",
+            0.1,
+        ),
+        Criterion(
+            "falls",
+            Bilingual(
+                "The error falls with width (rank correlation at most −0.9)", "误差随宽度下降（秩相关不高于 −0.9）"
+            ),
+            "<=",
+            -0.9,
+        ),
     ),
 )
 
@@ -56,13 +96,28 @@ ACTIVATIONS: dict[str, type[nn.Module] | None] = {
     "gelu": nn.GELU,
 }
 TURNS = 1.5
+PARAMETERS = (
+    Parameter("turns", Bilingual("turns of the spiral", "螺旋的圈数"), 0.1, 4.0, constant(TURNS)),
+    count("width", Bilingual("hidden units per layer", "每层的隐藏单元数"), 1, 256, 32),
+    count(
+        "steps",
+        Bilingual("training steps on the spiral", "螺旋上的训练步数"),
+        1,
+        20000,
+        {"toy": 30, "usual": 700, "full": 700},
+    ),
+    count("seeds", SEEDS_TEXT, 1, 20, {"toy": 1, "usual": 3, "full": 8}),
+)
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
     torch.manual_seed(seed)
-    seeds = choose_by_size(size, 1, 3, 8)
+    values = resolve_settings(PARAMETERS, size, settings)
+    seeds = values["seeds"]
     runs = [
-        run_spiral(size, seed * 1000 + n, nth_subprogress(subprogress(progress, 0, 0.5), n, seeds, f"spiral {n}"))
+        run_spiral(
+            size, values, seed * 1000 + n, nth_subprogress(subprogress(progress, 0, 0.5), n, seeds, f"spiral {n}")
+        )
         for n in range(seeds)
     ]
     names = runs[0]["accuracy"]
@@ -75,20 +130,19 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
     }
 
 
-def run_spiral(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
+def run_spiral(size: Size, values: dict[str, Any], seed: int, progress: ProgressCallback) -> dict[str, Any]:
     """Train every network on one spiral and test it on new points."""
     torch.manual_seed(seed)
-    points, labels = sample_spiral(choose_by_size(size, 200, 600))
-    test_points, test_labels = sample_spiral(2000)
-    steps = choose_by_size(size, 30, 700)
+    points, labels = sample_spiral(choose_by_size(size, 200, 600), values["turns"])
+    test_points, test_labels = sample_spiral(2000, values["turns"])
     nets = {"one linear layer": nn.Linear(2, 2).double()} | {
-        name: build_mlp(activation) for name, activation in ACTIVATIONS.items()
+        name: build_mlp(activation, values["width"]) for name, activation in ACTIVATIONS.items()
     }
     for n, (name, net) in enumerate(nets.items()):
         fit(
             net,
             lambda net=net: nn.functional.cross_entropy(net(points), labels),
-            steps,
+            values["steps"],
             1e-2,
             nth_subprogress(progress, n, len(nets), name),
             cuda_graph=False,  # on an H200 a step of these float64 networks could not be captured
@@ -105,11 +159,11 @@ def run_spiral(size: Size, seed: int, progress: ProgressCallback) -> dict[str, A
         }
 
 
-def sample_spiral(count: int) -> tuple[Tensor, Tensor]:
+def sample_spiral(count: int, turns: float = TURNS) -> tuple[Tensor, Tensor]:
     """Points `[count, 2]` on two spiral arms and the arm of each, `[count]`."""
     labels = torch.randint(2, (count,))
     along = torch.rand(count, dtype=torch.float64).sqrt()
-    angle = 2 * math.pi * TURNS * along + math.pi * labels
+    angle = 2 * math.pi * turns * along + math.pi * labels
     points = torch.stack([angle.cos(), angle.sin()], 1) * along[:, None]
     return points + 0.02 * torch.randn_like(points), labels
 
@@ -194,14 +248,24 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     errors = [numbers["errors"][str(w)]["mean"] for w in numbers["widths"]]
     two, last = numbers["errors"]["2"]["mean"], errors[-1]
     falls = rank_correlation(torch.tensor(numbers["widths"]).double(), torch.tensor(errors).double())
-    is_linear = numbers["folded"] < 1e-9 and linear <= straight + 0.02
-    learned, wide = worst >= 0.95, last <= two / 10 and falls <= -0.9
-    outcome = "fails" if not (is_linear and learned) else "holds" if wide else "limited"
+    measured = {
+        "one-matrix": (numbers["folded"], Bilingual.same(f"{numbers['folded']:.0e}")),
+        "no-better": (
+            linear - straight,
+            Bilingual(
+                f"{format_percent(linear)} against {format_percent(straight)}",
+                f"{format_percent(linear)}，单层 {format_percent(straight)}",
+            ),
+        ),
+        "curved": (worst, Bilingual(f"{format_percent(worst)} at worst", f"最低 {format_percent(worst)}")),
+        "wide": (last / two, Bilingual(f"{last:.3g} against {two:.3g}", f"{last:.3g}，宽度 2 时 {two:.3g}")),
+        "falls": (falls, Bilingual.same(f"{falls:.2f}")),
+    }
     key = Bilingual(
         f"accuracy on the spiral: {format_percent(linear)} without activation, {format_percent(worst)} with",
         f"螺旋上的准确率：无激活 {format_percent(linear)}，有激活 {format_percent(worst)}",
     )
-    return Verdict(outcome, key, Bilingual(
+    return judge(CLAIM, measured, key, Bilingual(
         f"Multiplied out to one matrix, the deep linear network differs by {numbers['folded']:.1e}; its accuracy is "
         f"{format_percent(linear)} on "
         f"the spiral, that of one linear layer {format_percent(straight)}, of the worst activation {format_percent(worst)}. The curve's error "

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.nn.functional import nll_loss
 
 from ...attention.attend import attend
-from ...attention.parts.scores import Dot
-from ...nn.parts.fields import ScoreLike, build_part
+from ...attention.parts.scores import Dot, Score
+from ...nn.parts.config import build_part
 from ...nn.parts.learned import LearnedAdditive
-from ..experiment import Bilingual, Claim, Language, Size, Verdict
+from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
+from ..parameters import NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Settings, count, from_sizes, resolve_settings
 from ..progress import ProgressCallback, subprogress
 from ..toolkit.figures import line_style, subplots
 from ..toolkit.metrics import summarize_seeds
@@ -43,12 +44,41 @@ CLAIM = Claim(
         "不缩放点积都先对查询（带偏置）和键做线性映射，训练到损失足够小为止，步数上限相同，测试若干维度，"
         "另有一次查询的维度只有键的三分之一。CPU 时间和内存取单头、前向加反向、显式存储全部分数时的值。",
     ),
-    threshold=Bilingual(
-        "Holds if additive scores take at least twice the time and twice the memory of dot products at the largest "
-        "dim, and identify the key at least 5 points more often than scaled dot products both with different dims "
-        "and at the largest dim. Limited if the costs are as stated but not both accuracies. Fails otherwise.",
-        "若在最大维度上加性打分函数的时间和内存都至少是点积的两倍，并且在维度不同时和最大维度上，"
-        "正确率都比缩放点积至少高 5 个百分点，则成立；若开销符合而两处的正确率并非都符合，则有条件成立；否则不成立。",
+    criteria=(
+        Criterion(
+            "time",
+            Bilingual(
+                "Additive scores take at least twice the time of dot products at the largest dim",
+                "在最大维度上，加性打分的时间至少是点积的两倍",
+            ),
+            ">=",
+            2,
+            core=True,
+        ),
+        Criterion(
+            "memory",
+            Bilingual("They take at least twice the memory", "内存至少是两倍"),
+            ">=",
+            2,
+            core=True,
+        ),
+        Criterion(
+            "unequal-dims",
+            Bilingual(
+                "With queries and keys of different dims they are at least 5 points more accurate",
+                "查询与键的维度不同时，正确率至少高 5 个百分点",
+            ),
+            ">=",
+            0.05,
+        ),
+        Criterion(
+            "large-dim",
+            Bilingual(
+                "At the largest dim they are at least 5 points more accurate", "在最大维度上，正确率至少高 5 个百分点"
+            ),
+            ">=",
+            0.05,
+        ),
     ),
 )
 
@@ -57,7 +87,7 @@ NAMES = {
     "dot": Bilingual("dot, scaled", "点积（缩放）"),
     "plain dot": Bilingual("dot, not scaled", "点积（不缩放）"),
 }
-SCORES_BY_NAME: dict[str, ScoreLike] = {"additive": LearnedAdditive(), "dot": Dot(), "plain dot": Dot(scale=1.0)}
+SCORES_BY_NAME: dict[str, Score] = {"additive": LearnedAdditive(), "dot": Dot(), "plain dot": Dot(scale=1.0)}
 KEYS = 16
 TIMED = True
 SIZES: dict[Size, dict[str, Any]] = {
@@ -65,6 +95,14 @@ SIZES: dict[Size, dict[str, Any]] = {
     "usual": {"dims": [6, 24, 64, 192], "steps": 1000, "batch": 32, "seeds": 2, "tokens": 256, "budget": 1.0},
     "full": {"dims": [6, 24, 96, 384], "steps": 4000, "batch": 128, "seeds": 5, "tokens": 512, "budget": 4.0},
 }
+PARAMETERS = (
+    count(
+        "largest_dim", Bilingual("largest dim", "最大维度"), 16, 1024, {size: SIZES[size]["dims"][-1] for size in SIZES}
+    ),
+    from_sizes(SIZES, "tokens", Bilingual("tokens when time is measured", "测量时间时的词元数"), 2, 1024),
+    from_sizes(SIZES, "steps", STEPS_TEXT, 1, 20000),
+    from_sizes(SIZES, "seeds", SEEDS_TEXT, 1, 20),
+)
 
 
 class KeyFinder(nn.Module):
@@ -82,10 +120,10 @@ class KeyFinder(nn.Module):
         return weights[:, 0, 0]
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
     """`found[name][dim]` and `unequal[name]`, summarized over seeds; `bytes` and, in `times`, `seconds` by name and dim."""
-    config = SIZES[size]
-    dims, seeds = config["dims"], range(seed, seed + config["seeds"])
+    config = SIZES[size] | resolve_settings(PARAMETERS, size, settings)
+    dims, seeds = [*config["dims"][:-1], config["largest_dim"]], range(seed, seed + config["seeds"])
     jobs = [(name, dim, dim) for name in NAMES for dim in dims] + [(name, dims[1] // 3, dims[1]) for name in NAMES]
     results = []
     for n, (name, query_dim, dim) in enumerate(jobs):
@@ -166,12 +204,20 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
         "large": numbers["found"]["additive"][-1]["mean"] - numbers["found"]["dot"][-1]["mean"],
     }
     points = {case: round(100 * value) for case, value in advantage.items()}
-    expensive = min(slower, larger) >= 2
-    outcome = "fails" if not expensive else "holds" if min(advantage.values()) >= 0.05 else "limited"
+    measured = {
+        "time": (slower, Bilingual(f"{slower:.0f} times", f"{slower:.0f} 倍")),
+        "memory": (larger, Bilingual(f"{larger:.0f} times", f"{larger:.0f} 倍")),
+        "unequal-dims": (
+            advantage["unequal"],
+            Bilingual(f"{points['unequal']:+d} points", f"{points['unequal']:+d} 个百分点"),
+        ),
+        "large-dim": (advantage["large"], Bilingual(f"{points['large']:+d} points", f"{points['large']:+d} 个百分点")),
+    }
     dim, (query_dim, key_dim) = numbers["dims"][-1], numbers["unequal_dims"]
     fractions = {name: [numbers["unequal"][name]["mean"], numbers["found"][name][-1]["mean"]] for name in NAMES}
-    return Verdict(
-        outcome,
+    return judge(
+        CLAIM,
+        measured,
         Bilingual(
             f"{slower:.0f} times the time and {larger:.0f} times the memory; accuracy {points['unequal']:+d} points "
             f"with different dims, {points['large']:+d} at dim {dim}",

@@ -10,7 +10,17 @@ from torch.nn.functional import mse_loss, one_hot, pad
 
 from ...attention.parts.positions import Bias
 from ...nn.attention import MultiHeadAttention
-from ..experiment import Bilingual, Claim, Language, Size, Verdict
+from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
+from ..parameters import (
+    DIM_TEXT,
+    NO_SETTINGS,
+    SEEDS_TEXT,
+    STEPS_TEXT,
+    TOKENS_TEXT,
+    Settings,
+    from_sizes,
+    resolve_settings,
+)
 from ..progress import ProgressCallback, subprogress
 from ..toolkit.figures import line_style, subplots
 from ..toolkit.metrics import smooth_curve, summarize
@@ -39,14 +49,56 @@ CLAIM = Claim(
         "然后用一个核为 3 的随机卷积的输出，训练带可学习距离偏置（左右各 4）的注意力。最后，"
         "两者学习由内容决定关注位置的任务：把唯一的标记词元复制到所有位置。",
     ),
-    threshold=Bilingual(
-        "Holds if outputs and gradients agree to 1e-5 in float32 and 1e-12 in float64 (relative), the trained "
-        "attention leaves at most 5 % of the convolution's variance unexplained and gives the kernel's offsets at "
-        "least 90 % of its weight, and on the marked token the convolution leaves at least 50 % of the variance and "
-        "attention at most 10 %. Limited if only the equality holds. Fails otherwise.",
-        "若输出和梯度的相对误差在 float32 下不超过 1e-5、在 float64 下不超过 1e-12；训练后的注意力剩余方差不超过 5%，"
-        "且至少 90% 的权重落在核的偏移上；在标记任务上卷积剩余方差不低于 50% 而注意力不高于 10%，则成立。"
-        "若只满足相等，则有条件成立；否则不成立。",
+    criteria=(
+        Criterion(
+            "equal-float32",
+            Bilingual(
+                "One head per offset equals a convolution, gradients included (1e-5 in float32)",
+                "每个偏移一个头就等于卷积，含梯度（float32 下 1e-5）",
+            ),
+            "<=",
+            1e-5,
+            core=True,
+        ),
+        Criterion(
+            "equal-float64",
+            Bilingual("The same in float64 (1e-12)", "float64 下同样（1e-12）"),
+            "<=",
+            1e-12,
+            core=True,
+        ),
+        Criterion(
+            "learned",
+            Bilingual(
+                "Trained on a convolution, attention leaves at most 5 % of the variance",
+                "用卷积的输出训练后，注意力剩余方差不超过 5%",
+            ),
+            "<=",
+            0.05,
+        ),
+        Criterion(
+            "offsets",
+            Bilingual(
+                "It then gives the kernel's offsets at least 90 % of its weight", "此时至少 90% 的权重落在核的偏移上"
+            ),
+            ">=",
+            0.9,
+        ),
+        Criterion(
+            "content",
+            Bilingual(
+                "On a token chosen by content, attention leaves at most 10 % of the variance",
+                "对由内容选定的词元，注意力剩余方差不超过 10%",
+            ),
+            "<=",
+            0.1,
+        ),
+        Criterion(
+            "fixed-offsets",
+            Bilingual("A convolution leaves at least 50 % there", "卷积在那里剩余至少 50%"),
+            ">=",
+            0.5,
+        ),
     ),
 )
 
@@ -57,11 +109,18 @@ SIZES: dict[Size, dict[str, Any]] = {
     "usual": {"dim": 8, "tokens": 24, "steps": 500, "batch": 32, "seeds": 3},
     "full": {"dim": 16, "tokens": 64, "steps": 3000, "batch": 64, "seeds": 5},
 }
+PARAMETERS = (
+    from_sizes(SIZES, "dim", DIM_TEXT, 1, 64),
+    from_sizes(SIZES, "tokens", TOKENS_TEXT, 10, 256),
+    from_sizes(SIZES, "steps", STEPS_TEXT, 1, 20000),
+    from_sizes(SIZES, "seeds", SEEDS_TEXT, 1, 20),
+)
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
     """`equal`: errors by kernel and dtype; `learned` and `marked`: unexplained variance of the two tasks."""
-    config, seeds = SIZES[size], range(seed, seed + SIZES[size]["seeds"])
+    config = SIZES[size] | resolve_settings(PARAMETERS, size, settings)
+    seeds = range(seed, seed + config["seeds"])
     equal = [
         compare_attention(kernel, dtype, seed) for kernel in (1, 3, 5, 9) for dtype in (torch.float32, torch.float64)
     ]
@@ -235,12 +294,19 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
         dtype: max(max(row["output"], row["gradient"]) for row in numbers["equal"] if row["type"] == dtype)
         for dtype in ("float32", "float64")
     }
-    equal = worst["float32"] <= 1e-5 and worst["float64"] <= 1e-12
     unexplained, inside = numbers["learned"]["mean"], numbers["inside"]["mean"]
     marked = {name: row["mean"] for name, row in numbers["marked"].items()}
-    learned = unexplained <= 0.05 and inside >= 0.9 and marked["convolution"] >= 0.5 and marked["attention"] <= 0.1
-    return Verdict(
-        "fails" if not equal else "holds" if learned else "limited",
+    measured = {
+        "equal-float32": (worst["float32"], Bilingual.same(f"{worst['float32']:.0e}")),
+        "equal-float64": (worst["float64"], Bilingual.same(f"{worst['float64']:.0e}")),
+        "learned": (unexplained, Bilingual.same(f"{unexplained:.1%}")),
+        "offsets": (inside, Bilingual.same(f"{inside:.0%}")),
+        "content": (marked["attention"], Bilingual.same(f"{marked['attention']:.1%}")),
+        "fixed-offsets": (marked["convolution"], Bilingual.same(f"{marked['convolution']:.0%}")),
+    }
+    return judge(
+        CLAIM,
+        measured,
         Bilingual(
             f"differs by {worst['float64']:.0e} in float64; after training {unexplained:.1%} of the variance is left",
             f"float64 下相差 {worst['float64']:.0e}；训练后剩余方差 {unexplained:.1%}",

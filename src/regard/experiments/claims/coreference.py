@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from ...nn.hooks.watch import watch
-from ..experiment import Bilingual, Claim, Language, Size, Verdict
+from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
+from ..parameters import NO_SETTINGS, Settings, count, resolve_settings
 from ..progress import ProgressCallback
 from ..toolkit.figures import COLOURS, HATCHES, Localizer, label_axes, localizer, subplots
 from ..toolkit.metrics import format_percent
 from ..toolkit.minilm import load_minilm
-from ..toolkit.training import choose_by_size, seeded_generator
+from ..toolkit.training import seeded_generator
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,12 +41,40 @@ CLAIM = Claim(
         "too wide：街道）。对每个头检查：it 给正确名词的权重是否大于另一个名词？在一半名词上选出最好的头，"
         "用另一半名词测试。总选第一个名词、总选最近的名词或随机选择，都恰好是 50 %。",
     ),
-    threshold=Bilingual(
-        "Holds if the selected head is correct in at least 75 % of the held-out sentences. Limited if it is correct "
-        "there more often than chance, or if its weights move towards the correct noun when the version changes more "
-        "often than chance (95 % interval above 50 %). Fails otherwise.",
-        "成立：选出的头在留出的句子中至少 75 % 正确。有条件成立：在留出的句子中正确率高于随机，"
-        "或版本改变时其权重移向正确名词的比例高于随机（95 % 区间在 50 % 之上）。其余情况不成立。",
+    criteria=(
+        Criterion(
+            "sentence",
+            Bilingual(
+                "In the sentence itself the selected head gives *animal* more weight than *street*",
+                "在原句中，选出的头给 animal 的权重大于 street",
+            ),
+            ">=",
+            1,
+        ),
+        Criterion(
+            "chance",
+            Bilingual(
+                "On other sentences the selected head prefers the correct noun more often than chance (95 % interval above 50 %)",
+                "在其他句子中，选出的头偏向正确名词的比例高于随机（95% 区间在 50% 之上）",
+            ),
+            ">=",
+            0.5,
+        ),
+        Criterion(
+            "moves",
+            Bilingual(
+                "Weights move towards the correct noun when the version changes (95 % interval above 50 %)",
+                "版本改变时权重移向正确名词（95% 区间在 50% 之上）",
+            ),
+            ">=",
+            0.5,
+        ),
+        Criterion(
+            "reliable",
+            Bilingual("The selected head is reliable (correct in at least 75 %)", "选出的头是可靠的（至少 75% 正确）"),
+            ">=",
+            0.75,
+        ),
     ),
 )
 
@@ -86,6 +115,18 @@ EXAMPLE_SENTENCES = ("The animal didn't cross the street because it was too tire
           "The animal didn't cross the street because it was too wide.")  # fmt: skip
 
 ROUNDING = 1e-5
+PARAMETERS = (
+    count(
+        "pairs",
+        Bilingual("sentence pairs per template", "每种模板的句对数"),
+        2,
+        81,
+        {"toy": 4, "usual": 27, "full": 27},
+    ),
+    count(
+        "templates", Bilingual("sentence templates", "句子模板数"), 1, len(PATTERNS), {"toy": 1, "usual": 5, "full": 5}
+    ),
+)
 """Smaller changes of a fraction of the weight are rounding."""
 
 
@@ -100,11 +141,12 @@ def sentence_pairs(pattern: Pattern, half: int) -> list[SentencePair]:
     ]
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
     model = load_minilm()
-    patterns = PATTERNS[: choose_by_size(size, 1, 5)]
+    values = resolve_settings(PARAMETERS, size, settings)
+    patterns = PATTERNS[: values["templates"]]
     generator = seeded_generator(seed)
-    limit = choose_by_size(size, 4, 27)
+    limit = values["pairs"]
     halves = []
     for half in range(2):
         progress(half / 2, f"half {half + 1} of the nouns")
@@ -208,15 +250,36 @@ def lower_bound(rate: float, count: int) -> float:
 def verdict(numbers: dict[str, Any]) -> Verdict:
     right, moved = numbers["head_right"], numbers["mover_moved"]
     pairs = numbers["sentences"] // 2  # the two wordings of a sentence are not independent
-    above = lower_bound(right, pairs) > 0.5 or lower_bound(moved, pairs) > 0.5
-    outcome = "holds" if right >= 0.75 else "limited" if above else "fails"
     (layer, head), (moving_layer, moving_head) = numbers["head"], numbers["mover"]
     tired, wide = numbers["famous"]
+    animal, street = (tired["weights"][0][tired["pieces"].index(noun)] for noun in ("animal", "street"))
+    low, moved_low = lower_bound(right, pairs), lower_bound(moved, pairs)
+    measured = {
+        "sentence": (
+            animal / max(street, 1e-9),
+            Bilingual(f"{animal:.4f} against {street:.4f}", f"{animal:.4f}，street {street:.4f}"),
+        ),
+        "chance": (
+            low,
+            Bilingual(
+                f"{format_percent(right)}, at least {format_percent(low)}",
+                f"{format_percent(right)}，至少 {format_percent(low)}",
+            ),
+        ),
+        "moves": (
+            moved_low,
+            Bilingual(
+                f"{format_percent(moved)}, at least {format_percent(moved_low)}",
+                f"{format_percent(moved)}，至少 {format_percent(moved_low)}",
+            ),
+        ),
+        "reliable": (right, Bilingual.same(format_percent(right))),
+    }
     key = Bilingual(
         f"the best head prefers the correct noun in {format_percent(right)} (chance 50 %)",
         f"最好的头偏向正确名词的比例 {format_percent(right)}（随机 50 %）",
     )
-    return Verdict(outcome, key, Bilingual(
+    return judge(CLAIM, measured, key, Bilingual(
         f"The selected head (layer {layer + 1}, head {head + 1}) is correct in {format_percent(right)} of {numbers['sentences']}"
         " other "
         f"sentences (both versions: {format_percent(numbers['head_both'])}, chance 25 %). The head whose weights move most (layer "

@@ -14,7 +14,8 @@ from ...nn.attention import MultiHeadAttention
 from ...nn.baselines.convolution import Convolution
 from ...nn.baselines.recurrent import Recurrent
 from ...nn.cache import Cache
-from ..experiment import Bilingual, Claim, Language, Size, Verdict
+from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
+from ..parameters import DIM_TEXT, NO_SETTINGS, Settings, count, from_sizes, resolve_settings
 from ..progress import ProgressCallback
 from ..toolkit.figures import line_style, set_length_ticks, subplots
 from ..toolkit.profiling import Call, median_times, peak_bytes
@@ -44,12 +45,46 @@ CLAIM = Claim(
         "内存是 torch 分配量的峰值。注意力测两种：按公式显式存储全部权重，以及分块计算。指数是在较长的一半长度上，"
         "开销的对数对长度的对数的斜率。另外比较一次并行计算与使用缓存逐词元计算的时间。",
     ),
-    threshold=Bilingual(
-        "Holds if the exponents of attention are at least 1.6 in time and in memory, for both ways of computing it, "
-        "and all others at most 1.3 in both. Limited if only the memory of blockwise attention does not fit. Fails "
-        "otherwise.",
-        "若两种计算方式下，注意力在时间和内存上的指数都不低于 1.6，而其余各种都不高于 1.3，则成立；"
-        "若只有分块计算的注意力的内存不符，则有条件成立；否则不成立。",
+    criteria=(
+        Criterion(
+            "time",
+            Bilingual(
+                "The time of attention grows with the square of the length (exponent at least 1.6, weights materialized or blockwise)",
+                "注意力的时间随长度的平方增长（指数不低于 1.6，无论显式存储权重还是分块计算）",
+            ),
+            ">=",
+            1.6,
+            core=True,
+        ),
+        Criterion(
+            "memory",
+            Bilingual(
+                "So does its memory if the weights are materialized (exponent at least 1.6)",
+                "显式存储权重时，内存也是如此（指数不低于 1.6）",
+            ),
+            ">=",
+            1.6,
+            core=True,
+        ),
+        Criterion(
+            "blockwise-memory",
+            Bilingual(
+                "So does its memory if it is computed blockwise (exponent at least 1.6)",
+                "分块计算时，内存也是如此（指数不低于 1.6）",
+            ),
+            ">=",
+            1.6,
+        ),
+        Criterion(
+            "linear",
+            Bilingual(
+                "Recurrence, convolution, windows and low rank grow linearly in time and memory (exponents at most 1.3)",
+                "循环、卷积、窗口和低秩近似的时间和内存都线性增长（指数不高于 1.3）",
+            ),
+            "<=",
+            1.3,
+            core=True,
+        ),
     ),
 )
 
@@ -69,12 +104,29 @@ SIZES: dict[Size, dict[str, Any]] = {
     "usual": {"lengths": [256, 512, 1024, 2048, 4096, 8192], "dim": 64, "budget": 3.0, "steps": 512},
     "full": {"lengths": [512, 1024, 2048, 4096, 8192, 16384], "dim": 128, "budget": 4.0, "steps": 2048},
 }
+PARAMETERS = (
+    from_sizes(SIZES, "dim", DIM_TEXT, 4, 512, multiple=4),
+    count(
+        "longest",
+        Bilingual("longest sequence", "最长序列"),
+        64,
+        32768,
+        {size: SIZES[size]["lengths"][-1] for size in SIZES},
+    ),
+    count(
+        "steps",
+        Bilingual("tokens computed one by one", "逐个计算的词元数"),
+        2,
+        4096,
+        {size: SIZES[size]["steps"] for size in SIZES},
+    ),
+)
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
     """`bytes[name][length]`; in `times`, seconds by name and length, and seconds of passes and of steps."""
-    config = SIZES[size]
-    lengths = config["lengths"]
+    config = SIZES[size] | resolve_settings(PARAMETERS, size, settings)
+    lengths = [length for length in config["lengths"] if length < config["longest"]] + [config["longest"]]
     torch.manual_seed(seed)
     seconds, peaks = {name: [] for name in LAYER_LABELS}, {name: [] for name in LAYER_LABELS}
     with torch.no_grad():
@@ -177,12 +229,21 @@ def exponents(numbers: dict[str, Any]) -> dict[str, tuple[float, float]]:
 
 def verdict(numbers: dict[str, Any]) -> Verdict:
     exponent_pairs = exponents(numbers)
-    quadratic = min(exponent_pairs["attention"]) >= 1.6 and exponent_pairs["blocks"][0] >= 1.6
-    linear = all(max(exponent_pairs[name]) <= 1.3 for name in LINEAR_LAYERS)
-    outcome = "fails" if not (quadratic and linear) else "holds" if exponent_pairs["blocks"][1] >= 1.6 else "limited"
+    (time, memory), (block_time, block_memory) = exponent_pairs["attention"], exponent_pairs["blocks"]
+    linear = max(max(exponent_pairs[name]) for name in LINEAR_LAYERS)
+    measured = {
+        "time": (
+            min(time, block_time),
+            Bilingual(f"n^{time:.2f}, blockwise n^{block_time:.2f}", f"n^{time:.2f}，分块时 n^{block_time:.2f}"),
+        ),
+        "memory": (memory, Bilingual.same(f"n^{memory:.2f}")),
+        "blockwise-memory": (block_memory, Bilingual.same(f"n^{block_memory:.2f}")),
+        "linear": (linear, Bilingual(f"at most n^{linear:.2f}", f"最多 n^{linear:.2f}")),
+    }
     ratio = {name: times["steps"] / times["pass"] for name, times in numbers["times"]["passes"].items()}
-    return Verdict(
-        outcome,
+    return judge(
+        CLAIM,
+        measured,
         Bilingual(
             f"time grows as n^{exponent_pairs['attention'][0]:.2f}; memory as n^{exponent_pairs['attention'][1]:.2f}, blockwise n^{exponent_pairs['blocks'][1]:.2f}",
             f"时间按 n^{exponent_pairs['attention'][0]:.2f} 增长；内存按 n^{exponent_pairs['attention'][1]:.2f}，分块时 n^{exponent_pairs['blocks'][1]:.2f}",

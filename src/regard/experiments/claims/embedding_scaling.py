@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ...nn import Stack, StackConfig, sinusoids
-from ..experiment import Bilingual, Claim, Language, Size, Verdict
+from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
+from ..parameters import NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Parameter, Settings, constant, count, resolve_settings
 from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import line_style, subplots
 from ..toolkit.metrics import summarize_losses
@@ -38,21 +39,51 @@ CLAIM = Claim(
         "之后训练 dim 为 64 的两层编码器，在 16 个词元的序列中预测标记之后的词元：标准差 1/√dim 不乘、乘以 √dim，"
         "以及标准差 1（torch 嵌入的默认值）不乘；数据与其余初始权重相同。",
     ),
-    threshold=Bilingual(
-        "Holds if at every dim the norm of the scaled embedding is between half and twice that of the position "
-        "encoding and the norm of the unscaled one at most a third of it, and the mean loss over training (all "
-        "seeds) is at least 10 % higher unscaled. Limited if only the training condition is missed. Fails otherwise.",
-        "若在每个 dim 上，缩放后的嵌入范数在位置编码范数的一半到两倍之间，未缩放的不超过其三分之一，"
-        "且不缩放时整个训练过程的平均损失（所有随机种子）至少高 10%，则成立。若只有训练一条不满足，则有条件成立。"
-        "否则不成立。",
+    criteria=(
+        Criterion(
+            "scaled",
+            Bilingual(
+                "Scaled embeddings have about the norm of the position encoding (within a factor of 2 at every dim)",
+                "缩放后的嵌入与位置编码的范数相当（每个 dim 上相差不超过 2 倍）",
+            ),
+            "<=",
+            2,
+            core=True,
+        ),
+        Criterion(
+            "unscaled",
+            Bilingual(
+                "Unscaled embeddings are much shorter (at most a third of it at every dim)",
+                "未缩放的嵌入短得多（每个 dim 上不超过其三分之一）",
+            ),
+            "<=",
+            1 / 3,
+            core=True,
+        ),
+        Criterion(
+            "training",
+            Bilingual(
+                "Training is slower without scaling (mean loss at least 10 % higher)",
+                "不缩放时训练更慢（平均损失至少高 10%）",
+            ),
+            ">=",
+            1.1,
+        ),
     ),
 )
 
 DIMS, DIM, TOKENS, VOCABULARY = (32, 64, 128, 256, 512, 1024), 64, 16, 64
 SCALINGS = {"unscaled": (DIM**-0.5, 1.0), "scaled": (DIM**-0.5, math.sqrt(DIM)), "spread 1": (1.0, 1.0)}
 """The initial standard deviation of the embeddings, and their factor."""
-STEPS = {"toy": 10, "usual": 400, "full": 3000}
-SEEDS = {"toy": 1, "usual": 3, "full": 5}
+STEPS: dict[Size, int] = {"toy": 10, "usual": 400, "full": 3000}
+SEEDS: dict[Size, int] = {"toy": 1, "usual": 3, "full": 5}
+PARAMETERS = (
+    Parameter(
+        "spread", Bilingual("initial standard deviation times √dim", "初始标准差乘以 √dim"), 0.05, 8.0, constant(1.0)
+    ),
+    count("steps", STEPS_TEXT, 1, 20000, STEPS),
+    count("seeds", SEEDS_TEXT, 1, 20, SEEDS),
+)
 
 
 class MarkerModel(nn.Module):
@@ -78,41 +109,43 @@ def sample_rows(batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]
     return tokens, tokens.gather(1, at + 1).flatten()
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
-    generator = seeded_generator(seed)
-    count = SEEDS[size] * len(SCALINGS)
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+    generator, values = seeded_generator(seed), resolve_settings(PARAMETERS, size, settings)
+    runs = values["seeds"] * len(SCALINGS)
     losses: dict[str, list[list[float]]] = {scaling: [] for scaling in SCALINGS}
-    for n in range(count):
+    for n in range(runs):
         scaling = list(SCALINGS)[n % len(SCALINGS)]
-        run_progress = nth_subprogress(progress, n, count, scaling)
-        losses[scaling].append(train_marker(scaling, STEPS[size], seed + n // len(SCALINGS), run_progress))
+        run_progress = nth_subprogress(progress, n, runs, scaling)
+        losses[scaling].append(train_marker(scaling, values, seed + n // len(SCALINGS), run_progress))
     return {
         "dims": list(DIMS),
-        "lengths": vector_lengths(generator),
+        "lengths": vector_lengths(generator, values["spread"]),
         "learning": {k: summarize_losses(v) for k, v in losses.items()},
     }
 
 
-def vector_lengths(generator: torch.Generator) -> dict[str, list[float]]:
+def vector_lengths(generator: torch.Generator, spread: float = 1.0) -> dict[str, list[float]]:
     """The mean norm of embeddings, scaled and not, and of position vectors, by dim."""
     lengths: dict[str, list[float]] = {"unscaled": [], "scaled": [], "position": []}
     for dim in DIMS:
-        length = (torch.randn(1000, dim, generator=generator) * dim**-0.5).norm(dim=1).mean().item()
+        length = (torch.randn(1000, dim, generator=generator) * (spread * dim**-0.5)).norm(dim=1).mean().item()
         lengths["unscaled"].append(length)
         lengths["scaled"].append(length * math.sqrt(dim))
         lengths["position"].append(sinusoids(torch.arange(512), dim).norm(dim=1).mean().item())
     return lengths
 
 
-def train_marker(scaling: str, steps: int, seed: int, progress: ProgressCallback) -> list[float]:
+def train_marker(scaling: str, values: dict[str, Any], seed: int, progress: ProgressCallback) -> list[float]:
     torch.manual_seed(seed)
-    generator, model = seeded_generator(seed), MarkerModel(*SCALINGS[scaling])
+    std, scale = SCALINGS[scaling]
+    std *= 1.0 if scaling == "spread 1" else values["spread"]
+    generator, model = seeded_generator(seed), MarkerModel(std, scale)
 
     def loss() -> Tensor:
         tokens, targets = sample_rows(64, generator)
         return nn.functional.cross_entropy(model(tokens), targets)
 
-    return fit(model, loss, steps, 2e-3, progress)
+    return fit(model, loss, values["steps"], 2e-3, progress)
 
 
 def verdict(numbers: dict[str, Any]) -> Verdict:
@@ -123,10 +156,17 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     )
     loss = {scaling: training["mean loss"]["mean"] for scaling, training in numbers["learning"].items()}
     ratio = loss["unscaled"] / loss["scaled"]
-    matches = min(scaled) >= 0.5 and max(scaled) <= 2 and max(unscaled) <= 1 / 3
-    outcome = "fails" if not matches else "holds" if ratio >= 1.1 else "limited"
-    return Verdict(
-        outcome,
+    measured = {
+        "scaled": (
+            max(max(scaled), 1 / min(scaled)),
+            Bilingual(f"{min(scaled):.2f} to {max(scaled):.2f} times", f"{min(scaled):.2f} 到 {max(scaled):.2f} 倍"),
+        ),
+        "unscaled": (max(unscaled), Bilingual(f"at most {max(unscaled):.2f} times", f"最多 {max(unscaled):.2f} 倍")),
+        "training": (ratio, Bilingual(f"{ratio:.2f} times", f"{ratio:.2f} 倍")),
+    }
+    return judge(
+        CLAIM,
+        measured,
         Bilingual(
             f"{max(unscaled):.2f} times the norm of a position encoding at most unscaled, {min(scaled):.2f} at least scaled",
             f"与位置编码范数之比：不缩放最多 {max(unscaled):.2f}，缩放至少 {min(scaled):.2f}",

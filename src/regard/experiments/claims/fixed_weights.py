@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ...nn import FullyConnected, MultiHeadAttention
-from ..experiment import Bilingual, Claim, Language, Size, Verdict
+from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
+from ..parameters import NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Settings, count, resolve_settings
 from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import line_style, subplots
 from ..toolkit.key_value import TRAINING_PAIRS, KeyValueModel, sample_lookups, train_key_value
@@ -38,26 +39,80 @@ CLAIM = Claim(
         "一层的混合方式由雅可比矩阵（输出对输入的导数）表示；在许多对输入之间测量它的相对变化。之后不重新训练，"
         "直接输入 4 到 32 对；全连接网络只有 8 对的输入，所以只接收前 8 对。",
     ),
-    threshold=Bilingual(
-        "Holds if, in the mean over seeds, the mixing of the fully connected layer changes by at most 1e-5 and that "
-        "of attention by at least 0.1, and the accuracy of attention is at least 0.9 at every length while that of "
-        "the fully connected network at 32 pairs is at most half of it. Limited if this is so, but the mixing of the "
-        "fully connected layer with its activation also changes by 0.1 or more. Fails otherwise.",
-        "若按随机种子的平均，全连接层的混合变化不超过 1e-5，注意力的变化不小于 0.1，"
-        "且注意力在每种长度上的准确率不低于 0.9，而全连接网络在 32 对时不超过它的一半，则成立。若以上成立，"
-        "但全连接层加上激活函数后其混合的变化也达到 0.1，则有条件成立。否则不成立。",
+    criteria=(
+        Criterion(
+            "fixed",
+            Bilingual(
+                "The mixing of a fully connected layer does not depend on the input (changes by at most 1e-5)",
+                "全连接层的混合不随输入改变（变化不超过 1e-5）",
+            ),
+            "<=",
+            1e-5,
+            core=True,
+        ),
+        Criterion(
+            "dynamic",
+            Bilingual(
+                "The mixing of attention does (changes by at least 0.1)", "注意力的混合随输入改变（变化不小于 0.1）"
+            ),
+            ">=",
+            0.1,
+            core=True,
+        ),
+        Criterion(
+            "any-length",
+            Bilingual(
+                "Attention trained on 8 pairs works at every length (accuracy at least 0.9)",
+                "用 8 对训练的注意力在每种长度上都有效（准确率不低于 0.9）",
+            ),
+            ">=",
+            0.9,
+            core=True,
+        ),
+        Criterion(
+            "one-length",
+            Bilingual(
+                "The fully connected network does not: at 32 pairs it reaches at most half of attention's accuracy",
+                "全连接网络不行：32 对时的准确率不超过注意力的一半",
+            ),
+            "<=",
+            0.5,
+        ),
+        Criterion(
+            "network",
+            Bilingual(
+                "With its activation the mixing of the fully connected layer is still fixed (changes by less than 0.1)",
+                "加上激活函数后，全连接层的混合仍然固定（变化小于 0.1）",
+            ),
+            "<=",
+            0.1,
+        ),
     ),
 )
 
 PAIRS = (4, 8, 16, 32)
-STEPS = {"toy": 20, "usual": 1500, "full": 6000}
-SEEDS = {"toy": 1, "usual": 3, "full": 5}
+STEPS: dict[Size, int] = {"toy": 20, "usual": 1500, "full": 6000}
+SEEDS: dict[Size, int] = {"toy": 1, "usual": 3, "full": 5}
 LAYERS = ("fully connected", "fully connected, activation", "attention")
+PARAMETERS = (
+    count("head_dim", Bilingual("dim of each of the two heads of attention", "注意力两个头各自的维度"), 1, 128, 16),
+    count(
+        "hidden",
+        Bilingual("hidden units of the fully connected layer", "全连接层的隐藏单元数"),
+        36,
+        1800,
+        256,
+        multiple=4,
+    ),
+    count("steps", STEPS_TEXT, 1, 20000, STEPS),
+    count("seeds", SEEDS_TEXT, 1, 20, SEEDS),
+)
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
-    count = SEEDS[size]
-    runs = [run_seed(size, seed + n, nth_subprogress(progress, n, count, f"seed {seed + n}")) for n in range(count)]
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+    values = resolve_settings(PARAMETERS, size, settings)
+    seeds = values["seeds"]
+    runs = [run_seed(values, seed + n, nth_subprogress(progress, n, seeds, f"seed {seed + n}")) for n in range(seeds)]
     return {
         "pairs": list(PAIRS),
         "change": {name: summarize([run["change"][name] for run in runs]) for name in LAYERS},
@@ -69,13 +124,16 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
     }
 
 
-def run_seed(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
+def run_seed(values: dict[str, Any], seed: int, progress: ProgressCallback) -> dict[str, Any]:
     """Train both models, then measure their Jacobians and their accuracy at every length."""
     torch.manual_seed(seed)
-    connected = KeyValueModel(FullyConnected(24, 1, 1 + TRAINING_PAIRS, hidden=256), 24, max_tokens=1 + TRAINING_PAIRS)
-    attention = KeyValueModel(MultiHeadAttention(32, 2), 32)
+    connected = KeyValueModel(
+        FullyConnected(24, 1, 1 + TRAINING_PAIRS, hidden=values["hidden"]), 24, max_tokens=1 + TRAINING_PAIRS
+    )
+    dim = 2 * values["head_dim"]
+    attention = KeyValueModel(MultiHeadAttention(dim, 2), dim)
     for n, model in enumerate((connected, attention)):
-        train_key_value(model, STEPS[size], 5e-3, seed, nth_subprogress(progress, n, 2))
+        train_key_value(model, values["steps"], 5e-3, seed, nth_subprogress(progress, n, 2))
     layer: Any = connected.body.layers[0]  # type: ignore[union-attr, index]
     inputs = {name: connected for name in LAYERS[:2]} | {"attention": attention}
     layers = {
@@ -127,13 +185,25 @@ def lookup_accuracy(model: KeyValueModel, pairs: int, seed: int) -> float:
 def verdict(numbers: dict[str, Any]) -> Verdict:
     changes = {name: summaries["mean"] for name, summaries in numbers["change"].items()}
     accuracies = {name: [at["mean"] for at in summaries] for name, summaries in numbers["accuracy"].items()}
-    fixed = changes["fully connected"] <= 1e-5 and changes["attention"] >= 0.1
     last, trained = accuracies["fully connected"][-1], accuracies["fully connected"][PAIRS.index(TRAINING_PAIRS)]
-    any_length = min(accuracies["attention"]) >= 0.9 and last <= accuracies["attention"][-1] / 2
     activated = changes["fully connected, activation"]
-    outcome = "fails" if not (fixed and any_length) else "limited" if activated >= 0.1 else "holds"
-    return Verdict(
-        outcome,
+    lowest, ratio = min(accuracies["attention"]), last / max(accuracies["attention"][-1], 1e-9)
+    measured = {
+        "fixed": (changes["fully connected"], Bilingual.same(f"{changes['fully connected']:.0e}")),
+        "dynamic": (changes["attention"], Bilingual.same(f"{changes['attention']:.2f}")),
+        "any-length": (lowest, Bilingual(f"{lowest:.0%} at worst", f"最低 {lowest:.0%}")),
+        "one-length": (
+            ratio,
+            Bilingual(
+                f"{last:.0%} against {accuracies['attention'][-1]:.0%}",
+                f"{last:.0%}，注意力 {accuracies['attention'][-1]:.0%}",
+            ),
+        ),
+        "network": (activated, Bilingual.same(f"{activated:.2f}")),
+    }
+    return judge(
+        CLAIM,
+        measured,
         Bilingual(
             f"mixing changes by {changes['fully connected']:.0e} (layer), {changes['attention']:.2f} (attention)",
             f"混合的变化：全连接层 {changes['fully connected']:.0e}，注意力 {changes['attention']:.2f}",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +13,8 @@ from torch import Tensor, nn
 from ...attention.attend import attend
 from ...attention.parts.scores import Additive
 from ...nn import Convolution, FullyConnected, Recurrent, Stack, StackConfig
-from ..experiment import Bilingual, Claim, Language, Size, Verdict
+from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
+from ..parameters import NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Parameter, Settings, constant, count, resolve_settings
 from ..progress import ProgressCallback, nth_subprogress, subprogress
 from ..toolkit.figures import COLOURS, line_style, subplots
 from ..toolkit.metrics import summarize
@@ -45,32 +49,92 @@ CLAIM = Claim(
         "球多时只接收前 10 个。另外用一个查询找出不同的球，它只会更暗，或者更暗或更亮：查询是手中的白球、整袋的平均，"
         "或对所有袋子都相同的可学习向量（记忆）。",
     ),
-    threshold=Bilingual(
-        "Holds if, in the mean over seeds, attention is correct for at least 95 % at every number of balls, none of "
-        "the other three networks is, and a held white ball as the query finds at least 95 % of the balls that are "
-        "darker or lighter while the learned vector finds at most 75 %. Limited if attention reaches 95 % "
-        "everywhere, but another network does too or the held ball is no better than the learned vector. Fails "
-        "otherwise.",
-        "若按随机种子的平均，注意力在每种球数下的正确率都不低于 95%，其余三种网络都做不到，"
-        "且以手中白球为查询能找到至少 95% 更暗或更亮的球，而可学习向量不超过 75%，则成立。若注意力处处不低于 95%，"
-        "但别的网络也能做到，或白球查询不优于可学习向量，则有条件成立。否则不成立。",
+    criteria=(
+        Criterion(
+            "query",
+            Bilingual(
+                "A white ball held as the query finds a ball that is darker or lighter (at least 95 %)",
+                "以手中的白球为查询，能找到更暗或更亮的球（不低于 95%）",
+            ),
+            ">=",
+            0.95,
+            core=True,
+        ),
+        Criterion(
+            "memory",
+            Bilingual(
+                "A learned vector, the same for every bag, does not (at most 75 %)",
+                "对所有袋子都相同的可学习向量（记忆）找不到（不高于 75%）",
+            ),
+            "<=",
+            0.75,
+        ),
+        Criterion(
+            "fixed-size",
+            Bilingual(
+                "The fully connected network fails at other numbers of balls (below 95 % at worst)",
+                "全连接网络在别的球数下失败（最低处低于 95%）",
+            ),
+            "<=",
+            0.95,
+            core=True,
+        ),
+        Criterion(
+            "any-size",
+            Bilingual(
+                "Attention finds the grey ball at every number of balls (at least 95 %)",
+                "注意力在每种球数下都能找到灰球（不低于 95%）",
+            ),
+            ">=",
+            0.95,
+        ),
+        Criterion(
+            "best",
+            Bilingual(
+                "Attention is the best of all networks: none without attention is better at worst",
+                "注意力是所有网络中最好的：不用注意力的网络在最低处都不比它高",
+            ),
+            ">=",
+            0,
+        ),
     ),
 )
 
 BALLS, COUNTS, NOISE, GREY = 10, (5, 10, 20, 50, 100), 0.01, 0.05
-STEPS = {"toy": 20, "usual": 500, "full": 3000}
-SEEDS = {"toy": 1, "usual": 3, "full": 5}
+STEPS: dict[Size, int] = {"toy": 20, "usual": 500, "full": 3000}
+SEEDS: dict[Size, int] = {"toy": 1, "usual": 3, "full": 5}
 BAGS = {"toy": 50, "usual": 1000, "full": 5000}
 QUERIES = ("held", "mean", "learned")
+PARAMETERS = (
+    Parameter("grey", Bilingual("how much darker the grey ball is", "灰球暗多少"), 0.002, 0.5, constant(GREY)),
+    Parameter("noise", Bilingual("noise of each colour", "每个颜色的噪声"), 0.0, 0.2, constant(NOISE)),
+    count("balls", Bilingual("balls in a training bag", "训练用袋中的球数"), 3, 30, BALLS),
+    count("steps", STEPS_TEXT, 1, 20000, STEPS),
+    count("seeds", SEEDS_TEXT, 1, 20, SEEDS),
+)
 
 
-def sample_bags(batch: int, balls: int, both_ways: bool, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+@dataclass(frozen=True)
+class Bags:
+    """The bags of a run: balls of a training bag, noise of each colour, how much darker the grey ball is."""
+
+    balls: int = BALLS
+    noise: float = NOISE
+    grey: float = GREY
+
+
+USUAL_BAGS = Bags()
+
+
+def sample_bags(
+    batch: int, balls: int, both_ways: bool, generator: torch.Generator, bags: Bags = USUAL_BAGS
+) -> tuple[Tensor, Tensor, Tensor]:
     """Colours `[batch, balls, 3]` , which ball is odd `[batch]`, and one more white ball `[batch, 3]`."""
     light = 0.5 + 0.5 * torch.rand(batch, 1, 3, generator=generator)
-    colours = light * (1 + NOISE * torch.randn(batch, balls + 1, 3, generator=generator))
+    colours = light * (1 + bags.noise * torch.randn(batch, balls + 1, 3, generator=generator))
     odd = torch.randint(balls, (batch,), generator=generator)
     sign = torch.where(torch.rand(batch, generator=generator) < 0.5, 1.0, -1.0) if both_ways else -torch.ones(batch)
-    colours[torch.arange(batch), odd] *= 1 + GREY * sign[:, None]
+    colours[torch.arange(batch), odd] *= 1 + bags.grey * sign[:, None]
     colours = (colours - 0.75) / 0.15
     return colours[:, :balls], odd, colours[:, balls]
 
@@ -88,10 +152,10 @@ class BallFinder(nn.Module):
         return nn.functional.pad(logits, (0, colours.shape[1] - visible.shape[1]), value=-9.0)
 
 
-def build_finders() -> dict[str, BallFinder]:
+def build_finders(balls: int = BALLS) -> dict[str, BallFinder]:
     """The four networks; three have about as many parameters, the fully connected one has more."""
     return {
-        "fully connected": BallFinder(FullyConnected(24, 2, BALLS, hidden=96), 24, max_balls=BALLS),
+        "fully connected": BallFinder(FullyConnected(24, 2, balls, hidden=96), 24, max_balls=balls),
         "convolution": BallFinder(Convolution(40, 3, kernel=3), 40),
         "recurrent": BallFinder(Recurrent(48, 1, cell="gru", bidirectional=True), 48),
         "attention": BallFinder(Stack(StackConfig(dim=32, layers=1, heads=2)), 32),
@@ -118,81 +182,91 @@ class Pointer(nn.Module):
         return attend(q, k, one_hot, score=Additive(self.weight)).flatten(1)
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+    values = resolve_settings(PARAMETERS, size, settings)
+    bags = Bags(values["balls"], values["noise"], values["grey"])
     finder_runs: list[dict[str, list[float]]] = []
     pointer_runs: list[dict[str, float]] = []
-    for n in range(SEEDS[size]):
-        start, end = n / SEEDS[size], (n + 1) / SEEDS[size]
-        finder_runs.append(run_finders(size, seed + n, subprogress(progress, start, start + 0.7 * (end - start))))
-        pointer_runs.append(run_pointers(size, seed + n, subprogress(progress, start + 0.7 * (end - start), end)))
+    steps, seeds, tested = values["steps"], values["seeds"], BAGS[size]
+    for n in range(seeds):
+        start, end = n / seeds, (n + 1) / seeds
+        split = start + 0.7 * (end - start)
+        finder_runs.append(run_finders(bags, steps, tested, seed + n, subprogress(progress, start, split)))
+        pointer_runs.append(run_pointers(bags, steps, tested, seed + n, subprogress(progress, split, end)))
     return {
         "balls": list(COUNTS),
+        "trained": bags.balls,
         "found": {
             name: [summarize(values) for values in zip(*(run[name] for run in finder_runs), strict=True)]
             for name in finder_runs[0]
         },
         "pointed": {name: summarize([run[name] for run in pointer_runs]) for name in pointer_runs[0]},
-        "weights": {name: sum(p.numel() for p in model.parameters()) for name, model in build_finders().items()},
+        "weights": {
+            name: sum(p.numel() for p in model.parameters()) for name, model in build_finders(bags.balls).items()
+        },
     }
 
 
-def run_finders(size: Size, seed: int, progress: ProgressCallback) -> dict[str, list[float]]:
+def run_finders(bags: Bags, steps: int, tested: int, seed: int, progress: ProgressCallback) -> dict[str, list[float]]:
     """The accuracy of each network and of the median rule by number of balls."""
     torch.manual_seed(seed)
-    accuracies = {"rule": [bag_accuracy(median_rule, balls, size, seed) for balls in COUNTS]}
-    models = build_finders()
+    rule = partial(median_rule, grey=bags.grey)
+    accuracies = {"rule": [bag_accuracy(rule, balls, bags, tested, seed) for balls in COUNTS]}
+    models = build_finders(bags.balls)
     for n, (name, model) in enumerate(models.items()):
-        train_finder(model, STEPS[size], seed, nth_subprogress(progress, n, len(models), name))
-        accuracies[name] = [bag_accuracy(model, balls, size, seed) for balls in COUNTS]
+        train_finder(model, bags, steps, seed, nth_subprogress(progress, n, len(models), name))
+        accuracies[name] = [bag_accuracy(model, balls, bags, tested, seed) for balls in COUNTS]
     return accuracies
 
 
-def train_finder(model: BallFinder, steps: int, seed: int, progress: ProgressCallback) -> None:
+def train_finder(model: BallFinder, bags: Bags, steps: int, seed: int, progress: ProgressCallback) -> None:
     generator = seeded_generator(seed)
 
     def loss() -> Tensor:
-        colours, odd, _ = sample_bags(64, BALLS, False, generator)
-        targets = nn.functional.one_hot(odd, BALLS).float()
+        colours, odd, _ = sample_bags(64, bags.balls, False, generator, bags)
+        targets = nn.functional.one_hot(odd, bags.balls).float()
         return nn.functional.binary_cross_entropy_with_logits(model(colours), targets)
 
     fit(model, loss, steps, 1e-2, progress)
 
 
 @torch.no_grad()
-def bag_accuracy(model: Any, balls: int, size: Size, seed: int) -> float:
+def bag_accuracy(model: Any, balls: int, bags: Bags, tested: int, seed: int) -> float:
     """The fraction of new bags with every ball classified right."""
-    colours, odd, _ = sample_bags(BAGS[size], balls, False, seeded_generator(seed + 1000))
+    colours, odd, _ = sample_bags(tested, balls, False, seeded_generator(seed + 1000), bags)
     predicted = model(colours) > 0
     return (predicted == nn.functional.one_hot(odd, balls).bool()).all(1).float().mean().item()
 
 
-def median_rule(colours: Tensor) -> Tensor:
+def median_rule(colours: Tensor, grey: float = GREY) -> Tensor:
     """Positive where a ball is more than half the difference darker than the bag's median: nearly optimal."""
     brightness = (colours * 0.15 + 0.75).mean(-1)
-    return 1 - GREY / 2 - brightness / brightness.median(1, keepdim=True).values
+    return 1 - grey / 2 - brightness / brightness.median(1, keepdim=True).values
 
 
-def run_pointers(size: Size, seed: int, progress: ProgressCallback) -> dict[str, float]:
+def run_pointers(bags: Bags, steps: int, tested: int, seed: int, progress: ProgressCallback) -> dict[str, float]:
     """How often the largest weight is on the odd ball, by query and by whether it may be lighter."""
     torch.manual_seed(seed)
     accuracies, cases = {}, [(query, both_ways) for both_ways in (False, True) for query in QUERIES]
     for n, (query, both_ways) in enumerate(cases):
         name = f"{query}, {'darker or lighter' if both_ways else 'darker'}"
-        accuracies[name] = train_pointer(query, both_ways, size, seed, nth_subprogress(progress, n, 6, name))
+        generator, model = seeded_generator(seed), Pointer(query)
+        sample = partial(sample_bags, balls=bags.balls, both_ways=both_ways, generator=generator, bags=bags)
+        train_pointer(model, sample, steps, nth_subprogress(progress, n, 6, name))
+        with torch.no_grad():
+            colours, odd, white = sample(tested)
+            accuracies[name] = (model(colours, white).argmax(1) == odd).float().mean().item()
     return accuracies
 
 
-def train_pointer(query: str, both_ways: bool, size: Size, seed: int, progress: ProgressCallback) -> float:
-    generator, model = seeded_generator(seed), Pointer(query)
-
+def train_pointer(
+    model: Pointer, sample: Callable[[int], tuple[Tensor, Tensor, Tensor]], steps: int, progress: ProgressCallback
+) -> None:
     def loss() -> Tensor:
-        colours, odd, white = sample_bags(64, BALLS, both_ways, generator)
+        colours, odd, white = sample(64)
         return nn.functional.nll_loss(model(colours, white).clamp(min=1e-9).log(), odd)
 
-    fit(model, loss, STEPS[size], 2e-2, progress)
-    with torch.no_grad():
-        colours, odd, white = sample_bags(BAGS[size], BALLS, both_ways, generator)
-        return (model(colours, white).argmax(1) == odd).float().mean().item()
+    fit(model, loss, steps, 2e-2, progress)
 
 
 def verdict(numbers: dict[str, Any]) -> Verdict:
@@ -201,8 +275,7 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     }
     held, learned = (numbers["pointed"][f"{query}, darker or lighter"]["mean"] for query in ("held", "learned"))
     others = [name for name, value in worst.items() if name != "attention" and value >= 0.95]
-    finds, compares = worst["attention"] >= 0.95, held >= 0.95 and learned <= 0.75
-    outcome = "fails" if not finds else "limited" if others or not compares else "holds"
+    finds = worst["attention"] >= 0.95
     means = {name: [at["mean"] for at in numbers["found"][name]] for name in worst}
     worst_counts = {name: numbers["balls"][values.index(min(values))] for name, values in means.items()}
     english, chinese = describe_en(worst, worst_counts, held, learned), describe_zh(worst, worst_counts, held, learned)
@@ -213,11 +286,39 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
             f"不用注意力而处处达到 95% 的{'还' if finds else '只'}有：{'、'.join(NAMES_ZH[name] for name in others)}。"
         )
     best = max(value for name, value in worst.items() if name != "attention")
+    connected, attention = worst["fully connected"], worst["attention"]
+    measured = {
+        "query": (
+            held,
+            Bilingual(f"{held:.0%} against {learned:.0%} by memory", f"{held:.0%}，凭记忆为 {learned:.0%}"),
+        ),
+        "memory": (learned, Bilingual.same(f"{learned:.0%}")),
+        "fixed-size": (
+            connected,
+            Bilingual(
+                f"{connected:.0%} of {worst_counts['fully connected']} balls",
+                f"{worst_counts['fully connected']} 个球时 {connected:.0%}",
+            ),
+        ),
+        "any-size": (
+            attention,
+            Bilingual(
+                f"{attention:.0%} of {worst_counts['attention']} balls at worst",
+                f"最低 {attention:.0%}（{worst_counts['attention']} 个球）",
+            ),
+        ),
+        "best": (
+            attention - best,
+            Bilingual(
+                f"attention {attention:.0%}, the best other {best:.0%}", f"注意力 {attention:.0%}，其余最好 {best:.0%}"
+            ),
+        ),
+    }
     key = Bilingual(
         f"accuracy at the worst number of balls: attention {worst['attention']:.0%}, the best other {best:.0%}",
         f"最不利球数下的正确率：注意力 {worst['attention']:.0%}，其余最好 {best:.0%}",
     )
-    return Verdict(outcome, key, Bilingual(english, chinese))
+    return judge(CLAIM, measured, key, Bilingual(english, chinese))
 
 
 NAMES_ZH = {
@@ -265,11 +366,9 @@ def draw(numbers: dict[str, Any], language: Language) -> Figure:
         left.set_xscale("log")
         left.set_xticks(numbers["balls"], map(str, numbers["balls"]))
         left.minorticks_off()
-        left.axvline(BALLS, color="#999999", linewidth=0.8)
+        left.axvline(numbers.get("trained", BALLS), color="#999999", linewidth=0.8)
         left.set_ylim(-0.03, 1.65)
-        left.set_xlabel(
-            "袋中球数（竖线：训练用的 10 个球）" if zh else "balls in the bag (vertical line: trained on 10)"
-        )
+        left.set_xlabel("袋中球数（竖线：训练用的球数）" if zh else "balls in the bag (vertical line: as trained)")
         left.set_ylabel("全部判断正确的袋子比例" if zh else "fraction of bags correct")
         left.set_title("不同球数下的正确率" if zh else "Accuracy by number of balls")
         left.legend(loc="upper left")

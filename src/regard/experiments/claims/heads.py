@@ -10,7 +10,17 @@ from torch.nn.functional import cross_entropy
 
 from ...attention.look import look
 from ...nn.attention import MultiHeadAttention
-from ..experiment import Bilingual, Claim, Language, Size, Verdict
+from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
+from ..parameters import (
+    DIM_TEXT,
+    NO_SETTINGS,
+    SEEDS_TEXT,
+    STEPS_TEXT,
+    TOKENS_TEXT,
+    Settings,
+    from_sizes,
+    resolve_settings,
+)
 from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import line_style, plot_summaries, subplots
 from ..toolkit.metrics import summarize
@@ -36,13 +46,26 @@ CLAIM = Claim(
         "每个词元指向另外两个词元（两种随机的关系），并须按次序预测两者的内容。宽度相同、"
         "因而参数量完全相同的一层注意力，分别用 1、2、4、8 个头训练。在新的序列上测量每个头在每种关系上的权重。",
     ),
-    threshold=Bilingual(
-        "Holds if two heads predict both contents at least 20 points more often than one head, and in every seed one "
-        "of the two heads gives more than half of its weight to the first relation and the other to the second. "
-        "Limited if only the first condition holds. Fails otherwise.",
-        "若两个头同时预测对两者内容的比例比一个头至少高 20 个百分点，"
-        "并且每个种子中两个头分别把一半以上的权重给第一种和第二种关系，则成立；若只满足前者，则有条件成立；"
-        "否则不成立。",
+    criteria=(
+        Criterion(
+            "two-heads",
+            Bilingual(
+                "Two heads predict both relations at least 20 points more often than one",
+                "两个头同时预测对两种关系的比例比一个头至少高 20 个百分点",
+            ),
+            ">=",
+            0.2,
+            core=True,
+        ),
+        Criterion(
+            "split",
+            Bilingual(
+                "In every seed the two heads split the relations between them (each over half of its weight)",
+                "每个种子中两个头各负责一种关系（各有一半以上的权重）",
+            ),
+            ">=",
+            1,
+        ),
     ),
 )
 
@@ -54,6 +77,12 @@ SIZES: dict[Size, dict[str, Any]] = {
     "usual": {"tokens": 12, "dim": 64, "steps": 700, "batch": 32, "seeds": 3},
     "full": {"tokens": 32, "dim": 128, "steps": 5000, "batch": 64, "seeds": 5},
 }
+PARAMETERS = (
+    from_sizes(SIZES, "tokens", TOKENS_TEXT, 3, 64),
+    from_sizes(SIZES, "dim", DIM_TEXT, 8, 256, multiple=8),
+    from_sizes(SIZES, "steps", STEPS_TEXT, 1, 20000),
+    from_sizes(SIZES, "seeds", SEEDS_TEXT, 1, 20),
+)
 
 
 class PointerModel(nn.Module):
@@ -77,9 +106,9 @@ class PointerModel(nn.Module):
         return self.head(mixed).unflatten(-1, (2, CONTENTS))
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
     """`both[heads]`: both contents predicted; `weights[heads][seed][head]`: of the first and the second relation."""
-    config = SIZES[size]
+    config = SIZES[size] | resolve_settings(PARAMETERS, size, settings)
     runs = [(heads, seed + n) for heads in COUNTS for n in range(config["seeds"])]
     runs_by_heads: dict[int, list[dict[str, Any]]] = {heads: [] for heads in COUNTS}
     for n, (heads, run_seed) in enumerate(runs):
@@ -140,12 +169,22 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     pairs = numbers["weights"][numbers["heads"].index(2)]
     # seeds in which one of two heads attends to the first relation and the other to the second
     specialized = sum(min(a, d) > 0.5 or min(b, c) > 0.5 for (a, b), (c, d) in pairs)
-    outcome = "fails" if double - single < 0.2 else "holds" if specialized == len(pairs) else "limited"
+    measured = {
+        "two-heads": (
+            double - single,
+            Bilingual(f"{double:.0%} against {single:.0%}", f"{double:.0%}，一个头 {single:.0%}"),
+        ),
+        "split": (
+            specialized / len(pairs),
+            Bilingual(f"{specialized} of {len(pairs)} seeds", f"{len(pairs)} 个种子中的 {specialized} 个"),
+        ),
+    }
     accuracies = " / ".join(f"{value['mean']:.0%}" for value in numbers["both"])
     counts = " / ".join(str(heads) for heads in numbers["heads"])
     alone = numbers["weights"][0][0][0]
-    return Verdict(
-        outcome,
+    return judge(
+        CLAIM,
+        measured,
         Bilingual(
             f"both relations correct: one head {single:.0%}, two heads {double:.0%}",
             f"两种关系都对：一个头 {single:.0%}，两个头 {double:.0%}",

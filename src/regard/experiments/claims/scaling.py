@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ...nn import MultiHeadAttention
-from ..experiment import Bilingual, Claim, Language, Size, Verdict
+from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
+from ..parameters import NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Parameter, Settings, constant, count, resolve_settings
 from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.figures import line_style, subplots
 from ..toolkit.key_value import KeyValueModel, train_key_value
@@ -39,42 +40,89 @@ CLAIM = Claim(
         "训练单头 dim 为 64 和 256 的一层注意力按键查值，数据与初始权重相同；投影的初始化使 q 与 k 的标准差为 1，"
         "与该论证的假设一致。",
     ),
-    threshold=Bilingual(
-        "Holds if at dim 1024 without scaling the mean largest weight is at least 0.9 and the gradient at most a "
-        "tenth of the scaled one, the largest weight with scaling varies over all dims by a factor of at most 2, and "
-        "at every trained dim the mean loss over training (all seeds) is at least 10 % higher without scaling. "
-        "Limited if only the training condition is missed. Fails otherwise.",
-        "若 dim 为 1024 且不缩放时，最大权重平均不低于 0.9，梯度不超过缩放时的十分之一，"
-        "缩放后的最大权重在各 dim 之间相差不超过 2 倍，且在每个训练的 dim 上，"
-        "不缩放时整个训练过程的平均损失（所有随机种子）至少高 10%，则成立。若只有训练一条不满足，则有条件成立。"
-        "否则不成立。",
+    criteria=(
+        Criterion(
+            "one-hot",
+            Bilingual(
+                "At the largest dim without scaling the softmax is close to one-hot (mean largest weight at least 0.9)",
+                "在最大的 dim 且不缩放时，softmax 接近 one-hot（最大权重平均不低于 0.9）",
+            ),
+            ">=",
+            0.9,
+            core=True,
+        ),
+        Criterion(
+            "median-gradient",
+            Bilingual(
+                "The gradient of the median query vanishes without scaling (at most a tenth of the scaled one)",
+                "不缩放时，居中的查询梯度消失（不超过缩放时的十分之一）",
+            ),
+            "<=",
+            0.1,
+        ),
+        Criterion(
+            "mean-gradient",
+            Bilingual(
+                "The mean gradient vanishes too (at most a tenth of the scaled one)",
+                "平均梯度也消失（不超过缩放时的十分之一）",
+            ),
+            "<=",
+            0.1,
+        ),
+        Criterion(
+            "constant",
+            Bilingual(
+                "With scaling the largest weight hardly depends on dim (by a factor of at most 2)",
+                "缩放后最大权重几乎不随 dim 变化（相差不超过 2 倍）",
+            ),
+            "<=",
+            2,
+            core=True,
+        ),
+        Criterion(
+            "training",
+            Bilingual(
+                "Training is worse without scaling (mean loss at least 10 % higher at every trained dim)",
+                "不缩放时训练更差（在每个训练的 dim 上平均损失至少高 10%）",
+            ),
+            ">=",
+            1.1,
+        ),
     ),
 )
 
 DIMS, KEYS, LEARNED_DIMS = (4, 16, 64, 256, 1024), 64, (64, 256)
 ROWS = {"toy": 50, "usual": 1000, "full": 10000}
-STEPS = {"toy": 15, "usual": 300, "full": 3000}
-SEEDS = {"toy": 1, "usual": 3, "full": 5}
+STEPS: dict[Size, int] = {"toy": 15, "usual": 300, "full": 3000}
+SEEDS: dict[Size, int] = {"toy": 1, "usual": 3, "full": 5}
 SCALINGS = ("scaled", "unscaled")
+PARAMETERS = (
+    count("keys", Bilingual("keys per query", "每个查询的键数"), 2, 1024, KEYS),
+    Parameter("std", Bilingual("standard deviation of q and k", "q 与 k 的标准差"), 0.05, 4.0, constant(1.0)),
+    count("steps", STEPS_TEXT, 1, 20000, STEPS),
+    count("seeds", SEEDS_TEXT, 1, 20, SEEDS),
+)
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
-    generator = seeded_generator(seed)
-    saturation = [measure_saturation(dim, ROWS[size], generator) for dim in DIMS]
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+    generator, values = seeded_generator(seed), resolve_settings(PARAMETERS, size, settings)
+    saturation = [measure_saturation(dim, ROWS[size], generator, values["keys"], values["std"]) for dim in DIMS]
     return {
         "dims": list(DIMS),
         "still": {name: [row[name] for row in saturation] for name in saturation[0]},
         "learning": {
-            str(dim): run_training(dim, size, seed, nth_subprogress(progress, n, 2))
+            str(dim): run_training(dim, values, seed, nth_subprogress(progress, n, 2))
             for n, dim in enumerate(LEARNED_DIMS)
         },
     }
 
 
-def measure_saturation(dim: int, rows: int, generator: torch.Generator) -> dict[str, float]:
+def measure_saturation(
+    dim: int, rows: int, generator: torch.Generator, keys: int = KEYS, std: float = 1.0
+) -> dict[str, float]:
     """Largest weight and gradient norm for random scores, with and without scaling; overflow of exp."""
     q = torch.randn(rows, 1, dim, generator=generator)
-    scores = (q @ torch.randn(rows, dim, KEYS, generator=generator)).squeeze(1)  # [rows, keys]
+    scores = std**2 * (q @ torch.randn(rows, dim, keys, generator=generator)).squeeze(1)  # [rows, keys]
     measured = {"overflow": scores.exp().isinf().any(1).float().mean().item()}
     for name, weights in (("unscaled", scores.softmax(1)), ("scaled", (scores / math.sqrt(dim)).softmax(1))):
         measured[f"peak, {name}"] = weights.amax(1).mean().item()
@@ -89,30 +137,29 @@ def softmax_jacobian_norm(weights: Tensor) -> Tensor:
     return (squares - 2 * weights.pow(3).sum(1) + squares.square()).clamp(min=0).sqrt()
 
 
-def run_training(dim: int, size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
+def run_training(dim: int, values: dict[str, Any], seed: int, progress: ProgressCallback) -> dict[str, Any]:
     """Training losses with and without scaling, summarized over seeds."""
     losses: dict[str, list[list[float]]] = {name: [] for name in SCALINGS}
-    count = 2 * SEEDS[size]
-    for n in range(count):
+    runs = 2 * values["seeds"]
+    for n in range(runs):
         name = SCALINGS[n % 2]
         losses[name].append(
-            train_lookup(dim, name, STEPS[size], seed + n // 2, nth_subprogress(progress, n, count, f"{dim}, {name}"))
+            train_lookup(dim, name, values, seed + n // 2, nth_subprogress(progress, n, runs, f"{dim}, {name}"))
         )
-    return {name: summarize_losses(runs) for name, runs in losses.items()}
+    return {name: summarize_losses(curves) for name, curves in losses.items()}
 
 
-def train_lookup(dim: int, scaling: str, steps: int, seed: int, progress: ProgressCallback) -> list[float]:
+def train_lookup(dim: int, scaling: str, values: dict[str, Any], seed: int, progress: ProgressCallback) -> list[float]:
     torch.manual_seed(seed)
-    model = KeyValueModel(
-        init_unit_variance(MultiHeadAttention(dim, 1, score="Dot()" if scaling == "scaled" else "Dot(scale=1.0)")), dim
-    )
-    return train_key_value(model, steps, 1e-3, seed, progress)
+    layer = MultiHeadAttention(dim, 1, score="Dot()" if scaling == "scaled" else "Dot(scale=1.0)")
+    model = KeyValueModel(init_variance(layer, values["std"]), dim)
+    return train_key_value(model, values["steps"], 1e-3, seed, progress)
 
 
-def init_unit_variance(layer: MultiHeadAttention) -> MultiHeadAttention:
-    """Initialize the projections so that q and k have unit variance for tokens of variance 2 (key plus value)."""
+def init_variance(layer: MultiHeadAttention, std: float = 1.0) -> MultiHeadAttention:
+    """Initialize the projections so that q and k have this deviation for tokens of variance 2 (key plus value)."""
     for projection in (layer.q, layer.k):
-        nn.init.normal_(projection.weight, std=(2 * projection.weight.shape[1]) ** -0.5)
+        nn.init.normal_(projection.weight, std=std * (2 * projection.weight.shape[1]) ** -0.5)
     return layer
 
 
@@ -125,12 +172,20 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
         dim: training["unscaled"]["mean loss"]["mean"] / training["scaled"]["mean loss"]["mean"]
         for dim, training in numbers["learning"].items()
     }
-    saturates = peak >= 0.9 and gradient <= 0.1 and max(scaled) <= 2 * min(scaled)
-    outcome = "fails" if not saturates else "holds" if min(ratios.values()) >= 1.1 else "limited"
+    worst, factor = min(ratios.values()), max(scaled) / min(scaled)
+    losses = ", ".join(f"{ratio:.1f}× (dim {dim})" for dim, ratio in ratios.items())
+    measured = {
+        "one-hot": (peak, Bilingual(f"{peak:.2f} (scaled {scaled[-1]:.2f})", f"{peak:.2f}（缩放时 {scaled[-1]:.2f}）")),
+        "median-gradient": (median, Bilingual.same(f"{median:.2f}")),
+        "mean-gradient": (gradient, Bilingual.same(f"{gradient:.2f}")),
+        "constant": (factor, Bilingual.same(f"{factor:.2f}×")),
+        "training": (worst, Bilingual(f"loss {losses}", f"损失 {losses}")),
+    }
     english = ", ".join(f"{ratio:.2f} times (dim {dim})" for dim, ratio in ratios.items())
     chinese = "，".join(f"{ratio:.2f} 倍（dim {dim}）" for dim, ratio in ratios.items())
-    return Verdict(
-        outcome,
+    return judge(
+        CLAIM,
+        measured,
         Bilingual(
             f"largest weight at dim 1024: {peak:.2f} unscaled, {scaled[-1]:.2f} scaled",
             f"dim 1024 时的最大权重：不缩放 {peak:.2f}，缩放 {scaled[-1]:.2f}",

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ...attention.attend import attend
-from ..experiment import Bilingual, Claim, Language, Size, Verdict
+from ..experiment import Bilingual, Claim, Criterion, Language, Size, Verdict, judge
+from ..parameters import DIM_TEXT, NO_SETTINGS, SEEDS_TEXT, STEPS_TEXT, Settings, count, resolve_settings
 from ..progress import ProgressCallback, nth_subprogress
 from ..toolkit.concepts import CONCEPTS
 from ..toolkit.figures import COLOURS, subplots
@@ -40,22 +41,50 @@ CLAIM = Claim(
         "之后用新的字典测试，并用“水果”查询 {苹果: 10, 香蕉: 5, 椅子: 2}。硬字典已知真实比例，"
         "返回最合适的那一个键的值。",
     ),
-    threshold=Bilingual(
-        "Holds if, with every seed, fruit gives 8 to within 0.1 with a weight below 0.01 on the chair, and on new "
-        "dictionaries the mean error (values lie between 0 and 10) is at most 0.1 for concepts and for single words, "
-        "while the error of the hard dictionary for concepts is at least five times that of the soft one. Limited if "
-        "the soft error for concepts is below half the hard one. Fails otherwise.",
-        "若对每个随机种子，“水果”的结果与 8 相差不超过 0.1 且椅子的权重小于 0.01，"
-        "新字典上的平均误差（值在 0 到 10 之间）对概念和对单个词都不超过 0.1，"
-        "而硬字典对概念的误差至少是软字典的五倍，则成立。若软字典对概念的误差不到硬字典的一半，则有条件成立。"
-        "否则不成立。",
+    criteria=(
+        Criterion(
+            "mix",
+            Bilingual("Fruit gives 8 to within 0.1 with every seed", "对每个种子，“水果”的结果与 8 相差不超过 0.1"),
+            "<=",
+            0.1,
+        ),
+        Criterion(
+            "chair",
+            Bilingual("The chair gets a weight of at most 0.01", "椅子的权重不超过 0.01"),
+            "<=",
+            0.01,
+        ),
+        Criterion(
+            "error",
+            Bilingual(
+                "On new dictionaries (values from 0 to 10) the mean error is at most 0.1, for concepts and for single words",
+                "在新字典上（值在 0 到 10 之间），对概念和单个词的平均误差都不超过 0.1",
+            ),
+            "<=",
+            0.1,
+        ),
+        Criterion(
+            "hard",
+            Bilingual(
+                "The error of a hard dictionary for concepts is at least five times that of the soft one",
+                "硬字典对概念的误差至少是软字典的五倍",
+            ),
+            ">=",
+            5,
+            core=True,
+        ),
     ),
 )
 
 WORDS = [word for members in CONCEPTS.values() for word in members]
 EXAMPLE = {"apple": 10.0, "banana": 5.0, "chair": 2.0}
-STEPS = {"toy": 60, "usual": 1500, "full": 6000}
-SEEDS = {"toy": 1, "usual": 3, "full": 5}
+STEPS: dict[Size, int] = {"toy": 60, "usual": 1500, "full": 6000}
+SEEDS: dict[Size, int] = {"toy": 1, "usual": 3, "full": 5}
+PARAMETERS = (
+    count("dim", DIM_TEXT, 1, 128, 16),
+    count("steps", STEPS_TEXT, 1, 20000, STEPS),
+    count("seeds", SEEDS_TEXT, 1, 20, SEEDS),
+)
 
 
 class SoftDictionary(nn.Module):
@@ -100,11 +129,10 @@ def sample_dictionaries(
     return queries, words, values, weights / weights.sum(1, keepdim=True)
 
 
-def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]:
-    runs = [
-        run_seed(seed + n, STEPS[size], nth_subprogress(progress, n, SEEDS[size], f"seed {seed + n}"))
-        for n in range(SEEDS[size])
-    ]
+def measure(size: Size, seed: int, progress: ProgressCallback, settings: Settings = NO_SETTINGS) -> dict[str, Any]:
+    values = resolve_settings(PARAMETERS, size, settings)
+    seeds = values["seeds"]
+    runs = [run_seed(seed + n, values, nth_subprogress(progress, n, seeds, f"seed {seed + n}")) for n in range(seeds)]
     return {
         "answer": summarize([run["answer"] for run in runs]),
         "weights": [run["weights"] for run in runs],
@@ -112,17 +140,17 @@ def measure(size: Size, seed: int, progress: ProgressCallback) -> dict[str, Any]
     }
 
 
-def run_seed(seed: int, steps: int, progress: ProgressCallback) -> dict[str, Any]:
+def run_seed(seed: int, values: dict[str, Any], progress: ProgressCallback) -> dict[str, Any]:
     """Train the vectors; returns the answer for fruit, its weights, and the errors on new dictionaries."""
     torch.manual_seed(seed)
     generator = seeded_generator(seed)
-    memberships, model = sample_memberships(generator), SoftDictionary()
+    memberships, model = sample_memberships(generator), SoftDictionary(values["dim"])
 
     def loss() -> Tensor:
-        queries, words, values, weights = sample_dictionaries(memberships, 256, None, generator)
-        return (model(queries, words, values) - (weights * values).sum(1)).square().mean()
+        queries, words, given, weights = sample_dictionaries(memberships, 256, None, generator)
+        return (model(queries, words, given) - (weights * given).sum(1)).square().mean()
 
-    fit(model, loss, steps, 3e-2, progress, cuda_graph=False)
+    fit(model, loss, values["steps"], 3e-2, progress, cuda_graph=False)
     names = [word for word, _ in WORDS]
     words = torch.tensor([[names.index(word) for word in EXAMPLE]]).expand(3, -1)
     with torch.no_grad():
@@ -151,14 +179,22 @@ def verdict(numbers: dict[str, Any]) -> Verdict:
     errors = {name: summary["all"] for name, summary in numbers["errors"].items()}
     max_error = max(abs(answer - 8) for answer in numbers["answer"]["all"])
     chair = max(weights[2] for weights in numbers["weights"])
-    small = max(errors["soft, concept"] + errors["soft, word"]) <= 0.1
+    error = max(errors["soft, concept"] + errors["soft, word"])
     ratio = min(hard / soft for hard, soft in zip(errors["hard, concept"], errors["soft, concept"], strict=True))
-    outcome = (
-        "holds" if max_error <= 0.1 and chair < 0.01 and small and ratio >= 5 else "limited" if ratio > 2 else "fails"
-    )
+    answer = numbers["answer"]["mean"]
+    measured = {
+        "mix": (
+            max_error,
+            Bilingual(f"{answer:.2f}, off by at most {max_error:.3f}", f"{answer:.2f}，最多相差 {max_error:.3f}"),
+        ),
+        "chair": (chair, Bilingual.same(f"{chair:.1e}")),
+        "error": (error, Bilingual(f"at most {error:.3f}", f"最多 {error:.3f}")),
+        "hard": (ratio, Bilingual(f"{ratio:.0f} times", f"{ratio:.0f} 倍")),
+    }
     means = {name: summary["mean"] for name, summary in numbers["errors"].items()}
-    return Verdict(
-        outcome,
+    return judge(
+        CLAIM,
+        measured,
         Bilingual(
             f"fruit gives {numbers['answer']['mean']:.2f} (expected 8); the error of a hard dictionary is {ratio:.0f} times as large",
             f"水果得 {numbers['answer']['mean']:.2f}（应为 8）；硬字典误差为 {ratio:.0f} 倍",
