@@ -5,8 +5,12 @@ from __future__ import annotations
 from ....experiments.experiment import Bilingual
 from ...step import Chapter
 from .block import BLOCK
+from .convolution import DYNAMIC_WEIGHTS, IMAGE_PATCHES, LOCAL_TO_GLOBAL
+from .embedding import EMBEDDING_SCALE
 from .feed_forward import LINEARITY, POSITION_WISE, WIDTH
+from .paths import PATH_TABLE, PATHS
 from .projections import PROJECTIONS, SELF_AND_CROSS
+from .recurrence import COPY, RECURRENCE
 from .scores import ADDITIVE_SCORE, SCALED_DOT_PRODUCT, SQRT_DIM
 
 __all__ = ["CHAPTER"]
@@ -29,5 +33,13 @@ CHAPTER = Chapter(
         WIDTH,
         POSITION_WISE,
         BLOCK,
+        EMBEDDING_SCALE,
+        RECURRENCE,
+        PATHS,
+        PATH_TABLE,
+        DYNAMIC_WEIGHTS,
+        LOCAL_TO_GLOBAL,
+        IMAGE_PATCHES,
+        COPY,
     ),
 )

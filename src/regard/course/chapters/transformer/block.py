@@ -16,6 +16,10 @@ def compute_block(layers: int, strength: float) -> dict[str, Any]:
     def normalise(x):
         return (x - x.mean(axis=1, keepdims=True)) / (x.std(axis=1, keepdims=True) + 1e-5)
 
+    def cosines(x):
+        unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+        return unit @ unit.T
+
     def run(residual, norm):
         rng, x, stats = np.random.default_rng(3), np.random.default_rng(4).normal(size=(6, 64)), []
         for _ in range(layers):
@@ -23,16 +27,15 @@ def compute_block(layers: int, strength: float) -> dict[str, Any]:
             weights = np.exp(np.clip(x @ x.T / 64, -50, 50))
             x = norm(residual * x + strength * (weights / weights.sum(axis=1, keepdims=True)) @ x @ w_v)  # attention
             x = norm(residual * x + strength * np.maximum(0, x @ w_1) @ w_2)  # feed-forward
-            unit = x / np.linalg.norm(x, axis=1, keepdims=True)
-            stats.append((((unit @ unit.T).sum() - 6) / 30, np.linalg.norm(x, axis=1).mean()))
-        return unit @ unit.T, *np.array(stats).T
+            stats.append(((cosines(x).sum() - 6) / 30, np.linalg.norm(x, axis=1).mean()))
+        return cosines(x), *np.array(stats).T
 
     (similarity, likeness, size), (bare, bare_likeness, _) = run(1, normalise), run(0, normalise)
     wild_size = run(1, np.positive)[2]
     return dict(
         layer=np.arange(1, layers + 1), similarity=similarity, bare=bare, likeness=likeness,
-        bare_likeness=bare_likeness, size=size, wild_size=wild_size, last=likeness[-1], bare_last=bare_likeness[-1], last_size=size[-1],
-        wild_last=wild_size[-1], layers=layers,
+        bare_likeness=bare_likeness, size=size, wild_size=wild_size, last=likeness[-1], bare_last=bare_likeness[-1],
+        last_size=size[-1], wild_last=wild_size[-1], layers=layers,
     )  # fmt: skip
 
 

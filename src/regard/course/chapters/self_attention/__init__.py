@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from ...experiments.experiment import Bilingual
-from ..step import Chapter
-from .limits import LIMITS
+from ....experiments.experiment import Bilingual
+from ...step import Chapter
+from ..limits import LIMITS
+from .heads import COREFERENCE, MULTI_HEAD
+from .stages import FOUR_STEPS, ROLES
+from .three_vectors import THREE_VECTORS
+
+__all__ = ["CHAPTER"]
 
 CHAPTER = Chapter(
     number=5,
@@ -14,5 +19,5 @@ CHAPTER = Chapter(
         "Three vectors, many heads, positions, cost and what weights explain.",
         "三个向量、多头、位置、开销，以及权重能解释什么。",
     ),
-    steps=(*LIMITS,),
+    steps=(FOUR_STEPS, ROLES, THREE_VECTORS, MULTI_HEAD, COREFERENCE, *LIMITS),
 )

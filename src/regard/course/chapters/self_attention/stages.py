@@ -1,0 +1,209 @@
+"""The four steps of self-attention on a sentence of three words, and what queries, keys and values decide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import regard as rg
+
+from ....experiments.experiment import Bilingual
+from ...controls import Choice, Numbers, Slider
+from ...pictures import Bars, Drawing, Heatmap
+from ...step import Evidence, Finding, Step
+
+WORDS = (Bilingual("猫 cat", "猫"), Bilingual("坐在 sits on", "坐在"), Bilingual("垫子 mat", "垫子"))
+FEATURES = (Bilingual("animal", "动物"), Bilingual("action", "动作"), Bilingual("thing", "物体"))
+INPUTS = ((1.0, 0.0, 0.1), (0.0, 1.0, 0.0), (0.1, 0.0, 1.0))
+W_Q = ((0.0, 3.0, 2.5, 0.0), (2.0, 0.0, 2.0, 0.0), (2.0, 2.0, 0.0, 1.0))
+W_K = ((1.5, 0.0, 0.0, 0.0), (0.0, 1.5, 0.0, 0.0), (0.0, 0.0, 1.5, 1.0))
+W_V = ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0))
+
+
+def compute_four_steps(inputs: np.ndarray, w_q: np.ndarray, w_k: np.ndarray, w_v: np.ndarray) -> dict[str, Any]:
+    words = ["猫", "坐在", "垫子"]
+    queries, keys, values = inputs @ w_q, inputs @ w_k, inputs @ w_v  # step 1
+    products = queries @ keys.T  # step 2
+    factor = np.sqrt(keys.shape[1])
+    scaled = products / factor  # step 3: scale …
+    powers = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+    weights = powers / powers.sum(axis=1, keepdims=True)  # … and normalise each row
+    output = weights @ values  # step 4
+    alone = []
+    for x in inputs[::-1]:  # the same word by word, from the last to the first
+        powers = np.exp(keys @ (x @ w_q) / factor)
+        alone.append(powers @ values / powers.sum())
+    return dict(
+        inputs=inputs, w_q=w_q, w_k=w_k, w_v=w_v, words=words, queries=queries, keys=keys, values=values,
+        products=products, factor=factor, scaled=scaled, weights=weights, output=output, itself=weights[0, 0],
+        verb=weights[0, 1], mat=weights[0, 2], parallel=np.abs(np.array(alone[::-1]) - output).max(),
+    )  # fmt: skip
+
+
+def attend_four_steps(inputs: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor) -> Tensor:
+    q, k, v = ((inputs @ matrix)[None, None] for matrix in (w_q, w_k, w_v))
+    return rg.attend(q, k, v)[0, 0]
+
+
+FOUR_STEPS = Step(
+    name="four-steps",
+    title=Bilingual("猫 坐在 垫子: self-attention in four steps", "猫 坐在 垫子：自注意力的四个步骤"),
+    claim=Bilingual(
+        "Self-attention makes three vectors of every word (query, key, value), compares each query with every key, "
+        "scales and normalises, and adds up the values. In 猫 坐在 垫子 (the cat sits on the mat) the cat should "
+        "find that 坐在 and 垫子 matter most to it.",
+        "自注意力为每个词生成三个向量（查询、键、值），让每个查询与所有键比较，缩放并归一化，再把值加起来。在“猫 坐在"
+        " 垫子”里，“猫”应当发现“坐在”和“垫子”与它关系最大。",
+    ),
+    task=Bilingual(
+        "Click 猫 × 坐在 and read the steps from top to bottom. Then set the first row of W_q to (3, 0, 0, 0): the "
+        "cat asks for animals and looks only at itself.",
+        "点击“猫 × 坐在”的格子，从上往下读。再把 W_q 的第一行改成 (3, 0, 0, 0)：猫去找动物，便只看自己了。",
+    ),
+    controls=(
+        Numbers("inputs", Bilingual("word vectors X", "词向量 X"), INPUTS, -3, 3, rows=WORDS, columns=FEATURES),
+        Numbers("w_q", Bilingual("W_q", "W_q"), W_Q, -5, 5, 0.5, rows=FEATURES),
+        Numbers("w_k", Bilingual("W_k", "W_k"), W_K, -5, 5, 0.5, rows=FEATURES),
+        Numbers("w_v", Bilingual("W_v", "W_v"), W_V, -5, 5, 0.5, rows=FEATURES),
+    ),
+    compute=compute_four_steps,
+    attend=attend_four_steps,
+    pictures=(Drawing(Bilingual("from words to outputs", "从词到输出"), "stages"),),
+    findings=(
+        Finding(
+            Bilingual(
+                "猫 gives 坐在 {verb:.2f} and 垫子 {mat:.2f}, itself {itself:.2f}. Its output is mostly, not only, "
+                "the values of the other two: no softmax weight is 0.",
+                "“猫”给“坐在” {verb:.2f}，给“垫子” {mat:.2f}，给自己 {itself:.2f}。它的输出主要、但不只是另外两个词的"
+                "值：softmax 的权重不会是 0。",
+            ),
+            lambda result: min(result["verb"], result["mat"]) > result["itself"] > 0,
+        ),
+        Finding(
+            Bilingual(
+                "Computed word by word, from the last to the first, the outputs differ by {parallel:.0e}: no word "
+                "waits for another, so all are computed at once.",
+                "从最后一个词开始逐个计算，输出只差 {parallel:.0e}：谁也不用等谁，所以可以一次全部算出。",
+            ),
+            lambda result: result["parallel"] < 1e-12,
+        ),
+    ),
+    link="formula",
+)
+
+
+def compute_roles(vector: str, word: int, amount: float) -> dict[str, Any]:
+    queries = np.array([[0.0, 3.0, 2.5, 0.0], [2.0, 0.0, 2.0, 0.0], [2.0, 2.0, 0.0, 1.0]])
+    keys = np.array([[1.5, 0.0, 0.0, 0.0], [0.0, 1.5, 0.0, 0.0], [0.0, 0.0, 1.5, 1.0]])
+    values = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+
+    def attention(q, k, v):
+        scores = q @ k.T / 2
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        weights = weights / weights.sum(axis=1, keepdims=True)
+        return scores, weights, weights @ v
+
+    changed = {"query": queries.copy(), "key": keys.copy(), "value": values.copy()}
+    changed[vector][word - 1] += amount
+    scores, weights, output = attention(queries, keys, values)
+    new_scores, new_weights, new_output = attention(*changed.values())
+    moved = [np.abs(a - b) for a, b in ((new_scores, scores), (new_weights, weights), (new_output, output))]
+    return dict(
+        weights=new_weights, output=new_output, change=new_weights - weights, scores_change=new_scores - scores,
+        output_change=moved[2].max(axis=1), rows=int((moved[0].max(axis=1) > 1e-12).sum()),
+        columns=int((moved[0].max(axis=0) > 1e-12).sum()), outputs=int((moved[2].max(axis=1) > 1e-12).sum()),
+        largest=moved[1].max(), vector=vector,
+    )  # fmt: skip
+
+
+def attend_roles(vector: str, word: int, amount: float) -> Tensor:
+    queries = torch.tensor([[0.0, 3.0, 2.5, 0.0], [2.0, 0.0, 2.0, 0.0], [2.0, 2.0, 0.0, 1.0]], dtype=torch.float64)
+    keys = torch.tensor([[1.5, 0.0, 0.0, 0.0], [0.0, 1.5, 0.0, 0.0], [0.0, 0.0, 1.5, 1.0]], dtype=torch.float64)
+    values = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
+    {"query": queries, "key": keys, "value": values}[vector][word - 1] += amount
+    return rg.attend(queries[None, None], keys[None, None], values[None, None])[0, 0]
+
+
+ROLES = Step(
+    name="roles",
+    title=Bilingual("What query, key and value decide", "查询、键、值各决定什么"),
+    claim=Bilingual(
+        "As in a search: the query is the question a word asks, the key is the catchword it is found by, the value "
+        "is the content it gives. The query decides where to look, the key who is looked at, the value what is taken "
+        "from there.",
+        "好比信息检索：查询是一个词提出的问题，键是别人找到它的关键词，值是它提供的内容。查询决定看哪里，键决定谁被看，"
+        "值决定从那里拿走什么。",
+    ),
+    task=Bilingual(
+        "Change one vector of one word at a time. A query touches its own row of scores, a key its column, a value "
+        "no weight at all.",
+        "每次只改一个词的一个向量：查询只影响自己那一行分数，键影响一列，值不影响任何权重。",
+    ),
+    controls=(
+        Choice(
+            "vector",
+            Bilingual("change the", "改动"),
+            "query",
+            (
+                (
+                    "query",
+                    Bilingual(
+                        "query",
+                        "查询",
+                    ),
+                ),
+                (
+                    "key",
+                    Bilingual(
+                        "key",
+                        "键",
+                    ),
+                ),
+                (
+                    "value",
+                    Bilingual(
+                        "value",
+                        "值",
+                    ),
+                ),
+            ),
+        ),
+        Slider(
+            "word",
+            Bilingual(
+                "of word (1 猫, 2 坐在, 3 垫子)",
+                "哪个词（1 猫，2 坐在，3 垫子）",
+            ),
+            1,
+            1,
+            3,
+            1,
+            whole=True,
+        ),
+        Slider("amount", Bilingual("added to each of its numbers", "给它的每个数加上"), 1.0, -2.0, 2.0, 0.1),
+    ),
+    compute=compute_roles,
+    attend=attend_roles,
+    pictures=(
+        Heatmap(Bilingual("change of the scores", "分数的变化"), "scores_change", WORDS, WORDS, role="score"),
+        Heatmap(Bilingual("change of the weights", "权重的变化"), "change", WORDS, WORDS, role="score"),
+        Bars(Bilingual("change of the outputs", "输出的变化"), "output_change", WORDS, role="output", low=0),
+    ),
+    findings=(
+        Finding(
+            Bilingual(
+                "Changing one {vector} changes {rows} rows and {columns} columns of the scores, weights by up to "
+                "{largest:.2f}, and {outputs} of 3 outputs.",
+                "这样一改，分数有 {rows} 行 {columns} 列变了，权重最多变 {largest:.2f}，3 个输出里变了 {outputs} 个。",
+            ),
+            lambda result: (
+                (result["rows"], result["outputs"])
+                == {"query": (1, 1), "key": (3, 3), "value": (0, 3)}[result["vector"]]
+            ),
+        ),
+    ),
+    evidence=(Evidence("three-vectors"),),
+)
