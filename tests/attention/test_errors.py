@@ -614,3 +614,20 @@ def test_tanh_of_large_and_cancelling_numbers(backend: str, size: float, dtype: 
     for want, reference, got in zip(truth, own, actual, strict=True):
         limit = 2 * (reference - want).abs().max() + 16 * torch.finfo(dtype).eps * want.abs().max()
         assert bool(got.isfinite().all()) and (got - want).abs().max() <= limit
+
+
+SPECIFICATIONS: dict[str, dict[str, Any]] = {
+    "a learned score": {"score": rg.nn.LearnedCosine()},
+    "a learned position": {"position": rg.nn.LearnedT5Bias(buckets=8)},
+    "a learned method": {"method": rg.nn.LearnedLinformer(tokens=7, rank=3)},
+    "a mask for each layer": {"mask": rg.nn.BigBirdMask(block=2, random=1, heads=4, positions=16)},
+    "in a combination": {"mask": rg.Causal() & rg.nn.BigBirdMask(block=2, random=1, heads=4, positions=16)},
+}
+
+
+@pytest.mark.parametrize("name", SPECIFICATIONS)
+def test_specifications_are_refused_before_a_layer_builds_them(name: str) -> None:
+    parts = SPECIFICATIONS[name]
+    assert rg.Parts(**parts) == rg.Parts(**parts)
+    words = ["layer", "MultiHeadAttention" if "mask" not in parts else "at_layer"]
+    assert_refused(rg.BadInput, words, lambda: rg.attend(**tensors(), **parts))

@@ -15,6 +15,7 @@ from regard.errors import BadInput
 from regard.models.config import CONFIGS, OLD_FIELDS, OLD_TYPES, SequenceConfig, as_dict, from_dict
 from regard.nn import BigBirdMask, LearnedShaw, LearnedT5Bias, MultiHeadAttention, ScaledRotary, StackConfig
 from regard.nn.baselines.convolution import ConvolutionConfig
+from regard.nn.parts.layer_masks import LayerMasks
 
 ASSETS = Path(rg.__file__).parent / "assets"
 STACK = {"type": "StackConfig", "dim": 8, "layers": 2, "heads": 2}
@@ -89,9 +90,11 @@ def test_text_of_earlier_versions_with_placeholders() -> None:
     stack = config.build()
     assert [block.attention.score.train()().blocks.layer for block in stack.blocks] == [0, 1]
     seeded = from_dict({**STACK, "mask": "Causal() & bigbird(block=4, seed={layer})"})
-    assert seeded.mask == tuple(rg.Causal() & rg.bigbird(4, seed=seed) for seed in (0, 1)) and seeded.causal
+    masks = tuple(rg.Causal() & rg.bigbird(4, seed=seed) for seed in (0, 1))
+    assert seeded.parts.mask == LayerMasks(masks) and seeded.causal
     listed = from_dict({**STACK, "mask": ["Causal()", None]})
-    assert listed.mask == (rg.Causal(), None) and not listed.causal
+    assert listed.parts.mask == LayerMasks((rg.Causal(), None)) and not listed.causal
+    assert as_dict(listed)["mask"] == ["Causal()", None] and from_dict(as_dict(listed)) == listed
 
 
 @pytest.mark.parametrize(
@@ -126,6 +129,29 @@ def test_text_and_values_make_the_same_configuration() -> None:
     assert StackConfig(8, 2, 2, position="Rotary(linear=4.0)").position == ScaledRotary(linear=4.0)
     assert StackConfig(8, 2, 2, position="T5Bias(buckets=8)").position == LearnedT5Bias(buckets=8)
     assert ConvolutionConfig(8, 1, attention=True, mask="Window(3)").mask == rg.Window(3)
+
+
+@pytest.mark.parametrize("config_type", [StackConfig, ConvolutionConfig, rg.nn.FullyConnectedConfig])
+def test_one_value_holds_the_parts_of_a_configuration(config_type: Any) -> None:
+    parts = rg.Parts(position=LearnedT5Bias(buckets=8), mask=rg.Causal(), dropout=0.1)
+    sizes = {"dim": 8, "layers": 2, "heads": 2}
+    config = config_type(**sizes, parts=parts)
+    assert config == config_type(**sizes, position="T5Bias(buckets=8)", mask="Causal()", attention_dropout=0.1)
+    assert config.parts == parts and from_dict(as_dict(config)) == config
+    by_name = config.score, config.position, config.mask, config.method, config.attention_dropout
+    assert rg.Parts(*by_name) == parts
+    assert replace(config, mask=None).parts == rg.Parts(position=LearnedT5Bias(buckets=8), dropout=0.1)
+    assert replace(config, parts=rg.Parts()) == config_type(**sizes)
+    with pytest.raises(TypeError, match="'maks'"):
+        config_type(**sizes, maks=rg.Causal())
+
+
+def test_parts_of_a_layer_replace_those_given_together() -> None:
+    parts = rg.Parts(rg.nn.LearnedAdditive(), rg.Alibi(), rg.Causal(), dropout=0.5)
+    layer = MultiHeadAttention(8, 2, parts=parts, mask=None, dropout=0.0, score="Dot()")
+    assert layer.mask is None and layer.dropout == 0.0
+    assert isinstance(layer.score(), rg.Dot) and isinstance(layer.position(), rg.Alibi)  # type: ignore[misc]
+    assert isinstance(MultiHeadAttention(8, 2, parts=parts).score(), rg.Additive)
 
 
 def test_layers_take_values_and_text() -> None:

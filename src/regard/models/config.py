@@ -22,9 +22,9 @@ from ..nn.embeddings.sound_embedding import SoundEmbeddingConfig
 from ..nn.embeddings.text import TextEmbeddingConfig
 from ..nn.embeddings.words import WordEmbeddingConfig
 from ..nn.graphs.layers import GraphLayersConfig
-from ..nn.parts.fields import parse_mask, parse_method, parse_position, parse_score
-from ..nn.parts.learned import PartSpec
-from ..nn.sparse.bigbird import BigBirdMask
+from ..nn.parts.config import PartsByName
+from ..nn.parts.layer_masks import LayerMasks
+from ..nn.parts.parse import parse_mask, parse_method, parse_position, parse_score
 from .baselines.linear import NBLinearConfig
 from .baselines.ngram import NgramConfig
 from .detection import DetectionConfig, FeatureGridConfig
@@ -33,6 +33,7 @@ from .ensemble import EnsembleConfig
 from .graph_attention import GATConfig
 from .graph_encoder import GraphEncoderConfig
 from .heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig, PoolerConfig, SpanHeadConfig
+from .hierarchical import HierarchicalConfig, HierarchicalLayersConfig
 from .interfaces import E, L
 from .set_loss import SetLoss
 
@@ -91,13 +92,16 @@ SpeechToTextConfig = EncoderDecoderConfig[SoundEmbeddingConfig, StackConfig]
 
 MODELS = (
     *(SequenceConfig, EncoderDecoderConfig, DualEncoderConfig, DetectionConfig, GATConfig, GraphEncoderConfig),
-    *(EnsembleConfig, NBLinearConfig, NgramConfig),
+    *(EnsembleConfig, NBLinearConfig, NgramConfig, HierarchicalConfig),
 )
 EMBEDDINGS = (
     *(TextEmbeddingConfig, WordEmbeddingConfig, ImageEmbeddingConfig, SoundEmbeddingConfig),
     *(ResidualEmbeddingConfig, FeatureGridConfig),
 )
-LAYERS = (StackConfig, ConvolutionConfig, FullyConnectedConfig, RecurrentConfig, GraphLayersConfig)
+LAYERS = (
+    *(StackConfig, ConvolutionConfig, FullyConnectedConfig, RecurrentConfig, GraphLayersConfig),
+    HierarchicalLayersConfig,
+)
 HEADS = (PoolerConfig, LMHeadConfig, ClassificationHeadConfig, SpanHeadConfig)
 CONFIGS: dict[str, type] = {
     config.__name__: config for config in (*MODELS, *EMBEDDINGS, *LAYERS, *HEADS, TowerConfig, SetLoss)
@@ -150,17 +154,27 @@ OLD_FIELDS = {
 
 def as_dict(config: Any) -> Any:
     """A configuration as JSON values; each part has its `type`."""
-    if isinstance(config, Part | PartSpec | BigBirdMask):
+    if isinstance(config, LayerMasks):
+        return as_dict(config.masks)
+    if isinstance(config, Part):
         return part_as_text(config)
     if is_dataclass(config) and not isinstance(config, type):
-        inside = {field.name: as_dict(getattr(config, field.name)) for field in fields(config)}
+        inside = {name: as_dict(getattr(config, name)) for name in setting_names(type(config))}
         return {"type": type(config).__name__, **inside}
     if isinstance(config, tuple | list):
         return [as_dict(item) for item in config]
     return config
 
 
-def part_as_text(part: Part | PartSpec | BigBirdMask) -> str:
+def setting_names(config_type: type) -> list[str]:
+    """The names of a configuration's fields in JSON, where each of its `parts` has a name of its own."""
+    names = [field.name for field in fields(config_type)]
+    if issubclass(config_type, PartsByName):
+        names = [name for name in names if name != "parts"] + [*config_type.part_names]
+    return names
+
+
+def part_as_text(part: Part) -> str:
     """The text that makes the part; `BadInput` for a part that text cannot make."""
     text = repr(part)
     parsers = ((Mask, parse_mask), (Score, parse_score), (Position, parse_position), (Method, parse_method))
@@ -195,7 +209,7 @@ def from_dict(data: Any) -> Any:
         raise BadInput(f"The configuration has a part of type {name!r}; known types are {', '.join(sorted(CONFIGS))}.")
     config_type, renamed = CONFIGS[name], OLD_FIELDS.get(name, {})
     data = {renamed.get(key, key): value for key, value in data.items()}
-    names = [field.name for field in fields(config_type)]
+    names = setting_names(config_type)
     for key in data:
         if key != "type" and key not in names:
             near = difflib.get_close_matches(key, names, n=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -11,22 +11,15 @@ from torch import Tensor, nn
 from ..attention.attend import attend
 from ..attention.parts.mask import Mask
 from ..attention.parts.masks import Lengths
-from ..attention.parts.parts import DOT, EXACT
+from ..attention.parts.methods import Method
+from ..attention.parts.parts import DEFAULT_PARTS, Parts
 from ..attention.parts.positions import Position
+from ..attention.parts.scores import Score
 from ..errors import BadInput
 from .cache import LayerCache
 from .linear import Linear
 from .packing import Packing, make_packing
-from .parts.fields import (
-    MethodLike,
-    PositionLike,
-    ScoreLike,
-    build_part,
-    parse_mask,
-    parse_method,
-    parse_position,
-    parse_score,
-)
+from .parts.config import PartArguments, build_part, update_parts
 from .parts.learned import LinformerProjections
 from .parts.rotary import RotaryAngles, RotaryEmbedding
 
@@ -34,8 +27,19 @@ from .parts.rotary import RotaryAngles, RotaryEmbedding
 class Attend(nn.Module):
     """`regard.attend` as a module, so that hooks (`regard.watch`, `regard.edit`) can be put on it."""
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, **parts: Any) -> Tensor:
-        return attend(q, k, v, **parts)
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        score: Score | None = None,
+        position: Position | None = None,
+        mask: Mask | None = None,
+        method: Method | None = None,
+        dropout: float = 0.0,
+    ) -> Tensor:
+        return attend(q, k, v, score=score, position=position, mask=mask, method=method, dropout=dropout)
 
 
 @dataclass(frozen=True)
@@ -71,9 +75,10 @@ class MultiHeadAttention(nn.Module):
 
         out( concat over heads of attend(q(x), k(source), v(source)) ),   source = memory or x
 
-    `score`, `position`, `method` and `mask` are parts, specifications of learned ones (`LearnedT5Bias(buckets=32)`), or
-    the text of either. `bias` names the projections that have one: q, k, v, out ("o"). Query head h reads key head
-    h // (heads // kv_heads).
+    `parts` are its score, position, mask, method and dropout, in which a learned part stands as its specification
+    (`LearnedT5Bias(buckets=32)`). `score`, `position`, `mask`, `method` and `dropout` by name, as values or as text,
+    replace those of `parts`. `bias` names the projections that have one: q, k, v, out ("o"). Query head h reads key
+    head h // (heads // kv_heads).
 
     >>> import torch, regard as rg
     >>> layer = rg.nn.MultiHeadAttention(dim=32, heads=4, position="Alibi()", mask="Causal() & Window(before=7)")
@@ -90,15 +95,14 @@ class MultiHeadAttention(nn.Module):
         head_dim: int | None = None,
         source_dim: int | None = None,
         bias: str = "qkvo",
-        score: ScoreLike | nn.Module | str = DOT,
-        position: PositionLike | nn.Module | str | None = None,
-        method: MethodLike | nn.Module | str = EXACT,
-        mask: Mask | str | None = None,
-        dropout: float = 0.0,
+        parts: Parts = DEFAULT_PARTS,
+        dropout: float | None = None,
         layer: int = 0,
+        **given: Unpack[PartArguments],
     ) -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.dropout = heads, kv_heads or heads, dropout
+        parts = update_parts(parts, given, dropout=dropout)
+        self.heads, self.kv_heads, self.dropout = heads, kv_heads or heads, parts.dropout
         self.head_dim = head_dim or divide_heads(dim, heads)
         inner, shared = heads * self.head_dim, self.kv_heads * self.head_dim
         self.q = Linear(dim, inner, bias="q" in bias)
@@ -106,10 +110,10 @@ class MultiHeadAttention(nn.Module):
         self.v = Linear(source_dim or dim, shared, bias="v" in bias)
         self.out = Linear(inner, dim, bias="o" in bias)
         sizes = heads, self.head_dim, layer
-        self.score = build_part(parse_score(score), *sizes)
-        self.method = build_part(parse_method(method), *sizes)
-        self.position = None if position is None else build_part(parse_position(position), *sizes)
-        self.mask = parse_mask(mask)
+        self.score = build_part(parts.score, *sizes)
+        self.method = build_part(parts.method, *sizes)
+        self.position = None if parts.position is None else build_part(parts.position, *sizes)
+        self.mask = parts.mask
         self.attend = Attend()
 
     def forward(

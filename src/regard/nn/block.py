@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from ..attention.parts.mask import Mask
 from ..attention.parts.masks import Causal, Documents, Lengths
-from ..attention.parts.methods import Exact
+from ..attention.parts.parts import DEFAULT_PARTS, Parts
 from ..attention.parts.positions import Position
-from ..attention.parts.scores import Dot
 from ..attention.tracing import shapes_only
 from ..errors import BadInput, Unsupported
 from .activations import ACTIVATIONS, NORMS, choose
@@ -21,63 +20,78 @@ from .attention import EncoderOutput, MultiHeadAttention, intersect
 from .cache import Cache, LayerCache
 from .linear import Linear
 from .packing import Packing, make_packing, real_tokens, zero_padding
-from .parts.fields import (
-    LAYER_MASKS,
-    METHOD,
-    POSITION,
-    SCORE,
-    LayerMasksField,
-    MethodLike,
-    PartField,
-    PositionLike,
-    ScoreLike,
-    build_part,
-)
+from .parts.config import PartArguments, PartsByName, build_part, set_fields, update_parts
 from .parts.learned import TransformerXLPositions
 from .parts.rotary import RotaryAngles, RotaryEmbedding
-from .sparse.bigbird import BigBirdMask
 from .sparse.longformer import LocalGlobal, LocalMasks
 
 
-@dataclass(frozen=True)
-class StackConfig:
+@dataclass(frozen=True, init=False)
+class StackConfig(PartsByName):
     """A stack of blocks. `hidden` is 4·dim and `kv_heads` is heads unless given.
 
-    `bias` names the layers that have one: attention's q, k, v, out ("o"), and the feed-forward network ("f"). `score`,
-    `position` and `method` are parts or specifications of learned ones; `mask` is one mask, one for each layer, or a
-    `BigBirdMask`. All of them may be given as text. All layers share one position if `shared_position`. `cross` adds
-    cross-attention. `window` takes Longformer's layer, with second projections for global tokens, instead of plain
-    multi-head attention: the number of tokens seen in all, half of them on either side, one for all layers or one for
-    each. `memory_length` is the number of earlier tokens that a cache keeps, which a segment also sees in training.
+    `bias` names the layers that have one: attention's q, k, v, out ("o"), and the feed-forward network ("f"). `parts`
+    are those of its attention: a learned one stands as its specification, and the mask may have another for each layer
+    (`BigBirdMask`). `score`, `position`, `mask` (one, or a list with one for each layer), `method` and
+    `attention_dropout` by name, as values or as text, replace those of `parts`. All layers share one position if
+    `shared_position`. `cross` adds cross-attention. `window` takes Longformer's layer, with second projections for
+    global tokens, instead of plain multi-head attention: the number of tokens seen in all, half of them on either side,
+    one for all layers or one for each. `memory_length` is the number of earlier tokens that a cache keeps, which a
+    segment also sees in training.
 
-    >>> StackConfig(dim=8, layers=2, heads=2, mask="Causal() & Window(3)").causal
-    True
+    >>> config = StackConfig(dim=8, layers=2, heads=2, mask="Causal() & Window(3)")
+    >>> config.parts, config.causal
+    (Parts(mask=Causal() & Window(before=3)), True)
     """
 
     dim: int
     layers: int
     heads: int
-    hidden: int | None = None
-    kv_heads: int | None = None
-    head_dim: int | None = None
-    activation: str = "gelu"
-    gated: bool = False
-    norm: Literal["layer", "rms"] = "layer"
-    eps: float = 1e-5
-    pre_norm: bool = True
-    final_norm: bool | None = None
-    bias: str = "qkvof"
-    cross: bool = False
-    score: PartField[ScoreLike] = SCORE
-    position: PartField[PositionLike | None] = POSITION
-    shared_position: bool = True
-    method: PartField[MethodLike] = METHOD
-    mask: LayerMasksField = LAYER_MASKS
-    window: int | tuple[int, ...] | None = None
-    memory_length: int | None = None
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    hidden_dropout: float = 0.0
+    hidden: int | None
+    kv_heads: int | None
+    head_dim: int | None
+    activation: str
+    gated: bool
+    norm: Literal["layer", "rms"]
+    eps: float
+    pre_norm: bool
+    final_norm: bool | None
+    bias: str
+    cross: bool
+    parts: Parts
+    shared_position: bool
+    window: int | tuple[int, ...] | None
+    memory_length: int | None
+    dropout: float
+    hidden_dropout: float
+
+    def __init__(
+        self,
+        dim: int,
+        layers: int,
+        heads: int,
+        hidden: int | None = None,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        activation: str = "gelu",
+        gated: bool = False,
+        norm: Literal["layer", "rms"] = "layer",
+        eps: float = 1e-5,
+        pre_norm: bool = True,
+        final_norm: bool | None = None,
+        bias: str = "qkvof",
+        cross: bool = False,
+        parts: Parts = DEFAULT_PARTS,
+        shared_position: bool = True,
+        window: int | tuple[int, ...] | None = None,
+        memory_length: int | None = None,
+        dropout: float = 0.0,
+        attention_dropout: float | None = None,
+        hidden_dropout: float = 0.0,
+        **given: Unpack[PartArguments],
+    ) -> None:
+        parts = update_parts(parts, given, layers=layers, dropout=attention_dropout)
+        set_fields(self, locals())
 
     def build(self) -> Stack:
         return Stack(self)
@@ -89,12 +103,9 @@ class StackConfig:
 
     def layer_masks(self, training: bool) -> list[Mask | None]:
         """The mask of every layer; equal masks are one object, so that all layers share the cache of a mask."""
-        if isinstance(self.mask, BigBirdMask):
-            return [self.mask.at_layer(layer, training) for layer in range(self.layers)]
-        if isinstance(self.mask, tuple):
-            unique: dict[Mask | None, Mask | None] = {}
-            return [unique.setdefault(mask, mask) for mask in self.mask]
-        return [self.mask] * self.layers
+        mask, unique = self.parts.mask, {}
+        masks = [None if mask is None else mask.at_layer(layer, training) for layer in range(self.layers)]
+        return [unique.setdefault(mask, mask) for mask in masks]
 
 
 class FeedForward(nn.Module):
@@ -201,24 +212,21 @@ class Block(nn.Module):
 
 def runs_on_sdpa(config: StackConfig) -> bool:
     """Whether torch's own kernels can run the attention of a stack, where nothing is padded."""
-    plain = config.score == Dot() and config.position is None and config.method == Exact()
-    return plain and config.window is None and config.mask in (None, Causal())
+    parts = replace(config.parts, dropout=0.0)
+    return config.window is None and parts in (DEFAULT_PARTS, Parts(mask=Causal()))
 
 
 def make_self_attention(config: StackConfig, layer: int) -> nn.Module:
     if config.window is not None:
         window = config.window if isinstance(config.window, int) else config.window[layer]
-        return LocalGlobal(config.dim, config.heads, window, dropout=config.attention_dropout)
+        return LocalGlobal(config.dim, config.heads, window, dropout=config.parts.dropout)
     return MultiHeadAttention(
         config.dim,
         config.heads,
         kv_heads=config.kv_heads,
         head_dim=config.head_dim,
         bias=config.bias,
-        score=config.score,
-        position=None if config.shared_position else config.position,
-        method=config.method,
-        dropout=config.attention_dropout,
+        parts=replace(config.parts, mask=None, position=None if config.shared_position else config.parts.position),
         layer=layer,
     )
 
@@ -229,8 +237,7 @@ def make_cross_attention(config: StackConfig) -> MultiHeadAttention:
         config.heads,
         head_dim=config.head_dim,
         bias=config.bias,
-        score=config.score,
-        dropout=config.attention_dropout,
+        parts=Parts(config.parts.score, dropout=config.parts.dropout),
     )
 
 
@@ -250,7 +257,7 @@ class Stack(nn.Module):
     def __init__(self, config: StackConfig) -> None:
         super().__init__()
         self.config = config
-        shared = config.position if config.shared_position else None
+        shared = config.parts.position if config.shared_position else None
         head_dim = config.head_dim or config.dim // config.heads
         self.position = None if shared is None else build_part(shared, config.heads, head_dim)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.parts.masks import Lengths
-from ..attention.parts.scores import Dot
+from ..attention.parts.scores import Dot, Score
 from ..errors import BadInput
 from .attention import Attend, divide_heads
-from .parts.fields import ScoreLike, build_part
+from .parts.config import build_part
 from .parts.learned import LearnedAdditive
 
-SCORES: dict[str, ScoreLike] = {"dot": Dot(), "additive": LearnedAdditive()}
+SCORES: dict[str, Score] = {"dot": Dot(), "additive": LearnedAdditive()}
 
 
 class First(nn.Module):

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
 from typing import Any, Literal
 
 from ..attention.parts.mask import Mask
 from ..attention.parts.masks import Causal, Window, bigbird
+from ..attention.parts.parts import DEFAULT_PARTS, Parts
 from ..errors import BadInput, Unsupported
 from ..nn.baselines.convolution import ConvolutionConfig
 from ..nn.baselines.fully_connected import FullyConnectedConfig
 from ..nn.baselines.recurrent import RecurrentConfig
 from ..nn.block import StackConfig
-from ..nn.parts.fields import (
-    LayerMasks,
-    PositionLike,
-    parse_layer_masks,
-    parse_mask,
-    parse_method,
-    parse_position,
-    parse_score,
-)
+from ..nn.parts.config import PartArguments, update_parts
+from ..nn.parts.layer_masks import LayerMasks
 from ..nn.parts.learned import LearnedAdditive
 from ..nn.sparse.bigbird import BigBirdMask
 from ..settings import Settings, setting
@@ -33,8 +27,9 @@ RECURRENT = ("rnn", "gru", "lstm")
 GRAPHS: dict[str, Literal[1, 2]] = {"gat": 1, "gatv2": 2}
 PLUGGED = tuple(f"{name}+attention" for name in (*RECURRENT, "cnn", "mlp"))
 TEXTS = ("transformer-xl", "ngram")
+HIERARCHICAL = "hierarchical"
 PARTS = ("score", "position", "mask", "method")
-MODELS = (*ATTENTION, *RECURRENT, "cnn", "mlp", *PLUGGED, *GRAPHS, *TEXTS)
+MODELS = (*ATTENTION, *RECURRENT, "cnn", "mlp", *PLUGGED, *GRAPHS, *TEXTS, HIERARCHICAL)
 
 
 @dataclass(frozen=True)
@@ -42,7 +37,8 @@ class Architecture(Settings):
     """The model between embedding and head: attention, or a model to compare with.
 
     `model` may be transformer, longformer or bigbird; rnn, gru, lstm, cnn or mlp, each also with "+attention"; gat or
-    gatv2 for graphs; transformer-xl or ngram for running text.
+    gatv2 for graphs; transformer-xl or ngram for running text; hierarchical (words, sentences, document) to classify
+    texts.
     """
 
     model: str = setting("transformer", f"Kind of model: {', '.join(MODELS)}.")
@@ -75,6 +71,12 @@ class Architecture(Settings):
             raise BadInput(f"There is no model {self.model!r}. {hint}There are {', '.join(MODELS)}.")
 
     @property
+    def parts(self) -> Parts:
+        """The parts of attention, from their text."""
+        given = PartArguments(score=self.score, position=self.position, mask=self.mask, method=self.method)
+        return update_parts(DEFAULT_PARTS, given, layers=self.layers, dropout=self.attention_dropout)
+
+    @property
     def base(self) -> str:
         """The model without its attention."""
         return self.model.removesuffix("+attention")
@@ -96,14 +98,9 @@ def unused_parts(a: Architecture) -> list[str]:
     """
     if a.model in ATTENTION or (a.with_attention and a.base not in RECURRENT):
         return []
-    default, own_score = Architecture(), a.with_attention and additive(a)
-    changed = [name for name in PARTS if getattr(a, name) != getattr(default, name)]
+    parts, own_score = a.parts, a.with_attention and isinstance(a.parts.score, LearnedAdditive)
+    changed = [name for name in PARTS if getattr(parts, name) != getattr(DEFAULT_PARTS, name)]
     return [f"{name}={getattr(a, name)}" for name in changed if not (name == "score" and own_score)]
-
-
-def additive(a: Architecture) -> bool:
-    """Whether the score is additive attention."""
-    return isinstance(parse_score(a.score), LearnedAdditive)
 
 
 def stack_of(a: Architecture, *, causal: bool = False, cross: bool = False) -> Any:
@@ -112,14 +109,16 @@ def stack_of(a: Architecture, *, causal: bool = False, cross: bool = False) -> A
         raise Unsupported(f"{a.model} attends along the edges of a graph; tokens have no edges. Take transformer.")
     if a.model in TEXTS:
         raise Unsupported(f"{a.model} reads running text, which only the task lm has. Take transformer.")
+    if a.model == HIERARCHICAL:
+        raise Unsupported("hierarchical classifies texts by their sentences: take the task classify, or transformer.")
     if a.base in RECURRENT:
-        attention = ("additive" if additive(a) else "dot") if a.with_attention else None
+        score = "additive" if isinstance(a.parts.score, LearnedAdditive) else "dot"
+        attention = score if a.with_attention else None
         cell: Any = a.base
         return RecurrentConfig(a.dim, a.layers, cell, not causal and not cross, a.dropout, attention, 1, cross, a.norm)
     common: dict[str, Any] = {"attention": a.with_attention, "heads": a.heads, "cross": cross, "causal": causal}
     if a.with_attention:
-        common |= {"score": parse_score(a.score), "position": position_of(a), "method": parse_method(a.method)}
-        common |= {"mask": parse_mask(a.mask)}
+        common["parts"] = a.parts
     if a.base == "cnn":
         return ConvolutionConfig(a.dim, a.layers, a.kernel_size, **common)
     if a.base == "mlp":
@@ -139,35 +138,27 @@ def attention_stack(a: Architecture, causal: bool, cross: bool) -> StackConfig:
         norm=a.norm,
         pre_norm=a.pre_norm,
         cross=cross,
-        score=parse_score(a.score),
-        position=position_of(a),
-        method=parse_method(a.method),
-        mask=combine_masks(a, causal),
+        parts=replace(a.parts, mask=combine_masks(a, causal)),
         window=a.window if a.model == "longformer" and not causal else None,
         dropout=a.dropout,
-        attention_dropout=a.attention_dropout,
         hidden_dropout=a.dropout,
     )
 
 
-def position_of(a: Architecture) -> PositionLike | None:
-    return None if a.position is None else parse_position(a.position)
-
-
-def combine_masks(a: Architecture, causal: bool) -> LayerMasks | None:
+def combine_masks(a: Architecture, causal: bool) -> Mask | None:
     """The mask of the setting, the causal mask and the model's own pattern, combined with `&`.
 
     >>> combine_masks(Architecture(mask="Window(3) | Global((0,))"), causal=True)
     (Window(before=3) | Global(tokens=(0,))) & Causal()
     """
-    given = parse_layer_masks(a.mask, a.layers)
+    given = a.parts.mask
     if isinstance(given, BigBirdMask):
         if causal or a.model != "transformer":
             raise Unsupported(f"mask={a.mask} is not combined with other masks. Leave it out.")
         return given
-    layers = given if isinstance(given, tuple) else (given,) * a.layers
+    layers = given.masks if isinstance(given, LayerMasks) else (given,) * a.layers
     masks = tuple(intersect_masks(mask, *own_masks(a, causal, layer)) for layer, mask in enumerate(layers))
-    return masks[0] if len(set(masks)) == 1 else masks or None
+    return masks[0] if len(set(masks)) == 1 else LayerMasks(masks) if masks else None
 
 
 def own_masks(a: Architecture, causal: bool, layer: int) -> list[Mask]:

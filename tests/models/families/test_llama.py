@@ -11,7 +11,7 @@ import torch
 from regard.errors import BadInput, Unsupported
 from regard.models.checkpoint.checkpoint import load
 from regard.models.families.llama import llama
-from regard.nn.parts.fields import parse_position
+from regard.nn.parts.parse import parse_position
 from regard.nn.parts.rotary import ScaledRotary
 
 from ..checkpoint_equality import assert_close, assert_same, assert_writes_back, loaded, ragged, random_weights

@@ -120,6 +120,10 @@ class Mask(Part):
     def check(self, grid: PairGrid) -> None:
         """Raise `BadInput` when the mask does not fit a call of these sizes."""
 
+    def at_layer(self, layer: int, training: bool) -> Mask | None:
+        """The mask of one layer of a stack: this one, unless it specifies one for each layer."""
+        return self
+
     @property
     def causal(self) -> bool:
         """Whether no query may attend to a later key. False where that is not known from the mask's fields.

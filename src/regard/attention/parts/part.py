@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...errors import BadInput
 
@@ -45,6 +45,24 @@ class Part:
             if field.repr and not equal_values(getattr(self, field.name), field.default)
         ]
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class PartSpec(Part):
+    """A learned part before its tensors exist: its line in a configuration, such as `LearnedT5Bias(buckets=32)`.
+
+    A subclass is also a `Score`, a `Position` or a `Method`, so it is a member of `Parts` like any other. A layer,
+    which knows its sizes, calls `build`; `attend` refuses it.
+    """
+
+    def build(self, heads: int, head_dim: int, layer: int = 0) -> nn.Module:
+        """The module that makes the part, for a layer with these sizes and this number in its stack."""
+        raise NotImplementedError(f"{type(self).__name__} has no build(heads, head_dim, layer).")
+
+    def check(self, q: Tensor, k: Tensor) -> None:
+        raise BadInput(
+            f"{self!r} has no tensors yet: it specifies a part that a layer learns. Pass it to "
+            "regard.nn.MultiHeadAttention or StackConfig, or pass attend a part with its tensors."
+        )
 
 
 def equal_values(a: Any, b: Any) -> bool:

@@ -21,11 +21,15 @@ DOT, EXACT = Dot(), Exact()
 class Parts:
     """What one attention computes: score, position, mask, method and dropout.
 
-    `score` None is `Dot()`, `method` None is `Exact()`. Raises `BadInput` when a field has another type.
+    `attend`, `plan` and `look` make one of their arguments; layers, stacks and tasks are built from one, in which a
+    learned part stands as its specification (`PartSpec`). `score` None is `Dot()`, `method` None is `Exact()`. Raises
+    `BadInput` when a field has another type.
 
     >>> import regard as rg
     >>> rg.Parts(mask=rg.Causal() & rg.Window(3), position=rg.Alibi())
     Parts(position=Alibi(), mask=Causal() & Window(before=3))
+    >>> rg.Parts(position=rg.nn.LearnedT5Bias(buckets=16))
+    Parts(position=LearnedT5Bias(buckets=16))
     >>> rg.Parts() == rg.Parts(score=rg.Dot())
     True
     """
@@ -66,6 +70,9 @@ class Parts:
         values = [(x.name, getattr(self, x.name), x.default) for x in fields(self)]
         shown = [f"{name}={value!r}" for name, value, default in values if not equal_values(value, default)]
         return f"Parts({', '.join(shown)})"
+
+
+DEFAULT_PARTS = Parts()
 
 
 def raise_wrong_part(name: str, value: Any, part_class: type[Part]) -> NoReturn:

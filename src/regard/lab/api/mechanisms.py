@@ -1,6 +1,6 @@
 """The page Mechanisms: a call built from score, position, mask and method; its mask, its plan, and its Python code.
 
-Parts come as text and are parsed (`regard.nn.parts.fields`); no code of a request is ever run.
+Parts come as text and are parsed (`regard.nn.parts.parse`); no code of a request is ever run.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import regard as rg
 
 from ...attention.parts.mask import Mask, PairGrid, Tiling
 from ...attention.parts.masks import Everything, add_batch_heads
-from ...attention.parts.part import Part
+from ...attention.parts.part import Part, PartSpec
 from ...attention.parts.positions import TransformerXL
 from ...attention.parts.text import parse_part
 from ...errors import BadInput, RegardError
 from ...experiments import CONCEPTS
-from ...nn.parts.fields import POSITIONS, build_part, parse_mask, parse_method, parse_score
-from ...nn.parts.learned import LearnedTransformerXL, PartSpec
+from ...nn.parts.config import build_part
+from ...nn.parts.learned import LearnedTransformerXL
+from ...nn.parts.parse import POSITIONS, parse_mask, parse_method, parse_score
 from ...nn.parts.rotary import ScaledRotary
 from ..lab import Lab
 from ..server.jobs import Job
@@ -118,14 +119,14 @@ def make_transformer_xl(reach: int = REACH, **others: Any) -> LearnedTransformer
     return LearnedTransformerXL(dim=1, layers=1, reach=reach)
 
 
-def draw_part(part: Part | PartSpec | nn.Module, heads: int, dim: int) -> Any:
+def draw_part(part: Part, heads: int, dim: int) -> Any:
     """The part of a call; the tensors of a learned one are drawn."""
     if isinstance(part, LearnedTransformerXL):
         reach = REACH if part.reach is None else part.reach
         return TransformerXL(torch.randn(heads, reach + 1, dim), torch.randn(heads, dim), torch.randn(heads, dim))
     if isinstance(part, ScaledRotary):
         raise BadInput(f"position is {part!r:.60}; in a call Rotary takes only base and dim.")
-    return part if isinstance(part, Part) else build_part(part, heads, dim)()
+    return build_part(part, heads, dim)() if isinstance(part, PartSpec) else part
 
 
 def formulas(parts: dict[str, Any]) -> dict[str, str]:

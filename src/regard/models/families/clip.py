@@ -19,6 +19,8 @@ IGNORED = (r"(text_model\.|vision_model\.)?embeddings\.position_ids",)
 
 TEXT = {"layers": 12, "dim": 512, "heads": 8, "hidden": 2048}
 IMAGE = {"layers": 12, "dim": 768, "heads": 12, "hidden": 3072}
+IMAGE_STACK: dict[str, Any] = {"activation": "quick_gelu"}
+TEXT_STACK: dict[str, Any] = {"activation": "quick_gelu", "mask": Causal()}
 
 HIGHEST = 2
 """The end token in older configurations, where it means the token with the highest number in each row."""
@@ -48,10 +50,10 @@ def clip(
     family = "clip" if text and image else "clip_text_model" if text else "clip_vision_model"
     towers: dict[str, TowerConfig[Any, StackConfig]] = {}
     if text:
-        stack = StackConfig(**{"activation": "quick_gelu", "mask": Causal(), **text})
+        stack = StackConfig(**TEXT_STACK | text)
         towers["text"] = TowerConfig(TextEmbeddingConfig(vocabulary, stack.dim, positions), stack, shared, end)
     if image:
-        stack = StackConfig(**{"activation": "quick_gelu", **image})
+        stack = StackConfig(**IMAGE_STACK | image)
         embed = ImageEmbeddingConfig(size, patch, stack.dim, channels, bias=False, norm=stack.eps)
         towers["image"] = TowerConfig(embed, stack, shared)
     return DualEncoderConfig(**towers, family=family)

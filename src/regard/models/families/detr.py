@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from ...errors import BadInput, Unsupported
@@ -56,14 +57,14 @@ def detr(
     >>> detr(decoder={"layers": 3}).decoder.layers
     3
     """
-    shape = {
-        "dim": dim, "layers": layers, "heads": heads, "hidden": hidden, "activation": activation, "pre_norm": False,
-        "dropout": dropout, "attention_dropout": attention_dropout, "hidden_dropout": hidden_dropout,
-    }  # fmt: skip
+    stack = StackConfig(
+        dim, layers, heads, hidden, activation=activation, pre_norm=False,
+        dropout=dropout, attention_dropout=attention_dropout, hidden_dropout=hidden_dropout,
+    )  # fmt: skip
     return DetectionConfig(
         embed=FeatureGridConfig(dim, backbone, channels, positions),
-        stack=StackConfig(**shape),
-        decoder=StackConfig(**{**shape, "cross": True, "final_norm": True, **(decoder or {})}),
+        stack=stack,
+        decoder=replace(stack, **{"cross": True, "final_norm": True, **(decoder or {})}),
         queries=queries,
         classes=classes,
         loss=SetLoss(auxiliary=True) if loss is None else loss,

@@ -6,10 +6,9 @@ from typing import Any
 
 from ...attention.parts.mask import Mask
 from ...attention.parts.masks import Window
-from ...attention.parts.positions import Rotary
+from ...attention.parts.positions import Position, Rotary
 from ...nn.block import StackConfig
 from ...nn.embeddings.sound_embedding import SoundEmbeddingConfig
-from ...nn.parts.fields import PositionLike
 from ..config import SpeechConfig
 from ..heads import LMHeadConfig
 
@@ -25,7 +24,7 @@ def speech(
     dim: int = 256,
     heads: int = 4,
     hidden: int | None = None,
-    position: PositionLike | str | None = ROTARY,
+    position: Position | str | None = ROTARY,
     mask: Mask | str | None = None,
     dropout: float = 0.1,
 ) -> SpeechConfig:

@@ -3,40 +3,56 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from ...attention.parts.mask import Mask
+from ...attention.parts.parts import DEFAULT_PARTS, Parts
 from ...errors import BadInput, Unsupported
 from ..activations import ACTIVATIONS, choose
 from ..attention import EncoderOutput
 from ..cache import Cache
 from ..packing import zero_padding
-from ..parts.fields import MASK, METHOD, POSITION, SCORE, MethodLike, PartField, PositionLike, ScoreLike
+from ..parts.config import PartArguments, PartsByName, set_fields, update_parts
 from .residual_attention import ResidualAttention, add_positions, check_memory, real_tokens_of_call
 
 
-@dataclass(frozen=True)
-class ConvolutionConfig:
+@dataclass(frozen=True, init=False)
+class ConvolutionConfig(PartsByName):
     """See `Convolution`."""
 
     dim: int
     layers: int
-    kernel: int = 3
-    dilation: str = "none"
-    causal: bool = False
-    activation: str | None = "relu"
-    residual: bool = True
-    attention: bool = False
-    heads: int = 1
-    cross: bool = False
-    score: PartField[ScoreLike] = SCORE
-    position: PartField[PositionLike | None] = POSITION
-    mask: PartField[Mask | None] = MASK
-    method: PartField[MethodLike] = METHOD
+    kernel: int
+    dilation: str
+    causal: bool
+    activation: str | None
+    residual: bool
+    attention: bool
+    heads: int
+    cross: bool
+    parts: Parts
+
+    def __init__(
+        self,
+        dim: int,
+        layers: int,
+        kernel: int = 3,
+        dilation: str = "none",
+        causal: bool = False,
+        activation: str | None = "relu",
+        residual: bool = True,
+        attention: bool = False,
+        heads: int = 1,
+        cross: bool = False,
+        parts: Parts = DEFAULT_PARTS,
+        attention_dropout: float | None = None,
+        **given: Unpack[PartArguments],
+    ) -> None:
+        parts = update_parts(parts, given, dropout=attention_dropout)
+        set_fields(self, locals())
 
     def build(self) -> Convolution:
         return Convolution(**{field.name: getattr(self, field.name) for field in fields(self)})

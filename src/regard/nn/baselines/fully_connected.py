@@ -3,39 +3,55 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Unpack
 
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from ...attention.parts.mask import Mask
+from ...attention.parts.parts import DEFAULT_PARTS, Parts
 from ...errors import BadInput, Unsupported
 from ..attention import EncoderOutput
 from ..block import FeedForward
 from ..cache import Cache
 from ..packing import zero_padding
-from ..parts.fields import MASK, METHOD, POSITION, SCORE, MethodLike, PartField, PositionLike, ScoreLike
+from ..parts.config import PartArguments, PartsByName, set_fields, update_parts
 from .residual_attention import ResidualAttention, add_positions, check_memory, real_tokens_of_call
 
 
-@dataclass(frozen=True)
-class FullyConnectedConfig:
+@dataclass(frozen=True, init=False)
+class FullyConnectedConfig(PartsByName):
     """See `FullyConnected`."""
 
     dim: int
     layers: int
-    tokens: int | None = None
-    hidden: int | None = None
-    activation: str | None = "relu"
-    position_wise: bool = False
-    attention: bool = False
-    heads: int = 1
-    cross: bool = False
-    causal: bool = False
-    score: PartField[ScoreLike] = SCORE
-    position: PartField[PositionLike | None] = POSITION
-    mask: PartField[Mask | None] = MASK
-    method: PartField[MethodLike] = METHOD
+    tokens: int | None
+    hidden: int | None
+    activation: str | None
+    position_wise: bool
+    attention: bool
+    heads: int
+    cross: bool
+    causal: bool
+    parts: Parts
+
+    def __init__(
+        self,
+        dim: int,
+        layers: int,
+        tokens: int | None = None,
+        hidden: int | None = None,
+        activation: str | None = "relu",
+        position_wise: bool = False,
+        attention: bool = False,
+        heads: int = 1,
+        cross: bool = False,
+        causal: bool = False,
+        parts: Parts = DEFAULT_PARTS,
+        attention_dropout: float | None = None,
+        **given: Unpack[PartArguments],
+    ) -> None:
+        parts = update_parts(parts, given, dropout=attention_dropout)
+        set_fields(self, locals())
 
     def build(self) -> FullyConnected:
         return FullyConnected(**{field.name: getattr(self, field.name) for field in fields(self)})

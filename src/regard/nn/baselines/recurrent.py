@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ...attention.parts.mask import Mask
 from ...attention.parts.masks import Causal
+from ...attention.parts.scores import Score
 from ...errors import BadInput, Unsupported
 from ..activations import NORMS, choose
 from ..attention import Attend, EncoderOutput, divide_heads, intersect, merge_heads, split_heads
@@ -18,7 +19,7 @@ from ..block import padding_mask
 from ..cache import Cache
 from ..old_names import accept_old_names
 from ..packing import zero_padding
-from ..parts.fields import ScoreLike, build_part
+from ..parts.config import build_part
 from ..pooling import SCORES, Mean
 from .residual_attention import add_positions, check_memory, real_tokens_of_call
 
@@ -186,7 +187,7 @@ class Recurrent(nn.Module):
 class StateAttention(nn.Module):
     """tanh(mix([c_t; h_t])) with c_t = attend(query(h_t), key(s), s), and s the memory or h itself."""
 
-    def __init__(self, dim: int, heads: int, score: ScoreLike) -> None:
+    def __init__(self, dim: int, heads: int, score: Score) -> None:
         super().__init__()
         self.heads = heads
         self.query, self.key = nn.Linear(dim, dim, bias=False), nn.Linear(dim, dim, bias=False)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from ...attention.parts.masks import Causal
+from ...attention.parts.parts import Parts
 from ...errors import BadInput
 from ..attention import EncoderOutput, MultiHeadAttention, intersect
 from ..block import padding_mask
@@ -25,20 +27,19 @@ class ResidualAttention(nn.Module):
     x + attention(x)      when `attention`
     x + attention(memory) when `cross` and `attention`,   x + W · mean(memory) when `cross` alone
 
-    Cross-attention has the score of `config` and no other of its parts.
+    Cross-attention has the score and the dropout of the configuration, and no other of its parts.
     """
 
     def __init__(self, config: ConvolutionConfig | FullyConnectedConfig) -> None:
         super().__init__()
         dim, heads = config.dim, config.heads
-        mask = intersect(config.mask, Causal() if config.causal else None)
+        parts = config.parts
+        mask = intersect(parts.mask, Causal() if config.causal else None)
         self.own = self.cross = None
         if config.attention:
-            self.own = MultiHeadAttention(
-                dim, heads, score=config.score, position=config.position, mask=mask, method=config.method
-            )
+            self.own = MultiHeadAttention(dim, heads, parts=replace(parts, mask=mask))
         if config.attention and config.cross:
-            self.cross = MultiHeadAttention(dim, heads, score=config.score)
+            self.cross = MultiHeadAttention(dim, heads, parts=Parts(parts.score, dropout=parts.dropout))
         self.read = nn.Linear(dim, dim) if config.cross and not config.attention else None
         self.mean = Mean()
 

@@ -75,14 +75,11 @@ class AttendCall:
 
 def read_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttendCall:
     """The call that a hook on `Attend` received."""
-    q, k, v, parts = call_arguments(*args, **kwargs)
-    names = ("score", "position", "mask", "method", "dropout")
-    return AttendCall(q, k, v, Parts(**{name: parts[name] for name in names if parts.get(name) is not None}))
 
+    def make(q: Tensor, k: Tensor, v: Tensor, **parts: Any) -> AttendCall:  # tensors come by position or by name
+        return AttendCall(q, k, v, Parts(**parts))
 
-def call_arguments(q: Tensor, k: Tensor, v: Tensor, **parts: Any) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
-    """The arguments of an `Attend`, whether given by position or by name."""
-    return q, k, v, parts
+    return make(*args, **kwargs)
 
 
 def nearest_name(name: str, names: Iterable[str]) -> str:

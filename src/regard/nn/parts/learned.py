@@ -1,38 +1,29 @@
 """Learned parts: their specifications in a configuration, and the modules that hold their tensors.
 
 A part with tensors (`Additive(weight)`, `T5Bias(table)`) can exist only once a layer has its sizes. A configuration
-therefore holds a `PartSpec` such as `LearnedT5Bias(buckets=32)`: a frozen value that prints as the line that makes it.
-Its `build` returns a module with the parameters, and the module makes the part anew at each call.
+therefore holds a `PartSpec` such as `LearnedT5Bias(buckets=32)`: a part that prints as the line that makes it. Its
+`build` returns a module with the parameters, and the module makes the part anew at each call.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ...attention.parts import methods, positions, scores
-from ...attention.parts.part import Part
+from ...attention.parts.methods import Method
+from ...attention.parts.part import Part, PartSpec
+from ...attention.parts.positions import Position
+from ...attention.parts.scores import Score
 from ...errors import BadInput
 from ..cache import Cache
 from ..embeddings.text import sinusoids
 
-
-class PartSpec:
-    """A part before its tensors exist. Subclasses are frozen dataclasses and write `build`."""
-
-    def build(self, heads: int, head_dim: int, layer: int = 0) -> nn.Module:
-        """The module that makes the part, for a layer with these sizes and this number in its stack."""
-        raise NotImplementedError(f"{type(self).__name__} has no build(heads, head_dim, layer).")
-
-    def __repr__(self) -> str:
-        given = [
-            f"{field.name}={getattr(self, field.name)!r}"
-            for field in fields(self)  # type: ignore[arg-type]
-            if getattr(self, field.name) != field.default
-        ]
-        return f"{type(self).__name__}({', '.join(given)})"
+if TYPE_CHECKING:
+    from ...attention.call import Call
 
 
 class FixedPart(nn.Module):
@@ -49,8 +40,8 @@ class FixedPart(nn.Module):
         return repr(self.part)
 
 
-@dataclass(frozen=True, repr=False)
-class LearnedBilinear(PartSpec):
+@dataclass(frozen=True, eq=False, repr=False)
+class LearnedBilinear(PartSpec, Score):
     """qᵀWk; W starts as the identity over √head_dim."""
 
     def build(self, heads: int, head_dim: int, layer: int = 0) -> BilinearWeight:
@@ -66,8 +57,8 @@ class BilinearWeight(nn.Module):
         return scores.Bilinear(self.weight)
 
 
-@dataclass(frozen=True, repr=False)
-class LearnedAdditive(PartSpec):
+@dataclass(frozen=True, eq=False, repr=False)
+class LearnedAdditive(PartSpec, Score):
     """wᵀ·act(q + k), with one w for each head."""
 
     activation: str = "tanh"
@@ -87,8 +78,8 @@ class AdditiveWeight(nn.Module):
         return scores.Additive(self.weight, self.spec.activation, self.spec.slope)
 
 
-@dataclass(frozen=True, repr=False)
-class LearnedCosine(PartSpec):
+@dataclass(frozen=True, eq=False, repr=False)
+class LearnedCosine(PartSpec, Score):
     """scale·cos(q, k), with one learned scale for each head."""
 
     scale: float = 10.0
@@ -106,8 +97,8 @@ class CosineScale(nn.Module):
         return scores.Cosine(self.scale)
 
 
-@dataclass(frozen=True, repr=False)
-class LearnedBias(PartSpec):
+@dataclass(frozen=True, eq=False, repr=False)
+class LearnedBias(PartSpec, Position):
     """A number for each head and distance, up to `reach` in both directions."""
 
     reach: int = 128
@@ -125,8 +116,8 @@ class BiasTable(nn.Module):
         return positions.Bias(self.table, self.zero)
 
 
-@dataclass(frozen=True, repr=False)
-class LearnedT5Bias(PartSpec):
+@dataclass(frozen=True, eq=False, repr=False)
+class LearnedT5Bias(PartSpec, Position):
     """T5's buckets of distances, a number for each head and bucket."""
 
     buckets: int = 32
@@ -147,8 +138,8 @@ class T5BiasTable(nn.Module):
         return positions.T5Bias(self.table, self.spec.bidirectional, self.spec.max_distance)
 
 
-@dataclass(frozen=True, repr=False)
-class LearnedShaw(PartSpec):
+@dataclass(frozen=True, eq=False, repr=False)
+class LearnedShaw(PartSpec, Position):
     """A vector for each head and distance, up to `reach` in both directions; `shared` by all heads as in the paper."""
 
     reach: int = 16
@@ -169,8 +160,8 @@ class ShawVectors(nn.Module):
         return positions.Shaw(self.keys.expand(self.heads, -1, -1), self.zero)
 
 
-@dataclass(frozen=True, repr=False)
-class LearnedTransformerXL(PartSpec):
+@dataclass(frozen=True, eq=False, repr=False)
+class LearnedTransformerXL(PartSpec, Position):
     """Transformer-XL's position (Dai et al. 2019): sinusoids of the distance, with a projection for each of `layers`.
 
     `untied` gives each layer biases of its own. Distances beyond `reach` count as `reach`.
@@ -230,8 +221,8 @@ class TransformerXLPositions(nn.Module):
         return projected.unflatten(-1, (self.spec.layers, self.heads, self.head_dim)).permute(1, 2, 0, 3).unbind(0)
 
 
-@dataclass(frozen=True, repr=False)
-class LearnedLinformer(PartSpec):
+@dataclass(frozen=True, eq=False, repr=False)
+class LearnedLinformer(PartSpec, Method):
     """Keys and values are projected from `tokens` to `rank` before attention."""
 
     tokens: int
@@ -239,6 +230,10 @@ class LearnedLinformer(PartSpec):
 
     def build(self, heads: int, head_dim: int, layer: int = 0) -> LinformerProjections:
         return LinformerProjections(self)
+
+    def attend(self, call: Call) -> Tensor:
+        self.check(call.q, call.k)
+        raise NotImplementedError
 
 
 class LinformerProjections(nn.Module):

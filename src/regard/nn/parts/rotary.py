@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ...attention.parts.positions import Rotary
+from ...attention.parts.part import PartSpec
+from ...attention.parts.positions import Position, Rotary
 from ...attention.tensor_cache import tensor_cache
-from .learned import PartSpec
 
 
-@dataclass(frozen=True, repr=False)
-class ScaledRotary(PartSpec):
+@dataclass(frozen=True, eq=False, repr=False)
+class ScaledRotary(PartSpec, Position):
     """`Rotary` with scaled frequencies, for contexts longer than those of training.
 
     `linear` divides every position. `factor`, `low`, `high` and `original` scale the low frequencies as Llama 3.1 does:

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from ...attention.parts.mask import Mask, PairGrid, Tiling
 from ...attention.parts.masks import add_batch_heads, block_tiles
-from ...attention.parts.part import check_count
-from ...attention.parts.scores import Dot
+from ...attention.parts.part import PartSpec, check_count
+from ...attention.parts.scores import Dot, Score
 from ...attention.tensor_cache import tensor_cache
 from ...errors import BadInput, Missing
-from ..parts.learned import PartSpec
+from ..parts.layer_masks import LayerMask
 
 PAPER_LENGTHS = (1024, 3072, 4096)  # lengths for which the original draws blocks by another algorithm
 PAPER_REACH = 1024  # tokens beyond which that algorithm draws no blocks
@@ -90,8 +90,8 @@ class BigBirdBlocks(Mask):
         return add_batch_heads(count_visits(tokens, *settings, str(device)))
 
 
-@dataclass(frozen=True)
-class BigBirdMask:
+@dataclass(frozen=True, eq=False, repr=False)
+class BigBirdMask(LayerMask):
     """The masks of a stack: `at_layer` gives each layer's, in training and in evaluation.
 
     >>> BigBirdMask(block=64, random=3, heads=12, positions=4096).at_layer(2, training=True)
@@ -102,8 +102,6 @@ class BigBirdMask:
     random: int
     heads: int
     positions: int
-
-    causal = False
 
     def at_layer(self, layer: int, training: bool) -> BigBirdBlocks:
         return BigBirdBlocks(self.block, self.random, self.heads, self.positions, layer, training)
@@ -137,8 +135,8 @@ class BigBirdDot(Dot):
         return q, torch.cat([k, *2 * [indicator.expand(*k.shape[:3], -1)]], dim=-1), scale
 
 
-@dataclass(frozen=True, repr=False)
-class BigBirdScore(PartSpec):
+@dataclass(frozen=True, eq=False, repr=False)
+class BigBirdScore(PartSpec, Score):
     """The score that goes with `BigBirdMask`."""
 
     block: int

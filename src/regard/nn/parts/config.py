@@ -1,0 +1,91 @@
+"""The parts of a configuration: one `Parts`, which constructors also take by name and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TypedDict
+
+from torch import nn
+
+from ...attention.parts.mask import Mask
+from ...attention.parts.methods import Method
+from ...attention.parts.part import Part, PartSpec
+from ...attention.parts.parts import Parts
+from ...attention.parts.positions import Position, Rotary
+from ...attention.parts.scores import Score
+from ...errors import BadInput
+from .layer_masks import LayerMasks
+from .learned import FixedPart
+from .parse import MaskArgument, parse_layer_masks, parse_method, parse_position, parse_score
+from .rotary import RotaryEmbedding
+
+
+class PartArguments(TypedDict, total=False):
+    """Parts by name, as values or as text. A stack takes a `mask` for each of its layers as well."""
+
+    score: Score | str
+    position: Position | str | None
+    mask: MaskArgument
+    method: Method | str
+
+
+def update_parts(parts: Parts, given: PartArguments, *, layers: int = 1, dropout: float | None = None) -> Parts:
+    """The parts, with those that are given in place of their own. Text is parsed; a stack has a number of `layers`.
+
+    >>> update_parts(Parts(dropout=0.1), {"mask": "Causal() & Window(7)"})
+    Parts(mask=Causal() & Window(before=7), dropout=0.1)
+    """
+    for name in given:
+        if name not in PartArguments.__annotations__:
+            raise TypeError(f"unexpected keyword argument {name!r}")
+    mask = parse_layer_masks(given.get("mask", parts.mask), layers)
+    if isinstance(mask, LayerMasks) and len(mask.masks) != layers:
+        raise BadInput(f"mask has {len(mask.masks)} masks; give one, or one for each of {layers} layers.")
+    return Parts(
+        parse_score(given.get("score", parts.score)),
+        parse_position(given.get("position", parts.position)),
+        mask,
+        parse_method(given.get("method", parts.method)),
+        parts.dropout if dropout is None else dropout,
+    )
+
+
+class PartsByName:
+    """A configuration with `parts`, each of which can be read by its own name, as in JSON."""
+
+    parts: Parts
+    part_names = ("score", "position", "mask", "method", "attention_dropout")
+
+    @property
+    def score(self) -> Score:
+        return self.parts.score
+
+    @property
+    def position(self) -> Position | None:
+        return self.parts.position
+
+    @property
+    def mask(self) -> Mask | None:
+        return self.parts.mask
+
+    @property
+    def method(self) -> Method:
+        return self.parts.method
+
+    @property
+    def attention_dropout(self) -> float:
+        return self.parts.dropout
+
+
+def set_fields(config: object, values: Mapping[str, object]) -> None:
+    """Set every field of a frozen dataclass whose `__init__` is written out."""
+    for item in fields(config):  # type: ignore[arg-type]
+        object.__setattr__(config, item.name, values[item.name])
+
+
+def build_part(part: Part, heads: int, head_dim: int, layer: int = 0) -> nn.Module:
+    """The module that gives a part to a layer with these sizes."""
+    if isinstance(part, PartSpec):
+        return part.build(heads, head_dim, layer)
+    return RotaryEmbedding(head_dim, part) if isinstance(part, Rotary) else FixedPart(part)
