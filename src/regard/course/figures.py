@@ -52,7 +52,7 @@ def draw_step(name: str, language: Language = "en", **values: Any) -> Figure:
 
     step = find_step(name)
     given = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in values.items()}
-    drawn = {key: value for key, value in step.read(given, language).items()} | step.run(given, language)
+    drawn = step.read(given, language) | step.run(given, language)
     rows = arrange(step.pictures)
     with rc_context(
         {"font.family": font_families(["汉" + step.title.zh]), "font.size": 9, "axes.unicode_minus": False}
@@ -166,8 +166,8 @@ def draw_heatmap(axes: Axes, picture: Heatmap, result: Result, language: Languag
     bounds = (-most, most) if signed else (0.0, max(1.0, most) if picture.role == "weight" else most)
     image = axes.imshow(shown, cmap="RdBu" if signed else "YlGnBu", vmin=bounds[0], vmax=bounds[1], aspect="auto")
     rows, columns = read_labels(picture.rows, result, language), read_labels(picture.columns, result, language)
-    axes.set_xticks(range(data.shape[1]) if columns else [], columns or None, fontsize=8)
-    axes.set_yticks(range(data.shape[0]) if rows else [], rows or None, fontsize=8)
+    axes.set_xticks(range(len(columns)), columns, fontsize=8)
+    axes.set_yticks(range(len(rows)), rows, fontsize=8)
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
     for i, j in np.argwhere(masked):
@@ -217,10 +217,7 @@ def draw_lines(axes: Axes, picture: Lines, result: Result, language: Language) -
 
 def draw_table(axes: Axes, picture: NumberTable, result: Result, language: Language) -> None:
     axes.set_axis_off()
-    data = [
-        [short(x) for x in (row if isinstance(row, list | tuple | np.ndarray) else [row])]
-        for row in result[picture.data]
-    ]
+    data = [[short(x) for x in (row if np.ndim(row) else [row])] for row in result[picture.data]]
     rows, columns = read_labels(picture.rows, result, language), read_labels(picture.columns, result, language)
     table = axes.table(data, rowLabels=rows or None, colLabels=columns or None, loc="center", cellLoc="right")
     table.auto_set_font_size(False)

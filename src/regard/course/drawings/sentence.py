@@ -27,9 +27,8 @@ def draw(axes: Axes, result: Result, language: Language) -> None:
     roles = ["soft", "key", "ink", "ink", "value", "output"]
     for head, place, role in zip(heads, places, roles, strict=True):
         axes.text(place, -0.5, head, color=COLOURS[role], fontsize=8.5, style="italic")
-    axes.text(
-        COLUMNS["k"] - 0.15, -1.05, "q = x·$W_q$", color=COLOURS["query"], fontsize=8.5, style="italic", ha="right"
-    )
+    label = {"color": COLOURS["query"], "fontsize": 8.5, "style": "italic", "ha": "right"}
+    axes.text(COLUMNS["k"] - 0.15, -1.05, "q = x·$W_q$", **label)
     draw_vector(axes, COLUMNS["k"], -1.2, result["q"], "query", most)
     centre = (len(words) - 1) / 2
     for j, word in enumerate(words):
