@@ -1,10 +1,9 @@
-"""The page of runs in a real browser: curves that grow, two runs compared, experiments with their figures."""
+"""The page of runs in a real browser: curves that grow, and two runs compared."""
 
 from __future__ import annotations
 
 import pytest
 
-from regard.experiments import results
 from regard.lab.records import read_curves
 from regard.train.run_folder import RunFolder
 from regard.train.trainer import TrainEvent, TrainState
@@ -12,10 +11,6 @@ from regard.train.trainer import TrainEvent, TrainState
 from .test_shell import UNTRANSLATED
 
 pytestmark = pytest.mark.browser
-PICTURE = bytes.fromhex(
-    "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
-    "1f15c4890000000d49444154789c6360606060000000050001a5f645400000000049454e44ae426082"
-)
 
 
 def test_curves_are_the_logs(open_lab, lab_folder):
@@ -58,52 +53,13 @@ def test_a_run_that_goes_on_is_followed(open_lab, lab_folder):
     assert "step 4" in page.locator("section [role=status]").first.inner_text()
 
 
-def keep_result(folder):
-    words = {"en": "The claim holds", "zh": "论断成立"}
-    claim = {name: words for name in ("title", "claim", "setup", "threshold")} | {"number": 2, "name": "grey-ball"}
-    more = {
-        "seed": 0,
-        "size": "usual",
-        "seconds": 3.0,
-        "date": "2026-01-01T00:00:00",
-        "versions": {},
-        "devices": ["a CPU"],
-    }
-    verdict = {"kind": "holds", "key": words, "why": words}
-    results.save_result({"name": "grey-ball", "claim": claim, "numbers": {}, "verdict": verdict} | more, folder)
-    for language in results.LANGUAGES:
-        results.figure_path(folder, "grey-ball", language).write_bytes(PICTURE)
-
-
-def test_experiments_with_figures_in_both_languages(open_lab, lab_folder, tmp_path):
-    keep_result(lab_folder / "experiments")
-    page = open_lab("runs?view=experiments&experiment=grey-ball&lang=en")
-    assert "✓ holds" in page.locator("section.card .verdict").first.inner_text()
-    assert page.locator("img.figure").evaluate("async one => { await one.decode(); return one.naturalWidth; }") == 1
-    assert page.locator("tbody tr").count() >= 20
-    with page.expect_download() as download:
-        page.click("#save")
-    download.value.save_as(tmp_path / "view.html")
-    page.click("#language")
-    page.ready()
-    assert "论断成立" in page.locator("section.card").inner_text() and page.locator("img.figure").count() == 1
-    again = open_lab("", address=(tmp_path / "view.html").as_uri())
-    assert "✓ holds" in again.locator("section.card .verdict").first.inner_text()
-    assert again.locator("img.figure").count() == 1
-
-
-def test_a_small_run_can_be_begun_and_stopped(open_lab):
-    page = open_lab("runs?view=experiments&experiment=soft-dictionary&seed=3&lang=en", allowed=("499",))
-    page.click("#try")
-    page.click(".progress button")
-    page.wait_for_selector("text=Cancelled.")
-
-
 @pytest.mark.parametrize(
     "place",
     [
         "runs?run=reviews-0&with=pair&curve=step.rate",
-        "runs?view=experiments",
+        "experiments",
+        "experiments?experiment=meaning",
+        "experiments?experiment=images",
         "honest?model=reviews-0&text=the cat sat&token=1&baselines=1&edits=0.1.mean&alone=silent",
         "honest?model=llama&text=one two&place=1&ablation=hide",
         "alignment?model=pair&text=the cat sat&step=1&show=norms",

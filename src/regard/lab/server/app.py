@@ -41,6 +41,7 @@ from .wire import has_tensors, pack, to_json
 Call = Callable[[Lab, dict[str, Any], Job], Any]
 PAGES = {
     "course": "course",
+    "experiments": "experiments",
     "formula": "formula",
     "heads": "heads",
     "alignment": "alignment",

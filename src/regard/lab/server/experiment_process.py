@@ -12,20 +12,21 @@ from typing import Any
 import torch
 
 from ...errors import BadInput, RegardError
+from ...experiments.parameters import NO_SETTINGS, Settings, Size
 from .jobs import Job
 
-SIZE = "toy"
-"""Seconds each: enough to see an experiment run, too little to judge a claim by."""
 INTERVAL = 0.1
 """Seconds between two reports of progress."""
 
 
-def run_in_subprocess(name: str, seed: int, job: Job) -> dict[str, Any]:
-    """The `result` of a small run of the experiment, and its `figures` as PNG bytes by language."""
+def run_in_subprocess(
+    name: str, seed: int, job: Job, size: Size = "toy", settings: Settings = NO_SETTINGS
+) -> dict[str, Any]:
+    """The `result` of a run of the experiment, and its `figures` as PNG bytes by language."""
     context = get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     with tempfile.TemporaryDirectory() as folder:
-        process = context.Process(target=run_and_send, args=(name, seed, folder, theirs), daemon=True)
+        process = context.Process(target=run_and_send, args=(name, seed, size, settings, folder, theirs), daemon=True)
         process.start()
         theirs.close()
         try:
@@ -61,7 +62,7 @@ def receive_result(pipe: Connection, job: Job, name: str) -> dict[str, Any]:
             return content | {"figures": figures}
 
 
-def run_and_send(name: str, seed: int, folder: str, pipe: Connection) -> None:
+def run_and_send(name: str, seed: int, size: Size, settings: Settings, folder: str, pipe: Connection) -> None:
     """Run the experiment in the child process, and send progress and the result."""
     from ...experiments import LANGUAGES, figure_path, find_experiment, run_experiment
 
@@ -74,7 +75,8 @@ def run_and_send(name: str, seed: int, folder: str, pipe: Connection) -> None:
             pipe.send(("progress", (fraction, text)))
 
     try:
-        document = run_experiment(find_experiment(name), out, size=SIZE, seed=seed, progress=send_progress)
+        experiment = find_experiment(name)
+        document = run_experiment(experiment, out, size=size, seed=seed, progress=send_progress, settings=settings)
         figures = {language: figure_path(out, name, language).read_bytes() for language in LANGUAGES}
         pipe.send(("result", {"result": document, "figures": figures}))
     except RegardError as error:

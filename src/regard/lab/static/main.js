@@ -5,7 +5,7 @@ import { saveView } from "lab/export.js";
 import { text as shared } from "lab/translations.js";
 
 const GROUPS = {
-  learn: ["course"],
+  learn: ["course", "experiments"],
   inside: ["formula", "heads", "alignment", "honest"],
   inputs: ["image", "sound", "graph"],
   build: ["mechanisms", "long", "runs"],

@@ -1,5 +1,5 @@
-// Runs: training runs (live), comparison of two runs, samples; and the experiments with figures and verdicts.
-import { bar, button, number, select, withProgress } from "lab/controls.js";
+// Runs: training runs (live), comparison of two runs, samples.
+import { button, select } from "lab/controls.js";
 import { formatBrief, formatExact, fill, untranslated, h } from "lab/dom.js";
 import { saveFile, saveSvg } from "lab/export.js";
 import { curves, numbersTable } from "lab/charts.js";
@@ -9,42 +9,30 @@ const COLOURS = ["var(--accent)", "var(--query)"], EVERY = 2000, SAMPLES = 12;
 
 export const text = {
   en: {
-    title: "Runs", lead: "Training runs in the lab's folders, updated live, and experiments that test claims about attention.",
-    view: "Show", view_runs: "Training runs", view_experiments: "Experiments",
+    title: "Runs", lead: "Training runs in the lab's folders, updated live.", all: "Training runs",
     noRuns: "No training run was found. Create one with `regard train … --out runs/mine`, then start the lab with --models runs.", runName: "Run", task: "Task", main: "Validation score", step: "Step", epoch: "Epoch", state: "State", took: "Time",
     finished: "finished", stopped: "stopped", running: "running", left: "interrupted", minutes: n => `${n} min`, seconds: n => `${n} s`,
     first: "Run", second: "Compare with", nothing: "none", curve: "Additional curve", named: name => name, noCurve: "This run has scores but no log.", loss: "training loss", stepWords: "step", dev: name => `${name}, validation`, training: name => `${name}, training`, live: (step, time) => `Live: step ${step}, updated ${time}.`, last: name => `last value, ${name}`, point: "Value at step",
     settings: "Settings", differ: "Settings that differ", setting: "Setting", same: "Both runs have the same settings.", samples: "Predictions on validation examples", samplesHow: (from, to, all) => `${from} – ${to} of ${all}`, noSamples: "This run has no saved predictions.",
     previous: "Previous", next: "Next",
-    experimentsHow: "Each experiment states a claim and a threshold. The verdict is computed from the measurements: ✓ holds, ◐ holds with a limit, ✗ does not hold.", claim: "Claim", setup: "Set-up", threshold: "Threshold", verdict: "Verdict", key: "Measured", notRun: "not run yet", figure: name => `Figure of ${name}`, noFigure: "No figure is saved.",
-    facts: (size, seed, took, date) => `Size ${size}, seed ${seed}, ${took} s, ${date}`, devices: "Device", tryIt: "Run at toy size", trySeed: "Seed", tried: "Result at toy size", tryHow: "Takes a few seconds and shows how the experiment runs. It is too small to judge the claim.", number: "No.", title_: "Experiment",
   },
   zh: {
-    title: "训练运行", lead: "实验室文件夹中的训练运行（实时更新），以及检验注意力相关说法的实验。",
-    view: "显示", view_runs: "训练运行", view_experiments: "实验",
+    title: "训练运行", lead: "实验室文件夹中的训练运行，实时更新。", all: "训练运行",
     noRuns: "没有找到训练运行。用 `regard train … --out runs/mine` 创建一个，再以 --models runs 启动实验室。", runName: "训练运行", task: "任务", main: "验证集得分", step: "步", epoch: "轮", state: "状态", took: "用时",
     finished: "已完成", stopped: "已停止", running: "进行中", left: "已中断", minutes: n => `${n} 分钟`, seconds: n => `${n} 秒`,
     first: "训练运行", second: "与之比较", nothing: "无", curve: "另一条曲线", named: name => name, noCurve: "此运行只有得分，没有日志。", loss: "训练损失", stepWords: "步", dev: name => `${name}（验证）`, training: name => `${name}（训练）`, live: (step, time) => `实时：第 ${step} 步，更新于 ${time}。`, last: name => `最后的值，${name}`, point: "查看某步的值",
     settings: "设置", differ: "不同的设置", setting: "设置", same: "两个运行的设置相同。", samples: "验证集示例上的预测", samplesHow: (from, to, all) => `第 ${from} – ${to} 条，共 ${all} 条`, noSamples: "此运行没有保存预测。",
     previous: "上一页", next: "下一页",
-    experimentsHow: "每个实验有一个说法和一个判据，结论由测量结果算出：✓ 成立，◐ 有条件成立，✗ 不成立。", claim: "说法", setup: "实验设置", threshold: "判据", verdict: "结论", key: "测得", notRun: "尚未运行", figure: name => `${name}的图`, noFigure: "没有保存的图。",
-    facts: (size, seed, took, date) => `规模 ${size}，种子 ${seed}，${took} 秒，${date}`, devices: "设备", tryIt: "以最小规模运行", trySeed: "种子", tried: "最小规模的结果", tryHow: "只需几秒，演示实验如何运行；规模太小，不足以判断说法。", number: "编号", title_: "实验",
   },
 };
 
-export async function show(root, lab) {
-  const { t } = lab, view = lab.state.view === "experiments" ? "experiments" : "runs";
-  root.append(bar(t("view"), [["runs", t("view_runs")], ["experiments", t("view_experiments")]], view, value => lab.set({ view: value }, { show: true, replace: false })));
-  await (view === "runs" ? showRuns : showExperiments)(root, lab);
-}
-
 const time = (lab, seconds) => seconds >= 120 ? lab.t("minutes", Math.round(seconds / 60)) : lab.t("seconds", Math.round(seconds));
-async function showRuns(root, lab) {
+export async function show(root, lab) {
   const { t, state } = lab, { runs } = await lab.request("runs/list", {}, { keep: true });
   if (!runs.length) { root.append(h("p", { class: "note" }, t("noRuns"))); return; }
   const one = runs.find(run => run.name === state.run) ?? runs.find(run => run.lines) ?? runs[0], two = runs.find(run => run.name === state.with && run !== one) ?? null;
   const pick = run => lab.set({ run }, { show: true, replace: false });
-  root.append(h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": t("view_runs") }, h("table", { class: "numbers runs" }, h("thead", {}, h("tr", {}, ["runName", "task", "model", "main", "step", "epoch", "took", "state"].map(key => h("th", { scope: "col" }, t(key))))),
+  root.append(h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": t("all") }, h("table", { class: "numbers runs" }, h("thead", {}, h("tr", {}, ["runName", "task", "model", "main", "step", "epoch", "took", "state"].map(key => h("th", { scope: "col" }, t(key))))),
     h("tbody", {}, runs.map(run => h("tr", {}, h("td", {}, h("button", { type: "button", class: "beam-text", "aria-pressed": run === one, translate: "no", onclick: () => pick(run.name) }, run.name)), h("td", { translate: "no" }, run.task ?? "–"), h("td", { translate: "no" }, [run.model, ...Object.entries(run.sizes).map(([key, value]) => `${key} ${value}`)].filter(Boolean).join(" · ")),
       h("td", { translate: "no" }, run.value === null || run.value === undefined ? "–" : `${run.main} ${formatBrief(run.value)}`), h("td", { class: "number" }, run.step ?? "–"), h("td", { class: "number" }, run.epoch ?? "–"), h("td", { class: "number" }, run.lines ? time(lab, run.seconds) : "–"), h("td", { class: `state-${run.state}` }, t(run.state))))))));
   root.append(h("div", { class: "row" }, select(t("first"), runs.map(run => [run.name, run.name]), one.name, pick, { plain: true }), select(t("second"), [["", t("nothing")], ...runs.filter(run => run !== one).map(run => [run.name, run.name])], two?.name ?? "", name => lab.set({ with: name || null }, { show: true, replace: false }), { plain: true })));
@@ -113,34 +101,4 @@ async function samplesCard(lab, chosen) {
   }
   await page(0);
   return h("section", { class: "card" }, h("h2", { class: "first" }, t("samples")), place);
-}
-
-async function showExperiments(root, lab) {
-  const { t, state } = lab, { experiments, kinds } = await lab.request("runs/experiments", {});
-  const verdict = one => one.verdict ? h("span", { class: `verdict ${one.verdict.kind}` }, `${kinds[one.verdict.kind].sign} `, lab.localize(kinds[one.verdict.kind])) : h("span", { class: "soft" }, t("notRun"));
-  const chosen = experiments.find(one => one.name === state.experiment) ?? experiments[0], detail = h("section", { class: "card" });
-  root.append(h("p", { class: "soft" }, t("experimentsHow")), h("div", { class: "columns wide-right" },
-    h("div", { class: "table-scroll tall", tabindex: 0, role: "region", "aria-label": t("view_experiments") }, h("table", { class: "numbers" }, h("thead", {}, h("tr", {}, [t("number"), t("title_"), t("verdict")].map(words => h("th", { scope: "col" }, words)))), h("tbody", {}, experiments.map(one => h("tr", {}, h("td", { class: "number" }, one.claim.number), h("td", {}, h("button", { type: "button", class: "beam-text", "aria-pressed": one === chosen, onclick: () => lab.set({ experiment: one.name }, { show: true, replace: false }) }, lab.localize(one.claim.title))), h("td", {}, verdict(one))))))), detail));
-  const part = (key, words) => [h("h3", {}, t(key)), h("p", {}, lab.localize(words))];
-  const results = one => [h("p", {}, verdict(one)), part("key", one.verdict.key), h("p", {}, lab.localize(one.verdict.why)), h("p", { class: "soft" }, t("facts", one.size, one.seed, one.seconds, one.date.slice(0, 10))), one.devices?.length ? h("p", { class: "soft" }, t("devices"), " ", untranslated(one.devices.join(", "))) : null];
-  const place = h("div", {}), small = h("div", {}), language = lab.language === "zh" ? "zh" : "en";
-  fill(detail, h("h2", { class: "first" }, lab.localize(chosen.claim.title)), part("claim", chosen.claim.claim), h("h3", {}, t("verdict")), chosen.verdict ? results(chosen) : h("p", { class: "soft" }, t("notRun")), place, part("threshold", chosen.claim.threshold), part("setup", chosen.claim.setup), small);
-  lab.expose({ read: () => ({ experiments, chosen: chosen.name }) });
-  if (chosen.verdict) await lab.attempt(async () => place.append(picture(lab, (await lab.request("runs/figure", { name: chosen.name, language })).png.data, chosen)), place);
-  const seed = Number(state.seed ?? 0), out = h("div", {});
-  async function attempt() {
-    fill(out);
-    const found = await withProgress(lab, out, (onProgress, signal) => lab.request("runs/try", { name: chosen.name, seed }, { onProgress, signal }));
-    if (!found) return;
-    fill(out, h("h3", {}, t("tried")), h("p", { class: "note" }, t("tryHow")), results(found.result), picture(lab, found.figures[language].data, chosen));
-    lab.expose({ tried: () => found.result });
-  }
-  const start = () => { lab.set({ try: 1 }); return lab.attempt(attempt, out); };
-  fill(small, h("div", { class: "row" }, number(t("trySeed"), seed, { min: 0, max: 99999 }, value => lab.set({ seed: value }, { show: true })), lab.exported ? null : button(t("tryIt"), start, { id: "try" })), out);
-  if (state.try) await lab.attempt(attempt, out);
-}
-function picture(lab, bytes, one) {
-  const address = URL.createObjectURL(new Blob([bytes], { type: "image/png" }));
-  lab.signal.addEventListener("abort", () => URL.revokeObjectURL(address));
-  return h("a", { href: address, target: "_blank" }, h("img", { src: address, alt: lab.t("figure", lab.localize(one.claim.title)), class: "figure" }));
 }
