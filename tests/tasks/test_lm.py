@@ -17,7 +17,7 @@ from regard.cli import app
 from regard.data.text import Document, read_lines
 from regard.models.baselines.ngram import NgramModel
 from regard.settings import Training, update_each
-from regard.tasks.architecture import GRAPHS, MODELS, Architecture
+from regard.tasks.architecture import GRAPHS, HIERARCHICAL, MODELS, Architecture
 from regard.tasks.lm import Lm, LmSettings, TextBlocks, windows
 from regard.train.checkpoints import read_tensors
 from regard.train.recipes import find_recipe
@@ -157,7 +157,7 @@ def test_an_order_that_no_number_holds_is_refused():
         NgramModel.from_tokens(torch.arange(9), 33278, 6)
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in (*GRAPHS, "ngram")])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in (*GRAPHS, "ngram", HIERARCHICAL)])
 def test_every_model_learns_and_goes_on_with_a_prompt(name):
     task = made(context=16, memory=8 if name == "transformer-xl" else 0, max_new=40)
     torch.manual_seed(0)

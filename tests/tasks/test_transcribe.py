@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import regard as rg
 from regard.cli import app
 from regard.data.sound import Samples, Spoken
-from regard.tasks.architecture import GRAPHS, MODELS, TEXTS, Architecture
+from regard.tasks.architecture import GRAPHS, HIERARCHICAL, MODELS, TEXTS, Architecture
 from regard.tasks.inputs.audio_features import AudioFeatures, add_deltas
 from regard.tasks.metrics.ctc import BLANK, ctc_loss, greedy, min_frames, prefix_beam_search
 from regard.tasks.metrics.edit_distance import character_error_rate, edit_distance, word_error_rate
@@ -123,7 +123,7 @@ def test_what_the_file_has_as_frames(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("decoder", [False, True])
-@pytest.mark.parametrize("model", [model for model in MODELS if model not in (*GRAPHS, *TEXTS)])
+@pytest.mark.parametrize("model", [model for model in MODELS if model not in (*GRAPHS, *TEXTS, HIERARCHICAL)])
 def test_every_model_learns_and_writes(model: str, decoder: bool) -> None:
     """A step of each has gradients everywhere (no frame is seen by all), and what it writes is text."""
     examples = framed()

@@ -110,7 +110,7 @@ def stack_of(a: Architecture, *, causal: bool = False, cross: bool = False) -> A
     if a.model in TEXTS:
         raise Unsupported(f"{a.model} reads running text, which only the task lm has. Take transformer.")
     if a.model == HIERARCHICAL:
-        raise Unsupported("hierarchical classifies texts by their sentences: take the task classify, or transformer.")
+        raise Unsupported("hierarchical reads the sentences of texts, in the task classify only. Take transformer.")
     if a.base in RECURRENT:
         score = "additive" if isinstance(a.parts.score, LearnedAdditive) else "dot"
         attention = score if a.with_attention else None
