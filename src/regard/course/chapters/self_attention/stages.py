@@ -12,7 +12,7 @@ import regard as rg
 
 from ....experiments.experiment import Bilingual
 from ...controls import Choice, Numbers, Slider
-from ...pictures import Bars, Drawing, Heatmap
+from ...pictures import Bars, Drawing, Heatmap, NumberTable
 from ...step import Evidence, Finding, Step
 
 WORDS = (Bilingual("猫 cat", "猫"), Bilingual("坐在 sits on", "坐在"), Bilingual("垫子 mat", "垫子"))
@@ -106,16 +106,17 @@ def compute_roles(vector: str, word: int, amount: float) -> dict[str, Any]:
         weights = weights / weights.sum(axis=1, keepdims=True)
         return scores, weights, weights @ v
 
-    changed = {"query": queries.copy(), "key": keys.copy(), "value": values.copy()}
-    changed[vector][word - 1] += amount
-    scores, weights, output = attention(queries, keys, values)
-    new_scores, new_weights, new_output = attention(*changed.values())
-    moved = [np.abs(a - b) for a, b in ((new_scores, scores), (new_weights, weights), (new_output, output))]
+    before, after, table = attention(queries, keys, values), {}, []
+    for name in ("query", "key", "value"):
+        changed = {"query": queries.copy(), "key": keys.copy(), "value": values.copy()}
+        changed[name][word - 1] += amount
+        after[name] = attention(*changed.values())
+        s, w, o = (np.abs(new - old) > 1e-12 for new, old in zip(after[name], before, strict=True))
+        table.append([s.any(axis=1).sum(), s.any(axis=0).sum(), w.sum(), o.any(axis=1).sum()])
+    scores, weights, output = after[vector]
     return dict(
-        weights=new_weights, output=new_output, change=new_weights - weights, scores_change=new_scores - scores,
-        output_change=moved[2].max(axis=1), rows=int((moved[0].max(axis=1) > 1e-12).sum()),
-        columns=int((moved[0].max(axis=0) > 1e-12).sum()), outputs=int((moved[2].max(axis=1) > 1e-12).sum()),
-        largest=moved[1].max(), vector=vector,
+        weights=weights, output=output, change=weights - before[1], scores_change=scores - before[0],
+        output_change=np.abs(output - before[2]).max(axis=1), table=np.array(table),
     )  # fmt: skip
 
 
@@ -191,18 +192,40 @@ ROLES = Step(
         Heatmap(Bilingual("change of the scores", "分数的变化"), "scores_change", WORDS, WORDS, role="score"),
         Heatmap(Bilingual("change of the weights", "权重的变化"), "change", WORDS, WORDS, role="score"),
         Bars(Bilingual("change of the outputs", "输出的变化"), "output_change", WORDS, role="output", low=0),
+        NumberTable(
+            Bilingual("how many of each change", "各有多少个改变"),
+            "table",
+            (
+                Bilingual(
+                    "change the query",
+                    "改动查询",
+                ),
+                Bilingual(
+                    "change the key",
+                    "改动键",
+                ),
+                Bilingual(
+                    "change the value",
+                    "改动值",
+                ),
+            ),
+            (
+                Bilingual("rows of scores (of 3)", "分数的行（共 3）"),
+                Bilingual("columns of scores (of 3)", "分数的列（共 3）"),
+                Bilingual("weights (of 9)", "权重（共 9）"),
+                Bilingual("outputs (of 3)", "输出（共 3）"),
+            ),
+        ),
     ),
     findings=(
         Finding(
             Bilingual(
-                "Changing one {vector} changes {rows} rows and {columns} columns of the scores, weights by up to "
-                "{largest:.2f}, and {outputs} of 3 outputs.",
-                "这样一改，分数有 {rows} 行 {columns} 列变了，权重最多变 {largest:.2f}，3 个输出里变了 {outputs} 个。",
+                "A query changes 1 row of scores and 1 output; a key changes 1 column, and through softmax all "
+                "weights of every row; a value changes no weight, but every output that attends to it.",
+                "查询改变 1 行分数和 1 个输出；键改变 1 列分数，又经 softmax 改变每一行的全部权重；值不改变任何权重，"
+                "却改变所有关注它的输出。",
             ),
-            lambda result: (
-                (result["rows"], result["outputs"])
-                == {"query": (1, 1), "key": (3, 3), "value": (0, 3)}[result["vector"]]
-            ),
+            lambda result: result["table"].tolist() == [[1, 3, 3, 1], [3, 1, 9, 3], [0, 0, 0, 3]],
         ),
     ),
     evidence=(Evidence("three-vectors"),),

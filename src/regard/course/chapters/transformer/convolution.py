@@ -12,7 +12,7 @@ import regard as rg
 
 from ....experiments.experiment import Bilingual
 from ...controls import MaskGrid, Numbers, Slider
-from ...pictures import Heatmap, Lines, Plane
+from ...pictures import Drawing, Heatmap, Lines, Plane
 from ...step import Evidence, Finding, Step
 
 TOKENS = tuple(Bilingual(f"token {n}", f"词元 {n}") for n in range(1, 7))
@@ -41,10 +41,11 @@ def compute_dynamic_weights(tokens: np.ndarray, kernel: np.ndarray) -> dict[str,
     other = tokens.copy()
     other[0] = -other[0]  # another input: the first token is turned around
     changed = np.abs(weigh(other) - weights).max()
+    moved = np.abs(fixed[1:-1] @ np.roll(tokens, 1, axis=0) - np.roll(fixed @ tokens, 1, axis=0)[1:-1])[1:].max()
     far = max(weights[i, j] for i in range(n) for j in range(n) if abs(i - j) > 1)
     return dict(
         fixed=fixed, weights=weights, output=weights @ tokens, convolved=fixed @ tokens, changed=changed, far=far,
-        near=np.abs(np.triu(fixed, 2) + np.tril(fixed, -2)).max(),
+        near=np.abs(np.triu(fixed, 2) + np.tril(fixed, -2)).max(), moved=moved,
     )  # fmt: skip
 
 
@@ -104,6 +105,14 @@ DYNAMIC_WEIGHTS = Step(
                 "把第一个词元反向，注意力的权重最多变 {changed:.2f}；卷积核不依赖任何输入，3 个数用于全部 6 个位置。",
             ),
             lambda result: result["changed"] > 0.2,
+        ),
+        Finding(
+            Bilingual(
+                "Because the kernel is shared, moving the sequence by one place moves the convolution's output by "
+                "one place (difference {moved:.0e} away from the ends).",
+                "卷积核处处共用，所以序列平移一格，卷积的输出也平移一格（除两端外相差 {moved:.0e}）。",
+            ),
+            lambda result: result["moved"] < 1e-12,
         ),
         Finding(
             Bilingual(
@@ -222,7 +231,7 @@ def compute_image_patches(picture: np.ndarray, patch: int, sharpness: float) -> 
     alike = [n for n in range(16) if n != patch - 1 and weights[n] > 0.9 * weights[patch - 1]]
     far = max([int(apart[n]) for n in alike], default=0)
     return dict(
-        output=weights @ patches, weights=weights, map=weights.reshape(4, 4), pixels=pixels, far=far, alike=len(alike),
+        output=weights @ patches, weights=weights, pixels=pixels, far=far, alike=len(alike),
         layers=2 * far, share=sum(weights[n] for n in alike), tokens=16, pairs=16 * 16,
     )  # fmt: skip
 
@@ -245,9 +254,9 @@ IMAGE_PATCHES = Step(
         "数据和算力充足时前者更灵活；卷积则有局部归纳偏置，计算也更省。",
     ),
     task=Bilingual(
-        "Choose a patch and see which patches it attends to. Paint its pattern somewhere far away: it is found there "
+        "Click a patch and see which patches it attends to. Paint its pattern somewhere far away: it is found there "
         "too, without another layer.",
-        "选一个图块，看它关注哪些图块。在很远的地方画上同样的图案：不用加层，它也会被找到。",
+        "点一个图块，看它关注哪些图块。在很远的地方画上同样的图案：不用加层，它也会被找到。",
     ),
     controls=(
         MaskGrid(
@@ -260,10 +269,7 @@ IMAGE_PATCHES = Step(
     ),
     compute=compute_image_patches,
     attend=attend_image_patches,
-    pictures=(
-        Heatmap(Bilingual("the picture", "图像"), "pixels", role="score"),
-        Heatmap(Bilingual("weights of the 16 patches", "16 个图块的权重"), "map"),
-    ),
+    pictures=(Drawing(Bilingual("the picture and the weights of one patch", "图像，以及一个图块的权重"), "patches"),),
     findings=(
         Finding(
             Bilingual(

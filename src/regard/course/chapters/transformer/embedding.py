@@ -13,7 +13,7 @@ from ...step import Evidence, Finding, Step
 
 PARTS = (
     Bilingual("embedding", "嵌入"),
-    Bilingual("embedding × factor", "嵌入 × 倍数"),
+    Bilingual("embedding × √dim", "嵌入 × √dim"),
     Bilingual("position code", "位置编码"),
 )
 
@@ -32,10 +32,11 @@ def compute_embedding_scale(log_dim: int, start: str, position: int) -> dict[str
         [(x**2).sum(axis=1).mean() / ((x**2).sum(axis=1).mean() + (code**2).sum()) for x in (words, scaled)]
     )
     ratio = norms[:2] / norms[2]
+    smaller = (words**2).sum(axis=1).mean() / ((words**2).sum(axis=1).mean() + (code**2).sum() / dim)  # code / √dim
     return dict(
         norms=norms, shares=shares, plain=ratio[0], scaled=ratio[1], norm=norms[0], code_norm=norms[2], dim=dim,
         root=np.sqrt(dim), half=np.sqrt(dim / 2), component=np.arange(32), word=words[0, :32], large=scaled[0, :32],
-        code=code[:32], share=shares[0], share_scaled=shares[1], deviation=deviation, start=start,
+        code=code[:32], share=shares[0], share_scaled=shares[1], smaller=smaller,
     )  # fmt: skip
 
 
@@ -111,6 +112,14 @@ EMBEDDING_SCALE = Step(
                 "向量的长度，一个是单个分量的大小。",
             ),
             lambda result: abs(result["code_norm"] - result["half"]) < 1e-9 and abs(result["scaled"] - 2**0.5) < 0.05,
+        ),
+        Finding(
+            Bilingual(
+                "Dividing the code by √dim instead gives the word the same share, {smaller:.0%}: what matters is the "
+                "ratio. The sum is then √dim times smaller.",
+                "改为把位置编码除以 √dim，词的份额同样是 {smaller:.0%}：要紧的是比例，只是和向量小了 √dim 倍。",
+            ),
+            lambda result: abs(result["smaller"] - result["share_scaled"]) < 1e-9,
         ),
     ),
     evidence=(Evidence("embedding-scaling"),),

@@ -20,16 +20,16 @@ TARGET = (Bilingual("the", "the"), Bilingual("cat", "cat"), Bilingual("sits", "s
 
 def compute_projections(embeddings: np.ndarray, inner: int) -> dict[str, Any]:
     rng = np.random.default_rng(1)
-    first = [rng.normal(size=(4, inner)) for _ in "qkv"]  # W^Q, W^K, W^V
-    second = [rng.normal(size=(inner, 4)) for _ in "qkv"]  # W_i^Q, W_i^K, W_i^V of one head
+    first = [rng.normal(size=(4, inner)) for _ in "qkv"]  # W_Q, W_K, W_V
+    second = [rng.normal(size=(inner, 4)) for _ in "qkv"]  # W_iQ, W_iK, W_iV of one head
 
     def attention(q, k, v):
         scores = q @ k.T / np.sqrt(k.shape[1])
         weights = np.exp(scores - scores.max(axis=1, keepdims=True))
         return weights / weights.sum(axis=1, keepdims=True) @ v
 
-    twice = attention(*[embeddings @ a @ b for a, b in zip(first, second, strict=True)])  # Q = E W^Q, then Q W_i^Q
-    once = attention(*[embeddings @ (a @ b) for a, b in zip(first, second, strict=True)])  # one matrix W^Q W_i^Q
+    twice = attention(*[embeddings @ a @ b for a, b in zip(first, second, strict=True)])  # Q = E W_Q, then Q W_iQ
+    once = attention(*[embeddings @ (a @ b) for a, b in zip(first, second, strict=True)])  # one matrix W_Q W_iQ
     rank = np.linalg.matrix_rank(first[0] @ second[0])
     return dict(
         twice=twice, once=once, gap=np.abs(twice - once).max(), rank=int(rank), inner=inner,
@@ -50,11 +50,11 @@ PROJECTIONS = Step(
     name="projections",
     title=Bilingual("E·W_i or Q·W_i: the same head", "E·W_i 与 Q·W_i：同一个头"),
     claim=Bilingual(
-        "Q = E W^Q, K = E W^K and V = E W^V are learned linear maps of the embeddings E. A head can be written "
-        "Attention(E W_i^Q, E W_i^K, E W_i^V) or Attention(Q W_i^Q, K W_i^K, V W_i^V): Q, K and V are intermediate "
+        "Q = E·W_Q, K = E·W_K and V = E·W_V are learned linear maps of the embeddings E. A head can be written "
+        "Attention(E·W_iQ, E·W_iK, E·W_iV) or Attention(Q·W_iQ, K·W_iK, V·W_iV): Q, K and V are intermediate "
         "variables, and the two forms are equivalent.",
-        "Q = E W^Q、K = E W^K、V = E W^V 是对嵌入 E 的可学习的线性变换。一个头既可写成 "
-        "Attention(E W_i^Q, E W_i^K, E W_i^V)，也可写成 Attention(Q W_i^Q, K W_i^K, V W_i^V)："
+        "Q = E·W_Q、K = E·W_K、V = E·W_V 是对嵌入 E 的可学习的线性变换。一个头既可写成 "
+        "Attention(E·W_iQ, E·W_iK, E·W_iV)，也可写成 Attention(Q·W_iQ, K·W_iK, V·W_iV)："
         "Q、K、V 只是中间变量，两种写法等价。",
     ),
     task=Bilingual(
@@ -71,14 +71,14 @@ PROJECTIONS = Step(
             3,
             rows=SOURCE,
         ),
-        Slider("inner", Bilingual("inner width (columns of W^Q)", "中间宽度（W^Q 的列数）"), 4, 1, 8, 1, whole=True),
+        Slider("inner", Bilingual("inner width (columns of W_Q)", "中间宽度（W_Q 的列数）"), 4, 1, 8, 1, whole=True),
     ),
     compute=compute_projections,
     attend=attend_projections,
     answer="twice",
     pictures=(
-        Heatmap(Bilingual("two products: (E W^Q) W_i^Q …", "乘两次：(E W^Q) W_i^Q …"), "twice", SOURCE, role="output"),
-        Heatmap(Bilingual("one product: E (W^Q W_i^Q) …", "乘一次：E (W^Q W_i^Q) …"), "once", SOURCE, role="output"),
+        Heatmap(Bilingual("two products: (E·W_Q)·W_iQ …", "乘两次：(E·W_Q)·W_iQ …"), "twice", SOURCE, role="output"),
+        Heatmap(Bilingual("one product: E·(W_Q·W_iQ) …", "乘一次：E·(W_Q·W_iQ) …"), "once", SOURCE, role="output"),
         NumberTable(
             Bilingual("what each form costs", "两种写法的代价"),
             "numbers",
