@@ -70,12 +70,16 @@ class Lines:
 
 @dataclass(frozen=True)
 class NumberTable:
-    """A table of the matrix `data`, whose entries may be texts."""
+    """A table of the matrix `data`, whose entries may be texts.
+
+    `links` names a list that says where each row was measured: `step:reach` or `experiment:grey-ball`.
+    """
 
     title: Bilingual
     data: str
     rows: Labels = ()
     columns: Labels = ()
+    links: str = ""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ....experiments.experiment import Bilingual
 from ...step import Chapter
-from . import grey_ball, sentence, sequences, together, weights
+from . import comparison, grey_ball, sentence, sequences, together, weights
 
 CHAPTER = Chapter(
     number=1,
@@ -16,9 +16,17 @@ CHAPTER = Chapter(
     ),
     steps=(
         sentence.SENTENCE,
-        *weights.STEPS,
+        weights.FIXED_WEIGHTS,
+        sequences.REACH,
+        together.READABLE_WEIGHTS,
+        sequences.PARAMETERS,
+        together.PLUG_IN,
+        sequences.FIXED_INPUTS,
+        comparison.COMPARISON,
+        together.BLOCK_OF_BOTH,
+        weights.FROZEN_QUERY,
+        weights.QUERY_KEY_VALUE,
+        comparison.QUERY_TABLE,
         grey_ball.GREY_BALL,
-        *sequences.STEPS,
-        *together.STEPS,
     ),
 )

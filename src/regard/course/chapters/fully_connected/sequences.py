@@ -116,7 +116,7 @@ REACH = Step(
             lambda result: result["first_to_last"] == 0,
         ),
     ),
-    evidence=(Evidence("long-range"), Evidence("fixed-weights")),
+    evidence=(Evidence("long-range", ("attention", "convolution-shallow", "convolution-deep")),),
 )
 
 
@@ -233,7 +233,7 @@ PARAMETERS = Step(
 )
 
 
-def compute_variable_length(sentence: str) -> dict[str, Any]:
+def compute_fixed_inputs(sentence: str) -> dict[str, Any]:
     words = sentence.split()
     vectors = np.array([np.random.default_rng([ord(sign) for sign in word]).normal(size=16) for word in words])
     keys, query = vectors[:-1], vectors[-1]  # has the last word been said before?
@@ -255,14 +255,14 @@ def compute_variable_length(sentence: str) -> dict[str, Any]:
     )
 
 
-def attend_variable_length(sentence: str) -> Tensor:
+def attend_fixed_inputs(sentence: str) -> Tensor:
     vectors = [np.random.default_rng([ord(sign) for sign in word]).normal(size=16) for word in sentence.split()]
     words = torch.from_numpy(np.array(vectors))[None, None]
     q, k = words[:, :, -1:], words[:, :, :-1]
     return rg.attend(q, k, k, score=rg.Dot(scale=1.0)).flatten()
 
 
-VARIABLE_LENGTH = Step(
+FIXED_INPUTS = Step(
     name="fixed-inputs",
     title=Bilingual("Sentences of any length", "长短不一的句子"),
     claim=Bilingual(
@@ -282,8 +282,8 @@ VARIABLE_LENGTH = Step(
             Bilingual("one two cat four five six seven eight cat", "一 二 猫 四 五 六 七 八 猫"),
         ),
     ),
-    compute=compute_variable_length,
-    attend=attend_variable_length,
+    compute=compute_fixed_inputs,
+    attend=attend_fixed_inputs,
     pictures=(
         Bars(
             Bilingual("word by word", "逐词来看"),
@@ -313,7 +313,8 @@ VARIABLE_LENGTH = Step(
             lambda result: result["lost"] > 0,
         ),
     ),
-    evidence=(Evidence("grey-ball"), Evidence("fixed-weights")),
+    evidence=(
+        Evidence("fixed-weights", ("any-length", "one-length")),
+        Evidence("grey-ball", ("fixed-size", "any-size")),
+    ),
 )
-
-STEPS = (REACH, PARAMETERS, VARIABLE_LENGTH)

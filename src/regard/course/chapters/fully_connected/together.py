@@ -29,7 +29,7 @@ TARGET = (
 )
 
 
-def compute_alignment(target: int, size: float) -> dict[str, Any]:
+def compute_readable_weights(target: int, size: float) -> dict[str, Any]:
     rng = np.random.default_rng(3)
     keys, values = np.eye(4) + 0.2 * rng.normal(size=(4, 4)), rng.normal(size=(4, 4))
     values[3] *= size  # how much 猫 has to say
@@ -57,7 +57,7 @@ def compute_alignment(target: int, size: float) -> dict[str, Any]:
     )
 
 
-def attend_alignment(target: int, size: float) -> Tensor:
+def attend_readable_weights(target: int, size: float) -> Tensor:
     rng = np.random.default_rng(3)
     keys = torch.eye(4) + 0.2 * torch.from_numpy(rng.normal(size=(4, 4)))
     values = torch.from_numpy(rng.normal(size=(4, 4)))
@@ -66,7 +66,7 @@ def attend_alignment(target: int, size: float) -> Tensor:
     return rg.attend(q, k, v, score=rg.Dot(scale=1.0))[0, 0]
 
 
-ALIGNMENT = Step(
+READABLE_WEIGHTS = Step(
     name="readable-weights",
     title=Bilingual("Weights that can be read", "看得见的权重"),
     claim=Bilingual(
@@ -93,8 +93,8 @@ ALIGNMENT = Step(
         ),
         Slider("size", Bilingual("size of the value of 猫", "“猫”的值的大小"), 1.0, 0.0, 3.0, 0.1),
     ),
-    compute=compute_alignment,
-    attend=attend_alignment,
+    compute=compute_readable_weights,
+    attend=attend_readable_weights,
     pictures=(
         Heatmap(Bilingual("weights of the target words", "各目标词的权重"), "weights", TARGET, SOURCE),
         Bars(
@@ -168,7 +168,7 @@ def attend_block(parts: str, push: float) -> Tensor:
     return x
 
 
-BLOCK = Step(
+BLOCK_OF_BOTH = Step(
     name="block-of-both",
     title=Bilingual("A block of both", "二者合成一个模块"),
     claim=Bilingual(
@@ -294,5 +294,3 @@ PLUG_IN = Step(
     ),
     evidence=(Evidence("plugged"),),
 )
-
-STEPS = (ALIGNMENT, BLOCK, PLUG_IN)

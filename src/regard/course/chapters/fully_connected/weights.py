@@ -98,7 +98,7 @@ FIXED_WEIGHTS = Step(
             lambda result: result["change"] > 0.3,
         ),
     ),
-    evidence=(Evidence("fixed-weights"),),
+    evidence=(Evidence("fixed-weights", ("fixed", "dynamic", "network")),),
 )
 
 
@@ -186,7 +186,7 @@ FROZEN_QUERY = Step(
             lambda result: result["frozen_error"] < 1e-12,
         ),
     ),
-    evidence=(Evidence("fixed-weights"),),
+    evidence=(Evidence("fixed-weights", ("fixed", "dynamic")),),
 )
 
 STATIONS = (
@@ -198,7 +198,9 @@ STATIONS = (
 )
 
 
-def compute_database(query: np.ndarray, keys: np.ndarray, values: np.ndarray, sharpness: float) -> dict[str, Any]:
+def compute_query_key_value(
+    query: np.ndarray, keys: np.ndarray, values: np.ndarray, sharpness: float
+) -> dict[str, Any]:
     distances = ((keys - query) ** 2).sum(-1)  # the query is compared with every key
     scores = -sharpness * distances
     weights = np.exp(scores - scores.max())
@@ -216,14 +218,14 @@ def compute_database(query: np.ndarray, keys: np.ndarray, values: np.ndarray, sh
     )
 
 
-def attend_database(query: Tensor, keys: Tensor, values: Tensor, sharpness: float) -> Tensor:
+def attend_query_key_value(query: Tensor, keys: Tensor, values: Tensor, sharpness: float) -> Tensor:
     # -|q - k|² = 2 q·k - |k|² - |q|², and softmax ignores the last term: the distance is a dot product
     q = torch.cat([query, torch.ones(1, dtype=query.dtype)])[None, None, None]
     k = torch.cat([2 * keys, -(keys**2).sum(-1, keepdim=True)], -1)[None, None]
     return rg.attend(q, k, values[None, None, :, None], score=rg.Dot(scale=sharpness)).squeeze()
 
 
-DATABASE = Step(
+QUERY_KEY_VALUE = Step(
     name="query-key-value",
     title=Bilingual("Query, key, value: asking a database", "查询、键、值：向数据库提问"),
     claim=Bilingual(
@@ -260,8 +262,8 @@ DATABASE = Step(
         ),
         Slider("sharpness", Bilingual("sharpness", "锐度"), 1.0, 0.0, 20.0, 0.1),
     ),
-    compute=compute_database,
-    attend=attend_database,
+    compute=compute_query_key_value,
+    attend=attend_query_key_value,
     answer="answer",
     pictures=(
         Plane(
@@ -297,7 +299,5 @@ DATABASE = Step(
             lambda result: result["nearest"] == 24,
         ),
     ),
-    evidence=(Evidence("soft-dictionary"),),
+    evidence=(Evidence("soft-dictionary", ("mix", "hard")),),
 )
-
-STEPS = (FIXED_WEIGHTS, FROZEN_QUERY, DATABASE)

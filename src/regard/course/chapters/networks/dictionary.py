@@ -34,9 +34,10 @@ SOFT_DICTIONARY = Step(
     name="soft-dictionary",
     title=Bilingual("A dictionary that answers with a mix", "会给出混合答案的字典"),
     claim=Bilingual(
-        "The query “fruit” is no key of the dictionary. It should return mostly apple, some banana and no chair: "
-        "0.6 · 10 + 0.4 · 5 + 0 · 2 = 8.",
-        "“水果”不是字典里的键。它应当主要取苹果，部分取香蕉，不取椅子：0.6 · 10 + 0.4 · 5 + 0 · 2 = 8。",
+        "Attention goes to what matters. The query “fruit” is no key of the dictionary. It should return mostly "
+        "apple, some banana and no chair: 0.6 · 10 + 0.4 · 5 + 0 · 2 = 8.",
+        "注意力只放在重点上。“水果”不是字典里的键。它应当主要取苹果，部分取香蕉，不取椅子：0.6 · 10 + 0.4 · 5 + 0 · 2 "
+        "= 8。",
     ),
     task=Bilingual(
         "Drag the arrow of the query towards the chair and watch the answer move from 8 to 2.",
@@ -140,7 +141,7 @@ DOT_SIGN = Step(
             lambda result: result["apple"] > 0 > result["chair"] and abs(result["tuesday"]) < 0.1,
         ),
     ),
-    evidence=(Evidence("meaning"),),
+    evidence=(Evidence("meaning", ("neighbours", "one-hot")),),
 )
 
 QUERIES = (Bilingual("fruit", "水果"), Bilingual("furniture", "家具"))
@@ -230,7 +231,5 @@ MANY_QUERIES = Step(
             lambda result: abs(result["inside_sum"] - 1) < 1e-12,
         ),
     ),
-    evidence=(Evidence("soft-dictionary"),),
+    evidence=(Evidence("soft-dictionary", ("mix", "error")),),
 )
-
-STEPS = (SOFT_DICTIONARY, DOT_SIGN, MANY_QUERIES)

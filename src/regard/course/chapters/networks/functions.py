@@ -17,7 +17,7 @@ POINTS = tuple(Bilingual(f"inside {n}", f"里 {n}") for n in range(1, 6)) + tupl
 )
 
 
-def compute_boundary(points: np.ndarray, width: int, activation: str) -> dict[str, Any]:
+def compute_decision_boundary(points: np.ndarray, width: int, activation: str) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     weights, biases = rng.normal(size=(2, width)), rng.uniform(-2, 2, size=width)
     apply = dict(none=lambda z: z, relu=lambda z: np.maximum(z, 0), tanh=np.tanh)[activation]
@@ -41,7 +41,7 @@ def compute_boundary(points: np.ndarray, width: int, activation: str) -> dict[st
     )
 
 
-BOUNDARY = Step(
+DECISION_BOUNDARY = Step(
     name="decision-boundary",
     title=Bilingual("Boundaries that bend", "会弯曲的决策边界"),
     claim=Bilingual(
@@ -78,7 +78,7 @@ BOUNDARY = Step(
             rows=POINTS,
         ),
     ),
-    compute=compute_boundary,
+    compute=compute_decision_boundary,
     pictures=(
         Drawing(
             Bilingual("the two classes and the boundary between them", "两类点和它们之间的边界"), "decision_boundary"
@@ -93,11 +93,11 @@ BOUNDARY = Step(
             lambda result: result["right"] == result["count"] > result["straight"],
         ),
     ),
-    evidence=(Evidence("activation"), Evidence("layers")),
+    evidence=(Evidence("activation", ("no-better", "curved")),),
 )
 
 
-def compute_approximation(width: int, shape: str) -> dict[str, Any]:
+def compute_universal_approximation(width: int, shape: str) -> dict[str, Any]:
     x = np.linspace(-3, 3, 241)
     peaks = np.exp(-4 * np.abs(x - 1)) - np.exp(-8 * (x + 1) ** 2)
     target = dict(wave=np.sin(2.5 * x), step=np.sign(x), peaks=peaks)[shape]
@@ -124,7 +124,7 @@ def compute_approximation(width: int, shape: str) -> dict[str, Any]:
     )
 
 
-APPROXIMATION = Step(
+UNIVERSAL_APPROXIMATION = Step(
     name="universal-approximation",
     title=Bilingual("One wide layer draws any curve", "一层够宽，什么曲线都画得出"),
     claim=Bilingual(
@@ -151,7 +151,7 @@ APPROXIMATION = Step(
             ),
         ),
     ),
-    compute=compute_approximation,
+    compute=compute_universal_approximation,
     pictures=(
         Lines(
             Bilingual("target and network", "目标与网络"),
@@ -180,7 +180,7 @@ APPROXIMATION = Step(
             lambda result: result["widest"] < result["straight"] / 50,
         ),
     ),
-    evidence=(Evidence("activation"),),
+    evidence=(Evidence("activation", ("wide", "falls")),),
 )
 
 COLUMNS = tuple(Bilingual(f"column {n}", f"第 {n} 列") for n in range(1, 7))
@@ -251,5 +251,3 @@ TABLE_COLUMNS = Step(
     ),
     evidence=(Evidence("tables"),),
 )
-
-STEPS = (BOUNDARY, APPROXIMATION, TABLE_COLUMNS)

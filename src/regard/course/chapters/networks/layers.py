@@ -101,13 +101,13 @@ MLP = Step(
             lambda result: result["connections"] == 20 and 0 < result["silent"] < 4,
         ),
     ),
-    evidence=(Evidence("activation"),),
+    evidence=(Evidence("activation", ("curved",)),),
 )
 
 NEURONS = tuple(Bilingual(name, name) for name in ("x1", "x2", "h1", "h2", "y1", "y2"))
 
 
-def compute_feed_forward(reads: np.ndarray) -> dict[str, Any]:
+def compute_feed_forward_family(reads: np.ndarray) -> dict[str, Any]:
     layer = np.array([0, 0, 1, 1, 2, 2])
     full = layer[:, None] - layer == 1  # an MLP: each neuron reads the whole layer before
     steps, longest = reads.astype(float), 0
@@ -129,7 +129,7 @@ def compute_feed_forward(reads: np.ndarray) -> dict[str, Any]:
     )
 
 
-FEED_FORWARD = Step(
+FEED_FORWARD_FAMILY = Step(
     name="feed-forward-family",
     title=Bilingual("Feed-forward networks and the MLP", "前馈网络与多层感知机"),
     claim=Bilingual(
@@ -160,7 +160,7 @@ FEED_FORWARD = Step(
             NEURONS,
         ),
     ),
-    compute=compute_feed_forward,
+    compute=compute_feed_forward_family,
     pictures=(Drawing(Bilingual("the network and its family", "这个网络和它所属的一类"), "feed_forward"),),
     findings=(
         Finding(
@@ -196,8 +196,10 @@ LINEAR_LAYERS = Step(
     title=Bilingual("Linear layers stay linear", "线性层叠再多还是线性"),
     claim=Bilingual(
         "Without activation functions, layers upon layers are one linear map: their matrices multiply out to a single "
-        "one. However often things are carried, nothing has been worked on.",
-        "没有激活函数，层层相叠仍然只是一个线性变换：所有矩阵乘起来就是一个矩阵。搬运再多次，也没有加工。",
+        "one. However often things are carried, nothing has been worked on. With an activation each layer makes new "
+        "features out of those of the layer before: that is what depth is for.",
+        "没有激活函数，层层相叠仍然只是一个线性变换：所有矩阵乘起来就是一个矩阵。搬运再多次，也没有加工。"
+        "有了激活函数，每一层都能在前一层的基础上提取新的特征，加深才有意义。",
     ),
     task=Bilingual(
         "Add layers: the curve of the network lies on the line of the one matrix. Then choose ReLU or tanh.",
@@ -229,7 +231,5 @@ LINEAR_LAYERS = Step(
             lambda result: result["error"] < 1e-12 and result["bends"] == 0,
         ),
     ),
-    evidence=(Evidence("activation"),),
+    evidence=(Evidence("activation", ("one-matrix", "no-better")),),
 )
-
-STEPS = (MLP, FEED_FORWARD, LINEAR_LAYERS)

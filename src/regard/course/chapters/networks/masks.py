@@ -19,7 +19,7 @@ TOKENS = (Bilingual("I", "I"), Bilingual("like", "like"), Bilingual("you", "you"
 SOURCE = (Bilingual("我", "我"), Bilingual("喜欢", "喜欢"), Bilingual("你", "你"))
 
 
-def compute_self_attention(
+def compute_attention_xxx(
     x: np.ndarray, encoded: np.ndarray, w_q: np.ndarray, w_k: np.ndarray, w_v: np.ndarray
 ) -> dict[str, Any]:
     def attention(q, k, v):
@@ -45,14 +45,14 @@ def compute_self_attention(
     )
 
 
-def attend_self_attention(x: Tensor, encoded: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor) -> Tensor:
+def attend_attention_xxx(x: Tensor, encoded: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor) -> Tensor:
     q, k, v = (x @ w for w in (w_q, w_k, w_v))
     return rg.attend(q[None, None], k[None, None], v[None, None])[0, 0]
 
 
 IDENTITY = ((1.0, 0.0), (0.0, 1.0))
 
-SELF_ATTENTION = Step(
+ATTENTION_XXX = Step(
     name="attention-xxx",
     title=Bilingual("attention(x, x, x)", "attention(x, x, x)"),
     claim=Bilingual(
@@ -82,8 +82,8 @@ SELF_ATTENTION = Step(
             rows=SOURCE,
         ),
     ),
-    compute=compute_self_attention,
-    attend=attend_self_attention,
+    compute=compute_attention_xxx,
+    attend=attend_attention_xxx,
     pictures=(
         Plane(Bilingual("the words", "各个词"), (("x", "key"),), (("x", TOKENS),)),
         Heatmap(Bilingual("attention(x, x, x)", "attention(x, x, x)"), "plain", TOKENS, TOKENS),
@@ -191,7 +191,7 @@ PAINTED_MASK = Step(
             lambda result: result["leaks"] == 0 and result["leak"] == 0,
         ),
     ),
-    evidence=(Evidence("masked-training"),),
+    evidence=(Evidence("masked-training", ("leak", "prefixes")),),
 )
 
 
@@ -284,8 +284,6 @@ ONE_PASS = Step(
             lambda result: result["difference"] < 1e-12,
         ),
     ),
-    evidence=(Evidence("masked-training"),),
+    evidence=(Evidence("masked-training", ("one-pass", "sentences", "n-gram")),),
     link="heads?model=shakespeare",
 )
-
-STEPS = (SELF_ATTENTION, PAINTED_MASK, ONE_PASS)

@@ -17,20 +17,23 @@ from ...step import Evidence, Finding, Step
 
 
 def compute_softmax_range(score: float, dim: int, scaled: str) -> dict[str, Any]:
-    exponential, single = np.exp(score), np.exp(np.float32(score))  # e^50 = 5.2e21; float32 ends at e^88.7
-    rng = np.random.default_rng(0)
+    # e^50 = 5.2e21; the numbers of float32 end at e^88.7
+    exponential, single = np.exp(score), np.exp(np.float32(score))
 
-    def attention_weights(dim, scale):  # 20 queries, 16 keys each
-        queries, keys = rng.normal(size=(20, dim)), rng.normal(size=(16, dim))
+    def attention_weights(dim, scale):  # 40 queries, 16 keys
+        rng = np.random.default_rng(dim)
+        queries, keys = rng.normal(size=(40, dim)), rng.normal(size=(16, dim))
         scores = scale * queries @ keys.T
-        weights = np.exp(scores - scores.max(-1, keepdims=True))  # no exponential exceeds 1
+        # the largest score is subtracted first: no exponential exceeds 1
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
         return scores, weights / weights.sum(-1, keepdims=True)
 
     scores, weights = attention_weights(dim, dim**-0.5 if scaled == "yes" else 1)
     dims = 2 ** np.arange(0, 11)
-    unscaled_peaks = np.array([attention_weights(d, 1)[1].max(-1).mean() for d in dims])
-    scaled_peaks = np.array([attention_weights(d, d**-0.5)[1].max(-1).mean() for d in dims])
-    slopes = (weights * (1 - weights)).sum(-1)  # how much the weights move when a score does
+    unscaled = [attention_weights(d, 1)[1].max(-1).mean() for d in dims]
+    scaled_down = [attention_weights(d, d**-0.5)[1].max(-1).mean() for d in dims]
+    # how much the weights move when a score does
+    slopes = (weights * (1 - weights)).sum(-1)
     return dict(
         exponential=exponential,
         single=float(single),
@@ -41,16 +44,16 @@ def compute_softmax_range(score: float, dim: int, scaled: str) -> dict[str, Any]
         slope=np.median(slopes),
         dims=dims,
         dim=dim,
-        unscaled_peaks=unscaled_peaks,
-        scaled_peaks=scaled_peaks,
+        unscaled_peaks=np.array(unscaled),
+        scaled_peaks=np.array(scaled_down),
     )
 
 
 def attend_softmax_range(score: float, dim: int, scaled: str) -> Tensor:
-    rng = np.random.default_rng(0)
-    q, k = (torch.from_numpy(rng.normal(size=(1, 1, n, dim))) for n in (20, 16))
-    score_part = rg.Dot() if scaled == "yes" else rg.Dot(scale=1.0)
-    weights = rg.attend(q, k, torch.eye(16, dtype=q.dtype)[None, None], score=score_part)
+    rng = np.random.default_rng(dim)
+    q, k = (torch.from_numpy(rng.normal(size=(1, 1, n, dim))) for n in (40, 16))
+    dot = rg.Dot() if scaled == "yes" else rg.Dot(scale=1.0)
+    weights = rg.attend(q, k, torch.eye(16).to(q)[None, None], score=dot)
     return weights[0, 0, 0].sort(descending=True).values
 
 
@@ -122,7 +125,7 @@ EXAMPLES = tuple(Bilingual(f"example {n}", f"样本 {n}") for n in range(1, 5))
 FEATURES = tuple(Bilingual(f"feature {n}", f"特征 {n}") for n in range(1, 4))
 
 
-def compute_normalisation(x: np.ndarray, kind: str) -> dict[str, Any]:
+def compute_layer_and_batch_norm(x: np.ndarray, kind: str) -> dict[str, Any]:
     output = x
     if kind != "none":
         axis = -1 if kind == "layer" else 0  # LayerNorm: each row by itself; BatchNorm: each column
@@ -154,13 +157,13 @@ def compute_normalisation(x: np.ndarray, kind: str) -> dict[str, Any]:
     )
 
 
-def attend_normalisation(x: Tensor, kind: str) -> Tensor:
+def attend_layer_and_batch_norm(x: Tensor, kind: str) -> Tensor:
     if kind == "layer":
         return torch.nn.functional.layer_norm(x, x.shape[-1:])
     return torch.nn.functional.batch_norm(x, None, None, training=True) if kind == "batch" else x
 
 
-NORMALISATION = Step(
+LAYER_AND_BATCH_NORM = Step(
     name="layer-and-batch-norm",
     title=Bilingual("LayerNorm and BatchNorm: the same concern", "LayerNorm 与 BatchNorm：出于同样的考虑"),
     claim=Bilingual(
@@ -198,8 +201,8 @@ NORMALISATION = Step(
             columns=FEATURES,
         ),
     ),
-    compute=compute_normalisation,
-    attend=attend_normalisation,
+    compute=compute_layer_and_batch_norm,
+    attend=attend_layer_and_batch_norm,
     pictures=(
         Heatmap(Bilingual("after the normalisation", "归一化之后"), "output", EXAMPLES, FEATURES, role="score"),
         NumberTable(
@@ -228,5 +231,3 @@ NORMALISATION = Step(
     ),
     evidence=(Evidence("normalisation"),),
 )
-
-STEPS = (SOFTMAX_RANGE, NORMALISATION)

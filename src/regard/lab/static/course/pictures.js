@@ -113,6 +113,12 @@ function drawTable(host, result, lab, step) {
     const cell = (x, i, j) => h("td", { class: typeof x === "number" ? "number digits" : "", translate: "no", "data-name": picture.data, "data-i": i, "data-j": j, "data-value": x, title: typeof x === "number" ? String(x) : null }, shortNumber(x));
     fill(host, h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": lab.localize(picture.title) }, h("table", { class: "numbers" },
       columns.length ? h("thead", {}, h("tr", {}, rows.length ? h("td", {}) : null, columns.map(label => labelNode("th", label, { scope: "col" })))) : null,
-      h("tbody", {}, data.map((row, i) => h("tr", {}, rows.length ? labelNode("th", rows[i], { scope: "row" }) : null, row.map((x, j) => cell(x, i, j))))))));
+      h("tbody", {}, data.map((row, i) => h("tr", {}, rows.length ? labelNode("th", rows[i], { scope: "row" }) : null, row.map((x, j) => cell(x, i, j)), now[picture.links] ? h("td", {}, sourceLink(lab, now[picture.links][i])) : null))))));
   });
+}
+// Where a number was measured: "step:name" or "experiment:name".
+function sourceLink(lab, source) {
+  const [place, name] = source.split(":"), keep = Object.fromEntries(["lang", "theme"].filter(key => lab.state[key]).map(key => [key, lab.state[key]]));
+  const [page, state] = place === "step" ? ["course", { step: name }] : lab.pages.includes("experiments") ? ["experiments", { experiment: name }] : ["runs", { view: "experiments", experiment: name }];
+  return h("a", { href: `#${page}?${new URLSearchParams({ ...state, ...keep })}`, translate: "no", class: "lab-link", "data-source": source }, `${name} →`);
 }
