@@ -18,6 +18,7 @@ Both functions stand alone: they may use their arguments, `np`, `torch` and `rg`
 
 from __future__ import annotations
 
+import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping
@@ -108,10 +109,15 @@ class Step:
 
     @cached_property
     def numpy_code(self) -> str:
-        """The body of `compute` without its return: what the page and the notebook show."""
-        lines = body(self.compute).splitlines()
-        last = max(n for n, line in enumerate(lines) if line.startswith("return"))
-        return "\n".join(lines[:last]).rstrip()
+        """The body of `compute` up to its return, and the answer's expression: what the page and the notebook show."""
+        source = body(self.compute)
+        last = ast.parse(source).body[-1]
+        lines = source.splitlines()[: last.lineno - 1]
+        keywords = last.value.keywords if isinstance(last, ast.Return) and isinstance(last.value, ast.Call) else []
+        for keyword in keywords:
+            if keyword.arg == self.answer and (written := ast.unparse(keyword.value)) != self.answer:
+                lines.append(f"{self.answer} = {written}")
+        return "\n".join(lines).rstrip()
 
     @cached_property
     def regard_code(self) -> str:
