@@ -1,4 +1,4 @@
-"""The hierarchical classifier: its sentences, its levels, padding, saving, and that it learns from files to predictions."""
+"""The hierarchical classifier: its sentences, levels, padding and saving; it learns, from files to predictions."""
 
 from __future__ import annotations
 

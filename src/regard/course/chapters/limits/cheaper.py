@@ -103,7 +103,7 @@ SPARSE = Step(
             lambda result: result["share"] < 0.5 and result["reach"] == 1,
         ),
     ),
-    evidence=(Evidence("sparse"),),
+    evidence=(Evidence("sparse", ("cost", "window", "longformer", "bigbird")),),
     link="mechanisms",
 )
 
@@ -186,7 +186,7 @@ BLOCKWISE = Step(
             lambda result: result["difference"] < 1e-12,
         ),
     ),
-    evidence=(Evidence("sparse"), Evidence("cost")),
+    evidence=(Evidence("sparse", ("blockwise",)), Evidence("cost", ("blockwise-memory",))),
     link="long",
 )
 
@@ -265,7 +265,7 @@ LOW_RANK = Step(
             lambda result: result["error"] < 0.2 and result["loss"] > result["error"],
         ),
     ),
-    evidence=(Evidence("sparse"),),
+    evidence=(Evidence("sparse", ("linformer", "nystrom", "performer")),),
 )
 
 STEPS = (SPARSE, BLOCKWISE, LOW_RANK)

@@ -90,7 +90,7 @@ SQUARE_COST = Step(
             lambda result: result["doubled"] == 4 and result["gigabytes"] > result["inputs_gigabytes"],
         ),
     ),
-    evidence=(Evidence("cost"),),
+    evidence=(Evidence("cost", ("time", "memory", "blockwise-memory")),),
     link="long",
 )
 
@@ -245,7 +245,7 @@ OTHER_WEIGHTS = Step(
             lambda result: result["moved"] > 0.2 and result["difference"] < 1e-9 and result["lowest"] > -1e-9,
         ),
     ),
-    evidence=(Evidence("explanation"),),
+    evidence=(Evidence("explanation", ("related", "classifier", "unique")),),
     link="honest",
 )
 

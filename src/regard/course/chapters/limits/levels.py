@@ -13,7 +13,7 @@ import regard as rg
 from ....experiments.experiment import Bilingual
 from ...controls import Choice, Numbers, Slider
 from ...pictures import Bars, Drawing, Heatmap
-from ...step import Evidence, Finding, Step
+from ...step import Finding, Step
 
 SENTENCES = (
     Bilingual("the food was great", "菜 做得 很 好"),
@@ -63,9 +63,9 @@ LEVELS = Step(
     task=Bilingual(
         "Three sentences of a review, with a score and a feeling for each word. Raise the score of the second "
         "sentence: the mood of the document turns. To train a model of this kind on your own texts: regard train "
-        "--task classify --set model=hierarchical.",
+        "classify --model hierarchical.",
         "一篇评论的三个句子，每个词有分数和情感。提高第二句的分数：整篇的情绪就变了。想用自己的文本训练这样的模型："
-        "regard train --task classify --set model=hierarchical。",
+        "regard train classify --model hierarchical。",
     ),
     controls=(
         Numbers(
@@ -116,40 +116,37 @@ LEVELS = Step(
             ),
         ),
     ),
-    evidence=(Evidence("images"),),
 )
 
 TASKS = (
-    ("translation", Bilingual("translation: the target attends to the source", "翻译：目标关注源")),
-    ("generation", Bilingual("text generation: only what came before", "文本生成：只看前文")),
-    ("classification", Bilingual("text classification: one query reads all words", "文本分类：一个查询读全部的词")),
-    ("images", Bilingual("image classification: patches to patches", "图像分类：图块关注图块")),
-    ("detection", Bilingual("detection: object queries to patches", "目标检测：物体查询关注图块")),
-    ("matching", Bilingual("image and text: each within itself", "图文匹配：各自内部")),
-    ("speech", Bilingual("speech recognition: text attends to frames", "语音识别：文字关注语音帧")),
+    ("translation", Bilingual("translation", "机器翻译")),
+    ("generation", Bilingual("text generation", "文本生成")),
+    ("classification", Bilingual("text classification", "文本分类")),
+    ("images", Bilingual("image classification", "图像分类")),
+    ("detection", Bilingual("object detection", "目标检测")),
+    ("matching", Bilingual("image and text", "图文匹配")),
+    ("speech", Bilingual("speech recognition", "语音识别")),
 )
 
 
 def compute_applications(task: str, units: int) -> dict[str, Any]:
     halves = np.arange(units) < units // 2  # half text, half image
-    queries, keys = dict(translation=(units - 2, units), classification=(1, units), detection=(3, units)).get(
-        task, (units // 2, units) if task == "speech" else (units, units)
-    )
-    allowed = np.ones((queries, keys), bool)
+    queries = dict(translation=units - 2, classification=1, detection=3, speech=units // 2).get(task, units)
+    allowed = np.ones((queries, units), bool)
     if task == "generation":
         allowed = np.tril(allowed)  # no word sees the next
     if task == "matching":
         allowed = halves[:, None] == halves  # two encoders, compared at the end
     q, k, v = np.random.default_rng(1).normal(size=(3, 16, 4))
-    weights = np.where(allowed, np.exp(q[:queries] @ k[:keys].T / 2), 0)
+    weights = np.where(allowed, np.exp(q[:queries] @ k[:units].T / 2), 0)
     weights = weights / weights.sum(1, keepdims=True)
-    output = weights @ v[:keys]
+    output = weights @ v[:units]
     return dict(
         weights=weights,
         absent=~allowed,
         output=output,
         queries=queries,
-        keys=keys,
+        keys=units,
         pairs=int(allowed.sum()),
         task=task,
     )

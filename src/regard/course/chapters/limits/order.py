@@ -88,7 +88,7 @@ REORDER = Step(
             unchanged_by_reordering,
         ),
     ),
-    evidence=(Evidence("order"),),
+    evidence=(Evidence("order", ("equivariant", "chance")),),
 )
 
 
@@ -166,7 +166,7 @@ SHIFT = Step(
             lambda result: result["change"] > 0.05,
         ),
     ),
-    evidence=(Evidence("length"), Evidence("order")),
+    evidence=(Evidence("length"), Evidence("order", ("t5", "rotary", "alibi"))),
 )
 
 
@@ -249,7 +249,7 @@ SEPARATE = Step(
             lambda result: result["spread"] < 1e-9,
         ),
     ),
-    evidence=(Evidence("order"),),
+    evidence=(Evidence("order", ("chance", "sinusoidal", "learned", "t5", "rotary")),),
 )
 
 STEPS = (REORDER, SHIFT, SEPARATE)

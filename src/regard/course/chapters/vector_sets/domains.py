@@ -96,7 +96,7 @@ TRUNCATED = Step(
             lambda result: result["times"] > 10 and result["outside"] == 0,
         ),
     ),
-    evidence=(Evidence("sparse"), Evidence("cost")),
+    evidence=(Evidence("sparse", ("window", "cost")), Evidence("cost", ("time", "linear"))),
     link="sound",
 )
 
@@ -199,7 +199,7 @@ CONVOLUTION = Step(
             lambda result: result["far"] > 0.3,
         ),
     ),
-    evidence=(Evidence("convolution"), Evidence("images")),
+    evidence=(Evidence("convolution"),),
     link="image",
 )
 
@@ -282,7 +282,7 @@ GRAPH = Step(
             lambda result: result["one_layer"] == 2 and result["reached"] == 3,
         ),
     ),
-    evidence=(Evidence("graphs"),),
+    evidence=(Evidence("graphs", ("edges", "better")),),
     link="graph?model=karate",
 )
 

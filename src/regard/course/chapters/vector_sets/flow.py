@@ -38,9 +38,10 @@ def compute_flow(inputs: np.ndarray, w_q: np.ndarray, w_k: np.ndarray, w_v: np.n
         weights=weights,
         output=output,
         difference=difference,
-        name=heaviest + 1,
+        name="a" + "¹²³⁴"[heaviest],
         share=weights[0, heaviest],
-        nearest=nearest + 1,
+        nearest="v" + "¹²³⁴"[nearest],
+        agree=heaviest == nearest,
         smallest=weights.min(),
         error=np.abs(weights.sum(1) - 1).max(),
     )
@@ -101,11 +102,10 @@ FLOW = Step(
         ),
         Finding(
             Bilingual(
-                "b¹ takes most from a number {name} ({share:.2f}), and of all values it lies nearest to v number "
-                "{nearest}.",
-                "b¹ 从第 {name} 个 a 取得最多（{share:.2f}），在所有的值里也离第 {nearest} 个 v 最近。",
+                "b¹ takes most from {name} ({share:.2f}), and of all values it lies nearest to {nearest}.",
+                "b¹ 从 {name} 取得最多（{share:.2f}），在所有的值里也离 {nearest} 最近。",
             ),
-            lambda result: result["name"] == result["nearest"],
+            lambda result: result["agree"],
         ),
         Finding(
             Bilingual(
@@ -115,7 +115,7 @@ FLOW = Step(
             lambda result: result["smallest"] > 0 and result["error"] < 1e-9,
         ),
     ),
-    evidence=(Evidence("fixed-weights"),),
+    evidence=(Evidence("fixed-weights", ("dynamic", "any-length")),),
 )
 
 PEOPLE = (Bilingual("she", "她"), Bilingual("reads", "读"), Bilingual("poems", "诗"))

@@ -104,7 +104,7 @@ ONE_HOT = Step(
             lambda result: result["distances"].argmin() == 1,
         ),
     ),
-    evidence=(Evidence("meaning"),),
+    evidence=(Evidence("meaning", ("neighbours", "one-hot", "seen-16-times")),),
 )
 
 
@@ -322,7 +322,7 @@ WINDOW_LAYER = Step(
             lambda result: result["covering_size"] > result["attention_size"],
         ),
     ),
-    evidence=(Evidence("long-range"),),
+    evidence=(Evidence("long-range", ("attention", "convolution-shallow")),),
 )
 
 STEPS = (ONE_HOT, VECTOR_INPUTS, OUTPUT_COUNTS, WINDOW_LAYER)

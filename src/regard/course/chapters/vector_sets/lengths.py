@@ -107,7 +107,10 @@ ANY_LENGTH = Step(
             lambda result: result["error"] < 1e-12 and result["last"] == result["dim"],
         ),
     ),
-    evidence=(Evidence("grey-ball"),),
+    evidence=(
+        Evidence("fixed-weights", ("any-length", "one-length")),
+        Evidence("grey-ball", ("fixed-size", "any-size")),
+    ),
 )
 
 GUESTS = (
@@ -229,7 +232,7 @@ ROUND_TABLE = Step(
             lambda result: result["weights"].size == result["pairs"] and result["rules"] == 49,
         ),
     ),
-    evidence=(Evidence("grey-ball"),),
+    evidence=(Evidence("fixed-weights", ("dynamic", "any-length")),),
 )
 
 STEPS = (ANY_LENGTH, ROUND_TABLE)

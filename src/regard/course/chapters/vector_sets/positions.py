@@ -101,7 +101,7 @@ WORD_ORDER = Step(
             lambda result: result["gap"] < 1e-12,
         ),
     ),
-    evidence=(Evidence("order"),),
+    evidence=(Evidence("order", ("chance", "sinusoidal", "learned")),),
 )
 
 

@@ -31,17 +31,16 @@ def compute_recurrence_table(tokens: int, memory: float) -> dict[str, Any]:
         means.append((weights @ order).mean(0))
     recurrent_gradient, attention_gradient = np.linalg.norm(first, 2), weights[-1, 0]
     recurrent_change, attention_change = (np.abs(a - b).max() for a, b in (states, means))
-    table = np.array(
-        [
-            [tokens, 1],
-            [tokens, 1],
-            [recurrent_gradient, attention_gradient],
-            [2 * tokens * dim**2, 2 * tokens**2 * dim],
-            [recurrent_change, attention_change],
-        ]
-    )
     return dict(
-        table=table,
+        table=np.array(
+            [
+                [tokens, 1],
+                [tokens, 1],
+                [recurrent_gradient, attention_gradient],
+                [2 * tokens * dim**2, 2 * tokens**2 * dim],
+                [recurrent_change, attention_change],
+            ]
+        ),
         tokens=tokens,
         recurrent_gradient=recurrent_gradient,
         attention_gradient=attention_gradient,
@@ -105,7 +104,11 @@ RECURRENCE_TABLE = Step(
             lambda result: result["recurrent_change"] > 0.1 and result["attention_change"] < 1e-12,
         ),
     ),
-    evidence=(Evidence("long-range"), Evidence("order"), Evidence("cost")),
+    evidence=(
+        Evidence("long-range", ("attention", "lstm-near", "lstm-far", "chrono-far")),
+        Evidence("order", ("chance",)),
+        Evidence("cost", ("time", "linear")),
+    ),
 )
 
 
@@ -200,7 +203,7 @@ RECURRENCE_COST = Step(
             ),
         ),
     ),
-    evidence=(Evidence("cost"),),
+    evidence=(Evidence("cost", ("time", "linear")),),
     link="long",
 )
 

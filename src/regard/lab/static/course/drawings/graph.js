@@ -22,7 +22,7 @@ export function draw(host, result, lab, step, change) {
     fill(host, s("svg", { viewBox: "0 0 460 270", class: "chart", role: "group", "aria-label": lab.localize(step.picture.title), style: "width:100%;max-width:460px" }, edges,
       PLACES.map(([x, y], n) => s("g", { tabindex: 0, role: "button", "aria-pressed": String(n === first), "aria-label": `${name(n)} ${state[n].toFixed(3)}`, "data-node": n, style: "cursor:pointer", onclick: () => click(n), onkeydown: event => { if (event.key === "Enter" || event.key === " ") event.preventDefault(), click(n); } },
         s("circle", { cx: x, cy: y, r: 24, style: `fill:color-mix(in srgb, var(--value) ${Math.round(85 * Math.abs(state[n]) / most)}%, var(--paper));stroke:var(${n === first ? "--accent" : "--soft"});stroke-width:${n === first ? 4 : 1.5}` }),
-        s("text", { x, y: y + 4, "text-anchor": "middle", class: "digits", style: "font-size:12px;fill:var(--ink)", "data-name": "state", "data-i": n, "data-value": state[n] }, state[n].toFixed(2)), s("text", { x, y: y - 31, "text-anchor": "middle", style: "font-size:13px;font-weight:600;fill:var(--ink)" }, name(n))))),
+        s("text", { x, y: y + 4, "text-anchor": "middle", class: "digits", style: "font-size:12px;fill:var(--ink)", "data-name": "state", "data-i": n, "data-value": state[n] }, state[n].toFixed(2)), s("text", { x, y: n === 5 ? y + 42 : y - 31, "text-anchor": "middle", style: "font-size:13px;font-weight:600;fill:var(--ink)" }, name(n))))),
     h("p", { class: "soft" }, lab.localize(TEXT.hint)));
   }
   show();

@@ -20,8 +20,8 @@ export function draw(host, result, lab, step) {
   const show = now => {
     follow(given(now));
     const n = lengths.reduce((best, length, m) => Math.abs(Math.log(length / now.length)) < Math.abs(Math.log(lengths[best] / now.length)) ? m : best, 0);
-    const parts = SERIES.map(([name, label]) => `${lab.localize(label)} ${formatBrief(data[name][n], 2)} ms`).join(lab.language === "zh" ? "；" : "; ");
-    note.textContent = TEXT.at[lab.language === "zh" ? "zh" : "en"](lengths[n], dim, parts), note.dataset.name = "measured", note.dataset.value = data.attention[n] / data.recurrence[n];
+    const parts = (language, mark) => SERIES.map(([name, label]) => `${label[language]} ${formatBrief(data[name][n], 2)} ms`).join(mark);
+    note.textContent = lab.localize({ en: TEXT.at.en(lengths[n], dim, parts("en", "; ")), zh: TEXT.at.zh(lengths[n], dim, parts("zh", "；")) }), note.dataset.name = "measured", note.dataset.value = data.attention[n] / data.recurrence[n];
   };
   show(result);
   return show;

@@ -8,7 +8,7 @@ const ROWS = [
   { name: "whole", sign: "N → 1", task: { en: "one label for all: a spoken word, a sentiment", zh: "整体一个标签：语音单词、情感" }, link: "sound?model=spoken-digits", model: { en: "spoken digits", zh: "语音数字模型" } },
   { name: "free", sign: "N → M", task: { en: "as many as the model decides: translation", zh: "个数由模型决定：翻译" }, link: "alignment?model=translator", model: { en: "the translator", zh: "翻译模型" } },
 ];
-const TEXT = { open: { en: "Open", zh: "打开" }, vectors: { en: "vectors", zh: "向量" }, labels: { en: "labels", zh: "标签" } };
+const TEXT = { open: { en: "Open", zh: "打开" }, vectors: { en: "vectors", zh: "向量" }, labels: { en: "labels", zh: "标签" }, label: { en: "label", zh: "标签" }, vector: { en: "vector", zh: "向量" } };
 const COLOURS = ["--query", "--value", "--output"];
 
 export function draw(host, result, lab) {
@@ -22,7 +22,7 @@ export function draw(host, result, lab) {
         labels.map((_, m) => Array.from({ length: now.count }, (_, n) => s("line", { x1: middle(now.count, n), y1: 70 - side / 2, x2: middle(labels.length, m), y2: 20 + side / 2, style: "stroke:var(--faint);stroke-width:.7;opacity:.5" }))),
         labels.map((label, m) => [s("circle", { cx: middle(labels.length, m), cy: 20, r: side / 2, style: `fill:var(${COLOURS[label]})` }), s("text", { x: middle(labels.length, m), y: 24, "text-anchor": "middle", style: "font-size:11px;fill:var(--paper)", "data-name": row.name, "data-i": m, "data-value": label }, label + 1)]),
         Array.from({ length: now.count }, (_, n) => s("rect", { x: middle(now.count, n) - side / 2, y: 70 - side / 2, width: side, height: side, rx: 4, style: "fill:var(--wash);stroke:var(--soft)" })),
-        s("text", { x: width + 8, y: 24, style: "font-size:13px;fill:var(--ink)" }, `${labels.length} ${lab.localize(TEXT.labels)}`), s("text", { x: width + 8, y: 74, style: "font-size:13px;fill:var(--ink)" }, `${now.count} ${lab.localize(TEXT.vectors)}`)));
+        s("text", { x: width + 8, y: 24, style: "font-size:13px;fill:var(--ink)" }, `${labels.length} ${lab.localize(labels.length === 1 ? TEXT.label : TEXT.labels)}`), s("text", { x: width + 8, y: 74, style: "font-size:13px;fill:var(--ink)" }, `${now.count} ${lab.localize(now.count === 1 ? TEXT.vector : TEXT.vectors)}`)));
   })));
   show(result);
   return show;

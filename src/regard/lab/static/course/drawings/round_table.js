@@ -16,18 +16,18 @@ const TEXT = {
   listens: { en: "listens most to", zh: "最听谁的" }, view: { en: "view in the end (output)", zh: "最后的观点（输出）" }, self: { en: "(self)", zh: "（自己）" },
   hint: { en: "Click a person, or use the arrow keys. Thick lines: listens closely. Colour: opinion, from against (red) to for (green).", zh: "点一个人，或用方向键移动。线越粗，听得越认真。颜色表示观点：红为反对，绿为赞成。" },
 };
-const WIDTH = 460, HEIGHT = 400, CENTRE = { x: 230, y: 196 }, RADIUS = 148;
+const WIDTH = 380, HEIGHT = 330, CENTRE = { x: 190, y: 165 }, RADIUS = 118;
 const signed = x => `${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(2)}`;
 const opinionColour = x => `color-mix(in srgb, var(${x < 0 ? "--key" : "--value"}) ${Math.round(15 + 75 * clamp(Math.abs(x), 0, 1))}%, var(--paper))`;
 
 export function draw(host, result, lab, step, change) {
   const t = key => lab.localize(TEXT[key]), still = prefersReducedMotion();
   const lines = s("g"), seats = s("g"), people = [];
-  const svg = s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "chart", role: "group", "aria-label": lab.localize(step.picture.title), style: `width:100%;max-width:${WIDTH}px` },
-    s("circle", { cx: CENTRE.x, cy: CENTRE.y, r: RADIUS - 34, style: "fill:var(--wash);stroke:var(--line);stroke-width:2" }), lines, seats);
-  const panel = h("div", { style: { display: "grid", gap: "8px", "align-content": "start", "min-width": "200px", flex: "1 1 200px" } });
+  const svg = s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "chart", role: "group", "aria-label": lab.localize(step.picture.title), style: `width:100%;max-width:${WIDTH + 120}px` },
+    s("circle", { cx: CENTRE.x, cy: CENTRE.y, r: RADIUS - 32, style: "fill:var(--wash);stroke:var(--line);stroke-width:2" }), lines, seats);
+  const panel = h("div", { style: { display: "grid", gap: "8px", "align-content": "start", "min-width": "170px", flex: "1 1 170px" } });
   const [join, leave] = [["join", 1], ["leave", -1]].map(([key, by]) => button(t(key), () => change({ count: clamp(latest.count + by, 1, 50) })));
-  host.append(h("div", { class: "row", style: { "align-items": "start" } }, h("div", { style: { flex: "2 1 320px", "min-width": "0" } }, h("div", { class: "row" }, join, leave), svg), panel), h("p", { class: "soft" }, t("hint")));
+  host.append(h("div", { class: "row", style: { "align-items": "start" } }, h("div", { style: { flex: "3 1 330px", "min-width": "0" } }, h("div", { class: "row" }, join, leave), svg), panel), h("p", { class: "soft" }, t("hint")));
   let latest = result;
   const name = n => `${lab.localize(GUESTS[n % GUESTS.length])}${latest.count > GUESTS.length ? ` ${n + 1}` : ""}`;
   const listenTo = (n, focus) => { change({ listener: n + 1 }); if (focus) people[n]?.node.focus(); };
@@ -40,7 +40,7 @@ export function draw(host, result, lab, step, change) {
     return { node, disc, label, number };
   }
   function show() {
-    const { count, weights, opinions } = latest, me = latest.listener - 1, size = clamp(430 / count, 7, 21);
+    const { count, weights, opinions } = latest, me = latest.listener - 1, size = clamp(340 / count, 6, 21);
     const at = n => { const angle = 2 * Math.PI * n / count - Math.PI / 2; return { x: CENTRE.x + RADIUS * Math.cos(angle), y: CENTRE.y + RADIUS * Math.sin(angle), angle }; };
     while (people.length > count) people.pop().node.remove();
     while (people.length < count) people.push(seat(people.length));
