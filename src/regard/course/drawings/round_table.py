@@ -32,6 +32,6 @@ def draw(axes: Axes, result: Result, language: Language) -> None:
         if count <= 16:
             text = f"{result['opinions'][n]:+.1f}"
             axes.text(x, y, text, ha="center", va="center", color="white", fontsize=8, zorder=3)
-            axes.text(1.28 * x, 1.22 * y, names[n], ha="center", va="center", fontsize=9)
+            axes.text(1.45 * x, 1.3 * y, names[n], ha="center", va="center", fontsize=9)
     axes.text(0, -1.5, VIEW(language).format(name=names[me], view=result["view"]), ha="center", color=COLOURS["output"])
     axes.set(xlim=(-2.4, 2.4), ylim=(-1.6, 1.4), aspect="equal")

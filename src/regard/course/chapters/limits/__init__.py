@@ -5,4 +5,6 @@ from __future__ import annotations
 from ...step import Step
 from . import cheaper, costs, levels, order
 
+__all__ = ["LIMITS"]
+
 LIMITS: tuple[Step, ...] = (*order.STEPS, *costs.STEPS, *cheaper.STEPS, *levels.STEPS)

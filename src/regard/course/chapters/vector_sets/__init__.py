@@ -6,6 +6,8 @@ from ....experiments.experiment import Bilingual
 from ...step import Chapter
 from . import domains, flow, inputs, lengths, positions, recurrence
 
+__all__ = ["CHAPTER"]
+
 CHAPTER = Chapter(
     number=3,
     name="vector-sets",
