@@ -143,8 +143,9 @@ def compute_coreference(it: np.ndarray, keys: np.ndarray, ending: str, context: 
     scores = vectors @ query
     weights = np.exp(scores - scores.max())
     weights = weights / weights.sum()
+    output = weights @ vectors
     return dict(
-        words=words, query=query, scores=scores, weights=weights, output=weights @ vectors, animal=weights[1],
+        words=words, query=query, scores=scores, weights=weights, output=output, animal=weights[1],
         street=weights[5], ending=ending, context=context, best=words[int(weights[:8].argmax())],
     )  # fmt: skip
 

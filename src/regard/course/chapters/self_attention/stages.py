@@ -96,15 +96,14 @@ FOUR_STEPS = Step(
 
 
 def compute_roles(vector: str, word: int, amount: float) -> dict[str, Any]:
-    queries = np.array([[0.0, 3.0, 2.5, 0.0], [2.0, 0.0, 2.0, 0.0], [2.0, 2.0, 0.0, 1.0]])
-    keys = np.array([[1.5, 0.0, 0.0, 0.0], [0.0, 1.5, 0.0, 0.0], [0.0, 0.0, 1.5, 1.0]])
-    values = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    queries = np.array([[0, 3, 2.5, 0], [2, 0, 2, 0], [2, 2, 0, 1]])
+    keys = np.array([[1.5, 0, 0, 0], [0, 1.5, 0, 0], [0, 0, 1.5, 1]])
+    values = np.array([[1.0, 0], [0, 1], [1, 1]])
 
     def attention(q, k, v):
-        scores = q @ k.T / 2
-        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-        weights = weights / weights.sum(axis=1, keepdims=True)
-        return scores, weights, weights @ v
+        powers = np.exp(q @ k.T / 2)
+        weights = powers / powers.sum(axis=1, keepdims=True)
+        return q @ k.T / 2, weights, weights @ v
 
     before, after, table = attention(queries, keys, values), {}, []
     for name in ("query", "key", "value"):
@@ -117,6 +116,7 @@ def compute_roles(vector: str, word: int, amount: float) -> dict[str, Any]:
     return dict(
         weights=weights, output=output, change=weights - before[1], scores_change=scores - before[0],
         output_change=np.abs(output - before[2]).max(axis=1), table=np.array(table),
+        rows=table[0][0], own=table[0][3], columns=table[1][1], weights_moved=table[1][2], outputs=table[2][3],
     )  # fmt: skip
 
 
@@ -220,10 +220,10 @@ ROLES = Step(
     findings=(
         Finding(
             Bilingual(
-                "A query changes 1 row of scores and 1 output; a key changes 1 column, and through softmax all "
-                "weights of every row; a value changes no weight, but every output that attends to it.",
-                "查询改变 1 行分数和 1 个输出；键改变 1 列分数，又经 softmax 改变每一行的全部权重；值不改变任何权重，"
-                "却改变所有关注它的输出。",
+                "A query changes {rows} row of scores and {own} output; a key changes {columns} column, and through "
+                "softmax {weights_moved} weights; a value changes no weight, but {outputs} outputs.",
+                "查询改变 {rows} 行分数和 {own} 个输出；键改变 {columns} 列分数，又经 softmax 改变 {weights_moved} 个"
+                "权重；值不改变任何权重，却改变 {outputs} 个输出。",
             ),
             lambda result: result["table"].tolist() == [[1, 3, 3, 1], [3, 1, 9, 3], [0, 0, 0, 3]],
         ),

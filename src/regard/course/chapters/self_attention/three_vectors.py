@@ -24,8 +24,8 @@ VARIANTS = (
 
 
 def compute_three_vectors(asks: np.ndarray, ages: np.ndarray, sharpness: float) -> dict[str, Any]:
-    names = np.eye(4)
-    tokens = np.concatenate([names, names[asks.astype(int) - 1], ages[:, None] / 10], axis=1)  # name, asks for, age
+    names = np.eye(4)  # a token: the own name, the name asked for, the age
+    tokens = np.concatenate([names, names[asks.astype(int) - 1], ages[:, None] / 10], axis=1)
     name, asked, age = tokens[:, :4], tokens[:, 4:8], tokens[:, 8:]  # what W_k, W_q and W_v pick out
 
     def attention(q, k, v):
@@ -34,15 +34,15 @@ def compute_three_vectors(asks: np.ndarray, ages: np.ndarray, sharpness: float) 
         weights = weights / weights.sum(axis=1, keepdims=True)
         return scores, weights, weights @ v
 
-    scores, weights, answer = attention(asked, name, age)
-    same_scores, same, own = attention(name, name, age)  # W_q = W_k: everybody asks for the own name
+    scores, weights, output = attention(asked, name, 10 * age[:, 0])
+    same_scores, same, own = attention(name, name, 10 * age[:, 0])  # W_q = W_k: everybody asks for the own name
     found = attention(asked, name, name)[2]  # K = V: the name of who was asked for; no age can be read from it
     mixed = attention(asked, name, tokens)[2]  # no W_v: the whole vector of the other, age among 9 numbers
     wanted = ages[asks.astype(int) - 1]
-    answers = np.stack([wanted, 10 * answer[:, 0], 10 * own[:, 0], np.full(4, ages.mean()), 10 * mixed[:, 8]], axis=1)
+    answers = np.stack([wanted, output, own, np.full(4, ages.mean()), 10 * mixed[:, 8]], axis=1)
     errors = np.abs(answers[:, 1:] - wanted[:, None]).mean(axis=0)
     return dict(
-        weights=weights, same=same, output=10 * answer[:, 0], answers=answers, errors=errors, full=errors[0],
+        weights=weights, same=same, output=output, answers=answers, errors=errors, full=errors[0],
         tied=errors[1], joined=errors[2], symmetric=np.abs(same_scores - same_scores.T).max(),
         asymmetric=np.abs(scores - scores.T).max(), width=mixed.shape[1], found=found,
     )  # fmt: skip

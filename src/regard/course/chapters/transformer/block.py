@@ -13,25 +13,23 @@ from ...step import Evidence, Finding, Step
 
 
 def compute_block(layers: int, strength: float) -> dict[str, Any]:
-    def normalise(x):
-        return (x - x.mean(axis=1, keepdims=True)) / (x.std(axis=1, keepdims=True) + 1e-5)
-
     def cosines(x):
         unit = x / np.linalg.norm(x, axis=1, keepdims=True)
         return unit @ unit.T
 
-    def run(residual, norm):
+    def run(residual, normalise):
         rng, x, stats = np.random.default_rng(3), np.random.default_rng(4).normal(size=(6, 64)), []
-        for _ in range(layers):
-            w_v, w_1, w_2 = (rng.normal(size=size) / 8 for size in ((64, 64), (64, 128), (128, 64)))
+        for half in ("attention", "feed-forward") * layers:
             weights = np.exp(np.clip(x @ x.T / 64, -50, 50))
-            x = norm(residual * x + strength * (weights / weights.sum(axis=1, keepdims=True)) @ x @ w_v)  # attention
-            x = norm(residual * x + strength * np.maximum(0, x @ w_1) @ w_2)  # feed-forward
+            mixed = weights / weights.sum(axis=1, keepdims=True) @ x
+            new = (mixed if half == "attention" else np.maximum(0, x)) @ rng.normal(size=(64, 64)) / 8
+            x = residual * x + strength * new
+            x = (x - x.mean(axis=1, keepdims=True)) / x.std(axis=1, keepdims=True) if normalise else x
             stats.append(((cosines(x).sum() - 6) / 30, np.linalg.norm(x, axis=1).mean()))
-        return cosines(x), *np.array(stats).T
+        return cosines(x), *np.array(stats[1::2]).T
 
-    (similarity, likeness, size), (bare, bare_likeness, _) = run(1, normalise), run(0, normalise)
-    wild_size = run(1, np.positive)[2]
+    similarity, likeness, size = run(residual=1, normalise=True)
+    (bare, bare_likeness, _), (_, _, wild_size) = run(0, True), run(1, False)
     return dict(
         layer=np.arange(1, layers + 1), similarity=similarity, bare=bare, likeness=likeness,
         bare_likeness=bare_likeness, size=size, wild_size=wild_size, last=likeness[-1], bare_last=bare_likeness[-1],
@@ -54,9 +52,10 @@ BLOCK = Step(
     ),
     controls=(
         Slider("layers", Bilingual("layers", "层数"), 6, 2, 12, 1, whole=True),
-        Slider("strength", Bilingual("strength of the halves", "每一半的强度"), 0.5, 0.25, 1.0, 0.05),
+        Slider("strength", Bilingual("strength of the halves", "每一半的强度"), 0.7, 0.2, 1.0, 0.05),
     ),
     compute=compute_block,
+    answer="similarity",
     pictures=(
         Heatmap(
             Bilingual(

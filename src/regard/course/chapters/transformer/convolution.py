@@ -38,13 +38,14 @@ def compute_dynamic_weights(tokens: np.ndarray, kernel: np.ndarray) -> dict[str,
         return weights / weights.sum(axis=1, keepdims=True)
 
     weights = weigh(tokens)
+    output = weights @ tokens
     other = tokens.copy()
     other[0] = -other[0]  # another input: the first token is turned around
     changed = np.abs(weigh(other) - weights).max()
     moved = np.abs(fixed[1:-1] @ np.roll(tokens, 1, axis=0) - np.roll(fixed @ tokens, 1, axis=0)[1:-1])[1:].max()
     far = max(weights[i, j] for i in range(n) for j in range(n) if abs(i - j) > 1)
     return dict(
-        fixed=fixed, weights=weights, output=weights @ tokens, convolved=fixed @ tokens, changed=changed, far=far,
+        fixed=fixed, weights=weights, output=output, convolved=fixed @ tokens, changed=changed, far=far,
         near=np.abs(np.triu(fixed, 2) + np.tril(fixed, -2)).max(), moved=moved,
     )  # fmt: skip
 
@@ -130,21 +131,13 @@ DYNAMIC_WEIGHTS = Step(
 def compute_local_to_global(layers: int, locality: float) -> dict[str, Any]:
     i, j = np.indices((33, 33))
     distance = np.abs(i - j)
-    scores = -locality * distance  # a head that prefers near tokens, as by a bias that grows with the distance
-    local = np.exp(scores - scores.max(axis=1, keepdims=True))
-    kernel = (distance <= 1).astype(float)
-    even = np.ones((33, 33))
+    near = np.exp(-locality * distance)  # a head that prefers near tokens
     curves = []
-    for weights in (kernel, local, even):
-        weights = weights / weights.sum(axis=1, keepdims=True)
-        step, stack = (weights + np.eye(33)) / 2, np.eye(33)  # half the layer, half the residual
-        row = []
-        for _ in range(10):
-            stack = stack @ step  # what each input contributes after one more layer
-            row.append((stack[16] * distance[16]).sum())
-        curves.append(row)
-    convolution, near, wide = np.array(curves)
-    token = np.linalg.matrix_power((local / local.sum(axis=1, keepdims=True) + np.eye(33)) / 2, layers)[16]
+    for weights in (distance <= 1, near, near**0):  # kernel of 3, this head, equal weights
+        step = (weights / weights.sum(axis=1, keepdims=True) + np.eye(33)) / 2  # half of it residual
+        stacks = [np.linalg.matrix_power(step, n)[16] for n in range(1, 11)]  # what the middle token has taken in
+        curves.append([*((stack * distance[16]).sum() for stack in stacks), stacks[layers - 1]])
+    (*convolution, _), (*near, token), (*wide, _) = curves
     return dict(
         layer=np.arange(1, 11), convolution=convolution, near=near, wide=wide, layers=layers,
         position=np.arange(-16, 17), token=token, first=near[0], here=near[layers - 1], wide_first=wide[0],
@@ -183,6 +176,7 @@ LOCAL_TO_GLOBAL = Step(
         ),
     ),
     compute=compute_local_to_global,
+    answer="token",
     pictures=(
         Lines(
             Bilingual("mean distance of what the middle token has taken in", "中间的词元所取信息的平均距离"),
@@ -228,10 +222,11 @@ def compute_image_patches(picture: np.ndarray, patch: int, sharpness: float) -> 
     weights = weights / weights.sum()
     row, column = np.divmod(np.arange(16), 4)
     apart = np.maximum(abs(row - row[patch - 1]), abs(column - column[patch - 1]))  # patches between two patches
+    output = weights @ patches
     alike = [n for n in range(16) if n != patch - 1 and weights[n] > 0.9 * weights[patch - 1]]
     far = max([int(apart[n]) for n in alike], default=0)
     return dict(
-        output=weights @ patches, weights=weights, pixels=pixels, far=far, alike=len(alike),
+        output=output, weights=weights, pixels=pixels, far=far, alike=len(alike),
         layers=2 * far, share=sum(weights[n] for n in alike), tokens=16, pairs=16 * 16,
     )  # fmt: skip
 

@@ -25,18 +25,14 @@ def compute_embedding_scale(log_dim: int, start: str, position: int) -> dict[str
     angles = position / 10000 ** (np.arange(0, dim, 2) / dim)
     code = np.stack([np.sin(angles), np.cos(angles)], axis=1).ravel()
     scaled = np.sqrt(dim) * words
-    norms = np.array(
-        [np.linalg.norm(words, axis=1).mean(), np.linalg.norm(scaled, axis=1).mean(), np.linalg.norm(code)]
-    )
-    shares = np.array(
-        [(x**2).sum(axis=1).mean() / ((x**2).sum(axis=1).mean() + (code**2).sum()) for x in (words, scaled)]
-    )
+    norms = np.array([np.linalg.norm(x, axis=-1).mean() for x in (words, scaled, code)])
+    pairs = [(words, code), (scaled, code), (words, code / np.sqrt(dim))]
+    shares = np.array([(x**2).sum() / ((x**2).sum() + len(x) * (c**2).sum()) for x, c in pairs])
     ratio = norms[:2] / norms[2]
-    smaller = (words**2).sum(axis=1).mean() / ((words**2).sum(axis=1).mean() + (code**2).sum() / dim)  # code / √dim
     return dict(
         norms=norms, shares=shares, plain=ratio[0], scaled=ratio[1], norm=norms[0], code_norm=norms[2], dim=dim,
         root=np.sqrt(dim), half=np.sqrt(dim / 2), component=np.arange(32), word=words[0, :32], large=scaled[0, :32],
-        code=code[:32], share=shares[0], share_scaled=shares[1], smaller=smaller,
+        code=code[:32], share=shares[0], share_scaled=shares[1], smaller=shares[2],
     )  # fmt: skip
 
 
@@ -70,12 +66,26 @@ EMBEDDING_SCALE = Step(
         Slider("position", Bilingual("position", "位置"), 10, 0, 100, 1, whole=True),
     ),
     compute=compute_embedding_scale,
+    answer="norms",
     pictures=(
         Bars(Bilingual("norms (mean of 200 words)", "范数（200 个词的均值）"), "norms", PARTS, role="plain", low=0),
         Bars(
             Bilingual("share of the word in the sum (of the squared length)", "和向量里词所占的份额（按长度平方）"),
             "shares",
-            (Bilingual("embedding + code", "嵌入 + 编码"), Bilingual("√dim · embedding + code", "√dim · 嵌入 + 编码")),
+            (
+                Bilingual(
+                    "embedding + code",
+                    "嵌入 + 编码",
+                ),
+                Bilingual(
+                    "√dim · embedding + code",
+                    "√dim · 嵌入 + 编码",
+                ),
+                Bilingual(
+                    "embedding + code / √dim",
+                    "嵌入 + 编码 / √dim",
+                ),
+            ),
             role="value",
             low=0,
             high=1,

@@ -76,6 +76,7 @@ LINEARITY = Step(
         Slider("seed", Bilingual("random inputs and weights, number", "随机输入与参数，编号"), 0, 0, 20, 1, whole=True),
     ),
     compute=compute_linearity,
+    answer="errors",
     pictures=(
         Bars(
             Bilingual(
@@ -117,8 +118,8 @@ def compute_width(multiple: int, activation: str) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(500, 8))
     target = x[:, :4] * x[:, 4:]  # products of features: no linear map makes them
-    w_1, b_1 = rng.normal(size=(8, 8 * 16)), rng.normal(size=8 * 16)
-    multiples, errors = np.array([1, 2, 4, 8, 16]), []
+    w_1, b_1 = rng.normal(size=(8, 64)), rng.normal(size=64)
+    multiples, errors = np.array([1, 2, 4, 8]), []
     for width in 8 * multiples:  # 8 → width → 4
         hidden = x @ w_1[:, :width] + b_1[:width]
         hidden = np.maximum(0, hidden) if activation == "relu" else hidden
@@ -149,7 +150,7 @@ WIDTH = Step(
         "这里用 8 → 8·m → 4 学习两个特征的乘积，线性映射做不到。改变宽度，再去掉 ReLU：曲线变平了。",
     ),
     controls=(
-        Slider("multiple", Bilingual("log₂ of the width multiple m", "宽度倍数 m 的 log₂"), 2, 0, 4, 1, whole=True),
+        Slider("multiple", Bilingual("log₂ of the width multiple m", "宽度倍数 m 的 log₂"), 2, 0, 3, 1, whole=True),
         Choice(
             "activation",
             Bilingual("activation", "激活函数"),
@@ -158,6 +159,7 @@ WIDTH = Step(
         ),
     ),
     compute=compute_width,
+    answer="errors",
     pictures=(
         Lines(
             Bilingual("error on 200 new inputs (1 = predicts nothing)", "在 200 个新输入上的误差（1 表示毫无所学）"),
@@ -181,7 +183,7 @@ WIDTH = Step(
                 "At {chosen} times the dimension the error is {error:.2f}; at 1 times it is {narrow:.2f}.",
                 "宽度为维度的 {chosen} 倍时误差是 {error:.2f}，1 倍时是 {narrow:.2f}。",
             ),
-            lambda result: result["error"] < 0.6 * result["narrow"],
+            lambda result: result["error"] < 0.7 * result["narrow"],
         ),
         Finding(
             Bilingual(
@@ -212,10 +214,12 @@ def compute_position_wise(inputs: np.ndarray, action: str, positions: str) -> di
     def feed_forward(z):
         return np.maximum(0, z @ w_1 + b_1) @ w_2  # y_i = FFN(x_i), the same W_1, W_2 for every i
 
+    output = attention(after + code)
     changes = [np.abs(f(after + code) - f(inputs + code)[order]).max(axis=1) for f in (attention, feed_forward)]
-    plain, coded = (np.abs(attention(inputs[swap] + c) - attention(inputs + c)[swap]).max() for c in (0 * steps, steps))
+    plain = np.abs(attention(inputs[swap]) - attention(inputs)[swap]).max()  # two words swapped
+    coded = np.abs(attention(inputs[swap] + steps) - attention(inputs + steps)[swap]).max()
     return dict(
-        output=attention(after + code), changes=np.array(changes), attention=int((changes[0] > 1e-9).sum()),
+        output=output, changes=np.array(changes), attention=int((changes[0] > 1e-9).sum()),
         feed_forward=int((changes[1] > 1e-9).sum()), plain=plain, coded=coded,
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ def compute_paths(tokens: int, layers: int, kernel: int, output: int) -> dict[st
     hops = np.full((3, tokens), np.inf)
     for row, move, limit in zip(hops, moves, (layers, tokens, layers), strict=True):
         reach = i == j
-        for steps in range(limit + 1):  # a recurrent network may take a step for each token, the others one a layer
+        for steps in range(limit + 1):  # recurrence takes a step for each token, the others for each layer
             row[reach[output] & np.isinf(row)] = steps
             reach = reach @ move
     even = [move / move.sum(axis=1, keepdims=True) for move in moves]  # each node averages what enters it
@@ -57,6 +57,7 @@ PATHS = Step(
         Slider("output", Bilingual("output", "输出"), 9, 1, 14, 1, whole=True),
     ),
     compute=compute_paths,
+    answer="hops",
     pictures=(Drawing(Bilingual("from inputs (bottom) to outputs (top)", "从输入（下）到输出（上）"), "paths"),),
     findings=(
         Finding(
@@ -99,7 +100,7 @@ def compute_path_table(kernel: int, log_length: int) -> dict[str, Any]:
     exponents = np.polyfit(np.log(lengths[4:]), np.log(paths[:, 4:]).T, 1)[0]
     here, tokens = log_length - 2, 2**log_length
     return dict(
-        lengths=lengths, recurrent=paths[0], convolution=paths[1], dilated=paths[2], attention=paths[3], tokens=tokens,
+        lengths=lengths, paths=paths, recurrent=paths[0], convolution=paths[1], dilated=paths[2], attention=paths[3], tokens=tokens,
         table=[[int(p[here]), s, f"L^{e:.2f}"] for p, s, e in zip(paths, [tokens, 1, 1, 1], exponents, strict=True)],
         exponents=exponents, doubling=int(paths[2, here]), layers=int(paths[1, here]),
     )  # fmt: skip
@@ -131,6 +132,7 @@ PATH_TABLE = Step(
         Slider("kernel", Bilingual("kernel of the convolution", "卷积核大小"), 5, 3, 31, 2, whole=True),
     ),
     compute=compute_path_table,
+    answer="paths",
     pictures=(
         Lines(
             Bilingual("steps from the first input to the last output", "从第一个输入到最后一个输出的步数"),

@@ -53,9 +53,8 @@ PROJECTIONS = Step(
         "Q = E·W_Q, K = E·W_K and V = E·W_V are learned linear maps of the embeddings E. A head can be written "
         "Attention(E·W_iQ, E·W_iK, E·W_iV) or Attention(Q·W_iQ, K·W_iK, V·W_iV): Q, K and V are intermediate "
         "variables, and the two forms are equivalent.",
-        "Q = E·W_Q、K = E·W_K、V = E·W_V 是对嵌入 E 的可学习的线性变换。一个头既可写成 "
-        "Attention(E·W_iQ, E·W_iK, E·W_iV)，也可写成 Attention(Q·W_iQ, K·W_iK, V·W_iV)："
-        "Q、K、V 只是中间变量，两种写法等价。",
+        "Q = E·W_Q、K = E·W_K、V = E·W_V 都是对嵌入 E 的可学习的线性变换。一个头写成 "
+        "Attention(E·W_iQ, …) 或 Attention(Q·W_iQ, …)，数学上等价：Q、K、V 只是中间变量。",
     ),
     task=Bilingual(
         "Edit the embeddings: the two outputs stay equal. Then lower the inner width below 4: they are still equal, "
@@ -119,10 +118,10 @@ def compute_self_and_cross(encoder: np.ndarray, decoder: np.ndarray, attention: 
     weights = powers / powers.sum(axis=1, keepdims=True)
     source, target = ["猫", "坐在", "垫子"], ["the", "cat", "sits", "mat"]
     rows, columns = (source if queries is encoder else target), (source if memory is encoder else target)
-    best = weights.argmax(axis=1)
+    best, output = weights.argmax(axis=1), weights @ memory
     aligned = "  ".join(f"{row} → {columns[j]}" for row, j in zip(rows, best, strict=True))
     return dict(
-        weights=weights, masked=masked, output=weights @ memory, rows=rows, columns=columns, aligned=aligned,
+        weights=weights, masked=masked, output=output, rows=rows, columns=columns, aligned=aligned,
         queries=len(rows), keys=len(columns), best=best,
     )  # fmt: skip
 

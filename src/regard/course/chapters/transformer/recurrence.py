@@ -31,9 +31,9 @@ def compute_recurrence(tokens: int, gain: float) -> dict[str, Any]:
         product = product @ w
     scores = x @ x[-1] / np.sqrt(8)  # attention: all tokens at once, one step to each
     weights = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
-    attention, distance = weights[::-1], np.arange(tokens)
+    attention, output = weights[::-1], weights @ x
     return dict(
-        output=weights @ x, distance=distance, recurrent=np.array(recurrent), attention=attention, tokens=tokens,
+        output=output, distance=np.arange(tokens), recurrent=np.array(recurrent), attention=attention, tokens=tokens,
         far=np.mean(recurrent[-5:]), far_attention=attention[-5:].mean(),
         far_half=attention[tokens // 2 :].sum(), gain=gain,
         steps=np.array([tokens, 1]),
@@ -115,8 +115,10 @@ def compute_copy(tokens: int, state: int, sharpness: float) -> dict[str, Any]:
     x = rng.normal(size=tokens)  # the sequence to be copied
     turn, start = np.linalg.qr(rng.normal(size=(state, state)))[0], rng.normal(size=state)
 
-    def recall(n):  # the best linear reading of n inputs from the state h ← turn · h + start · x
-        history = np.stack([np.linalg.matrix_power(turn, n - 1 - t) @ start for t in range(n)], axis=1)
+    traces = [np.linalg.matrix_power(turn, n) @ start for n in range(32)]  # what an input leaves, n steps later
+
+    def recall(n):  # the best linear reading of n inputs from h ← turn · h + start · x
+        history = np.stack(traces[:n][::-1], axis=1)
         return np.linalg.pinv(history) @ history
 
     lengths = np.arange(1, 33)

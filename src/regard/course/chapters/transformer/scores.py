@@ -33,9 +33,9 @@ def compute_additive_score(query: np.ndarray, keys: np.ndarray, matrices: str, a
     turned = np.ptp(score(-query, keys, act=np.positive) - score(query, keys, act=np.positive))  # no tanh
     offset = np.linspace(-3, 3, 61)  # a key that passes the query from left to right
     passing = score(query, query + offset[:, None] * [1, 0])
-    best = offset[passing.argmax()]
+    best, output = offset[passing.argmax()], weights @ keys
     return dict(
-        scores=scores, weights=weights, output=weights @ keys, shift=shift, turned=turned,
+        scores=scores, weights=weights, output=output, shift=shift, turned=turned,
         offset=offset, passing=passing, best=best,
     )  # fmt: skip
 
@@ -209,9 +209,9 @@ SCALED_DOT_PRODUCT = Step(
 
 
 def compute_sqrt_dim(log_dim: int, keys: int, deviation: float) -> dict[str, Any]:
-    rng, dims = np.random.default_rng(0), 2 ** np.arange(11)
-    q, k = rng.normal(0, deviation, (50, 1, 1024)), rng.normal(0, deviation, (50, keys, 1024))
-    sums = np.cumsum(q * k, axis=2)  # the dot product of the first 1, 2, 3, … components
+    rng, dims = np.random.default_rng(0), 2 ** np.arange(10)
+    q, k = rng.standard_normal((32, 1, 512), np.float32), rng.standard_normal((32, keys, 512), np.float32)
+    sums = np.cumsum(deviation**2 * q * k, axis=2)  # the dot product of the first 1, 2, 3, … components
     stats = []
     for dim in dims:
         products = sums[:, :, dim - 1]
@@ -240,16 +240,17 @@ SQRT_DIM = Step(
         "两个随机向量的点积随 √dim 变大。分数一大，softmax 就几乎成了独热，梯度也随之消失；除以 √dim 可以避免。",
     ),
     task=Bilingual(
-        "Move dim from 1 to 1024. Compare the two curves of the gradient, then make the vectors twice as long: √dim "
+        "Move dim from 1 to 512. Compare the two curves of the gradient, then make the vectors twice as long: √dim "
         "assumes components of variance 1.",
-        "把维度从 1 拖到 1024，比较两条梯度曲线；再把分量的标准差加倍：√dim 的前提是分量方差为 1。",
+        "把维度从 1 拖到 512，比较两条梯度曲线；再把分量的标准差加倍：√dim 的前提是分量方差为 1。",
     ),
     controls=(
-        Slider("log_dim", Bilingual("log₂ dim", "log₂ 维度"), 9, 0, 10, 1, whole=True),
+        Slider("log_dim", Bilingual("log₂ dim", "log₂ 维度"), 9, 0, 9, 1, whole=True),
         Slider("keys", Bilingual("keys", "键的个数"), 16, 2, 32, 1, whole=True),
         Slider("deviation", Bilingual("standard deviation of a component", "每个分量的标准差"), 1.0, 0.5, 2.0, 0.25),
     ),
     compute=compute_sqrt_dim,
+    answer="slope",
     pictures=(
         Lines(
             Bilingual("spread of the dot products", "点积的标准差"),
@@ -262,7 +263,7 @@ SQRT_DIM = Step(
             marker="dim",
         ),
         Lines(
-            Bilingual("heaviest weight (mean of 50 queries)", "最大的权重（50 个查询的均值）"),
+            Bilingual("heaviest weight (mean of 32 queries)", "最大的权重（32 个查询的均值）"),
             "dims",
             (("peak", Bilingual("unscaled", "不缩放")), ("peak_scaled", Bilingual("divided by √dim", "除以 √dim"))),
             Bilingual("dim", "维度"),
