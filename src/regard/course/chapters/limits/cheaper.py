@@ -15,19 +15,19 @@ from ...controls import Choice, MaskGrid, Numbers, Slider
 from ...pictures import Bars, Heatmap, Lines, Plane
 from ...step import Evidence, Finding, Step
 
-TOKENS = 12
+TOKENS = 10
 DILATED = tuple(tuple(abs(i - j) <= 4 and (i - j) % 2 == 0 for j in range(TOKENS)) for i in range(TOKENS))
 
 
 def compute_sparse(pattern: str, painted: np.ndarray) -> dict[str, Any]:
-    n = np.arange(12)
+    n = np.arange(10)
     window = np.abs(n[:, None] - n) <= 1
     longformer = window | (n == 0) | (n == 0)[:, None]  # and a token that sees all and is seen by all
-    bigbird = longformer | (n == (5 * n[:, None] + 7) % 12)  # and one far key for each query
-    full = np.ones((12, 12), bool)
+    bigbird = longformer | (n == (3 * n[:, None] + 5) % 10)  # and one far key for each query
+    full = np.ones((10, 10), bool)
     patterns = dict(full=full, window=window, longformer=longformer, bigbird=bigbird, painted=painted)
     allowed = patterns[pattern]
-    x = np.random.default_rng(2).normal(size=(12, 4)).cumsum(0)  # neighbours are alike, as in speech or text
+    x = np.random.default_rng(2).normal(size=(10, 4)).cumsum(0)  # neighbours are alike, as in speech or text
     x = x - x.mean(0)
     scores = x @ x.T / 2
     scores = scores - scores.max(1, keepdims=True)
@@ -51,10 +51,10 @@ def compute_sparse(pattern: str, painted: np.ndarray) -> dict[str, Any]:
 
 
 def attend_sparse(pattern: str, painted: Tensor) -> Tensor:
-    x = torch.from_numpy(np.random.default_rng(2).normal(size=(12, 4)).cumsum(0))
+    x = torch.from_numpy(np.random.default_rng(2).normal(size=(10, 4)).cumsum(0))
     x = (x - x.mean(0))[None, None]
-    n = torch.arange(12)
-    far = rg.Pairs(n == (5 * n[:, None] + 7) % 12)
+    n = torch.arange(10)
+    far = rg.Pairs(n == (3 * n[:, None] + 5) % 10)
     longformer = rg.longformer(window=2, tokens=1)
     masks = {"window": rg.Window(1, 1), "longformer": longformer, "bigbird": longformer | far, "full": None}
     return rg.attend(x, x, x, mask=rg.Pairs(painted) if pattern == "painted" else masks[pattern])[0, 0]

@@ -91,7 +91,7 @@ TRUNCATED = Step(
                 "{seconds} s of speech: {pairs_full:,} pairs in full, {pairs_window:,} within {reach} frames on either "
                 "side, {times:.0f} times fewer.",
                 "{seconds} 秒语音：全部要 {pairs_full:,} 对，每侧 {reach} 帧的窗口只要 {pairs_window:,} 对，"
-                "少到 1/{times:.0f}。",
+                "是全部的 1/{times:.0f}。",
             ),
             lambda result: result["times"] > 10 and result["outside"] == 0,
         ),

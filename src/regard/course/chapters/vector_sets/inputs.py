@@ -115,7 +115,7 @@ def compute_frames(sentence: str, atoms: str, side: int, seconds: float, pitch: 
     starts = np.arange(0, len(sound) - width + 1, hop)
     frames = sound[starts[:, None] + np.arange(width)] * np.hanning(width)
     power = np.abs(np.fft.rfft(frames)) ** 2
-    vectors = np.log10(power[:, :96].reshape(len(frames), bins, -1).sum(2) + 0.01)
+    vectors = np.log10(1 + power[:, :96].reshape(len(frames), bins, -1).sum(2))
     sizes = np.array(
         [
             [len(sentence.split()), 64],  # a vector for each word
@@ -124,7 +124,7 @@ def compute_frames(sentence: str, atoms: str, side: int, seconds: float, pitch: 
             [len(atoms.split()), 9],  # for each atom: its element among nine
         ]
     )
-    spectrum = vectors.T
+    spectrum = vectors.T[::-1]  # high tones above
     return dict(spectrum=spectrum, sizes=sizes, frames=len(vectors), bins=bins, seconds=seconds, patches=sizes[2, 0])
 
 
@@ -162,7 +162,11 @@ VECTOR_INPUTS = Step(
             ),
             (Bilingual("vectors", "向量个数"), Bilingual("numbers in each", "每个的大小")),
         ),
-        Heatmap(Bilingual("the sound: a column for each frame", "语音：每一列是一帧"), "spectrum", role="key"),
+        Heatmap(
+            Bilingual("the sound: a column for each frame, high tones above", "语音：每一列是一帧，上方是高音"),
+            "spectrum",
+            role="key",
+        ),
     ),
     findings=(
         Finding(
@@ -238,7 +242,8 @@ def compute_window(tokens: int, reach: int, dim: int) -> dict[str, Any]:
     values = np.zeros(tokens)
     values[0] = 1.0  # what the last token needs stands in the first one
     distance = tokens - 1 - np.arange(tokens)
-    window_answer = values[distance <= reach].sum()  # all that a layer over the window can read
+    seen = (distance <= reach).astype(float)
+    window_answer = seen @ values  # all that a layer over the window can read
     scores = np.where(values > 0, 6.0, 0.0)  # the last token's query matches the first one's key
     weights = np.exp(scores) / np.exp(scores).sum()
     answer = weights @ values
@@ -246,7 +251,7 @@ def compute_window(tokens: int, reach: int, dim: int) -> dict[str, Any]:
     window_sizes = (2 * (lengths - 1) + 1) * dim**2  # a window that covers the text from either end
     attention_sizes = np.full(len(lengths), 3 * dim**2)
     return dict(
-        weights=weights,
+        both=np.stack([seen, weights]),
         answer=answer,
         window_answer=window_answer,
         lengths=lengths,
@@ -291,7 +296,16 @@ WINDOW_LAYER = Step(
     attend=attend_window,
     answer="answer",
     pictures=(
-        Bars(Bilingual("attention weights of the last word", "最后一个词的注意力权重"), "weights", low=0, high=1),
+        Bars(
+            Bilingual("what the last word reads, from the first word on", "最后一个词读到什么（从第一个词排起）"),
+            "both",
+            groups=(
+                Bilingual("window: words in it", "窗口：其中的词"),
+                Bilingual("attention: weights", "注意力：权重"),
+            ),
+            low=0,
+            high=1,
+        ),
         Lines(
             Bilingual("parameters to read the whole text", "读完整个文本所需的参数"),
             "lengths",

@@ -19,7 +19,7 @@ export function draw(host, result, lab, step, change) {
   const show = now => fill(host, h("div", { class: "table-scroll", style: { "max-height": "none" }, tabindex: 0, role: "region", "aria-label": lab.localize(step.picture.title) }, h("table", { class: "numbers" },
     h("thead", {}, h("tr", {}, ["field", "task", "pairs", "families", "open"].map(key => h("th", { scope: "col", style: { "text-align": "left" } }, lab.localize(TEXT[key]))))),
     h("tbody", {}, ROWS.map(row => h("tr", { "data-task": row.task, style: row.task === now.task ? { background: "var(--accent-wash)" } : {} },
-      h("td", {}, lab.localize(FIELDS[row.field])), h("td", {}, h("button", { type: "button", class: "small", "aria-pressed": String(row.task === now.task), onclick: () => change({ task: row.task }) }, lab.localize(row.title))), h("td", {}, lab.localize(row.pairs)), h("td", { translate: "no" }, row.families), h("td", {}, h("code", { translate: "no" }, row.code), row.links.map(link))))))));
+      h("td", { style: { "white-space": "nowrap" } }, lab.localize(FIELDS[row.field])), h("td", {}, h("button", { type: "button", class: "small", style: { "white-space": "nowrap" }, "aria-pressed": String(row.task === now.task), onclick: () => change({ task: row.task }) }, lab.localize(row.title))), h("td", { style: { "min-width": "8.5em" } }, lab.localize(row.pairs)), h("td", { translate: "no" }, row.families), h("td", {}, h("code", { translate: "no" }, row.code), row.links.map(link))))))));
   show(result);
   return show;
 }
