@@ -2,7 +2,7 @@
 import { copyButton } from "lab/controls.js";
 import { fill, h } from "lab/dom.js";
 import { numberField } from "lab/course/controls.js";
-import { shortNumber } from "lab/course/labels.js";
+import { scientific, shortNumber } from "lab/course/labels.js";
 
 const MOST_FIELDS = 64, MOST_NUMBERS = 12;
 const PYTHON = /(#.*)|("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|\b(for|in|if|else|return|def|lambda|import|from|as|not|and|or|None|True|False|while|is)\b|\b(\d+(?:\.\d*)?(?:e[-+]?\d+)?)\b|\b([A-Za-z_]\w*)(?=\()/g;
@@ -60,7 +60,7 @@ export function codeBlock(lab, step, change) {
   function update(answer) {
     for (const show of shows) show(step.values);
     fill(results, Object.entries(answer.result).flatMap(([name, value]) => [h("span", { class: "code-name", "data-result": name }, name), ` = ${describe(value)}\n`]));
-    if (answer.attend) fill(regard, h("span", { class: "code-name" }, "output"), ` = ${describe(answer.attend.output)}\n`, h("span", { class: "code-comment", "data-difference": answer.attend.difference }, `# ${lab.t("difference", answer.attend.difference === 0 ? "0" : answer.attend.difference.toExponential(1))}`));
+    if (answer.attend) fill(regard, h("span", { class: "code-name" }, "output"), ` = ${describe(answer.attend.output)}\n`, h("span", { class: "code-comment", "data-difference": answer.attend.difference }, `# ${lab.t("difference", scientific(answer.attend.difference.toExponential(0)))}`));
   }
   return { node: h("div", { class: `code-parts ${same ? "two" : ""}` }, numpy, same), update };
 }

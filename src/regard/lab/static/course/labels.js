@@ -13,4 +13,16 @@ export function roundTo(control, x) {
   return Number(Math.max(control.low, Math.min(control.high, Math.round(x / control.step) * control.step)).toFixed(digits));
 }
 export const roleColour = role => ({ query: "var(--query)", key: "var(--key)", value: "var(--value)", output: "var(--output)" })[role] ?? "var(--accent)";
-export const shortNumber = x => typeof x === "number" ? formatBrief(x, Math.abs(x) >= 10 ? 2 : 3) : typeof x === "boolean" ? (x ? "1" : "0") : String(x);
+// Whole numbers are exact; others have three or four digits.
+export function shortNumber(x) {
+  if (typeof x === "boolean") return x ? "1" : "0";
+  if (typeof x !== "number") return String(x);
+  if (Number.isInteger(x) && Math.abs(x) < 1e9) return x.toLocaleString("en").replace("-", "−");
+  return Math.abs(x) >= 1e5 ? scientific(x.toExponential(1)) : Math.abs(x) < 5e-4 ? scientific(x.toExponential(1)) : formatBrief(x, Math.abs(x) >= 10 ? 2 : 3);
+}
+// "1.2e-5" as 1.2·10⁻⁵.
+export function scientific(words) {
+  const [mantissa, power] = String(words).replaceAll("−", "-").split(/e/i);
+  if (power === undefined || Number(mantissa) === 0) return power === undefined ? String(words).replace("-", "−") : "0";
+  return `${mantissa.replace("-", "−")}·10${[...String(Number(power))].map(digit => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(digit)]).join("")}`;
+}

@@ -40,7 +40,8 @@ export async function makePicture(picture, result, lab, step, change) {
   const { draw, wide = false } = picture.type === "Drawing" ? await import(`lab/course/drawings/${picture.name}.js`) : { draw: GENERIC[picture.type] };
   const host = h("div", { class: "picture-host" }), own = Object.create(step, { picture: { value: picture } });
   const title = lab.localize(picture.title);
-  const node = h("figure", { class: `picture picture-${picture.type.toLowerCase()}`, "data-picture": picture.name ?? picture.data ?? picture.type }, title ? h("figcaption", {}, title) : null, host);
+  const whole = picture.type === "NumberTable" && Math.max(...[result[picture.data]].flat().map(row => Array.isArray(row) ? row.length : 1)) > 2;
+  const node = h("figure", { class: `picture picture-${picture.type.toLowerCase()} ${whole ? "picture-whole" : ""}`, "data-picture": picture.name ?? picture.data ?? picture.type }, title ? h("figcaption", {}, title) : null, host);
   let follow = null;
   // the host must be in the page before it can be measured
   const start = now => { follow = draw(host, now, lab, own, change); };
@@ -81,12 +82,12 @@ function drawHeatmap(host, result, lab, step, change) {
     if (data.length * data[0].length > CELLS_IN_DOM) return paintCanvas(host, data, masked, shade);
     const shape = `${data.length}x${data[0].length}x${[...rows, ...columns].map(label => label.words).join()}`;
     if (host.dataset.shape !== shape) host.dataset.shape = shape, buildHeatmap(host, data, rows, columns, picture, mask, step, change, lab);
-    const digits = data[0].length <= CELLS_WITH_NUMBERS, brief = most <= 1 + 1e-9 || data[0].length > 8 ? 2 : 2;
+    const digits = data[0].length <= CELLS_WITH_NUMBERS && (host.clientWidth - 40) / data[0].length > 26;
     host.querySelectorAll(".heat-cell").forEach(cell => {
       const { i, j } = cell.dataset, x = data[i][j], off = Boolean(masked[i]?.[j]), colour = off || !Number.isFinite(x) ? null : shade(x);
       cell.classList.toggle("hatched", off);
       cell.style.background = colour ? cssColour(colour) : "", cell.style.color = colour ? textColourOn(colour) : "var(--soft)";
-      cell.textContent = digits ? off ? "×" : typeof x === "number" && Number.isFinite(x) ? x.toFixed(Math.abs(x) >= 10 ? 1 : brief).replace("-", "−") : shortNumber(x) : "";
+      cell.textContent = digits ? off ? "×" : typeof x === "number" && Number.isFinite(x) ? x.toFixed(Math.abs(x) >= 10 ? 1 : 2).replace("-", "−") : shortNumber(x) : "";
       cell.dataset.value = x, cell.title = `${rows[i]?.words ?? i} · ${columns[j]?.words ?? j}: ${x}`;
       if (mask) cell.setAttribute("aria-pressed", String(!off));
     });
@@ -94,7 +95,7 @@ function drawHeatmap(host, result, lab, step, change) {
 }
 function buildHeatmap(host, data, rows, columns, picture, mask, step, change, lab) {
   const cell = (_, i, j) => h(mask ? "button" : "div", { type: mask ? "button" : null, class: "heat-cell", translate: "no", "data-name": picture.data, "data-i": i, "data-j": j, tabindex: mask ? (i + j ? -1 : 0) : null });
-  const grid = h("div", { class: `heat ${mask ? "paint" : ""} ${data[0].length > 8 ? "dense" : ""}`, style: { "grid-template-columns": `${rows.length ? "auto" : "0"} repeat(${data[0].length}, minmax(0, 1fr))`, "max-width": `${Math.max(220, Math.min(data[0].length * 62 + 120, 620))}px` } },
+  const grid = h("div", { class: `heat ${mask ? "paint" : ""} ${Math.max(data.length, data[0].length) > 8 ? "dense" : ""}`, style: { "grid-template-columns": `${rows.length ? "auto" : "0"} repeat(${data[0].length}, minmax(0, 1fr))`, "max-width": `${Math.max(220, Math.min(data[0].length * (data.length > 8 ? 44 : 62) + 120, 620))}px` } },
     columns.length ? [h("span", {}), columns.map(label => labelNode("span", label, { class: "heat-column" }))] : null,
     data.map((row, i) => [labelNode("span", rows[i], { class: "heat-row" }), row.map((x, j) => cell(x, i, j))]));
   fill(host, h("div", { class: "heat-scroll" }, grid));

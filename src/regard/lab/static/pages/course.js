@@ -3,6 +3,7 @@ import { button } from "lab/controls.js";
 import { fill, h, newId } from "lab/dom.js";
 import { codeBlock } from "lab/course/code.js";
 import { makeControl } from "lab/course/controls.js";
+import { scientific } from "lab/course/labels.js";
 import { makePicture } from "lab/course/pictures.js";
 
 export const name = "course";
@@ -13,7 +14,7 @@ export const text = {
     tryThis: "Try", reset: "Start values", findings: "What the numbers say", holds: "holds", fails: "does not hold for these values",
     verdicts: "Measured", openExperiment: "Open the experiment", notMeasured: "not measured yet", seeInLab: "See it in a trained model", part: (text, figures) => `${text}: ${figures}`,
     code: "The code", inNumpy: "In NumPy", inRegard: "The same in Regard", difference: x => `largest difference to NumPy: ${x}`,
-    keysHelp: "n: next step · p: previous step · numbers can be dragged sideways or stepped with ↑ and ↓", dragHelp: "Drag the arrow tips, or focus one and use the arrow keys.", arrowHelp: name => `${name}: the arrow keys move this arrow`, paintHelp: "Press and drag to paint. Filled: may attend.", mostWords: n => `up to ${n} words`, empty: "This chapter has no steps yet.",
+    keysHelp: "n: next step · p: previous step · numbers can be dragged sideways or stepped with ↑ and ↓", dragHelp: "Drag the arrow tips, or focus one and use the arrow keys.", arrowHelp: name => `${name}: the arrow keys move this arrow`, paintHelp: "Press and drag to paint; with the keyboard: arrow keys and space.", mostWords: n => `up to ${n} words`, empty: "This chapter has no steps yet.",
   },
   zh: {
     title: "课程", lead: "一步一步检验关于注意力的说法，每个数字都可以改动。",
@@ -21,10 +22,10 @@ export const text = {
     tryThis: "试一试", reset: "恢复初值", findings: "数字说明了什么", holds: "成立", fails: "在当前取值下不成立",
     verdicts: "实测结论", openExperiment: "打开实验", notMeasured: "尚未测量", seeInLab: "在训练好的模型里看", part: (text, figures) => `${text}：${figures}`,
     code: "代码", inNumpy: "用 NumPy", inRegard: "用 Regard 的同一计算", difference: x => `与 NumPy 的最大差：${x}`,
-    keysHelp: "n：下一步 · p：上一步 · 数字可以左右拖动，也可以用 ↑ ↓ 增减", dragHelp: "拖动箭头的尖端，或选中后用方向键移动。", arrowHelp: name => `${name}：用方向键移动这个箭头`, paintHelp: "按住并拖动来涂画。涂色表示可以关注。", mostWords: n => `最多 ${n} 个词`, empty: "本章还没有步骤。",
+    keysHelp: "n：下一步 · p：上一步 · 数字可以左右拖动，也可以用 ↑ ↓ 增减", dragHelp: "拖动箭头的尖端，或选中后用方向键移动。", arrowHelp: name => `${name}：用方向键移动这个箭头`, paintHelp: "按住并拖动来涂画；用键盘时按方向键和空格。", mostWords: n => `最多 ${n} 个词`, empty: "本章还没有步骤。",
   },
 };
-const VISITED = "regard.course";
+const VISITED = "regard.course", NARROW = 1080;
 const visited = { read() { try { return new Set(JSON.parse(localStorage.getItem(VISITED) ?? "[]")); } catch { return new Set(); } }, add(name) { try { localStorage.setItem(VISITED, JSON.stringify([...this.read().add(name)])); } catch { /* a private window */ } } };
 
 export async function show(root, lab) {
@@ -91,27 +92,30 @@ async function showStep(root, lab, step, kinds) {
   const wide = parts.some(part => part.wide), told = answer.findings.length ? h("section", { class: "picture findings-box", "aria-live": "polite" }, h("h2", {}, lab.t("findings")), findings) : null;
   const cards = [...parts.map(part => part.node), ...(told && !wide ? [told] : [])];
   root.append(h("div", { class: `course-body ${wide ? "wide" : ""}` }, stage, side, wide ? told : null));
-  showFindings(findings, lab, answer.findings), fill(stage, cards), arrange(stage, cards);
+  showFindings(findings, lab, answer.findings), fill(stage, cards), arrange(stage, cards, side);
   for (const part of parts) part.start();
-  arrange(stage, cards);
+  arrange(stage, cards, side);
   root.append(step.evidence.length || step.link ? verdictCard(lab, step, kinds) : "", h("details", { class: "course-code", open: true }, h("summary", {}, h("h2", {}, lab.t("code"))), code.node));
   code.update(answer);
   let width = innerWidth;
-  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; arrange(stage, cards); for (const part of parts) part.redraw(answer.result); } }, { signal: lab.signal });
+  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; arrange(stage, cards, side); for (const part of parts) part.redraw(answer.result); } }, { signal: lab.signal });
   lab.expose({ read: () => ({ step: step.name, values: step.values, result: answer.result, attend: answer.attend, findings: answer.findings }) });
 }
 // Pictures in two columns where there is room, each in the shorter one; a drawing is as wide as both.
-function arrange(stage, nodes) {
-  if (stage.clientWidth < 660 || nodes.length < 2) { fill(stage, nodes); return; }
+// Where all stands in one column, what can be changed follows the first picture.
+function arrange(stage, nodes, side) {
+  const narrow = innerWidth <= NARROW;
+  if (!narrow && side.parentNode !== stage.parentNode) stage.after(side);
+  if (stage.clientWidth < 660 || nodes.length < 2) { fill(stage, narrow ? [nodes[0], side, nodes.slice(1)] : nodes); return; }
   const heights = nodes.map(node => node.offsetHeight), blocks = [];
   let columns = null;
   nodes.forEach((node, n) => {
-    if (node.matches(".picture-drawing")) { columns = null, blocks.push(node); return; }
+    if (node.matches(".picture-drawing, .picture-whole")) { columns = null, blocks.push(node); return; }
     if (!columns) columns = [0, 1].map(() => ({ node: h("div", { class: "picture-column" }), tall: 0 })), blocks.push(h("div", { class: "picture-columns" }, columns.map(column => column.node)));
     const shorter = columns[1].tall < columns[0].tall ? columns[1] : columns[0];
     shorter.node.append(node), shorter.tall += heights[n];
   });
-  fill(stage, blocks);
+  fill(stage, narrow ? [blocks[0], side, blocks.slice(1)] : blocks);
   for (const block of blocks) if (block.children.length === 2 && block.matches(".picture-columns") && !block.lastChild.children.length) block.replaceWith(...block.firstChild.children);
 }
 // JSON has no infinities: the server writes their names.
@@ -123,7 +127,7 @@ function showFindings(list, lab, findings) {
     h("span", { class: "unseen" }, lab.t(finding.holds ? "holds" : "fails")), h("p", {}, lab.language === "xx" ? lab.localize(finding) : withNumbers(lab.localize(finding))))));
 }
 // Numbers in a sentence stand out.
-const withNumbers = words => words.split(/([−-]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?: ?[%×])?)/).map((part, n) => n % 2 ? h("b", { class: "digits" }, part.replace("-", "−")) : part);
+const withNumbers = words => words.split(/([−-]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?: ?[%×])?)/).map((part, n) => n % 2 ? h("b", { class: "digits" }, /\de/.test(part) ? scientific(part) : part.replace("-", "−")) : part);
 
 function verdictCard(lab, step, kinds) {
   const { t } = lab, experiments = lab.pages.includes("experiments");
@@ -131,10 +135,10 @@ function verdictCard(lab, step, kinds) {
   const address = (page, state) => `#${page}?${new URLSearchParams({ ...state, ...keep })}`;
   const one = ({ experiment, title, verdict }) => h("article", { class: "evidence", "data-experiment": experiment },
     h("p", { class: "evidence-title" }, verdict ? h("span", { class: `verdict ${verdict.kind}`, title: lab.localize(kinds[verdict.kind]) }, `${kinds[verdict.kind].sign} `, lab.localize(kinds[verdict.kind])) : h("span", { class: "soft" }, t("notMeasured")), " ", h("b", {}, title ? lab.localize(title) : h("span", { translate: "no" }, experiment))),
-    verdict?.parts.length ? h("ul", { class: "subclaims" }, verdict.parts.map(part => h("li", { class: part.holds ? "holds" : "fails" }, h("span", { class: "finding-sign" }, part.holds ? "✓" : "✗"), h("p", {}, lab.localize(part.text), h("span", { class: "figures" }, lab.localize(part.figures)))))) : verdict ? h("p", {}, lab.localize(verdict.key)) : null,
+    verdict?.parts.length ? h("ul", { class: "subclaims" }, verdict.parts.map(part => h("li", { class: part.holds ? "holds" : "fails" }, h("span", { class: "finding-sign" }, part.holds ? "✓" : "✗"), h("p", {}, lab.localize(part.text), " ", h("span", { class: "figures" }, lab.localize(part.figures)))))) : verdict ? h("p", {}, lab.localize(verdict.key)) : null,
     h("a", { href: experiments ? address("experiments", { experiment }) : address("runs", { view: "experiments", experiment }) }, t("openExperiment")));
   const [page, query = ""] = step.link.split("?");
-  return h("section", { class: "verdicts" }, h("h2", {}, t("verdicts")), h("div", { class: "evidences" }, step.evidence.map(one)),
+  return h("section", { class: "verdicts" }, step.evidence.length ? [h("h2", {}, t("verdicts")), h("div", { class: "evidences" }, step.evidence.map(one))] : null,
     step.link ? h("p", {}, h("a", { class: "lab-link", href: address(page, Object.fromEntries(new URLSearchParams(query))) }, t("seeInLab"), " →")) : null);
 }
 
