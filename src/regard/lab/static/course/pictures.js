@@ -102,7 +102,7 @@ function buildHeatmap(host, data, rows, columns, picture, mask, step, change, la
   if (mask) paint(grid, ".heat-cell", (i, j) => step.values[mask.name][i][j], (i, j, on) => change({ [mask.name]: step.values[mask.name].map((row, r) => row.map((old, c) => r === i && c === j ? on : old)) })), gridKeys(grid, ".heat-cell", data[0].length);
 }
 function paintCanvas(host, data, masked, shade) {
-  const canvas = host.querySelector("canvas") ?? host.appendChild(h("canvas", { class: "heat-canvas" })), size = Math.max(1, Math.floor(Math.min(host.clientWidth || 480, 520) / data[0].length));
+  const canvas = host.querySelector("canvas") ?? (delete host.dataset.shape, fill(host).appendChild(h("canvas", { class: "heat-canvas" }))), size = Math.max(1, Math.floor(Math.min(host.clientWidth || 480, 520) / data[0].length));
   const pen = scaleCanvas(canvas, size * data[0].length, size * data.length), cross = hatch(pen);
   data.forEach((row, i) => row.forEach((x, j) => { pen.fillStyle = masked[i]?.[j] || !Number.isFinite(x) ? cross : cssColour(shade(x)), pen.fillRect(j * size, i * size, size, size); }));
 }

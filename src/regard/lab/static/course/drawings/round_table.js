@@ -16,14 +16,14 @@ const TEXT = {
   listens: { en: "listens most to", zh: "最听谁的" }, view: { en: "view in the end (output)", zh: "最后的观点（输出）" }, self: { en: "(self)", zh: "（自己）" },
   hint: { en: "Click a person, or use the arrow keys. Thick lines: listens closely. Colour: opinion, from against (red) to for (green).", zh: "点一个人，或用方向键移动。线越粗，听得越认真。颜色表示观点：红为反对，绿为赞成。" },
 };
-const WIDTH = 380, HEIGHT = 330, CENTRE = { x: 190, y: 165 }, RADIUS = 118;
+const WIDTH = 430, HEIGHT = 330, CENTRE = { x: 215, y: 165 }, RADIUS = 118;
 const signed = x => `${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(2)}`;
 const opinionColour = x => `color-mix(in srgb, var(${x < 0 ? "--key" : "--value"}) ${Math.round(15 + 75 * clamp(Math.abs(x), 0, 1))}%, var(--paper))`;
 
 export function draw(host, result, lab, step, change) {
   const t = key => lab.localize(TEXT[key]), still = prefersReducedMotion();
   const lines = s("g"), seats = s("g"), people = [];
-  const svg = s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "chart", role: "group", "aria-label": lab.localize(step.picture.title), style: `width:100%;max-width:${WIDTH + 120}px` },
+  const svg = s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "chart", role: "group", "aria-label": lab.localize(step.picture.title), style: `width:100%;max-width:${WIDTH + 90}px` },
     s("circle", { cx: CENTRE.x, cy: CENTRE.y, r: RADIUS - 32, style: "fill:var(--wash);stroke:var(--line);stroke-width:2" }), lines, seats);
   const panel = h("div", { style: { display: "grid", gap: "8px", "align-content": "start", "min-width": "170px", flex: "1 1 170px" } });
   const [join, leave] = [["join", 1], ["leave", -1]].map(([key, by]) => button(t(key), () => change({ count: clamp(latest.count + by, 1, 50) })));
