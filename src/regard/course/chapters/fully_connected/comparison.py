@@ -23,14 +23,16 @@ def compute_comparison(words: int, dim: int) -> dict[str, Any]:
     from regard.course import find_step
     from regard.experiments.results import published_result
 
-    results = {name: published_result(name) or {} for name in ("fixed-weights", "grey-ball")}
+    experiments = ("fixed-weights", "grey-ball")
+    results = {name: published_result(name) or {} for name in experiments}
     weights = results["fixed-weights"]["numbers"]["change"]
     balls = results["grey-ball"]["numbers"]["found"]
     reading = find_step("readable-weights").run()
     names = ("fully connected", "attention")
     change = [f"{weights[name]['mean']:.2f}" for name in names]
     computed = ["0", f"{words**2:,}"]
-    layers = [str(int(np.ceil((words - 1) / 2))), "1"]  # a window of two words on each side
+    # a window of two words on each side
+    layers = [str(int(np.ceil((words - 1) / 2))), "1"]
     unclear = [f"{reading['fixed_misplaced']:.0%}", f"{reading['misplaced']:.0%}"]
     products = np.array([(words * dim) ** 2, 4 * words * dim**2 + 2 * words**2 * dim])
     accuracy = [f"{min(size['mean'] for size in balls[name]):.0%}" for name in names]
@@ -124,15 +126,19 @@ def compute_query_table(words: int) -> dict[str, Any]:
     from regard.course import find_step
     from regard.experiments.results import published_result
 
-    results = {name: published_result(name) or {} for name in ("fixed-weights", "grey-ball")}
+    experiments = ("fixed-weights", "grey-ball")
+    results = {name: published_result(name) or {} for name in experiments}
     lookup, balls = (result["numbers"] for result in results.values())
-    names, frozen = ("fully connected", "attention"), find_step("frozen-query").run()
-    comparisons = ["0", f"{words**2:,}"]  # each word as a query, with each word as a key
+    names, found = ("fully connected", "attention"), balls["found"]
+    frozen = find_step("frozen-query").run()
+    # each word as a query, with each word as a key
+    comparisons = ["0", f"{words**2:,}"]
     trained = lookup["pairs"].index(8)
     selection = [f"{lookup['accuracy'][name][trained]['mean']:.0%}" for name in names]
     linearity = [f"{frozen['frozen_error']:.1g}", f"{frozen['error']:.2f}"]
-    fixed_size = [f"{balls['found'][name][balls['balls'].index(10)]['mean']:.0%}" for name in names]
-    other_size = [f"{balls['found'][name][-1]['mean']:.0%}" for name in names]
+    trained_size = balls["balls"].index(10)
+    fixed_size = [f"{found[name][trained_size]['mean']:.0%}" for name in names]
+    other_size = [f"{found[name][-1]['mean']:.0%}" for name in names]
     return dict(
         table=[comparisons, selection, linearity, fixed_size, other_size],
         links=[

@@ -84,10 +84,9 @@ GREY_BALL = Step(
     name="grey-ball",
     title=Bilingual("The slightly grey ball", "略微发灰的小球"),
     claim=Bilingual(
-        "Find the slightly grey ball in a bag of white ones. A fully connected layer gropes by memory: it knows what "
-        "white looked like in training. Attention holds a white ball in the left hand, takes the others out one by "
-        "one with the right hand and compares the colours. The ball in the left hand is the query, the balls in the "
-        "bag are keys and values, and the answer is their mix, weighted by the comparison.",
+        "Find the slightly grey ball in a bag of white ones. A fully connected layer gropes by memory of what white "
+        "looked like. Attention holds a white ball in the left hand (the query), takes the others out one by one with "
+        "the right (keys), compares, and answers with a mix of the bag (values), weighted by the comparison.",
         "在一袋白球里找出略微发灰的那一个。全连接层凭记忆摸索：它记得训练时的白色是什么样。"
         "注意力则左手拿一个白球，右手把袋里的球一个一个取出来比颜色。左手的球是查询，袋里的球是键和值，"
         "答案是按比较结果加权的混合。",

@@ -49,7 +49,8 @@ def compute_reach(window: int, layers: int) -> dict[str, Any]:
 
 def attend_reach(window: int, layers: int) -> Tensor:
     rng = np.random.default_rng(0)
-    rng.random((12, 12, 12))  # the weights of the twelve fully connected layers come first
+    # the weights of the twelve fully connected layers come first
+    rng.random((12, 12, 12))
     words = torch.from_numpy(rng.normal(size=(1, 1, 12, 4)))
     return rg.attend(words, words, torch.eye(12, dtype=words.dtype)[None, None])[0, 0]
 
@@ -124,12 +125,15 @@ def compute_parameters(words: int, dim: int) -> dict[str, Any]:
     def count(n):  # without biases
         return np.array([dim * dim, (n * dim) ** 2, 4 * dim * dim])
 
-    def multiply(n):  # multiplications for a sentence of n words; two n × n × dim products are attention's own
-        products = np.minimum(n, 9) * n * dim * 2
-        return [n * dim**2, (n * dim) ** 2, 4 * n * dim**2 + 2 * n**2 * dim, 4 * n * dim**2 + products]
+    # multiplications for a sentence of n words; two n × n × dim products are attention's own
+    def multiply(n):
+        projections = 4 * n * dim**2
+        pairs = [2 * n * n * dim, 2 * n * np.minimum(n, 9) * dim]
+        return [n * dim**2, (n * dim) ** 2, projections + pairs[0], projections + pairs[1]]
 
     lengths = np.arange(1, 51)
-    each_word, sentence, attention, windowed = np.array([multiply(n) for n in lengths], dtype=float).T
+    work = np.array([multiply(n) for n in lengths], dtype=float)
+    each_word, sentence, attention, windowed = work.T
     table = np.array([count(5), count(50), count(words)])
     ratio = table[:, 1] / table[:, 2]
     return dict(
@@ -156,7 +160,8 @@ def attend_parameters(words: int, dim: int) -> Tensor:
             torch.nn.Linear(words * dim, words * dim, bias=False),
             rg.nn.MultiHeadAttention(dim, heads=1, bias=""),
         ]
-    return torch.tensor([sum(p.numel() for p in layer.parameters()) for layer in layers])
+    counts = [sum(p.numel() for p in layer.parameters()) for layer in layers]
+    return torch.tensor(counts)
 
 
 COLUMNS = (
@@ -235,12 +240,16 @@ PARAMETERS = Step(
 
 def compute_fixed_inputs(sentence: str) -> dict[str, Any]:
     words = sentence.split()
-    vectors = np.array([np.random.default_rng([ord(sign) for sign in word]).normal(size=16) for word in words])
+    # a random vector for each word, the same wherever the word stands
+    rngs = [np.random.default_rng([ord(sign) for sign in word]) for word in words]
+    vectors = np.array([rng.normal(size=16) for rng in rngs])
     keys, query = vectors[:-1], vectors[-1]  # has the last word been said before?
     scores = keys @ query
     weights = np.exp(scores - scores.max(initial=0))
-    weights = np.append(weights / weights.sum(), 0)  # the last word itself is left out
-    read = np.arange(len(words)) < 5  # a fully connected layer made for 5 words has 5 · 16 inputs
+    # the last word itself is left out
+    weights = np.append(weights / weights.sum(), 0)
+    # a fully connected layer made for 5 words has 5 · 16 inputs
+    read = np.arange(len(words)) < 5
     return dict(
         words=words,
         both=np.array([weights, read * 1.0]),
@@ -256,8 +265,9 @@ def compute_fixed_inputs(sentence: str) -> dict[str, Any]:
 
 
 def attend_fixed_inputs(sentence: str) -> Tensor:
-    vectors = [np.random.default_rng([ord(sign) for sign in word]).normal(size=16) for word in sentence.split()]
-    words = torch.from_numpy(np.array(vectors))[None, None]
+    rngs = [np.random.default_rng([ord(sign) for sign in word]) for word in sentence.split()]
+    vectors = np.array([rng.normal(size=16) for rng in rngs])
+    words = torch.from_numpy(vectors)[None, None]
     q, k = words[:, :, -1:], words[:, :, :-1]
     return rg.attend(q, k, k, score=rg.Dot(scale=1.0)).flatten()
 

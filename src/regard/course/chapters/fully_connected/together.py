@@ -33,19 +33,22 @@ def compute_readable_weights(target: int, size: float) -> dict[str, Any]:
     rng = np.random.default_rng(3)
     keys, values = np.eye(4) + 0.2 * rng.normal(size=(4, 4)), rng.normal(size=(4, 4))
     values[3] *= size  # how much 猫 has to say
-    queries = 3 * keys[[0, 2, 3, 1]]  # I asks for 我, like for 喜欢, cats for 猫, very much for 很
+    # I asks for 我, like for 喜欢, cats for 猫, very much for 很
+    queries = 3 * keys[[0, 2, 3, 1]]
     weights = np.exp(queries @ keys.T)
     weights = weights / weights.sum(-1, keepdims=True)
-    output = weights @ values
-    row = weights[target - 1]
-    effects = np.linalg.norm(row[:, None] * values, axis=-1)  # what the output loses without the word
+    output, row = weights @ values, weights[target - 1]
+    # what the output loses without the word
+    effects = np.linalg.norm(row[:, None] * values, axis=-1)
     effects = effects / effects.sum()
-    first, second = rng.normal(size=(16, 4, 4)), rng.normal(size=(4, 16))  # a fully connected network over 4 words
-    without = values * (1 - np.eye(5, 4))[:, :, None]  # the sentence without each word, and the whole sentence
+    # a fully connected network over 4 words
+    first, second = rng.normal(size=(16, 4, 4)), rng.normal(size=(4, 16))
+    # the sentence without each word, and the whole sentence
+    without = values * (1 - np.eye(5, 4))[:, :, None]
     outputs = np.maximum(np.einsum("hwd,nwd->nh", first, without), 0) @ second.T
     fixed_effects = np.linalg.norm(outputs[:4] - outputs[4], axis=-1)
-    fixed_weights, fixed_effects = np.abs(first).sum((0, 2)), fixed_effects / fixed_effects.sum()
-    fixed_weights = fixed_weights / fixed_weights.sum()
+    fixed_effects = fixed_effects / fixed_effects.sum()
+    fixed_weights = np.abs(first).sum((0, 2)) / np.abs(first).sum()
     return dict(
         weights=weights,
         bars=np.array([row, effects, fixed_weights, fixed_effects]),
@@ -137,18 +140,23 @@ WORDS = (Bilingual("the", "这只"), Bilingual("cat", "猫"), Bilingual("likes",
 
 def compute_block(parts: str, push: float) -> dict[str, Any]:
     rng = np.random.default_rng(5)
-    x, widen, narrow = rng.normal(size=(4, 3)), rng.normal(size=(3, 12)), rng.normal(size=(12, 3)) / 4
+    x = rng.normal(size=(4, 3))
+    widen, narrow = rng.normal(size=(3, 12)), rng.normal(size=(12, 3)) / 4
 
     def block(x):
-        if parts != "network":  # attention: each word collects from all words, by computed weights
+        # attention: each word collects from all words, by computed weights
+        if parts != "network":
             weights = np.exp(x @ x.T / np.sqrt(3))
             x = x + weights / weights.sum(-1, keepdims=True) @ x
-        if parts != "attention":  # two fully connected layers: each word by itself, by fixed weights
+        # two fully connected layers: each word by itself, by fixed weights
+        if parts != "attention":
             x = x + np.maximum(x @ widen, 0) @ narrow
         return x
 
-    pushes = push * np.eye(4)[:, :, None]  # push word j, and see how far each word's output moves
-    influence = np.array([np.linalg.norm(block(x + one) - block(x), axis=-1) for one in pushes]).T
+    # push word j, and see how far each word's output moves
+    pushes = push * np.eye(4)[:, :, None]
+    moves = np.array([block(x + one) - block(x) for one in pushes])
+    influence = np.linalg.norm(moves, axis=-1).T
     return dict(
         influence=influence,
         output=block(x),
@@ -159,7 +167,8 @@ def compute_block(parts: str, push: float) -> dict[str, Any]:
 
 def attend_block(parts: str, push: float) -> Tensor:
     rng = np.random.default_rng(5)
-    x, widen, narrow = (torch.from_numpy(rng.normal(size=shape)) for shape in ((4, 3), (3, 12), (12, 3)))
+    shapes = ((4, 3), (3, 12), (12, 3))
+    x, widen, narrow = (torch.from_numpy(rng.normal(size=shape)) for shape in shapes)
     if parts != "network":
         words = x[None, None]
         x = x + rg.attend(words, words, words)[0, 0]
@@ -223,11 +232,12 @@ PLACES = tuple(Bilingual(str(n), str(n)) for n in range(1, 13))
 
 def compute_plug_in(place: int, kernel: int, plugged: str) -> dict[str, Any]:
     rng = np.random.default_rng(7)
-    x, taps = rng.normal(size=(12, 4)), rng.normal(size=(kernel, 4, 4)) / np.sqrt(4 * kernel)
+    x = rng.normal(size=(12, 4))
+    taps = rng.normal(size=(kernel, 4, 4)) / np.sqrt(4 * kernel)
 
     def layer(x):
         padded = np.pad(x, ((kernel // 2, kernel // 2), (0, 0)))
-        y = np.array([sum(padded[i + n] @ taps[n] for n in range(kernel)) for i in range(12)])
+        y = np.sum([padded[n : n + 12] @ taps[n] for n in range(kernel)], axis=0)
         if plugged == "yes":  # attention on top, added to what was there
             weights = np.exp(y @ y.T / 2)
             y = y + weights / weights.sum(-1, keepdims=True) @ y
@@ -235,16 +245,19 @@ def compute_plug_in(place: int, kernel: int, plugged: str) -> dict[str, Any]:
 
     output = layer(x)
     pushes = 0.1 * np.eye(12)[:, :, None]
-    influence = np.array([np.linalg.norm(layer(x + one) - output, axis=-1)[place - 1] for one in pushes]) / 0.1
+    moves = np.array([layer(x + one)[place - 1] - output[place - 1] for one in pushes])
+    influence = np.linalg.norm(moves, axis=-1) / 0.1
     reached = int((influence > 1e-12).sum())
     return dict(influence=influence, reached=reached, place=place, output=output, farthest=influence[0])
 
 
 def attend_plug_in(place: int, kernel: int, plugged: str) -> Tensor:
     rng = np.random.default_rng(7)
-    x, taps = torch.from_numpy(rng.normal(size=(12, 4))), torch.from_numpy(rng.normal(size=(kernel, 4, 4)))
-    y = torch.nn.functional.conv1d(x.T, taps.permute(2, 1, 0) / (4 * kernel) ** 0.5, padding=kernel // 2).T
-    return y + rg.attend(y[None, None], y[None, None], y[None, None])[0, 0] if plugged == "yes" else y
+    x, taps = (torch.from_numpy(rng.normal(size=shape)) for shape in ((12, 4), (kernel, 4, 4)))
+    taps = taps.permute(2, 1, 0) / (4 * kernel) ** 0.5
+    y = torch.nn.functional.conv1d(x.T, taps, padding=kernel // 2).T
+    z = y[None, None]
+    return y + rg.attend(z, z, z)[0, 0] if plugged == "yes" else y
 
 
 PLUG_IN = Step(

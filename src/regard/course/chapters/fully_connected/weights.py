@@ -19,14 +19,16 @@ WORDS = (Bilingual("the", "这只"), Bilingual("grey", "灰"), Bilingual("cat", 
 
 
 def compute_fixed_weights(first: np.ndarray, second: np.ndarray) -> dict[str, Any]:
-    learned = np.random.default_rng(2).dirichlet(np.ones(4), size=4)  # W: set by training, then the same for any input
+    # W: set by training, then the same for any input
+    learned = np.random.default_rng(2).dirichlet(np.ones(4), size=4)
 
     def attention_weights(words):
         scores = np.exp(words @ words.T / np.sqrt(words.shape[1]))
         return scores / scores.sum(-1, keepdims=True)
 
     first_weights, second_weights = attention_weights(first), attention_weights(second)
-    change = np.abs(first_weights - second_weights).sum(-1).mean()  # 0: the same mix, 2: nothing in common
+    # 0: the same mix, 2: nothing in common
+    change = np.abs(first_weights - second_weights).sum(-1).mean()
     fixed_output, output = learned @ first, first_weights @ first
     return dict(
         learned=learned,
@@ -106,16 +108,17 @@ def compute_frozen_query(frozen: float) -> dict[str, Any]:
     first, second, constant = np.random.default_rng(1).normal(size=(3, 4, 3))
 
     def layer(x, frozen):
-        source = (1 - frozen) * x + frozen * constant  # queries and keys are made of this, values always of x
+        # queries and keys are made of this, values always of x
+        source = (1 - frozen) * x + frozen * constant
         weights = np.exp(source @ source.T)
         weights = weights / weights.sum(-1, keepdims=True)
         return weights, weights @ x
 
     def linearity_error(frozen):  # a linear layer has f(a + b) = f(a) + f(b)
-        whole, parts = layer(first + second, frozen)[1], layer(first, frozen)[1] + layer(second, frozen)[1]
-        return np.abs(whole - parts).max()
+        of_sum, of_a, of_b = (layer(x, frozen)[1] for x in (first + second, first, second))
+        return np.abs(of_sum - of_a - of_b).max()
 
-    first_weights, second_weights, output = layer(first, frozen)[0], layer(second, frozen)[0], layer(first, frozen)[1]
+    (first_weights, output), (second_weights, _) = layer(first, frozen), layer(second, frozen)
     steps = np.linspace(0, 1, 41)
     errors = np.array([linearity_error(step) for step in steps])
     return dict(
@@ -132,7 +135,8 @@ def compute_frozen_query(frozen: float) -> dict[str, Any]:
 
 
 def attend_frozen_query(frozen: float) -> Tensor:
-    first, _, constant = torch.from_numpy(np.random.default_rng(1).normal(size=(3, 4, 3)))
+    rng = np.random.default_rng(1)
+    first, _, constant = torch.from_numpy(rng.normal(size=(3, 4, 3)))
     source = ((1 - frozen) * first + frozen * constant)[None, None]
     return rg.attend(source, source, first[None, None], score=rg.Dot(scale=1.0))[0, 0]
 
@@ -201,12 +205,14 @@ STATIONS = (
 def compute_query_key_value(
     query: np.ndarray, keys: np.ndarray, values: np.ndarray, sharpness: float
 ) -> dict[str, Any]:
-    distances = ((keys - query) ** 2).sum(-1)  # the query is compared with every key
+    # the query is compared with every key
+    distances = ((keys - query) ** 2).sum(-1)
     scores = -sharpness * distances
     weights = np.exp(scores - scores.max())
     weights = weights / weights.sum()
     answer = weights @ values  # the values are mixed by the weights
-    nearest = values[distances.argmin()]  # what a database returns: the one best record
+    # what a database returns: the one best record
+    nearest = values[distances.argmin()]
     fixed = values.mean()  # what fixed weights return, wherever you ask
     return dict(
         distances=distances,
@@ -219,10 +225,11 @@ def compute_query_key_value(
 
 
 def attend_query_key_value(query: Tensor, keys: Tensor, values: Tensor, sharpness: float) -> Tensor:
-    # -|q - k|² = 2 q·k - |k|² - |q|², and softmax ignores the last term: the distance is a dot product
+    # -|q - k|² = 2 q·k - |k|² - |q|², and softmax ignores the last term
     q = torch.cat([query, torch.ones(1, dtype=query.dtype)])[None, None, None]
     k = torch.cat([2 * keys, -(keys**2).sum(-1, keepdim=True)], -1)[None, None]
-    return rg.attend(q, k, values[None, None, :, None], score=rg.Dot(scale=sharpness)).squeeze()
+    v = values[None, None, :, None]
+    return rg.attend(q, k, v, score=rg.Dot(scale=sharpness)).squeeze()
 
 
 QUERY_KEY_VALUE = Step(

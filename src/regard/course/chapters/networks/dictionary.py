@@ -85,7 +85,8 @@ def compute_dot_sign(query: np.ndarray, keys: np.ndarray) -> dict[str, Any]:
 
 
 def attend_dot_sign(query: Tensor, keys: Tensor) -> Tensor:
-    return rg.Dot(scale=1.0).similarity(query[None, None, None], keys[None, None]).flatten()
+    q, k = query[None, None, None], keys[None, None]
+    return rg.Dot(scale=1.0).similarity(q, k).flatten()
 
 
 DOT_SIGN = Step(
@@ -156,7 +157,8 @@ def compute_many_queries(queries: np.ndarray, keys: np.ndarray, values: np.ndarr
     weights = softmax(queries @ keys.T)  # all queries at once: one row for each
     output = weights @ values  # every value is a vector
     one_by_one = np.array([softmax(keys @ query) @ values for query in queries])
-    inside = softmax(queries @ keys.T @ values)  # a slip seen in notes: V inside the softmax
+    # a common slip: V inside the softmax
+    inside = softmax(queries @ keys.T @ values)
     return dict(
         weights=weights,
         output=output,

@@ -21,10 +21,13 @@ def compute_decision_boundary(points: np.ndarray, width: int, activation: str) -
     rng = np.random.default_rng(0)
     weights, biases = rng.normal(size=(2, width)), rng.uniform(-2, 2, size=width)
     apply = dict(none=lambda z: z, relu=lambda z: np.maximum(z, 0), tanh=np.tanh)[activation]
-    classes = np.repeat([1.0, -1.0], len(points) // 2)  # first half inside, second half outside
+    # first half inside, second half outside
+    classes = np.repeat([1.0, -1.0], len(points) // 2)
 
     def classify(x, apply):  # a random hidden layer; the output layer is solved for
-        known, new = (np.column_stack([apply(p @ weights + biases), np.ones(len(p))]) for p in (points, x))
+        hidden = apply(np.vstack([points, x]) @ weights + biases)
+        hidden = np.column_stack([hidden, np.ones(len(hidden))])
+        known, new = hidden[: len(points)], hidden[len(points) :]
         gram = known.T @ known + 1e-3 * np.eye(width + 1)
         return new @ np.linalg.solve(gram, known.T @ classes)
 
@@ -102,7 +105,8 @@ def compute_universal_approximation(width: int, shape: str) -> dict[str, Any]:
     peaks = np.exp(-4 * np.abs(x - 1)) - np.exp(-8 * (x + 1) ** 2)
     target = dict(wave=np.sin(2.5 * x), step=np.sign(x), peaks=peaks)[shape]
 
-    def fit(width):  # one hidden layer of ReLU neurons whose bends are spread evenly
+    # one hidden layer of ReLU neurons whose bends are spread evenly
+    def fit(width):
         bends = np.linspace(-3, 3, width + 1)[:-1]
         hidden = np.column_stack([np.maximum(x[:, None] - bends, 0), np.ones_like(x)])
         gram = hidden.T @ hidden + 1e-9 * np.eye(width + 1)
@@ -189,7 +193,8 @@ COLUMNS = tuple(Bilingual(f"column {n}", f"第 {n} 列") for n in range(1, 7))
 def compute_table_columns(first: int, second: int) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(400, 6))
-    target = np.abs(rows[:, first - 1] - rows[:, second - 1])  # depends on two columns, wherever they stand
+    # depends on two columns, wherever they stand
+    target = np.abs(rows[:, first - 1] - rows[:, second - 1])
     weights, biases = rng.normal(size=(6, 120)), rng.normal(size=120)
 
     def error(window):  # each hidden neuron sees `window` columns in a row

@@ -109,7 +109,8 @@ NEURONS = tuple(Bilingual(name, name) for name in ("x1", "x2", "h1", "h2", "y1",
 
 def compute_feed_forward_family(reads: np.ndarray) -> dict[str, Any]:
     layer = np.array([0, 0, 1, 1, 2, 2])
-    full = layer[:, None] - layer == 1  # an MLP: each neuron reads the whole layer before
+    # an MLP: each neuron reads the whole layer before
+    full = layer[:, None] - layer == 1
     steps, longest = reads.astype(float), 0
     paths, reachable = steps, reads.copy()
     for length in range(1, 7):  # paths of 1 to 6 connections
@@ -185,7 +186,8 @@ def compute_linear_layers(layers: int, activation: str) -> dict[str, Any]:
     values, matrix, offset = first * x, first, np.zeros((width, 1))
     for weight, bias in zip(weights, biases, strict=True):
         values = apply(weight @ values + bias)
-        matrix, offset = weight @ matrix, weight @ offset + bias  # all layers as one
+        # all layers as one
+        matrix, offset = weight @ matrix, weight @ offset + bias
     stack, one = (last @ values)[0], (last @ matrix)[0] * x + (last @ offset)[0]
     bends = int((np.abs(np.diff(stack, 2)) > 1e-9).sum())
     return dict(x=x, stack=stack, one=one, error=np.abs(stack - one).max(), bends=bends, layers=layers)

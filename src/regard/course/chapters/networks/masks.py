@@ -29,8 +29,10 @@ def compute_attention_xxx(
         return weights, weights @ v
 
     plain, _ = attention(x, x, x)  # the whole trick: one input, three times
-    own, output = attention(x @ w_q, x @ w_k, x @ w_v)  # with three matrices, as in an encoder
-    cross, cross_output = attention(x @ w_q, encoded @ w_k, encoded @ w_v)  # a decoder asks the encoder
+    # with three matrices, as in an encoder
+    own, output = attention(x @ w_q, x @ w_k, x @ w_v)
+    # a decoder asks the encoder
+    cross, cross_output = attention(x @ w_q, encoded @ w_k, encoded @ w_v)
     scores, projected = x @ x.T, (x @ w_q) @ (x @ w_k).T
     return dict(
         plain=plain,
@@ -113,9 +115,11 @@ def compute_painted_mask(mask: np.ndarray) -> dict[str, Any]:
     x, other = np.random.default_rng(2).normal(size=(2, 5, 4))
 
     def attention(x):
-        scores = np.where(mask, x @ x.T / 2, -np.inf)  # what may not be seen scores minus infinity
+        # what may not be seen scores minus infinity
+        scores = np.where(mask, x @ x.T / 2, -np.inf)
         weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-1e9))
-        weights = weights / np.maximum(weights.sum(-1, keepdims=True), 1e-300)  # a row without keys is 0
+        # a row without keys is 0
+        weights = weights / np.maximum(weights.sum(-1, keepdims=True), 1e-300)
         return weights, weights @ x
 
     weights, output = attention(x)
@@ -197,17 +201,20 @@ PAINTED_MASK = Step(
 
 def compute_one_pass(sentence: str, masked: str) -> dict[str, Any]:
     words = sentence.split()
-    x = np.array([np.random.default_rng([ord(sign) for sign in word]).normal(size=8) for word in words])
+    rngs = [np.random.default_rng([ord(sign) for sign in word]) for word in words]
+    x = np.array([rng.normal(size=8) for rng in rngs])  # a vector for each word
 
     def layer(x):
-        allowed = np.tri(len(x), dtype=bool) if masked == "yes" else np.ones((len(x), len(x)), dtype=bool)
-        scores = np.where(allowed, x @ x.T / np.sqrt(8), -np.inf)
+        scores = x @ x.T / np.sqrt(8)
+        if masked == "yes":
+            scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights = weights / weights.sum(-1, keepdims=True)
         return weights, weights @ x
 
     weights, output = layer(x)  # one pass over the whole sentence
-    steps = np.array([layer(x[: n + 1])[1][-1] for n in range(len(x))])  # one pass for each prefix
+    # one pass for each prefix
+    steps = np.array([layer(x[: n + 1])[1][-1] for n in range(len(x))])
     differences = np.linalg.norm(output - steps, axis=-1)
     return dict(
         words=words,
@@ -227,8 +234,8 @@ def compute_one_pass(sentence: str, masked: str) -> dict[str, Any]:
 
 
 def attend_one_pass(sentence: str, masked: str) -> Tensor:
-    vectors = [np.random.default_rng([ord(sign) for sign in word]).normal(size=8) for word in sentence.split()]
-    x = torch.from_numpy(np.array(vectors))[None, None]
+    rngs = [np.random.default_rng([ord(sign) for sign in word]) for word in sentence.split()]
+    x = torch.from_numpy(np.array([rng.normal(size=8) for rng in rngs]))[None, None]
     return rg.attend(x, x, x, mask=rg.Causal() if masked == "yes" else None)[0, 0]
 
 

@@ -128,7 +128,8 @@ FEATURES = tuple(Bilingual(f"feature {n}", f"特征 {n}") for n in range(1, 4))
 def compute_layer_and_batch_norm(x: np.ndarray, kind: str) -> dict[str, Any]:
     output = x
     if kind != "none":
-        axis = -1 if kind == "layer" else 0  # LayerNorm: each row by itself; BatchNorm: each column
+        # LayerNorm: each row by itself; BatchNorm: each column
+        axis = -1 if kind == "layer" else 0
         mean, variance = x.mean(axis, keepdims=True), x.var(axis, keepdims=True)
         output = (x - mean) / np.sqrt(variance + 1e-5)
 
@@ -158,14 +159,17 @@ def compute_layer_and_batch_norm(x: np.ndarray, kind: str) -> dict[str, Any]:
 
 
 def attend_layer_and_batch_norm(x: Tensor, kind: str) -> Tensor:
+    normalised = x
     if kind == "layer":
-        return torch.nn.functional.layer_norm(x, x.shape[-1:])
-    return torch.nn.functional.batch_norm(x, None, None, training=True) if kind == "batch" else x
+        normalised = torch.nn.functional.layer_norm(x, x.shape[-1:])
+    if kind == "batch":
+        normalised = torch.nn.functional.batch_norm(x, None, None, training=True)
+    return normalised
 
 
 LAYER_AND_BATCH_NORM = Step(
     name="layer-and-batch-norm",
-    title=Bilingual("LayerNorm and BatchNorm: the same concern", "LayerNorm 与 BatchNorm：出于同样的考虑"),
+    title=Bilingual("LayerNorm and BatchNorm: the same concern", "LayerNorm 与 BatchNorm"),
     claim=Bilingual(
         "Scaling the scores has the same motive as the normalisations: keep numbers in a range in which training is "
         "stable. LayerNorm brings each example (row) to mean 0 and variance 1, BatchNorm each feature (column) over "

@@ -62,7 +62,7 @@ export function draw(host, result, lab, step, change) {
   balls.forEach(({ node, place }, n) => {
     let from = null;
     const at = event => { const edge = picture.getBoundingClientRect(), ratio = width / edge.width; return [(event.clientX - edge.left) * ratio, (event.clientY - edge.top) * ratio]; };
-    node.addEventListener("pointerdown", event => { event.preventDefault(), picture.append(node), node.setPointerCapture(event.pointerId), node.focus({ preventScroll: true }), from = { at: at(event), moved: false }; });
+    node.addEventListener("pointerdown", event => { event.preventDefault(), node.setPointerCapture(event.pointerId), node.focus({ preventScroll: true }), from = { at: at(event), moved: false }; });
     node.addEventListener("pointermove", event => {
       if (!from) return;
       const [x, y] = at(event), by = [x - from.at[0], y - from.at[1]];
