@@ -65,10 +65,10 @@ DYNAMIC_WEIGHTS = Step(
         "哪里读取。",
     ),
     task=Bilingual(
-        "Drag a token: the right table changes, the left one never does. Move two distant tokens onto each other and "
-        "watch them find each other. Then edit the kernel: all rows change alike.",
-        "拖动一个词元：右边的表跟着变，左边的始终不变。把相隔很远的两个词元拖到一起，看它们怎样找到对方。再改卷积核："
-        "每一行变得一样。",
+        "Drag a token: the mixing by attention changes, that by the convolution never does. Move two distant tokens "
+        "onto each other and watch them find each other. Then edit the kernel: all rows change alike.",
+        "拖动一个词元：注意力的混合矩阵跟着变，卷积的始终不变。把相隔很远的两个词元拖到一起，看它们怎样找到对方。再改"
+        "卷积核：每一行都同样改变。",
     ),
     controls=(
         Numbers(
@@ -124,7 +124,10 @@ DYNAMIC_WEIGHTS = Step(
             lambda result: result["far"] > 0.2 and result["near"] == 0,
         ),
     ),
-    evidence=(Evidence("convolution"), Evidence("fixed-weights")),
+    evidence=(
+        Evidence("convolution", ("content", "fixed-offsets")),
+        Evidence("fixed-weights", ("fixed", "dynamic", "network")),
+    ),
 )
 
 
@@ -209,7 +212,7 @@ LOCAL_TO_GLOBAL = Step(
             lambda result: result["here"] > 1.5 * result["first"] and result["wide_first"] > result["here"],
         ),
     ),
-    evidence=(Evidence("layers"), Evidence("images")),
+    evidence=(Evidence("layers"),),
     link="heads",
 )
 
@@ -277,6 +280,6 @@ IMAGE_PATCHES = Step(
             lambda result: result["far"] == 3 and result["share"] > 0.4,
         ),
     ),
-    evidence=(Evidence("images"), Evidence("layers")),
+    evidence=(Evidence("images"),),
     link="image",
 )

@@ -110,7 +110,7 @@ LINEARITY = Step(
             ),
         ),
     ),
-    evidence=(Evidence("feed-forward"),),
+    evidence=(Evidence("feed-forward", ("features", "attention-alone", "no-activation", "linear")),),
 )
 
 
@@ -195,7 +195,7 @@ WIDTH = Step(
             lambda result: 0.6 < result["share"] < 0.7,
         ),
     ),
-    evidence=(Evidence("feed-forward"),),
+    evidence=(Evidence("feed-forward-width"),),
 )
 
 
@@ -302,5 +302,8 @@ POSITION_WISE = Step(
             lambda result: result["plain"] < 1e-12 and result["coded"] > 0.05,
         ),
     ),
-    evidence=(Evidence("feed-forward"), Evidence("order")),
+    evidence=(
+        Evidence("feed-forward", ("position-wise",)),
+        Evidence("order", ("equivariant", "chance", "sinusoidal")),
+    ),
 )

@@ -80,7 +80,7 @@ PATHS = Step(
             lambda result: result["first"] < 1 / result["tokens"],
         ),
     ),
-    evidence=(Evidence("paths"),),
+    evidence=(Evidence("paths"), Evidence("long-range", ("convolution-shallow", "convolution-deep"))),
 )
 
 

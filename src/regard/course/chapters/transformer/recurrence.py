@@ -56,8 +56,8 @@ RECURRENCE = Step(
         "计算任意两个位置的关系，顺序则由位置编码给出。",
     ),
     task=Bilingual(
-        "Make the sequence longer: the blue curve falls by a factor for each token, attention's does not. Then raise "
-        "the recurrent gain and try to save the far gradient.",
+        "Make the sequence longer: the recurrent curve falls by a factor for each token, attention's does not. Then "
+        "raise the recurrent gain and try to save the far gradient.",
         "把序列加长：RNN 的曲线每隔一个词元就乘上一个因子，注意力的曲线不会。再调大循环增益，试着救回远处的梯度。",
     ),
     controls=(
@@ -106,7 +106,10 @@ RECURRENCE = Step(
             lambda result: 0.2 < result["far_half"] < 0.8,
         ),
     ),
-    evidence=(Evidence("long-range"), Evidence("cost")),
+    evidence=(
+        Evidence("long-range", ("attention", "lstm-near", "lstm-far", "chrono-far")),
+        Evidence("cost", ("time", "linear")),
+    ),
 )
 
 

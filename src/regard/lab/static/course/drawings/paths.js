@@ -13,14 +13,15 @@ const TEXT = {
   output: { en: "output", zh: "输出" }, input: { en: "input", zh: "输入" }, steps: { en: "steps", zh: "步" }, never: { en: "does not reach it", zh: "到不了" }, share: { en: "share", zh: "占比" },
   legend: { en: "In an input: its steps to the output; × does not reach it. Bar: its share of the output when every node averages what enters it.", zh: "输入里的数：到输出的步数；× 表示到不了。下方的条：每个节点都求平均时，它在输出里所占的份额。" },
 };
-const WIDTH = 640, LEFT = 26, RIGHT = 14, TOP = 26, BAR = 24;
+const SIDE = 16, TOP = 26, BAR = 24;
 
 export function draw(host, result, lab, step, change) {
   let from = 0, latest = result;
   const show = now => {
     latest = now, from = Math.min(from, now.tokens - 1);
     const focus = host.contains(document.activeElement) ? document.activeElement.dataset : null;
-    fill(host, [0, 1, 2].map(network => panel(network, now, from, lab, pick)), h("p", { class: "soft", style: { margin: "4px 0 0" } }, lab.localize(TEXT.legend)));
+    const width = Math.max(320, Math.min(760, host.clientWidth || 640));
+    fill(host, [0, 1, 2].map(network => panel(network, now, from, lab, pick, width)), h("p", { class: "soft", style: { margin: "4px 0 0" } }, lab.localize(TEXT.legend)));
     if (focus?.pick) host.querySelector(`[data-pick="${focus.pick}"][data-network="${focus.network}"][data-j="${focus.j}"]`)?.focus({ preventScroll: true });
   };
   const pick = (end, token) => end === "output" ? change({ output: token + 1 }) : (from = token, show(latest));
@@ -66,10 +67,10 @@ function path(network, now, from) {
   return nodes;
 }
 
-function panel(network, now, from, lab, pick) {
+function panel(network, now, from, lab, pick, width) {
   const { tokens, layers, output } = now, hops = now.hops[network], shares = now.influence[network], t = key => lab.localize(TEXT[key]);
   const gap = layers > 3 ? 40 : 50, height = TOP + layers * gap + 18 + BAR + 20, top = Math.max(...now.influence.flat());
-  const x = token => LEFT + 14 + token * (WIDTH - LEFT - RIGHT - 28) / Math.max(1, tokens - 1), y = layer => TOP + (layers - layer) * gap;
+  const apart = (width - 2 * SIDE) / Math.max(1, tokens - 1), radius = Math.min(12, 0.44 * apart), x = token => SIDE + token * apart, y = layer => TOP + (layers - layer) * gap;
   const all = edges(network, now), seen = sources(network, now, all), route = path(network, now, from), on = new Set(route.slice(1).map((node, n) => `${route[n]}>${node}`));
   const style = edge => {
     const [a, p, b, q] = edge;
@@ -87,15 +88,15 @@ function panel(network, now, from, lab, pick) {
     const colour = last ? "var(--output)" : "var(--key)", filled = last ? chosen : finite;
     const label = last ? `${t("output")} ${token + 1}` : `${t("input")} ${token + 1}: ${finite ? `${hops[token]} ${t("steps")}, ${t("share")} ${shares[token].toPrecision(2)}` : t("never")}`;
     return s("g", { ...place, ...act(last ? "output" : "input", token), "aria-label": label, "aria-pressed": chosen, "data-name": last ? null : "hops", "data-i": network, "data-j": token, "data-value": last ? null : hops[token] },
-      s("title", {}, label), s("circle", { r: 17, style: { fill: "transparent" } }),
-      s("circle", { r: 12, style: { fill: filled ? `color-mix(in srgb, ${colour} ${last ? 100 : 22}%, var(--paper))` : "var(--paper)", stroke: chosen ? "var(--accent)" : filled ? colour : "var(--faint)", "stroke-width": chosen ? 3 : 1.5 } }),
-      s("text", { translate: "no", y: 4.5, style: { "text-anchor": "middle", "font-size": "12.5px", "font-weight": 600, fill: last ? (chosen ? "var(--paper)" : "var(--soft)") : finite ? "var(--ink)" : "var(--faint)" } }, last ? token + 1 : finite ? hops[token] : "×"));
+      s("title", {}, label), s("circle", { r: Math.min(17, apart / 2), style: { fill: "transparent" } }),
+      s("circle", { r: radius, style: { fill: filled ? `color-mix(in srgb, ${colour} ${last ? 100 : 22}%, var(--paper))` : "var(--paper)", stroke: chosen ? "var(--accent)" : filled ? colour : "var(--faint)", "stroke-width": chosen ? 3 : 1.5 } }),
+      s("text", { translate: "no", y: 4.5, style: { "text-anchor": "middle", "font-size": `${Math.min(12.5, radius + 1.5)}px`, "font-weight": 600, fill: last ? (chosen ? "var(--paper)" : "var(--soft)") : finite ? "var(--ink)" : "var(--faint)" } }, last ? token + 1 : finite ? hops[token] : "×"));
   };
-  const floor = y(0) + 20 + BAR, bars = shares.map((share, token) => [s("rect", { x: x(token) - 9, y: floor - BAR * share / top, width: 18, height: BAR * share / top, rx: 2, style: { fill: "var(--key)", "fill-opacity": 0.75 }, "data-name": "influence", "data-i": network, "data-j": token, "data-value": share }),
-    s("text", { translate: "no", x: x(token), y: floor + 13, style: { "text-anchor": "middle", "font-size": "10.5px", fill: "var(--soft)" } }, share === 0 ? "0" : share < 0.0095 ? "<.01" : share.toFixed(2).replace("0.", "."))]);
+  const floor = y(0) + 20 + BAR, bars = shares.map((share, token) => [s("rect", { x: x(token) - 0.7 * radius, y: floor - BAR * share / top, width: 1.4 * radius, height: BAR * share / top, rx: 2, style: { fill: "var(--key)", "fill-opacity": 0.75 }, "data-name": "influence", "data-i": network, "data-j": token, "data-value": share }),
+    s("text", { translate: "no", x: x(token), y: floor + 13, style: { "text-anchor": "middle", "font-size": apart < 30 ? "8.5px" : "10.5px", fill: "var(--soft)" } }, share === 0 ? "0" : share < 0.0095 ? "<.01" : share.toFixed(2).replace("0.", "."))]);
   return h("section", { "data-network": network, style: { "margin-bottom": "14px" } },
     h("p", { style: { margin: "0 0 2px" } }, h("b", {}, lab.localize(TEXT.names[network])), " ", h("span", { class: "soft", style: { "font-size": "13.5px" } }, lab.localize({ en: TEXT.facts.en(now.reached[network], tokens, now.farthest[network], now.sequential[network]), zh: TEXT.facts.zh(now.reached[network], tokens, now.farthest[network], now.sequential[network]) }))),
-    s("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "group", "aria-label": lab.localize(TEXT.names[network]), style: { display: "block", width: "100%", height: "auto", "max-width": "760px" } },
+    s("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": lab.localize(TEXT.names[network]), style: { display: "block", width: "100%", height: "auto", "max-width": "760px" } },
       [...all].sort((a, b) => order(a) - order(b)).map(line), Array.from({ length: layers + 1 }, (_, layer) => Array.from({ length: tokens }, (_, token) => node(layer, token))),
-      s("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: floor, y2: floor, style: { stroke: "var(--line)" } }), bars));
+      s("line", { x1: 2, x2: width - 2, y1: floor, y2: floor, style: { stroke: "var(--line)" } }), bars));
 }

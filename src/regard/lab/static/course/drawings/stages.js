@@ -69,7 +69,10 @@ function stages(now, { i, j, c }, lab) {
 const b = words => h("b", { translate: "no" }, words);
 
 function stageNode({ badge, key, parts, lines, line }, lab) {
-  const equation = held => h("div", { style: row }, held.map(part => typeof part === "string" ? h("span", { translate: "no", style: { "font-size": "18px", color: "var(--soft)" } }, part) : matrixNode(part)));
+  const sign = words => h("span", { translate: "no", style: { "font-size": "18px", color: "var(--soft)", "white-space": "nowrap" } }, words);
+  // a sign stays with the matrix that follows it when the line wraps
+  const equation = held => h("div", { style: row }, held.map((part, n) => typeof part === "string" ? null :
+    h("div", { style: { display: "flex", gap: "8px", "align-items": "center", "max-width": "100%", "min-width": 0 } }, held.slice(held.slice(0, n).findLastIndex(before => typeof before !== "string") + 1, n).map(sign), matrixNode(part))));
   return h("section", { "data-stage": key, style: { "border-left": "3px solid var(--line)", "padding-left": "12px" } },
     h("p", { style: { margin: "0 0 4px", "font-weight": 650 } }, h("span", { translate: "no", style: { color: "var(--accent)", "margin-right": "8px" } }, badge), lab.localize(TEXT[key])),
     lines ? h("div", { style: { display: "grid", gap: "10px" } }, lines.map(equation)) : equation(parts),
