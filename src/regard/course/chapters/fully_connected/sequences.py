@@ -82,8 +82,9 @@ REACH = Step(
             "influence",
             PLACES,
             PLACES,
+            role="plain",
         ),
-        Heatmap(Bilingual("attention: one layer", "注意力：一层"), "attention", PLACES, PLACES),
+        Heatmap(Bilingual("attention: one layer", "注意力：一层"), "attention", PLACES, PLACES, role="plain"),
         Lines(
             Bilingual("pairs of words that reach each other", "能互相影响的词对"),
             "depths",

@@ -244,11 +244,18 @@ def compute_plug_in(place: int, kernel: int, plugged: str) -> dict[str, Any]:
         return y
 
     output = layer(x)
-    pushes = 0.1 * np.eye(12)[:, :, None]
-    moves = np.array([layer(x + one)[place - 1] - output[place - 1] for one in pushes])
-    influence = np.linalg.norm(moves, axis=-1) / 0.1
-    reached = int((influence > 1e-12).sum())
-    return dict(influence=influence, reached=reached, place=place, output=output, farthest=influence[0])
+    moves = np.array([layer(x + push) - output for push in 0.1 * np.eye(12)[:, :, None]])
+    # how far output i moves when input j is pushed
+    influence = np.linalg.norm(moves, axis=-1).T / 0.1
+    row = influence[place - 1]
+    return dict(
+        influence=influence,
+        row=row,
+        reached=int((row > 1e-12).sum()),
+        place=place,
+        output=output,
+        farthest=row[0],
+    )
 
 
 def attend_plug_in(place: int, kernel: int, plugged: str) -> Tensor:
@@ -288,12 +295,18 @@ PLUG_IN = Step(
     pictures=(
         Bars(
             Bilingual("how much each input moves that output", "各个输入对该输出的影响"),
-            "influence",
+            "row",
             PLACES,
             role="output",
             low=0,
         ),
-        Heatmap(Bilingual("output of the layer", "这一层的输出"), "output", PLACES, (), role="score"),
+        Heatmap(
+            Bilingual("how much input j moves output i", "输入 j 对输出 i 的影响"),
+            "influence",
+            PLACES,
+            PLACES,
+            role="plain",
+        ),
     ),
     findings=(
         Finding(

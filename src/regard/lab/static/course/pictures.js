@@ -40,7 +40,7 @@ export async function makePicture(picture, result, lab, step, change) {
   const { draw, wide = false } = picture.type === "Drawing" ? await import(`lab/course/drawings/${picture.name}.js`) : { draw: GENERIC[picture.type] };
   const host = h("div", { class: "picture-host" }), own = Object.create(step, { picture: { value: picture } });
   const title = lab.localize(picture.title);
-  const whole = picture.type === "NumberTable" && Math.max(...[result[picture.data]].flat().map(row => Array.isArray(row) ? row.length : 1)) > 2;
+  const whole = picture.type === "NumberTable" && (Boolean(picture.links) || Math.max(...[result[picture.data]].flat().map(row => Array.isArray(row) ? row.length : 1)) > 2);
   const node = h("figure", { class: `picture picture-${picture.type.toLowerCase()} ${whole ? "picture-whole" : ""}`, "data-picture": picture.name ?? picture.data ?? picture.type }, title ? h("figcaption", {}, title) : null, host);
   let follow = null;
   // the host must be in the page before it can be measured
