@@ -8,7 +8,6 @@ import pytest
 from regard.course.chapters.vector_sets import CHAPTER
 from regard.course.chapters.vector_sets.lengths import PEOPLE
 from regard.course.step import Step
-from regard.experiments.results import published_result
 
 STEPS = {step.name: step for step in CHAPTER.steps}
 OTHER_VALUES = [
@@ -135,12 +134,24 @@ def test_the_curves_cross_where_the_step_says(cell, projections, crossing):
     assert always["crossing"] == 0 and always["ratio"] > 1  # with its projections attention never costs less
 
 
-def test_measured_times_are_those_of_the_experiment():
-    result = published_result("cost")
-    assert result is not None
-    layers = result["numbers"]["times"]["layers"]
-    assert set(layers) >= {"recurrence", "attention", "blocks"}
-    assert len(layers["attention"]) == len(result["numbers"]["lengths"])
+def test_the_drawing_shows_the_times_that_the_experiment_measured(monkeypatch):
+    from matplotlib.figure import Figure
+
+    from regard.course.drawings import measured_cost
+    from regard.experiments.progress import ignore_progress
+    from regard.experiments.registry import find_experiment
+
+    numbers = find_experiment("paths").measure("toy", 1, ignore_progress)
+    monkeypatch.setattr(
+        measured_cost, "published_result", lambda name: {"numbers": numbers} if name == "paths" else None
+    )
+    axes = Figure().add_subplot()
+    measured_cost.draw(axes, STEPS["recurrence-cost"].run(), "zh")
+    curves = [line.get_ydata() for chart in axes.child_axes for line in chart.get_lines()]
+    times = [numbers["times"][name][over] for over in ("length", "dim") for name in ("recurrent", "attention")]
+    assert len(curves) == 6 and all(
+        any(np.array_equal(1000 * np.array(row), curve) for curve in curves) for row in times
+    )
 
 
 def test_parameters_do_not_depend_on_the_length():

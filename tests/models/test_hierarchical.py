@@ -14,6 +14,7 @@ from regard.models.heads import ClassificationHeadConfig
 from regard.models.hierarchical import (
     HierarchicalConfig,
     HierarchicalLayersConfig,
+    HierarchicalModel,
     number_sentences,
     split_sentences,
 )
@@ -90,7 +91,7 @@ def test_it_learns_which_sentence_counts():
     task = Classify.prepare(examples, ClassifySettings(word_dropout=0.0))
     torch.manual_seed(0)
     model = task.config(SMALL).build()
-    assert len(model.config.ends) == 1
+    assert isinstance(model, HierarchicalModel) and len(model.ends) == 1
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     for step in range(60):
         batch = task.batch(Random(step).sample(examples, 40), Random(step))

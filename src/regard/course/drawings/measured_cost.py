@@ -1,4 +1,4 @@
-"""Measured times of one layer by length, from the published result of the experiment `cost`."""
+"""Measured times of one layer over the length and over the dimension, from the published experiment `paths`."""
 
 from __future__ import annotations
 
@@ -15,22 +15,29 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SERIES = (
-    ("recurrence", Bilingual("LSTM", "LSTM"), "query"),
-    ("attention", Bilingual("attention, weights stored", "注意力，存下权重"), "key"),
-    ("blocks", Bilingual("attention, in blocks", "注意力，分块计算"), "value"),
+    ("recurrent", Bilingual("recurrent (GRU)", "循环（GRU）"), "query"),
+    ("attention", Bilingual("attention", "注意力"), "key"),
 )
+CHARTS = (
+    ("length", "lengths", Bilingual("words L (d = {dim})", "词数 L（d = {dim}）")),
+    ("dim", "dims", Bilingual("size of a vector d (L = {length})", "向量大小 d（L = {length}）")),
+)
+MISSING = Bilingual("The experiment has no published result.", "这个实验还没有公布的结果。")
 
 
 def draw(axes: Axes, result: Result, language: Language) -> None:
-    published = published_result("cost")
-    assert published is not None, "the package ships the result of the experiment cost"
+    published = published_result("paths")
+    if published is None:
+        axes.text(0.5, 0.5, MISSING(language), ha="center")
+        return
     numbers = published["numbers"]
-    for name, label, role in SERIES:
-        milliseconds = 1000 * np.array(numbers["times"]["layers"][name])
-        axes.plot(numbers["lengths"], milliseconds, color=COLOURS[role], label=label(language), marker="o", ms=3)
-    axes.axvline(result["length"], color=COLOURS["weight"], ls="--", lw=1.2)
-    axes.set_axis_on()
-    axes.set(xscale="log", yscale="log", xlabel=Bilingual("words L", "词数 L")(language))
-    axes.set_ylabel(Bilingual("milliseconds", "毫秒")(language))
-    axes.grid(color=COLOURS["line"])
-    axes.legend(fontsize=8, frameon=False)
+    for place, (over, sizes, label) in enumerate(CHARTS):
+        chart = axes.inset_axes((0.08 + 0.52 * place, 0.16, 0.4, 0.8))
+        for name, series, role in SERIES:
+            milliseconds = 1000 * np.array(numbers["times"][name][over])
+            chart.plot(numbers[sizes], milliseconds, color=COLOURS[role], label=series(language), marker="o", ms=3)
+        chart.axvline(result[over], color=COLOURS["weight"], ls="--", lw=1.2)
+        chart.set(xscale="log", yscale="log", xlabel=label(language).format(**numbers))
+        chart.set_ylabel(Bilingual("milliseconds", "毫秒")(language))
+        chart.grid(color=COLOURS["line"])
+        chart.legend(fontsize=8, frameon=False)

@@ -106,6 +106,7 @@ RECURRENCE_TABLE = Step(
     ),
     evidence=(
         Evidence("long-range", ("attention", "lstm-near", "lstm-far", "chrono-far")),
+        Evidence("paths", ("attention-path", "recurrent-path")),
         Evidence("order", ("chance",)),
         Evidence("cost", ("time", "linear")),
     ),
@@ -146,9 +147,9 @@ RECURRENCE_COST = Step(
     ),
     task=Bilingual(
         "Move L and d: the curves cross where L = d. Then count the projections too, and take an LSTM: where do they "
-        "cross now? The last picture has measured times of a real LSTM and of real attention.",
+        "cross now? The last picture has times measured over L and over d.",
         "移动 L 和 d：两条线在 L = d 处相交。再把投影也算进去，换成 LSTM：交点到了哪里？"
-        "最后一张图是真实的 LSTM 与注意力测得的时间。",
+        "最后一张图是随 L 和 d 实测的时间。",
     ),
     controls=(
         Slider("length", Bilingual("words, L", "词数 L"), 1024, 16, 16384, 16, whole=True),
@@ -186,7 +187,7 @@ RECURRENCE_COST = Step(
             marker="length",
         ),
         Drawing(
-            Bilingual("measured: time of one layer on a CPU", "实测：一层在 CPU 上的时间"), "measured_cost", "cost"
+            Bilingual("measured: time of one layer on a CPU", "实测：一层在 CPU 上的时间"), "measured_cost", "paths"
         ),
     ),
     findings=(
@@ -203,7 +204,9 @@ RECURRENCE_COST = Step(
             ),
         ),
     ),
-    evidence=(Evidence("cost", ("time", "linear")),),
+    evidence=(
+        Evidence("paths", ("attention-length", "attention-dim", "recurrent-length", "recurrent-dim", "short", "long")),
+    ),
     link="long",
 )
 

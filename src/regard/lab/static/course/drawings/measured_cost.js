@@ -1,27 +1,33 @@
-// Measured times of one layer by length: numbers of the experiment `cost`, beside the length that the reader chose.
+// Measured times of one layer over the length and over the dimension: numbers of the experiment `paths`, beside the
+// length and the dimension that the reader chose.
 import { formatBrief, h } from "lab/dom.js";
 import { drawLines } from "lab/course/lines.js";
 
-const SERIES = [["recurrence", { en: "LSTM", zh: "LSTM" }], ["attention", { en: "attention, weights stored", zh: "注意力，存下权重" }], ["blocks", { en: "attention, in blocks", zh: "注意力，分块计算" }]];
-const TEXT = {
-  at: { en: (length, dim, parts) => `Nearest measured length: L = ${length}, d = ${dim}: ${parts}.`, zh: (length, dim, parts) => `最近的实测长度：L = ${length}，d = ${dim}：${parts}。` },
-  missing: { en: "The experiment “cost” has no published result.", zh: "实验“cost”还没有公布的结果。" },
-};
+const SERIES = [["recurrent", { en: "recurrent (GRU)", zh: "循环（GRU）" }], ["attention", { en: "attention", zh: "注意力" }]];
+const CHARTS = [
+  { axis: "lengths", over: "length", chosen: "length", label: { en: "words L", zh: "词数 L" }, note: { en: (value, fixed, ratio) => `At L = ${value}, d = ${fixed}: attention takes ${ratio} times as long as the GRU.`, zh: (value, fixed, ratio) => `L = ${value}，d = ${fixed}：注意力用时是 GRU 的 ${ratio} 倍。` }, fixed: "dim" },
+  { axis: "dims", over: "dim", chosen: "dim", label: { en: "size of a vector d", zh: "向量大小 d" }, note: { en: (value, fixed, ratio) => `At L = ${fixed}, d = ${value}: attention takes ${ratio} times as long as the GRU.`, zh: (value, fixed, ratio) => `L = ${fixed}，d = ${value}：注意力用时是 GRU 的 ${ratio} 倍。` }, fixed: "length" },
+];
+const MISSING = { en: "The experiment has no published result.", zh: "这个实验还没有公布的结果。" };
 
 export function draw(host, result, lab, step) {
   const numbers = step.picture.numbers;
-  if (!numbers) return void host.append(h("p", { class: "soft" }, lab.localize(TEXT.missing)));
-  const { lengths, times, dim = 64 } = numbers, data = Object.fromEntries(SERIES.map(([name]) => [name, times.layers[name].map(x => 1000 * x)]));
-  const picture = { ...step.picture, x: "lengths", ys: SERIES, log_x: true, log_y: true, marker: "length", x_label: { en: "words L", zh: "词数 L" }, y_label: { en: "milliseconds", zh: "毫秒" } };
-  const chart = h("div"), note = h("p", { class: "soft" });
-  host.append(chart, note);
-  const within = length => Math.max(lengths[0], Math.min(lengths.at(-1), length)), given = now => ({ ...data, lengths, length: within(now.length) });
+  if (!numbers) return void host.append(h("p", { class: "soft" }, lab.localize(MISSING)));
+  const updates = CHARTS.map(chart => drawChart(host, result, lab, step, numbers, chart));
+  return now => updates.forEach(update => update(now));
+}
+function drawChart(host, result, lab, step, numbers, { axis, over, chosen, label, note, fixed }) {
+  const sizes = numbers[axis], data = Object.fromEntries(SERIES.map(([name]) => [name, numbers.times[name][over].map(x => 1000 * x)]));
+  const picture = { ...step.picture, x: axis, ys: SERIES, log_x: true, log_y: true, marker: "marker", x_label: label, y_label: { en: "milliseconds", zh: "毫秒" } };
+  const chart = h("div"), words = h("p", { class: "soft", "data-name": `measured-${over}` });
+  host.append(chart, words);
+  const given = now => ({ ...data, [axis]: sizes, marker: Math.max(sizes[0], Math.min(sizes.at(-1), now[chosen])) });
   const follow = drawLines(chart, given(result), lab, Object.create(step, { picture: { value: picture } }));
   const show = now => {
     follow(given(now));
-    const n = lengths.reduce((best, length, m) => Math.abs(Math.log(length / now.length)) < Math.abs(Math.log(lengths[best] / now.length)) ? m : best, 0);
-    const parts = (language, mark) => SERIES.map(([name, label]) => `${label[language]} ${formatBrief(data[name][n], 2)} ms`).join(mark);
-    note.textContent = lab.localize({ en: TEXT.at.en(lengths[n], dim, parts("en", "; ")), zh: TEXT.at.zh(lengths[n], dim, parts("zh", "；")) }), note.dataset.name = "measured", note.dataset.value = data.attention[n] / data.recurrence[n];
+    const apart = size => Math.abs(Math.log(size / now[chosen])), n = sizes.reduce((best, size, m) => apart(size) < apart(sizes[best]) ? m : best, 0), ratio = data.attention[n] / data.recurrent[n];
+    const sentence = language => note[language](sizes[n], numbers[fixed], formatBrief(ratio, 2));
+    words.textContent = lab.localize({ en: sentence("en"), zh: sentence("zh") }), words.dataset.value = ratio;
   };
   show(result);
   return show;
