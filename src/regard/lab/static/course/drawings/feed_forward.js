@@ -7,7 +7,7 @@ const FAMILIES = [
 const ALL = { en: "networks of neurons", zh: "神经元的网络" }, NAMES = ["x1", "x2", "h1", "h2", "y1", "y2"];
 
 export function draw(host, result, lab, step) {
-  const narrow = host.clientWidth < 540, width = narrow ? 360 : 720, height = narrow ? 470 : 270, wires = s("g"), cells = s("g"), boxes = s("g", { transform: narrow ? "translate(0 250)" : "translate(370 0)" });
+  const narrow = host.clientWidth < 540, width = narrow ? 360 : 720, height = narrow ? 516 : 270, wires = s("g"), cells = s("g"), boxes = s("g", { transform: narrow ? "translate(0 250)" : "translate(370 0)" });
   const at = n => [60 + Math.floor(n / 2) * 115, 70 + (n % 2) * 120];
   host.append(s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": lab.localize(step.picture.title), style: `max-width:${width}px` },
     s("defs", {}, s("marker", { id: "reads", viewBox: "0 0 10 10", refX: 9, refY: 5, markerWidth: 7, markerHeight: 7, orient: "auto-start-reverse" }, s("path", { d: "M0 0L10 5L0 10Z", fill: "context-stroke" }))), wires, cells, boxes));
