@@ -15,7 +15,8 @@ import regard as rg
 from regard.attention.attend import resolve
 from regard.attention.backends import sdpa
 from regard.attention.backends.blockwise import schedule
-from regard.attention.execution import PlanCache
+from regard.attention.execution import PlanCache, tensor_cache
+from regard.attention.parts import edges
 
 from .random_calls import Stripes
 
@@ -214,3 +215,37 @@ def test_a_mask_tensor_follows_the_lengths() -> None:
         lengths[0] = length
         actual, want = (rg.attend(*inputs, mask=mask, backend=name) for name in ("sdpa", "reference"))
         assert torch.allclose(actual, want, atol=1e-6)
+
+
+def test_edges_are_sorted_once_until_they_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    sort, sorted_graphs = edges.sort_both_ways, []
+    monkeypatch.setattr(edges, "sort_both_ways", lambda *x: sorted_graphs.append(x) or sort(*x))
+    graph, x = torch.tensor([[0, 1, 2], [1, 2, 3]]), torch.randn(1, 2, 4, 8)
+    with torch.inference_mode():
+        rg.attend(x, x, x, mask=rg.Edges(graph))
+    leaf = x.clone().requires_grad_()
+    rg.attend(leaf, leaf, leaf, mask=rg.Edges(graph)).sum().backward()
+    assert len(sorted_graphs) == 1
+    mask = rg.Edges(graph)
+    graph[0, 0] = 3
+    assert torch.equal(mask.dense(4, 4), rg.Edges(graph.clone()).dense(4, 4))
+    assert torch.equal(rg.attend(x, x, x, mask=mask), rg.attend(x, x, x, mask=rg.Edges(graph.clone())))
+
+
+def test_tensors_are_made_once_and_outside_inference_mode() -> None:
+    find = tensor_cache(lambda n, device: torch.zeros(n, device=device))
+    with torch.inference_mode():
+        first = find(1, "cpu")
+    assert find(1, "cpu") is first and not first.is_inference()
+    assert find(2, "cpu") is not first
+
+
+def test_fake_tensors_are_not_cached() -> None:
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    find = tensor_cache(lambda n: torch.zeros(n))
+    with FakeTensorMode():
+        assert isinstance(find(3), FakeTensor)
+    assert not isinstance(find(3), FakeTensor)
+    with FakeTensorMode():
+        assert isinstance(find(3), FakeTensor)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from ..errors import Unsupported
 from .backends import choose_backend
 from .call import Call, cast_for_autocast, check_call
 from .dropout import draw_seed
-from .execution import ExecutionPlan, cached_plan
+from .execution import ExecutionPlan, mask_cache
 from .parts.mask import Mask
 from .parts.masks import Everything
 from .parts.methods import Exact, Method
@@ -79,7 +79,8 @@ def resolve(
         )
     q, k, v = cast_for_autocast(q, k, v)
     mask = EVERYTHING if parts.mask is None else parts.mask
-    plan = cached_plan(mask, call_key(q, k, v, parts, backend), lambda: make_plan(q, k, v, parts, backend))
+    key, make = call_key(q, k, v, parts, backend), lambda: make_plan(q, k, v, parts, backend)
+    plan = make() if key is None else mask_cache(mask).plans.get(key, make)
     seed = draw_seed(generator, q.device) if parts.dropout else None
     mask = EVERYTHING if plan.unmasked else mask
     return Call(q, k, v, parts.score, parts.position, mask, float(parts.dropout), seed, plan)
@@ -91,7 +92,7 @@ def make_plan(q: Tensor, k: Tensor, v: Tensor, parts: Parts, backend: str) -> Ex
     return ExecutionPlan(choose_backend(call, backend), isinstance(call.mask, Everything), call.empty)
 
 
-def call_key(q: Tensor, k: Tensor, v: Tensor, parts: Parts, backend: str) -> Any:
+def call_key(q: Tensor, k: Tensor, v: Tensor, parts: Parts, backend: str) -> Hashable:
     """What decides, beside the mask, whether a call fits and which backend runs it; None where it cannot be a key."""
     if torch.compiler.is_compiling():
         return None
@@ -111,7 +112,7 @@ def call_key(q: Tensor, k: Tensor, v: Tensor, parts: Parts, backend: str) -> Any
     return key
 
 
-def part_key(part: Part) -> Any:
+def part_key(part: Part) -> Hashable:
     """A part's class and fields, its tensors without their contents."""
     fields = vars(part).values()
     return type(part), *[(x.shape, x.dtype, x.device, x.requires_grad) if isinstance(x, Tensor) else x for x in fields]

@@ -7,6 +7,14 @@
 A mask is identified by its class and fields: numbers by value, tensors by identity and version, so a tensor that was
 written to makes another mask. A mask with a field that cannot be compared this way is identified by the object itself.
 An entry holds weak references to a mask's tensors and is dropped when one of them is gone.
+
+Everything else that is remembered depends on neither a mask nor a call, and would be made again for each if it were
+part of a plan. `tensor_cache` holds tensors that are made of plain numbers alone (Rotary's angles, Alibi's biases,
+Performer's directions): every mask and every layer share them, and parts make them without a plan at hand.
+`kernels.launch.COMPILED` is the set of configurations whose kernels were compiled together: Triton holds the compiled
+kernels for the whole process, so a second mask must not compile them again. `backends.mask_codec` numbers the masks
+that pass through an operator of torch: a weak registry, from which nothing is computed. `compared_fields`,
+`launch.multiprocessors` and `edges.silence_sparse_warning` are facts about a class, a device and the process.
 """
 
 from __future__ import annotations
@@ -14,12 +22,13 @@ from __future__ import annotations
 import functools
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from .parts.mask import Mask
 
@@ -27,21 +36,26 @@ if TYPE_CHECKING:
     from .backends.backend import Backend
 
 T = TypeVar("T")
+P = ParamSpec("P")
+Reference = tuple["weakref.ref[Mask | Tensor]", Tensor | int | None]
+"""A weak reference, and the version of a tensor, or a copy of it where torch counts none."""
+
 MASKS = 128  # masks in the cache
 KINDS = 128  # kinds of call for each mask
 VALUES = 64  # values of each mask, and of each plan
+TENSORS = 32  # results of each function with a `tensor_cache`
 PLAIN = (str, float, bool, type(None))
-MISSING: Any = object()
+MISSING = object()
 
 
-class Storage(Generic[T]):
+class Storage:
     """At most `limit` values by key; the least recently used is dropped first."""
 
     def __init__(self, limit: int = VALUES) -> None:
         self.limit = limit
-        self.values: OrderedDict[Any, T] = OrderedDict()
+        self.values: OrderedDict[Hashable, Any] = OrderedDict()
 
-    def get(self, key: Any, make: Callable[[], T]) -> T:
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """The value of `key`; `make()` makes it the first time."""
         value = self.find(key, MISSING)
         if value is MISSING:
@@ -49,7 +63,7 @@ class Storage(Generic[T]):
             self.put(key, value)
         return value
 
-    def find(self, key: Any, default: Any = None) -> Any:
+    def find(self, key: Hashable, default: object = None) -> Any:
         """The value of `key`, which becomes the most recently used; the default where there is none."""
         value = self.values.get(key, default)
         if value is not default:
@@ -59,14 +73,14 @@ class Storage(Generic[T]):
                 return value
         return value
 
-    def put(self, key: Any, value: T) -> None:
+    def put(self, key: Hashable, value: object) -> None:
         self.values[key] = value
         self.values.move_to_end(key)
         while len(self.values) > self.limit:
             self.values.popitem(last=False)
 
 
-class ExecutionPlan(Storage[Any]):
+class ExecutionPlan(Storage):
     """How calls of one kind and mask are run.
 
     `backend` runs them; `unmasked` says that their mask allows every pair, so `Everything()` replaces it; `empty` that
@@ -86,39 +100,40 @@ def new_plan() -> ExecutionPlan:
     return ExecutionPlan()
 
 
-class MaskCache(Storage[Any]):
+class MaskCache(Storage):
     """What was worked out for one mask: `get(key, make)` for the mask alone, `plans` for the kinds of call."""
 
-    def __init__(self, references: list[tuple[Any, Any]]) -> None:
+    def __init__(self, references: list[Reference]) -> None:
         super().__init__()
         self.references = references
-        self.plans: Storage[ExecutionPlan] = Storage(KINDS)
+        self.plans = Storage(KINDS)
 
-    def describes(self, objects: list[Any]) -> bool:
+    def describes(self, objects: list[Mask | Tensor]) -> bool:
         """Whether the mask's tensors are the ones that the entry was made for, unchanged."""
         return all(same_contents(*pair) for pair in zip(self.references, objects, strict=True))
 
     @property
-    def expired(self) -> bool:
-        return any(reference() is None for reference, _ in self.references)
+    def alive(self) -> bool:
+        """Whether the mask's tensors still exist."""
+        return all(reference() is not None for reference, _ in self.references)
 
 
 class PlanCache:
     """The entries of at most `limit` masks; the least recently used is dropped first."""
 
     def __init__(self, limit: int = MASKS) -> None:
-        self.masks: Storage[MaskCache] = Storage(limit)
+        self.masks = Storage(limit)
 
     def mask(self, mask: Mask) -> MaskCache:
         """The entry of a mask, made where there is none."""
-        objects: list[Any] = []  # which must be alive and unchanged for the key to hold
+        objects: list[Mask | Tensor] = []  # which must be alive and unchanged for the key to hold
         try:
             key = field_key(mask, objects)
         except TypeError:
             key, objects = id(mask), [mask, *mask.tensors()]
-        entry = self.masks.find(key)
+        entry: MaskCache | None = self.masks.find(key)
         if entry is None or (objects and not entry.describes(objects)):
-            for old in [k for k, other in list(self.masks.values.items()) if other.expired]:
+            for old in [k for k, other in list(self.masks.values.items()) if not other.alive]:
                 self.masks.values.pop(old, None)
             entry = MaskCache([reference(x) for x in objects])
             self.masks.put(key, entry)
@@ -133,13 +148,8 @@ mask_cache = CACHE.mask
 """The cache entry of a mask, made where there is none."""
 
 
-def cached_plan(mask: Mask, key: Any, make: Callable[[], ExecutionPlan]) -> ExecutionPlan:
-    """The plan of calls with this mask and key, made the first time; a new one where the key is None."""
-    return make() if key is None else CACHE.mask(mask).plans.get(key, make)
-
-
-def field_key(value: Any, tensors: list[Tensor]) -> Any:
-    """A field as a hashable key; its tensors are appended to the list."""
+def field_key(value: object, tensors: list[Mask | Tensor]) -> Hashable:
+    """A field as a key; its tensors are appended to the list."""
     cls = type(value)
     if cls is int:
         return value
@@ -153,7 +163,7 @@ def field_key(value: Any, tensors: list[Tensor]) -> Any:
     if isinstance(value, Tensor):
         tensors.append(value)
         return cls, id(value)
-    if cls is tuple:
+    if isinstance(value, tuple) and cls is tuple:
         return cls, *[field_key(item, tensors) for item in value]
     raise TypeError(cls)
 
@@ -164,18 +174,41 @@ def compared_fields(cls: type) -> tuple[str, ...] | None:
     return tuple(field.name for field in fields(cls) if field.compare) if is_dataclass(cls) else None
 
 
-def reference(x: Mask | Tensor) -> tuple[Any, Any]:
-    """A weak reference to the object, and a tensor's version, or a copy of it where torch counts none."""
+def reference(x: Mask | Tensor) -> Reference:
     if isinstance(x, Mask):
         return weakref.ref(x), None
     return weakref.ref(x), x.clone() if x.is_inference() else x._version
 
 
-def same_contents(reference: tuple[Any, Any], x: Any) -> bool:
+def same_contents(reference: Reference, x: Mask | Tensor) -> bool:
     """Whether x is the object that the reference was made of, with the same contents."""
     ref, version = reference
     if ref() is not x:
         return False
-    if isinstance(version, Tensor):
-        return torch.equal(version, x)
-    return version is None or version == x._version
+    if isinstance(x, Mask):
+        return True
+    return torch.equal(version, x) if isinstance(version, Tensor) else version == x._version
+
+
+def tensor_cache(make: Callable[P, T]) -> Callable[P, T]:
+    """Decorate `make`, a function from plain numbers to tensors, with a cache of its last results.
+
+    Nothing is cached or reused where tensors are fake (in a compiled graph, under a dispatch mode of torch), nor cached
+    during the capture of a CUDA graph, which owns its memory.
+    """
+    cache = Storage(TENSORS)
+
+    @functools.wraps(make)
+    def lookup(*args: P.args, **kwargs: P.kwargs) -> T:
+        if torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None:
+            return make(*args, **kwargs)
+        key = (*args, *kwargs.items())
+        value = cache.find(key)
+        if value is None:
+            with torch.inference_mode(False):
+                value = make(*args, **kwargs)
+            if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+                cache.put(key, value)
+        return value
+
+    return lookup

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..call import Call, LoweredCall, lower, without_autocast
 from ..dropout import GOLDEN, keep_scale, mix_int32, row_keys, threshold, to_int32
-from ..parts.edges import Edges, sorted_edges
+from ..parts.edges import Edges, SortedEdges, sorted_edges
 from ..parts.positions import DistanceBias, RelativeVectors
 from .custom_op import define_operator
 
@@ -63,7 +63,7 @@ class EdgeScores:
     def __init__(self, p: LoweredCall):
         silence_sparse_warning()
         self.p = p
-        self.csr = sorted_edges(p.mask, p.grid)
+        self.csr = p.plan.get(SortedEdges, lambda: sorted_edges(p.mask, p.grid))
         self.exact = torch.promote_types(p.v.dtype, torch.float32)
         self.batch, self.heads = p.q.shape[:2]
         self.columns = self.batch * self.heads

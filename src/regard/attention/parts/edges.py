@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...errors import BadInput
+from ..execution import mask_cache
 from .mask import Mask, PairGrid, Tiling
 from .masks import tile_sizes, tile_states
 from .part import check_tensor
@@ -30,14 +31,13 @@ class Edges(Mask):
     """A graph: `edge_index [2, edges]`, row 0 the source (key), row 1 the target (query), by row numbers.
 
     An edge listed twice is one edge; a node without incoming edges gets zeros; self-loops are edges like others and
-    none are added; sources and targets may be different sets (queries ≠ keys). The part caches its sorted edges.
+    none are added; sources and targets may be different sets (queries ≠ keys).
 
     >>> Edges(torch.tensor([[0, 1], [1, 1]])).dense(2, 2).int().tolist()
     [[0, 0], [1, 1]]
     """
 
     edge_index: Tensor
-    sorted_edges: SortedEdges | None = field(default=None, init=False, repr=False, compare=False)
     formula = "(j → row(i)) is an edge"
 
     def __post_init__(self) -> None:
@@ -55,13 +55,14 @@ class Edges(Mask):
             self.sort(grid.queries, grid.keys)
 
     def sort(self, queries: int, keys: int) -> SortedEdges:
-        """The distinct edges, sorted once and then cached; raises when an index is out of range."""
-        order = self.sorted_edges
-        if order is None or order[0].shape[0] != queries + 1 or order[3].shape[0] != keys + 1:
+        """The distinct edges, sorted once for all masks with these edges; raises when an index is out of range."""
+
+        def make() -> SortedEdges:
             check_range(self.edge_index, queries, keys)
-            order = sort_both_ways(self.edge_index, queries, keys)
-            object.__setattr__(self, "sorted_edges", order)
-        return SortedEdges(*order)
+            with torch.inference_mode(False):  # later calls may need gradients
+                return sort_both_ways(self.edge_index, queries, keys)
+
+        return make() if torch.compiler.is_compiling() else mask_cache(self).get((SortedEdges, queries, keys), make)
 
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
         size = int(self.edge_index.max()) + 1 if self.edge_index.numel() else 1

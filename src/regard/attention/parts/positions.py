@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ...errors import BadInput
-from ..tensor_cache import tensor_cache
+from ..execution import tensor_cache
 from .part import Part, check_count, check_tensor
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ...attention.execution import tensor_cache
 from ...attention.parts.part import PartSpec
 from ...attention.parts.positions import Position, Rotary
-from ...attention.tensor_cache import tensor_cache
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...attention.execution import tensor_cache
 from ...attention.parts.mask import Mask, PairGrid, Tiling
 from ...attention.parts.masks import add_batch_heads, block_tiles
 from ...attention.parts.part import PartSpec, check_count
 from ...attention.parts.scores import Dot, Score
-from ...attention.tensor_cache import tensor_cache
 from ...errors import BadInput, Missing
 from ..parts.layer_masks import LayerMask
 

@@ -15,9 +15,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...call import Call, lower, without_autocast
-from ...execution import ExecutionPlan
+from ...execution import ExecutionPlan, tensor_cache
 from ...parts.masks import Causal
-from ...tensor_cache import tensor_cache
 from ..reference import per_query_head
 from ..triton import device_guard
 from .exact_steps import lower_real, real_mask, zero_padding
@@ -183,7 +182,7 @@ def full_counts(batch: int, tokens: int, device: torch.device) -> Tensor:
     return torch.full((batch,), tokens, dtype=torch.int32, device=device)
 
 
-@functools.lru_cache(maxsize=64)
+@tensor_cache
 def draw_directions(features: int, dim: int, seed: int) -> Tensor:
     """Rows orthogonal in blocks of `dim`, uniform in direction, as long as normal vectors; float64 on the CPU."""
     generator = torch.Generator("cpu").manual_seed(seed)

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from ...call import LoweredCall
-from ...execution import mask_cache
+from ...execution import mask_cache, tensor_cache
 from ...parts.mask import Mask
 from ...parts.positions import DistanceBias
-from ...tensor_cache import tensor_cache
 from ..launch import Launch, TileShape, compile_together, next_power, strides
 from ..tile_lists import TileLists, by_diagonal, tile_lists
 from .kernels import d_rel_bias_kernel, delta_kernel, dkdv_kernel, dq_kernel, forward_kernel

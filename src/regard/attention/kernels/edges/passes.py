@@ -168,7 +168,7 @@ class EdgeInputs:
         self.p = p
         self.batch, self.heads, self.queries, self.head_dim = p.q.shape
         self.keys, self.value_dim = p.v.shape[2:]
-        self.edges = sorted_edges(p.mask, p.grid)
+        self.edges = p.plan.get(SortedEdges, lambda: sorted_edges(p.mask, p.grid))
         self.layout = p.plan.get(EdgeLayout, self.cached_layout)
         self.shared = same_memory(p.k, p.v)
         self.tied = p.tied and self.shared
