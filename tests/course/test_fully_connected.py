@@ -46,7 +46,7 @@ def test_a_weight_is_not_yet_an_effect() -> None:
     assert silent["cat_weight"] == start["cat_weight"] > 0.8
     assert silent["cat_effect"] == 0
     assert silent["misplaced"] > silent["fixed_misplaced"]
-    rows = [run("readable-weights", target=target) for target in (1, 2, 3, 4)]
+    rows = [run("readable-weights", target=target) for target in ("I", "like", "cats", "very much")]
     assert [int(row["bars"][0].argmax()) for row in rows] == [0, 2, 3, 1]
     assert all(np.array_equal(row["bars"][2], rows[0]["bars"][2]) for row in rows)
 

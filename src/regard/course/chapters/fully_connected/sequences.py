@@ -184,7 +184,7 @@ PARAMETERS = Step(
     task=Bilingual(
         "Move from 5 to 50 words and read the table: the layer over the whole sentence needs 100 times as many "
         "parameters, attention none more.",
-        "把词数从 5 拉到 50，看表：覆盖整句的全连接层参数变成 100 倍，注意力一个也不多。",
+        "把词数从 5 拉到 50，看表：覆盖整句的全连接层参数变成 100 倍，注意力的参数一个也不增加。",
     ),
     controls=(
         Slider("words", Bilingual("words n", "词数 n"), 5, 1, 50, 1, whole=True),

@@ -29,7 +29,7 @@ TARGET = (
 )
 
 
-def compute_readable_weights(target: int, size: float) -> dict[str, Any]:
+def compute_readable_weights(target: str, size: float) -> dict[str, Any]:
     rng = np.random.default_rng(3)
     keys, values = np.eye(4) + 0.2 * rng.normal(size=(4, 4)), rng.normal(size=(4, 4))
     values[3] *= size  # how much 猫 has to say
@@ -37,30 +37,30 @@ def compute_readable_weights(target: int, size: float) -> dict[str, Any]:
     queries = 3 * keys[[0, 2, 3, 1]]
     weights = np.exp(queries @ keys.T)
     weights = weights / weights.sum(-1, keepdims=True)
-    output, row = weights @ values, weights[target - 1]
+    targets = ["I", "like", "cats", "very much"]
+    output, row = weights @ values, weights[targets.index(target)]
     # what the output loses without the word
     effects = np.linalg.norm(row[:, None] * values, axis=-1)
     effects = effects / effects.sum()
-    # a fully connected network over 4 words
+    # a fully connected network over 4 words, with random weights
     first, second = rng.normal(size=(16, 4, 4)), rng.normal(size=(4, 16))
     # the sentence without each word, and the whole sentence
     without = values * (1 - np.eye(5, 4))[:, :, None]
     outputs = np.maximum(np.einsum("hwd,nwd->nh", first, without), 0) @ second.T
     fixed_effects = np.linalg.norm(outputs[:4] - outputs[4], axis=-1)
-    fixed_effects = fixed_effects / fixed_effects.sum()
     fixed_weights = np.abs(first).sum((0, 2)) / np.abs(first).sum()
     return dict(
         weights=weights,
-        bars=np.array([row, effects, fixed_weights, fixed_effects]),
+        bars=np.array([row, effects, fixed_weights, fixed_effects / fixed_effects.sum()]),
         misplaced=np.abs(row - effects).sum() / 2,
-        fixed_misplaced=np.abs(fixed_weights - fixed_effects).sum() / 2,
+        fixed_misplaced=np.abs(fixed_weights - fixed_effects / fixed_effects.sum()).sum() / 2,
         cat_weight=row[3],
         cat_effect=effects[3],
         output=output,
     )
 
 
-def attend_readable_weights(target: int, size: float) -> Tensor:
+def attend_readable_weights(target: str, size: float) -> Tensor:
     rng = np.random.default_rng(3)
     keys = torch.eye(4) + 0.2 * torch.from_numpy(rng.normal(size=(4, 4)))
     values = torch.from_numpy(rng.normal(size=(4, 4)))
@@ -85,14 +85,11 @@ READABLE_WEIGHTS = Step(
         "选一个目标词，在图中找到它那一行（向量是手工设定的）。再选 cats，把“猫”的值缩小到 0：权重还在，作用没有了。",
     ),
     controls=(
-        Slider(
+        Choice(
             "target",
-            Bilingual("target word (1 I, 2 like, 3 cats, 4 very much)", "目标词（1 I，2 like，3 cats，4 very much）"),
-            3,
-            1,
-            4,
-            1,
-            whole=True,
+            Bilingual("target word", "目标词"),
+            "cats",
+            tuple((word.en, word) for word in TARGET),
         ),
         Slider("size", Bilingual("size of the value of 猫", "“猫”的值的大小"), 1.0, 0.0, 3.0, 0.1),
     ),

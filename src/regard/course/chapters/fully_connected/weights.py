@@ -149,7 +149,7 @@ FROZEN_QUERY = Step(
         "connected layer maps its input to another space by one matrix and does not ask which part matters now, so it "
         "has nothing to ask with. Freeze the queries and keys of an attention, and it becomes a fully connected layer.",
         "区别就只是有没有查询吗？关键在于查询和键随输入而变。全连接层用一个矩阵把输入映射到另一个空间，"
-        "并不问眼下哪一部分重要，所以也不需要提问的东西。把注意力的查询和键冻结，它就变成了全连接层。",
+        "并不问眼下哪一部分重要，自然用不着查询。把注意力的查询和键冻结，它就变成了全连接层。",
     ),
     task=Bilingual(
         "Move the slider to 1. The maps of two different inputs become the same, and the layer becomes linear: the "
