@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 from regard.experiments import commands as experiment_commands
 from regard.terminal import Debug, Json, print_message, print_result, report_errors, typer
 from regard.train import commands
+from regard.train.reference_command import reference
 
 app = typer.Typer(
     help="Regard: attention mechanisms for PyTorch, with tools to train, inspect and measure them.",
@@ -31,6 +32,7 @@ app.command(
 )(commands.train)
 app.command(epilog="Example: regard evaluate runs/pos --data test.conllu")(commands.evaluate)
 app.command(epilog='Example: regard predict runs/pos "The cat sat on the mat"')(commands.predict)
+app.command(epilog="Example: regard reference runs/digits --data digits.npz")(reference)
 app.command(epilog="Example: regard settings tag")(commands.settings)
 app.command(epilog="Example: regard recipes --json")(commands.recipes)
 app.add_typer(experiment_commands.app, name="experiment")

@@ -8,12 +8,14 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import torch
 
 from ..errors import BadInput
 from .inputs.model_input import SHORT, Limits, ModelInput
+from .inputs.notices import find_notices
 from .inputs.prepare import decode_base64, prepare
 from .inspect.capture import Capture, capture
 from .library import LoadedModel, ModelLibrary, NotFound
@@ -56,6 +58,9 @@ class Lab:
         if prepared is None:
             read_file = self.file_reader(loaded)
             prepared = prepare(loaded.model, loaded.task, loaded.modality, fields, read_file, limits)
+            text = fields["text"] if loaded.modality in ("text", "pair") else ""
+            notices = find_notices(loaded, self.library.known, text, prepared)
+            prepared = replace(prepared, metadata=prepared.metadata | {"notices": notices})
             self.inputs.put(key, prepared)
         return loaded, prepared
 

@@ -11,7 +11,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ from ..models.checkpoint.folder import CONFIGS
 from ..models.config import OLD_TYPES
 from ..tasks import TASKS
 from ..tasks.task import Task
+from ..train.reference import Reference
 from ..train.run import explain_damage, open_run
+from .inputs.languages import LANGUAGES
 from .server.jobs import Job
 
 MAX_DEPTH = 3
@@ -67,11 +69,19 @@ class ModelEntry:
     """When its files were last written; a run that has been written since is loaded again."""
     generates: bool = False
     """Whether it has a decoder that generates text."""
+    languages: tuple[str, ...] = ()
+    """The languages that it reads, such as "en"; empty where that is not known."""
+    training_length: int | None = None
+    """Tokens of the longest input that it was trained on; None where that is not known."""
+    folder: str = ""
+    """The name of the folder of --models that it is in."""
+    hand_made: bool = False
+    """Whether it was set by hand instead of trained."""
 
     def as_dict(self) -> dict[str, Any]:
-        names = ("name", "title", "task", "layers", "heads", "source", "card")
-        wire = {"modality": self.modality, "generates": self.generates, "examples": self.examples()}
-        return {name: getattr(self, name) for name in names} | wire
+        names = ("name", "title", "task", "layers", "heads", "source", "card", "modality", "generates")
+        more = ("languages", "training_length", "folder", "hand_made")
+        return {name: getattr(self, name) for name in (*names, *more)} | {"examples": self.examples()}
 
     def examples(self) -> list[str]:
         """The example files beside the model."""
@@ -94,6 +104,7 @@ class LoadedModel:
     model: Any
     task: Task[Any] | None = None
     description: dict[str, Any] = field(default_factory=dict)
+    reference: Reference | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -120,17 +131,18 @@ class ModelLibrary:
         self.loaded: OrderedDict[str, LoadedModel] = OrderedDict()
 
     def entries(self) -> dict[str, ModelEntry]:
-        """All models that the folders hold now, by name."""
-        entries = {}
+        """All models that the folders hold now, by name: those of --models first."""
+        shipped = {}
         if self.shipped is not None:
             for path in model_folders(self.shipped):
-                entries[path.name] = describe_folder(path, path.name, "shipped")
+                shipped[path.name] = describe_folder(path, path.name, "shipped")
+        entries: dict[str, ModelEntry] = {}
         for root in self.folders:
             for path in model_folders(root):
                 name = relative_name(path, root)
-                name = name if name not in entries else f"{root.name}/{name}"
-                entries[name] = describe_folder(path, name, "folder")
-        self.known = entries | {entry.name: entry for entry in builtin_entries()}
+                name = name if name not in entries and name not in shipped else f"{root.name}/{name}"
+                entries[name] = replace(describe_folder(path, name, "folder"), folder=root.name)
+        self.known = entries | shipped | {entry.name: entry for entry in builtin_entries()}
         return self.known
 
     def entry(self, name: Any) -> ModelEntry:
@@ -240,7 +252,32 @@ def describe_folder(path: Path, name: str, source: str) -> ModelEntry:
         card,
         modified=max((file.stat().st_mtime for file in files if file.is_file()), default=0.0),
         generates=modality != "image" and is_seq2seq(config),
+        languages=read_languages(card, run),
+        training_length=read_training_length(run, config),
     )
+
+
+def read_languages(card: dict[str, Any], run: dict[str, Any] | None) -> tuple[str, ...]:
+    """The languages that a model reads: those of its card, or the source language of a translation."""
+    languages = card.get("languages")
+    if isinstance(languages, list) and all(isinstance(language, str) for language in languages):
+        return tuple(languages)
+    settings = (run or {}).get("settings")
+    source = settings.get("source") if isinstance(settings, dict) else None
+    return (source,) if source in LANGUAGES else ()
+
+
+def read_training_length(run: dict[str, Any] | None, config: dict[str, Any]) -> int | None:
+    """Tokens of the longest training input: as the run says, the context of a language model, or its positions."""
+    settings = (run or {}).get("settings")
+    embed = config.get("embed")
+    lengths = [
+        (run or {}).get("training_length"),
+        settings.get("context") if isinstance(settings, dict) and (run or {}).get("task") == "lm" else None,
+        embed.get("positions", embed.get("places")) if isinstance(embed, dict) else None,
+        config.get("max_position_embeddings", config.get("n_positions")),
+    ]
+    return next((length for length in lengths if type(length) is int and length > 0), None)
 
 
 def config_type(config: Any) -> str:
@@ -294,16 +331,17 @@ def count_layers_and_heads(config: dict[str, Any]) -> tuple[int, int]:
 def builtin_entries() -> list[ModelEntry]:
     """The models that need no file: one for sentences, and one for long texts, which only the page Long opens."""
     meanings = {
-        "en": "Words with meanings set by hand; no training. Head 1 attends far, head 2 near.",
-        "zh": "词义由人工给定，未经训练。第 1 个头关注远处，第 2 个头关注近处。",
+        "en": "Words with meanings set by hand, not trained. Head 0 attends to similar words, head 1 to near ones.",
+        "zh": "词义由人工设定，未经训练。头 0 关注意思相近的词，头 1 关注其中距离近的词。",
     }
     recall = {
-        "en": "Finds earlier occurrences of the current characters in any text; set by hand, no training.",
-        "zh": "在任意文本中查找当前字符以前出现的位置；人工构造，未经训练。",
+        "en": "Finds earlier occurrences of the current characters in any text; set by hand, not trained.",
+        "zh": "在任意文本中查找当前字符此前出现的位置；人工设定，未经训练。",
     }
+    made: dict[str, Any] = {"hand_made": True, "languages": ("en", "zh")}
     return [
-        ModelEntry(MEANINGS, MEANINGS, "text", None, 1, 2, "shipped", None, {"about": meanings}),
-        ModelEntry(RECALL, RECALL, "long", None, 1, 2, "shipped", None, {"about": recall}),
+        ModelEntry(MEANINGS, MEANINGS, "text", None, 1, 2, "shipped", None, {"summary": meanings}, **made),
+        ModelEntry(RECALL, RECALL, "long", None, 1, 2, "shipped", None, {"summary": recall}, hand_made=True),
     ]
 
 
@@ -317,7 +355,7 @@ def load_entry(entry: ModelEntry) -> LoadedModel:
         return LoadedModel(entry, Meanings().eval())
     if (entry.path / "run.json").is_file():
         task, model, description = open_run(entry.path)
-        return LoadedModel(entry, model, task, description)
+        return LoadedModel(entry, model, task, description, Reference.load(entry.path))
     own = (entry.path / CONFIGS["regard"]).is_file()
     file = entry.path / CONFIGS["regard" if own else "huggingface"]
     with explain_damage(file):

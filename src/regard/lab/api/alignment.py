@@ -88,6 +88,7 @@ def read(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
     return {
         "tokens": [token.as_dict() for token in capture.tokens[attention.key_side][:columns]],
         "side": attention.key_side,
+        "notices": capture.notices,
         "seconds_per_token": capture.metadata.get("seconds_per_token"),
         "text": capture.prediction.get("text"),
         "target_tokens": target_tokens(capture),

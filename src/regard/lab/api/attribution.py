@@ -200,6 +200,7 @@ def read(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
         missing = isinstance(run, AttributionPass) and target.sides(name)[1] == "target"
         reason = NO_WEIGHTS if missing else OTHER_KEYS
         return session.describe_units() | {
+            "notices": capture.notices,
             "places": session.positions,
             "question": session.describe_target(),
             "attentions": [

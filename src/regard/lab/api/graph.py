@@ -30,6 +30,7 @@ def run(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
         "count": len(tokens),
         "edges": edges.shape[1],
         "labels": capture.metadata["labels"],
+        "notices": capture.notices,
         "prediction": None if capture.prediction["type"] == "nodes" else capture.prediction,
         **node_classes(capture),
         "attentions": [attention.describe() for attention in attentions],

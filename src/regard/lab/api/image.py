@@ -37,6 +37,7 @@ def run(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
         "cell": metadata["cell"],
         "class_token": metadata["class_token"],
         "prediction": capture.prediction,
+        "notices": capture.notices,
         "attentions": described,
         "crossed": [layer.describe() | evenness(layer) for layer in cross],
         "queries": len(capture.tokens.get("target", ())),

@@ -41,7 +41,16 @@ def run(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
     (side, tokens), *_ = run.tokens.items()
     offsets = torch.tensor([(token.start, token.end) for token in tokens], dtype=torch.int32)
     attentions = [attention.describe() for attention in run.attentions]
-    return {"side": side, "tokens": len(tokens), "offsets": offsets, "attentions": attentions, "metadata": run.metadata}
+    unknown = torch.tensor([token.unknown for token in tokens])
+    return {
+        "side": side,
+        "tokens": len(tokens),
+        "offsets": offsets,
+        "unknown": unknown,
+        "notices": run.notices,
+        "attentions": attentions,
+        "metadata": run.metadata,
+    }
 
 
 def find_long_head(lab: Lab, request: dict[str, Any], job: Job) -> tuple[CapturedAttention, int]:

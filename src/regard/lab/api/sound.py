@@ -35,6 +35,7 @@ def run(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
         "tokens": [token.text for token in tokens],
         "heard": metadata["heard"],
         "prediction": capture.prediction,
+        "notices": capture.notices,
         "attentions": described,
         "backend": layers[0].backend if layers else None,
         "difference": max((layer.difference["largest"] for layer in layers), default=None),

@@ -14,7 +14,7 @@ from ...attention.parts.masks import Pairs
 from ...errors import BadInput
 from ...models.model import Model
 from ...nn.attention import intersect
-from ...nn.hooks.attentions import call_arguments, find_attentions
+from ...nn.hooks.attentions import find_attentions, read_call
 from .target import AttributionTarget
 
 MAX_TOKENS = 4096
@@ -122,10 +122,10 @@ def hide_units(target: AttributionTarget, units: Tensor) -> Iterator[None]:
     visible = Pairs((target.units.of != units[:, None])[:, None, None])  # [rows, 1, 1, keys]
 
     def add_mask(attend: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        q, k, v, parts = call_arguments(*args, **kwargs)
-        if k.shape[2] == target.tokens:
-            parts = parts | {"mask": intersect(parts.get("mask"), visible)}
-        return (q, k, v), parts
+        call = read_call(args, kwargs)
+        if call.k.shape[2] == target.tokens:
+            kwargs = kwargs | {"mask": intersect(call.parts.mask, visible)}
+        return args, kwargs
 
     handles = [
         attend.register_forward_pre_hook(add_mask, with_kwargs=True)

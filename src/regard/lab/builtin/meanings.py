@@ -15,7 +15,7 @@ from ...models.model import Output
 from ...nn.attention import Attend
 
 if TYPE_CHECKING:
-    from ..inputs.model_input import ModelInput
+    from ..inputs.model_input import Limits, ModelInput
 
 #            living  place  moving  state  grammar
 MEANINGS = {
@@ -65,6 +65,7 @@ MORE = {
     "白": (0.0, 0.0, 0.0, 0.8, 0.0),
     "灰": (0.0, 0.0, 0.0, 1.0, 0.1),
     "的": (0.0, 0.0, 0.0, 0.1, 1.0),
+    **{mark: (0.0, 0.0, 0.0, 0.0, 0.5) for mark in ".,;:!?。，、；：！？"},
 }
 KNOWN = MEANINGS | MORE
 CHINESE = "\u3400-\u9fff\uf900-\ufaff"
@@ -84,11 +85,20 @@ PARTS = re.compile(
 
 def meaning(word: str) -> tuple[float, ...]:
     """A word's five numbers; an unknown word gets a fixed hash of its letters."""
-    for spelling in (word, word.lower(), word.capitalize()):
+    for spelling in spellings(word):
         if spelling in KNOWN:
             return KNOWN[spelling]
     digest = hashlib.sha256(word.lower().encode()).digest()
     return tuple(round(byte / 255 * 0.8, 3) for byte in digest[:5])
+
+
+def spellings(word: str) -> tuple[str, str, str]:
+    return word, word.lower(), word.capitalize()
+
+
+def is_known(word: str) -> bool:
+    """Whether a word has numbers set by hand."""
+    return any(spelling in KNOWN for spelling in spellings(word))
 
 
 def words_in(text: str) -> list[tuple[str, int, int]]:
@@ -120,15 +130,14 @@ class Meanings(nn.Module):
         y = self.attend(6.0 * k, k, k, position=rg.Alibi(self.slopes))
         return Output(hidden=y.transpose(1, 2).flatten(2))
 
-    def prepare(self, text: str) -> ModelInput:
+    def prepare(self, text: str, limits: Limits) -> ModelInput:
         """The model's input for a text."""
         from ..inputs.model_input import ModelInput, Token, check_token_count
 
         words = words_in(text)
-        check_token_count(len(words))
+        check_token_count(len(words), limits=limits)
         if not words:
             raise rg.BadInput("The text contains no words. Enter a sentence.")
         numbers = torch.tensor([[meaning(word) for word, _, _ in words]])
-        unknown = [word for word, _, _ in words if not {word, word.lower(), word.capitalize()} & set(KNOWN)]
-        tokens = [Token(word, start, end) for word, start, end in words]
-        return ModelInput({"meanings": numbers}, {"source": tokens}, "source", {"drawn": sorted(set(unknown))})
+        tokens = [Token(word, start, end, unknown=not is_known(word)) for word, start, end in words]
+        return ModelInput({"meanings": numbers}, {"source": tokens}, "source", {"hand_made": True})

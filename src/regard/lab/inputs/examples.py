@@ -1,55 +1,192 @@
-"""The inputs that stand ready, in both languages."""
+"""Example texts of the lab, in both languages. Each names its model and what it shows there.
 
-EXAMPLES = [
+`query` is the number of a token, `attention` and `head` say where to look, and the caption (`title`) says which `key`
+gets the largest weight, the query's own token aside. Of a translation these numbers are under `alignment`: the
+attention is the number of a cross-attention, and the query a token of the output. An example of a model that is not
+there is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+ANIMAL = "The animal didn't cross the street because it was too tired."
+
+EXAMPLES: list[dict[str, Any]] = [
     {
         "name": "animal",
-        "kind": "text",
-        "text": "The animal didn't cross the street because it was too tired.",
-        "title": {"en": "What does “it” attend to?", "zh": "“it” 关注哪个词？"},
+        "model": "tagger",
+        "language": "en",
+        "text": ANIMAL,
+        "attention": 2,
+        "head": 2,
+        "query": 8,
+        "token": "it",
+        "key": "street",
+        "title": {
+            "en": "in this head of a tagger “it” attends most to “street”, the nearest noun, not to “animal”.",
+            "zh": "在词性标注模型的这个头里，“it” 最关注最近的名词 “street”，而不是 “animal”。",
+        },
     },
     {
         "name": "wide",
-        "kind": "text",
+        "model": "tagger",
+        "language": "en",
         "text": "The animal didn't cross the street because it was too wide.",
-        "title": {"en": "The same with “too wide”", "zh": "换成 too wide"},
+        "attention": 2,
+        "head": 2,
+        "query": 11,
+        "token": "wide",
+        "key": "was",
+        "title": {
+            "en": "the adjective “wide” attends most to its verb “was”, two words before it.",
+            "zh": "形容词 “wide” 最关注前面隔一个词的系动词 “was”。",
+        },
     },
     {
-        "name": "mat",
-        "kind": "text",
-        "text": "猫 坐在 垫子",
-        "title": {"en": "The cat sat on the mat (Chinese)", "zh": "猫坐在垫子上"},
+        "name": "negation",
+        "model": "tagger",
+        "language": "en",
+        "text": "The dog did not cross the road.",
+        "attention": 2,
+        "head": 1,
+        "query": 4,
+        "token": "cross",
+        "key": "not",
+        "title": {"en": "the verb “cross” attends most to “not”.", "zh": "动词 “cross” 最关注 “not”。"},
     },
     {
-        "name": "chase",
-        "kind": "text",
-        "text": "猫追狗",
-        "other": "狗追猫",
-        "title": {"en": "Cat chases dog, dog chases cat (Chinese)", "zh": "猫追狗，狗追猫"},
-    },
-    {
-        "name": "hit",
-        "kind": "text",
-        "text": "A打了B",
-        "other": "B打了A",
-        "title": {"en": "A hit B, B hit A (Chinese)", "zh": "A打了B，B打了A"},
-    },
-    {
-        "name": "fruit",
-        "kind": "dictionary",
-        "asked": "fruit",
-        "entries": {"apple": 10, "banana": 5, "chair": 2},
-        "title": {"en": "Dictionary of fruit", "zh": "水果字典"},
+        "name": "meaning",
+        "model": "meanings",
+        "language": "en",
+        "text": ANIMAL,
+        "attention": 0,
+        "head": 0,
+        "query": 7,
+        "token": "it",
+        "key": "animal",
+        "title": {
+            "en": "with meanings set by hand, “it” attends most to “animal”: both are living things.",
+            "zh": "词义由人工设定：“it” 和 “animal” 都指有生命的东西，所以 “it” 最关注 “animal”。",
+        },
     },
     {
         "name": "grey-ball",
-        "kind": "text",
+        "model": "meanings",
+        "language": "en",
         "text": "white ball white ball white ball grey ball white ball white ball",
-        "title": {"en": "One grey ball among white balls", "zh": "白球中的灰球（英文）"},
+        "attention": 0,
+        "head": 0,
+        "query": 6,
+        "token": "grey",
+        "key": "white",
+        "title": {
+            "en": "“grey” attends most to the other colours, “white”, and to each of them equally.",
+            "zh": "“grey” 最关注其他颜色词 “white”，而且对每个 “white” 的权重相同。",
+        },
     },
     {
-        "name": "灰球",
-        "kind": "text",
+        "name": "mat",
+        "model": "meanings",
+        "language": "zh",
+        "text": "猫坐在垫子",
+        "attention": 0,
+        "head": 0,
+        "query": 1,
+        "token": "坐在",
+        "key": "垫子",
+        "title": {
+            "en": "“坐在” (sits on) attends most to “垫子” (the mat), the place.",
+            "zh": "“坐在”最关注“垫子”，也就是坐的地方。",
+        },
+    },
+    {
+        "name": "chase",
+        "model": "meanings",
+        "language": "zh",
+        "text": "猫追狗",
+        "other": "狗追猫",
+        "attention": 0,
+        "head": 0,
+        "query": 0,
+        "token": "猫",
+        "key": "狗",
+        "title": {
+            "en": "“猫” (cat) attends most to “狗” (dog), in either order: head 0 has no positions.",
+            "zh": "“猫”最关注“狗”。头 0 不含位置信息，交换词序后权重不变。",
+        },
+    },
+    {
+        "name": "hit",
+        "model": "meanings",
+        "language": "zh",
+        "text": "A打了B",
+        "other": "B打了A",
+        "attention": 0,
+        "head": 0,
+        "query": 0,
+        "token": "A",
+        "key": "B",
+        "title": {
+            "en": "A attends most to B, whoever hits whom: without positions the order of the words is lost.",
+            "zh": "无论谁打谁，A 最关注的都是 B：没有位置信息，词序就丢失了。",
+        },
+    },
+    {
+        "name": "grey-ball-zh",
+        "model": "meanings",
+        "language": "zh",
         "text": "白球 白球 白球 灰球 白球 白球",
-        "title": {"en": "One grey ball among white balls (Chinese)", "zh": "白球中的灰球"},
+        "attention": 0,
+        "head": 0,
+        "query": 6,
+        "token": "灰",
+        "key": "白",
+        "title": {
+            "en": "“灰” (grey) attends most to “白” (white), and to each of them equally.",
+            "zh": "“灰”最关注“白”，而且对每个“白”的权重相同。",
+        },
+    },
+    {
+        "name": "table",
+        "model": "translator",
+        "language": "en",
+        "text": "The cat is sleeping on the table.",
+        "alignment": {"attention": 1, "head": 2, "query": 2},
+        "token": "桌",
+        "key": "table",
+        "title": {
+            "en": "“桌” attends most to “table”, although the two languages order their words differently.",
+            "zh": "“桌”最关注 “table”，尽管两种语言的词序不同。",
+        },
+    },
+    {
+        "name": "dogs",
+        "model": "translator",
+        "language": "en",
+        "text": "I have two dogs and a cat.",
+        "alignment": {"attention": 1, "head": 2, "query": 3},
+        "token": "只",
+        "key": "dogs",
+        "title": {
+            "en": "the measure word “只”, which English lacks, attends most to “dogs”, the noun that it counts.",
+            "zh": "量词“只”在英文里没有对应的词，它最关注所计数的名词 “dogs”。",
+        },
+    },
+    {
+        "name": "chased",
+        "model": "translator",
+        "language": "en",
+        "text": "The dog chased the cat.",
+        "alignment": {"attention": 1, "head": 2, "query": 0},
+        "token": "狗",
+        "key": "dog",
+        "title": {"en": "“狗” attends most to “dog”.", "zh": "“狗”最关注 “dog”。"},
     },
 ]
+"""All examples; the order is that of the lab."""
+
+
+def list_examples(models: set[str]) -> list[dict[str, Any]]:
+    """The examples of these models."""
+    return [example for example in EXAMPLES if example["model"] in models]

@@ -24,7 +24,8 @@ SHORT, LONG = Limits(20_000, 2_000), Limits(200_000, 32_768)
 class Token:
     """A token as it is drawn: its text and the characters of the input that it covers.
 
-    Tokens of one `group` are pieces of the same character; `special` ones were added by the model's own template.
+    Tokens of one `group` are pieces of the same character; `special` ones were added by the model's own template. The
+    model cannot tell an `unknown` token from another unknown one.
     """
 
     text: str
@@ -32,6 +33,7 @@ class Token:
     end: int = 0
     special: bool = False
     group: int | None = None
+    unknown: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -58,6 +60,9 @@ def check_token_count(tokens: int, name: str = "The text", limits: Limits = SHOR
 
 
 def limit_hint(most: int, limits: Limits) -> str:
+    """What to do about a text that is too long; the page Long text is named only where it takes more."""
     if limits == SHORT:
         return f"this page takes at most {most:,}. Shorten it, or open it on the page Long text."
-    return f"the limit is {most:,}, because every layer computes all pairs. Shorten it, or choose the model recall."
+    if most == limits.characters:
+        return f"the limit is {most:,}. Shorten it."
+    return f"a model takes at most {most:,}, because every layer computes all pairs. Shorten it, or choose recall."

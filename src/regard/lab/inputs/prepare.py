@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import BadInput
+from ...tasks.tag import Tag
 from ...tasks.task import Task
 from ..builtin.meanings import Meanings
 from .audio import audio_input
@@ -38,11 +39,11 @@ def prepare(
         return graph_input(model, task, fields, read_file)
     text = check_text(fields, limits)
     if isinstance(model, Meanings):
-        return model.prepare(text)
+        return model.prepare(text, limits)
     if modality == "pair":
         return seq2seq_input(model, task, text, fields.get("target"))
-    if task is not None and task.name == "tag":
-        return tag_input(task, text)
+    if isinstance(task, Tag):
+        return tag_input(task, text, limits)
     return text_input(model, task, text, limits)
 
 

@@ -7,6 +7,7 @@ group.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ import torch
 from ...errors import BadInput, Unsupported
 from ...models.heads import LMHead
 from ...models.model import Model, Output, SequenceModel
+from ...tasks.inputs.word_features import WordFeatures, extract_features
+from ...tasks.tag import Tag
 from ...tasks.task import Task
 from ..inspect.predictions import class_prediction, tag_prediction, token_prediction
 from .images import class_labels
@@ -39,7 +42,7 @@ def check_text(fields: dict[str, Any], limits: Limits = SHORT) -> str:
 
 
 def tokens_from_offsets(
-    text: str, offsets: list[tuple[int, int]], pieces: list[str], special: list[bool]
+    text: str, offsets: list[tuple[int, int]], pieces: list[str], special: list[bool], unknown: list[bool]
 ) -> list[Token]:
     """Tokens with the characters that they cover; pieces of one character get the group of the first of them."""
     tokens: list[Token] = []
@@ -48,9 +51,9 @@ def tokens_from_offsets(
         same = n > 0 and start < end and (start, end) == offsets[n - 1] and not special[n]
         first = first if same else n
         shown = text[start:end] if start < end and not special[n] else pieces[n]
-        tokens.append(Token(shown, start, end, special[n], first if same else None))
+        tokens.append(Token(shown, start, end, special[n], first if same else None, unknown[n]))
         if same:
-            tokens[first] = Token(tokens[first].text, start, end, False, first)
+            tokens[first] = replace(tokens[first], start=start, end=end, special=False, group=first)
     return tokens
 
 
@@ -63,7 +66,8 @@ def encode_text(tokenizer: Any, text: str) -> tuple[list[int], list[Token]]:
     (row,) = tokenizer.backend.encode_batch([text])
     ends = special_ids(tokenizer)
     special = [n in ends for n in row.ids]
-    return row.ids, tokens_from_offsets(text, row.offsets, tokenizer.pieces(row.ids), special)
+    unknown = [n == tokenizer.unknown for n in row.ids]
+    return row.ids, tokens_from_offsets(text, row.offsets, tokenizer.pieces(row.ids), special, unknown)
 
 
 def decode_tokens(tokenizer: Any, ids: list[int]) -> list[Token]:
@@ -76,7 +80,8 @@ def decode_tokens(tokenizer: Any, ids: list[int]) -> list[Token]:
             continue
         decoded = tokenizer.decode([before for before in ids[: n + 1] if before not in ends])
         shown = decoded[len(text) :] if decoded.startswith(text) else decoded
-        tokens.append(Token(shown or pieces[n] or "", len(text), max(len(text), len(decoded))))
+        unknown = number == tokenizer.unknown
+        tokens.append(Token(shown or pieces[n] or "", len(text), max(len(text), len(decoded)), unknown=unknown))
         text = decoded if "\ufffd" not in decoded else text
     return tokens
 
@@ -96,7 +101,6 @@ def text_input(model: Model, task: Task[Any] | None, text: str, limits: Limits) 
     arguments = {"tokens": torch.tensor([ids])}
     if inputs is not None and "lengths" in inputs:
         arguments["lengths"] = torch.tensor([len(ids)])
-    metadata = {"context": task.settings.context} if task is not None and lm else {}
     labels = class_labels(model, task)
 
     def read_output(output: Output) -> dict[str, Any]:
@@ -111,7 +115,17 @@ def text_input(model: Model, task: Task[Any] | None, text: str, limits: Limits) 
         masked = [n for n, number in enumerate(ids) if number == tokenizer.mask]
         return token_prediction(output.logits[0], tokenizer, masked, "masked")
 
-    return ModelInput(arguments, {"source": tokens}, "source", metadata, read_output)
+    return ModelInput(arguments, {"source": tokens}, "source", {}, read_output)
+
+
+def is_unknown_word(features: WordFeatures, word: str) -> bool:
+    """Whether a model knows nothing of a word: not the word, none of its letters, affixes and character n-grams."""
+    if {word, word.lower()} & features.word_number.keys():
+        return False
+    if not features.char_ngrams and any(letter in features.letter_number for letter in word):
+        return False
+    others = extract_features(word, features.max_affix, features.char_ngrams, features.max_word_length)
+    return not any(feature in features.feature_number for feature in others if not feature.startswith("#"))
 
 
 def word_input(task: Task[Any], text: str, limits: Limits) -> ModelInput:
@@ -126,7 +140,9 @@ def word_input(task: Task[Any], text: str, limits: Limits) -> ModelInput:
         raise BadInput("The text contains no words. Enter a sentence.")
     check_token_count(len(words), limits=limits)
     shown = text if len(text) == len(normal) else normal
-    tokens = [Token(shown[start:end], start, end) for _, (start, end) in words]
+    features = task.word_features
+    assert features is not None
+    tokens = [Token(shown[a:b], a, b, unknown=is_unknown_word(features, word)) for word, (a, b) in words]
     read_output = lambda output: class_prediction(output.logits[0], task.labels)  # noqa: E731
     return ModelInput(arguments, {"source": tokens}, "source", {}, read_output)
 
@@ -146,9 +162,10 @@ def encode_lines(tokenizer: Any, text: str) -> tuple[list[int], list[Token]]:
     lines = text.splitlines(keepends=True)
     for line, row in zip(lines, tokenizer.backend.encode_batch(lines), strict=True):
         base = len(tokens)
-        for token in tokens_from_offsets(line, row.offsets, row.tokens, [False] * len(row.ids)):
+        unknown = [n == tokenizer.unknown for n in row.ids]
+        for token in tokens_from_offsets(line, row.offsets, row.tokens, [False] * len(row.ids), unknown):
             group = None if token.group is None else token.group + base
-            tokens.append(Token(token.text, token.start + begin, token.end + begin, token.special, group))
+            tokens.append(replace(token, start=token.start + begin, end=token.end + begin, group=group))
         ids += row.ids
         begin += len(line)
     return ids, tokens
@@ -163,17 +180,23 @@ def truncate(ids: list[int], tokens: list[Token], max_length: int) -> tuple[list
     return ids[:keep] + ids[-1:] * ended, tokens[:keep] + tokens[-1:] * ended
 
 
-def tag_input(task: Task[Any], text: str) -> ModelInput:
-    """A sentence for a tagger: words as treebanks split them."""
-    matches = list(WORD.finditer(text))
-    if not matches:
+def tag_input(task: Tag, text: str, limits: Limits) -> ModelInput:
+    """A sentence for a tagger: words as treebanks split them, or the characters of unsegmented text."""
+    features = task.features
+    if isinstance(features, WordFeatures):
+        spans = [match.span() for match in WORD.finditer(text)]
+        unknown = [is_unknown_word(features, text[start:end]) for start, end in spans]
+    else:
+        spans = task.token_spans(text)
+        unknown = [text[start:end] not in features.number for start, end in spans]
+    if not spans:
         raise BadInput("The text contains no words. Enter a sentence.")
-    check_token_count(len(matches), "The sentence")
-    inputs = task.text_inputs(" ".join(match[0] for match in matches))
-    assert inputs is not None
+    check_token_count(len(spans), "The sentence", limits)
+    inputs = task.text_inputs(" ".join(text[start:end] for start, end in spans))
+    tokens = [Token(text[a:b], a, b, unknown=new) for (a, b), new in zip(spans, unknown, strict=True)]
     return ModelInput(
         {"tokens": inputs["tokens"]},
-        {"source": [Token(match[0], match.start(), match.end()) for match in matches]},
+        {"source": tokens},
         "source",
         {"labels": task.labels},
         lambda output: tag_prediction(output.logits[0], task.labels),

@@ -326,6 +326,11 @@ class Capture:
     def bytes(self) -> int:
         return sum(attention.bytes for attention in self.attentions)
 
+    @property
+    def notices(self) -> list[dict[str, Any]]:
+        """What must be said of the input: see `inputs.notices`."""
+        return self.metadata.get("notices", [])
+
     def attention(self, which: Any) -> CapturedAttention:
         """The attention of that number or name."""
         for n, attention in enumerate(self.attentions):

@@ -15,13 +15,16 @@ from ...attention.view import View
 from ...errors import BadInput
 from ...plots.labels import visible
 from ...plots.page import PALETTE
+from ..inputs.languages import unread_script
 from ..lab import Lab
 from ..library import MEANINGS, ModelEntry, ModelLibrary
 from ..server.jobs import Job
 from .capture import Capture, CapturedAttention
 
-DEFAULT_MODEL = "tagger"
-"""The shipped model that is used when none is named."""
+DEFAULT_MODELS = ("tagger", "tagger-zh", MEANINGS)
+"""Shipped models of which the first that reads the text is used when none is named."""
+UNKNOWN_MARK = "?"
+"""Before a token that the model does not know."""
 MAX_NUMBERED = 12
 """Keys up to which the cells of a map show their numbers."""
 MAX_LABEL = 14
@@ -42,7 +45,21 @@ class AttentionReport:
         return self.capture.attentions[self.layer or 0]
 
     def labels(self, side: str) -> list[str]:
-        return [visible(token.text) for token in self.capture.tokens[side]]
+        """The tokens of a side; unknown ones have a mark before them."""
+        return [UNKNOWN_MARK * token.unknown + visible(token.text) for token in self.capture.tokens[side]]
+
+    def known(self, side: str) -> Tensor:
+        """Which tokens of a side the model knows, `[tokens]`."""
+        return torch.tensor([not token.unknown for token in self.capture.tokens[side]])
+
+    @property
+    def all_unknown(self) -> bool:
+        """Whether the model knows no token of the input, so that its weights mean nothing."""
+        return any(notice["type"] == "unknown" and notice["count"] == notice["total"] for notice in self.notices)
+
+    @property
+    def notices(self) -> list[dict[str, Any]]:
+        return self.capture.notices
 
     def view(self) -> View:
         """The view of the requested attention."""
@@ -51,6 +68,8 @@ class AttentionReport:
         return look(call.q.float(), call.k.float(), call.v.float(), **parts, weights=True)
 
     def save(self, path: Path) -> Path:
+        if self.all_unknown:
+            raise BadInput(" ".join(format_notice(notice) for notice in self.notices))
         attention = self.attention
         title = f"{self.entry.title} · {attention.label['en']}"
         queries, keys = self.labels(attention.query_side), self.labels(attention.key_side)
@@ -61,6 +80,11 @@ class AttentionReport:
         document: dict[str, Any] = {
             "model": self.entry.name,
             "tokens": {side: [token.text for token in tokens] for side, tokens in self.capture.tokens.items()},
+            "unknown": {
+                side: [n for n, token in enumerate(tokens) if token.unknown]
+                for side, tokens in self.capture.tokens.items()
+            },
+            "notices": self.notices,
             "prediction": self.capture.prediction,
         }
         if self.layer is None and self.head is None:
@@ -75,13 +99,16 @@ class AttentionReport:
         }
 
     def rows(self, layer: int) -> list[dict[str, Any]]:
-        """The statistics of each head of an attention, and its largest weight between two tokens."""
+        """The statistics of each head of an attention, and its largest weight between two known tokens."""
         attention = self.capture.attentions[layer]
         stats = attention.stats(self.capture.special(attention.key_side))
         queries, keys = self.labels(attention.query_side), self.labels(attention.key_side)
         rows = []
         for head in range(attention.heads):
-            i, j, weight = find_largest(attention.weights(head), attention)
+            largest = find_largest(attention, head, self.known(attention.query_side), self.known(attention.key_side))
+            strongest = None
+            if largest is not None:
+                strongest = {"query": queries[largest[0]], "key": keys[largest[1]], "weight": largest[2]}
             rows.append(
                 {
                     "layer": layer,
@@ -90,25 +117,32 @@ class AttentionReport:
                         name: float(stats[name][head])
                         for name in ("entropy", "entropy_share", "distance", "peak", "special")
                     },
-                    "strongest": {"query": queries[i], "key": keys[j], "weight": weight},
+                    "strongest": strongest,
                 }
             )
         return rows
 
 
-def find_largest(weights: Tensor, attention: CapturedAttention) -> tuple[int, int, float]:
-    """Query, key and value of the largest weight; a token's weight on itself does not count."""
+def find_largest(
+    attention: CapturedAttention, head: int, known_queries: Tensor, known_keys: Tensor
+) -> tuple[int, int, float] | None:
+    """Query, key and value of a head's largest weight; None where the model knows no query or no key.
+
+    Unknown tokens and a token's weight on itself do not count.
+    """
+    weights = attention.weights(head)
     others = weights.clone()
+    others[~known_queries] = -1.0
+    others[:, ~known_keys] = -1.0
     if attention.role == "self" and weights.shape[0] == weights.shape[1] and weights.shape[0] > 1:
         others.fill_diagonal_(-1.0)
-    at = int(others.argmax())
-    i, j = at // weights.shape[1], at % weights.shape[1]
-    return i, j, float(weights[i, j])
+    i, j = divmod(int(others.argmax()), weights.shape[1])
+    return (i, j, float(weights[i, j])) if float(others[i, j]) >= 0 else None
 
 
 def make_report(text: str, model: str, layer: int | None, head: int | None) -> AttentionReport:
     """Run a model on a text, or on the path of an image or a recording, and select a layer and a head."""
-    lab, name = open_model(model)
+    lab, name = open_model(model, text)
     entry = lab.library.entry(name)
     capture = lab.capture({"model": name, "input": read_input(text, entry)}, Job())
     if layer is not None and not 0 <= layer < len(capture.attentions):
@@ -121,12 +155,17 @@ def make_report(text: str, model: str, layer: int | None, head: int | None) -> A
     return report
 
 
-def open_model(model: str) -> tuple[Lab, str]:
-    """A lab that has the model, given by a shipped name or a folder, and the model's name there."""
+def open_model(model: str, text: str) -> tuple[Lab, str]:
+    """A lab that has the model, given by a shipped name or a folder, and the model's name there.
+
+    Without a name it is the first of `DEFAULT_MODELS` that reads the text.
+    """
     shipped = ModelLibrary()
     names = shipped.entries()
     if not model:
-        return Lab(shipped), DEFAULT_MODEL if DEFAULT_MODEL in names else MEANINGS
+        defaults = [names[name] for name in DEFAULT_MODELS if name in names]
+        reading = [entry for entry in defaults if unread_script(text, entry.languages) is None]
+        return Lab(shipped), (reading or defaults)[0].name
     if model in names:
         return Lab(shipped), model
     if not Path(model).is_dir():
@@ -155,6 +194,10 @@ def print_report(report: AttentionReport, console: Any) -> None:
     from rich.text import Text
 
     console.print(Text(" · ".join([report.entry.title, *format_prediction(report.capture.prediction)])))
+    for notice in report.notices:
+        console.print(Text(format_notice(notice), "yellow"))
+    if report.all_unknown:
+        return
     if report.head is None:
         layers = range(len(report.capture.attentions)) if report.layer is None else [report.layer]
         print_heads([row for layer in layers for row in report.rows(layer)], report, console)
@@ -177,6 +220,31 @@ def format_prediction(prediction: dict[str, Any]) -> list[str]:
     return [", ".join(f"{visible(item['label'])} {item['probability']:.2f}" for item in items)] if items else []
 
 
+def format_notice(notice: dict[str, Any]) -> str:
+    """A notice about the input as a sentence."""
+    match notice["type"]:
+        case "hand_made":
+            return "This model was set by hand, not trained."
+        case "language":
+            reads = " and ".join(language["en"] for language in notice["reads"])
+            offer = f" Try --model {notice['offer']}." if notice["offer"] else ""
+            return f"The text is mostly {notice['script']['en']}; this model reads {reads}.{offer}"
+        case "unknown" if notice["count"] == notice["total"]:
+            return "Every token is unknown to this model, so its weights say nothing about the text."
+        case "unknown":
+            return (
+                f"{notice['count']} of {notice['total']} tokens are unknown to this model; they are marked "
+                f"{UNKNOWN_MARK} and left out of “strongest”."
+            )
+        case "length":
+            return (
+                f"The input has {notice['total']} tokens; the longest that this model was trained on has "
+                f"{notice['training_length']}. What lies beyond may mean little."
+            )
+        case _:
+            return f"This input is unlike the training data (distance {notice['distance']:.1f} × the threshold)."
+
+
 def print_heads(rows: list[dict[str, Any]], report: AttentionReport, console: Any) -> None:
     """Print a line for each head."""
     from rich.table import Table
@@ -190,7 +258,8 @@ def print_heads(rows: list[dict[str, Any]], report: AttentionReport, console: An
         place = f"{row['layer']}{' cross' if role == 'cross' else ''}" if row["head"] == 0 else ""
         share = Text(f"{row['entropy_share']:.2f}", style=style(row["entropy_share"]))
         numbers = [f"{row['entropy']:.2f}", share, f"{row['distance']:.1f}", f"{row['peak']:.2f}"]
-        table.add_row(place, str(row["head"]), *numbers, Text(f"{best['query']} → {best['key']} {best['weight']:.2f}"))
+        strongest = "–" if best is None else f"{best['query']} → {best['key']} {best['weight']:.2f}"
+        table.add_row(place, str(row["head"]), *numbers, Text(strongest))
     console.print(table)
 
 

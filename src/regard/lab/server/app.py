@@ -195,9 +195,10 @@ class Handlers:
         return json_response([entry.as_dict() for entry in entries.values()])
 
     async def examples(self, request: Request) -> Response:
-        from ..inputs.examples import EXAMPLES
+        from ..inputs.examples import list_examples
 
-        return json_response(EXAMPLES)
+        entries = await asyncio.to_thread(self.lab.library.entries)
+        return json_response(list_examples(set(entries)))
 
     async def upload(self, request: Request) -> Response:
         try:

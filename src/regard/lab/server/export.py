@@ -15,7 +15,7 @@ from typing import Any
 
 from ...errors import BadInput, TooLarge
 from ...plots.page import script_json
-from ..inputs.examples import EXAMPLES
+from ..inputs.examples import list_examples
 from ..lab import Lab
 from .jobs import Job
 from .wire import has_tensors, pack, replace_nonfinite
@@ -57,7 +57,12 @@ def record_answer(lab: Lab, call: Any, job: Job) -> dict[str, Any]:
 def render_page(state: dict[str, Any], answers: list[dict[str, Any]], lab: Lab) -> str:
     """The lab's index.html with its style, its modules and the answers inside."""
     models = [entry.as_dict() for entry in lab.library.entries().values()]
-    content = {"state": state, "models": models, "examples": EXAMPLES, "answers": answers}
+    content = {
+        "state": state,
+        "models": models,
+        "examples": list_examples({model["name"] for model in models}),
+        "answers": answers,
+    }
     data = f'<script type="application/json" id="recorded">{script_json(content)}</script>'
     text = (STATIC / "index.html").read_text("utf8")
     for pattern, replacement in (

@@ -5,7 +5,8 @@ import { button } from "lab/controls.js";
 
 const ROW = 24, MOST = 400;
 
-// `options`: queries, keys (names), row(i) → the weights of query i over the keys, masked(i, j), query, onQuery(i), least (smaller weights are not drawn).
+// `options`: queries, keys (names), row(i) → the weights of query i over the keys, masked(i, j), query, onQuery(i), least (smaller weights are not drawn),
+// queryBoundary, keyBoundary (the first token beyond the training length).
 export function attentionLines(lab, options) {
   const { t } = lab, set = { least: 0.005, numbers: 10, masked: () => false, ...options };
   const picture = h("div", { class: "lines-scroll" }), words = h("p", { class: "soft" }), title = h("h3", {}, set.title ?? t("linesTitle"));
@@ -38,6 +39,7 @@ export function attentionLines(lab, options) {
     fill(picture, s("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": t("linesHow", queries[i]) },
       s("text", { x: left, y: 14, class: "axis query", "text-anchor": "end" }, t("query")), s("text", { x: left + GAP, y: 14, class: "axis key" }, t("key")),
       drawn.map(path),
+      [[set.queryBoundary, 0, left], [set.keyBoundary, left + GAP, left + GAP + right]].map(([n, x1, x2]) => n > 0 && n < MOST && s("line", { x1, x2, y1: y(n) - ROW / 2, y2: y(n) - ROW / 2, class: "boundary" }, s("title", {}, t("beyondTraining")))),
       queries.slice(0, MOST).map((name, n) => token(name, n, left, y(n), n === i)),
       keys.slice(0,
         MOST).map((name, j) => s("text", { x: left + GAP, y: y(j) + 5, class: `token key ${numbered.has(j) ? "lit" : set.masked(i, j) ? "off" : ""}`, translate: "no" },

@@ -1,5 +1,5 @@
-// Labelled controls: model, text and head pickers, file boxes, progress.
-import { formatBytes, fill, untranslated, h, newId, visibleText, truncate } from "lab/dom.js";
+// Labelled controls: model, text and head pickers, file boxes, progress, notices about the input.
+import { formatBytes, formatBrief, fill, untranslated, h, newId, visibleText, truncate } from "lab/dom.js";
 
 // A labelled select. `options`: [[value, text, own?], …]; texts with `own` (or all, with `plain`) come from a model and are not translated.
 export function select(label, options, value, onchange, { plain = false, ...attributes } = {}) {
@@ -22,29 +22,48 @@ export function number(label, value, { min, max, step = 1 }, onchange) {
 }
 export const button = (words, onclick, attributes = {}) => h("button", { type: "button", onclick, ...attributes }, words);
 
-// The model to show, among those of some kinds (a list or a predicate): the one in the state, else the tagger, else one with examples, else the first; `null` if there is none.
-const fitting = (lab, kinds) => lab.models.filter(typeof kinds === "function" ? kinds : model => kinds.includes(model.modality));
-export function chosenModel(lab, kinds) {
-  const fit = fitting(lab, kinds);
-  return fit.find(model => model.name === lab.state.model) ?? fit.find(model => model.name === "tagger") ?? fit.find(model => model.examples?.length) ?? fit[0] ?? null;
+// The model to show, among those of some modalities (a list or a predicate): the one in the state, else a shipped one that reads the page's language, else a shipped one
+// with examples, else the first; `null` if there is none.
+const TAGGERS = { zh: ["tagger-zh", "tagger"], en: ["tagger"] };
+const fitting = (lab, modalities) => lab.models.filter(typeof modalities === "function" ? modalities : model => modalities.includes(model.modality));
+export function chosenModel(lab, modalities) {
+  const fit = fitting(lab, modalities), language = lab.language === "zh" ? "zh" : "en", shipped = fit.filter(model => model.source === "shipped" && !model.hand_made);
+  return fit.find(model => model.name === lab.state.model) ?? TAGGERS[language].map(name => fit.find(model => model.name === name)).find(Boolean)
+    ?? shipped.find(model => model.languages.includes(language)) ?? shipped.find(model => model.examples?.length) ?? shipped[0] ?? fit[0] ?? null;
 }
-export function modelPicker(lab, { kinds, onChange }) {
-  const fit = fitting(lab, kinds), now = chosenModel(lab, kinds), { t } = lab;
+export function modelPicker(lab, { modalities, onChange }) {
+  const fit = fitting(lab, modalities), now = chosenModel(lab, modalities), { t } = lab;
   if (!now) return h("p", { class: "note" }, t("noModels"));
-  const described = model => `${lab.localize(model.title) || model.name} · ${t("layersCount", model.layers)} · ${t("headsCount", model.heads)} · ${t(model.source)}`;
+  const titled = model => model.folder && !model.name.startsWith(`${model.folder}/`) && model.name !== model.folder ? `${model.folder}/${model.name}` : lab.localize(model.title) || model.name;
+  const named = new Intl.DisplayNames([lab.language === "zh" ? "zh" : "en"], { type: "language" });
+  const described = model => [titled(model), ...model.languages.map(code => named.of(code)), t("layersCount", model.layers), t("headsCount", model.heads), t(model.hand_made ? "handMade" : model.source)].join(" · ");
   return select(t("model"), fit.map(model => [model.name, described(model)]), now.name, onChange, { plain: true, class: "wide" });
 }
 
-// The example texts of a model: [{text, title}]; a pair of sentences gives two.
-export const examplesFor = (lab,
-  model) => lab.examples.filter(example => example.text !== undefined && [undefined, "text",
-    model?.modality].includes(example.kind) && (!example.models || example.models.includes(model?.name)))
-  .flatMap(example => example.other === undefined ? [example] : [example, { ...example, text: example.other }]);
+// The example texts of a model: its own, else those of other models, without the query and head that they show there. Examples in the page's language come first.
+export function examplesFor(lab, model) {
+  const own = lab.examples.filter(example => example.model === model?.name), language = lab.language === "zh" ? "zh" : "en";
+  const texts = own.length ? own : lab.examples.filter(({ language: written }) => !model?.languages?.length || model.languages.includes(written)).map(({ text, language }) => ({ text, language }));
+  const each = texts.flatMap(example => example.other === undefined ? [example] : [example, { ...example, text: example.other }]);
+  return [...each.filter(example => example.language === language), ...each.filter(example => example.language !== language)];
+}
+// The example that the page shows now, with its attention, head and query there: {} if the text is another one.
+export function exampleOf(lab, model) {
+  const example = examplesFor(lab, model).find(example => example.title && example.text === startText(lab, model)) ?? {}, place = lab.page === "alignment" ? example.alignment : example;
+  return place?.query === undefined ? {} : { ...example, ...place };
+}
+// What an example shows, as changes of the state.
+export const exampleState = () => ({ attention: null, head: null, query: null });
+export const captionLine = (lab, example) => example.title ? h("p", { class: "look-here" }, h("b", {}, lab.t("lookHere"), " "), lab.localize(example.title)) : null;
 
 // A text area (and one for a target text, if `target` is given) with examples; calls `onRun({text, target})`.
-export function inputBox(lab, { value, target, model, examples = examplesFor(lab, model), rows = 2, onRun, label }) {
+export function inputBox(lab, { value, target, model, examples = examplesFor(lab, model), rows = 2, onRun, label, optional = false }) {
   const { t } = lab, areas = {};
-  const send = () => onRun(Object.fromEntries(Object.entries(areas).map(([name, area]) => [name, area.value])));
+  const problem = h("p", { role: "alert", hidden: true });
+  const send = example => {
+    fill(problem, areas.text.value.trim() || optional ? "" : t("emptyText")), problem.hidden = !problem.textContent;
+    if (problem.hidden) onRun({ ...Object.fromEntries(Object.entries(areas).map(([name, area]) => [name, area.value])), example });
+  };
   const area = (name, words, held) => {
     const id = newId();
     areas[name] = h("textarea",
@@ -53,14 +72,31 @@ export function inputBox(lab, { value, target, model, examples = examplesFor(lab
     return h("div", { class: "field grow" }, h("label", { for: id }, words), areas[name]);
   };
   const chips = examples.map(example => h("button", { type: "button", class: "chip", title: example.title ? lab.localize(example.title) : null,
-    onclick: () => { areas.text.value = example.text; if (areas.target) areas.target.value = example.target ?? ""; send(); } }, untranslated(truncate(visibleText(example.text), 62))));
+    onclick: () => { areas.text.value = example.text; if (areas.target) areas.target.value = example.target ?? ""; send(example); } }, untranslated(truncate(visibleText(example.text), 62))));
   return h("form", { class: "input", onsubmit: event => { event.preventDefault(), send(); } },
     h("div", { class: "row" }, area("text", label ?? t("text"), value), target !== undefined ? area("target", t("target"), target) : null,
-      lab.exported ? null : h("button", { type: "submit", class: "strong" }, t("run"))),
+      lab.exported ? null : h("button", { type: "submit", class: "strong" }, t("run"))), problem,
     chips.length && !lab.exported ? h("div", { class: "chips" }, h("span", { class: "soft" }, t("examples")), chips) : null);
 }
 // The text of the state, else of the first example.
 export const startText = (lab, model, otherwise = "") => lab.state.text ?? examplesFor(lab, model)[0]?.text ?? otherwise;
+
+// What must be said of the input: tokens that the model does not know, another language, its length, its looks. `modalities` are those of the page, for the offer of another model.
+export function noticeBox(lab, notices, modalities) {
+  const { t } = lab, listed = names => names.map(name => lab.localize(name)).join(t("and"));
+  const offer = name => fitting(lab, modalities).some(model => model.name === name) ? button(t("openOffer", name), () => lab.set({ model: name, attention: null, head: null, query: null, place: null }, { show: true, replace: false }), { class: "small" }) : null;
+  const words = {
+    hand_made: () => t("notice_hand_made"), language: ({ script, reads, offer: name }) => [t("notice_language", lab.localize(script), listed(reads)), " ", offer(name)],
+    unknown: ({ count, total }) => count === total ? t("notice_all_unknown") : t("notice_unknown", count, total), length: ({ training_length: length, total }) => t("notice_length", length, total),
+    unlike: ({ distance }, modality) => [h("b", {}, t(`notice_unlike_${modality}`)), " ", h("span", { class: "soft" }, t("unlikeHow", formatBrief(distance, 1)))],
+  };
+  const modality = lab.models.find(model => model.name === lab.state.model)?.modality === "sound" || lab.page === "sound" ? "sound" : "image";
+  return notices.length ? h("div", { class: "notices" }, notices.map(notice => h("p", { class: "note", "data-notice": notice.type, role: "note" }, words[notice.type](notice, modality)))) : null;
+}
+// Whether the model knows no token of the input: nothing is drawn then.
+export const allUnknown = notices => notices.some(({ type, count, total }) => type === "unknown" && count === total);
+// The first token beyond the longest training input; null if there is none.
+export const boundaryOf = notices => notices.find(({ type }) => type === "length")?.training_length ?? null;
 
 // Selects an attention and a head; `attentions` as the server describes them.
 export function headPicker(lab, attentions, attention, head, onChange) {

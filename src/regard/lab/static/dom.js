@@ -49,7 +49,9 @@ export const formatPercent = (x, digits = 1) => `${(100 * x).toFixed(digits)} %`
 const sign = x => String(x).replace("-", "−");
 export const formatBytes = n => n < 1000 ? `${n} B` : n < 1e6 ? `${(n / 1e3).toFixed(1)} kB` : `${(n / 1e6).toFixed(1)} MB`;
 
-// Token labels: whitespace is made visible; several tokens of one character are numbered, "猫 1/3".
+// Token labels: whitespace is made visible; several tokens of one character are numbered, "猫 1/3"; unknown tokens have a mark.
+const MAX_NAME = 40;
+export const UNKNOWN_MARK = "⁇";
 const SIGNS = { "\n": "↵", "\r": "↵", "\t": "⇥" };
 export function visibleText(text) {
   const shown = [...String(text)].map(letter => SIGNS[letter] ?? letter).join("");
@@ -60,10 +62,10 @@ export function tokenNames(tokens) {
   const grouped = token => token.group !== null && token.group !== undefined && token.group >= 0;
   for (const token of tokens) if (grouped(token)) sizes.set(token.group, (sizes.get(token.group) ?? 0) + 1);
   return tokens.map(token => {
-    const size = grouped(token) ? sizes.get(token.group) : 1;
-    if (size === 1) return visibleText(token.text);
+    const size = grouped(token) ? sizes.get(token.group) : 1, name = (token.unknown ? UNKNOWN_MARK : "") + truncate(visibleText(token.text), MAX_NAME);
+    if (size === 1) return name;
     count.set(token.group, (count.get(token.group) ?? 0) + 1);
-    return `${visibleText(token.text)} ${count.get(token.group)}/${size}`;
+    return `${name} ${count.get(token.group)}/${size}`;
   });
 }
 export const truncate = (word, most = 18) => { const letters = [...word]; return letters.length > most ? letters.slice(0, most - 1).join("") + "…" : word; };

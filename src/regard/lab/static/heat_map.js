@@ -11,7 +11,7 @@ const STEPS = [1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000, 2000, 5000];
 // `options`: title, values (row after row), masked (1 = masked) or null, shape [rows, columns], rowNames, columnNames (lists, or functions
 // of the index), kind "weights" | "scores", domain, scale "root" | "linear" | "row", selected [i, j], pinned, onCell(i, j), onPin(i or null, j),
 // facts(i, j) → [[name, value], …], sums, top (rows of the table, 0 for none), orientation, maskedWords, name (of files), largestCell (pixels), digits (of scores, in cells),
-// words(i, j) (text instead of a number), legend (a node instead of the default), onRegion (a rectangle was drawn), onKey(event) → handled.
+// words(i, j) (text instead of a number), rowBoundary, columnBoundary (the first row and column beyond the training length), legend (a node instead of the default), onRegion (a rectangle was drawn), onKey(event) → handled.
 export function heatMap(lab, options) {
   const map = new HeatMap(lab, options);
   if (options.main !== false) lab.expose({ cell: (i, j) => map.cell(i, j), map: () => map.read() });
@@ -87,7 +87,7 @@ class HeatMap {
   rowSum(i) { let sum = 0; for (let j = 0; j < this.columns; j++) if (!this.hidden(i, j)) sum += this.value(i, j); return sum; }
   cell(i, j) { return { value: this.value(i, j), masked: this.hidden(i, j), row: this.names("row", i), column: this.names("column", j), rowSum: this.rowSum(i) }; }
   read() { return { rows: this.rows, columns: this.columns, row: this.row, column: this.column, pinned: this.pinned, domain: this.domain, scale: this.set.scale,
-    painted: this.painted, cellWidth: this.box?.w }; }
+    painted: this.painted, cellWidth: this.box?.w, rowBoundary: this.set.rowBoundary ?? null, columnBoundary: this.set.columnBoundary ?? null }; }
 
   // Cell sizes: square unless the map is far from square; the map fits the width of its box and can be enlarged.
   fit() {
@@ -158,6 +158,7 @@ class HeatMap {
     if (Math.min(box.w, box.h) >= 8) this.rules(pen, box, width, height);
     if (box.w >= 30 && box.h >= 16 && !this.set.words) this.numbers(pen, box);
     pen.strokeStyle = cssVariable("--line"), pen.lineWidth = 1, pen.strokeRect(-0.5, -0.5, width + 1, height + 1);
+    this.boundaries(pen, box, width, height);
     this.cursor(pen, box, width, height);
     pen.restore();
     this.write(pen, box);
@@ -168,6 +169,14 @@ class HeatMap {
     for (let n = 1; n < this.columns; n++) pen.moveTo(n * box.w - 0.5, 0), pen.lineTo(n * box.w - 0.5, height);
     for (let n = 1; n < this.rows; n++) pen.moveTo(0, n * box.h - 0.5), pen.lineTo(width, n * box.h - 0.5);
     pen.stroke();
+  }
+  // Dashed lines where the longest training input ends.
+  boundaries(pen, box, width, height) {
+    const { rowBoundary: row, columnBoundary: column } = this.set, x = column * box.w, y = row * box.h; // may lie inside a pooled cell
+    pen.save(), pen.strokeStyle = cssVariable("--accent"), pen.lineWidth = 2, pen.setLineDash?.([7, 4]), pen.beginPath();
+    if (row > 0 && row < this.rows) pen.moveTo(0, y), pen.lineTo(width, y);
+    if (column > 0 && column < this.columns) pen.moveTo(x, 0), pen.lineTo(x, height);
+    pen.stroke(), pen.restore();
   }
   numbers(pen, box) {
     const shade = shader(this.set.kind, this.domain, this.set.scale);

@@ -1,5 +1,5 @@
 // Alignment: beam search step by step, and the cross-attention of the generated text to the source (tokens, or seconds of audio).
-import { bar, button, chosenModel, cautionLine, inputBox, modelPicker, backendLine, select, withProgress } from "lab/controls.js";
+import { allUnknown, bar, boundaryOf, button, captionLine, chosenModel, cautionLine, exampleOf, exampleState, inputBox, modelPicker, noticeBox, backendLine, select, startText, withProgress } from "lab/controls.js";
 import { formatBrief, formatExact, fill, untranslated, h, formatPercent, visibleText, prefersReducedMotion, tokenNames } from "lab/dom.js";
 import { modelInput } from "lab/inputs.js";
 import { attentionLines } from "lab/attention_lines.js";
@@ -7,7 +7,6 @@ import { heatMap } from "lab/heat_map.js";
 import { tokenStrip } from "lab/token_strip.js";
 
 export const name = "alignment";
-const EXAMPLES = ["The cat is sleeping on the table.", "The dog chased the cat.", "I have two dogs and a cat.", "The animal didn't cross the street because it was too tired."];
 
 export const text = {
   en: {
@@ -34,14 +33,15 @@ const GENERATES = model => model.generates;
 
 export async function show(root, lab) {
   const { t, state } = lab, model = chosenModel(lab, GENERATES), again = (changes, replace = true) => lab.set(changes, { show: true, replace }), fresh = { step: null, beam: null };
-  root.append(h("div", { class: "row" }, modelPicker(lab, { kinds: GENERATES, onChange: name => again({ model: name, text: null, target: null, attention: null, head: null, upload: null, example: null, tone: null, ...fresh }, false) }),
+  root.append(h("div", { class: "row" }, modelPicker(lab, { modalities: GENERATES, onChange: name => again({ model: name, target: null, attention: null, head: null, upload: null, example: null, tone: null, ...fresh }, false) }),
     model && select(t("beams"), [1, 2, 3, 4, 5, 8].map(n => [n, String(n)]), state.beams ?? 4, beams => again({ beams, ...fresh }))));
   if (!model) return;
-  const sound = model.modality === "sound", words = state.text ?? EXAMPLES[0], examples = EXAMPLES.map(one => ({ text: one }));
+  const sound = model.modality === "sound", words = startText(lab, model), example = sound ? {} : exampleOf(lab, model);
   const heard = sound ? modelInput(lab, root, model, changes => again({ ...changes, target: null, ...fresh }, false)) : null;
-  root.append(...(sound ? [h("p", { class: "soft" }, t("leadSound")), h("div", { class: "input" }, heard.element ?? ""), inputBox(lab, { value: state.target ?? "", model, examples: [], rows: 1, label: t("ownText"), onRun: ({ text }) => again({ target: text || null, ...fresh }, false) })]
-    : [inputBox(lab, { value: words, target: state.target ?? "", model, examples, onRun: ({ text, target }) => again({ text, target: target || null, ...fresh }, false) })]));
-  const input = sound ? heard.input : { text: words }, base = { model: model.name, input }, place = h("section", { class: "card" });
+  root.append(...(sound ? [h("p", { class: "soft" }, t("leadSound")), h("div", { class: "input" }, heard.element ?? ""), inputBox(lab, { value: state.target ?? "", model, examples: [], rows: 1, label: t("ownText"), optional: true, onRun: ({ text }) => again({ target: text || null, ...fresh }, false) })]
+    : [inputBox(lab, { value: words, target: state.target ?? "", model, onRun: ({ text, target, example: chosen }) => again({ text, target: target || null, ...fresh, ...(chosen ? exampleState(chosen) : {}) }, false) })]));
+  const input = sound ? heard.input : { text: words }, base = { model: model.name, input }, place = h("section", { class: "card" }), notes = h("div", {});
+  root.append(notes);
   let found = null;
   if (!state.target) {
     found = await withProgress(lab, root, (onProgress, signal) => lab.request("alignment/write", { ...base, beams: Number(state.beams ?? 4) }, { onProgress, signal }));
@@ -49,11 +49,13 @@ export async function show(root, lab) {
     root.append(searchCard(lab, found, tokens => reading(tokens)));
   } else root.append(h("p", { class: "note" }, t("forced"), " ", button(t("ofModel"), () => again({ target: null }), { class: "small" })));
   root.append(place, cautionLine(lab));
-  const latest = lab.latestRequest();
+  const latest = lab.latestRequest(), numberOf = key => { const value = state[key] ?? example[key]; return value === undefined ? {} : { [key]: Number(value) }; };
   const reading = target => lab.attempt(async () => {
-    const body = { ...base, input: { ...input, target }, ...(state.attention === undefined ? {} : { attention: Number(state.attention) }), ...(state.head === undefined ? {} : { head: Number(state.head) }) };
+    const body = { ...base, input: { ...input, target }, ...numberOf("attention"), ...numberOf("head") };
     const read = await latest("alignment/read", body).catch(error => { if (error.name !== "AbortError") throw error; });
-    if (read) last = { body, read }, fill(place, readCard(lab, read, () => reading(target)));
+    if (!read) return;
+    last = { body, read }, fill(notes, noticeBox(lab, read.notices, GENERATES), captionLine(lab, example));
+    if (allUnknown(read.notices)) place.remove(); else fill(place, readCard(lab, read, () => reading(target), example));
   }, place);
   lab.expose({ read: () => ({ search: found, read: last && { ...last.read, weights: Array.from(last.read.weights.data), norms: last.read.norms && Array.from(last.read.norms.data) } }) });
   await reading(state.target ?? chosenTokens(found, state));
@@ -114,7 +116,7 @@ function searchCard(lab, found, onPick) {
     h("div", { class: "row steps" }, button(t("previous"), () => go(Math.max(0, (step ?? steps.length) - 1), 0), { class: "small" }), slider, button(t("next"), () => go(Math.min(steps.length - 1, (step ?? -1) + 1), 0), { class: "small" }), play, button(t("finished"), () => go(null, 0), { class: "small" }), words), table);
 }
 
-function readCard(lab, read, again) {
+function readCard(lab, read, again, example) {
   const { t, state } = lab, rows = tokenNames(read.target_tokens), columns = tokenNames(read.tokens), width = columns.length, norms = state.show === "norms" && read.norms !== null, held = read.attentions[read.attention], sound = read.side === "sound", silent = read.outside.data.some(x => x > 1e-7);
   const probability = n => read.target_tokens[n].probability === null ? t("unknownChance") : formatPercent(read.target_tokens[n].probability), plain = sound ? silent ? "orientationSilence" : "orientationSound" : "orientationHere";
   const values = norms ? read.norms.data : read.weights.data, most = Number((Math.max(...values, 1e-9) * 1.04).toPrecision(2)), row = i => values.subarray(i * width, (i + 1) * width);
@@ -122,11 +124,11 @@ function readCard(lab, read, again) {
   const pickers = h("div", { class: "row" }, select(t("layer"), read.attentions.map((one, n) => [n, lab.localize(one.label)]), read.attention, attention => change({ attention, head: null })),
     select(t("head"), [["", t("meanHeads")], ...Array.from({ length: held.heads }, (_, n) => [n, String(n)])], read.head ?? "", head => change({ attention: read.attention, head: head === "" ? null : head })),
     read.norms ? bar(t("shownAs"), [["weights", t("weights")], ["norms", t("norms")]], norms ? "norms" : "weights", show => change({ show })) : h("p", { class: "soft" }, t("noNorms")));
-  const query = Math.min(Number(state.query ?? 0), rows.length - 1);
-  const map = heatMap(lab, { title: t("map"), values, masked: read.masked.data.some(Boolean) ? read.masked.data : null, shape: read.weights.shape, rowNames: rows, columnNames: columns, domain: norms ? [0, most] : [0, 1], scale: norms ? "linear" : "root", sums: !norms, ...(norms ? { what: t("norm") } : {}), orientation: t(norms ? "orientationNorms" : plain), selected: [query, largestOf(row(query))], name: "alignment",
+  const query = Math.min(Number(state.query ?? example.query ?? 0), rows.length - 1), boundary = sound ? null : boundaryOf(read.notices);
+  const map = heatMap(lab, { title: t("map"), values, masked: read.masked.data.some(Boolean) ? read.masked.data : null, shape: read.weights.shape, rowNames: rows, columnNames: columns, domain: norms ? [0, most] : [0, 1], scale: norms ? "linear" : "root", sums: !norms, ...(norms ? { what: t("norm") } : {}), orientation: t(norms ? "orientationNorms" : plain), selected: [query, largestOf(row(query))], name: "alignment", columnBoundary: boundary,
     facts: (i, j) => [...(norms ? [[t("weight"), formatExact(read.weights.data[i * width + j])]] : read.norms ? [[t("norm"), formatExact(read.norms.data[i * width + j])]] : []), [t("probability"), probability(i)], ...(silent ? [[t("outside"), formatExact(read.outside.data[i])]] : [])],
     onCell: (i, j, moved) => { if (moved) lab.set({ query: i }), links?.choose(i, false), strip.update({ selected: i }); } });
-  const links = sound ? null : attentionLines(lab, { queries: rows, keys: columns, row: i => read.weights.data.subarray(i * width, (i + 1) * width), masked: (i, j) => read.masked.data[i * width + j] === 1, query, onQuery: i => map.select(i, largestOf(row(i)), true), name: "alignment-lines" });
+  const links = sound ? null : attentionLines(lab, { queries: rows, keys: columns, row: i => read.weights.data.subarray(i * width, (i + 1) * width), masked: (i, j) => read.masked.data[i * width + j] === 1, query, keyBoundary: boundary, onQuery: i => map.select(i, largestOf(row(i)), true), name: "alignment-lines" });
   const strip = tokenStrip(lab, { names: rows, values: Float32Array.from(read.target_tokens, one => one.probability ?? NaN), masked: n => read.target_tokens[n].probability === null, special: n => read.target_tokens[n].special, selected: query, scale: "linear", label: t("strip"), onPick: i => map.select(i, largestOf(row(i)), true) });
   return [h("h2", { class: "first" }, t("reads")), pickers, h("p", { class: "soft" }, t("strip")), strip.element, h("div", { class: "columns wide-left spaced" }, h("div", { class: "narrow" }, map.element), links?.element), backendLine(lab, { backend: held.backend, difference: read.difference.largest })];
 }

@@ -1,6 +1,6 @@
 // Formula: one query of one head, from q, k and v to its output, with the numbers of the model. Every cell explains its computation.
 import { cssColour, textColourOn, shader, weightColour } from "lab/colour.js";
-import { button, chosenModel, fileButtons, headPicker, cautionLine, inputBox, modelPicker, number, predictionLine, backendLine, select, startText } from "lab/controls.js";
+import { allUnknown, boundaryOf, button, captionLine, chosenModel, exampleOf, exampleState, fileButtons, headPicker, cautionLine, inputBox, modelPicker, noticeBox, number, predictionLine, backendLine, select, startText } from "lab/controls.js";
 import { formatBrief, clamp, formatExact, fill, untranslated, h, topEntries, m, formatPercent, prefersReducedMotion, tokenNames } from "lab/dom.js";
 import { npz, saveFile, tablePicture } from "lab/export.js";
 import { modelInput } from "lab/inputs.js";
@@ -23,6 +23,7 @@ export const text = {
     unmasked: "none (all keys visible)", inside: line => `${line}, already applied to q and k`,
     w4: (q, k, x, sum) => `Softmax over all keys: e^score divided by the sum. “${q}” gives “${k}” the weight ${x}. The row sums to ${sum}.`,
     w5: (q, names, share) => `The output for “${q}” is the sum of all values, each times its weight. The keys with the largest weights, ${names}, hold ${share} of the weight.`,
+    w5none: q => `“${q}” can attend to no key that the model knows.`, unknownQuery: q => `“${q}” is unknown to this model. The numbers are those of every unknown token, and nothing follows from them.`,
     colKey: "key", colRaw: "q · k", colRawAdd: "wᵀ act(q+k)", colScaled: "scaled", colPosition: "position", colScore: "score", colWeight: "weight",
     ofDims: (name, shown, all) => `${name}: ${shown} of ${all}`, dims: "Dimensions shown per vector",
     keysShown: (shown, all, mass) => `${shown} of ${all} keys shown. The other keys are masked or have smaller weights; their weights sum to ${mass}.`, rowOutput: "output",
@@ -51,6 +52,7 @@ export const text = {
     w3: (position, mask) => `位置项：${position}。掩码：${mask}。被掩码的键得到 −∞，而不是一个很小的数。`, nothing: "无", unmasked: "不遮挡（全部可见）", inside: line => `${line}，已作用于 q 和 k`,
     w4: (q, k, x, sum) => `对所有键做 softmax：e 的分数次方除以总和。“${q}”给“${k}”的权重是 ${x}。本行之和为 ${sum}。`,
     w5: (q, names, share) => `“${q}”的输出是所有值按权重的加权和。权重最大的键 ${names} 合计占 ${share}。`,
+    w5none: q => `“${q}”可以关注的键中没有模型认识的。`, unknownQuery: q => `模型不认识“${q}”。这些数字对任何不认识的词元都一样，不能据此下结论。`,
     colKey: "键", colRaw: "q · k", colRawAdd: "wᵀ act(q+k)", colScaled: "缩放后", colPosition: "位置项", colScore: "分数", colWeight: "权重",
     ofDims: (name, shown, all) => `${name}：${all} 中的 ${shown}`, dims: "每个向量显示的维数", keysShown: (shown, all, mass) => `显示 ${all} 个键中的 ${shown} 个；其余的键已掩码或权重更小，权重之和为 ${mass}。`,
     rowOutput: "输出",
@@ -66,25 +68,29 @@ export const text = {
 const ROWS = 32;
 
 export async function show(root, lab) {
-  const kinds = ["text", "pair", "graph"], model = chosenModel(lab, kinds);
+  const modalities = ["text", "pair", "graph"], model = chosenModel(lab, modalities);
   root.append(h("div", { class: "row" },
-    modelPicker(lab, { kinds, onChange: chosen => lab.set({ model: chosen, attention: null, head: null, query: null, key: null, text: null }, { show: true, replace: false }) })));
+    modelPicker(lab, { modalities, onChange: chosen => lab.set({ model: chosen, attention: null, head: null, query: null, key: null }, { show: true, replace: false }) })));
   if (!model) return;
   const graph = model.modality === "graph", words = graph ? null : startText(lab, model), chosen = graph ? modelInput(lab, root, model, changes => lab.set({ ...changes, query: null }, { show: true, replace: false })) : null, input = graph ? chosen.input : { text: words };
-  root.append(graph ? chosen.element ?? "" : inputBox(lab, { value: words, model, onRun: ({ text }) => lab.set({ text, query: null, key: null }, { show: true, replace: false }) }));
+  root.append(graph ? chosen.element ?? "" : inputBox(lab, { value: words, model, onRun: ({ text, example }) => lab.set({ text, query: null, key: null, ...(example ? exampleState(example) : {}) }, { show: true, replace: false }) }));
   if (!input) return root.append(h("p", { class: "note" }, lab.t("noGraph")));
-  const request = { model: model.name, input }, run = await lab.request("formula/run", request), page = new Formula(root, lab, request, run);
+  const request = { model: model.name, input }, run = await lab.request("formula/run", request), { notices } = run.metadata, example = graph ? {} : exampleOf(lab, model);
+  root.append(noticeBox(lab, notices, modalities) ?? "");
+  if (allUnknown(notices)) return;
+  root.append(captionLine(lab, example) ?? "");
+  const page = new Formula(root, lab, request, run, example);
   await page.build();
   root.append(cautionLine(lab), page.ran);
 }
 
 class Formula {
-  constructor(root, lab, request, run) {
+  constructor(root, lab, request, run, example) {
     const { state } = lab, number = (key, otherwise) => state[key] === undefined ? otherwise : Number(state[key]);
-    Object.assign(this, { root, lab, request, run, stage: clamp(number("stage", 5), 0, 5), dims: number("dims", null), asked: lab.latestRequest() });
-    this.attention = clamp(number("attention", 0), 0, run.attentions.length - 1);
-    this.head = clamp(number("head", 0), 0, this.one.heads - 1);
-    this.query = clamp(number("query", -1), -1, this.one.queries - 1);
+    Object.assign(this, { root, lab, request, run, stage: clamp(number("stage", 5), 0, 5), dims: number("dims", null), asked: lab.latestRequest(), boundary: boundaryOf(run.metadata.notices) });
+    this.attention = clamp(number("attention", example.attention ?? 0), 0, run.attentions.length - 1);
+    this.head = clamp(number("head", example.head ?? 0), 0, this.one.heads - 1);
+    this.query = clamp(number("query", example.query ?? -1), -1, this.one.queries - 1);
     if (this.query < 0) this.query = this.firstQuery();
     this.key = number("key", null);
   }
@@ -132,8 +138,10 @@ class Formula {
     const near = this.key === null || count <= ROWS ? [] : all.filter(n => Math.abs(places.data[n] - this.key) <= ROWS / 4);
     const heavy = topEntries(weight.data, ROWS - near.length, n => !allowed.data[n] || near.includes(n)).map(({ index }) => index);
     this.shown = count <= ROWS ? all : [...near, ...heavy].sort((a, b) => a - b);
-    this.best = near.length ? near.find(n => places.data[n] === this.key) ?? near[0] : topEntries(weight.data, 1)[0]?.index ?? 0;
+    this.best = near.length ? near.find(n => places.data[n] === this.key) ?? near[0] : this.heaviest(1)[0]?.index ?? 0;
   }
+  // The keys with the largest weights, without masked keys and those that the model does not know.
+  heaviest(count) { const tokens = this.side("key_side"); return topEntries(this.row.weight.data, count, j => !this.row.allowed.data[j] || Boolean(tokens[this.place(j)]?.unknown)); }
   place(j) { return this.row.places.data[j]; }
   name(j) { return this.keys[this.place(j)] ?? String(this.place(j)); }
   showPickers() {
@@ -147,7 +155,7 @@ class Formula {
       many ? number(lab.t(this.one.query_side === "nodes" ? "graphQuery" : "query"), this.query, { min: 0, max: this.one.queries - 1 },
         query => pick(clamp(query, 0, this.one.queries - 1)))
       : tokenStrip(lab,
-        { names: this.queries, values: null, selected: this.query, label: lab.t("pickQuery"), special: n => this.side("query_side")[n]?.special, onPick: pick }).element,
+        { names: this.queries, values: null, selected: this.query, label: lab.t("pickQuery"), special: n => this.side("query_side")[n]?.special, boundary: this.one.query_side === "source" ? this.boundary : null, onPick: pick }).element,
       this.one.keys > ROWS && this.one.key_side !== "nodes" ? number(lab.t("aroundKey"), this.key ?? "", { min: 0, max: this.one.keys - 1 },
         key => { this.key = Number.isFinite(key) ? clamp(key, 0, this.one.keys - 1) : null, lab.set({ key: this.key }), again(); }) : null);
   }
@@ -166,9 +174,10 @@ class Formula {
       () => t("w3", one.position ? one.position.in_q_and_k ? t("inside", one.position.line) : one.position.line : t("nothing"),
         one.mask ? one.mask.line : t("unmasked")),
         () => t("w4", q, k, formatBrief(row.weight.data[best]), row.sum.toFixed(6)),
-      () => { const top = topEntries(row.weight.data, 3); return t("w5", q, top.map(({ index }) => `“${this.name(index)}”`).join(" "),
+      () => { const top = this.heaviest(3); return top.length === 0 ? t("w5none", q) : t("w5", q, top.map(({ index }) => `“${this.name(index)}”`).join(" "),
         formatPercent(top.reduce((sum, { value }) => sum + value, 0), 0)); }];
-    fill(this.words, sentences[this.stage](), one.edited?.[this.head] ? h("b", {}, " ", t("edited")) : null);
+    const unknown = this.side("query_side")[this.query]?.unknown;
+    fill(this.words, unknown ? t("unknownQuery", q) : sentences[this.stage](), one.edited?.[this.head] ? h("b", {}, " ", t("edited")) : null);
     fill(this.note,
       this.shown.length < this.one.keys ? t("keysShown", this.shown.length, this.one.keys,
         Math.max(0, row.sum - this.shown.reduce((sum, j) => sum + row.weight.data[j], 0)).toFixed(6)) : "",

@@ -38,8 +38,8 @@ export async function show(root, lab) {
   const { t } = lab, model = chosenModel(lab, ["graph"]);
   if (!model) return void root.append(h("p", { class: "note" }, t("noModels")));
   const { element, input } = modelInput(lab, root, model, changes => lab.set({ ...changes, node: null }, { show: true }));
-  root.append(h("div", { class: "input" }, h("div", { class: "row" }, modelPicker(lab, { kinds: ["graph"], onChange: name => lab.set({ model: name, example: null, upload: null, molecule: null, node: null, attention: null, head: null }, { show: true }) }), model.task === "graphs" ? null : element)), model.task === "graphs" ? element : "");
-  if (!input) return;
+  root.append(h("div", { class: "input" }, h("div", { class: "row" }, modelPicker(lab, { modalities: ["graph"], onChange: name => lab.set({ model: name, example: null, upload: null, molecule: null, node: null, attention: null, head: null }, { show: true }) }), model.task === "graphs" ? null : element)), model.task === "graphs" ? element : "");
+  if (!input) return void root.append(h("p", { class: "note" }, t("noGraphFile")));
   const asked = { model: model.name, input }, graph = await lab.request("graph/run", asked);
   const attention = clamp(Number(lab.state.attention ?? 0), 0, graph.attentions.length - 1), head = clamp(Number(lab.state.head ?? 0), 0, graph.attentions[attention].heads - 1);
   const hops = Number(lab.state.hops ?? 1), place = h("div", { class: "columns wide-left" }), whole = graph.places !== null;

@@ -1,6 +1,6 @@
 // Heads: thumbnails of every head of every layer, and one head in detail.
 import { hatch, shader } from "lab/colour.js";
-import { bar, button, check, chosenModel, cautionLine, inputBox, modelPicker, predictionLine, backendLine, sizeLine, startText } from "lab/controls.js";
+import { allUnknown, bar, boundaryOf, button, captionLine, check, chosenModel, cautionLine, exampleOf, exampleState, inputBox, modelPicker, noticeBox, predictionLine, backendLine, sizeLine, startText } from "lab/controls.js";
 import { clamp, formatExact, fill, fontFamily, h, newId, formatPercent, scaleCanvas, cssVariable, tokenNames } from "lab/dom.js";
 import { attentionLines } from "lab/attention_lines.js";
 import { modelInput } from "lab/inputs.js";
@@ -51,23 +51,27 @@ export const text = {
 };
 
 export async function show(root, lab) {
-  const kinds = ["text", "pair", "image", "sound"], model = chosenModel(lab, kinds), fresh = { upload: null, example: null, drawing: null, tone: null, text: null, query: null };
+  const modalities = ["text", "pair", "image", "sound"], model = chosenModel(lab, modalities), fresh = { upload: null, example: null, drawing: null, tone: null, query: null };
   root.append(h("div", { class: "row" },
-    modelPicker(lab, { kinds, onChange: chosen => lab.set({ ...fresh, model: chosen, attention: null, head: null }, { show: true, replace: false }) })));
+    modelPicker(lab, { modalities, onChange: chosen => lab.set({ ...fresh, model: chosen, attention: null, head: null }, { show: true, replace: false }) })));
   if (!model) return;
   const typed = ["text", "pair"].includes(model.modality), words = typed ? startText(lab, model) : null;
   const chosen = typed ? null : modelInput(lab, root, model, changes => lab.set({ ...changes, query: null }, { show: true, replace: false }));
-  root.append(typed ? inputBox(lab, { value: words, model, onRun: ({ text }) => lab.set({ text, query: null }, { show: true, replace: false }) })
+  root.append(typed ? inputBox(lab, { value: words, model, onRun: ({ text, example }) => lab.set({ text, query: null, ...(example ? exampleState(example) : {}) }, { show: true, replace: false }) })
     : h("div", { class: "input" }, chosen.element ?? ""));
   const input = typed ? { text: words } : chosen.input, request = { model: model.name, input };
-  if (!input) return;
-  const run = await lab.request("heads/run", request), overview = await lab.request("heads/overview", request), answered = performance.now();
-  const view = new Heads(root, lab, request, run, overview);
+  if (!input) return void root.append(h("p", { class: "note" }, lab.t("noInput")));
+  const before = lab.received(), run = await lab.request("heads/run", request), { notices } = run.metadata, example = typed ? exampleOf(lab, model) : {};
+  root.append(noticeBox(lab, notices, modalities) ?? "");
+  if (allUnknown(notices)) return;
+  const overview = await lab.request("heads/overview", request), answered = performance.now();
+  const view = new Heads(root, lab, request, run, overview, example);
   root.append(predictionLine(lab, run.prediction, tokenNames(run.tokens[run.attentions[0].query_side])) ?? "");
+  root.append(captionLine(lab, example) ?? "");
   view.build();
-  await view.choose(clamp(Number(lab.state.attention ?? Math.min(1, run.attentions.length - 1)), 0, run.attentions.length - 1), Number(lab.state.head ?? 0),
+  await view.choose(clamp(Number(lab.state.attention ?? example.attention ?? Math.min(1, run.attentions.length - 1)), 0, run.attentions.length - 1), Number(lab.state.head ?? example.head ?? 0),
     lab.state.head !== undefined);
-  root.append(cautionLine(lab), backendLine(lab, run), sizeLine(lab, lab.received(), performance.now() - answered));
+  root.append(cautionLine(lab), backendLine(lab, run), sizeLine(lab, lab.received() - before, performance.now() - answered));
   lab.expose({ read: () => view.read(), head: () => view.detail });
 }
 // A saved view contains every head if there are few.
@@ -80,9 +84,9 @@ export async function keep(lab) {
 }
 
 class Heads {
-  constructor(root, lab, request, run, overview) {
+  constructor(root, lab, request, run, overview, example) {
     Object.assign(this,
-      { root, lab, request, run, overview, attention: 0, head: 0, kept: false, hide: lab.state.hide === "1", again: lab.state.again === "1",
+      { root, lab, request, run, overview, example, boundary: boundaryOf(run.metadata.notices), attention: 0, head: 0, kept: false, hide: lab.state.hide === "1", again: lab.state.again === "1",
         direction: lab.state.direction ?? "out", asked: lab.latestRequest(), rows: new Map() });
     this.stats = run.attentions.map(one => one.stats);
   }
@@ -242,16 +246,18 @@ class Heads {
       shownColumns.forEach((j,
         c) => { values[r * shownColumns.length + c] = found.weights.data[i * columns + j] / (hide && this.again && kept ? kept : 1); if (masked) masked[r * shownColumns.length + c] = found.masked.data[i * columns + j]; });
     });
-    Object.assign(this, { found, shownRows, shownColumns, pooled });
-    const query0 = clamp(shownRows.indexOf(Number(lab.state.query ?? -1)) < 0 ? Math.floor(shownRows.length / 2) : shownRows.indexOf(Number(lab.state.query)), 0,
-      shownRows.length - 1);
+    Object.assign(this, { found, shownRows, shownColumns, pooled, values, masked });
+    const wanted = shownRows.indexOf(this.query ?? Number(lab.state.query ?? this.example.query ?? -1)), middle = Math.floor(shownRows.length / 2);
+    const query0 = clamp(wanted < 0 ? middle : wanted, 0, shownRows.length - 1), scaled = this.pooledBoundary(one);
     const options = { title: t("weightsOf"), values, masked, shape: [shownRows.length, shownColumns.length], rowNames: shownRows.map(n => this.queries[n]),
       columnNames: shownColumns.map(n => this.keys[n]), rowNumber: r => shownRows[r], columnNumber: c => shownColumns[c],
       selected: [query0, bestOf(values, query0, shownColumns.length)], orientation: hide && !this.again ? t("orientationHidden") : undefined,
         name: `attention-${one.name}-head-${this.head}`, facts: (r, c) => this.facts(shownRows[r], shownColumns[c]),
-        onCell: (r, c, changed) => { if (changed) this.pick(shownRows[r], "map"); }, onPin: r => { if (r !== null) this.pick(shownRows[r], "map"); } };
-    if (this.map) { const { row, column } = this.map; delete options.selected; this.map.row = row, this.map.column = column, this.map.update(options); }
+        onCell: (r, c, changed) => { if (changed) this.pick(shownRows[r], "map"); }, onPin: r => { if (r !== null) this.pick(shownRows[r], "map"); }, ...scaled };
+    // the query stays when another head is chosen or tokens are hidden
+    if (this.map) { const column = shownColumns.indexOf(this.columns?.[this.map.column]); this.map.row = query0, this.map.column = column < 0 ? options.selected[1] : column, this.map.update(options); }
     else this.map = heatMap(lab, options);
+    this.columns = shownColumns;
     const specials = [...new Set(key.filter(token => token.special).map(token => token.text))].join(", ");
     const mass = formatPercent(all ? 1 - left / all : 0),
       note = hide ? h("p", { class: "soft", id: "hidden-mass" }, t(this.again ? "hiddenAgain" : "hidden", specials, mass)) : null;
@@ -263,14 +269,19 @@ class Heads {
     this.showBelow(one);
     this.pick(shownRows[this.map.row], "");
   }
+  // Where the longest training input ends, as a row and a column of the map.
+  pooledBoundary(one) {
+    const { boundary } = this, place = (side, shown, tokens) => boundary === null || side !== "source" ? null : this.pooled ? Math.round(boundary * shown.length / tokens) : shown.findIndex(n => n >= boundary);
+    return { rowBoundary: place(one.query_side, this.shownRows, one.queries), columnBoundary: place(one.key_side, this.shownColumns, one.keys) };
+  }
+  // The lines and the text show the same tokens as the map.
   showBelow(one) {
-    const { lab } = this, { t } = lab, { weights, masked } = this.found, columns = weights.shape[1];
+    const { lab } = this, { t } = lab, { values, masked, shownRows, shownColumns } = this, columns = shownColumns.length, { rowBoundary, columnBoundary } = this.pooledBoundary(one);
     if (this.pooled) return fill(this.below);
-    const row = i => weights.data.subarray(i * columns, (i + 1) * columns), off = (i, j) => Boolean(masked?.data[i * columns + j]);
-    const set = { queries: this.queries, keys: this.keys, row, masked: off, query: this.query ?? 0, onQuery: i => this.pick(i, "lines"), name: "lines" };
-    if (this.lines) this.lines.update(set); else this.lines = attentionLines(lab, set);
-    const special = n => Boolean(this.run.tokens[one.key_side][n]?.special);
-    this.strip = tokenStrip(lab, { names: this.queries, values: null, selected: 0, label: t("stripTitle"), special, onPick: n => this.pick(n, "strip") });
+    const row = r => values.subarray(r * columns, (r + 1) * columns), off = (r, c) => Boolean(masked?.[r * columns + c]);
+    const set = { queries: shownRows.map(n => this.queries[n]), keys: shownColumns.map(n => this.keys[n]), row, masked: off, onQuery: r => this.pick(shownRows[r], "lines"), name: "lines", queryBoundary: rowBoundary, keyBoundary: columnBoundary };
+    if (this.lines) this.lines.query = this.map.row, this.lines.update(set); else this.lines = attentionLines(lab, { ...set, query: this.map.row });
+    this.strip = tokenStrip(lab, { names: [], values: null, selected: 0, label: t("stripTitle") });
     this.stripWords = h("p", { class: "soft" });
     fill(this.below, h("section", { class: "card" }, this.lines.element), h("section", { class: "card" }, h("h3", {}, t("stripTitle")),
       bar(t("direction"), [["out", t("attendsTo")], ["in", t("attendedBy")]], this.direction,
@@ -280,17 +291,17 @@ class Heads {
   // Selects a query in one figure; the other figures follow.
   pick(i, from) {
     if (i === undefined || i < 0) return;
-    const { lab, found } = this, [rows, columns] = found.weights.shape, one = this.run.attentions[this.attention];
+    const { lab } = this, one = this.run.attentions[this.attention];
     this.query = i;
     if (from) lab.set({ query: i });
     const r = this.shownRows.indexOf(i);
     if (from !== "map" && r >= 0 && r !== this.map.row) this.map.select(r, this.map.column);
     if (this.pooled) return;
-    if (from !== "lines") this.lines.choose(i, false);
-    const out = this.direction === "out" || one.query_side !== one.key_side,
-      values = out ? found.weights.data.subarray(i * columns, (i + 1) * columns) : Float32Array.from({ length: rows }, (_, n) => found.weights.data[n * columns + i]);
-    this.strip.update({ names: out ? this.keys : this.queries, values, selected: out && one.query_side !== one.key_side ? null : i,
-      masked: n => Boolean(found.masked?.data[out ? i * columns + n : n * columns + i]) });
+    if (from !== "lines" && r >= 0) this.lines.choose(r, false);
+    const out = this.direction === "out" || one.query_side !== one.key_side, shown = out ? this.shownColumns : this.shownRows, side = this.run.tokens[out ? one.key_side : one.query_side];
+    const c = this.shownColumns.indexOf(i), width = this.shownColumns.length, at = n => out ? r * width + n : n * width + c;
+    this.strip.update({ names: shown.map(n => (out ? this.keys : this.queries)[n]), values: Float32Array.from(shown, (_, n) => this.values[at(n)]), selected: out && one.query_side !== one.key_side ? null : shown.indexOf(i),
+      masked: n => Boolean(this.masked?.[at(n)]), special: n => Boolean(side[shown[n]]?.special), boundary: this.pooledBoundary(one)[out ? "columnBoundary" : "rowBoundary"], onPick: n => this.pick(shown[n], "strip") });
     fill(this.stripWords, lab.t(out ? "stripOut" : "stripIn", (out ? this.queries : this.keys)[i]));
     this.askRow(i);
   }

@@ -1,6 +1,6 @@
 // Honest reading: five attributions of one prediction, their agreement, and the effect of edited heads.
 import { signedColour, signedTextColour } from "lab/colour.js";
-import { bar, button, chosenModel, cautionLine, inputBox, modelPicker, number, backendLine, select, startText, withProgress } from "lab/controls.js";
+import { allUnknown, bar, boundaryOf, button, chosenModel, cautionLine, inputBox, modelPicker, noticeBox, number, backendLine, select, startText, withProgress } from "lab/controls.js";
 import { formatBrief, clamp, formatExact, fill, untranslated, h, formatPercent, visibleText, cssVariable, tokenNames } from "lab/dom.js";
 import { npz, saveFile } from "lab/export.js";
 import { modelInput, pixelsOf } from "lab/inputs.js";
@@ -9,7 +9,7 @@ import { tokenStrip } from "lab/token_strip.js";
 import { numbersTable } from "lab/charts.js";
 
 export const name = "honest";
-const KINDS = ["text", "pair", "image", "sound", "graph"], MANY = 160;
+const MODALITIES = ["text", "pair", "image", "sound", "graph"], MANY = 160;
 const METHODS = ["raw", "value", "rollout", "gradient", "effect"], SIGNED = ["gradient", "effect"], CHANGES = ["silent", "uniform", "shuffle", "mean"];
 
 export const text = {
@@ -71,17 +71,19 @@ export async function show(root, lab) {
   // prefer a classifier or tagger to a language model
   const usual = ["classify", "tag"].map(task => lab.models.find(one => one.modality === "text" && one.task === task)).find(Boolean);
   if (lab.state.model === undefined && usual) lab.set({ model: usual.name });
-  const { t, state } = lab, model = chosenModel(lab, KINDS), again = (changes, replace = true) => lab.set(changes, { show: true, replace }), fresh = { place: null, label: null, token: null, edits: null };
-  root.append(h("div", { class: "row" }, modelPicker(lab, { kinds: KINDS, onChange: name => again({ model: name, text: null, attention: null, head: null, ablation: null, upload: null, example: null, drawing: null, tone: null, molecule: null, ...fresh }, false) })));
+  const { t, state } = lab, model = chosenModel(lab, MODALITIES), again = (changes, replace = true) => lab.set(changes, { show: true, replace }), fresh = { place: null, label: null, token: null, edits: null };
+  root.append(h("div", { class: "row" }, modelPicker(lab, { modalities: MODALITIES, onChange: name => again({ model: name, attention: null, head: null, ablation: null, upload: null, example: null, drawing: null, tone: null, molecule: null, ...fresh }, false) })));
   if (!model) return;
   const typed = ["text", "pair"].includes(model.modality), words = typed ? startText(lab, model) : null, chosen = typed ? null : modelInput(lab, root, model, changes => again({ ...changes, ...fresh }, false));
   root.append(typed ? inputBox(lab, { value: words, model, onRun: ({ text }) => again({ text, ...fresh }, false) }) : h("div", { class: "input" }, chosen.element ?? ""));
   const input = typed ? { text: words } : chosen.input;
-  if (!input) return;
+  if (!input) return void root.append(h("p", { class: "note" }, t(model.modality === "graph" ? "noGraphFile" : "noInput")));
   const base = { model: model.name, input, ...numbersOf(state, ["place", "label"]) };
   const ask = { ...base, ...numbersOf(state, ["attention", "head"]), ...(state.ablation ? { ablation: state.ablation } : {}) };
   const found = await withProgress(lab, root, (onProgress, signal) => lab.request("honest/read", ask, { onProgress, signal }));
   if (!found) return;
+  root.append(noticeBox(lab, found.notices, MODALITIES) ?? "");
+  if (allUnknown(found.notices)) return;
   const names = unitNames(lab, found), { question } = found, known = METHODS.filter(name => found.attributions[name]);
   root.append(questionCard(lab, found, again), attributionsCard(lab, found, names, known, again), agreement(lab, found, known), baselines(lab, base, question), headsCard(lab, base, found), cautionLine(lab), backendLine(lab, found));
   lab.expose({ read: () => ({ question, attributions: Object.fromEntries(METHODS.map(name => [name, found.attributions[name] && Array.from(found.attributions[name].data)])), correlations: found.correlations, names }) });
@@ -96,9 +98,9 @@ const numbersOf = (state, keys) => Object.fromEntries(keys.filter(key => state[k
 const isVector = question => ["vector", "number"].includes(question.type);
 const shown = (lab, answer) => answer.type === "number" ? lab.t("numberIs", formatBrief(answer.score)) : isVector(answer) ? lab.t("vectorIs") : lab.t("answerIs", visibleText(answer.word), formatPercent(answer.probability), formatBrief(answer.score));
 
-function questionCard(lab, { question, places }, again) {
+function questionCard(lab, { question, places, notices }, again) {
   const { t } = lab, tokens = Array.isArray(places) ? places : null, count = tokens ? tokens.length : places, node = ["node", "graph"].includes(question.type) || (question.type === "number" && count > 0);
-  const asked = !count ? null : tokens && count <= MANY ? tokenStrip(lab, { names: tokenNames(tokens), values: null, selected: question.place, special: n => tokens[n].special, label: t("place"), onPick: place => again({ place, label: null }) }).element
+  const asked = !count ? null : tokens && count <= MANY ? tokenStrip(lab, { names: tokenNames(tokens), values: null, selected: question.place, special: n => tokens[n].special, boundary: question.type === "generated" ? null : boundaryOf(notices), label: t("place"), onPick: place => again({ place, label: null }) }).element
     : number(t(node ? "node" : tokens ? "place" : "placeNumber"), question.place, { min: 0, max: count - 1 }, place => again({ place: clamp(place, 0, count - 1), label: null, token: null }));
   return h("section", { class: "card", id: "question" }, h("h2", { class: "first" }, t("question")), h("p", { class: "soft" }, t(`ask_${question.type}`)), asked,
     h("div", { class: "row" }, question.choices.length ? select(t("label"), question.choices.map(one => [one.label, `${visibleText(one.word)} · ${formatPercent(one.probability)}`]), question.label, label => again({ label }), { plain: true }) : null,
@@ -120,9 +122,9 @@ function attributionsCard(lab, found, names, known, again) {
   };
   const strips = METHODS.map(name => {
     if (!known.includes(name)) return [h("section", { class: "reading", "data-reading": name }, h("h3", {}, t(name)), h("p", { class: "note" }, lab.localize(found.reasons[name]))), null];
-    const values = found.attributions[name].data, signed = SIGNED.includes(name), finite = Array.from(values).filter(Number.isFinite), first = orders[name].indexOf(1);
+    const values = found.attributions[name].data, signed = SIGNED.includes(name), finite = Array.from(values).filter(Number.isFinite), first = ranks(values, n => found.tokens[n]?.unknown).indexOf(1);
     const domain = signed ? zeroCentred(finite) : [0, Math.max(...finite, 1e-9)], write = few(domain[1]);
-    const strip = tokenStrip(lab, { names, values, masked: n => !Number.isFinite(values[n]), special: n => found.tokens[n].special, ...layout(found), kind: signed ? "scores" : "weights", domain, scale: "linear", label: t(name), digits: found.side === "image" && names.length > 64 ? false : write, selected: lab.state.token === undefined ? null : Number(lab.state.token), onPick: pick });
+    const strip = tokenStrip(lab, { names, values, masked: n => !Number.isFinite(values[n]), special: n => found.tokens[n].special, boundary: found.side === "source" ? boundaryOf(found.notices) : null, ...layout(found), kind: signed ? "scores" : "weights", domain, scale: "linear", label: t(name), digits: found.side === "image" && names.length > 64 ? false : write, selected: lab.state.token === undefined ? null : Number(lab.state.token), onPick: pick });
     return [h("section", { class: "reading", "data-reading": name }, h("div", { class: "map-head" }, h("h3", {}, t(name)), h("span", { class: "soft" }, first < 0 ? null : [t("most", names[first], write(values[first])), " · "], t("domain", formatBrief(domain[0]), formatBrief(domain[1])))),
       h("p", { class: "soft" }, t(isVector(question) && signed ? `meansVector_${name}` : `means_${name}`)), strip.element), strip];
   });
@@ -144,8 +146,9 @@ function pictureOf(lab, { pixels, grid: [rows, columns], box }) {
 }
 // A fixed number of decimals per strip, so that strips align; exact numbers are in the table.
 const few = most => { const digits = Math.min(8, Math.max(3, 2 - Math.floor(Math.log10(most)))); return x => Math.abs(x) < 0.5 / 10 ** digits ? "0" : x.toFixed(digits).replace(/^(-?)0\./, "$1.").replace("-", "−"); };
-function ranks(values) {
-  const order = Array.from(values.keys()).filter(n => Number.isFinite(values[n])).sort((a, b) => Math.abs(values[b]) - Math.abs(values[a])), found = Array(values.length).fill(0);
+// The rank of each value by magnitude, from 1; 0 for those that are skipped.
+function ranks(values, skip = () => false) {
+  const order = Array.from(values.keys()).filter(n => Number.isFinite(values[n]) && !skip(n)).sort((a, b) => Math.abs(values[b]) - Math.abs(values[a])), found = Array(values.length).fill(0);
   order.forEach((n, rank) => { found[n] = rank + 1; });
   return found;
 }
@@ -188,11 +191,11 @@ function headsCard(lab, base, { attentions, question }) {
   const grid = h("div", { class: "table-scroll" }), result = h("div", {}), note = h("p", { class: "soft" });
   let how = CHANGES.includes(lab.state.give) ? lab.state.give : "silent", alone = null;
   function draw() {
-    const most = alone ? Math.max(...Array.from(alone.data).filter(Number.isFinite).map(Math.abs), 1e-9) : 1;
+    const most = alone ? Math.max(...Array.from(alone.data).filter(Number.isFinite).map(Math.abs), 1e-9) : 1, digits = few(most);
     const cell = (a, b) => {
       const held = edits.get(`${a}.${b}`), value = alone?.data[a * alone.shape[1] + b];
       return h("td", {}, h("button", { type: "button", class: "head-cell", "aria-pressed": held !== undefined, "aria-label": t("cell", lab.localize(attentions[a].label), b, held ? t(held) : ""), title: held ? t(held) : value === undefined ? null : formatExact(value),
-        style: value === undefined ? {} : { background: signedColour(value, most), color: signedTextColour(value, most) }, "data-head": `${a}.${b}`, onclick: () => toggle(a, b) }, held ? t(held) : value === undefined ? String(b) : formatBrief(value, 2)));
+        style: value === undefined ? {} : { background: signedColour(value, most), color: signedTextColour(value, most) }, "data-head": `${a}.${b}`, onclick: () => toggle(a, b) }, held ? t(held) : value === undefined ? String(b) : digits(value)));
     };
     const widest = Math.max(...attentions.map(one => one.heads)), focused = document.activeElement?.dataset?.head;
     fill(grid, h("table", { class: "head-grid" }, h("thead", {}, h("tr", {}, h("th", {}), Array.from({ length: widest }, (_, n) => h("th", { scope: "col" }, `${n}`)))), h("tbody", {}, attentions.map((one, a) => h("tr", {}, h("th", { scope: "row" }, lab.localize(one.label)), Array.from({ length: one.heads }, (_, b) => cell(a, b)))))));

@@ -1,6 +1,6 @@
 // Image: the weights of a patch. Each patch of the image is a token; the class token has its own cell.
 import { cssColour, legend, shader } from "lab/colour.js";
-import { bar, chosenModel, fileButtons, headPicker, cautionLine, modelPicker, predictionLine, backendLine } from "lab/controls.js";
+import { bar, chosenModel, fileButtons, headPicker, cautionLine, modelPicker, noticeBox, predictionLine, backendLine } from "lab/controls.js";
 import { clamp, formatExact, fill, h, topEntries, formatPercent, scaleCanvas, cssVariable } from "lab/dom.js";
 import { npz, saveFile } from "lab/export.js";
 import { modelInput, pixelsOf } from "lab/inputs.js";
@@ -39,8 +39,8 @@ export async function show(root, lab) {
   const { t } = lab, model = chosenModel(lab, ["image"]);
   if (!model) return void root.append(h("p", { class: "note" }, t("noModels")));
   const { element, input } = modelInput(lab, root, model, changes => lab.set({ ...changes, query: null }, { show: true, replace: false }));
-  root.append(h("div", { class: "input" }, h("div", { class: "row" }, modelPicker(lab, { kinds: ["image"], onChange: name => lab.set({ query: null, upload: null, example: null, drawing: null, model: name, attention: null, head: null }, { show: true }) })), element ?? ""));
-  if (!input) return;
+  root.append(h("div", { class: "input" }, h("div", { class: "row" }, modelPicker(lab, { modalities: ["image"], onChange: name => lab.set({ query: null, upload: null, example: null, drawing: null, model: name, attention: null, head: null }, { show: true }) })), element ?? ""));
+  if (!input) return void root.append(h("p", { class: "note" }, t("noInput")));
   const asked = { model: model.name, input }, picture = await lab.request("image/run", asked), [rows, columns] = picture.grid, extra = picture.class_token ? 1 : 0, count = rows * columns + extra;
   // Self-attentions of the image tokens first, then the cross-attentions of a detector's queries.
   const all = [...picture.attentions, ...picture.crossed], attention = clamp(Number(lab.state.attention ?? all.length - 1), 0, all.length - 1), seen = all[attention], head = clamp(Number(lab.state.head ?? 0), 0, seen.heads - 1);
@@ -52,7 +52,7 @@ export async function show(root, lab) {
   const canvas = h("canvas", { tabindex: 0, role: "application", "aria-label": t(across ? "whereQuery" : "picture"), onkeydown: press, onclick: point }), words = h("div", {}), side = h("div", { class: "readout" }), listed = h("div", {});
   const points = picture.attentions.flatMap((one, layer) => Array.from(one.distance.data, (distance, n) => ({ x: layer, y: distance, layer, head: n, label: t("point", layer, n, distance.toFixed(2)) })));
   const chosenHead = (a, b) => lab.set({ attention: a, head: b, ...((a >= picture.attentions.length) === across ? {} : { query: null }) }, { show: true });
-  root.append(found.length ? "" : predictionLine(lab, picture.prediction) ?? "", h("p", { class: "soft" }, t("sees", ...picture.size, rows, columns)),
+  root.append(noticeBox(lab, picture.notices, ["image"]) ?? "", found.length ? "" : predictionLine(lab, picture.prediction) ?? "", h("p", { class: "soft" }, t("sees", ...picture.size, rows, columns)),
     h("div", { class: "row pickers" }, headPicker(lab, all, attention, head, chosenHead), across ? null : bar(t("mode"), ["heat", "arrows", "rollout"].map(one => [one, t(`mode_${one}`)]), mode, value => lab.set({ mode: value }, { show: true }))),
     h("div", { class: "columns wide-left" },
       h("figure", { class: "card" }, h("div", { class: "map-head" }, h("h3", {}, t(across ? "whereQuery" : "picture")), fileButtons(lab, () => ({ png: () => canvas.toBlob(blob => saveFile("image.png", blob)), csv: () => saveFile("image.csv", csv(), "text/csv"), npz: () => saveFile("image.npz", npz({ weights: held, pixels: picture.pixels })), svg: () => saveFile("image.svg", svgOf(canvas), "image/svg+xml") }))),

@@ -1,6 +1,6 @@
 // Long text: up to a hundred thousand characters. The map is pooled and computed for the visible region; nothing of size n² is sent or stored.
-import { bar, button, check, fileBox, headPicker, cautionLine, select, sizeLine, withProgress } from "lab/controls.js";
-import { clamp, formatExact, fill, untranslated, h } from "lab/dom.js";
+import { allUnknown, bar, boundaryOf, button, check, fileBox, headPicker, cautionLine, noticeBox, select, sizeLine, withProgress } from "lab/controls.js";
+import { clamp, formatExact, fill, untranslated, h, UNKNOWN_MARK } from "lab/dom.js";
 import { heatMap } from "lab/heat_map.js";
 import { curves, numbersTable } from "lab/charts.js";
 
@@ -53,7 +53,7 @@ export async function show(root, lab) {
   const area = h("textarea", { rows: 4, spellcheck: "false", translate: "no", "aria-label": t("yours"), value: words, disabled: lab.exported });
   root.append(h("div", { class: "input" },
     h("div", { class: "row" },
-      select(t("model"), [["recall", t("recall")], ...models.map(model => [model.name, lab.localize(model.title), true])], state.model ?? "recall",
+      select(t("model"), [["recall", t("recall")], ...models.map(model => [model.name, [model.folder, lab.localize(model.title)].filter(Boolean).join("/"), true])], state.model ?? "recall",
         model => again({ model })),
       lab.exported ? null : fileBox(lab, ".txt,.md,text/*", t("openText"), async file => use(await file.text())),
       lab.exported ? null : button(t("sample"), () => again({ text: null, kept: null })),
@@ -63,6 +63,8 @@ export async function show(root, lab) {
   root.append(place);
   const run = await withProgress(lab, place, (onProgress, signal) => lab.request("long/run", request, { onProgress, signal }));
   if (!run) return;
+  root.append(noticeBox(lab, run.notices, ["text"]) ?? "");
+  if (allUnknown(run.notices)) return;
   const view = new Long(root, lab, request, run, words);
   await view.build();
   lab.expose({ read: () => view.read() });
@@ -136,8 +138,8 @@ class Long {
   words(first, last, room = 0) {
     const { offsets } = this.run, at = (n, end) => offsets.data[2 * clamp(n, 0, this.run.tokens - 1) + end],
       cut = (a, b) => this.letters.slice(Math.max(0, a), b).join("").replaceAll("\n", "↵").replaceAll("\t", "⇥");
-    const start = at(first, 0), end = Math.min(at(last - 1, 1), start + 60);
-    return [cut(start - room, start), cut(start, end), cut(end, end + room)];
+    const start = at(first, 0), end = Math.min(at(last - 1, 1), start + 60), unknown = this.run.unknown.data.subarray(first, last).some(Boolean);
+    return [cut(start - room, start), (unknown ? UNKNOWN_MARK : "") + cut(start, end), cut(end, end + room)];
   }
   snippet(first, last,
     role) { const [before, own, after] = this.words(first, last, 22); return h("span", { translate: "no", class: "snippet" }, before, h("b", { class: role }, own),
@@ -152,7 +154,7 @@ class Long {
         onPin: i => { if (i !== null) this.ask(Math.floor((this.span("row", i)[0] + this.span("row", i)[1] - 1) / 2)); },
       onRegion: ([top, bottom], [left, right]) => this.look([this.span("row", top)[0], this.span("row", bottom)[1]],
         [this.span("column", left)[0], this.span("column", right)[1]]),
-        onKey: event => this.press(event), selected: best };
+        onKey: event => this.press(event), selected: best, rowBoundary: this.boundary(this.rows, rows), columnBoundary: this.boundary(this.keys, columns) };
     if (this.map) { this.map.pinned = null, [this.map.row, this.map.column] = best, this.map.update(options); }
     else { this.map = heatMap(lab, { ...options, scale: "log", height: Math.min(640, innerHeight * 0.7) }); fill(this.place, this.map.element); }
     const { format } = new Intl.NumberFormat("en");
@@ -164,6 +166,8 @@ class Long {
       found.visited < found.of || this.exact ? check(t("exact"), this.exact, on => { this.exact = on, lab.set({ exact: on ? 1 : null }), this.fetch(); }) : null);
     this.showLinks(), this.showCharts(), this.ask(found.links.shape[0] ? found.links.data[0] : this.rows[0]);
   }
+  // Where the longest training input ends, in cells of the map.
+  boundary([first, last], count) { const length = boundaryOf(this.run.notices); return length === null ? null : (length - first) * count / (last - first); }
   // Start at the largest weight.
   firstCell() {
     const { links, map } = this.found, within = (x, [a, b], count) => clamp(Math.floor((x - a) * count / (b - a)), 0, count - 1);

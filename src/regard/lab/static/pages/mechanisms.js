@@ -22,6 +22,7 @@ export const text = {
     formula: "Formula", plan: "Cost", backend: "backend", reason: "why not", operations: "operations", moved: "bytes moved", peak: "peak extra memory",
     visited: "tiles visited", unknown: "unknown", refused: "This combination is refused:", python: "Python", layer: "As a trainable layer",
     curve: "Position bias by distance, one line per head", curveX: "distance i − j", curveY: "bias added to the score", headName: n => `head ${n}`,
+    approximate: "An approximation compares no single pair of query and key, so presets start without position and mask. Add them to see what is refused.",
     dictionary: "Soft dictionary",
     dictionaryHow: "A dictionary returns one value for an exact key. Attention compares the query with every key and returns the weighted mean of all values.",
     asked: "Query", entry: "key", value: "value", weight: "weight", part: "weight × value", sharpness: "Inverse temperature", answer: "Soft lookup", hard: "Hard lookup",
@@ -38,6 +39,7 @@ export const text = {
     share: part => `所有查询-键对中有 ${part} 可见。`, tiles: (r, c) => `查询-键对太多，无法逐一画出：每格是 ${r} × ${c} 的分块，由掩码整体判断，不逐对检查。`,
     formula: "公式", plan: "开销", backend: "后端", reason: "不可用的原因", operations: "运算次数", moved: "访存字节数", peak: "额外内存峰值", visited: "访问的分块", unknown: "未知", refused: "不支持这种组合：",
     python: "Python", layer: "作为可训练的层", curve: "位置偏置随距离的变化，每个头一条线", curveX: "距离 i − j", curveY: "加到分数上的偏置", headName: n => `头 ${n}`,
+    approximate: "近似方法不逐对比较查询和键，因此预设不带位置项和掩码。加上它们，可以看到哪些组合不被支持。",
     dictionary: "软字典", dictionaryHow: "普通字典用精确匹配的键返回一个值。注意力把查询与每个键比较，返回所有值的加权平均。",
     asked: "查询", entry: "键", value: "值", weight: "权重", part: "权重 × 值", sharpness: "逆温度", answer: "软查找", hard: "硬查找", hardHow: word => `只取“${word}”的值`, add: "添加一个键",
     remove: word => `删除 ${word}`, unknownWord: "这个查询没有人工设定的向量，只能匹配相同的键。", newWord: "词",
@@ -49,7 +51,7 @@ const QUESTIONS = ["score", "position", "mask", "method"], START = { score: "Dot
 export async function show(root, lab) {
   const { t, state } = lab, { choices } = await lab.request("mechanisms/choices", {}), lines = Object.fromEntries(QUESTIONS.map(key => [key, state[key] ?? START[key]])),
     sizes = Object.fromEntries(Object.entries(SIZES).map(([key, usual]) => [key, Number(state[key] ?? usual)]));
-  const ask = lab.latestRequest(), place = h("div", { class: "mechanism" }), formulas = {}, page = { lab, place, formulas };
+  const approximate = !["", "-", "Exact()"].includes(lines.method), ask = lab.latestRequest(), place = h("div", { class: "mechanism" }), formulas = {}, page = { lab, place, formulas };
   const again = () => lab.attempt(async () => {
     lab.set({ ...Object.fromEntries(QUESTIONS.map(key => [key, lines[key] || (START[key] ? "-" : null)])), ...sizes });
     place.querySelector(".error")?.remove();
@@ -57,19 +59,22 @@ export async function show(root, lab) {
     page.found = await ask("mechanisms/plan", { ...clean, sizes });
     showPlan(page);
   }, place);
+  // Linformer's projection is made for one number of keys, and approximations compare no single pair: they take no position bias and few masks.
+  const fitted = line => line.replace(/tokens=\d+/, `tokens=${sizes.keys}`);
+  const pickMethod = line => lab.set({ ...sizes, method: line || "-", position: line ? "-" : null, mask: line ? "-" : null }, { show: true });
   const question = key => {
-    const known = choices[key], words = line => line === "" || line === "-" ? t(`none_${key}`) : line, id = newId();
+    const known = choices[key].map(line => key === "method" ? fitted(line) : line), words = line => line === "" || line === "-" ? t(`none_${key}`) : line, id = newId();
     const own = h("input",
       { type: "text", id, value: lines[key] === "-" ? "" : lines[key], spellcheck: "false", translate: "no", placeholder: t(`none_${key}`),
         "aria-label": `${t(key)}: ${t("own")}`, onchange: event => { lines[key] = event.target.value.trim() || "-", again(); } });
     formulas[key] = h("p", { class: "soft", translate: "no" });
     return h("section", { class: "card question" }, h("h3", {}, t(key)), h("p", { class: "soft" }, t(`ask_${key}`)),
       select(t("ready"), known.map(line => [line, words(line), Boolean(line)]), lines[key] === "-" ? "" : lines[key],
-        line => { lines[key] = line || "-", own.value = line, again(); }),
-      own, formulas[key]);
+        line => { if (key === "method") return pickMethod(line); lines[key] = line || "-", own.value = line, again(); }),
+      own, key === "method" && approximate ? h("p", { class: "soft" }, t("approximate")) : null, formulas[key]);
   };
   root.append(h("div", { class: "questions" }, QUESTIONS.map(question)),
-    h("div", { class: "row" }, Object.keys(SIZES).map(key => number(t(key), sizes[key], { min: 1, max: 131072 }, value => { sizes[key] = value, again(); }))), place);
+    h("div", { class: "row" }, Object.keys(SIZES).map(key => number(t(key), sizes[key], { min: 1, max: 131072 }, value => { sizes[key] = value; if (key === "keys" && approximate) return lab.set({ ...sizes, method: fitted(lines.method) }, { show: true }); again(); }))), place);
   await again();
   await dictionary(root, lab);
   lab.expose({ read: () => ({ plan: page.found?.plan, python: page.found?.python, allowed: page.found?.allowed, ...lab.dictionary }) });
@@ -175,15 +180,15 @@ async function dictionary(root, lab) {
         h("input",
           { type: "text", value: word, size: 9, translate: "no", "aria-label": t("entry"), "data-at": `w${n}`,
             onchange: event => rename(word, event.target.value.trim()) })),
-        h("td", { class: "number" }, formatExact(found.scores.data[n])), h("td", { class: "number", "data-weight": found.weights.data[n] }, formatExact(found.weights.data[n])),
+        h("td", { class: "number", title: formatExact(found.scores.data[n]) }, formatBrief(found.scores.data[n])), h("td", { class: "number", "data-weight": found.weights.data[n], title: formatExact(found.weights.data[n]) }, formatBrief(found.weights.data[n])),
         h("td", { class: "bar" }, h("span", { style: { width: `${100 * found.weights.data[n] / most}%` } })),
       h("td", {},
         h("input",
           { type: "number", value: it.entries[word], "aria-label": t("value"), "data-at": `v${n}`,
             onchange: event => { it.entries[word] = Number(event.target.value), again(); } })),
-        h("td", { class: "number" }, formatExact(Math.fround(found.weights.data[n] * found.v.data[n]))),
+        h("td", { class: "number", title: formatExact(Math.fround(found.weights.data[n] * found.v.data[n])) }, formatBrief(found.weights.data[n] * found.v.data[n])),
         h("td", {}, found.words.length > 1 ? button("×", () => { delete it.entries[word], again(); }, { class: "small", "aria-label": t("remove", word) }) : null))))),
-      h("div", { class: "answers" }, h("p", {}, t("answer"), " ", h("b", { class: "output", "data-answer": found.answer }, formatExact(Math.fround(found.answer)))),
+      h("div", { class: "answers" }, h("p", {}, t("answer"), " ", h("b", { class: "output", "data-answer": found.answer, title: formatExact(Math.fround(found.answer)) }, formatBrief(found.answer))),
         h("p", { class: "soft" }, t("hard"), " ", h("b", {}, formatExact(found.hard.value)), " · ", t("hardHow", found.hard.word))),
         code(lab, t("python"), found.python));
     if (focus) result.querySelector(`[data-at="${focus}"]`)?.focus();
