@@ -184,8 +184,8 @@ BLOCK_OF_BOTH = Step(
     ),
     task=Bilingual(
         "Leave out the attention: the map is empty off the diagonal, no word learns of another. Leave out the fully "
-        "connected layers: words mix, but nothing new is made of the mix.",
-        "去掉注意力：对角线以外全是 0，词与词互不相知。去掉全连接层：词会混合，但混合之后没有加工。",
+        "connected layers: words still mix, and less is lost than is often said (see the verdicts).",
+        "去掉注意力：对角线以外全是 0，词与词互不相知。去掉全连接层：词仍会混合，损失比通常说的要小（见实测结论）。",
     ),
     controls=(
         Choice(

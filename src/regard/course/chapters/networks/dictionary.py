@@ -78,10 +78,26 @@ THINGS = (
 
 
 def compute_dot_sign(query: np.ndarray, keys: np.ndarray) -> dict[str, Any]:
+    from regard.experiments.results import published_result
+
     dots = keys @ query
     lengths = np.linalg.norm(keys, axis=-1) * np.linalg.norm(query)
     angles = np.degrees(np.arccos(np.clip(dots / np.maximum(lengths, 1e-12), -1, 1)))
-    return dict(dots=dots, angles=angles, apple=dots[0], chair=dots[3], tuesday=dots[2], tuesday_angle=angles[2])
+    # cosines with the apple in embeddings that were trained
+    alike = (published_result("meaning") or {})["numbers"]["alike"]
+    trained = [[alike[name][word] for word in ("banana", "chair")] for name in ("own task", "corpus")]
+    return dict(
+        dots=dots,
+        angles=angles,
+        trained=np.array(trained),
+        apple=dots[0],
+        chair=dots[3],
+        tuesday=dots[2],
+        tuesday_angle=angles[2],
+        own_chair=trained[0][1],
+        corpus_chair=trained[1][1],
+        corpus_banana=trained[1][0],
+    )
 
 
 def attend_dot_sign(query: Tensor, keys: Tensor) -> Tensor:
@@ -100,10 +116,9 @@ DOT_SIGN = Step(
     ),
     task=Bilingual(
         "Turn the query once around the circle and watch the bars change sign. Then make it longer without turning it: "
-        "the numbers grow, the signs stay. (Vectors set by hand; the verdict has the trained ones, where unlike words "
-        "are near 0 rather than below it.)",
-        "把查询转一圈，看各条的正负怎样变化。再只拉长、不转动：数值变大，正负不变。"
-        "（向量是手工设定的；训练得到的向量见实测结论：不相似的词接近 0，而不是小于 0。）",
+        "the numbers grow, the signs stay. These vectors are set by hand; the last picture has trained ones.",
+        "把查询转一圈，看各条的正负怎样变化。再只拉长、不转动：数值变大，正负不变。这些向量是手工设定的；"
+        "最后一幅图是训练得到的。",
     ),
     controls=(
         Numbers("query", Bilingual("query “fruit”", "查询“水果”"), (2.0, 1.0), -4, 4),
@@ -130,6 +145,13 @@ DOT_SIGN = Step(
             low=0,
             high=180,
         ),
+        Heatmap(
+            Bilingual("trained embeddings: cosine with the apple", "训练得到的词嵌入：与苹果的余弦"),
+            "trained",
+            (Bilingual("on a task", "在任务中训练"), Bilingual("on a corpus", "在语料上训练")),
+            (THINGS[1], THINGS[3]),
+            role="score",
+        ),
     ),
     findings=(
         Finding(
@@ -140,6 +162,16 @@ DOT_SIGN = Step(
                 "{tuesday:+.2f}。",
             ),
             lambda result: result["apple"] > 0 > result["chair"] and abs(result["tuesday"]) < 0.1,
+        ),
+        Finding(
+            Bilingual(
+                "In embeddings trained on a corpus the apple and the chair have {corpus_chair:+.2f} (banana "
+                "{corpus_banana:+.2f}), in those trained on a task {own_chair:+.2f}: unlike words are near 0, not "
+                "always below it.",
+                "在语料上训练的词嵌入里，苹果与椅子是 {corpus_chair:+.2f}（香蕉 {corpus_banana:+.2f}），"
+                "在任务中训练的是 {own_chair:+.2f}：不相似的词接近 0，但不一定小于 0。",
+            ),
+            lambda result: max(result["corpus_chair"], result["own_chair"]) < 0.5 * result["corpus_banana"],
         ),
     ),
     evidence=(Evidence("meaning", ("neighbours", "one-hot")),),
