@@ -130,7 +130,7 @@ MULTI_HEAD = Step(
         ),
     ),
     evidence=(Evidence("heads"),),
-    link="heads",
+    link="heads?model=tagger",
 )
 
 
@@ -216,5 +216,6 @@ COREFERENCE = Step(
         ),
     ),
     evidence=(Evidence("coreference"),),
-    link="heads?text=The animal didn't cross the street because it was too tired.&query=7",
+    link="heads?model=tagger&attention=2&head=2&query=8"
+    "&text=The animal didn't cross the street because it was too tired.",
 )

@@ -60,8 +60,8 @@ FOUR_STEPS = Step(
     ),
     task=Bilingual(
         "Click 猫 × 坐在 and read the steps from top to bottom. Then set the first row of W_q to (3, 0, 0, 0): the "
-        "cat asks for animals and looks only at itself.",
-        "点击“猫 × 坐在”的格子，从上往下读。再把 W_q 的第一行改成 (3, 0, 0, 0)：猫去找动物，便只看自己了。",
+        "cat asks for animals and looks mostly at itself.",
+        "点击“猫 × 坐在”的格子，从上往下读。再把 W_q 的第一行改成 (3, 0, 0, 0)：猫去找动物，便主要看自己了。",
     ),
     controls=(
         Numbers("inputs", Bilingual("word vectors X", "词向量 X"), INPUTS, -3, 3, rows=WORDS, columns=FEATURES),
@@ -91,7 +91,7 @@ FOUR_STEPS = Step(
             lambda result: result["parallel"] < 1e-12,
         ),
     ),
-    link="formula",
+    link="formula?model=tagger-zh&text=猫坐在垫子",
 )
 
 

@@ -213,7 +213,7 @@ LOCAL_TO_GLOBAL = Step(
         ),
     ),
     evidence=(Evidence("layers"),),
-    link="heads",
+    link="heads?model=writer",
 )
 
 
@@ -281,5 +281,5 @@ IMAGE_PATCHES = Step(
         ),
     ),
     evidence=(Evidence("images"),),
-    link="image",
+    link="image?model=digits",
 )

@@ -212,6 +212,5 @@ SELF_AND_CROSS = Step(
             lambda result: [int(j) for j in result["best"]] == [0, 0, 1, 2],
         ),
     ),
-    evidence=(),
-    link="alignment",
+    link="alignment?model=translator-zh-en",
 )
