@@ -6,6 +6,8 @@ from ....experiments.experiment import Bilingual
 from ...step import Chapter
 from . import comparison, grey_ball, sentence, sequences, together, weights
 
+__all__ = ["CHAPTER"]
+
 CHAPTER = Chapter(
     number=1,
     name="fully-connected",

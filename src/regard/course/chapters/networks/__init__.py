@@ -6,6 +6,8 @@ from ....experiments.experiment import Bilingual
 from ...step import Chapter
 from . import dictionary, functions, layers, masks, softmax
 
+__all__ = ["CHAPTER"]
+
 CHAPTER = Chapter(
     number=4,
     name="networks",
