@@ -84,7 +84,7 @@ def view_arrays(
     )
 
 
-def check_index(index: Any, size: int, name: str) -> int:
+def check_index(index: object, size: int, name: str) -> int:
     """The index; raises `BadInput` unless it is one of `size`."""
     if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < size:
         raise BadInput(f"{name} is {index!r}; there are {size}, so it must be a whole number from 0 to {size - 1}.")

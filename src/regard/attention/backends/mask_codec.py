@@ -41,7 +41,7 @@ def live_object(text: str) -> Mask | None:
     return _objects[int(text)] if text.isdecimal() else None
 
 
-def encode_field(value: Any, tensors: list[Tensor], whole: list[int]) -> str:
+def encode_field(value: object, tensors: list[Tensor], whole: list[int]) -> str:
     """A field as JSON; tensors and whole numbers are added to the lists."""
     if isinstance(value, Mask):
         names = [f.name for f in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else list(value.__dict__)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -19,13 +20,15 @@ from .custom_op import cast, define_operator
 
 name = "triton"
 
+F = TypeVar("F", bound=Callable[..., object])
+
 # The greatest head_dim whose tiles fit a multiprocessor, by bytes of an element; and with relative vectors.
 MAX_HEAD_DIM, MAX_HEAD_DIM_RELATIVE = {2: 256, 4: 256}, {2: 128, 4: 64}
 
 
-def assume_constant(function: Any) -> Any:
+def assume_constant(function: F) -> F:
     """Mark a function as torch.compiler.assume_constant_result does, without importing the compiler."""
-    function._dynamo_marked_constant = True
+    setattr(function, "_dynamo_marked_constant", True)  # noqa: B010, callables have no such attribute
     return function
 
 

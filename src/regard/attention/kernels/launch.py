@@ -6,7 +6,7 @@ import contextlib
 import functools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from triton.runtime import driver
 
 LOG2E = math.log2(math.e)
 OPTIONS = ("num_warps", "num_stages", "maxnreg")
-COMPILED: set[Any] = set()  # keys of `compile_together` in this process
+COMPILED: set[Hashable] = set()  # keys of `compile_together` in this process
 COMPILING: ContextVar[list[Any] | None] = ContextVar("kernels that are compiled and not started", default=None)
 
 
@@ -54,7 +54,7 @@ def start(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) 
     return None
 
 
-def compile_together(key: Any, work: Callable[[], object]) -> None:
+def compile_together(key: Hashable, work: Callable[[], object]) -> None:
     """The first time for a key, compile the kernels that `work` starts in parallel threads.
 
     None of them runs, so the contents of the tensors that `work` makes are undefined.

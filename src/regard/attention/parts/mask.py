@@ -11,6 +11,7 @@ A mask of your own needs `allow` alone: its tiles are all `MIXED`, and every bac
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import UnionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -92,7 +93,7 @@ class Mask(Part):
 
     class_id = ""
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         cls.class_id = str(len(MASK_CLASSES) + 1)  # how a compiled graph names the class
         MASK_CLASSES[cls.class_id] = cls
@@ -283,6 +284,6 @@ class Not(Mask):
         return f"~{parenthesize(self.mask, And | Or)}"
 
 
-def parenthesize(mask: Mask, classes: Any) -> str:
+def parenthesize(mask: Mask, classes: type[Mask] | UnionType) -> str:
     """The mask as text, in parentheses where it is of one of the classes."""
     return f"({mask!r})" if isinstance(mask, classes) else repr(mask)

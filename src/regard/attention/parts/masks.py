@@ -6,7 +6,6 @@ Each defines `allow(i, j)` (or `permits`, where it depends on the sizes of the c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -461,7 +460,7 @@ def id_ranges(ids: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
     return low.amin(-1), ids.clamp(min=-1).amax(-1), (ids < 0).any(-1)  # each [batch, runs]
 
 
-def check_boolean(value: Any, name: str, dims: tuple[int, ...], shape: str) -> None:
+def check_boolean(value: Tensor, name: str, dims: tuple[int, ...], shape: str) -> None:
     check_tensor(value, name, dims, shape, False)
     if value.dtype != torch.bool:
         raise BadInput(

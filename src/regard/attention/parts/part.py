@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ class Part:
 
     formula = ""
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         # @dataclass(frozen=True, eq=False) leaves these alone; tensors need their own notion of equality.
         cls.__eq__ = Part.__eq__
@@ -30,7 +31,7 @@ class Part:
     def __hash__(self) -> int:
         return hash((type(self), *(hash_key(value) for value in self.field_values())))
 
-    def field_values(self) -> tuple[Any, ...]:
+    def field_values(self) -> tuple[object, ...]:
         """The part's fields, in order (for a plain subclass: its attributes)."""
         if dataclasses.is_dataclass(self):
             return tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.compare)
@@ -65,7 +66,7 @@ class PartSpec(Part):
         )
 
 
-def equal_values(a: Any, b: Any) -> bool:
+def equal_values(a: object, b: object) -> bool:
     """Whether two fields are equal; tensors by shape, type, device and content."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return a is b or (a.dtype == b.dtype and a.device == b.device and torch.equal(a, b))
@@ -75,14 +76,14 @@ def equal_values(a: Any, b: Any) -> bool:
     return bool(equal.all()) if hasattr(equal, "all") else bool(equal)
 
 
-def hash_key(value: Any) -> Any:
+def hash_key(value: object) -> Hashable:
     """What a field adds to the hash: a tensor its shape, a plain value itself."""
     if isinstance(value, Tensor):
         return tuple(value.shape)
     return value if isinstance(value, int | float | str | Part) else None
 
 
-def format_value(value: Any) -> str:
+def format_value(value: object) -> str:
     """A field as text; a small tensor by its numbers, a large one by its type and shape."""
     if not isinstance(value, Tensor):
         return repr(value)
@@ -92,7 +93,7 @@ def format_value(value: Any) -> str:
     return f"<{dtype} {list(value.shape)}>"
 
 
-def check_tensor(value: Any, name: str, dims: tuple[int, ...], shape: str, floating: bool = True) -> None:
+def check_tensor(value: object, name: str, dims: tuple[int, ...], shape: str, floating: bool = True) -> None:
     """Raise `BadInput` unless `value` is a tensor with one of `dims` dimensions (floating point where `floating`)."""
     if not isinstance(value, Tensor):
         raise BadInput(f"{name} is a {type(value).__name__}; it must be a tensor {shape}. Pass torch.as_tensor(...).")
@@ -102,8 +103,7 @@ def check_tensor(value: Any, name: str, dims: tuple[int, ...], shape: str, float
         raise BadInput(f"{name} is {value.dtype}; it must be floating point. Call .float() on it.")
 
 
-def check_count(value: Any, name: str, least: int = 0) -> None:
+def check_count(value: object, name: str, least: int = 0) -> None:
     """Raise `BadInput` unless `value` is a whole number of at least `least`."""
-    whole = isinstance(value, int | torch.SymInt) and not isinstance(value, bool)
-    if not whole or value < least:
+    if isinstance(value, bool) or not isinstance(value, int | torch.SymInt) or value < least:
         raise BadInput(f"{name} is {value!r}; it must be a whole number of at least {least}.")

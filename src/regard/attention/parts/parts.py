@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from torch import Tensor
 
@@ -75,7 +75,7 @@ class Parts:
 DEFAULT_PARTS = Parts()
 
 
-def raise_wrong_part(name: str, value: Any, part_class: type[Part]) -> NoReturn:
+def raise_wrong_part(name: str, value: object, part_class: type[Part]) -> NoReturn:
     """Raise `BadInput` for a value that is not a part of this class, with what to pass instead."""
     hint = "Wrap a boolean tensor in regard.Pairs(...)." if isinstance(value, Tensor) else "Pass a part."
     if isinstance(value, type) and issubclass(value, Part):

@@ -13,8 +13,11 @@ from ...errors import BadInput
 
 POINTER = b"version https://git-lfs"
 
+JsonObject = dict[str, Any]
+"""The contents of config.json and similar files."""
 
-def read_json(path: Path) -> dict[str, Any]:
+
+def read_json(path: Path) -> JsonObject:
     """The JSON object in a file; `BadInput` names the file, the line and the column where it is none."""
     refuse_pointer(path)
     try:
@@ -39,7 +42,7 @@ def refuse_pointer(path: Path) -> None:
     )
 
 
-def to_json(content: dict[str, Any]) -> str:
+def to_json(content: JsonObject) -> str:
     try:
         return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     except (TypeError, ValueError) as error:

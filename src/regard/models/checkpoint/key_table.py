@@ -11,6 +11,10 @@ import torch
 from torch import Tensor
 
 from ...errors import BadInput
+from .files import JsonObject
+
+Shapes = dict[str, tuple[int, ...]]
+"""The shapes of a checkpoint's tensors by name."""
 
 
 class TensorTransform(NamedTuple):
@@ -63,8 +67,8 @@ class Family(Protocol):
     PREFIX: str
     IGNORED: tuple[str, ...]
 
-    def read(self, config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any: ...
-    def write(self, config: Any) -> dict[str, Any]: ...
+    def read(self, config: JsonObject, shapes: Shapes) -> Any: ...
+    def write(self, config: Any) -> JsonObject: ...
     def keys(self, config: Any) -> list[Key]: ...
 
 

@@ -8,9 +8,10 @@ from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
 from ...nn.old_names import accept_old_names
-from ..checkpoint.key_table import Key
+from ..checkpoint.files import JsonObject
+from ..checkpoint.key_table import Key, Shapes
 from ..config import TextConfig
-from ..heads import ClassificationHeadConfig, LMHeadConfig, PoolerConfig, SpanHeadConfig
+from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig, PoolerConfig, SpanHeadConfig
 
 PREFIX = "bert."
 IGNORED = (
@@ -52,7 +53,7 @@ def bert(
     padding: int | None = 0,
     unused: int = 0,
     pooler: bool = True,
-    head: Any = None,
+    head: HeadConfig | None = None,
     family: str = "bert",
 ) -> TextConfig:
     """BERT-base by default, 109,482,240 parameters with its pooler (L, H, A are layers, dim, heads).
@@ -79,13 +80,13 @@ def bert(
     )  # fmt: skip
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConfig:
+def read(config: JsonObject, shapes: Shapes) -> TextConfig:
     """Our configuration of theirs."""
     pooler = f"{PREFIX}pooler.dense.weight" in shapes or "pooler.dense.weight" in shapes
     return bert(**read_sizes(config), pooler=pooler, head=read_head(config, shapes, pooler))
 
 
-def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], pooler: bool) -> Any:
+def read_head(config: JsonObject, shapes: Shapes, pooler: bool) -> HeadConfig | None:
     """The head whose weights the checkpoint has."""
     if "cls.predictions.bias" in shapes:
         return read_lm_head(config, our_activation(config.get("hidden_act", "gelu")))
@@ -93,7 +94,7 @@ def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], pooler
     return plain_head(config, shapes, **pool)
 
 
-def read_sizes(config: dict[str, Any], padding: int = 0) -> dict[str, Any]:
+def read_sizes(config: JsonObject, padding: int = 0) -> JsonObject:
     """Their configuration as `bert`'s arguments, with `padding` where it names none; or `Unsupported`."""
     if config.get("is_decoder") or config.get("position_embedding_type", "absolute") != "absolute":
         raise Unsupported("This checkpoint is a decoder or has relative positions, which are not read here.")
@@ -120,14 +121,14 @@ def our_activation(activation: str) -> str:
     return ACTIVATIONS[activation]
 
 
-def read_lm_head(config: dict[str, Any], transform: str) -> LMHeadConfig:
+def read_lm_head(config: JsonObject, transform: str) -> LMHeadConfig:
     """The head of masked language modelling."""
     tied = config.get("tie_word_embeddings", True)
     size, dim, eps = config["vocab_size"], config["hidden_size"], config.get("layer_norm_eps", 1e-12)
     return LMHeadConfig(size, dim, tied=tied, bias=True, transform=transform, eps=eps)
 
 
-def plain_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], **settings: Any) -> Any:
+def plain_head(config: JsonObject, shapes: Shapes, **settings: Any) -> HeadConfig | None:
     """A head of one matrix: classes, or the span of an answer; None where there is none."""
     dim, dropout = config["hidden_size"], config.get("classifier_dropout") or config.get("hidden_dropout_prob", 0.1)
     if "qa_outputs.weight" in shapes:
@@ -137,12 +138,12 @@ def plain_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], **set
     return None
 
 
-def write(config: TextConfig) -> dict[str, Any]:
+def write(config: TextConfig) -> JsonObject:
     """Their configuration of ours."""
     return write_bert(config, "bert", "Bert")
 
 
-def write_bert(config: TextConfig, model_type: str, name: str) -> dict[str, Any]:
+def write_bert(config: TextConfig, model_type: str, name: str) -> JsonObject:
     """Their configuration of ours, in the fields that BERT's descendants share; `name` begins their classes' names."""
     stack, embed, head, positions = config.stack, config.embed, config.head, config.embed.positions
     if not isinstance(positions, int):
@@ -171,14 +172,14 @@ def their_activation(activation: str) -> str:
     return next(name for name, own in ACTIVATIONS.items() if own == activation)
 
 
-def describe_head(head: Any) -> dict[str, Any]:
+def describe_head(head: HeadConfig | None) -> JsonObject:
     """The fields of a head in their configuration."""
     if isinstance(head, ClassificationHeadConfig):
         return {"num_labels": head.classes}
     return {"tie_word_embeddings": head.tied} if isinstance(head, LMHeadConfig) else {}
 
 
-def architecture(name: str, head: Any) -> str:
+def architecture(name: str, head: HeadConfig | None) -> str:
     """Their class for a model with this head."""
     if isinstance(head, ClassificationHeadConfig):
         return f"{name}ForTokenClassification" if head.per_token else f"{name}ForSequenceClassification"

@@ -7,9 +7,10 @@ from typing import Any
 
 from ...nn.old_names import accept_old_names
 from ...nn.sparse.bigbird import BigBirdMask, BigBirdScore
-from ..checkpoint.key_table import Key
+from ..checkpoint.files import JsonObject
+from ..checkpoint.key_table import Key, Shapes
 from ..config import TextConfig
-from ..heads import ClassificationHeadConfig, LMHeadConfig
+from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig
 from .bert import (
     IGNORED,
     PREFIX,
@@ -57,7 +58,7 @@ def bigbird(
     return replace(plain, stack=stack, embed=replace(plain.embed, scaled=scaled))
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConfig:
+def read(config: JsonObject, shapes: Shapes) -> TextConfig:
     """Our configuration of theirs."""
     sparse = config.get("attention_type", "block_sparse") == "block_sparse"
     return bigbird(
@@ -71,7 +72,7 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConf
     )
 
 
-def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any:
+def read_head(config: JsonObject, shapes: Shapes) -> HeadConfig | None:
     """The head whose weights the checkpoint has."""
     activation = our_activation(config.get("hidden_act", "gelu_new"))
     if "cls.predictions.bias" in shapes:
@@ -83,10 +84,10 @@ def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any
     return plain_head(config, shapes, per_token=True)
 
 
-def write(config: TextConfig) -> dict[str, Any]:
+def write(config: TextConfig) -> JsonObject:
     """Their configuration of ours."""
     mask = config.stack.mask
-    blocks: dict[str, Any] = {"attention_type": "original_full"}
+    blocks: JsonObject = {"attention_type": "original_full"}
     if isinstance(mask, BigBirdMask):
         blocks = {"attention_type": "block_sparse", "block_size": mask.block, "num_random_blocks": mask.random}
     return {

@@ -10,7 +10,8 @@ from ...nn.block import StackConfig
 from ...nn.embeddings.patch_embedding import ImageEmbeddingConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
 from ...nn.old_names import accept_old_names
-from ..checkpoint.key_table import Key
+from ..checkpoint.files import JsonObject
+from ..checkpoint.key_table import Key, Shapes
 from ..dual_encoder import DualEncoderConfig, TowerConfig
 from .vit import read_activation, write_activation
 
@@ -19,8 +20,8 @@ IGNORED = (r"(text_model\.|vision_model\.)?embeddings\.position_ids",)
 
 TEXT = {"layers": 12, "dim": 512, "heads": 8, "hidden": 2048}
 IMAGE = {"layers": 12, "dim": 768, "heads": 12, "hidden": 3072}
-IMAGE_STACK: dict[str, Any] = {"activation": "quick_gelu"}
-TEXT_STACK: dict[str, Any] = {"activation": "quick_gelu", "mask": Causal()}
+IMAGE_STACK: JsonObject = {"activation": "quick_gelu"}
+TEXT_STACK: JsonObject = {"activation": "quick_gelu", "mask": Causal()}
 
 HIGHEST = 2
 """The end token in older configurations, where it means the token with the highest number in each row."""
@@ -29,8 +30,8 @@ HIGHEST = 2
 @accept_old_names(places="positions")
 def clip(
     *,
-    text: dict[str, Any] | None = TEXT,
-    image: dict[str, Any] | None = IMAGE,
+    text: JsonObject | None = TEXT,
+    image: JsonObject | None = IMAGE,
     vocabulary: int = 49408,
     positions: int = 77,
     end: int | Literal["highest", "mean"] = 49407,
@@ -59,12 +60,12 @@ def clip(
     return DualEncoderConfig(**towers, family=family)
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> DualEncoderConfig:
+def read(config: JsonObject, shapes: Shapes) -> DualEncoderConfig:
     """Our configuration of theirs."""
     if "classifier.weight" in shapes:
         raise Unsupported("This CLIP has a head of classes over its patches, which is not read here. Save its towers.")
     text, image = tower_config(config, "text"), tower_config(config, "vision")
-    parts: dict[str, Any] = {"text": None, "image": None}
+    parts: JsonObject = {"text": None, "image": None}
     if text is not None:
         parts |= {"text": read_stack(text, TEXT), **read_text(text)}
     if image is not None:
@@ -73,14 +74,14 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> DualEnco
     return clip(**parts, shared=shared[0] if shared else None)
 
 
-def tower_config(config: dict[str, Any], side: str) -> dict[str, Any] | None:
+def tower_config(config: JsonObject, side: str) -> JsonObject | None:
     """Their settings of a tower: the whole configuration for a single tower, else a part, which older files split."""
     if config["model_type"] != "clip":
         return config if config["model_type"] == f"clip_{side}_model" else None
     return {**(config.get(f"{side}_config") or {}), **(config.get(f"{side}_config_dict") or {})}
 
 
-def read_stack(config: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
+def read_stack(config: JsonObject, default: JsonObject) -> JsonObject:
     """A tower's arguments of `StackConfig`; their files leave out ViT-B/32's values."""
     return {
         "layers": config.get("num_hidden_layers", default["layers"]),
@@ -93,7 +94,7 @@ def read_stack(config: dict[str, Any], default: dict[str, Any]) -> dict[str, Any
     }
 
 
-def read_text(config: dict[str, Any]) -> dict[str, Any]:
+def read_text(config: JsonObject) -> JsonObject:
     end = config.get("eos_token_id", 49407)
     return {
         "vocabulary": config.get("vocab_size", 49408),
@@ -102,7 +103,7 @@ def read_text(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_image(config: dict[str, Any]) -> dict[str, Any]:
+def read_image(config: JsonObject) -> JsonObject:
     return {
         "size": config.get("image_size", 224),
         "patch": config.get("patch_size", 32),
@@ -110,7 +111,7 @@ def read_image(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def write(config: DualEncoderConfig) -> dict[str, Any]:
+def write(config: DualEncoderConfig) -> JsonObject:
     """Their configuration of ours."""
     towers = {}
     if config.text is not None:
@@ -126,7 +127,7 @@ def write(config: DualEncoderConfig) -> dict[str, Any]:
     return {"model_type": "clip", "architectures": ["CLIPModel"], "projection_dim": shared, **inside}
 
 
-def write_stack(tower: TowerConfig[Any, StackConfig]) -> dict[str, Any]:
+def write_stack(tower: TowerConfig[Any, StackConfig]) -> JsonObject:
     stack = tower.stack
     return {
         "num_hidden_layers": stack.layers,
@@ -140,7 +141,7 @@ def write_stack(tower: TowerConfig[Any, StackConfig]) -> dict[str, Any]:
     }
 
 
-def write_text(tower: TowerConfig[TextEmbeddingConfig, StackConfig]) -> dict[str, Any]:
+def write_text(tower: TowerConfig[TextEmbeddingConfig, StackConfig]) -> JsonObject:
     return {
         "model_type": "clip_text_model",
         "vocab_size": tower.embed.vocabulary,
@@ -150,7 +151,7 @@ def write_text(tower: TowerConfig[TextEmbeddingConfig, StackConfig]) -> dict[str
     }
 
 
-def write_image(tower: TowerConfig[ImageEmbeddingConfig, StackConfig]) -> dict[str, Any]:
+def write_image(tower: TowerConfig[ImageEmbeddingConfig, StackConfig]) -> JsonObject:
     return {
         "model_type": "clip_vision_model",
         "image_size": tower.embed.size,

@@ -10,7 +10,8 @@ from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.images import RESNET_BLOCKS
 from ...nn.old_names import accept_old_names
-from ..checkpoint.key_table import Key
+from ..checkpoint.files import JsonObject
+from ..checkpoint.key_table import Key, Shapes
 from ..detection import DetectionConfig, FeatureGridConfig
 from ..set_loss import SetLoss
 
@@ -35,7 +36,7 @@ def detr(
     dim: int = 256,
     heads: int = 8,
     hidden: int = 2048,
-    decoder: dict[str, Any] | None = None,
+    decoder: JsonObject | None = None,
     queries: int = 100,
     classes: int | None = 91,
     backbone: int | tuple[int, ...] = 50,
@@ -72,7 +73,7 @@ def detr(
     )
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> DetectionConfig:
+def read(config: JsonObject, shapes: Shapes) -> DetectionConfig:
     """Our configuration of theirs."""
     check_supported(config, shapes)
     backbone = config.get("backbone_config") or {}
@@ -93,7 +94,7 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Detectio
     )  # fmt: skip
 
 
-def check_supported(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
+def check_supported(config: JsonObject, shapes: Shapes) -> None:
     """Raise `Unsupported` for variants that are not read here."""
     if any(name.startswith("mask_head.") for name in shapes):
         raise Unsupported("This DETR has a head of masks (segmentation), which is not read here.")
@@ -111,7 +112,7 @@ def check_supported(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) 
         )
 
 
-def read_depth(config: dict[str, Any]) -> int:
+def read_depth(config: JsonObject) -> int:
     """The depth of the ResNet, from whichever field has it."""
     inside = config.get("backbone_config") or {}
     if inside.get("model_type") == "resnet":
@@ -125,7 +126,7 @@ def read_depth(config: dict[str, Any]) -> int:
     )
 
 
-def depth_of(config: dict[str, Any]) -> int:
+def depth_of(config: JsonObject) -> int:
     """The depth of which a ResNet's settings are the published ones."""
     for depth in RESNET_BLOCKS:
         plain = write_backbone(depth, config.get("num_channels", 3))
@@ -137,7 +138,7 @@ def depth_of(config: dict[str, Any]) -> int:
     )
 
 
-def write(config: DetectionConfig) -> dict[str, Any]:
+def write(config: DetectionConfig) -> JsonObject:
     """Their configuration of ours; the auxiliary loss, which alters the layers there, is left out."""
     embed, stack, decoder = config.embed, config.stack, config.decoder
     if decoder is None or not isinstance(embed.backbone, int):
@@ -168,7 +169,7 @@ def write(config: DetectionConfig) -> dict[str, Any]:
     }
 
 
-def write_backbone(depth: int, channels: int) -> dict[str, Any]:
+def write_backbone(depth: int, channels: int) -> JsonObject:
     """Their configuration of a ResNet."""
     growth = 1 if depth < 50 else 4
     return {

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..checkpoint.key_table import Key
+from ..checkpoint.files import JsonObject
+from ..checkpoint.key_table import Key, Shapes
 from ..config import TextConfig
-from ..heads import ClassificationHeadConfig, SpanHeadConfig
+from ..heads import ClassificationHeadConfig, HeadConfig, SpanHeadConfig
 from .bert import architecture, bert, describe_head, our_activation, plain_head, read_lm_head, their_activation
 
 PREFIX = "distilbert."
@@ -14,7 +15,7 @@ IGNORED = (r"embeddings\.position_ids", r"vocab_projector\.weight")
 EPS = 1e-12
 
 
-def distilbert(*, layers: int = 6, head: Any = None, **more: Any) -> TextConfig:
+def distilbert(*, layers: int = 6, head: HeadConfig | None = None, **more: Any) -> TextConfig:
     """DistilBERT-base by default, 66,362,880 parameters; `more` as in `bert`.
 
     >>> distilbert().stack.layers
@@ -23,7 +24,7 @@ def distilbert(*, layers: int = 6, head: Any = None, **more: Any) -> TextConfig:
     return bert(layers=layers, segments=0, eps=EPS, pooler=False, head=head, family="distilbert", **more)
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConfig:
+def read(config: JsonObject, shapes: Shapes) -> TextConfig:
     """Our configuration of theirs."""
     return distilbert(
         layers=config["n_layers"], dim=config["dim"], heads=config["n_heads"], hidden=config["hidden_dim"],
@@ -34,7 +35,7 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConf
     )  # fmt: skip
 
 
-def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any:
+def read_head(config: JsonObject, shapes: Shapes) -> HeadConfig | None:
     """The head whose weights the checkpoint has."""
     dim, dropout = config["dim"], config.get("seq_classif_dropout", 0.2)
     if "vocab_transform.weight" in shapes:
@@ -45,7 +46,7 @@ def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any
     return plain_head({"hidden_size": dim, "hidden_dropout_prob": config.get("dropout", 0.1)}, shapes, per_token=True)
 
 
-def write(config: TextConfig) -> dict[str, Any]:
+def write(config: TextConfig) -> JsonObject:
     """Their configuration of ours."""
     stack, embed = config.stack, config.embed
     return {

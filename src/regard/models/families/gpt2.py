@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 from ...attention.parts.masks import Causal
 from ...errors import Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
 from ...nn.old_names import accept_old_names
-from ..checkpoint.key_table import TRANSPOSED, Key, stack_of
+from ..checkpoint.files import JsonObject
+from ..checkpoint.key_table import TRANSPOSED, Key, Shapes, stack_of
 from ..config import TextConfig
-from ..heads import ClassificationHeadConfig, LMHeadConfig
+from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig
 
 PREFIX = "transformer."
 IGNORED = (r"h\.\d+\.attn\.(masked_)?bias", r"lm_head\.weight")
@@ -37,7 +38,7 @@ def gpt2(
     activation: str = "gelu_tanh",
     eps: float = 1e-5,
     dropout: float = 0.1,
-    head: Any = "vocabulary",
+    head: HeadConfig | Literal["vocabulary"] | None = "vocabulary",
 ) -> TextConfig:
     """GPT-2 small by default, 124,439,808 parameters.
 
@@ -57,14 +58,14 @@ def gpt2(
     )  # fmt: skip
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConfig:
+def read(config: JsonObject, shapes: Shapes) -> TextConfig:
     """Our configuration of theirs."""
     if config.get("scale_attn_by_inverse_layer_idx") or not config.get("scale_attn_weights", True):
         raise Unsupported(
             "This GPT-2 scales its scores by layer (scale_attn_by_inverse_layer_idx), which is not done here."
         )
     dim, vocabulary = config["n_embd"], config["vocab_size"]
-    head: Any = None
+    head: HeadConfig | None = None
     if "score.weight" in shapes:
         head = ClassificationHeadConfig(shapes["score.weight"][0], dim, pool="last", bias=False)
     elif "lm_head.weight" in shapes or any("LMHead" in name for name in config.get("architectures") or []):
@@ -76,7 +77,7 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConf
     )  # fmt: skip
 
 
-def write(config: TextConfig) -> dict[str, Any]:
+def write(config: TextConfig) -> JsonObject:
     """Their configuration of ours."""
     stack, embed, head = config.stack, config.embed, config.head
     back = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}

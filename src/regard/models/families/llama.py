@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 from ...attention.parts.mask import And, Mask
 from ...attention.parts.masks import Causal, Window
@@ -11,9 +11,10 @@ from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
 from ...nn.parts.rotary import ScaledRotary
-from ..checkpoint.key_table import Key
+from ..checkpoint.files import JsonObject
+from ..checkpoint.key_table import Key, Shapes
 from ..config import TextConfig
-from ..heads import ClassificationHeadConfig, LMHeadConfig
+from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig
 
 PREFIX = "model."
 IGNORED = (r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"lm_head\.weight")
@@ -47,7 +48,7 @@ def llama(
     tied: bool = False,
     padding: int | None = None,
     dropout: float = 0.0,
-    head: Any = "vocabulary",
+    head: HeadConfig | Literal["vocabulary"] | None = "vocabulary",
     family: str = "llama",
 ) -> TextConfig:
     """TinyLlama by default, 1,100,048,384 parameters.
@@ -84,7 +85,7 @@ def read_mask_window(mask: Mask | None) -> int | None:
     raise Unsupported(f"A Llama cannot be written with the mask {mask!r}; use Causal() & Window(before=…).")
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConfig:
+def read(config: JsonObject, shapes: Shapes) -> TextConfig:
     """Our configuration of theirs."""
     family, dim = config["model_type"], config["hidden_size"]
     heads, activation = config["num_attention_heads"], config.get("hidden_act", "silu")
@@ -103,7 +104,7 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConf
     )  # fmt: skip
 
 
-def read_rotary(config: dict[str, Any]) -> Rotary | ScaledRotary:
+def read_rotary(config: JsonObject) -> Rotary | ScaledRotary:
     """The rotary position, from `rope_parameters` or the older `rope_theta` with `rope_scaling`."""
     rope = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
     scaling = rope.get("rope_type") or rope.get("type") or "default"
@@ -125,7 +126,7 @@ def read_rotary(config: dict[str, Any]) -> Rotary | ScaledRotary:
     raise Unsupported(f"This checkpoint scales its rotary positions by {scaling!r}; supported: 'linear', 'llama3'.")
 
 
-def read_window(config: dict[str, Any]) -> int | tuple[int | None, ...] | None:
+def read_window(config: JsonObject) -> int | tuple[int | None, ...] | None:
     """How many tokens a token sees: one number, or one a layer where layers differ."""
     window, layers = config.get("sliding_window"), config["num_hidden_layers"]
     if config["model_type"] == "llama" or window is None:
@@ -140,7 +141,7 @@ def read_window(config: dict[str, Any]) -> int | tuple[int | None, ...] | None:
     return windows[0] if len(set(windows)) == 1 else windows
 
 
-def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any:
+def read_head(config: JsonObject, shapes: Shapes) -> HeadConfig | None:
     dim = config["hidden_size"]
     if "score.weight" in shapes:
         per_token = "score.bias" in shapes
@@ -152,7 +153,7 @@ def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any
     return None
 
 
-def write(config: TextConfig) -> dict[str, Any]:
+def write(config: TextConfig) -> JsonObject:
     """Their configuration of ours."""
     stack, head, family = config.stack, config.head, str(config.family)
     return {
@@ -177,14 +178,14 @@ def write(config: TextConfig) -> dict[str, Any]:
     }
 
 
-def architecture(head: Any) -> str:
+def architecture(head: HeadConfig | None) -> str:
     """The end of their class's name for a model with this head."""
     if isinstance(head, ClassificationHeadConfig):
         return "ForTokenClassification" if head.per_token else "ForSequenceClassification"
     return "Model" if head is None else "ForCausalLM"
 
 
-def write_rotary(stack: StackConfig) -> dict[str, Any]:
+def write_rotary(stack: StackConfig) -> JsonObject:
     """Both forms: `rope_parameters`, and `rope_theta` with `rope_scaling` for older readers."""
     rotary = stack.position
     scaled = rotary if isinstance(rotary, ScaledRotary) else ScaledRotary()
@@ -195,7 +196,7 @@ def write_rotary(stack: StackConfig) -> dict[str, Any]:
     ):
         raise BadInput(f"A Llama cannot be written with the position {stack.position!r}; use Rotary.")
     base = rotary.base
-    scaling: dict[str, Any] = {"rope_type": "default"}
+    scaling: JsonObject = {"rope_type": "default"}
     if scaled.linear != 1.0:
         scaling = {"rope_type": "linear", "factor": scaled.linear}
     elif scaled.factor != 1.0:
@@ -210,7 +211,7 @@ def write_rotary(stack: StackConfig) -> dict[str, Any]:
     return {"rope_parameters": {**scaling, "rope_theta": base}, "rope_theta": base, "rope_scaling": old}
 
 
-def write_bias(bias: str, family: str) -> dict[str, Any]:
+def write_bias(bias: str, family: str) -> JsonObject:
     """Their settings of biases."""
     if family == "llama" and set(bias) & set("qkvo") in (set(), set("qkvo")):
         return {"attention_bias": "q" in bias, "mlp_bias": "f" in bias}
@@ -219,7 +220,7 @@ def write_bias(bias: str, family: str) -> dict[str, Any]:
     return {}
 
 
-def write_window(stack: StackConfig, family: str) -> dict[str, Any]:
+def write_window(stack: StackConfig, family: str) -> JsonObject:
     windows = [read_mask_window(mask) for mask in stack.layer_masks(training=False)]
     sizes = {window for window in windows if window is not None}
     if not sizes:

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...nn.old_names import accept_old_names
-from ..checkpoint.key_table import Key
+from ..checkpoint.files import JsonObject
+from ..checkpoint.key_table import Key, Shapes
 from ..config import TextConfig
 from .bert import encoder_keys, write_bert
 from .roberta import IGNORED, head_keys, read_arguments, roberta
@@ -29,14 +30,14 @@ def longformer(*, window: int | tuple[int, ...] = 512, positions: int = 4096, **
     return replace(plain, stack=replace(plain.stack, window=window))
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConfig:
+def read(config: JsonObject, shapes: Shapes) -> TextConfig:
     """Our configuration of theirs."""
     window = config["attention_window"]
     window = tuple(window) if isinstance(window, list) else window
     return longformer(window=window, **read_arguments(config, shapes, PREFIX))
 
 
-def write(config: TextConfig) -> dict[str, Any]:
+def write(config: TextConfig) -> JsonObject:
     """Their configuration of ours."""
     window = config.stack.window
     window = list(window) if isinstance(window, tuple) else window

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from ...attention.parts.masks import Causal
 from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
-from ..checkpoint.key_table import Key, TensorTransform
+from ..checkpoint.files import JsonObject
+from ..checkpoint.key_table import Key, Shapes, TensorTransform
 from ..config import TextToTextConfig
 from ..heads import LMHeadConfig
 
@@ -38,7 +39,7 @@ def marian(
     dropout: float = 0.1,
     attention_dropout: float = 0.0,
     hidden_dropout: float = 0.0,
-    head: Any = "vocabulary",
+    head: LMHeadConfig | Literal["vocabulary"] | None = "vocabulary",
 ) -> TextToTextConfig:
     """OPUS-MT English–German by default, 73,944,309 parameters, of which 58,101 are the bias of the logits.
 
@@ -50,7 +51,7 @@ def marian(
     """
     own = target_vocabulary is not None
     positions: Any = "sinusoidal halves"
-    shared: dict[str, Any] = {
+    shared: JsonObject = {
         "activation": activation, "pre_norm": False, "dropout": dropout, "attention_dropout": attention_dropout,
         "hidden_dropout": hidden_dropout,
     }  # fmt: skip
@@ -70,7 +71,7 @@ def marian(
     )  # fmt: skip
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextToTextConfig:
+def read(config: JsonObject, shapes: Shapes) -> TextToTextConfig:
     """Our configuration of theirs."""
     activation = config.get("activation_function", "gelu")
     if activation not in ACTIVATIONS:
@@ -89,14 +90,14 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextToTe
     )  # fmt: skip
 
 
-def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], words: int) -> LMHeadConfig | None:
+def read_head(config: JsonObject, shapes: Shapes, words: int) -> LMHeadConfig | None:
     if "final_logits_bias" not in shapes:
         return None
     tied = config.get("tie_word_embeddings", True) or "lm_head.weight" not in shapes
     return LMHeadConfig(words, config["d_model"], tied=tied, bias=True)
 
 
-def write(config: TextToTextConfig) -> dict[str, Any]:
+def write(config: TextToTextConfig) -> JsonObject:
     """Their configuration of ours."""
     stack, decoder, embed, head = config.stack, config.decoder, config.embed, config.head
     if embed.positions != "sinusoidal halves" or stack.pre_norm or (head is not None and not head.bias):

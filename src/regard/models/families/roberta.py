@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...nn.old_names import accept_old_names
-from ..checkpoint.key_table import Key
+from ..checkpoint.files import JsonObject
+from ..checkpoint.key_table import Key, Shapes
 from ..config import TextConfig
-from ..heads import ClassificationHeadConfig, LMHeadConfig, SpanHeadConfig
+from ..heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig, SpanHeadConfig
 from .bert import bert, encoder_keys, plain_head, read_lm_head, read_sizes, write_bert
 
 PREFIX = "roberta."
@@ -26,7 +27,7 @@ def roberta(
     segments: int = 1,
     eps: float = 1e-5,
     padding: int | None = 1,
-    head: Any = None,
+    head: HeadConfig | None = None,
     family: str = "roberta",
     **more: Any,
 ) -> TextConfig:
@@ -46,12 +47,12 @@ def roberta(
     )  # fmt: skip
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextConfig:
+def read(config: JsonObject, shapes: Shapes) -> TextConfig:
     """Our configuration of theirs."""
     return roberta(**read_arguments(config, shapes, PREFIX))
 
 
-def read_arguments(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], prefix: str) -> dict[str, Any]:
+def read_arguments(config: JsonObject, shapes: Shapes, prefix: str) -> JsonObject:
     """Their configuration as `roberta`'s arguments."""
     settings = read_sizes(config, padding=1)
     pooler = f"{prefix}pooler.dense.weight" in shapes or "pooler.dense.weight" in shapes
@@ -64,7 +65,7 @@ def unused_rows(padding: int | None) -> int:
     return 0 if padding is None else padding + 1
 
 
-def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any:
+def read_head(config: JsonObject, shapes: Shapes) -> HeadConfig | None:
     """The head whose weights the checkpoint has."""
     if "lm_head.dense.weight" in shapes:
         return read_lm_head(config, "gelu")
@@ -76,7 +77,7 @@ def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> Any
     return plain_head(config, shapes, per_token=True)
 
 
-def write(config: TextConfig) -> dict[str, Any]:
+def write(config: TextConfig) -> JsonObject:
     """Their configuration of ours."""
     return write_bert(config, "roberta", "Roberta")
 

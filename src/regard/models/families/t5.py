@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from ...attention.parts.masks import Causal
 from ...attention.parts.scores import Dot
@@ -11,7 +11,8 @@ from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
 from ...nn.parts.learned import LearnedT5Bias
-from ..checkpoint.key_table import TRANSPOSED, Key
+from ..checkpoint.files import JsonObject
+from ..checkpoint.key_table import TRANSPOSED, Key, Shapes
 from ..config import EncoderDecoderConfig, SequenceConfig, TextConfig, TextToTextConfig
 from ..heads import LMHeadConfig
 
@@ -49,7 +50,7 @@ def t5(
     eps: float = 1e-6,
     dropout: float = 0.1,
     start: int = 0,
-    head: Any = "vocabulary",
+    head: LMHeadConfig | Literal["vocabulary"] | None = "vocabulary",
 ) -> TextToTextConfig:
     """T5-small by default, 60,506,624 parameters.
 
@@ -60,7 +61,7 @@ def t5(
     >>> t5(layers=1).decoder.position
     LearnedT5Bias(bidirectional=False)
     """
-    sizes: dict[str, Any] = {
+    sizes: JsonObject = {
         "dim": dim, "heads": heads, "head_dim": head_dim, "hidden": hidden, "activation": activation, "gated": gated,
         "norm": "rms", "eps": eps, "bias": "", "score": Dot(scale=1.0), "dropout": dropout,
         "attention_dropout": dropout, "hidden_dropout": dropout,
@@ -89,13 +90,13 @@ def t5_encoder(**settings: Any) -> TextConfig:
     return TextConfig(embed=whole.embed, stack=whole.stack, family="t5")
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextToTextConfig | TextConfig:
+def read(config: JsonObject, shapes: Shapes) -> TextToTextConfig | TextConfig:
     """Our configuration of theirs: an encoder–decoder, or (T5EncoderModel) the encoder alone."""
     feed_forward = config.get("feed_forward_proj", "relu")
     if feed_forward not in FEED_FORWARDS:
         raise Unsupported(f"This T5 has feed_forward_proj {feed_forward!r}; supported are {', '.join(FEED_FORWARDS)}.")
     activation, gated = FEED_FORWARDS[feed_forward]
-    settings: dict[str, Any] = {
+    settings: JsonObject = {
         "layers": config["num_layers"], "decoder_layers": config.get("num_decoder_layers"), "dim": config["d_model"],
         "heads": config["num_heads"], "head_dim": config["d_kv"], "hidden": config["d_ff"],
         "vocabulary": config["vocab_size"], "buckets": config.get("relative_attention_num_buckets", 32),
@@ -108,7 +109,7 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> TextToTe
     return t5(**settings, head=read_head(config, shapes))
 
 
-def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> LMHeadConfig | None:
+def read_head(config: JsonObject, shapes: Shapes) -> LMHeadConfig | None:
     """The head: tied and scaled, or neither. With `scale_decoder_outputs`, a tensor of its own means untied."""
     names = config.get("architectures") or []
     if "lm_head.weight" not in shapes and not any("ForConditionalGeneration" in name for name in names):
@@ -119,7 +120,7 @@ def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> LMH
     return LMHeadConfig(config["vocab_size"], dim, tied=not own, scale=dim**-0.5 if scaled else 1.0)
 
 
-def write(config: TextToTextConfig | TextConfig) -> dict[str, Any]:
+def write(config: TextToTextConfig | TextConfig) -> JsonObject:
     """Their configuration of ours."""
     stack = config.stack
     feed_forward = {ours: theirs for theirs, ours in FEED_FORWARDS.items()}.get((stack.activation, stack.gated))
@@ -143,7 +144,7 @@ def write(config: TextToTextConfig | TextConfig) -> dict[str, Any]:
     }
 
 
-def write_decoder(config: TextToTextConfig | TextConfig) -> dict[str, Any]:
+def write_decoder(config: TextToTextConfig | TextConfig) -> JsonObject:
     """The fields that depend on the decoder."""
     if isinstance(config, SequenceConfig):
         return {"architectures": ["T5EncoderModel"], "is_encoder_decoder": False}

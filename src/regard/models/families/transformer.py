@@ -7,6 +7,7 @@ from typing import Any
 from ...attention.parts.masks import Causal
 from ...nn.block import StackConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
+from ..checkpoint.files import JsonObject
 from ..config import TextToTextConfig
 from ..heads import LMHeadConfig
 
@@ -38,8 +39,8 @@ def transformer(
     >>> transformer(layers=2, dim=64, heads=4).decoder.mask
     Causal()
     """
-    text: dict[str, Any] = {"positions": "sinusoidal", "scaled": True, "padding": padding, "dropout": dropout}
-    shared: dict[str, Any] = {
+    text: JsonObject = {"positions": "sinusoidal", "scaled": True, "padding": padding, "dropout": dropout}
+    shared: JsonObject = {
         "dim": dim, "heads": heads, "hidden": hidden, "activation": activation, "pre_norm": pre_norm,
         "dropout": dropout, "attention_dropout": attention_dropout,
     }  # fmt: skip

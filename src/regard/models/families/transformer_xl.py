@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from ...attention.parts.masks import Causal
 from ...nn.block import StackConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
 from ...nn.parts.learned import LearnedTransformerXL
 from ..config import TextConfig
-from ..heads import LMHeadConfig
+from ..heads import HeadConfig, LMHeadConfig
 
 
 def transformer_xl(
@@ -26,7 +26,7 @@ def transformer_xl(
     activation: str = "relu",
     dropout: float = 0.1,
     attention_dropout: float = 0.0,
-    head: Any = "vocabulary",
+    head: HeadConfig | Literal["vocabulary"] | None = "vocabulary",
 ) -> TextConfig:
     """Transformer-XL for enwik8's 204 bytes, the paper's model of 12 layers by default: 41,055,436 parameters.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...errors import Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.patch_embedding import ImageEmbeddingConfig
-from ..checkpoint.key_table import Key, TensorTransform
+from ..checkpoint.files import JsonObject
+from ..checkpoint.key_table import Key, Shapes, TensorTransform
 from ..config import ImageConfig
 from ..heads import ClassificationHeadConfig, PoolerConfig
 
@@ -59,7 +58,7 @@ def vit(
     )  # fmt: skip
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> ImageConfig:
+def read(config: JsonObject, shapes: Shapes) -> ImageConfig:
     """Our configuration of theirs."""
     check_supported(config, shapes)
     size = config["image_size"]
@@ -76,7 +75,7 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> ImageCon
     )  # fmt: skip
 
 
-def check_supported(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
+def check_supported(config: JsonObject, shapes: Shapes) -> None:
     """Raise `Unsupported` for variants that are not read here."""
     if config.get("model_type") == "deit" or any("distillation_token" in name for name in shapes):
         raise Unsupported("This is a DeiT with a distillation token, which is not read here. Take a DeiT saved as ViT.")
@@ -92,7 +91,7 @@ def check_supported(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) 
         raise Unsupported("This ViT's pooler has another size than its layers, which is not read here.")
 
 
-def read_activation(config: dict[str, Any], default: str) -> str:
+def read_activation(config: JsonObject, default: str) -> str:
     name: str = config.get("hidden_act", default)
     return ACTIVATIONS.get(name, name)
 
@@ -101,7 +100,7 @@ def write_activation(name: str) -> str:
     return {ours: theirs for theirs, ours in ACTIVATIONS.items()}.get(name, name)
 
 
-def write(config: ImageConfig) -> dict[str, Any]:
+def write(config: ImageConfig) -> JsonObject:
     """Their configuration of ours."""
     stack, embed, head = config.stack, config.embed, config.head
     return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 from ...attention.parts.masks import Causal
 from ...errors import BadInput, Unsupported
@@ -10,7 +10,8 @@ from ...nn.block import StackConfig
 from ...nn.embeddings.sound_embedding import SoundEmbeddingConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
 from ...nn.old_names import accept_old_names
-from ..checkpoint.key_table import Key
+from ..checkpoint.files import JsonObject
+from ..checkpoint.key_table import Key, Shapes
 from ..config import SpeechToTextConfig
 from ..heads import LMHeadConfig
 from .marian import ACTIVATIONS, side_keys
@@ -39,7 +40,7 @@ def whisper(
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
     hidden_dropout: float = 0.0,
-    head: Any = "vocabulary",
+    head: LMHeadConfig | Literal["vocabulary"] | None = "vocabulary",
 ) -> SpeechToTextConfig:
     """Whisper tiny by default: 37,184,640 parameters, and 576,000 sinusoids stored with them.
 
@@ -49,7 +50,7 @@ def whisper(
     >>> whisper(layers=2).stack.bias
     'qvof'
     """
-    shared: dict[str, Any] = {
+    shared: JsonObject = {
         "activation": activation, "bias": "qvof", "dropout": dropout, "attention_dropout": attention_dropout,
         "hidden_dropout": hidden_dropout,
     }  # fmt: skip
@@ -67,7 +68,7 @@ def whisper(
     )  # fmt: skip
 
 
-def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> SpeechToTextConfig:
+def read(config: JsonObject, shapes: Shapes) -> SpeechToTextConfig:
     """Our configuration of theirs."""
     activation = config.get("activation_function", "gelu")
     if activation not in ACTIVATIONS:
@@ -87,7 +88,7 @@ def read(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> SpeechTo
     )  # fmt: skip
 
 
-def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> LMHeadConfig | None:
+def read_head(config: JsonObject, shapes: Shapes) -> LMHeadConfig | None:
     names = config.get("architectures") or []
     if "proj_out.weight" not in shapes and not any("ForConditionalGeneration" in name for name in names):
         return None
@@ -95,7 +96,7 @@ def read_head(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> LMH
     return LMHeadConfig(config["vocab_size"], config["d_model"], tied=tied)
 
 
-def write(config: SpeechToTextConfig) -> dict[str, Any]:
+def write(config: SpeechToTextConfig) -> JsonObject:
     """Their configuration of ours."""
     embed, text, stack, decoder, head = config.embed, config.decoder_embed, config.stack, config.decoder, config.head
     if (

@@ -25,7 +25,7 @@ NAMED_EDITS = ("silent", "uniform", "shuffle")
 TOLERANCE = 1e-3
 """How far the sum of a row of given weights may be from 1 (or 0), as that of half-precision weights is."""
 
-HeadEdit = str | Tensor | Callable[..., Any]
+HeadEdit = str | Tensor | Callable[[Tensor], object]
 
 ACTIVE_EDITS: WeakKeyDictionary[Attend, dict[int, str | Tensor | None]] = WeakKeyDictionary()
 """The edited heads of each attention, with the replacement of their weights in the last call."""
@@ -106,7 +106,7 @@ def read_changes(changes: dict[Any, Any], names: list[str]) -> dict[str, dict[in
     return edits
 
 
-def check_change(change: Any, name: str, head: Any) -> HeadEdit:
+def check_change(change: Any, name: str, head: object) -> HeadEdit:
     if not isinstance(head, int) or head < 0:
         raise BadInput(f"{name}: head {head!r} must be a whole number of at least 0.")
     if isinstance(change, Tensor) or callable(change) or change in NAMED_EDITS:
@@ -158,7 +158,7 @@ def replacement_weights(
     return check_weights(new, call, where)
 
 
-def check_weights(weights: Any, call: AttendCall, where: str) -> Tensor:
+def check_weights(weights: object, call: AttendCall, where: str) -> Tensor:
     """The weights as `[batch, queries, keys]`; `BadInput` for other shapes and for rows that are not weights."""
     wanted = call.sizes
     if not isinstance(weights, Tensor) or not weights.dtype.is_floating_point:

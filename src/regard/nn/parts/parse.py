@@ -13,6 +13,7 @@ from typing import Any
 from ...attention.parts import text
 from ...attention.parts.mask import Mask
 from ...attention.parts.methods import Exact, Method, Nystrom, Performer
+from ...attention.parts.part import Part
 from ...attention.parts.positions import Alibi, Position, Rotary
 from ...attention.parts.scores import Dot, Score
 from ..sparse.bigbird import BigBirdBlocks, BigBirdMask, BigBirdScore
@@ -33,7 +34,7 @@ MaskArgument = Mask | str | Sequence[Mask | str | None] | None
 """One mask for all layers, or one for each; None allows every pair."""
 
 
-def by_name(*types: type, **short: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+def by_name(*types: type[Part], **short: Callable[..., Part]) -> dict[str, Callable[..., Part]]:
     """The types under their own names, and other constructors under `short` ones."""
     return {**short, **{part_type.__name__: part_type for part_type in types}}
 

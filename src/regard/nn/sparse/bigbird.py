@@ -9,7 +9,7 @@ several times counts as so many copies of its keys, so log(visits) is added to t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from ...attention.parts.part import PartSpec, check_count
 from ...attention.parts.scores import Dot, Score
 from ...errors import BadInput, Missing
 from ..parts.layer_masks import LayerMask
+
+if TYPE_CHECKING:
+    from numpy.random import RandomState
 
 PAPER_LENGTHS = (1024, 3072, 4096)  # lengths for which the original draws blocks by another algorithm
 PAPER_REACH = 1024  # tokens beyond which that algorithm draws no blocks
@@ -179,7 +182,7 @@ def count_visits(
     return visits.to(device)
 
 
-def make_random_state(seed: int) -> Any:
+def make_random_state(seed: int) -> RandomState:
     """The generator with which the blocks of published models were drawn."""
     try:
         from numpy.random import RandomState
@@ -188,7 +191,7 @@ def make_random_state(seed: int) -> Any:
     return RandomState(seed)
 
 
-def draw_blocks(state: Any, blocks: int, random: int, heads: int) -> list[list[list[int]]]:
+def draw_blocks(state: RandomState, blocks: int, random: int, heads: int) -> list[list[list[int]]]:
     """Random blocks for all but the first and last, `[heads, blocks − 2, random]`, from the first 2·random + 5."""
     end = 2 * random + 5
     rows = []
@@ -200,7 +203,7 @@ def draw_blocks(state: Any, blocks: int, random: int, heads: int) -> list[list[l
 
 
 def draw_paper_blocks(
-    state: Any, blocks: int, block: int, random: int, heads: int, positions: int
+    state: RandomState, blocks: int, block: int, random: int, heads: int, positions: int
 ) -> list[list[list[int]]]:
     """The same as the original draws it: for the longest text, then cut, among the blocks of its first tokens."""
     total = positions // block

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import torch
@@ -106,7 +107,7 @@ class TileSchedule:
         self.config, self.shape, self.instances = config, shape, instances
         self.grouping = {"BY_BATCH": by_batch, "BY_HEAD": by_head}
         self.slots, self.splits, self.split_rows = items.splits * instances, len(items.split_rows), items.split_rows
-        self.merges: dict[Any, Launch] = {}
+        self.merges: dict[Hashable, Launch] = {}
         self.spare = config.empty(1)  # passed for partial sums where no list is split; nothing is written to it
         self.start = Launch(
             kernel, len(items.row) * instances,

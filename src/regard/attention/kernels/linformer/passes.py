@@ -8,6 +8,7 @@ programs as the GPU runs at once; the parts are added in order, and the same cal
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -46,7 +47,7 @@ class LinformerKernels:
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, projected: int, scale: float):
         self.projected, self.scale = projected, scale
         self.grouped = q.shape[1] != k.shape[1]
-        self.launches: dict[Any, LinformerLaunches] = {}  # by strides
+        self.launches: dict[Hashable, LinformerLaunches] = {}  # by strides
         self.exact = ExactStep(scale)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, e: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import torch
@@ -76,7 +77,7 @@ class PerformerKernels:
 
     def __init__(self, features: int, scale: float):
         self.features, self.scale = features, scale
-        self.launches: dict[Any, PerformerLaunches] = {}  # by layout
+        self.launches: dict[Hashable, PerformerLaunches] = {}  # by layout
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, omega: Tensor, counts: Tensor) -> Tensor:
         needs_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
