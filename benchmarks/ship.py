@@ -16,7 +16,8 @@ COPIED_FILES = ("task.json", "scores.json")
 
 
 def ship(run: Path, target: Path) -> None:
-    """Replace the model in `target`; its README.md stays as it is."""
+    """Replace the model in `target`; its README.md, card.json and examples stay as they are."""
+    target.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(target / "model", ignore_errors=True)
     shutil.copytree(run / "model", target / "model")
     for path in (target / "model").glob("*.safetensors"):
@@ -24,6 +25,8 @@ def ship(run: Path, target: Path) -> None:
         save_file(half_tensors, path, metadata={"format": "pt"})
     record = json.loads((run / "run.json").read_text("utf8"))
     record["data"] = {split: [Path(path).name for path in paths] for split, paths in record["data"].items()}
+    if record["settings"].get("texts"):
+        record["settings"]["texts"] = Path(record["settings"]["texts"]).name
     (target / "run.json").write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", "utf8")
     for name in COPIED_FILES:
         shutil.copy(run / name, target / name)

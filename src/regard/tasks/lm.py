@@ -50,14 +50,15 @@ class LmSettings(Settings):
     stride: int | None = setting(None, "Tokens between two windows of an evaluation; the context by default.", ge=1)
     memory: int = setting(0, "Tokens before a block that Transformer-XL attends to.", ge=0)
     order: int = setting(5, "Order of the n-gram model.", ge=1)
-    repeats: float = setting(
-        0.0, "Share of training blocks that repeat a passage of the text, which teaches copying.", ge=0, le=1
-    )
+    repeats: float = setting(0.0, "Share of training blocks that repeat a passage, which teaches copying.", ge=0, le=1)
     max_new: int = setting(300, "Tokens that predict writes after a prompt.", ge=1, former="new")
     temperature: float = setting(0.8, "Temperature of sampling; 0 takes the likeliest token.", ge=0)
     top_k: int | None = setting(None, "Sample from the k likeliest tokens; all by default.", ge=1)
     sampling_seed: int = setting(0, "Seed of sampling.", former="draw")
-    stop: str | None = setting(None, "Text that ends a continuation, such as a line break; it is not written.")
+    stop: str | None = setting(
+        None,
+        "Text between two texts, such as a line break: a prompt begins after it, and a continuation ends before it.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -248,7 +249,7 @@ class Lm(Task[LmSettings]):
 
     def continue_prompt(self, model: Any, prompt: str) -> str:
         """The prompt and its continuation; each new token sees at most `context` tokens."""
-        tokens = list(self.encode(prompt)) or [self.end]
+        tokens = list(self.encode((self.settings.stop or "") + prompt)) or [self.end]
         start, generator = len(tokens), torch.Generator(model.device).manual_seed(self.settings.sampling_seed)
         stop, written = self.settings.stop, ""
         while len(tokens) < start + self.settings.max_new and not (stop and stop in written):
@@ -290,8 +291,9 @@ class TextBlocks(Sequence[Tensor]):
     """A text `[tokens]` cut into blocks: each token is predicted once, from those before it in its block.
 
     The text is circular, and the first block begins at `offset`. A block has `memory` tokens in front that are only
-    read, and one more at the end, the last to be predicted. A share `repeats` of the blocks consists of its own
-    beginning over and over, so that whatever comes again can be copied.
+    read, and one more at the end, the last to be predicted. A share `repeats` of the blocks is one passage over and
+    over, so that what comes again can be copied: the beginning of the block or, in half of them, tokens drawn at random
+    from the text.
 
     >>> [block.tolist() for block in TextBlocks(torch.arange(5), context=3, memory=1, offset=4)]
     [[3, 4, 0, 1, 2], [1, 2, 3, 4]]
@@ -321,7 +323,10 @@ class TextBlocks(Sequence[Tensor]):
         rng = Random(self.offset * len(self) + n)
         if rng.random() < self.repeats:
             period = rng.randint(self.context // 8 + 1, self.context // 2 + 1)
-            positions = begin - self.memory + (positions - positions[0]) % period
+            passage = positions[:period]
+            if rng.random() < 0.5:
+                passage = torch.tensor([rng.randrange(len(self.numbers)) for _ in range(period)])
+            positions = passage[torch.arange(len(positions)) % len(passage)]
         return self.numbers[positions.add(self.offset) % len(self.numbers)]
 
 

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from ...nn.embeddings.words import WordEmbeddingConfig
 from ..architecture import Architecture
+from .character_vectors import character_vectors
 from .word_features import PAD, UNKNOWN, frequent_items, word_shape
 
+MIN_TEXT_COUNT = 5
 COLUMNS = 4
 """Indices of a character: its own, of the pair with the one before it, with the one after it, and of its class."""
 
@@ -22,23 +24,40 @@ class CharacterFeatures:
     """Characters as indices: of the character itself, of the two pairs it forms with its neighbours, of its class.
 
     A pair says more about word boundaries than its characters do, and the class (digit, letter, punctuation mark) is
-    known for every character. `counts` are the occurrences of characters and features in the training data.
+    known for every character. `counts` are the occurrences of characters and features in the training data; `texts` are
+    texts without tags that `vectors` is computed from.
     """
 
-    def __init__(self, characters: Sequence[str], features: Sequence[str], counts: Counter[str] | None = None) -> None:
+    def __init__(
+        self,
+        characters: Sequence[str],
+        features: Sequence[str],
+        counts: Counter[str] | None = None,
+        texts: Sequence[str] = (),
+    ) -> None:
+        self.texts = texts
         self.characters, self.features = list(characters), list(features)
         self.number = {item: n for n, item in enumerate((*characters, *features), 2)}
         occurrences = [0, 0, *((counts or Counter())[item] for item in (*characters, *features))]
         self.occurrences = torch.tensor(occurrences, dtype=torch.float)
 
     @classmethod
-    def from_rows(cls, rows: Iterable[Sequence[str]], min_count: int) -> CharacterFeatures:
-        """The characters that occur at least `min_count` times in these rows, and features that occur twice."""
+    def from_rows(cls, rows: Iterable[str], min_count: int, texts: Sequence[str] = ()) -> CharacterFeatures:
+        """The characters that occur at least `min_count` times in these rows, and features that occur twice.
+
+        Characters that only the texts have are included if they occur `MIN_TEXT_COUNT` times.
+        """
         counts, features = Counter[str](), Counter[str]()
         for row in rows:
             counts.update(row)
             features.update(feature for names in features_of(row) for feature in names)
-        return cls(frequent_items(counts, min_count), frequent_items(features, 2), counts + features)
+        others = Counter(c for text in texts for c in text if not c.isspace() and c not in counts)
+        characters = frequent_items(counts, min_count) + frequent_items(others, MIN_TEXT_COUNT)
+        return cls(characters, frequent_items(features, 2), counts + features, texts)
+
+    def vectors(self, dim: int) -> Tensor:
+        """Vectors of the characters, `[2 + characters, dim]`; zeros for those that the texts do not have."""
+        return character_vectors(self.texts, {c: n for n, c in enumerate(self.characters, 2)}, dim)
 
     def as_dict(self) -> dict[str, Any]:
         return {"characters": self.characters, "features": self.features}
