@@ -24,18 +24,15 @@ def compute_sparse(pattern: str, painted: np.ndarray) -> dict[str, Any]:
     window = np.abs(n[:, None] - n) <= 1
     longformer = window | (n == 0) | (n == 0)[:, None]  # and a token that sees all and is seen by all
     bigbird = longformer | (n == (3 * n[:, None] + 5) % 10)  # and one far key for each query
-    full = np.ones((10, 10), bool)
-    patterns = dict(full=full, window=window, longformer=longformer, bigbird=bigbird, painted=painted)
+    patterns = dict(full=window | True, window=window, longformer=longformer, bigbird=bigbird, painted=painted)
     allowed = patterns[pattern]
     x = np.random.default_rng(2).normal(size=(10, 4)).cumsum(0)  # neighbours are alike, as in speech or text
     x = x - x.mean(0)
-    scores = x @ x.T / 2
-    scores = scores - scores.max(1, keepdims=True)
-    all_weights = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
-    weights = np.where(allowed, np.exp(scores), 0)
-    weights = weights / np.maximum(weights.sum(1, keepdims=True), 1e-300)
+    powers = np.exp(x @ x.T / 2 - (x @ x.T / 2).max(1, keepdims=True))
+    weights = powers * allowed / np.maximum((powers * allowed).sum(1, keepdims=True), 1e-300)
     output = weights @ x
-    kept = (all_weights * allowed).sum(1).mean()  # the share of the full weights on these pairs
+    full = powers / powers.sum(1, keepdims=True)
+    kept = (full * allowed).sum(1).mean()  # the share of the full weights on these pairs
     reach = (allowed.astype(float) @ allowed > 0).mean()  # pairs joined by two layers
     return dict(
         weights=weights,
@@ -46,7 +43,7 @@ def compute_sparse(pattern: str, painted: np.ndarray) -> dict[str, Any]:
         share=allowed.mean(),
         kept=kept,
         reach=reach,
-        error=np.abs(output - all_weights @ x).mean(),
+        error=np.abs(output - full @ x).mean(),
     )
 
 

@@ -38,6 +38,7 @@ def compute_one_hot(embeddings: np.ndarray, vocabulary: int) -> dict[str, Any]:
         cosines=cosines,
         guess=guess,
         distances=distances,
+        miss=distances[1],
         king_queen=king_queen,
         king_apple=king_apple,
         zeros=zeros,
@@ -100,7 +101,10 @@ ONE_HOT = Step(
             lambda result: result["king_queen"] > 0.5 > result["king_apple"],
         ),
         Finding(
-            Bilingual("The word nearest to king − man + woman is queen.", "离 国王 − 男人 + 女人 最近的词是王后。"),
+            Bilingual(
+                "The word nearest to king − man + woman is queen, {miss:.2f} away.",
+                "离 国王 − 男人 + 女人 最近的词是王后，相距 {miss:.2f}。",
+            ),
             lambda result: result["distances"].argmin() == 1,
         ),
     ),
@@ -116,16 +120,22 @@ def compute_frames(sentence: str, atoms: str, side: int, seconds: float, pitch: 
     frames = sound[starts[:, None] + np.arange(width)] * np.hanning(width)
     power = np.abs(np.fft.rfft(frames)) ** 2
     vectors = np.log10(1 + power[:, :96].reshape(len(frames), bins, -1).sum(2))
-    sizes = np.array(
-        [
-            [len(sentence.split()), 64],  # a vector for each word
-            [len(vectors), bins],  # for each frame
-            [(side // 4) ** 2, 4 * 4 * 3],  # for each patch of 4 × 4 pixels in three colours
-            [len(atoms.split()), 9],  # for each atom: its element among nine
-        ]
-    )
     spectrum = vectors.T[::-1]  # high tones above
-    return dict(spectrum=spectrum, sizes=sizes, frames=len(vectors), bins=bins, seconds=seconds, patches=sizes[2, 0])
+    return dict(
+        spectrum=spectrum,
+        sizes=np.array(
+            [
+                [len(sentence.split()), 64],  # a vector for each word
+                [len(vectors), bins],  # for each frame
+                [(side // 4) ** 2, 4 * 4 * 3],  # for each patch of 4 × 4 pixels in three colours
+                [len(atoms.split()), 9],  # for each atom: its element among nine
+            ]
+        ),
+        frames=len(vectors),
+        bins=bins,
+        seconds=seconds,
+        patches=(side // 4) ** 2,
+    )
 
 
 VECTOR_INPUTS = Step(

@@ -19,7 +19,7 @@ def compute_recurrence_table(tokens: int, memory: float) -> dict[str, Any]:
     x, u = random.normal(size=(tokens, dim)), random.normal(size=(dim, dim)) / np.sqrt(dim)
     w = memory * np.linalg.qr(random.normal(size=(dim, dim)))[0]  # keeps that share of the state at each step
     x[-1] = 1.1 * x[0]  # the last word asks for what the first one has
-    states, means = [], []
+    ends = []
     for order in (x[::-1], x):
         h, first = np.zeros(dim), u  # the state, and its derivative in the first word
         for n, word in enumerate(order):  # each step waits for the one before
@@ -27,10 +27,9 @@ def compute_recurrence_table(tokens: int, memory: float) -> dict[str, Any]:
             first = (1 - h**2)[:, None] * (w @ first if n else u)
         weights = np.exp(order @ order.T)  # all positions at once
         weights = weights / weights.sum(1, keepdims=True)
-        states.append(h)
-        means.append((weights @ order).mean(0))
+        ends.append((h, (weights @ order).mean(0)))
     recurrent_gradient, attention_gradient = np.linalg.norm(first, 2), weights[-1, 0]
-    recurrent_change, attention_change = (np.abs(a - b).max() for a, b in (states, means))
+    recurrent_change, attention_change = (np.abs(a - b).max() for a, b in zip(*ends, strict=True))
     return dict(
         table=np.array(
             [
