@@ -170,10 +170,10 @@ def draw_heatmap(axes: Axes, picture: Heatmap, result: Result, language: Languag
     axes.set_yticks(range(len(rows)), rows, fontsize=8)
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
+    if max(data.shape) > MAX_CELLS_WITH_NUMBERS:
+        return
     for i, j in np.argwhere(masked):
         axes.text(j, i, "×", ha="center", va="center", color=COLOURS["soft"])
-    if data.shape[1] > MAX_CELLS_WITH_NUMBERS or data.shape[0] > MAX_CELLS_WITH_NUMBERS:
-        return
     for i, j in np.argwhere(np.isfinite(shown)):
         red, green, blue, _ = image.to_rgba(shown[i, j])
         dark = 0.3 * red + 0.6 * green + 0.1 * blue < 0.5

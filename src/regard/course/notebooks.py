@@ -7,7 +7,7 @@ from typing import Any
 
 from ..experiments.experiment import Bilingual, Language
 from .pages import TEXTS, bullets, chapter_title, describe_evidence, describe_findings
-from .source import IMPORTS, write_numpy, write_regard
+from .source import IMPORTS, find_printed, write_numpy, write_regard
 from .step import Chapter, Step
 
 INTRODUCTION = Bilingual(
@@ -40,7 +40,7 @@ def step_cells(step: Step, language: Language) -> list[dict[str, Any]]:
     values = "".join(f", {control.name}={control.name}" for control in step.controls)
     cells = [
         markdown_cell(step.name, "\n\n".join(filter(None, texts))),
-        code_cell(f"{step.name}-numpy", f"{write_numpy(step, language)}\n\nprint({step.answer})"),
+        code_cell(f"{step.name}-numpy", f"{write_numpy(step, language)}\n\nprint({find_printed(step)})"),
         code_cell(f"{step.name}-picture", f'draw_step("{step.name}", "{language}"{values})'),
     ]
     if step.attend is not None:

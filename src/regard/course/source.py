@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import textwrap
 from typing import Any
@@ -48,3 +49,12 @@ def write_regard(step: Step) -> str:
     arrays = [control.name for control in step.controls if isinstance(control, Numbers | MaskGrid)]
     lines = [f"{name} = torch.from_numpy({name})" for name in arrays]
     return "\n".join([*lines, step.regard_code.rstrip()])
+
+
+def find_printed(step: Step) -> str:
+    """The name that a notebook prints: the answer, or where there is none the last entry that the NumPy assigns."""
+    result = step.run()
+    if step.answer in result:
+        return step.answer
+    names = [node.id for node in ast.walk(ast.parse(step.numpy_code)) if isinstance(node, ast.Name)]
+    return next(name for name in reversed(names) if name in result)
