@@ -126,12 +126,12 @@ def compute_width(multiple: int, activation: str) -> dict[str, Any]:
         a, b = hidden[:300], target[:300]
         w_2 = np.linalg.solve(a.T @ a + 1e-6 * np.eye(width), a.T @ b)  # least squares
         errors.append(((hidden[300:] @ w_2 - target[300:]) ** 2).mean() / target[300:].var())
-    errors, chosen = np.array(errors), 2**multiple
+    errors, chosen, rank = np.array(errors), 2**multiple, np.linalg.matrix_rank(w_1)
     feed_forward, attention = 2 * 512 * 512 * chosen + 512 * chosen + 512, 4 * (512 * 512 + 512)
     return dict(
         multiples=multiples, errors=errors, chosen=chosen, error=errors[multiple], narrow=errors[0], wide=512 * chosen,
         parameters=[[f"512 → {512 * chosen} → 512", f"{feed_forward:,}"], ["512", f"{attention:,}"]],
-        share=feed_forward / (feed_forward + attention), activation=activation,
+        share=feed_forward / (feed_forward + attention), rank=int(rank),
     )  # fmt: skip
 
 
@@ -188,11 +188,11 @@ WIDTH = Step(
         Finding(
             Bilingual(
                 "512 → {wide} → 512 has {share:.0%} of the parameters of its block. Width alone does not help: "
-                "without an activation the two matrices are one of rank 8.",
-                "512 → {wide} → 512 占模块参数的 {share:.0%}。只加宽没有用：没有激活函数，两个矩阵合起来只是一个秩为 "
-                "8 的矩阵。",
+                "without an activation the matrices of this example are one of rank {rank}, however wide they are.",
+                "512 → {wide} → 512 占模块参数的 {share:.0%}。只加宽没有用：没有激活函数，再宽的两个矩阵合起来也只是"
+                "一个秩为 {rank} 的矩阵。",
             ),
-            lambda result: 0.6 < result["share"] < 0.7,
+            lambda result: 0.6 < result["share"] < 0.7 and result["rank"] == 8,
         ),
     ),
     evidence=(Evidence("feed-forward-width"),),
