@@ -28,6 +28,7 @@ class SettingSpec:
     lt: float | None = None
     former: tuple[str, ...] = ()
     file: bool = False
+    former_default: Any = None
 
     @property
     def range(self) -> str:
@@ -55,14 +56,16 @@ def setting(
     lt: float | None = None,
     former: str | Sequence[str] = (),
     file: bool = False,
+    former_default: Any = None,
 ) -> T:
     """A dataclass field with a default, a help sentence and the range `ge`, `gt`, `le`, `lt` of its value.
 
     `former` are names that the setting had before; they are still accepted. `file` says that the value is a path whose
-    contents belong to the training data.
+    contents belong to the training data. `former_default` is what earlier versions took by default: their unfinished
+    runs go on with it.
     """
     names = (former,) if isinstance(former, str) else tuple(former)
-    return field(default=default, metadata={"spec": SettingSpec(help, ge, gt, le, lt, names, file)})
+    return field(default=default, metadata={"spec": SettingSpec(help, ge, gt, le, lt, names, file, former_default)})
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,20 @@ def load_settings(cls: type[T], saved: Mapping[str, Any]) -> T:
     hints = get_type_hints(cls)
     current = use_current_names([cls], {k: v for k, v in saved.items() if k in names or v is not None})
     return cls(**{name: parse_value(value, hints[name], name) for name, value in current.items()})
+
+
+def use_former_defaults(settings: Any, saved: Mapping[str, Any]) -> Any:
+    """The settings, where both are defaults, with the former default that a saved run has instead of today's."""
+    current = former_names(type(settings))
+    before = {current.get(name, name): value for name, value in saved.items()}
+    changes = {
+        item.name: before[item.name]
+        for item in fields(settings)
+        if (former := spec_of(item).former_default) is not None
+        and before.get(item.name) == former
+        and getattr(settings, item.name) == item.default
+    }
+    return replace(settings, **changes)
 
 
 TYPE_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
@@ -241,6 +258,7 @@ class Training(Settings):
     patience: int | None = setting(None, "Evaluations without a better score after which the run ends.", ge=0)
     evaluate_every: int | None = setting(None, "Steps between evaluations; once an epoch by default.", gt=0)
     save_every: int | None = setting(None, "Steps between checkpoints; once an epoch by default.", gt=0)
+    save_minutes: float | None = setting(10.0, "Longest time in minutes between checkpoints; none is off.", gt=0)
     precision: Literal["no", "bf16", "fp16"] = setting("no", "Mixed precision.")
     compile: bool = setting(False, "Compile the model with torch.compile.")
     cuda_graph: bool = setting(

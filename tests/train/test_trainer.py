@@ -16,6 +16,7 @@ import torch
 
 import regard as rg
 from regard.settings import Training
+from regard.tasks.task import Scores
 from regard.train import trainer
 from regard.train.checkpoints import CheckpointStore, read_state, read_tensors
 from regard.train.trainer import InterruptHandler, Trainer, make_accelerator
@@ -158,10 +159,113 @@ def test_a_press_that_is_heard_twice_is_one() -> None:
     with InterruptHandler() as stop:
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGINT)
-        assert stop.requested
+        assert stop.signal == signal.SIGINT
         stop.since -= 2
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGUSR1"])
+def test_every_stop_signal_saves(tmp_path: Path, name: str) -> None:
+    number = getattr(signal, name)
+    events = []
+
+    def tell(event) -> None:
+        events.append(event)
+        if event.name == "step" and event.state.step == 4:
+            os.kill(os.getpid(), number)
+
+    run(tmp_path, HOW, tell)
+    latest = CheckpointStore(tmp_path / "checkpoints").latest()
+    assert latest is not None and latest[0]["step"] == 4
+    assert events[-1].name == "stopped" and events[-1].values["signal"] == number
+
+
+class SlowToy(Toy):
+    """Its evaluation takes long; it presses Ctrl-C during the second one."""
+
+    evaluations = 0
+
+    def evaluate(self, model, examples):
+        SlowToy.evaluations += 1
+        if SlowToy.evaluations == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        return super().evaluate(model, examples)
+
+
+@pytest.mark.parametrize("more", [{}, {"average_checkpoints": 2}, {"ema": 0.9}], ids=str)
+def test_stopped_during_an_evaluation(tmp_path: Path, more: dict) -> None:
+    """The evaluation is broken off at once and made when the run resumes: the same bits and the same best score."""
+    SlowToy.evaluations = 5  # no signal
+    how, states, weights = replace(HOW, **more), [], []
+    for folder, pieces in (("whole", 1), ("cut", 2)):
+        for piece in range(pieces):
+            SlowToy.evaluations = 0 if (folder, piece) == ("cut", 0) else 5
+            made, started = model(seed=piece), time.monotonic()
+            state = Trainer(
+                SlowToy(), made, examples(70), examples(30, 1), how, tmp_path / folder, lambda m, s: None
+            ).fit()
+            assert time.monotonic() - started < 50
+            if (folder, piece) == ("cut", 0):
+                assert state.step == 6 and state.evaluation_due
+        states.append(state)
+        weights.append(made.state_dict())
+    assert_same_bits(*weights)
+    assert replace(states[0], seconds=0) == replace(states[1], seconds=0)
+
+
+def test_checkpoints_by_time(tmp_path: Path) -> None:
+    saved = []
+    how = replace(HOW, save_every=1000, evaluate_every=1000, save_minutes=1e-6, steps=4)
+    run(tmp_path, how, lambda event: saved.append(event.state.step) if event.name == "saved" else None)
+    assert saved[:4] == [1, 2, 3, 4]
+
+
+class Tied(Toy):
+    """Every evaluation has the same accuracy; the losses fall, then rise."""
+
+    losses = iter(())
+
+    def evaluate(self, model, examples):
+        return Scores({"accuracy": 0.0, "loss": next(self.losses)}, "accuracy")
+
+
+def test_of_equal_scores_the_lower_loss_is_kept(tmp_path: Path) -> None:
+    task, kept = Tied(), []
+    task.losses = iter([5.0, 3.0, 4.0, 6.0])
+    Trainer(
+        task, model(), examples(70), examples(30, 1), HOW, tmp_path, lambda m, s: kept.append(s.metrics["loss"])
+    ).fit()
+    assert kept == [5.0, 3.0]
+
+
+def test_the_minutes_include_the_last_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update takes a second, an evaluation ten: a run of 40 seconds ends with its last evaluation, not before it."""
+    clock = [0.0]
+    monkeypatch.setattr(trainer.time, "monotonic", lambda: clock[0])
+
+    class Slow(Toy):
+        def loss(self, model, batch, smoothing=0.0):
+            clock[0] += 1.0 * model.training
+            return super().loss(model, batch, smoothing)
+
+        def evaluate(self, model, examples):
+            clock[0] += 10.0
+            return super().evaluate(model, examples)
+
+    how = replace(HOW, accumulate=1, steps=10**6, minutes=40 / 60, evaluate_every=5, save_every=10**6)
+    state = Trainer(Slow(), model(), examples(70), examples(30, 1), how, tmp_path, lambda m, s: None).fit()
+    assert (state.step, state.seconds) == (11, 41.0)
+
+
+def test_weights_have_the_mode_of_new_files(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        CheckpointStore(tmp_path).save(1, {"step": 1}, {"model": {"x": torch.ones(3)}})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "step-00000001" / "model.safetensors").stat().st_mode & 0o777 == 0o640
 
 
 def test_a_checkpoint_of_zeros_is_passed_over(tmp_path: Path) -> None:

@@ -44,6 +44,11 @@ class Scores:
         """The main metric, negated if lower is better."""
         return self.metrics[self.main] if self.higher else -self.metrics[self.main]
 
+    @property
+    def loss(self) -> float:
+        """The loss or perplexity, which decides between equal scores; 0 where there is none."""
+        return self.metrics.get("loss", self.metrics.get("perplexity", 0.0))
+
 
 class Task(ABC, Generic[S]):
     """A task whose settings, labels and vocabulary are known.
@@ -105,6 +110,17 @@ class Task(ABC, Generic[S]):
     def evaluate(self, model: nn.Module, examples: Sequence[Any]) -> Scores:
         """Scores of a model in evaluation mode."""
 
+    compares_inputs: ClassVar[bool] = False
+    """Whether `predict` compares its inputs with each other, so that it needs all of them at once."""
+
+    input_column: str | None = None
+    """Column of the inputs of `predict` in a table; None finds it by its name or values."""
+
+    @property
+    def input_files(self) -> tuple[str, ...]:
+        """Extensions of the files that `predict` takes by their paths; empty where it takes texts."""
+        return ()
+
     @abstractmethod
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[Any]:
         """Predictions for texts or for the paths of files, as JSON."""
@@ -137,6 +153,10 @@ class Task(ABC, Generic[S]):
     def unknown_labels(self, examples: Sequence[Any]) -> Counter[str]:
         """Labels of these examples that the training data does not have, with their counts."""
         return Counter()
+
+    def choices(self, examples: Sequence[Any]) -> list[str]:
+        """What the task chose by its training data, and what it does not read of it, a sentence each."""
+        return []
 
     # Training.
 

@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import BadInput, Missing
+from ..models.checkpoint.folder import apply_umask
 
 
 class CheckpointStore:
@@ -100,6 +101,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> int:
         library.save_file(tensors, path)
     except SafetensorError as error:  # raised where the disk cannot be written to
         raise OSError(errno.EIO, str(error)) from error
+    apply_umask(path)
     sync(path)
     return path.stat().st_size
 

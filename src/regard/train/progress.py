@@ -8,12 +8,17 @@ from typing import Any
 
 from .trainer import TrainEvent
 
+MANY_EXAMPLES = 200
+"""Validation examples from which an evaluation is announced where the output is no terminal."""
+
 
 class Progress:
     """Prints events to stderr: one line that is rewritten in a terminal, otherwise a line every `every` seconds."""
 
-    def __init__(self, every: float = 10.0) -> None:
-        self.live, self.every = sys.stderr.isatty(), every
+    def __init__(self, minutes: float | None = None, every: float = 10.0) -> None:
+        """`minutes` is the longest time that the run may take, for the time left."""
+        self.live, self.minutes, self.every = sys.stderr.isatty(), minutes, every
+        self.stop_signal = 0
         self.last_print, self.since, self.first, self.labels = 0.0, time.monotonic(), None, 0.0
 
     def __call__(self, event: TrainEvent) -> None:
@@ -25,7 +30,13 @@ class Progress:
             done = event.state.step >= event.total
             text = "Resuming from" if not done else "This run is finished; more --epochs or --steps resume it from"
             self.line(f"{text} step {event.state.step}.")
+        elif event.name == "evaluating":
+            if self.live or event.values["examples"] >= MANY_EXAMPLES:
+                self.line(
+                    f"step {event.state.step}: evaluating on {event.values['examples']:,.0f} validation examples …"
+                )
         elif event.name == "stopped":
+            self.stop_signal = int(event.values["signal"])
             self.line(f"Stopped after step {event.state.step}, which is saved. The same command resumes from there.")
 
     def step(self, event: TrainEvent) -> None:
@@ -37,9 +48,10 @@ class Progress:
             return
         self.last_print = now
         steps, spent = event.state.step - self.first, now - self.since
-        left = "?"
+        limits = [60 * self.minutes - event.state.seconds] if self.minutes is not None else []
         if steps and event.total < 10**9:
-            left = format_seconds((event.total - event.state.step) * spent / steps)
+            limits.append((event.total - event.state.step) * spent / steps)
+        left = format_seconds(max(0.0, min(limits))) if limits else "?"
         total = event.total if event.total < 10**9 else "?"
         text = f"step {event.state.step}/{total}  epoch {event.state.epoch + 1}  loss {event.values['loss']:.4f}  "
         speed = f"{self.labels / spent:,.0f}" if steps else "?"

@@ -8,7 +8,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,15 @@ from ..data.reading import Fault, Reading
 from ..errors import BadInput, RegardError
 from ..models.checkpoint.checkpoint import load
 from ..models.checkpoint.folder import CONFIGS
-from ..settings import Settings, Training, former_names, load_settings, update_each, update_settings
+from ..settings import (
+    Settings,
+    Training,
+    former_names,
+    load_settings,
+    update_each,
+    update_settings,
+    use_former_defaults,
+)
 from ..tasks import find_task
 from ..tasks.architecture import Architecture
 from ..tasks.task import Task
@@ -30,7 +38,7 @@ from .splits import split_data
 from .tensorboard import TensorBoardLogger
 from .trainer import EventCallback, Trainer, TrainEvent, TrainState
 
-RESUMABLE = {"epochs", "steps", "minutes", "patience", "device", "save_every", "tensorboard"}
+RESUMABLE = {"epochs", "steps", "minutes", "patience", "device", "save_every", "save_minutes", "tensorboard"}
 """Settings of training that may differ when a run is resumed."""
 
 
@@ -55,6 +63,14 @@ class RunConfig:
         settings, architecture, training = update_each(defaults, *changes)
         return cls(task_class, settings, architecture, training, tuple(train), tuple(dev))
 
+    def use_former_defaults(self, out: Path) -> RunConfig:
+        """The configuration to resume the run in `out` with, if an earlier version began it with other defaults."""
+        folder = RunFolder(out)
+        if not folder.has_weights:
+            return self
+        saved = folder.read("run.json").get("settings", {})
+        return replace(self, settings=use_former_defaults(self.settings, saved))
+
     @property
     def files(self) -> dict[str, list[str]]:
         """The data files as run.json has them."""
@@ -63,11 +79,12 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class RunData:
-    """The examples of a run: training and validation data, and the lines that could not be read."""
+    """The examples of a run: training and validation data, the lines that could not be read, and what was guessed."""
 
     train: Sequence[Any]
     validation: Sequence[Any]
     faults: Sequence[Fault] = ()
+    notes: Sequence[str] = ()
 
 
 def read_data(config: RunConfig, report_faults: Callable[[list[Fault]], None], strict: bool = False) -> RunData:
@@ -82,7 +99,8 @@ def read_data(config: RunConfig, report_faults: Callable[[list[Fault]], None], s
             reading.strict()
         reading.require_examples()
     train, validation = split_data(train, dev, config.task, config.training.seed)
-    return RunData(train.examples, validation.examples, faults)
+    notes = list(dict.fromkeys(note for reading in readings for note in reading.notes))
+    return RunData(train.examples, validation.examples, faults, notes)
 
 
 def train_run(

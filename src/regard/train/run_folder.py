@@ -69,7 +69,9 @@ class RunFolder:
         write_text(self / "hypotheses.txt", "".join(line + "\n" for line in scores.hypotheses))
 
     def log_event(self, event: TrainEvent) -> None:
-        """Append a line to the log."""
+        """Append a line to the log; that an evaluation begins is not logged."""
+        if event.name == "evaluating":
+            return
         line = {"kind": event.name, "step": event.state.step, "epoch": event.state.epoch, "time": round(time.time(), 2)}
         line |= {name: round(value, 6) for name, value in event.values.items()}
         with (self / "log.jsonl").open("a", encoding="utf8") as file:

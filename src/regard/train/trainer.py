@@ -10,9 +10,9 @@ from __future__ import annotations
 import signal
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
@@ -34,19 +34,27 @@ from .fsdp import UnshardedCopy, fsdp_plugin, full_tensor, load_full_weights, sh
 
 @dataclass
 class TrainState:
-    """Where a run stands: what a checkpoint has besides tensors. `group` counts the updates of the epoch."""
+    """Where a run stands: what a checkpoint has besides tensors. `group` counts the updates of the epoch.
+
+    `evaluation_due` says that the evaluation of this step was broken off by a signal, and is made when the run resumes.
+    """
 
     step: int = 0
     epoch: int = 0
     group: int = 0
     seconds: float = 0.0
     best: float | None = None
+    best_loss: float | None = None
     since_best: int = 0
+    evaluation_due: bool = False
 
 
 @dataclass(frozen=True)
 class TrainEvent:
-    """A report of a run: `name` is "step", "score", "saved", "resumed", "stopped" or "finished"."""
+    """A report of a run: `name` is "step", "evaluating", "score", "saved", "resumed", "stopped" or "finished".
+
+    `values` of "stopped" has the number of the signal, of "evaluating" the number of validation examples.
+    """
 
     name: str
     state: TrainState
@@ -104,15 +112,20 @@ class Trainer:
         self.ema = ExponentialMovingAverage(training.ema) if training.ema else None
         self.average = CheckpointAverage(training.average_checkpoints) if training.average_checkpoints else None
         self.evaluated_step, self.saved_step = -1, -1
+        self.evaluation_seconds, self.saved_time = 0.0, time.monotonic()
+        self.interrupt = InterruptHandler()
         self.pending: tuple[TrainState, Tensor, float, float] | None = None
         self.last_time = time.monotonic()
         self.total = self.count_steps()
 
     def fit(self) -> TrainState:
-        """Train to the end of the run, or until Ctrl-C; the state where it ended."""
+        """Train to the end of the run, or until a signal stops it; the state where it ended."""
         self.resume()
         stopped, state, training = False, self.state, self.training
-        with InterruptHandler() as interrupt, ThreadPoolExecutor(1) as executor:
+        with self.interrupt as interrupt, ThreadPoolExecutor(1) as executor:
+            if state.evaluation_due:
+                self.evaluate()
+                stopped = interrupt.signal > 0
             while not self.over() and not stopped:
                 groups = self.groups(state.epoch)
                 next_batches = executor.submit(self.batches, groups, state.group)
@@ -124,9 +137,9 @@ class Trainer:
                     epoch_ended = state.group == len(groups)
                     if self.due(training.evaluate_every, epoch_ended):
                         self.evaluate()
-                    if self.due(training.save_every, epoch_ended):
+                    stopped, late = self.sum_flags(interrupt.signal > 0, self.save_is_late())
+                    if self.due(training.save_every, epoch_ended) or late:
                         self.save()
-                    stopped = self.sum_processes(float(interrupt.requested)) > 0
                 if state.group == len(groups):
                     state.epoch, state.group = state.epoch + 1, 0
             self.finish(stopped)
@@ -232,6 +245,16 @@ class Trainer:
         value = torch.as_tensor(value, dtype=torch.float32, device=self.accelerator.device)
         return float(self.accelerator.reduce(value, "sum"))
 
+    def sum_flags(self, first: bool, second: bool) -> tuple[bool, bool]:
+        """Whether any process has each of two flags; one exchange for both."""
+        total = int(self.sum_processes(float(first + 1024 * second)))
+        return total % 1024 > 0, total >= 1024
+
+    def save_is_late(self) -> bool:
+        """Whether the last checkpoint is older than `save_minutes`, by the clock of the main process."""
+        limit = self.training.save_minutes
+        return bool(limit) and self.accelerator.is_main_process and time.monotonic() - self.saved_time > 60 * limit
+
     def lap_seconds(self) -> float:
         """Seconds since the last call, or since the start; with `minutes`, the mean over all processes."""
         before, self.last_time = self.last_time, time.monotonic()
@@ -243,31 +266,50 @@ class Trainer:
         return epoch_ended if every is None else self.state.step % every == 0
 
     def over(self) -> bool:
-        """Whether the run has reached its end."""
-        out_of_time = self.training.minutes is not None and self.state.seconds >= 60 * self.training.minutes
+        """Whether the run has reached its end. The minutes include a last evaluation as long as the longest so far."""
+        needed = self.state.seconds + self.evaluation_seconds * (self.evaluated_step != self.state.step)
+        out_of_time = self.training.minutes is not None and needed >= 60 * self.training.minutes
         out_of_patience = self.training.patience is not None and self.state.since_best > self.training.patience
         return self.state.step >= self.total or out_of_time or out_of_patience
 
     def evaluate(self) -> None:
-        """Score the weights, or their average, on the validation data; save them if they are the best."""
+        """Score the weights, or their average, on the validation data; save them if they are the best.
+
+        Of equal scores the one with the lower loss is better.
+        """
         self.report_step()
+        self.report("evaluating", {"examples": len(self.validation)})
+        before = self.state.seconds
         with self.plain_model() as model:
-            if self.average is not None:
+            if self.average is not None and not self.state.evaluation_due:
                 self.average.add(model)
+            self.state.evaluation_due = True
             average = self.average or self.ema
             with average.swap_into(model) if average is not None else nullcontext(), torch.no_grad():
                 model.eval()
-                scores = self.task.evaluate(model, self.validation)
+                try:
+                    with self.interrupt.raising() if self.accelerator.num_processes == 1 else nullcontext():
+                        scores = self.task.evaluate(model, self.validation)
+                except EvaluationStopped:
+                    return
                 main = self.accelerator.is_main_process
-                value = self.sum_processes(scores.value if main else 0.0)  # the main process decides for all
-                better = self.state.best is None or value > self.state.best
+                # the main process decides for all
+                value, loss = (self.sum_processes(number if main else 0.0) for number in (scores.value, scores.loss))
+                better = self.is_better(value, loss)
                 if better and main:
                     self.on_best(model, scores)
-        self.state.best = value if better else self.state.best
+        if better:
+            self.state.best, self.state.best_loss = value, loss
         self.state.since_best = 0 if better else self.state.since_best + 1
         self.state.seconds += self.lap_seconds()
-        self.evaluated_step = self.state.step
+        self.evaluation_seconds = max(self.evaluation_seconds, self.state.seconds - before)
+        self.evaluated_step, self.state.evaluation_due = self.state.step, False
         self.report("score", scores.metrics, scores)
+
+    def is_better(self, value: float, loss: float) -> bool:
+        """Whether a score, or of equal scores the loss, is better than the best so far."""
+        best, best_loss = self.state.best, self.state.best_loss
+        return best is None or value > best or (value == best and best_loss is not None and loss < best_loss)
 
     def plain_model(self) -> AbstractContextManager[nn.Module]:
         """While open, the model with full tensors, also where the weights are sharded."""
@@ -286,7 +328,7 @@ class Trainer:
         if self.accelerator.is_main_process:
             self.checkpoints.save(self.state.step, asdict(self.state), tensors)
         self.accelerator.wait_for_everyone()
-        self.saved_step = self.state.step
+        self.saved_step, self.saved_time = self.state.step, time.monotonic()
         self.report("saved")
 
     def gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -302,8 +344,8 @@ class Trainer:
         if latest is None:
             return
         saved, folder = latest
-        for name in asdict(self.state):
-            setattr(self.state, name, saved[name])
+        for name, value in asdict(self.state).items():
+            setattr(self.state, name, saved.get(name, value))  # older checkpoints lack newer fields
         load_full_weights(self.module, read_tensors(folder / "model.safetensors"))
         load_optimizer(self.module, self.optimizer, read_tensors(folder / "optimizer.safetensors"))
         set_random_states(self.accelerator, folder)
@@ -313,17 +355,22 @@ class Trainer:
         if self.average is not None:
             count = len(list(folder.glob("average-*.safetensors")))
             self.average.weights = [read_tensors(folder / f"average-{n}.safetensors") for n in range(count)]
-        self.evaluated_step = self.saved_step = self.state.step
+        self.saved_step = self.state.step
+        self.evaluated_step = -1 if self.state.evaluation_due else self.state.step
         self.report("resumed")
 
     def finish(self, stopped: bool) -> None:
-        """The last evaluation and checkpoint."""
+        """The last evaluation and checkpoint; a run that was stopped is saved without evaluating it."""
         self.report_step()
         if not stopped and self.evaluated_step != self.state.step:
             self.evaluate()
+            stopped = self.interrupt.signal > 0
         if self.saved_step != self.state.step or not stopped:
             self.save()
-        self.report("stopped" if stopped else "finished")
+        if stopped:
+            self.report("stopped", {"signal": float(self.interrupt.signal or signal.SIGTERM)})
+        else:
+            self.report("finished")
 
     def report(
         self,
@@ -337,31 +384,55 @@ class Trainer:
             self.on_event(TrainEvent(name, state or self.state, self.total, values or {}, scores))
 
 
+STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
+"""Signals that end a run after its current update, with a checkpoint; where the system has them."""
+
+
+class EvaluationStopped(Exception):
+    """A signal came during an evaluation."""
+
+
 class InterruptHandler:
-    """While open, Ctrl-C requests an end after the current update; a second Ctrl-C interrupts it.
+    """While open, the stop signals request an end after the current update; a second signal interrupts the run.
 
     Launchers forward a signal that the terminal has already sent to every process: signals within a second are one.
+    `signal` is the number of the first, 0 before.
     """
 
-    requested = False
+    signal = 0
     since = 0.0
+    raises = False
 
     def __enter__(self) -> InterruptHandler:
+        numbers = [getattr(signal, name) for name in STOP_SIGNALS if hasattr(signal, name)]
         try:
-            self.before = signal.signal(signal.SIGINT, self.request)
+            self.before = {number: signal.signal(number, self.request) for number in numbers}
         except ValueError:  # not in the main thread, where signals cannot be caught
-            self.before = None
+            self.before = {}
         return self
 
-    def request(self, *_: Any) -> None:
-        if self.requested and time.monotonic() - self.since > 1.0:
+    def request(self, number: int, frame: object) -> None:
+        if self.signal and time.monotonic() - self.since > 1.0:
             raise KeyboardInterrupt
-        if not self.requested:
-            self.requested, self.since = True, time.monotonic()
+        if not self.signal:
+            self.signal, self.since = number, time.monotonic()
+            if self.raises:
+                raise EvaluationStopped
+
+    @contextmanager
+    def raising(self) -> Iterator[None]:
+        """While open, a first signal raises `EvaluationStopped` at once, as does one that came before."""
+        if self.signal:
+            raise EvaluationStopped
+        self.raises = True
+        try:
+            yield
+        finally:
+            self.raises = False
 
     def __exit__(self, *_: Any) -> None:
-        if self.before is not None:
-            signal.signal(signal.SIGINT, self.before)
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
 
 
 def make_accelerator(training: Training) -> Any:

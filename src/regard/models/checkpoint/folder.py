@@ -139,6 +139,14 @@ def save_shard(names: list[str], tensors: dict[str, Tensor], file: Path) -> None
     from safetensors.torch import save_file
 
     save_file(unshare_memory({name: tensors[name] for name in names}), file, metadata={"format": "pt"})
+    apply_umask(file)
+
+
+def apply_umask(file: Path) -> None:
+    """Give a file the mode that new files have; safetensors writes files that only their owner can read."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    file.chmod(0o666 & ~umask)
 
 
 def unshare_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
