@@ -148,6 +148,19 @@ def test_features_are_normalized(path: Path) -> None:
         assert nodes[4].sum() == wanted and nodes[5].sum() == 0
 
 
+def test_signed_features_are_divided_by_their_length(path: Path) -> None:
+    example = Nodes.read([path], NodesSettings()).examples[0]
+    plain = Nodes.prepare([example], NodesSettings())
+    assert plain.normalization == "sum" and "none is negative" in plain.choices([example])[0]
+    example.graph.nodes[4] -= 2.0
+    task = Nodes.prepare([example], NodesSettings())
+    nodes = task.batch([example])["nodes"].to_dense()
+    torch.testing.assert_close(nodes[4].norm(), torch.tensor(1.0))
+    assert "some are negative" in task.choices([example])[0]
+    again = Nodes.from_dict(task.as_dict(), task.settings)
+    assert torch.equal(again.batch([example])["nodes"].to_dense(), nodes)
+
+
 def test_decay_in_the_gradient_is_adam_with_l2(path: Path, tmp_path: Path) -> None:
     """The same three steps with torch's own Adam: matrices with L2, vectors without."""
     reading = Nodes.read([path], NodesSettings())

@@ -46,7 +46,7 @@ class Graph:
 
     `nodes` float32 `[nodes, features]`; `edges` int64 `[2, edges]`, row 0 the sources, row 1 the targets; `labels`
     int64 `[nodes]`, indices into `classes`, −1 for unlabelled nodes; `masks` booleans `[nodes]` by split, empty if the
-    files define no splits.
+    files define no splits; `names` of the nodes, empty where they have indices only.
     """
 
     nodes: Tensor
@@ -54,6 +54,7 @@ class Graph:
     labels: Tensor
     classes: tuple[str, ...]
     masks: Mapping[str, Tensor] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
 
 
 def read_nodes(
@@ -188,7 +189,7 @@ def graph_from_tables(edges: Path, paths: list[Path], label: str | int | None, b
     texts, splits = labels_by_node(labels, label_key, name, numbers, builder)
     values, classes = number_classes(texts)
     masks = {name: torch.tensor([split == name for split in splits]) for name in SPLITS if name in splits}
-    return Graph(nodes, read_edges(edges, numbers, builder), values, classes, masks)
+    return Graph(nodes, read_edges(edges, numbers, builder), values, classes, masks, tuple(numbers))
 
 
 def find_first(names: Sequence[str], candidates: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,8 @@ from .inputs.cache import TensorCache
 from .losses.r_drop import consistency_loss
 from .task import Scores, Task
 
+Normalization = Literal["sum", "length", "none"]
+
 SPARSE = 0.1
 """Share of nonzero features below which they are stored as a sparse tensor."""
 
@@ -38,7 +41,12 @@ class NodesSettings(Settings):
     labels: str | None = setting(None, "Table of the nodes' labels, beside a table of edges.", file=True)
     label: str | None = setting(None, "Column or array of the labels.")
     undirected: bool = setting(False, "Add the reverse of every edge.")
-    normalized: bool = setting(True, "Divide each node's features by their sum.")
+    normalized: bool | None = setting(
+        None,
+        "Divide each node's features by their sum. By default features that are never negative are, and those that "
+        "can be negative (vectors, embeddings) are divided by their length.",
+        former_default=True,
+    )
     out_heads: int = setting(1, "Heads of a GAT's last layer.", ge=1)
     residual: bool = setting(False, "Residual connections between a GAT's layers.")
     metric: Literal["accuracy", "loss"] = setting(
@@ -78,8 +86,14 @@ class Nodes(Task[NodesSettings]):
         save_every=500,
     )
 
-    def __init__(self, settings: NodesSettings, features: int, labels: list[str]) -> None:
+    def __init__(
+        self, settings: NodesSettings, features: int, labels: list[str], normalization: Normalization = "sum"
+    ) -> None:
+        """`normalization` is used where the setting `normalized` leaves it to the data."""
         self.settings, self.features = settings, features
+        self.normalization: Normalization = normalization
+        if settings.normalized is not None:
+            self.normalization = "sum" if settings.normalized else "none"
         self._labels = labels
         self.number = {label: n for n, label in enumerate(labels)}
         self.nodes = TensorCache(self.node_features)
@@ -115,14 +129,23 @@ class Nodes(Task[NodesSettings]):
         graph = examples[0].graph
         if len(graph.classes) < 2:
             raise BadInput(f"The nodes have {len(graph.classes)} class: {list(graph.classes)}. Give at least two.")
-        return cls(settings, graph.nodes.shape[1], list(graph.classes))
+        normalization = "length" if bool((graph.nodes < 0).any()) else "sum"
+        return cls(settings, graph.nodes.shape[1], list(graph.classes), normalization)
+
+    def choices(self, examples: Sequence[GraphSplit]) -> list[str]:
+        reasons = {"sum": "the sum of each node's features (none is negative)", "length": "the length of each node's"}
+        if self.settings.normalized is not None or self.normalization == "none":
+            return []
+        what = reasons[self.normalization] + (" vector (some are negative)" if self.normalization == "length" else "")
+        return [f"Features are divided by {what}; normalized=true or false decides otherwise."]
 
     def as_dict(self) -> dict[str, Any]:
-        return {"features": self.features, "labels": self.labels}
+        chosen = {"normalization": self.normalization} if self.settings.normalized is None else {}
+        return {"features": self.features, "labels": self.labels, **chosen}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], settings: NodesSettings, tokenizer: Any = None) -> Nodes:
-        return cls(settings, data["features"], data["labels"])
+        return cls(settings, data["features"], data["labels"], data.get("normalization", "sum"))
 
     def config(self, a: Architecture) -> Any:
         if a.model in GRAPHS:
@@ -155,10 +178,14 @@ class Nodes(Task[NodesSettings]):
         }
 
     def node_features(self, graph: Graph) -> Tensor:
-        """float32 `[nodes, features]`, sparse if few are nonzero; if `normalized`, the sum of each row is 1."""
+        """float32 `[nodes, features]`, sparse if few are nonzero, normalized as the setting says."""
         if graph.nodes.shape[1] != self.features:
             raise BadInput(f"The graph's nodes have {graph.nodes.shape[1]} features; this model reads {self.features}.")
-        total = graph.nodes.sum(1, keepdim=True) if self.settings.normalized else torch.ones(1)
+        total = torch.ones(1)
+        if self.normalization == "sum":
+            total = graph.nodes.sum(1, keepdim=True)
+        elif self.normalization == "length":
+            total = graph.nodes.norm(dim=1, keepdim=True)
         nodes = graph.nodes / torch.where(total == 0, 1.0, total)
         return nodes.to_sparse() if int(nodes.count_nonzero()) < SPARSE * nodes.numel() else nodes
 
@@ -196,7 +223,7 @@ class Nodes(Task[NodesSettings]):
         gold, predicted = ([self.labels[n] for n in numbers.tolist()] for numbers in (labels, logits.argmax(-1)))
         metrics = {
             "accuracy": sum(map(str.__eq__, gold, predicted)) / max(1, len(gold)),
-            "loss": float(functional.cross_entropy(logits, labels)) if len(gold) else 0.0,
+            "loss": float(functional.cross_entropy(logits, labels)) if len(gold) else math.inf,
         }
         main, details = self.settings.metric, {"per class": classification_report(gold, predicted)}
         return Scores(metrics, main, main == "accuracy", predicted, details)
@@ -213,6 +240,10 @@ class Nodes(Task[NodesSettings]):
     def graph_inputs(self, graph: Graph) -> tuple[Tensor, Tensor]:
         return self.node_features(graph), graph.edges
 
+    @property
+    def input_files(self) -> tuple[str, ...]:
+        return ("npz", "csv", "tsv")
+
     @torch.no_grad()
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
         """The class of every node of the graphs in these files, and its probability."""
@@ -223,7 +254,7 @@ class Nodes(Task[NodesSettings]):
             nodes = densify_on_gpu(self.node_features(graph).to(device))
             best = model(nodes=nodes, edges=graph.edges.to(device)).logits.float().softmax(-1).cpu().max(-1)
             predictions += [
-                {"node": n, "label": self.labels[label], "probability": round(p, 4)}
+                {"node": graph.names[n] if graph.names else n, "label": self.labels[label], "probability": round(p, 4)}
                 for n, (label, p) in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True))
             ]
         return predictions

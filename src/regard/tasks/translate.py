@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -19,7 +19,7 @@ from ..attention.tracing import in_cuda_graph
 from ..data.batching import batch_by_size
 from ..data.reading import Reading
 from ..data.text import Parallel, read_parallel
-from ..errors import BadInput, Missing
+from ..errors import BadInput
 from ..models.config import EncoderDecoderConfig
 from ..models.generation.rules import TokenRules
 from ..models.heads import IGNORED, LMHeadConfig
@@ -30,14 +30,15 @@ from ..nn.packing import packing_positions
 from ..settings import Settings, Training, setting
 from .architecture import Architecture, stack_of
 from .inputs.padding import pad_to_multiples
+from .inputs.text import truncation_note
 from .losses.r_drop import r_drop_loss, repeat_batch
+from .metrics.bleu import Scoring, bleu
 from .metrics.rouge import rouge
 from .task import Scores, Task
 
 SPECIAL = Special("<pad>", "<unk>", "<s>", "</s>", None)
 
 CHINESE = "\u3000-\u303f\u3400-\u9fff\uf900-\ufaff\uff00-\uffef"
-APOSTROPHE = re.compile(r"(?<=[^\W\d_])(['’])(?=[^\W\d_])")
 BLANKS = re.compile(f"(?<=[{CHINESE}]) +(?=[{CHINESE}])")
 
 MAIN = {"bleu": "bleu", "chrf": "chrf", "rouge": "rouge1"}
@@ -65,9 +66,16 @@ class TranslateSettings(Settings):
     beams: int = setting(5, "Beams of the search that writes translations.", ge=1)
     training_beams: int = setting(1, "Beams of the evaluations during training.", ge=1)
     length_penalty: float = setting(1.0, "Exponent of the length that a beam's score is divided by.")
-    metric: Literal["bleu", "chrf", "rouge"] = setting("bleu", "Metric that selects the best weights.")
-    tokenize: Literal["13a", "zh", "intl", "char", "none", "fr"] = setting(
-        "13a", "Tokenizer of sacreBLEU.", former="tokenise"
+    metric: Literal["auto", "bleu", "chrf", "rouge"] = setting(
+        "auto",
+        "Metric that selects the best weights; auto is rouge where targets are summaries, otherwise bleu.",
+        former_default="bleu",
+    )
+    tokenize: Literal["auto", "13a", "zh", "intl", "char", "none", "fr"] = setting(
+        "auto",
+        "Tokenizer of sacreBLEU; auto decides by the script of the targets.",
+        former="tokenise",
+        former_default="13a",
     )
     r_drop: float = setting(0.0, "Weight of R-Drop's consistency loss; 0 is off.", ge=0, former="agreement")
     copy_source: bool = setting(
@@ -84,14 +92,23 @@ class Translate(Task[TranslateSettings]):
     TRAINING = Training(epochs=30, learning_rate=1e-3, warmup=500, label_smoothing=0.1)
 
     def __init__(
-        self, settings: TranslateSettings, tokenizer: Tokenizer, beams: int, max_target: int | None = None
+        self,
+        settings: TranslateSettings,
+        tokenizer: Tokenizer,
+        beams: int,
+        max_target: int | None = None,
+        scoring: Scoring | None = None,
     ) -> None:
-        """`max_target` is the length in tokens of the longest target in the training data."""
+        """`max_target` is the length in tokens of the longest target in the training data.
+
+        `scoring` is what its texts decide where the settings say auto.
+        """
         self.settings, self.beams, self.max_target = settings, beams, max_target or settings.max_length
+        self.scoring = (scoring or Scoring()).update(settings.metric, settings.tokenize)
         self._tokenizer = tokenizer
         target = tokenizer.target
         start, end, unknown = (number for number in (target.start, target.end, target.unknown) if number is not None)
-        self.max_length = settings.max_length
+        self.max_length, self.input_column = settings.max_length, settings.source
         self._rules = TokenRules(start=(start,), end=(end,), pad=target.pad, suppressed=(unknown,))
         self.encoded_pairs: dict[Parallel, tuple[list[int], list[int]]] = {}
 
@@ -114,19 +131,24 @@ class Translate(Task[TranslateSettings]):
         tokenizer = train_tokenizer(sources + targets if settings.joint else sources, settings)
         if not settings.joint:
             tokenizer.target = train_tokenizer(targets, settings)
-        task = cls(settings, tokenizer, settings.training_beams)
+        task = cls(settings, tokenizer, settings.training_beams, scoring=Scoring.from_texts(sources, targets))
         task.max_target = max(len(row) for row in task.rows(tokenizer.target, targets))
         return task
 
     def as_dict(self) -> dict[str, Any]:
         target = self.tokenizer.target
-        return {"target": None if target is self.tokenizer else target.backend.to_str(), "most": self.max_target}
+        chosen = {"scoring": asdict(self.scoring)} if "auto" in (self.settings.metric, self.settings.tokenize) else {}
+        return {
+            "target": None if target is self.tokenizer else target.backend.to_str(),
+            "most": self.max_target,
+            **chosen,
+        }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], settings: TranslateSettings, tokenizer: Any = None) -> Translate:
         if data["target"] is not None:
             tokenizer.target = Tokenizer(type(tokenizer.backend).from_str(data["target"]), tokenizer.settings)
-        return cls(settings, tokenizer, settings.beams, data["most"])
+        return cls(settings, tokenizer, settings.beams, data["most"], Scoring(**data.get("scoring", {})))
 
     def config(self, a: Architecture) -> EncoderDecoderConfig:
         return EncoderDecoderConfig(
@@ -144,6 +166,26 @@ class Translate(Task[TranslateSettings]):
         return TextEmbeddingConfig(
             tokenizer.size, a.dim, positions, scaled=True, padding=tokenizer.pad, dropout=a.dropout
         )
+
+    def choices(self, examples: Sequence[Parallel]) -> list[str]:
+        """The metric and its tokenizer where the data decided, and texts that are cut off."""
+        sentences = []
+        if self.settings.metric == "auto" and self.scoring.metric == "rouge":
+            sentences.append(
+                "The targets are summaries by their length: they are scored by ROUGE (metric=bleu for BLEU)."
+            )
+        elif self.settings.tokenize == "auto":
+            sentences.append(
+                f"BLEU is computed with the tokenizer {self.scoring.tokenize}, by the script of the targets."
+            )
+        sources, targets = [e.source for e in examples], [e.target for e in examples]
+        for texts, tokenizer, what in (
+            (sources, self.tokenizer, "sources"),
+            (targets, self.tokenizer.target, "targets"),
+        ):
+            lengths = [len(encoding.ids) for encoding in tokenizer.backend.encode_batch_fast(texts)]
+            sentences += truncation_note(lengths, self.settings.max_length, what)
+        return sentences
 
     def sizes(self, examples: Sequence[Parallel]) -> list[int]:
         """Source and target tokens together. The encoded examples are cached for their batches."""
@@ -199,36 +241,18 @@ class Translate(Task[TranslateSettings]):
             raise BadInput("There is no pair of texts to evaluate on. Look at the file with `regard check`.")
         texts = self.translate(model, [example.source for example in examples])
         references = [self.references_of(example) for example in examples]
-        metric, perplexity = self.settings.metric, self.perplexity(model, examples)
-        metrics, details = (rouge(texts, references), {}) if metric == "rouge" else self.bleu(texts, references)
+        metric, perplexity = self.scoring.metric, self.perplexity(model, examples)
+        metrics, details = (
+            (rouge(texts, references), {})
+            if metric == "rouge"
+            else bleu(texts, references, self.scoring.tokenize, self.settings.lowercase)
+        )
         return Scores(metrics | {"perplexity": perplexity}, MAIN[metric], hypotheses=texts, details=details)
 
     def references_of(self, example: Parallel) -> list[str]:
         """The references, in lower case if the model writes lower case."""
         texts = example.references or (example.target,)
         return [text.lower() if self.settings.lowercase else text for text in texts]
-
-    def bleu(self, texts: list[str], references: list[list[str]]) -> tuple[dict[str, float], dict[str, Any]]:
-        """sacreBLEU's BLEU, as written and in lower case, and chrF; with their signatures."""
-        try:
-            from sacrebleu.metrics.bleu import BLEU
-            from sacrebleu.metrics.chrf import CHRF
-        except ImportError:
-            raise Missing('BLEU needs sacrebleu: pip install "regard[train]", or --set metric=rouge.') from None
-        most = max(map(len, references))
-        streams = [[several[n] if n < len(several) else None for several in references] for n in range(most)]
-        french = self.settings.tokenize == "fr"
-        tokenize = "13a" if french else self.settings.tokenize
-        bleus = {
-            "bleu": BLEU(tokenize=tokenize, lowercase=self.settings.lowercase),
-            "bleu_lower": BLEU(tokenize=tokenize, lowercase=True),
-        }
-        chrf, split_texts = CHRF(), ([split_elisions(text) for text in texts] if french else texts)
-        split_streams = [[split_elisions(text) if french and text else text for text in stream] for stream in streams]
-        metrics = {name: bleu.corpus_score(split_texts, split_streams).score for name, bleu in bleus.items()}  # type: ignore[arg-type]
-        metrics["chrf"] = chrf.corpus_score(texts, streams).score  # type: ignore[arg-type]
-        signatures = {name: str(bleu.get_signature()) + "|elided" * french for name, bleu in bleus.items()}
-        return metrics, {"signatures": signatures | {"chrf": str(chrf.get_signature())}}
 
     @torch.no_grad()
     def perplexity(self, model: nn.Module, examples: Sequence[Parallel]) -> float:
@@ -350,12 +374,3 @@ def join_chinese(text: str) -> str:
     '我有 2 只 black cats 。'
     """
     return BLANKS.sub("", text.strip())
-
-
-def split_elisions(text: str) -> str:
-    """A text with its words split after apostrophes.
-
-    >>> split_elisions("l'homme s'assied aujourd’hui, à 5'4")
-    "l' homme s' assied aujourd’ hui, à 5'4"
-    """
-    return APOSTROPHE.sub(r"\1 ", text)

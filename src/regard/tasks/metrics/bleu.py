@@ -1,0 +1,96 @@
+"""BLEU and chrF by sacreBLEU, and the choice of metric and tokenizer by the texts."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from ...errors import Missing
+
+SAMPLE = 1000
+"""Texts that are looked at."""
+LONG_SOURCE = 30
+"""Words of a source from which it can have a summary."""
+UNSPACED = ("HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
+"""Scripts, besides Chinese characters, that write words without blanks."""
+
+APOSTROPHE = re.compile(r"(?<=[^\W\d_])(['’])(?=[^\W\d_])")
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How translations are scored: the metric (bleu, chrf, rouge), and sacreBLEU's tokenizer."""
+
+    metric: str = "bleu"
+    tokenize: str = "13a"
+
+    @classmethod
+    def from_texts(cls, sources: Sequence[str], targets: Sequence[str]) -> Scoring:
+        """The scoring that fits these texts.
+
+        Chinese is tokenized by zh, other scripts without blanks by char. Targets of less than two fifths of the words
+        of a long source are summaries.
+
+        >>> Scoring.from_texts(["I like cats."], ["我喜欢猫。"])
+        Scoring(metric='bleu', tokenize='zh')
+        """
+        scripts = Counter(filter(None, map(script_of, "".join(targets[:SAMPLE]))))
+        unspaced = scripts["unspaced"] > 0.1 * scripts.total()  # Japanese has Chinese characters too
+        tokenize = "char" if unspaced else "zh" if scripts["chinese"] > 0.3 * scripts.total() else "13a"
+        words = [median(len(text.split()) for text in texts[:SAMPLE]) for texts in (sources, targets)]
+        return cls("rouge" if words[0] >= LONG_SOURCE and words[1] < 0.4 * words[0] else "bleu", tokenize)
+
+    def update(self, metric: str, tokenize: str) -> Scoring:
+        """The scoring with what is not "auto" of a metric and a tokenizer."""
+        return Scoring(self.metric if metric == "auto" else metric, self.tokenize if tokenize == "auto" else tokenize)
+
+
+def script_of(letter: str) -> str:
+    """chinese, unspaced, spaced, or '' for what is no letter.
+
+    >>> [script_of(letter) for letter in "我あกa!"]
+    ['chinese', 'unspaced', 'unspaced', 'spaced', '']
+    """
+    if not letter.isalpha():
+        return ""
+    name = unicodedata.name(letter, "")
+    return "chinese" if name.startswith("CJK") else "unspaced" if name.startswith(UNSPACED) else "spaced"
+
+
+def bleu(
+    texts: list[str], references: list[list[str]], tokenize: str = "13a", lowercase: bool = False
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """sacreBLEU's BLEU, as written and in lower case, and chrF; with their signatures."""
+    try:
+        from sacrebleu.metrics.bleu import BLEU
+        from sacrebleu.metrics.chrf import CHRF
+    except ImportError:
+        raise Missing('BLEU needs sacrebleu: pip install "regard[train]", or --set metric=rouge.') from None
+    most = max(map(len, references))
+    streams = [[several[n] if n < len(several) else None for several in references] for n in range(most)]
+    french = tokenize == "fr"
+    tokenize = "13a" if french else tokenize
+    bleus = {
+        "bleu": BLEU(tokenize=tokenize, lowercase=lowercase),
+        "bleu_lower": BLEU(tokenize=tokenize, lowercase=True),
+    }
+    chrf, split_texts = CHRF(), ([split_elisions(text) for text in texts] if french else texts)
+    split_streams = [[split_elisions(text) if french and text else text for text in stream] for stream in streams]
+    metrics = {name: bleu.corpus_score(split_texts, split_streams).score for name, bleu in bleus.items()}  # type: ignore[arg-type]
+    metrics["chrf"] = chrf.corpus_score(texts, streams).score  # type: ignore[arg-type]
+    signatures = {name: str(bleu.get_signature()) + "|elided" * french for name, bleu in bleus.items()}
+    return metrics, {"signatures": signatures | {"chrf": str(chrf.get_signature())}}
+
+
+def split_elisions(text: str) -> str:
+    """A text with its words split after apostrophes.
+
+    >>> split_elisions("l'homme s'assied aujourd’hui, à 5'4")
+    "l' homme s' assied aujourd’ hui, à 5'4"
+    """
+    return APOSTROPHE.sub(r"\1 ", text)
