@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
@@ -18,9 +19,10 @@ from typer.testing import CliRunner, Result
 from regard import BadInput, Unsupported
 from regard.cli import app
 from regard.data import LabelledImage, LabelledSound, LabelledText, Samples
+from regard.data.reading import Reading
 from regard.models.checkpoint.checkpoint import load
 from regard.settings import load_settings
-from regard.tasks.architecture import GRAPHS, MODELS, TEXTS, Architecture
+from regard.tasks.architecture import GRAPHS, HIERARCHICAL, MODELS, TEXTS, Architecture
 from regard.tasks.classify import (
     NB_WEIGHT,
     Classify,
@@ -34,7 +36,7 @@ from regard.tasks.inputs.cache import TensorCache
 from regard.tasks.inputs.images import resize
 
 SMALL = Architecture(dim=16, layers=1, heads=2, dropout=0.0, window=8, block_size=4)
-READ = [name for name in MODELS if name not in (*GRAPHS, *TEXTS)]
+READ = [name for name in MODELS if name not in (*GRAPHS, *TEXTS, HIERARCHICAL)]
 
 
 def call(*words: str | Path) -> Result:
@@ -484,3 +486,38 @@ def test_recordings_are_brought_to_a_sample_rate_of_the_command_line(tmp_path: P
     small = "--steps", 2, "--set", "dim=16", "--set", "layers=1", "--set", "heads=2", "--device", "cpu"
     assert CliRunner().invoke(app, ["train", *map(str, (*given, *small))]).exit_code == 0
     assert json.loads((tmp_path / "out" / "task.json").read_text("utf8"))["inputs"]["rate"] == 4000
+
+
+def test_held_out_examples_have_every_class() -> None:
+    examples = [LabelledText(f"text {n}", "rare" if n % 10 == 0 else "common") for n in range(100)]
+    examples.append(LabelledText("single", "single"))
+    rest, held = Classify.split(Reading(tuple(examples)), 0.1, seed=3)
+    assert Counter(example.label for example in held.examples) == {"common": 9, "rare": 1}
+    assert len(rest) == 91 and any(example.label == "single" for example in rest.examples)
+
+
+def test_rare_classes_and_cut_texts_are_named() -> None:
+    examples = [LabelledText("a few words " * 5, "a")] * 20 + [LabelledText("short", "b")] * 2
+    task = Classify.prepare(examples, ClassifySettings(max_length=8))
+    sentences = task.choices(examples)
+    assert sentences[0].startswith("20 of 22 texts are longer than max_length=8 tokens (the longest has 17)")
+    assert sentences[1] == "Classes with fewer than 5 examples are hardly learned: 'b' (2)."
+
+
+def test_a_class_that_was_never_learned_costs() -> None:
+    examples = [LabelledText("good", "a"), LabelledText("bad", "b")] * 5
+    task = Classify.prepare(examples, ClassifySettings())
+    model = task.config(Architecture(dim=16, layers=1, heads=2)).build().eval()
+    scores = task.evaluate(model, [LabelledText("good", "never seen")])
+    assert scores.metrics["loss"] == pytest.approx(-math.log(1e-12), rel=1e-4) and scores.metrics["accuracy"] == 0
+
+
+def test_balanced_weights_make_classes_count_alike() -> None:
+    examples = [LabelledText("good", "a")] * 9 + [LabelledText("bad", "b")]
+    task = Classify.prepare(examples, ClassifySettings(class_weights="balanced", word_dropout=0.0))
+    model = task.config(Architecture(dim=16, layers=1, heads=2, dropout=0.0)).build().train()
+    batch = task.batch(examples)
+    plain = Classify.prepare(examples, ClassifySettings(word_dropout=0.0))
+    losses = [plain.loss(model, plain.batch(examples[n : n + 1])) for n in (0, 9)]
+    torch.testing.assert_close(task.loss(model, batch), 9 * losses[0] * (10 / 18) + losses[1] * 5)
+    torch.testing.assert_close(task.loss(model.eval(), batch), plain.loss(model, batch))

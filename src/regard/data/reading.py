@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -175,13 +176,35 @@ class ReadingBuilder(Generic[T]):
         return Reading(tuple(self.examples), tuple(faults), tuple(self.files), tuple(self.notes))
 
 
+def stratum_quotas(sizes: Counter[Any], count: int) -> Counter[Any]:
+    """How many of `count` held-out examples each stratum gives: by its size, but never all of it.
+
+    The rounding gives what is left to the largest remainders.
+
+    >>> stratum_quotas(Counter(common=95, rare=4, single=1), 10)
+    Counter({'common': 10, 'rare': 0, 'single': 0})
+    """
+    exact = {stratum: count * size / sizes.total() for stratum, size in sizes.items()}
+    quotas = Counter({stratum: min(int(share), sizes[stratum] - 1) for stratum, share in exact.items()})
+    for stratum in sorted(exact, key=lambda stratum: int(exact[stratum]) - exact[stratum]):
+        if quotas.total() < count and quotas[stratum] < sizes[stratum] - 1:
+            quotas[stratum] += 1
+    return quotas
+
+
 def split(
-    reading: Reading[T], share: float, seed: int = 0, *, by: Callable[[T], Hashable] | None = None
+    reading: Reading[T],
+    share: float,
+    seed: int = 0,
+    *,
+    by: Callable[[T], Hashable] | None = None,
+    stratify: Callable[[T], Hashable] | None = None,
 ) -> tuple[Reading[T], Reading[T]]:
     """(the rest, the held-out examples): about `share` is held out, a function of examples and seed.
 
-    Examples with the same value of `by` stay together, such as those of one speaker or image. Both readings keep the
-    order of the file, and neither is empty.
+    Examples with the same value of `by` stay together, such as those of one speaker or image. Of the examples with each
+    value of `stratify`, such as a class, about the same share is held out, and one at least stays. Both readings keep
+    the order of the file, and neither is empty.
 
     >>> rest, held = split(Reading(tuple(range(10))), 0.2)
     >>> len(rest), len(held), sorted(rest.examples + held.examples) == list(range(10))
@@ -201,8 +224,15 @@ def split(
     order, count = list(groups.values()), max(1, round(share * len(reading)))
     random.Random(seed).shuffle(order)
     held: set[int] = set()
+    if stratify is not None:
+        strata = [stratify(example) for example in reading.examples]
+        quotas = stratum_quotas(Counter(strata), count)
+        for group in order:
+            if quotas[strata[group[0]]] > 0:
+                quotas[strata[group[0]]] -= len(group)
+                held.update(group)
     for group in order[:-1]:
-        if len(held) >= count:
+        if len(held) >= (1 if stratify is not None else count):
             break
         held.update(group)
     rest = tuple(example for n, example in enumerate(reading.examples) if n not in held)

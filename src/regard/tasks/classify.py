@@ -20,7 +20,7 @@ from ..data.batching import batch_by_size
 from ..data.files import file_format, read_file_lines, resolve_paths
 from ..data.images import LabelledImage, Picture
 from ..data.listing import file_extension
-from ..data.reading import MalformedData, Reading, split_of
+from ..data.reading import MalformedData, Reading, split, split_of
 from ..data.sound import LabelledSound, Spoken
 from ..data.text import LabelledText
 from ..errors import BadInput
@@ -28,18 +28,23 @@ from ..models.baselines.linear import NBLinearConfig
 from ..models.config import SequenceConfig
 from ..models.ensemble import EnsembleConfig, EnsembleModel
 from ..models.heads import IGNORED, ClassificationHeadConfig
+from ..models.hierarchical import HierarchicalConfig
 from ..models.tokenizers.tokenizer import Tokenizer
 from ..settings import Settings, setting
-from .architecture import Architecture
+from .architecture import HIERARCHICAL, Architecture
 from .inputs.audio import AudioInputs
 from .inputs.augment import mixup
 from .inputs.images import ImageInputs
 from .inputs.text import TextInputs
 from .inputs.word_features import WordFeatures
 from .losses.r_drop import repeat_batch, symmetric_kl
+from .sentences import hierarchical_config
 from .task import Batch, Scores, Task
 
 INPUTS = {"text": TextInputs, "image": ImageInputs, "sound": AudioInputs}
+
+RARE = 5
+"""Examples of a class under which it is named before training."""
 
 NB_WEIGHT = 0.7
 """Weight of the linear classifier beside the encoders. Encoders that are trained on few texts are overconfident, and it
@@ -64,6 +69,9 @@ class ClassifySettings(Settings):
     pool: Literal["first", "mean", "last", "attention"] = setting("mean", "How tokens are pooled for the head.")
     r_drop: float = setting(0.0, "Weight of R-Drop's consistency loss; 0 is off.", ge=0, former="agreement")
     ensemble: int = setting(1, "Models that are trained side by side and averaged.", ge=1, former="members")
+    class_weights: Literal["none", "balanced"] = setting(
+        "none", "balanced: the loss of a class is weighted by the inverse of its number of examples."
+    )
     unit: Literal["words", "wordpiece", "bpe", "unigram", "characters"] = setting(
         "words", "What a token of a text is: words, characters, or subwords of a trained tokenizer."
     )
@@ -132,9 +140,11 @@ class Classify(Task[ClassifySettings]):
         self.settings, self.inputs = settings, inputs
         self._labels = labels
         self.max_length = settings.max_length if isinstance(inputs, TextInputs) else None
+        self.input_column = settings.input
         self.frames_per_token = settings.stack_frames if isinstance(inputs, AudioInputs) else None
         self.number = {label: n for n, label in enumerate(labels)}
         self.ratios: Tensor | None = None
+        self.weights: Tensor | None = None
 
     @property
     def labels(self) -> list[str]:
@@ -166,6 +176,9 @@ class Classify(Task[ClassifySettings]):
         check_unused_settings(settings, inputs.kind)
         task = cls(settings, labels, inputs.from_examples(examples, settings))
         task.ratios = task.naive_bayes_ratios(examples) if settings.nb_linear else None
+        if settings.class_weights == "balanced":
+            counts = Counter(example.label for example in examples)
+            task.weights = balanced_weights([counts[label] for label in labels])
         return task
 
     def as_dict(self) -> dict[str, Any]:
@@ -175,10 +188,14 @@ class Classify(Task[ClassifySettings]):
     def from_dict(cls, data: dict[str, Any], settings: ClassifySettings, tokenizer: Any = None) -> Classify:
         return cls(settings, data["labels"], INPUTS[data["kind"]].from_dict(data["inputs"], settings, tokenizer))
 
-    def config(self, a: Architecture) -> SequenceConfig | EnsembleConfig:
-        embed, stack = self.inputs.layer_configs(a)
-        head = ClassificationHeadConfig(len(self.labels), a.dim, pool=self.settings.pool, dropout=a.dropout)
-        config, members = SequenceConfig(embed, stack, head=head), self.settings.ensemble
+    def config(self, a: Architecture) -> SequenceConfig | HierarchicalConfig | EnsembleConfig:
+        members = self.settings.ensemble
+        if a.model == HIERARCHICAL:
+            config = hierarchical_config(self.inputs, a, len(self.labels))
+        else:
+            embed, stack = self.inputs.layer_configs(a)
+            head = ClassificationHeadConfig(len(self.labels), a.dim, pool=self.settings.pool, dropout=a.dropout)
+            config = SequenceConfig(embed, stack, head=head)
         if self.settings.nb_linear:
             return EnsembleConfig(config, members, self.nb_linear_config(), NB_WEIGHT)
         return config if members == 1 else EnsembleConfig(config, members)
@@ -232,10 +249,11 @@ class Classify(Task[ClassifySettings]):
         batch = repeat_batch(batch) if r_drop else batch
         given = {name: value for name, value in batch.items() if name not in ("labels", "other", "share")}
         logits = model(**given).logits.float()
-        total = cross_entropy_sum(logits, batch["labels"], smoothing)
+        weights = self.weights if model.training else None
+        total = cross_entropy_sum(logits, batch["labels"], smoothing, weights)
         if "other" in batch:
             share = batch["share"]
-            total = share * total + (1 - share) * cross_entropy_sum(logits, batch["other"], smoothing)
+            total = share * total + (1 - share) * cross_entropy_sum(logits, batch["other"], smoothing, weights)
         return (total + r_drop / 2 * symmetric_kl(logits.log_softmax(-1))) / 2 if r_drop else total
 
     @torch.no_grad()
@@ -250,17 +268,21 @@ class Classify(Task[ClassifySettings]):
         return probabilities
 
     def evaluate(self, model: nn.Module, examples: Sequence[Any]) -> Scores:
-        """Accuracy, macro F1 and mean loss; precision, recall and F1 of each class. Unknown classes count as wrong."""
+        """Accuracy, macro F1 and mean loss; precision, recall and F1 of each class.
+
+        Classes that the training data does not have count as wrong, in the loss with a probability of 1e-12.
+        """
         probabilities = self.probabilities(model, examples)
         gold = [example.label for example in examples]
         predicted = [self.labels[n] for n in probabilities.argmax(-1).tolist()]
         per_class = classification_report(gold, predicted)
         known = [n for n, label in enumerate(gold) if label in self.number]
-        of_label = probabilities[known, [self.number[gold[n]] for n in known]].clamp(min=1e-12)
+        of_label = torch.zeros(len(gold))
+        of_label[known] = probabilities[known, [self.number[gold[n]] for n in known]]
         metrics = {
             "accuracy": sum(map(str.__eq__, gold, predicted)) / max(1, len(gold)),
             "macro F1": sum(scores["F1"] for scores in per_class.values()) / max(1, len(per_class)),
-            "loss": float(-of_label.log().mean()) if known else 0.0,
+            "loss": float(-of_label.clamp(min=1e-12).log().mean()),
         }
         details = {"per class": per_class, "never learned": dict(self.unknown_labels(examples))}
         return Scores(metrics, "accuracy", hypotheses=predicted, details=details)
@@ -268,6 +290,20 @@ class Classify(Task[ClassifySettings]):
     def unknown_labels(self, examples: Sequence[Any]) -> Counter[str]:
         """Labels of these examples that the training data does not have, with their counts."""
         return Counter(example.label for example in examples if example.label not in self.number)
+
+    @classmethod
+    def split(cls, reading: Reading[Any], share: float, seed: int) -> tuple[Reading[Any], Reading[Any]]:
+        """(training data, validation data), with the same share of every class."""
+        return split(reading, share, seed, stratify=lambda example: example.label)
+
+    def choices(self, examples: Sequence[Any]) -> list[str]:
+        """Texts that are cut off, classes that have few examples."""
+        counts = Counter(example.label for example in examples)
+        rare = [f"{label!r} ({count})" for label, count in counts.most_common()[::-1] if count < RARE][:5]
+        sentences = self.inputs.choices(examples) if isinstance(self.inputs, TextInputs) else []
+        if rare:
+            sentences.append(f"Classes with fewer than {RARE} examples are hardly learned: {', '.join(rare)}.")
+        return sentences
 
     def text_inputs(self, text: str) -> Batch | None:
         return self.inputs.batch([LabelledText(text, "")], None) if isinstance(self.inputs, TextInputs) else None
@@ -281,12 +317,23 @@ class Classify(Task[ClassifySettings]):
             return None
         return self.inputs.batch([LabelledSound(spoken.sound, "")], None)
 
+    @property
+    def input_files(self) -> tuple[str, ...]:
+        if isinstance(self.inputs, TextInputs):
+            return ()
+        return images.ENDINGS if isinstance(self.inputs, ImageInputs) else sound.ENDINGS
+
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
-        """The class and its probability, for texts or for paths of images or recordings."""
-        best = self.probabilities(model, [self.inputs.example_of(text) for text in inputs]).max(-1)
+        """The class, its probability and those of all classes, for texts or for paths of images or recordings."""
+        probabilities = self.probabilities(model, [self.inputs.example_of(text) for text in inputs])
         return [
-            {"input": text, "label": self.labels[n], "probability": round(p, 4)}
-            for text, n, p in zip(inputs, best.indices.tolist(), best.values.tolist(), strict=True)
+            {
+                "input": text,
+                "label": self.labels[max(range(len(row)), key=row.__getitem__)],
+                "probability": round(max(row), 4),
+                "probabilities": {label: round(p, 4) for label, p in zip(self.labels, row, strict=True)},
+            }
+            for text, row in zip(inputs, probabilities.tolist(), strict=True)
         ]
 
     def describe(self, examples: Sequence[Any]) -> dict[str, Any]:
@@ -297,8 +344,21 @@ class Classify(Task[ClassifySettings]):
         return facts | ({"parts": dict(splits)} if set(splits) != {""} else {}) | self.inputs.describe(examples)
 
 
-def cross_entropy_sum(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    return functional.cross_entropy(logits, labels, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum")
+def cross_entropy_sum(logits: Tensor, labels: Tensor, smoothing: float, weights: Tensor | None = None) -> Tensor:
+    """The sum of the losses; `weights [classes]` are factors of the losses of each class."""
+    weights = None if weights is None else weights.to(logits.device)
+    return functional.cross_entropy(
+        logits, labels, weights, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum"
+    )
+
+
+def balanced_weights(counts: Sequence[int]) -> Tensor:
+    """A factor for each class, inverse to its number of examples; their mean over the examples is 1.
+
+    >>> balanced_weights([90, 10]).tolist()
+    [0.5555555820465088, 5.0]
+    """
+    return torch.tensor([sum(counts) / (len(counts) * count) for count in counts])
 
 
 def detect_modality(path: Path) -> str:

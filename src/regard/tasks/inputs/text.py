@@ -159,10 +159,14 @@ class TextInputs:
         return {"tokens": encoding.tokens, "lengths": encoding.lengths}
 
     def words(self, text: str) -> list[str]:
-        """The words of a text as the tokenizer splits them."""
+        """The words of a text that are read."""
+        return self.split_text(text)[: self.settings.max_length]
+
+    def split_text(self, text: str) -> list[str]:
+        """All words of a text as the tokenizer splits them."""
         backend = self.tokenizer.backend
         text = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
-        return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)][: self.settings.max_length]
+        return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
 
     def sample_dropout(self, features: WordFeatures, rng: Random | None) -> Callable[[str], int] | None:
         """In training (`rng` is given), a function that samples what is dropped of a word; None in evaluation."""
@@ -170,6 +174,16 @@ class TextInputs:
         if rng is None:
             return None
         return lambda word: ALL if rng.random() < share else features.sample_dropout(word, rng, 0.0, rare)
+
+    def choices(self, examples: Sequence[LabelledText]) -> list[str]:
+        """How many texts are longer than what is read of them."""
+        limit = self.settings.max_length
+        if self.word_features is not None:
+            lengths = [len(self.split_text(example.text)) for example in examples]
+        else:
+            texts = [example.text for example in examples]
+            lengths = [len(encoding.ids) for encoding in self.tokenizer.backend.encode_batch_fast(texts)]
+        return truncation_note(lengths, limit, "texts")
 
     def example_of(self, text: str) -> LabelledText:
         """An example for an argument of `predict`."""
@@ -188,6 +202,20 @@ class TextInputs:
             "unknown": counts[self.tokenizer.unknown or 0] / max(1, total),
             "examples": [f"{example.label}: {example.text[:70]}" for example in examples[:3]],
         }
+
+
+def truncation_note(lengths: Sequence[int], limit: int, what: str) -> list[str]:
+    """A sentence that says how many of these lengths exceed the limit; none if none does.
+
+    >>> truncation_note([3, 9], 5, "texts")
+    ['1 of 2 texts is longer than max_length=5 tokens (the longest has 9): the rest of it is not read.']
+    """
+    count = sum(length > limit for length in lengths)
+    if not count:
+        return []
+    verb, rest = ("is", "it") if count == 1 else ("are", "them")
+    longest = f"max_length={limit:,} tokens (the longest has {max(lengths):,})"
+    return [f"{count:,} of {len(lengths):,} {what} {verb} longer than {longest}: the rest of {rest} is not read."]
 
 
 def open_vectors(path: Path) -> WordVectors:
