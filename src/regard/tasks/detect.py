@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.detection import Boxes, read_boxes
-from ..data.images import ImageFile, Picture, import_pillow, load_image
+from ..data.images import ENDINGS, ImageFile, Picture, import_pillow, load_image
 from ..data.reading import Reading
 from ..errors import BadInput
 from ..models.detection import DetectionConfig, FeatureGridConfig
@@ -225,6 +225,10 @@ class Detect(Task[DetectSettings]):
 
     def image_inputs(self, image: Picture) -> Batch:
         return self.pad_images([self.load(image)])
+
+    @property
+    def input_files(self) -> tuple[str, ...]:
+        return ENDINGS
 
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
         """The objects of each image, boxes [xmin, ymin, xmax, ymax] in pixels."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.files import file_format
-from ..data.images import Captioned, ImageFile, LabelledImage, Picture, read_captions
+from ..data.images import ENDINGS, Captioned, ImageFile, LabelledImage, Picture, read_captions
 from ..data.reading import Reading, split
 from ..errors import BadInput
 from ..models.dual_encoder import DualEncoderConfig, TowerConfig
@@ -25,8 +25,6 @@ from .task import Batch, Scores, Task
 
 KS = (1, 5, 10)
 """The k of recall at k."""
-
-ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 
 @dataclass(frozen=True)
@@ -74,6 +72,7 @@ class Match(Task[MatchSettings]):
     """Texts for images and images for texts: `Captioned` examples, recall at k in both directions."""
 
     name = "match"
+    compares_inputs = True
     Settings = MatchSettings
     ARCHITECTURE = Architecture(dim=128, layers=4, heads=4, activation="gelu")
     TRAINING = Training(epochs=60, batch_size=128, learning_rate=5e-4, warmup=200, schedule="cosine", weight_decay=0.1)
@@ -190,6 +189,10 @@ class Match(Task[MatchSettings]):
     def image_inputs(self, image: Picture) -> Batch:
         return self.images.batch([LabelledImage(image, "")], None)
 
+    @property
+    def input_files(self) -> tuple[str, ...]:
+        return ENDINGS
+
     @torch.no_grad()
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
         """The nearest of the given texts for each given image, and of the given images for each text."""
@@ -265,7 +268,7 @@ def nearest(names: Sequence[str], cosines: Tensor, count: int) -> list[dict[str,
 
 def is_image_path(text: str) -> bool:
     """Whether an argument has an image's extension; `BadInput` if it has and there is no such file."""
-    if not text.lower().endswith(ENDINGS):
+    if not text.lower().endswith(tuple(f".{ending}" for ending in ENDINGS)):
         return False
     if not Path(text).is_file():
         raise BadInput(f"{text} does not exist. Give the path of an image.")

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from ..data.batching import batch_by_size
 from ..data.reading import Reading
-from ..data.sound import Spoken, read_spoken
+from ..data.sound import ENDINGS, Spoken, read_spoken
 from ..errors import BadInput
 from ..models.config import EncoderDecoderConfig, SequenceConfig
 from ..models.generation.generate import generate
@@ -209,6 +209,10 @@ class Transcribe(Task[TranscribeSettings]):
 
     def audio_inputs(self, spoken: Spoken) -> Batch:
         return self.encode_audio([spoken])
+
+    @property
+    def input_files(self) -> tuple[str, ...]:
+        return (*ENDINGS, "npy")
 
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
         """The transcript of each recording (or `.npy` file of frames)."""

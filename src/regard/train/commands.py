@@ -1,6 +1,6 @@
 """The commands about data and runs: check, train, evaluate, predict, settings, recipes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -69,7 +69,10 @@ def train(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train a model from files. If the folder holds an unfinished run, the run is resumed."""
+    """Train a model from files. If the folder holds an unfinished run, the run is resumed.
+
+    Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 save the run and end it with the status 128 + the signal's number.
+    """
     with report_errors(debug):
         from regard import BadInput
         from regard.train.recipes import find_recipe
@@ -85,22 +88,27 @@ def train(
         flags = {"model": model, "epochs": epochs, "steps": steps, "minutes": minutes, "seed": seed, "device": device}
         given = {name: value for name, value in flags.items() if value is not None}
         sources = known.settings if known else {}, read_config(config), given, parse_assignments(changed)
-        train_from_files(RunConfig.from_changes(task, *sources, train=training, dev=dev), out, strict)
+        stop_signal = train_from_files(RunConfig.from_changes(task, *sources, train=training, dev=dev), out, strict)
         if not is_main_process():
             return
         if not (out / "scores.json").is_file():  # stopped before the first evaluation
             print_result({"run": str(out), "metrics": None, "verdict": None}, f"run  {out}", as_json)
-            return
+            raise typer.Exit(128 + stop_signal if stop_signal else 0)
         scores = RunFolder(out).read("scores.json")
         verdict = known.verdict(scores["metrics"]) if known else None
         print_result({"run": str(out), **scores, "verdict": verdict}, format_scores(out, scores), as_json)
+        if stop_signal:
+            raise typer.Exit(128 + stop_signal)
         if verdict:
             print_message(verdict)
             raise typer.Exit(1)
 
 
-def train_from_files(config: Any, out: Path, strict: bool = False) -> None:
-    """Read the files of a `RunConfig`, prepare its task, and train it into the folder `out`."""
+def train_from_files(config: Any, out: Path, strict: bool = False) -> int:
+    """Read the files of a `RunConfig`, prepare its task, and train it into the folder `out`.
+
+    Returns the number of the signal that stopped the run, 0 if it reached its end.
+    """
     from regard import BadInput
     from regard.tasks.architecture import unused_parts
     from regard.train.progress import Progress
@@ -111,12 +119,18 @@ def train_from_files(config: Any, out: Path, strict: bool = False) -> None:
     for path in (*config.train, *config.dev):
         if path.is_dir() and out.resolve().is_relative_to(path.resolve()):
             raise BadInput(f"--out {out} is inside the data folder {path}. Give an --out outside of it.")
+    config = config.use_former_defaults(out)
     if (unused := unused_parts(config.architecture)) and is_main_process():
         print_message(f"{config.architecture.model} does not use {', '.join(unused)}; ignored.")
     data = read_data(config, lambda faults: report_faults(faults, None if strict else out), strict)
     task = config.task.prepare(data.train, config.settings)
     report_unknown_labels(task, data.validation)
-    train_run(task, config.architecture, config.training, data, out, config.files, Progress())
+    if is_main_process():
+        for text in (*data.notes, *task.choices(data.train)):
+            print_message(text)
+    progress = Progress(config.training.minutes)
+    train_run(task, config.architecture, config.training, data, out, config.files, progress)
+    return progress.stop_signal
 
 
 def evaluate(
@@ -151,25 +165,62 @@ def evaluate(
 def predict(
     run: RunPath,
     inputs: Annotated[
-        list[str], typer.Argument(help="Texts, or paths of image or audio files; '-' reads lines from stdin.")
-    ],
+        list[str],
+        typer.Argument(
+            help="Texts, files of texts (a table or lines), images, recordings or a folder of them; '-' reads lines."
+        ),
+    ] = [],  # noqa: B006
+    data: Annotated[list[Path], typer.Option("--data", help="Files or folders with the inputs.")] = [],  # noqa: B006
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for images with the detected boxes (detect).")
+        Path | None,
+        typer.Option(
+            "--out", help="File for the predictions (.csv, .tsv, .json, .jsonl), or a folder for images with boxes."
+        ),
     ] = None,
     changed: Set = [],  # noqa: B006
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Predict with a trained model."""
+    """Predict with a trained model.
+
+    An input that cannot be read is reported, the others are predicted, and the exit status is 1.
+    """
     with report_errors(debug):
+        from regard.train.predictions import OUTPUT_FORMATS, predict_rows, read_inputs, write_predictions
         from regard.train.run import open_run
 
+        given = [*inputs, *map(str, data)]
+        if not given:
+            raise typer.BadParameter("give texts, files, or '-' for lines on stdin", param_hint="INPUTS")
+        for path in data:
+            if not path.exists():
+                raise typer.BadParameter(f"{path} does not exist", param_hint="--data")
         task, model, _ = open_run(run, parse_assignments(changed))
-        texts = read_stdin_lines() if inputs == ["-"] else inputs
-        predictions = task.predict(model, texts) if out is None else task.draw_predictions(model, texts, out)
-        if predictions is None:
-            raise typer.BadParameter(f"the task {task.name!r} saves no images", param_hint="--out")
-        print_result(predictions, "\n".join(format_prediction(prediction) for prediction in predictions), as_json)
+        if out is not None and out.suffix[1:].lower() not in OUTPUT_FORMATS:
+            predictions = task.draw_predictions(model, given, out)
+            if predictions is None:
+                formats = ", ".join(f".{name}" for name in OUTPUT_FORMATS)
+                raise typer.BadParameter(
+                    f"the task {task.name!r} saves no images; give a file named {formats}", param_hint="--out"
+                )
+            print_result(predictions, "\n".join(map(format_prediction, predictions)), as_json)
+            return
+        rows = []
+        streams = not as_json and out is None
+        lines = read_inputs(task, given) if given != ["-"] else stdin_rows()
+        for row in predict_rows(task, model, lines):
+            rows.append(row)
+            if row.error:
+                print_message(f"{row.row.input}: {row.error}" if row.row.input not in row.error else row.error)
+            elif streams:
+                print(format_prediction(row.prediction), flush=True)
+        if out is not None:
+            write_predictions(out, rows)
+            print_message(f"{len(rows):,} predictions in {out}")
+        if as_json:
+            print_result([row.as_dict() for row in rows], "", True)
+        if any(row.error for row in rows):
+            raise typer.Exit(1)
 
 
 def settings(
@@ -200,25 +251,25 @@ def recipes(as_json: Json = False, debug: Debug = False) -> None:
         print_result(document, format_table(rows), as_json)
 
 
-def read_stdin_lines() -> list[str]:
-    """The lines on stdin, decoded as UTF-8."""
+def stdin_rows() -> Iterator[Any]:
+    """The lines on stdin as inputs, decoded as UTF-8, as they come."""
     import sys
 
     from regard import BadInput
-    from regard.data.files import split_lines
+    from regard.train.predictions import InputRow
 
-    data = sys.stdin.buffer.read()
-    try:
-        lines = split_lines(data.decode("utf-8-sig").replace("\r\n", "\n"))
-    except UnicodeDecodeError as error:
-        line, byte = data.count(b"\n", 0, error.start) + 1, error.object[error.start]
-        raise BadInput(
-            f"Line {line} on stdin has a byte (0x{byte:02X}) that is not UTF-8. "
-            "Convert it first: iconv -f ENCODING -t UTF-8."
-        ) from None
-    if not lines:
+    number = 0
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            yield InputRow(line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n"))
+        except UnicodeDecodeError as error:
+            byte = error.object[error.start]
+            raise BadInput(
+                f"Line {number} on stdin has a byte (0x{byte:02X}) that is not UTF-8. "
+                "Convert it first: iconv -f ENCODING -t UTF-8."
+            ) from None
+    if not number:
         raise BadInput("There are no lines on stdin. Give one text per line.")
-    return lines
 
 
 def parse_assignments(changed: list[str]) -> dict[str, str]:
@@ -312,4 +363,4 @@ def format_prediction(prediction: Any) -> str:
         return str(prediction)
     if set(prediction) == {"words", "tags"}:
         return " ".join(f"{word}/{tag}" for word, tag in zip(prediction["words"], prediction["tags"], strict=True))
-    return " ".join(f"{name}: {value}" for name, value in prediction.items())
+    return " ".join(f"{name}: {value}" for name, value in prediction.items() if name != "probabilities")

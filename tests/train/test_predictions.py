@@ -1,0 +1,104 @@
+"""Predictions for texts, tables, folders and streams; what cannot be read does not end the others."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from regard.cli import app
+
+SMALL = ["dim=16", "layers=1", "heads=2", "learning_rate=1e-2", "warmup=5"]
+
+
+def call(*words: str | Path, **options) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words], **options)
+
+
+def trained(data: Path, out: Path, *more: str) -> Path:
+    settings = [word for value in (*SMALL, *more) for word in ("--set", value)]
+    given = ("--train", data, "--out", out, "--steps", "60", "--device", "cpu", "--set", "evaluate_every=60")
+    done = call("train", "classify", *given, *settings)
+    assert done.exit_code == 0, done.output
+    return out
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier of good and bad reviews."""
+    folder = tmp_path_factory.mktemp("texts")
+    rows = [(f"a {word} film number {n}", label) for n in range(40) for word, label in (("fine", "+"), ("dull", "-"))]
+    with (folder / "train.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *rows])
+    return trained(folder / "train.csv", folder / "run")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier of dark and light pictures, beside the folder of its pictures."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for name, value in (("dark", 20), ("light", 230)):
+        (folder / "train" / name).mkdir(parents=True)
+        for n in range(10):
+            Image.fromarray(np.full((8, 8), value + n, np.uint8)).save(folder / "train" / name / f"{n}.png")
+    return trained(folder / "train", folder / "run", "patch_size=4")
+
+
+def test_a_table_is_read_and_its_columns_come_back(texts: Path, tmp_path: Path) -> None:
+    table, out = tmp_path / "new.csv", tmp_path / "out" / "labelled.csv"
+    table.write_text("id,text,label\n7,a fine film,?\n8,a dull film,?\n")
+    for given in (("--data", table), (table,)):
+        done = call("predict", texts, *given, "--out", out)
+        assert done.exit_code == 0, done.output
+        rows = list(csv.DictReader(out.open()))
+        assert [(row["id"], row["predicted_label"]) for row in rows] == [("7", "+"), ("8", "-")]
+        assert all(float(row["p(+)"]) + float(row["p(-)"]) == pytest.approx(1, abs=2e-4) for row in rows)
+
+
+def test_lines_of_a_file_and_json_lines(texts: Path, tmp_path: Path) -> None:
+    lines, out = tmp_path / "new.txt", tmp_path / "out.jsonl"
+    lines.write_text("a fine film\n\na dull film\n")
+    assert call("predict", texts, lines, "--out", out).exit_code == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(row["input"], row["label"]) for row in rows] == [("a fine film", "+"), ("a dull film", "-")]
+
+
+def test_lines_of_stdin(texts: Path) -> None:
+    done = call("predict", texts, "-", input="a fine film\na dull film\n")
+    assert [line.split("label: ")[1][0] for line in done.stdout.splitlines()] == ["+", "-"]
+    document = json.loads(call("predict", texts, "a fine film", "--json").stdout)
+    assert set(document[0]["probabilities"]) == {"+", "-"} and document[0]["label"] == "+"
+
+
+def test_a_folder_is_no_text(texts: Path, tmp_path: Path) -> None:
+    done = call("predict", texts, tmp_path)
+    assert done.exit_code == 1 and "is a folder, and this model reads texts" in done.output
+
+
+def test_a_corrupt_picture_does_not_end_the_others(pictures: Path, tmp_path: Path) -> None:
+    for n, value in enumerate((10, 240)):
+        Image.fromarray(np.full((8, 8), value, np.uint8)).save(tmp_path / f"{n}.png")
+    (tmp_path / "1-broken.png").write_bytes(b"\x89PNG\r\n\x1a\n and nothing more")
+    done = call("predict", pictures, tmp_path, "--json")
+    assert done.exit_code == 1
+    first, broken, last = json.loads(done.stdout)
+    assert (first["label"], last["label"]) == ("dark", "light")
+    assert broken["input"].endswith("1-broken.png") and "1-broken.png" in broken["error"]
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "has no file that this model reads" in call("predict", pictures, empty).output
+
+
+def test_a_run_that_is_told_what_was_guessed(tmp_path: Path) -> None:
+    rows = [(f"r{n}", f"a {('fine', 'dull')[n % 2]} film number {n}", "+-"[n % 2]) for n in range(40)]
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("nr", "v2", "v1"), *rows])
+    settings = [word for value in SMALL for word in ("--set", value)]
+    given = ("--train", tmp_path / "a.csv", "--out", tmp_path / "run", "--steps", "2", "--device", "cpu")
+    done = call("train", "classify", *given, *settings)
+    assert "a.csv: text = column 'v2', label = column 'v1'" in done.output
