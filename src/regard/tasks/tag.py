@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from torch.nn import functional
 from ..data.batching import batch_by_size
 from ..data.reading import Reading
 from ..data.tagged import Tagged, read_tagged
+from ..data.text import read_lines
 from ..errors import BadInput
 from ..models.config import SequenceConfig
 from ..models.heads import IGNORED, ClassificationHeadConfig
@@ -27,6 +29,7 @@ from .architecture import Architecture, stack_of
 from .inputs.character_features import CharacterFeatures
 from .inputs.word_boundaries import best_labels, boundary_labels, join_characters, split_words
 from .inputs.word_features import WordFeatures
+from .inputs.word_splitting import WordSplitter
 from .losses.r_drop import r_drop_loss, repeat_batch
 from .metrics.segmentation import segmentation_scores
 from .task import Batch, Scores, Task
@@ -63,6 +66,15 @@ class TagSettings(Settings):
     rare_word_dropout: float = setting(
         1.0, "A word seen n times is read as unknown with probability a / (a + n) in training.", ge=0, former="rare"
     )
+    unpunctuated: float = setting(
+        0.0,
+        "Share of sentences whose final punctuation mark is left out in training, as in texts people type.",
+        ge=0,
+        le=1,
+    )
+    texts: str | None = setting(
+        None, "File of plain text from which vectors of characters are computed before training.", file=True
+    )
     r_drop: float = setting(0.0, "Weight of R-Drop's consistency loss; 0 is off.", ge=0)
 
 
@@ -79,6 +91,7 @@ class Tag(Task[TagSettings]):
         self.settings, self.features, self.tags = settings, features, tags
         self._labels = tags if isinstance(features, WordFeatures) else boundary_labels(tags)
         self.tag_number = {tag: n for n, tag in enumerate(self._labels)}
+        self.splitter = WordSplitter(set(features.words)) if isinstance(features, WordFeatures) else None
 
     @property
     def labels(self) -> list[str]:
@@ -104,7 +117,8 @@ class Tag(Task[TagSettings]):
             raise BadInput("No tag was read. Look at the file with `regard check --task tag`.")
         if settings.unit == "characters":
             rows = ("".join(example.words) for example in examples)
-            return cls(settings, CharacterFeatures.from_rows(rows, settings.min_count), tags)
+            texts = read_lines([Path(settings.texts)]).examples[0].lines if settings.texts else ()
+            return cls(settings, CharacterFeatures.from_rows(rows, settings.min_count, texts), tags)
         sizes = settings.min_count, settings.max_affix, settings.max_word_length
         return cls(settings, WordFeatures.from_words((example.words for example in examples), *sizes), tags)
 
@@ -121,6 +135,13 @@ class Tag(Task[TagSettings]):
         head = ClassificationHeadConfig(len(self.labels), a.dim, per_token=True, dropout=a.dropout)
         return SequenceConfig(self.features.embedding(a, self.settings.word_dim), stack_of(a), head=head)
 
+    def initialize(self, model: nn.Module) -> None:
+        """Start the vectors of characters from those of the setting `texts`."""
+        if isinstance(self.features, CharacterFeatures) and self.features.texts:
+            weight: Tensor = model.embed.words.weight.data  # type: ignore[union-attr]
+            vectors = self.features.vectors(weight.shape[1]).to(weight)
+            weight[: len(vectors)] = torch.where((vectors != 0).any(1, keepdim=True), vectors, weight[: len(vectors)])
+
     def as_tokens(self, example: Tagged) -> Tagged:
         """The tokens of an example and their labels: its words and tags, or its characters and their labels."""
         return example if self.word_features is not None else split_words(example)
@@ -129,6 +150,8 @@ class Tag(Task[TagSettings]):
         return [len(self.as_tokens(example).words) for example in examples]
 
     def batch(self, examples: Sequence[Tagged], rng: Random | None = None) -> dict[str, Tensor]:
+        if rng is not None and self.settings.unpunctuated:
+            examples = [strip_end(e) if rng.random() < self.settings.unpunctuated else e for e in examples]
         tokens = [self.as_tokens(example) for example in examples]
         labels = [[self.tag_number.get(tag, IGNORED) for tag in example.tags] for example in tokens]
         return {**self.inputs([example.words for example in tokens], rng), "labels": pad_rows(labels, IGNORED)}
@@ -213,19 +236,20 @@ class Tag(Task[TagSettings]):
         return sentences
 
     def token_spans(self, text: str) -> list[tuple[int, int]]:
-        """The characters that each token of a text covers: parts between blanks, or single characters."""
-        pattern = r"\S+" if self.word_features is not None else r"\S"
-        return [match.span() for match in re.finditer(pattern, text)]
+        """The characters that each token of a text covers: words as in the training data, or single characters."""
+        if self.splitter is not None:
+            return self.splitter.spans(text)
+        return [match.span() for match in re.finditer(r"\S", text)]
 
     def text_inputs(self, text: str) -> Batch:
         return self.inputs([[text[start:end] for start, end in self.token_spans(text)]])
 
     def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
-        """Words and tags of each text; words are separated by blanks, or found in unsegmented text."""
+        """Words and tags of each text; words are split as in the training data, or found in unsegmented text."""
         if self.word_features is None:
             sentences = self.tag_texts(model, inputs)
             return [{"words": list(sentence.words), "tags": list(sentence.tags)} for sentence in sentences]
-        rows = [text.split() for text in inputs]
+        rows = [[text[start:end] for start, end in self.token_spans(text)] for text in inputs]
         return [{"words": words, "tags": tags} for words, tags in zip(rows, self.tag(model, rows), strict=True)]
 
     def describe(self, examples: Sequence[Tagged]) -> dict[str, Any]:
@@ -246,6 +270,16 @@ class Tag(Task[TagSettings]):
             "tags": dict(Counter(tag for example in examples for tag in example.tags).most_common()),
             "examples": [format_tagged(e.words, e.tags) for e in examples[:3]],
         }
+
+
+def strip_end(sentence: Tagged) -> Tagged:
+    """The sentence without its last word, if that is a punctuation mark behind other words.
+
+    >>> strip_end(Tagged(("猫", "睡", "。"), ("NOUN", "VERB", "PUNCT"))).words
+    ('猫', '睡')
+    """
+    ended = len(sentence.words) > 1 and all(unicodedata.category(c)[0] == "P" for c in sentence.words[-1])
+    return Tagged(sentence.words[:-1], sentence.tags[:-1]) if ended else sentence
 
 
 def format_tagged(words: Sequence[str], tags: Sequence[str]) -> str:
