@@ -101,8 +101,8 @@ def test_a_painted_connection_closes_a_loop(open_lab):
 def test_a_neuron_shows_what_the_library_computes(open_lab):
     page = open_lab("course?step=mlp&lang=en")
     result = find_step("mlp").run()
-    assert np.allclose(shown(page, "y"), result["output"])
-    assert np.allclose(shown(page, "carried"), np.concatenate([part.ravel() for part in result["carried"]]))
+    for name in ("inputs", "hidden", "output", "hidden_carried", "output_carried"):
+        assert np.allclose(shown(page, name), result[name].ravel())
 
 
 def test_rows_of_a_comparison_lead_to_their_source(open_lab):

@@ -30,8 +30,10 @@ def compute_mlp(
         hidden = np.tanh(before)
     output = output_weights @ hidden
     return dict(
-        values=[inputs, hidden, output],
-        carried=[hidden_weights * inputs, output_weights * hidden],
+        inputs=inputs,
+        hidden=hidden,
+        hidden_carried=hidden_weights * inputs,
+        output_carried=output_weights * hidden,
         stages=np.array([before, hidden]),
         output=output,
         connections=hidden_weights.size + output_weights.size,
