@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass, replace
 from functools import reduce
-from operator import and_
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from ..attention.parts.mask import Mask
 from ..attention.parts.masks import Causal, Window, bigbird
 from ..attention.parts.parts import DEFAULT_PARTS, Parts
 from ..errors import BadInput, Unsupported
+from ..nn.attention import intersect
 from ..nn.baselines.convolution import ConvolutionConfig
 from ..nn.baselines.fully_connected import FullyConnectedConfig
 from ..nn.baselines.recurrent import RecurrentConfig
@@ -28,6 +28,7 @@ GRAPHS: dict[str, Literal[1, 2]] = {"gat": 1, "gatv2": 2}
 PLUGGED = tuple(f"{name}+attention" for name in (*RECURRENT, "cnn", "mlp"))
 TEXTS = ("transformer-xl", "ngram")
 HIERARCHICAL = "hierarchical"
+LayersConfig = StackConfig | RecurrentConfig | ConvolutionConfig | FullyConnectedConfig
 PARTS = ("score", "position", "mask", "method")
 MODELS = (*ATTENTION, *RECURRENT, "cnn", "mlp", *PLUGGED, *GRAPHS, *TEXTS, HIERARCHICAL)
 
@@ -103,7 +104,7 @@ def unused_parts(a: Architecture) -> list[str]:
     return [f"{name}={getattr(a, name)}" for name in changed if not (name == "score" and own_score)]
 
 
-def stack_of(a: Architecture, *, causal: bool = False, cross: bool = False) -> Any:
+def stack_of(a: Architecture, *, causal: bool = False, cross: bool = False) -> LayersConfig:
     """The configuration of the stack: an encoder, a causal one, or (`cross`) a decoder that attends to a memory."""
     if a.model in GRAPHS:
         raise Unsupported(f"{a.model} attends along the edges of a graph; tokens have no edges. Take transformer.")
@@ -114,7 +115,7 @@ def stack_of(a: Architecture, *, causal: bool = False, cross: bool = False) -> A
     if a.base in RECURRENT:
         score = "additive" if isinstance(a.parts.score, LearnedAdditive) else "dot"
         attention = score if a.with_attention else None
-        cell: Any = a.base
+        cell = cast(Literal["rnn", "gru", "lstm"], a.base)
         return RecurrentConfig(a.dim, a.layers, cell, not causal and not cross, a.dropout, attention, 1, cross, a.norm)
     common: dict[str, Any] = {"attention": a.with_attention, "heads": a.heads, "cross": cross, "causal": causal}
     if a.with_attention:
@@ -157,7 +158,7 @@ def combine_masks(a: Architecture, causal: bool) -> Mask | None:
             raise Unsupported(f"mask={a.mask} is not combined with other masks. Leave it out.")
         return given
     layers = given.masks if isinstance(given, LayerMasks) else (given,) * a.layers
-    masks = tuple(intersect_masks(mask, *own_masks(a, causal, layer)) for layer, mask in enumerate(layers))
+    masks = tuple(reduce(intersect, own_masks(a, causal, layer), mask) for layer, mask in enumerate(layers))
     return masks[0] if len(set(masks)) == 1 else LayerMasks(masks) if masks else None
 
 
@@ -169,9 +170,3 @@ def own_masks(a: Architecture, causal: bool, layer: int) -> list[Mask]:
     if a.model == "longformer" and causal:
         masks.append(Window(a.window))
     return masks
-
-
-def intersect_masks(*masks: Mask | None) -> Mask | None:
-    """The conjunction of the masks that are not None."""
-    given = [mask for mask in masks if mask is not None]
-    return reduce(and_, given) if given else None

@@ -2,7 +2,7 @@
 
 Each row of tiles has an ascending list of its tiles that allow any pair. A tile is full, or its pairs' answers are
 stored as bits. `tile_lists` makes the lists from the mask's answers for tiles and evaluates the mask in mixed tiles
-only. `split_work` cuts the lists into work items of similar length.
+only. `split_ranges` cuts the lists into work items of similar length.
 """
 
 from __future__ import annotations
@@ -166,11 +166,6 @@ def by_diagonal(by_row: TileLists, grid: PairGrid) -> TileLists:
     """
     rows, columns = by_row.lists, -(-grid.keys // by_row.columns)
     return regroup(by_row, rows + columns - 1, lambda row, column: column - row + rows - 1)
-
-
-def split_work(tiles: TileLists, limit: int) -> WorkItems:
-    """The lists as work items of at most `limit` tiles; an empty list is an item without tiles."""
-    return split_ranges(tiles.starts[:, :-1].long(), tiles.starts[:, 1:].long(), limit)
 
 
 def split_ranges(begin: Tensor, end: Tensor, limit: int) -> WorkItems:

@@ -75,7 +75,9 @@ def beam_search(
     """
     logits = decoder.begin(prompt, lengths)
     batch, beams = prompt.shape[0], config.beams
-    running = empty_beams(batch, beams, config.max_new, rules.fill_token, prompt.device)
+    tokens = torch.full((batch, beams, config.max_new), rules.fill_token, device=prompt.device)
+    scores = torch.full((batch, beams), -torch.inf, device=prompt.device)
+    running = Beams(tokens, scores, torch.zeros(batch, beams, dtype=torch.long, device=prompt.device))
     finished = running.select(torch.arange(beams, device=prompt.device).expand(batch, -1))
     running.scores[:, 0] = 0.0
     closed = torch.zeros(batch, 1, dtype=torch.bool, device=prompt.device)
@@ -101,13 +103,6 @@ def beam_search(
         reorder(decoder, parents)
         logits = decoder.next(running.tokens[:, :, new].flatten())
     return finished
-
-
-def empty_beams(batch: int, beams: int, max_new: int, filling: int, device: torch.device) -> Beams:
-    """Empty texts with a score of −∞."""
-    tokens = torch.full((batch, beams, max_new), filling, device=device)
-    scores = torch.full((batch, beams), -torch.inf, device=device)
-    return Beams(tokens, scores, torch.zeros(batch, beams, dtype=torch.long, device=device))
 
 
 def expand(

@@ -137,7 +137,9 @@ def train_unigram(texts: list[str], size: int, lower: bool, special: Special) ->
     counts = count_pieces(seed, words) | Counter(dict.fromkeys(seed.get_vocab(), 1))
     room = size - len(special.tokens())
     while True:
-        counts = prune(counts, max(room, int(0.75 * len(counts))))
+        # The most used pieces stay, every single character among them.
+        order = sorted(counts, key=lambda piece: (len(piece) > 1, -counts[piece], piece))
+        counts = Counter({piece: counts[piece] for piece in order[: max(room, int(0.75 * len(counts)))]})
         backend = make_metaspace_backend(lower, make_unigram(counts, special))
         if len(counts) <= room:
             break
@@ -153,12 +155,6 @@ def count_pieces(backend: Any, words: Counter[str]) -> Counter[str]:
         for token in backend.model.tokenize(word):
             counts[token.value] += times
     return counts
-
-
-def prune(counts: Counter[str], size: int) -> Counter[str]:
-    """The most used pieces, every single character among them."""
-    order = sorted(counts, key=lambda piece: (len(piece) > 1, -counts[piece], piece))
-    return Counter({piece: counts[piece] for piece in order[:size]})
 
 
 def make_unigram(counts: Counter[str], special: Special) -> Any:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...dropout import keep_scale, threshold
 from ...parts.mask import PairGrid
 from ..launch import LOG2E, Launch, ShapeTable, TileShape, multiprocessors, next_power
-from ..tile_lists import TileLists, WorkItems, split_work
+from ..tile_lists import TileLists, WorkItems, split_ranges
 from .kernels import merge_kernel, sum_splits_kernel
 
 PRECISION = "tf32x3"  # float32 products: three of tensor cores, whose sum is as exact as one without them
@@ -121,7 +121,8 @@ class TileSchedule:
     ) -> TileSchedule:
         """The schedule of all lists, for `programs` pairs of batch and head."""
         instances = programs // tiles.groups
-        items = split_work(tiles, split_limit(config, len(tiles.tile) * instances))
+        limit = split_limit(config, len(tiles.tile) * instances)
+        items = split_ranges(tiles.starts[:, :-1].long(), tiles.starts[:, 1:].long(), limit)
         listed = {"p_tile": tiles.tile, "p_bits": tiles.bits, "p_packed": tiles.packed}
         grouping = (tiles.batch_stride > 0, tiles.head_stride > 0)
         return cls(config, kernel, shape, items, listed | arguments, instances, *grouping)
