@@ -70,7 +70,7 @@ def test_plugged_in_attention_reaches_everything(kernel: int, reached: int) -> N
 def test_attention_reads_sentences_of_any_length() -> None:
     for count in range(2, 13):
         result = run("fixed-inputs", sentence=" ".join(["cat", *"abcdefghijkl"[: count - 2], "cat"]))
-        assert result["found"] == "cat" and result["both"][0].argmax() == 0
+        assert result["match"] == "cat" and result["both"][0].argmax() == 0
         assert result["read"] == min(count, 5) and result["lost"] == max(0, count - 5)
     assert run("fixed-inputs", sentence="cat")["weight"] == 0
     assert run("fixed-inputs", sentence="cat dog")["padding"] == 3

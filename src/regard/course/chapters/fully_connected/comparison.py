@@ -129,7 +129,7 @@ def compute_query_table(words: int) -> dict[str, Any]:
     experiments = ("fixed-weights", "grey-ball")
     results = {name: published_result(name) or {} for name in experiments}
     lookup, balls = (result["numbers"] for result in results.values())
-    names, found = ("fully connected", "attention"), balls["found"]
+    names, accuracies = ("fully connected", "attention"), balls["found"]
     frozen = find_step("frozen-query").run()
     # each word as a query, with each word as a key
     comparisons = ["0", f"{words**2:,}"]
@@ -137,8 +137,8 @@ def compute_query_table(words: int) -> dict[str, Any]:
     selection = [f"{lookup['accuracy'][name][trained]['mean']:.0%}" for name in names]
     linearity = [f"{frozen['frozen_error']:.1g}", f"{frozen['error']:.2f}"]
     trained_size = balls["balls"].index(10)
-    fixed_size = [f"{found[name][trained_size]['mean']:.0%}" for name in names]
-    other_size = [f"{found[name][-1]['mean']:.0%}" for name in names]
+    fixed_size = [f"{accuracies[name][trained_size]['mean']:.0%}" for name in names]
+    other_size = [f"{accuracies[name][-1]['mean']:.0%}" for name in names]
     return dict(
         table=[comparisons, selection, linearity, fixed_size, other_size],
         links=[

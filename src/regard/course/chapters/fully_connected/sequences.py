@@ -258,7 +258,7 @@ def compute_fixed_inputs(sentence: str) -> dict[str, Any]:
         count=len(words),
         read=int(read.sum()),
         lost=int((~read).sum()),
-        found=words[int(weights.argmax())],
+        match=words[int(weights.argmax())],
         last=words[-1],
         weight=weights.max(),
         padding=max(0, 5 - len(words)),
@@ -311,10 +311,10 @@ FIXED_INPUTS = Step(
     findings=(
         Finding(
             Bilingual(
-                "“{last}” finds “{found}” with a weight of {weight:.2f} among {count} words.",
-                "“{last}”在 {count} 个词里找到“{found}”，权重 {weight:.2f}。",
+                "“{last}” finds “{match}” with a weight of {weight:.2f} among {count} words.",
+                "“{last}”在 {count} 个词里找到“{match}”，权重 {weight:.2f}。",
             ),
-            lambda result: result["found"] == result["last"] and result["weight"] > 0.9,
+            lambda result: result["match"] == result["last"] and result["weight"] > 0.9,
         ),
         Finding(
             Bilingual(

@@ -151,8 +151,8 @@ def compute_block(parts: str, push: float) -> dict[str, Any]:
         return x
 
     # push word j, and see how far each word's output moves
-    pushes = push * np.eye(4)[:, :, None]
-    moves = np.array([block(x + one) - block(x) for one in pushes])
+    shifts = push * np.eye(4)[:, :, None]
+    moves = np.array([block(x + shift) - block(x) for shift in shifts])
     influence = np.linalg.norm(moves, axis=-1).T
     return dict(
         influence=influence,

@@ -190,9 +190,11 @@ def compute_linear_layers(layers: int, activation: str) -> dict[str, Any]:
         values = apply(weight @ values + bias)
         # all layers as one
         matrix, offset = weight @ matrix, weight @ offset + bias
-    stack, one = (last @ values)[0], (last @ matrix)[0] * x + (last @ offset)[0]
+    stack, collapsed = (last @ values)[0], (last @ matrix)[0] * x + (last @ offset)[0]
     bends = int((np.abs(np.diff(stack, 2)) > 1e-9).sum())
-    return dict(x=x, stack=stack, one=one, error=np.abs(stack - one).max(), bends=bends, layers=layers)
+    return dict(
+        x=x, stack=stack, collapsed=collapsed, error=np.abs(stack - collapsed).max(), bends=bends, layers=layers
+    )
 
 
 LINEAR_LAYERS = Step(
@@ -220,7 +222,7 @@ LINEAR_LAYERS = Step(
             "x",
             (
                 ("stack", Bilingual("the layers one after another", "逐层计算")),
-                ("one", Bilingual("all matrices multiplied into one", "所有矩阵乘成一个")),
+                ("collapsed", Bilingual("all matrices multiplied into one", "所有矩阵乘成一个")),
             ),
             Bilingual("input", "输入"),
             Bilingual("output", "输出"),
