@@ -228,5 +228,5 @@ ROLES = Step(
             lambda result: result["table"].tolist() == [[1, 3, 3, 1], [3, 1, 9, 3], [0, 0, 0, 3]],
         ),
     ),
-    evidence=(Evidence("three-vectors"),),
+    evidence=(Evidence("three-vectors", ("all-three",)),),
 )

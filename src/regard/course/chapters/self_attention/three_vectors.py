@@ -112,9 +112,9 @@ THREE_VECTORS = Step(
             Bilingual(
                 "With K = V what arrives is the name that was matched, not the age; the best guess is {joined:.0f} "
                 "years off. Without W_v the age arrives as one of {width} numbers that all come along, and a later "
-                "matrix can pick it out: W_v is the one that could be spared.",
+                "matrix can pick it out: here W_v is the one that could be spared.",
                 "K = V 时拿到的是被匹配的名字，不是年龄，只能猜，平均差 {joined:.0f} 岁。没有 W_v 时年龄夹在一并带来"
-                "的 {width} 个数里，后面的矩阵仍能把它挑出来：可以省的是 W_v。",
+                "的 {width} 个数里，后面的矩阵仍能把它挑出来：在这个例子里，可以省的是 W_v。",
             ),
             lambda result: result["joined"] > 5 and abs(result["errors"][3] - result["full"]) < 1e-9,
         ),

@@ -116,5 +116,5 @@ BLOCK = Step(
             lambda result: abs(result["last_size"] - 8) < 0.1 and result["wild_last"] > 2 * result["last_size"],
         ),
     ),
-    evidence=(Evidence("normalisation"),),
+    evidence=(Evidence("normalisation", ("growth", "layer-norm", "training")),),
 )

@@ -80,7 +80,10 @@ PATHS = Step(
             lambda result: result["first"] < 1 / result["tokens"],
         ),
     ),
-    evidence=(Evidence("paths"), Evidence("long-range", ("convolution-shallow", "convolution-deep"))),
+    evidence=(
+        Evidence("paths", ("attention-path", "recurrent-path", "convolution-path")),
+        Evidence("long-range", ("convolution-shallow", "convolution-deep")),
+    ),
 )
 
 
@@ -170,5 +173,8 @@ PATH_TABLE = Step(
             ),
         ),
     ),
-    evidence=(Evidence("paths"), Evidence("cost")),
+    evidence=(
+        Evidence("paths", ("attention-path", "recurrent-path", "convolution-path", "dilated-path")),
+        Evidence("cost", ("time", "linear")),
+    ),
 )
