@@ -18,7 +18,7 @@ PEOPLE = (Bilingual("Ann", "小安"), Bilingual("Bo", "小波"), Bilingual("Cy",
 VARIANTS = (
     Bilingual("W_q, W_k, W_v", "W_q、W_k、W_v"),
     Bilingual("W_q = W_k", "W_q = W_k"),
-    Bilingual("K = V (best guess: the mean)", "K = V（只能猜平均数）"),
+    Bilingual("K = V (guess)", "K = V（只能猜）"),
     Bilingual("no W_v", "没有 W_v"),
 )
 
