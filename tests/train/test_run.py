@@ -73,6 +73,13 @@ def test_a_run_loads_as_a_model(run: Path) -> None:
     assert torch.isfinite(model(tokens=torch.ones(1, 3, 21, dtype=torch.long)).logits).all()
 
 
+def test_predictions_stand_beside_input_and_gold(run: Path) -> None:
+    lines = (run / "hypotheses.txt").read_text("utf8").splitlines()
+    records = [json.loads(line) for line in (run / "hypotheses.jsonl").read_text("utf8").splitlines()]
+    assert [record["prediction"] for record in records] == lines
+    assert all(len(record["input"].split()) == len(record["gold"].split()) == 6 for record in records)
+
+
 def test_evaluate_and_predict(run: Path, tmp_path: Path) -> None:
     data = conllu(tmp_path / "test.conllu", 7)
     found = CliRunner().invoke(app, ["evaluate", str(run), "--data", str(data), "--json"])

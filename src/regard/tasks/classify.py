@@ -287,6 +287,9 @@ class Classify(Task[ClassifySettings]):
         details = {"per class": per_class, "never learned": dict(self.unknown_labels(examples))}
         return Scores(metrics, "accuracy", hypotheses=predicted, details=details)
 
+    def example_records(self, examples: Sequence[Any]) -> list[dict[str, Any]]:
+        return [{"input": input_text(example), "gold": example.label} for example in examples]
+
     def unknown_labels(self, examples: Sequence[Any]) -> Counter[str]:
         """Labels of these examples that the training data does not have, with their counts."""
         return Counter(example.label for example in examples if example.label not in self.number)
@@ -350,6 +353,14 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor, smoothing: float, weights:
     return functional.cross_entropy(
         logits, labels, weights, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum"
     )
+
+
+def input_text(example: LabelledText | LabelledImage | LabelledSound) -> str:
+    """A text, or the name of the file of an image or recording; empty where it has none."""
+    if isinstance(example, LabelledText):
+        return example.text
+    source = example.image if isinstance(example, LabelledImage) else example.sound
+    return str(getattr(source, "name", "") or getattr(source, "path", ""))
 
 
 def balanced_weights(counts: Sequence[int]) -> Tensor:

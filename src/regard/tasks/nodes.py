@@ -228,6 +228,15 @@ class Nodes(Task[NodesSettings]):
         main, details = self.settings.metric, {"per class": classification_report(gold, predicted)}
         return Scores(metrics, main, main == "accuracy", predicted, details)
 
+    def example_records(self, examples: Sequence[GraphSplit]) -> list[dict[str, Any]]:
+        """The nodes of the split by name or index, and their classes."""
+        return [
+            {"input": example.graph.names[n] if example.graph.names else str(n), "gold": self.labels[label]}
+            for example in examples
+            for n, label in enumerate(self.node_labels(example).tolist())
+            if label != IGNORED
+        ]
+
     def split_logits(self, model: nn.Module, examples: Sequence[GraphSplit]) -> tuple[Tensor, Tensor]:
         """(logits, labels) of the nodes of the split."""
         device = next(model.parameters()).device

@@ -204,6 +204,9 @@ class Tag(Task[TagSettings]):
         metrics = {"accuracy": sum(correct.values()) / max(1, sum(total.values()))}
         return Scores(metrics, "accuracy", hypotheses=lines, details={"per tag": per_tag})
 
+    def example_records(self, examples: Sequence[Tagged]) -> list[dict[str, Any]]:
+        return [{"input": " ".join(e.words), "gold": format_tagged(e.words, e.tags)} for e in examples]
+
     def unknown_labels(self, examples: Sequence[Tagged]) -> Counter[str]:
         """Tags of these examples that the training data does not have, with their counts."""
         return Counter(tag for example in examples for tag in example.tags if tag not in self.tags)

@@ -150,6 +150,10 @@ class Task(ABC, Generic[S]):
         """(training data, validation data): about that share of the examples is held out at random."""
         return split(reading, share, seed)
 
+    def example_records(self, examples: Sequence[Any]) -> list[dict[str, Any]]:
+        """`input` and `gold` of each prediction that `evaluate` makes, as text; none where the task has no gold."""
+        return []
+
     def unknown_labels(self, examples: Sequence[Any]) -> Counter[str]:
         """Labels of these examples that the training data does not have, with their counts."""
         return Counter()

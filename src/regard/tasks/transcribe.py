@@ -210,6 +210,10 @@ class Transcribe(Task[TranscribeSettings]):
     def audio_inputs(self, spoken: Spoken) -> Batch:
         return self.encode_audio([spoken])
 
+    def example_records(self, examples: Sequence[Spoken]) -> list[dict[str, Any]]:
+        names = [str(getattr(example.sound, "path", "")) for example in examples]
+        return [{"input": name, "gold": example.text} for name, example in zip(names, examples, strict=True)]
+
     @property
     def input_files(self) -> tuple[str, ...]:
         return (*ENDINGS, "npy")

@@ -249,6 +249,9 @@ class Translate(Task[TranslateSettings]):
         )
         return Scores(metrics | {"perplexity": perplexity}, MAIN[metric], hypotheses=texts, details=details)
 
+    def example_records(self, examples: Sequence[Parallel]) -> list[dict[str, Any]]:
+        return [{"input": example.source, "gold": example.target} for example in examples]
+
     def references_of(self, example: Parallel) -> list[str]:
         """The references, in lower case if the model writes lower case."""
         texts = example.references or (example.target,)

@@ -31,7 +31,7 @@ from ..settings import (
 )
 from ..tasks import find_task
 from ..tasks.architecture import Architecture
-from ..tasks.task import Task
+from ..tasks.task import Scores, Task
 from .fingerprint import fingerprint
 from .run_folder import RunFolder
 from .splits import split_data
@@ -133,13 +133,18 @@ def train_run(
         model: Any = task.config(architecture).build() if fitted is None else fitted
         model.tokenizer, model.rules = task.tokenizer, task.rules
         task.initialize(model)
+        records = task.example_records(data.validation)
+
+        def save_best(model: nn.Module, scores: Scores) -> None:
+            folder.save_best(model, scores, records)
+
         logger = RunLogger(folder, training.tensorboard and is_main_process(), on_event)
         if fitted is None:
             examples = data.train, data.validation
-            return Trainer(task, model, *examples, training, folder.path, folder.save_best, logger).fit()
+            return Trainer(task, model, *examples, training, folder.path, save_best, logger).fit()
         scores = task.evaluate(model, data.validation)
         if is_main_process():
-            folder.save_best(model, scores)
+            save_best(model, scores)
         logger(TrainEvent("score", TrainState(), 0, scores.metrics, scores))
         return TrainState()
 

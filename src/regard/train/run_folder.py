@@ -5,7 +5,8 @@ task.json         labels, vocabularies and statistics of the training data
 model/            the best weights on the validation data, as `regard.load` reads them, with the tokenizer
 checkpoints/      the states to resume from
 log.jsonl         a line for each step and evaluation;  curve.png  the same as a figure;  tensorboard/  if it is set
-scores.json       the best scores;  hypotheses.txt  the predictions;  faults.txt  lines that were skipped
+scores.json       the best scores;  faults.txt  lines that were skipped
+hypotheses.txt    the predictions on the validation data;  hypotheses.jsonl  the same with input and gold
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         write_text(self / name, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
 
-    def save_best(self, model: nn.Module, scores: Scores) -> None:
-        """Save the best model so far, its scores and its predictions."""
+    def save_best(self, model: nn.Module, scores: Scores, records: Sequence[dict[str, Any]] = ()) -> None:
+        """Save the best model so far, its scores and its predictions, with the input and the gold of each record."""
         from safetensors import SafetensorError
 
         try:
@@ -67,6 +68,10 @@ class RunFolder:
             ) from error
         self.write("scores.json", {"metrics": scores.metrics, "main": scores.main, **scores.details})
         write_text(self / "hypotheses.txt", "".join(line + "\n" for line in scores.hypotheses))
+        if records and len(records) == len(scores.hypotheses):
+            rows = (record | {"prediction": line} for record, line in zip(records, scores.hypotheses, strict=True))
+            lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+            write_text(self / "hypotheses.jsonl", "".join(lines))
 
     def log_event(self, event: TrainEvent) -> None:
         """Append a line to the log; that an evaluation begins is not logged."""
