@@ -70,21 +70,12 @@ EMBEDDING_SCALE = Step(
     pictures=(
         Bars(Bilingual("norms (mean of 200 words)", "范数（200 个词的均值）"), "norms", PARTS, role="plain", low=0),
         Bars(
-            Bilingual("share of the word in the sum (of the squared length)", "和向量里词所占的份额（按长度平方）"),
+            Bilingual("share of the word in the sum", "词在和向量里的份额"),
             "shares",
             (
-                Bilingual(
-                    "embedding + code",
-                    "嵌入 + 编码",
-                ),
-                Bilingual(
-                    "√dim · embedding + code",
-                    "√dim · 嵌入 + 编码",
-                ),
-                Bilingual(
-                    "embedding + code / √dim",
-                    "嵌入 + 编码 / √dim",
-                ),
+                Bilingual("word + code", "词 + 编码"),
+                Bilingual("√dim·word + code", "√dim·词 + 编码"),
+                Bilingual("word + code/√dim", "词 + 编码/√dim"),
             ),
             role="value",
             low=0,
