@@ -113,6 +113,10 @@ def test_heads_are_changed_and_the_answer_changes(open_lab, lab):
     page.wait_for_function("() => window.lab.part('alone')")
     alone = attribution.heads(lab, ASK | {"change": "uniform", "seed": 0}, Job())["heads"]
     assert page.evaluate("window.lab.part('alone')")[:2] == pytest.approx(alone[0].tolist(), abs=1e-6)
+    layer, head = divmod(int(alone.nan_to_num().abs().argmax()), alone.shape[1])
+    darkest = page.inner_text(f"[data-head='{layer}.{head}']")  # as small as it may be, it is not written as zero
+    if darkest != "uniform":
+        assert float(darkest.replace("−", "-")) == pytest.approx(float(alone[layer, head]), rel=0.06)
 
 
 def test_a_saved_view_opens_again(open_lab, tmp_path):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+POEM = "白日依山尽，黄河入海流。欲穷千里目，更上一层楼。"
 ANIMAL = "The animal didn't cross the street because it was too tired."
 
 EXAMPLES: list[dict[str, Any]] = [
@@ -89,7 +90,7 @@ EXAMPLES: list[dict[str, Any]] = [
         "name": "mat",
         "model": "meanings",
         "language": "zh",
-        "text": "猫坐在垫子",
+        "text": "猫 坐在 垫子",
         "attention": 0,
         "head": 0,
         "query": 1,
@@ -182,6 +183,104 @@ EXAMPLES: list[dict[str, Any]] = [
         "token": "狗",
         "key": "dog",
         "title": {"en": "“狗” attends most to “dog”.", "zh": "“狗”最关注 “dog”。"},
+    },
+    {
+        "name": "mat-zh",
+        "model": "tagger-zh",
+        "language": "zh",
+        "text": "小猫坐在垫子上。",
+        "attention": 2,
+        "head": 1,
+        "query": 3,
+        "token": "在",
+        "key": "上",
+        "title": {
+            "en": "“在” (at) attends most to “上” (on): the two frame the place, 在…上.",
+            "zh": "“在”最关注“上”：“在……上”前后呼应，中间是地点。",
+        },
+    },
+    {
+        "name": "street-zh",
+        "model": "tagger-zh",
+        "language": "zh",
+        "text": "他没有穿过马路，因为它太宽了。",
+        "attention": 2,
+        "head": 2,
+        "query": 3,
+        "token": "穿",
+        "key": "马",
+        "title": {
+            "en": "“穿”, the start of the verb 穿过 (cross), attends most to “马”, the start of 马路 (street).",
+            "zh": "动词的第一个字“穿”最关注宾语“马路”的第一个字“马”。",
+        },
+    },
+    {
+        "name": "couplet",
+        "model": "poet",
+        "language": "zh",
+        "text": POEM,
+        "attention": 2,
+        "head": 7,
+        "query": 9,
+        "token": "海",
+        "key": "尽",
+        "title": {
+            "en": "the next character must match “尽”, which stands there in the line before: “海” attends most to it.",
+            "zh": "“海”之后的字要与上句同一位置的“尽”相对，所以“海”最关注“尽”。",
+        },
+    },
+    {
+        "name": "rhyme",
+        "model": "poet",
+        "language": "zh",
+        "text": POEM[:-2],
+        "attention": 3,
+        "head": 5,
+        "query": 21,
+        "token": "层",
+        "key": "流",
+        "title": {
+            "en": "the next character must rhyme: “层” attends most to “流”, the rhyme of the couplet before.",
+            "zh": "下一个字要押韵：“层”最关注上一联的韵脚“流”。",
+        },
+    },
+    {
+        "name": "induction",
+        "model": "writer",
+        "language": "en",
+        "text": "the red house stood on the hill . the red",
+        "attention": 2,
+        "head": 5,
+        "query": 11,
+        "token": "red",
+        "key": "house",
+        "title": {
+            "en": "an induction head: the second “red” attends most to “house”, which followed the first one.",
+            "zh": "归纳头：第二个 “red” 最关注 “house”，也就是第一个 “red” 后面的词。",
+        },
+    },
+    {
+        "name": "table-zh",
+        "model": "translator-zh-en",
+        "language": "zh",
+        "text": "猫在桌子上睡觉。",
+        "alignment": {"attention": 1, "head": 2, "query": 6},
+        "token": "table",
+        "key": "桌",
+        "title": {
+            "en": "“table” attends most to “桌”, although the two languages order their words differently.",
+            "zh": "“table” 最关注“桌”，尽管两种语言的词序不同。",
+        },
+    },
+    {
+        "name": "dogs-zh",
+        "model": "translator-zh-en",
+        "language": "zh",
+        "text": "我有两只狗。",
+        "alignment": {"attention": 1, "head": 3, "query": 3},
+        "token": "dogs",
+        "key": "狗",
+        "title": {"en": "“dogs” attends most to “狗”.", "zh": "“dogs” 最关注“狗”。"},
     },
 ]
 """All examples; the order is that of the lab."""

@@ -6,7 +6,6 @@ group.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -22,8 +21,6 @@ from ..inspect.predictions import class_prediction, tag_prediction, token_predic
 from .images import class_labels
 from .model_input import SHORT, Limits, ModelInput, Token, check_token_count, limit_hint
 
-WORD = re.compile(r"\w+(?=n['’]t\b)|n['’]t\b|\w+(?:-\w+)*|['’]\w+|[^\w\s]", re.IGNORECASE)
-"""English words as treebanks split them."""
 SPECIAL_ROLES = ("pad_token", "cls_token", "bos_token", "sep_token", "eos_token")
 
 
@@ -181,21 +178,19 @@ def truncate(ids: list[int], tokens: list[Token], max_length: int) -> tuple[list
 
 
 def tag_input(task: Tag, text: str, limits: Limits) -> ModelInput:
-    """A sentence for a tagger: words as treebanks split them, or the characters of unsegmented text."""
-    features = task.features
-    if isinstance(features, WordFeatures):
-        spans = [match.span() for match in WORD.finditer(text)]
-        unknown = [is_unknown_word(features, text[start:end]) for start, end in spans]
-    else:
-        spans = task.token_spans(text)
-        unknown = [text[start:end] not in features.number for start, end in spans]
-    if not spans:
+    """A sentence for a tagger: words as its training data splits them, or the characters of unsegmented text."""
+    spans, features = task.token_spans(text), task.features
+    words = [text[start:end] for start, end in spans]
+    if not words:
         raise BadInput("The text contains no words. Enter a sentence.")
-    check_token_count(len(spans), "The sentence", limits)
-    inputs = task.text_inputs(" ".join(text[start:end] for start, end in spans))
+    check_token_count(len(words), "The sentence", limits)
+    if isinstance(features, WordFeatures):
+        unknown = [is_unknown_word(features, word) for word in words]
+    else:
+        unknown = [character not in features.number for character in words]
     tokens = [Token(text[a:b], a, b, unknown=new) for (a, b), new in zip(spans, unknown, strict=True)]
     return ModelInput(
-        {"tokens": inputs["tokens"]},
+        {"tokens": task.inputs([words])["tokens"]},
         {"source": tokens},
         "source",
         {"labels": task.labels},
