@@ -119,6 +119,11 @@ async function getJson(path) {
   return response.json();
 }
 
+async function loadLists() {
+  const [models, examples] = await Promise.all([lists.models ?? getJson("/api/models"), lists.examples ?? getJson("/api/examples").catch(() => [])]);
+  Object.assign(lists, { models, examples });
+}
+
 // Shows the page of the URL.
 async function open() {
   const { page, state } = readAddress();
@@ -135,9 +140,7 @@ async function open() {
   busy(1);
   try {
     if (!PAGES.includes(current.page)) throw new RequestError(t("pageMissing", current.page), 404);
-    lists.models ??= await getJson("/api/models");
-    lists.examples ??= await getJson("/api/examples").catch(() => []);
-    const module = await import(`lab/pages/${current.page}.js`);
+    const [module] = await Promise.all([import(`lab/pages/${current.page}.js`), loadLists()]);
     if (turn !== current.turn) return;
     t = translator(module.text);
     showShell(t, module);

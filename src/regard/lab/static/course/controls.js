@@ -65,7 +65,8 @@ function makeNumbers(control, value, lab, set, step) {
 function makeMask(control, value, lab, set, step) {
   const label = words => ({ words: lab.localize(words) }), columns = control.columns.map(label), rows = control.rows.map(label);
   const cells = value.map((row, i) => row.map((on, j) => h("button", { type: "button", class: "mask-cell", "data-control": control.name, "data-i": i, "data-j": j, tabindex: i + j ? -1 : 0, "aria-pressed": Boolean(on), "aria-label": `${rows[i]?.words ?? i + 1} → ${columns[j]?.words ?? j + 1}` })));
-  const grid = h("div", { class: "mask-grid", style: { "grid-template-columns": `${rows.length ? "auto" : "0"} repeat(${value[0].length}, 30px)` } }, columns.length ? [h("span", {}), columns.map(column => labelNode("span", column, { class: "grid-head" }))] : null, value.map((_, i) => [labelNode("span", rows[i], { class: "grid-side" }), cells[i]]));
+  const upright = columns.some(column => column.words.replace(/[⟦⟧]/g, "").length > 3);
+  const grid = h("div", { class: `mask-grid ${upright ? "upright" : ""}`, style: { "grid-template-columns": `${rows.length ? "auto" : "0"} repeat(${value[0].length}, minmax(16px, 30px))` } }, columns.length ? [h("span", {}), columns.map(column => labelNode("span", column, { class: "grid-head" }))] : null, value.map((_, i) => [labelNode("span", rows[i], { class: "grid-side" }), cells[i]]));
   paint(grid, ".mask-cell", (i, j) => step.values[control.name][i][j], (i, j, on) => set(step.values[control.name].map((row, r) => row.map((old, c) => r === i && c === j ? on : old))));
   gridKeys(grid, ".mask-cell", value[0].length);
   return { node: h("div", { class: "course-control", role: "group", "aria-label": lab.localize(control.label) }, h("span", { class: "control-name" }, lab.localize(control.label)), h("div", { class: "number-scroll" }, grid), h("p", { class: "soft" }, lab.t("paintHelp"))),

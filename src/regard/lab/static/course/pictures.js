@@ -67,7 +67,7 @@ function drawBars(host, result, lab, step) {
   });
 }
 function barGroup(picture, row, i, labels, group, grouped) {
-  return h("div", { class: "bar-group", style: { "--role": roleColour(picture.role) } }, group ? labelNode("p", group, { class: "bar-group-name" }) : null,
+  return h("div", { class: `bar-group ${row.length > 12 ? "many" : ""}`, style: { "--role": roleColour(picture.role) } }, group ? labelNode("p", group, { class: "bar-group-name" }) : null,
     row.map((_, j) => h("div", { class: "bar-row", "data-i": i, "data-j": j }, labelNode("span", labels[j], { class: "bar-label" }),
       h("span", { class: "bar-track" }, h("span", { class: "bar-fill" })), h("span", { class: "digits", "data-name": picture.data, "data-i": grouped ? i : j, "data-j": grouped ? j : null }))));
 }
