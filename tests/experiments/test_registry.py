@@ -31,7 +31,7 @@ def test_claims_have_both_languages() -> None:
     for claim in (experiment.CLAIM for experiment in list_experiments()):
         for text in (claim.title, claim.claim, claim.setup, *(criterion.text for criterion in claim.criteria)):
             assert text.en and not re.search("[\u4e00-\u9fff]{6}", text.en), claim.name
-            assert re.search("[\u4e00-\u9fff]", text.zh), claim.name
+            assert text is claim.title or re.search("[\u4e00-\u9fff]", text.zh), claim.name
 
 
 def test_find_by_name_suggests_the_nearest() -> None:

@@ -104,6 +104,9 @@ def test_verdict_is_one_of_three_in_both_languages(module: Any, toy: Any) -> Non
     assert verdict.kind in ("holds", "limited", "fails")
     for text in (verdict.key, verdict.why):
         assert CHINESE.search(text.zh) and not CHINESE.search(text.en)
+    assert [part.name for part in verdict.subclaims] == [part.name for part in module.CLAIM.criteria]
+    for part in verdict.subclaims:
+        assert part.figures.en and part.figures.zh and not CHINESE.search(part.figures.en)
 
 
 @pytest.mark.parametrize("module", [module for module in parameters(*CLAIMS) if module.values[0] is not order])
@@ -115,6 +118,6 @@ def test_claim_is_stated_in_both_languages(module: Any) -> None:
 
 
 def test_numbers_and_names_match_the_modules() -> None:
-    assert [module.CLAIM.number for module in CLAIMS] == list(range(1, 23))
+    assert [module.CLAIM.number for module in CLAIMS] == list(range(1, len(CLAIMS) + 1))
     modules = [module.__name__.split(".")[-1] for module in CLAIMS]
     assert [module.CLAIM.name.replace("-", "_") for module in CLAIMS] == modules

@@ -97,7 +97,7 @@ SIZES: dict[Size, dict[str, Any]] = {
 }
 PARAMETERS = (
     count(
-        "largest_dim", Bilingual("largest dim", "最大维度"), 16, 1024, {size: SIZES[size]["dims"][-1] for size in SIZES}
+        "largest_dim", Bilingual("largest dim", "最大维度"), 8, 1024, {size: SIZES[size]["dims"][-1] for size in SIZES}
     ),
     from_sizes(SIZES, "tokens", Bilingual("tokens when time is measured", "测量时间时的词元数"), 2, 1024),
     from_sizes(SIZES, "steps", STEPS_TEXT, 1, 20000),
