@@ -15,8 +15,8 @@ from regard.models.hierarchical import (
     HierarchicalConfig,
     HierarchicalLayersConfig,
     HierarchicalModel,
+    SentencePooling,
     number_sentences,
-    split_sentences,
 )
 from regard.nn.embeddings.text import TextEmbeddingConfig
 from regard.tasks.architecture import Architecture
@@ -33,13 +33,15 @@ def build(**fields):
     return HierarchicalConfig(embed, stack, ClassificationHeadConfig(3, 8), ends=(END,), **fields).build().eval()
 
 
-def test_sentences_are_numbered_and_split():
+def test_sentences_are_numbered_and_pooled_by_themselves():
     tokens = torch.tensor([[5, 6, END, 7, END], [8, 9, 10, 11, 0]])
     ids = number_sentences(tokens, torch.tensor([5, 4]), (END,))
     assert ids.tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 0, -1]]
-    words, counts = split_sentences(tokens[..., None].double(), ids)
-    assert words[..., 0].tolist() == [[[5, 6, END, 0], [7, END, 0, 0]], [[8, 9, 10, 11], [0, 0, 0, 0]]]
-    assert counts.tolist() == [[3, 2], [4, 0]]
+    x, pool = torch.randn(2, 5, 8), SentencePooling(8)
+    sentences = pool(x, ids)
+    alone = pool(x[:1, 3:], torch.zeros(1, 2, dtype=torch.long))
+    assert sentences.shape == (2, 2, 8) and torch.allclose(sentences[0, 1], alone[0, 0], atol=1e-6)
+    assert not sentences[1, 1].any()  # the second text has one sentence
 
 
 def test_padding_does_not_change_the_output():

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..attention.parts.masks import Documents
 from ..errors import BadInput
+from ..nn.attention import Attend
 from ..nn.block import FeedForward
 from ..nn.embeddings.text import TextEmbeddingConfig
 from ..nn.packing import real_tokens
@@ -50,6 +52,20 @@ class HierarchicalLayers(nn.Module):
         return next(norms)(x)
 
 
+class SentencePooling(nn.Module):
+    """A vector for each sentence, `[batch, sentences, dim]`: attention of one learned query over its tokens."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.query, self.key = nn.Parameter(torch.randn(dim) * dim**-0.5), nn.Linear(dim, dim)
+        self.attend = Attend()
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        sentences = torch.arange(int(ids.max()) + 1, device=x.device).expand(x.shape[0], -1)
+        query = self.query.to(x.dtype).expand(*sentences.shape, -1)[:, None]  # [batch, 1, sentences, dim]
+        return self.attend(query, self.key(x)[:, None], x[:, None], mask=Documents(ids, sentences))[:, 0]
+
+
 @dataclass(frozen=True)
 class HierarchicalConfig:
     """Hierarchical attention over words, sentences and the document (Yang et al. 2016), with self-attention.
@@ -81,7 +97,7 @@ class HierarchicalModel(SequenceModel):
     def __init__(self, config: HierarchicalConfig) -> None:
         super().__init__(config)  # type: ignore[arg-type]
         self.ends = config.ends
-        self.pool_words = AttentionPooling(config.stack.dim, score="additive")
+        self.pool_words = SentencePooling(config.stack.dim)
         self.pool_sentences = AttentionPooling(config.stack.dim, score="additive")
 
     def forward(  # type: ignore[override]
@@ -91,9 +107,7 @@ class HierarchicalModel(SequenceModel):
             raise BadInput(f"tokens are {list(tokens.shape)}; a hierarchical model reads [batch, tokens].")
         ids = number_sentences(tokens, lengths, self.ends)
         hidden = self.stack(self.embed(tokens), lengths=lengths, ids=ids)
-        words, counts = split_sentences(hidden, ids)
-        sentences = self.pool_words(words.flatten(0, 1), counts.flatten()).unflatten(0, counts.shape)
-        document = self.pool_sentences(sentences, (counts > 0).sum(1))
+        document = self.pool_sentences(self.pool_words(hidden, ids), ids.amax(1) + 1)
         assert self.head is not None
         logits = self.head(document)
         return Output(hidden, logits, document, loss=self.loss(logits, labels, lengths))
@@ -108,14 +122,3 @@ def number_sentences(tokens: Tensor, lengths: Tensor | None, ends: tuple[int, ..
     is_end = torch.isin(tokens, torch.tensor(ends, dtype=tokens.dtype, device=tokens.device))
     ids = is_end.long().cumsum(1) - is_end.long()
     return torch.where(real_tokens(tokens[..., None], lengths), ids, -1)
-
-
-def split_sentences(x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """The tokens by sentence, `[batch, sentences, words, dim]` padded with zeros, and the words of each sentence."""
-    count = max(1, int(ids.max()) + 1) if ids.numel() else 1
-    belongs = ids[:, None] == torch.arange(count, device=ids.device)[:, None]  # [batch, sentences, tokens]
-    counts = belongs.sum(2)
-    place = (belongs.cumsum(2) - 1).gather(1, ids.clamp(min=0)[:, None]).squeeze(1)  # within its sentence
-    words = x.new_zeros(x.shape[0], count, max(1, int(counts.max())), x.shape[2])
-    rows, columns = (ids >= 0).nonzero(as_tuple=True)
-    return words.index_put((rows, ids[rows, columns], place[rows, columns]), x[rows, columns]), counts
