@@ -248,7 +248,10 @@ SEPARATE = Step(
             lambda result: result["spread"] < 1e-9,
         ),
     ),
-    evidence=(Evidence("order", ("chance", "sinusoidal", "learned", "t5", "rotary")),),
+    evidence=(
+        Evidence("positions"),
+        Evidence("order", ("sinusoidal", "learned", "t5", "rotary")),
+    ),
 )
 
 STEPS = (REORDER, SHIFT, SEPARATE)
