@@ -118,7 +118,10 @@ REACH = Step(
             lambda result: result["first_to_last"] == 0,
         ),
     ),
-    evidence=(Evidence("long-range", ("attention", "convolution-shallow", "convolution-deep")),),
+    evidence=(
+        Evidence("paths", ("attention-path", "convolution-path")),
+        Evidence("long-range", ("attention", "convolution-shallow", "convolution-deep")),
+    ),
 )
 
 
@@ -235,7 +238,7 @@ PARAMETERS = Step(
             lambda result: abs(result["growth"] - 100) < 1e-9 and result["ratio_50"] > 100 * result["ratio_5"] - 1e-9,
         ),
     ),
-    evidence=(Evidence("cost"),),
+    evidence=(Evidence("copy", ("weights",)), Evidence("cost")),
 )
 
 

@@ -254,5 +254,5 @@ TABLE_COLUMNS = Step(
             lambda result: result["full"] < 0.5 * result["windowed"],
         ),
     ),
-    evidence=(Evidence("tables"),),
+    evidence=(),
 )

@@ -104,7 +104,7 @@ ATTENTION_XXX = Step(
             lambda result: result["selfish"] == 3 > result["projected_selfish"] and result["asymmetry"] > 0.1,
         ),
     ),
-    evidence=(Evidence("three-vectors"),),
+    evidence=(Evidence("three-vectors", ("all-three", "same-query-key")),),
     link="heads?model=tagger",
 )
 

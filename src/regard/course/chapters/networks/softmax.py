@@ -118,7 +118,7 @@ SOFTMAX_RANGE = Step(
             lambda result: result["peak"] > 0.8 and result["slope"] < 0.1,
         ),
     ),
-    evidence=(Evidence("scaling"),),
+    evidence=(Evidence("scaling"), Evidence("normalisation", ("saturation", "overflow"))),
 )
 
 EXAMPLES = tuple(Bilingual(f"example {n}", f"样本 {n}") for n in range(1, 5))
@@ -233,5 +233,5 @@ LAYER_AND_BATCH_NORM = Step(
             lambda result: result["row_mean"] < 1e-6 and result["peak"] < result["peak_before"],
         ),
     ),
-    evidence=(Evidence("normalisation"),),
+    evidence=(Evidence("normalisation", ("growth", "layer-norm", "training", "batch-norm", "mixing")),),
 )
