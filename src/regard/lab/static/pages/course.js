@@ -127,7 +127,7 @@ function showFindings(list, lab, findings) {
     h("span", { class: "unseen" }, lab.t(finding.holds ? "holds" : "fails")), h("p", {}, lab.language === "xx" ? lab.localize(finding) : withNumbers(lab.localize(finding))))));
 }
 // Numbers in a sentence stand out.
-const withNumbers = words => words.split(/([−-]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?: ?[%×])?)/).map((part, n) => n % 2 ? h("b", { class: "digits" }, /\de/.test(part) ? scientific(part) : part.replace("-", "−")) : part);
+const withNumbers = words => words.split(/((?<![A-Za-z_^\d.])[−-]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?: ?[%×])?)/).map((part, n) => n % 2 ? h("b", { class: "digits" }, /\de/.test(part) ? scientific(part) : part.replace("-", "−")) : part);
 
 function verdictCard(lab, step, kinds) {
   const { t } = lab, experiments = lab.pages.includes("experiments");
@@ -135,7 +135,7 @@ function verdictCard(lab, step, kinds) {
   const address = (page, state) => `#${page}?${new URLSearchParams({ ...state, ...keep })}`;
   const one = ({ experiment, title, verdict }) => h("article", { class: "evidence", "data-experiment": experiment },
     h("p", { class: "evidence-title" }, verdict ? h("span", { class: `verdict ${verdict.kind}`, title: lab.localize(kinds[verdict.kind]) }, `${kinds[verdict.kind].sign} `, lab.localize(kinds[verdict.kind])) : h("span", { class: "soft" }, t("notMeasured")), " ", h("b", {}, title ? lab.localize(title) : h("span", { translate: "no" }, experiment))),
-    verdict?.parts.length ? h("ul", { class: "subclaims" }, verdict.parts.map(part => h("li", { class: part.holds ? "holds" : "fails" }, h("span", { class: "finding-sign" }, part.holds ? "✓" : "✗"), h("p", {}, lab.localize(part.text), " ", h("span", { class: "figures" }, lab.localize(part.figures)))))) : verdict ? h("p", {}, lab.localize(verdict.key)) : null,
+    verdict?.parts.length ? h("ul", { class: "subclaims" }, verdict.parts.map(part => h("li", { class: part.holds ? "holds" : "fails" }, h("span", { class: "finding-sign" }, part.holds ? "✓" : "✗"), h("p", {}, lab.localize(part.text), " ", h("span", { class: "figures" }, lab.localize(part.figures).replace(/\d(?:\.\d+)?e[-+]\d+/g, scientific)))))) : verdict ? h("p", {}, lab.localize(verdict.key)) : null,
     h("a", { href: experiments ? address("experiments", { experiment }) : address("runs", { view: "experiments", experiment }) }, t("openExperiment")));
   const [page, query = ""] = step.link.split("?");
   return h("section", { class: "verdicts" }, step.evidence.length ? [h("h2", {}, t("verdicts")), h("div", { class: "evidences" }, step.evidence.map(one))] : null,

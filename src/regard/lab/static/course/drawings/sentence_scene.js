@@ -7,7 +7,7 @@ const WIDTH = 1264;
 export const STAGES = ["vectors", "project", "scores", "scale", "softmax", "sum"];
 const LENGTHS = n => [2.2, 3.4, 0.8 + 1.25 * n, 1.7, 3.2, 1.6 + 0.75 * n];
 // What a narrow screen shows of each stage: the left edge of its window.
-const WINDOWS = [112, 112, 280, 560, 640, 920];
+const WINDOWS = [112, 112, 280, 560, 572, 920];
 
 export function makeTimeline(count) {
   let at = 0;
@@ -95,7 +95,7 @@ export function makeScene(result, { width, label, onWord, still = null }) {
       if (slide > 0) at = { x: AT.k, y: mix(j ? y(j - 1) - 24 : 10, y(j) - 24, slide) }, moving = 1;
       row.forEach(({ node, c }) => {
         const pop = score(a + span * (0.26 + 0.12 * c), a + span * (0.4 + 0.12 * c)), rest = AT.product + c * CELL.wide;
-        fade(node, pop * mix(1, 0.45, merge)), move(node, mix(AT.k + c * CELL.wide, rest, pop), y(j), mix(0.6, 1, pop));
+        fade(node, pop * mix(1, 0.6, merge)), move(node, mix(AT.k + c * CELL.wide, rest, pop), y(j), mix(0.6, 1, pop));
       });
       fade(sums[j], merge * mix(1, 0.5, scaling)), put(sums[j], "x", mix(AT.product + 60, AT.score, merge).toFixed(1));
     });
