@@ -84,3 +84,42 @@ def test_report_index_is_a_table_with_figures(tmp_path: Path, experiment_factory
         linked = re.findall(r"\(([^)]*\.png)\)", path.read_text(encoding="utf-8"))
         assert linked == [f"kept/other.{language}.png", f"kept/made.{language}.png"]
         assert all((tmp_path / link).exists() for link in linked)
+
+
+def test_parameters_are_set_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experiment_factory: Any
+) -> None:
+    monkeypatch.setattr(experiments, "find_experiment", lambda name: experiment_factory())
+    done = call("run", "made", "--size", "toy", "--seed", "5", "--set", "factor=3", "--out", str(tmp_path), "--json")
+    assert done.exit_code == 0, done.stderr
+    result = json.loads(done.stdout)["experiments"][0]
+    assert result["numbers"]["value"] == 15 and result["settings"] == {"factor": 3}
+    assert "factor" in call("parameters", "made").stdout and "1 to 10, default 2" in call("parameters", "made").stdout
+    for words, message in (("factor=much", "name=number"), ("factor=11", "1 to 10"), ("size=2", "no parameter 'size'")):
+        wrong = call("run", "made", "--size", "toy", "--set", words, "--out", str(tmp_path))
+        assert wrong.exit_code != 0 and message in " ".join(wrong.stderr.split()), wrong.stderr
+
+
+def test_sweep_says_where_the_verdict_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experiment_factory: Any
+) -> None:
+    monkeypatch.setattr(experiments, "find_experiment", lambda name: experiment_factory())
+    done = call("sweep", "made", "factor", "1", "2", "--size", "toy", "--seed", "3", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.stderr
+    assert "factor = 1: fails" in done.stdout and "factor = 2: holds" in done.stdout
+    assert (tmp_path / "sweeps/made.zh.png").exists()
+
+
+def test_refresh_judges_again_without_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experiment_factory: Any, run: Any
+) -> None:
+    experiment = experiment_factory()
+    run(experiment, tmp_path)
+    saved = (tmp_path / "made.json").read_text("utf-8").replace('"kind": "holds"', '"kind": "fails"')
+    (tmp_path / "made.json").write_text(saved, "utf-8")
+    (tmp_path / "made.zh.png").unlink()
+    monkeypatch.setattr(experiments.runner, "find_experiment", lambda name: experiment)
+    done = call("refresh", str(tmp_path))
+    assert done.exit_code == 0, done.stderr
+    assert '"kind": "holds"' in (tmp_path / "made.json").read_text("utf-8") and (tmp_path / "made.zh.png").exists()
+    assert experiment.calls == [3]

@@ -62,7 +62,7 @@ SWEEPS: dict[str, Sweep] = {
     "plugged": Sweep("length", (10, 20, 48)),
     "meaning": Sweep("dim", (1, 2, 4, 8, 16)),
 }
-"""The published sweeps by experiment; an experiment that takes many minutes has none."""
+"""The sweeps that are published where they were measured; an experiment that takes many minutes has none."""
 
 
 def run_sweep(

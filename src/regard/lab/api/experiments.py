@@ -28,7 +28,7 @@ from ...experiments import (
 from ...experiments.parameters import resolve_settings
 from ...experiments.results import PUBLISHED_FOLDER, read_full_size_results
 from ...experiments.runner import save_experiment_figure
-from ...experiments.sweeps import SWEEPS, published_sweep, read_sweep
+from ...experiments.sweeps import published_sweep, read_sweep
 from ..lab import Lab, read_seed
 from ..library import NotFound
 from ..server.experiment_process import run_in_subprocess
@@ -59,7 +59,7 @@ def describe_experiment(
         row = without_numbers(results[name][0])
     full = full_size[name]["verdict"]["kind"] if name in full_size else None
     parameters = [asdict(parameter) for parameter in experiment.PARAMETERS]
-    return row | {"parameters": parameters, "full": full, "swept": SWEEPS[name].parameter if name in SWEEPS else None}
+    return row | {"parameters": parameters, "full": full}
 
 
 def without_numbers(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ export const text = {
     figure: name => `Figure of ${name}`, facts: (size, seed, took, date) => `Size ${size}, seed ${seed}, ${took} s, ${date}.`, fullSame: words => `At full size the verdict is: ${words}.`, devices: "Measured on", size_toy: "toy", size_usual: "usual", size_full: "full",
     live: "Change it and run it", reset: "Reset", seed: "Seed", runToy: "Run at toy size", runUsual: "Run at usual size", toyHow: "A few seconds; too small to judge the claim.", usualHow: seconds => `About ${seconds} s on one core; judged as above.`, usualUnknown: "A minute or two on one core; judged as above.",
     result: "Your run", tooSmall: "This size is too small to judge the claim: the values are shown without a verdict.", turned: "other verdict than published", changed: "Changed",
-    turns: "Where the verdict turns", turnsHow: parameter => `Each picture is one sub-claim over “${parameter}”, with one seed. The dashed line is the threshold; the sub-claim holds in the shaded part.`, noSweep: "There is no sweep of this experiment: it takes many minutes per value. regard experiment sweep measures one.", holdsAt: "holds", failsAt: "does not hold", point: (x, y, words) => `${x}: ${y}, ${words}`,
+    turns: "Where the verdict turns", turnsHow: parameter => `Each picture is one sub-claim over “${parameter}”, with one seed. The dashed line is the threshold; the sub-claim holds in the shaded part.`, noSweep: "No sweep of this experiment is stored: it is too heavy, or has not been measured yet. This command measures one:", holdsAt: "holds", failsAt: "does not hold", point: (x, y, words) => `${x}: ${y}, ${words}`,
   },
   zh: {
     title: "实验", lead: "教科书中关于注意力的说法，分成若干分项，逐一测量。打开一个，改变它的参数，再运行。",
@@ -24,7 +24,7 @@ export const text = {
     figure: name => `${name}的图`, facts: (size, seed, took, date) => `规模：${size}，种子 ${seed}，${took} 秒，${date}。`, fullSame: words => `完整规模下的结论：${words}。`, devices: "测量设备", size_toy: "最小", size_usual: "通常", size_full: "完整",
     live: "改变参数并运行", reset: "还原", seed: "种子", runToy: "以最小规模运行", runUsual: "以通常规模运行", toyHow: "只需几秒；规模太小，不足以判断说法。", usualHow: seconds => `单核约 ${seconds} 秒；判断方式同上。`, usualUnknown: "单核一两分钟；判断方式同上。",
     result: "你的运行", tooSmall: "规模太小，不足以判断说法：只显示数值，不给结论。", turned: "结论与已发布的不同", changed: "已改变",
-    turns: "结论在哪里改变", turnsHow: parameter => `每幅小图是一个分项随“${parameter}”的变化，只用一个种子。虚线是判据，分项在阴影部分成立。`, noSweep: "这个实验没有参数扫描：每个取值都要许多分钟。可用 regard experiment sweep 测量。", holdsAt: "成立", failsAt: "不成立", point: (x, y, words) => `${x}：${y}，${words}`,
+    turns: "结论在哪里改变", turnsHow: parameter => `每幅小图是一个分项随“${parameter}”的变化，只用一个种子。虚线是判据，分项在阴影部分成立。`, noSweep: "没有存储这个实验的参数扫描：计算量太大，或尚未测量。可用下面的命令测量：", holdsAt: "成立", failsAt: "不成立", point: (x, y, words) => `${x}：${y}，${words}`,
   },
 };
 
@@ -129,7 +129,7 @@ function slider(lab, parameter, value, onchange) {
 // Small pictures: the value of each sub-claim over the swept parameter, beside its threshold.
 function showTurning(lab, place, one, sweep) {
   const { t } = lab;
-  if (!sweep || !one.parameters) return fill(place, h("h2", { class: "first" }, t("turns")), h("p", { class: "soft" }, t("noSweep")));
+  if (!sweep || !one.parameters) return fill(place, h("h2", { class: "first" }, t("turns")), h("p", { class: "soft" }, t("noSweep"), " ", one.parameters ? h("code", { translate: "no" }, `regard experiment sweep ${one.name} ${one.parameters[0].name} ${one.parameters[0].defaults.usual}`) : null));
   const parameter = one.parameters.find(held => held.name === sweep.parameter), criteria = one.claim.criteria;
   fill(place, h("h2", { class: "first" }, t("turns")), h("p", { class: "soft" }, t("turnsHow", lab.localize(parameter.text))),
     h("div", { class: "turn-grid" }, criteria.map((criterion, n) => turnPicture(lab, criterion, sweep.values, sweep.points.map(point => point.subclaims[n]), lab.localize(parameter.text)))));
