@@ -16,15 +16,15 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from ..data.languages import LANGUAGES
 from ..errors import BadInput
 from ..models.checkpoint.checkpoint import load
 from ..models.checkpoint.folder import CONFIGS
 from ..models.config import OLD_TYPES
 from ..tasks import TASKS
+from ..tasks.reference import Reference
 from ..tasks.task import Task
-from ..train.reference import Reference
 from ..train.run import explain_damage, open_run
-from .inputs.languages import LANGUAGES
 from .server.jobs import Job
 
 MAX_DEPTH = 3

@@ -186,6 +186,8 @@ def predict(
     An input that cannot be read is reported, the others are predicted, and the exit status is 1.
     """
     with report_errors(debug):
+        from regard.assets import resolve_folder
+        from regard.tasks.reference import input_hints
         from regard.train.predictions import OUTPUT_FORMATS, predict_rows, read_inputs, write_predictions
         from regard.train.run import open_run
 
@@ -214,6 +216,8 @@ def predict(
                 print_message(f"{row.row.input}: {row.error}" if row.row.input not in row.error else row.error)
             elif streams:
                 print(format_prediction(row.prediction), flush=True)
+            for hint in [] if row.error else input_hints(task, model, resolve_folder(run), str(row.row.input)):
+                print_message(hint)
         if out is not None:
             write_predictions(out, rows)
             print_message(f"{len(rows):,} predictions in {out}")

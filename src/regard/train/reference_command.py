@@ -23,8 +23,8 @@ def reference(
     with report_errors(debug):
         from regard.assets import resolve_folder
         from regard.tasks.classify import Classify
+        from regard.tasks.reference import fit_reference, training_length
         from regard.train.progress import format_table
-        from regard.train.reference import fit_reference, training_length
         from regard.train.run import open_run
         from regard.train.run_folder import RunFolder
         from regard.train.splits import select_split, split_data

@@ -31,6 +31,7 @@ from ..settings import (
 )
 from ..tasks import find_task
 from ..tasks.architecture import Architecture
+from ..tasks.reference import training_length
 from ..tasks.task import Scores, Task
 from .fingerprint import fingerprint
 from .run_folder import RunFolder
@@ -121,6 +122,7 @@ def train_run(
         "training": asdict(training),
         "data": files,
         "learned": fingerprint(task, data.train, files),
+        "training_length": training_length(task, data.train),
     }
     with folder.lock() if is_main_process() else nullcontext():
         check_resumable(folder, description, task)

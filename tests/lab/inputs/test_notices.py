@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 import pytest
 
-from regard.lab.inputs.languages import unread_script
+from regard.data.languages import unread_script
 from regard.lab.inputs.notices import offer_model
 from regard.lab.lab import Lab
 from regard.lab.server.jobs import Job

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...data.languages import language_name, script_name, unread_script
 from ...errors import RegardError
 from ..library import LoadedModel, ModelEntry
-from .languages import language_name, script_name, unread_script
 from .model_input import ModelInput
 
 Notice = dict[str, Any]

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from ...attention.look import look
 from ...attention.view import View
+from ...data.languages import unread_script
 from ...errors import BadInput
 from ...plots.labels import visible
 from ...plots.page import PALETTE
-from ..inputs.languages import unread_script
 from ..lab import Lab
 from ..library import MEANINGS, ModelEntry, ModelLibrary
 from ..server.jobs import Job

@@ -7,6 +7,7 @@ when one of its Mahalanobis distances exceeds a threshold, which is set on held-
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,15 +19,16 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from ..data.languages import language_name, script_name, unread_script
 from ..errors import BadInput, Unsupported
 from ..models.heads import ClassificationHead
 from ..models.model import SequenceModel
-from ..tasks.classify import Classify
-from ..tasks.lm import Lm
-from ..tasks.tag import Tag
-from ..tasks.task import Task
-from ..tasks.transcribe import Transcribe
-from ..tasks.translate import Translate
+from .classify import Classify
+from .lm import Lm
+from .tag import Tag
+from .task import Task
+from .transcribe import Transcribe
+from .translate import Translate
 
 FILE = "reference.safetensors"
 FEATURES = ("embeddings", "pooled")
@@ -186,3 +188,31 @@ def training_length(task: Task[Any], examples: Sequence[Any]) -> int | None:
     if texts or isinstance(task, Tag | Transcribe):
         return max(task.sizes(examples), default=None)
     return None
+
+
+def input_hints(task: Task[Any], model: nn.Module, folder: Path, text: str) -> list[str]:
+    """What must be said of an input of `regard predict`: a language that the model does not read, or unlike contents.
+
+    `text` is the input itself, or the path of an image or a recording.
+    """
+    if isinstance(task, Classify) and task.inputs.kind != "text":
+        reference = Reference.load(folder)
+        if reference is None or not Path(text).is_file():
+            return []
+        batch = task.batch([task.inputs.example_of(text)])
+        arguments = {name: value for name, value in batch.items() if name != "labels"}
+        distance = max(reference.distances(model, arguments).values())
+        return [f"{text}: unlike the training data ({distance:.1f} × the threshold)."] if distance > 1 else []
+    languages = read_languages(folder)
+    script = unread_script(text, languages)
+    if script is None:
+        return []
+    names = " and ".join(language_name(language)["en"] for language in languages)
+    return [f"{text:.40}: mostly {script_name(script)['en']}; this model reads {names}."]
+
+
+def read_languages(folder: Path) -> tuple[str, ...]:
+    """The languages that a run reads, by its card.json; empty where it has none."""
+    path = folder / "card.json"
+    languages = json.loads(path.read_text("utf8")).get("languages", ()) if path.is_file() else ()
+    return tuple(languages)
