@@ -19,7 +19,7 @@ from regard.data.reading import Reading
 from regard.models.dual_encoder import contrastive_loss
 from regard.tasks.architecture import GRAPHS, HIERARCHICAL, MODELS, TEXTS, Architecture
 from regard.tasks.match import Match, MatchSettings, contrastive_loss_sum, ranks, recall_at
-from regard.train.splits import split_data
+from regard.tasks.splits import split_data
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (240, 240, 240)}
 PLACES = {"upper left": (1, 1), "upper right": (1, 9), "lower left": (9, 1), "lower right": (9, 9)}

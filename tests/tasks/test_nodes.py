@@ -19,7 +19,7 @@ from regard.models.heads import IGNORED
 from regard.nn.graphs.attention import drop_features
 from regard.tasks.architecture import MODELS
 from regard.tasks.nodes import Nodes, NodesSettings, merge_edges
-from regard.train.splits import select_split, split_data
+from regard.tasks.splits import select_split, split_data
 from regard.train.trainer import Trainer
 
 NODES, CLASSES = 240, 4

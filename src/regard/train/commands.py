@@ -147,8 +147,8 @@ def evaluate(
 ) -> None:
     """Evaluate a trained model on other files."""
     with report_errors(debug):
+        from regard.tasks.splits import select_split
         from regard.train.run import open_run
-        from regard.train.splits import select_split
 
         task, model, _ = open_run(run, parse_assignments(changed))
         reading = task.read(data, task.settings)

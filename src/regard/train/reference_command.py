@@ -24,10 +24,10 @@ def reference(
         from regard.assets import resolve_folder
         from regard.tasks.classify import Classify
         from regard.tasks.reference import fit_reference, training_length
+        from regard.tasks.splits import select_split, split_data
         from regard.train.progress import format_table
         from regard.train.run import open_run
         from regard.train.run_folder import RunFolder
-        from regard.train.splits import select_split, split_data
 
         folder = RunFolder(resolve_folder(run))
         task, model, description = open_run(run)

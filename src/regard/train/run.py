@@ -32,10 +32,10 @@ from ..settings import (
 from ..tasks import find_task
 from ..tasks.architecture import Architecture
 from ..tasks.reference import training_length
+from ..tasks.splits import split_data
 from ..tasks.task import Scores, Task
 from .fingerprint import fingerprint
 from .run_folder import RunFolder
-from .splits import split_data
 from .tensorboard import TensorBoardLogger
 from .trainer import EventCallback, Trainer, TrainEvent, TrainState
 

@@ -8,9 +8,8 @@ import pytest
 
 import regard as rg
 from regard.data.reading import Reading
-from regard.train.splits import select_split, split_data
-
-from .toy import Toy
+from regard.tasks.splits import select_split, split_data
+from regard.tasks.task import Task
 
 
 def reading(*splits: str) -> Reading:
@@ -22,20 +21,20 @@ def numbers(one: Reading) -> list[int]:
 
 
 def test_a_file_that_defines_its_splits() -> None:
-    learned, chosen = split_data(reading("train", "test", "dev", "train"), None, Toy, 0)
+    learned, chosen = split_data(reading("train", "test", "dev", "train"), None, Task, 0)
     assert (numbers(learned), numbers(chosen)) == ([0, 3], [2])
 
 
 def test_test_is_not_looked_at_unless_it_is_given() -> None:
     whole = reading(*["train"] * 20, *["test"] * 5)
-    learned, chosen = split_data(whole, None, Toy, 0)
+    learned, chosen = split_data(whole, None, Task, 0)
     assert len(chosen) == 2 and max(numbers(learned) + numbers(chosen)) < 20
-    assert numbers(split_data(whole, whole, Toy, 0)[1]) == list(range(20, 25))
+    assert numbers(split_data(whole, whole, Task, 0)[1]) == list(range(20, 25))
 
 
 def test_files_that_name_none() -> None:
-    learned, chosen = split_data(reading("", ""), reading("", "", ""), Toy, 0)
+    learned, chosen = split_data(reading("", ""), reading("", "", ""), Task, 0)
     assert (len(learned), len(chosen)) == (2, 3)
     assert numbers(select_split(reading("", ""), "test", "dev")) == [0, 1]
     with pytest.raises(rg.BadInput, match="a split needs two"):
-        split_data(reading(""), None, Toy, 0)
+        split_data(reading(""), None, Task, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..data.reading import Reading, split_of
-from ..tasks.task import Task
+from .task import Task
 
 
 def select_split(reading: Reading[Any], *names: str) -> Reading[Any]:
