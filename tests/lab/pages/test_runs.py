@@ -57,7 +57,7 @@ def test_a_run_that_goes_on_is_followed(open_lab, lab_folder):
     "place",
     [
         "runs?run=reviews-0&with=pair&curve=step.rate",
-        "experiments",
+        "experiments?verdict=limited",
         "experiments?experiment=meaning",
         "experiments?experiment=images",
         "honest?model=reviews-0&text=the cat sat&token=1&baselines=1&edits=0.1.mean&alone=silent",
