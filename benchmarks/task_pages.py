@@ -34,11 +34,15 @@ CHINESE = {
     "multi30k-en-de": "Multi30k 英→德，test 2016，小写分词 BLEU",
     "multi30k-en-fr": "Multi30k 英→法，test 2016，小写分词 BLEU",
     "tatoeba-en-zh": "Tatoeba 英→中，dev，按字 BLEU",
+    "tatoeba-zh-en": "Tatoeba 中→英，dev，BLEU",
     "ewt": "UD 英语 EWT 词性，dev",
     "chinese-gsd": "UD 中文 GSD 1.4 词性，dev",
+    "chinese-characters": "UD 中文，未分词文本，词与词性的 F1，dev",
     "sst2": "SST-2 整句，dev",
     "cora": "Cora 公开划分，GAT，test",
     "shakespeare-char": "tiny Shakespeare 逐字符，末十分之一全部，nats",
+    "tang-poems": "唐诗逐字，nats，dev",
+    "english-induction": "英文子词，含重复段落，nats，dev",
     "mnist-vit": "MNIST，ViT，test",
     "digits": "scikit-learn 手写数字，ViT，最后 360 张",
     "cifar-vit": "CIFAR-10，18,000 张 JPEG，卷积切块的 ViT，2,000 张 test",
@@ -47,6 +51,7 @@ CHINESE = {
     "fsdd": "口语数字（FSDD），官方划分，test",
     "an4": "AN4 语音，13 维倒谱，词错误率，dev（训练集的十分之一）",
     "emoji": "表情与名称，以名找图（328 张中的前 10），test",
+    "emoji-classes": "两种画风的表情，12 类，留出表情的 test",
     "bccd": "血细胞（BCCD），AP50，test",
     "scitldr": "SciTLDR 摘要，ROUGE-1，dev",
     "esol": "溶解度（ESOL），RMSE，test（其他骨架）",
@@ -65,6 +70,9 @@ CHINESE_ANCHORS = {
     "boxes of the middle size on a grid": "网格上的中等大小方框",
     "the first sentence": "取第一句",
     "the mean": "取均值",
+    "the nearest training sentence": "最接近的训练句子",
+    "longest match, ": "最长匹配，",
+    "nearest image": "最接近的图片",
 }
 """Phrases of the column of other results, in Chinese."""
 

@@ -8,7 +8,7 @@
 A job is RECIPE[:SEEDS[:name=value,…]]. Small models leave a GPU waiting for the processor, so several may share it
 (`--at-once`). Each run has a folder as `regard train` writes it; scores, size and time are collected in OUT/tasks.json.
 The same command again runs the jobs that have no result in OUT.
-`ROWS` lists the files in DIR, named as the data sets are published; `make_split_file` writes the others.
+`ROWS` lists the files in DIR, named as the data sets are published; `make_split_file` and prepare.py write the others.
 """
 
 from __future__ import annotations
@@ -83,6 +83,16 @@ ROWS = (
         factor=1,
     ),
     TaskBenchmark(
+        "tatoeba-zh-en",
+        "Tatoeba zh→en, dev, BLEU",
+        ("tatoeba-en-zh/train.tsv",),
+        ("tatoeba-en-zh/dev.tsv",),
+        metric="bleu",
+        factor=1,
+        seeds=1,
+        anchor="19.7 (the nearest training sentence)",
+    ),
+    TaskBenchmark(
         "ewt",
         "UD English EWT, universal tags, dev",
         ("ud_english_ewt/en_ewt-ud-train.conllu.gz",),
@@ -97,6 +107,15 @@ ROWS = (
         ("ud_chinese_gsd_v1.4/zh-ud-dev.conllu.gz",),
         anchor="92.0 (UDPipe 1.2, UD 2.5); 84.0 most frequent tag",
         goal=92.0,
+    ),
+    TaskBenchmark(
+        "chinese-characters",
+        "UD Chinese, unsegmented text, F1 of tagged words, dev",
+        ("ud_chinese_small/train.conllu.gz",),
+        ("ud_chinese_small/dev.conllu.gz",),
+        metric="tagged_f1",
+        seeds=1,
+        anchor="64.2 (longest match, most frequent tag)",
     ),
     TaskBenchmark(
         "sst2",
@@ -123,6 +142,28 @@ ROWS = (
         factor=1,
         anchor="1.4697 (nanoGPT, 10.7M)",
         goal=1.455,
+        lower_is_better=True,
+    ),
+    TaskBenchmark(
+        "tang-poems",
+        "Tang poems by the character, nats, dev",
+        ("tang_poems/train.txt",),
+        ("tang_poems/dev.txt",),
+        metric="loss",
+        factor=1,
+        seeds=1,
+        anchor="5.26 (3-gram)",
+        lower_is_better=True,
+    ),
+    TaskBenchmark(
+        "english-induction",
+        "English by word pieces with repeated passages, nats, dev",
+        ("writer/train.txt",),
+        ("writer/dev.txt",),
+        metric="loss",
+        factor=1,
+        seeds=1,
+        anchor="4.44 (3-gram)",
         lower_is_better=True,
     ),
     TaskBenchmark(
@@ -172,6 +213,14 @@ ROWS = (
         split="test",
         metric="image@10",
         anchor="3.0 (chance)",
+    ),
+    TaskBenchmark(
+        "emoji-classes",
+        "Emoji in two drawing styles, 12 classes, test on held-out emoji",
+        ("emoji_text/classes.npz",),
+        split="test",
+        seeds=1,
+        anchor="72.4 (nearest image)",
     ),
     TaskBenchmark(
         "bccd",
@@ -331,8 +380,8 @@ def train_and_score(job: Job, data: Path, out: Path, extra: dict[str, Any]) -> N
     """Train and evaluate each seed of a job."""
     import torch
 
+    from regard.tasks.splits import select_split
     from regard.train.run import open_run, versions
-    from regard.train.splits import select_split
 
     row, paths = job.row, job.files(data)
     device = "cuda" if torch.cuda.is_available() else "cpu"

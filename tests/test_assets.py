@@ -15,16 +15,58 @@ from typer.testing import CliRunner
 import regard as rg
 from regard.assets import list_assets, resolve_folder
 from regard.cli import app
+from regard.tasks.lm import Lm
+from regard.tasks.metrics.verse import verse_lines
 from regard.train.run import open_run
 
-NAMES = ("cora", "digits", "shakespeare", "spoken-digits", "tagger", "translator")
+NAMES = (
+    "cora",
+    "digits",
+    "emoji",
+    "karate",
+    "poet",
+    "shakespeare",
+    "spoken-digits",
+    "tagger",
+    "tagger-zh",
+    "translator",
+    "translator-zh-en",
+    "writer",
+)
+LANGUAGES = {
+    "poet": ["zh"],
+    "shakespeare": ["en"],
+    "tagger": ["en"],
+    "tagger-zh": ["zh"],
+    "translator": ["en"],
+    "translator-zh-en": ["zh"],
+    "writer": ["en"],
+}
+"""What the models that read text read."""
 
 
 def test_they_are_all_there_small_and_plain() -> None:
-    assert set(NAMES) <= set(list_assets())
+    assert set(NAMES) == set(list_assets())
     files = [path for folder in list_assets().values() for path in folder.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) <= 20_000_000
-    assert {path.suffix for path in files} <= {".json", ".jsonl", ".txt", ".safetensors", ".md", ".npz", ".png"}
+    assert sum(path.stat().st_size for path in files) <= 57_000_000
+    assert {path.suffix for path in files} <= {".json", ".jsonl", ".txt", ".safetensors", ".md", ".npz", ".png", ".wav"}
+
+
+def test_the_package_stays_below_60_megabytes() -> None:
+    root = Path(rg.__file__).parent
+    files = (path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    assert sum(path.stat().st_size for path in files) <= 60_000_000
+
+
+def test_models_of_text_say_what_they_read() -> None:
+    for name, languages in LANGUAGES.items():
+        card = json.loads((list_assets()[name] / "card.json").read_text("utf8"))
+        record = json.loads((list_assets()[name] / "run.json").read_text("utf8"))
+        assert card["languages"] == languages
+        assert isinstance(record["training_length"], int) and record["training_length"] > 0
+        if record["task"] == "translate":
+            assert card["target_languages"] == [record["settings"]["target"]]
+            assert card["languages"] == [record["settings"]["source"]]
 
 
 @pytest.mark.parametrize("name", list_assets())
@@ -62,6 +104,52 @@ def test_the_tagger() -> None:
     assert found["tags"] == ["DET", "NOUN", "VERB", "ADP", "DET", "NOUN", "PUNCT"]
 
 
+def test_the_chinese_tagger_finds_words() -> None:
+    first, second = said("tagger-zh", "他在北京大学学习。", "猫坐在垫子上")
+    assert first["words"] == ["他", "在", "北京", "大学", "学习", "。"]
+    assert (first["tags"][0], first["tags"][2], first["tags"][-1]) == ("PRON", "PROPN", "PUNCT")
+    assert second["words"] == ["猫", "坐", "在", "垫子", "上"]
+    done = CliRunner().invoke(app, ["predict", "tagger-zh", "他在北京大学学习。"])
+    assert done.stdout.startswith("他/PRON ") and done.stdout.rstrip().endswith("。/PUNCT")
+
+
+def test_the_poet_writes_regular_verse() -> None:
+    poems = said("poet", "床前明月光，", "白日依山尽，")
+    assert [poem[:6] for poem in poems] == ["床前明月光，", "白日依山尽，"]
+    lines = [line for poem in poems for line in verse_lines(poem)]
+    assert len(lines) >= 8 and all(len(line) == 5 for line in lines)
+
+
+def test_a_head_of_the_poet_attends_to_the_rhymes() -> None:
+    """Before the last character of line 4, the head that the card names attends to the end of line 2."""
+    task, model, _ = open_run("poet")
+    assert isinstance(task, Lm)
+    tokens = torch.tensor([list(task.encode("\n白日依山尽，黄河入海流。欲穷千里目，更上一层楼。"))])
+    with torch.no_grad(), rg.watch(model, weights=True) as views:
+        model(tokens=tokens)
+    weights = list(views.values())[3].weights
+    assert weights is not None and weights[0, 5, 22, 11] > 0.5
+
+
+def test_the_writer_copies_what_comes_again() -> None:
+    """Random tokens twice: the head that the card names attends to the token after the first occurrence."""
+    task, model, _ = open_run("writer")
+    assert isinstance(task, Lm)
+    passage = torch.randint(3, task.tokenizer.size, (8, 40), generator=torch.Generator().manual_seed(1))
+    tokens = torch.cat([torch.full((8, 1), task.end), passage, passage], 1)
+    with torch.no_grad(), rg.watch(model, weights=True) as views:
+        logits = model(tokens=tokens).logits[:, :-1]
+    losses = torch.nn.functional.cross_entropy(logits.mT, tokens[:, 1:], reduction="none").mean(0)
+    assert losses[41:].mean() < losses[:40].mean() / 3
+    weights, queries = list(views.values())[2].weights, torch.arange(41, 80)
+    assert weights is not None and weights[:, 5, queries, queries - 39].mean() > 0.5
+
+
+def test_the_translator_from_chinese() -> None:
+    (found,) = said("translator-zh-en", "我喜欢猫。")
+    assert found.lower().startswith("i ") and "cat" in found
+
+
 def test_the_translator() -> None:
     (found,) = said("translator", "I love you.")
     assert "我" in found and "你" in found and "爱" in found
@@ -77,6 +165,28 @@ def test_the_digits_of_its_examples_are_recognised() -> None:
     paths = sorted((list_assets()["digits"] / "examples").glob("*.png"))
     right = [one["label"] == path.stem for one, path in zip(said("digits", *map(str, paths)), paths, strict=True)]
     assert len(right) >= 3 and sum(right) >= len(right) - 1
+
+
+def test_most_emoji_of_its_examples_are_recognised() -> None:
+    """Their names begin with their classes; the card says how many of these held-out pictures are right."""
+    paths = sorted((list_assets()["emoji"] / "examples").glob("*.png"))
+    right = [
+        one["label"] == path.stem.split("-")[0]
+        for one, path in zip(said("emoji", *map(str, paths)), paths, strict=True)
+    ]
+    assert (sum(right), len(right)) == (13, 18)
+
+
+def test_the_spoken_digits_of_its_examples_are_recognised() -> None:
+    paths = sorted((list_assets()["spoken-digits"] / "examples").glob("*.wav"))
+    labels = [one["label"] for one in said("spoken-digits", *map(str, paths))]
+    assert labels == [path.stem[0] for path in paths] == list("0123456789")
+
+
+def test_cora_scores_as_its_card_says() -> None:
+    task, model, _ = open_run("cora")
+    graph = task.read([list_assets()["cora"] / "examples" / "cora.npz"], task.settings).select("test")
+    assert task.evaluate(model, graph.examples).metrics["accuracy"] == pytest.approx(0.825)
 
 
 def test_spoken_digits_answers_with_a_digit(tmp_path: Path) -> None:

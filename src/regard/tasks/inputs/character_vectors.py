@@ -10,6 +10,8 @@ from torch import Tensor
 
 OFFSETS = (-2, -1, 1, 2)
 """Where the neighbours stand that are counted, each position separately."""
+MAX_DENSE = 500
+"""Characters up to which the decomposition is computed whole."""
 
 
 def character_vectors(texts: Iterable[str], number: Mapping[str, int], dim: int) -> Tensor:
@@ -38,7 +40,11 @@ def character_vectors(texts: Iterable[str], number: Mapping[str, int], dim: int)
     ratio = pairs.data * total / (by_row[pairs.row] * by_column[pairs.col])
     information: Any = coo_matrix((np.log(ratio).clip(0), (pairs.row, pairs.col)), pairs.shape).tocsr()
     rank = min(dim, size - 1)
-    u, s, _ = svds(information, k=rank, v0=np.ones(size))
+    if size <= MAX_DENSE:  # Lanczos iterations restart at random where singular values are equal, as in small texts
+        u, s, _ = np.linalg.svd(information.toarray(), full_matrices=False)
+        u, s = u[:, :rank], s[:rank]
+    else:
+        u, s, _ = svds(information, k=rank, v0=np.ones(size))
     vectors = np.zeros((size, dim), "float32")
     vectors[:, :rank] = u * np.sqrt(s)
     lengths = np.linalg.norm(vectors, axis=1)
