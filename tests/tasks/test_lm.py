@@ -258,3 +258,37 @@ def command(*words: str | Path) -> str:
     found = CliRunner().invoke(app, [str(word) for word in words])
     assert found.exit_code == 0, found.output
     return found.stdout
+
+
+def test_a_share_of_training_blocks_repeats_a_passage() -> None:
+    """Half of them repeat their own beginning, half tokens of the text in another order."""
+    blocks = TextBlocks(torch.arange(40_000), context=64, memory=0, offset=0, repeats=0.5)
+    periods = [next((p for p in range(2, 34) if torch.equal(block[p:], block[:-p])), None) for block in blocks[:400]]
+    repeated = [(block, period) for block, period in zip(blocks, periods, strict=False) if period is not None]
+    assert len(repeated) == pytest.approx(200, abs=40)
+    in_order = sum(bool((block[1:period] - block[: period - 1] == 1).all()) for block, period in repeated)
+    assert in_order == pytest.approx(len(repeated) / 2, abs=30)
+    plain = TextBlocks(torch.arange(40_000), context=64, memory=0, offset=0)
+    assert torch.equal(plain[3], torch.arange(192, 257)) and torch.equal(blocks[3], blocks[3])
+
+
+def test_a_continuation_begins_after_and_ends_before_the_stop() -> None:
+    """A model that counts letters writes up to the line break, and has read one before the prompt."""
+    task = Lm.prepare([Document("abc\n" * 9, "t")], LmSettings(stop="\n", max_new=20, context=16, temperature=0))
+    prompts = []
+
+    class Counting:
+        device = torch.device("cpu")
+
+        def generate(self, tokens, max_new, **rest):
+            prompts.append(task.tokenizer.decode(tokens[0].tolist()))
+            following = {"\n": "a", "a": "b", "b": "c", "c": "\n"}
+            text = prompts[-1]
+            for _ in range(max_new):
+                text += following[text[-1]]
+            return torch.tensor([list(task.encode(text))])
+
+    assert task.predict(Counting(), ["a"]) == ["abc"]  # type: ignore[arg-type]
+    assert prompts == ["\na"]
+    unstopped = Lm(LmSettings(max_new=5, context=16, temperature=0), task.tokenizer)
+    assert unstopped.predict(Counting(), ["a"]) == ["abc\nab"]  # type: ignore[arg-type]
