@@ -53,6 +53,9 @@ def test_a_wrong_line_is_refused_in_words_and_can_be_mended(open_lab):
     page.ready()
     assert page.locator(".mechanism .error").count() == 0
     page.locator(".question select").nth(3).select_option("Nystrom(landmarks=16)")
+    page.ready()  # the preset starts without position and mask
+    assert page.locator("text=This combination is refused").count() == 0
+    page.locator(".question select").nth(2).select_option("Causal()")
     page.wait_for_selector("text=This combination is refused")
 
 

@@ -1,7 +1,7 @@
 // A heat map: rows are queries, columns are keys. A canvas, an ARIA grid for keyboard and screen readers, the legend, the row sum,
 // a table of the largest weights, and downloads.
 import { cssColour, dark, hatch, legend, shader } from "lab/colour.js";
-import { clamp, formatExact, fill, fontFamily, untranslated, h, topEntries, newId, scaleCanvas, truncate, cssVariable, textWidth } from "lab/dom.js";
+import { clamp, formatBrief, formatExact, fill, fontFamily, untranslated, h, topEntries, newId, scaleCanvas, truncate, cssVariable, textWidth } from "lab/dom.js";
 import { mapFiles } from "lab/export.js";
 import { fileButtons, select } from "lab/controls.js";
 
@@ -310,7 +310,7 @@ class HeatMap {
       h("tbody", {}, found.map(({ index, value }) => h("tr", { class: index === this.column && "here" },
       h("th", { scope: "row", translate: "no" }, this.names("column", index), h("span", { class: "at" }, this.set.columnNumber?.(index) ?? index)),
       h("td", { class: "bar" }, h("span", { style: { width: `${100 * Math.abs(value) / most}%`, background: cssColour(shade(value)) } })),
-        h("td", { class: "number" }, formatExact(value))))));
+        h("td", { class: "number", title: formatExact(value) }, formatBrief(value, 4))))));
   }
 }
 
