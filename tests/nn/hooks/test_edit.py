@@ -12,7 +12,7 @@ import regard as rg
 from regard import BadInput
 from regard.nn import MultiHeadAttention, Stack, StackConfig
 from regard.nn.hooks.attentions import find_attentions
-from regard.nn.hooks.edit import ACTIVE_EDITS, edit, shuffle_weights
+from regard.nn.hooks.edit import EDITS, active_edits, edit, shuffle_weights
 from regard.nn.hooks.watch import watch
 
 LENGTHS = torch.tensor([7, 4])
@@ -162,7 +162,7 @@ def test_an_edit_leaves_nothing_behind() -> None:
     attend = find_attentions(model)["attend"]
     with pytest.raises(ZeroDivisionError), edit(model, {(0, 1): "silent"}):
         raise ZeroDivisionError
-    assert not attend._forward_hooks and not ACTIVE_EDITS[attend]
+    assert not attend._forward_hooks and not EDITS[attend] and not active_edits(attend)
     with watch(model, weights=True) as seen:
         model(x)
     assert seen["attend"].weights[:, 1].any()

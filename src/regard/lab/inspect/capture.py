@@ -32,7 +32,7 @@ from ...models.model import Model
 from ...nn.block import StackConfig
 from ...nn.explain import output_projection
 from ...nn.hooks.attentions import AttendCall, find_attentions, read_call
-from ...nn.hooks.edit import ACTIVE_EDITS, edit, replace_head, view_of_weights
+from ...nn.hooks.edit import active_edits, edit, replace_head, view_of_weights
 from ...nn.parts.rotary import ScaledRotary
 from ..inputs.model_input import ModelInput, Token
 from ..server.jobs import Job
@@ -388,7 +388,7 @@ def record_call(
         raise Unsupported(f"{name} ran with a batch of {call.q.shape[0]}; the lab shows one input at a time.")
     edits = {
         head: used if isinstance(used, str) else used[0]
-        for head, used in ACTIVE_EDITS.get(attend, {}).items()
+        for head, used in active_edits(attend).items()
         if used is not None
     }
     place = locate_attention(name, side)

@@ -20,6 +20,7 @@ from ...attention.view import View
 from ...errors import BadInput
 from ..attention import Attend
 from .attentions import AttendCall, find_attentions, nearest_name, read_call
+from .scope import Scope
 
 NAMED_EDITS = ("silent", "uniform", "shuffle")
 TOLERANCE = 1e-3
@@ -27,8 +28,17 @@ TOLERANCE = 1e-3
 
 HeadEdit = str | Tensor | Callable[[Tensor], object]
 
-ACTIVE_EDITS: WeakKeyDictionary[Attend, dict[int, str | Tensor | None]] = WeakKeyDictionary()
-"""The edited heads of each attention, with the replacement of their weights in the last call."""
+AppliedEdits = dict[int, str | Tensor | None]
+"""The replacement of the weights of each edited head in the last call; None before a call."""
+
+EDITS: WeakKeyDictionary[Attend, dict[Scope, AppliedEdits]] = WeakKeyDictionary()
+"""The edits of each attention, by the scope that made them."""
+
+
+def active_edits(attend: Attend) -> AppliedEdits:
+    """The edits of an attention that are in effect in the current thread and task."""
+    edits = list(EDITS.get(attend, {}).items())  # other threads may open and close theirs
+    return {head: used for scope, heads in edits if scope.is_open for head, used in heads.items()}
 
 
 @contextmanager
@@ -50,7 +60,8 @@ def edit(
 
     Other heads keep their bits. An edited head has no attention dropout, and gradients go through its values alone.
     A model that is watched at the same time shows the weights in effect (a silent head's are zero). Raises `BadInput`
-    for names and heads that do not exist (heads: when the model runs) and for a head that is edited already.
+    for names and heads that do not exist (heads: when the model runs) and for a head that is edited already. The edit
+    is local to the thread and task that opened it: others that run the model see it unchanged.
 
     >>> import torch, regard as rg
     >>> model = rg.nn.Stack(rg.nn.StackConfig(dim=8, layers=2, heads=2))
@@ -64,23 +75,23 @@ def edit(
     attends = find_attentions(model)
     edits = read_changes(changes, list(attends))
     for name, heads in edits.items():
-        twice = sorted(set(heads) & set(ACTIVE_EDITS.get(attends[name], {})))
+        twice = sorted(set(heads) & set(active_edits(attends[name])))
         if twice:
             raise BadInput(f"{name}: head {twice[0]} is edited already. Leave that edit first, or join the two.")
-    handles = []
+    scope, handles = Scope(), []
     try:
         for name, heads in edits.items():
-            ACTIVE_EDITS.setdefault(attends[name], {}).update(dict.fromkeys(heads))
-            hook = make_edit_hook(name, heads, generator)
+            EDITS.setdefault(attends[name], {})[scope] = dict.fromkeys(heads)
+            hook = make_edit_hook(name, heads, generator, scope)
             # the first of all hooks, so that watch sees the edited output
             handles.append(attends[name].register_forward_hook(hook, with_kwargs=True, prepend=True))
-        yield
+        with scope.open():
+            yield
     finally:
         for handle in handles:
             handle.remove()
-        for name, heads in list(edits.items())[: len(handles)]:
-            active = ACTIVE_EDITS[attends[name]]
-            ACTIVE_EDITS[attends[name]] = {head: used for head, used in active.items() if head not in heads}
+        for name in edits:
+            EDITS.get(attends[name], {}).pop(scope, None)
 
 
 def read_changes(changes: dict[Any, Any], names: list[str]) -> dict[str, dict[int, HeadEdit]]:
@@ -117,10 +128,14 @@ def check_change(change: Any, name: str, head: object) -> HeadEdit:
     )
 
 
-def make_edit_hook(name: str, heads: dict[int, HeadEdit], generator: torch.Generator | None) -> Callable[..., Tensor]:
-    """The hook that changes the heads of one attention."""
+def make_edit_hook(
+    name: str, heads: dict[int, HeadEdit], generator: torch.Generator | None, scope: Scope
+) -> Callable[..., Tensor | None]:
+    """The hook that changes the heads of one attention, within a scope."""
 
-    def edit_output(attend: Attend, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor:
+    def edit_output(attend: Attend, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor | None:
+        if not scope.is_open:
+            return None
         call, count = read_call(args, kwargs), output.shape[1]
         if max(heads) >= count:
             raise BadInput(f"{name} has {count} heads, 0 … {count - 1}; there is no head {max(heads)}.")
@@ -130,7 +145,7 @@ def make_edit_hook(name: str, heads: dict[int, HeadEdit], generator: torch.Gener
         means = attend_to(*constant_queries_and_keys(call), call.v, mask=call.parts.mask) if uniform else None
         for head, change in heads.items():
             used = replacement_weights(change, call, head, f"{name}, head {head}", generator)
-            ACTIVE_EDITS[attend][head] = used
+            EDITS[attend][scope][head] = used
             if isinstance(used, Tensor):
                 values = call.v[:, head // (call.q.shape[1] // call.v.shape[1])]
                 exact = torch.promote_types(values.dtype, torch.float32)
@@ -216,7 +231,7 @@ def look_at(call: AttendCall, options: dict[str, Any]) -> View:
 
 def apply_edits(attend: Attend, view: View, call: AttendCall, options: dict[str, Any]) -> View:
     """The view with the edited heads as they were in the last call."""
-    for head, used in ACTIVE_EDITS.get(attend, {}).items():
+    for head, used in active_edits(attend).items():
         if isinstance(used, Tensor):
             view = replace_head(view, head, view_of_weights(used, options), 0)
         elif used == "uniform":

@@ -17,6 +17,7 @@ from ...errors import BadInput, RegardError
 from ..attention import Attend
 from .attentions import find_attentions, nearest_name, read_call
 from .edit import apply_edits, look_at
+from .scope import Scope
 
 
 @dataclass(eq=False)
@@ -82,8 +83,9 @@ def watch(
     `top`, `map` and `weights` ask for more, as in `regard.look`. Outputs stay the same to the bit and no random number
     is drawn: views show the weights before dropout. Where heads are edited (`regard.edit`), views show the weights in
     effect. With `weights`, values and the gradients of outputs are recorded too, for `regard.nn.explain`. A forward
-    pass that backward repeats (activation checkpointing) is not recorded. Raises `BadInput` for a model without
-    attention of Regard, `Unsupported` for a compiled one and for methods that never form weights.
+    pass that backward repeats (activation checkpointing) is not recorded, nor is one of another thread or task. Raises
+    `BadInput` for a model without attention of Regard, `Unsupported` for a compiled one and for methods that never form
+    weights.
 
     >>> import torch, regard as rg
     >>> model = rg.nn.Stack(rg.nn.StackConfig(dim=8, layers=2, heads=2, mask=rg.Causal()))
@@ -96,21 +98,23 @@ def watch(
     options = {"top": top, "map": map_size(map), "weights": weights}
     attends = find_attentions(model)
     views = Views(model, list(attends))
-    handles = []
+    scope, handles = Scope(), []
     try:
         for name, attend in attends.items():
-            handles.append(attend.register_forward_hook(make_record_hook(views, name, options), with_kwargs=True))
-        yield views
+            hook = make_record_hook(views, name, options, scope)
+            handles.append(attend.register_forward_hook(hook, with_kwargs=True))
+        with scope.open():
+            yield views
     finally:
         for handle in handles:
             handle.remove()
 
 
-def make_record_hook(views: Views, name: str, options: dict[str, Any]) -> Callable[..., None]:
-    """The hook that records the calls of one attention."""
+def make_record_hook(views: Views, name: str, options: dict[str, Any], scope: Scope) -> Callable[..., None]:
+    """The hook that records the calls of one attention, within a scope."""
 
     def record_call(attend: Attend, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-        if torch._C._current_graph_task_id() != -1:  # inside backward
+        if torch._C._current_graph_task_id() != -1 or not scope.is_open:  # inside backward, or of another thread
             return
         call = read_call(args, kwargs)
         try:
