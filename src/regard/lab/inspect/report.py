@@ -48,7 +48,7 @@ class AttentionReport:
         """The tokens of a side; unknown ones have a mark before them."""
         return [UNKNOWN_MARK * token.unknown + visible(token.text) for token in self.capture.tokens[side]]
 
-    def known(self, side: str) -> Tensor:
+    def known_tokens(self, side: str) -> Tensor:
         """Which tokens of a side the model knows, `[tokens]`."""
         return torch.tensor([not token.unknown for token in self.capture.tokens[side]])
 
@@ -105,7 +105,9 @@ class AttentionReport:
         queries, keys = self.labels(attention.query_side), self.labels(attention.key_side)
         rows = []
         for head in range(attention.heads):
-            largest = find_largest(attention, head, self.known(attention.query_side), self.known(attention.key_side))
+            largest = find_largest(
+                attention, head, self.known_tokens(attention.query_side), self.known_tokens(attention.key_side)
+            )
             strongest = None
             if largest is not None:
                 strongest = {"query": queries[largest[0]], "key": keys[largest[1]], "weight": largest[2]}
