@@ -280,6 +280,33 @@ def test_a_checkpoint_of_zeros_is_passed_over(tmp_path: Path) -> None:
     assert found is not None and found[0]["step"] == 1
 
 
+def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    """At twenty places of the newest checkpoint: it is skipped, and the one before is used."""
+    store = CheckpointStore(tmp_path)
+    for step in (1, 2):
+        store.save(step, {"step": step}, {"model": {"x": torch.randn(200)}})
+    file = tmp_path / "step-00000002" / "model.safetensors"
+    whole = file.read_bytes()
+    for n in range(20):
+        damaged = bytearray(whole)
+        damaged[n * len(whole) // 20] ^= 1 << n % 8
+        file.write_bytes(damaged)
+        with pytest.warns(UserWarning, match="damaged"):
+            latest = store.latest()
+        assert latest is not None and latest[0]["step"] == 1
+    file.write_bytes(whole)
+    latest = store.latest()
+    assert latest is not None and latest[0]["step"] == 2
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / "checkpoints" / ".writing-00000003"
+    left.mkdir(parents=True)
+    (left / "model.safetensors").write_bytes(b"half")
+    run(tmp_path, replace(HOW, steps=2))
+    assert not left.exists()
+
+
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(rg.Unsupported, match="no CUDA device"):

@@ -1,13 +1,14 @@
 """Checkpoints of a run, written completely or not at all.
 
 A checkpoint is a folder `step-00000200`, written under another name and renamed when every file in it is on the disk.
-Its `state.json` is written last and has the size of each other file, so that a truncated checkpoint is detected and
-skipped.
+Its `state.json` is written last and has the size and the SHA-256 of each other file, so that a truncated or damaged
+checkpoint is detected and skipped.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -36,7 +37,8 @@ class CheckpointStore:
             sizes = {
                 f"{name}.safetensors": write_tensors(partial / f"{name}.safetensors", x) for name, x in tensors.items()
             }
-            write_text(partial / "state.json", json.dumps({**state, "sizes": sizes}))
+            hashes = {name: hash_file(partial / name) for name in sizes}
+            write_text(partial / "state.json", json.dumps({**state, "sizes": sizes, "sha256": hashes}))
             shutil.rmtree(target, ignore_errors=True)
             os.replace(partial, target)
             sync(self.folder)
@@ -49,6 +51,11 @@ class CheckpointStore:
         for old in self.folders()[: -self.keep]:
             shutil.rmtree(old, ignore_errors=True)
         return target
+
+    def remove_partial(self) -> None:
+        """Remove what a process that was killed while it wrote a checkpoint has left."""
+        for partial in self.folder.glob(".writing-*"):
+            shutil.rmtree(partial, ignore_errors=True)
 
     def folders(self) -> list[Path]:
         """The folders of checkpoints, oldest first."""
@@ -65,14 +72,22 @@ class CheckpointStore:
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:
-    """The state of a checkpoint; None if a file is missing, truncated or unreadable."""
+    """The state of a checkpoint; None if a file is missing, truncated, altered or unreadable."""
     try:
         state = json.loads((folder / "state.json").read_text("utf8"))
         sizes = state["sizes"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     complete = all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in sizes.items())
-    return state if complete and all(readable(folder / name) for name in sizes) else None
+    hashes = state.get("sha256", {})  # checkpoints of earlier versions have none
+    intact = complete and all(hash_file(folder / name) == value for name, value in hashes.items())
+    return state if intact and all(readable(folder / name) for name in sizes) else None
+
+
+def hash_file(path: Path) -> str:
+    """The SHA-256 of a file's contents."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def readable(path: Path) -> bool:

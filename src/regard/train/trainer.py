@@ -340,6 +340,8 @@ class Trainer:
 
     def resume(self) -> None:
         """Load the newest complete checkpoint, if there is one."""
+        if self.accelerator.is_main_process:
+            self.checkpoints.remove_partial()
         latest = self.checkpoints.latest()
         if latest is None:
             return
