@@ -239,6 +239,10 @@ def test_sentence_plays_pauses_steps_and_scrubs(open_lab: Any) -> None:
     page.wait_for_function("() => window.lab.read().values.query === 2")
     page.wait_for_function("() => window.lab.read().result.row === 1")
     check_numbers(page, find_step("sentence").run({"query": 2}))
+    page.locator(".scene-word").nth(0).press("Space")
+    page.wait_for_function("() => window.lab.read().result.row === 0")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "cats"
+    page.locator(".scene-word").nth(1).press("Enter")
     page.fill(".words-field", "dogs run")
     page.wait_for_function("() => window.lab.read().result.words.length === 2")
     check_numbers(page, find_step("sentence").run({"query": 2, "sentence": "dogs run"}))

@@ -54,7 +54,11 @@ function drawPlayer(host, result, lab, change) {
   const scrub = h("input", { type: "range", class: "slider", min: 0, max: 1000, value: 0, "aria-label": lab.localize(BUTTONS.scrub), oninput: () => { pause(), seek(scrub.value / 1000 * scene.total); } });
   const playButton = h("button", { type: "button", class: "strong scene-play", onclick: () => toggle() });
   const rail = h("ol", { class: "scene-rail", "aria-label": lab.localize(BUTTONS.stages) }, STAGES.map((name, n) => h("li", {}, h("button", { type: "button", "data-stage": name, onclick: () => { pause(), seek(scene.stages[n].to - 1e-3); } }, lab.localize(NAMES[name])))));
-  const build = () => { scene = makeScene(now, { width: host.clientWidth || 1000, label: lab.localize(BUTTONS.scene), onWord: j => change({ query: j + 1 }) }), fill(place, scene.svg), shown = "", seek(Math.min(time, scene.total)); };
+  const build = () => {
+    const focused = [...place.querySelectorAll(".scene-word")].indexOf(document.activeElement);
+    scene = makeScene(now, { width: host.clientWidth || 1000, label: lab.localize(BUTTONS.scene), onWord: j => change({ query: j + 1 }) }), fill(place, scene.svg), shown = "", seek(Math.min(time, scene.total));
+    place.querySelectorAll(".scene-word")[focused]?.focus();
+  };
   function seek(to) {
     time = Math.max(0, Math.min(scene.total, to)), scene.show(time), scrub.value = Math.round(1000 * time / scene.total);
     const at = scene.stages.findIndex(stage => time < stage.to), stage = scene.stages[at < 0 ? scene.stages.length - 1 : at];
@@ -87,7 +91,7 @@ function drawPlayer(host, result, lab, change) {
   document.addEventListener("keydown", event => {
     if (event.ctrlKey || event.metaKey || event.altKey || !host.isConnected || (event.target.closest?.("input:not(.scene-player input), textarea, select, details, .code-parts, .course-bar, .course-foot, #nav, #top") && event.key !== "Escape")) return;
     const act = { " ": toggle, ArrowRight: () => jump(1), ArrowLeft: () => jump(-1) }[event.key];
-    if (act && !(event.key === " " && event.target.closest?.(".scene-rail, .scene-back, .scene-next"))) event.preventDefault(), act();
+    if (act && !(event.key === " " && event.target.closest?.(".scene-rail, .scene-player button, .scene-word"))) event.preventDefault(), act();
   }, { signal: lab.signal });
   build(), face();
   const start = setTimeout(() => { if (host.isConnected && !lab.signal.aborted && time === 0) play(); }, 500);

@@ -50,7 +50,7 @@ export function makeScene(result, { width, label, onWord, still = null }) {
     .map(([at, words, role, sub]) => s("text", { x: at, y: 66, class: "scene-head", translate: "no", style: `fill:var(--${role})` }, words, sub ? s("tspan", { dy: 4, "font-size": 11 }, sub) : null));
   const grounds = words.map((_, j) => s("rect", { x: 0, y: y(j) - 10, width: WIDTH, height: ROW - 11, rx: 10, class: "scene-row" }));
   const chips = words.map((word, j) => s("g", { class: `scene-word ${j === query ? "chosen" : ""}`, transform: `translate(${AT.word} ${y(j)})`, role: onWord ? "button" : null, tabindex: onWord ? 0 : null, "aria-label": word, translate: "no", "aria-pressed": onWord ? j === query : null,
-    onclick: onWord ? () => onWord(j) : null, onkeydown: onWord ? event => { if (event.key === "Enter") event.preventDefault(), onWord(j); } : null },
+    onclick: onWord ? () => onWord(j) : null, onkeydown: onWord ? event => { if (event.key === "Enter" || event.key === " ") event.preventDefault(), onWord(j); } : null },
     s("rect", { width: WORDS - 18, height: CELL.tall, rx: 12 }), s("text", { x: (WORDS - 18) / 2, y: MIDDLE, translate: "no" }, [...word].length > 9 ? `${[...word].slice(0, 8).join("")}…` : word)));
   const xs = x.map((row, j) => vector(row, "soft", "x", j)), ks = k.map((row, j) => vector(row, "key", "k", j)), vs = v.map((row, j) => vector(row, "value", "v", j)), qHome = vector(q, "query", "q"), qMoving = vector(q, "query");
   const qName = s("text", { x: AT.k - 12, y: 31, class: "scene-name", translate: "no", "text-anchor": "end", style: "fill:var(--query)" }, "q = x W", s("tspan", { dy: 4, "font-size": 11 }, "q"));
