@@ -39,6 +39,7 @@ from .task import Scores, Task
 SPECIAL = Special("<pad>", "<unk>", "<s>", "</s>", None)
 
 CHINESE = "\u3000-\u303f\u3400-\u9fff\uf900-\ufaff\uff00-\uffef"
+CONTRACTION = re.compile(r"(?<=[a-zA-Z]) ['’] (?=(?:t|s|m|d|re|ve|ll)\b)", re.IGNORECASE)
 BLANKS = re.compile(f"(?<=[{CHINESE}]) +(?=[{CHINESE}])")
 
 MAIN = {"bleu": "bleu", "chrf": "chrf", "rouge": "rouge1"}
@@ -277,7 +278,7 @@ class Translate(Task[TranslateSettings]):
         for numbers in batch_by_size([len(row) for row in rows], tokens // self.beams):
             generated = self.generate(model, [rows[n] for n in numbers])
             for n, text in zip(numbers, self.tokenizer.target.decode(generated), strict=True):
-                translations[filled[n]] = join_chinese(text)
+                translations[filled[n]] = join_tokens(text)
         return translations
 
     def generate(self, model: Any, sources: list[list[int]]) -> Tensor:
@@ -370,10 +371,10 @@ def train_tokenizer(texts: list[str], settings: TranslateSettings) -> Tokenizer:
     return tokenizer
 
 
-def join_chinese(text: str) -> str:
-    """A text without the spaces that a word tokenizer puts between Chinese characters.
+def join_tokens(text: str) -> str:
+    """A text without the spaces that a word tokenizer puts between Chinese characters and into English contractions.
 
-    >>> join_chinese("我 有 2 只 black cats 。")
-    '我有 2 只 black cats 。'
+    >>> join_tokens("我 有 2 只 black cats 。"), join_tokens("I don ' t think it ' s Tom ' s .")
+    ('我有 2 只 black cats 。', "I don't think it's Tom's .")
     """
-    return BLANKS.sub("", text.strip())
+    return CONTRACTION.sub("'", BLANKS.sub("", text.strip()))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...errors import BadInput
 from ...models.model import EncoderDecoderModel
-from ...tasks.translate import join_chinese
+from ...tasks.translate import join_tokens
 from ..attribution.methods import select_head
 from ..inputs.audio import audio_source
 from ..inputs.seq2seq import Source, generation_rules, max_new_tokens, text_source
@@ -53,7 +53,7 @@ def write(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
         "steps": [
             [one | {"piece": decode_tokens(target, [one["token"]])[0].text} for one in step] for step in trace["steps"]
         ],
-        "finished": [one | {"text": join_chinese(target.decode(one["tokens"]))} for one in trace["finished"]],
+        "finished": [one | {"text": join_tokens(target.decode(one["tokens"]))} for one in trace["finished"]],
         "start": trace["start"],
     }
 

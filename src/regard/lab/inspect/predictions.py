@@ -60,14 +60,14 @@ def token_prediction(logits: Tensor, tokenizer: Any, places: list[int], task: st
 
 def text_prediction(logits: Tensor, tokenizer: Any, numbers: list[int]) -> dict[str, Any]:
     """The text of these tokens, and the probability of each after those before it."""
-    from ...tasks.translate import join_chinese
+    from ...tasks.translate import join_tokens
 
     probabilities = logits.float().softmax(-1)
     items = [
         {"place": place, "label": token_text(tokenizer, n), "class": n, "probability": float(probabilities[place, n])}
         for place, n in enumerate(numbers)
     ]
-    return {"type": "text", "text": join_chinese(tokenizer.decode(numbers)), "items": items}
+    return {"type": "text", "text": join_tokens(tokenizer.decode(numbers)), "items": items}
 
 
 def token_text(tokenizer: Any, number: int) -> str:
