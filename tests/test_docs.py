@@ -20,6 +20,7 @@ import typer
 
 import regard
 from regard.cli import app
+from regard.experiments.registry import list_experiments
 from regard.settings import Training
 from regard.tasks import TASKS, find_task
 from regard.tasks.architecture import Architecture
@@ -123,9 +124,10 @@ def test_commands_and_options_of_a_page_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [*PAGES, *FRONT], ids=name_of)
 def test_settings_of_a_page_exist(page: Path) -> None:
-    """Every `--set name=…` is a setting under its current name."""
+    """Every `--set name=…` is a setting under its current name, or a parameter of an experiment."""
     groups = [Training, Architecture, *(find_task(name).Settings for name in TASKS)]
     known = {item.name for group in groups for item in fields(group)}
+    known |= {parameter.name for experiment in list_experiments() for parameter in experiment.PARAMETERS}
     named = re.findall(r'--set "?([a-z_0-9]+)=', page.read_text(encoding="utf-8"))
     assert not set(named) - known - {"name"}
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import regard as rg
-from regard.attention.kernels.tile_lists import TileLists, by_diagonal, split_work, tile_lists
+from regard.attention.kernels.tile_lists import TileLists, by_diagonal, split_ranges, tile_lists
 from regard.attention.parts.mask import PairGrid
 
 from .test_dot import MASKS
@@ -57,7 +57,7 @@ def test_lists_change_when_a_tensor_of_the_mask_is_written_to() -> None:
 @pytest.mark.parametrize("limit", [1, 3, 100])
 def test_work_items_cover_every_list_once(limit: int) -> None:
     tiles = tile_lists(rg.Causal() | rg.Global(1), PairGrid(100, 130), 16, 32)
-    items = split_work(tiles, limit)
+    items = split_ranges(tiles.starts[:, :-1].long(), tiles.starts[:, 1:].long(), limit)
     sizes = items.last - items.first
     assert sizes.max() <= limit
     assert (sizes.diff() <= 0).all()
