@@ -21,6 +21,7 @@ from regard.experiments.claims import (
     fixed_weights,
     grey_ball,
     heads,
+    layers,
     length,
     long_range,
     masked_training,
@@ -38,7 +39,7 @@ CHINESE = re.compile("[\u4e00-\u9fff]")
 
 def parameters(*modules: Any) -> list[Any]:
     """Parameters of a test over these claims, by name."""
-    uses_minilm = (coreference, explanation)
+    uses_minilm = (coreference, explanation, layers)
     return [
         pytest.param(module, id=module.CLAIM.name, marks=NEEDS_MINILM if module in uses_minilm else ())
         for module in modules
