@@ -40,15 +40,15 @@ class WordSplitter:
                 start += len(piece)
         return spans
 
-    def known(self, piece: str) -> bool:
+    def knows(self, piece: str) -> bool:
         return piece in self.words or piece.lower() in self.words or piece.replace("’", "'") in self.words
 
     def pieces(self, chunk: str) -> list[str]:
         """The words of a chunk without blanks: the cheapest way to cut it at the places where it may be cut."""
-        if chunk.isalnum() or self.known(chunk):
+        if chunk.isalnum() or self.knows(chunk):
             return [chunk]
         cuts = {0, len(chunk), *(match.start() for match in PIECE.finditer(chunk))}
-        if self.known("n't"):
+        if self.knows("n't"):
             cuts |= {match.start() for match in NEGATION.finditer(chunk)}
         cuts = sorted(cuts)
         best: dict[int, tuple[float, list[str]]] = {0: (0.0, [])}
@@ -62,7 +62,7 @@ class WordSplitter:
         return best[len(chunk)][1]
 
     def cost(self, piece: str) -> float:
-        if self.known(piece):
+        if self.knows(piece):
             return PIECE_COST
         # a word or a number may be unknown; punctuation that is no word of the data stays with its neighbours
         plain = piece[0].isalnum() and PIECE.fullmatch(piece) is not None
