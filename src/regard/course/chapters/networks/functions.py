@@ -254,5 +254,5 @@ TABLE_COLUMNS = Step(
             lambda result: result["full"] < 0.5 * result["windowed"],
         ),
     ),
-    evidence=(),
+    evidence=(Evidence("tables", ("linear", "order", "attention", "trees")),),
 )

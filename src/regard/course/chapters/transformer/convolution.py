@@ -212,7 +212,12 @@ LOCAL_TO_GLOBAL = Step(
             lambda result: result["here"] > 1.5 * result["first"] and result["wide_first"] > result["here"],
         ),
     ),
-    evidence=(Evidence("layers"),),
+    evidence=(
+        Evidence(
+            "layers",
+            ("text-distance", "image-distance", "heads", "text-low", "text-high", "image-low", "image-high"),
+        ),
+    ),
     link="heads?model=writer",
 )
 
