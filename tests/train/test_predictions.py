@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +75,19 @@ def test_lines_of_stdin(texts: Path) -> None:
     assert [line.split("label: ")[1][0] for line in done.stdout.splitlines()] == ["+", "-"]
     document = json.loads(call("predict", texts, "a fine film", "--json").stdout)
     assert set(document[0]["probabilities"]) == {"+", "-"} and document[0]["label"] == "+"
+
+
+def test_a_stream_is_answered_line_by_line(texts: Path) -> None:
+    """A line is answered while the stream is still open."""
+    command = [sys.executable, "-m", "regard.cli", "predict", str(texts), "-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        for text, label in (("a fine film", "+"), ("a dull film", "-")):
+            process.stdin.write(text + "\n")
+            process.stdin.flush()
+            assert f"label: {label}" in process.stdout.readline()
+        process.stdin.close()
+    assert process.returncode == 0
 
 
 def test_a_folder_is_no_text(texts: Path, tmp_path: Path) -> None:

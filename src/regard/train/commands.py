@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from regard.terminal import Debug, Json, print_message, print_result, report_errors, typer
 
@@ -188,7 +188,13 @@ def predict(
     with report_errors(debug):
         from regard.assets import resolve_folder
         from regard.tasks.reference import input_hints
-        from regard.train.predictions import OUTPUT_FORMATS, predict_rows, read_inputs, write_predictions
+        from regard.train.predictions import (
+            OUTPUT_FORMATS,
+            predict_rows,
+            read_inputs,
+            split_chunks,
+            write_predictions,
+        )
         from regard.train.run import open_run
 
         given = [*inputs, *map(str, data)]
@@ -209,8 +215,8 @@ def predict(
             return
         rows = []
         streams = not as_json and out is None
-        lines = read_inputs(task, given) if given != ["-"] else stdin_rows()
-        for row in predict_rows(task, model, lines):
+        chunks = split_chunks(read_inputs(task, given)) if given != ["-"] else stdin_chunks()
+        for row in predict_rows(task, model, chunks):
             rows.append(row)
             if row.error:
                 print_message(f"{row.row.input}: {row.error}" if row.row.input not in row.error else row.error)
@@ -255,25 +261,40 @@ def recipes(as_json: Json = False, debug: Debug = False) -> None:
         print_result(document, format_table(rows), as_json)
 
 
-def stdin_rows() -> Iterator[Any]:
-    """The lines on stdin as inputs, decoded as UTF-8, as they come."""
+def stdin_chunks() -> Iterator[list[Any]]:
+    """The lines on stdin as inputs, decoded as UTF-8: lists of those that are there, without waiting for more."""
+    import io
     import sys
 
     from regard import BadInput
-    from regard.train.predictions import InputRow
+    from regard.train.predictions import CHUNK, InputRow
 
-    number = 0
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        try:
-            yield InputRow(line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n"))
-        except UnicodeDecodeError as error:
-            byte = error.object[error.start]
-            raise BadInput(
-                f"Line {number} on stdin has a byte (0x{byte:02X}) that is not UTF-8. "
-                "Convert it first: iconv -f ENCODING -t UTF-8."
-            ) from None
+    number, rest, stream = 0, b"", cast(io.BufferedReader, sys.stdin.buffer)
+    while data := stream.read1(1 << 16):
+        *lines, rest = (rest + data).split(b"\n")
+        for start in range(0, len(lines), CHUNK):
+            chunk = lines[start : start + CHUNK]
+            yield [InputRow(decode_line(line, number + n)) for n, line in enumerate(chunk, 1)]
+            number += len(chunk)
+    if rest:
+        number += 1
+        yield [InputRow(decode_line(rest, number))]
     if not number:
         raise BadInput("There are no lines on stdin. Give one text per line.")
+
+
+def decode_line(line: bytes, number: int) -> str:
+    """A line of stdin as text; raises `BadInput` with its number where it is not UTF-8."""
+    from regard import BadInput
+
+    try:
+        return line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r")
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise BadInput(
+            f"Line {number} on stdin has a byte (0x{byte:02X}) that is not UTF-8. "
+            "Convert it first: iconv -f ENCODING -t UTF-8."
+        ) from None
 
 
 def parse_assignments(changed: list[str]) -> dict[str, str]:

@@ -91,15 +91,21 @@ def rows_of_file(path: Path, column: str | None) -> list[InputRow]:
     return [InputRow(row[name], row) for row in cells]
 
 
-def predict_rows(task: Task[Any], model: nn.Module, rows: Iterable[InputRow]) -> Iterator[PredictedRow]:
-    """The prediction of each input, in order, while the inputs are still being read."""
+def split_chunks(rows: Iterable[InputRow]) -> Iterator[list[InputRow]]:
+    """The inputs in lists of `CHUNK`."""
+    stream = iter(rows)
+    while chunk := list(islice(stream, CHUNK)):
+        yield chunk
+
+
+def predict_rows(task: Task[Any], model: nn.Module, chunks: Iterable[list[InputRow]]) -> Iterator[PredictedRow]:
+    """The prediction of each input, in order, as soon as its chunk is read."""
     if task.compares_inputs:
-        chosen = list(rows)
+        chosen = [row for chunk in chunks for row in chunk]
         predictions = task.predict(model, [row.input for row in chosen])
         yield from (PredictedRow(InputRow(""), prediction) for prediction in predictions)
         return
-    stream = iter(rows)
-    while chunk := list(islice(stream, CHUNK)):
+    for chunk in chunks:
         try:
             predictions = task.predict(model, [row.input for row in chunk])
             if len(predictions) != len(chunk):  # a graph has a prediction for each of its nodes
