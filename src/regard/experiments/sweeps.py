@@ -56,11 +56,17 @@ SWEEPS: dict[str, Sweep] = {
     "feed-forward": Sweep("steps", (50, 100, 200, 500)),
     "activation": Sweep("turns", (0.25, 0.5, 1.0, 1.5, 2.5)),
     "sparse": Sweep("noise", (0.5, 1.0, 1.5, 2.5), {"seeds": 1, "steps": 300}),
-    "graphs": Sweep("density", (0.1, 0.2, 0.3, 0.5, 0.8), {"seeds": 1, "steps": 100}),
+    "graphs": Sweep("density", (0.1, 0.2, 0.3, 0.5)),
     "coreference": Sweep("templates", (1, 2, 3, 4, 5), {}),
     "explanation": Sweep("divergence", (0.05, 0.1, 0.2, 0.3, 0.5), {"steps": 500}),
-    "plugged": Sweep("length", (10, 20, 48)),
+    "plugged": Sweep("length", (12, 24, 48)),
     "meaning": Sweep("dim", (1, 2, 4, 8, 16)),
+    "copy": Sweep("longest", (8, 16, 32), {"steps": 300}),
+    "paths": Sweep("dim", (16, 64, 256), {"budget": 0.3}),
+    "three-vectors": Sweep("tokens", (3, 6, 12, 24)),
+    "feed-forward-width": Sweep("facts", (128, 512, 2048, 8192), {"seeds": 1, "steps": 300}),
+    "normalisation": Sweep("blocks", (1, 2, 3, 6), {"seeds": 1, "steps": 300}),
+    "positions": Sweep("tokens", (8, 16, 24), {"seeds": 1, "steps": 250}),
 }
 """The sweeps that are published where they were measured; an experiment that takes many minutes has none."""
 
