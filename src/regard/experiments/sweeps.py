@@ -66,6 +66,8 @@ SWEEPS: dict[str, Sweep] = {
     "three-vectors": Sweep("tokens", (3, 6, 12, 24)),
     "feed-forward-width": Sweep("facts", (128, 512, 2048, 8192), {"seeds": 1, "steps": 300}),
     "normalisation": Sweep("blocks", (1, 2, 3, 6), {"seeds": 1, "steps": 300}),
+    "images": Sweep("few", (100, 300, 1000), {"seeds": 1, "steps": 400, "many": 2000}),
+    "long-range": Sweep("distance", (64, 256, 1024), {"seeds": 1, "steps": 400}),
     "layers": Sweep("sentences", (60, 200, 600), {}),
     "tables": Sweep("rows", (300, 1000, 3000)),
     "positions": Sweep("tokens", (8, 16, 24), {"seeds": 1, "steps": 250}),
