@@ -51,7 +51,7 @@ SWEEPS: dict[str, Sweep] = {
     "cost": Sweep("dim", (16, 64, 256), {"longest": 4096}),
     "convolution": Sweep("steps", (50, 100, 200, 500, 1000)),
     "heads": Sweep("tokens", (4, 8, 12, 16, 24)),
-    "additive": Sweep("largest_dim", (32, 64, 192, 384)),
+    "additive": Sweep("largest_dim", (32, 64, 192)),
     "masked-training": Sweep("steps", (20, 50, 100, 200, 500), {}),
     "feed-forward": Sweep("steps", (50, 100, 200, 500)),
     "activation": Sweep("turns", (0.25, 0.5, 1.0, 1.5, 2.5)),
