@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
@@ -85,7 +85,7 @@ class Reference:
                 precisions = {name: file.get_tensor(f"{name}.precision") for name in FEATURES}
             thresholds = {name: float(numbers[f"{name}.threshold"]) for name in FEATURES}
             return cls(means, precisions, thresholds, float(numbers["false_alarms"]), int(numbers["held_out"]))
-        except Exception as error:  # safetensors raises its own classes for damaged files
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise BadInput(
                 f"{path} cannot be read ({error}). Make it again: regard reference RUN --data FILE."
             ) from None

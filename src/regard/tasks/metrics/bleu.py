@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from ...data.languages import count_scripts
 from ...errors import Missing
 
 SAMPLE = 1000
@@ -39,27 +38,15 @@ class Scoring:
         >>> Scoring.from_texts(["I like cats."], ["我喜欢猫。"])
         Scoring(metric='bleu', tokenize='zh')
         """
-        scripts = Counter(filter(None, map(script_of, "".join(targets[:SAMPLE]))))
-        unspaced = scripts["unspaced"] > 0.1 * scripts.total()  # Japanese has Chinese characters too
-        tokenize = "char" if unspaced else "zh" if scripts["chinese"] > 0.3 * scripts.total() else "13a"
+        scripts = count_scripts("".join(targets[:SAMPLE]))
+        unspaced = sum(scripts[name] for name in UNSPACED) > 0.1 * scripts.total()  # Japanese has Chinese ones too
+        tokenize = "char" if unspaced else "zh" if scripts["CJK"] > 0.3 * scripts.total() else "13a"
         words = [median(len(text.split()) for text in texts[:SAMPLE]) for texts in (sources, targets)]
         return cls("rouge" if words[0] >= LONG_SOURCE and words[1] < 0.4 * words[0] else "bleu", tokenize)
 
     def update(self, metric: str, tokenize: str) -> Scoring:
         """The scoring with what is not "auto" of a metric and a tokenizer."""
         return Scoring(self.metric if metric == "auto" else metric, self.tokenize if tokenize == "auto" else tokenize)
-
-
-def script_of(letter: str) -> str:
-    """chinese, unspaced, spaced, or '' for what is no letter.
-
-    >>> [script_of(letter) for letter in "我あกa!"]
-    ['chinese', 'unspaced', 'unspaced', 'spaced', '']
-    """
-    if not letter.isalpha():
-        return ""
-    name = unicodedata.name(letter, "")
-    return "chinese" if name.startswith("CJK") else "unspaced" if name.startswith(UNSPACED) else "spaced"
 
 
 def bleu(
