@@ -49,6 +49,12 @@ def pair_allowed(mask: rg.Mask, grid: PairGrid, b: int, h: int, row: int, j: int
             return is_global(mask.tokens, b, i) or is_global(mask.tokens, b, j)
         case rg.NearBlocks():
             return abs(math.floor(i / mask.block) - j // mask.block) <= mask.reach
+        case rg.Chunked():
+            return math.floor(i / mask.size) == j // mask.size
+        case rg.Prefix():
+            return j < int(mask.lengths[b] if isinstance(mask.lengths, Tensor) else mask.lengths)
+        case rg.Tree():
+            return in_tree(torch.atleast_2d(torch.as_tensor(mask.parents)), b, i, j, grid.keys)
         case rg.Blocks():
             return bool(cell(mask.layout, b, h, row // mask.block, j // mask.block))
         case rg.Lengths():
@@ -64,6 +70,15 @@ def pair_allowed(mask: rg.Mask, grid: PairGrid, b: int, h: int, row: int, j: int
         case _:
             place = torch.tensor([[i]]), torch.tensor([[j]])
             return bool(cell(mask.allow(*place), b, h, 0, 0))
+
+
+def in_tree(parents: Tensor, b: int, i: int, j: int, keys: int) -> bool:
+    """Whether key j comes before the tree or lies on the way from i's node to its root."""
+    own, first = parents[min(b, len(parents) - 1)].tolist(), keys - parents.shape[1]
+    node = i - first
+    while node >= 0 and node != j - first:
+        node = own[node]
+    return j < first or node >= 0
 
 
 def cell(x: Tensor, *index: int) -> Tensor:
@@ -104,7 +119,16 @@ def table_entry(table: Tensor, place: int) -> Tensor:
 
 
 def pair_score(
-    call_score: rg.Score, position: rg.Position | None, q: Tensor, k: Tensor, i: int, j: int, h: int, heads: int
+    call_score: rg.Score,
+    position: rg.Position | None,
+    q: Tensor,
+    k: Tensor,
+    i: int,
+    j: int,
+    h: int,
+    heads: int,
+    b: int = 0,
+    offset: int = 0,
 ) -> Tensor:
     """similarity + position of one pair."""
     scale = (
@@ -129,7 +153,34 @@ def pair_score(
             return scale * (
                 content + (q + position.position_bias[h]) @ table_entry(position.embedding[h], i - j + position.zero)
             )
+        case rg.AxialRotary():
+            own = position.keys if position.queries is None else position.queries
+            row = i if position.queries is None else i - offset
+            turned_q = rotate_on_axes(q, coordinates(own, b, row), position)
+            turned_k = rotate_on_axes(k, coordinates(position.keys, b, j), position)
+            return similarity(call_score, turned_q, turned_k, h)
+        case rg.Disentangled():
+            return position_products(position, q, k, i - j, h) * scale
     raise AssertionError(position)
+
+
+def position_products(part: rg.Disentangled, q: Tensor, k: Tensor, distance: int, h: int) -> Tensor:
+    """q·k and the products with the vectors of a distance, over the root of their number."""
+    products = [q @ k]
+    for table, x in ((part.keys, q), (part.queries, k)):
+        if table is not None:
+            half = table.shape[1] // 2
+            bucket = distance if part.max_distance is None else log_bucket(distance, half // 2, part.max_distance)
+            products.append(x @ table_entry(table[h], bucket + half))
+    return sum(products, torch.zeros(())) / math.sqrt(len(products))
+
+
+def log_bucket(distance: int, mid: int, most: int) -> int:
+    """DeBERTa-v2's: the distance itself up to mid, then by its logarithm."""
+    far = abs(distance)
+    if far <= mid:
+        return distance
+    return int(math.copysign(mid + math.ceil(math.log(far / mid) / math.log((most - 1) / mid) * (mid - 1)), distance))
 
 
 def rotate(x: Tensor, place: int, rotary: rg.Rotary) -> Tensor:
@@ -140,6 +191,29 @@ def rotate(x: Tensor, place: int, rotary: rg.Rotary) -> Tensor:
         angle = place * rotary.base ** (-2 * m / dim)
         a, b = x[m], x[m + dim // 2]
         y[m], y[m + dim // 2] = a * math.cos(angle) - b * math.sin(angle), b * math.cos(angle) + a * math.sin(angle)
+    return y
+
+
+def coordinates(x: Tensor, b: int, token: int) -> list[float]:
+    x = x[None] if x.dim() == 2 else x
+    return x[min(b, len(x) - 1), token].tolist()
+
+
+def rotate_on_axes(x: Tensor, at: list[float], rotary: rg.AxialRotary) -> Tensor:
+    """Pairs m and m + dim/2, each turned by one of the coordinates."""
+    pairs, axes = (rotary.dim or len(x)) // 2, len(at)
+    y = x.clone()
+    for m in range(pairs):
+        if rotary.sections is None:
+            axis, rate = m // (pairs // axes), rotary.base ** -(m % (pairs // axes) / (pairs // axes))
+        else:
+            rate = rotary.base ** -(m / pairs)
+            ends = [sum(rotary.sections[: n + 1]) for n in range(axes)]
+            axis = next(n for n, end in enumerate(ends) if m < end)
+            if rotary.interleaved:
+                axis = m % axes if m // axes < rotary.sections[m % axes] else 0
+        c, s, a, b = math.cos(at[axis] * rate), math.sin(at[axis] * rate), x[m], x[m + pairs]
+        y[m], y[m + pairs] = a * c - b * s, b * c + a * s
     return y
 
 
@@ -178,7 +252,12 @@ def weights(score: rg.Score, position: rg.Position | None, pairs: Tensor, q: Ten
                     continue
                 i = row + keys - queries
                 line = torch.stack(
-                    [pair_score(score, position, q[b, h, row], k[b, h // group, j], i, j, h, heads) for j in seen]
+                    [
+                        pair_score(
+                            score, position, q[b, h, row], k[b, h // group, j], i, j, h, heads, b, keys - queries
+                        )
+                        for j in seen
+                    ]
                 )
                 grown = (line - line.max()).exp()
                 actual[b, h, row, seen] = grown / grown.sum()

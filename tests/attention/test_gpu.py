@@ -17,12 +17,12 @@ pytestmark = pytest.mark.gpu
 HEADS, DIM = 4, 64
 
 
-def drawn(*sizes: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+def draw(*sizes: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.randn(*sizes, dtype=dtype, device="cuda").requires_grad_()
 
 
 def qkv(tokens: int, batch: int = 2) -> list[Tensor]:
-    return [drawn(batch, HEADS, tokens, DIM) for _ in range(3)]
+    return [draw(batch, HEADS, tokens, DIM) for _ in range(3)]
 
 
 # What is learned comes first; the parts of a call are made of it, and of nothing that lives on the host.
@@ -31,9 +31,9 @@ CALLS: dict[str, tuple[Callable[[], list[Tensor]], Callable[..., dict[str, Any]]
     "global tokens": (lambda: [], lambda: {"mask": (rg.Causal() & rg.Window(50)) | rg.Global(2)}),
     "Alibi": (lambda: [], lambda: {"mask": rg.Causal(), "position": rg.Alibi()}),
     "Rotary": (lambda: [], lambda: {"mask": rg.Window(50), "position": rg.Rotary()}),
-    "Bias": (lambda: [drawn(HEADS, 99)], lambda t: {"position": rg.Bias(t, 49)}),
-    "Shaw": (lambda: [drawn(HEADS, 99, DIM)], lambda t: {"position": rg.Shaw(t, 49), "mask": rg.Causal()}),
-    "Additive": (lambda: [drawn(HEADS, DIM)], lambda w: {"score": rg.Additive(w), "mask": rg.Window(40, 30)}),
+    "Bias": (lambda: [draw(HEADS, 99)], lambda t: {"position": rg.Bias(t, 49)}),
+    "Shaw": (lambda: [draw(HEADS, 99, DIM)], lambda t: {"position": rg.Shaw(t, 49), "mask": rg.Causal()}),
+    "Additive": (lambda: [draw(HEADS, DIM)], lambda w: {"score": rg.Additive(w), "mask": rg.Window(40, 30)}),
     "dropout": (lambda: [], lambda: {"mask": rg.Window(40, 30), "dropout": 0.2}),
 }
 

@@ -27,11 +27,16 @@ def dense(case: Case) -> tuple[Tensor, Tensor]:
     """Every weight, and the log-sum-exp of every row, in float64 from the formula."""
     q, k, v = (x.to(case.dtype).double() for x in (case.q, case.k, case.v))
     parts = case.parts()
-    if isinstance(parts.get("position"), rg.Rotary):  # the turned q and k are rounded to the call's type, by definition
-        q, k = (x.to(case.dtype).double() for x in parts["position"].transform(q, k))
+    position = parts.get("position")
+    if position is not None and position.keeps_dtype:  # rotated q and k are rounded to the call's type, by definition
+        q, k = (x.to(case.dtype).double() for x in position.transform(q, k))
         parts |= {"position": None}
-    scores = reference.scores(make_call(q, k, v, **parts, mask=case.mask))
-    return reference.softmax(scores), scores.logsumexp(-1)
+    call = make_call(q, k, v, **parts, mask=case.mask)
+    scores = reference.scores(call)
+    lse = scores.logsumexp(-1)
+    if call.sink is not None:
+        lse = torch.logaddexp(lse, call.sink.head_logits(q)[:, None])
+    return reference.softmax(scores, call.sink), lse
 
 
 def bucket(size: int, count: int, number: int) -> range:
@@ -107,6 +112,14 @@ def test_statistics_of_a_view_in_half_precision(number: int, dtype: torch.dtype)
     """The statistics of the rounded inputs, in float32."""
     draw = RandomCalls(f"look, half {number}")
     assert_view(draw.case(*draw.sizes(), dtype), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_statistics_with_caps_sinks_and_biases_by_pair(number: int) -> None:
+    draw = RandomCalls(f"look, others {number}")
+    case = draw.case(*draw.sizes(), torch.float64, "edges" if number % 3 == 0 else "any", others=True)
+    view = assert_view(case)
+    assert view.sink is None if case.sink is None else bool(((view.sink + view.weights.sum(-1) - 1).abs() < 1e-9).all())
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ..errors import Unsupported
-from .backends import choose_backend
+from .backends import BACKENDS, choose_backend, sdpa, triton
 from .call import Call, cast_for_autocast, check_call
 from .dropout import draw_seed
-from .execution import ExecutionPlan, mask_cache
+from .execution import CACHE, ExecutionPlan, mask_cache
+from .interception import INTERCEPTORS, intercept
+from .nonfinite import all_finite, attend_to_finite, can_check
+from .parts.edges import EdgeFeatures
 from .parts.mask import Mask
 from .parts.masks import Everything
 from .parts.methods import Exact, Method
+from .parts.pair_bias import PairBias
 from .parts.part import Part
-from .parts.parts import Parts
+from .parts.parts import DOT, Parts
+from .parts.places import Places
 from .parts.positions import Position
 from .parts.scores import Score
+from .parts.sink import Sink
+from .sharding import SequenceLayout
 from .tracing import in_cuda_graph
 
 EVERYTHING = Everything()
+OtherParts = tuple[Sink | None, PairBias | None, Places | None, EdgeFeatures | None]
+PREPARED = {"sdpa": sdpa.prepare, "triton": triton.prepare}
 
 
 def attend(
@@ -34,19 +45,27 @@ def attend(
     mask: Mask | None = None,
     method: Method | None = None,
     dropout: float = 0.0,
+    sink: Sink | None = None,
+    bias: PairBias | None = None,
+    places: Places | None = None,
+    edges: EdgeFeatures | None = None,
     generator: torch.Generator | None = None,
     backend: str = "auto",
+    layout: SequenceLayout | None = None,
 ) -> Tensor:
     """The values weighted by attention, `[batch, heads, queries, value dim]`.
 
-        score(i, j)  = similarity(q_i, k_j) + position(i, j, q_i)   if mask allows (i, j), else −∞
-        weight(i, ·) = softmax over j
+        score(i, j)  = similarity(q_i, k_j) + position(i, j, q_i) + bias(i, j)   if mask allows (i, j), else −∞
+        weight(i, ·) = softmax over j, and over the sink if there is one
         output(i)    = Σ_j weight(i, j) · v_j
 
     q is `[batch, heads, queries, head_dim]`; k and v `[batch, kv_heads, keys, …]`, heads a multiple of kv_heads.
     Differentiable in q, k, v and in every tensor of a part. A row with no allowed key gives zeros. Raises
     `BadInput` for arguments that do not fit, `Unsupported` for parts that do not go together or a named backend that
     cannot run them.
+
+    With a `layout` (`regard.shard`) q, k and v hold this process's tokens of a sequence that is shared out, and the
+    output those of its queries.
 
     A soft dictionary: the query "fruit" is similar to apple and banana, not to chair.
 
@@ -57,17 +76,110 @@ def attend(
     >>> round(rg.attend(q, k, v, score=rg.Dot(scale=1.0)).item(), 4)     # 0.6·10 + 0.4·5 + 0·2
     8.0
     """
-    parts = Parts(score, position, mask, method, dropout)
-    call = resolve(q, k, v, parts, generator, backend)
-    if call.plan.empty:
-        return empty_output(call)
-    if isinstance(parts.method, Exact) and call.plan.backend is not None:
-        return call.plan.backend.run(call)
-    return parts.method.attend(call)
+    if layout is not None:
+        if places is not None:
+            raise Unsupported("A layout has the places of its tokens; leave places= out, or attend without a layout.")
+        if edges is not None:
+            raise Unsupported("A layout takes no features of edges; leave edges= out, or attend without a layout.")
+        return layout.attend(q, k, v, Parts(score, position, mask, method, dropout, sink, bias), generator, backend)
+    if INTERCEPTORS and (answer := intercept(locals())) is not None:
+        return answer
+    q, k, v = cast_for_autocast(q, k, v)
+    exact = method is None or isinstance(method, Exact)
+    if exact and mask is not None and not dropout and bias is places is None and not has_rows(position):
+        k, v = cut_unseen_keys(q, k, v, mask)
+    others = None if sink is bias is places is edges is None else (sink, bias, places, edges)
+    if isinstance(places, Places) and isinstance(mask, Mask):
+        mask = places.place(mask)
+    plan = find_plan(q, k, v, score, position, mask, dropout, backend, others)
+    call: Call | None = None
+    if plan is None or plan.function is None or not exact:
+        parts = Parts(score, position, mask, method, dropout, sink, bias, places, edges)
+        call = resolve(q, k, v, parts, generator, backend, plan)
+        plan = call.plan
+        if plan.empty:
+            return empty_output(call)
+        if not exact or plan.backend is None:
+            return parts.method.attend(call)
+    output = run(plan, q, k, v, call)
+    if plan.unmasked or edges is not None or not can_check(q):  # along edges nothing else is read
+        return output
+    trains = torch.is_grad_enabled() and needs_grad(q, k, v)
+    # A masked key that is not finite is in no output, but in the gradient of q.
+    if (all_finite(output, k) if trains else all_finite(output)) or all_finite(q, k, v):
+        return output
+    parts = Parts(score, position, mask, method, dropout, sink, bias, places)
+    visible = functools.partial(run_masked, parts=parts, seed=None if call is None else call.seed, backend=backend)
+    return attend_to_finite(q, k, v, EVERYTHING if mask is None else mask, visible, output.detach())
+
+
+def run(plan: ExecutionPlan, q: Tensor, k: Tensor, v: Tensor, call: Call | None) -> Tensor:
+    """The output of a call that a plan was made for; `call` is None where the plan has a function of q, k and v."""
+    if plan.function is not None:
+        return plan.function(q, k, v)
+    return plan.backend.run(call)  # type: ignore[union-attr, arg-type]
+
+
+def run_masked(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, parts: Parts, seed: Tensor | None, backend: str
+) -> Tensor:
+    """The output under another mask, with a seed that was drawn before; on another backend where that cannot run it."""
+    call = check_call(q, k, v, Parts(**{**vars(parts), "mask": mask}))
+    able = backend == "auto" or BACKENDS[backend].unsupported_reason(call) is None
+    return choose_backend(call, backend if able else "auto").run(replace(call, seed=seed))
+
+
+def cut_unseen_keys(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+    """k and v without the first keys that no query may attend to, as in decoding with a window over a long cache.
+
+    Masks with a `key_span` and positions depend on i − j, which does not change (a mask by chunks, on where i and j are
+    in theirs). The sizes of the call then stay the same from step to step, so that its plan does too.
+    """
+    if torch.compiler.is_compiling() or not isinstance(mask, Mask) or not has_tokens(q, k, v):
+        return k, v
+    queries, keys = q.shape[2], k.shape[2]
+    span = mask.key_span(keys - queries, keys - 1) if 0 < queries < keys == v.shape[2] else None
+    if span is None or not 0 < span[0] < keys:
+        return k, v
+    first = int(span[0]) // mask.key_period * mask.key_period
+    return (k[:, :, first:], v[:, :, first:]) if first else (k, v)
+
+
+def has_rows(position: Position | None) -> bool:
+    """Whether a position has something for each row of keys."""
+    return isinstance(position, Position) and position.by_rows
+
+
+def has_tokens(*tensors: object) -> bool:
+    return all(isinstance(x, Tensor) and x.dim() == 4 for x in tensors)
+
+
+def find_plan(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    score: Score | None,
+    position: Position | None,
+    mask: Mask | None,
+    dropout: float,
+    backend: str,
+    others: OtherParts | None = None,
+) -> ExecutionPlan | None:
+    """The plan of such calls, if one was made before; the arguments are then known to fit together."""
+    if not (mask is None or isinstance(mask, Mask)):
+        return None
+    key = call_key(q, k, v, score, position, dropout, backend, others)
+    return None if key is None else mask_cache(EVERYTHING if mask is None else mask).plans.find(key)
 
 
 def resolve(
-    q: Tensor, k: Tensor, v: Tensor, parts: Parts, generator: torch.Generator | None = None, backend: str = "auto"
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    parts: Parts,
+    generator: torch.Generator | None = None,
+    backend: str = "auto",
+    plan: ExecutionPlan | None = None,
 ) -> Call:
     """The call, checked, with its execution plan; both hold for every call of its kind and are cached.
 
@@ -77,39 +189,92 @@ def resolve(
         raise Unsupported(
             f"{type(parts.method).__name__} is not exact, and backend {backend!r} runs Exact() only. Leave it out."
         )
-    q, k, v = cast_for_autocast(q, k, v)
     mask = EVERYTHING if parts.mask is None else parts.mask
-    key, make = call_key(q, k, v, parts, backend), lambda: make_plan(q, k, v, parts, backend)
-    plan = make() if key is None else mask_cache(mask).plans.get(key, make)
+    if plan is None:
+        key = parts_key(q, k, v, parts, backend)
+        make = functools.partial(make_plan, q, k, v, parts, backend)
+        plan = make() if key is None else mask_cache(mask).plans.get(key, make)
     seed = draw_seed(generator, q.device) if parts.dropout else None
     mask = EVERYTHING if plan.unmasked else mask
-    return Call(q, k, v, parts.score, parts.position, mask, float(parts.dropout), seed, plan)
+    others = {"sink": parts.sink, "bias": parts.bias, "places": parts.places, "edges": parts.edges}
+    return Call(q, k, v, parts.score, parts.position, mask, float(parts.dropout), seed, plan, **others)
 
 
 def make_plan(q: Tensor, k: Tensor, v: Tensor, parts: Parts, backend: str) -> ExecutionPlan:
-    """Check a call and choose its backend."""
-    call = check_call(q, k, v, parts)
-    return ExecutionPlan(choose_backend(call, backend), isinstance(call.mask, Everything), call.empty)
+    """Check a call and choose its backend.
+
+    Every batch has a new mask with tensors, such as its lengths. Where neither the checks nor the choice depend on
+    their contents, both hold for all masks of the same shapes.
+    """
+    shapes = parts_key(q, k, v, parts, backend)
+    key = None if shapes is None or parts.mask is None else mask_shapes(parts.mask)
+    chosen = None if key is None else CACHE.choices.find((key, shapes))
+    if chosen is not None and parts.mask is not None:
+        others = {"sink": parts.sink, "bias": parts.bias, "places": parts.places, "edges": parts.edges}
+        call = Call(q, k, v, parts.score, parts.position, parts.mask, **others)
+        parts.mask.check(call.grid)  # which may read contents
+    else:
+        call = check_call(q, k, v, parts)
+        chosen = choose_backend(call, backend)
+        if key is not None and chosen is BACKENDS["sdpa"] and sdpa.chosen_by_shape(call):
+            CACHE.choices.put((key, shapes), chosen)
+    prepare = PREPARED.get(chosen.name)
+    others = call.sink is not None or call.bias is not None  # whose contents are no part of the plan
+    function = None if prepare is None or call.empty or call.dropout or others or shapes is None else prepare(call)
+    return ExecutionPlan(chosen, isinstance(call.mask, Everything), call.empty, function)
 
 
-def call_key(q: Tensor, k: Tensor, v: Tensor, parts: Parts, backend: str) -> Hashable:
+def mask_shapes(mask: Mask) -> Hashable:
+    """A mask with the shapes of its tensors in place of their contents; None for a mask without tensors."""
+    if not mask.tensors():
+        return None
+    fields = [mask_shapes(x) or x if isinstance(x, Mask) else x for x in vars(mask).values()]
+    key = type(mask), *[(x.shape, x.dtype, x.device) if isinstance(x, Tensor) else x for x in fields]
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def parts_key(q: Tensor, k: Tensor, v: Tensor, parts: Parts, backend: str) -> Hashable:
+    """`call_key` of a call with these parts."""
+    others = (parts.sink, parts.bias, parts.places, parts.edges)
+    others = None if all(part is None for part in others) else others
+    return call_key(q, k, v, parts.score, parts.position, parts.dropout, backend, others)
+
+
+def call_key(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    score: Score | None,
+    position: Position | None,
+    dropout: float,
+    backend: str,
+    others: OtherParts | None = None,
+) -> Hashable:
     """What decides, beside the mask, whether a call fits and which backend runs it; None where it cannot be a key."""
     if torch.compiler.is_compiling():
         return None
-    score, position = parts.score, parts.position
     try:
         key = (
             *(q.shape, q.dtype, q.device),
             *(k.shape, k.dtype, k.device),
             *(v.shape, v.dtype, v.device),
-            part_key(score),
+            PLAIN_DOT if score is None else part_key(score),
             None if position is None else part_key(position),
-            *(parts.dropout, backend, in_cuda_graph()),
+            *(dropout, backend, in_cuda_graph(), torch.is_grad_enabled() and needs_grad(q, k, v)),
+            None if others is None else tuple([part if part is None else part_key(part) for part in others]),
         )
         hash(key)
     except (AttributeError, TypeError):  # not tensors, symbolic sizes, or fields that cannot be hashed
         return None
     return key
+
+
+def needs_grad(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    return q.requires_grad or k.requires_grad or v.requires_grad
 
 
 def part_key(part: Part) -> Hashable:
@@ -118,9 +283,12 @@ def part_key(part: Part) -> Hashable:
     return type(part), *[(x.shape, x.dtype, x.device, x.requires_grad) if isinstance(x, Tensor) else x for x in fields]
 
 
+PLAIN_DOT = part_key(DOT)
+
+
 def empty_output(call: Call) -> Tensor:
     """The output of a call without pairs: zeros, with gradients that are zero instead of absent."""
-    parts = [call.score, *([] if call.position is None else [call.position])]
+    parts = [part for part in (call.score, call.position, call.sink, call.bias, call.edges) if part is not None]
     tensors = [call.q, call.k, call.v, *(x for part in parts for x in part.tensors().values())]
     zeros = call.v.new_zeros(*call.q.shape[:3], call.v.shape[3])
     return zeros + sum(x.flatten()[:0].sum().to(zeros.dtype) for x in tensors)

@@ -1,8 +1,8 @@
 """A checked call, and the form that every combination of parts lowers to.
 
 A `Call` holds what the user passed, once it is known to fit together. A `LoweredCall` is what kernels see: a dot
-product with a scale or a weighted sum of activations, at most one bias and one set of relative vectors by distance, a
-mask and dropout.
+product with a scale or a weighted sum of activations, perhaps capped; at most one bias and one set of vectors for
+queries and for keys by distance, and one bias by pair; a mask, a sink and dropout.
 """
 
 from __future__ import annotations
@@ -16,11 +16,16 @@ from torch import Tensor
 from ..errors import BadInput, Unsupported
 from .dropout import draw_seed
 from .execution import ExecutionPlan, new_plan
-from .parts.mask import ALL, Mask, PairGrid, Tiling
+from .parts.edges import EdgeFeatures, edges_of
+from .parts.mask import ALL, Mask, PairGrid, PlacePair, Tiling
 from .parts.masks import Everything
+from .parts.methods import Exact
+from .parts.pair_bias import PairBias
 from .parts.parts import Parts
-from .parts.positions import DistanceBias, Position, RelativeVectors
-from .parts.scores import Additive, Dot, Score
+from .parts.places import Places
+from .parts.positions import DistanceBias, KeyVectors, Position, RelativeVectors
+from .parts.scores import Additive, Cosine, Dot, Score
+from .parts.sink import Sink
 
 
 @dataclass(frozen=True)
@@ -39,11 +44,22 @@ class Call:
     dropout: float = 0.0
     seed: Tensor | None = None
     plan: ExecutionPlan = field(default_factory=new_plan, repr=False, compare=False)
+    sink: Sink | None = None
+    bias: PairBias | None = None
+    places: Places | None = None  # of positions; the mask has been placed
+    edges: EdgeFeatures | None = None
 
     @property
     def grid(self) -> PairGrid:
         batch, heads, queries, _ = self.q.shape
         return PairGrid(queries, self.k.shape[2], batch, heads, self.q.device)
+
+    def distances(self) -> Tensor:
+        """i − j of every pair, `[queries, keys]`, or `[batch, 1, queries, keys]` at places that differ by batch."""
+        grid = self.grid
+        places = None if self.places is None else self.places.pair(grid.queries)
+        i, j = replace(grid, places=places).at_places(*grid.indices())
+        return i - j
 
     @property
     def exact(self) -> torch.dtype:
@@ -58,10 +74,13 @@ class Call:
 
 @dataclass(frozen=True)
 class LoweredCall:
-    """What kernels see. `weight` is None for dot products; `rel_bias` and `rel_vectors` are added by distance.
+    """What kernels see. `weight` is None for dot products; `rel_bias`, `rel_vectors` and `key_vectors` are added by
+    distance.
 
-    `needs_grad` says which gradients are needed: of q, k, v, weight, the bias table, the relative queries and the
-    relative vectors.
+    The `cap` bounds the product and what vectors by distance add to it; `rel_bias` and `pair_bias` are added after it.
+    `sink` has a logit for each head. Distances are between `places`, where they are given. `needs_grad` says which
+    gradients are needed: of q, k, v, weight, the bias table, the relative queries, the relative vectors, the bias by
+    pair, the sink, the vectors for keys, and the features of edges (bias, keys, values), which are sorted as the edges.
     """
 
     q: Tensor
@@ -76,9 +95,18 @@ class LoweredCall:
     rel_vectors: RelativeVectors | None = None
     dropout: float = 0.0
     seed: Tensor | None = None
-    needs_grad: tuple[bool, ...] = (True,) * 7
+    needs_grad: tuple[bool, ...] = (True,) * 13
     tied: bool = False  # k and v are one tensor: its gradient may be given as k's, and none as v's
+    origin: tuple[int, int] = (0, 0)  # added to i and j in dropout, for a rectangle of a larger attention
+    cap: float | None = None
+    pair_bias: Tensor | None = None  # [batch or 1, heads or 1, queries or 1, keys or 1]
+    sink: Tensor | None = None  # [heads]
+    places: PlacePair | None = None
     plan: ExecutionPlan = field(default_factory=new_plan, repr=False, compare=False)
+    key_vectors: KeyVectors | None = None
+    edge_bias: Tensor | None = None  # [batch or 1, heads or 1, edges, 1]
+    edge_keys: Tensor | None = None  # [batch or 1, heads or 1, edges, head_dim]
+    edge_values: Tensor | None = None  # [batch or 1, heads or 1, edges, value dim]
 
     @property
     def grid(self) -> PairGrid:
@@ -89,7 +117,9 @@ class LoweredCall:
     def has_part_tensors(self) -> bool:
         """Whether a part's own tensor is in the scores: its gradient sums over all rows, whose errors must be small."""
         learned = self.rel_bias is not None and self.rel_bias.slopes is None
-        return learned or self.weight is not None or self.rel_vectors is not None
+        pairs = self.pair_bias is not None and self.needs_grad[7]
+        parts = (self.weight, self.rel_vectors, self.key_vectors, self.sink)
+        return learned or pairs or any(part is not None for part in parts)
 
 
 def make_call(
@@ -101,10 +131,14 @@ def make_call(
     position: Position | None = None,
     mask: Mask | None = None,
     dropout: float = 0.0,
+    sink: Sink | None = None,
+    bias: PairBias | None = None,
+    places: Places | None = None,
+    edges: EdgeFeatures | None = None,
     generator: torch.Generator | None = None,
 ) -> Call:
     """The checked call with its dropout seed; raises `BadInput` or `Unsupported` when it does not fit together."""
-    parts = Parts(score, position, mask, dropout=dropout)
+    parts = Parts(score, position, mask, dropout=dropout, sink=sink, bias=bias, places=places, edges=edges)
     call = check_call(*cast_for_autocast(q, k, v), parts)
     return replace(call, seed=draw_seed(generator, call.q.device)) if dropout else call
 
@@ -122,22 +156,65 @@ def check_call(q: Tensor, k: Tensor, v: Tensor, parts: Parts) -> Call:
                 f"{type(position).__name__} is part of a dot product and needs the score Dot; the score is "
                 f"{type(score).__name__}. A bias by distance (Alibi, Bias, T5Bias) goes with every score."
             )
-    call = Call(q, k, v, score, position, mask, float(parts.dropout))
+    others = {"sink": parts.sink, "bias": parts.bias, "places": parts.places, "edges": parts.edges}
+    call = Call(q, k, v, score, position, mask, float(parts.dropout), **others)
+    check_softmax_parts(call, parts)
     if not torch.compiler.is_compiling():  # torch itself raises there
         check_devices(call)
+    if call.places is not None:
+        mask = call.places.place(mask)
     mask.check(call.grid)
     return replace(call, mask=simplify_mask(mask, call.grid))
+
+
+def check_softmax_parts(call: Call, parts: Parts) -> None:
+    """Raise unless the cap, the sink and the bias by pair fit the call."""
+    if call.sink is not None:
+        call.sink.check(call.q, call.k)
+    if call.bias is not None:
+        call.bias.check(call.grid)
+    if call.places is not None:
+        call.places.check(call.grid)
+    if call.edges is not None:
+        check_edge_features(call, call.edges)
+    names = [name for name in ("sink", "bias", "places", "edges") if getattr(parts, name) is not None]
+    names += [] if call.score.cap is None else ["a score with a cap"]
+    if names and not isinstance(parts.method, Exact):
+        raise Unsupported(
+            f"{type(parts.method).__name__} takes no {' and no '.join(names)}: it approximates the plain softmax. Use "
+            "Exact()."
+        )
+
+
+def check_edge_features(call: Call, edges: EdgeFeatures) -> None:
+    """Raise unless the features of edges fit the call's graph, score and position."""
+    edges.check(call.mask, call.grid, call.k.shape[3], call.v.shape[3])
+    rotates = call.position is not None and call.position.rotates
+    if edges.keys is not None and (isinstance(call.score, Cosine) or rotates):
+        part = call.score if isinstance(call.score, Cosine) else call.position
+        raise Unsupported(f"EdgeFeatures' keys go without {type(part).__name__}, which changes keys. Use bias=.")
+    if call.position is not None and call.position.multiplies_keys:
+        raise Unsupported(f"EdgeFeatures go without {type(call.position).__name__}, which has no sum along edges.")
+    if call.places is not None and call.position is not None and not rotates:
+        raise Unsupported(f"EdgeFeatures go without {type(call.position).__name__} at explicit places.")
 
 
 def lower(call: Call) -> LoweredCall:
     """The call in the form of kernels; differentiable in all of its tensors."""
     q, k, position = call.q, call.k, call.position
-    rel_bias, rel_vectors = None, None
-    if not isinstance(call.score, Dot | Additive) or (position is not None and position.transforms):
+    rel_bias, rel_vectors, key_vectors = None, None, None
+    places = None if call.places is None else call.places.pair(call.grid.queries)
+    exact = position is not None and (position.transforms or position.exact_inputs)
+    if exact or not isinstance(call.score, Dot | Additive):
         q, k = q.to(call.exact), k.to(call.exact)  # what is computed from q and k is not rounded before it is used
     if position is not None:
-        rel_bias, rel_vectors = position.rel_bias(q, k), position.rel_vectors(q, k)
-        q, k = position.transform(q, k)
+        rel_vectors, key_vectors = position.rel_vectors(q, k), position.key_vectors(q, k)
+        if places is None:
+            rel_bias = position.rel_bias(q, k)
+            q, k = position.transform(q, k)
+        else:
+            rel_bias = position.rel_bias_at(q, k, places)
+            q, k = position.transform_at(q, k, places)
         if position.keeps_dtype:
             q, k = q.to(call.q.dtype), k.to(call.k.dtype)
     scale, weight, activation, slope = 1.0, None, "", 0.0
@@ -145,8 +222,16 @@ def lower(call: Call) -> LoweredCall:
         weight, activation, slope = call.score.weight, call.score.activation, float(call.score.slope)
     else:
         q, k, scale = call.score.lower(q, k)
+        scale = scale if position is None else scale * position.score_scale
     rel_q, rel_table, _ = rel_vectors or (None, None, 0)
-    tensors = (q, k, call.v, weight, None if rel_bias is None else rel_bias.table, rel_q, rel_table)
+    pair_bias = None if call.bias is None else call.bias.four_dims()
+    sink = None if call.sink is None else call.sink.head_logits(call.q)
+    table = None if rel_bias is None else rel_bias.table
+    key_table = None if key_vectors is None else key_vectors.table
+    edge_fields: list[Tensor | None] = [None, None, None]
+    if call.edges is not None:
+        edge_fields = call.edges.sorted_fields(edges_of(call.mask), call.grid.keys)
+    tensors = (q, k, call.v, weight, table, rel_q, rel_table, pair_bias, sink, key_table, *edge_fields)
     grad_enabled = torch.is_grad_enabled()
     return LoweredCall(
         q,
@@ -159,17 +244,31 @@ def lower(call: Call) -> LoweredCall:
         slope=slope,
         rel_bias=rel_bias,
         rel_vectors=rel_vectors,
+        key_vectors=key_vectors,
         dropout=call.dropout,
         seed=call.seed,
         needs_grad=tuple([grad_enabled and x is not None and x.requires_grad for x in tensors]),
         tied=k is call.v,
         plan=call.plan,
+        cap=None if call.score.cap is None else float(call.score.cap),
+        pair_bias=pair_bias,
+        sink=sink,
+        places=places,
+        edge_bias=edge_fields[0],
+        edge_keys=edge_fields[1],
+        edge_values=edge_fields[2],
     )
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager:
     """A context without autocast, which `cast_for_autocast` has already applied."""
     return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()
+
+
+def device_guard(x: Tensor) -> AbstractContextManager[object]:
+    """A context in which kernels start on the tensor's own GPU, which need not be the current one."""
+    current = not x.is_cuda or x.device.index == torch.cuda.current_device()
+    return nullcontext() if current else torch.cuda.device(x.device)
 
 
 def simplify_mask(mask: Mask, grid: PairGrid) -> Mask:
@@ -232,6 +331,9 @@ def check_devices(call: Call) -> None:
     }
     if call.position is not None:
         tensors |= {f"{type(call.position).__name__}'s {n}": t for n, t in call.position.tensors().items()}
+    for part in (call.sink, call.bias, call.places, call.edges):
+        if part is not None:
+            tensors |= {f"{type(part).__name__}'s {n}": t for n, t in part.tensors().items()}
     tensors |= {f"the mask's tensor {n}": t for n, t in enumerate(call.mask.tensors())}
     for name, tensor in tensors.items():
         if tensor.device != call.q.device:

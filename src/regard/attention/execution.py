@@ -3,6 +3,7 @@
     mask → MaskCache        get(key, make): what depends on the mask alone, such as tile lists and schedules
              kind of call → ExecutionPlan
                             get(key, make): what a backend works out for such calls, such as tile shapes and launches
+    shapes → backend        for masks that differ in the contents of their tensors alone
 
 A mask is identified by its class and fields: numbers by value, tensors by identity and version, so a tensor that was
 written to makes another mask. A mask with a field that cannot be compared this way is identified by the object itself.
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 P = ParamSpec("P")
+AttentionFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 Reference = tuple["weakref.ref[Mask | Tensor]", Tensor | int | None]
 """A weak reference, and the version of a tensor, or a copy of it where torch counts none."""
 
@@ -84,12 +86,19 @@ class ExecutionPlan(Storage):
     """How calls of one kind and mask are run.
 
     `backend` runs them; `unmasked` says that their mask allows every pair, so `Everything()` replaces it; `empty` that
-    they have no pairs. `get(key, make)` caches what the backend works out. A plan must not refer to the mask, whose
-    tensors it may outlive.
+    they have no pairs. `function` computes (q, k, v) → output where nothing else is needed; None otherwise.
+    `get(key, make)` caches what the backend works out. A plan must not refer to the mask, whose tensors it may outlive.
     """
 
-    def __init__(self, backend: Backend | None = None, unmasked: bool = False, empty: bool = False) -> None:
+    def __init__(
+        self,
+        backend: Backend | None = None,
+        unmasked: bool = False,
+        empty: bool = False,
+        function: AttentionFunction | None = None,
+    ) -> None:
         super().__init__()
+        self.function = function
         self.backend = backend
         self.unmasked = unmasked
         self.empty = empty
@@ -119,10 +128,14 @@ class MaskCache(Storage):
 
 
 class PlanCache:
-    """The entries of at most `limit` masks; the least recently used is dropped first."""
+    """The entries of at most `limit` masks; the least recently used is dropped first.
+
+    `choices` has the backends of calls whose masks differ in the contents of their tensors alone.
+    """
 
     def __init__(self, limit: int = MASKS) -> None:
         self.masks = Storage(limit)
+        self.choices = Storage(KINDS)
 
     def mask(self, mask: Mask) -> MaskCache:
         """The entry of a mask, made where there is none."""
@@ -141,6 +154,7 @@ class PlanCache:
 
     def clear(self) -> None:
         self.masks.values.clear()
+        self.choices.values.clear()
 
 
 CACHE = PlanCache()

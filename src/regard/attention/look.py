@@ -4,6 +4,8 @@ Two passes over the tiles that `blockwise` visits. The first computes each query
 the second gives true weights p = exp(s − lse), and all statistics are sums of them:
 
     entropy = Σ p (lse − s),   distance = Σ p |i − j|,   peak = max p,   received = Σ_i p
+
+A sink is part of the log-sum-exp and of nothing else: its weight, exp(logit − lse), is what a row's weights lack to 1.
 """
 
 from __future__ import annotations
@@ -20,14 +22,20 @@ from .backends import edges
 from .backends.backend import reason_against
 from .backends.blockwise.schedule import plan_chunks
 from .backends.blockwise.tile import QueryTile, TileInputs
+from .backends.sinks import add_to_lse
 from .call import Call, LoweredCall, cast_for_autocast, check_call, lower
 from .device_memory import format_bytes, free_memory
+from .parts.edges import EdgeFeatures
 from .parts.mask import Mask, PairGrid
 from .parts.methods import Exact, Method
+from .parts.pair_bias import PairBias
 from .parts.part import check_count
 from .parts.parts import Parts
+from .parts.places import Places
 from .parts.positions import Position
 from .parts.scores import Score
+from .parts.sink import Sink
+from .sharding import SequenceLayout
 from .view import View
 
 MASKED = -1.0  # below every weight while the largest are gathered
@@ -50,14 +58,20 @@ def look(
     position: Position | None = None,
     mask: Mask | None = None,
     method: Method | None = None,
+    sink: Sink | None = None,
+    bias: PairBias | None = None,
+    places: Places | None = None,
+    edges: EdgeFeatures | None = None,
     weights: bool = False,
     top: int = 0,
     map: int | tuple[int, int] | None = None,
+    layout: SequenceLayout | None = None,
 ) -> View:
     """The weights of `attend(q, k, v, …)` and their statistics as a `View`, without the queries × keys matrix.
 
     `top` adds each query's largest weights and their keys, `map` the weights pooled to rows × columns, `weights` the
     whole matrix.
+    With a `layout` the view is that of this process's queries over the whole sequence.
     Raises as `attend` does, and `TooLarge` when the weights would not fit into memory.
 
     >>> import torch, regard as rg
@@ -66,22 +80,28 @@ def look(
     >>> view.top_keys.flatten().tolist(), view.entropy.max().item() < 1e-6
     ([0, 1, 2, 3], True)
     """
-    parts = Parts(score, position, mask, method)
+    parts = Parts(score, position, mask, method, sink=sink, bias=bias, places=places, edges=edges and edges.of_scores())
     if not isinstance(parts.method, Exact):
         raise Unsupported(f"{type(method).__name__} never forms the weights of queries on keys. Use method=Exact().")
     options = LookOptions(weights, top, map_size(map))
     check_count(top, "top")
+    if layout is not None:
+        return layout.look(q, k, parts, options)
     values = k.detach() if v is None and isinstance(k, Tensor) else v
     call = check_call(*cast_for_autocast(q, k, values), parts)  # type: ignore[arg-type]
     check_memory(call, options)
     with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
         statistics = compute_statistics(call, options)
+        if sink is not None and (lse := statistics["lse"]) is not None:
+            statistics["sink"] = (sink.head_logits(lse)[:, None] - lse).exp().masked_fill(lse == -torch.inf, 0.0)
     return View(
         **statistics,  # type: ignore[arg-type]
         mask=call.mask,
         queries=call.grid.queries,
         keys=call.grid.keys,
-        description=" · ".join(str(part) for part in (parts.score, position, mask) if part is not None),
+        description=" · ".join(
+            str(part) for part in (parts.score, position, bias, edges, mask, sink, places) if part is not None
+        ),
     )
 
 
@@ -117,6 +137,8 @@ def compute_statistics(call: Call, options: LookOptions) -> dict[str, Tensor | N
     if kernels is not None:
         return kernels.statistics(p, options)
     sums = ViewSums(call, options)
+    if p.sink is not None:
+        sums.lse.copy_(add_to_lse(sums.lse, p.sink))
     if call.grid.queries * call.grid.keys * call.grid.batch * call.grid.heads:
         (sum_edges if sparse else sum_tiles)(p, sums)
     return sums.result()
@@ -134,8 +156,8 @@ def fused_kernels(p: LoweredCall, options: LookOptions) -> ModuleType | None:
 class ViewSums:
     """The sums that become a view; every query starts as one without allowed keys."""
 
-    def __init__(self, call: Call, options: LookOptions):
-        grid, exact = call.grid, call.exact
+    def __init__(self, call: Call, options: LookOptions, grid: PairGrid | None = None):
+        grid, exact = grid or call.grid, call.exact
         front = (grid.batch, grid.heads)
         new = lambda *size, fill=0.0, dtype=exact: call.q.new_full((*front, *size), fill, dtype=dtype)  # noqa: E731
         self.grid, self.top = grid, options.top
@@ -167,6 +189,7 @@ def sum_tiles(p: LoweredCall, sums: ViewSums) -> None:
         tile = inputs.tile(chunk)
         rows = (chunk.batch, slice(None), slice(chunk.first, chunk.last))
         lse = torch.stack([tile.scores(span).logsumexp(-1) for span in chunk.spans]).logsumexp(0).flip(2)
+        lse = lse if p.sink is None else add_to_lse(lse, p.sink)
         sums.lse[rows] = lse
         for span in chunk.spans:
             scores = tile.scores(span).flip(2)
@@ -178,8 +201,9 @@ def add_tile(sums: ViewSums, tile: QueryTile, rows: tuple, keys: slice, s: Tenso
     weights = (s - lse.masked_fill(lse == -torch.inf, torch.inf)).exp_()
     sums.entropy[rows] += (weights * (lse - s)).masked_fill_(weights == 0, 0.0).sum(-1)
     j = torch.arange(keys.start, keys.stop, device=s.device)
-    distance = (tile.i.flip(0)[:, None] - j).abs().to(s.dtype)
-    sums.distance[rows] += torch.einsum("bhij,ij->bhi", weights, distance)
+    distance = (tile.distances(keys.start, keys.stop) + tile.inputs.call.origin[0]).abs().to(s.dtype)
+    by_pair = distance.dim() == 2
+    sums.distance[rows] += torch.einsum("bhij,ij->bhi" if by_pair else "bhij,bxij->bhi", weights, distance)
     sums.peak[rows] = torch.maximum(sums.peak[rows], weights.amax(-1))
     sums.received[rows[0], :, keys] += weights.sum(2)
     if sums.weights is not None:
@@ -240,12 +264,13 @@ def sum_edges(p: LoweredCall, sums: ViewSums) -> None:
     top = g.reduce(s, "max")
     total = g.reduce((s - g.expand_rows(top)).exp_(), "sum")
     lse = torch.where(total > 0, top + total.log(), -torch.inf)
+    lse = lse if p.sink is None else torch.logaddexp(lse, p.sink.to(lse.dtype).repeat(g.batch))
     surprise = s.neg_().add_(g.expand_rows(lse))  # lse − s = −log p
     weights = surprise.neg().exp_()
     by_head = lambda x: x.mT.unflatten(0, (g.batch, g.heads))  # noqa: E731
     sums.lse.copy_(by_head(lse))
     sums.entropy.copy_(by_head(g.reduce(weights * surprise, "sum")))
-    sums.distance.copy_(by_head(g.reduce(weights * g.distance().abs()[:, None].to(s.dtype), "sum")))
+    sums.distance.copy_(by_head(g.reduce(weights * g.place_distances().abs().to(s.dtype), "sum")))
     sums.peak.copy_(by_head(g.reduce(weights, "max")).clamp(min=0.0))
     received = torch.segment_reduce(weights[g.csr.by_key], "sum", offsets=g.csr.key_starts, axis=0, unsafe=True)
     sums.received.copy_(by_head(received))

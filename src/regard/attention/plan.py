@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict, Unpack, overload
 
 from torch import Tensor
 
+from .attend import cut_unseen_keys, has_rows
 from .backends import BACKENDS, choose_backend
 from .backends.backend import reason_against
 from .backends.blockwise.schedule import chunk_shape, merge_heads
 from .call import Call, cast_for_autocast, check_call, lower
 from .device_memory import format_bytes
-from .parts.edges import sorted_edges
+from .parts.edges import EdgeFeatures, sorted_edges
 from .parts.mask import NONE, Mask
 from .parts.methods import Exact, Method
+from .parts.pair_bias import PairBias
 from .parts.parts import Parts
-from .parts.positions import Position, Shaw, TransformerXL
+from .parts.places import Places
+from .parts.positions import Position
 from .parts.scores import Additive, Score
+from .parts.sink import Sink
+from .sharding import SequenceLayout, SequencePlan
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,31 @@ class Plan:
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
+class AttendOptions(TypedDict, total=False):
+    """The options of `attend` that `plan` takes."""
+
+    score: Score | None
+    position: Position | None
+    mask: Mask | None
+    method: Method | None
+    dropout: float
+    sink: Sink | None
+    bias: PairBias | None
+    places: Places | None
+    edges: EdgeFeatures | None
+    backend: str
+
+
+@overload
+def plan(q: Tensor, k: Tensor, v: Tensor, *, layout: None = None, **options: Unpack[AttendOptions]) -> Plan: ...
+
+
+@overload
+def plan(
+    q: Tensor, k: Tensor, v: Tensor, *, layout: SequenceLayout, **options: Unpack[AttendOptions]
+) -> SequencePlan: ...
+
+
 def plan(
     q: Tensor,
     k: Tensor,
@@ -59,9 +90,16 @@ def plan(
     mask: Mask | None = None,
     method: Method | None = None,
     dropout: float = 0.0,
+    sink: Sink | None = None,
+    bias: PairBias | None = None,
+    places: Places | None = None,
+    edges: EdgeFeatures | None = None,
     backend: str = "auto",
-) -> Plan:
+    layout: SequenceLayout | None = None,
+) -> Plan | SequencePlan:
     """How `attend` would run this call, without running it; raises as `attend` does.
+
+    With a `layout` it is what the call costs every process: rows, tiles, bytes and predicted time.
 
     >>> import torch, regard as rg
     >>> x = torch.zeros(1, 8, 4096, 64)
@@ -69,9 +107,15 @@ def plan(
     >>> planned.backend, planned.tiles < 0.1
     ('blockwise', True)
     """
-    parts = Parts(score, position, mask, method, dropout)
-    call = check_call(*cast_for_autocast(q, k, v), parts)
-    shown = [str(part) for part in (parts.score, position, mask, method) if part is not None]
+    parts = Parts(score, position, mask, method, dropout, sink, bias, places, edges)
+    if layout is not None:
+        return layout.plan(q, k, v, parts)
+    query, key, value = cast_for_autocast(q, k, v)
+    whole = bool(dropout) or bias is not None or places is not None or has_rows(position)
+    if mask is not None and isinstance(parts.method, Exact) and not whole:
+        key, value = cut_unseen_keys(query, key, value, mask)
+    call = check_call(query, key, value, parts)
+    shown = [str(part) for part in (parts.score, position, bias, edges, mask, sink, places, method) if part is not None]
     text = f"{' · '.join(shown)} on q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}, {q.dtype}"
     if not isinstance(parts.method, Exact):
         reasons = dict.fromkeys(BACKENDS, f"{type(method).__name__} is not exact, and backends run Exact()")
@@ -106,15 +150,22 @@ def count_operations(call: Call, tiles: float) -> int:
     """Multiplications and additions of the forward pass."""
     grid = call.grid
     pairs = grid.batch * grid.heads * grid.queries * grid.keys * tiles
-    relative = isinstance(call.position, Shaw | TransformerXL)
-    per_score = (4 if isinstance(call.score, Additive) else 2) * call.q.shape[-1] * (2 if relative else 1)
+    per_score = (4 if isinstance(call.score, Additive) else 2) * call.q.shape[-1] * count_products(call)
     return int(pairs * (per_score + 2 * call.v.shape[-1]))
+
+
+def count_products(call: Call) -> int:
+    """Products of vectors in a score: that of query and key, and those with vectors by distance."""
+    forms = () if call.position is None else (call.position.rel_vectors, call.position.key_vectors)
+    return 1 + sum(form(call.q, call.k) is not None for form in forms)
 
 
 def count_bytes(call: Call) -> int:
     """Bytes read and written at least: every argument once, and the output."""
     output = call.q.shape[0] * call.q.shape[1] * call.q.shape[2] * call.v.shape[3]
-    return sum(x.numel() * x.itemsize for x in (call.q, call.k, call.v)) + output * call.v.itemsize
+    pairs = [] if call.bias is None else [call.bias.bias]
+    pairs += [] if call.edges is None else list(call.edges.tensors().values())
+    return sum(x.numel() * x.itemsize for x in (call.q, call.k, call.v, *pairs)) + output * call.v.itemsize
 
 
 def estimate_peak(call: Call, backend: str) -> int:

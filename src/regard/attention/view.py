@@ -23,7 +23,8 @@ class View:
     `[batch, heads, queries]`, `received` (total weight a key gets) `[batch, heads, keys]`, `top_weights` and
     `top_keys` `[batch, heads, queries, top]` (key −1 where a query has fewer), `map` `[batch, heads, rows, columns]`:
     the mean, over a bucket of queries, of their weight on a bucket of keys; `weights` `[batch, heads, queries, keys]`.
-    A query with no allowed key has entropy, distance and peak 0 and lse −∞.
+    A query with no allowed key has entropy, distance and peak 0 and lse −∞. With a sink, `sink` is the weight that it
+    takes, `[batch, heads, queries]`: the weights of a row sum to 1 − sink, and the lse has the sink in it.
     """
 
     lse: Tensor
@@ -39,6 +40,7 @@ class View:
     queries: int
     keys: int
     description: str
+    sink: Tensor | None = None
 
     def plot(self, **options: Any) -> Figure:
         """A figure of the weights, the map or the statistics; options: batch, head, queries and keys (words), title."""

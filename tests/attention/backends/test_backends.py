@@ -68,7 +68,19 @@ def test_graphs(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
         shrink_limits(monkeypatch, features=100)
     draw = RandomCalls(f"graph {number}")
     case = draw.case(*draw.sizes(), DTYPES[number % len(DTYPES)], "edges")
-    assert_backends_agree(case, "edges", "blockwise")
+    along_edges = case.position is None or not case.position.multiplies_keys
+    assert_backends_agree(case, *(["edges"] if along_edges else []), "blockwise")
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_caps_sinks_and_biases_by_pair(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if chunk % 2:
+        shrink_limits(monkeypatch, features=100)
+    for number in range(chunk * 15, (chunk + 1) * 15):
+        draw = RandomCalls(f"others {number}")
+        mask = "edges" if number % 5 == 0 else "any"
+        case = draw.case(*draw.sizes(), DTYPES[number % len(DTYPES)], mask, others=True)
+        assert_backends_agree(case, *backends_for(case))
 
 
 def test_random_calls_reach_every_part_and_backend() -> None:
@@ -84,5 +96,6 @@ def test_random_calls_reach_every_part_and_backend() -> None:
     )
     expected += (
         " Dilated Global RandomBlocks NearBlocks Blocks Lengths Documents Edges Pairs And Or Not Parity Stripes Reach"
+        " Chunked Prefix Tree Disentangled AxialRotary"
     )
     assert set(expected.split()) | {"edges", "sdpa", "blockwise"} <= seen

@@ -224,6 +224,7 @@ def test_empty_inputs(sizes: tuple[int, int]) -> None:
         None,
         None,
         None,
+        None,
     ]  # type: ignore[union-attr]
 
 
@@ -263,3 +264,25 @@ def test_every_mask_in_tiles_that_users_get(dtype: torch.dtype) -> None:
         position = rg.Bias(torch.randn(2, 77, dtype=torch.float64), zero=30)
         agree(draw(300, 411, 32, 48, batch=2, mask=mask, position=position, dtype=dtype))
     agree(draw(300, 411, 32, 48, scale=8.0, dtype=dtype))
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "cap": {"cap": 0.5, "position": rg.Bias(torch.randn(2, 9, dtype=torch.float64), 4), "mask": rg.Causal()},
+    "cap and pairs": {"cap": 1.0, "pairs": (1, 2, 21, 37), "mask": rg.Lengths(torch.tensor([0, 23]))},
+    "keys alone": {"pairs": (1, 37), "mask": rg.Window(9, 3)},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_caps_sinks_and_biases_by_pair(name: str) -> None:
+    given = dict(OTHERS[name])
+    cap, pairs = given.pop("cap", None), given.pop("pairs", None)
+    bias = None if pairs is None else rg.PairBias(torch.randn(pairs, dtype=torch.float64))
+    case = draw(
+        batch=2 if name == "cap and pairs" else 1,
+        kv_heads=1,
+        activation="leaky_relu" if bias is None else "tanh",
+        **given,
+    )
+    sink = rg.Sink(torch.randn(2, dtype=torch.float64))
+    agree(replace(case, score=replace(case.score, cap=cap), sink=sink, bias=bias))

@@ -15,7 +15,7 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton")
 
 import regard as rg
-from regard.attention.backends import reference
+from regard.attention.backends import reference, triton
 from regard.attention.call import lower, make_call
 from regard.attention.kernels.decode import passes as decode
 from regard.attention.kernels.launch import TileShape
@@ -43,16 +43,17 @@ def agree(q, k, v, tolerance: float = 1e-5, **options) -> None:
     call = make_call(q, k, v, **options)
     problem = lower(call)
     assert decode.covers(problem) is None
-    exact = replace(
-        call, q=q.double(), k=k.double(), v=v.double(), score=to_double(call.score), position=to_double(call.position)
-    )
+    parts = {name: to_double(getattr(call, name)) for name in ("score", "position", "sink", "bias")}
+    exact = replace(call, q=q.double(), k=k.double(), v=v.double(), **parts)
     score = reference.scores(exact)
-    want = reference.drop(reference.softmax(score), exact) @ reference.per_query_head(exact.v, exact)
+    want = reference.drop(reference.softmax(score, exact.sink), exact) @ reference.per_query_head(exact.v, exact)
     output, lse = decode.forward(problem)
     assert output.shape == want.shape and output.dtype == v.dtype and lse.dtype == torch.float32
     assert bool(output.isfinite().all())
     assert (output.double() - want).abs().max() <= tolerance * (1 + want.abs().max())
     level = score.logsumexp(-1)
+    if exact.sink is not None:
+        level = torch.logaddexp(level, exact.sink.head_logits(exact.q)[:, None])
     assert torch.equal(lse == -torch.inf, level == -torch.inf)
     alive = level.isfinite()
     assert not alive.any() or (lse[alive].double() - level[alive]).abs().max() <= tolerance * (
@@ -70,6 +71,9 @@ def test_heads_and_queries(heads: tuple[int, int], queries: int) -> None:
 MASKS = {
     "causal": rg.Causal,
     "window": lambda: rg.Window(11),
+    "chunked": lambda: rg.Causal() & rg.Chunked(64),
+    "prefix": lambda: rg.Causal() & rg.Window(11) | rg.Prefix(torch.tensor([41, 0], device=DEVICE)),
+    "tree": lambda: rg.Tree(torch.tensor([-1, 0, 0, 1, 1], device=DEVICE)),
     "far": lambda: ~rg.Window(11) & rg.Causal(),
     "lengths": lambda: rg.Lengths(torch.tensor([41, 0], device=DEVICE)),
     "short queries": lambda: rg.Lengths(torch.tensor([90, 70], device=DEVICE), torch.tensor([2, 5], device=DEVICE)),
@@ -152,3 +156,48 @@ def test_covers_gives_a_reason() -> None:
     assert "additive" in reason(x, x, x, score=rg.Additive(draw(1, 16)))
     assert "17 queries" in reason(draw(1, 1, 17, 16), x, x)
     assert "head_dim" in reason(x, x, draw(1, 1, 4, 300))
+
+
+@pytest.mark.parametrize("position", [None, rg.Alibi()], ids=repr)
+def test_a_prepared_step_is_the_general_one(position):
+    """Every later call goes straight to the kernels, also with other strides and alignment."""
+    call = make_call(draw(2, 6, 1, 20), draw(2, 3, 300, 20), draw(2, 3, 300, 12), position=position)
+    with torch.no_grad():
+        step = triton.prepare(call)
+    assert step is not None
+    for layout in (
+        lambda x: x,
+        lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+        lambda x: x.mT.contiguous().mT,
+    ):
+        q, k, v = layout(draw(2, 6, 1, 20)), layout(draw(2, 3, 300, 20)), layout(draw(2, 3, 300, 12))
+        expected = rg.attend(q, k, v, position=position, backend="reference")
+        torch.testing.assert_close(step(q, k, v), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_calls_that_need_more_are_not_prepared():
+    q, k = draw(1, 2, 1, 16).requires_grad_(), draw(1, 2, 40, 16)
+    assert triton.prepare(make_call(q, k, k)) is None  # gradients
+    with torch.no_grad():
+        assert triton.prepare(make_call(q, k, k, mask=rg.Lengths(torch.tensor([30], device=DEVICE)))) is None
+        assert triton.prepare(make_call(q, k, k, position=rg.Alibi(torch.tensor([0.5, 0.1], device=DEVICE)))) is None
+        assert triton.prepare(make_call(k, k, k)) is None  # too many queries
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 3, 90), (1, 1, 1, 90), (3, 1)], ids=str)
+def test_caps_sinks_and_biases_by_pair(shape: tuple[int, ...]) -> None:
+    q, k, v = draw(2, 6, 3, 16), draw(2, 2, 90, 16), draw(2, 2, 90, 16)
+    position = rg.Alibi() if len(shape) == 2 else rg.Bias(draw(6, 9), 4)
+    parts = {"score": rg.Dot(cap=1.5), "sink": rg.Sink(draw(6)), "bias": rg.PairBias(draw(*shape))}
+    agree(q, k, v, **parts, position=position, mask=MASKS["far"]())
+
+
+def test_rows_with_a_sink_alone() -> None:
+    q, k, v = draw(2, 6, 3, 16), draw(2, 2, 90, 16), draw(2, 2, 90, 16)
+    agree(q, k, v, sink=rg.Sink(0.5), mask=MASKS["nothing"]())
+
+
+def test_values_may_be_narrower_than_keys() -> None:
+    """One latent of keys and values for all heads, with a rotary part that only keys have."""
+    latent = draw(2, 1, 90, 20)
+    agree(draw(2, 12, 1, 20), latent, latent[..., :16], mask=rg.Causal())

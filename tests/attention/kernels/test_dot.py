@@ -28,7 +28,7 @@ from regard.attention.call import LoweredCall, lower, make_call
 from regard.attention.execution import CACHE
 from regard.attention.kernels.dot import passes, relative, schedule
 from regard.attention.kernels.dot.schedule import PassShapes
-from regard.attention.kernels.launch import TileShape
+from regard.attention.kernels.launch import PairLayout, TileShape
 from regard.attention.kernels.tile_lists import tile_lists
 from regard.attention.parts.mask import PairGrid
 
@@ -105,10 +105,11 @@ def problem_of(case: Case) -> tuple[LoweredCall, dict[str, Tensor]]:
     p = lower(call)
     moved = {
         name: None if x is None else type(x)(*map(on, x))
-        for name, x in (("rel_bias", p.rel_bias), ("rel_vectors", p.rel_vectors))
+        for name, x in (("rel_bias", p.rel_bias), ("rel_vectors", p.rel_vectors), ("key_vectors", p.key_vectors))
     }
     mask = p.mask.to(DEVICE) if DEVICE == "cuda" else p.mask
-    return replace(p, q=on(p.q), k=on(p.k), v=on(p.v), seed=on(p.seed), mask=mask, **moved), leaves
+    tensors = {name: on(getattr(p, name)) for name in ("q", "k", "v", "seed", "sink", "pair_bias")}
+    return replace(p, **tensors, mask=mask, **moved), leaves
 
 
 def agree(case: Case) -> None:
@@ -124,6 +125,12 @@ def agree(case: Case) -> None:
     assert_same_results(f"triton: {case}", actual, truth, reference_errors(case, truth), cancellation_sizes(rounded))  # type: ignore[arg-type]
 
 
+def others(*shape: int, cap: float | None = None, scale: float | None = None, heads: int = 2) -> dict[str, Any]:
+    """A cap, a sink and a bias by pair of a shape (none without one)."""
+    pairs = rg.PairBias(numbers(*shape)) if shape else None
+    return {"score": rg.Dot(scale, cap), "sink": rg.Sink(numbers(heads)), "bias": pairs}
+
+
 def bias(n: int, zero: int, heads: int = 2) -> rg.Bias:
     return rg.Bias(numbers(heads, n), zero)
 
@@ -136,11 +143,21 @@ def transformer_xl(n: int, zero: int = 0, head_dim: int = 5, heads: int = 2) -> 
     return rg.TransformerXL(numbers(heads, n, head_dim), numbers(heads, head_dim), numbers(heads, head_dim), zero)
 
 
+def disentangled(
+    n: int, max_distance: int | None = None, terms: str = "both", head_dim: int = 5, heads: int = 2
+) -> rg.Disentangled:
+    keys, queries = (numbers(heads, n, head_dim) if terms in ("both", name) else None for name in ("keys", "queries"))
+    return rg.Disentangled(keys, queries, max_distance)
+
+
 MASKS = {
     "everything": lambda: rg.Everything(),
     "causal": lambda: rg.Causal(),
     "window and global": lambda: rg.Window(9, 3) | rg.Global(2),
     "dilated": lambda: rg.Dilated(3, 2, 4),
+    "chunked": lambda: rg.Causal() & rg.Chunked(9),
+    "prefix": lambda: rg.Causal() | rg.Prefix(18),
+    "tree": lambda: rg.Tree((-1, *(n // 2 for n in range(17)))),
     "random blocks": lambda: rg.RandomBlocks(8, 2, 1) | rg.Window(2),
     "lengths, one of them none": lambda: rg.Lengths(torch.tensor([0, 23])),
     "documents": lambda: rg.Documents(torch.tensor([[0] * 9 + [1] * 20 + [-1] * 8, [3] * 37])) & rg.Causal(),
@@ -183,6 +200,32 @@ def test_distance_bias(position: Any, mask: rg.Mask) -> None:
 @pytest.mark.parametrize("mask", [rg.Everything(), rg.Causal(), rg.Window(3) | rg.Dilated(1, 1, 33)])
 def test_relative_vectors(position: Any, mask: rg.Mask) -> None:
     agree(draw(34, 70, position=position(), mask=mask))
+
+
+@pytest.mark.parametrize(
+    ("position", "mask"),
+    [
+        (lambda: disentangled(8), rg.Causal()),
+        (lambda: disentangled(16, 60), rg.Everything()),
+        (lambda: disentangled(16, 30, "queries"), rg.Window(3) | rg.Dilated(1, 1, 33)),
+    ],
+)
+def test_vectors_for_keys(position: Any, mask: rg.Mask) -> None:
+    agree(draw(34, 70, position=position(), mask=mask))
+
+
+def test_vectors_for_keys_with_everything_else() -> None:
+    pairs = {**others(1, 4, 34, 70, cap=2.0, scale=-0.7, heads=4)}
+    case = draw(34, 70, batch=2, heads=4, kv_heads=2, position=disentangled(16, 60, heads=4), mask=rg.Window(40, 3))
+    agree(replace(case, **pairs))
+    agree(replace(case, dropout=0.3, score=rg.Dot(0.0)))
+    agree(draw(3, 40, 16, position=disentangled(16, 30, head_dim=16), dtype=torch.float16, mask=rg.Causal()))
+
+
+@pytest.mark.parametrize("tiles", [3])
+def test_vectors_for_keys_in_chunks(tiles: int, monkeypatch: pytest.MonkeyPatch, all_split: None) -> None:
+    monkeypatch.setattr(relative, "SCRATCH", tiles * SQUARE.rows * SQUARE.columns * 4)
+    agree(draw(34, 70, batch=2, heads=4, kv_heads=2, position=disentangled(12, heads=4), mask=rg.Causal()))
 
 
 @pytest.mark.parametrize("tiles", [1, 3, 7, 40])
@@ -302,3 +345,38 @@ def test_large(dtype: torch.dtype, head_dim: int, position: str | None) -> None:
     part = {None: None, "bias": bias(301, 150, 4), "shaw": shaw(301, 150, head_dim, 4)}[position]
     mask = rg.Window(200, 50) | rg.Global(3)
     agree(draw(517, 613, head_dim, head_dim, batch=2, heads=4, kv_heads=2, dtype=dtype, position=part, mask=mask))
+
+
+SINGLE, HALF = torch.float32, torch.float16
+OTHERS: dict[str, tuple[torch.dtype, dict[str, Any]]] = {
+    "cap and sink": (HALF, {**others(cap=1.5), "mask": rg.Causal()}),
+    "cap and Alibi, negative scale": (SINGLE, {**others(cap=2.0, scale=-0.7), "position": rg.Alibi()}),
+    "cap over relative vectors": (HALF, {**others(cap=1.0), "position": shaw(9, 4), "mask": rg.Causal()}),
+    "pairs beside relative vectors": (SINGLE, {**others(1, 1, 21, 37, cap=2.0), "position": transformer_xl(40)}),
+    "pairs for all batches": (SINGLE, {**others(1, 2, 21, 37), "mask": rg.Lengths(torch.tensor([0, 23]))}),
+    "pairs for all heads": (
+        HALF,
+        {**others(2, 1, 21, 37), "mask": rg.Pairs(torch.rand(1, 2, 21, 37) > 0.5), "dropout": 0.3},
+    ),
+    "pairs for all": (SINGLE, {**others(21, 37, cap=3.0), "mask": rg.Causal()}),
+    "keys alone": (HALF, {**others(1, 2, 1, 37), "mask": rg.Causal() | rg.Global(2)}),
+    "queries alone": (HALF, {**others(1, 1, 21, 1), "mask": rg.Window(5)}),
+    "one number": (HALF, others(1, 2, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_caps_sinks_and_biases_by_pair(name: str) -> None:
+    dtype, parts = OTHERS[name]
+    agree(replace(draw(batch=2 if name.startswith("pairs for") else 1, kv_heads=1, dtype=dtype), **parts))
+
+
+def test_caps_sinks_and_biases_by_pair_in_split_lists(all_split: None) -> None:
+    parts = {**others(1, 2, 21, 37, cap=1.5), "position": bias(9, 4), "mask": rg.Window(9, 3)}
+    agree(replace(draw(), **parts))
+
+
+def test_kernels_are_compiled_for_a_bias_of_one_type_and_layout() -> None:
+    x = torch.zeros(2, 1, 21, 64)
+    layouts = [PairLayout.of(bias) for bias in (x, x.half(), x[..., 1:], x.mT, x[:1])]
+    assert len(set(layouts)) == len(layouts) and PairLayout.of(torch.ones(2, 1, 21, 64)) == layouts[0]

@@ -26,6 +26,7 @@ from regard.attention.kernels.edges import passes  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ULPS = 16
+EDGE_FIELDS = {"b": "edge_bias", "k": "edge_keys", "v": "edge_values"}
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Case:
     dropout: float = 0.0
     dtype: torch.dtype = torch.float32
     packed: bool = True
+    features: str = ""  # of edges: b bias, k keys, v values; in capitals where each head and batch has its own
     hub: int = 0  # edges into query 1, and as many out of key 2
 
 
@@ -76,17 +78,25 @@ def draw(case: Case) -> tuple[dict[str, Tensor], rg.Edges]:
         tensors["weight"] = normal(case.heads, case.head_dim)
     if case.numbers:
         tensors["numbers"] = normal(case.heads, 9)
-    return tensors, rg.Edges(edge_index(case, generator))
+    index = edge_index(case, generator)
+    if case.features:  # an edge with features is listed once
+        index = index.unique(dim=1)
+    dims = {"b": (), "k": (case.head_dim,), "v": (case.value_dim,)}
+    for letter in case.features:
+        front = (case.batch, case.heads) if letter.isupper() else (1, 1)
+        tensors[EDGE_FIELDS[letter.lower()]] = normal(*front, index.shape[1], *dims[letter.lower()])
+    return tensors, rg.Edges(index)
 
 
 def problem(case: Case, tensors: dict[str, Tensor], mask: rg.Edges) -> LoweredCall:
     score = rg.Additive(tensors["weight"], activation=case.score) if case.score != "dot" else None
     position = rg.Bias(tensors["numbers"], zero=4) if case.numbers else None
     generator = torch.Generator().manual_seed(3)
+    fields = {name.removeprefix("edge_"): tensors[name] for name in EDGE_FIELDS.values() if name in tensors}
+    parts = {"score": score, "position": position, "edges": rg.EdgeFeatures(**fields) if fields else None}
     q, k, v = (tensors[name] for name in "qkv")
-    return lower(
-        make_call(q, k, v, score=score, position=position, mask=mask, dropout=case.dropout, generator=generator)
-    )
+    p = lower(make_call(q, k, v, **parts, mask=mask, dropout=case.dropout, generator=generator))
+    return replace(p, needs_grad=(True,) * 13)
 
 
 def laid_out(case: Case, x: Tensor) -> Tensor:
@@ -98,7 +108,7 @@ def laid_out(case: Case, x: Tensor) -> Tensor:
 def results(p: LoweredCall, module, grad: Tensor) -> dict[str, Tensor]:
     """Output, log-sum-exp and gradients of what computes forward and backward; those of tied keys and values in one."""
     output, lse = module.forward(p)
-    names = ("q", "k", "v", "weight", "numbers", "asking", "table")
+    names = ("q", "k", "v", "weight", "numbers", "asking", "table", "pairs", "key_vectors", *EDGE_FIELDS.values())
     actual = dict(zip(names, module.backward(p, grad, output, lse), strict=True))
     if p.tied and actual["v"] is not None:
         actual["k"] = actual["k"] + actual.pop("v")
@@ -170,12 +180,23 @@ CASES = [
     replace(PLAIN, queries=1, keys=29, edges=20),
     replace(PLAIN, queries=29, keys=3, edges=0),
     replace(PLAIN, dropout=1.0, edges=30),
+    replace(PLAIN, features="B"),
+    replace(PLAIN, features="bkv", queries=11, batch=2),
+    replace(PLAIN, features="KV", heads=3, head_dim=7, value_dim=5, dropout=0.4),
+    replace(PLAIN, features="Kv", heads=6, kv_heads=2, batch=2, shared=True),
+    replace(PLAIN, features="K", score="leaky_relu", head_dim=1, value_dim=16, heads=8),
+    replace(PLAIN, features="BK", score="leaky_relu", head_dim=1, value_dim=3, heads=2),
+    replace(PLAIN, features="K", score="leaky_relu", heads=4, shared=True),
+    replace(PLAIN, features="bK", score="leaky_relu", head_dim=35, value_dim=35, heads=1, shared=True, dropout=0.2),
+    replace(PLAIN, features="kV", score="tanh", heads=2, value_dim=5, numbers=True),
+    replace(PLAIN, features="BKV", dtype=torch.float16, score="leaky_relu", head_dim=16, value_dim=16, shared=True),
 ]
 HUBS = [
     replace(PLAIN, queries=60, keys=60, hub=59),
     replace(PLAIN, queries=60, keys=60, hub=59, score="leaky_relu", head_dim=1, value_dim=16, heads=4, dropout=0.3),
     replace(PLAIN, queries=60, keys=60, hub=59, score="tanh", numbers=True, batch=2, heads=2, kv_heads=1),
     replace(PLAIN, queries=60, keys=60, hub=59, score="leaky_relu", shared=True, dtype=torch.float16),
+    replace(PLAIN, queries=60, keys=60, hub=59, features="BKV", score="leaky_relu"),
 ]
 
 

@@ -43,7 +43,10 @@ def look(q, k, options: LookOptions, **parts):
     assert passes.covers(problem, options) is None
     exact = make_call(q.double(), k.double(), k.double(), **to_double(parts))
     score = reference.scores(exact)
-    return passes.statistics(problem, options), reference.softmax(score), score.logsumexp(-1)
+    lse = score.logsumexp(-1)
+    if exact.sink is not None:
+        lse = torch.logaddexp(lse, exact.sink.head_logits(exact.q)[:, None])
+    return passes.statistics(problem, options), reference.softmax(score, exact.sink), lse
 
 
 def to_double(parts: dict) -> dict:
@@ -126,6 +129,14 @@ def test_every_mask(mask: str) -> None:
 def test_every_size_of_the_map(size: tuple[int, int], causal: bool) -> None:
     q, k = draw(1, 1, 64, 16), draw(1, 1, 64, 16)
     agree(q, k, LookOptions(False, 0, size), mask=rg.Causal() if causal else None)
+
+
+@pytest.mark.parametrize("score", ["dot", "additive"])
+def test_a_cap_and_a_sink(score: str) -> None:
+    q, k = draw(1, 2, 37, 20), draw(1, 1, 50, 20)
+    parts = {"position": rg.Alibi(), "sink": rg.Sink(draw(2)), "mask": MASKS["dead rows"]()}
+    scored = rg.Dot(cap=1.5) if score == "dot" else rg.Additive(draw(2, 20), cap=0.5)
+    agree(q, k, LookOptions(True, 2, (3, 2)), score=scored, **parts)
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 70), (53, 1), (37, 71), (71, 37)])

@@ -17,6 +17,9 @@ primitives: st.SearchStrategy[rg.Mask] = st.one_of(
     st.builds(rg.Global, counts | st.lists(st.integers(0, 6), max_size=3).map(tuple)),
     st.builds(rg.RandomBlocks, sizes, counts, counts),
     st.builds(rg.NearBlocks, sizes, counts),
+    st.builds(rg.Chunked, sizes),
+    st.builds(rg.Prefix, counts),
+    st.lists(st.just(-1), max_size=4).map(lambda parents: rg.Tree(tuple(parents))),
 )
 masks: st.SearchStrategy[rg.Mask] = st.recursive(
     primitives,

@@ -23,7 +23,7 @@ SHAPES = [(1, 1), (1, 9), (9, 1), (7, 7), (13, 29), (29, 13), (53, 53)]
 TILES = [(1, 1), (2, 3), (16, 8), (8, 64)]
 # Everything else answers exactly. A user's mask has no tiles of its own; Documents uses each run's least and greatest
 # id only; a combination cannot see that two halves that are mixed exclude each other.
-INEXACT = ("parity", "stripes", "reach", "documents", "longformer", "bigbird")
+INEXACT = ("parity", "stripes", "reach", "documents", "longformer", "bigbird", "prefix_lm")
 
 
 def expand_pairs(pairs: Tensor, grid: PairGrid) -> Tensor:
@@ -123,6 +123,11 @@ def test_small_masks() -> None:
     assert rows_of(rg.Documents(torch.tensor([[0, 1]]), torch.tensor([[1, 0, 1]])), 3, 2) == [".x", "x.", ".x"]
     assert rows_of(rg.Edges(torch.tensor([[0, 2, 2], [1, 0, 0]])), 2, 3) == ["..x", "x.."]
     assert rows_of(rg.NearBlocks(2, 0), 4, 4) == ["xx..", "xx..", "..xx", "..xx"]
+    assert rows_of(rg.Causal() & rg.Chunked(2), 3, 5) == ["..x..", "..xx.", "....x"]
+    assert rows_of(rg.Causal() | rg.Prefix(2), 4, 4) == ["xx..", "xx..", "xxx.", "xxxx"]
+    assert rows_of(rg.Prefix(torch.tensor([1])), 2, 3) == ["x..", "x.."]
+    assert rows_of(rg.Tree((-1, -1, 0, 2)), 4, 5) == ["xx...", "x.x..", "xx.x.", "xx.xx"]
+    assert rows_of(rg.Causal() & rg.Tree((-1, 0)), 3, 3) == ["x..", "xx.", "xxx"]
     assert rows_of(rg.Causal() & rg.Window(1) | rg.Global(1), 4, 4) == ["xxxx", "xx..", "xxx.", "x.xx"]
     assert rows_of(~rg.Causal(), 2, 3) == ["..x", "..."]
 
@@ -229,6 +234,11 @@ PLAIN = [
     rg.RandomBlocks(4, 2),
     rg.RandomBlocks(4, 2, 9),
     rg.NearBlocks(4, 1),
+    rg.Chunked(4),
+    rg.Prefix(3),
+    rg.Causal() | rg.Prefix(3),
+    rg.Tree((-1, 0, 0)),
+    rg.Tree(()),
     rg.longformer(8, causal=True),
     rg.bigbird(8),
     Parity(),
@@ -280,6 +290,8 @@ TENSORS = {
     "Blocks": lambda: rg.Blocks(torch.ones(3, 3, dtype=torch.bool), 3),
     "Edges": lambda: rg.Edges(torch.tensor([[0, 1], [1, 2]])),
     "Global": lambda: rg.Global(torch.tensor([1, 2])),
+    "Prefix": lambda: rg.Prefix(torch.tensor([1, 2])),
+    "Tree": lambda: rg.Tree(torch.tensor([[-1, 0], [-1, -1]])),
     "Global boolean": lambda: rg.Global(torch.ones(2, 9, dtype=torch.bool)),
     "And": lambda: rg.Causal() & rg.Lengths(torch.tensor([1, 2])),
 }
@@ -296,7 +308,7 @@ def test_masks_with_tensors_are_equal_when_these_are(name: str) -> None:
 
 def test_unequal_masks() -> None:
     different = [
-        *PLAIN[:14],
+        *PLAIN[:17],
         *(make() for make in TENSORS.values()),
         rg.Lengths(torch.tensor([1, 3])),
         Parity(),

@@ -8,6 +8,9 @@ from torch import Tensor
 
 from ..call import Call
 
+EDGES_ONLY = "features of edges are summed along edges"
+"""Why a backend over tiles cannot run a call with `EdgeFeatures`."""
+
 
 class Backend(Protocol):
     """One way to compute attention."""

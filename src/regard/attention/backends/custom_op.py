@@ -14,32 +14,42 @@ import torch
 from torch import Tensor
 
 from ..call import LoweredCall
-from ..parts.positions import DistanceBias, RelativeVectors
+from ..parts.positions import DistanceBias, KeyVectors, RelativeVectors
 from . import mask_codec
+from .sinks import sink_gradient
 
 ForwardPass = Callable[[LoweredCall], tuple[Tensor, Tensor]]
 BackwardPass = Callable[[LoweredCall, Tensor, Tensor, Tensor], list[Tensor | None]]
 Tensors = Sequence[Tensor | None]
-TENSORS = 9  # tensors of a lowered call, its mask's aside; gradients go to the first GRADIENTS
-GRADIENTS = 7
+TENSORS = 17  # tensors of a lowered call, its mask's aside; gradients go to the first GRADIENTS
+GRADIENTS = 13
+SEQUENCE_GRADIENTS = 10  # those of calls without features of edges
 
 
 def define_operator(name: str, forward: ForwardPass, backward: BackwardPass, rounds: bool = False) -> ForwardPass:
     """A function from a `LoweredCall` to (output, log-sum-exp), differentiable in the call's tensors.
 
     `forward(call)` returns both; `backward(call, d_output, output, lse)` returns the gradients of q, k, v, weight,
-    rel_bias, rel_q and rel_vectors, with any value for a tensor that is absent or not in `call.needs_grad`. Where k and
-    v are `tied`, it may return their sum as k's and None as v's. The output is rounded to v's type only for the caller:
-    backward gets what forward returned, float32 at least, because Σ output · d_output decides all gradients. An
-    operator that `rounds` returns v's type where the call has no tensors of parts: the gradients of q, k and v tolerate
-    it, and memory is saved.
+    rel_bias, rel_q, rel_vectors and pair_bias, with any value for a tensor that is absent or not in `call.needs_grad`,
+    and, if it takes any, after them those of key_vectors and of the bias, keys and values of edges; that of the sink
+    follows from the others' arguments. Where k and v are `tied`, it may return their sum as k's and None as v's. The
+    output is rounded to v's type only for the caller: backward gets what forward returned, float32 at least, because
+    Σ output · d_output decides all gradients. An operator that `rounds` returns v's type where the call has no tensors
+    of parts: the gradients of q, k and v tolerate it, and memory is saved.
     """
 
     def output_dtype(tensors: Tensors) -> torch.dtype:
-        v, weight, rel_bias, rel_vectors, slopes = (tensors[i] for i in (2, 3, 4, 6, 8))
-        part_tensors = weight is not None or rel_vectors is not None or (rel_bias is not None and slopes is None)
+        v, weight, rel_bias, rel_vectors, slopes = (tensors[i] for i in (2, 3, 4, 6, 14))
+        part_tensors = any(x is not None for x in (weight, rel_vectors, *tensors[7:13]))
+        part_tensors = part_tensors or (rel_bias is not None and slopes is None)
         dtype = require(v).dtype
         return dtype if rounds and not part_tensors else torch.promote_types(dtype, torch.float32)
+
+    def all_gradients(call: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
+        needs_sink = call.sink is not None and call.needs_grad[8]
+        sink = sink_gradient(call, grad, output, lse) if needs_sink else None
+        grads = backward(call, grad, output, lse)
+        return [*grads[:8], sink, *grads[8:], *[None] * (GRADIENTS - 1 - len(grads))]
 
     @torch.library.custom_op(f"regard::{name}", mutates_args=())
     def forward_op(
@@ -50,15 +60,25 @@ def define_operator(name: str, forward: ForwardPass, backward: BackwardPass, rou
         rel_bias: Tensor | None,
         rel_q: Tensor | None,
         rel_vectors: Tensor | None,
+        pair_bias: Tensor | None,
+        sink: Tensor | None,
+        key_vectors: Tensor | None,
+        edge_bias: Tensor | None,
+        edge_keys: Tensor | None,
+        edge_values: Tensor | None,
         seed: Tensor | None,
         slopes: Tensor | None,
+        query_places: Tensor | None,
+        key_places: Tensor | None,
         mask_tensors: list[Tensor],
         mask: str,
         activation: str,
         floats: list[float],
         integers: list[int],
     ) -> tuple[Tensor, Tensor]:
-        tensors = (q, k, v, weight, rel_bias, rel_q, rel_vectors, seed, slopes)
+        tensors = (q, k, v, weight, rel_bias, rel_q, rel_vectors, pair_bias, sink, key_vectors)
+        tensors = (*tensors, edge_bias, edge_keys, edge_values)
+        tensors = (*tensors, seed, slopes, query_places, key_places)
         output, lse = forward(from_arguments(tensors, mask_tensors, mask, activation, floats, integers))
         dtype = output_dtype(tensors)
         return match_layout(output.to(dtype), output_layout(q, v, dtype)), lse.contiguous()
@@ -82,8 +102,16 @@ def define_operator(name: str, forward: ForwardPass, backward: BackwardPass, rou
         rel_bias: Tensor | None,
         rel_q: Tensor | None,
         rel_vectors: Tensor | None,
+        pair_bias: Tensor | None,
+        sink: Tensor | None,
+        key_vectors: Tensor | None,
+        edge_bias: Tensor | None,
+        edge_keys: Tensor | None,
+        edge_values: Tensor | None,
         seed: Tensor | None,
         slopes: Tensor | None,
+        query_places: Tensor | None,
+        key_places: Tensor | None,
         mask_tensors: list[Tensor],
         mask: str,
         activation: str,
@@ -91,9 +119,11 @@ def define_operator(name: str, forward: ForwardPass, backward: BackwardPass, rou
         integers: list[int],
         needs_grad: list[bool],
     ) -> list[Tensor]:
-        tensors = (q, k, v, weight, rel_bias, rel_q, rel_vectors, seed, slopes)
+        tensors = (q, k, v, weight, rel_bias, rel_q, rel_vectors, pair_bias, sink, key_vectors)
+        tensors = (*tensors, edge_bias, edge_keys, edge_values)
+        tensors = (*tensors, seed, slopes, query_places, key_places)
         call = from_arguments(tensors, mask_tensors, mask, activation, floats, integers, needs_grad)
-        grads = backward(call, grad, output, lse)
+        grads = all_gradients(call, grad, output, lse)
         return [
             match_layout(g.to(x.dtype), x) if need and x is not None and g is not None else q.new_empty(0)
             for x, g, need in zip(tensors[:GRADIENTS], grads, needs_grad, strict=True)
@@ -118,7 +148,7 @@ def define_operator(name: str, forward: ForwardPass, backward: BackwardPass, rou
         flat = (*tensors, mask_tensors, ctx.mask, ctx.activation, ctx.floats, ctx.integers, needs_grad)
         grads = backward_op(materialize(grad), output, lse, *flat)
         grads = [g if need else None for g, need in zip(grads, needs_grad, strict=True)]
-        return *grads, None, None, [None] * ctx.mask_count, None, None, None, None
+        return *grads, *[None] * 4, [None] * ctx.mask_count, None, None, None, None
 
     forward_op.register_autograd(compiled_backward, setup_context=setup_context)
 
@@ -140,9 +170,9 @@ def define_operator(name: str, forward: ForwardPass, backward: BackwardPass, rou
         def backward(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
             output, lse, *tensors = ctx.saved_tensors
             needs_grad = ctx.needs_input_grad[1 : GRADIENTS + 1]
-            grads = backward(replace_tensors(ctx.call, tensors, needs_grad), materialize(grad), output, lse)
+            grads = all_gradients(replace_tensors(ctx.call, tensors, needs_grad), materialize(grad), output, lse)
             triples = zip(tensors[:GRADIENTS], grads, needs_grad, strict=True)
-            return None, *[cast(g, x.dtype) if need and g is not None else None for x, g, need in triples], None, None
+            return None, *[cast(g, x.dtype) if need and g is not None else None for x, g, need in triples], *[None] * 4
 
     def solve(call: LoweredCall) -> tuple[Tensor, Tensor]:
         if torch.compiler.is_compiling():
@@ -192,23 +222,32 @@ def call_tensors(p: LoweredCall) -> tuple[Tensor | None, ...]:
     rel_q, rel_vectors, _ = p.rel_vectors or (None, None, 0)
     rel_bias, _, slopes = p.rel_bias or (None, 0, None)
     slopes = None if slopes is None else slopes.detach()
-    return p.q, p.k, p.v, p.weight, rel_bias, rel_q, rel_vectors, p.seed, slopes
+    key_vectors, _ = p.key_vectors or (None, 0)
+    parts = (p.weight, rel_bias, rel_q, rel_vectors, p.pair_bias, p.sink, key_vectors)
+    edges = (p.edge_bias, p.edge_keys, p.edge_values)
+    return p.q, p.k, p.v, *parts, *edges, p.seed, slopes, *(p.places or (None, None))
 
 
 def replace_tensors(p: LoweredCall, tensors: Tensors, needs_grad: tuple[bool, ...]) -> LoweredCall:
     """The call with other tensors in the places of its own, and other gradients needed."""
-    q, k, v, weight, bias, rel_q, vectors, seed, slopes = tensors
+    q, k, v, weight, bias, rel_q, vectors, pair_bias, sink, keys, *edges, seed, slopes, query_places, key_places = (
+        tensors
+    )
     rel_bias = None if p.rel_bias is None else DistanceBias(bias, p.rel_bias.zero, slopes)  # type: ignore[arg-type]
     rel_vectors = None if p.rel_vectors is None else RelativeVectors(rel_q, vectors, p.rel_vectors.zero)  # type: ignore[arg-type]
     parts = (weight, p.activation, p.slope, rel_bias, rel_vectors)
-    return LoweredCall(q, k, v, p.mask, p.scale, *parts, p.dropout, seed, needs_grad, tied=p.tied, plan=p.plan)  # type: ignore[arg-type]
+    places = None if query_places is None else (query_places, key_places)
+    key_vectors = None if p.key_vectors is None else KeyVectors(keys, p.key_vectors.zero)  # type: ignore[arg-type]
+    fixed = (p.tied, p.origin, p.cap, pair_bias, sink, places, p.plan, key_vectors, *edges)
+    return LoweredCall(q, k, v, p.mask, p.scale, *parts, p.dropout, seed, needs_grad, *fixed)  # type: ignore[arg-type]
 
 
 def to_arguments(p: LoweredCall) -> tuple[Any, ...]:
     """The call as an operator's arguments."""
     mask, mask_tensors, integers = mask_codec.encode(p.mask)
-    zeros = [x.zero if x is not None else 0 for x in (p.rel_bias, p.rel_vectors)]
-    return *call_tensors(p), mask_tensors, mask, p.activation, [p.scale, p.slope, p.dropout], [*zeros, *integers]
+    zeros = [x.zero if x is not None else 0 for x in (p.rel_bias, p.rel_vectors, p.key_vectors)]
+    floats = [p.scale, p.slope, p.dropout, p.cap or 0.0]
+    return *call_tensors(p), mask_tensors, mask, p.activation, floats, [*zeros, *integers]
 
 
 def from_arguments(
@@ -221,9 +260,9 @@ def from_arguments(
     needs_grad: Sequence[bool] = (True,) * GRADIENTS,
 ) -> LoweredCall:
     """The call that an operator's arguments stand for."""
-    scale, slope, dropout = floats
-    bias_zero, vectors_zero, *integers = integers
-    q, k, v, _, bias, rel_q, vectors, *_ = tensors
+    scale, slope, dropout, cap = floats
+    bias_zero, vectors_zero, keys_zero, *integers = integers
+    q, k, v, _, bias, rel_q, vectors, _, _, keys, *_ = tensors
     bare = LoweredCall(
         require(q),
         require(k),
@@ -235,5 +274,7 @@ def from_arguments(
         dropout=dropout,
         rel_bias=None if bias is None else DistanceBias(bias, bias_zero),
         rel_vectors=None if vectors is None or rel_q is None else RelativeVectors(rel_q, vectors, vectors_zero),
+        key_vectors=None if keys is None else KeyVectors(keys, keys_zero),
+        cap=cap or None,
     )
     return replace_tensors(bare, tensors, tuple(needs_grad))

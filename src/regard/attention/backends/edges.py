@@ -2,8 +2,9 @@
 
 Edges are sorted by query, so a softmax over a query's keys is a reduction over a segment of edges. Scores of a dot
 product are a sampled matrix product, the weighted sum of values is a sparse one, and their gradients are the same two
-with the roles exchanged: only one number for each head and edge is stored. Additive scores and relative vectors need
-the features of both ends of an edge at once; these are gathered for a limited number of edges at a time.
+with the roles exchanged: only one number for each head and edge is stored. Additive scores, relative vectors and the
+edges' own keys and values need vectors of an edge and of its ends at once; these are gathered for a limited number of
+edges at a time.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from ...errors import BadInput
 from ..call import Call, LoweredCall, lower, without_autocast
 from ..dropout import GOLDEN, keep_scale, mix_int32, row_keys, threshold, to_int32
 from ..parts.edges import Edges, SortedEdges, sorted_edges
 from ..parts.positions import DistanceBias, RelativeVectors
 from .custom_op import define_operator
+from .sinks import add_sink
 
 name = "edges"
 
@@ -31,12 +34,18 @@ FEATURES = 1 << 20  # features of edges gathered at once
 
 def unsupported_reason(call: Call) -> str | None:
     """Why this backend cannot run the call; None when it can."""
-    return None if isinstance(call.mask, Edges) else "the mask is not a graph: Edges(edge_index) alone"
+    if not isinstance(call.mask, Edges):
+        return "the mask is not a graph: Edges(edge_index) alone"
+    if call.position is not None and call.position.multiplies_keys:
+        return f"{type(call.position).__name__} multiplies keys by distance, which has no sum along edges"
+    distances = call.position is not None and not call.position.rotates
+    placed = call.places is not None and distances
+    return f"{type(call.position).__name__} at explicit places has no sum along edges" if placed else None
 
 
 def slower_reason(call: Call) -> str | None:
     """Why another backend would do it faster; None when this one is the best."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or call.edges is not None:
         return None
     edges = sorted_edges(call.mask, call.grid).rows.numel()
     dense = edges > DENSE * call.grid.queries * call.grid.keys
@@ -105,6 +114,15 @@ class EdgeScores:
             products[:, c] = torch.sparse.sampled_addmm(pattern, a[c], b[c].mT, beta=0.0).values()
         return products
 
+    def edge_features(self, x: Tensor, e: slice | Tensor) -> Tensor:
+        """x `[batch or 1, heads or 1, edges, d]` of some edges, as `[edges, batch · heads, d]`."""
+        return x[:, :, e].to(self.exact).expand(self.batch, self.heads, -1, -1).permute(2, 0, 1, 3).flatten(1, 2)
+
+    def edge_gradient(self, d: Tensor, like: Tensor) -> Tensor:
+        """Gradients `[edges, batch · heads, d]` in the form of `like`, `[batch or 1, heads or 1, edges, d]`."""
+        by_head = d.unflatten(1, (self.batch, self.heads)).permute(1, 2, 0, 3)
+        return by_head.sum_to_size(*like.shape[:2], *by_head.shape[2:])
+
     def expand_rows(self, x: Tensor) -> Tensor:
         """x `[queries, ...]` for each edge."""
         return take(x, self.csr.rows)
@@ -120,21 +138,74 @@ class EdgeScores:
     def distance(self) -> Tensor:
         return self.csr.rows + self.p.grid.offset - self.csr.columns
 
+    def place_distances(self) -> Tensor:
+        """i − j of each edge at explicit places, `[edges, batch · heads or 1]`; by rows without them."""
+        if self.p.places is None:
+            return self.distance()[:, None]
+        queries, keys = self.p.places
+        distance = (queries[:, self.csr.rows] - keys[:, self.csr.columns]).mT  # [edges, batch or 1]
+        return distance if distance.shape[1] == 1 else distance.repeat_interleave(self.heads, 1)
+
+
+def check_listed_once(p: LoweredCall) -> None:
+    """Raise when there are more features than distinct edges, which a compiled graph cannot know before."""
+    features = [x for x in (p.edge_bias, p.edge_keys, p.edge_values) if x is not None]
+    edges = sorted_edges(p.mask, p.grid).rows.numel() if features else 0
+    if any(x.shape[2] != edges for x in features):
+        raise BadInput(f"{features[0].shape[2]} edges have EdgeFeatures; {edges} are distinct. List every edge once.")
+
 
 def scores(g: EdgeScores) -> Tensor:
     """The score of each edge, `[edges, batch · heads]`."""
-    p = g.p
+    return scores_and_slope(g)[0]
+
+
+def scores_and_slope(g: EdgeScores) -> tuple[Tensor, Tensor | None]:
+    """The same scores, and the derivative of their cap, 1 − tanh²; None without a cap."""
+    p, slope = g.p, None
     if p.weight is not None:
         s = additive_scores(g, p.weight)
     else:
         s = g.edge_dots(g.flatten_heads(p.q) * p.scale, g.flatten_heads(p.k))
-    if p.rel_bias is not None:
-        s += p.rel_bias.table.to(g.exact).mT[bias_index(g, p.rel_bias)].repeat(1, g.batch)
     if p.rel_vectors is not None:
         rel_q, table, index = rel_features(g, p.rel_vectors)
         for e in edge_steps(g, rel_q.shape[-1]):
             s[e] += p.scale * (take(rel_q, g.csr.rows[e]) * take(table, index[e])).sum(-1)
-    return s
+    if p.edge_keys is not None and p.weight is None:
+        q = g.node_features(p.q)
+        for e in edge_steps(g, q.shape[-1]):
+            s[e] += p.scale * (take(q, g.csr.rows[e]) * g.edge_features(p.edge_keys, e)).sum(-1)
+    if p.cap is not None:
+        capped = s.div_(p.cap).tanh_()
+        slope = 1.0 - capped.square()
+        s = capped.mul_(p.cap)
+    if p.rel_bias is not None:
+        s += p.rel_bias.table.to(g.exact).mT[bias_index(g, p.rel_bias)].repeat(1, g.batch)
+    if p.pair_bias is not None:
+        pairs = p.pair_bias[..., *pair_index(g, p.pair_bias)].to(g.exact)  # [batch or 1, heads or 1, edges]
+        s += pairs.expand(g.batch, g.heads, -1).flatten(0, 1).mT
+    if p.edge_bias is not None:
+        s += g.edge_features(p.edge_bias, slice(None))[..., 0]
+    return s, slope
+
+
+def pair_index(g: EdgeScores, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """The row and the column of a bias by pair for each edge; 0 where it has one for all."""
+    rows, columns = g.csr.rows, g.csr.columns
+    rows = torch.zeros_like(rows) if bias.shape[2] == 1 else rows
+    return rows, torch.zeros_like(columns) if bias.shape[3] == 1 else columns
+
+
+def pair_bias_gradient(g: EdgeScores, d: Tensor, bias: Tensor) -> Tensor:
+    """The gradients of the edges' scores, summed where they share a number of the bias; zero elsewhere."""
+    _, _, height, width = bias.shape
+    rows, columns = pair_index(g, bias)
+    by_head = d.mT.unflatten(0, (g.batch, g.heads)).sum_to_size(*bias.shape[:2], g.edges)
+    total = d.new_zeros(*bias.shape[:2], height, width)
+    if height > 1 and width > 1:  # an edge is listed once
+        total[..., rows, columns] = by_head
+        return total
+    return sum_by_index(rows * width + columns, by_head.flatten(0, 1).mT, height * width).mT.reshape(bias.shape)
 
 
 def bias_index(g: EdgeScores, bias: DistanceBias) -> Tensor:
@@ -167,9 +238,15 @@ def additive_scores(g: EdgeScores, weight: Tensor) -> Tensor:
     weight = weight.to(g.exact).repeat(g.batch, 1)  # [batch · heads, d]
     s = q.new_empty(g.edges, g.columns)
     for e in edge_steps(g, q.shape[-1]):
-        both = take(q, g.csr.rows[e]).add_(take(k, g.csr.columns[e]))
+        both = add_ends(g, q, k, e)
         s[e] = (activate(p, both) * weight).sum(-1)
     return s
+
+
+def add_ends(g: EdgeScores, q: Tensor, k: Tensor, e: slice | Tensor) -> Tensor:
+    """q + k and the edge's own key for some edges, `[edges, batch · heads, d]`."""
+    both = take(q, g.csr.rows[e]).add_(take(k, g.csr.columns[e]))
+    return both if g.p.edge_keys is None else both.add_(g.edge_features(g.p.edge_keys, e))
 
 
 def activate(p: LoweredCall, x: Tensor) -> Tensor:
@@ -205,9 +282,11 @@ def fused_kernels(p: LoweredCall) -> ModuleType | None:
 
 def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp."""
+    check_listed_once(p)
     kernels = fused_kernels(p)
     if kernels is not None:
-        return kernels.forward(p)
+        output, lse = kernels.forward(p)
+        return add_sink(output, lse, p.sink)
     g = EdgeScores(p)
     s = scores(g)
     top = g.reduce(s, "max")  # [queries, batch · heads]
@@ -218,43 +297,82 @@ def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     weights = (weights if drop is None else weights.mul_(drop)).mT.contiguous()
     v = g.flatten_heads(p.v)
     mixed = torch.stack([g.sum_over_keys(weights[c], v[c]) for c in range(g.columns)])
+    if p.edge_values is not None:
+        mixed += mix_edge_values(g, weights.mT, p.edge_values).transpose(0, 1)
     mixed /= torch.where(alive, total, 1.0).mT[..., None]
     lse = torch.where(alive, top + total.log(), -torch.inf).mT.contiguous()
-    return mixed.unflatten(0, (g.batch, g.heads)), lse.unflatten(0, (g.batch, g.heads))
+    return add_sink(mixed.unflatten(0, (g.batch, g.heads)), lse.unflatten(0, (g.batch, g.heads)), p.sink)
+
+
+def mix_edge_values(g: EdgeScores, weights: Tensor, values: Tensor) -> Tensor:
+    """Σ over each query's edges of weights `[edges, batch · heads]` · their values, `[queries, batch · heads, d]`."""
+    total = weights.new_zeros(g.p.grid.queries, g.columns, values.shape[3])
+    for e in edge_steps(g, values.shape[3]):
+        add_segments(total, weights[e][..., None] * g.edge_features(values, e), g.csr.starts, e)
+    return total
+
+
+def edge_value_gradients(g: EdgeScores, used: Tensor, grad: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """grad · values of each edge, `[edges, batch · heads]`, and the gradient of the values."""
+    rows, products = grad.transpose(0, 1).contiguous(), torch.empty_like(used)
+    d_values = torch.zeros_like(values, dtype=g.exact)
+    for e in edge_steps(g, values.shape[3]):
+        at = take(rows, g.csr.rows[e])  # [edges, batch · heads, d]
+        products[e] = (at * g.edge_features(values, e)).sum(-1)
+        d_values[:, :, e] = g.edge_gradient(used[e][..., None] * at, values)
+    return products, d_values
 
 
 def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
-    """Gradients of q, k, v, weight, rel_bias, rel_q, rel_vectors."""
+    """Gradients of q, k, v, weight, rel_bias, rel_q, rel_vectors, pair_bias, key_vectors; of the edges' features."""
     kernels = fused_kernels(p)
     if kernels is not None:
         return kernels.backward(p, grad, output, lse)
     g = EdgeScores(p)
     grad, v = grad.to(g.exact).flatten(0, 1), g.flatten_heads(p.v)
     delta = (grad * output.flatten(0, 1)).sum(-1).mT.contiguous()  # [queries, batch · heads]
-    weights = scores(g).sub_(g.expand_rows(lse.flatten(0, 1).mT.contiguous())).exp_()
+    s, slope = scores_and_slope(g)
+    weights = s.sub_(g.expand_rows(lse.flatten(0, 1).mT.contiguous())).exp_()
     drop = dropout_scale(g)
     used = weights if drop is None else weights * drop
     by_key = g.sort_by_key(used)
     dv = torch.stack([g.sum_over_queries(by_key[c], grad[c]) for c in range(g.columns)])
-    d = g.edge_dots(grad, v)
+    d, d_edge_bias, d_edge_values = g.edge_dots(grad, v), None, None
+    if p.edge_values is not None:
+        products, d_edge_values = edge_value_gradients(g, used, grad, p.edge_values)
+        d += products
     d = d if drop is None else d.mul_(drop)
     d = d.sub_(g.expand_rows(delta)).mul_(weights)
-    del weights, used, by_key
-    dq, dk, dweight = additive_gradients(g, d, p.weight) if p.weight is not None else dot_gradients(g, d)
-    d_rel_q, d_table = rel_gradients(g, d, p.rel_vectors) if p.rel_vectors is not None else (None, None)
-    d_bias = None
+    del weights, used, by_key, s
+    d_bias = d_pairs = None
     if p.rel_bias is not None and p.needs_grad[4]:
         by_head = d.view(g.edges, g.batch, g.heads).sum(1)
         d_bias = sum_by_index(bias_index(g, p.rel_bias), by_head, p.rel_bias.table.shape[1]).mT
+    if p.pair_bias is not None and p.needs_grad[7]:
+        d_pairs = pair_bias_gradient(g, d, p.pair_bias)
+    if p.edge_bias is not None:
+        d_edge_bias = g.edge_gradient(d[..., None], p.edge_bias).clone()  # d is scaled in place below
+    d = d if slope is None else d.mul_(slope)
+    dq, dk, dweight, d_edge_keys = additive_gradients(g, d, p.weight) if p.weight is not None else dot_gradients(g, d)
+    d_rel_q, d_table = rel_gradients(g, d, p.rel_vectors) if p.rel_vectors is not None else (None, None)
     dq, dk, dv = g.head_gradient(dq, p.q), g.head_gradient(dk, p.k), g.head_gradient(dv, p.v)
-    return [dq, dk, dv, dweight, d_bias, d_rel_q, d_table]
+    return [dq, dk, dv, dweight, d_bias, d_rel_q, d_table, d_pairs, None, d_edge_bias, d_edge_keys, d_edge_values]
 
 
-def dot_gradients(g: EdgeScores, d: Tensor) -> tuple[Tensor, Tensor, None]:
+def dot_gradients(g: EdgeScores, d: Tensor) -> tuple[Tensor, Tensor, None, Tensor | None]:
+    """Gradients of q, k, no weight, and the edges' keys."""
     q, k = g.flatten_heads(g.p.q) * g.p.scale, g.flatten_heads(g.p.k) * g.p.scale
     by_query, by_key = d.mT.contiguous(), g.sort_by_key(d)
     dq = torch.stack([g.sum_over_keys(by_query[c], k[c]) for c in range(g.columns)])
-    return dq, torch.stack([g.sum_over_queries(by_key[c], q[c]) for c in range(g.columns)]), None
+    dk = torch.stack([g.sum_over_queries(by_key[c], q[c]) for c in range(g.columns)])
+    keys = g.p.edge_keys
+    if keys is None:
+        return dq, dk, None, None
+    dq += g.p.scale * mix_edge_values(g, d, keys).transpose(0, 1)
+    rows, d_keys = q.transpose(0, 1).contiguous(), torch.zeros_like(keys, dtype=g.exact)
+    for e in edge_steps(g, keys.shape[3]):
+        d_keys[:, :, e] = g.edge_gradient(d[e][..., None] * take(rows, g.csr.rows[e]), keys)
+    return dq, dk, None, d_keys
 
 
 def rel_gradients(g: EdgeScores, d: Tensor, rel: RelativeVectors) -> tuple[Tensor, Tensor]:
@@ -268,25 +386,32 @@ def rel_gradients(g: EdgeScores, d: Tensor, rel: RelativeVectors) -> tuple[Tenso
     return g.head_gradient(d_rel_q.transpose(0, 1), g.p.q), d_table
 
 
-def additive_gradients(g: EdgeScores, d: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Two passes, one in each order of the edges, so that every sum is over a segment."""
-    q, k = g.node_features(g.p.q), g.node_features(g.p.k)
+def additive_gradients(g: EdgeScores, d: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Gradients of q, k, weight and the edges' keys.
+
+    Two passes, one in each order of the edges, so that every sum is over a segment.
+    """
+    q, k, keys = g.node_features(g.p.q), g.node_features(g.p.k), g.p.edge_keys
     weight = weight.to(g.exact).repeat(g.batch, 1)  # [batch · heads, d]
     dq, dk, dweight = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(weight)
+    d_keys = None if keys is None else torch.zeros_like(keys, dtype=g.exact)
     for e in edge_steps(g, q.shape[-1]):
-        both = take(q, g.csr.rows[e]).add_(take(k, g.csr.columns[e]))
+        both = add_ends(g, q, k, e)
         act = activate(g.p, both.clone())
         ds = d[e][..., None]
         dweight += (ds * act).sum(0)
-        add_segments(dq, activation_slope(g.p, both, act).mul_(ds).mul_(weight), g.csr.starts, e)
+        d_both = activation_slope(g.p, both, act).mul_(ds).mul_(weight)
+        add_segments(dq, d_both, g.csr.starts, e)
+        if keys is not None and d_keys is not None:
+            d_keys[:, :, e] = g.edge_gradient(d_both, keys)
     for e in edge_steps(g, q.shape[-1]):
         edge = g.csr.by_key[e]
-        both = take(q, g.csr.rows[edge]).add_(take(k, g.csr.columns[edge]))
+        both = add_ends(g, q, k, edge)
         act = activate(g.p, both.clone())
         add_segments(
             dk, activation_slope(g.p, both, act).mul_(take(d, edge)[..., None]).mul_(weight), g.csr.key_starts, e
         )
-    return dq.transpose(0, 1), dk.transpose(0, 1), dweight.view(g.batch, g.heads, -1).sum(0)
+    return dq.transpose(0, 1), dk.transpose(0, 1), dweight.view(g.batch, g.heads, -1).sum(0), d_keys
 
 
 def sum_by_index(index: Tensor, x: Tensor, size: int) -> Tensor:

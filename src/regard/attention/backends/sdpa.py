@@ -2,42 +2,69 @@
 
 Plain and causal dot products need no mask tensor. On the CPU a mask or a bias by distance is passed as a tensor where
 that is no larger than the queries and keys: few queries, short rows, or a mask that depends on the key alone. On a GPU
-it is where rows are short, and during the capture of a CUDA graph, when no tile list can be made of a mask's contents.
+a mask is where that costs less than its tiles (`attention.costs`), and during the capture of a CUDA graph, when no tile
+list can be made of a mask's contents.
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import functools
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from ..call import Call, lower, without_autocast
+from ..costs import dense_is_faster, reads_contents
+from ..execution import AttentionFunction, mask_cache
 from ..parts.masks import Causal, Everything
-from ..parts.positions import Alibi, Bias, Rotary, T5Bias
+from ..parts.pair_bias import PairBias
+from ..parts.positions import Alibi, Bias, T5Bias
 from ..parts.scores import Additive, Dot
 from ..tracing import in_cuda_graph, shapes_only
+from .backend import EDGES_ONLY
 
 name = "sdpa"
 
-SHORT = 128  # queries and keys up to which a GPU computes every pair sooner than it lists the tiles of a mask
+GPU_ELEMENTS = 1 << 25  # elements up to which a mask may become a tensor on a GPU
+GPU_SMALL = 1 << 24  # pairs of all heads up to which starting a kernel takes longer than the kernel
+ALIGNED = 8  # elements of which torch's kernel for masks wants every stride to be a multiple
 CAPTURED = 4  # times larger than queries and keys a mask tensor may be in a CUDA graph, where nothing else works
 CACHED = 1 << 16  # elements up to which the tensor of a mask without tensors is cached
 
 
 def unsupported_reason(call: Call) -> str | None:
     """Why this backend cannot run the call; None when it can."""
+    if call.edges is not None:
+        return EDGES_ONLY
     if isinstance(call.score, Additive):
         return "torch's kernels compute dot products only, not Additive"
-    if call.position is not None and not isinstance(call.position, Rotary | Alibi | Bias | T5Bias):
+    known = call.position is None or call.position.rotates or isinstance(call.position, Alibi | Bias | T5Bias)
+    if not known:
         return f"torch's kernels would need {type(call.position).__name__} as a tensor of queries × keys"
+    if call.places is not None and call.position is not None and not call.position.rotates:
+        return f"torch's kernels would need {type(call.position).__name__} at explicit places as a tensor"
     if not isinstance(call.score, Dot) and call.q.dtype != call.exact:
         return f"{type(call.score).__name__} changes q and k, which {call.q.dtype} would round before the product"
+    if call.score.cap is not None:
+        return "torch's kernels have no cap on scores"
+    if call.sink is not None:
+        return "torch's kernels have no sink in their softmax"
     if call.dropout:
         return "torch draws its own dropout, which no other backend could repeat"
+    if call.bias is not None:
+        return bias_reason(call, call.bias)
     return None if needs_no_tensor(call) else tensor_reason(call)
+
+
+def bias_reason(call: Call, bias: PairBias) -> str | None:
+    """Why torch's kernels cannot take the bias by pair as it is; None when they can."""
+    if torch.is_grad_enabled() and bias.bias.requires_grad:
+        return "torch's kernels store every weight for the gradient of a bias by pair"
+    alone = isinstance(call.mask, Everything) and (call.position is None or call.position.rotates)
+    if not alone or bias.bias.dtype != call.q.dtype or torch.compiler.is_compiling():
+        return "torch's kernels would need the bias by pair as another tensor, with the mask or in q's type"
+    return None if call.q.device.type == "cpu" else "kernels of ours read a bias by pair on a GPU"
 
 
 def slower_reason(call: Call) -> str | None:
@@ -47,7 +74,7 @@ def slower_reason(call: Call) -> str | None:
 
 def needs_no_tensor(call: Call) -> bool:
     """Whether torch's kernels have the mask and position built in."""
-    if call.position is not None and not isinstance(call.position, Rotary):
+    if call.bias is not None or (call.position is not None and not call.position.rotates):
         return False
     square = call.q.shape[2] == call.k.shape[2]  # torch's causal mask starts at the first key, ours ends at the last
     return isinstance(call.mask, Everything) or (isinstance(call.mask, Causal) and square)
@@ -55,28 +82,44 @@ def needs_no_tensor(call: Call) -> bool:
 
 def tensor_reason(call: Call) -> str | None:
     """Why the mask or the bias by distance should not become a tensor; None when it may."""
-    biased = call.position is not None and not isinstance(call.position, Rotary)
+    biased = call.position is not None and not call.position.rotates
     part = type(call.position).__name__ if biased else "this mask"
     needs = f"torch's kernels would need {part} as a tensor of queries × keys"
     if torch.compiler.is_compiling():  # a compiled graph serves every length
-        return needs
-    if call.q.device.type != "cpu" and not (call.mask.tensors() and (in_cuda_graph() or short(call))):
         return needs
     if not call.grid.queries or not call.grid.keys:
         return needs
     if biased and call.q.dtype != call.exact:
         return f"{needs}, rounded to {call.q.dtype}"
+    if call.q.device.type != "cpu" and not in_cuda_graph():
+        return gpu_tensor_reason(call, biased, needs)
+    if call.q.device.type != "cpu" and not call.mask.tensors():
+        return needs
     limit = (CAPTURED if in_cuda_graph() else 1) * (call.q.numel() + call.k.numel())
-    return f"{needs}, larger than the queries and keys" if tensor_elements(call, biased) > limit else None
+    return f"{needs}, larger than the queries and keys" if tensor_elements(call, biased, limit) > limit else None
 
 
-def short(call: Call) -> bool:
-    return max(call.grid.queries, call.grid.keys) <= SHORT
+def gpu_tensor_reason(call: Call, biased: bool, needs: str) -> str | None:
+    """Why a GPU should not get the mask as a tensor; None when that is faster than its tiles."""
+    if biased or call.q.shape[1] != call.k.shape[1]:
+        return needs
+    if torch.are_deterministic_algorithms_enabled() and torch.is_grad_enabled():
+        return f"{needs}, and their gradients may differ from call to call"
+    if tensor_elements(call, biased, GPU_ELEMENTS) > GPU_ELEMENTS:
+        return f"{needs}, of more than {GPU_ELEMENTS:,} elements"
+    return None if dense_is_faster(call) else f"{needs}, which takes longer than the tiles of the mask"
 
 
-def tensor_elements(call: Call, biased: bool) -> int:
-    """The elements of the mask tensor; where it needs a gradient, torch also stores the weights."""
+def chosen_by_shape(call: Call) -> bool:
+    """Whether this backend would also be chosen for other contents of the mask's tensors."""
+    return call.q.device.type == "cpu" or not reads_contents(call)
+
+
+def tensor_elements(call: Call, biased: bool, limit: int) -> int:
+    """The elements of the mask tensor, or a bound below the limit; with a gradient torch also stores the weights."""
     grid = call.grid
+    if (most := grid.batch * grid.heads * grid.queries * grid.keys) <= limit:
+        return most
     i, j = grid.indices()
     shape = call.mask.permits(i[:2], j[:, :2], grid).shape  # whether it depends on the batch, heads, query
     batch, heads = (shape[-4], shape[-3]) if len(shape) == 4 else (1, 1)
@@ -105,29 +148,74 @@ def run(call: Call) -> Tensor:
             output = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
         else:
             mask, dead = mask_tensor(call)
-            any_kernel = call.q.device.type != "cuda" or torch.compiler.is_compiling() or not short(call)
-            # cuDNN takes long for every new shape, and batches of short rows have many.
-            with nullcontext() if any_kernel else sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
-                output = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
-            output = output if dead is None else output.masked_fill(dead, 0.0)
+            output = masked_attention(q, k, v, mask=mask, dead=dead, scale=scale, grouped=grouped)
         return output if v is call.v else output[..., : call.v.shape[-1]]
 
 
-def mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
-    """`make_mask_tensor`, cached in the plan for layers that share a mask with tensors, and for small calls."""
-    if call.mask.tensors():
-        cached = call.position is None
+def prepare(call: Call) -> AttentionFunction | None:
+    """`run` as a function of q, k and v alone, for all calls of the same kind; None where it needs more than them."""
+    score = call.score
+    if type(score) is not Dot or call.position is not None or call.q.shape[-1] != call.v.shape[-1]:
+        return None
+    scale, grouped = score.factor(call.q.shape[-1]), call.q.shape[1] != call.k.shape[1]
+    # autocast, which has cast q, k and v, would change nothing here
+    if needs_no_tensor(call):
+        causal = isinstance(call.mask, Causal)
+        return functools.partial(scaled_dot_product_attention, is_causal=causal, scale=scale, enable_gqa=grouped)
+    if not cacheable(call):
+        return None
+    mask, dead = mask_tensor(call)
+    return functools.partial(masked_attention, mask=mask, dead=dead, scale=scale, grouped=grouped)
+
+
+def masked_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor, dead: Tensor | None, scale: float, grouped: bool
+) -> Tensor:
+    """Attention with a mask or bias as a tensor; `dead` rows are zeros."""
+    if mask.is_cuda and mask.dtype == q.dtype and is_aligned(q) and is_aligned(k) and is_aligned(v):
+        output = efficient_attention(q, k, v, mask, scale)
     else:
-        small = call.grid.heads * call.grid.queries * call.grid.keys <= CACHED
-        cached = small and (call.position is None or not call.position.tensors())
-    if not cached or torch.compiler.is_compiling():
+        output = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
+    return output if dead is None else output.masked_fill(dead, 0.0)
+
+
+def efficient_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
+    """torch's kernel for biases, started without a search for one: cuDNN's, else chosen, is slow for each new shape."""
+    bias = bias.expand(*q.shape[:3], k.shape[2])
+    needs_lse = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    kernel = torch.ops.aten._scaled_dot_product_efficient_attention
+    return kernel(q, k, v, bias, needs_lse, 0.0, False, scale=scale)[0]
+
+
+def is_aligned(x: Tensor) -> bool:
+    """Whether torch's kernel for biases can read x as it is."""
+    *steps, last = x.stride()
+    return last == 1 and not any(step % ALIGNED for step in steps) and x.data_ptr() % 16 == 0
+
+
+def mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
+    """`make_mask_tensor`, cached with the mask for layers that share it, and for small calls; a bias by pair itself."""
+    if call.bias is not None:
+        return call.bias.four_dims(), None
+    if not cacheable(call) or torch.compiler.is_compiling():
         return make_mask_tensor(call)
 
     def make() -> tuple[Tensor, Tensor | None]:
         with torch.inference_mode(False):  # later calls may need gradients
             return make_mask_tensor(call)
 
-    return call.plan.get("mask tensor", make)
+    if call.position is not None:
+        return call.plan.get("mask tensor", make)
+    key = ("mask tensor", call.grid, call.q.dtype if prefers_bias(call) else None)
+    return mask_cache(call.mask).get(key, make)
+
+
+def cacheable(call: Call) -> bool:
+    """Whether the mask tensor should be cached: for layers that share a mask with tensors, and for small calls."""
+    if call.mask.tensors():
+        return call.position is None
+    small = call.q.device.type != "cpu" or call.grid.heads * call.grid.queries * call.grid.keys <= CACHED
+    return small and (call.position is None or not call.position.tensors())
 
 
 def make_mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
@@ -136,11 +224,25 @@ def make_mask_tensor(call: Call) -> tuple[Tensor, Tensor | None]:
     allowed = call.mask.permits(i, j, call.grid)
     allowed = allowed.reshape((1,) * (4 - allowed.dim()) + allowed.shape)
     dead: Tensor | None = ~allowed.any(-1, keepdim=True)
-    if call.q.device.type == "cpu" and not shapes_only() and not bool(dead.any()):  # a GPU would have to be waited for
+    waits = call.q.device.type != "cpu" and bool(call.mask.tensors())  # for the GPU, with every new batch
+    if not waits and not shapes_only() and not bool(dead.any()):
         dead = None
     allowed = allowed if dead is None else allowed | dead
-    if call.position is None or isinstance(call.position, Rotary):
-        return allowed, dead
+    if call.position is None or call.position.rotates:
+        return (bias_of(allowed, call) if prefers_bias(call) else allowed), dead
     bias = call.position.score_bias(call.q, call.k, 1.0, i - j)
     bias = torch.as_tensor(bias, device=call.q.device).to(call.q.dtype)
     return bias.masked_fill(~allowed, -torch.inf), dead
+
+
+def prefers_bias(call: Call) -> bool:
+    """Whether a mask is faster as a bias for `efficient_attention`: on a GPU, where starting a kernel is most of it."""
+    grid = call.grid
+    return call.q.is_cuda and not in_cuda_graph() and grid.batch * grid.heads * grid.queries * grid.keys <= GPU_SMALL
+
+
+def bias_of(allowed: Tensor, call: Call) -> Tensor:
+    """0 where allowed, −∞ elsewhere, in q's type, with rows that begin at multiples of 16 elements."""
+    width = -(-allowed.shape[-1] // 16) * 16
+    bias = allowed.new_full((*allowed.shape[:-1], width), -torch.inf, dtype=call.q.dtype)[..., : allowed.shape[-1]]
+    return bias.masked_fill_(allowed, 0.0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import ModuleType
 from typing import TypeVar
@@ -13,9 +12,14 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ..call import Call, LoweredCall, lower, without_autocast
-from ..parts.positions import Shaw, TransformerXL
+from ..call import Call, LoweredCall, device_guard, lower, without_autocast
+from ..costs import formula_is_faster
+from ..execution import AttentionFunction
+from ..parts.disentangled import Disentangled
+from ..parts.masks import Everything
+from ..parts.positions import Alibi, Shaw, TransformerXL
 from ..parts.scores import Additive, Dot
+from .backend import EDGES_ONLY
 from .custom_op import cast, define_operator
 
 name = "triton"
@@ -41,7 +45,16 @@ def unsupported_reason(call: Call) -> str | None:
         return "Triton's interpreter computes bfloat16 wrongly"
     if call.q.dtype == torch.float64:
         return "these kernels compute in float32 at most, and the tensors are float64"
-    return unsupported_head_dim(call)
+    return unsupported_parts(call) or unsupported_head_dim(call)
+
+
+def unsupported_parts(call: Call) -> str | None:
+    """Why kernels cannot take features of edges, or the position at explicit places; None when they can."""
+    if call.edges is not None:
+        return EDGES_ONLY
+    if call.places is not None and call.position is not None and not call.position.rotates:
+        return f"{type(call.position).__name__} at explicit places has no kernel"
+    return None
 
 
 @assume_constant
@@ -61,7 +74,7 @@ def unsupported_device(device: torch.device) -> str | None:
 def unsupported_head_dim(call: Call) -> str | None:
     """Why kernels cannot take the head dims; None when they can."""
     widest = max(call.q.shape[-1], call.v.shape[-1])
-    relative = isinstance(call.position, Shaw | TransformerXL)
+    relative = isinstance(call.position, Shaw | TransformerXL | Disentangled)
     limit = (MAX_HEAD_DIM_RELATIVE if relative else MAX_HEAD_DIM)[call.q.dtype.itemsize]
     if widest <= limit:
         return None
@@ -71,7 +84,9 @@ def unsupported_head_dim(call: Call) -> str | None:
 
 def slower_reason(call: Call) -> str | None:
     """Why another backend would be faster; None when none would."""
-    return "Triton's interpreter is for tests" if interpreting() else None
+    if interpreting():
+        return "Triton's interpreter is for tests"
+    return "the formula is faster for so few pairs" if formula_is_faster(call) else None
 
 
 def run(call: Call) -> Tensor:
@@ -85,10 +100,22 @@ def run(call: Call) -> Tensor:
         return cast(solve(p)[0], call.v.dtype)
 
 
+def prepare(call: Call) -> AttentionFunction | None:
+    """A step of decoding as a function of q, k and v alone, for all calls of the same kind; None for other calls."""
+    fixed = call.position is None or (isinstance(call.position, Alibi) and call.position.slopes is None)
+    trains = torch.is_grad_enabled() and any(x.requires_grad for x in (call.q, call.k, call.v))
+    if not fixed or trains or type(call.score) is not Dot or not isinstance(call.mask, Everything):
+        return None
+    from ..kernels.decode import passes as decode
+
+    return decode.DecodeStep(lower(call)) if decode.covers(lower(call)) is None else None
+
+
 def round_inputs(p: LoweredCall, call: Call) -> LoweredCall:
     """The call with what was computed exactly from q and k rounded for the tensor cores."""
     dtype = p.v.dtype
-    transformed = call.position is not None and not isinstance(call.position, TransformerXL)  # which leaves k as it is
+    leaves_k = isinstance(call.position, TransformerXL | Disentangled)
+    transformed = call.position is not None and not leaves_k
     k = p.k.to(dtype) if transformed or call.k.dtype != dtype else call.k
     vectors = None if p.rel_vectors is None else p.rel_vectors._replace(queries=p.rel_vectors.queries.to(dtype))
     return replace(p, q=p.q.to(dtype), k=k, rel_vectors=vectors)
@@ -103,7 +130,7 @@ def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
 
 
 def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
-    """Gradients of q, k, v, weight, rel_bias, rel_q, rel_vectors."""
+    """Gradients of q, k, v, weight, rel_bias, rel_q, rel_vectors, pair_bias, and for dot products key_vectors."""
     with device_guard(p.q):
         return score_kernels(p).backward(p, grad, output, lse)
 
@@ -124,12 +151,6 @@ def score_kernels(p: LoweredCall) -> ModuleType:
     from ..kernels.additive import passes as additive
 
     return additive
-
-
-def device_guard(x: Tensor) -> AbstractContextManager[object]:
-    """A context in which kernels start on the tensor's own GPU, which need not be the current one."""
-    current = not x.is_cuda or x.device.index == torch.cuda.current_device()
-    return nullcontext() if current else torch.cuda.device(x.device)
 
 
 @assume_constant

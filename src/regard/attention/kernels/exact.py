@@ -10,7 +10,7 @@ from ..execution import ExecutionPlan
 from ..parts.masks import Everything
 
 EVERYTHING = Everything()
-NEEDS_GRAD = (True, True, True, False, False, False, False)  # q, k and v
+NEEDS_GRAD = (*[True] * 3, *[False] * 10)  # q, k and v
 
 
 class ExactStep:

@@ -45,6 +45,21 @@ def select_shape(table: ShapeTable, itemsize: int, head_dim: int) -> TileShape:
     return shapes[min(x for x in shapes if x >= head_dim)]
 
 
+class PairLayout(NamedTuple):
+    """What a kernel is compiled for of a bias by pair: its strides, 0 where it broadcasts; type and alignment."""
+
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    aligned: bool
+
+    @classmethod
+    def of(cls, bias: Tensor | None) -> PairLayout | None:
+        if bias is None:
+            return None
+        steps = [0 if size == 1 else step for size, step in zip(bias.shape, bias.stride(), strict=True)]
+        return cls(tuple(steps), bias.dtype, bias.data_ptr() % 16 == 0)
+
+
 def start(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) -> Any:
     """Start a kernel and return it compiled; inside `compile_together` only compile it, and return None."""
     kernels = COMPILING.get()

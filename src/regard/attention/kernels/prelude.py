@@ -190,11 +190,106 @@ def rel_bias_tile(
 
 
 @triton.jit
+def tanh(x):
+    """tanh to a few ulps, also near zero, where 1 − e^−2x would lose its digits."""
+    b_square = x * x
+    b_series = 1.0 + b_square * (-1 / 3 + b_square * (2 / 15 + b_square * (-17 / 315 + b_square * (62 / 2835))))
+    b_e = tl.exp2(tl.abs(x) * (-2.0 * LOG2E))
+    b_far = (1.0 - b_e) / (1.0 + b_e)
+    return tl.where(tl.abs(x) < 0.25, x * b_series, tl.where(x < 0, -b_far, b_far))
+
+
+@triton.jit
+def pair_bias_tile(
+    p_pairs, i_b, i_h, i_m, i_n, queries, keys, stride_pb, stride_ph, stride_pm, stride_pn,
+    BM: tl.constexpr, BN: tl.constexpr, TRANSPOSED: tl.constexpr,
+):  # fmt: skip
+    """The bias by pair of the tile whose corner is at (i_m, i_n); the last row and key stand for those beyond them."""
+    o_m = tl.minimum(i_m + tl.arange(0, BM), queries - 1).to(tl.int64) * stride_pm
+    o_n = tl.minimum(i_n + tl.arange(0, BN), keys - 1).to(tl.int64) * stride_pn
+    p_pairs = head_pointer(p_pairs, i_b, i_h, stride_pb, stride_ph)
+    return tl.load(p_pairs + per_query(o_m, TRANSPOSED) + per_query(o_n, not TRANSPOSED)).to(tl.float32)
+
+
+@triton.jit
+def add_after_product(
+    b_s, p_rel_bias, p_pairs, i_b, i_h, i_m, i_n, queries, keys, stride_pb, stride_ph, stride_pm, stride_pn,
+    origin, length, inv_scale, cap,
+    BM: tl.constexpr, BN: tl.constexpr, TRANSPOSED: tl.constexpr, REL_BIAS: tl.constexpr, CAP: tl.constexpr,
+    PAIR_BIAS: tl.constexpr,
+):  # fmt: skip
+    """Scores in units of the scale from the product of a tile, and the derivative of their cap:
+
+        cap · tanh(s / cap) + rel_bias + pair_bias,   1 − tanh²
+
+    Without a cap the product has started from rel_bias.
+    """
+    b_slope = 1.0
+    if CAP:
+        b_tanh = tanh(b_s * (1.0 / cap))
+        b_slope = 1.0 - b_tanh * b_tanh
+        b_s = b_tanh * cap
+        if REL_BIAS:
+            b_s += rel_bias_tile(
+                p_rel_bias,
+                i_h,
+                i_n - i_m,
+                origin,
+                keys - queries,
+                length,
+                inv_scale,
+                BM,
+                BN,
+                TRANSPOSED,
+                False,
+                REL_BIAS,
+            )
+    if PAIR_BIAS:
+        b_s += inv_scale * pair_bias_tile(
+            p_pairs, i_b, i_h, i_m, i_n, queries, keys, stride_pb, stride_ph, stride_pm, stride_pn, BM, BN, TRANSPOSED
+        )
+    return b_s, b_slope
+
+
+@triton.jit
+def add_sink(p_sink, i_h, b_m, b_l):
+    """(α, m, l) with the logit of a head in the running maximum and sum, in base 2; α rescales what was summed."""
+    sink = tl.load(p_sink + i_h).to(tl.float32) * LOG2E
+    b_new_m = tl.maximum(b_m, sink)
+    b_alpha = tl.exp2(b_m - b_new_m)
+    return b_alpha, b_new_m, b_l * b_alpha + tl.exp2(sink - b_new_m)
+
+
+@triton.jit
 def shear(b_low, b_high, B: tl.constexpr):
     """Relative scores of a tile: column c of row r is entry c − r of [b_low | b_high], whose first entry is −B."""
     o_r, o_c = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
     # Each row's columns are a rotation of what it takes from either half: one selection and one permutation.
     return tl.gather(tl.where(o_c < B - o_r, b_high, b_low), (o_c - o_r) & (B - 1), 1)
+
+
+@triton.jit
+def shear_keys(b_low, b_high, B: tl.constexpr):
+    """The same for keys: column c of row r is entry c − r of row c of [b_low | b_high], whose rows are keys."""
+    o_c, o_r = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
+    return tl.trans(tl.gather(tl.where(o_r <= o_c, b_high, b_low), (o_c - o_r) & (B - 1), 1))
+
+
+@triton.jit
+def unshear_keys(b_ds, B: tl.constexpr):
+    """The adjoint of `shear_keys`: (for the low half, for the high half), rows are keys."""
+    o_c, o_x = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
+    b_rotated = tl.gather(tl.trans(b_ds), (o_c - o_x) & (B - 1), 1)
+    return tl.where(o_x <= o_c, 0.0, b_rotated), tl.where(o_x <= o_c, b_rotated, 0.0)
+
+
+@triton.jit
+def key_scores(b_k, p_high, B: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr):
+    """Products of a tile's keys with their vectors by distance; `p_high` is the vector of the tile's corner."""
+    o_n = tl.arange(0, B)
+    b_high = tl.dot(b_k, tl.trans(load_rows(p_high, o_n, D, D, BD)), input_precision=PRECISION)
+    b_low = tl.dot(b_k, tl.trans(load_rows(p_high - B * D, o_n, D, D, BD)), input_precision=PRECISION)
+    return shear_keys(b_low, b_high, B)
 
 
 @triton.jit

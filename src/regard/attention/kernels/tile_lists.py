@@ -18,8 +18,7 @@ from ...errors import BadInput
 from ..dropout import to_int32
 from ..execution import mask_cache
 from ..parts.mask import MIXED, NONE, Mask, PairGrid, Tiling
-
-PAIRS = 1 << 24  # pairs that the mask is evaluated for at once
+from ..parts.tiles import PAIRS, evaluate_tiles, pair_dims, tile_states
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,10 +83,8 @@ def build_lists(mask: Mask, grid: PairGrid, rows: int, columns: int) -> TileList
     """The lists by rows of tiles."""
     if columns % 32:
         raise BadInput(f"Tiles have {columns} columns; bits come in words of 32.")
-    states = mask.tiles(Tiling(grid, rows, columns))  # [batch or 1, heads or 1, tile rows, tile columns]
-    i, j = grid.indices()
-    pair = mask.permits(i[:1], j[:, :1], grid)  # only its pairs may depend on batch or head
-    batch, heads = torch.broadcast_shapes(states.shape[:2], pair.shape[:2] if pair.dim() == 4 else (1, 1))
+    states = tile_states(mask, Tiling(grid, rows, columns))  # [batch or 1, heads or 1, tile rows, tile columns]
+    batch, heads = pair_dims(mask, grid, states)  # only its pairs may depend on batch or head
     states = states.expand(batch, heads, -1, -1).flatten(0, 1)  # [groups, tile rows, tile columns]
     states = states.clone(memory_format=torch.contiguous_format)
     for boundary, partial in ((states[:, -1:], grid.queries % rows), (states[:, :, -1:], grid.keys % columns)):
@@ -123,22 +120,11 @@ def pack_mixed(mask: Mask, grid: PairGrid, states: Tensor, front: tuple[int, int
     packed = torch.empty(count + 1, rows, columns // 32, dtype=torch.int32, device=states.device)
     step = max(PAIRS // (len(states) * rows * columns), 1)
     for chunk in (tiles[at : at + step] for at in range(0, len(tiles), step)):
-        words = pack_bits(evaluate_tiles(mask, grid, chunk, front, rows, columns))
+        words = pack_bits(evaluate_tiles(mask, grid, chunk, front, rows, columns)[0])
         at = chunk.unbind(1)
         # A tile is evaluated for all groups at once; where a group's is not mixed, its words go to a spare last entry.
         packed[torch.where(mixed[:, *at], index[:, *at], count)] = words
     return packed[:count]
-
-
-def evaluate_tiles(
-    mask: Mask, grid: PairGrid, tiles: Tensor, front: tuple[int, int], rows: int, columns: int
-) -> Tensor:
-    """The mask in tiles `[tiles, 2]`, boolean `[groups, tiles, rows, columns]`; False beyond the last query or key."""
-    r, c = (tiles[:, x, None] * size + torch.arange(size, device=tiles.device) for x, size in ((0, rows), (1, columns)))
-    row, column = r.reshape(-1, 1), c.repeat_interleave(rows, 0)  # [tiles · rows, 1 or columns]
-    i, j = row.clamp(max=grid.queries - 1) + grid.offset, column.clamp(max=grid.keys - 1)
-    allowed = mask.permits(i, j, grid) & (row < grid.queries) & (column < grid.keys)
-    return allowed.expand(*front, *column.shape).reshape(-1, len(tiles), rows, columns)
 
 
 def pack_bits(allowed: Tensor) -> Tensor:

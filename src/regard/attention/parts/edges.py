@@ -1,4 +1,4 @@
-"""Graphs as masks: a query attends to the sources of its incoming edges."""
+"""Graphs as masks: a query attends to the sources of its incoming edges, which may have features of their own."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 from ...errors import BadInput
 from ..execution import mask_cache
 from .mask import Mask, PairGrid, Tiling
-from .masks import tile_sizes, tile_states
-from .part import check_tensor
+from .masks import states_from, tile_sizes
+from .part import Part, check_tensor, format_value
 
 
 class SortedEdges(NamedTuple):
@@ -50,6 +50,10 @@ class Edges(Mask):
                 "targets (queries). Transpose a list of pairs."
             )
 
+    @property
+    def by_rows(self) -> bool:
+        return True
+
     def check(self, grid: PairGrid) -> None:
         if not torch.compiler.is_compiling():
             self.sort(grid.queries, grid.keys)
@@ -63,6 +67,18 @@ class Edges(Mask):
                 return sort_both_ways(self.edge_index, queries, keys)
 
         return make() if torch.compiler.is_compiling() else mask_cache(self).get((SortedEdges, queries, keys), make)
+
+    def order(self, keys: int) -> Tensor | None:
+        """The numbers of the listed edges, sorted by query and then by key; None where they are listed so."""
+
+        def make() -> Tensor | None:
+            codes = self.edge_index[1].long() * keys + self.edge_index[0].long()
+            if torch.compiler.is_compiling():
+                return codes.argsort()
+            with torch.inference_mode(False):
+                return None if bool((codes.diff() > 0).all()) else codes.argsort()
+
+        return make() if torch.compiler.is_compiling() else mask_cache(self).get(("order", keys), make)
 
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
         size = int(self.edge_index.max()) + 1 if self.edge_index.numel() else 1
@@ -83,14 +99,108 @@ class Edges(Mask):
         tile = order.rows // tiling.rows * across + order.columns // tiling.columns
         count = torch.bincount(tile, minlength=down * across).reshape(down, across)
         row_sizes, column_sizes = tile_sizes(tiling)
-        return tile_states(count == row_sizes * column_sizes, count == 0)
+        return states_from(count == row_sizes * column_sizes, count == 0)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EdgeFeatures(Part):
+    """What every edge of a graph adds to its score, to its key and to its value; it goes with `mask=Edges(...)`.
+
+        score(i, j) = similarity(q_i, k_j + keys_ij) + position(i, j, q_i) + bias_ij
+        output(i)   = Σ_j weight(i, j) · (v_j + values_ij)
+
+    `bias` broadcasts to `[batch, heads, edges]`, `keys` to `[batch, heads, edges, head_dim]`, `values` to `[batch,
+    heads, edges, value dim]`, in the order of the edges in `edge_index`, of which none may be listed twice. Each has a
+    gradient of its own shape; work and memory are proportional to the edges. `keys` go with `Dot`, `Bilinear` and
+    `Additive` (GATv2's leaky_relu(q + k + e); GAT's is the same with head_dim 1) and without `Rotary`.
+
+    >>> import torch, regard as rg
+    >>> x, graph = torch.zeros(1, 1, 2, 2), rg.Edges(torch.tensor([[0, 1], [1, 1]]))
+    >>> rg.look(x, x, mask=graph, edges=rg.EdgeFeatures(torch.tensor([1.0, 3.0]).log()), weights=True).weights[0, 0, 1]
+    tensor([0.2500, 0.7500])
+    """
+
+    bias: Tensor | None = None
+    keys: Tensor | None = None
+    values: Tensor | None = None
+    formula = "similarity(q, k + keys[edge]) + bias[edge];  v + values[edge]"
+
+    def __post_init__(self) -> None:
+        if not self.tensors():
+            raise BadInput("EdgeFeatures has neither bias nor keys nor values; give one of them.")
+        if self.bias is not None:
+            check_tensor(self.bias, "EdgeFeatures' bias", (1, 2, 3), "that broadcasts to [batch, heads, edges]")
+        for name in ("keys", "values"):
+            if getattr(self, name) is not None:
+                shape = "that broadcasts to [batch, heads, edges, dim]"
+                check_tensor(getattr(self, name), f"EdgeFeatures' {name}", (2, 3, 4), shape)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The part's tensors, by name."""
+        return {name: x for name in ("bias", "keys", "values") if (x := getattr(self, name)) is not None}
+
+    def check(self, mask: Mask, grid: PairGrid, head_dim: int, value_dim: int) -> None:
+        """Raise `BadInput` unless the mask is a graph whose edges these are."""
+        if not isinstance(mask, Edges):
+            raise BadInput(f"EdgeFeatures go with the mask Edges(edge_index) alone; the mask is {mask!r:.80}.")
+        edges = mask.edge_index.shape[1]
+        front = (grid.batch, grid.heads, edges)
+        wanted = {"bias": front, "keys": (*front, head_dim), "values": (*front, value_dim)}
+        for name, x in self.tensors().items():
+            shape, full = x.shape, wanted[name]
+            sizes = (1,) * (len(full) - len(shape)) + tuple(shape)
+            if sizes[2:] != full[2:] or any(size not in (1, most) for size, most in zip(sizes[:2], full, strict=False)):
+                words = "batch, heads, edges" + ("" if name == "bias" else ", dim")
+                raise BadInput(
+                    f"EdgeFeatures' {name} {'is' if name == 'bias' else 'are'} {list(shape)}; it must broadcast to "
+                    f"{list(full)} ({words})."
+                )
+        if not torch.compiler.is_compiling() and mask.sort(grid.queries, grid.keys).rows.numel() != edges:
+            raise BadInput(
+                "An edge with EdgeFeatures is listed twice. Add the features of such edges up, or let every edge be a "
+                "key of its own, as regard.nn.GraphAttention does."
+            )
+
+    def of_scores(self) -> EdgeFeatures | None:
+        """Bias and keys alone, which decide the weights; None without them."""
+        return None if self.bias is self.keys is None else EdgeFeatures(self.bias, self.keys)
+
+    def of_values(self) -> EdgeFeatures | None:
+        """The values alone; None without them."""
+        return None if self.values is None else EdgeFeatures(values=self.values)
+
+    def four_dims(self, name: str) -> Tensor:
+        """The field of that name as `[batch or 1, heads or 1, edges, dim]`, a view; the bias has dim 1."""
+        x = self.tensors()[name]
+        x = x[..., None] if name == "bias" else x
+        return x[(None,) * (4 - x.dim())]
+
+    def sorted_fields(self, mask: Edges, keys: int) -> list[Tensor | None]:
+        """Bias, keys and values with four dimensions, in the order of `SortedEdges`."""
+        order, given = mask.order(keys), self.tensors()
+        fields = [self.four_dims(name) if name in given else None for name in ("bias", "keys", "values")]
+        return [x if x is None or order is None else x.index_select(2, order) for x in fields]
+
+    def dense(self, name: str, mask: Mask, grid: PairGrid, dtype: torch.dtype) -> Tensor:
+        """The field of that name for every pair, `[batch or 1, heads or 1, queries, keys, dim]`; else zero."""
+        x, (source, target) = self.four_dims(name).to(dtype), edges_of(mask).edge_index.long()
+        zeros = x.new_zeros(*x.shape[:2], grid.queries * grid.keys, x.shape[3])
+        return zeros.index_add(2, target * grid.keys + source, x).unflatten(2, (grid.queries, grid.keys))
+
+    def __repr__(self) -> str:
+        return f"EdgeFeatures({', '.join(f'{name}={format_value(x)}' for name, x in self.tensors().items())})"
 
 
 def sorted_edges(mask: Mask, grid: PairGrid) -> SortedEdges:
     """The sorted edges of a mask that is a graph."""
+    return edges_of(mask).sort(grid.queries, grid.keys)
+
+
+def edges_of(mask: Mask) -> Edges:
+    """The mask as a graph, or `BadInput`."""
     if not isinstance(mask, Edges):
         raise BadInput(f"The mask is {mask!r:.80}; it must be a graph, Edges(edge_index).")
-    return mask.sort(grid.queries, grid.keys)
+    return mask
 
 
 def sort_both_ways(edge_index: Tensor, queries: int, keys: int) -> SortedEdges:

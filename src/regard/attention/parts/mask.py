@@ -5,12 +5,13 @@ combine with `&`, `|`, `~`. A mask also has a state for whole tiles of queries �
 `ALL` of them, or `MIXED`. With these as 0, 2 and 1, `&` is the minimum, `|` the maximum and `~` is 2 − x (Kleene's
 three-valued logic), so the tiles of any combination follow without evaluating the pairs.
 
-A mask of your own needs `allow` alone: its tiles are all `MIXED`, and every backend evaluates the predicate in each.
+A mask of your own needs `allow` alone: backends evaluate it once in every tile (`parts.tiles`) and remember the states.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass, field, replace
 from types import UnionType
 from typing import TYPE_CHECKING, Any
 
@@ -27,19 +28,37 @@ NONE, MIXED, ALL = 0, 1, 2
 MASK_CLASSES: dict[str, type[Mask]] = {}
 
 
+PlacePair = tuple[Tensor, Tensor]
+"""Explicit places of the queries and of the keys, `[batch or 1, tokens]` each."""
+
+
 @dataclass(frozen=True)
 class PairGrid:
-    """The pairs of one call. Queries are the last of the keys: query row r has position i = r + keys − queries."""
+    """The pairs of one call. Queries are the last of the keys: query row r has position i = r + keys − queries.
+
+    Where it has `places`, i and j still count rows (`i − offset` is the query's row), and `at_places` translates them.
+    """
 
     queries: int
     keys: int
     batch: int = 1
     heads: int = 1
     device: torch.device | str = "cpu"
+    places: PlacePair | None = field(default=None, compare=False, repr=False)
 
     @property
     def offset(self) -> int:
         return self.keys - self.queries
+
+    def at_places(self, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
+        """The places of i and j: themselves, unless others are given; `[batch, 1, ...]` where those differ by batch."""
+        if self.places is None:
+            return i, j
+        queries, keys = self.places
+        row = i - self.offset
+        if queries.shape[0] == keys.shape[0] == 1:
+            return queries[0, row], keys[0, j]
+        return queries[:, row][:, None], keys[:, j][:, None]
 
     def indices(self) -> tuple[Tensor, Tensor]:
         """i `[queries, 1]` and j `[1, keys]` of every pair."""
@@ -74,10 +93,30 @@ class Tiling:
         first = torch.arange(0, self.grid.keys, self.columns, device=self.grid.device)[None, :]
         return first, (first + self.columns - 1).clamp(max=self.grid.keys - 1)
 
+    def place_ranges(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Least and greatest i of each tile row and j of each tile column, at explicit places if there are any."""
+        if self.grid.places is None:
+            return self.queries(), self.keys()
+        queries, keys = self.grid.places
+        i, j = run_ranges(queries, self.rows), run_ranges(keys, self.columns)  # [batch or 1, tiles] each
+        if queries.shape[0] == keys.shape[0] == 1:
+            return (i[0][0, :, None], i[1][0, :, None]), (j[0][:1], j[1][:1])
+        return (i[0][:, None, :, None], i[1][:, None, :, None]), (j[0][:, None, None], j[1][:, None, None])
+
     def distances(self) -> tuple[Tensor, Tensor]:
-        """Least and greatest i − j of each tile."""
-        (i_first, i_last), (j_first, j_last) = self.queries(), self.keys()
+        """Bounds of the i − j of each tile, its least and greatest where rows and keys are in order."""
+        (i_first, i_last), (j_first, j_last) = self.place_ranges()
         return i_first - j_last, i_last - j_first
+
+
+def run_ranges(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Least and greatest of each run of `size` along the last axis of x `[batch, n]`; the last may be shorter."""
+    padded = torch.cat([x, x[:, -1:].expand(-1, -x.shape[1] % size)], dim=1).unflatten(1, (-1, size))
+    return padded.amin(-1), padded.amax(-1)
+
+
+KeyBounds = tuple[float, float]
+"""The first and last of a range of keys; infinite where it has no bound."""
 
 
 class Mask(Part):
@@ -109,7 +148,7 @@ class Mask(Part):
 
     def permits(self, i: Tensor, j: Tensor, grid: PairGrid) -> Tensor:
         """`allow` for masks that depend on the sizes of the call, such as those that use row numbers."""
-        return self.allow(i, j)
+        return self.allow(*grid.at_places(i, j))
 
     def tiles(self, tiling: Tiling) -> Tensor:
         """`NONE`, `MIXED` or `ALL` for each tile, `[batch or 1, heads or 1, tile rows, tile columns]`, int8.
@@ -118,12 +157,35 @@ class Mask(Part):
         """
         return torch.full((1, 1, *tiling.shape), MIXED, dtype=torch.int8, device=tiling.grid.device)
 
+    @property
+    def has_tiles(self) -> bool:
+        """Whether `tiles` knows the mask's tiles, as far as they are known without evaluating its pairs."""
+        return type(self).tiles is not Mask.tiles
+
+    def key_span(self, first: int, last: int) -> KeyBounds | None:
+        """The keys that the queries first … last may attend to at most, where the mask depends on i − j alone.
+
+        None where it depends on more, or where that is not known: `attend` then leaves all keys in the call. A mask
+        may also stay the same only when i and j shift by multiples of its `key_period`.
+        """
+        return None
+
+    @property
+    def key_period(self) -> int:
+        """By multiples of how much i and j may shift together without a change, where there is a `key_span`."""
+        return 1
+
     def check(self, grid: PairGrid) -> None:
         """Raise `BadInput` when the mask does not fit a call of these sizes."""
 
     def at_layer(self, layer: int, training: bool) -> Mask | None:
         """The mask of one layer of a stack: this one, unless it specifies one for each layer."""
         return self
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether the mask reads row numbers and contents alone, so that explicit places change nothing."""
+        return False
 
     @property
     def causal(self) -> bool:
@@ -199,6 +261,22 @@ class And(Mask):
         return torch.minimum(self.left.tiles(tiling), self.right.tiles(tiling))
 
     @property
+    def has_tiles(self) -> bool:
+        return self.left.has_tiles and self.right.has_tiles
+
+    def key_span(self, first: int, last: int) -> KeyBounds | None:
+        left, right = self.left.key_span(first, last), self.right.key_span(first, last)
+        return None if left is None or right is None else (max(left[0], right[0]), min(left[1], right[1]))
+
+    @property
+    def key_period(self) -> int:
+        return math.lcm(self.left.key_period, self.right.key_period)
+
+    @property
+    def by_rows(self) -> bool:
+        return self.left.by_rows and self.right.by_rows
+
+    @property
     def causal(self) -> bool:
         return self.left.causal or self.right.causal
 
@@ -235,6 +313,22 @@ class Or(Mask):
         return torch.maximum(self.left.tiles(tiling), self.right.tiles(tiling))
 
     @property
+    def has_tiles(self) -> bool:
+        return self.left.has_tiles and self.right.has_tiles
+
+    def key_span(self, first: int, last: int) -> KeyBounds | None:
+        left, right = self.left.key_span(first, last), self.right.key_span(first, last)
+        return None if left is None or right is None else (min(left[0], right[0]), max(left[1], right[1]))
+
+    @property
+    def key_period(self) -> int:
+        return math.lcm(self.left.key_period, self.right.key_period)
+
+    @property
+    def by_rows(self) -> bool:
+        return self.left.by_rows and self.right.by_rows
+
+    @property
     def causal(self) -> bool:
         return self.left.causal and self.right.causal
 
@@ -268,6 +362,14 @@ class Not(Mask):
 
     def tiles(self, tiling: Tiling) -> Tensor:
         return ALL - self.mask.tiles(tiling)
+
+    @property
+    def has_tiles(self) -> bool:
+        return self.mask.has_tiles
+
+    @property
+    def by_rows(self) -> bool:
+        return self.mask.by_rows
 
     @property
     def causal(self) -> bool:

@@ -5,6 +5,7 @@ Each defines `allow(i, j)` (or `permits`, where it depends on the sizes of the c
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...errors import BadInput
-from .mask import ALL, MIXED, NONE, Mask, PairGrid, Tiling
+from .mask import ALL, MIXED, NONE, KeyBounds, Mask, PairGrid, Tiling
 from .part import check_count, check_tensor
 
 
@@ -23,6 +24,10 @@ class Everything(Mask):
     formula = "always"
 
     @property
+    def by_rows(self) -> bool:
+        return True
+
+    @property
     def allows_future(self) -> bool:
         return True
 
@@ -31,6 +36,9 @@ class Everything(Mask):
 
     def tiles(self, tiling: Tiling) -> Tensor:
         return torch.full((1, 1, *tiling.shape), ALL, dtype=torch.int8, device=tiling.grid.device)
+
+    def key_span(self, first: int, last: int) -> KeyBounds:
+        return -math.inf, math.inf
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,7 +60,10 @@ class Causal(Mask):
 
     def tiles(self, tiling: Tiling) -> Tensor:
         least, most = tiling.distances()
-        return tile_states(least >= 0, most < 0)
+        return states_from(least >= 0, most < 0)
+
+    def key_span(self, first: int, last: int) -> KeyBounds:
+        return -math.inf, last
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,7 +87,10 @@ class Window(Mask):
 
     def tiles(self, tiling: Tiling) -> Tensor:
         least, most = tiling.distances()
-        return tile_states((least >= -self.after) & (most <= self.before), (most < -self.after) | (least > self.before))
+        return states_from((least >= -self.after) & (most <= self.before), (most < -self.after) | (least > self.before))
+
+    def key_span(self, first: int, last: int) -> KeyBounds:
+        return first - self.before, last + self.after
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,7 +121,10 @@ class Dilated(Mask):
         low, high = least.clamp(min=-self.after * self.step), most.clamp(max=self.before * self.step)
         some = torch.div(high, self.step, rounding_mode="floor") * self.step >= low
         inside = (least >= -self.after * self.step) & (most <= self.before * self.step)
-        return tile_states(inside & some & ((least == most) | (self.step == 1)), ~some)
+        return states_from(inside & some & ((least == most) | (self.step == 1)), ~some)
+
+    def key_span(self, first: int, last: int) -> KeyBounds:
+        return first - self.before * self.step, last + self.after * self.step
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -139,13 +156,20 @@ class Global(Mask):
     def check(self, grid: PairGrid) -> None:
         if isinstance(self.tokens, Tensor) and self.tokens.dtype == torch.bool:
             check_batch_tokens("Global's tokens", self.tokens, "[batch, keys]", grid, grid.keys)
-        elif isinstance(self.tokens, tuple | Tensor) and len(self.tokens):
+        elif isinstance(self.tokens, tuple | Tensor) and len(self.tokens) and grid.places is None:
             least, most = int(min(self.tokens)), int(max(self.tokens))
             if least < 0 or most >= grid.keys:
                 raise BadInput(f"Global's tokens reach from {least} to {most}; the keys are 0 … {grid.keys - 1}.")
 
+    @property
+    def by_rows(self) -> bool:
+        return isinstance(self.tokens, Tensor) and self.tokens.dtype == torch.bool
+
     def allow(self, i: Tensor, j: Tensor) -> Tensor:
         return self.contains(i) | self.contains(j)
+
+    def permits(self, i: Tensor, j: Tensor, grid: PairGrid) -> Tensor:
+        return self.allow(i, j) if self.by_rows else super().permits(i, j, grid)
 
     def contains(self, place: Tensor) -> Tensor:
         """Whether each position is one of the tokens; `[batch, 1, ...]` when they differ by batch."""
@@ -156,10 +180,14 @@ class Global(Mask):
         return torch.isin(place, torch.as_tensor(self.tokens, device=place.device))
 
     def tiles(self, tiling: Tiling) -> Tensor:
-        rows = tile_counts(self.contains(tiling.grid.indices()[0][:, 0]), tiling.rows)[..., :, None]
-        columns = tile_counts(self.contains(tiling.grid.indices()[1][0]), tiling.columns)[..., None, :]
+        i, j = tiling.grid.indices()
+        i, j = i[:, 0], j[0]
+        if tiling.grid.places is not None and not self.by_rows:
+            i, j = (x[:, None] for x in tiling.grid.places)  # [batch or 1, 1, tokens]
+        rows = tile_counts(self.contains(i), tiling.rows)[..., :, None]
+        columns = tile_counts(self.contains(j), tiling.columns)[..., None, :]
         row_sizes, column_sizes = tile_sizes(tiling)
-        return tile_states((rows == row_sizes) | (columns == column_sizes), (rows == 0) & (columns == 0))
+        return states_from((rows == row_sizes) | (columns == column_sizes), (rows == 0) & (columns == 0))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -169,6 +197,10 @@ class Blocks(Mask):
     layout: Tensor
     block: int
     formula = "layout[row(i) // block, j // block]"
+
+    @property
+    def by_rows(self) -> bool:
+        return True
 
     def __post_init__(self) -> None:
         check_count(self.block, "Blocks' block", 1)
@@ -214,10 +246,10 @@ class NearBlocks(Mask):
         return (i // self.block - j // self.block).abs() <= self.reach
 
     def tiles(self, tiling: Tiling) -> Tensor:
-        (i_first, i_last), (j_first, j_last) = tiling.queries(), tiling.keys()
+        (i_first, i_last), (j_first, j_last) = tiling.place_ranges()
         least = i_first // self.block - j_last // self.block
         most = i_last // self.block - j_first // self.block
-        return tile_states((least >= -self.reach) & (most <= self.reach), (most < -self.reach) | (least > self.reach))
+        return states_from((least >= -self.reach) & (most <= self.reach), (most < -self.reach) | (least > self.reach))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -239,18 +271,31 @@ class RandomBlocks(Mask):
         return self.permits(i, j, PairGrid(keys, keys, device=i.device))
 
     def permits(self, i: Tensor, j: Tensor, grid: PairGrid) -> Tensor:
-        return self.layout(grid)[i // self.block - grid.offset // self.block, j // self.block]
+        i, j = grid.at_places(i, j)
+        return self.layout(grid)[i // self.block - self.first_block(grid), j // self.block]
+
+    def first_block(self, grid: PairGrid) -> int:
+        """The first block of queries."""
+        first = grid.offset if grid.places is None else min(int(grid.places[0].min()), 0)
+        return first // self.block
 
     def layout(self, grid: PairGrid) -> Tensor:
         """The blocks of keys that each block of queries attends to, boolean `[query blocks, key blocks]`."""
-        rows = torch.arange(grid.offset // self.block, -(-grid.keys // self.block), device=grid.device)
-        columns = torch.arange(-(-grid.keys // self.block), device=grid.device)
-        drawn = hash_index(hash_index(hash_index(torch.full_like(rows, self.seed)) ^ rows)[:, None] ^ columns[None, :])
-        count = min(self.count, len(columns))
-        chosen = (drawn * len(columns) + columns).topk(count, dim=1).indices
-        return torch.zeros(len(rows), len(columns), dtype=torch.bool, device=grid.device).scatter_(1, chosen, True)
+        end = grid.keys if grid.places is None else max(int(x.max()) for x in grid.places) + 1
+        rows = torch.arange(self.first_block(grid), -(-end // self.block), device=grid.device)
+        columns = torch.arange(-(-end // self.block), device=grid.device)
+        layout = torch.zeros(len(rows), len(columns), dtype=torch.bool, device=grid.device)
+        seeds = hash_index(hash_index(torch.full_like(rows, self.seed)) ^ rows)
+        step = max(1, (1 << 24) // max(1, len(columns)))  # rows at once: a number for each pair of blocks takes memory
+        for first in range(0, len(rows), step):
+            drawn = hash_index(seeds[first : first + step, None] ^ columns)
+            chosen = (drawn * len(columns) + columns).topk(min(self.count, len(columns)), dim=1).indices
+            layout[first : first + step].scatter_(1, chosen, True)
+        return layout
 
     def tiles(self, tiling: Tiling) -> Tensor:
+        if tiling.grid.places is not None:  # rows of a tile need not be neighbours
+            return super().tiles(tiling)
         start = tiling.grid.offset // self.block * self.block
         first, last = tiling.queries()
         return block_tiles(
@@ -265,6 +310,10 @@ class Lengths(Mask):
     keys: Tensor
     queries: Tensor | None = None
     formula = "j < keys[b] (and row(i) < queries[b])"
+
+    @property
+    def by_rows(self) -> bool:
+        return True
 
     def __post_init__(self) -> None:
         for name, value in (("keys", self.keys), ("queries", self.queries)):
@@ -297,7 +346,7 @@ class Lengths(Mask):
             first, last = tiling.row_numbers()
             rows = self.queries[:, None, None, None]
             full, empty = full & (last < rows), empty | (first >= rows)
-        return tile_states(full, empty).expand(-1, -1, *tiling.shape)
+        return states_from(full, empty).expand(-1, -1, *tiling.shape)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -310,6 +359,10 @@ class Documents(Mask):
     ids: Tensor
     query_ids: Tensor | None = None
     formula = "ids[i] = ids[j] ≥ 0"
+
+    @property
+    def by_rows(self) -> bool:
+        return True
 
     def __post_init__(self) -> None:
         for name, value in (("ids", self.ids), ("query_ids", self.query_ids)):
@@ -343,7 +396,7 @@ class Documents(Mask):
         q_least, q_most, q_holes = (x[:, None, :, None] for x in mine)
         k_least, k_most, k_holes = (x[:, None, None, :] for x in theirs)
         same = (q_least == q_most) & (k_least == k_most) & (q_least == k_least) & ~q_holes & ~k_holes
-        return tile_states(same, (q_most < k_least) | (k_most < q_least))
+        return states_from(same, (q_most < k_least) | (k_most < q_least))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -352,6 +405,10 @@ class Pairs(Mask):
 
     allowed: Tensor
     formula = "allowed[b, h, row(i), j]"
+
+    @property
+    def by_rows(self) -> bool:
+        return True
 
     def __post_init__(self) -> None:
         check_boolean(
@@ -382,7 +439,7 @@ class Pairs(Mask):
         rows = tile_counts(pairs.expand(-1, -1, tiling.grid.queries, -1), tiling.rows, dim=-2)
         count = tile_counts(rows.expand(*rows.shape[:3], tiling.grid.keys), tiling.columns)
         row_sizes, column_sizes = tile_sizes(tiling)
-        return tile_states(count == row_sizes * column_sizes, count == 0)
+        return states_from(count == row_sizes * column_sizes, count == 0)
 
     def __repr__(self) -> str:
         return f"Pairs(<bool {list(self.allowed.shape)}>)"
@@ -413,7 +470,7 @@ def bigbird(block: int = 64, *, window: int = 3, random: int = 3, tokens: int | 
     )
 
 
-def tile_states(full: Tensor, empty: Tensor) -> Tensor:
+def states_from(full: Tensor, empty: Tensor) -> Tensor:
     """States of tiles that are full, empty or neither, with batch and heads in front."""
     return add_batch_heads(torch.where(full, ALL, torch.where(empty, NONE, MIXED)).to(torch.int8))
 
@@ -445,11 +502,12 @@ def tile_sizes(tiling: Tiling) -> tuple[Tensor, Tensor]:
 
 def block_tiles(layout: Tensor, block: int, rows: tuple[Tensor, Tensor], columns: tuple[Tensor, Tensor]) -> Tensor:
     """States of tiles, given by first and last rows and columns, from a layout of blocks: sums over rectangles."""
-    sums = pad(layout.long().cumsum(-1).cumsum(-2), (1, 0, 1, 0))
+    exact = torch.int32 if layout[0, 0].numel() < 1 << 31 else torch.int64
+    sums = pad(layout.cumsum(-1, dtype=exact).cumsum(-2, dtype=exact), (1, 0, 1, 0))
     (r_first, r_last), (c_first, c_last) = rows, columns
     top, bottom, left, right = r_first // block, r_last // block + 1, c_first // block, c_last // block + 1
     count = sums[..., bottom, right] - sums[..., top, right] - sums[..., bottom, left] + sums[..., top, left]
-    return tile_states(count == (bottom - top) * (right - left), count == 0)
+    return states_from(count == (bottom - top) * (right - left), count == 0)
 
 
 def id_ranges(ids: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,9 +1,9 @@
 """Positions: what the distance between a query and a key adds to their score.
 
-Every relative position reduces to one of two forms, which are all that kernels take: a bias per head and distance
-(`DistanceBias`), and a vector per head and distance that the query is multiplied with (`RelativeVectors`). `Rotary`
-rotates q and k before the scores. `score_bias` is the definition over every pair, used by the reference; `rel_bias`,
-`rel_vectors` and `transform` give the form that kernels take.
+Every relative position reduces to a few forms, which are all that kernels take: a bias per head and distance
+(`DistanceBias`), and a vector per head and distance that the query (`RelativeVectors`) or the key (`KeyVectors`) is
+multiplied with. `Rotary` rotates q and k before the scores. `score_bias` is the definition over every pair, used by the
+reference; `rel_bias`, `rel_vectors`, `key_vectors` and `transform` give the form that kernels take.
 
 Distances are i − j, looked up at distance + zero in a table whose nearest end serves distances beyond it.
 """
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ...errors import BadInput
 from ..execution import tensor_cache
+from .mask import PlacePair
 from .part import Part, check_count, check_tensor
 
 
@@ -41,16 +42,41 @@ class RelativeVectors(NamedTuple):
     zero: int
 
 
+class KeyVectors(NamedTuple):
+    """A vector per head and distance for keys: scale · k·table[clamp(i − j + zero)], `table [heads, n, d]`."""
+
+    table: Tensor
+    zero: int
+
+
 class Position(Part):
     """What the distance adds to a score.
 
     `dot_only` positions are part of a dot product. Those that `transforms` change q or k before it; the result stays in
-    float32 at least, unless the position `keeps_dtype`.
+    float32 at least, unless the position `keeps_dtype`. `score_scale` multiplies the whole product.
+    Those that `rotates` turn q and k beforehand and add nothing. Those with `exact_inputs` use q or k twice, so that
+    the sum of two gradients is rounded once.
     """
 
     dot_only = False
     transforms = False
     keeps_dtype = False
+    rotates = False
+    exact_inputs = False
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether the position has something for each row of keys, so that none may be cut off."""
+        return False
+
+    @property
+    def score_scale(self) -> float:
+        return 1.0
+
+    @property
+    def multiplies_keys(self) -> bool:
+        """Whether the position has `key_vectors`."""
+        return False
 
     def check(self, q: Tensor, k: Tensor) -> None:
         """Raise `BadInput` when these queries and keys do not fit."""
@@ -67,12 +93,24 @@ class Position(Part):
         """q and k as the dot product should see them."""
         return q, k
 
+    def transform_at(self, q: Tensor, k: Tensor, places: PlacePair) -> tuple[Tensor, Tensor]:
+        """`transform` at explicit places."""
+        return self.transform(q, k)
+
     def rel_bias(self, q: Tensor, k: Tensor) -> DistanceBias | None:
         """The bias by distance; None for other positions."""
         return None
 
+    def rel_bias_at(self, q: Tensor, k: Tensor, places: PlacePair) -> DistanceBias | None:
+        """`rel_bias` with a table for the distances of explicit places."""
+        return self.rel_bias(q, k)
+
     def rel_vectors(self, q: Tensor, k: Tensor) -> RelativeVectors | None:
         """The relative queries and the vectors by distance; None for other positions."""
+        return None
+
+    def key_vectors(self, q: Tensor, k: Tensor) -> KeyVectors | None:
+        """The vectors by distance that keys are multiplied with; None for other positions."""
         return None
 
 
@@ -87,7 +125,7 @@ class Rotary(Position):
     base: float = 10000.0
     dim: int | None = None
     formula = "q·k → (R_i q)·(R_j k)"
-    dot_only = transforms = keeps_dtype = True
+    dot_only = transforms = keeps_dtype = rotates = True
 
     def __post_init__(self) -> None:
         if not self.base > 0:
@@ -106,13 +144,119 @@ class Rotary(Position):
     def transform(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return self.rotate(q, k.shape[-2] - q.shape[-2]), self.rotate(k, 0)
 
+    def transform_at(self, q: Tensor, k: Tensor, places: PlacePair) -> tuple[Tensor, Tensor]:
+        q_angles, k_angles = (self.angles_at(x, place) for x, place in zip((q, k), places, strict=True))
+        return rotate_pairs(q, *q_angles), rotate_pairs(k, *k_angles)
+
+    def angles_at(self, x: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines at places `[batch or 1, tokens]`, `[batch or 1, 1, tokens, dim / 2]` each."""
+        exact, dim = torch.promote_types(x.dtype, torch.float32), self.dim or x.shape[-1]
+        angle = places[:, None, :, None].to(torch.float64) * frequencies(self.base, dim, x.device)
+        return angle.cos().to(exact), angle.sin().to(exact)
+
     def rotate(self, x: Tensor, first: int) -> Tensor:
         """x `[..., tokens, d]` rotated by the positions first, first + 1, …"""
         dim = self.dim or x.shape[-1]
         exact = torch.promote_types(x.dtype, torch.float32)
-        cos, sin = rotations(self.base, dim, first, x.shape[-2], exact, x.device)
-        a, b, rest = x[..., : dim // 2].to(exact), x[..., dim // 2 : dim].to(exact), x[..., dim:]
-        return torch.cat([(a * cos - b * sin).to(x.dtype), (b * cos + a * sin).to(x.dtype), rest], dim=-1)
+        return rotate_pairs(x, *rotations(self.base, dim, first, x.shape[-2], exact, x.device))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AxialRotary(Position):
+    """`Rotary` over several axes: each pair of coordinates of q and k turns by where its token is on one of them.
+
+    `keys` has the coordinates of the keys, `[tokens, axes]` or `[batch or 1, tokens, axes]`, or is the sizes of a grid
+    whose cells are the keys, row by row: `(14, 14)`. Without `queries`, those are the last of the keys.
+    Vision transformers give every axis dim / 2 / axes pairs, with θ_m = base^(−2m·axes/dim). With `sections`, the
+    number of pairs of each axis, pair m has θ_m = base^(−2m/dim), as in the M-RoPE of Qwen2-VL; they are `interleaved`
+    if pairs take the axes in turn, as in Qwen3-VL. A token at 0 on all axes (a class token, say) is left as it is.
+
+    >>> import torch, regard as rg
+    >>> x = torch.randn(1, 2, 6, 8)                                   # an image of 2 × 3 patches
+    >>> rg.attend(x, x, x, position=rg.AxialRotary((2, 3))).shape
+    torch.Size([1, 2, 6, 8])
+    """
+
+    keys: Tensor | tuple[int, ...]
+    queries: Tensor | None = None
+    base: float = 10000.0
+    dim: int | None = None
+    sections: tuple[int, ...] | None = None
+    interleaved: bool = False
+    formula = "q·k → (R_{x(i)} q)·(R_{x(j)} k)"
+    dot_only = transforms = keeps_dtype = rotates = True
+
+    def __post_init__(self) -> None:
+        Rotary(self.base, self.dim)  # raises for a base or a dim that cannot be
+        if isinstance(self.keys, tuple | list):
+            object.__setattr__(self, "keys", tuple(self.keys))
+            for size in self.keys:
+                check_count(size, "a size of AxialRotary's grid", 1)
+        else:
+            check_tensor(self.keys, "AxialRotary's keys", (2, 3), "[tokens, axes] or [batch, tokens, axes]", False)
+        if self.queries is not None:
+            check_tensor(
+                self.queries, "AxialRotary's queries", (2, 3), "[tokens, axes] or [batch, tokens, axes]", False
+            )
+            if self.queries.shape[-1] != self.axes:
+                raise BadInput(f"AxialRotary's queries are {list(self.queries.shape)}; its keys have {self.axes} axes.")
+        if self.sections is not None:
+            object.__setattr__(self, "sections", tuple(self.sections))
+            if len(self.sections) != self.axes or min(self.sections) < 0:
+                raise BadInput(
+                    f"AxialRotary's sections are {self.sections}; give the number of pairs of each of {self.axes} axes."
+                )
+        elif self.interleaved:
+            raise BadInput("AxialRotary interleaves the pairs of sections; give sections=(...), or leave it out.")
+
+    @property
+    def axes(self) -> int:
+        return self.keys.shape[-1] if isinstance(self.keys, Tensor) else len(self.keys)
+
+    @property
+    def by_rows(self) -> bool:
+        return True
+
+    def check(self, q: Tensor, k: Tensor) -> None:
+        dim = self.dim or q.shape[-1]
+        if dim > q.shape[-1] or dim % 2 or (self.sections is None and dim % (2 * self.axes)):
+            raise BadInput(
+                f"AxialRotary has {self.axes} axes and was to rotate {dim} of {q.shape[-1]} coordinates. Axes "
+                f"share them in pairs: give a dim that fits and is a multiple of {2 * self.axes}, or sections."
+            )
+        if self.sections is not None and sum(self.sections) != dim // 2:
+            raise BadInput(f"AxialRotary's sections {self.sections} have {sum(self.sections)} pairs; {dim // 2} turn.")
+        pair = (("queries", self.queries, q), ("keys", self.coordinates(k.device), k))
+        for name, value, x in pair:
+            if value is None:
+                continue
+            batch, tokens = (1, *value.shape)[-3:-1]
+            if batch not in (1, x.shape[0]) or tokens != x.shape[2]:
+                raise BadInput(
+                    f"AxialRotary's {name} have coordinates of {tokens} tokens of {batch} rows; there are "
+                    f"{x.shape[2]} {name} of {x.shape[0]} rows."
+                )
+        if self.queries is None and q.shape[2] > k.shape[2]:
+            raise BadInput(
+                f"AxialRotary has the coordinates of {k.shape[2]} keys; {q.shape[2]} queries need their own: queries=."
+            )
+
+    def transform(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        keys = self.coordinates(k.device)
+        queries = keys[..., k.shape[2] - q.shape[2] :, :] if self.queries is None else self.queries
+        return rotate_pairs(q, *self.angles(q, queries)), rotate_pairs(k, *self.angles(k, keys))
+
+    def coordinates(self, device: torch.device) -> Tensor:
+        """The coordinates of the keys, `[..., tokens, axes]`."""
+        return self.keys if isinstance(self.keys, Tensor) else grid_cells(self.keys, device)
+
+    def angles(self, x: Tensor, coordinates: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of every pair, `[batch or 1, 1, tokens, dim / 2]` each."""
+        exact, dim = torch.promote_types(x.dtype, torch.float32), self.dim or x.shape[-1]
+        axis, rates = axial_pairs(self.axes, self.base, dim, self.sections, self.interleaved, x.device)
+        by_batch = coordinates.reshape(-1, 1, *coordinates.shape[-2:])  # [batch or 1, 1, tokens, axes]
+        angle = by_batch[..., axis].to(torch.float64) * rates
+        return angle.cos().to(exact), angle.sin().to(exact)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -142,6 +286,10 @@ class Alibi(Position):
         computed = None if slopes.requires_grad else slopes  # a gradient goes through the table
         return DistanceBias(-slopes[:, None] * distance.abs().to(exact), zero, computed)
 
+    def rel_bias_at(self, q: Tensor, k: Tensor, places: PlacePair) -> DistanceBias:
+        distance, zero = distances_at(places)
+        return DistanceBias(-self.head_slopes(q)[:, None] * distance.abs().to(self.head_slopes(q).dtype), zero)
+
     def head_slopes(self, q: Tensor) -> Tensor:
         dtype = torch.promote_types(q.dtype, torch.float32)
         if self.slopes is not None:
@@ -165,7 +313,7 @@ class Bias(Position):
         check_heads("Bias's table", self.table, q)
 
     def score_bias(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor:
-        return self.table.to(q.dtype)[:, (distance + self.zero).clamp(0, self.table.shape[1] - 1)]
+        return look_up(self.table.to(q.dtype), (distance + self.zero).clamp(0, self.table.shape[1] - 1))
 
     def rel_bias(self, q: Tensor, k: Tensor) -> DistanceBias:
         return DistanceBias(self.table.to(torch.promote_types(q.dtype, torch.float32)), self.zero)
@@ -197,26 +345,22 @@ class T5Bias(Position):
         check_heads("T5Bias's table", self.table, q)
 
     def score_bias(self, q: Tensor, k: Tensor, scale: float, distance: Tensor) -> Tensor:
-        return self.table.to(q.dtype)[:, self.bucket(-distance)]
+        return look_up(self.table.to(q.dtype), self.bucket(-distance))
 
     def rel_bias(self, q: Tensor, k: Tensor) -> DistanceBias:
-        distance, zero = all_distances(q, k)
-        return DistanceBias(self.table.to(torch.promote_types(q.dtype, torch.float32))[:, self.bucket(-distance)], zero)
+        sizes = (self.table.shape[1], self.bidirectional, self.max_distance)
+        buckets = buckets_by_distance(*sizes, q.shape[2], k.shape[2], q.device)
+        table = self.table.to(torch.promote_types(q.dtype, torch.float32))
+        return DistanceBias(table[:, buckets], q.shape[2] - 1)
+
+    def rel_bias_at(self, q: Tensor, k: Tensor, places: PlacePair) -> DistanceBias:
+        distance, zero = distances_at(places)
+        table = self.table.to(torch.promote_types(q.dtype, torch.float32))
+        return DistanceBias(table[:, self.bucket(-distance)], zero)
 
     def bucket(self, relative: Tensor) -> Tensor:
         """T5's bucket of j − i."""
-        buckets = self.table.shape[1]
-        start = torch.zeros_like(relative)
-        if self.bidirectional:
-            buckets //= 2
-            start = (relative > 0).long() * buckets
-            far = relative.abs()
-        else:
-            far = (-relative).clamp(min=0)
-        exact = buckets // 2
-        ratio = torch.log(far.clamp(min=1).float() / exact) / math.log(self.max_distance / exact)
-        wide = (exact + (ratio * (buckets - exact)).long()).clamp(max=buckets - 1)
-        return start + torch.where(far < exact, far, wide)
+        return t5_bucket(relative, self.table.shape[1], self.bidirectional, self.max_distance)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -279,15 +423,72 @@ class TransformerXL(Position):
         return RelativeVectors(q + self.position_bias.to(q.dtype)[:, None], self.embedding.to(q.dtype), self.zero)
 
 
+def t5_bucket(relative: Tensor, buckets: int, bidirectional: bool, max_distance: int) -> Tensor:
+    """T5's bucket of j − i."""
+    start = torch.zeros_like(relative)
+    if bidirectional:
+        buckets //= 2
+        start = (relative > 0).long() * buckets
+        far = relative.abs()
+    else:
+        far = (-relative).clamp(min=0)
+    exact = buckets // 2
+    ratio = torch.log(far.clamp(min=1).float() / exact) / math.log(max_distance / exact)
+    wide = (exact + (ratio * (buckets - exact)).long()).clamp(max=buckets - 1)
+    return start + torch.where(far < exact, far, wide)
+
+
+@tensor_cache
+def buckets_by_distance(
+    buckets: int, bidirectional: bool, max_distance: int, queries: int, keys: int, device: torch.device
+) -> Tensor:
+    """T5's buckets of every distance i − j of a call, from 1 − queries on."""
+    distance = torch.arange(1 - queries, keys, device=device)
+    return t5_bucket(-distance, buckets, bidirectional, max_distance)
+
+
 @tensor_cache
 def rotations(
     base: float, dim: int, first: int, tokens: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Rotary's cosines and sines at the positions first, first + 1, …, `[tokens, dim / 2]` each."""
-    steps = torch.arange(0, dim, 2, device=device, dtype=torch.float64) / dim
     position = torch.arange(first, first + tokens, device=device).to(torch.float64)
-    angle = position[:, None] * base**-steps
+    angle = position[:, None] * frequencies(base, dim, device)
     return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x `[..., tokens, d]` with its first pairs (m and m + dim / 2) rotated by angles with these cosines and sines."""
+    half, exact = cos.shape[-1], cos.dtype
+    a, b, rest = x[..., :half].to(exact), x[..., half : 2 * half].to(exact), x[..., 2 * half :]
+    return torch.cat([(a * cos - b * sin).to(x.dtype), (b * cos + a * sin).to(x.dtype), rest], dim=-1)
+
+
+@tensor_cache
+def grid_cells(sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    """The coordinates of a grid's cells, the last axis first to move, `[cells, axes]`."""
+    return torch.cartesian_prod(*(torch.arange(size, device=device) for size in sizes)).view(-1, len(sizes))
+
+
+@tensor_cache
+def axial_pairs(
+    axes: int, base: float, dim: int, sections: tuple[int, ...] | None, interleaved: bool, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The axis of each pair and its frequency, `[dim / 2]` each."""
+    pairs = dim // 2
+    if sections is None:
+        own = pairs // axes
+        return torch.arange(pairs, device=device) // own, frequencies(base, 2 * own, device).repeat(axes)
+    if interleaved:
+        axis = [m % axes if m < axes * sections[m % axes] else 0 for m in range(pairs)]
+    else:
+        axis = [n for n, count in enumerate(sections) for _ in range(count)]
+    return torch.tensor(axis, device=device), frequencies(base, dim, device)
+
+
+def frequencies(base: float, dim: int, device: torch.device) -> Tensor:
+    """Rotary's angle of one step of each pair of coordinates, `[dim / 2]`."""
+    return base ** -(torch.arange(0, dim, 2, device=device, dtype=torch.float64) / dim)
 
 
 def alibi_slopes(heads: int) -> list[float]:
@@ -316,7 +517,19 @@ def gather_by_distance(q: Tensor, table: Tensor, index: Tensor) -> Tensor:
     """q_i · table[head, clamp(index[i, j])] for every pair, `[batch, heads, queries, keys]`."""
     every = q @ table.mT  # [batch, heads, queries, n]
     index = index.clamp(0, table.shape[1] - 1)
-    return every.gather(-1, index.expand(*every.shape[:2], *index.shape))
+    return every.gather(-1, index.expand(*every.shape[:2], *index.shape[-2:]))
+
+
+def look_up(table: Tensor, index: Tensor) -> Tensor:
+    """table[head, index] for every pair: index `[queries, keys]` → `[heads, ...]`, or `[batch, 1, ...]` → all four."""
+    return table[:, index] if index.dim() == 2 else table[:, index[:, 0]].transpose(0, 1)
+
+
+def distances_at(places: PlacePair) -> tuple[Tensor, int]:
+    """Every distance from the least to the greatest between explicit places, and the index of 0 (perhaps beyond)."""
+    queries, keys = places
+    least, most = int(queries.min() - keys.max()), int(queries.max() - keys.min())
+    return torch.arange(least, most + 1, device=queries.device), -least
 
 
 def check_heads(name: str, value: Tensor, q: Tensor) -> None:

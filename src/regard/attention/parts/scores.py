@@ -3,6 +3,10 @@
 Each score defines its formula twice. `similarity` is the definition over every pair, which the reference and its tests
 use. `lower` rewrites it as a dot product with a scale, which is what kernels compute; `Additive` is the one score that
 kernels compute by itself.
+
+Every score takes a `cap`: the similarity s becomes cap · tanh(s / cap), as in Gemma 2. The cap bounds the similarity
+with what positions that are part of the dot product add to it (Rotary, Shaw, TransformerXL). Numbers by distance or by
+pair are added after it.
 """
 
 from __future__ import annotations
@@ -20,7 +24,12 @@ ACTIVATIONS = ("tanh", "leaky_relu")
 
 
 class Score(Part):
-    """The similarity of a query and a key; `q` is `[batch, heads, queries, d]`, `k` `[batch, heads, keys, d]`."""
+    """The similarity of a query and a key; `q` is `[batch, heads, queries, d]`, `k` `[batch, heads, keys, d]`.
+
+    With a `cap` it is cap · tanh(similarity / cap).
+    """
+
+    cap: float | None = None
 
     def check(self, q: Tensor, k: Tensor) -> None:
         """Raise `BadInput` when these queries and keys do not fit this score."""
@@ -39,24 +48,30 @@ class Score(Part):
         raise NotImplementedError
 
     def lower(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
-        """(q′, k′, scale) with the score equal to scale · q′·k′."""
+        """(q′, k′, scale) with the score equal to scale · q′·k′, before the cap."""
         raise NotImplementedError
+
+    def apply_cap(self, similarity: Tensor) -> Tensor:
+        """cap · tanh(similarity / cap); the similarity itself without a cap."""
+        return similarity if self.cap is None else self.cap * torch.tanh(similarity / self.cap)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dot(Score):
     """scale · q·k, with scale 1/√d unless given.
 
-    >>> Dot()
-    Dot()
+    >>> Dot(cap=50.0)
+    Dot(cap=50.0)
     >>> Dot(scale=1.0).formula
     'scale · q·k'
     """
 
     scale: float | None = None
+    cap: float | None = None
     formula = "scale · q·k"
 
     def __post_init__(self) -> None:
+        check_cap(self)
         if self.scale is not None and not isinstance(self.scale, int | float):
             raise BadInput(f"Dot's scale is {self.scale!r}; it must be a number, or None for 1/√d.")
 
@@ -75,9 +90,11 @@ class Bilinear(Score):
     """qᵀ W k, with one matrix per head: `weight` is `[heads, d, d_k]`, so queries and keys may differ in size."""
 
     weight: Tensor
+    cap: float | None = None
     formula = "qᵀ W k"
 
     def __post_init__(self) -> None:
+        check_cap(self)
         check_tensor(self.weight, "Bilinear's weight", (3,), "[heads, d, d_k]")
 
     def check(self, q: Tensor, k: Tensor) -> None:
@@ -100,9 +117,11 @@ class Cosine(Score):
     """scale · q·k / (‖q‖ ‖k‖), with one scale, or one per head; a zero vector has score 0."""
 
     scale: float | Tensor = 1.0
+    cap: float | None = None
     formula = "scale · q·k / (‖q‖ ‖k‖)"
 
     def __post_init__(self) -> None:
+        check_cap(self)
         if isinstance(self.scale, Tensor):
             check_tensor(self.scale, "Cosine's scale", (0, 1), "a number or [heads]")
         elif not isinstance(self.scale, int | float):
@@ -137,9 +156,11 @@ class Additive(Score):
     weight: Tensor
     activation: str = "tanh"
     slope: float = 0.2
+    cap: float | None = None
     formula = "Σ weight · act(q + k)"
 
     def __post_init__(self) -> None:
+        check_cap(self)
         check_tensor(self.weight, "Additive's weight", (2,), "[heads, d]")
         if not isinstance(self.slope, int | float):
             raise BadInput(f"Additive's slope is {self.slope!r}; it must be a number.")
@@ -159,6 +180,15 @@ class Additive(Score):
         both = q.unsqueeze(3) + k.unsqueeze(2)  # [batch, heads, queries, keys, d]
         act = torch.tanh(both) if self.activation == "tanh" else torch.nn.functional.leaky_relu(both, self.slope)
         return torch.einsum("bhijd,hd->bhij", act, self.weight.to(q.dtype))
+
+
+def check_cap(score: Score) -> None:
+    """Raise `BadInput` unless the score's cap is None or a positive number."""
+    cap = score.cap
+    if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int | float) or not 0 < cap < math.inf):
+        raise BadInput(
+            f"{type(score).__name__}'s cap is {cap!r}; it must be a positive number, the bound of the scores, or None."
+        )
 
 
 def normalize(x: Tensor) -> Tensor:

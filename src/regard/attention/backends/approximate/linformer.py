@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from ....errors import BadInput
-from ...call import Call, lower, without_autocast
+from ...call import Call, device_guard, lower, without_autocast
 from ...execution import ExecutionPlan
 from ...parts.masks import Everything
-from ..triton import device_guard
 from .exact_steps import attend_repeatably, zero_padding
 from .requirements import check_no_distance, count_real, fits_kernels, plain_dot_product, product_dtype
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ...call import Call, lower, without_autocast
+from ...call import Call, device_guard, lower, without_autocast
 from ..reference import per_query_head, softmax
-from ..triton import device_guard
 from .exact_steps import attend_exactly, attend_softmax, lower_real, real_mask, zero_padding
 from .requirements import check_dot_product, count_real, fits_kernels, plain_dot_product
 

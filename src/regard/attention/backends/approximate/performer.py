@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ...call import Call, lower, without_autocast
+from ...call import Call, device_guard, lower, without_autocast
 from ...execution import ExecutionPlan, tensor_cache
 from ...parts.masks import Causal
 from ..reference import per_query_head
-from ..triton import device_guard
 from .exact_steps import lower_real, real_mask, zero_padding
 from .requirements import check_dot_product, count_real, fits_kernels, plain_dot_product, split_and
 

@@ -15,7 +15,10 @@ import torch
 from torch import Tensor
 
 from ...call import Call, LoweredCall, lower, without_autocast
+from ...costs import formula_is_faster
+from ..backend import EDGES_ONLY
 from ..custom_op import define_operator
+from ..sinks import add_sink
 from .schedule import KeySpan, QueryChunk, plan_chunks
 from .tile import Gradients, QueryTile, TileInputs
 
@@ -24,12 +27,12 @@ name = "blockwise"
 
 def unsupported_reason(call: Call) -> str | None:
     """Why this backend cannot run the call; None when it can."""
-    return None
+    return None if call.edges is None else EDGES_ONLY
 
 
 def slower_reason(call: Call) -> str | None:
     """Why another backend would run the call faster; None when none would."""
-    return None
+    return "the formula is faster for so few pairs" if formula_is_faster(call) else None
 
 
 def run(call: Call) -> Tensor:
@@ -48,7 +51,7 @@ def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
             chunk_output, chunk_lse = forward_chunk(inputs, chunk)
             output[chunk.batch, :, chunk.first : chunk.last] = chunk_output.flip(2)
             lse[chunk.batch, :, chunk.first : chunk.last] = chunk_lse.flip(2)
-    return output, lse
+    return add_sink(output, lse, p.sink)
 
 
 def forward_chunk(inputs: TileInputs, chunk: QueryChunk) -> tuple[Tensor, Tensor]:
@@ -79,7 +82,7 @@ def forward_span(tile: QueryTile, span: KeySpan, m: Tensor | None) -> tuple[Tens
 
 
 def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
-    """Gradients of q, k, v, weight, rel_bias, rel_q, rel_vectors."""
+    """Gradients of q, k, v, weight, rel_bias, rel_q, rel_vectors, pair_bias, key_vectors."""
     inputs = TileInputs(p)
     sums = Gradients(inputs)
     grad = grad.to(inputs.exact)
@@ -90,13 +93,14 @@ def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[
         d_output, chunk_lse, chunk_delta = (inputs.rows(x, chunk) for x in (grad, finite_lse, delta))
         grouped = inputs.group_heads(d_output)
         for span in chunk.spans:
-            weights = tile.scores(span).sub_(chunk_lse).exp_()
+            scores, slope = tile.scores_and_slope(span)
+            weights = scores.sub_(chunk_lse).exp_()
             dropout = tile.dropout_scale(span)
             dropped = weights if dropout is None else weights * dropout
             inputs.keys(sums.v, chunk, span).baddbmm_(inputs.group_heads(dropped).mT, grouped)
             d = torch.bmm(grouped, inputs.keys(inputs.v, chunk, span).mT).view_as(weights)
             d = d if dropout is None else d.mul_(dropout)
-            sums.add(tile, span, d.sub_(chunk_delta).mul_(weights))
+            sums.add(tile, span, d.sub_(chunk_delta).mul_(weights), slope)
     return sums.result()
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...call import LoweredCall
 from ...parts.mask import ALL, MIXED, NONE, Mask, PairGrid, Tiling
+from ...parts.tiles import tile_states
 
 ELEMENTS = 1 << 20  # scores held at once
 
@@ -74,7 +75,7 @@ def make_chunks(mask: Mask, grid: PairGrid, shape: ChunkShape) -> list[QueryChun
 
 def merge_heads(mask: Mask, grid: PairGrid, rows: int, columns: int) -> Tensor:
     """The mask's state of each tile over all heads, `[batch or 1, tile rows, tile columns]`."""
-    states = mask.tiles(Tiling(grid, rows, columns))
+    states = tile_states(mask, Tiling(grid, rows, columns))
     if states.shape[1] == 1:
         return states[:, 0]
     least, most = states.amin(1), states.amax(1)

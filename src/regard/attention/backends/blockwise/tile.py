@@ -2,12 +2,13 @@
 
 Rows of a tile are taken last to first. Then the distance i − j falls by one with each step right *and* each step down,
 so a bias by distance is a strided view of a short vector, and the products with vectors by distance are a strided view
-of one matrix product: nothing is gathered, and nothing of the tile's size is built beside the scores.
+of one matrix product: nothing is gathered, and nothing of the tile's size is built beside the scores. Products of keys
+with vectors by distance are the same with rows and columns exchanged.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -70,12 +71,16 @@ class TileInputs:
         self.group = self.q.shape[1] // max(self.k.shape[1], 1)
         self.rel_bias: DistanceTable | None = None
         self.rel_vectors: DistanceTable | None = None
+        self.key_vectors: DistanceTable | None = None
         self.rel_q = self.q
         if call.rel_bias is not None:
             self.rel_bias = DistanceTable(call.rel_bias.table.to(exact).flip(1), call.rel_bias.zero)
         if call.rel_vectors is not None:
             self.rel_q = call.rel_vectors.queries.to(exact)
             self.rel_vectors = DistanceTable(call.rel_vectors.table.to(exact).flip(1), call.rel_vectors.zero)
+        if call.key_vectors is not None:
+            self.key_vectors = DistanceTable(call.key_vectors.table.to(exact).flip(1), call.key_vectors.zero)
+        self.cap, self.pair_bias = call.cap, call.pair_bias
         self.additive = call.weight is not None
         self.weight = self.q.new_empty(0) if call.weight is None else call.weight.to(exact)
         self.form = additive_form(call, self.q, self.k) if self.additive else "dot"
@@ -104,6 +109,11 @@ class TileInputs:
         """The span's rows of keys or values, `[batch · kv_heads, width, ...]`, without a copy."""
         return x[chunk.batch].flatten(0, 1)[:, span.first : span.last]
 
+    def head_keys(self, chunk: QueryChunk, span: KeySpan) -> Tensor:
+        """The span's keys for every query head, `[batch, heads, width, d]`."""
+        k = self.k[chunk.batch, :, span.first : span.last]
+        return k if self.group == 1 else k.repeat_interleave(self.group, dim=1)
+
     def buffer(self, index: int, shape: torch.Size) -> Tensor:
         """Memory for a tensor of this shape, reused by the next: fresh memory costs more than the arithmetic."""
         if self.buffers[index].numel() < shape.numel():
@@ -121,20 +131,48 @@ class QueryTile:
 
     def scores(self, span: KeySpan) -> Tensor:
         """Scores of the chunk's rows on the span's keys, −∞ where masked, `[batch, heads, rows, width]`."""
-        x = self.inputs
+        return self.scores_and_slope(span)[0]
+
+    def scores_and_slope(self, span: KeySpan) -> tuple[Tensor, Tensor | None]:
+        """The same scores, and the derivative of their cap, 1 − tanh²; None without a cap."""
+        x, slope = self.inputs, None
         if x.additive:
             s = additive_scores(self, span)
         else:
             q = x.group_heads(x.rows(x.q, self.chunk)) * x.scale
             s = torch.bmm(q, x.keys(x.k, self.chunk, span).mT)
             s = s.view(-1, x.grid.heads, len(self.i), span.last - span.first)
-        if x.rel_bias is not None:
-            s += self.bias(span, x.rel_bias)
         if x.rel_vectors is not None:
             s += self.rel_scores(span, x.rel_vectors)
+        if x.key_vectors is not None:
+            for part in self.square_spans(span):
+                s[..., part.first - span.first : part.last - span.first] += self.key_scores(part, x.key_vectors)
+        if x.cap is not None:
+            capped = s.div_(x.cap).tanh_()
+            slope = torch.addcmul(x.one, capped, capped, value=-1.0)
+            s = capped.mul_(x.cap)
+        if x.rel_bias is not None:
+            s += self.bias(span, x.rel_bias)
+        if x.pair_bias is not None:
+            s += self.pairs(x.pair_bias, span).flip(2)
         for first, last in span.mixed:
             s[..., first - span.first : last - span.first].masked_fill_(~self.mask_keys(first, last), -torch.inf)
-        return s
+        return s, slope
+
+    def pairs(self, x: Tensor, span: KeySpan) -> Tensor:
+        """The tile's part of x `[batch or 1, heads or 1, queries or 1, keys or 1]`, rows first to last, as a view."""
+        rows, keys = (self.chunk.first, self.chunk.last), (span.first, span.last)
+        x = x if x.shape[0] == 1 else x[self.chunk.batch]
+        x = x if x.shape[2] == 1 else x[:, :, rows[0] : rows[1]]
+        return x if x.shape[3] == 1 else x[..., keys[0] : keys[1]]
+
+    def distances(self, first: int, last: int) -> Tensor:
+        """i − j of the chunk's rows, first to last, and keys first … last − 1, `[rows, width]` or `[batch, 1, …]`."""
+        x = self.inputs
+        grid = replace(x.grid, places=x.call.places)
+        i, j = grid.at_places(self.i.flip(0)[:, None], torch.arange(first, last, device=self.i.device)[None, :])
+        distance = i - j
+        return distance[self.chunk.batch] if distance.dim() == 4 else distance
 
     def mask_keys(self, first: int, last: int) -> Tensor:
         """The mask for keys first … last − 1."""
@@ -148,8 +186,21 @@ class QueryTile:
         highest = self.chunk.last - 1 + self.inputs.grid.offset - span.first
         return table.entry_range(highest, len(self.i) + span.last - span.first - 1)
 
+    def entries_at_places(self, table: DistanceTable, span: KeySpan) -> Tensor | None:
+        """The table's entry of every pair, `[batch or 1, rows, width]`, at explicit places; None without them."""
+        places = self.inputs.call.places
+        if places is None:
+            return None
+        i, j = (x if x.shape[0] == 1 else x[self.chunk.batch] for x in places)
+        i, j = i[:, self.chunk.first : self.chunk.last].flip(1), j[:, span.first : span.last]
+        last = table.entries.shape[1] - 1
+        return last - (i[:, :, None] - j[:, None] + table.zero).clamp(0, last)
+
     def bias(self, span: KeySpan, table: DistanceTable) -> Tensor:
-        """The bias by distance, `[heads, rows, width]`: a view of one vector a head."""
+        """The bias by distance, `[heads, rows, width]`: a view of one vector a head; gathered at explicit places."""
+        entries = self.entries_at_places(table, span)
+        if entries is not None:
+            return table.entries[:, entries].transpose(0, 1)
         first, last, before, after = self.entry_range(table, span)
         line = repeat_ends(table.entries[:, first:last], before, after)
         return line.unfold(1, span.last - span.first, 1)
@@ -157,9 +208,27 @@ class QueryTile:
     def rel_scores(self, span: KeySpan, table: DistanceTable) -> Tensor:
         """Products of the relative queries with the vectors by distance, `[batch, heads, rows, width]`."""
         x = self.inputs
-        first, last, before, after = self.entry_range(table, span)
         rel_q = x.rows(x.rel_q, self.chunk) * x.scale
+        entries = self.entries_at_places(table, span)
+        if entries is not None:
+            return gather_entries(rel_q @ table.entries.mT, entries)
+        first, last, before, after = self.entry_range(table, span)
         return shear(repeat_ends(rel_q @ table.entries[:, first:last].mT, before, after), span.last - span.first)
+
+    def square_spans(self, span: KeySpan) -> list[KeySpan]:
+        """The span in parts of about as many keys as the chunk has rows: a key meets rows + keys − 1 distances."""
+        step = max(len(self.i), 32)
+        return [KeySpan(first, min(first + step, span.last), ()) for first in range(span.first, span.last, step)]
+
+    def key_scores(self, span: KeySpan, table: DistanceTable) -> Tensor:
+        """Products of the keys with their vectors by distance, `[batch, heads, rows, width]`."""
+        x = self.inputs
+        k = x.head_keys(self.chunk, span) * x.scale
+        entries = self.entries_at_places(table, span)
+        if entries is not None:
+            return gather_entries(k @ table.entries.mT, entries.mT).mT
+        first, last, before, after = self.entry_range(table, span)
+        return shear(repeat_ends(k @ table.entries[:, first:last].mT, before, after), len(self.i)).mT
 
     def dropout_scale(self, span: KeySpan) -> Tensor | None:
         """What dropout multiplies the weights with; None without it."""
@@ -168,8 +237,8 @@ class QueryTile:
             return None
         device = self.i.device
         batch = torch.arange(self.chunk.batch.start, self.chunk.batch.stop, device=device)
-        rows = row_keys(call.seed, batch, torch.arange(self.inputs.grid.heads, device=device), self.i)
-        j = torch.arange(span.first, span.last, device=device)
+        rows = row_keys(call.seed, batch, torch.arange(self.inputs.grid.heads, device=device), self.i + call.origin[0])
+        j = torch.arange(span.first, span.last, device=device) + call.origin[1]
         return keep_mask(rows, j, call.dropout).to(self.inputs.exact) * keep_scale(call.dropout)
 
 
@@ -184,22 +253,58 @@ class Gradients:
         self.rel_bias = torch.zeros_like(bias.entries) if bias and needs_bias else None
         self.rel_vectors = None if vectors is None else torch.zeros_like(vectors.entries)
         self.rel_q = None if vectors is None else torch.zeros_like(inputs.rel_q)
+        self.key_vectors = None if inputs.key_vectors is None else torch.zeros_like(inputs.key_vectors.entries)
+        pairs, needs_pairs = inputs.pair_bias, inputs.call.needs_grad[7]
+        self.pair_bias = pairs.new_zeros(pairs.shape, dtype=inputs.exact) if pairs is not None and needs_pairs else None
 
-    def add(self, tile: QueryTile, span: KeySpan, d: Tensor) -> None:
-        """Add the gradients that follow from the gradient `d` of a tile's scores, `[batch, heads, rows, width]`."""
+    def add(self, tile: QueryTile, span: KeySpan, d: Tensor, slope: Tensor | None = None) -> None:
+        """Add the gradients that follow from the gradient `d` of a tile's scores, `[batch, heads, rows, width]`.
+
+        `slope` is the derivative of their cap.
+        """
         x = self.inputs
+        if self.rel_bias is not None and x.rel_bias is not None:
+            entries = tile.entries_at_places(x.rel_bias, span)
+            if entries is not None:
+                self.rel_bias += sum_entries(d, entries, self.rel_bias.shape[1]).sum((0, 2))
+            else:
+                first, last, before, after = tile.entry_range(x.rel_bias, span)
+                self.rel_bias[:, first:last] += sum_ends(unshear(d.sum(0)).sum(-2), before, after)
+        if self.pair_bias is not None:
+            total = tile.pairs(self.pair_bias, span)
+            total += d.flip(2).sum_to_size(total.shape)
+        d = d if slope is None else d * slope
         if x.additive:
             additive_gradients(self, tile, span, d)
         else:
             self.add_dot(tile, span, x.group_heads(d))
-        if self.rel_bias is not None and x.rel_bias is not None:
-            first, last, before, after = tile.entry_range(x.rel_bias, span)
-            self.rel_bias[:, first:last] += sum_ends(unshear(d.sum(0)).sum(-2), before, after)
         if self.rel_vectors is not None and self.rel_q is not None and x.rel_vectors is not None:
-            first, last, before, after = tile.entry_range(x.rel_vectors, span)
-            band = sum_ends(unshear(d), before, after) * x.scale  # [batch, heads, rows, entries]
+            entries = tile.entries_at_places(x.rel_vectors, span)
+            if entries is not None:
+                first, last = 0, x.rel_vectors.entries.shape[1]
+                band = sum_entries(d, entries, last) * x.scale
+            else:
+                first, last, before, after = tile.entry_range(x.rel_vectors, span)
+                band = sum_ends(unshear(d), before, after) * x.scale  # [batch, heads, rows, entries]
             self.add_rows(self.rel_q, tile, band @ x.rel_vectors.entries[:, first:last])
             self.rel_vectors[:, first:last] += (band.mT @ x.rows(x.rel_q, tile.chunk)).sum(0)
+        if self.key_vectors is not None and x.key_vectors is not None:
+            for part in tile.square_spans(span):
+                self.add_keys(tile, part, d[..., part.first - span.first : part.last - span.first], x.key_vectors)
+
+    def add_keys(self, tile: QueryTile, span: KeySpan, d: Tensor, table: DistanceTable) -> None:
+        """Add the gradients of the keys and of their vectors by distance."""
+        x, entries = self.inputs, tile.entries_at_places(table, span)
+        if entries is not None:
+            first, last = 0, table.entries.shape[1]
+            band = sum_entries(d.mT, entries.mT, last) * x.scale
+        else:
+            first, last, before, after = tile.entry_range(table, span)
+            band = sum_ends(unshear(d.mT), before, after) * x.scale  # [batch, heads, width, entries]
+        dk = (band @ table.entries[:, first:last]).unflatten(1, (-1, x.group)).sum(2)
+        self.k[tile.chunk.batch, :, span.first : span.last] += dk
+        assert self.key_vectors is not None
+        self.key_vectors[:, first:last] += (band.mT @ x.head_keys(tile.chunk, span)).sum(0)
 
     def add_dot(self, tile: QueryTile, span: KeySpan, d: Tensor) -> None:
         x = self.inputs
@@ -212,9 +317,10 @@ class Gradients:
         total[tile.chunk.batch, :, tile.chunk.first : tile.chunk.last] += d.flip(2)
 
     def result(self) -> list[Tensor | None]:
-        """Gradients of q, k, v, weight, rel_bias, rel_q, rel_vectors."""
-        bias, vectors = (None if x is None else x.flip(1) for x in (self.rel_bias, self.rel_vectors))
-        return [self.q, self.k, self.v, self.weight, bias, self.rel_q, vectors]
+        """Gradients of q, k, v, weight, rel_bias, rel_q, rel_vectors, pair_bias, key_vectors."""
+        tables = (self.rel_bias, self.rel_vectors, self.key_vectors)
+        bias, vectors, keys = (None if x is None else x.flip(1) for x in tables)
+        return [self.q, self.k, self.v, self.weight, bias, self.rel_q, vectors, self.pair_bias, keys]
 
 
 def shear(band: Tensor, width: int) -> Tensor:
@@ -231,6 +337,21 @@ def unshear(d: Tensor) -> Tensor:
     band = d.new_zeros(*front, rows, rows + width - 1)
     shear(band, width).copy_(d)
     return band
+
+
+def gather_entries(x: Tensor, entries: Tensor) -> Tensor:
+    """x[b, h, r, entries[b, r, c]] of x `[batch, heads, rows, n]`."""
+    return x.gather(-1, entries[:, None].expand(*x.shape[:3], -1))
+
+
+def sum_entries(d: Tensor, entries: Tensor, count: int) -> Tensor:
+    """The adjoint of `gather_entries`, `[batch, heads, rows, count]`, added in a fixed order."""
+    band = d.new_zeros(*d.shape[:3], count)
+    index = entries[:, None].expand(d.shape)
+    if not d.is_cuda:
+        return band.scatter_add_(-1, index, d)
+    row = torch.arange(d.shape[:3].numel(), device=d.device).view(*d.shape[:3], 1)  # sorted there, and not by atomics
+    return band.view(-1).index_put_(((row * count + index).flatten(),), d.flatten(), accumulate=True).view_as(band)
 
 
 def additive_form(call: LoweredCall, q: Tensor, k: Tensor) -> str:

@@ -13,7 +13,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..prelude import INLINE_PTX, LN2, LOG2E, dropout_mask, hash_rows, head_pointer, load_mask
+from ..prelude import (
+    INLINE_PTX,
+    LN2,
+    LOG2E,
+    dropout_mask,
+    hash_rows,
+    head_pointer,
+    load_mask,
+    pair_bias_tile,
+    tanh,
+)
 
 PAIR_LIMIT = tl.constexpr(21.5)  # max|q| + max|k| below which (1 + e^2(q+k))² is finite
 FOUR_LIMIT = tl.constexpr(10.5)  # and below which its square is, with weights of up to thousands beside it
@@ -193,18 +203,32 @@ def patch_scores(
 
 @triton.jit
 def add_terms(
-    b_s, p_term, p_bias, p_packed, i_bits, o_r, o_c, distance, last,
-    TANH: tl.constexpr, REL_BIAS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    b_s, b_row, p_term, p_bias, p_pairs, p_packed, i_bits, i_b, i_h, i_m, i_n, o_r, o_c, distance, last, cap,
+    queries, keys, stride_pb, stride_ph, stride_pm, stride_pn,
+    TANH: tl.constexpr, REL_BIAS: tl.constexpr, PAIR_BIAS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """A tile's scores with the terms of keys and distances, −∞ where masked; `distance` is that of (0, 0) + zero."""
+    """A tile's scores with the terms of keys and distances, −∞ where masked; `distance` is that of (0, 0) + zero.
+
+    A cap (not None) bounds the whole similarity: there the queries' terms `b_row` are part of the scores. Also the
+    derivative of the cap, 1 − tanh².
+    """
+    b_slope = 1.0
     if not TANH:
         b_s += tl.load(p_term + o_c)[None, :]
+    if cap is not None:
+        b_tanh = tanh((b_s + b_row[:, None]) * (1.0 / cap))
+        b_slope = 1.0 - b_tanh * b_tanh
+        b_s = b_tanh * cap
     if REL_BIAS:
         o_t = tl.minimum(tl.maximum(distance + o_r[:, None] - o_c[None, :], 0), last)
         b_s += tl.load(p_bias + o_t).to(tl.float32) * LOG2E
+    if PAIR_BIAS:
+        b_s += LOG2E * pair_bias_tile(
+            p_pairs, i_b, i_h, i_m, i_n, queries, keys, stride_pb, stride_ph, stride_pm, stride_pn, BM, BN, False
+        )
     if i_bits >= 0:
         b_s = tl.where(load_mask(p_packed, i_bits, BM, BN, False), b_s, -float("inf"))
-    return b_s
+    return b_s, b_slope
 
 
 @triton.jit(
@@ -214,11 +238,11 @@ def add_terms(
     ]
 )  # fmt: skip
 def forward_kernel(
-    p_q_pairs, p_k_pairs, p_w, p_absmax_q, p_absmax_k, p_term_q, p_term_k, p_v, p_rel_bias, p_seed,
+    p_q_pairs, p_k_pairs, p_w, p_absmax_q, p_absmax_k, p_term_q, p_term_k, p_v, p_rel_bias, p_pairs, p_seed,
     p_starts, p_tile, p_bits, p_packed, p_out, p_lse,
     stride_vb, stride_vh, stride_vn, heads, kv_heads, queries, keys, padded_q, padded_k, tile_rows, tile_columns,
-    stride_gb, stride_gh, entries, zero, threshold, keep_scale, slope,
-    TANH: tl.constexpr, REL_BIAS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    stride_gb, stride_gh, entries, zero, threshold, keep_scale, slope, cap, stride_pb, stride_ph, stride_pm, stride_pn,
+    TANH: tl.constexpr, REL_BIAS: tl.constexpr, PAIR_BIAS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
     DP: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, UNROLL: tl.constexpr,
     RM: tl.constexpr, RN: tl.constexpr, TM: tl.constexpr, TN: tl.constexpr,
 ):  # fmt: skip
@@ -245,6 +269,7 @@ def forward_kernel(
     if DROPOUT:
         b_hash = hash_rows(p_seed, i_b, i_h, i_r * BM + o_r + keys - queries)
 
+    b_term = tl.load(p_term_q + i_bh.to(tl.int64) * padded_q + i_r * BM + o_r)
     b_m = tl.full([BM], -float("inf"), tl.float32)
     b_l = tl.zeros([BM], tl.float32)
     b_o = tl.zeros([BM, BDV], tl.float32)
@@ -258,8 +283,11 @@ def forward_kernel(
         b_s = patch_scores(p_q4, p_c4, p_wh, padded_q, padded_k, absmax, slope, TANH, FOURS, DP, UNROLL, RM, RN, TM, TN)
         distance = i_r * BM + keys - queries - i_c * BN + zero
         p_key = p_term_k + i_bh.to(tl.int64) * padded_k + i_c * BN
-        b_s = add_terms(b_s, p_key, p_rel_bias + i_h * entries, p_packed, i_bits, o_r, o_c, distance, entries - 1,
-                         TANH, REL_BIAS, BM, BN)  # fmt: skip
+        b_s, _b_slope = add_terms(
+            b_s, b_term, p_key, p_rel_bias + i_h * entries, p_pairs, p_packed, i_bits, i_b, i_h, i_r * BM, i_c * BN,
+            o_r, o_c, distance, entries - 1, cap, queries, keys, stride_pb, stride_ph, stride_pm, stride_pn,
+            TANH, REL_BIAS, PAIR_BIAS, BM, BN,
+        )  # fmt: skip
         b_new_m = tl.maximum(b_m, tl.max(b_s, 1))
         b_safe_m = tl.where(b_new_m == -float("inf"), 0.0, b_new_m)
         b_p = tl.exp2(b_s - b_safe_m[:, None])
@@ -280,7 +308,8 @@ def forward_kernel(
     m_alive = b_l > 0
     b_o = b_o / tl.where(m_alive, b_l, 1.0)[:, None]
     o_i = i_r * BM + o_r
-    b_term = tl.load(p_term_q + i_bh.to(tl.int64) * padded_q + o_i)
+    if cap is not None:
+        b_term = tl.zeros([BM], tl.float32)  # which is in the scores
     b_lse = tl.where(m_alive, (b_m + tl.log2(tl.where(m_alive, b_l, 1.0)) + b_term) * LN2, -float("inf"))
     p_rows = p_out + (i_bh.to(tl.int64) * queries + o_i)[:, None] * DV + o_v[None, :]
     tl.store(p_rows, b_o.to(p_out.dtype.element_ty), mask=(o_i < queries)[:, None] & (o_v < DV)[None, :])
@@ -289,7 +318,7 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["queries"])
 def delta_kernel(
-    p_do, p_out, p_lse, p_term, p_delta, p_lse2, queries, padded_q,
+    p_do, p_out, p_lse, p_term, p_delta, p_lse2, queries, padded_q, CAP: tl.constexpr,
     DV: tl.constexpr, BT: tl.constexpr, BDV: tl.constexpr,
 ):  # fmt: skip
     """δ = Σ o·do, and the lse in base 2 less p_term (∞ for rows without keys)."""
@@ -303,7 +332,9 @@ def delta_kernel(
         b_do = tl.load(p_do + o_x, mask=m_x, other=0.0).to(tl.float32)
         b_delta += tl.sum(b_do * tl.load(p_out + o_x, mask=m_x, other=0.0).to(tl.float32), 1)
     b_lse = tl.load(p_lse + i_bh * queries + o_i, mask=o_i < queries, other=-float("inf"))
-    b_lse2 = b_lse * LOG2E - tl.load(p_term + i_bh * padded_q + o_i)
+    b_lse2 = b_lse * LOG2E
+    if not CAP:
+        b_lse2 -= tl.load(p_term + i_bh * padded_q + o_i)
     tl.store(p_delta + i_bh * padded_q + o_i, b_delta)
     tl.store(p_lse2 + i_bh * padded_q + o_i, tl.where(b_lse == -float("inf"), float("inf"), b_lse2))
 
@@ -315,15 +346,20 @@ def delta_kernel(
     ]
 )  # fmt: skip
 def ds_kernel(
-    p_q_pairs, p_k_pairs, p_w, p_absmax_q, p_absmax_k, p_term_k, p_v, p_rel_bias, p_seed,
-    p_owner, p_tile, p_bits, p_packed, p_do, p_delta, p_lse2, p_ds, p_p,
+    p_q_pairs, p_k_pairs, p_w, p_absmax_q, p_absmax_k, p_term_q, p_term_k, p_v, p_rel_bias, p_pairs, p_seed,
+    p_owner, p_tile, p_bits, p_packed, p_do, p_delta, p_lse2, p_ds, p_ds_capped, p_p,
     stride_vb, stride_vh, stride_vn, heads, kv_heads, queries, keys, padded_q, padded_k, tile_rows, tile_columns,
-    stride_group, stride_instance, first_instance, first_tile, entries, zero, threshold, keep_scale, slope,
-    TANH: tl.constexpr, REL_BIAS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    stride_group, stride_instance, first_instance, first_tile, entries, zero, threshold, keep_scale, slope, cap,
+    stride_pb, stride_ph, stride_pm, stride_pn,
+    TANH: tl.constexpr, REL_BIAS: tl.constexpr, PAIR_BIAS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
     DP: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, UNROLL: tl.constexpr,
     RM: tl.constexpr, RN: tl.constexpr, TM: tl.constexpr, TN: tl.constexpr,
 ):  # fmt: skip
-    """p = exp(s − lse) (with dropout keep·p) and ds = p · (keep·do·vᵀ − δ) of one tile, to scratch memory."""
+    """p = exp(s − lse) (with dropout keep·p) and ds = p · (keep·do·vᵀ − δ) of one tile, to scratch memory.
+
+    With a cap the gradient of the similarity is ds · (1 − tanh²), which goes to p_ds; ds itself to p_ds_capped, for the
+    gradients of what is added after the cap.
+    """
     BM: tl.constexpr = RM * TM
     BN: tl.constexpr = RN * TN
     PLANES: tl.constexpr = 2 if TANH else 1
@@ -348,8 +384,12 @@ def ds_kernel(
     distance = i_r * BM + keys - queries - i_c * BN + zero
     p_key = p_term_k + i_bh.to(tl.int64) * padded_k + i_c * BN
     i_bits = tl.load(p_bits + x)
-    b_s = add_terms(b_s, p_key, p_rel_bias + i_h * entries, p_packed, i_bits, o_r, o_c, distance, entries - 1,
-                     TANH, REL_BIAS, BM, BN)  # fmt: skip
+    b_term = tl.load(p_term_q + i_bh.to(tl.int64) * padded_q + i_r * BM + o_r)
+    b_s, b_slope = add_terms(
+        b_s, b_term, p_key, p_rel_bias + i_h * entries, p_pairs, p_packed, i_bits, i_b, i_h, i_r * BM, i_c * BN,
+        o_r, o_c, distance, entries - 1, cap, queries, keys, stride_pb, stride_ph, stride_pm, stride_pn,
+        TANH, REL_BIAS, PAIR_BIAS, BM, BN,
+    )  # fmt: skip
     o_i, o_j = i_r * BM + o_r, i_c * BN + o_c
     b_p = tl.exp2(b_s - tl.load(p_lse2 + i_bh.to(tl.int64) * padded_q + o_i)[:, None])
 
@@ -369,7 +409,9 @@ def ds_kernel(
         b_dp = tl.where(m_keep, b_dp * keep_scale, 0.0)
     b_dp = b_p * (b_dp - tl.load(p_delta + i_bh.to(tl.int64) * padded_q + o_i)[:, None])
     o_x = slot * (BM * BN) + o_r[:, None] * BN + o_c[None, :]
-    tl.store(p_ds + o_x, b_dp)
+    tl.store(p_ds + o_x, b_dp * b_slope)
+    if cap is not None:
+        tl.store(p_ds_capped + o_x, b_dp)
     tl.store(p_p + o_x, b_p_drop.to(p_p.dtype.element_ty))
 
 

@@ -24,10 +24,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...backends.sinks import add_sink
 from ...call import LoweredCall
 from ...dropout import keep_scale, threshold
 from ...execution import mask_cache
-from ..launch import compile_together, next_power, pad_dot, start, strides
+from ..launch import LOG2E, PairLayout, compile_together, next_power, pad_dot, start, strides
 from ..tile_lists import TileLists, tile_lists
 from .kernels import (
     d_rel_bias_kernel,
@@ -135,21 +136,30 @@ class AdditiveInputs:
         return self.weight if self.problem.rel_bias is None else self.problem.rel_bias.table.contiguous()
 
     @property
+    def pairs(self) -> Tensor:
+        """The bias by pair; any tensor where there is none."""
+        return self.weight if self.problem.pair_bias is None else self.problem.pair_bias
+
+    @property
     def seed(self) -> Tensor:
         return self.weight if self.problem.seed is None else self.problem.seed
 
     @property
-    def settings(self) -> tuple[float, ...]:
-        """(entries of rel_bias, zero, threshold, keep_scale, slope)."""
+    def settings(self) -> tuple[float | None, ...]:
+        """(entries of rel_bias, zero, threshold, keep_scale, slope, cap in base 2, strides of the bias by pair)."""
         p = self.problem
         zero = 0 if p.rel_bias is None else p.rel_bias.zero
-        return self.rel_bias.shape[1], zero, threshold(p.dropout), keep_scale(p.dropout), p.slope
+        cap = None if p.cap is None else p.cap * LOG2E
+        layout = PairLayout.of(p.pair_bias)
+        steps = (0,) * 4 if layout is None else layout.strides
+        return self.rel_bias.shape[1], zero, threshold(p.dropout), keep_scale(p.dropout), p.slope, cap, *steps
 
     @property
     def constants(self) -> dict[str, Any]:
         """What kernels that compute scores are compiled for."""
         p = self.problem
-        parts = dict(TANH=self.tanh, REL_BIAS=p.rel_bias is not None, DROPOUT=p.seed is not None, PRECISION=PRECISION)
+        parts = dict(TANH=self.tanh, REL_BIAS=p.rel_bias is not None, PAIR_BIAS=p.pair_bias is not None)
+        parts |= dict(DROPOUT=p.seed is not None, PRECISION=PRECISION)
         return parts | dict(DP=self.dp, DV=p.v.shape[3], UNROLL=min(UNROLL, self.dp // 2))
 
 
@@ -196,9 +206,9 @@ def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
         if needs_grad:
             backward(p, torch.empty_like(output, dtype=p.v.dtype), output, lse)
 
-    parts = (p.activation, p.rel_bias is None, p.seed is None, needs_grad)
+    parts = (p.activation, p.rel_bias is None, p.seed is None, needs_grad, p.cap is None, PairLayout.of(p.pair_bias))
     compile_together((forward, p.q.device, p.v.dtype, p.q.shape[3], p.v.shape[3], *parts), run_both)
-    return run_forward(p)
+    return add_sink(*run_forward(p), p.sink)
 
 
 def run_forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
@@ -214,7 +224,7 @@ def run_forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     tiles = inputs.tiles
     start(
         forward_kernel, (inputs.sizes[2] * batch * heads,),
-        *inputs.tokens, inputs.term_q, inputs.term_k, inputs.v, inputs.rel_bias, inputs.seed,
+        *inputs.tokens, inputs.term_q, inputs.term_k, inputs.v, inputs.rel_bias, inputs.pairs, inputs.seed,
         tiles.starts, tiles.tile, tiles.bits, tiles.packed, output, lse, *strides(inputs.v),
         heads, kv_heads, queries, keys, *inputs.sizes, tiles.batch_stride, tiles.head_stride, *inputs.settings,
         **inputs.constants, BDV=pad_dot(dim_v), **inputs.patch.arguments(),
@@ -223,10 +233,11 @@ def run_forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
 
 
 def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
-    """Gradients of q, k, v, weight and rel_bias; None for rel_q and rel_vectors, which additive scores do not have."""
+    """Gradients of q, k, v, weight, rel_bias and pair_bias; None for rel_q and rel_vectors, which these have not."""
     if not output.numel() or not p.k.shape[2]:
         table = None if p.rel_bias is None else p.rel_bias.table
-        return [None if x is None else torch.zeros_like(x) for x in (p.q, p.k, p.v, p.weight, table, None, None)]
+        tensors = (p.q, p.k, p.v, p.weight, table, None, None, p.pair_bias)
+        return [None if x is None else torch.zeros_like(x) for x in tensors]
     inputs = prepare(p, SHAPES[p.v.element_size()].ds)
     sums = GradientSums(inputs)
     kernels = AdditiveBackward(inputs, sums, grad.contiguous(), output.contiguous(), lse.contiguous())
@@ -237,6 +248,8 @@ def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[
         kernels.dv(tiles)
         if sums.by_distance is not None:
             kernels.d_rel_bias(tiles, sums.by_distance)
+        if sums.pairs is not None:
+            kernels.d_pair_bias(tiles, sums.pairs)
     return sums.gradients()
 
 
@@ -299,6 +312,9 @@ class GradientSums:
         length = padded_q + p.k.shape[2] + self.edge + self.distances
         programs = min(max(REL_BIAS_PROGRAMS // front, 1), tile_rows)
         self.by_distance = None if p.rel_bias is None else zeros(programs, length)
+        self.pairs = None
+        if p.pair_bias is not None and p.needs_grad[7]:
+            self.pairs = p.pair_bias.new_zeros(p.pair_bias.shape, dtype=torch.float32)
 
     def gradients(self) -> list[Tensor | None]:
         """The sums in the shapes and types of the tensors whose gradients they are."""
@@ -310,7 +326,7 @@ class GradientSums:
         dk = self.by_key_head(self.k)[:, :, :head_dim, :keys].mT
         pairs = [(dq, p.q), (dk, p.k), (self.by_key_head(self.v), p.v), (weight, require(p.weight))]
         grads: list[Tensor | None] = [x.to(like.dtype).contiguous() for x, like in pairs]
-        return [*grads, self.rel_bias(), None, None]
+        return [*grads, self.rel_bias(), None, None, self.pairs]
 
     def by_key_head(self, x: Tensor) -> Tensor:
         """x `[batch · heads, ...]` summed over the query heads that read one key head."""
@@ -359,11 +375,12 @@ class AdditiveBackward:
         slots = max((x.instances * (x.last - x.first) for x in self.ranges), default=0)
         self.scratch_ds = p.v.new_empty(slots, patch.rows, patch.columns, dtype=torch.float32)
         self.scratch_p = torch.empty_like(self.scratch_ds, dtype=p.v.dtype)
+        self.scratch_capped = self.scratch_ds if p.cap is None else torch.empty_like(self.scratch_ds)
         self.delta, self.lse2 = torch.empty_like(inputs.term_q), torch.empty_like(inputs.term_q)
         start(
             delta_kernel, (inputs.sizes[2], inputs.q_pairs.shape[0]),
             grad, output, lse, inputs.term_q, self.delta, self.lse2, p.q.shape[2], inputs.sizes[0],
-            DV=p.v.shape[3], BT=patch.rows, BDV=min(self.width, 64), num_warps=4,
+            CAP=p.cap is not None, DV=p.v.shape[3], BT=patch.rows, BDV=min(self.width, 64), num_warps=4,
         )  # fmt: skip
 
     def range_arguments(self, tiles: TileRange) -> tuple[int, ...]:
@@ -373,9 +390,9 @@ class AdditiveBackward:
         inputs, listed = self.inputs, self.tiles
         start(
             ds_kernel, (tiles.last - tiles.first, tiles.instances),
-            *inputs.tokens, inputs.term_k, inputs.v, inputs.rel_bias, inputs.seed,
+            *inputs.tokens, inputs.term_q, inputs.term_k, inputs.v, inputs.rel_bias, inputs.pairs, inputs.seed,
             self.by_column.owner, listed.tile, listed.bits, listed.packed,
-            self.grad, self.delta, self.lse2, self.scratch_ds, self.scratch_p, *strides(inputs.v),
+            self.grad, self.delta, self.lse2, self.scratch_ds, self.scratch_capped, self.scratch_p, *strides(inputs.v),
             *self.sizes, *inputs.sizes, *self.range_arguments(tiles)[:4], *inputs.settings,
             **inputs.constants, BDV=min(self.width, 64), **inputs.patch.arguments(),
         )  # fmt: skip
@@ -413,7 +430,38 @@ class AdditiveBackward:
         programs, length = sums.shape[1:]
         start(
             d_rel_bias_kernel, (programs * listed.groups, tiles.instances),
-            self.scratch_ds, listed.starts, listed.tile, sums, self.sizes[3], inputs.sizes[2], programs, length,
+            self.scratch_capped, listed.starts, listed.tile, sums, self.sizes[3], inputs.sizes[2], programs, length,
             *self.range_arguments(tiles), BM=inputs.patch.rows, BN=inputs.patch.columns, BX=self.sums.distances,
             num_warps=8,
         )  # fmt: skip
+
+    def d_pair_bias(self, tiles: TileRange, total: Tensor) -> None:
+        """Add a range's ds to the gradient of the bias by pair, one batch row and head after another."""
+        p, patch, (_, _, queries, keys) = self.inputs.problem, self.inputs.patch, self.sizes
+        rows = self.inputs.sizes[2]
+        count = tiles.last - tiles.first
+        owner = self.by_column.owner[tiles.first : tiles.last].long()
+        group, row, column = owner // rows, owner % rows, self.tiles.tile[tiles.first : tiles.last].long()
+        i = row[:, None] * patch.rows + torch.arange(patch.rows, device=row.device)  # [tiles, rows]
+        j = column[:, None] * patch.columns + torch.arange(patch.columns, device=row.device)
+        ds = self.scratch_capped[: tiles.instances * count].unflatten(0, (tiles.instances, count))
+        for instance in range(tiles.instances):
+            for g in group.unique().tolist():
+                index = g * self.steps[0] + (tiles.instance + instance) * self.steps[1]
+                own = group == g
+                d = ds[instance][own]
+                if total.shape[2] == 1:
+                    pairs = sum_tiles(d.sum(1), column[own], self.inputs.sizes[3])[None, :keys]
+                elif total.shape[3] == 1:
+                    pairs = sum_tiles(d.sum(2), row[own], rows)[:queries, None]
+                else:
+                    pairs = d.new_zeros(self.inputs.sizes[:2])  # one head's, padded to tiles
+                    pairs[i[own][:, :, None], j[own][:, None]] = d
+                    pairs = pairs[:queries, :keys]
+                slot = total[index // p.q.shape[1] % total.shape[0], index % p.q.shape[1] % total.shape[1]]
+                slot += pairs.sum_to_size(slot.shape)
+
+
+def sum_tiles(x: Tensor, line: Tensor, lines: int) -> Tensor:
+    """Sums of x `[tiles, size]` over the tiles of each line, one after another, `[lines · size]`."""
+    return x.new_zeros(lines, x.shape[1]).index_put_((line,), x, accumulate=True).flatten()

@@ -8,7 +8,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..prelude import LN2, MASKED, MAX_INIT, dropout_mask, hash_rows, head_pointer, load_span, load_span_transposed
+from ..prelude import (
+    LN2,
+    LOG2E,
+    MASKED,
+    MAX_INIT,
+    add_sink,
+    dropout_mask,
+    hash_rows,
+    head_pointer,
+    load_span,
+    load_span_transposed,
+    tanh,
+)
 
 
 @triton.jit
@@ -21,25 +33,27 @@ def load_rel_bias(p_table, o_table, b_distance, zero, entries):
     do_not_specialize=[
         "queries", "keys", "kv_heads", "group_size", "row_tiles", "splits", "offset", "scale",
         "bias_zero", "bias_entries", "rel_zero", "rel_entries", "batch", "threshold",
-        "stride_mb", "stride_mh", "stride_mq", "stride_mn", "stride_bounds",
+        "stride_mb", "stride_mh", "stride_mq", "stride_mn", "stride_bounds", "cap",
+        "stride_pb", "stride_ph", "stride_pq", "stride_pn",
     ]
 )  # fmt: skip
 def split_kernel(
-    p_q, p_k, p_v, p_rel_bias, p_rel_scores, p_mask, p_bounds, p_seed, p_acc_parts, p_max_parts, p_sum_parts,
+    p_q, p_k, p_v, p_rel_bias, p_rel_scores, p_pairs, p_mask, p_bounds, p_seed, p_acc_parts, p_max_parts, p_sum_parts,
     stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
-    stride_mb, stride_mh, stride_mq, stride_mn, stride_bounds,
+    stride_mb, stride_mh, stride_mq, stride_mn, stride_bounds, stride_pb, stride_ph, stride_pq, stride_pn,
     batch, queries, keys, kv_heads, group_size, row_tiles, splits, offset, scale,
-    bias_zero, bias_entries, rel_zero, rel_entries, threshold,
+    bias_zero, bias_entries, rel_zero, rel_entries, cap, threshold,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    MASK: tl.constexpr, REL_BIAS: tl.constexpr, REL_VECTORS: tl.constexpr, DROPOUT: tl.constexpr,
-    RENORMALIZE: tl.constexpr,
+    MASK: tl.constexpr, REL_BIAS: tl.constexpr, REL_VECTORS: tl.constexpr, CAP: tl.constexpr, PAIR_BIAS: tl.constexpr,
+    DROPOUT: tl.constexpr, RENORMALIZE: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """One split of the keys for BM rows, (head of the group, query), in base 2 with a running maximum m:
 
         p = 2^(s − m),   l = Σ p,   acc = Σ p · v
 
-    RENORMALIZE scales acc by l over the sum of the weights as they were rounded for the product with v. Backward is
-    that of any exact attention with this output and log-sum-exp.
+    REL_BIAS 1 reads a table by distance, 2 computes −slope·|i − j|. RENORMALIZE scales acc by l over the sum of the
+    weights as they were rounded for the product with v; EXACT adds what rounding cut off. Backward is that
+    of any exact attention with this output and log-sum-exp.
     """
     i_split = tl.program_id(0) % splits
     i_rest = tl.program_id(0) // splits
@@ -59,16 +73,20 @@ def split_kernel(
     b_q = tl.load(p_rows, mask=m_r[:, None] & (o_d < D)[None, :], other=0.0)
     p_k = head_pointer(p_k, i_b, i_kv, stride_kb, stride_kh)
     p_v = head_pointer(p_v, i_b, i_kv, stride_vb, stride_vh)
+    if PAIR_BIAS:
+        p_biases = p_pairs + i_b * stride_pb + (o_h.to(tl.int64) * stride_ph + o_query * stride_pq)[:, None]
     if MASK:
-        p_pairs = p_mask + i_b * stride_mb + (o_h.to(tl.int64) * stride_mh + o_query * stride_mq)[:, None]
+        p_allowed = p_mask + i_b * stride_mb + (o_h.to(tl.int64) * stride_mh + o_query * stride_mq)[:, None]
         low = tl.load(p_bounds + i_b * stride_bounds)
         high = tl.load(p_bounds + i_b * stride_bounds + 1)
         low = low // BN * BN
     else:
         low = 0
         high = keys
-    if REL_BIAS:
+    if REL_BIAS == 1:
         o_bias = tl.where(m_r, o_h, 0) * bias_entries
+    if REL_BIAS == 2:
+        b_slope = tl.load(p_rel_bias + tl.where(m_r, o_h, 0)).to(tl.float32) * LOG2E
     if REL_VECTORS:
         o_rel = ((tl.where(m_r, o_h, 0).to(tl.int64) * batch + i_b) * queries + o_query) * rel_entries
     if DROPOUT:
@@ -85,12 +103,19 @@ def split_kernel(
         m_j = o_j < last
         b_k = load_span_transposed(p_k, n, stride_kn, last, BN, D, BD, True)
         b_s = tl.dot(b_q, b_k, input_precision="ieee") * scale
-        if REL_BIAS:
-            b_s += load_rel_bias(p_rel_bias, o_bias, o_i[:, None] - o_j[None, :], bias_zero, bias_entries)
         if REL_VECTORS:
             b_s += load_rel_bias(p_rel_scores, o_rel, o_i[:, None] - o_j[None, :], rel_zero, rel_entries)
+        if CAP:
+            b_s = cap * tanh(b_s * (1.0 / cap))
+        if REL_BIAS == 1:
+            b_s += load_rel_bias(p_rel_bias, o_bias, o_i[:, None] - o_j[None, :], bias_zero, bias_entries)
+        if REL_BIAS == 2:
+            b_s -= b_slope[:, None] * tl.abs(o_i[:, None] - o_j[None, :]).to(tl.float32)
+        if PAIR_BIAS:
+            p_tile = p_biases + o_j[None, :].to(tl.int64) * stride_pn
+            b_s += tl.load(p_tile, mask=m_r[:, None] & m_j[None, :], other=0.0).to(tl.float32) * LOG2E
         if MASK:
-            p_tile = p_pairs + o_j[None, :].to(tl.int64) * stride_mn
+            p_tile = p_allowed + o_j[None, :].to(tl.int64) * stride_mn
             b_allowed = tl.load(p_tile, mask=m_r[:, None] & m_j[None, :], other=0)
             b_s = tl.where(b_allowed != 0, b_s, MASKED)
         else:
@@ -105,6 +130,8 @@ def split_kernel(
             b_p = tl.where(dropout_mask(b_hash, o_j, threshold, False), b_p, 0.0)
         b_v = load_span(p_v, n, stride_vn, last, BN, DV, BDV, True)
         b_acc = tl.dot(b_p.to(b_v.dtype), b_v, b_acc * b_alpha[:, None], input_precision="ieee")
+        if EXACT:
+            b_acc = tl.dot((b_p - b_p.to(b_v.dtype).to(tl.float32)).to(b_v.dtype), b_v, b_acc)
         b_m = b_new_m
     if RENORMALIZE:
         b_acc *= (b_l / tl.where(b_l_rounded > 0, b_l_rounded, 1.0))[:, None]
@@ -115,14 +142,16 @@ def split_kernel(
     tl.store(p_out, b_acc, mask=m_r[:, None] & (o_v < DV)[None, :])
 
 
-@triton.jit(do_not_specialize=["splits", "keep_scale"])
+@triton.jit(do_not_specialize=["splits", "keep_scale", "queries", "heads"])
 def merge_kernel(
-    p_acc_parts, p_max_parts, p_sum_parts, p_output, p_lse, splits, keep_scale,
-    DV: tl.constexpr, BDV: tl.constexpr, BS: tl.constexpr,
+    p_acc_parts, p_max_parts, p_sum_parts, p_sink, p_output, p_lse, splits, keep_scale, queries, heads,
+    DV: tl.constexpr, BDV: tl.constexpr, BS: tl.constexpr, SINK: tl.constexpr,
 ):  # fmt: skip
     """One row from its splits, with M = max m and α = 2^(m − M):
 
     L = Σ α · l,   output = Σ α · acc / L,   lse = M + log2 L
+
+    A SINK adds its own 2^(sink − M) to L.
     """
     i_row = tl.cast(tl.program_id(0), tl.int64)
     o_s = tl.arange(0, BS)
@@ -141,8 +170,12 @@ def merge_kernel(
         p_rows = p_acc_parts + (i_row * splits + at + o_s)[:, None] * DV + o_v[None, :]
         b_output += b_alpha[:, None] * tl.load(p_rows, mask=m_s[:, None] & (o_v < DV)[None, :], other=0.0)
     b_total = tl.sum(b_l, 0)
+    b_factor = keep_scale
+    if SINK:
+        b_alpha, b_max, b_total = add_sink(p_sink, i_row // queries % heads, b_max, b_total)
+        b_factor = keep_scale * b_alpha
     m_alive = b_total > 0
     b_safe = tl.where(m_alive, b_total, 1.0)
-    b_row = tl.sum(b_output, 0) * (keep_scale / b_safe)
+    b_row = tl.sum(b_output, 0) * (b_factor / b_safe)
     tl.store(p_output + i_row * DV + o_v, b_row.to(p_output.dtype.element_ty), mask=o_v < DV)
     tl.store(p_lse + i_row, tl.where(m_alive, (b_max + tl.log2(b_safe)) * LN2, -float("inf")))

@@ -8,14 +8,27 @@ kernels' arguments are kept in the call's plan.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from ...call import LoweredCall
+from ...call import LoweredCall, device_guard
 from ...dropout import keep_scale, threshold
 from ...parts.masks import Everything
 from ...tracing import in_cuda_graph
-from ..launch import LOG2E, Launch, ShapeTable, TileShape, multiprocessors, pad_dot, select_shape, stride_arguments
+from ..launch import (
+    LOG2E,
+    Launch,
+    PairLayout,
+    ShapeTable,
+    TileShape,
+    align,
+    multiprocessors,
+    pad_dot,
+    select_shape,
+    stride_arguments,
+)
 from .kernels import merge_kernel, split_kernel
 
 MAX_HEAD_DIM = 256
@@ -24,6 +37,7 @@ PROGRAMS_PER_SM = 16  # over the whole run
 MIN_KEYS = 256  # keys of a program, unless there are fewer
 MERGED = 16  # splits that are merged at once
 CACHED = 1 << 16  # pairs up to which the bytes of a mask without tensors are cached
+PAIR_STRIDES = ("stride_pb", "stride_ph", "stride_pq", "stride_pn")
 MASK_STRIDES = ("stride_mb", "stride_mh", "stride_mq", "stride_mn", "stride_bounds")
 
 # By bytes of a number and padded head_dim, the nearest above. More rows than these go to other programs.
@@ -37,6 +51,8 @@ def covers(problem: LoweredCall) -> str | None:
     """Why these kernels cannot run the problem; None when they can."""
     if problem.weight is not None:
         return "the score is additive"
+    if problem.key_vectors is not None:
+        return "keys are multiplied with vectors by distance"
     queries, keys = problem.q.shape[2], problem.k.shape[2]
     if queries > MAX_QUERIES:
         return f"there are {queries} queries, more than {MAX_QUERIES}"
@@ -52,22 +68,28 @@ def covers(problem: LoweredCall) -> str | None:
 def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     """Output, in float32 where gradients need it, and log-sum-exp."""
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (p.q, p.k, p.v))
-    rel_bias = q if p.rel_bias is None else (p.rel_bias.table.float() * LOG2E).contiguous()
+    rel_bias = q
+    if p.rel_bias is not None:
+        slopes = p.rel_bias.slopes
+        rel_bias = (p.rel_bias.table.float() * LOG2E).contiguous() if slopes is None else slopes
     rel_scores, rel_zero = relative_scores(p)
-    tensors = (q, k, v, rel_bias, rel_scores, *evaluate_mask(p), q if p.seed is None else p.seed)
+    pairs = q if p.pair_bias is None else p.pair_bias
+    tensors = (q, k, v, rel_bias, rel_scores, pairs, *evaluate_mask(p), q if p.seed is None else p.seed)
     exact_output = p.has_part_tensors and any(p.needs_grad)
     layout = tuple([(x.shape, x.stride(), x.dtype, x.data_ptr() % 16 == 0) for x in tensors])
     launches = p.plan.get(
         (DecodeLaunches, layout, exact_output), lambda: DecodeLaunches(p, tensors, rel_zero, exact_output)
     )
-    return launches.forward(*tensors)
+    return launches.forward(None if p.sink is None else align(p.sink), *tensors)
 
 
 class DecodeLaunches:
-    """The kernels for tensors of one layout and alignment: (q, k, v, rel_bias, rel_scores, mask, bounds, seed)."""
+    """The kernels for tensors of one layout: (q, k, v, rel_bias, rel_scores, pairs, mask, bounds, seed)."""
 
     def __init__(self, p: LoweredCall, tensors: tuple[Tensor, ...], rel_zero: int, exact_output: bool):
-        q, k, v, rel_bias, rel_scores, mask, bounds, _ = tensors
+        q, k, v, rel_bias, rel_scores, pairs, mask, bounds, _ = tensors
+        layout = PairLayout.of(pairs)
+        pair_steps = (0,) * 4 if layout is None else layout.strides
         grid, kv_heads, head_dim, value_dim = p.grid, k.shape[1], q.shape[3], v.shape[3]
         group_size, masked, drops = grid.heads // kv_heads, not isinstance(p.mask, Everything), p.seed is not None
         width, value_width = pad_dot(head_dim), pad_dot(value_dim)
@@ -83,25 +105,63 @@ class DecodeLaunches:
         self.start_splits = Launch(
             split_kernel, programs * splits,
             **stride_arguments(q=q, k=k, v=v), **dict(zip(MASK_STRIDES, mask_strides, strict=True)),
+            **dict(zip(PAIR_STRIDES, pair_steps, strict=True)), cap=(p.cap or 1.0) * LOG2E, CAP=p.cap is not None,
+            PAIR_BIAS=p.pair_bias is not None,
             batch=grid.batch, queries=grid.queries, keys=grid.keys, kv_heads=kv_heads, group_size=group_size,
             row_tiles=row_tiles, splits=splits, offset=grid.offset, scale=p.scale * LOG2E,
             bias_zero=0 if p.rel_bias is None else p.rel_bias.zero, bias_entries=rel_bias.shape[-1],
             rel_zero=rel_zero, rel_entries=rel_scores.shape[-1], threshold=threshold(p.dropout),
-            D=head_dim, BD=width, DV=value_dim, BDV=value_width, MASK=masked, REL_BIAS=p.rel_bias is not None,
-            REL_VECTORS=p.rel_vectors is not None, DROPOUT=drops, RENORMALIZE=self.output_dtype != v.dtype,
+            D=head_dim, BD=width, DV=value_dim, BDV=value_width, MASK=masked, REL_BIAS=bias_form(p),
+            REL_VECTORS=p.rel_vectors is not None, DROPOUT=drops,
+            RENORMALIZE=self.output_dtype != v.dtype and p.sink is None,
+            EXACT=self.output_dtype != v.dtype and p.sink is not None,
             **shape.arguments(),
         )  # fmt: skip
-        sizes = {"DV": value_dim, "BDV": value_width, "BS": MERGED, "num_warps": 2}
+        sizes = {"DV": value_dim, "BDV": value_width, "BS": MERGED, "num_warps": 2, "SINK": p.sink is not None}
+        sizes |= {"queries": grid.queries, "heads": grid.heads}
         self.merge = Launch(
             merge_kernel, rows, splits=splits, keep_scale=keep_scale(p.dropout) if drops else 1.0, **sizes
         )
 
-    def forward(self, q: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, sink: Tensor | None, q: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         parts = [q.new_empty(size, dtype=torch.float32) for size in (self.acc_parts, self.row_parts, self.row_parts)]
         self.start_splits(q, *tensors, *parts)
         output, lse = q.new_empty(self.output, dtype=self.output_dtype), q.new_empty(q.shape[:3], dtype=torch.float32)
-        self.merge(*parts, output, lse)
+        self.merge(*parts, sink, output, lse)
         return output, lse
+
+
+class DecodeStep:
+    """Calls that differ in the contents and layout of q, k and v alone, without gradients: few checks before kernels.
+
+    Nothing in it refers to the tensors of the call that it was made of.
+    """
+
+    def __init__(self, p: LoweredCall):
+        empty = p.q.new_empty(0)
+        self.problem = replace(p, q=empty, k=empty, v=empty)
+        self.slopes = None if p.rel_bias is None else p.rel_bias.slopes
+        self.launches: dict[tuple[object, ...], DecodeLaunches] = {}
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        layout = (q.stride(), k.stride(), v.stride(), q.data_ptr() % 16, k.data_ptr() % 16, v.data_ptr() % 16)
+        with device_guard(q):
+            launches = self.launches.get(layout)
+            if launches is None:
+                if not q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
+                    return self(q.contiguous(), k.contiguous(), v.contiguous())
+                launches = DecodeLaunches(replace(self.problem, q=q, k=k, v=v), self.tensors(q, k, v), 0, False)
+                self.launches[layout] = launches
+            return launches.forward(None, *self.tensors(q, k, v))[0]
+
+    def tensors(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        """What the kernels take; q stands for what this step has not."""
+        return q, k, v, q if self.slopes is None else self.slopes, q, q, q, q, q
+
+
+def bias_form(p: LoweredCall) -> int:
+    """How the kernel gets the bias by distance: 0 none, 1 from a table, 2 from slopes."""
+    return 0 if p.rel_bias is None else 1 if p.rel_bias.slopes is None else 2
 
 
 def count_splits(programs: int, keys: int, columns: int, processors: int) -> int:

@@ -1,4 +1,4 @@
-"""Device code of the dot family: scale·q·k, a distance bias or relative vectors, any mask, dropout.
+"""Device code of the dot family: scale·q·k, a distance bias or vectors by distance, any mask, dropout.
 
 Tables by distance are first written out along a line, entry x for j − row = x − origin, with their ends repeated: so
 kernels neither clamp a distance nor test where a table ends. The line is as long as queries and keys together.
@@ -15,10 +15,13 @@ import triton.language as tl
 from ..prelude import (
     LN2,
     MAX_INIT,
+    add_after_product,
+    add_sink,
     dropout_mask,
     group_index,
     hash_rows,
     head_pointer,
+    key_scores,
     load_mask,
     load_rows,
     per_query,
@@ -26,6 +29,7 @@ from ..prelude import (
     shear,
     store_rows,
     unshear,
+    unshear_keys,
 )
 
 # Not specialised, so that new sizes need no new kernels; origin, length and padded are always multiples of 16.
@@ -69,18 +73,21 @@ def store_partial(p_parts, i_part, b_x, ROWS: tl.constexpr, BD: tl.constexpr):
 
 @triton.jit(do_not_specialize=SIZES)
 def forward_kernel(
-    p_q, p_k, p_v, p_rel_bias, p_rel_q, p_rel_vectors, p_seed, p_o, p_lse, p_acc_parts, p_max_parts, p_sum_parts,
+    p_q, p_k, p_v, p_rel_bias, p_rel_q, p_rel_vectors, p_key_vectors, p_pairs, p_sink, p_seed,
+    p_o, p_lse, p_acc_parts, p_max_parts, p_sum_parts,
     p_group, p_row, p_first, p_last, p_slot, p_tile, p_run_end, p_bits, p_packed,
     stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
-    stride_rb, stride_rh, stride_rn,
-    queries, keys, heads, group_size, origin, length, instances, scale, inv_scale, threshold, keep_scale,
+    stride_rb, stride_rh, stride_rn, stride_pb, stride_ph, stride_pm, stride_pn,
+    queries, keys, heads, group_size, origin, length, instances, scale, inv_scale, cap, threshold, keep_scale,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, REL_BIAS: tl.constexpr, REL_VECTORS: tl.constexpr,
+    KEY_VECTORS: tl.constexpr, CAP: tl.constexpr, PAIR_BIAS: tl.constexpr, SINK: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """Online softmax over a work item of one row of tiles, with a running maximum m and sum l, in base 2:
 
-        s = log2(e) · scale · (q·k + rel_q·rel_vectors[j − i] + rel_bias[j − i]),   −∞ where the mask forbids
+        s = log2(e) · scale · (capped(q·k + rel_q·rel_vectors[j − i] + k·key_vectors[j − i])
+                               + rel_bias[j − i] + pair_bias[i, j]),   or −∞
         p = 2^(s − m),   l = Σ p,   o = Σ keep·p·v / l,   lse = ln 2 · (m + log2 l)
 
     When m grows, α = 2^(old m − new m) rescales l and the sum. Items of a split list store (m, l, Σ p·v) for
@@ -99,11 +106,14 @@ def forward_kernel(
         b_rel_q = load_rows(head_pointer(p_rel_q, i_b, i_h, stride_rb, stride_rh), o_q, stride_rn, D, BD)
         p_rel_vectors += (i_h.to(tl.int64) * length + origin - i_row * BM) * D
         b_low = tl.zeros([BM, BN], tl.float32)
+    if KEY_VECTORS:
+        p_key_vectors += (i_h.to(tl.int64) * length + origin - i_row * BM) * D
     if DROPOUT:
         b_hash = hash_rows(p_seed, i_b, i_h, i_row * BM + o_m + keys - queries)
     # A float32 output of rounded weights is divided by the sum of the rounded weights, so that what all values have in
-    # common comes out exactly.
-    RENORMALIZE: tl.constexpr = p_o.dtype.element_ty != p_v.dtype.element_ty
+    # common comes out exactly. The gradient of a sink is a sum of δ alone: there the rest of every weight is added too.
+    EXACT: tl.constexpr = SINK and p_o.dtype.element_ty != p_v.dtype.element_ty
+    RENORMALIZE: tl.constexpr = not EXACT and p_o.dtype.element_ty != p_v.dtype.element_ty
     b_m = tl.full([BM], MAX_INIT, tl.float32)
     b_l = tl.zeros([BM], tl.float32)
     b_l_rounded = tl.zeros([BM], tl.float32)
@@ -122,7 +132,7 @@ def forward_kernel(
             i_bits = tl.load(p_bits + x)
             o_k = tl.minimum(o_n, keys - 1 - i_tile * BN)
             b_k = load_rows(p_k + (i_tile * BN).to(tl.int64) * stride_kn, o_k, stride_kn, D, BD)
-            if REL_BIAS:
+            if REL_BIAS and not CAP:
                 o_x = i_tile * BN - i_row * BM
                 b_s = rel_bias_tile(
                     p_rel_bias, i_h, o_x, origin, keys - queries, length, inv_scale, BM, BN, False, PAIRS, REL_BIAS
@@ -134,7 +144,15 @@ def forward_kernel(
                 b_high = tl.dot(b_rel_q, tl.trans(load_rows(p_high, o_n, D, D, BD)), input_precision=PRECISION)
                 b_s += shear(b_low, b_high, BN)
                 b_low = b_high
+            if KEY_VECTORS:
+                b_s += key_scores(b_k, p_key_vectors + i_tile * BN * D, BN, D, BD, PRECISION)
             b_s = tl.dot(b_q, tl.trans(b_k), b_s, input_precision=PRECISION)
+            if CAP or PAIR_BIAS:
+                b_s, _b_slope = add_after_product(
+                    b_s, p_rel_bias, p_pairs, i_b, i_h, i_row * BM, i_tile * BN, queries, keys,
+                    stride_pb, stride_ph, stride_pm, stride_pn, origin, length, inv_scale, cap,
+                    BM, BN, False, REL_BIAS, CAP, PAIR_BIAS,
+                )  # fmt: skip
             if i_bits >= 0:
                 b_s = tl.where(load_mask(p_packed, i_bits, BM, BN, False), b_s, -float("inf"))
             b_new_m = tl.maximum(b_m, tl.max(b_s, 1) * scale)
@@ -148,6 +166,8 @@ def forward_kernel(
                 b_p = tl.where(dropout_mask(b_hash, i_tile * BN + o_n, threshold, False), b_p, 0.0)
             b_v = load_rows(p_v + (i_tile * BN).to(tl.int64) * stride_vn, o_k, stride_vn, DV, BDV)
             b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * b_alpha[:, None], input_precision=PRECISION)
+            if EXACT:
+                b_o = tl.dot((b_p - b_p.to(b_v.dtype).to(tl.float32)).to(b_v.dtype), b_v, b_o)
         i_first = i_end
     if RENORMALIZE:
         b_o *= (b_l / tl.where(b_l_rounded > 0, b_l_rounded, 1.0))[:, None]
@@ -158,15 +178,19 @@ def forward_kernel(
         tl.store(p_sum_parts + i_part.to(tl.int64) * BM + o_m, b_l)
     else:
         first = (i_b * heads + i_h).to(tl.int64) * queries
-        store_output(p_o, p_lse, b_m, b_l, b_o, first, i_row, queries, keep_scale, DV, BDV, BM)
+        store_output(p_o, p_lse, p_sink, b_m, b_l, b_o, i_h, first, i_row, queries, keep_scale, DV, BDV, BM, SINK)
 
 
 @triton.jit
 def store_output(
-    p_o, p_lse, b_m, b_l, b_o, first, i_row, queries, keep_scale, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr
+    p_o, p_lse, p_sink, b_m, b_l, b_o, i_h, first, i_row, queries, keep_scale,
+    DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, SINK: tl.constexpr,
 ):  # fmt: skip
-    """Store a finished row of tiles; rows without an allowed key become zeros with lse −∞."""
+    """Store a finished row of tiles; rows without an allowed key become zeros with lse −∞, or that of the SINK."""
     o_q = i_row * BM + tl.arange(0, BM)
+    if SINK:
+        b_alpha, b_m, b_l = add_sink(p_sink, i_h, b_m, b_l)
+        b_o *= b_alpha[:, None]
     m_alive = b_l > 0
     b_l = tl.where(m_alive, b_l, 1.0)
     store_rows(p_o + first * DV, o_q, b_o * (keep_scale / b_l)[:, None], queries, DV, BDV)
@@ -176,8 +200,9 @@ def store_output(
 
 @triton.jit(do_not_specialize=SIZES)
 def merge_kernel(
-    p_o, p_lse, p_acc_parts, p_max_parts, p_sum_parts, p_split_rows, queries, heads, instances, keep_scale,
+    p_o, p_lse, p_acc_parts, p_max_parts, p_sum_parts, p_sink, p_split_rows, queries, heads, instances, keep_scale,
     DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr,
+    SINK: tl.constexpr,
 ):  # fmt: skip
     """One row of tiles from its splits: m = max m_s, l = Σ l_s·2^(m_s − m), and the output sums likewise."""
     i_b, i_h, i_instance, i_row, i_first, i_last = split_row(p_split_rows, instances, heads, BY_BATCH, BY_HEAD)
@@ -195,7 +220,7 @@ def merge_kernel(
         b_o = b_o * b_alpha[:, None] + tl.load(p_acc_parts + i_part * (BM * BDV) + o_x) * b_beta[:, None]
         b_m = b_new_m
     first = (i_b * heads + i_h).to(tl.int64) * queries
-    store_output(p_o, p_lse, b_m, b_l, b_o, first, i_row, queries, keep_scale, DV, BDV, BM)
+    store_output(p_o, p_lse, p_sink, b_m, b_l, b_o, i_h, first, i_row, queries, keep_scale, DV, BDV, BM, SINK)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -235,35 +260,47 @@ def delta_kernel(
 
 @triton.jit
 def tile_ds(
-    b_q, b_k, b_v, b_do, b_lse2, b_delta, b_hash, p_rel_bias, p_packed,
-    i_h, i_bits, o_x, o_j, offset, origin, length, scale, inv_scale, threshold, keep_scale,
-    BM: tl.constexpr, BN: tl.constexpr, REL_BIAS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
-    PAIRS: tl.constexpr,
+    b_start, b_q, b_k, b_v, b_do, b_lse2, b_delta, b_hash, p_rel_bias, p_pairs, p_packed,
+    i_b, i_h, i_bits, i_m, i_n, queries, keys, stride_pb, stride_ph, stride_pm, stride_pn,
+    origin, length, scale, inv_scale, cap, threshold, keep_scale,
+    BM: tl.constexpr, BN: tl.constexpr, REL_BIAS: tl.constexpr, CAP: tl.constexpr, PAIR_BIAS: tl.constexpr,
+    DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """ds = p · (keep·do·vᵀ − δ) of one tile, with p = 2^(s − lse2); its corner has j − row = o_x."""
-    if REL_BIAS:
-        b_s = rel_bias_tile(p_rel_bias, i_h, o_x, origin, offset, length, inv_scale, BM, BN, False, PAIRS, REL_BIAS)
+    """ds = p · (keep·do·vᵀ − δ) of the tile with its corner at (i_m, i_n), p = 2^(s − lse2); and the cap's slope.
+
+    `b_start` is what the product starts from: relative scores, or 0.
+    """
+    if REL_BIAS and not CAP:
+        b_s = rel_bias_tile(
+            p_rel_bias, i_h, i_n - i_m, origin, keys - queries, length, inv_scale, BM, BN, False, PAIRS, REL_BIAS
+        )
     else:
-        b_s = tl.zeros([BM, BN], tl.float32)
-    b_s = tl.dot(b_q, tl.trans(b_k), b_s, input_precision=PRECISION) * scale - b_lse2[:, None]
+        b_s = tl.zeros([BM, BN], tl.float32) + b_start
+    b_s = tl.dot(b_q, tl.trans(b_k), b_s, input_precision=PRECISION)
+    b_s, b_slope = add_after_product(
+        b_s, p_rel_bias, p_pairs, i_b, i_h, i_m, i_n, queries, keys, stride_pb, stride_ph, stride_pm, stride_pn,
+        origin, length, inv_scale, cap, BM, BN, False, REL_BIAS, CAP, PAIR_BIAS,
+    )  # fmt: skip
+    b_s = b_s * scale - b_lse2[:, None]
     if i_bits >= 0:
         b_s = tl.where(load_mask(p_packed, i_bits, BM, BN, False), b_s, -float("inf"))
     b_p = tl.exp2(b_s)
     b_dp = tl.dot(b_do, tl.trans(b_v), input_precision=PRECISION)
     if DROPOUT:
-        b_dp = tl.where(dropout_mask(b_hash, o_j, threshold, False), b_dp * keep_scale, 0.0)
-    return b_p * (b_dp - b_delta[:, None])
+        b_dp = tl.where(dropout_mask(b_hash, i_n + tl.arange(0, BN), threshold, False), b_dp * keep_scale, 0.0)
+    return b_p * (b_dp - b_delta[:, None]), b_slope
 
 
 @triton.jit(do_not_specialize=SIZES)
 def dq_kernel(
-    p_q, p_k, p_v, p_rel_bias, p_seed, p_do, p_lse2, p_delta, p_dq, p_dq_parts,
+    p_q, p_k, p_v, p_rel_bias, p_pairs, p_seed, p_do, p_lse2, p_delta, p_dq, p_dq_parts,
     p_group, p_row, p_first, p_last, p_slot, p_tile, p_bits, p_packed,
     stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
+    stride_pb, stride_ph, stride_pm, stride_pn,
     queries, keys, padded, heads, group_size, origin, length, instances,
-    scale, inv_scale, grad_scale, threshold, keep_scale,
+    scale, inv_scale, grad_scale, cap, threshold, keep_scale,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, REL_BIAS: tl.constexpr,
+    BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, REL_BIAS: tl.constexpr, CAP: tl.constexpr, PAIR_BIAS: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """A work item of one row of tiles: dq = scale · Σ_j ds·k."""
@@ -290,11 +327,14 @@ def dq_kernel(
         o_k = tl.minimum(o_n, keys - 1 - i_tile * BN)
         b_k = load_rows(p_k + (i_tile * BN).to(tl.int64) * stride_kn, o_k, stride_kn, D, BD)
         b_v = load_rows(p_v + (i_tile * BN).to(tl.int64) * stride_vn, o_k, stride_vn, DV, BDV)
-        b_ds = tile_ds(
-            b_q, b_k, b_v, b_do, b_lse2, b_delta, b_hash, p_rel_bias, p_packed,
-            i_h, i_bits, i_tile * BN - i_row * BM, i_tile * BN + o_n, keys - queries, origin, length,
-            scale, inv_scale, threshold, keep_scale, BM, BN, REL_BIAS, DROPOUT, PRECISION, PAIRS,
+        b_ds, b_slope = tile_ds(
+            0.0, b_q, b_k, b_v, b_do, b_lse2, b_delta, b_hash, p_rel_bias, p_pairs, p_packed,
+            i_b, i_h, i_bits, i_row * BM, i_tile * BN, queries, keys, stride_pb, stride_ph, stride_pm, stride_pn,
+            origin, length, scale, inv_scale, cap, threshold, keep_scale,
+            BM, BN, REL_BIAS, CAP, PAIR_BIAS, DROPOUT, PRECISION, PAIRS,
         )  # fmt: skip
+        if CAP:
+            b_ds *= b_slope
         b_dq = tl.dot(b_ds.to(b_k.dtype), b_k, b_dq, input_precision=PRECISION)
     if i_slot >= 0:
         store_partial(p_dq_parts, i_slot * instances + i_instance, b_dq, BM, BD)
@@ -304,20 +344,21 @@ def dq_kernel(
 
 @triton.jit(do_not_specialize=SIZES)
 def dkdv_kernel(
-    p_q, p_k, p_v, p_rel_bias, p_rel_q, p_rel_vectors, p_seed, p_do, p_lse2, p_delta,
+    p_q, p_k, p_v, p_rel_bias, p_rel_q, p_rel_vectors, p_key_vectors, p_pairs, p_seed, p_do, p_lse2, p_delta,
     p_dk, p_dv, p_dk_parts, p_dv_parts, p_ds, p_ds_base,
     p_group, p_row, p_first, p_last, p_slot, p_tile, p_bits, p_packed,
     stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
-    stride_rb, stride_rh, stride_rn,
+    stride_rb, stride_rh, stride_rn, stride_pb, stride_ph, stride_pm, stride_pn,
     queries, keys, padded, heads, group_size, origin, length, instances,
-    scale, inv_scale, grad_scale, threshold, keep_scale,
+    scale, inv_scale, grad_scale, cap, threshold, keep_scale,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, REL_BIAS: tl.constexpr, REL_VECTORS: tl.constexpr,
+    KEY_VECTORS: tl.constexpr, CAP: tl.constexpr, PAIR_BIAS: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
     """A work item of one column of tiles, summed over HEADS query heads that share its keys:
 
-        dv = Σ_i keep·p·do,   dk = scale · Σ_i ds·q
+        dv = Σ_i keep·p·do,   dk = scale · Σ_i ds·(q + key_vectors[j − i])
 
     Tiles are transposed, keys down, so that p and ds are left operands of the products as they come. With relative
     vectors they are not: `shear` rotates rows of queries; and ds goes to scratch memory, tile p_ds_base[batch and head]
@@ -353,7 +394,7 @@ def dkdv_kernel(
             b_lse2 = per_query(tl.load(p_lse2 + o_lse2), TRANSPOSED)
             b_delta = per_query(tl.load(p_delta + o_lse2), TRANSPOSED)
             o_x = i_column * BN - i_tile * BM
-            if REL_BIAS:
+            if REL_BIAS and not CAP:
                 b_s = rel_bias_tile(
                     p_rel_bias, i_h, o_x, origin, keys - queries, length, inv_scale, BM, BN, TRANSPOSED, PAIRS, REL_BIAS
                 )
@@ -365,11 +406,20 @@ def dkdv_kernel(
                 p_high = p_rel_vectors + (i_h.to(tl.int64) * length + origin + o_x) * D
                 b_high = tl.dot(b_rel_q, tl.trans(load_rows(p_high, o_n, D, D, BD)), input_precision=PRECISION)
                 b_low = tl.dot(b_rel_q, tl.trans(load_rows(p_high - BN * D, o_n, D, D, BD)), input_precision=PRECISION)
-                b_s = tl.dot(b_q, tl.trans(b_k), b_s + shear(b_low, b_high, BN), input_precision=PRECISION)
+                b_s += shear(b_low, b_high, BN)
+                if KEY_VECTORS:
+                    p_for_keys = p_key_vectors + (i_h.to(tl.int64) * length + origin + o_x) * D
+                    b_s += key_scores(b_k, p_for_keys, BN, D, BD, PRECISION)
+                b_s = tl.dot(b_q, tl.trans(b_k), b_s, input_precision=PRECISION)
                 b_dp = tl.dot(b_do, tl.trans(b_v), input_precision=PRECISION)
             else:
                 b_s = tl.dot(b_k, tl.trans(b_q), b_s, input_precision=PRECISION)
                 b_dp = tl.dot(b_v, tl.trans(b_do), input_precision=PRECISION)
+            b_s, b_slope = add_after_product(
+                b_s, p_rel_bias, p_pairs, i_b, i_h, i_tile * BM, i_column * BN, queries, keys,
+                stride_pb, stride_ph, stride_pm, stride_pn, origin, length, inv_scale, cap,
+                BM, BN, TRANSPOSED, REL_BIAS, CAP, PAIR_BIAS,
+            )  # fmt: skip
             b_s = b_s * scale - b_lse2
             if i_bits >= 0:
                 b_s = tl.where(load_mask(p_packed, i_bits, BM, BN, TRANSPOSED), b_s, -float("inf"))
@@ -381,9 +431,15 @@ def dkdv_kernel(
                 b_p_drop = tl.where(m_keep, b_p, 0.0)
                 b_dp = tl.where(m_keep, b_dp * keep_scale, 0.0)
             b_p_drop = b_p_drop.to(b_do.dtype)
-            b_ds = (b_p * (b_dp - b_delta)).to(b_q.dtype)
+            b_ds = (b_p * (b_dp - b_delta) * b_slope).to(b_q.dtype)
             if REL_VECTORS:
                 tl.store(p_ds + (i_ds_base + x) * (BM * BN) + o_m[:, None] * BN + o_n[None, :], b_ds)
+            if KEY_VECTORS:
+                p_for_keys = p_key_vectors + (i_h.to(tl.int64) * length + origin + o_x) * D
+                b_upper, b_lower = load_rows(p_for_keys, o_n, D, D, BD), load_rows(p_for_keys - BN * D, o_n, D, D, BD)
+                b_dlow, b_dhigh = unshear_keys(b_ds.to(tl.float32), BN)
+                b_dk = tl.dot(b_dlow.to(b_ds.dtype), b_lower, b_dk, input_precision=PRECISION)
+                b_dk = tl.dot(b_dhigh.to(b_ds.dtype), b_upper, b_dk, input_precision=PRECISION)
             if not TRANSPOSED:
                 b_p_drop, b_ds = tl.trans(b_p_drop), tl.trans(b_ds)
             b_dv = tl.dot(b_p_drop, b_do, b_dv, input_precision=PRECISION)
@@ -401,13 +457,14 @@ def dkdv_kernel(
 
 @triton.jit(do_not_specialize=SIZES)
 def d_rel_bias_kernel(
-    p_q, p_k, p_v, p_rel_bias, p_seed, p_do, p_lse2, p_delta, p_drel_bias, p_drel_bias_parts,
+    p_q, p_k, p_v, p_rel_bias, p_pairs, p_seed, p_do, p_lse2, p_delta, p_drel_bias, p_drel_bias_parts,
     p_group, p_row, p_first, p_last, p_slot, p_tile, p_bits, p_packed,
     stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
+    stride_pb, stride_ph, stride_pm, stride_pn,
     queries, keys, padded, heads, group_size, origin, length, instances, batches, tile_rows, lists,
-    scale, inv_scale, threshold, keep_scale,
+    scale, inv_scale, cap, threshold, keep_scale,
     D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, REL_BIAS: tl.constexpr,
+    BY_BATCH: tl.constexpr, BY_HEAD: tl.constexpr, REL_BIAS: tl.constexpr, CAP: tl.constexpr, PAIR_BIAS: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """A work item of one diagonal of tiles, which all have the same distances, for `batches` rows of the batch:
@@ -446,11 +503,13 @@ def d_rel_bias_kernel(
             o_lse2 = (i_b * heads + i_h).to(tl.int64) * padded + first_row + o_m
             b_lse2, b_delta = tl.load(p_lse2 + o_lse2), tl.load(p_delta + o_lse2)
             b_hash = hash_rows(p_seed, i_b, i_h, i_tile * BM + o_m + keys - queries) if DROPOUT else 0
-            b_sum += tile_ds(
-                b_q, b_k, b_v, b_do, b_lse2, b_delta, b_hash, p_rel_bias, p_packed,
-                i_h, i_bits, i_across * BN, i_column * BN + o_n, keys - queries, origin, length,
-                scale, inv_scale, threshold, keep_scale, BM, BN, REL_BIAS, DROPOUT, PRECISION, PAIRS,
+            b_ds, _b_slope = tile_ds(
+                0.0, b_q, b_k, b_v, b_do, b_lse2, b_delta, b_hash, p_rel_bias, p_pairs, p_packed,
+                i_b, i_h, i_bits, i_tile * BM, i_column * BN, queries, keys, stride_pb, stride_ph, stride_pm, stride_pn,
+                origin, length, scale, inv_scale, cap, threshold, keep_scale,
+                BM, BN, REL_BIAS, CAP, PAIR_BIAS, DROPOUT, PRECISION, PAIRS,
             )  # fmt: skip
+            b_sum += b_ds
     i_part = i_slot * instances + i_instance
     i_out = (i_bs * heads + i_h).to(tl.int64) * lists + i_diagonal
     b_low, b_high = unshear(b_sum, BN)
@@ -461,6 +520,86 @@ def d_rel_bias_kernel(
     else:
         tl.store(p_drel_bias + i_out * (2 * BN) + o_n, b_dlow)
         tl.store(p_drel_bias + i_out * (2 * BN) + BN + o_n, b_dhigh)
+
+
+@triton.jit(do_not_specialize=[*SIZES, "shared_heads", "splits"])
+def d_pair_bias_kernel(
+    p_q, p_k, p_v, p_rel_bias, p_rel_q, p_rel_vectors, p_key_vectors, p_pairs, p_seed, p_do, p_lse2, p_delta, p_out,
+    p_starts, p_tile, p_bits, p_packed,
+    stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
+    stride_rb, stride_rh, stride_rn, stride_pb, stride_ph, stride_pm, stride_pn, stride_gb, stride_gh,
+    queries, keys, padded, heads, group_size, origin, length, lists, batches, shared_heads, splits,
+    scale, inv_scale, cap, threshold, keep_scale,
+    D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    REL_BIAS: tl.constexpr, REL_VECTORS: tl.constexpr, KEY_VECTORS: tl.constexpr, CAP: tl.constexpr,
+    PAIR_BIAS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
+    OVER_QUERIES: tl.constexpr,
+):  # fmt: skip
+    """d pair_bias = ds, summed over the `batches` rows of the batch and the `shared_heads` that share a number:
+
+    A program owns every splits-th tile of a row of tiles of `p_out [slots, queries, keys]`, zeros before, and adds to
+    them in a fixed order. OVER_QUERIES sums a column of tiles to `[slots, keys]`, from lists by column.
+    """
+    i_split = tl.program_id(0) % splits
+    i_list = tl.program_id(0) // splits % lists
+    i_slot = tl.program_id(0) // splits // lists
+    slot_heads = heads // shared_heads
+    o_m, o_n = tl.arange(0, BM), tl.arange(0, BN)
+    b_sum = tl.zeros([BN], tl.float32)
+    for i_batch in range(batches):
+        for i_head in range(shared_heads):
+            i_b = i_slot // slot_heads * batches + i_batch
+            i_h = i_slot % slot_heads * shared_heads + i_head
+            p_qh = head_pointer(p_q, i_b, i_h, stride_qb, stride_qh)
+            p_kh = head_pointer(p_k, i_b, i_h // group_size, stride_kb, stride_kh)
+            p_vh = head_pointer(p_v, i_b, i_h // group_size, stride_vb, stride_vh)
+            first = (i_b * heads + i_h).to(tl.int64) * queries
+            p_list = p_starts + (i_b * stride_gb + i_h * stride_gh) * (lists + 1) + i_list
+            for x in range(tl.load(p_list), tl.load(p_list + 1)):
+                i_tile = tl.load(p_tile + x)
+                if i_tile % splits == i_split:
+                    i_row = i_tile if OVER_QUERIES else i_list
+                    i_column = i_list if OVER_QUERIES else i_tile
+                    o_q = tl.minimum(i_row * BM + o_m, queries - 1)
+                    o_k = tl.minimum(i_column * BN + o_n, keys - 1).to(tl.int64)
+                    b_q = load_rows(p_qh, o_q.to(tl.int64), stride_qn, D, BD)
+                    b_k = load_rows(p_kh, o_k, stride_kn, D, BD)
+                    b_v = load_rows(p_vh, o_k, stride_vn, DV, BDV)
+                    b_do = load_rows(p_do + first * DV, o_q, DV, DV, BDV)
+                    o_lse2 = (i_b * heads + i_h).to(tl.int64) * padded + i_row * BM + o_m
+                    b_lse2, b_delta = tl.load(p_lse2 + o_lse2), tl.load(p_delta + o_lse2)
+                    b_hash = hash_rows(p_seed, i_b, i_h, i_row * BM + o_m + keys - queries) if DROPOUT else 0
+                    b_start = 0.0
+                    if REL_VECTORS:
+                        p_rh = head_pointer(p_rel_q, i_b, i_h, stride_rb, stride_rh)
+                        b_rel_q = load_rows(p_rh, o_q.to(tl.int64), stride_rn, D, BD)
+                        o_x = i_column * BN - i_row * BM
+                        p_high = p_rel_vectors + (i_h.to(tl.int64) * length + origin + o_x) * D
+                        b_upper, b_lower = load_rows(p_high, o_n, D, D, BD), load_rows(p_high - BN * D, o_n, D, D, BD)
+                        b_high = tl.dot(b_rel_q, tl.trans(b_upper), input_precision=PRECISION)
+                        b_low = tl.dot(b_rel_q, tl.trans(b_lower), input_precision=PRECISION)
+                        b_start = shear(b_low, b_high, BN)
+                        if KEY_VECTORS:
+                            p_for_keys = p_key_vectors + (i_h.to(tl.int64) * length + origin + o_x) * D
+                            b_start += key_scores(b_k, p_for_keys, BN, D, BD, PRECISION)
+                    b_ds, _b_slope = tile_ds(
+                        b_start, b_q, b_k, b_v, b_do, b_lse2, b_delta, b_hash, p_rel_bias, p_pairs, p_packed,
+                        i_b, i_h, tl.load(p_bits + x), i_row * BM, i_column * BN, queries, keys,
+                        stride_pb, stride_ph, stride_pm, stride_pn,
+                        origin, length, scale, inv_scale, cap, threshold, keep_scale,
+                        BM, BN, REL_BIAS, CAP, PAIR_BIAS, DROPOUT, PRECISION, PAIRS,
+                    )  # fmt: skip
+                    if OVER_QUERIES:
+                        b_sum += tl.sum(b_ds, 0)
+                    else:
+                        o_i, o_j = i_row * BM + o_m, i_column * BN + o_n
+                        m_pair = (o_i < queries)[:, None] & (o_j < keys)[None, :]
+                        p_pair = p_out + (i_slot.to(tl.int64) * queries + o_i)[:, None] * keys + o_j[None, :]
+                        tl.store(p_pair, tl.load(p_pair, mask=m_pair, other=0.0) + b_ds, mask=m_pair)
+                        tl.debug_barrier()  # the next head adds to the same numbers
+    if OVER_QUERIES:
+        o_j = i_list * BN + o_n
+        tl.store(p_out + i_slot.to(tl.int64) * keys + o_j, b_sum, mask=o_j < keys)
 
 
 @triton.jit
@@ -538,6 +677,34 @@ def d_rel_vectors_kernel(
         b_low, b_high = unshear(b_ds.to(tl.float32), BN)
         b_dlow = tl.dot(tl.trans(b_low.to(b_ds.dtype)), b_rel_q, b_dlow, input_precision=PRECISION)
         b_dhigh = tl.dot(tl.trans(b_high.to(b_ds.dtype)), b_rel_q, b_dhigh, input_precision=PRECISION)
+    p_out += tl.load(p_slot + tl.program_id(0)).to(tl.int64) * (2 * BN * D)
+    store_rows(p_out, o_n, b_dlow * grad_scale, BN, D, BD)
+    store_rows(p_out + BN * D, o_n, b_dhigh * grad_scale, BN, D, BD)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def d_key_vectors_kernel(
+    p_k, p_ds, p_out, p_group, p_row, p_first, p_last, p_slot, p_tile, p_ds_index, p_ds_base,
+    stride_kb, stride_kh, stride_kn, keys, heads, group_size, tile_rows, grad_scale,
+    D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """d key_vectors of one diagonal of tiles, low half and high half of its distances, for one row of the batch."""
+    i_b, i_h, _i_bh, i_first, i_last, p_ds = relative_item(p_group, p_first, p_last, p_ds, p_ds_base, heads, BM * BN)
+    i_across = tl.load(p_row + tl.program_id(0)) - (tile_rows - 1)
+    p_k = head_pointer(p_k, i_b, i_h // group_size, stride_kb, stride_kh)
+    o_m, o_n = tl.arange(0, BM), tl.arange(0, BN)
+    b_dlow = tl.zeros([BN, BD], tl.float32)
+    b_dhigh = tl.zeros([BN, BD], tl.float32)
+    i_next, i_ds_next = next_tile(p_tile, i_first, i_last), next_tile(p_ds_index, i_first, i_last)
+    for x in range(i_first, i_last):
+        i_column, i_ds = i_next + i_across, i_ds_next
+        i_next, i_ds_next = next_tile(p_tile, x + 1, i_last), next_tile(p_ds_index, x + 1, i_last)
+        b_ds = load_rows(p_ds + i_ds.to(tl.int64) * (BM * BN), o_m, BN, BN, BN)
+        o_k = tl.minimum(o_n, keys - 1 - i_column * BN)
+        b_k = load_rows(p_k + (i_column * BN).to(tl.int64) * stride_kn, o_k, stride_kn, D, BD)
+        b_low, b_high = unshear_keys(b_ds.to(tl.float32), BN)
+        b_dlow = tl.dot(tl.trans(b_low.to(b_ds.dtype)), b_k, b_dlow, input_precision=PRECISION)
+        b_dhigh = tl.dot(tl.trans(b_high.to(b_ds.dtype)), b_k, b_dhigh, input_precision=PRECISION)
     p_out += tl.load(p_slot + tl.program_id(0)).to(tl.int64) * (2 * BN * D)
     store_rows(p_out, o_n, b_dlow * grad_scale, BN, D, BD)
     store_rows(p_out + BN * D, o_n, b_dhigh * grad_scale, BN, D, BD)

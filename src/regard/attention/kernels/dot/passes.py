@@ -10,18 +10,20 @@ plan, so that a warm call allocates its results and starts its kernels. With s =
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from ...backends.sinks import sink_weight
 from ...call import LoweredCall
 from ...execution import mask_cache, tensor_cache
 from ...parts.mask import Mask
-from ...parts.positions import DistanceBias
-from ..launch import Launch, TileShape, compile_together, next_power, strides
+from ...parts.positions import DistanceBias, RelativeVectors
+from ..launch import Launch, PairLayout, TileShape, align, compile_together, next_power, strides
 from ..tile_lists import TileLists, by_diagonal, tile_lists
-from .kernels import d_rel_bias_kernel, delta_kernel, dkdv_kernel, dq_kernel, forward_kernel
+from .kernels import d_pair_bias_kernel, d_rel_bias_kernel, delta_kernel, dkdv_kernel, dq_kernel, forward_kernel
 from .relative import RelativeSchedule, relative_gradients, relative_schedule
 from .schedule import DotConfig, PassShapes, TileSchedule
 
@@ -55,6 +57,7 @@ D_REL_BIAS = PassShapes(
     {},
 )
 DELTA_ROWS = 64  # rows of a program of `delta_kernel`
+PAIR_PROGRAMS = 1024  # programs that the gradient of a bias by pair should have at least
 
 
 class DotPlan:
@@ -84,12 +87,15 @@ class DotInputs:
     """A problem's tensors in the layout of the kernels, and the plan of such problems."""
 
     def __init__(self, p: LoweredCall):
+        p = add_rel_vectors(p)
         q, k, v = p.q, p.k, p.v
         rel_q = None if p.rel_vectors is None else p.rel_vectors.queries
         self.sign = (p.scale > 0) - (p.scale < 0)
         self.mask, self.seed = p.mask, p.seed
         rel_stride = None if rel_q is None else rel_q.stride()
-        key = (DotPlan, q.stride(), k.stride(), v.stride(), rel_stride, q.dtype, p.needs_grad)
+        self.sink, self.pairs = None if p.sink is None else align(p.sink), p.pair_bias
+        layout = PairLayout.of(p.pair_bias)
+        key = (DotPlan, q.stride(), k.stride(), v.stride(), rel_stride, q.dtype, p.needs_grad, layout)
         plan = p.plan.values.get(key)
         addresses = q.data_ptr() | k.data_ptr() | v.data_ptr() | (0 if rel_q is None else rel_q.data_ptr())
         if plan is None or addresses & 15:
@@ -104,13 +110,20 @@ class DotInputs:
             self.q, self.k, self.v, self.rel_q = q, k, v, rel_q
         self.plan: DotPlan = plan
         self.config = c = plan.config
-        self.rel_bias = self.rel_vectors = None
+        self.rel_bias = self.rel_vectors = self.key_vectors = None
         if p.rel_bias is not None:  # slopes, or a table along lines in units of the scale, [heads, 8, length]
             table, zero, slopes = p.rel_bias
             self.rel_bias = slopes.float() if slopes is not None else along_line(c, table.float() / c.scale, zero, 8)
         if p.rel_vectors is not None:
             line = along_line(c, p.rel_vectors.table, p.rel_vectors.zero, 1)[:, 0]
             self.rel_vectors = pad_align(line, c.dtype).contiguous()
+        if p.key_vectors is not None:
+            line = along_line(c, self.apply_sign(p.key_vectors.table), p.key_vectors.zero, 1)[:, 0]
+            self.key_vectors = pad_align(line, c.dtype).contiguous()
+
+    def operands(self) -> tuple[Tensor | None, ...]:
+        """What scores are computed from."""
+        return self.q, self.k, self.v, self.rel_bias, self.rel_q, self.rel_vectors, self.key_vectors
 
     def schedule(self, make: Callable[[DotConfig, Mask], T]) -> T:
         """The schedule that `make` makes for the configuration and the mask, cached in the plan."""
@@ -124,13 +137,21 @@ class DotInputs:
         return x if self.sign > 0 else -x if self.sign < 0 else torch.zeros_like(x)
 
 
+def add_rel_vectors(p: LoweredCall) -> LoweredCall:
+    """The call with relative vectors of zeros where keys have vectors by distance and queries have none."""
+    if p.key_vectors is None or p.rel_vectors is not None:
+        return p
+    return replace(p, rel_vectors=RelativeVectors(p.q, p.key_vectors.table[:, :1].detach() * 0.0, 0))
+
+
 def make_config(p: LoweredCall, q: Tensor, k: Tensor, v: Tensor, rel_q: Tensor | None) -> DotConfig:
     """The configuration of a problem whose tensors are in the layout of the kernels."""
     steps = (*strides(q), *strides(k), *strides(v), *strides(q if rel_q is None else rel_q))
     return DotConfig(
         p.grid, v.dtype, p.q.shape[1] // p.k.shape[1], q.shape[3], v.shape[3], steps, abs(p.scale) or 1.0,
         None if p.seed is None else p.dropout, 0 if p.rel_bias is None else 1 if p.rel_bias.slopes is None else 2,
-        p.rel_vectors is not None, p.has_part_tensors and any(p.needs_grad),
+        p.rel_vectors is not None, p.has_part_tensors and any(p.needs_grad), p.cap, p.sink is not None,
+        PairLayout.of(p.pair_bias), p.key_vectors is not None,
     )  # fmt: skip
 
 
@@ -143,10 +164,10 @@ def forward(p: LoweredCall) -> tuple[Tensor, Tensor]:
     schedule = inputs.schedule(forward_schedule)
     output, lse = torch.empty(plan.output, dtype=plan.output_dtype, device=plan.device), plan.empty32(plan.rows)
     partials = schedule.output_partials() if schedule.splits else (lse, lse, lse)
-    tensors = (inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.rel_q, inputs.rel_vectors, inputs.seed)
-    schedule.start(*tensors, output, lse, *partials)
+    tensors = (*inputs.operands(), inputs.pairs)
+    schedule.start(*tensors, inputs.sink, inputs.seed, output, lse, *partials)
     if schedule.splits:
-        schedule.merge_outputs(output, lse, *partials)
+        schedule.merge_outputs(output, lse, *partials, inputs.sink)
     return output if c.value_dim == p.v.shape[-1] else output[..., : p.v.shape[-1]].contiguous(), lse
 
 
@@ -161,6 +182,7 @@ def compile_first(plan: DotPlan, p: LoweredCall) -> None:
             backward(p, torch.empty_like(output, dtype=p.v.dtype), output, lse)
 
     sizes, parts = (c.head_dim, c.value_dim, c.group_size), (c.dropout is None, c.rel_bias, c.rel_vectors)
+    parts = (*parts, c.key_vectors, c.cap is None, c.sink, c.pairs)
     compile_together((forward, c.grid.device, c.dtype, *sizes, *parts, c.exact_output, needs_grad), run_both)
 
 
@@ -181,28 +203,34 @@ class OutputGrad(NamedTuple):
 
 
 def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
-    """Gradients of q, k, v, weight (None here), rel_bias, rel_q, rel_vectors."""
+    """Gradients of q, k, v, weight (None here), rel_bias, rel_q, rel_vectors, pair_bias, key_vectors."""
+    p = add_rel_vectors(p)
     inputs = DotInputs(p)
     plan, c = inputs.plan, inputs.config
     grad, output = pad_align(grad.contiguous(), c.dtype), pad_align(output.contiguous(), plan.output_dtype)
     rows = OutputGrad(grad, plan.empty32(plan.padded_rows), plan.empty32(plan.padded_rows))
     inputs.schedule(delta_launch)(output, lse, *rows)
-    drel_bias = drel_q = drel_vectors = None
+    drel_bias = drel_q = drel_vectors = dpairs = dkey_vectors = None
     if p.rel_vectors is None:
         dq, (dk, dv) = query_gradient(inputs, rows), key_gradients(inputs, rows)
         if p.rel_bias is not None and p.needs_grad[4]:
             drel_bias = rel_bias_gradient(inputs, rows, p.rel_bias)
     else:
-        dq, dk, dv, drel_q, line = relative_gradients(inputs, rows, inputs.schedule(dkdv_relative_schedule))
+        dq, dk, dv, drel_q, line, keys = relative_gradients(inputs, rows, inputs.schedule(dkdv_relative_schedule))
+        if p.key_vectors is not None:
+            dkey_vectors = fold_line(c, inputs.apply_sign(keys), p.key_vectors.table.shape[1], p.key_vectors.zero)
         drel_vectors = fold_line(c, line, p.rel_vectors.table.shape[1], p.rel_vectors.zero)
+    if p.pair_bias is not None and p.needs_grad[7]:
+        dpairs = pair_bias_gradient(inputs, rows, lse, p.pair_bias)
     dk, dv = (x if x.shape[1] == p.k.shape[1] else x.unflatten(1, (-1, c.group_size)).sum(2) for x in (dk, dv))
     if inputs.sign <= 0:
         dq, drel_q = inputs.apply_sign(dq), None if drel_q is None else inputs.apply_sign(drel_q)
     if p.q.shape[-1] != c.head_dim or p.v.shape[-1] != c.value_dim:
         cut = lambda x, like: None if x is None else x[..., : like.shape[-1]]  # noqa: E731
         dq, drel_q, dk, drel_vectors = (cut(x, p.q) for x in (dq, drel_q, dk, drel_vectors))
+        dkey_vectors = cut(dkey_vectors, p.q)
         dv = cut(dv, p.v)
-    return [dq, dk, dv, None, drel_bias, drel_q, drel_vectors]
+    return [dq, dk, dv, None, drel_bias, drel_q, drel_vectors, dpairs, dkey_vectors]
 
 
 def delta_launch(c: DotConfig, mask: Mask) -> Launch:
@@ -215,7 +243,7 @@ def delta_launch(c: DotConfig, mask: Mask) -> Launch:
 def query_gradient(inputs: DotInputs, rows: OutputGrad) -> Tensor:
     """dq."""
     schedule, dq = inputs.schedule(dq_schedule), inputs.plan.empty(inputs.plan.queries)
-    tensors = (inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.seed, *rows)
+    tensors = (inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.pairs, inputs.seed, *rows)
     schedule.sum_lists(tensors, (dq,), schedule.shape.rows, inputs.config.scale)
     return dq
 
@@ -233,7 +261,8 @@ def key_gradients(inputs: DotInputs, rows: OutputGrad) -> tuple[Tensor, Tensor]:
     front = (c.grid.batch, c.grid.heads // heads, c.grid.keys)
     empty = plan.empty if heads == c.group_size else plan.empty32
     dk, dv = empty((*front, c.head_dim)), empty((*front, c.value_dim))
-    tensors = (inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.rel_q, inputs.rel_vectors, inputs.seed, *rows)
+    tensors = (*inputs.operands(), inputs.pairs)
+    tensors = (*tensors, inputs.seed, *rows)
     schedule.sum_lists(tensors, (dk, dv), schedule.shape.columns, extra=(None, None))
     return dk, dv
 
@@ -264,7 +293,8 @@ def rel_bias_gradient(inputs: DotInputs, rows: OutputGrad, rel_bias: DistanceBia
     c, (schedule, batch, diagonals, first) = inputs.config, inputs.schedule(rel_bias_schedule)
     size = schedule.shape.columns
     out = inputs.plan.empty32((batch, c.grid.heads, diagonals * 2 * size, 1))
-    schedule.sum_lists((inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.seed, *rows), (out,), 2 * size)
+    tensors = (inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.pairs, inputs.seed, *rows)
+    schedule.sum_lists(tensors, (out,), 2 * size)
     low, high = out.unflatten(2, (diagonals, 2 * size)).sum(0).split(size, 2)  # [heads, diagonals, size, 1]
     line = out.new_zeros(c.grid.heads, c.length, 1)
     count = diagonals * size
@@ -284,6 +314,30 @@ def rel_bias_schedule(c: DotConfig, mask: Mask) -> DiagonalSchedule:
     return DiagonalSchedule(
         schedule, c.grid.batch // batches, tiles.lists, c.origin - (by_row.lists - 1) * shape.columns
     )
+
+
+def pair_bias_gradient(inputs: DotInputs, rows: OutputGrad, lse: Tensor, bias: Tensor) -> Tensor:
+    """d pair_bias, float32, in the bias's shape: each number is written by one program.
+
+    Where all keys of a row share a number, Σ_j ds = δ · (1 − Σ_j p): nothing but the sink's weight is left.
+    """
+    c, (batch, heads, queries, keys) = inputs.config, bias.shape
+    if keys == 1:
+        weight = 0.0 if inputs.sink is None else sink_weight(inputs.sink, lse)
+        return (rows.delta[..., : c.grid.queries] * weight)[..., None].sum_to_size(bias.shape)
+    over_queries, shape = queries == 1, c.shape(DKDV if c.rel_vectors else DQ)
+    tiles = tile_lists(inputs.mask, c.grid, shape.rows, shape.columns, transposed=over_queries)
+    splits = 1 if over_queries else min(max(PAIR_PROGRAMS // (batch * heads * tiles.lists), 1), 64)
+    out = torch.zeros((batch, heads, queries, keys), dtype=torch.float32, device=inputs.plan.device)
+    launch = Launch(
+        d_pair_bias_kernel, batch * heads * tiles.lists * splits, p_starts=tiles.starts, p_tile=tiles.tile,
+        p_bits=tiles.bits, p_packed=tiles.packed, stride_gb=tiles.batch_stride, stride_gh=tiles.head_stride,
+        lists=tiles.lists, batches=c.grid.batch // batch, shared_heads=c.grid.heads // heads, splits=splits,
+        OVER_QUERIES=over_queries, **shape.arguments(), **c.arguments(),
+    )  # fmt: skip
+    tensors = (*inputs.operands(), inputs.pairs)
+    launch(*tensors, inputs.seed, *rows, out)
+    return out
 
 
 def along_line(c: DotConfig, table: Tensor, zero: int, copies: int) -> Tensor:

@@ -5,6 +5,7 @@ of distances: on and above its diagonal, and below. Two more kernels rotate ds s
 
     dq = scale · Σ_j ds·k,   d rel_q = scale · Σ_x ds[x]·rel_vectors[x],   d rel_vectors[x] = scale · Σ_i ds[x]ᵀ·rel_q
 
+and, where keys have vectors of their own, d key_vectors[x] = scale · Σ_j ds[x]ᵀ·k.
 The scratch memory has a fixed size. What does not fit is done in chunks: of heads, then of rows of the batch, then of
 columns of keys.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from torch import Tensor
 from ...parts.mask import Mask
 from ..launch import TileShape
 from ..tile_lists import TileLists, WorkItems, split_ranges, tile_lists
-from .kernels import d_rel_vectors_kernel, dkdv_kernel, dq_relative_kernel
+from .kernels import d_key_vectors_kernel, d_rel_vectors_kernel, dkdv_kernel, dq_relative_kernel
 from .schedule import DotConfig, TileSchedule, split_limit
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ class ChunkSchedule(NamedTuple):
     dkdv: TileSchedule
     dq: TileSchedule
     d_rel_vectors: TileSchedule
+    d_key_vectors: TileSchedule | None
 
 
 class RelativeSchedule(NamedTuple):
@@ -165,7 +167,9 @@ def relative_schedule(c: DotConfig, mask: Mask, shape: TileShape) -> RelativeSch
                 chunk, bases, total,
                 dkdv_schedule(c, shape, by_column, chunk, groups, instances),
                 dq_schedule(c, shape, row_order, chunk, groups, instances, bases, adds),
-                d_rel_vectors_schedule(c, shape, diagonal_order, chunk, groups, instances, bases),
+                diagonal_schedule(c, d_rel_vectors_kernel, shape, diagonal_order, chunk, groups, instances, bases),
+                diagonal_schedule(c, d_key_vectors_kernel, shape, diagonal_order, chunk, groups, instances, bases)
+                if c.key_vectors else None,
             )
         )  # fmt: skip
     accumulates = any(chunk.first for chunk in chunks)
@@ -194,13 +198,16 @@ def dq_schedule(
     return TileSchedule(c, dq_relative_kernel, light, items, {"p_ds_base": base, "ADD": adds, **order.arguments()})
 
 
-def d_rel_vectors_schedule(
-    c: DotConfig, shape: TileShape, order: OrderedTiles, chunk: Chunk, groups: Tensor, instances: Tensor, base: Tensor
-) -> TileSchedule:
+def diagonal_schedule(
+    c: DotConfig, kernel: Any, shape: TileShape, order: OrderedTiles, chunk: Chunk, groups: Tensor, instances: Tensor,
+    base: Tensor,
+) -> TileSchedule:  # fmt: skip
+    """A kernel over diagonals of tiles, which writes two halves of distances for each."""
     items = split_ranges(*order.between(groups, chunk.first, chunk.last), NO_LIMIT)
     items = renumber(items, instances)._replace(slot=items.group * order.lists + items.row)
     light = shape._replace(warps=4, stages=2)
-    return TileSchedule(c, d_rel_vectors_kernel, light, items, {"p_ds_base": base, **order.arguments()})
+    rows = order.lists - order.columns + 1
+    return TileSchedule(c, kernel, light, items, {"p_ds_base": base, "tile_rows": rows, **order.arguments()})
 
 
 def renumber(items: WorkItems, instances: Tensor, first: int = 0) -> WorkItems:
@@ -213,26 +220,35 @@ def renumber(items: WorkItems, instances: Tensor, first: int = 0) -> WorkItems:
 
 
 def relative_gradients(inputs: DotInputs, rows: OutputGrad, relative: RelativeSchedule) -> tuple[Tensor, ...]:
-    """dq, dk and dv (for each query head), d rel_q, and d rel_vectors along the line, `[heads, length, d]`."""
+    """dq, dk and dv (for each query head), d rel_q, and d rel_vectors and d key_vectors along lines,
+    `[heads, length, d]` each; the last is empty without vectors for keys."""
     c, plan = inputs.config, inputs.plan
     empty = plan.empty if c.group_size == 1 else plan.empty32
     dk, dv = empty((*c.front, c.grid.keys, c.head_dim)), empty((*c.front, c.grid.keys, c.value_dim))
     zeros = lambda size: torch.zeros(size, dtype=torch.float32, device=plan.device)  # noqa: E731
     dq, drel_q = ((zeros if relative.accumulates else plan.empty)(plan.queries) for _ in range(2))
-    line = zeros((c.grid.heads, c.length, c.head_dim))
+    line, key_line = (zeros((c.grid.heads, n, c.head_dim)) for n in (c.length, c.length if c.key_vectors else 0))
     size, count = relative.shape.rows, relative.diagonals * relative.shape.rows
     ds = plan.empty((max(x.tiles for x in relative.chunks), size * size))
     halves = plan.empty32((max(x.chunk.heads * x.chunk.rows for x in relative.chunks), 2 * count * c.head_dim))
-    tensors = (inputs.q, inputs.k, inputs.v, inputs.rel_bias, inputs.rel_q, inputs.rel_vectors, inputs.seed, *rows)
-    for chunk, base, _, by_column, by_row, by_diagonal in relative.chunks:
+    tensors = (*inputs.operands(), inputs.pairs, inputs.seed, *rows)
+    for chunk, base, _, by_column, by_row, by_diagonal, keys_by_diagonal in relative.chunks:
         by_column.sum_lists(tensors, (dk, dv), size, extra=(ds, base))
         by_row.sum_lists((inputs.k, inputs.rel_vectors, ds), (dq, drel_q), size, c.scale)
         by_diagonal.start(inputs.rel_q, ds, halves)
-        parts = halves[: chunk.heads * chunk.rows].view(
-            chunk.heads, chunk.rows, relative.diagonals, 2, size * c.head_dim
-        )
-        parts = parts[:, 0] if chunk.rows == 1 else parts.sum(1)
-        for half, first in enumerate((relative.first - size, relative.first)):
-            target = line[chunk.head : chunk.head + chunk.heads, first : first + count]
-            target += parts[:, :, half].reshape(chunk.heads, count, c.head_dim)
-    return dq, dk, dv, drel_q, line
+        add_halves(line, halves, chunk, relative)
+        if keys_by_diagonal is not None:
+            keys_by_diagonal.start(inputs.k, ds, halves)
+            add_halves(key_line, halves, chunk, relative)
+    return dq, dk, dv, drel_q, line, key_line
+
+
+def add_halves(line: Tensor, halves: Tensor, chunk: Chunk, relative: RelativeSchedule) -> None:
+    """Add a chunk's sums by diagonal, low and high half of each one's distances, to the line `[heads, length, d]`."""
+    size, head_dim = relative.shape.rows, line.shape[2]
+    count = relative.diagonals * size
+    parts = halves[: chunk.heads * chunk.rows].view(chunk.heads, chunk.rows, relative.diagonals, 2, size * head_dim)
+    parts = parts[:, 0] if chunk.rows == 1 else parts.sum(1)
+    for half, first in enumerate((relative.first - size, relative.first)):
+        target = line[chunk.head : chunk.head + chunk.heads, first : first + count]
+        target += parts[:, :, half].reshape(chunk.heads, count, head_dim)

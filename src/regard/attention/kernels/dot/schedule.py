@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...dropout import keep_scale, threshold
 from ...parts.mask import PairGrid
-from ..launch import LOG2E, Launch, ShapeTable, TileShape, multiprocessors, next_power
+from ..launch import LOG2E, Launch, PairLayout, ShapeTable, TileShape, multiprocessors, next_power
 from ..tile_lists import TileLists, WorkItems, split_ranges
 from .kernels import merge_kernel, sum_splits_kernel
 
@@ -18,6 +18,7 @@ PRECISION = "tf32x3"  # float32 products: three of tensor cores, whose sum is as
 LINE_STEP = 256  # the origin of a line is a multiple of this, and so of every tile's sizes
 PROGRAMS_PER_SM = 3  # programs for each multiprocessor that the work should be enough for
 MIN_TILES = 16  # tiles of a work item of a split list, at least
+PAIR_STRIDES = ("stride_pb", "stride_ph", "stride_pm", "stride_pn")
 STRIDES = tuple(f"stride_{x}{axis}" for x in "qkvr" for axis in "bhn")
 
 
@@ -45,6 +46,10 @@ class DotConfig(NamedTuple):
     rel_bias: int  # 0 none, 1 from a table, 2 from slopes
     rel_vectors: bool
     exact_output: bool  # whether the output is float32
+    cap: float | None = None
+    sink: bool = False
+    pairs: PairLayout | None = None  # of a bias by pair
+    key_vectors: bool = False  # which run with relative vectors only
 
     @property
     def origin(self) -> int:
@@ -70,7 +75,9 @@ class DotConfig(NamedTuple):
     def shape(self, shapes: PassShapes) -> TileShape:
         """The tile shape for these types and sizes."""
         widest = max(next_power(self.head_dim), next_power(self.value_dim), 64)
-        return (shapes.relative if self.rel_vectors else shapes.plain)[self.dtype.itemsize][widest]
+        shape = (shapes.relative if self.rel_vectors else shapes.plain)[self.dtype.itemsize][widest]
+        # Vectors for keys are two more tiles in shared memory, which then holds fewer steps ahead.
+        return shape._replace(stages=max(shape.stages - 1, 1)) if self.key_vectors else shape
 
     def empty(self, *sizes: int) -> Tensor:
         return torch.empty(sizes, dtype=torch.float32, device=self.grid.device)
@@ -82,10 +89,12 @@ class DotConfig(NamedTuple):
             zip(STRIDES, self.strides, strict=True),
             queries=grid.queries, keys=grid.keys, heads=grid.heads, group_size=self.group_size,
             origin=self.origin, length=self.length, padded=self.padded_queries, scale=self.scale * LOG2E,
-            grad_scale=self.scale, inv_scale=1.0 / self.scale,
+            grad_scale=self.scale, inv_scale=1.0 / self.scale, cap=(self.cap or 1.0) / self.scale,
+            **dict(zip(PAIR_STRIDES, (0,) * 4 if self.pairs is None else self.pairs.strides, strict=True)),
             threshold=threshold(self.dropout or 0.0), keep_scale=keep_scale(self.dropout or 0.0) if drops else 1.0,
             D=self.head_dim, BD=next_power(self.head_dim), DV=self.value_dim, BDV=next_power(self.value_dim),
-            REL_BIAS=self.rel_bias, REL_VECTORS=self.rel_vectors, DROPOUT=drops,
+            REL_BIAS=self.rel_bias, REL_VECTORS=self.rel_vectors, KEY_VECTORS=self.key_vectors, DROPOUT=drops,
+            CAP=self.cap is not None, PAIR_BIAS=self.pairs is not None, SINK=self.sink,
             PRECISION=PRECISION if self.dtype == torch.float32 else "tf32", PAIRS=self.dtype.itemsize == 2,
         )  # fmt: skip
 
@@ -156,8 +165,8 @@ class TileSchedule:
         width = next_power(self.config.value_dim)
         return empty(self.slots, rows, width), empty(self.slots, rows), empty(self.slots, rows)
 
-    def merge_outputs(self, *tensors: Tensor) -> None:
-        """Merge the outputs of split rows: (output, lse, and `output_partials`)."""
+    def merge_outputs(self, *tensors: Tensor | None) -> None:
+        """Merge the outputs of split rows: (output, lse, `output_partials`, the sink's logits)."""
         if "outputs" not in self.merges:
             self.merges["outputs"] = Launch(
                 merge_kernel, self.splits * self.instances, p_split_rows=self.split_rows,

@@ -71,6 +71,14 @@ def load_nodes(p_nodes, p_begins, p_ends, p_others, o_n, m_n, BE: tl.constexpr):
 
 
 @triton.jit
+def load_edges(p_x, o_edge, m_x, o_h, HEADS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
+    """Features `[edges, HEADS or 1, D]` of edges `[nodes, edges]` → `[heads, nodes, edges, BD]`."""
+    o_head = o_h if HEADS > 1 else o_h * 0
+    o_x = o_edge.to(tl.int64)[None, :, :, None] * (HEADS * D) + o_head[:, None, None, None] * D
+    return tl.load(p_x + o_x + tl.arange(0, BD)[None, None, None, :], mask=m_x, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def load_rel_bias(p_rel_bias, entries, zero, o_h, m_h, o_i, o_j):
     """rel_bias[head, clamp(i − j + zero)] of i and j `[nodes, edges]` → `[heads, nodes, edges]`."""
     o_t = tl.minimum(tl.maximum(o_i - o_j + zero, 0), entries - 1)
@@ -80,18 +88,24 @@ def load_rel_bias(p_rel_bias, entries, zero, o_h, m_h, o_i, o_j):
 
 @triton.jit(do_not_specialize=["count", "queries", "keys", "entries", "zero", "threshold"])
 def forward_kernel(
-    p_q, p_k, p_v, p_weight, p_rel_bias, p_seed, p_nodes, p_begins, p_ends, p_columns, p_out, p_lse,
+    p_q, p_k, p_v, p_weight, p_rel_bias, p_seed, p_edge_bias, p_edge_keys, p_edge_values,
+    p_nodes, p_begins, p_ends, p_columns, p_out, p_lse,
+    stride_ebb, stride_ekb, stride_evb,
     count, queries, keys, stride_qb, stride_qn, stride_kb, stride_kn, stride_vb, stride_vn, stride_ob, stride_lb,
     scale, slope, entries, zero, threshold, keep_scale,
     HEADS: tl.constexpr, GROUP_SIZE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BH: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr, SORT_STEP: tl.constexpr,
     ADDITIVE: tl.constexpr, TANH: tl.constexpr, SHARED_KV: tl.constexpr, REL_BIAS: tl.constexpr, DROPOUT: tl.constexpr,
     SEGMENTS: tl.constexpr, EVICTION: tl.constexpr,
+    EDGE_BIAS: tl.constexpr, EDGE_KEYS: tl.constexpr, EDGE_VALUES: tl.constexpr,
 ):  # fmt: skip
     """Each query's output, by online softmax over its edges.
 
-    s_j = scale · q·k_j   or   Σ_d weight_d · act(q_d + k_jd),   + rel_bias[i − j]
+    s_j = scale · q·k_j   or   Σ_d weight_d · act(q_d + k_jd),   + rel_bias[i − j] + edge_bias
     lse = log Σ_j exp(s_j),   o = Σ_j exp(s_j − lse) · keep_j · v_j
+
+    The edge's own key and value are added to k_j and v_j. EDGE_BIAS, EDGE_KEYS and EDGE_VALUES are the heads that these
+    have, 1 for all or HEADS; 0 without them.
     """
     i_b = tl.program_id(2)
     o_h, m_hd, o_qf, o_kf = head_features(BH, D, BD, HEADS, GROUP_SIZE)
@@ -101,6 +115,9 @@ def forward_kernel(
     p_q += i_b.to(tl.int64) * stride_qb
     p_k += i_b.to(tl.int64) * stride_kb
     p_v += i_b.to(tl.int64) * stride_vb
+    p_edge_bias += i_b.to(tl.int64) * stride_ebb
+    p_edge_keys += i_b.to(tl.int64) * stride_ekb
+    p_edge_values += i_b.to(tl.int64) * stride_evb
     p_out += i_b.to(tl.int64) * stride_ob
     p_lse += i_b.to(tl.int64) * stride_lb
     if ADDITIVE:
@@ -121,6 +138,7 @@ def forward_kernel(
     for _i_edge in range(0, max_edges(p_begins, p_ends, begin, end, first, count, BN, SORT_STEP, SEGMENTS), BE):
         i_other = i_next
         m_e = o_edge < end[:, None]
+        i_edge = o_edge
         o_edge += BE
         i_next = tl.load(p_columns + o_edge, mask=o_edge < end[:, None], other=0)
         at = i_other.to(tl.int64)[None, :, :, None]
@@ -132,6 +150,11 @@ def forward_kernel(
         else:
             m_v = m_e[None, :, :, None] & m_hv[:, None, None, :]
             b_v = tl.load(p_v + at * stride_vn + o_vf[:, None, None, :], mask=m_v, other=0.0).to(tl.float32)
+        if EDGE_VALUES > 0:
+            m_ev = m_e[None, :, :, None] & m_hv[:, None, None, :]
+            b_v += load_edges(p_edge_values, i_edge, m_ev, o_h, EDGE_VALUES, DV, BDV)
+        if EDGE_KEYS > 0:
+            b_k += load_edges(p_edge_keys, i_edge, m_k, o_h, EDGE_KEYS, D, BD)
         if ADDITIVE:
             b_act, _slope = activate(b_k + b_q, slope, TANH)
             b_s = tl.sum(b_act * b_weight[:, None, None, :], 3)
@@ -140,6 +163,9 @@ def forward_kernel(
         o_i = i_node[:, None] + (keys - queries)
         if REL_BIAS:
             b_s += load_rel_bias(p_rel_bias, entries, zero, o_h, m_h, o_i, i_other) * LOG2E
+        if EDGE_BIAS > 0:
+            m_eb = m_e[None, :, :, None] & m_h[:, None, None, None]
+            b_s += tl.sum(load_edges(p_edge_bias, i_edge, m_eb, o_h, EDGE_BIAS, 1, 1), 3) * LOG2E
         b_s = tl.where(m_e[None, :, :], b_s, float("-inf"))
         b_new_m = tl.maximum(b_m, tl.max(b_s, 2, keep_dims=True))
         b_p = tl.exp2(b_s - b_new_m)
@@ -188,8 +214,10 @@ def delta_kernel(
 
 @triton.jit(do_not_specialize=["count", "queries", "keys", "edges", "entries", "zero", "threshold"])
 def dkdv_kernel(
-    p_q, p_k, p_v, p_weight, p_rel_bias, p_seed, p_do, p_lse2_delta, p_nodes, p_begins, p_ends, p_rows, p_slots,
-    p_dk, p_dv, p_ds, p_signs, p_dweight,
+    p_q, p_k, p_v, p_weight, p_rel_bias, p_seed, p_edge_bias, p_edge_keys, p_edge_values,
+    p_do, p_lse2_delta, p_nodes, p_begins, p_ends, p_rows, p_slots,
+    p_dk, p_dv, p_ds, p_signs, p_dweight, p_d_edge_keys, p_d_edge_values,
+    stride_ebb, stride_ekb, stride_evb,
     count, queries, keys, edges, stride_qb, stride_qn, stride_kb, stride_kn, stride_vb, stride_vn, stride_db, stride_dn,
     stride_dkb, stride_dvb,
     scale, slope, entries, zero, threshold, keep_scale,
@@ -197,6 +225,8 @@ def dkdv_kernel(
     BH: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr, SORT_STEP: tl.constexpr,
     ADDITIVE: tl.constexpr, TANH: tl.constexpr, PREMULTIPLIED: tl.constexpr, SIGN_BITS: tl.constexpr,
     REL_BIAS: tl.constexpr, DROPOUT: tl.constexpr, SEGMENTS: tl.constexpr, TIED: tl.constexpr,
+    EDGE_BIAS: tl.constexpr, EDGE_KEYS: tl.constexpr, EDGE_VALUES: tl.constexpr,
+    D_EDGE_KEYS: tl.constexpr, D_EDGE_VALUES: tl.constexpr,
 ):  # fmt: skip
     """Each key's gradients, summed over its edges, and the gradient of every edge's score.
 
@@ -205,7 +235,8 @@ def dkdv_kernel(
 
     `ds` goes to the edge's index by query; with PREMULTIPLIED (head_dim 1) it is ds · act′, which dq sums as it is.
     With SIGN_BITS (leaky ReLU of a narrow head) the signs of q_i + k are stored too, one bit each, so that dq need not
-    gather k. With TIED, k and v are one tensor, and dk + dv goes to dk.
+    gather k. With TIED, k and v are one tensor, and dk + dv goes to dk. With D_EDGE_KEYS and D_EDGE_VALUES what each
+    edge adds to dk and dv is stored too, `[edges, heads, dim]` by query: the gradients of the edge's own key and value.
     """
     i_b = tl.program_id(2)
     o_h, m_hd, o_qf, o_kf = head_features(BH, D, BD, HEADS, GROUP_SIZE)
@@ -219,6 +250,11 @@ def dkdv_kernel(
     p_lse2_delta += i_b.to(tl.int64) * queries * (2 * HEADS)
     p_ds += i_b.to(tl.int64) * edges * HEADS
     p_signs += i_b.to(tl.int64) * edges * HEADS
+    p_edge_bias += i_b.to(tl.int64) * stride_ebb
+    p_edge_keys += i_b.to(tl.int64) * stride_ekb
+    p_edge_values += i_b.to(tl.int64) * stride_evb
+    p_d_edge_keys += i_b.to(tl.int64) * edges * (HEADS * D)
+    p_d_edge_values += i_b.to(tl.int64) * edges * (HEADS * DV)
     p_dk += i_b.to(tl.int64) * stride_dkb
     p_dv += i_b.to(tl.int64) * stride_dvb
     if ADDITIVE:
@@ -252,18 +288,25 @@ def dkdv_kernel(
         p_at = p_lse2_delta + i_other.to(tl.int64)[None, :, :] * (2 * HEADS) + o_h[:, None, None]
         b_lse = tl.load(p_at, mask=m_f, other=0.0)
         b_delta = tl.load(p_at + HEADS, mask=m_f, other=0.0)
+        b_key, b_value = b_k, b_v
+        if EDGE_KEYS > 0:
+            b_key += load_edges(p_edge_keys, slot, m_q, o_h, EDGE_KEYS, D, BD)
+        if EDGE_VALUES > 0:
+            b_value += load_edges(p_edge_values, slot, m_o, o_h, EDGE_VALUES, DV, BDV)
         if ADDITIVE:
-            b_z = b_q + b_k
+            b_z = b_q + b_key
             b_act, b_slope = activate(b_z, slope, TANH)
             b_s = tl.sum(b_act * b_weight[:, None, None, :], 3) * LOG2E
         else:
-            b_s = tl.sum(b_q * b_k, 3) * (scale * LOG2E)
+            b_s = tl.sum(b_q * b_key, 3) * (scale * LOG2E)
         o_i = i_other + (keys - queries)
         key = tl.broadcast_to(i_node[:, None], (BN, BE))
         if REL_BIAS:
             b_s += load_rel_bias(p_rel_bias, entries, zero, o_h, m_h, o_i, key) * LOG2E
+        if EDGE_BIAS > 0:
+            b_s += tl.sum(load_edges(p_edge_bias, slot, m_f[:, :, :, None], o_h, EDGE_BIAS, 1, 1), 3) * LOG2E
         b_p = tl.where(m_e[None, :, :], tl.exp2(b_s - b_lse), 0.0)
-        b_dp = tl.sum(b_do * b_v, 3)
+        b_dp = tl.sum(b_do * b_value, 3)
         b_p_drop = b_p
         if DROPOUT:
             m_keep = dropout_pairs(p_seed, i_b, o_h, o_i, key, threshold)
@@ -271,8 +314,16 @@ def dkdv_kernel(
             b_dp = tl.where(m_keep, b_dp * keep_scale, 0.0)
         b_ds = b_p * (b_dp - b_delta)
         b_dv += tl.sum(b_p_drop[:, :, :, None] * b_do, 2, keep_dims=True)
+        if D_EDGE_VALUES:
+            o_ev = slot.to(tl.int64)[None, :, :, None] * (HEADS * DV) + o_of[:, None, None, :]
+            b_dev = b_p_drop[:, :, :, None] * b_do
+            tl.store(p_d_edge_values + o_ev, b_dev.to(p_d_edge_values.dtype.element_ty), mask=m_o)
         if not ADDITIVE:
             b_slope = b_q
+        if D_EDGE_KEYS:
+            o_ek = slot.to(tl.int64)[None, :, :, None] * (HEADS * D) + o_qf[:, None, None, :]
+            b_dek = b_ds[:, :, :, None] * b_slope * (b_weight[:, None, None, :] if ADDITIVE else scale)
+            tl.store(p_d_edge_keys + o_ek, b_dek.to(p_d_edge_keys.dtype.element_ty), mask=m_q)
         if BD == 1:
             if ADDITIVE:
                 b_dweight += b_ds * tl.sum(b_act, 3)
@@ -310,12 +361,12 @@ def dkdv_kernel(
 
 @triton.jit(do_not_specialize=["count", "edges"])
 def dq_kernel(
-    p_q, p_k, p_weight, p_ds, p_signs, p_nodes, p_begins, p_ends, p_columns, p_dq,
-    count, edges, stride_qb, stride_qn, stride_kb, stride_kn, stride_dqb, scale, slope,
+    p_q, p_k, p_weight, p_edge_keys, p_ds, p_signs, p_nodes, p_begins, p_ends, p_columns, p_dq,
+    stride_ekb, count, edges, stride_qb, stride_qn, stride_kb, stride_kn, stride_dqb, scale, slope,
     HEADS: tl.constexpr, GROUP_SIZE: tl.constexpr, D: tl.constexpr,
     BH: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr, SORT_STEP: tl.constexpr,
     ADDITIVE: tl.constexpr, TANH: tl.constexpr, PREMULTIPLIED: tl.constexpr, SIGN_BITS: tl.constexpr,
-    SEGMENTS: tl.constexpr,
+    SEGMENTS: tl.constexpr, EDGE_KEYS: tl.constexpr,
 ):  # fmt: skip
     """Each query's gradient, from the gradients of its edges' scores.
 
@@ -331,6 +382,7 @@ def dq_kernel(
     p_k += i_b.to(tl.int64) * stride_kb
     p_ds += i_b.to(tl.int64) * edges * HEADS
     p_signs += i_b.to(tl.int64) * edges * HEADS
+    p_edge_keys += i_b.to(tl.int64) * stride_ekb
     p_dq += i_b.to(tl.int64) * stride_dqb
     if ADDITIVE:
         b_weight = tl.load(p_weight + o_qf, mask=m_hd, other=0.0).to(tl.float32)
@@ -353,6 +405,7 @@ def dq_kernel(
         m_at = m_e[None, :, :] & m_h[:, None, None]
         o_at = o_edge.to(tl.int64)[None, :, :] * HEADS + o_h[:, None, None]
         b_ds = tl.load(p_ds + o_at, mask=m_at, other=0.0)
+        i_edge = o_edge
         o_edge += BE
         if PREMULTIPLIED:
             b_dq += tl.sum(b_ds, 2, keep_dims=True)[:, :, :, None]
@@ -365,6 +418,8 @@ def dq_kernel(
             i_next = tl.load(p_columns + o_edge, mask=o_edge < end[:, None], other=0)
             m_k = m_e[None, :, :, None] & m_hd[:, None, None, :]
             b_k = tl.load(p_k + i_other * stride_kn + o_kf[:, None, None, :], mask=m_k, other=0.0).to(tl.float32)
+            if EDGE_KEYS > 0:
+                b_k += load_edges(p_edge_keys, i_edge, m_k, o_h, EDGE_KEYS, D, BD)
             if ADDITIVE:
                 _act, b_k = activate(b_k + b_q, slope, TANH)
             b_dq += tl.sum(b_ds[:, :, :, None] * b_k, 2, keep_dims=True)

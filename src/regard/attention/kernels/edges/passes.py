@@ -5,6 +5,8 @@ output gives dk, dv and the gradient of every edge's score; then over those of e
 edges are cut into segments whose results are merged. With p = exp(s − lse) and δ = Σ o·do:
 
     ds = p · (keep·do·v − δ),   dq = Σ_j ds · ∂s/∂q,   dk = Σ_i ds · ∂s/∂k,   dv = Σ_i keep·p·do
+
+The gradients of an edge's own bias, key and value are ds and the terms of dk and dv before their sum.
 """
 
 from __future__ import annotations
@@ -72,6 +74,8 @@ def covers(p: LoweredCall) -> str | None:
         return "the mask is not a graph: Edges(edge_index) alone"
     if p.rel_vectors is not None:
         return "relative vectors along edges have no kernel"
+    if p.cap is not None or p.pair_bias is not None:
+        return "a cap and a bias by pair along edges have no kernel"
     if any(x.dtype == torch.float64 for x in (p.q, p.k, p.v)):
         return "float64 has no kernel"
     if max(p.q.shape[3], p.v.shape[3]) > MAX_HEAD_DIM:
@@ -141,6 +145,11 @@ def pack_heads(x: Tensor) -> Tensor:
     return x if fits else x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
+def pack_edges(x: Tensor) -> Tensor:
+    """Features x `[batch or 1, heads or 1, edges, d]` as `[batch or 1, edges, heads or 1, d]`, contiguous."""
+    return x.transpose(1, 2).contiguous()
+
+
 def node_strides(x: Tensor) -> tuple[int, int]:
     """Strides of batch and tokens; 0 for a batch of 1, so that kernels are not specialised for it."""
     return batch_stride(x), x.stride(2)
@@ -177,7 +186,9 @@ class EdgeInputs:
         self.weight = self.q if p.weight is None else p.weight.contiguous()
         self.rel_bias = self.q if p.rel_bias is None else p.rel_bias.table.contiguous()
         self.seed = self.layout.columns if p.seed is None else p.seed
-        self.premultiplied = p.weight is not None and self.head_dim == 1 and p.rel_bias is None
+        self.features = [None if x is None else pack_edges(x) for x in (p.edge_bias, p.edge_keys, p.edge_values)]
+        plain_sum = p.rel_bias is None and p.edge_bias is None
+        self.premultiplied = p.weight is not None and self.head_dim == 1 and plain_sum
         self.signs = p.weight is not None and p.activation != "tanh" and 1 < self.head_dim <= MAX_SIGN_BITS
 
     def cached_layout(self) -> EdgeLayout:
@@ -187,6 +198,18 @@ class EdgeInputs:
     def tile(self, edges: dict[int, int]) -> EdgeTile:
         size = max(x.element_size() for x in (self.q, self.v))
         return tile_for(self.heads, self.head_dim, self.value_dim, size, edges)
+
+    def edge_tensors(self) -> list[Tensor]:
+        """Bias, keys and values of the edges; q where there are none."""
+        return [self.q if x is None else x for x in self.features]
+
+    def edge_strides(self) -> list[int]:
+        return [0 if x is None else batch_stride(x) for x in self.features]
+
+    def edge_constants(self) -> dict[str, int]:
+        """The heads that each of the edges' tensors has; 0 for those that are absent."""
+        names = ("EDGE_BIAS", "EDGE_KEYS", "EDGE_VALUES")
+        return {name: 0 if x is None else x.shape[2] for name, x in zip(names, self.features, strict=True)}
 
     def grid(self, count: int, s: EdgeTile) -> tuple[int, int, int]:
         return -(-count // s.nodes), -(-self.heads // s.heads), self.batch
@@ -232,12 +255,13 @@ def start_forward(inputs: EdgeInputs, nodes: NodeRanges, out: Tensor, lse: Tenso
         return
     start(
         forward_kernel, inputs.grid(count, s),
-        inputs.q, inputs.k, inputs.v, inputs.weight, inputs.rel_bias, inputs.seed, *nodes, inputs.layout.columns,
-        out, lse,
+        inputs.q, inputs.k, inputs.v, inputs.weight, inputs.rel_bias, inputs.seed, *inputs.edge_tensors(),
+        *nodes, inputs.layout.columns, out, lse,
+        *inputs.edge_strides(),
         count, inputs.queries, inputs.keys, *node_strides(inputs.q), *node_strides(inputs.k), *node_strides(inputs.v),
         batch_stride(out), batch_stride(lse), inputs.p.scale, inputs.p.slope, *inputs.settings(),
         SHARED_KV=inputs.shared, SEGMENTS=segments, EVICTION=EVICTION if inputs.head_dim == 1 else "",
-        **inputs.constants(s), **inputs.value_constants(s),
+        **inputs.edge_constants(), **inputs.constants(s), **inputs.value_constants(s),
     )  # fmt: skip
 
 
@@ -258,18 +282,58 @@ def merge(
 
 
 def backward(p: LoweredCall, grad: Tensor, output: Tensor, lse: Tensor) -> list[Tensor | None]:
-    """Gradients of q, k, v, weight, rel_bias, rel_q, rel_vectors; None for what is absent."""
+    """Gradients of q, k, v, weight, rel_bias, rel_q, rel_vectors, pair_bias, key_vectors; of the edges' features.
+
+    None for what is absent.
+    """
     inputs = EdgeInputs(p)
     grad = pack_heads(grad.to(p.v.dtype))  # it came from a result of that type: nothing is lost
     lse2_delta = row_deltas(inputs, grad, pack_heads(output), lse)
     ds = p.v.new_empty((inputs.batch, inputs.layout.columns.numel(), inputs.heads), dtype=torch.float32)
     bits = torch.int16 if inputs.head_dim <= 16 else torch.int32
     signs = ds.new_empty(ds.shape if inputs.signs else 1, dtype=bits)
-    dk, dv, dweight = key_gradients(inputs, (grad, lse2_delta, ds, signs))
+    terms = edge_gradients(inputs)
+    dk, dv, dweight = key_gradients(inputs, (grad, lse2_delta, ds, signs, *terms))
     dq = query_gradients(inputs, ds, signs)
     drel_bias = rel_bias_gradient(inputs, ds, p.rel_bias) if p.rel_bias is not None and p.needs_grad[4] else None
     dk, dv = sum_groups(inputs, dk), None if inputs.tied else sum_groups(inputs, dv)
-    return [dq.transpose(1, 2), dk, dv, dweight, drel_bias, None, None]
+    edges = finish_edge_gradients(inputs, ds, *terms)
+    return [dq.transpose(1, 2), dk, dv, dweight, drel_bias, None, None, None, None, *edges]
+
+
+def edge_gradients(inputs: EdgeInputs) -> tuple[Tensor, Tensor]:
+    """Memory for the gradients of the edges' keys and values, `[batch, edges, heads, d]`; empty where not needed.
+
+    With PREMULTIPLIED scores those of the keys follow from ds.
+    """
+    p, sizes = inputs.p, (inputs.batch, inputs.layout.columns.numel(), inputs.heads)
+
+    def make(x: Tensor | None, needed: bool) -> Tensor:
+        if x is None or not needed:
+            return p.q.new_empty(0)
+        full = x.shape[0] == inputs.batch and x.shape[1] == inputs.heads
+        return x.new_empty((*sizes, x.shape[3]), dtype=x.dtype if full else torch.float32)
+
+    keys = make(p.edge_keys, not inputs.premultiplied and needs_edge_gradient(p, 1))
+    return keys, make(p.edge_values, needs_edge_gradient(p, 2))
+
+
+def needs_edge_gradient(p: LoweredCall, field: int) -> bool:
+    """Whether the gradient of the edges' bias (0), keys (1) or values (2) is needed."""
+    return any(p.needs_grad[10 + field : 11 + field])
+
+
+def finish_edge_gradients(inputs: EdgeInputs, ds: Tensor, d_keys: Tensor, d_values: Tensor) -> list[Tensor | None]:
+    """Gradients of the edges' bias, keys and values in their own shapes; None for what is absent or not needed."""
+    p = inputs.p
+    d_bias = ds[..., None]
+    if inputs.premultiplied and p.weight is not None:
+        d_keys = (ds * p.weight.flatten())[..., None]
+    pairs = zip((p.edge_bias, p.edge_keys, p.edge_values), (d_bias, d_keys, d_values), strict=True)
+    return [
+        d.transpose(1, 2).sum_to_size(x.shape) if x is not None and needs_edge_gradient(p, field) else None  # type: ignore[arg-type]
+        for field, (x, d) in enumerate(pairs)
+    ]
 
 
 def row_deltas(inputs: EdgeInputs, grad: Tensor, output: Tensor, lse: Tensor) -> Tensor:
@@ -288,7 +352,7 @@ def row_deltas(inputs: EdgeInputs, grad: Tensor, output: Tensor, lse: Tensor) ->
 
 
 def key_gradients(inputs: EdgeInputs, tensors: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor | None]:
-    """dk and dv `[batch, keys, heads, ...]`, dweight; fills ds and signs of `tensors` (grad, lse2_delta, ds, signs).
+    """dk and dv `[batch, keys, heads, ...]`, dweight; fills all `tensors` but grad and lse2_delta (see `start_dkdv`).
 
     Where keys and values are tied, dk is both, and dv is dk.
     """
@@ -319,8 +383,11 @@ def key_gradients(inputs: EdgeInputs, tensors: tuple[Tensor, ...]) -> tuple[Tens
 def start_dkdv(
     inputs: EdgeInputs, nodes: NodeRanges, tensors: tuple[Tensor, ...], dk: Tensor, dv: Tensor, segments: bool
 ) -> Tensor:
-    """dweight, summed over these nodes; `tensors` are grad, lse2_delta, ds, signs."""
-    grad, lse2_delta, ds, signs = tensors
+    """dweight, summed over these nodes.
+
+    `tensors` are grad, lse2_delta, ds, signs, and the gradients of the edges' keys and values.
+    """
+    grad, lse2_delta, ds, signs, d_keys, d_values = tensors
     s, count = inputs.tile(EDGES_DKDV), nodes.nodes.numel()
     grid = inputs.grid(count, s)
     programs = inputs.batch * grid[0] if inputs.p.weight is not None else 1
@@ -328,13 +395,15 @@ def start_dkdv(
     parts.flatten(0, 1)[programs:].zero_()
     start(
         dkdv_kernel, grid,
-        inputs.q, inputs.k, inputs.v, inputs.weight, inputs.rel_bias, inputs.seed, grad, lse2_delta, *nodes,
-        inputs.layout.rows, inputs.layout.index_by_query, dk, dv, ds, signs, parts,
-        count, inputs.queries, inputs.keys, inputs.layout.columns.numel(),
+        inputs.q, inputs.k, inputs.v, inputs.weight, inputs.rel_bias, inputs.seed, *inputs.edge_tensors(),
+        grad, lse2_delta, *nodes,
+        inputs.layout.rows, inputs.layout.index_by_query, dk, dv, ds, signs, parts, d_keys, d_values,
+        *inputs.edge_strides(), count, inputs.queries, inputs.keys, inputs.layout.columns.numel(),
         *node_strides(inputs.q), *node_strides(inputs.k), *node_strides(inputs.v), *node_strides(grad),
         batch_stride(dk), batch_stride(dv),
         inputs.p.scale, inputs.p.slope, *inputs.settings(),
         PREMULTIPLIED=inputs.premultiplied, SIGN_BITS=inputs.signs, SEGMENTS=segments, TIED=inputs.tied,
+        D_EDGE_KEYS=d_keys.numel() > 0, D_EDGE_VALUES=d_values.numel() > 0, **inputs.edge_constants(),
         **inputs.constants(s), **inputs.value_constants(s),
     )  # fmt: skip
     return parts.sum(1).sum(0)  # in two steps: the first has enough work for the GPU
@@ -358,10 +427,12 @@ def start_dq(inputs: EdgeInputs, nodes: NodeRanges, ds: Tensor, signs: Tensor, d
     if count:
         start(
             dq_kernel, inputs.grid(count, s),
-            inputs.q, inputs.k, inputs.weight, ds, signs, *nodes, inputs.layout.columns, dq,
+            inputs.q, inputs.k, inputs.weight, inputs.edge_tensors()[1], ds, signs, *nodes, inputs.layout.columns, dq,
+            inputs.edge_strides()[1],
             count, inputs.layout.columns.numel(), *node_strides(inputs.q), *node_strides(inputs.k), batch_stride(dq),
             inputs.p.scale, inputs.p.slope,
-            PREMULTIPLIED=inputs.premultiplied, SIGN_BITS=inputs.signs, SEGMENTS=segments, **inputs.constants(s),
+            PREMULTIPLIED=inputs.premultiplied, SIGN_BITS=inputs.signs, SEGMENTS=segments,
+            EDGE_KEYS=inputs.edge_constants()["EDGE_KEYS"], **inputs.constants(s),
         )  # fmt: skip
 
 

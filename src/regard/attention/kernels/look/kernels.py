@@ -18,6 +18,7 @@ from ..prelude import (
     load_span,
     load_span_transposed,
     split_index,
+    tanh,
 )
 
 NO_COLUMN = tl.constexpr(1 << 30)
@@ -89,7 +90,7 @@ def load_rel_bias(p_line, o_x):
 @triton.jit
 def tile_scores(
     b_own, b_rel_q, p_own, p_other, p_rel_q, p_weight, p_rel_bias, p_rel_vectors, p_packed,
-    own_first, own_size, own_stride, size, other_stride, stride_rn, offset, masked, slope,
+    own_first, own_size, own_stride, size, other_stride, stride_rn, offset, masked, slope, cap,
     origin, rel_zero, rel_entries, first, i_bits,
     D: tl.constexpr, BD: tl.constexpr, OWN: tl.constexpr, SPAN: tl.constexpr, BY_KEY: tl.constexpr,
     LISTED: tl.constexpr, SCORE: tl.constexpr, REL_BIAS: tl.constexpr, REL_VECTORS: tl.constexpr, CHUNK: tl.constexpr,
@@ -137,6 +138,8 @@ def tile_scores(
         o_c = o_own[:, None] if BY_KEY else o_other[None, :]
         o_r = o_other[None, :] if BY_KEY else o_own[:, None]
         b_s += tl.gather(tl.where(o_c < OWN - o_r, b_near, b_far), (o_c - o_r) & (OWN - 1), 0 if BY_KEY else 1)
+    if cap is not None:
+        b_s = cap * tanh(b_s * (1.0 / cap))
     if REL_BIAS:
         if BY_KEY:
             b_s += load_rel_bias(p_rel_bias, (origin + own_first - first) + (o_own[:, None] - o_other[None, :]))
@@ -220,7 +223,7 @@ def rows_kernel(
     p_lse, p_lse2, p_entropy, p_distance, p_peak, p_floor,
     stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_rb, stride_rh, stride_rn,
     queries, keys, heads, group_size, tile_rows, offset, stride_gb, stride_gh,
-    scale, masked, slope, origin, length, rel_zero, rel_entries, top,
+    scale, masked, slope, cap, origin, length, rel_zero, rel_entries, top,
     D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CLASSES: tl.constexpr, LISTED: tl.constexpr,
     SCORE: tl.constexpr, REL_BIAS: tl.constexpr, REL_VECTORS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
@@ -244,7 +247,8 @@ def rows_kernel(
     b_rel_q = load_span(p_rel_q, i_row, stride_rn, queries, BM, D, BD, D != BD) if REL_VECTORS and CHUNK == 0 else 0
     operands = (
         b_q, b_rel_q, p_q, p_k, p_rel_q, p_weight, p_rel_bias, p_rel_vectors, p_packed,
-        i_row, queries, stride_qn, keys, stride_kn, stride_rn, offset, masked, slope, origin, rel_zero, rel_entries,
+        i_row, queries, stride_qn, keys, stride_kn, stride_rn, offset, masked, slope, cap,
+        origin, rel_zero, rel_entries,
     )  # fmt: skip
     b_m = tl.full([BM], MAX_INIT, tl.float32)
     b_l = tl.zeros([BM], tl.float32)
@@ -318,7 +322,7 @@ def columns_kernel(
     p_lse2, p_received, p_row_bucket, p_key_bucket, p_cells, p_weights,
     stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_rb, stride_rh, stride_rn,
     queries, keys, heads, group_size, tile_columns, offset, stride_gb, stride_gh,
-    scale, masked, slope, origin, length, rel_zero, rel_entries, map_rows, map_pieces,
+    scale, masked, slope, cap, origin, length, rel_zero, rel_entries, map_rows, map_pieces,
     D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BUCKETS: tl.constexpr, PIECES: tl.constexpr,
     WEIGHTS: tl.constexpr, LISTED: tl.constexpr, SCORE: tl.constexpr, REL_BIAS: tl.constexpr, REL_VECTORS: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -345,7 +349,8 @@ def columns_kernel(
     b_k = load_span(p_k, i_column, stride_kn, keys, BN, D, BD, D != BD) if SCORE == "dot" and CHUNK == 0 else 0
     operands = (
         b_k, 0, p_k, p_q, p_rel_q, p_weight, p_rel_bias, p_rel_vectors, p_packed,
-        i_column, keys, stride_kn, queries, stride_qn, stride_rn, offset, masked, slope, origin, rel_zero, rel_entries,
+        i_column, keys, stride_kn, queries, stride_qn, stride_rn, offset, masked, slope, cap,
+        origin, rel_zero, rel_entries,
     )  # fmt: skip
     b_received = tl.zeros([BN], tl.float32)
     b_sum = tl.zeros([BN], tl.float32)
@@ -445,7 +450,7 @@ def top_kernel(
     p_lse2, p_floor, p_top_weights, p_top_keys,
     stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_rb, stride_rh, stride_rn,
     queries, keys, heads, group_size, tile_rows, offset, stride_gb, stride_gh,
-    scale, masked, slope, origin, length, rel_zero, rel_entries, top,
+    scale, masked, slope, cap, origin, length, rel_zero, rel_entries, top,
     D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CANDIDATES: tl.constexpr,
     LISTED: tl.constexpr, SCORE: tl.constexpr, REL_BIAS: tl.constexpr, REL_VECTORS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
@@ -468,7 +473,8 @@ def top_kernel(
     b_rel_q = load_span(p_rel_q, i_row, stride_rn, queries, BM, D, BD, D != BD) if REL_VECTORS and CHUNK == 0 else 0
     operands = (
         b_q, b_rel_q, p_q, p_k, p_rel_q, p_weight, p_rel_bias, p_rel_vectors, p_packed,
-        i_row, queries, stride_qn, keys, stride_kn, stride_rn, offset, masked, slope, origin, rel_zero, rel_entries,
+        i_row, queries, stride_qn, keys, stride_kn, stride_rn, offset, masked, slope, cap,
+        origin, rel_zero, rel_entries,
     )  # fmt: skip
     # The same score may differ in its last bits from that of another kernel.
     b_floor = tl.load(p_floor + o_out, mask=m_row, other=float("inf"))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ...backends.sinks import add_to_lse
 from ...call import LoweredCall
 from ...parts.masks import Everything
 from ...parts.positions import DistanceBias
@@ -68,6 +69,8 @@ def covers(problem: LoweredCall, options: LookOptions) -> str | None:
         return "the map has more rows than queries or more columns than keys"
     if not grid.batch * grid.heads * grid.queries * grid.keys:
         return "there are no pairs"
+    if problem.pair_bias is not None or problem.places is not None or problem.key_vectors is not None:
+        return "the kernels take no bias by pair, no explicit places and no vectors by distance for keys"
     return None
 
 
@@ -77,6 +80,19 @@ def statistics(problem: LoweredCall, options: LookOptions) -> dict[str, Tensor |
         inputs = LookInputs(problem)
         by_query, lse2 = query_statistics(inputs, options)
         return by_query | key_statistics(inputs, options, lse2)
+
+
+def with_sink(sink: Tensor, lse: Tensor, entropy: Tensor, distance: Tensor, peak: Tensor) -> list[Tensor]:
+    """(lse, lse in base 2, entropy, distance, peak) with a sink, from those without.
+
+    Every weight is multiplied by exp(lse − lse′), and every surprise lse − s grows by lse′ − lse.
+    """
+    total = add_to_lse(lse, sink)
+    alive = lse > -torch.inf
+    gap = torch.where(alive, total - lse, 0.0)
+    share = torch.where(alive, gap.neg().exp(), 0.0)
+    lse2 = torch.where(alive, total * LOG2E, torch.inf)
+    return [total, lse2, share * (entropy + gap), share * distance, share * peak]
 
 
 class LookInputs:
@@ -151,7 +167,8 @@ class LookInputs:
             self.q, self.k, self.rel_q, self.weight, self.rel_bias, self.rel_vectors, *lists, *results,
             *strides(self.q), *strides(self.k), *strides(self.rel_q),
             grid.queries, grid.keys, grid.heads, grid.heads // self.k.shape[1], tiles, grid.offset, *group_strides,
-            self.scale, self.masked, p.slope, self.origin, self.length, *self.rel_ends, *extra,
+            self.scale, self.masked, p.slope, None if p.cap is None else p.cap * LOG2E / self.scale,
+            self.origin, self.length, *self.rel_ends, *extra,
             D=self.head_dim, BD=self.padded, LISTED=not isinstance(p.mask, Everything),
             CHUNK=CHUNK if self.itemsize > 2 else 0, SCORE="dot" if self.dot else p.activation,
             REL_BIAS=p.rel_bias is not None, REL_VECTORS=p.rel_vectors is not None,
@@ -175,6 +192,8 @@ def query_statistics(inputs: LookInputs, options: LookOptions) -> tuple[dict[str
     candidates = max(next_power(options.top), 2) if options.top else 0
     results = (lse, lse2, entropy, distance, peak, floor)
     inputs.start(rows_kernel, inputs.shape(ROWS), results, (options.top,), False, CLASSES=CLASSES * candidates or 1)
+    if inputs.problem.sink is not None:
+        lse, lse2, entropy, distance, peak = with_sink(inputs.problem.sink, lse, entropy, distance, peak)
     top_weights = top_keys = None
     if options.top:
         top_weights = inputs.empty(queries, options.top)

@@ -1,0 +1,136 @@
+"""What attention with a mask costs on a GPU: every pair by torch's kernels, or the mask's tiles by ours.
+
+Both were measured on one card: `gpu_costs.json` says which, and when. `regard bench --calibrate` measures another card
+and writes a file that is read instead: the one that `REGARD_GPU_COSTS` names, or `regard/gpu_costs.json` in the user's
+cache folder. A call costs what the host needs to start it or what the GPU needs for its pairs, whichever is more.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from ..errors import BadInput
+from .call import Call
+from .parts.mask import NONE, Tiling
+from .parts.scores import Additive
+from .parts.tiles import tile_states
+
+RECORDED = Path(__file__).with_name("gpu_costs.json")
+HEAD_DIM = 64  # of the calls that were measured; the cost of a pair is proportional to it
+LAYERS = 12  # attentions that share the mask of a batch, as the layers of a model do
+WAIT = 400.0  # µs of a dense call from which on the contents of a new mask decide
+TILE = 64
+ASSUMED: ContextVar[Mapping[str, PassCosts] | None] = ContextVar("costs in place of the measured ones", default=None)
+FORMULA_ELEMENTS = 1 << 25  # pairs × head_dim of additive scores up to which a GPU computes the formula as written
+CPU_FORMULA_ELEMENTS = 1 << 22  # the same on a CPU
+CPU_FORMULA_PAIRS = 1 << 16  # pairs of dot products that torch's kernels do not take, up to which a CPU does so
+MAX_TILES = 1 << 16  # tiles that are counted for a decision; more are taken to be worth a list
+
+
+@dataclass(frozen=True)
+class PassCosts:
+    """Of calls with one element size, forward or with backward: µs on the host, and ps for each pair of a head."""
+
+    dense_host: float
+    dense_pair: float
+    tiles_host: float
+    tiles_pair: float
+    lists: float  # µs, once for a mask
+
+    def dense(self, pairs: float) -> float:
+        """µs for all pairs with the mask as a tensor."""
+        return max(self.dense_host, self.dense_pair * pairs * 1e-6)
+
+    def tiles(self, pairs: float, new_mask: bool) -> float:
+        """µs for the pairs of the visited tiles, with a share of the lists where every batch has a new mask."""
+        return max(self.tiles_host, self.tiles_pair * pairs * 1e-6) + (self.lists / LAYERS if new_mask else 0.0)
+
+
+def costs_file() -> Path:
+    """The file that a measurement on this machine is written to and read from."""
+    named = os.environ.get("REGARD_GPU_COSTS")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(named) if named else cache / "regard" / "gpu_costs.json"
+
+
+@contextmanager
+def assume_costs(costs: Mapping[str, PassCosts]) -> Iterator[None]:
+    """While open, calls that are planned for the first time are planned with these costs."""
+    token = ASSUMED.set(costs)
+    try:
+        yield
+    finally:
+        ASSUMED.reset(token)
+
+
+@functools.cache
+def read_costs() -> dict[str, PassCosts]:
+    """The measured costs, by `"2 forward"`, `"2 training"`, `"4 forward"`, `"4 training"` (bytes of an element)."""
+    path = costs_file() if costs_file().is_file() else RECORDED
+    try:
+        return {kind: PassCosts(**values) for kind, values in json.loads(path.read_text())["costs"].items()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput(
+            f"{path} has no costs of attention ({error}). Delete it, or write it anew: regard bench --calibrate."
+        ) from None
+
+
+def dense_is_faster(call: Call) -> bool:
+    """Whether torch's kernels, with the mask as a tensor, are expected to run a call faster than the mask's tiles."""
+    costs, pairs, new_mask = pass_costs(call), weighted_pairs(call), bool(call.mask.tensors())
+    dense = costs.dense(pairs)
+    if dense <= costs.tiles(0.0, new_mask) or (new_mask and not reads_contents(call)):
+        return True
+    return dense <= costs.tiles(pairs * visited_share(call), new_mask)
+
+
+def reads_contents(call: Call) -> bool:
+    """Whether it is worth waiting for the GPU to learn how many tiles a new mask with tensors has."""
+    return bool(call.mask.tensors()) and pass_costs(call).dense(weighted_pairs(call)) > WAIT
+
+
+def pass_costs(call: Call) -> PassCosts:
+    """The costs of calls such as this one."""
+    training = torch.is_grad_enabled() and any(x.requires_grad for x in (call.q, call.k, call.v))
+    return (ASSUMED.get() or read_costs())[f"{call.q.dtype.itemsize} {'training' if training else 'forward'}"]
+
+
+def weighted_pairs(call: Call) -> float:
+    """Pairs of all heads, each as many times as its head_dim is that of the calls that were measured."""
+    grid, width = call.grid, max(call.q.shape[-1], call.v.shape[-1]) / HEAD_DIM
+    return grid.batch * grid.heads * grid.queries * grid.keys * width
+
+
+def formula_is_faster(call: Call) -> bool:
+    """Whether the formula as it is written is expected to be faster than kernels, for few pairs.
+
+    So it is with additive scores, and on a CPU with a cap, a sink or a bias by pair, which keep torch's kernels out.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    grid = call.grid
+    pairs = grid.batch * grid.heads * grid.queries * grid.keys
+    if not isinstance(call.score, Additive):
+        others = call.score.cap is not None or call.sink is not None or call.bias is not None
+        return others and not call.q.is_cuda and pairs <= CPU_FORMULA_PAIRS
+    elements = pairs * call.q.shape[-1]
+    return elements <= (FORMULA_ELEMENTS if call.q.is_cuda else CPU_FORMULA_ELEMENTS)
+
+
+def visited_share(call: Call) -> float:
+    """The share of a mask's tiles that are not empty."""
+    grid = call.grid
+    on_cpu = call.mask.has_tiles and not call.mask.tensors()  # else pairs are evaluated, or contents are on the GPU
+    tiling = Tiling(replace(grid, device="cpu") if on_cpu else grid, TILE, TILE)
+    if tiling.shape[0] * tiling.shape[1] > MAX_TILES:
+        return 0.0
+    return float((tile_states(call.mask, tiling) != NONE).float().mean())
