@@ -1,0 +1,192 @@
+"""A layout: which tokens of a sequence each rank holds."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from ..attention.execution import mask_cache
+from ..attention.parts.mask import Mask, PairGrid
+from ..attention.parts.parts import Parts
+from ..attention.sharding import OPEN_LAYOUTS
+from ..errors import BadInput
+from .assignment import Runs
+from .links import Link
+from .traffic import Traffic, find_traffic, owned_runs, visited_tiles
+
+if TYPE_CHECKING:
+    from ..attention.look import LookOptions
+    from ..attention.view import View
+    from .plan import ShardedPlan
+
+NUMBERS = itertools.count()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Layout:
+    """Which tokens of a sequence each of `ranks` holds, as `shard` chose them.
+
+    Tokens are shared out in tiles of `tile`: `query_owner` and `key_owner` have the rank of each. `tokens` are the
+    queries and keys of the whole; `group` the processes, None for a layout that is only planned with.
+
+    While a layout is open (`with layout:`), models take and return this rank's tokens, and gradients of parameters are
+    this rank's share, which DDP or an all-reduce sums.
+    """
+
+    strategy: str
+    query_owner: Tensor
+    key_owner: Tensor
+    ranks: int
+    rank: int
+    group: ProcessGroup | None
+    tokens: tuple[int, int]
+    tile: int
+    masks: tuple[Mask, ...]
+    link: Link
+    number: int = field(default_factory=NUMBERS.__next__)
+    compared: set[int] = field(default_factory=set)
+
+    @functools.cached_property
+    def query_runs(self) -> tuple[Runs, ...]:
+        """The queries of every rank, as runs."""
+        return owned_runs(self.query_owner, self.ranks, self.tile, self.tokens[0])
+
+    @functools.cached_property
+    def key_runs(self) -> tuple[Runs, ...]:
+        """The keys of every rank, as runs."""
+        return owned_runs(self.key_owner, self.ranks, self.tile, self.tokens[1])
+
+    @functools.cached_property
+    def own_places(self) -> Tensor:
+        """The positions of this rank's tokens."""
+        return self.places(self.rank)
+
+    def rows(self, rank: int | None = None) -> Runs:
+        """The queries of a rank (this one unless given), as runs (first, last + 1)."""
+        return self.query_runs[self.rank if rank is None else rank]
+
+    def keys(self, rank: int | None = None) -> Runs:
+        """The keys of a rank, as runs; those of its queries where a sequence attends to itself."""
+        return self.key_runs[self.rank if rank is None else rank]
+
+    def places(self, rank: int | None = None) -> Tensor:
+        """The positions of a rank's tokens in the whole sequence, `[tokens of the rank]`."""
+        return self.own_places if rank is None else torch.cat([torch.arange(*run) for run in self.rows(rank)])
+
+    def split(self, x: Tensor, dim: int = -2, *, keys: bool = False) -> Tensor:
+        """This rank's tokens of the whole sequence x, along `dim`; `keys` for a sequence that is attended to."""
+        whole = self.tokens[1 if keys else 0]
+        if x.shape[dim] != whole:
+            raise BadInput(f"x is {list(x.shape)}; dimension {dim} must be the whole sequence, {whole} tokens.")
+        runs = self.keys() if keys else self.rows()
+        return torch.cat([x.narrow(dim, first, last - first) for first, last in runs], dim)
+
+    def gather(self, x: Tensor, dim: int = -2, *, keys: bool = False) -> Tensor:
+        """The whole sequence of which x holds this rank's tokens, on every rank.
+
+        In backward each rank takes the gradient of its own tokens: every rank is expected to compute the same from
+        the whole, as a loss over it does.
+        """
+        return GatherSequence.apply(x, self, dim, keys)  # type: ignore[return-value]
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum of x over the ranks, in their order, on every rank; backward sums the gradients of all ranks."""
+        from .attention import SumRanks
+
+        return SumRanks.apply(x, self)  # type: ignore[return-value]
+
+    def __enter__(self) -> Layout:
+        if self.group is None:
+            raise BadInput("This layout was made for a number of ranks and has no processes; give shard a mesh.")
+        if self.tokens[0] != self.tokens[1]:
+            raise BadInput(f"{self!r} is for attention to another sequence; a model needs one length.")
+        OPEN_LAYOUTS.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        OPEN_LAYOUTS.pop()
+
+    def traffic(self, mask: Mask) -> Traffic:
+        """What each rank computes and receives for a mask, cached with it."""
+
+        def make() -> Traffic:
+            grid = PairGrid(*self.tokens, device=mask.device())
+            (visited,) = visited_tiles((mask,), grid, self.tile)
+            return find_traffic(visited, self.query_owner, self.key_owner, self.ranks)
+
+        return mask_cache(mask).get(("traffic", self.number), make)
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        parts: Parts,
+        generator: torch.Generator | None = None,
+        backend: str = "auto",
+    ) -> Tensor:
+        """`regard.attend` of the whole sequence, for this rank's queries."""
+        from .attention import attend_sharded
+
+        return attend_sharded(self, q, k, v, parts, generator, backend)
+
+    def look(self, q: Tensor, k: Tensor, parts: Parts, options: LookOptions) -> View:
+        """`regard.look` of the whole sequence, for this rank's queries."""
+        from .look import look_sharded
+
+        return look_sharded(self, q, k, parts, options)
+
+    def plan(self, q: Tensor, k: Tensor, v: Tensor, parts: Parts) -> ShardedPlan:
+        """What a call costs every rank; q, k and v are those of one rank, of which only sizes and types are used."""
+        from .plan import plan_sharded
+
+        return plan_sharded(self, q, k, v, parts)
+
+    def __repr__(self) -> str:
+        queries, keys = self.tokens
+        size = f"{queries:,} tokens" if queries == keys else f"{queries:,} queries × {keys:,} keys"
+        return f"Layout({size} over {self.ranks} ranks: {self.strategy}, tiles of {self.tile})"
+
+
+class GatherSequence(torch.autograd.Function):
+    """The whole sequence from the tokens of all ranks; backward takes the gradient of the rank's own."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, layout: Layout, dim: int, keys: bool) -> Tensor:
+        ctx.layout, ctx.dim, ctx.keys = layout, dim, keys
+        if layout.group is None:
+            raise BadInput("This layout was made for a number of ranks and has no processes; give shard a mesh.")
+        whole = layout.tokens[1 if keys else 0]
+        owned = [(layout.keys(rank) if keys else layout.rows(rank)) for rank in range(layout.ranks)]
+        counts = [sum(last - first for first, last in runs) for runs in owned]
+        if x.shape[dim] != counts[layout.rank]:
+            raise BadInput(f"x is {list(x.shape)}; dimension {dim} must be this rank's {counts[layout.rank]} tokens.")
+        moved = x.detach().movedim(dim, 0).contiguous()
+        received = [moved.new_empty(count, *moved.shape[1:]) for count in counts]
+        works = []
+        for step in range(1, layout.ranks):
+            to, source = (layout.rank + step) % layout.ranks, (layout.rank - step) % layout.ranks
+            works += [dist.isend(moved, group=layout.group, group_dst=to)]
+            works += [dist.irecv(received[source], group=layout.group, group_src=source)]
+        for work in works:
+            if work is not None:
+                work.wait()
+        received[layout.rank] = moved
+        output = moved.new_empty(whole, *moved.shape[1:])
+        for runs, rows in zip(owned, received, strict=True):
+            start = 0
+            for first, last in runs:
+                output[first:last] = rows[start : start + last - first]
+                start += last - first
+        return output.movedim(0, dim)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return ctx.layout.split(grad, ctx.dim, keys=ctx.keys), None, None, None
