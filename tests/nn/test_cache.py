@@ -39,18 +39,18 @@ def test_a_memory_does_not_grow_without_end() -> None:
 
 
 def test_two_continuations_of_one_cache() -> None:
-    first = Cache()
+    shared = Cache()
     k, v = draw(4)
-    first.extend("x", k, v)
-    first.extend("x", *draw(1, 1))
-    a, b = first.next(), first.next()
-    one, other = draw(2, 2), draw(2, 3)
-    actual = a.extend("x", *one)[0]
+    shared.extend("x", k, v)
+    shared.extend("x", *draw(1, 1))
+    a, b = shared.next(), shared.next()
+    first, other = draw(2, 2), draw(2, 3)
+    actual = a.extend("x", *first)[0]
     b.extend("x", *other)
-    assert torch.equal(actual[:, :, 5:], one[0])
-    assert torch.equal(a.entries["x"].tensors()[0][:, :, 5:], one[0])
+    assert torch.equal(actual[:, :, 5:], first[0])
+    assert torch.equal(a.entries["x"].tensors()[0][:, :, 5:], first[0])
     assert torch.equal(b.entries["x"].tensors()[0][:, :, 5:], other[0])
-    assert first.entries["x"].tensors()[0].shape[2] == 5
+    assert shared.entries["x"].tensors()[0].shape[2] == 5
 
 
 def test_gradients_flow_through_it() -> None:
@@ -78,13 +78,13 @@ def test_rows_are_selected(memory: int | None) -> None:
     cache.put("pair", (k, v))
     cache.put("shared", "the same for all")
     rows = torch.tensor([2, 2, 0, 1])
-    chosen = cache.select(rows)
-    kept = k[rows] if memory is None else k[rows][:, :, -memory:]
-    assert torch.equal(chosen.entries["x"].tensors()[0], kept)
-    assert torch.equal(chosen.get("pair")[1], v[rows]) and chosen.get("shared") == "the same for all"
-    assert chosen.padding.tolist() == [1, 1, 2, 0] and chosen.memory_length == memory
+    selected = cache.select(rows)
+    expected = k[rows] if memory is None else k[rows][:, :, -memory:]
+    assert torch.equal(selected.entries["x"].tensors()[0], expected)
+    assert torch.equal(selected.get("pair")[1], v[rows]) and selected.get("shared") == "the same for all"
+    assert selected.padding.tolist() == [1, 1, 2, 0] and selected.memory_length == memory
     k2, v2 = (x[rows] for x in draw(1, 1))
-    assert torch.equal(chosen.extend("x", k2, v2)[0], torch.cat([kept, k2], 2))
+    assert torch.equal(selected.extend("x", k2, v2)[0], torch.cat([expected, k2], 2))
 
 
 def test_real_keys() -> None:

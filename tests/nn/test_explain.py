@@ -127,13 +127,13 @@ def test_gradient_times_attention_in_a_stack_with_padding() -> None:
     worth, weights = gradient_times_attention(seen)["blocks.0.attention"], seen["blocks.0.attention"].weights
 
     def loss(step: float) -> float:
-        def moved(own: Tensor) -> Tensor:
+        def perturb(own: Tensor) -> Tensor:
             own = own.clone()
             own[1, 2, 0] += step
             own[1, 2, 3] -= step
             return own
 
-        with edit(model, {(0, 1): moved}), torch.no_grad():
+        with edit(model, {(0, 1): perturb}), torch.no_grad():
             return model(x, lengths=LENGTHS).sin().sum().item()
 
     slope = (loss(1e-5) - loss(-1e-5)) / 2e-5

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..attention.backends.triton import device_guard
+from ..attention.call import device_guard
 from ..attention.kernels.launch import next_power, start
 from ..attention.kernels.prelude import MAX_INIT
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 MAX_ROWS = 16
 MIN_WEIGHTS = 1 << 18  # fewer fit the processor's cache, where calling oneDNN takes longer than reading them
+_many_rows: ContextVar[bool] = ContextVar("many rows", default=False)
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
@@ -33,6 +38,19 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return functional.linear(x, weight, bias)
 
 
+@contextmanager
+def onednn_products() -> Iterator[None]:
+    """While open, oneDNN computes all products without gradients on a CPU, also of many rows.
+
+    For a few hundred rows and layers of a few hundred units it takes about a tenth less time than torch's own.
+    """
+    token = _many_rows.set(True)
+    try:
+        yield
+    finally:
+        _many_rows.reset(token)
+
+
 def suits_onednn(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN's product applies: few rows on a CPU, without gradients, tracing or autocast."""
     return (
@@ -40,8 +58,8 @@ def suits_onednn(x: Tensor, weight: Tensor) -> bool:
         and not torch.compiler.is_compiling()
         and x.device.type == "cpu"
         and x.dtype is weight.dtype is torch.float32
-        and 0 < x.numel() <= MAX_ROWS * weight.shape[1]
-        and weight.numel() >= MIN_WEIGHTS
+        and x.numel() > 0
+        and (_many_rows.get() or (x.numel() <= MAX_ROWS * weight.shape[1] and weight.numel() >= MIN_WEIGHTS))
         and weight.is_contiguous()
         and not torch.is_autocast_enabled("cpu")
     )

@@ -6,7 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-C = TypeVar("C", bound=Callable[..., Any])
+C = TypeVar("C", bound=Callable[..., object])
+R = TypeVar("R")
 
 
 def accept_old_names(**names: str) -> Callable[[C], C]:
@@ -19,9 +20,9 @@ def accept_old_names(**names: str) -> Callable[[C], C]:
     (3, 4)
     """
 
-    def rename(function: Callable[..., Any]) -> Callable[..., Any]:
+    def rename(function: Callable[..., R]) -> Callable[..., R]:
         @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> R:
             for old, new in names.items():
                 if old in kwargs and new not in kwargs:
                     kwargs[new] = kwargs.pop(old)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import Tensor
 
+from ..attention.sharding import token_positions
 from ..attention.tracing import shapes_only
 from ..errors import BadInput
 
@@ -23,7 +23,7 @@ class Packing:
         self.lengths, self.tokens, self.batch = lengths, tokens, lengths.shape[0]
         self.size, self.spare = self.batch * tokens, int(positions is not None)
         if positions is None:
-            real = torch.arange(tokens, device=lengths.device) < lengths[:, None]  # [batch, tokens]
+            real = token_positions(tokens, device=lengths.device) < lengths[:, None]  # [batch, tokens]
             self.index = self.clamped_index = real.flatten().nonzero().squeeze(1)  # [real tokens]
         else:
             self.index, self.clamped_index = positions, positions.clamp(max=self.size - 1)
@@ -66,8 +66,8 @@ def make_packing(x: Tensor, lengths: Tensor | None) -> Packing | None:
 
 def real_tokens(x: Tensor, lengths: Tensor | None) -> Tensor:
     """Which tokens of `x [batch, tokens, …]` are not padding, boolean `[batch, tokens]`."""
-    index = torch.arange(x.shape[1], device=x.device)
-    return (index < index.shape[0] if lengths is None else index < lengths[:, None]).expand(x.shape[:2])
+    index = token_positions(x.shape[1], device=x.device)
+    return (index >= 0 if lengths is None else index < lengths[:, None]).expand(x.shape[:2])
 
 
 def zero_padding(x: Tensor, real: Tensor | None) -> Tensor:

@@ -1,6 +1,7 @@
 """Pooling: one vector for each row, `(x [batch, tokens, dim], lengths=None) → [batch, dim]`.
 
-Padding does not change the output, and a row without tokens gives zeros.
+Padding does not change the output, and a row without tokens gives zeros. In an open layout (`regard.shard`) x holds
+this rank's tokens, and every rank gets the vector of the whole row.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from ..attention.parts.masks import Lengths
 from ..attention.parts.scores import Dot, Score
+from ..attention.sharding import SequenceLayout, current_layout, token_positions, whole_tokens
 from ..errors import BadInput
 from .attention import Attend, divide_heads
 from .parts.config import build_part
@@ -50,9 +52,27 @@ class Mean(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         counts = full_lengths(x, lengths)
-        real = torch.arange(x.shape[1], device=x.device) < counts[:, None]  # [batch, tokens]
-        total = x.masked_fill(~real[..., None], 0.0).sum(1)
+        real = token_positions(x.shape[1], device=x.device) < counts[:, None]  # [batch, tokens]
+        total = sum_ranks(x.masked_fill(~real[..., None], 0.0).sum(1))
         return total / counts.clamp(min=1)[:, None].to(x.dtype)
+
+
+def pool_words(x: Tensor, words: Tensor, count: int) -> Tensor:
+    """The mean of the tokens of each word, `[batch, count, dim]`; a word without tokens gives zeros.
+
+    `words [batch, tokens]` is the word of each token, −1 for tokens of none.
+
+    >>> pool_words(torch.tensor([[[9.0], [1.0], [2.0], [4.0]]]), torch.tensor([[-1, 0, 0, 1]]), 3).tolist()
+    [[[1.5], [4.0], [0.0]]]
+    """
+    belongs = (words[:, None] == torch.arange(count, device=x.device)[:, None]).to(x.dtype)  # [batch, count, tokens]
+    return sum_ranks((belongs / sum_ranks(belongs.sum(-1, keepdim=True)).clamp(min=1)) @ x)
+
+
+def sum_ranks(x: Tensor) -> Tensor:
+    """The sum over the ranks of an open layout; x itself where none is open."""
+    layout = current_layout()
+    return x if layout is None else layout.sum(x)
 
 
 class AttentionPooling(nn.Module):
@@ -80,8 +100,23 @@ class AttentionPooling(nn.Module):
         check_lengths(x, lengths)
         k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in (self.key(x), x))
         q = self.query[None, :, None].expand(x.shape[0], -1, 1, -1).to(k.dtype)  # [batch, heads, 1, head_dim]
+        layout = current_layout()
+        if layout is not None:
+            return self.merge_ranks(layout, self.score().similarity(q, k), v, lengths)
         mask = None if lengths is None else Lengths(lengths)
         return self.attend(q, k, v, score=self.score(), mask=mask).flatten(1)
+
+    def merge_ranks(self, layout: SequenceLayout, scores: Tensor, v: Tensor, lengths: Tensor | None) -> Tensor:
+        """The output of all ranks from the scores `[batch, heads, 1, tokens]` of each: a softmax over all of them."""
+        if lengths is not None:
+            real = token_positions(scores.shape[3], device=scores.device) < lengths[:, None, None, None]
+            scores = scores.masked_fill(~real, -torch.inf)
+        own = scores.detach().amax(-1, keepdim=True)  # [batch, heads, 1, 1]
+        every = torch.where(torch.arange(layout.ranks, device=own.device) == layout.rank, own, 0.0)
+        peak = layout.sum(every).amax(-1, keepdim=True)
+        weights = (scores - peak.masked_fill(peak == -torch.inf, 0.0)).exp()
+        total, mixed = layout.sum(weights.sum(-1, keepdim=True)), layout.sum(weights @ v)
+        return (mixed / total.masked_fill(total == 0, 1.0)).flatten(1)
 
 
 def token_at(x: Tensor, positions: Tensor, lengths: Tensor | None) -> Tensor:
@@ -89,14 +124,18 @@ def token_at(x: Tensor, positions: Tensor, lengths: Tensor | None) -> Tensor:
     counts = full_lengths(x, lengths)
     if not x.shape[1]:
         return x.new_zeros(x.shape[0], x.shape[2])
-    token = x.gather(1, positions[:, None, None].expand(-1, 1, x.shape[2])).squeeze(1)
+    if current_layout() is not None:
+        here = (token_positions(x.shape[1], device=x.device) == positions[:, None]).to(x.dtype)  # [batch, tokens]
+        token = sum_ranks((here[:, None] @ x).squeeze(1))
+    else:
+        token = x.gather(1, positions[:, None, None].expand(-1, 1, x.shape[2])).squeeze(1)
     return token.masked_fill((counts == 0)[:, None], 0.0)
 
 
 def full_lengths(x: Tensor, lengths: Tensor | None) -> Tensor:
     """The number of real tokens of each row, `[batch]`; all of them by default."""
     check_lengths(x, lengths)
-    return torch.full((x.shape[0],), x.shape[1], device=x.device) if lengths is None else lengths
+    return torch.full((x.shape[0],), whole_tokens(x.shape[1]), device=x.device) if lengths is None else lengths
 
 
 def check_lengths(x: Tensor, lengths: Tensor | None) -> None:

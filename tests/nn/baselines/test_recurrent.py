@@ -35,7 +35,7 @@ def states(layer, x, h, c):
     return torch.stack(actual, 1)
 
 
-def looked(layer, h, source, allowed):
+def attend_by_formula(layer, h, source, allowed):
     """Attention's answer by the formula; allowed `[batch or 1, tokens, keys]`."""
     q, k = layer.look.query(h), layer.look.key(source)
     if hasattr(layer.look.score, "weight"):
@@ -53,7 +53,7 @@ def test_it_is_its_formula(cell, attention, x):
     zero = torch.zeros(3, DIM)
     wanted = states(layer, x, zero, zero)
     if attention:
-        wanted = looked(layer, wanted, wanted, torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril())
+        wanted = attend_by_formula(layer, wanted, wanted, torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril())
     assert torch.allclose(layer(x), wanted, atol=1e-6)
 
 
@@ -68,7 +68,9 @@ def test_a_decoder_is_its_formula(cell, attention, x, memory):
         h, *rest = layer.start(mean).tanh().split(DIM, -1)
         c = rest[0] if rest else c
     wanted = states(layer, x, h, c)
-    wanted = looked(layer, wanted, memory.x, real[:, None]) if attention else wanted + layer.read(mean)[:, None]
+    wanted = (
+        attend_by_formula(layer, wanted, memory.x, real[:, None]) if attention else wanted + layer.read(mean)[:, None]
+    )
     y = layer(x, memory=memory)
     assert torch.allclose(y, wanted, atol=1e-6)
     grad = torch.randn_like(y)

@@ -125,3 +125,60 @@ def test_wrong_calls_are_refused():
         layer(torch.zeros(2, 4), edges.T.contiguous())
     with pytest.raises(BadInput, match="targets from 0 to 7"):
         layer(torch.zeros(2, 4), torch.tensor([[0], [7]]))
+
+
+@pytest.mark.parametrize("self_loops", [True, False])
+@pytest.mark.parametrize("merge", ["concat", "mean"])
+@pytest.mark.parametrize("version", [1, 2])
+def test_numbers_of_edges_as_in_torch_geometric(version, merge, self_loops, generator):
+    """With loops, edges listed twice and nodes without edges; all gradients, those of the numbers included."""
+    theirs = (GATConv, GATv2Conv)[version - 1](
+        DIM_IN, HEAD_DIM, HEADS, concat=merge == "concat", add_self_loops=self_loops, edge_dim=2, fill_value="mean"
+    ).double()
+    dim = HEADS * HEAD_DIM if merge == "concat" else HEAD_DIM
+    mine = GraphAttention(DIM_IN, dim, HEADS, version=version, merge=merge, self_loops=self_loops, edge_dim=2).double()
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter)
+    renamed = RENAMED | {"lin_edge.weight": "edge_key.weight", "att_edge": "edge"}
+    state = {renamed[name]: value for name, value in theirs.state_dict().items()}
+    mine.load_state_dict({name: value.reshape(mine.state_dict()[name].shape) for name, value in state.items()})
+    edges = some_edges(generator)
+    edges = torch.cat([edges, edges[:, :3]], dim=1)
+    results = []
+    for layer in (theirs, mine):
+        nodes = torch.randn(NODES, DIM_IN, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        numbers = torch.randn(edges.shape[1], 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+        nodes.requires_grad_(), numbers.requires_grad_()
+        y = layer(nodes, edges, numbers)
+        y.square().sum().backward()
+        weights = layer.lin_edge.weight if layer is theirs else layer.edge_key.weight
+        results.append((y, nodes.grad, numbers.grad, weights.grad))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_numbers_of_edges_have_the_right_shape():
+    layer, edges = GraphAttention(5, 8, 2, edge_dim=3), torch.tensor([[0, 1], [1, 2]])
+    with pytest.raises(BadInput, match=r"must be \[edges, n\]"):
+        layer(torch.randn(3, 5), edges, torch.randn(3, 3))
+    with pytest.raises(BadInput, match="reads 3 numbers of each edge"):
+        layer(torch.randn(3, 5), edges)
+    with pytest.raises(BadInput, match="reads no numbers"):
+        GraphAttention(5, 8, 2)(torch.randn(3, 5), edges, torch.randn(2, 3))
+
+
+def test_numbers_of_edges_decide_who_is_looked_at():
+    """Two sources with the same features: the one whose edge has the larger number gets the weight."""
+    layer = GraphAttention(1, 1, version=1, edge_dim=1, self_loops=False, bias=False)
+    with torch.no_grad():
+        for name, value in (
+            ("value.weight", 1.0),
+            ("source", 0.0),
+            ("target", 0.0),
+            ("edge_key.weight", 1.0),
+            ("edge", 1.0),
+        ):
+            layer.get_parameter(name).fill_(value)
+    nodes = torch.tensor([[1.0], [5.0], [0.0]])
+    y = layer(nodes, torch.tensor([[0, 1], [2, 2]]), torch.tensor([[0.0], [20.0]]))
+    assert y[2].item() == pytest.approx(5.0, abs=1e-4) and y[0].item() == 0.0

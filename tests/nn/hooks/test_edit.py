@@ -36,7 +36,7 @@ def values_of(model: MultiHeadAttention, x: Tensor, head: int) -> Tensor:
     return model.split_heads(model.v(x), 2, None)[:, head // 2]
 
 
-def allowed() -> Tensor:
+def allowed_pairs() -> Tensor:
     return (rg.Causal() & rg.Lengths(LENGTHS)).dense(7, 7)[:, 0]
 
 
@@ -61,7 +61,7 @@ def test_silent_equals_taking_the_head_out_of_the_projection() -> None:
 def test_uniform_is_the_mean_of_the_allowed_values() -> None:
     model, x = layer(position="Alibi()"), torch.randn(2, 7, 12)
     actual = heads_of(model, x, {3: "uniform", 0: "uniform"})
-    weights = allowed() / allowed().sum(-1, keepdim=True)
+    weights = allowed_pairs() / allowed_pairs().sum(-1, keepdim=True)
     for head in (0, 3):
         torch.testing.assert_close(actual[:, :, head], weights @ values_of(model, x, head))
 
@@ -91,11 +91,11 @@ def test_a_function_is_given_the_heads_own_weights() -> None:
 
 
 def test_shuffling_deals_the_same_weights_among_allowed_keys(generator: torch.Generator) -> None:
-    weights = torch.rand(2, 7, 7).masked_fill(~allowed(), 0.0)
-    actual = shuffle_weights(weights, allowed(), generator)
+    weights = torch.rand(2, 7, 7).masked_fill(~allowed_pairs(), 0.0)
+    actual = shuffle_weights(weights, allowed_pairs(), generator)
     assert torch.equal(actual.sort(-1).values, weights.sort(-1).values)
-    assert not actual.masked_fill(allowed(), 0.0).any() and not torch.equal(actual, weights)
-    assert torch.equal(actual, shuffle_weights(weights, allowed(), torch.Generator().manual_seed(0)))
+    assert not actual.masked_fill(allowed_pairs(), 0.0).any() and not torch.equal(actual, weights)
+    assert torch.equal(actual, shuffle_weights(weights, allowed_pairs(), torch.Generator().manual_seed(0)))
 
 
 def test_shuffling_leaves_the_default_generator_alone(generator: torch.Generator) -> None:
@@ -147,8 +147,8 @@ def test_watching_shows_the_weights_in_effect(watch_first: bool) -> None:
             model(x, lengths=LENGTHS)
     view, before = seen["attend"], plain["attend"]
     assert not view.weights[:, 0].any() and (view.lse[:, 0] == -torch.inf).all() and (view.top_keys[:, 0] == -1).all()
-    torch.testing.assert_close(view.weights[:, 1], allowed() / allowed().sum(-1, keepdim=True))
-    torch.testing.assert_close(view.entropy[:, 1], allowed().sum(-1).float().log())
+    torch.testing.assert_close(view.weights[:, 1], allowed_pairs() / allowed_pairs().sum(-1, keepdim=True))
+    torch.testing.assert_close(view.entropy[:, 1], allowed_pairs().sum(-1).float().log())
     torch.testing.assert_close(view.weights[:, 2], given.expand(2, 7, 7))
     torch.testing.assert_close(view.received[:, 2], given.sum(0).expand(2, 7))
     torch.testing.assert_close(view.entropy[:, 2], -(given * given.log()).sum(-1).expand(2, 7))

@@ -89,17 +89,17 @@ def test_tasks_of_one_thread(model) -> None:
     x = torch.randn(1, 5, 8)
     plain = model(x)
 
-    async def edited() -> torch.Tensor:
+    async def run_edited() -> torch.Tensor:
         with rg.edit(model, {(0, 0): "silent"}):
             await asyncio.sleep(0.01)
             return model(x)
 
-    async def unchanged() -> torch.Tensor:
+    async def run_unchanged() -> torch.Tensor:
         await asyncio.sleep(0.005)
         return model(x)
 
     async def both() -> list[torch.Tensor]:
-        return await asyncio.gather(edited(), unchanged())
+        return await asyncio.gather(run_edited(), run_unchanged())
 
     def run_both() -> None:
         first, second = asyncio.run(both())

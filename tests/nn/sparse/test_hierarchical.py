@@ -9,7 +9,7 @@ from regard.nn.sparse.hierarchical import Hierarchical
 DIM, HEADS = 8, 2
 
 
-def padded(x, noise):
+def replace_padding(x, noise):
     """x with other numbers behind the lengths 9 and 4."""
     other = x.clone()
     other[0, 9:], other[1, 4:] = noise, -noise
@@ -21,7 +21,7 @@ def test_padding_never_matters(given, generator):
     layer, lengths = Hierarchical(DIM, HEADS, 3), torch.tensor([9, 4])
     x = torch.randn(2, 11, DIM, generator=generator)
     ids = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]).expand(2, -1) if given else None
-    y, other = (layer(tokens, lengths=lengths, ids=ids) for tokens in (x, padded(x, 7.0)))
+    y, other = (layer(tokens, lengths=lengths, ids=ids) for tokens in (x, replace_padding(x, 7.0)))
     for row, length in enumerate(lengths.tolist()):
         assert torch.equal(y[row, :length], other[row, :length])
     alone = layer(x[1:, :4], ids=None if ids is None else ids[1:, :4])

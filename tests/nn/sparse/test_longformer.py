@@ -153,7 +153,7 @@ def test_few_global_tokens_need_no_keys(generator: torch.Generator, counts: tupl
         torch.testing.assert_close(without, with_keys, rtol=1e-9, atol=1e-11)
 
 
-def padded(x, noise):
+def replace_padding(x, noise):
     """x with other numbers behind the lengths 9 and 4."""
     other = x.clone()
     other[0, 9:], other[1, 4:] = noise, -noise
@@ -165,7 +165,7 @@ def test_padding_never_matters(generator):
     x = torch.randn(2, 11, DIM, generator=generator)
     chosen = torch.zeros(2, 11, dtype=torch.bool)
     chosen[:, 1] = True
-    y, other = (layer(given, lengths=lengths, global_tokens=chosen) for given in (x, padded(x, 7.0)))
+    y, other = (layer(given, lengths=lengths, global_tokens=chosen) for given in (x, replace_padding(x, 7.0)))
     for row, length in enumerate(lengths.tolist()):
         assert torch.equal(y[row, :length], other[row, :length])
     assert torch.allclose(y[1:, :4], layer(x[1:, :4], global_tokens=chosen[1:, :4]), atol=1e-6)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,19 @@ class ConvolutionConfig(PartsByName):
         return Convolution(**{field.name: getattr(self, field.name) for field in fields(self)})
 
 
+class ConvolutionSettings(PartArguments, total=False):
+    """The fields of `ConvolutionConfig` that `Convolution` takes by name."""
+
+    causal: bool
+    activation: str | None
+    residual: bool
+    attention: bool
+    heads: int
+    cross: bool
+    parts: Parts
+    attention_dropout: float | None
+
+
 class Convolution(nn.Module):
     """Layers of one-dimensional convolutions over the tokens, a baseline for attention.
 
@@ -76,7 +89,9 @@ class Convolution(nn.Module):
     (torch.Size([2, 10, 8]), 15)
     """
 
-    def __init__(self, dim: int, layers: int, kernel: int = 3, dilation: str = "none", **settings: Any) -> None:
+    def __init__(
+        self, dim: int, layers: int, kernel: int = 3, dilation: str = "none", **settings: Unpack[ConvolutionSettings]
+    ) -> None:
         super().__init__()
         config = ConvolutionConfig(dim, layers, kernel, dilation, **settings)
         if dilation not in ("none", "doubling"):
@@ -123,7 +138,7 @@ class Convolution(nn.Module):
         width = (self.config.kernel - 1) * self.steps[n]
         if not self.config.causal:
             return pad(x, (0, 0, width // 2, width // 2))
-        before = None if cache is None else cache.get(f"convolution.{n}")
+        before = None if cache is None else cache.get(f"convolution.{n}", Tensor)
         x = pad(x, (0, 0, width, 0)) if before is None else torch.cat([before, x], 1)
         if cache is not None:
             cache.put(f"convolution.{n}", x[:, x.shape[1] - width :])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Unpack
+from typing import Unpack
 
 from torch import Tensor, nn
 from torch.nn.functional import pad
@@ -57,6 +57,18 @@ class FullyConnectedConfig(PartsByName):
         return FullyConnected(**{field.name: getattr(self, field.name) for field in fields(self)})
 
 
+class FullyConnectedSettings(PartArguments, total=False):
+    """The fields of `FullyConnectedConfig` that `FullyConnected` takes by name."""
+
+    position_wise: bool
+    attention: bool
+    heads: int
+    cross: bool
+    causal: bool
+    parts: Parts
+    attention_dropout: float | None
+
+
 class FullyConnected(nn.Module):
     """Fully connected layers over all tokens of a row, a baseline for attention: weights belong to positions.
 
@@ -81,7 +93,7 @@ class FullyConnected(nn.Module):
         tokens: int | None = None,
         hidden: int | None = None,
         activation: str | None = "relu",
-        **settings: Any,
+        **settings: Unpack[FullyConnectedSettings],
     ) -> None:
         super().__init__()
         config = FullyConnectedConfig(dim, layers, tokens, hidden, activation, **settings)

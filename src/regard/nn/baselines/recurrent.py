@@ -149,7 +149,7 @@ class Recurrent(nn.Module):
 
     def initial_state(self, x: Tensor, mean: Tensor | None, cache: Cache | None) -> State:
         """The state before the first token of this call: from the cache, from the memory's mean, or zeros."""
-        before: State | None = None if cache is None else cache.get("recurrent.state")
+        before: State | None = None if cache is None else cache.get("recurrent.state", tuple)
         if before is not None:
             return before
         if mean is not None and self.start is not None:
@@ -207,12 +207,11 @@ class StateAttention(nn.Module):
 
     def memory_keys_and_values(self, x: Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
         """Keys and values of a memory, computed once for all the steps that share a cache."""
-        cached = None if cache is None else cache.get("recurrent.memory")
-        if cached is None:
-            cached = split_heads(self.key(x), self.heads), split_heads(x, self.heads)
-            if cache is not None:
-                cache.put("recurrent.memory", cached)
-        return cached
+        cached = None if cache is None else cache.get("recurrent.memory", tuple)
+        k, v = cached or (split_heads(self.key(x), self.heads), split_heads(x, self.heads))
+        if cache is not None and cached is None:
+            cache.put("recurrent.memory", (k, v))
+        return k, v
 
 
 def gather_tokens(x: Tensor, positions: Tensor) -> Tensor:

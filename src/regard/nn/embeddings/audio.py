@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +16,8 @@ from ...attention.parts.part import check_count
 from ...errors import BadInput, Missing
 from ..packing import real_tokens, zero_padding
 
+MAX_RATIO = 10_000
+"""The largest denominator of a ratio of sample rates."""
 UNKNOWN_SIZES = (0, 0x7FFFFFFF, 0xFFFFFFFF)
 """Sizes in WAV files that were written to a pipe: unknown."""
 
@@ -267,6 +270,9 @@ def resample(sound: Tensor, rate: int, new_rate: int) -> Tensor:
         from scipy.signal import resample_poly
     except ImportError:
         raise Missing('Resampling needs scipy: pip install "regard[train]".') from None
-    common = math.gcd(rate, new_rate)
-    resampled = resample_poly(sound.numpy(), new_rate // common, rate // common, axis=-1)
+    # Rates without a common factor need a filter as long as they are; this ratio is off by 1e-8 at most.
+    ratio = Fraction(new_rate, rate).limit_denominator(MAX_RATIO)
+    if not ratio.numerator:
+        raise BadInput(f"A rate of {rate} samples a second cannot become {new_rate}. Record it at a usual rate.")
+    resampled = resample_poly(sound.numpy(), ratio.numerator, ratio.denominator, axis=-1)
     return torch.from_numpy(resampled).to(sound.dtype)

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from ...attention.sharding import token_positions, whole_tokens
 from ...errors import BadInput
 from ..old_names import accept_old_names
 
@@ -51,11 +52,12 @@ class LearnedPositions(nn.Module):
 @accept_old_names(places="positions")
 @dataclass(frozen=True)
 class TextEmbeddingConfig:
-    """`embedding[token] · (√dim if scaled) + position + segment`, then a norm and dropout if given.
+    """`embedding[token] · (√dim if scaled) + position + segment`, then a norm (its ε) and dropout if given.
 
     `positions` is the number of learned positions; `"sinusoidal"` and `"sinusoidal halves"` compute them; None adds
     none (for relative positions in attention). `unused` rows of the table come before that of the first position.
-    `inner` embeds in fewer dims and projects up. `padding` is the token of the padding, whose vector gets no gradient.
+    `inner` embeds in fewer dims, and projects the "tokens" up to dim before positions are added, or the "sum" of all
+    after its norm (`projected`). `padding` is the token of the padding, whose vector gets no gradient.
     """
 
     vocabulary: int
@@ -68,6 +70,8 @@ class TextEmbeddingConfig:
     padding: int | None = None
     unused: int = 0
     dropout: float = 0.0
+    projected: Literal["tokens", "sum"] = "tokens"
+    norm_bias: bool = True
 
     def build(self) -> TextEmbedding:
         return TextEmbedding(self)
@@ -83,9 +87,10 @@ class TextEmbedding(nn.Module):
         nn.init.normal_(self.tokens.weight, std=config.dim**-0.5 if config.scaled else 0.02)
         self.up = nn.Linear(config.inner, config.dim) if config.inner else None
         # `places` is the name of these weights in checkpoints
-        self.places = make_positions(config.positions, config.dim, config.unused)
-        self.segments = nn.Embedding(config.segments, config.dim) if config.segments else None
-        self.norm = nn.LayerNorm(config.dim, eps=config.norm) if config.norm is not None else None
+        dim = config.inner if config.inner and config.projected == "sum" else config.dim
+        self.places = make_positions(config.positions, dim, config.unused)
+        self.segments = nn.Embedding(config.segments, dim) if config.segments else None
+        self.norm = None if config.norm is None else nn.LayerNorm(dim, eps=config.norm, bias=config.norm_bias)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(
@@ -94,11 +99,12 @@ class TextEmbedding(nn.Module):
         """`start` is the position of the first column; `padding [batch]` counts columns before a row's first token."""
         need_tokens(tokens, self.config.vocabulary)
         x = self.tokens(tokens) * (math.sqrt(self.config.dim) if self.config.scaled else 1.0)
-        x = x if self.up is None else self.up(x)
+        last = self.up if self.config.projected == "sum" else None
+        x = x if self.up is None or last is not None else self.up(x)
         if self.places is not None:
-            positions = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+            positions = token_positions(tokens.shape[1], start, tokens.device)
             positions = positions if padding is None else (positions - padding[:, None]).clamp(min=0)
-            end = start + tokens.shape[1]
+            end = start + whole_tokens(tokens.shape[1])
             if isinstance(self.config.positions, int) and end > self.config.positions:
                 raise BadInput(
                     f"The text has {end} tokens; this model has {self.config.positions} position embeddings. Cut it, "
@@ -107,7 +113,8 @@ class TextEmbedding(nn.Module):
             x = x + self.places(positions + self.config.unused).to(x.dtype)
         if self.segments is not None:
             x = x + self.segments(torch.zeros_like(tokens) if segments is None else segments)
-        return self.dropout(x if self.norm is None else self.norm(x))
+        x = self.dropout(x if self.norm is None else self.norm(x))
+        return x if last is None else last(x)
 
 
 def make_positions(positions: int | str | None, dim: int, unused: int = 0) -> nn.Module | None:

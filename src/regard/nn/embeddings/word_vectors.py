@@ -9,9 +9,10 @@ import logging
 import math
 import zlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,11 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from ...attention.parts.part import check_count
-from ...errors import BadInput
+from ...errors import BadInput, explain_damage
+from ...limits import LINE_BYTES, NAME_LENGTH, VECTOR_NUMBERS, expansion_excess
 
 log = logging.getLogger(__name__)
 
 GZIP = b"\x1f\x8b"
+FREE_BYTES = 2**22
+"""Bytes that a gzipped file may grow to however small it is; each takes far longer to read than to unzip."""
 LARGEST_DIM = 100_000  # two larger numbers are not a header
 CONTROL = bytes({*range(32)} - {*b"\t\n\r"})
 
@@ -114,10 +118,10 @@ class WordVectors:
         rows = self.rows(vocabulary)
         known = rows >= 0
         log.info("%d of %d words have a vector of their own", int(known.sum()), len(rows))
-        drawn = torch.randn(len(rows), self.dim, generator=generator)
+        random = torch.randn(len(rows), self.dim, generator=generator)
         if len(self.words):
-            drawn = self.vectors.mean(0) + self.vectors.std(0, correction=0) * drawn
-        weight = torch.where(known[:, None], self.vectors[rows.clamp(min=0)], drawn) if len(self.words) else drawn
+            random = self.vectors.mean(0) + self.vectors.std(0, correction=0) * random
+        weight = torch.where(known[:, None], self.vectors[rows.clamp(min=0)], random) if len(self.words) else random
         return nn.Embedding.from_pretrained(weight, freeze=frozen)
 
 
@@ -146,20 +150,25 @@ def read_vectors(path: str | Path) -> WordVectors:
     WordVectors(2 words, dim=2)
     """
     path = Path(path)
-    try:
-        with open_plain(path) as stream:
-            first = stream.readline(1 << 20)
-            header = header_of(first)
-            if header is None:
-                words, numbers, dim = read_text(path, stream, None, first)
-            elif is_text(stream, header.dim):
-                words, numbers, dim = read_text(path, stream, header, b"")
-            else:
-                words, numbers, dim = read_binary(path, stream, header)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise BadInput(f"{path}: the gzipped data is cut or damaged ({error}). Get the file again.") from None
-    vectors = torch.frombuffer(numbers, dtype=torch.float32).view(-1, dim) if words else torch.empty(0, dim)
-    return drop_duplicates(path, words, vectors)
+    with explain_damage(path):
+        try:
+            words, numbers, dim = read_file(path)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise BadInput(f"{path}: the gzipped data is cut or damaged ({error}). Get the file again.") from None
+        vectors = torch.frombuffer(numbers, dtype=torch.float32).view(-1, dim) if words else torch.empty(0, dim)
+        return drop_duplicates(path, words, vectors)
+
+
+def read_file(path: Path) -> Read:
+    """Words, numbers and their dim, in the form that the first line says."""
+    with open_plain(path) as stream:
+        first = next(read_lines(path, stream), b"")
+        header = header_of(first)
+        if header is None:
+            return read_text(path, stream, None, first)
+        if is_text(stream, header.dim):
+            return read_text(path, stream, header, b"")
+        return read_binary(path, stream, header)
 
 
 def open_plain(path: Path) -> io.BufferedReader:
@@ -172,6 +181,25 @@ def open_plain(path: Path) -> io.BufferedReader:
         return file
     file.close()
     return io.BufferedReader(gzip.open(path), 1 << 16)  # type: ignore[arg-type]
+
+
+def read_lines(path: Path, stream: io.BufferedReader) -> Iterator[bytes]:
+    """The lines; `BadInput` for one that is too long."""
+    limit = LINE_BYTES.value
+    while line := stream.readline(limit + 1):
+        if len(line) > limit:
+            raise BadInput(f"{path}: {LINE_BYTES.excess(len(line))}")
+        yield line
+
+
+def check_budget(path: Path, stream: io.BufferedReader, numbers: int) -> None:
+    """Raise `BadInput` for a file with too many numbers, or that grows too much when it is unzipped."""
+    if message := VECTOR_NUMBERS.excess(numbers):
+        raise BadInput(f"{path}: {message}")
+    if isinstance(stream.raw, gzip.GzipFile):
+        unpacked = stream.tell()
+        if message := expansion_excess(path.stat().st_size, unpacked, FREE_BYTES):
+            raise BadInput(f"{path}: {message}")
 
 
 def header_of(line: bytes) -> Header | None:
@@ -205,8 +233,10 @@ def read_text(path: Path, stream: io.BufferedReader, header: Header | None, firs
     """Words, numbers and their dim, line by line; `first` is the first line where it is no header."""
     dim = header.dim if header else len(first.split()) - 1
     words, numbers = [], array("f")
-    lines = iter(stream.readline, b"") if header else (line for part in ([first], stream) for line in part)
+    lines = chain([] if header else [first], read_lines(path, stream))
     for at, line in enumerate(lines, 2 if header else 1):
+        if at % 1024 == 0:
+            check_budget(path, stream, len(numbers))
         if line.strip():
             word, vector = read_line(line, dim, f"{path}, line {at}")
             words.append(word)
@@ -252,6 +282,8 @@ def read_binary(path: Path, stream: io.BufferedReader, header: Header) -> Read:
         if len(data) < 4 * header.dim:
             raise BadInput(f"{where}: it has {len(data)} of {4 * header.dim} bytes. The file is cut; get it whole.")
         numbers.frombytes(data)
+        if at % 1024 == 0:
+            check_budget(path, stream, len(numbers))
         if not all(map(math.isfinite, numbers[-header.dim :])):
             raise BadInput(f"{where} ({quote(words[-1])}): a number is not finite. The file is damaged; get it again.")
     if stream.read(2).strip():
@@ -266,6 +298,8 @@ def read_word(stream: io.BufferedReader, where: str) -> str:
         if not letter:
             raise BadInput(f"{where}: the file ends before it. It is cut; get it whole.")
         letters.append(letter)
+        if message := NAME_LENGTH.excess(len(letters)):
+            raise BadInput(f"{where}: {message}")
     try:
         return b"".join(letters).lstrip(b"\n").decode("utf-8")
     except UnicodeDecodeError:

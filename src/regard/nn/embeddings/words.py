@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ...attention.sharding import token_positions
 from ...errors import BadInput
 from ..old_names import accept_old_names
 from .text import make_positions
@@ -70,7 +71,7 @@ class WordEmbedding(nn.Module):
         x = self.join(self.dropout(torch.cat([self.sum_features(rows), self.encode_letters(letters)], dim=-1)))
         x = x if self.norm is None else self.norm(x)
         if self.places is not None:
-            x = x + self.places(torch.arange(start, start + tokens.shape[1], device=tokens.device)).to(x.dtype)
+            x = x + self.places(token_positions(tokens.shape[1], start, tokens.device)).to(x.dtype)
         return self.dropout(x)
 
     def sum_features(self, rows: Tensor) -> Tensor:

@@ -11,25 +11,36 @@ from weakref import WeakKeyDictionary
 from torch import Tensor, nn
 
 from ...attention.parts.parts import Parts
+from ...attention.sharding import SequenceLayout
 from ...errors import BadInput, Unsupported
 from ..attention import Attend
+from .direct import calls_attend, direct_attend, without_interception
 
 EXTERNAL_ATTENDS: WeakKeyDictionary[nn.Module, Attend] = WeakKeyDictionary()
 EXTERNAL_MODULES: list[Callable[[nn.Module], bool]] = []
 """Predicates: whether a module of another library calls `external_attend`."""
 
 
+class ExternalAttend(Attend):
+    """Stands for the attention of a module of another library, which calls it and not `attend`."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, **parts: Any) -> Tensor:
+        with without_interception():
+            return super().forward(q, k, v, **parts)
+
+
 def external_attend(module: nn.Module) -> Attend:
     """The `Attend` of a module of another library: the same at every call, and not a child of the module."""
     if module not in EXTERNAL_ATTENDS:
-        EXTERNAL_ATTENDS[module] = Attend()
+        EXTERNAL_ATTENDS[module] = ExternalAttend()
     return EXTERNAL_ATTENDS[module]
 
 
 def find_attentions(model: nn.Module) -> dict[str, Attend]:
     """Every attention of a model under the name of its module, in the model's order.
 
-    Of several in one module the one called `attend` has the module's name; the others have their own.
+    Of several in one module the one called `attend` has the module's name; the others have their own. A module whose
+    code calls `regard.attend` counts as one.
 
     >>> from regard.nn import Stack, StackConfig
     >>> list(find_attentions(Stack(StackConfig(dim=8, layers=2, heads=2))))
@@ -42,10 +53,13 @@ def find_attentions(model: nn.Module) -> dict[str, Attend]:
             attends[name.removesuffix(".attend") or "attend"] = module
         elif any(calls_regard(module) for calls_regard in EXTERNAL_MODULES):
             attends[name or "attend"] = external_attend(module)
+        elif calls_attend(module):
+            attends[name or "attend"] = direct_attend(module)
     if not attends:
         raise BadInput(
-            f"{type(model).__name__} has no attention that goes through Regard. Build it of regard.nn; load a Hugging "
-            "Face model with attn_implementation='regard' after `import regard.integrations.transformers`."
+            f"{type(model).__name__} has no attention that goes through Regard. Build it of regard.nn (Attend is "
+            "regard.attend as a module) or call regard.attend in its code; load a Hugging Face model with "
+            "attn_implementation='regard' after `import regard.integrations.transformers`."
         )
     return attends
 
@@ -66,6 +80,7 @@ class AttendCall:
     k: Tensor
     v: Tensor
     parts: Parts
+    layout: SequenceLayout | None = None
 
     @property
     def sizes(self) -> list[int]:
@@ -76,8 +91,8 @@ class AttendCall:
 def read_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttendCall:
     """The call that a hook on `Attend` received."""
 
-    def make(q: Tensor, k: Tensor, v: Tensor, **parts: Any) -> AttendCall:  # tensors come by position or by name
-        return AttendCall(q, k, v, Parts(**parts))
+    def make(q: Tensor, k: Tensor, v: Tensor, layout: Any = None, **parts: Any) -> AttendCall:  # by position or name
+        return AttendCall(q, k, v, Parts(**parts), layout)
 
     return make(*args, **kwargs)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypedDict
 from weakref import WeakKeyDictionary
 
 import torch
@@ -13,13 +13,15 @@ from torch import Tensor, nn
 
 from ...attention.attend import attend as attend_to
 from ...attention.look import look
+from ...attention.parts.edges import EdgeFeatures, Edges
 from ...attention.parts.mask import PairGrid
 from ...attention.parts.masks import Everything, Pairs
 from ...attention.parts.scores import Dot
 from ...attention.view import View
-from ...errors import BadInput
+from ...errors import BadInput, Unsupported
 from ..attention import Attend
 from .attentions import AttendCall, find_attentions, nearest_name, read_call
+from .direct import follow_calls, without_interception
 from .scope import Scope
 
 NAMED_EDITS = ("silent", "uniform", "shuffle")
@@ -27,6 +29,13 @@ TOLERANCE = 1e-3
 """How far the sum of a row of given weights may be from 1 (or 0), as that of half-precision weights is."""
 
 HeadEdit = str | Tensor | Callable[[Tensor], object]
+
+HeadChanges = (
+    Mapping[str, Mapping[int, HeadEdit]]
+    | Mapping[tuple[int, int], HeadEdit]
+    | Mapping[str | tuple[int, int], HeadEdit | Mapping[int, HeadEdit]]
+)
+"""Edits by the name of the attention and the head, or by (layer, head)."""
 
 AppliedEdits = dict[int, str | Tensor | None]
 """The replacement of the weights of each edited head in the last call; None before a call."""
@@ -44,7 +53,7 @@ def active_edits(attend: Attend) -> AppliedEdits:
 @contextmanager
 def edit(
     model: nn.Module,
-    changes: dict[str | tuple[int, int], Any],
+    changes: HeadChanges,
     *,
     generator: torch.Generator | None = None,
 ) -> Iterator[None]:
@@ -55,7 +64,8 @@ def edit(
     - `"silent"`: the head gives zeros to the output projection, as if it were not there;
     - `"uniform"`: equal weights on all keys that its mask allows, in memory linear in the sequence;
     - `"shuffle"`: each query's weights permuted among the keys that its mask allows, drawn from `generator`;
-    - weights `[queries, keys]` or `[batch, queries, keys]`, used as they are; rows sum to one, or to zero;
+    - weights `[queries, keys]` or `[batch, queries, keys]`, used as they are; rows sum to one, or to zero (to at most
+      one where the attention has a sink);
     - a function from the head's own weights `[batch, queries, keys]` to such weights.
 
     Other heads keep their bits. An edited head has no attention dropout, and gradients go through its values alone.
@@ -85,7 +95,7 @@ def edit(
             hook = make_edit_hook(name, heads, generator, scope)
             # the first of all hooks, so that watch sees the edited output
             handles.append(attends[name].register_forward_hook(hook, with_kwargs=True, prepend=True))
-        with scope.open():
+        with follow_calls(model, lambda name, attend: None), scope.open():
             yield
     finally:
         for handle in handles:
@@ -94,7 +104,7 @@ def edit(
             EDITS.get(attends[name], {}).pop(scope, None)
 
 
-def read_changes(changes: dict[Any, Any], names: list[str]) -> dict[str, dict[int, HeadEdit]]:
+def read_changes(changes: HeadChanges, names: list[str]) -> dict[str, dict[int, HeadEdit]]:
     """The changes by the name of the attention and the head."""
     edits: dict[str, dict[int, HeadEdit]] = {}
     for key, change in changes.items():
@@ -117,7 +127,7 @@ def read_changes(changes: dict[Any, Any], names: list[str]) -> dict[str, dict[in
     return edits
 
 
-def check_change(change: Any, name: str, head: object) -> HeadEdit:
+def check_change(change: object, name: str, head: object) -> HeadEdit:
     if not isinstance(head, int) or head < 0:
         raise BadInput(f"{name}: head {head!r} must be a whole number of at least 0.")
     if isinstance(change, Tensor) or callable(change) or change in NAMED_EDITS:
@@ -136,20 +146,30 @@ def make_edit_hook(
     def edit_output(attend: Attend, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor | None:
         if not scope.is_open:
             return None
-        call, count = read_call(args, kwargs), output.shape[1]
+        with without_interception():
+            return edit_heads(attend, read_call(args, kwargs), output)
+
+    def edit_heads(attend: Attend, call: AttendCall, output: Tensor) -> Tensor:
+        count = output.shape[1]
         if max(heads) >= count:
             raise BadInput(f"{name} has {count} heads, 0 … {count - 1}; there is no head {max(heads)}.")
+        silent = all(isinstance(change, str) and change == "silent" for change in heads.values())
+        if call.layout is not None and not silent:
+            raise Unsupported(f"{name} is sharded, and heads of it can only be 'silent'. Edit it in one process.")
         output = output.clone()
         # each head's mean over the values that its mask allows, [batch, heads, queries, value dim]
         uniform = any(isinstance(change, str) and change == "uniform" for change in heads.values())
-        means = attend_to(*constant_queries_and_keys(call), call.v, mask=call.parts.mask) if uniform else None
+        constants = constant_queries_and_keys(call)
+        placed = {"mask": call.parts.mask, "places": call.parts.places, "edges": edge_values(call)}
+        means = attend_to(*constants, call.v, **placed) if uniform else None
         for head, change in heads.items():
             used = replacement_weights(change, call, head, f"{name}, head {head}", generator)
             EDITS[attend][scope][head] = used
             if isinstance(used, Tensor):
                 values = call.v[:, head // (call.q.shape[1] // call.v.shape[1])]
                 exact = torch.promote_types(values.dtype, torch.float32)
-                output[:, head] = (used.to(exact) @ values.to(exact)).to(output.dtype)
+                mixed = used.to(exact) @ values.to(exact)
+                output[:, head] = (mixed + mix_edge_values(used.to(exact), call, head)).to(output.dtype)
             else:
                 output[:, head] = 0.0 if means is None or used == "silent" else means[:, head].to(output.dtype)
         return output
@@ -165,7 +185,7 @@ def replacement_weights(
         return change
     if isinstance(change, Tensor):
         return check_weights(change, call, where)
-    every = look_at(call, {"weights": True}).weights
+    every = look_at(call, {"top": 0, "map": None, "weights": True}).weights
     if every is None:
         raise BadInput(f"{where}: the method of this attention forms no weights. Use 'silent', 'uniform' or weights.")
     own = every[:, head]
@@ -189,9 +209,28 @@ def check_weights(weights: object, call: AttendCall, where: str) -> Tensor:
         raise BadInput(f"{where}: some weights are negative or no numbers; they must be at least 0.")
     total = weights.sum(-1, dtype=torch.float32)
     off = torch.minimum((total - 1).abs(), total.abs()).max().item() if total.numel() else 0.0
+    if call.parts.sink is not None:  # which takes the rest
+        off = (total - 1).max().item() if total.numel() else 0.0
     if off > TOLERANCE:
         raise BadInput(f"{where}: a row of the weights sums to neither 1 nor 0. Divide each row by its sum.")
     return weights.expand(wanted)
+
+
+def edge_values(call: AttendCall) -> EdgeFeatures | None:
+    """What edges add to values; None without it."""
+    return None if call.parts.edges is None else call.parts.edges.of_values()
+
+
+def mix_edge_values(weights: Tensor, call: AttendCall, head: int) -> Tensor | float:
+    """Σ_j weights `[batch, queries, keys]` · what each edge adds to the value, for one head; 0 without it."""
+    edges = edge_values(call)
+    if edges is None or not isinstance(call.parts.mask, Edges):
+        return 0.0
+    added = edges.four_dims("values")
+    added = added[:, head if added.shape[1] > 1 else 0].to(weights.dtype)  # [batch or 1, edges, value dim]
+    source, target = call.parts.mask.edge_index.long()
+    zeros = weights.new_zeros(*weights.shape[:2], added.shape[2])
+    return zeros.index_add(1, target, weights[:, target, source][..., None] * added)
 
 
 def constant_queries_and_keys(call: AttendCall) -> tuple[Tensor, Tensor]:
@@ -203,7 +242,9 @@ def allowed_pairs(call: AttendCall, head: int) -> Tensor:
     """Which pairs a head's mask allows, `[batch, queries, keys]`."""
     batch, heads, queries = call.q.shape[:3]
     grid = PairGrid(queries, call.k.shape[2], batch, heads, call.q.device)
-    pairs = (call.parts.mask or Everything()).permits(*grid.indices(), grid)
+    mask = call.parts.mask or Everything()
+    mask = mask if call.parts.places is None else call.parts.places.place(mask)
+    pairs = mask.permits(*grid.indices(), grid)
     return pairs.expand(batch, heads, queries, call.k.shape[2])[:, head]
 
 
@@ -216,7 +257,15 @@ def shuffle_weights(weights: Tensor, allowed: Tensor, generator: torch.Generator
     return torch.zeros_like(weights).scatter(-1, drawn, weights.gather(-1, ordered))
 
 
-def look_at(call: AttendCall, options: dict[str, Any]) -> View:
+class ViewOptions(TypedDict):
+    """What `look` adds to a view."""
+
+    top: int
+    map: tuple[int, int] | None
+    weights: bool
+
+
+def look_at(call: AttendCall, options: ViewOptions) -> View:
     """The view of a call."""
     parts = call.parts
     return look(
@@ -225,24 +274,30 @@ def look_at(call: AttendCall, options: dict[str, Any]) -> View:
         position=parts.position,
         mask=parts.mask,
         method=parts.method,
+        sink=parts.sink,
+        bias=parts.bias,
+        places=parts.places,
+        edges=parts.edges,
+        layout=call.layout,
         **options,
     )
 
 
-def apply_edits(attend: Attend, view: View, call: AttendCall, options: dict[str, Any]) -> View:
+def apply_edits(attend: Attend, view: View, call: AttendCall, options: ViewOptions) -> View:
     """The view with the edited heads as they were in the last call."""
     for head, used in active_edits(attend).items():
         if isinstance(used, Tensor):
             view = replace_head(view, head, view_of_weights(used, options), 0)
         elif used == "uniform":
-            uniform = look(*constant_queries_and_keys(call), mask=call.parts.mask, **options)
+            placed = {"mask": call.parts.mask, "places": call.parts.places}
+            uniform = look(*constant_queries_and_keys(call), **placed, **options)
             view = replace_head(view, head, uniform, head)
         else:
             view = replace_head(view, head, None, 0)
     return view
 
 
-def view_of_weights(weights: Tensor, options: dict[str, Any]) -> View:
+def view_of_weights(weights: Tensor, options: ViewOptions) -> View:
     """The view of given weights `[batch, queries, keys]`, as one head."""
     exact = weights[:, None].to(torch.promote_types(weights.dtype, torch.float32))
     scores = exact.clamp(min=torch.finfo(exact.dtype).tiny).log()  # q_i · e_j is the logarithm of the weight
@@ -258,6 +313,7 @@ def replace_head(view: View, head: int, other: View | None, source: int) -> View
         old = getattr(view, field.name)
         if isinstance(old, Tensor):
             new = old.clone()
-            new[:, head] = silent.get(field.name, 0) if other is None else getattr(other, field.name)[:, source]
+            replacement = None if other is None else getattr(other, field.name)  # given weights have no sink
+            new[:, head] = silent.get(field.name, 0) if replacement is None else replacement[:, source]
             changed[field.name] = new
     return replace(view, **changed)

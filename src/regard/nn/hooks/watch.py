@@ -16,7 +16,8 @@ from ...attention.view import View
 from ...errors import BadInput, RegardError
 from ..attention import Attend
 from .attentions import find_attentions, nearest_name, read_call
-from .edit import apply_edits, look_at
+from .direct import follow_calls, without_interception
+from .edit import ViewOptions, apply_edits, look_at
 from .scope import Scope
 
 
@@ -80,12 +81,12 @@ def watch(
 ) -> Iterator[Views]:
     """While open, every attention of the model leaves a `View` under its module's name.
 
-    `top`, `map` and `weights` ask for more, as in `regard.look`. Outputs stay the same to the bit and no random number
-    is drawn: views show the weights before dropout. Where heads are edited (`regard.edit`), views show the weights in
-    effect. With `weights`, values and the gradients of outputs are recorded too, for `regard.nn.explain`. A forward
-    pass that backward repeats (activation checkpointing) is not recorded, nor is one of another thread or task. Raises
-    `BadInput` for a model without attention of Regard, `Unsupported` for a compiled one and for methods that never form
-    weights.
+    A module that calls `regard.attend` in its code leaves them under its own name. `top`, `map` and `weights` ask for
+    more, as in `regard.look`. Outputs stay the same to the bit and no random number is drawn: views show the weights
+    before dropout. Where heads are edited (`regard.edit`), views show the weights in effect. With `weights`, values and
+    the gradients of outputs are recorded too, for `regard.nn.explain`. A forward pass that backward repeats (activation
+    checkpointing) is not recorded, nor is one of another thread or task. Raises `BadInput` for a model without
+    attention of Regard, `Unsupported` for a compiled one and for methods that never form weights.
 
     >>> import torch, regard as rg
     >>> model = rg.nn.Stack(rg.nn.StackConfig(dim=8, layers=2, heads=2, mask=rg.Causal()))
@@ -95,33 +96,43 @@ def watch(
     (['blocks.0.attention', 'blocks.1.attention'], torch.Size([1, 2, 5]))
     """
     check_count(top, "top")
-    options = {"top": top, "map": map_size(map), "weights": weights}
+    options: ViewOptions = {"top": top, "map": map_size(map), "weights": weights}
     attends = find_attentions(model)
     views = Views(model, list(attends))
-    scope, handles = Scope(), []
+    scope, handles, known = Scope(), [], set(attends.values())
+
+    def start_recording(name: str, attend: Attend) -> None:
+        """Record a call that no code of the model shows."""
+        if attend not in known:
+            known.add(attend)
+            views.names.append(name)
+            hook = make_record_hook(views, name, options, scope)
+            handles.append(attend.register_forward_hook(hook, with_kwargs=True))
+
     try:
         for name, attend in attends.items():
             hook = make_record_hook(views, name, options, scope)
             handles.append(attend.register_forward_hook(hook, with_kwargs=True))
-        with scope.open():
+        with follow_calls(model, start_recording), scope.open():
             yield views
     finally:
         for handle in handles:
             handle.remove()
 
 
-def make_record_hook(views: Views, name: str, options: dict[str, Any], scope: Scope) -> Callable[..., None]:
+def make_record_hook(views: Views, name: str, options: ViewOptions, scope: Scope) -> Callable[..., None]:
     """The hook that records the calls of one attention, within a scope."""
 
     def record_call(attend: Attend, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
         if torch._C._current_graph_task_id() != -1 or not scope.is_open:  # inside backward, or of another thread
             return
         call = read_call(args, kwargs)
-        try:
-            view = look_at(call, options)
-        except RegardError as error:
-            raise type(error)(f"{name}: {error}") from None
-        record = Record(apply_edits(attend, view, call, options))
+        with without_interception():
+            try:
+                view = look_at(call, options)
+            except RegardError as error:
+                raise type(error)(f"{name}: {error}") from None
+            record = Record(apply_edits(attend, view, call, options))
         if options["weights"]:
             record.values, record.dropout = call.v.detach(), call.parts.dropout
             if output.requires_grad:

@@ -14,20 +14,35 @@ from ...attention.parts.part import Part, PartSpec
 from ...attention.parts.parts import Parts
 from ...attention.parts.positions import Position, Rotary
 from ...attention.parts.scores import Score
+from ...attention.parts.sink import Sink
 from ...errors import BadInput
+from .disentangled import EmbeddedDistances
 from .layer_masks import LayerMasks
+from .layer_positions import LayerPositions
 from .learned import FixedPart
-from .parse import MaskArgument, parse_layer_masks, parse_method, parse_position, parse_score
-from .rotary import RotaryEmbedding
+from .parse import (
+    MaskArgument,
+    PositionArgument,
+    parse_layer_masks,
+    parse_layer_positions,
+    parse_method,
+    parse_score,
+    parse_sink,
+)
+from .rotary import RotaryAngles, RotaryEmbedding
+
+CallPosition = Position | RotaryAngles | EmbeddedDistances
+"""The position of one call: a part, or what a layer makes its own of."""
 
 
 class PartArguments(TypedDict, total=False):
-    """Parts by name, as values or as text. A stack takes a `mask` for each of its layers as well."""
+    """Parts by name, as values or as text. A stack takes a `mask` or `position` for each of its layers as well."""
 
     score: Score | str
-    position: Position | str | None
+    position: PositionArgument
     mask: MaskArgument
     method: Method | str
+    sink: Sink | str | None
 
 
 def update_parts(parts: Parts, given: PartArguments, *, layers: int = 1, dropout: float | None = None) -> Parts:
@@ -42,12 +57,19 @@ def update_parts(parts: Parts, given: PartArguments, *, layers: int = 1, dropout
     mask = parse_layer_masks(given.get("mask", parts.mask), layers)
     if isinstance(mask, LayerMasks) and len(mask.masks) != layers:
         raise BadInput(f"mask has {len(mask.masks)} masks; give one, or one for each of {layers} layers.")
+    position = parse_layer_positions(given.get("position", parts.position))
+    if isinstance(position, LayerPositions) and len(position.positions) != layers:
+        raise BadInput(
+            f"position has {len(position.positions)} positions; give one, or one for each of {layers} layers."
+        )
     return Parts(
         parse_score(given.get("score", parts.score)),
-        parse_position(given.get("position", parts.position)),
+        position,
         mask,
         parse_method(given.get("method", parts.method)),
         parts.dropout if dropout is None else dropout,
+        parse_sink(given.get("sink", parts.sink)),
+        parts.bias,
     )
 
 
@@ -55,7 +77,7 @@ class PartsByName:
     """A configuration with `parts`, each of which can be read by its own name, as in JSON."""
 
     parts: Parts
-    part_names = ("score", "position", "mask", "method", "attention_dropout")
+    part_names = ("score", "position", "mask", "method", "attention_dropout", "sink")
 
     @property
     def score(self) -> Score:
@@ -74,6 +96,10 @@ class PartsByName:
         return self.parts.method
 
     @property
+    def sink(self) -> Sink | None:
+        return self.parts.sink
+
+    @property
     def attention_dropout(self) -> float:
         return self.parts.dropout
 
@@ -86,6 +112,8 @@ def set_fields(config: object, values: Mapping[str, object]) -> None:
 
 def build_part(part: Part, heads: int, head_dim: int, layer: int = 0) -> nn.Module:
     """The module that gives a part to a layer with these sizes."""
+    if isinstance(part, LayerPositions):
+        return part.build_layers(lambda own: build_part(own, heads, head_dim))
     if isinstance(part, PartSpec):
         return part.build(heads, head_dim, layer)
     return RotaryEmbedding(head_dim, part) if isinstance(part, Rotary) else FixedPart(part)

@@ -18,6 +18,8 @@ from ...attention.parts.methods import Method
 from ...attention.parts.part import Part, PartSpec
 from ...attention.parts.positions import Position
 from ...attention.parts.scores import Score
+from ...attention.parts.sink import Sink
+from ...attention.sharding import whole_tokens
 from ...errors import BadInput
 from ..cache import Cache
 from ..embeddings.text import sinusoids
@@ -44,17 +46,20 @@ class FixedPart(nn.Module):
 class LearnedBilinear(PartSpec, Score):
     """qᵀWk; W starts as the identity over √head_dim."""
 
+    cap: float | None = None
+
     def build(self, heads: int, head_dim: int, layer: int = 0) -> BilinearWeight:
-        return BilinearWeight(heads, head_dim)
+        return BilinearWeight(heads, head_dim, self.cap)
 
 
 class BilinearWeight(nn.Module):
-    def __init__(self, heads: int, head_dim: int) -> None:
+    def __init__(self, heads: int, head_dim: int, cap: float | None = None) -> None:
         super().__init__()
+        self.cap = cap
         self.weight = nn.Parameter(torch.eye(head_dim).repeat(heads, 1, 1) * head_dim**-0.5)
 
     def forward(self) -> scores.Bilinear:
-        return scores.Bilinear(self.weight)
+        return scores.Bilinear(self.weight, self.cap)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -63,6 +68,7 @@ class LearnedAdditive(PartSpec, Score):
 
     activation: str = "tanh"
     slope: float = 0.2
+    cap: float | None = None
 
     def build(self, heads: int, head_dim: int, layer: int = 0) -> AdditiveWeight:
         return AdditiveWeight(heads, head_dim, self)
@@ -75,7 +81,7 @@ class AdditiveWeight(nn.Module):
         self.spec = spec
 
     def forward(self) -> scores.Additive:
-        return scores.Additive(self.weight, self.spec.activation, self.spec.slope)
+        return scores.Additive(self.weight, self.spec.activation, self.spec.slope, self.spec.cap)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -83,18 +89,37 @@ class LearnedCosine(PartSpec, Score):
     """scale·cos(q, k), with one learned scale for each head."""
 
     scale: float = 10.0
+    cap: float | None = None
 
     def build(self, heads: int, head_dim: int, layer: int = 0) -> CosineScale:
-        return CosineScale(heads, self.scale)
+        return CosineScale(heads, self.scale, self.cap)
 
 
 class CosineScale(nn.Module):
-    def __init__(self, heads: int, scale: float) -> None:
+    def __init__(self, heads: int, scale: float, cap: float | None = None) -> None:
         super().__init__()
+        self.cap = cap
         self.scale = nn.Parameter(torch.full((heads,), scale))
 
     def forward(self) -> scores.Cosine:
-        return scores.Cosine(self.scale)
+        return scores.Cosine(self.scale, self.cap)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LearnedSink(PartSpec, Sink):
+    """A sink with one learned logit for each head; `logits` is the number that they start from."""
+
+    def build(self, heads: int, head_dim: int, layer: int = 0) -> SinkLogits:
+        return SinkLogits(heads, self.logits)
+
+
+class SinkLogits(nn.Module):
+    def __init__(self, heads: int, start: Tensor | float) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.zeros(heads) + start)
+
+    def forward(self) -> Sink:
+        return Sink(self.logits)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -196,7 +221,7 @@ class TransformerXLPositions(nn.Module):
 
     def layers(self, x: Tensor, cache: Cache | None) -> list[positions.TransformerXL]:
         """The position of each layer, for `x [batch, tokens, dim]` after the cached tokens."""
-        keys = x.shape[1] + (0 if cache is None else cache.cached_tokens)
+        keys = whole_tokens(x.shape[1]) + (0 if cache is None else cache.cached_tokens)
         tables = self.tables(max(self.clamp(keys), 1), x.device, cache)
         u, v = (bias.expand(self.spec.layers, -1, -1) for bias in (self.content_bias, self.position_bias))
         return [positions.TransformerXL(tables[n], u[n], v[n]) for n in range(self.spec.layers)]
@@ -208,7 +233,7 @@ class TransformerXLPositions(nn.Module):
         """The projected distances. Without gradients a cache holds them, with room for later calls."""
         if cache is None or torch.is_grad_enabled():
             return self.project_distances(distances, device)
-        cached = cache.get("distances")
+        cached = cache.get("distances", ProjectedDistances)
         if cached is None or cached.tables[0].shape[1] < distances:
             room = distances if cached is None else distances + distances // 2
             cached = ProjectedDistances(self.project_distances(self.clamp(room), device))

@@ -14,10 +14,13 @@ from ...attention.parts import text
 from ...attention.parts.mask import Mask
 from ...attention.parts.methods import Exact, Method, Nystrom, Performer
 from ...attention.parts.part import Part
-from ...attention.parts.positions import Alibi, Position, Rotary
+from ...attention.parts.positions import Alibi, AxialRotary, Position, Rotary
 from ...attention.parts.scores import Dot, Score
+from ...attention.parts.sink import Sink
 from ..sparse.bigbird import BigBirdBlocks, BigBirdMask, BigBirdScore
+from .disentangled import LearnedDisentangled
 from .layer_masks import LayerMasks
+from .layer_positions import LayerPositions
 from .learned import (
     LearnedAdditive,
     LearnedBias,
@@ -25,13 +28,16 @@ from .learned import (
     LearnedCosine,
     LearnedLinformer,
     LearnedShaw,
+    LearnedSink,
     LearnedT5Bias,
     LearnedTransformerXL,
 )
-from .rotary import ScaledRotary
+from .rotary import DynamicRotary, LongRotary, ScaledRotary, YarnRotary
 
 MaskArgument = Mask | str | Sequence[Mask | str | None] | None
 """One mask for all layers, or one for each; None allows every pair."""
+PositionArgument = Position | str | Sequence[Position | str | None] | None
+"""One position for all layers, or one for each; None is none."""
 
 
 def by_name(*types: type[Part], **short: Callable[..., Part]) -> dict[str, Callable[..., Part]]:
@@ -62,13 +68,16 @@ SCORES = by_name(
     BigBirdDot=make_bigbird_score,
 )
 POSITIONS = by_name(
-    *(Alibi, ScaledRotary, LearnedBias, LearnedT5Bias, LearnedShaw, LearnedTransformerXL),
+    *(Alibi, AxialRotary, ScaledRotary, YarnRotary, DynamicRotary, LongRotary),
+    *(LearnedBias, LearnedT5Bias, LearnedShaw, LearnedTransformerXL, LearnedDisentangled),
     Rotary=make_rotary,
     Bias=LearnedBias,
     T5Bias=LearnedT5Bias,
     Shaw=LearnedShaw,
     TransformerXL=LearnedTransformerXL,
+    Disentangled=LearnedDisentangled,
 )
+SINKS = by_name(Sink, LearnedSink)
 METHODS = by_name(Exact, Nystrom, Performer, LearnedLinformer, Linformer=LearnedLinformer)
 MASKS = text.MASKS | by_name(BigBirdBlocks, BigBirdMask)
 
@@ -95,9 +104,29 @@ def parse_position(value: Position | str | None) -> Position | None:
     return text.parse_part(value, POSITIONS) if isinstance(value, str) else value
 
 
+def parse_layer_positions(value: PositionArgument) -> Position | None:
+    """The position of a stack, which may have another for each layer.
+
+    >>> parse_layer_positions(["Rotary()", None])
+    LayerPositions(positions=(Rotary(), None))
+    """
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return LayerPositions(tuple(parse_position(position) for position in value))
+    return parse_position(value)
+
+
 def parse_method(value: Method | str) -> Method:
     """The method, or its specification."""
     return text.parse_part(value, METHODS) if isinstance(value, str) else value
+
+
+def parse_sink(value: Sink | str | None) -> Sink | None:
+    """The sink, or its specification.
+
+    >>> parse_sink("Sink()"), parse_sink("LearnedSink(-1.0)")
+    (Sink(), LearnedSink(logits=-1.0))
+    """
+    return text.parse_part(value, SINKS) if isinstance(value, str) else value
 
 
 def parse_mask(value: Mask | str | None) -> Mask | None:

@@ -19,6 +19,7 @@ from ...attention.parts.mask import Mask, PairGrid, Tiling
 from ...attention.parts.masks import add_batch_heads, block_tiles
 from ...attention.parts.part import PartSpec, check_count
 from ...attention.parts.scores import Dot, Score
+from ...attention.sharding import token_positions, whole_tokens
 from ...errors import BadInput, Missing
 from ..parts.layer_masks import LayerMask
 
@@ -124,11 +125,11 @@ class BigBirdDot(Dot):
 
     def lower(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
         """Queries with log(visits) appended for each block that is visited several times, keys with its indicator."""
-        tokens, scale = k.shape[2], self.factor(q.shape[-1])
+        tokens, scale = whole_tokens(k.shape[2]), self.factor(q.shape[-1])
         repeated = self.blocks.repeated_blocks(tokens)
         if not repeated:
             return q, k, scale
-        block = torch.arange(tokens, device=k.device) // self.blocks.block
+        block = token_positions(k.shape[2], device=k.device) // self.blocks.block
         visits = self.blocks.visits(tokens, k.device)[..., repeated].clamp(min=1)  # [1, heads or 1, blocks, repeated]
         added = (visits.double().log() / scale)[:, :, block]  # [1, heads or 1, tokens, repeated]
         rounded = added.to(q.dtype)
@@ -171,14 +172,14 @@ def count_visits(
     edge = (index == 0) | (index == blocks - 1)
     visited = ((index[:, None] - index).abs() <= 1) | edge | edge[:, None]
     visits = visited.long().repeat(heads if training else 1, 1, 1)
-    drawn = torch.zeros(1, blocks - 2, random, dtype=torch.long)
+    random_blocks = torch.zeros(1, blocks - 2, random, dtype=torch.long)
     if training and random:
         state = make_random_state(layer)
         if blocks * block in PAPER_LENGTHS:
-            drawn = torch.tensor(draw_paper_blocks(state, blocks, block, random, heads, positions))
+            random_blocks = torch.tensor(draw_paper_blocks(state, blocks, block, random, heads, positions))
         else:
-            drawn = torch.tensor(draw_blocks(state, blocks, random, heads))
-    visits[:, 1:-1].scatter_add_(2, drawn, torch.ones_like(drawn))
+            random_blocks = torch.tensor(draw_blocks(state, blocks, random, heads))
+    visits[:, 1:-1].scatter_add_(2, random_blocks, torch.ones_like(random_blocks))
     return visits.to(device)
 
 
@@ -209,12 +210,12 @@ def draw_paper_blocks(
     total = positions // block
     last = PAPER_REACH // block - 1 if 2 * block < PAPER_REACH else total - 1
     middle = list(range(1, total - 1))
-    drawn = []
+    blocks_by_head = []
     for _ in range(heads):
         rows = []
         for row in range(1, total - 1):
             near = row < total - 3
             candidates = middle[: min(max(row - 2, 0), last)] + middle[row + 1 : last] if near else middle[:last]
             rows.append(state.permutation(candidates)[:random].tolist())
-        drawn.append(rows[: blocks - 2])
-    return drawn
+        blocks_by_head.append(rows[: blocks - 2])
+    return blocks_by_head

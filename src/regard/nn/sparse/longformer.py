@@ -12,10 +12,10 @@ from ...attention.execution import mask_cache
 from ...attention.parts.mask import Mask
 from ...attention.parts.masks import Documents, Global, Lengths, Window
 from ...attention.parts.part import check_count
+from ...attention.sharding import current_layout, whole_tokens
 from ...errors import BadInput
 from ..attention import Attend, divide_heads, merge_heads, split_heads
 from ..linear import fused_linear
-from ..packing import real_tokens
 
 
 class GatheredGlobals(NamedTuple):
@@ -80,11 +80,14 @@ class LocalGlobal(nn.Module):
         projections = (self.query, self.key, self.value)
         if masks.is_global is None or masks.wide is None:
             return self.out(self.attend_heads(self.attend, fused_linear(x, *projections), masks.local))
-        if masks.gathered is None or not self.training:  # in evaluation every token has a row, for watch and edit
+        layout = current_layout()
+        # every token has a row: in evaluation for watch and edit, sharded because each rank has rows of its own
+        if masks.gathered is None or not self.training or layout is not None:
             *own, k, v = fused_linear(x, *projections, self.key_global, self.value_global)
             local = self.attend_heads(self.attend, own, masks.local)
             wide = self.attend_heads(self.attend_global, (self.query_global(x), k, v), masks.wide)
-            return self.out(torch.where(masks.is_global[..., None], wide, local))
+            is_global = masks.is_global if layout is None else layout.split(masks.is_global, 1)
+            return self.out(torch.where(is_global[..., None], wide, local))
         index, mask, visible = masks.gathered
         rows = index[..., None].expand(-1, -1, x.shape[2])  # [batch, global tokens, dim]
         queries = self.query_global(x.gather(1, rows))
@@ -127,15 +130,17 @@ class LocalGlobal(nn.Module):
             local = local & Lengths(lengths, lengths)
         if global_tokens is None:
             return LocalMasks(local)
-        if global_tokens.dtype != torch.bool or global_tokens.shape != x.shape[:2]:
+        shape = x.shape[0], whole_tokens(x.shape[1])
+        if global_tokens.dtype != torch.bool or global_tokens.shape != shape:
             raise BadInput(
                 f"global_tokens is {global_tokens.dtype} {list(global_tokens.shape)}; it must be boolean [batch, "
-                f"tokens] = {list(x.shape[:2])}, True for the tokens that see all and are seen by all."
+                f"tokens] = {list(shape)}, True for the tokens that see all and are seen by all."
             )
 
         def make() -> LocalMasks:
             with torch.inference_mode(False):  # training may use them too
-                real = real_tokens(x, lengths)
+                index = torch.arange(shape[1], device=x.device)  # of the whole sequence, also where x is a part of it
+                real = (index >= 0 if lengths is None else index < lengths[:, None]).expand(shape)
                 is_global = global_tokens & real
                 seen = local | visible_between(real, is_global)
                 masks = LocalMasks(seen, visible_between(is_global, real), is_global)
@@ -151,7 +156,9 @@ class LocalGlobal(nn.Module):
     def attend_heads(self, attend: nn.Module, projected: Sequence[Tensor], mask: Mask) -> Tensor:
         """Attention of projected queries, keys and values, `[batch, queries, dim]`."""
         q, k, v = (split_heads(x, self.heads) for x in projected)
-        return merge_heads(attend(q, k, v, mask=mask, dropout=self.dropout if self.training else 0.0))
+        layout = current_layout()
+        sharded = {} if layout is None else {"layout": layout}
+        return merge_heads(attend(q, k, v, mask=mask, dropout=self.dropout if self.training else 0.0, **sharded))
 
 
 def visible_between(queries: Tensor, keys: Tensor) -> Documents:

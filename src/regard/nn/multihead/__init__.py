@@ -1,0 +1,1 @@
+"""Forms of multi-head attention beside the plain one: latent, differential, gated."""
