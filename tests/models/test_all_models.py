@@ -35,6 +35,8 @@ def ring(nodes: int) -> Tensor:
 TEXT = {"tokens": words(), "lengths": torch.tensor([13, 7, 10])}
 BLOCKS = {"tokens": words(2, 96), "lengths": torch.tensor([96, 96])}
 PAIR = {**TEXT, "targets": words(3, 9, seed=1)}
+SAMPLES = {"sound": noise(2, 2900), "lengths": torch.tensor([2900, 1700])}
+CONVOLUTIONS = {"channels": (6, 8), "kernels": (10, 3), "strides": (40, 6), "position_kernel": 6}
 SOUND = {"sound": noise(2, 40, 7), "lengths": torch.tensor([40, 26])}
 
 
@@ -53,6 +55,9 @@ PRESETS = {
     "bert for masked words": Preset(lambda: models.bert(**SMALL, vocabulary=41, positions=32, head="vocabulary"), TEXT),
     "roberta": Preset(lambda: models.roberta(**SMALL, vocabulary=41, positions=32), TEXT),
     "distilbert": Preset(lambda: models.distilbert(**SMALL, vocabulary=41, positions=32), TEXT),
+    "deberta_v3": Preset(
+        lambda: models.deberta_v3(**SMALL, vocabulary=41, buckets=4, max_distance=9, head="vocabulary"), TEXT
+    ),
     "gpt2": Preset(lambda: models.gpt2(**SMALL, vocabulary=41, positions=32), TEXT, decoder=True),
     "llama": Preset(lambda: models.llama(**{**SMALL, "heads": 4, "kv_heads": 2}, vocabulary=41), TEXT, decoder=True),
     "transformer_xl": Preset(
@@ -69,12 +74,33 @@ PRESETS = {
         None,
         decoder=True,
     ),
+    "moonshine": Preset(
+        lambda: models.moonshine(**{**SMALL, "heads": 2}, vocabulary=41, padding=0),
+        {**SAMPLES, "targets": words(2, 9)},
+        None,
+        decoder=True,
+    ),
+    "wav2vec2": Preset(
+        lambda: models.wav2vec2(**SMALL, **CONVOLUTIONS, vocabulary=41, position_groups=4, mask_token=False),
+        SAMPLES,
+        "sound",
+    ),
     "speech": Preset(lambda: models.speech(**SMALL, vocabulary=41, bins=7), SOUND, "sound"),
     "truncated_speech": Preset(lambda: models.truncated_speech(**SMALL, vocabulary=41, bins=7), SOUND, "sound"),
     "vit": Preset(lambda: models.vit(**SMALL, size=24, patch=8, classes=5), {"images": noise(2, 3, 24, 24)}, None),
     "clip": Preset(
         lambda: models.clip(text=SMALL, image=SMALL, vocabulary=41, positions=32, size=24, patch=8, shared=16, end=2),
         {"images": noise(3, 3, 24, 24), **TEXT},
+        None,
+    ),
+    "siglip2": Preset(
+        lambda: models.siglip2(text=SMALL, image=SMALL, vocabulary=41, positions=32, patches=9, patch=8),
+        {"images": noise(3, 3, 24, 16), **TEXT},
+        None,
+    ),
+    "swin": Preset(
+        lambda: models.swin(dim=6, depths=(2, 2), heads=(1, 3), window=3, size=24, patch=2, classes=5),
+        {"images": noise(2, 3, 28, 24)},
         None,
     ),
     "detr": Preset(
@@ -91,7 +117,7 @@ PRESETS = {
 every = pytest.mark.parametrize("name", PRESETS)
 
 
-def made(name: str) -> Any:
+def make_model(name: str) -> Any:
     return random_weights(PRESETS[name].make().build(), size=0.2)
 
 
@@ -105,7 +131,7 @@ def main_output(output: Any) -> Tensor:
 @every
 def test_every_parameter_learns(name: str) -> None:
     """Forward is finite, and every parameter gets a gradient (global projections need global tokens)."""
-    model = made(name)
+    model = make_model(name)
     more = {"global_tokens": torch.arange(13) == torch.zeros(3, 1)} if name == "longformer" else {}
     output = model(**PRESETS[name].inputs, **more)
     assert all(torch.isfinite(x).all() for x in vars(output).values() if isinstance(x, Tensor))
@@ -122,7 +148,7 @@ def test_every_parameter_learns(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in PRESETS if PRESETS[name].ragged])
 def test_padding_never_matters(name: str) -> None:
     """Each row of a padded batch equals the row alone, whatever stands in the padding."""
-    preset, model = PRESETS[name], made(name)
+    preset, model = PRESETS[name], make_model(name)
     key, lengths = preset.ragged, preset.inputs["lengths"]
     batch = main_output(model(**preset.inputs))
     for row, length in enumerate(lengths.tolist()):
@@ -141,7 +167,7 @@ def test_padding_never_matters(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in PRESETS if PRESETS[name].decoder])
 def test_cache_equals_no_cache(name: str) -> None:
     """Token by token through the cache gives the logits of the whole at once; an old cache can be used again."""
-    preset, model = PRESETS[name], made(name)
+    preset, model = PRESETS[name], make_model(name)
     key = "targets" if "targets" in preset.inputs else "tokens"
     inputs = {k: v for k, v in preset.inputs.items() if key == "targets" or k != "lengths"}
     whole = model(**inputs).logits
@@ -158,7 +184,7 @@ def test_cache_equals_no_cache(name: str) -> None:
 
 @every
 def test_save_and_load(name: str, tmp_path: Path) -> None:
-    model = made(name)
+    model = make_model(name)
     model.save(tmp_path)
     copy = rg.load(tmp_path)
     assert copy.config == model.config and not copy.training
@@ -169,7 +195,7 @@ def test_save_and_load(name: str, tmp_path: Path) -> None:
 @every
 def test_half_precision(name: str) -> None:
     """bfloat16 weights, and autocast, give what float32 gives, to that type's rounding."""
-    model, inputs = made(name), PRESETS[name].inputs
+    model, inputs = make_model(name), PRESETS[name].inputs
     expected = main_output(model(**inputs))
     with torch.autocast("cpu", torch.bfloat16):
         cast = main_output(model(**inputs)).float()
@@ -183,7 +209,7 @@ def test_half_precision(name: str) -> None:
 
 @every
 def test_compiles_without_a_break(name: str) -> None:
-    model, inputs = made(name), PRESETS[name].inputs
+    model, inputs = make_model(name), PRESETS[name].inputs
     expected = main_output(model(**inputs))
     torch._dynamo.reset()
     model.train()
@@ -202,7 +228,7 @@ def test_compiles_without_a_break(name: str) -> None:
 
 @every
 def test_watching_changes_nothing(name: str) -> None:
-    model, inputs = made(name), PRESETS[name].inputs
+    model, inputs = make_model(name), PRESETS[name].inputs
     expected = main_output(model(**inputs))
     with rg.watch(model, weights=True) as seen:
         actual = main_output(model(**inputs))

@@ -16,7 +16,7 @@ from regard.nn.embeddings.text import TextEmbeddingConfig
 
 
 @pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch):
+def eager_compile(monkeypatch: pytest.MonkeyPatch):
     """Modules are compiled without generated code, which would take long."""
     compile_in_place = nn.Module.compile
     monkeypatch.setattr(nn.Module, "compile", lambda self: compile_in_place(self, backend="eager"))
@@ -24,7 +24,7 @@ def traced(monkeypatch: pytest.MonkeyPatch):
     torch.compiler.reset()
 
 
-def windowed() -> SequenceModel:
+def make_windowed() -> SequenceModel:
     stack = rg.nn.StackConfig(dim=8, layers=2, heads=2, window=4)
     return SequenceConfig(TextEmbeddingConfig(vocabulary=11, dim=8, positions=12), stack).build()
 
@@ -38,13 +38,13 @@ def losses(model: nn.Module, given: dict) -> list[torch.Tensor]:
 SMALL: dict[str, Any] = {"layers": 2, "dim": 8, "heads": 2}
 CASES = {
     "GPT-2": (lambda: gpt2(**SMALL, vocabulary=11, positions=12, dropout=0.0).build(), ("tokens", "labels")),
-    "window": (windowed, ("tokens", "global_tokens")),
+    "window": (make_windowed, ("tokens", "global_tokens")),
     "ViT": (lambda: vit(**SMALL, hidden=16, size=8, patch=4).build(), ("images",)),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_same_loss_and_gradients(name: str, traced: None) -> None:
+def test_the_same_loss_and_gradients(name: str, eager_compile: None) -> None:
     torch.manual_seed(0)
     make, names = CASES[name]
     model = make().double().train()
@@ -64,8 +64,8 @@ def test_the_same_loss_and_gradients(name: str, traced: None) -> None:
             torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-8)
 
 
-def test_attention_with_its_own_kernels_stays_outside(traced: None) -> None:
-    inside, outside = CASES["GPT-2"][0](), windowed()
+def test_attention_with_its_own_kernels_stays_outside(eager_compile: None) -> None:
+    inside, outside = CASES["GPT-2"][0](), make_windowed()
     for model in (inside, outside):
         compile_blocks(model)
     kept = [["forward" in vars(m) for m in model.modules() if isinstance(m, Attend)] for model in (inside, outside)]

@@ -23,7 +23,7 @@ def small(**changes) -> EncoderDecoderConfig:
     return replace(config, copy=True, **changes)
 
 
-def given() -> dict[str, torch.Tensor]:
+def make_inputs() -> dict[str, torch.Tensor]:
     tokens = torch.tensor([[5, 7, 5, 3, 7], [4, 4, 0, 0, 0], [2, 9, 11, 0, 0]])
     return {"tokens": tokens, "lengths": torch.tensor([5, 2, 3])}
 
@@ -43,7 +43,7 @@ def test_every_word_of_the_source_votes_for_itself() -> None:
     torch.manual_seed(0)
     copying = CopyMechanism(8).double()
     copying.scores = lambda hidden, encoded: scores  # type: ignore[method-assign]
-    read = given()
+    read = make_inputs()
     logits = torch.randn(3, 4, WORDS, dtype=torch.float64, requires_grad=True)
     scores = torch.randn(3, 4, 5, dtype=torch.float64, requires_grad=True)
     actual = add_copy_logits(logits, *copying.copy_logits(logits, logits, read["lengths"], read["tokens"]))
@@ -81,7 +81,7 @@ def test_a_cache_changes_nothing(beams: int, tmp_path: Path) -> None:
     model = small().build().eval()
     with torch.no_grad():
         model.copying.query.weight.mul_(4.0)
-    how = {**given(), "beams": beams, "max_new": 6, "end": 2}
+    how = {**make_inputs(), "beams": beams, "max_new": 6, "end": 2}
     kept, anew = (generate_tokens(model, **how, cache=cache) for cache in (True, False))
     assert torch.equal(kept.tokens, anew.tokens)
     model.save(tmp_path)
@@ -92,11 +92,11 @@ def test_wanted_targets_have_the_logits_of_all() -> None:
     torch.manual_seed(0)
     model = small().build().eval()
     targets = torch.randint(1, WORDS, (3, 4))
-    every = model(**given(), targets=targets).logits
+    every = model(**make_inputs(), targets=targets).logits
     wanted = torch.rand(3, 4) < 0.5
-    torch.testing.assert_close(model(**given(), targets=targets, wanted=wanted).logits, every[wanted])
+    torch.testing.assert_close(model(**make_inputs(), targets=targets, wanted=wanted).logits, every[wanted])
     numbers = wanted.flatten().nonzero().squeeze(1)
-    torch.testing.assert_close(model(**given(), targets=targets, wanted=numbers).logits, every[wanted])
+    torch.testing.assert_close(model(**make_inputs(), targets=targets, wanted=numbers).logits, every[wanted])
 
 
 def test_copying_is_learned_for_words_never_said() -> None:
@@ -105,7 +105,7 @@ def test_copying_is_learned_for_words_never_said() -> None:
 
     words, draw = 60, torch.Generator().manual_seed(0)
 
-    def drawn(low: int, high: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def draw_examples(low: int, high: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         tokens = torch.randint(low, high, (rows, 8), generator=draw)
         mark = torch.randint(1, 5, (rows,), generator=draw)
         tokens[torch.arange(rows), mark] = 3
@@ -120,12 +120,12 @@ def test_copying_is_learned_for_words_never_said() -> None:
         model = replace(config, copy=copies).build()
         optimizer = torch.optim.Adam(model.parameters(), 3e-3)
         for _ in range(150):
-            tokens, labels = drawn(4, 30, 64)
+            tokens, labels = draw_examples(4, 30, 64)
             loss = model(tokens=tokens, labels=labels).loss
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        tokens, labels = drawn(30, words, 200)
+        tokens, labels = draw_examples(30, words, 200)
         generated = model.generate(tokens=tokens, max_new=3)[:, 1:]
         right[copies] = float((generated == labels).float().mean())
     assert right[True] > 0.4 > 0.05 > right[False], right

@@ -20,7 +20,7 @@ MEMBER = SequenceConfig(
 )
 
 
-def drawn(rows: int) -> dict[str, torch.Tensor]:
+def draw_batch(rows: int) -> dict[str, torch.Tensor]:
     tokens = torch.randint(1, 17, (rows, 5), generator=torch.Generator().manual_seed(rows))
     return {"tokens": tokens, "lengths": torch.tensor([5, 3, 1] * rows)[:rows]}
 
@@ -32,7 +32,7 @@ def model() -> EnsembleModel:
 
 
 def test_together_they_say_the_mean(model: EnsembleModel, tmp_path: Path) -> None:
-    given = drawn(7)
+    given = draw_batch(7)
     output = model.eval()(**given).logits.softmax(-1)
     each = [member(**given).logits.softmax(-1) for member in model.members]
     torch.testing.assert_close(output, torch.stack(each).mean(0))
@@ -44,7 +44,7 @@ def test_together_they_say_the_mean(model: EnsembleModel, tmp_path: Path) -> Non
 
 
 def test_while_learning_each_row_is_one_members(model: EnsembleModel) -> None:
-    given = drawn(6)
+    given = draw_batch(6)
     output = model.train()(**given).logits
     for row in range(6):
         own = model.members[row % 3](**{name: x[row : row + 1] for name, x in given.items()}).logits
@@ -55,7 +55,7 @@ def test_while_learning_each_row_is_one_members(model: EnsembleModel) -> None:
 
 
 def test_the_loss_is_that_of_what_is_said(model: EnsembleModel) -> None:
-    given, labels = drawn(3), torch.tensor([0, 2, -100])
+    given, labels = draw_batch(3), torch.tensor([0, 2, -100])
     actual = model.eval()(**given, labels=labels)
     wanted = -(actual.logits[0, 0] + actual.logits[1, 2]) / 2
     torch.testing.assert_close(actual.loss, wanted)
@@ -66,7 +66,7 @@ def test_one_beside_says_its_share() -> None:
     model = EnsembleConfig(MEMBER, 3, NBLinearConfig(17, 50, 3), extra_weight=0.7).build()
     torch.nn.init.normal_(model.beside.weight)
     torch.nn.init.normal_(model.beside.ratios)
-    given = drawn(8)
+    given = draw_batch(8)
     output = model.eval()(**given).logits.softmax(-1)
     each = torch.stack([member(**given).logits.softmax(-1) for member in model.members]).mean(0)
     torch.testing.assert_close(output, 0.3 * each + 0.7 * model.beside(**given).logits.softmax(-1))
@@ -77,8 +77,8 @@ def test_one_beside_says_its_share() -> None:
 
 def test_rows_that_cannot_be_split_are_refused(model: EnsembleModel) -> None:
     with pytest.raises(BadInput, match=r"7 rows .* 3 models"):
-        model.train()(**drawn(7))
+        model.train()(**draw_batch(7))
     with pytest.raises(BadInput, match="ensemble has 0 models"):
         EnsembleConfig(MEMBER, 0).build()
-    with pytest.raises(BadInput, match="extra_weight is 1; it must be"):
-        EnsembleConfig(MEMBER, 2, NBLinearConfig(17, 50, 3), extra_weight=1).build()
+    with pytest.raises(BadInput, match=r"extra_weight is 1.5; it must be"):
+        EnsembleConfig(MEMBER, 2, NBLinearConfig(17, 50, 3), extra_weight=1.5).build()

@@ -11,20 +11,30 @@ from ..attention.parts.methods import Method
 from ..attention.parts.part import Part
 from ..attention.parts.positions import Position
 from ..attention.parts.scores import Score
+from ..attention.parts.sink import Sink
 from ..errors import BadInput
 from ..nn.baselines.convolution import ConvolutionConfig
 from ..nn.baselines.fully_connected import FullyConnectedConfig
 from ..nn.baselines.recurrent import RecurrentConfig
 from ..nn.block import StackConfig
+from ..nn.embeddings.columns import ColumnEmbeddingConfig
 from ..nn.embeddings.patch_embedding import ImageEmbeddingConfig
+from ..nn.embeddings.patch_grid import PatchGridConfig
 from ..nn.embeddings.residual_embedding import ResidualEmbeddingConfig
 from ..nn.embeddings.sound_embedding import SoundEmbeddingConfig
 from ..nn.embeddings.text import TextEmbeddingConfig
+from ..nn.embeddings.waveform import MoonshineEmbeddingConfig, Wav2VecEmbeddingConfig
 from ..nn.embeddings.words import WordEmbeddingConfig
+from ..nn.experts import ExpertsConfig
 from ..nn.graphs.layers import GraphLayersConfig
+from ..nn.multihead.differential import DifferentialConfig
+from ..nn.multihead.gate import GateConfig
+from ..nn.multihead.latent import LatentConfig
 from ..nn.parts.config import PartsByName
 from ..nn.parts.layer_masks import LayerMasks
-from ..nn.parts.parse import parse_mask, parse_method, parse_position, parse_score
+from ..nn.parts.layer_positions import LayerPositions
+from ..nn.parts.parse import parse_mask, parse_method, parse_position, parse_score, parse_sink
+from ..nn.sparse.shifted_windows import ShiftedWindowsConfig
 from .baselines.linear import NBLinearConfig
 from .baselines.ngram import NgramConfig
 from .detection import DetectionConfig, FeatureGridConfig
@@ -32,10 +42,18 @@ from .dual_encoder import DualEncoderConfig, TowerConfig
 from .ensemble import EnsembleConfig
 from .graph_attention import GATConfig
 from .graph_encoder import GraphEncoderConfig
-from .heads import ClassificationHeadConfig, HeadConfig, LMHeadConfig, PoolerConfig, SpanHeadConfig
+from .heads import (
+    AttentionPoolingHeadConfig,
+    ClassificationHeadConfig,
+    HeadConfig,
+    LMHeadConfig,
+    PoolerConfig,
+    SpanHeadConfig,
+)
 from .hierarchical import HierarchicalConfig, HierarchicalLayersConfig
 from .interfaces import E, L
 from .set_loss import SetLoss
+from .table import TableConfig
 
 if TYPE_CHECKING:
     from .model import EncoderDecoderModel, SequenceModel
@@ -45,7 +63,8 @@ if TYPE_CHECKING:
 class SequenceConfig(Generic[E, L]):
     """`embed → stack → head`: an encoder, or with a causal stack a decoder.
 
-    `family` names the key table under which its weights are exchanged.
+    `family` names the key table under which its weights are exchanged. `word_embed` embeds features of words, which
+    are added to the words that tokens are pooled to.
     """
 
     embed: E
@@ -53,6 +72,7 @@ class SequenceConfig(Generic[E, L]):
     pooler: PoolerConfig | None = None
     head: HeadConfig | None = None
     family: str | None = None
+    word_embed: WordEmbeddingConfig | None = None
 
     def build(self) -> SequenceModel:
         from .model import SequenceModel
@@ -64,8 +84,8 @@ class SequenceConfig(Generic[E, L]):
 class EncoderDecoderConfig(Generic[E, L]):
     """An encoder and a decoder that reads it: `embed → stack`, `decoder_embed → decoder → head`.
 
-    `decoder_embed` None shares the encoder's embedding. `start` is the token that a decoder begins with. `copy` adds
-    a copy mechanism (`CopyMechanism`).
+    `decoder_embed` None shares the encoder's embedding; with `shared_tokens` it shares the tokens' alone. `start` is
+    the token that a decoder begins with. `copy` adds a copy mechanism (`CopyMechanism`).
     """
 
     embed: E
@@ -76,6 +96,7 @@ class EncoderDecoderConfig(Generic[E, L]):
     start: int = 0
     family: str | None = None
     copy: bool = False
+    shared_tokens: bool = False
 
     def build(self) -> EncoderDecoderModel:
         from .model import EncoderDecoderModel
@@ -92,19 +113,21 @@ SpeechToTextConfig = EncoderDecoderConfig[SoundEmbeddingConfig, StackConfig]
 
 MODELS = (
     *(SequenceConfig, EncoderDecoderConfig, DualEncoderConfig, DetectionConfig, GATConfig, GraphEncoderConfig),
-    *(EnsembleConfig, NBLinearConfig, NgramConfig, HierarchicalConfig),
+    *(EnsembleConfig, NBLinearConfig, NgramConfig, HierarchicalConfig, TableConfig),
 )
 EMBEDDINGS = (
     *(TextEmbeddingConfig, WordEmbeddingConfig, ImageEmbeddingConfig, SoundEmbeddingConfig),
-    *(ResidualEmbeddingConfig, FeatureGridConfig),
+    *(ResidualEmbeddingConfig, FeatureGridConfig, ColumnEmbeddingConfig),
+    *(Wav2VecEmbeddingConfig, MoonshineEmbeddingConfig, PatchGridConfig),
 )
 LAYERS = (
     *(StackConfig, ConvolutionConfig, FullyConnectedConfig, RecurrentConfig, GraphLayersConfig),
-    HierarchicalLayersConfig,
+    *(HierarchicalLayersConfig, ShiftedWindowsConfig),
 )
-HEADS = (PoolerConfig, LMHeadConfig, ClassificationHeadConfig, SpanHeadConfig)
+LAYER_VALUES = (ExpertsConfig, LatentConfig, DifferentialConfig, GateConfig)
+HEADS = (PoolerConfig, AttentionPoolingHeadConfig, LMHeadConfig, ClassificationHeadConfig, SpanHeadConfig)
 CONFIGS: dict[str, type] = {
-    config.__name__: config for config in (*MODELS, *EMBEDDINGS, *LAYERS, *HEADS, TowerConfig, SetLoss)
+    config.__name__: config for config in (*MODELS, *EMBEDDINGS, *LAYERS, *LAYER_VALUES, *HEADS, TowerConfig, SetLoss)
 }
 """Every type of configuration by its name in JSON."""
 
@@ -134,7 +157,7 @@ OLD_TYPES = {
 
 OLD_FIELDS = {
     "EncoderDecoderConfig": {"copies": "copy"},
-    "StackConfig": {"memory": "memory_length"},
+    "StackConfig": {"memory": "memory_length", "pre_norm": "residual"},
     "RecurrentConfig": {"kind": "cell"},
     "TextEmbeddingConfig": {"places": "positions"},
     "WordEmbeddingConfig": {"places": "positions"},
@@ -156,6 +179,8 @@ def as_dict(config: Any) -> Any:
     """A configuration as JSON values; each part has its `type`."""
     if isinstance(config, LayerMasks):
         return as_dict(config.masks)
+    if isinstance(config, LayerPositions):
+        return as_dict(config.positions)
     if isinstance(config, Part):
         return part_as_text(config)
     if is_dataclass(config) and not isinstance(config, type):
@@ -178,6 +203,7 @@ def part_as_text(part: Part) -> str:
     """The text that makes the part; `BadInput` for a part that text cannot make."""
     text = repr(part)
     parsers = ((Mask, parse_mask), (Score, parse_score), (Position, parse_position), (Method, parse_method))
+    parsers = (*parsers, (Sink, parse_sink))
     for part_type, parse in parsers:
         if isinstance(part, part_type):
             try:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ..errors import BadInput
 from .heads import supervised_loss
@@ -18,7 +20,9 @@ class EnsembleConfig:
     """`size` models of one configuration with different weights, and an `extra` model of another configuration.
 
     Small models trained on little data differ by chance, and the mean of several is right more often than each (Hansen
-    and Salamon 1990). The extra model differs by more than chance; its weight in the mean is `extra_weight`.
+    and Salamon 1990). The extra model differs by more than chance; its weight in the mean is `extra_weight`. The `mean`
+    is taken of the probabilities of classes (softmax), of those of labels (sigmoid), or of the outputs (identity). An
+    extra model that is `fitted` is not trained: it has its weights before.
     """
 
     model: ModelConfig
@@ -26,6 +30,8 @@ class EnsembleConfig:
     extra: ModelConfig | None = None
     extra_weight: float = 0.5
     family: str | None = None
+    mean: Literal["softmax", "sigmoid", "identity"] = "softmax"
+    fitted: bool = False
 
     def build(self) -> EnsembleModel:
         return EnsembleModel(self)
@@ -54,10 +60,12 @@ class EnsembleModel(Model):
         super().__init__(config)
         if config.size < 1:
             raise BadInput(f"The ensemble has {config.size} models; it needs at least one.")
-        if not 0 < config.extra_weight < 1:
-            raise BadInput(f"extra_weight is {config.extra_weight}; it must be more than 0 and less than 1.")
+        if not 0 <= config.extra_weight <= 1:
+            raise BadInput(f"extra_weight is {config.extra_weight}; it must be at least 0 and at most 1.")
         self.members = nn.ModuleList(config.model.build() for _ in range(config.size))
         self.beside = None if config.extra is None else config.extra.build()  # the names of saved weights
+        if config.fitted and self.beside is not None:
+            self.beside.requires_grad_(False)
 
     @property
     def models(self) -> list[nn.Module]:
@@ -65,8 +73,14 @@ class EnsembleModel(Model):
         return [*self.members, *([] if self.beside is None else [self.beside])]
 
     @property
+    def trained_models(self) -> list[nn.Module]:
+        """The models that are trained by steps."""
+        return [*self.members] if self.config.fitted else self.models
+
+    @property
     def count(self) -> int:
-        return len(self.models)
+        """How many models are trained by steps."""
+        return len(self.trained_models)
 
     def forward(self, *, labels: Tensor | None = None, **inputs: Tensor) -> Output:
         logits = self.split_logits(inputs) if self.training else self.mean_logits(inputs)
@@ -78,13 +92,26 @@ class EnsembleModel(Model):
         if rows % count:
             raise BadInput(f"{rows} rows cannot be split evenly among {count} models. Give a multiple.")
         shares = ({name: x[n::count] for name, x in inputs.items()} for n in range(count))
-        logits = [model(**share).logits for model, share in zip(self.models, shares, strict=True)]
+        logits = [model(**share).logits for model, share in zip(self.trained_models, shares, strict=True)]
         return torch.stack(logits, dim=1).flatten(0, 1)
 
     def mean_logits(self, inputs: dict[str, Tensor]) -> Tensor:
-        """`[batch, classes]`: ln of the weighted mean of the models' probabilities."""
-        logits = torch.stack([model(**inputs).logits.float().log_softmax(-1) for model in self.models])
-        size, extra = len(self.members), self.count - len(self.members)
+        """`[batch, classes]`: the outputs of the models, combined."""
+        return self.combine(self.model_logits(inputs))
+
+    def model_logits(self, inputs: dict[str, Tensor]) -> Tensor:
+        """`[models, batch, classes]`: the outputs of each model, the extra one last."""
+        return torch.stack([model(**inputs).logits.float() for model in self.models])
+
+    def combine(self, logits: Tensor) -> Tensor:
+        """`[batch, classes]`: logits of the weighted mean of the models' probabilities, or the mean of the outputs."""
+        size, extra = len(self.members), len(self.models) - len(self.members)
         extra_weight = self.config.extra_weight if extra else 0.0
-        weights = [(1 - extra_weight) / size] * size + [extra_weight] * extra
-        return (logits + torch.tensor(weights, device=logits.device).log()[:, None, None]).logsumexp(0)
+        shares = [(1 - extra_weight) / size] * size + [extra_weight] * extra
+        weights = torch.tensor(shares, device=logits.device)[:, None, None]
+        if self.config.mean == "identity":
+            return (weights * logits).sum(0)
+        if self.config.mean == "softmax":
+            return (logits.log_softmax(-1) + weights.log()).logsumexp(0)
+        present, absent = ((functional.logsigmoid(sign * logits) + weights.log()).logsumexp(0) for sign in (1.0, -1.0))
+        return present - absent

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..attention.parts.edges import Edges
-from ..errors import BadInput
+from ..distributed.graphs import ShardedEdges
+from ..errors import BadInput, Unsupported
 from ..nn.block import Stack
-from ..nn.graphs.attention import project_nodes, with_self_loops
+from ..nn.graphs.attention import FeaturedEdges, prepare_edges, project_nodes
 from ..nn.graphs.layers import GraphLayers
 from ..nn.packing import Packing
 from .heads import ClassificationHeadConfig, supervised_loss
@@ -39,8 +40,8 @@ class GraphEncoderModel(Model):
     """See `GraphEncoderConfig`.
 
     `nodes [nodes, features]` of all graphs, concatenated; `edges [2, edges]` with indices into all nodes; `sizes
-    [graphs]` are the numbers of nodes. Returns `hidden [nodes, dim]` and `logits` `[nodes, classes]` or `[graphs,
-    classes]`.
+    [graphs]` are the numbers of nodes; `edge_features [edges, n]` where the stack reads them. Returns `hidden [nodes,
+    dim]` and `logits` `[nodes, classes]` or `[graphs, classes]`.
 
     >>> import torch
     >>> from regard.nn.graphs.layers import GraphLayersConfig
@@ -61,18 +62,30 @@ class GraphEncoderModel(Model):
         self.head = config.head.build()
 
     def forward(
-        self, *, nodes: Tensor, edges: Tensor | Edges, sizes: Tensor | None = None, labels: Tensor | None = None
+        self,
+        *,
+        nodes: Tensor,
+        edges: Tensor | Edges | FeaturedEdges | ShardedEdges,
+        edge_features: Tensor | None = None,
+        sizes: Tensor | None = None,
+        labels: Tensor | None = None,
     ) -> Output:
-        graph = edges if isinstance(edges, Edges) else Edges(with_self_loops(edges, nodes.shape[0]))
+        graph = prepare_edges(edges, nodes.shape[0], edge_features) if isinstance(edges, Tensor) else edges
         hidden = self.encode(self.dropout(project_nodes(nodes, self.embed)), graph)
         logits = self.head(self.pool_graphs(hidden, sizes))
         return Output(hidden, logits, loss=None if labels is None else supervised_loss(logits, labels, shift=False))
 
-    def encode(self, x: Tensor, graph: Edges) -> Tensor:
+    def encode(self, x: Tensor, graph: Edges | FeaturedEdges | ShardedEdges) -> Tensor:
         """The nodes after the last layer, `[nodes, dim]`."""
         if isinstance(self.stack, GraphLayers):
             return self.stack(x, graph)
-        return (self.stack(x[None], mask=graph) if isinstance(self.stack, Stack) else self.stack(x[None]))[0]
+        if isinstance(graph, FeaturedEdges):
+            raise Unsupported("Numbers of edges are read by graph attention only. Take gat or gatv2.")
+        if not isinstance(self.stack, Stack):
+            return self.stack(x[None])[0]
+        if isinstance(graph, ShardedEdges) and any(mask is not None for mask in self.stack.masks[True]):
+            raise Unsupported("A graph that is shared out has its edges as the only mask. Leave out mask.")
+        return self.stack(x[None], mask=graph)[0]
 
     def pool_graphs(self, hidden: Tensor, sizes: Tensor | None) -> Tensor:
         """The input of the head: the nodes, or the pooled nodes of each graph."""

@@ -9,8 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..attention.sharding import current_layout
 from ..errors import BadInput
 from ..nn.activations import ACTIVATIONS
+from ..nn.attention import EncoderOutput, MultiHeadAttention
+from ..nn.block import FeedForward
 from ..nn.cross_entropy import IGNORED, cross_entropy
 from ..nn.linear import linear
 from ..nn.pooling import AttentionPooling, First, Last, Mean
@@ -36,7 +39,36 @@ class PoolerHead(nn.Module):
         self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self.activation(self.dense(hidden[:, 0]))
+        return self.activation(self.dense(hidden[:, 0] if current_layout() is None else First()(hidden)))
+
+
+@dataclass(frozen=True)
+class AttentionPoolingHeadConfig:
+    """One vector for the whole input: a learned query's attention over it, then a feed-forward network (SigLIP)."""
+
+    dim: int
+    heads: int
+    hidden: int
+    activation: str = "gelu_tanh"
+    eps: float = 1e-6
+
+    def build(self) -> AttentionPoolingHead:
+        return AttentionPoolingHead(self)
+
+
+class AttentionPoolingHead(nn.Module):
+    """y = attention(probe, hidden);   pooled = y + feed_forward(norm(y)), `[batch, dim]`."""
+
+    def __init__(self, config: AttentionPoolingHeadConfig) -> None:
+        super().__init__()
+        self.probe = nn.Parameter(torch.randn(config.dim) * config.dim**-0.5)
+        self.attention = MultiHeadAttention(config.dim, config.heads)
+        self.norm = nn.LayerNorm(config.dim, eps=config.eps)
+        self.feed_forward = FeedForward(config.dim, config.hidden, config.activation)
+
+    def forward(self, hidden: Tensor, lengths: Tensor | None = None) -> Tensor:
+        y = self.attention(self.probe.expand(hidden.shape[0], 1, -1), EncoderOutput(hidden, lengths))[:, 0]
+        return y + self.feed_forward(self.norm(y))
 
 
 @dataclass(frozen=True)
@@ -44,7 +76,9 @@ class LMHeadConfig:
     """The head of a language model: a logit for each word of the vocabulary at each position.
 
     `tied` uses the token embedding as the output matrix; `transform` puts a dense layer, that activation and a norm
-    before it; `scale` multiplies the input (T5: dim^−½). `blank` is the blank token of a CTC loss.
+    before it, to `inner` dims where the embedding has fewer (`transform_bias` names those of dense layer "d" and norm
+    "n" that have a bias); `scale` multiplies the input (T5: dim^−½). `blank` is the
+    blank token of a CTC loss. `cap` bounds the logits, cap · tanh(logit / cap) (Gemma 2).
     """
 
     vocabulary: int
@@ -55,6 +89,9 @@ class LMHeadConfig:
     eps: float = 1e-12
     scale: float = 1.0
     blank: int | None = None
+    inner: int | None = None
+    transform_bias: str = "dn"
+    cap: float | None = None
 
     def build(self) -> LMHead:
         return LMHead(self)
@@ -64,9 +101,11 @@ class LMHead(nn.Module):
     def __init__(self, config: LMHeadConfig) -> None:
         super().__init__()
         self.config = config
-        self.dense = nn.Linear(config.dim, config.dim) if config.transform else None
-        self.norm = nn.LayerNorm(config.dim, eps=config.eps) if config.transform else None
-        self.weight = None if config.tied else nn.Parameter(torch.randn(config.vocabulary, config.dim) * 0.02)
+        dim = config.inner or config.dim
+        dense_bias, norm_bias = ("d" in config.transform_bias), ("n" in config.transform_bias)
+        self.dense = nn.Linear(config.dim, dim, dense_bias) if config.transform else None
+        self.norm = nn.LayerNorm(dim, eps=config.eps, bias=norm_bias) if config.transform else None
+        self.weight = None if config.tied else nn.Parameter(torch.randn(config.vocabulary, dim) * 0.02)
         self.bias = nn.Parameter(torch.zeros(config.vocabulary)) if config.bias else None
 
     def forward(self, hidden: Tensor, embedding: Tensor | None = None) -> Tensor:
@@ -91,6 +130,8 @@ class LMHead(nn.Module):
             weight = functional.pad(weight, (0, 0, 0, extra))
             bias = None if bias is None else functional.pad(bias, (0, extra))
         every = linear(x, weight, bias)
+        if self.config.cap is not None:
+            every = self.config.cap * torch.tanh(every / self.config.cap)
         return (every[..., :words] if extra else every), every
 
 

@@ -80,6 +80,7 @@ class HierarchicalConfig:
     ends: tuple[int, ...] = ()
     pooler: None = None
     family: str | None = None
+    word_embed: None = None
 
     def build(self) -> HierarchicalModel:
         return HierarchicalModel(self)

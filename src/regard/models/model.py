@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import BadInput
+from ..attention.parts.masks import Documents
+from ..attention.parts.methods import Exact
+from ..attention.sharding import current_layout, whole_tokens
+from ..errors import BadInput, Unsupported
 from ..nn.attention import Attend, EncoderOutput
 from ..nn.block import Block, Stack, runs_on_sdpa
 from ..nn.cache import Cache
 from ..nn.embeddings.patch_embedding import ImageEmbedding
 from ..nn.embeddings.text import TextEmbedding, TextEmbeddingConfig
+from ..nn.embeddings.words import WordEmbedding
 from ..nn.packing import real_tokens, zero_padding
+from ..nn.pooling import pool_words
+from .call_arguments import OTHER_NAMES, resolve_arguments
 from .copy_mechanism import CopyMechanism, add_copy_logits
 from .heads import (
     IGNORED,
@@ -30,7 +36,12 @@ from .heads import (
 )
 
 if TYPE_CHECKING:
+    from .checkpoint.files import JsonObject
     from .config import EncoderDecoderConfig, SequenceConfig
+    from .generation.rules import TokenRules
+    from .generation.sampling import GenerateArguments
+    from .interfaces import ModelConfig
+    from .tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -56,17 +67,23 @@ class Model(nn.Module):
     tokens, dim]`, `logits`, `pooled [batch, dim]`, `cache` (decoders, in evaluation), `loss` (when labels are given).
     """
 
-    tokenizer: Any = None
-    rules: Any = None
+    tokenizer: Tokenizer | None = None
+    rules: TokenRules | None = None
     labels: list[str] | None
     """Names of the classes, where the checkpoint's configuration has them."""
-    preprocessor: dict[str, Any]
+    preprocessor: JsonObject
     """The checkpoint's `preprocessor_config.json`; empty where there is none."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.labels, self.preprocessor = None, {}
-        self.config = config
+        self.config: Any = config  # each model has a configuration of its own type
+
+    def __call__(self, *inputs: Any, **arguments: Any) -> Any:
+        """The output. One input may come without its name; names of other libraries are answered with ours."""
+        if inputs or any(name in OTHER_NAMES for name in arguments):
+            arguments = resolve_arguments(self, inputs, arguments)
+        return super().__call__(**arguments)
 
     def save(self, folder: str | Path, format: str = "regard") -> None:
         """Write configuration, weights and tokenizer into a folder: ours, or one that transformers reads."""
@@ -74,7 +91,7 @@ class Model(nn.Module):
 
         save(self, folder, format)
 
-    def generate(self, **arguments: Any) -> Tensor:
+    def generate(self, **arguments: Unpack[GenerateArguments]) -> Tensor:
         """The generated tokens, prompt included. See `regard.models.generation.generate.generate`."""
         from .generation.generate import generate
 
@@ -96,6 +113,7 @@ class SequenceModel(Model):
         self.stack = config.stack.build()
         self.pooler = None if config.pooler is None else config.pooler.build()
         self.head = None if config.head is None else config.head.build()
+        self.word_embed = None if config.word_embed is None else config.word_embed.build()
 
     @property
     def causal(self) -> bool:
@@ -110,24 +128,49 @@ class SequenceModel(Model):
         global_tokens: Tensor | None = None,
         images: Tensor | None = None,
         sound: Tensor | None = None,
+        words: Tensor | None = None,
+        features: Tensor | None = None,
+        documents: Tensor | None = None,
         cache: Cache | None = None,
         labels: Tensor | None = None,
     ) -> Output:
+        """See `Model`. `documents [batch, tokens]` numbers the texts that are packed into a row: a token attends to
+        those of its own text. `words [batch, tokens]` is the word of each token (−1: none): heads then read the mean of
+        each word's tokens, `[batch, words, dim]`, to which the embedding of `features [batch, words, …]` is added."""
         given = select_input(self.embed, tokens=tokens, images=images, sound=sound)
+        if current_layout() is not None:
+            self.check_sharded(cache, labels)
         cache = (cache or Cache()).next() if self.returns_cache(cache, lengths, labels) else None
         if cache is not None and lengths is not None:
             return self.forward_left_padded(given, lengths, cache)
         x = embed_input(self.embed, given, segments, cache, lengths)
         lengths = embedded_lengths(self.embed, lengths)
         global_tokens = self.default_global_tokens(x) if global_tokens is None else global_tokens
-        extra = {} if global_tokens is None else {"global_tokens": global_tokens}
+        extra: dict[str, Any] = {} if global_tokens is None else {"global_tokens": global_tokens}
+        extra |= {} if documents is None else {"mask": Documents(documents)}
         hidden = self.stack(x, lengths=lengths, cache=cache, **extra)
         if cache is not None:
             cache.length += x.shape[1]
+        if words is not None:
+            hidden = pool_words(hidden, words, int(words.max()) + 1 if features is None else features.shape[1])
+        if self.word_embed is not None:
+            hidden = hidden + self.word_embed(features)
         return self.apply_heads(hidden, lengths, cache, labels)
 
+    def check_sharded(self, cache: Cache | None, labels: Tensor | None) -> None:
+        """Raise `Unsupported` unless this model can run on one rank's tokens of a sequence."""
+        if cache is not None or getattr(self.config.stack, "memory_length", None) is not None:
+            raise Unsupported("A cache of earlier tokens does not run sharded. Call the model on the whole sequence.")
+        if labels is not None:
+            raise Unsupported("A model does not take labels inside `with layout:`. Compute the loss of its logits.")
+        reason = reason_not_sharded(self)
+        if reason is not None:
+            raise Unsupported(reason)
+
     def returns_cache(self, cache: Cache | None, lengths: Tensor | None, labels: Tensor | None) -> bool:
-        """Whether the output has a cache: a decoder's has, except in training on whole texts."""
+        """Whether the output has a cache: a decoder's has, except in training on whole texts and sharded ones."""
+        if current_layout() is not None:
+            return False
         if lengths is None and getattr(self.config.stack, "memory_length", None) is not None:
             return self.causal
         return self.causal and labels is None and (cache is not None or not self.training)
@@ -141,7 +184,8 @@ class SequenceModel(Model):
             or head.per_token
         ):
             return None
-        return (torch.arange(x.shape[1], device=x.device) == 0).expand(x.shape[:2])
+        tokens = whole_tokens(x.shape[1])
+        return (torch.arange(tokens, device=x.device) == 0).expand(x.shape[0], tokens)
 
     def forward_left_padded(self, tokens: Tensor, lengths: Tensor, cache: Cache) -> Output:
         """The output for prompts of different length, whose last tokens are aligned in the cache."""
@@ -192,6 +236,8 @@ class EncoderDecoderModel(Model):
         self.embed = config.embed.build()
         self.stack = config.stack.build()
         self.decoder_embed = None if config.decoder_embed is None else config.decoder_embed.build()
+        if config.shared_tokens and self.decoder_embed is not None:
+            self.decoder_embed.tokens = self.embed.tokens
         self.decoder = config.decoder.build()
         self.head = None if config.head is None else config.head.build()
         self.copying = CopyMechanism(check_copy(config)) if config.copy else None
@@ -231,7 +277,7 @@ class EncoderDecoderModel(Model):
         selected = hidden if wanted is None else select_tokens(hidden, wanted)
         logits = None if self.head is None else self.head(selected, embedding_matrix(self.target_embed))
         if self.copying is not None and logits is not None:
-            source = select_input(self.embed, tokens=tokens if cache is None else cache.get("words"))
+            source = select_input(self.embed, tokens=tokens if cache is None else cache.get("words", Tensor))
             copy_logits, words = self.copying.copy_logits(hidden, memory.x, memory.lengths, source)
             if wanted is not None:
                 copy_logits, words = (select_tokens(x.expand(copy_logits.shape), wanted) for x in (copy_logits, words))
@@ -246,7 +292,7 @@ class EncoderDecoderModel(Model):
 
     def cached_encoder_output(self, cache: Cache | None) -> EncoderOutput | None:
         """The encoder's output of an earlier call with this cache."""
-        cached = None if cache is None else cache.get("source")
+        cached = None if cache is None else cache.get("source", tuple)
         return None if cached is None else EncoderOutput(*cached)
 
     def decode(self, targets: Tensor, memory: EncoderOutput, lengths: Tensor | None, cache: Cache | None) -> Tensor:
@@ -289,6 +335,24 @@ def check_copy(config: EncoderDecoderConfig) -> int:
         "copy=True copies words of the source, so source and target must be texts of one vocabulary. Share one "
         "(joint=true; decoder_embed=None and head=LMHeadConfig(...)), or set copy=False."
     )
+
+
+def reason_not_sharded(model: nn.Module) -> str | None:
+    """Why a model cannot run on one rank's tokens of a sequence that is shared out; None if it can."""
+    name = type(model).__name__
+    if not isinstance(model, SequenceModel):
+        return f"{name} does not run sharded along the sequence; models of one stack of attention over tokens do."
+    if not isinstance(model.embed, TextEmbedding | WordEmbedding):
+        return f"{type(model.embed).__name__} does not embed token by token, so it does not run sharded."
+    if not isinstance(model.stack, Stack):
+        return (
+            f"{type(model.stack).__name__} mixes tokens without attention (recurrence, convolution or fixed weights), "
+            "so it does not run sharded. Take a transformer, longformer or bigbird."
+        )
+    method = model.config.stack.parts.method
+    if not isinstance(method, Exact):
+        return f"{type(method).__name__} is not exact, and only Exact() runs sharded."
+    return None
 
 
 def select_tokens(hidden: Tensor, wanted: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from regard import BadInput, load
 from regard.models.baselines.linear import LOGIT_SCALE, SMOOTHING, NBLinearConfig, NBLinearModel, hash_pair
 
 
-def drawn(rows: int, columns: int) -> dict[str, torch.Tensor]:
+def draw_batch(rows: int, columns: int) -> dict[str, torch.Tensor]:
     tokens = torch.randint(0, 17, (rows, 5, columns), generator=torch.Generator().manual_seed(rows))
     return {"tokens": tokens, "lengths": torch.tensor([5, 3, 1] * rows)[:rows]}
 
@@ -21,7 +21,7 @@ def drawn(rows: int, columns: int) -> dict[str, torch.Tensor]:
 def line() -> NBLinearModel:
     torch.manual_seed(0)
     model = NBLinearConfig(17, 1000, 3, columns=2, pair_columns=(0, 1)).build()
-    given = drawn(12, 2)
+    given = draw_batch(12, 2)
     model.count([(given["tokens"], given["lengths"], torch.arange(12) % 3)])
     torch.nn.init.normal_(model.weight)
     return model
@@ -57,7 +57,7 @@ def test_the_same_two_in_the_other_order_or_further_apart_are_another_pair() -> 
 
 
 def test_counting_finds_the_ratios_of_naive_bayes(line: NBLinearModel) -> None:
-    given, labels = drawn(12, 2), torch.arange(12) % 3
+    given, labels = draw_batch(12, 2), torch.arange(12) % 3
     texts = [set(row.tolist()) - {0} for row in line.rows(**given)]
     rows = sorted(set().union(*texts))
     had = {
@@ -78,7 +78,7 @@ def test_counting_finds_the_ratios_of_naive_bayes(line: NBLinearModel) -> None:
 
 
 def test_it_says_what_its_formula_says(line: NBLinearModel, tmp_path: Path) -> None:
-    given = drawn(7, 2)
+    given = draw_batch(7, 2)
     output = line(**given, labels=torch.tensor([0, 1, 2, 0, 1, 2, -100]))
     for text, row in enumerate(line.rows(**given)):
         r, w = line.ratios[row[row > 0]], line.weight[row[row > 0]]

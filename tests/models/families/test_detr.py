@@ -213,7 +213,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     ours.save(tmp_path)
     again = load(tmp_path)
     assert again.config == ours.config and torch.equal(again(images=x).boxes, ours(images=x).boxes)
-    with pytest.raises(BadInput, match="not known"):
+    with pytest.raises(Unsupported, match="no counterpart of a Detection model"):
         ours.save(tmp_path, format="huggingface")
 
 

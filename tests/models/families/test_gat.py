@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from regard import BadInput
+from regard import BadInput, Unsupported
 from regard.models.checkpoint.checkpoint import load
 from regard.models.families.gat import gat, gatv2
 
@@ -35,7 +35,9 @@ def theirs(version: int, heads: int, dim: int, out_heads: int, layers: int):
     return torch.nn.ModuleList([*hidden, kind(sizes[-1], CLASSES, out_heads, concat=False)])
 
 
-def copied(ours: torch.nn.Module, layers: torch.nn.ModuleList) -> list[tuple[torch.nn.Parameter, torch.nn.Parameter]]:
+def copy_parameters(
+    ours: torch.nn.Module, layers: torch.nn.ModuleList
+) -> list[tuple[torch.nn.Parameter, torch.nn.Parameter]]:
     """Pairs of parameters, ours and theirs, after theirs were written into ours."""
     pairs = []
     for a, b in zip(ours.layers, layers, strict=True):
@@ -57,7 +59,7 @@ def test_same_as_torch_geometric(version: int, heads: int, dim: int, out_heads: 
     other = random_weights(theirs(version, heads, dim, out_heads, layers))
     settings = {"features": FEATURES, "classes": CLASSES, "dim": dim, "heads": heads, "out_heads": out_heads}
     ours = (gat if version == 1 else gatv2)(**settings, layers=layers).build().eval()
-    pairs = copied(ours, other)
+    pairs = copy_parameters(ours, other)
     nodes, edges = graph()
     labels = torch.arange(NODES) % CLASSES
     labels[3:9] = -100
@@ -132,7 +134,7 @@ def test_wrong_calls(tmp_path: Path) -> None:
         model(nodes=nodes, edges=edges, labels=torch.zeros(3, dtype=torch.long))
     with pytest.raises(BadInput, match="one at least"):
         gat(layers=0).build()
-    with pytest.raises(BadInput, match="not known"):
+    with pytest.raises(Unsupported, match="no counterpart of a GAT model"):
         model.save(tmp_path, format="huggingface")
 
 

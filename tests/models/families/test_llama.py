@@ -137,15 +137,33 @@ def test_llama3_rates(factor: float) -> None:
     torch.testing.assert_close(torch.tensor(parse_position(line).build(2, 128).rates), wanted, rtol=1e-5, atol=0)
 
 
+def test_interleaved_rotary() -> None:
+    """Coordinates 2m and 2m + 1 are turned as m and m + dim/2 are in the other layout; the rest stays."""
+    x = torch.randn(2, 3, 5, 10, generator=torch.Generator().manual_seed(0))
+    place = torch.arange(2, 7)
+    halves, interleaved = (
+        ScaledRotary(base=50.0, dim=8, layout=layout).build(3, 10).angles(2, 5, x.device, x.dtype)
+        for layout in ("halves", "interleaved")
+    )
+    order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7, 8, 9])
+    torch.testing.assert_close(interleaved(x)[..., order], halves(x[..., order]))
+    angle = place * 50.0 ** (-2 / 8)  # of coordinates 2 and 3
+    wanted = x[..., 2] * angle.cos() - x[..., 3] * angle.sin()
+    torch.testing.assert_close(interleaved(x)[..., 2], wanted)
+    torch.testing.assert_close(interleaved(x)[..., 8:], x[..., 8:])
+
+
 @pytest.mark.parametrize(
     ("rope", "word"),
     [
-        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}, "'yarn'.*'llama3'"),
-        ({"rope_type": "default", "partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"rope_type": "stretched", "factor": 4.0}, "'stretched'.*llama3, yarn"),
+        ({"rope_type": "default", "partial_rotary_factor": 0.4}, "partial_rotary_factor"),
     ],
 )
 def test_unknown_stretching_is_refused(tmp_path: Path, rope: dict, word: str) -> None:
-    theirs(rope_parameters={**rope, "rope_theta": 10000.0}).save_pretrained(tmp_path)
+    theirs().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "rope_parameters": rope}))
     with pytest.raises(Unsupported, match=word):
         load(tmp_path)
 

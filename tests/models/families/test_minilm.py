@@ -37,27 +37,29 @@ def folder() -> Path:
 
 
 @pytest.fixture(scope="module")
-def encoded(folder: Path) -> dict[str, torch.Tensor]:
+def encoded_sentences(folder: Path) -> dict[str, torch.Tensor]:
     """The sentences as transformers' own tokenizer reads them."""
     tokenizer = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(folder)
     return dict(tokenizer(SENTENCES, padding=True, return_tensors="pt"))
 
 
-def test_hidden_equals_transformers(folder: Path, encoded: dict[str, torch.Tensor]) -> None:
+def test_hidden_equals_transformers(folder: Path, encoded_sentences: dict[str, torch.Tensor]) -> None:
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoModel.from_pretrained(folder).eval()
-    ours, mask = load(folder), encoded["attention_mask"].bool()
+    ours, mask = load(folder), encoded_sentences["attention_mask"].bool()
     with torch.no_grad():
-        a = ours(tokens=encoded["input_ids"], lengths=mask.sum(1), segments=encoded["token_type_ids"])
-        b = theirs(**encoded)
+        a = ours(
+            tokens=encoded_sentences["input_ids"], lengths=mask.sum(1), segments=encoded_sentences["token_type_ids"]
+        )
+        b = theirs(**encoded_sentences)
     assert_close(a.hidden[mask], b.last_hidden_state[mask], "hidden", 1e-5)
     assert_close(a.pooled, b.pooler_output, "pooled", 1e-5)
 
 
-def test_tokenizer_equals_transformers(folder: Path, encoded: dict[str, torch.Tensor]) -> None:
+def test_tokenizer_equals_transformers(folder: Path, encoded_sentences: dict[str, torch.Tensor]) -> None:
     actual = load(folder).tokenizer(SENTENCES)
-    assert torch.equal(actual.tokens, encoded["input_ids"])
-    assert torch.equal(actual.lengths, encoded["attention_mask"].sum(1))
+    assert torch.equal(actual.tokens, encoded_sentences["input_ids"])
+    assert torch.equal(actual.lengths, encoded_sentences["attention_mask"].sum(1))
 
 
 def test_paraphrases_are_nearer_than_strangers(folder: Path) -> None:
@@ -73,10 +75,10 @@ def test_paraphrases_are_nearer_than_strangers(folder: Path) -> None:
     assert alike[0, 2] < 0.2
 
 
-def test_half_precision_is_near(folder: Path, encoded: dict[str, torch.Tensor]) -> None:
-    lengths, mask = encoded["attention_mask"].sum(1), encoded["attention_mask"].bool()
+def test_half_precision_is_near(folder: Path, encoded_sentences: dict[str, torch.Tensor]) -> None:
+    lengths, mask = encoded_sentences["attention_mask"].sum(1), encoded_sentences["attention_mask"].bool()
     with torch.no_grad():
-        exact, half = (load(folder, dtype=kind)(tokens=encoded["input_ids"], lengths=lengths).hidden[mask]
+        exact, half = (load(folder, dtype=kind)(tokens=encoded_sentences["input_ids"], lengths=lengths).hidden[mask]
                        for kind in (torch.float32, torch.bfloat16))  # fmt: skip
     assert half.dtype == torch.bfloat16
     assert_close(half.float(), exact, "hidden in bfloat16", 0.05)

@@ -21,7 +21,7 @@ from ..checkpoint_equality import assert_close, random_weights
 SIZES = {"layers": 3, "dim": 15, "heads": 3, "hidden": 22, "vocabulary": 19, "memory": 7, "dropout": 0.0}
 
 
-def made(**changes):
+def make_model(**changes):
     return random_weights(transformer_xl(**{**SIZES, **changes}).build(), size=0.25)
 
 
@@ -30,7 +30,7 @@ def segments(*lengths: int, batch: int = 2) -> list[Tensor]:
     return [torch.randint(0, 19, (batch, n), generator=generator) for n in lengths]
 
 
-def shifted(scores: Tensor) -> Tensor:
+def shift_rows(scores: Tensor) -> Tensor:
     """Column r of row i, which is for the distance keys − 1 − r, moved to the key at that distance (appendix B)."""
     batch, heads, queries, keys = scores.shape
     padded = torch.cat([scores.new_zeros(batch, heads, queries, 1), scores], dim=-1)
@@ -65,7 +65,7 @@ class Paper:
         us, vs = self.p["stack.position.content_bias"], self.p["stack.position.position_bias"]
         u, bias = us[min(n, len(us) - 1)], vs[min(n, len(vs) - 1)]
         content = torch.einsum("bihd,bjhd->bhij", q + u, k)
-        place = shifted(torch.einsum("bihd,rhd->bhir", q + bias, r))
+        place = shift_rows(torch.einsum("bihd,rhd->bhir", q + bias, r))
         later = torch.arange(keys) > torch.arange(queries)[:, None] + keys - queries
         weights = ((content + place) / math.sqrt(self.inner)).masked_fill(later, -torch.inf).softmax(-1)
         mixed = torch.einsum("bhij,bjhd->bihd", weights, v).flatten(2) @ self.p[at + "attention.out.weight"].T
@@ -92,7 +92,7 @@ class Paper:
 
 @pytest.mark.parametrize("changes", [{}, {"untied": True}, {"head_dim": 4}, {"reach": 5}, {"memory": 3}], ids=str)
 def test_equals_the_paper(changes: dict) -> None:
-    model = made(**changes).train()
+    model = make_model(**changes).train()
     paper = Paper(model, model.config.stack.memory_length, changes.get("reach"))
     cache, memories = None, None
     for tokens in segments(5, 6, 1, 8):
@@ -110,7 +110,7 @@ def test_equals_the_paper(changes: dict) -> None:
 
 
 def test_memory_equals_one_long_pass() -> None:
-    model, parts = made(), segments(4, 6, 1, 1, 9, 2)
+    model, parts = make_model(), segments(4, 6, 1, 1, 9, 2)
     starts = torch.cat([torch.full((n.shape[1],), s) for n, s in zip(parts, (0, 4, 10, 11, 12, 21), strict=True)])
     i, j = torch.arange(23)[:, None], torch.arange(23)
     allowed = (j <= i) & (j >= starts[:, None] - 7)
@@ -125,7 +125,7 @@ def test_memory_equals_one_long_pass() -> None:
 
 
 def test_learning_and_resting_give_the_same_numbers() -> None:
-    model = made()
+    model = make_model()
     answers = []
     for training in (True, False):
         cache, logits = None, []
@@ -139,7 +139,7 @@ def test_learning_and_resting_give_the_same_numbers() -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_memory_is_cut_and_carries_no_gradient(training: bool) -> None:
-    model, cache = made().train(training), None
+    model, cache = make_model().train(training), None
     for tokens in segments(5, 9, 2):
         cache = model(tokens=tokens, cache=cache).cache
     assert (cache.length, cache.cached_tokens) == (16, 7)
@@ -150,7 +150,7 @@ def test_memory_is_cut_and_carries_no_gradient(training: bool) -> None:
 
 
 def test_learns_with_labels_and_memory() -> None:
-    model, (first, second) = made().train(), segments(6, 5)
+    model, (first, second) = make_model().train(), segments(6, 5)
     out = model(tokens=first, labels=first)
     assert out.cache is not None and out.cache.length == 6
     again = model(tokens=second, labels=second, cache=out.cache)
@@ -161,7 +161,7 @@ def test_learns_with_labels_and_memory() -> None:
 
 
 def test_a_cache_of_evaluation_does_not_teach() -> None:
-    model, (first, second) = made(), segments(3, 3)
+    model, (first, second) = make_model(), segments(3, 3)
     cache = model(tokens=first).cache
     with pytest.raises(BadInput, match="Begin a new one"):
         model.train()(tokens=second, cache=cache)
@@ -174,7 +174,7 @@ def test_rotary_has_no_memory_to_learn_from() -> None:
 
 
 def test_generates_within_its_memory() -> None:
-    model, prompt = made(), segments(6)[0]
+    model, prompt = make_model(), segments(6)[0]
     text = model.generate(tokens=prompt, max_new=15)
     with torch.no_grad():
         out = model(tokens=prompt)
@@ -184,7 +184,7 @@ def test_generates_within_its_memory() -> None:
 
 
 def test_prompts_of_different_length() -> None:
-    model, (long,) = made(), segments(6)
+    model, (long,) = make_model(), segments(6)
     together = model.generate(tokens=long, lengths=torch.tensor([6, 2]), max_new=12)
     alone = model.generate(tokens=long[1:, :2], max_new=12)
     assert together[1, :14].tolist() == alone[0].tolist()
@@ -198,7 +198,7 @@ def test_published_sizes() -> None:
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:
-    model, (tokens,) = made(untied=True), segments(5)
+    model, (tokens,) = make_model(untied=True), segments(5)
     model.save(tmp_path)
     again = load(tmp_path)
     assert again.config == model.config

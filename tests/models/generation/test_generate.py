@@ -79,7 +79,7 @@ def cut(rows: list[list[int]], end: tuple[int, ...]) -> list[list[int]]:
     return actual
 
 
-WAYS = [
+STRATEGIES = [
     {},
     {"min_new": 9},
     {"beams": 3, "length_penalty": 0.7},
@@ -88,20 +88,22 @@ WAYS = [
 ]
 
 
-def their_way(way: dict) -> dict:
+def their_settings(strategy: dict) -> dict:
     names = {"beams": "num_beams", "min_new": "min_new_tokens", "early": "early_stopping"}
-    return {names.get(name, name): value for name, value in way.items()} | {"do_sample": False}
+    return {names.get(name, name): value for name, value in strategy.items()} | {"do_sample": False}
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 @pytest.mark.parametrize("kind", DECODERS)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_decoders_equal_transformers(tmp_path: Path, kind: str, way: dict, seed: int) -> None:
+def test_decoders_equal_transformers(tmp_path: Path, kind: str, strategy: dict, seed: int) -> None:
     model = theirs(kind, seed)
     ours, batch = loaded(model, tmp_path), ragged([7, 3, 5], 41, seed)
     left, mask = to_left(batch["tokens"], batch["lengths"])
-    wanted = model.generate(left, attention_mask=mask, max_new_tokens=17, pad_token_id=1, **their_way(way))[:, 7:]
-    actual = generate_tokens(ours, tokens=batch["tokens"], lengths=batch["lengths"], max_new=17, pad=1, **way)
+    wanted = model.generate(left, attention_mask=mask, max_new_tokens=17, pad_token_id=1, **their_settings(strategy))[
+        :, 7:
+    ]
+    actual = generate_tokens(ours, tokens=batch["tokens"], lengths=batch["lengths"], max_new=17, pad=1, **strategy)
     end = ours.rules.end
     assert end == ((7,) if "GPT2" in kind else (7, 11))
     for row, n, total, their_row in zip(actual.tokens, batch["lengths"], actual.lengths, wanted, strict=True):
@@ -110,27 +112,29 @@ def test_decoders_equal_transformers(tmp_path: Path, kind: str, way: dict, seed:
     assert torch.equal(actual.tokens[0, :7], batch["tokens"][0])
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 @pytest.mark.parametrize("kind", PAIRS)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_encoder_decoders_equal_transformers(tmp_path: Path, kind: str, way: dict, seed: int) -> None:
+def test_encoder_decoders_equal_transformers(tmp_path: Path, kind: str, strategy: dict, seed: int) -> None:
     model = theirs(kind, seed)
     ours, batch = loaded(model, tmp_path), ragged([7, 3, 5], 40, seed)
-    wanted = model.generate(batch["tokens"], attention_mask=batch["mask"], max_new_tokens=13, **their_way(way))
-    actual = ours.generate(tokens=batch["tokens"], lengths=batch["lengths"], max_new=13, **way)
+    wanted = model.generate(
+        batch["tokens"], attention_mask=batch["mask"], max_new_tokens=13, **their_settings(strategy)
+    )
+    actual = ours.generate(tokens=batch["tokens"], lengths=batch["lengths"], max_new=13, **strategy)
     assert actual.tolist() == wanted.tolist()
 
 
 @pytest.mark.parametrize("kind", [*DECODERS, *PAIRS])
-@pytest.mark.parametrize("way", [{}, {"beams": 3}, {"temperature": 0.9, "top_k": 7}], ids=str)
-def test_cache_changes_nothing(tmp_path: Path, kind: str, way: dict) -> None:
+@pytest.mark.parametrize("strategy", [{}, {"beams": 3}, {"temperature": 0.9, "top_k": 7}], ids=str)
+def test_cache_changes_nothing(tmp_path: Path, kind: str, strategy: dict) -> None:
     ours, batch = loaded(theirs(kind, size=0.5), tmp_path), ragged([6, 2, 9], 40)
     texts = []
     for cache in (True, False):
-        if "temperature" in way:
-            way = way | {"generator": torch.Generator().manual_seed(3)}
+        if "temperature" in strategy:
+            strategy = strategy | {"generator": torch.Generator().manual_seed(3)}
         given = {"tokens": batch["tokens"], "lengths": batch["lengths"]}
-        texts.append(ours.generate(**given, max_new=15, end=(), cache=cache, **way))
+        texts.append(ours.generate(**given, max_new=15, end=(), cache=cache, **strategy))
     assert torch.equal(*texts)
 
 
@@ -243,8 +247,8 @@ def test_rules_are_followed() -> None:
     model, prompt = small(), torch.tensor([[3, 5]])
     free = model.generate(tokens=prompt, max_new=6)[0, 2:].tolist()
     model.rules = TokenRules(suppressed=tuple(free), forced_first=11, forced_last=12)
-    for way in ({}, {"beams": 3}):
-        actual = model.generate(tokens=prompt, max_new=6, **way)[0, 2:].tolist()
+    for strategy in ({}, {"beams": 3}):
+        actual = model.generate(tokens=prompt, max_new=6, **strategy)[0, 2:].tolist()
         assert actual[0] == 11 and actual[-1] == 12 and not set(actual[1:-1]) & set(free)
     model.rules = TokenRules(suppressed_first=(free[0],))
     assert model.generate(tokens=prompt, max_new=6)[0, 2] != free[0]

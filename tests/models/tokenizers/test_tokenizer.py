@@ -217,8 +217,11 @@ def spm() -> dict[str, bytes]:
     """SentencePiece models by the language that they were trained on."""
     sentencepiece = pytest.importorskip("sentencepiece")
     numbers = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+    bert = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3}
+    pieces = {"pad_piece": "[PAD]", "bos_piece": "[CLS]", "eos_piece": "[SEP]", "unk_piece": "[UNK]"}
+    named = {"t5": numbers, "source": {}, "target": {}, "bpe": {"model_type": "bpe"}, "deberta": {**bert, **pieces}}
     made = {}
-    for name, options in {"t5": numbers, "source": {}, "target": {}, "bpe": {"model_type": "bpe"}}.items():
+    for name, options in named.items():
         out = io.BytesIO()
         texts = reversed(CORPUS) if name == "target" else CORPUS
         sentencepiece.SentencePieceTrainer.train(
@@ -252,6 +255,48 @@ def test_t5_is_parted_as_sentencepiece_does(tmp_path, spm):
     tokenizer.save(saved)
     again = Tokenizer.from_folder(saved)
     assert again is not None and torch.equal(again(TEXTS).tokens, encoded.tokens)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_deberta_as_in_transformers(tmp_path, spm):
+    """Its SentencePiece model between [CLS] and [SEP]; [MASK] follows the pieces."""
+    from transformers import DebertaV2Tokenizer
+
+    (tmp_path / "spm.model").write_bytes(spm["deberta"])
+    write_json(tmp_path, "config.json", {"model_type": "deberta-v2"})
+    write_json(tmp_path, "tokenizer_config.json", {"do_lower_case": False, "vocab_type": "spm"})
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    assert tokenizer is not None and not tokenizer.segments
+    theirs = DebertaV2Tokenizer.from_pretrained(tmp_path)
+    assert (tokenizer.pad, tokenizer.start, tokenizer.end, tokenizer.unknown, tokenizer.mask) == (0, 1, 2, 3, 95)
+    for text in ["the cat sat on the mat", "to be or not to be", "a [MASK] sat", ""]:
+        tokens = tokenizer(text).tokens[0].tolist()
+        assert tokens == theirs(text)["input_ids"], text
+        assert tokenizer.decode(tokens) == theirs.decode(tokens, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_letters_as_in_transformers(tmp_path, lower):
+    """wav2vec 2's: a token for each letter; decoding merges repeated tokens, then removes the blank."""
+    from transformers import Wav2Vec2CTCTokenizer
+
+    letters = ["<pad>", "<s>", "</s>", "<unk>", "|", *"ETAOINSHR'"]
+    write_json(tmp_path, "vocab.json", {letter: number for number, letter in enumerate(letters)})
+    write_json(tmp_path, "config.json", {"model_type": "wav2vec2"})
+    write_json(tmp_path, "tokenizer_config.json", {"do_lower_case": lower})
+    theirs, ours = Wav2Vec2CTCTokenizer.from_pretrained(tmp_path), Tokenizer.from_folder(tmp_path)
+    assert ours is not None and (ours.pad, ours.unknown, ours.size) == (0, 3, len(letters))
+    ours.save(tmp_path / "saved")
+    again = Tokenizer.from_folder(tmp_path / "saved")
+    for mine in (ours, again):
+        for text in ["THE REST", "rain x", "IT'S"]:
+            assert mine(text).tokens[0].tolist() == theirs(text)["input_ids"], text
+        for row in ([6, 6, 0, 6, 12, 5, 4, 4, 0, 4, 9], [4, 0, 13, 13, 7, 4, 0], [0, 0]):
+            assert mine.decode(row) == theirs.decode(row)
+        assert mine.decode([1, 6, 0, 6, 3, 2]) == theirs.decode([6, 0, 6])
+    write_json(tmp_path, "vocab.json", {"eng": {"A": 0}, "fra": {"A": 0}})
+    with pytest.raises(Unsupported, match="several languages"):
+        Tokenizer.from_folder(tmp_path)
 
 
 def make_marian(path: Path, spm: dict[str, bytes]) -> None:

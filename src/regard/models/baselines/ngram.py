@@ -20,6 +20,11 @@ class NgramConfig:
     order: int
     sizes: tuple[int, ...]
 
+    @property
+    def family(self) -> str | None:
+        """None: other programs have no such model."""
+        return None
+
     def build(self) -> NgramModel:
         return NgramModel(self)
 

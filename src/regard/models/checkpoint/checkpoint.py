@@ -2,50 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...assets import resolve_folder
-from ...errors import BadInput
+from ...errors import BadInput, explain_damage
 from ..config import as_dict, from_dict
+from ..families.model_types import FAMILIES, PREFIXES
 from ..generation.rules import read_rules, write_rules
+from ..interfaces import ModelConfig
 from ..model import Model
 from ..tokenizers.tokenizer import Tokenizer
-from .files import replace_files, text_writer, to_json
-from .folder import Folder, open_folder, write_folder
+from .checksums import check_files
+from .counterpart import find_counterpart
+from .files import JsonObject, read_json, text_writer, to_json
+from .folder import CONFIGS, Folder, open_folder, write_folder
 from .key_table import Family, make_table, read_tensors, shorten_names, write_tensors
+from .plausibility import check_sizes, limit_parameters
 
-FAMILIES = {
-    "bert": "bert",
-    "big_bird": "bigbird",
-    "camembert": "roberta",
-    "clip": "clip",
-    "clip_text_model": "clip",
-    "clip_vision_model": "clip",
-    "deit": "vit",
-    "detr": "detr",
-    "detr_timm": "detr",
-    "distilbert": "distilbert",
-    "gpt2": "gpt2",
-    "llama": "llama",
-    "longformer": "longformer",
-    "marian": "marian",
-    "mistral": "llama",
-    "qwen2": "llama",
-    "roberta": "roberta",
-    "t5": "t5",
-    "vit": "vit",
-    "whisper": "whisper",
-    "xlm-roberta": "roberta",
-}
-"""The `model_type` of Hugging Face, and the file of `families` for it."""
-
-PREFIXES = {"clip_text_model": "text_model.", "clip_vision_model": "vision_model."}
-"""The prefix of tensor names for a `model_type` that differs from its family's."""
+PROCESSORS = ("image_processor", "feature_extractor")
+"""The parts of `processor_config.json` that prepare images and recordings."""
 
 
 def load(folder: str | Path, *, dtype: torch.dtype | None = None) -> Model:
@@ -56,52 +36,95 @@ def load(folder: str | Path, *, dtype: torch.dtype | None = None) -> Model:
     `dtype` converts the weights; those of a run, which may be stored in half precision, are float32 unless it is given.
     Raises `BadInput` that names the file and what to do.
     """
-    folder = resolve_folder(folder)
-    of_run = (folder / "run.json").is_file()
-    dtype = torch.float32 if of_run and dtype is None else dtype
-    opened = open_folder(folder / "model" if of_run else folder)
-    if opened.format == "regard":
-        model, weights = build_empty(from_dict(opened.config["model"])), opened.weights()
-        assign_weights(model, {name: weights.tensor(name) for name in weights.names()}, str(opened.path))
-    else:
-        model = read_hugging_face(opened)
-    model.rules = read_rules(opened.generation, opened.config)
-    model.tokenizer = Tokenizer.from_folder(opened.path)
-    return (model if dtype is None else model.to(dtype)).eval()
+    with explain_damage(folder):
+        folder = resolve_folder(folder)
+        of_run = (folder / "run.json").is_file()
+        dtype = torch.float32 if of_run and dtype is None else dtype
+        opened = open_folder(folder / "model" if of_run else folder)
+        with explain_damage(opened.path / CONFIGS[opened.format]):
+            model = read_regard(opened) if opened.format == "regard" else read_hugging_face(opened)
+            model.rules = read_rules(opened.generation, opened.config)
+        model.tokenizer = Tokenizer.from_folder(opened.path)
+        return (model if dtype is None else model.to(dtype)).eval()
+
+
+def read_regard(folder: Folder) -> Model:
+    """The model of a folder that `model.save` wrote."""
+    check_files(folder.path, folder.checksums)
+    path, weights = folder.path / CONFIGS["regard"], folder.weights()
+    check_sizes(folder.config["model"], weights, path)
+    with limit_parameters(weights, path):
+        model = build_empty(from_dict(folder.config["model"]))
+    assign_weights(model, {name: weights.tensor(name) for name in weights.names()}, str(folder.path))
+    return model
+
+
+def read_labels(config: JsonObject) -> list[str] | None:
+    """The names of the classes in a checkpoint's configuration, by their numbers."""
+    labels = config.get("id2label")
+    if not isinstance(labels, dict) or not all(str(n) in labels for n in range(len(labels))):
+        return None
+    return [str(labels[str(n)]) for n in range(len(labels))] or None
+
+
+def read_preprocessor(folder: Path) -> JsonObject:
+    """How a checkpoint's images or recordings are prepared; empty where its folder does not say."""
+    own, shared = folder / "preprocessor_config.json", folder / "processor_config.json"
+    if own.is_file() or not shared.is_file():
+        return read_json(own) if own.is_file() else {}
+    settings = read_json(shared)
+    return next((settings[name] for name in PROCESSORS if isinstance(settings.get(name), dict)), {})
 
 
 def read_hugging_face(folder: Folder) -> Model:
     """The model of a Hugging Face folder."""
     model_type, where, weights = folder.config.get("model_type"), str(folder.path), folder.weights()
     family = find_family(model_type, where)
+    path = folder.path / CONFIGS["huggingface"]
+    check_sizes(folder.config, weights, path)
     config = family.read(folder.config, {name: weights.shape(name) for name in weights.names()})
-    model = build_empty(config)
+    with limit_parameters(weights, path):
+        model = build_empty(config)
     rows = make_table(family.keys(config), tensor_names(model))
     prefix = PREFIXES.get(str(model_type), family.PREFIX)
     assign_weights(model, read_tensors(rows, weights, prefix, family.IGNORED, where), where)
+    model.labels, model.preprocessor = read_labels(folder.config), read_preprocessor(folder.path)
     return model
 
 
 def save(model: Model, folder: str | Path, format: str = "regard") -> None:
     """Write configuration, weights and tokenizer into a folder."""
     tensors = {name: model.state_dict()[name] for name in tensor_names(model)}
+    others: dict[str, Callable[[Path], object]] = {}
+    if model.rules is not None:
+        others["generation_config.json"] = text_writer(to_json(write_rules(model.rules)))
+    if model.tokenizer is not None:
+        others |= model.tokenizer.file_writers()
     if format == "regard":
-        write_folder(folder, {"model": as_dict(model.config)}, tensors, format="regard")
+        write_folder(folder, {"model": as_dict(model.config)}, tensors, format="regard", others=others)
     elif format == "huggingface":
-        family = find_family(model.config.family, "this model")
-        rows = make_table(family.keys(model.config), tensor_names(model))
+        if model.preprocessor:
+            others["preprocessor_config.json"] = text_writer(to_json(model.preprocessor))
+        family, named = find_counterpart(model, tensor_names(model))
+        rows = make_table(family.keys(named), tensor_names(model))
         dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-        config = {**family.write(model.config), "dtype": dtype}
-        write_folder(folder, config, write_tensors(rows, tensors), format="huggingface")
+        config = {**family.write(named), **write_labels(model.labels), "dtype": dtype}
+        write_folder(folder, config, write_tensors(rows, tensors), format="huggingface", others=others)
     else:
         raise BadInput(f"format is {format!r}; it must be 'regard' or 'huggingface'.")
-    if model.rules is not None:
-        replace_files(Path(folder), {"generation_config.json": text_writer(to_json(write_rules(model.rules)))})
-    if model.tokenizer is not None:
-        model.tokenizer.save(folder)
 
 
-def build_empty(config: Any) -> Model:
+def write_labels(labels: list[str] | None) -> JsonObject:
+    """The names of the classes as transformers has them."""
+    if not labels:
+        return {}
+    return {
+        "id2label": {str(n): label for n, label in enumerate(labels)},
+        "label2id": {label: n for n, label in enumerate(labels)},
+    }
+
+
+def build_empty(config: ModelConfig) -> Model:
     """The model on the meta device: no weights are drawn that the checkpoint replaces."""
     with torch.device("meta"):
         return config.build()
@@ -141,9 +164,9 @@ def tensor_names(model: Model) -> list[str]:
     return names
 
 
-def find_family(model_type: Any, where: str) -> Family:
+def find_family(model_type: object, where: str) -> Family:
     """The module of `families` for this architecture."""
-    if model_type not in FAMILIES:
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise BadInput(
             f"{where}: the architecture {model_type!r} is not known here. Known are {', '.join(sorted(FAMILIES))}."
         )

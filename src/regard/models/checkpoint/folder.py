@@ -9,16 +9,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ...errors import BadInput
-from .files import read_json, replace_files, text_writer, to_json
+from .checksums import Checksums, add_hash, check_json, hash_file, known_hashes, split_checksums
+from .files import FileWriters, JsonObject, publish_files, read_json, replace_files, stage_files, text_writer, to_json
 from .weights import INDEX, SINGLE, Weights, find_index, find_single, need_safetensors, read_shards, read_single
 
 Format = Literal["regard", "huggingface"]
@@ -32,9 +33,10 @@ class Folder:
     """The files of a checkpoint folder beside its weights, which `weights()` opens."""
 
     path: Path
-    config: dict[str, Any]
+    config: JsonObject
     format: Format
-    generation: dict[str, Any]
+    generation: JsonObject
+    checksums: Checksums = field(default_factory=Checksums)
 
     def weights(self) -> Weights:
         """The folder's weights, every header checked and no tensor loaded."""
@@ -59,10 +61,12 @@ def open_folder(path: str | os.PathLike[str]) -> Folder:
         fault = "is a file" if path.is_file() else "does not exist"
         raise BadInput(f"{path} {fault}; a checkpoint is a folder with config.json (or regard.json) and *.safetensors.")
     format = find_format(path)
-    generation = path / "generation_config.json"
-    return Folder(
-        path, read_json(path / CONFIGS[format]), format, read_json(generation) if generation.is_file() else {}
-    )
+    config, generation = read_json(path / CONFIGS[format]), path / "generation_config.json"
+    generation_config = read_json(generation) if generation.is_file() else {}
+    if format == "huggingface":
+        return Folder(path, config, format, generation_config)
+    config, checksums = split_checksums(check_json(config, path / CONFIGS[format]), path / CONFIGS[format])
+    return Folder(path, config, format, generation_config, checksums)
 
 
 def find_format(path: Path) -> Format:
@@ -77,17 +81,21 @@ def find_format(path: Path) -> Format:
 
 def write_folder(
     path: str | os.PathLike[str],
-    config: dict[str, Any],
+    config: JsonObject,
     tensors: dict[str, Tensor],
     *,
     format: Format,
     shard_bytes: int = 5_000_000_000,
+    others: FileWriters | None = None,
 ) -> None:
     """Write the configuration and the weights, in shards with an index where they exceed `shard_bytes`.
 
     Every file is written under a temporary name, flushed to the disk, and only then renamed, all of them at the end:
-    a reader sees a whole file, old or new. Weights and configurations of an earlier call are removed; other files
-    (tokenizers, notes) stay. Tensors that share memory are each written in full.
+    a reader sees a whole file, old or new. `others` are written with them. Weights and configurations of an earlier
+    call are removed; other files (tokenizers, notes) stay. Tensors that share memory are each written in full.
+
+    `regard.json` has the SHA-256 of each file, and is replaced first, with the hashes of the old files and the new
+    ones: whenever the process is killed, each file has a hash that it names.
     """
     if format not in CONFIGS:
         raise BadInput(f"format is {format!r}, wanted one of {', '.join(map(repr, CONFIGS))}.")
@@ -95,7 +103,7 @@ def write_folder(
         raise BadInput(f"shard_bytes is {shard_bytes}, wanted a positive number of bytes.")
     need_safetensors()
     need_dense(tensors)
-    path = Path(path)
+    path, text = Path(path), to_json(config)
     shards = split_shards(tensors, shard_bytes)
     writers: dict[str, Callable[[Path], object]]
     writers = {name: partial(save_shard, names, tensors) for name, names in shards.items()}
@@ -103,13 +111,24 @@ def write_folder(
         places = {name: shard for shard, names in shards.items() for name in names}
         index = {"metadata": {"total_size": sum(x.nbytes for x in tensors.values())}, "weight_map": places}
         writers[INDEX] = text_writer(to_json(index))
-    writers[CONFIGS[format]] = text_writer(to_json(config))
+    writers |= others or {}
     if path.exists() and not path.is_dir():
         raise BadInput(f"{path} is a file, wanted a folder to write into. Give another name.")
     path.mkdir(parents=True, exist_ok=True)
-    replace_files(path, writers)
+    name = CONFIGS[format]
+    if format == "huggingface":
+        replace_files(path, {**writers, name: text_writer(text)})
+    else:
+        with stage_files(path, writers) as staging:
+            new = Checksums({file: hash_file(staging / file) for file in writers})
+            both = replace(new, replaced=known_hashes(path, writers))
+            replace_files(path, {name: text_writer(to_json(add_hash(config | both.entries())))})
+            publish_files(staging, path, writers)
+        replace_files(path, {name: text_writer(to_json(add_hash(config | new.entries())))})
     for file in path.iterdir():  # of an earlier call
-        if file.name not in writers and (file.name in (*CONFIGS.values(), SINGLE, INDEX) or SHARD.fullmatch(file.name)):
+        if file.name not in {*writers, name} and (
+            file.name in (*CONFIGS.values(), SINGLE, INDEX) or SHARD.fullmatch(file.name)
+        ):
             file.unlink()
 
 
@@ -139,14 +158,6 @@ def save_shard(names: list[str], tensors: dict[str, Tensor], file: Path) -> None
     from safetensors.torch import save_file
 
     save_file(unshare_memory({name: tensors[name] for name in names}), file, metadata={"format": "pt"})
-    apply_umask(file)
-
-
-def apply_umask(file: Path) -> None:
-    """Give a file the mode that new files have; safetensors writes files that only their owner can read."""
-    umask = os.umask(0o077)
-    os.umask(umask)
-    file.chmod(0o666 & ~umask)
 
 
 def unshare_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ...errors import BadInput
+from ..interfaces import ModelConfig
 from .files import JsonObject
+from .weights import Weights
+
+RENAMED = (
+    (r"LayerNorm\.gamma$", "LayerNorm.weight"),
+    (r"LayerNorm\.beta$", "LayerNorm.bias"),
+    (r"\.weight_g$", ".parametrizations.weight.original0"),
+    (r"\.weight_v$", ".parametrizations.weight.original1"),
+    (r"^lm_predictions\.lm_head\.(dense|LayerNorm)\.", r"cls.predictions.transform.\1."),
+    (r"^lm_predictions\.lm_head\.bias$", "cls.predictions.bias"),
+)
+"""Parts of names in some folders, and the names that tables have for them."""
 
 Shapes = dict[str, tuple[int, ...]]
 """The shapes of a checkpoint's tensors by name."""
@@ -40,11 +52,29 @@ def stack_of(count: int, dim: int = 0, transposed: bool = False) -> TensorTransf
     return TensorTransform(read, write)
 
 
+def split_of(sizes: Sequence[int], dim: int = 0) -> TensorTransform:
+    """Their tensor is one of ours for each of the sizes, one after the other along its `dim`."""
+    return TensorTransform(lambda x: x.split(list(sizes), dim), lambda *parts: torch.cat(parts, dim))
+
+
+def interleaved_heads(count: int, heads: int) -> TensorTransform:
+    """Their tensor has, for each head, its rows of `count` of ours: `[heads, count, head_dim, …]`."""
+
+    def read(x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(part.flatten(0, 1) for part in x.unflatten(0, (heads, count, -1)).unbind(1))
+
+    def write(*parts: Tensor) -> Tensor:
+        return torch.stack([part.unflatten(0, (heads, -1)) for part in parts], dim=1).flatten(0, 2)
+
+    return TensorTransform(read, write)
+
+
 @dataclass(frozen=True)
 class Key:
     """Their name of a tensor and ours, with `{n}` for a number and `{p}` for the last word, the same in both.
 
-    With several names of ours, theirs holds all of them; `change` splits it.
+    With several names of ours, theirs holds all of them; `change` splits it. With none (`constant`) it is written, and
+    not read.
     """
 
     theirs: str
@@ -67,9 +97,9 @@ class Family(Protocol):
     PREFIX: str
     IGNORED: tuple[str, ...]
 
-    def read(self, config: JsonObject, shapes: Shapes) -> Any: ...
-    def write(self, config: Any) -> JsonObject: ...
-    def keys(self, config: Any) -> list[Key]: ...
+    def read(self, config: JsonObject, shapes: Shapes) -> ModelConfig: ...
+    def write(self, config: ModelConfig) -> JsonObject: ...
+    def keys(self, config: ModelConfig) -> list[Key]: ...
 
 
 class KeyMapping(NamedTuple):
@@ -94,8 +124,15 @@ def make_table(keys: Iterable[Key], names: Iterable[str]) -> list[KeyMapping]:
     return rows
 
 
+def constant(theirs: str, make: Callable[[], Tensor]) -> Key:
+    """A tensor of theirs that is computed here, such as a table of sinusoids."""
+    return Key(theirs, (), TensorTransform(lambda x: (), make))
+
+
 def expand(key: Key, names: list[str]) -> list[KeyMapping]:
     """The rows of a key: one for each name that its pattern matches."""
+    if not key.names:
+        return [KeyMapping(key.theirs, (), key.change)]
     pattern = re.compile(re.escape(key.names[0]).replace(r"\{n\}", r"(?P<n>\d+)").replace(r"\{p\}", r"(?P<p>\w+)"))
     rows = []
     for name in names:
@@ -107,11 +144,12 @@ def expand(key: Key, names: list[str]) -> list[KeyMapping]:
 
 
 def read_tensors(
-    rows: list[KeyMapping], weights: Any, prefix: str, ignored: tuple[str, ...], where: str
+    rows: list[KeyMapping], weights: Weights, prefix: str, ignored: tuple[str, ...], where: str
 ) -> dict[str, Tensor]:
     """Our tensors from theirs, or `BadInput` that lists what is missing and what is left over."""
     theirs = {normalize_key(name, prefix): name for name in weights.names()}
     wanted = {normalize_key(row.theirs, prefix): row for row in rows}
+    wanted = {key: row for key, row in wanted.items() if row.ours or key in theirs}
     missing = sorted(set(wanted) - set(theirs))
     unread = {key: name for key, name in theirs.items() if key not in wanted}
     left = [name for key, name in unread.items() if not any(re.fullmatch(pattern, key) for pattern in ignored)]
@@ -133,9 +171,11 @@ def write_tensors(rows: list[KeyMapping], ours: dict[str, Tensor]) -> dict[str, 
 
 
 def normalize_key(name: str, prefix: str) -> str:
-    """A name without the prefix of models with a head, and with today's names of norms."""
+    """A name without the prefix of models with a head, and with today's names of norms and normalized weights."""
     name = name.removeprefix(prefix)
-    return re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
+    for old, new in RENAMED:
+        name = re.sub(old, new, name)
+    return name
 
 
 def shorten_names(names: list[str]) -> str:

@@ -6,7 +6,6 @@ or altered is refused with its name and what to do.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -16,13 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import BadInput, Missing
-from .files import read_json, refuse_pointer
+from ...errors import BadInput, Missing, explain_damage
+from ...limits import JSON_BYTES, NAME_LENGTH, TENSOR_DIMS
+from .files import JsonObject, parse_json, read_json, refuse_pointer
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-LONGEST_HEADER = 100_000_000
+LONGEST_HEADER, LARGEST_DIM = 100_000_000, 2**40
 
 DTYPES = {
     "BOOL": torch.bool,
@@ -83,7 +83,8 @@ class Weights:
         file = self.entry(name).file
         if file not in self.opened:
             self.opened[file] = open_safetensors(file)
-        tensor = self.opened[file].get_tensor(name)
+        with explain_damage(file):
+            tensor = self.opened[file].get_tensor(name)
         return tensor if dtype is None else tensor.to(dtype)
 
     def entry(self, name: str) -> TensorInfo:
@@ -146,7 +147,7 @@ def read_single(file: Path) -> dict[str, TensorInfo]:
     return entries
 
 
-def read_header(file: Path, size: int) -> tuple[dict[str, Any], int]:
+def read_header(file: Path, size: int) -> tuple[JsonObject, int]:
     """The header of a safetensors file without its metadata, and the offset of the numbers."""
     refuse_pointer(file)
     with file.open("rb") as opened:
@@ -155,6 +156,8 @@ def read_header(file: Path, size: int) -> tuple[dict[str, Any], int]:
         protocol = start[:1] == b"\x80" and start[1:2] in b"\x02\x03\x04\x05"
         if start[:4] == b"PK\x03\x04" or (protocol and start[8:] != b"{"):
             raise BadInput(f"{file} is a pickle renamed to safetensors. " + CONVERT.format(name=file.name))
+        if len(start) == 9 and start[8:] == b"{" and length <= size and (message := JSON_BYTES.excess(length)):
+            raise BadInput(f"{file}: its header is too long: {message}")
         if length > LONGEST_HEADER or (len(start) == 9 and start[8:] != b"{"):
             raise BadInput(f"{file} is not a safetensors file: it begins with {start!r}. Fetch it again.")
         if len(start) < 9 or size < 8 + length:
@@ -163,16 +166,15 @@ def read_header(file: Path, size: int) -> tuple[dict[str, Any], int]:
         return parse_header(file, opened.read(length)), 8 + length
 
 
-def parse_header(file: Path, text: bytes) -> dict[str, Any]:
-    try:
-        header = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"{file} has a header that is not JSON: {error}. Fetch it again.") from error
+def parse_header(file: Path, text: bytes) -> JsonObject:
+    header = parse_json(text, file)
+    if not isinstance(header, dict):
+        raise BadInput(f"{file} has a header that is not an object of JSON. Fetch it again.")
     header.pop("__metadata__", None)
     return header
 
 
-def read_entry(file: Path, name: str, described: Any) -> tuple[TensorInfo, tuple[int, int]]:
+def read_entry(file: Path, name: str, described: object) -> tuple[TensorInfo, tuple[int, int]]:
     match described:
         case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [begin, end]} if all(
             type(number) is int and number >= 0 for number in (*shape, begin, end)
@@ -180,6 +182,10 @@ def read_entry(file: Path, name: str, described: Any) -> tuple[TensorInfo, tuple
             pass
         case _:
             raise BadInput(f"{file} describes the tensor {name!r} as {str(described)[:200]}. Fetch the file again.")
+    if message := NAME_LENGTH.excess(len(name)) or TENSOR_DIMS.excess(len(shape)):
+        raise BadInput(f"{file}: of the tensor {name[:60]!r}, {message}")
+    if any(number > LARGEST_DIM for number in shape):
+        raise BadInput(f"{file} gives {name!r} the shape {shape}, which no file can hold. Fetch the file again.")
     if dtype not in DTYPES:
         raise BadInput(
             f"{file} has {name!r} in the dtype {dtype}, wanted one of {', '.join(DTYPES)}. Convert it first."

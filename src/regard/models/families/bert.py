@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
 from ...nn.embeddings.text import TextEmbeddingConfig
@@ -52,6 +50,8 @@ def bert(
     attention_dropout: float | None = None,
     padding: int | None = 0,
     unused: int = 0,
+    inner: int | None = None,
+    unique_layers: int | None = None,
     pooler: bool = True,
     head: HeadConfig | None = None,
     family: str = "bert",
@@ -59,20 +59,21 @@ def bert(
     """BERT-base by default, 109,482,240 parameters with its pooler (L, H, A are layers, dim, heads).
 
     `head` "vocabulary" is the masked language model's; others are `ClassificationHeadConfig` and `SpanHeadConfig`.
+    `inner` embeds in fewer dims (ELECTRA, ALBERT); `unique_layers` have weights of their own (ALBERT).
 
     >>> bert(layers=2).stack.layers
     2
     """
     if head == "vocabulary":
-        head = LMHeadConfig(vocabulary, dim, bias=True, transform=activation, eps=eps)
+        head = LMHeadConfig(vocabulary, dim, bias=True, transform=activation, eps=eps, inner=inner)
     return TextConfig(
         embed=TextEmbeddingConfig(
             vocabulary, dim, positions=positions, segments=segments, norm=eps, padding=padding, unused=unused,
-            dropout=dropout,
+            dropout=dropout, inner=inner, projected="tokens" if inner is None else "sum",
         ),
         stack=StackConfig(
             dim, layers, heads, hidden, activation=activation, eps=eps, pre_norm=False, dropout=dropout,
-            attention_dropout=dropout if attention_dropout is None else attention_dropout,
+            attention_dropout=dropout if attention_dropout is None else attention_dropout, unique_layers=unique_layers,
         ),
         pooler=PoolerConfig(dim) if pooler else None,
         head=head,
@@ -88,10 +89,9 @@ def read(config: JsonObject, shapes: Shapes) -> TextConfig:
 
 def read_head(config: JsonObject, shapes: Shapes, pooler: bool) -> HeadConfig | None:
     """The head whose weights the checkpoint has."""
-    if "cls.predictions.bias" in shapes:
+    if "cls.predictions.bias" in shapes or "cls.predictions.decoder.bias" in shapes:  # the second where not tied
         return read_lm_head(config, our_activation(config.get("hidden_act", "gelu")))
-    pool = {"pool": "pooler"} if pooler else {"per_token": True}
-    return plain_head(config, shapes, **pool)
+    return plain_head(config, shapes, pooler)
 
 
 def read_sizes(config: JsonObject, padding: int = 0) -> JsonObject:
@@ -125,16 +125,21 @@ def read_lm_head(config: JsonObject, transform: str) -> LMHeadConfig:
     """The head of masked language modelling."""
     tied = config.get("tie_word_embeddings", True)
     size, dim, eps = config["vocab_size"], config["hidden_size"], config.get("layer_norm_eps", 1e-12)
-    return LMHeadConfig(size, dim, tied=tied, bias=True, transform=transform, eps=eps)
+    inner = config.get("embedding_size", dim)
+    return LMHeadConfig(
+        size, dim, tied=tied, bias=True, transform=transform, eps=eps, inner=None if inner == dim else inner
+    )
 
 
-def plain_head(config: JsonObject, shapes: Shapes, **settings: Any) -> HeadConfig | None:
-    """A head of one matrix: classes, or the span of an answer; None where there is none."""
+def plain_head(config: JsonObject, shapes: Shapes, pooler: bool = False) -> HeadConfig | None:
+    """A head of one matrix: classes of the text (with a pooler) or of each token, or the span of an answer, or none."""
     dim, dropout = config["hidden_size"], config.get("classifier_dropout") or config.get("hidden_dropout_prob", 0.1)
     if "qa_outputs.weight" in shapes:
         return SpanHeadConfig(dim)
     if "classifier.weight" in shapes:
-        return ClassificationHeadConfig(shapes["classifier.weight"][0], dim, dropout=dropout, **settings)
+        pool = "pooler" if pooler else "first"
+        classes = shapes["classifier.weight"][0]
+        return ClassificationHeadConfig(classes, dim, per_token=not pooler, pool=pool, dropout=dropout)
     return None
 
 

@@ -81,7 +81,7 @@ def read_head(config: JsonObject, shapes: Shapes) -> HeadConfig | None:
         dropout = config.get("classifier_dropout") or config.get("hidden_dropout_prob", 0.1)
         classes = shapes["classifier.out_proj.weight"][0]
         return ClassificationHeadConfig(classes, config["hidden_size"], hidden=activation, dropout=dropout)
-    return plain_head(config, shapes, per_token=True)
+    return plain_head(config, shapes)
 
 
 def write(config: TextConfig) -> JsonObject:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from ...attention.parts.masks import Causal
 from ...errors import Unsupported
@@ -49,7 +49,7 @@ def clip(
     Causal()
     """
     family = "clip" if text and image else "clip_text_model" if text else "clip_vision_model"
-    towers: dict[str, TowerConfig[Any, StackConfig]] = {}
+    towers: dict[str, TowerConfig] = {}
     if text:
         stack = StackConfig(**TEXT_STACK | text)
         towers["text"] = TowerConfig(TextEmbeddingConfig(vocabulary, stack.dim, positions), stack, shared, end)
@@ -57,7 +57,7 @@ def clip(
         stack = StackConfig(**IMAGE_STACK | image)
         embed = ImageEmbeddingConfig(size, patch, stack.dim, channels, bias=False, norm=stack.eps)
         towers["image"] = TowerConfig(embed, stack, shared)
-    return DualEncoderConfig(**towers, family=family)
+    return DualEncoderConfig(towers.get("text"), towers.get("image"), family=family)
 
 
 def read(config: JsonObject, shapes: Shapes) -> DualEncoderConfig:
@@ -127,8 +127,8 @@ def write(config: DualEncoderConfig) -> JsonObject:
     return {"model_type": "clip", "architectures": ["CLIPModel"], "projection_dim": shared, **inside}
 
 
-def write_stack(tower: TowerConfig[Any, StackConfig]) -> JsonObject:
-    stack = tower.stack
+def write_stack(tower: TowerConfig) -> JsonObject:
+    stack: StackConfig = tower.stack
     return {
         "num_hidden_layers": stack.layers,
         "hidden_size": stack.dim,

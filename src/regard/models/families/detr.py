@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Literal
 
 from ...errors import BadInput, Unsupported
 from ...nn.block import StackConfig
@@ -41,7 +41,7 @@ def detr(
     classes: int | None = 91,
     backbone: int | tuple[int, ...] = 50,
     channels: int = 3,
-    positions: Any = "sine",
+    positions: Literal["sine", "learned"] = "sine",
     activation: str = "relu",
     dropout: float = 0.1,
     attention_dropout: float = 0.0,

@@ -43,7 +43,7 @@ def read_head(config: JsonObject, shapes: Shapes) -> HeadConfig | None:
         return read_lm_head({**config, **names}, our_activation(config.get("activation", "gelu")))
     if "pre_classifier.weight" in shapes:
         return ClassificationHeadConfig(shapes["classifier.weight"][0], dim, hidden="relu", dropout=dropout)
-    return plain_head({"hidden_size": dim, "hidden_dropout_prob": config.get("dropout", 0.1)}, shapes, per_token=True)
+    return plain_head({"hidden_size": dim, "hidden_dropout_prob": config.get("dropout", 0.1)}, shapes)
 
 
 def write(config: TextConfig) -> JsonObject:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from ...attention.parts.masks import Causal
 from ...errors import BadInput, Unsupported
@@ -50,12 +50,11 @@ def marian(
     2
     """
     own = target_vocabulary is not None
-    positions: Any = "sinusoidal halves"
     shared: JsonObject = {
         "activation": activation, "pre_norm": False, "dropout": dropout, "attention_dropout": attention_dropout,
         "hidden_dropout": hidden_dropout,
     }  # fmt: skip
-    text = {"positions": positions, "scaled": scaled, "padding": padding, "dropout": dropout}
+    text: JsonObject = {"positions": "sinusoidal halves", "scaled": scaled, "padding": padding, "dropout": dropout}
     words = target_vocabulary if target_vocabulary is not None else vocabulary
     return TextToTextConfig(
         embed=TextEmbeddingConfig(vocabulary, dim, **text),
@@ -142,8 +141,8 @@ def keys(config: TextToTextConfig) -> list[Key]:
     ]
 
 
-def side_keys(theirs: str, ours: str) -> list[Key]:
-    """The table of one side; Whisper's blocks have the same names."""
+def side_keys(theirs: str, ours: str, norm: str = "layer_norm") -> list[Key]:
+    """The table of one side; those of Whisper, BART and OPT have the same names, but for the final `norm`."""
     block, own = theirs + "layers.{n}.", ours + "blocks.{n}."
     pairs = [("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("out_proj", "out")]
     return [
@@ -154,5 +153,5 @@ def side_keys(theirs: str, ours: str) -> list[Key]:
         Key(block + "fc1.{p}", own + "feed_forward.up.{p}"),
         Key(block + "fc2.{p}", own + "feed_forward.down.{p}"),
         Key(block + "final_layer_norm.{p}", own + "feed_forward_norm.{p}"),
-        Key(theirs + "layer_norm.{p}", ours + "norm.{p}"),
+        Key(theirs + norm + ".{p}", ours + "norm.{p}"),
     ]

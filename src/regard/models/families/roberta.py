@@ -74,7 +74,7 @@ def read_head(config: JsonObject, shapes: Shapes) -> HeadConfig | None:
         return ClassificationHeadConfig(
             shapes["classifier.out_proj.weight"][0], config["hidden_size"], hidden="tanh", dropout=dropout
         )
-    return plain_head(config, shapes, per_token=True)
+    return plain_head(config, shapes)
 
 
 def write(config: TextConfig) -> JsonObject:

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from ...errors import BadInput
+from ...nn.cache import Cache
+from ...nn.caches.buffers import KeyValueBuffers
+from ...nn.caches.config import CacheConfig
 from ..model import EncoderDecoderModel, Model
 
 
 class CachedDecoder:
     """Returns the logits of the next token, `[batch, vocabulary]`, and caches keys and values."""
 
-    def __init__(self, model: Model, source: dict[str, Tensor]) -> None:
-        self.model, self.source = model, source
+    def __init__(self, model: Model, source: dict[str, Tensor], cache: Cache | None = None) -> None:
+        self.model, self.source, self.cache = model, source, cache
         self.reads = "targets" if isinstance(model, EncoderDecoderModel) else "tokens"
-        self.cache: Any = None
 
     def begin(self, prompt: Tensor, lengths: Tensor | None) -> Tensor:
         """The logits after the prompt `[batch, tokens]`, of which row b has `lengths[b]`."""
         optional = {} if lengths is None else {"lengths": lengths}
-        output = self.model(**{self.reads: prompt}, **self.source, **optional)
+        output = self.model(**{self.reads: prompt}, **self.source, **optional, cache=self.cache)
         self.cache = output.cache
         return select_last(output.logits, lengths)
 
@@ -33,7 +36,8 @@ class CachedDecoder:
 
     def select(self, rows: Tensor) -> None:
         """Continue with those rows, in that order."""
-        self.cache = self.cache.select(rows)
+        if self.cache is not None:
+            self.cache = self.cache.select(rows)
 
 
 class UncachedDecoder:
@@ -68,6 +72,34 @@ class UncachedDecoder:
 
 
 Decoder = CachedDecoder | UncachedDecoder
+
+
+def make_cache(setting: bool | str | CacheConfig | Cache, prompt: Tensor, max_new: int) -> Cache:
+    """The cache to begin with: an empty one, or one that holds a prefix, with a row for each row of the prompt."""
+    if isinstance(setting, Cache):
+        return repeat_prefix(setting, prompt)
+    if setting is True:
+        return Cache()
+    if setting == "sliding":
+        config = CacheConfig(sliding=True)
+    else:
+        config = setting if isinstance(setting, CacheConfig) else CacheConfig(setting)  # type: ignore[arg-type]
+    if config.kind == "static" and config.tokens is None:
+        config = replace(config, tokens=prompt.shape[1] + max_new)
+    return Cache(config=config)
+
+
+def repeat_prefix(cache: Cache, prompt: Tensor) -> Cache:
+    """The cache of a prefix for every row of the prompt; pages are shared, other kinds are copied."""
+    batches = {entry.tensors()[0].shape[0] for entry in cache.entries.values() if isinstance(entry, KeyValueBuffers)}
+    rows = prompt.shape[0]
+    if batches <= {rows}:
+        return cache
+    if batches == {1}:
+        return cache.select(torch.zeros(rows, dtype=torch.long, device=prompt.device))
+    raise BadInput(
+        f"The cache has {max(batches)} rows, and tokens has {rows}. Give a cache of one row, or one for each prompt."
+    )
 
 
 def select_last(logits: Tensor, lengths: Tensor | None) -> Tensor:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from ...errors import BadInput, Unsupported
+from ...nn.cache import Cache
 from ..heads import LMHead
 from ..model import EncoderDecoderModel, Model, SequenceModel
 from .beam import beam_search
-from .decoder import CachedDecoder, Decoder, UncachedDecoder
+from .decoder import CachedDecoder, Decoder, UncachedDecoder, make_cache
 from .rules import TokenRules, as_tuple
-from .sampling import GenerationConfig, read_config
+from .sampling import GenerateArguments, GenerationConfig, GenerationSettings, read_config
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class GeneratedTokens:
     scores: Tensor | None = None
 
 
-def generate(model: Model, **arguments: Any) -> Tensor:
+def generate(model: Model, **arguments: Unpack[GenerateArguments]) -> Tensor:
     """The tokens that a model generates, `[batch, tokens]`.
 
     They follow the prompt of a decoder, or the start tokens of an encoder–decoder; rows that end early are filled with
@@ -45,7 +46,9 @@ def generate(model: Model, **arguments: Any) -> Tensor:
       returned. A row stops when no running beam can be among the best; with `early`, once it has enough finished ones.
     - `end`: the token or tokens that end a text. `start`: those that an encoder–decoder begins with, for all rows or
       `[batch, tokens]`. `pad`: fills short rows. What is not given comes from the model's `rules`.
-    - `cache` (True): cache keys and values; False computes all of them again for each token.
+    - `cache` (True): cache keys and values; False computes all of them again for each token. A word is a kind of cache
+      ("dynamic", "static", "paged", "int8", "fp8", "sliding"); `CacheConfig` has its settings. A `Cache` that holds a
+      prefix, `model(tokens=prefix, cache=Cache(config="paged")).cache`, is continued: one row by every prompt.
 
     Raises `BadInput` for settings that do not fit and for a model that cannot generate.
 
@@ -57,7 +60,7 @@ def generate(model: Model, **arguments: Any) -> Tensor:
     return generate_tokens(model, **arguments).tokens
 
 
-def generate_tokens(model: Model, **arguments: Any) -> GeneratedTokens:
+def generate_tokens(model: Model, **arguments: Unpack[GenerateArguments]) -> GeneratedTokens:
     """What `generate` returns, with the length of each row."""
     decoding = prepare_decoding(model, **arguments)
     if decoding.config.beams == 1:
@@ -68,7 +71,7 @@ def generate_tokens(model: Model, **arguments: Any) -> GeneratedTokens:
     return replace(append_tokens(decoding, beams.tokens[:, 0], beams.lengths[:, 0]), scores=beams.scores[:, 0])
 
 
-def stream(model: Model, **arguments: Any) -> Iterator[Tensor]:
+def stream(model: Model, **arguments: Unpack[GenerateArguments]) -> Iterator[Tensor]:
     """Yields the new token of every row as it is generated, `[batch]`; the padding token where a row has ended.
 
     Takes the arguments of `generate` except beams, whose text is known at the end only.
@@ -103,7 +106,7 @@ def prepare_decoding(
     lengths: Tensor | None = None,
     images: Tensor | None = None,
     sound: Tensor | None = None,
-    **settings: Any,
+    **settings: Unpack[GenerationSettings],
 ) -> Decoding:
     """The prompt and the decoder; `end` and `pad` replace those of the model's rules where they are given."""
     config = read_config(settings)
@@ -113,13 +116,16 @@ def prepare_decoding(
     rules = rules if config.pad is None else replace(rules, pad=config.pad)
     inputs = {"tokens": tokens, "lengths": lengths, "images": images, "sound": sound}
     inputs = {name: value for name, value in inputs.items() if value is not None}
-    decoder = CachedDecoder if config.cache else UncachedDecoder
     if isinstance(model, EncoderDecoderModel):
-        prompt = start_tokens(model, inputs, rules, config)
-        decoding = Decoding(model, decoder(model, inputs), prompt, None, rules, config)
+        prompt, lengths = start_tokens(model, inputs, rules, config), None
     else:
         prompt, lengths = check_prompt(inputs)
-        decoding = Decoding(model, decoder(model, {}), prompt, lengths, rules, config)
+        inputs = {}
+    if config.cache is False:
+        decoder: Decoder = UncachedDecoder(model, inputs)
+    else:
+        decoder = CachedDecoder(model, inputs, make_cache(config.cache, prompt, config.max_new))
+    decoding = Decoding(model, decoder, prompt, lengths, rules, config)
     check_room(decoding)
     return decoding
 
@@ -228,6 +234,8 @@ def check_generates(model: Model) -> None:
 def check_room(decoding: Decoding) -> None:
     """Raise when the text could become longer than the position embeddings of the model."""
     model, prompt, max_new = decoding.model, decoding.prompt.shape[1], decoding.config.max_new
+    cache = decoding.config.cache
+    prompt += cache.length if isinstance(cache, Cache) else 0
     embed = model.target_embed if isinstance(model, EncoderDecoderModel) else getattr(model, "embed", None)
     positions = getattr(getattr(embed, "config", None), "positions", None)
     room = positions - prompt + 1 if isinstance(positions, int) else max_new

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ..checkpoint.files import JsonObject
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ def as_tensor(tokens: tuple[int, ...], device: torch.device) -> Tensor:
         return torch.tensor(tokens, dtype=torch.long, device=device)
 
 
-def read_rules(generation: dict[str, Any], config: dict[str, Any]) -> TokenRules:
+def read_rules(generation: JsonObject, config: JsonObject) -> TokenRules:
     """The rules in a folder's `generation_config.json`, or else in its `config.json`.
 
     >>> read_rules({"eos_token_id": [2, 7]}, {"pad_token_id": 0, "eos_token_id": 2})
@@ -88,7 +91,7 @@ def read_rules(generation: dict[str, Any], config: dict[str, Any]) -> TokenRules
     )
 
 
-def write_rules(rules: TokenRules) -> dict[str, Any]:
+def write_rules(rules: TokenRules) -> JsonObject:
     """The rules as `read_rules` reads them from `generation_config.json`."""
     config = {
         "decoder_start_token_id": one_or_list(rules.start),
@@ -102,7 +105,7 @@ def write_rules(rules: TokenRules) -> dict[str, Any]:
     return {name: value for name, value in config.items() if value is not None}
 
 
-def as_tuple(value: Any) -> tuple[int, ...]:
+def as_tuple(value: int | Iterable[int] | None) -> tuple[int, ...]:
     """A token, several or none as a tuple."""
     if value is None:
         return ()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Literal, TypedDict
 
 import torch
 from torch import Tensor
 
 from ...errors import BadInput, Unsupported
+from ...nn.cache import Cache
+from ...nn.caches.config import KINDS, CacheConfig, CacheKind
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class GenerationConfig:
     end: int | Sequence[int] | None = None
     pad: int | None = None
     generator: torch.Generator | None = None
-    cache: bool = True
+    cache: bool | CacheKind | Literal["sliding"] | CacheConfig | Cache = True
 
     def __post_init__(self) -> None:
         need_count("max_new", self.max_new, "Ask for at least one token.")
@@ -43,6 +45,14 @@ class GenerationConfig:
             need_count("top_k", self.top_k, "Leave it out to choose among all tokens.")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise BadInput(f"top_p is {self.top_p}; it must be above 0 and at most 1. Leave it out to keep all tokens.")
+        if isinstance(self.cache, str) and self.cache not in (*KINDS, "sliding"):
+            kinds = ", ".join(repr(kind) for kind in (*KINDS, "sliding"))
+            raise BadInput(f"cache is {self.cache!r}; it must be True, False, {kinds}, a CacheConfig or a Cache.")
+        if not isinstance(self.cache, bool | str | CacheConfig | Cache):
+            raise BadInput(
+                f"cache is {type(self.cache).__name__}; it must be True, False, a kind of cache as a word, a "
+                "CacheConfig or a Cache."
+            )
         self.check_strategy()
 
     def check_strategy(self) -> None:
@@ -63,7 +73,34 @@ class GenerationConfig:
         return torch.multinomial(probabilities, 1, generator=self.generator).squeeze(1)
 
 
-def read_config(settings: dict[str, Any]) -> GenerationConfig:
+class GenerationSettings(TypedDict, total=False):
+    """The fields of `GenerationConfig` as keyword arguments."""
+
+    max_new: int
+    min_new: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    beams: int
+    length_penalty: float
+    early: bool
+    start: int | Sequence[int] | Tensor | None
+    end: int | Sequence[int] | None
+    pad: int | None
+    generator: torch.Generator | None
+    cache: bool | CacheKind | Literal["sliding"] | CacheConfig | Cache
+
+
+class GenerateArguments(GenerationSettings, total=False):
+    """The arguments of `generate`: the inputs of a model and the settings."""
+
+    tokens: Tensor | None
+    lengths: Tensor | None
+    images: Tensor | None
+    sound: Tensor | None
+
+
+def read_config(settings: GenerationSettings) -> GenerationConfig:
     """The settings as a value; `BadInput` for an unknown one names the nearest."""
     names = [field.name for field in fields(GenerationConfig)]
     for name in settings:
@@ -74,7 +111,7 @@ def read_config(settings: dict[str, Any]) -> GenerationConfig:
     return GenerationConfig(**settings)
 
 
-def need_count(name: str, value: Any, hint: str, least: int = 1) -> None:
+def need_count(name: str, value: object, hint: str, least: int = 1) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise BadInput(f"{name} is {value!r}; it must be a whole number of at least {least}. {hint}")
 

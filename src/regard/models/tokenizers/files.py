@@ -2,7 +2,7 @@
 
 Older files leave half of the tokenizer to the program that reads them; the rules of each family of models are
 here: BERT's `vocab.txt`; the byte-level `vocab.json` and `merges.txt` of GPT-2, RoBERTa, CLIP and Whisper; the
-SentencePiece files of T5, BigBird and Marian.
+SentencePiece files of T5, BigBird, DeBERTa and Marian; the letters of wav2vec 2.
 """
 
 from __future__ import annotations
@@ -11,11 +11,16 @@ import re
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...errors import BadInput, Missing, Unsupported
-from ..checkpoint.files import read_json, refuse_pointer
+from ...errors import BadInput, Missing, Unsupported, is_foreign
+from ...limits import EXTRA_TOKENS, JSON_BYTES, VOCABULARY_BYTES
+from ..checkpoint.files import JsonObject, read_json, refuse_pointer
+from .letters import make_letters_backend
 from .sentencepiece import Renumbered, make_unigram_backend, read_pieces
+
+if TYPE_CHECKING:
+    import tokenizers
 
 ROLES = ("pad_token", "unk_token", "bos_token", "eos_token", "cls_token", "sep_token", "mask_token")
 
@@ -34,6 +39,7 @@ T5 = dict(pad_token="<pad>", unk_token="<unk>", eos_token="</s>")
 CLIP = dict(
     pad_token="<|endoftext|>", unk_token="<|endoftext|>", bos_token="<|startoftext|>", eos_token="<|endoftext|>"
 )
+WAV2VEC2 = dict(pad_token="<pad>", unk_token="<unk>", bos_token="<s>", eos_token="</s>")
 GPT2 = dict(unk_token="<|endoftext|>", bos_token="<|endoftext|>", eos_token="<|endoftext|>")
 
 NAMES = {
@@ -45,6 +51,8 @@ NAMES = {
     "clip": CLIP,
     "whisper": GPT2,
     "gpt2": GPT2,
+    "deberta-v2": BERT,
+    "wav2vec2": WAV2VEC2,
 }
 """The special tokens of a family, where the folder does not name them."""
 
@@ -54,6 +62,8 @@ FAMILIES = {
     "longformer": "roberta",
     "bart": "roberta",
     "bigbird": "big_bird",
+    "debertav2": "deberta-v2",
+    "wav2vec2ctc": "wav2vec2",
     "clip_text_model": "clip",
     "mt5": "t5",
 }
@@ -71,7 +81,7 @@ class TokenizerFiles:
     path: Path
     family: str
     model: str
-    settings: dict[str, Any]
+    settings: JsonObject
     added: dict[str, int]
 
     def has(self, name: str) -> bool:
@@ -87,8 +97,8 @@ class TokenizerFiles:
 class LoadedTokenizer:
     """A tokenizer read from a folder; `target` is that of the target language, `source_files` the files to save."""
 
-    backend: Any
-    settings: dict[str, Any]
+    backend: Any  # a `tokenizers.Tokenizer`, or `Renumbered`, which has some of its methods
+    settings: JsonObject
     target: Any = None
     source_files: tuple[Path, ...] = ()
 
@@ -114,8 +124,9 @@ def read_settings(path: Path) -> TokenizerFiles:
     return TokenizerFiles(path, FAMILIES.get(family, family), model or family, settings, added)
 
 
-def token_content(token: Any) -> str:
-    return token["content"] if isinstance(token, dict) else str(token)
+def token_content(token: JsonObject | str) -> str:
+    """The text of a token, which settings have alone or with its flags."""
+    return str(token["content"] if isinstance(token, dict) else token)
 
 
 def need_files(files: TokenizerFiles, *names: str) -> list[Path]:
@@ -133,19 +144,23 @@ def need_tokenizers() -> None:
         raise Missing(message) from error
 
 
-def read_tokenizer_json(files: TokenizerFiles) -> Any:
+def read_tokenizer_json(files: TokenizerFiles) -> tokenizers.Tokenizer:
     """The whole tokenizer in `tokenizer.json`."""
     from tokenizers import Tokenizer
 
     path = files.path / "tokenizer.json"
     refuse_pointer(path)
+    if message := JSON_BYTES.excess(path.stat().st_size):
+        raise BadInput(f"{path}: {message}")
     try:
         return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing narrower
+    except BaseException as error:  # the library raises nothing narrower, and panics
+        if not is_foreign(error):
+            raise
         raise BadInput(f"{path} is not a tokenizer that can be read: {error}. Fetch it again.") from error
 
 
-def finish(files: TokenizerFiles, backend: Any) -> LoadedTokenizer:
+def finish(files: TokenizerFiles, backend: tokenizers.Tokenizer) -> LoadedTokenizer:
     """The backend without cutting and padding of its own, and the settings in full."""
     backend.no_truncation()
     backend.no_padding()
@@ -158,7 +173,7 @@ def finish(files: TokenizerFiles, backend: Any) -> LoadedTokenizer:
     return LoadedTokenizer(backend, with_inputs(files, {**files.settings, **names}))
 
 
-def restore_spaces(backend: Any) -> None:
+def restore_spaces(backend: tokenizers.Tokenizer) -> None:
     """Let a vocabulary that marks the ends of words (CLIP's `</w>`) decode them to spaces."""
     from tokenizers import Regex, decoders
 
@@ -168,7 +183,7 @@ def restore_spaces(backend: Any) -> None:
         backend.decoder = decoders.Sequence([decoders.ByteLevel(), last, decoders.Replace(suffix, " ")])
 
 
-def with_inputs(files: TokenizerFiles, settings: dict[str, Any]) -> dict[str, Any]:
+def with_inputs(files: TokenizerFiles, settings: JsonObject) -> JsonObject:
     """The settings, which say in `model_input_names` whether the model takes segments."""
     like_bert = settings.get("cls_token") == "[CLS]" and settings.get("sep_token") == "[SEP]"
     segments = files.model in SEGMENTED if files.model else like_bert
@@ -176,7 +191,7 @@ def with_inputs(files: TokenizerFiles, settings: dict[str, Any]) -> dict[str, An
     return {"model_input_names": names, **settings}
 
 
-def add_tokens(files: TokenizerFiles, backend: Any) -> Any:
+def add_tokens(files: TokenizerFiles, backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     """Add the tokens that the settings describe, each under the number that the files give it."""
     settings = files.settings
     described = {int(number): token for number, token in settings.get("added_tokens_decoder", {}).items()}
@@ -193,7 +208,7 @@ def add_tokens(files: TokenizerFiles, backend: Any) -> Any:
     return backend
 
 
-def added_token(token: Any, special: bool) -> Any:
+def added_token(token: JsonObject | str, special: bool) -> tokenizers.AddedToken:
     from tokenizers import AddedToken
 
     flags = token if isinstance(token, dict) else {}
@@ -202,7 +217,7 @@ def added_token(token: Any, special: bool) -> Any:
     return AddedToken(token_content(token), special=special, **flags)
 
 
-def need_number(files: TokenizerFiles, backend: Any, piece: str, number: int) -> None:
+def need_number(files: TokenizerFiles, backend: tokenizers.Tokenizer, piece: str, number: int) -> None:
     got = backend.token_to_id(piece)
     if got != number:
         raise BadInput(
@@ -211,7 +226,7 @@ def need_number(files: TokenizerFiles, backend: Any, piece: str, number: int) ->
         )
 
 
-def set_template(backend: Any, single: list[str], pair: list[str]) -> Any:
+def set_template(backend: tokenizers.Tokenizer, single: list[str], pair: list[str]) -> tokenizers.Tokenizer:
     """Put special tokens around texts; `$A` and `$B` stand for them, `name:1` is of the second segment."""
     from tokenizers.processors import TemplateProcessing
 
@@ -221,7 +236,7 @@ def set_template(backend: Any, single: list[str], pair: list[str]) -> Any:
     return backend
 
 
-def set_bert_template(backend: Any, start: str | None, end: str | None) -> Any:
+def set_bert_template(backend: tokenizers.Tokenizer, start: str | None, end: str | None) -> tokenizers.Tokenizer:
     """BERT's template: start, text, end, second text, end; a part that is `None` is left out."""
     before = [f"{start}:0"] if start else []
     first, second = ([f"{end}:0"], [f"{end}:1"]) if end else ([], [])
@@ -229,7 +244,7 @@ def set_bert_template(backend: Any, start: str | None, end: str | None) -> Any:
     return set_template(backend, single, [*single, "$B:1", *second])
 
 
-def read_wordpiece(files: TokenizerFiles) -> Any:
+def read_wordpiece(files: TokenizerFiles) -> tokenizers.Tokenizer:
     """BERT's: words at spaces, punctuation and Chinese characters, then the longest pieces from the left."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -250,13 +265,27 @@ def read_wordpiece(files: TokenizerFiles) -> Any:
 
 def read_lines(path: Path) -> list[str]:
     refuse_pointer(path)
+    if message := VOCABULARY_BYTES.excess(path.stat().st_size):
+        raise BadInput(f"{path}: {message}")
     try:
         return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         raise BadInput(f"{path} is not a text in UTF-8: {error}. Fetch it again.") from error
 
 
-def read_byte_level(files: TokenizerFiles) -> Any:
+def read_letters(files: TokenizerFiles) -> LoadedTokenizer:
+    """The letters that wav2vec 2 transcribes to."""
+    path, names = files.path / "vocab.json", files.names()
+    settings = {"tokenizer_class": "Wav2Vec2CTCTokenizer", **files.settings, **names}
+    return LoadedTokenizer(make_letters_backend(path, names, settings), with_inputs(files, settings), None, (path,))
+
+
+def read_vocabulary(files: TokenizerFiles) -> LoadedTokenizer | tokenizers.Tokenizer:
+    """What `vocab.json` holds: letters, or pieces that are merged from bytes."""
+    return read_letters(files) if files.family == "wav2vec2" else read_byte_level(files)
+
+
+def read_byte_level(files: TokenizerFiles) -> tokenizers.Tokenizer:
     """Pairs of bytes merged in a learned order: GPT-2's, and what RoBERTa, CLIP and Whisper put around it."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -280,17 +309,26 @@ def read_merges(path: Path) -> list[tuple[str, str]]:
     return [(left, right) for left, right in pairs]
 
 
-def finish_gpt2(files: TokenizerFiles, backend: Any) -> Any:
+def finish_gpt2(files: TokenizerFiles, backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     start = files.names()["bos_token"]
     if files.settings.get("add_bos_token"):
         set_template(backend, [f"{start}:0", "$A:0"], [f"{start}:0", "$A:0", f"{start}:1", "$B:1"])
     return backend
 
 
-def finish_roberta(files: TokenizerFiles, backend: Any) -> Any:
+def find_token(files: TokenizerFiles, backend: tokenizers.Tokenizer, role: str) -> tuple[str, int]:
+    """The special token of a role with its number; `BadInput` where the vocabulary lacks it."""
+    name = files.names()[role]
+    number = backend.token_to_id(name)
+    if number is None:
+        raise BadInput(f"{files.path} names {name} in its settings, but its vocabulary lacks it. Fetch it again.")
+    return name, number
+
+
+def finish_roberta(files: TokenizerFiles, backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     from tokenizers.processors import RobertaProcessing
 
-    start, end = ((name, backend.token_to_id(name)) for name in (files.names()[r] for r in ("cls_token", "sep_token")))
+    start, end = (find_token(files, backend, role) for role in ("cls_token", "sep_token"))
     settings = files.settings
     backend.post_processor = RobertaProcessing(
         end, start, settings.get("trim_offsets", True), settings.get("add_prefix_space", False)
@@ -298,7 +336,7 @@ def finish_roberta(files: TokenizerFiles, backend: Any) -> Any:
     return backend
 
 
-def finish_clip(files: TokenizerFiles, backend: Any) -> Any:
+def finish_clip(files: TokenizerFiles, backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     from tokenizers import Regex, normalizers, pre_tokenizers
     from tokenizers.processors import RobertaProcessing
 
@@ -306,12 +344,12 @@ def finish_clip(files: TokenizerFiles, backend: Any) -> Any:
     backend.normalizer = normalizers.Sequence([normalizers.NFC(), single_spaces, normalizers.Lowercase()])
     words = pre_tokenizers.Split(Regex(WORDS_OF_CLIP), behavior="removed", invert=True)
     backend.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False)])
-    start, end = ((name, backend.token_to_id(name)) for name in (files.names()[r] for r in ("bos_token", "eos_token")))
+    start, end = (find_token(files, backend, role) for role in ("bos_token", "eos_token"))
     backend.post_processor = RobertaProcessing(end, start, trim_offsets=False, add_prefix_space=False)
     return backend
 
 
-def finish_whisper(files: TokenizerFiles, backend: Any) -> Any:
+def finish_whisper(files: TokenizerFiles, backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     settings, end = files.settings, files.names()["eos_token"]
     wanted = ["startoftranscript", settings.get("language"), settings.get("task")]
     wanted += [] if settings.get("predict_timestamps") else ["notimestamps"]
@@ -326,19 +364,24 @@ def finish_whisper(files: TokenizerFiles, backend: Any) -> Any:
 FINISH = {"gpt2": finish_gpt2, "roberta": finish_roberta, "clip": finish_clip, "whisper": finish_whisper}
 
 
-def read_sentencepiece(files: TokenizerFiles) -> Any:
-    """T5's and BigBird's: pieces of the highest joint probability, spaces written as ▁."""
+def read_sentencepiece(files: TokenizerFiles) -> tokenizers.Tokenizer:
+    """T5's, BigBird's and DeBERTa's: pieces of the highest joint probability, spaces written as ▁."""
     files = replace(files, family=files.family or "t5")
-    if files.family not in ("t5", "big_bird"):
+    name = "spiece.model" if files.has("spiece.model") else "spm.model"
+    if files.family not in ("t5", "big_bird", "deberta-v2"):
         raise Unsupported(
-            f"{files.path} has the spiece.model of {files.family!r}; only those of t5 and big_bird are supported. "
-            "Save the tokenizer as tokenizer.json with the program that made it."
+            f"{files.path} has the {name} of {files.family!r}; only those of t5, big_bird and deberta-v2 are "
+            "supported. Save the tokenizer as tokenizer.json with the program that made it."
         )
     extra = files.settings.get("extra_ids", 100) if files.family == "t5" else 0
-    pieces = read_pieces(files.path / "spiece.model")
+    if not isinstance(extra, int):
+        raise BadInput(f"{files.path} has extra_ids = {extra!r:.60}, wanted a whole number. Get the folder again.")
+    if message := EXTRA_TOKENS.excess(extra):
+        raise BadInput(f"{files.path}: {message}")
+    pieces = read_pieces(files.path / name)
     backend = add_tokens(files, make_unigram_backend(pieces, [f"<extra_id_{extra - 1 - i}>" for i in range(extra)]))
     names = files.names()
-    if files.family == "big_bird":
+    if files.family in ("big_bird", "deberta-v2"):
         return set_bert_template(backend, names["cls_token"], names["sep_token"])
     end = f"{names['eos_token']}:0"
     return set_template(backend, ["$A:0", end], ["$A:0", end, "$B:0", end])
@@ -379,7 +422,8 @@ READERS = {
     "source.spm": read_marian,
     "target.spm": read_marian,
     "spiece.model": read_sentencepiece,
+    "spm.model": read_sentencepiece,
     "merges.txt": read_byte_level,
-    "vocab.json": read_byte_level,
+    "vocab.json": read_vocabulary,
 }
 """The reader of each vocabulary file, in the order in which the files are looked for."""

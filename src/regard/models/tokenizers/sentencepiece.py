@@ -10,10 +10,14 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import BadInput, Unsupported
+from ...limits import VOCABULARY_BYTES
 from ..checkpoint.files import refuse_pointer
+
+if TYPE_CHECKING:
+    import tokenizers
 
 UNIGRAM = 1
 UNKNOWN, CONTROL, DEFINED, BYTE = 2, 3, 4, 6
@@ -34,6 +38,8 @@ class Pieces:
 def read_pieces(path: Path) -> Pieces:
     """The vocabulary in a SentencePiece file; `Unsupported` for a model type other than unigram."""
     refuse_pointer(path)
+    if message := VOCABULARY_BYTES.excess(path.stat().st_size):
+        raise BadInput(f"{path}: {message}")
     try:
         return parse_pieces(path, list(read_fields(path.read_bytes())))
     except (IndexError, ValueError, struct.error, AttributeError, TypeError) as error:
@@ -91,9 +97,11 @@ def read_varint(data: bytes, offset: int) -> tuple[int, int]:
         offset, shift = offset + 1, shift + 7
         if byte < 128:
             return number, offset
+        if shift > 63:
+            raise ValueError(f"number of more than 64 bits at byte {offset}")
 
 
-def make_unigram_backend(pieces: Pieces, extra: Sequence[str] = ()) -> Any:
+def make_unigram_backend(pieces: Pieces, extra: Sequence[str] = ()) -> tokenizers.Tokenizer:
     """A `tokenizers.Tokenizer` that splits texts as SentencePiece does; `extra` pieces follow the vocabulary."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -111,7 +119,7 @@ def make_unigram_backend(pieces: Pieces, extra: Sequence[str] = ()) -> Any:
 
 
 @dataclass(frozen=True)
-class Encoding:
+class RenumberedEncoding:
     """The part of `tokenizers.Encoding` that is read here."""
 
     ids: list[int]
@@ -127,19 +135,21 @@ class Renumbered:
     A piece that this vocabulary lacks becomes the unknown one.
     """
 
-    def __init__(self, backend: Any, numbers: dict[str, int], unknown: str, special: Sequence[str]) -> None:
+    def __init__(
+        self, backend: tokenizers.Tokenizer, numbers: dict[str, int], unknown: str, special: Sequence[str]
+    ) -> None:
         self.backend = backend
         self.numbers = numbers
         self.pieces = {number: piece for piece, number in numbers.items()}
         self.unknown = numbers[unknown]
         self.special = {*special, unknown}
 
-    def encode_batch(self, inputs: list[Any]) -> list[Encoding]:
+    def encode_batch(self, inputs: list[str] | list[tuple[str, str]]) -> list[RenumberedEncoding]:
         return [self.renumber(encoding) for encoding in self.backend.encode_batch(inputs)]
 
-    def renumber(self, encoding: Any) -> Encoding:
+    def renumber(self, encoding: tokenizers.Encoding) -> RenumberedEncoding:
         ids = [self.numbers.get(piece, self.unknown) for piece in encoding.tokens]
-        return Encoding(ids, encoding.type_ids, encoding.offsets, encoding.word_ids, encoding.sequence_ids)
+        return RenumberedEncoding(ids, encoding.type_ids, encoding.offsets, encoding.word_ids, encoding.sequence_ids)
 
     def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
         pieces = [self.pieces[number] for number in ids if number in self.pieces]

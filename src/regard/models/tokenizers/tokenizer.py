@@ -12,18 +12,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from ...errors import BadInput
+from ...errors import BadInput, explain_damage, is_foreign
 from ...nn.old_names import accept_old_names
-from ..checkpoint.files import replace_files, text_writer
+from ..checkpoint.files import JsonObject, replace_files, text_writer
 from .files import read_folder
 from .training import SPECIAL, Special, Unit, train_backend
 
 SETTINGS = "tokenizer_config.json"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +74,7 @@ class Tokenizer:
     (['[CLS]', 'the', 'cat', '[SEP]', '[PAD]'], ['the cat', 'the dog sat'])
     """
 
-    def __init__(self, backend: Any, settings: dict[str, Any], source_files: dict[str, bytes] | None = None) -> None:
+    def __init__(self, backend: Any, settings: JsonObject, source_files: dict[str, bytes] | None = None) -> None:
         self.backend = backend
         self.settings = settings
         self.source_files = source_files or {}
@@ -82,7 +84,8 @@ class Tokenizer:
     @classmethod
     def from_folder(cls, path: str | Path) -> Tokenizer | None:
         """The tokenizer of a checkpoint folder; `None` where the folder has no vocabulary."""
-        loaded = read_folder(Path(path))
+        with explain_damage(path):
+            loaded = read_folder(Path(path))
         if loaded is None:
             return None
         contents = {file.name: file.read_bytes() for file in loaded.source_files}
@@ -121,7 +124,7 @@ class Tokenizer:
         inputs = firsts if seconds is None else list(zip(firsts, seconds, strict=True))
         rows = [
             EncodedText(row.ids, row.type_ids, row.offsets, row.word_ids, row.sequence_ids)
-            for row in self.backend.encode_batch(inputs)
+            for row in call_backend(self.backend.encode_batch, inputs)
         ]
         return self.collate(rows if max_length is None else [shorten(row, max_length) for row in rows])
 
@@ -140,8 +143,8 @@ class Tokenizer:
         """The text of a row of tokens, or a list of the texts of a batch."""
         rows = need_tokens(tokens)
         if rows and isinstance(rows[0], list):
-            return [self.backend.decode(row, skip_special_tokens=skip_special) for row in rows]
-        return self.backend.decode(rows, skip_special_tokens=skip_special)
+            return [call_backend(self.backend.decode, row, skip_special) for row in rows]
+        return call_backend(self.backend.decode, rows, skip_special)
 
     def pieces(self, tokens: Tensor | Sequence[Any]) -> list[Any]:
         """The piece of the vocabulary for each token, in the shape of the tokens."""
@@ -150,20 +153,23 @@ class Tokenizer:
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer into a folder, where `from_folder` and other programs find it."""
-        path = Path(path)
-        path.mkdir(parents=True, exist_ok=True)
+        replace_files(Path(path), self.file_writers())
+
+    def file_writers(self) -> dict[str, Callable[[Path], object]]:
+        """Functions that write the files of the tokenizer, by name."""
         writers: dict[str, Callable[[Path], object]]
         writers = {name: partial(Path.write_bytes, data=data) for name, data in self.source_files.items()}
         if not self.source_files:
             writers["tokenizer.json"] = lambda file: self.backend.save(str(file))
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", **self.settings}
         writers[SETTINGS] = text_writer(json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
-        replace_files(path, writers)
+        return writers
 
     @property
     def segments(self) -> bool:
         """Whether the model takes segments: which of two texts each token belongs to."""
-        return "token_type_ids" in self.settings.get("model_input_names", ())
+        names = self.settings.get("model_input_names")
+        return isinstance(names, list) and "token_type_ids" in names
 
     @property
     def size(self) -> int:
@@ -198,21 +204,36 @@ class Tokenizer:
     def number(self, *roles: str) -> int | None:
         """The token of the first of the roles that the settings name, `None` where there is none."""
         piece = next((self.settings[role] for role in roles if role in self.settings), None)
-        return None if piece is None else self.backend.token_to_id(piece)
+        return self.backend.token_to_id(piece) if isinstance(piece, str) else None
 
 
-def need_texts(texts: Any, name: str) -> list[str]:
+def call_backend(method: Callable[..., T], *arguments: object) -> T:
+    """The result of a method of the `tokenizers` library; its errors and its panics become `BadInput`."""
+    try:
+        return method(*arguments)
+    except BaseException as error:
+        if not is_foreign(error):
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise BadInput(
+            f"The tokenizer failed on this input ({reason}). Its files are damaged, or a regular expression in its "
+            "tokenizer.json takes too long. Get the files again."
+        ) from error
+
+
+def need_texts(texts: str | Iterable[object], name: str) -> list[str]:
     """The texts as a list; `BadInput` for an empty list, and for items that are not texts."""
-    listed = [texts] if isinstance(texts, str) else list(texts)
-    if not listed:
-        raise BadInput(f"{name} is empty, so there is no batch to make. Give at least one text; it may be ''.")
-    for index, text in enumerate(listed):
+    listed: list[str] = []
+    for index, text in enumerate([texts] if isinstance(texts, str) else texts):
         if not isinstance(text, str):
             raise BadInput(f"{name}[{index}] is a {type(text).__name__}, wanted a text. Join words with spaces first.")
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise BadInput(f"{name}[{index}] has half a character at {error.start}: read the file as UTF-8.") from error
+        listed.append(text)
+    if not listed:
+        raise BadInput(f"{name} is empty, so there is no batch to make. Give at least one text; it may be ''.")
     return listed
 
 
@@ -240,16 +261,16 @@ def shorten(row: EncodedText, max_length: int) -> EncodedText:
         raise BadInput(f"max_length is {max_length}, but the template alone has {special} special tokens. Raise it.")
     short = min(first, second, room // 2)
     limits = (room - short, short) if first > second else (short, room - short)
-    kept: list[int] = []
+    indices: list[int] = []
     seen: Counter[int] = Counter()
     for index, side in enumerate(row.sides):
         if side is None:
-            kept.append(index)
+            indices.append(index)
             continue
         if seen[side] < limits[side]:
-            kept.append(index)
+            indices.append(index)
         seen[side] += 1
-    return row.select(kept)
+    return row.select(indices)
 
 
 def pad_rows(rows: list[list[int]], fill: int) -> Tensor:

@@ -10,10 +10,14 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from ...errors import BadInput
+from ..checkpoint.files import JsonObject
 from .files import need_tokenizers, set_bert_template
+
+if TYPE_CHECKING:
+    import tokenizers
 
 Unit = Literal["wordpiece", "bpe", "unigram", "characters", "words"]
 
@@ -32,7 +36,7 @@ class Special:
         """The tokens, each once."""
         return list(dict.fromkeys(token for token in vars(self).values() if token))
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> JsonObject:
         """The names under which other programs look for them."""
         roles = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
         named = {role: token for role, token in zip(roles, vars(self).values(), strict=True) if token}
@@ -42,7 +46,7 @@ class Special:
 SPECIAL = Special()
 
 
-def train_backend(texts: Iterable[str], unit: Unit, size: int, lower: bool, special: Special) -> Any:
+def train_backend(texts: Iterable[str], unit: Unit, size: int, lower: bool, special: Special) -> tokenizers.Tokenizer:
     """The trained backend; `BadInput` for texts without characters and for a size that is too small."""
     need_tokenizers()
     if unit not in TRAINERS:
@@ -60,7 +64,7 @@ def need_size(size: int, least: int, content: str) -> None:
         raise BadInput(f"size is {size}, but {content} and the special tokens need {least}. Raise it.")
 
 
-def make_bert_backend(lower: bool, model: Any) -> Any:
+def make_bert_backend(lower: bool, model: tokenizers.models.Model) -> tokenizers.Tokenizer:
     """A backend whose words are BERT's: split at spaces and punctuation, each Chinese character a word."""
     from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
@@ -70,12 +74,12 @@ def make_bert_backend(lower: bool, model: Any) -> Any:
     return backend
 
 
-def count_words(backend: Any, texts: list[str]) -> Counter[str]:
+def count_words(backend: tokenizers.Tokenizer, texts: list[str]) -> Counter[str]:
     normalized = (backend.normalizer.normalize_str(text) for text in texts)
     return Counter(word for text in normalized for word, _ in backend.pre_tokenizer.pre_tokenize_str(text))
 
 
-def train_wordpiece(texts: list[str], size: int, lower: bool, special: Special) -> Any:
+def train_wordpiece(texts: list[str], size: int, lower: bool, special: Special) -> tokenizers.Tokenizer:
     from tokenizers import decoders, models, trainers
 
     backend = make_bert_backend(lower, models.WordPiece(unk_token=special.unknown))
@@ -93,7 +97,7 @@ def train_wordpiece(texts: list[str], size: int, lower: bool, special: Special) 
     return trained
 
 
-def train_bpe(texts: list[str], size: int, lower: bool, special: Special) -> Any:
+def train_bpe(texts: list[str], size: int, lower: bool, special: Special) -> tokenizers.Tokenizer:
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -109,7 +113,7 @@ def train_bpe(texts: list[str], size: int, lower: bool, special: Special) -> Any
     return backend
 
 
-def make_metaspace_backend(lower: bool, model: Any) -> Any:
+def make_metaspace_backend(lower: bool, model: tokenizers.models.Model) -> tokenizers.Tokenizer:
     """A backend whose words begin with ▁ for the space before them."""
     from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 
@@ -121,7 +125,7 @@ def make_metaspace_backend(lower: bool, model: Any) -> Any:
     return backend
 
 
-def train_unigram(texts: list[str], size: int, lower: bool, special: Special) -> Any:
+def train_unigram(texts: list[str], size: int, lower: bool, special: Special) -> tokenizers.Tokenizer:
     """Pieces of the highest joint probability: merged pairs to begin with, the least used dropped in a few rounds.
 
     A round splits every word by the present probabilities and counts the pieces: sums of whole numbers, so that the
@@ -148,7 +152,7 @@ def train_unigram(texts: list[str], size: int, lower: bool, special: Special) ->
     return backend
 
 
-def count_pieces(backend: Any, words: Counter[str]) -> Counter[str]:
+def count_pieces(backend: tokenizers.Tokenizer, words: Counter[str]) -> Counter[str]:
     """How often each piece is used when the model tokenizes the words."""
     counts: Counter[str] = Counter()
     for word, times in words.items():
@@ -157,7 +161,7 @@ def count_pieces(backend: Any, words: Counter[str]) -> Counter[str]:
     return counts
 
 
-def make_unigram(counts: Counter[str], special: Special) -> Any:
+def make_unigram(counts: Counter[str], special: Special) -> tokenizers.models.Unigram:
     from tokenizers import models
 
     total = math.log(counts.total())
@@ -167,13 +171,13 @@ def make_unigram(counts: Counter[str], special: Special) -> Any:
     return models.Unigram([*((token, 0.0) for token in tokens), *scored], unk_id=tokens.index(special.unknown))
 
 
-def train_words(texts: list[str], size: int, lower: bool, special: Special) -> Any:
+def train_words(texts: list[str], size: int, lower: bool, special: Special) -> tokenizers.Tokenizer:
     from tokenizers import models
 
     return train_whole(make_bert_backend(lower, models.WordLevel(unk_token=special.unknown)), texts, size, special)
 
 
-def train_characters(texts: list[str], size: int, lower: bool, special: Special) -> Any:
+def train_characters(texts: list[str], size: int, lower: bool, special: Special) -> tokenizers.Tokenizer:
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     backend = Tokenizer(models.WordLevel(unk_token=special.unknown))
@@ -183,7 +187,7 @@ def train_characters(texts: list[str], size: int, lower: bool, special: Special)
     return train_whole(backend, texts, size, special)
 
 
-def train_whole(backend: Any, texts: list[str], size: int, special: Special) -> Any:
+def train_whole(backend: tokenizers.Tokenizer, texts: list[str], size: int, special: Special) -> tokenizers.Tokenizer:
     """The most frequent words of the backend as its pieces."""
     from tokenizers import trainers
 

@@ -1,0 +1,80 @@
+"""Example arguments of a model, made from its configuration: small batches of tokens, images, sound or graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import Unsupported
+from ...nn.embeddings.patch_embedding import ImageEmbeddingConfig
+from ...nn.embeddings.patch_grid import PatchGridConfig
+from ...nn.embeddings.residual_embedding import ResidualEmbeddingConfig
+from ...nn.embeddings.sound_embedding import SoundEmbeddingConfig
+from ...nn.embeddings.text import TextEmbeddingConfig
+from ...nn.embeddings.waveform import MoonshineEmbeddingConfig, Wav2VecEmbeddingConfig
+from ..config import EncoderDecoderConfig, SequenceConfig
+from ..detection import DetectionConfig
+from ..dual_encoder import DualEncoderConfig
+from ..graph_attention import GATConfig
+from ..model import Model
+
+BATCH, TOKENS, TARGETS, FRAMES, NODES, SAMPLES = 3, 13, 7, 40, 11, 4000
+
+
+def make_example_inputs(model: Model) -> dict[str, Tensor]:
+    """Arguments that a model can be called with; `Unsupported` for a model whose inputs are not known here."""
+    config, generator = model.config, torch.Generator().manual_seed(0)
+    if isinstance(config, SequenceConfig):
+        inputs = embedding_inputs(config.embed, generator, sparse_tokens(config))
+        if getattr(config.stack, "causal", False):  # what follows a token does not change its output
+            inputs.pop("lengths", None)
+        return inputs
+    if isinstance(config, EncoderDecoderConfig):
+        target = config.decoder_embed or config.embed
+        vocabulary = target.vocabulary if isinstance(target, TextEmbeddingConfig) else 2
+        tokens = torch.randint(vocabulary, (BATCH, TARGETS), generator=generator)
+        return {**embedding_inputs(config.embed, generator), "targets": tokens}
+    if isinstance(config, DualEncoderConfig):
+        towers = [tower for tower in (config.image, config.text) if tower is not None]
+        return {name: x for tower in towers for name, x in embedding_inputs(tower.embed, generator).items()}
+    if isinstance(config, DetectionConfig):
+        return {"images": torch.randn(BATCH, 3, 64, 96, generator=generator)}
+    if isinstance(config, GATConfig):
+        there = torch.arange(NODES)
+        edges = torch.stack([torch.cat([there, there]), torch.cat([there, (there + 1) % NODES])])
+        return {"nodes": torch.randn(NODES, config.features, generator=generator), "edges": edges}
+    raise Unsupported(
+        f"Example inputs of {type(config).__name__} are not known. Give inputs={{name: tensor}}: arguments that the "
+        "model can be called with."
+    )
+
+
+def sparse_tokens(config: Any) -> int:
+    """Tokens of an example text; attention in blocks needs several of them."""
+    block = getattr(getattr(config.stack, "mask", None), "block", None) or getattr(config.stack, "block", None)
+    return 12 * block if isinstance(block, int) else TOKENS
+
+
+def embedding_inputs(embed: Any, generator: torch.Generator, tokens: int = TOKENS) -> dict[str, Tensor]:
+    """The arguments that an embedding reads."""
+    if isinstance(embed, TextEmbeddingConfig):
+        positions = embed.positions if isinstance(embed.positions, int) else tokens
+        tokens = min(tokens, positions)
+        lengths = torch.tensor([tokens, tokens // 2 + 1, max(1, tokens - 2)])
+        return {"tokens": torch.randint(embed.vocabulary, (BATCH, tokens), generator=generator), "lengths": lengths}
+    if isinstance(embed, ImageEmbeddingConfig | PatchGridConfig):
+        height, width = embed.size if isinstance(embed.size, tuple) else (embed.size, embed.size)
+        return {"images": torch.randn(BATCH, embed.channels, height, width, generator=generator)}
+    if isinstance(embed, ResidualEmbeddingConfig):
+        return {"images": torch.randn(BATCH, embed.channels, 32, 32, generator=generator)}
+    if isinstance(embed, SoundEmbeddingConfig):
+        most = embed.positions if isinstance(embed.positions, int) else None
+        frames = FRAMES if most is None else 2 * most
+        sound = torch.randn(BATCH, frames, embed.bins, generator=generator)
+        return {"sound": sound} if most is not None else {"sound": sound, "lengths": torch.tensor([frames, 26, 33])}
+    if isinstance(embed, Wav2VecEmbeddingConfig | MoonshineEmbeddingConfig):
+        lengths = torch.tensor([SAMPLES, SAMPLES // 2, SAMPLES - 777])
+        return {"sound": torch.randn(BATCH, SAMPLES, generator=generator), "lengths": lengths}
+    raise Unsupported(f"Example inputs of {type(embed).__name__} are not known. Give inputs={{name: tensor}}.")
