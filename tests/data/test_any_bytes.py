@@ -85,7 +85,7 @@ CASES = [
 ]
 
 
-def damaged(data, draw):
+def damage(data, draw):
     """The bytes with some changed, some lost, or some twice."""
     data = bytearray(data)
     for _ in range(draw.randint(1, 4)):
@@ -111,7 +111,7 @@ def test_damaged_files_end_in_examples_and_faults(write, name, content, readers)
     draw = random.Random(name)
     data = content.encode() if isinstance(content, str) else content
     for _ in range(120):
-        path = write(name, damaged(data, draw))
+        path = write(name, damage(data, draw))
         for read in readers:
             reading = read(path)
             assert reading.examples or reading.faults

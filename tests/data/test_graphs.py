@@ -9,11 +9,11 @@ import scipy.sparse
 import torch
 from torch_geometric.utils import to_undirected
 
-from regard.data import graphs
-from regard.data.graph_sets import read_graphs, split_by_scaffold
 from regard.data.graphs import draw_masks, read_nodes
-from regard.data.molecules import ATOM_FEATURES, BOND_FEATURES, murcko_scaffold, read_molecule
-from regard.errors import BadInput, Missing, TooLarge
+from regard.data.graphs.graph_sets import read_graphs, split_by_scaffold
+from regard.data.graphs.molecules import ATOM_FEATURES, BOND_FEATURES, murcko_scaffold, read_molecule
+from regard.data.graphs.structure import degree_features, spectral_features, walk_features
+from regard.errors import BadInput, Missing
 
 
 @pytest.fixture
@@ -64,9 +64,9 @@ def test_sparse_features_that_do_not_fit(arrays, only_fault, monkeypatch):
     changes = {"x_data": np.ones(2), "x_indices": np.array([0, 9]), "x_indptr": np.array([0, 1, 1, 1, 1, 2])}
     path, _ = arrays(x=None, x_shape=np.array((5, 4)), **changes)
     assert "do not fit together" in only_fault(read_nodes(path), path)[2]
-    monkeypatch.setattr(graphs, "MAX_DENSE_BYTES", 10)
-    with pytest.raises(TooLarge, match="Leave out rare ones"):
-        read_nodes(path)
+    monkeypatch.setenv("REGARD_MAX_GRAPH_FEATURES", "10")
+    message = only_fault(read_nodes(path), path)[2]
+    assert "20 features of nodes; the limit is 10" in message and "set REGARD_MAX_GRAPH_FEATURES=20" in message
 
 
 @pytest.mark.parametrize("undirected", [False, True])
@@ -94,7 +94,6 @@ def test_edges_to_nowhere_are_faults(arrays):
     [
         ({"y": None}, "has no array 'y' for the label."),
         ({"y": np.zeros(4)}, "has shape [4]; wanted [5]"),
-        ({"x": None}, "has no array 'x' for the features."),
         ({"x": np.zeros(5)}, "wanted numbers [nodes, features]."),
         ({"x": np.full((5, 2), np.nan)}, "has nan for node 0, feature 0"),
         ({"edge_index": np.zeros((4, 2), int)}, "wanted whole numbers [2, edges]."),
@@ -125,6 +124,51 @@ def tables(write):
         return read_nodes(write("edges.csv", edges), features=write("features.csv", features), **settings)
 
     return make
+
+
+def test_numbers_of_edges_and_string_ids(tables, only_fault):
+    edges = "src,dst,weight,when,kind\n甲,乙,0.5,3,x\n乙,丙,2,4,y\n丙,丙,1,5,x\n"
+    graph = tables(edges=edges, undirected=True).strict().examples[0]
+    assert graph.edge_names == ("weight", "when") and graph.names == ("甲", "乙", "丙")
+    assert graph.edges.tolist() == [[0, 1, 2, 1, 2], [1, 2, 2, 0, 1]]
+    assert graph.edge_features.tolist() == [[0.5, 3], [2, 4], [1, 5], [0.5, 3], [2, 4]]
+    assert any("numbers of edges = 'weight', 'when'; not read: 'kind'" in note for note in tables(edges=edges).notes)
+    many = "".join(f"甲,乙,{n}\n" for n in range(20))
+    fault = only_fault(tables(edges=f"src,dst,weight\n{many}乙,丙,heavy\n"))
+    assert fault[:2] == (22, 5) and "wanted a number" in fault[2]
+
+
+def test_graphs_without_features(write):
+    labels = write("labels.csv", "node,label\nc,red\na,blue\n")
+    graph = read_nodes(write("edges.txt", "# a comment\na b 0.5\nb c 1\nc d 2\n"), labels=labels).strict().examples[0]
+    assert graph.nodes.shape == (4, 0) and graph.names == ("c", "a", "b", "d")
+    assert graph.edges.tolist() == [[1, 2, 0], [2, 0, 3]] and graph.edge_features[:, 0].tolist() == [0.5, 1, 2]
+    assert graph.labels.tolist() == [1, 0, -1, -1]
+    with pytest.raises(BadInput, match="give a table of the nodes too"):
+        read_nodes(write("edges.csv", EDGES))
+
+
+def test_arrays_without_features_and_with_numbers_of_edges(arrays, only_fault):
+    path, good = arrays(x=None, edge_attr=np.arange(12, dtype=np.float32).reshape(-1, 2))
+    count = good["edge_index"].shape[1]
+    path, _ = arrays(x=None, edge_attr=np.arange(2 * count).reshape(-1, 2))
+    graph = read_nodes(path).strict().examples[0]
+    assert graph.nodes.shape == (5, 0) and graph.edge_features.tolist() == [[2 * n, 2 * n + 1] for n in range(count)]
+    path, _ = arrays(edge_attr=np.zeros((count + 1, 2)))
+    assert "the array 'edge_attr'" in only_fault(read_nodes(path), path)[2]
+
+
+def test_features_of_the_structure():
+    ring = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 0, 4, 5, 3]])
+    spectral = spectral_features(ring, 6, 4)
+    assert spectral.shape == (6, 4) and torch.equal(spectral, spectral_features(ring, 6, 4))
+    assert torch.allclose(spectral[0, 0], spectral[1, 0], atol=1e-4)  # two triangles: the first vectors tell them apart
+    assert abs(spectral[0, 0] - spectral[3, 0]) > 0.5 or abs(spectral[0, 0]) < 1e-4
+    assert spectral_features(torch.empty(2, 0, dtype=torch.int64), 1, 3).tolist() == [[0, 0, 0]]
+    walks = walk_features(ring, 6, 3)
+    assert torch.allclose(walks[0], torch.tensor([0.0, 0.5, 0.25]))
+    path = torch.tensor([[0, 1], [1, 2]])
+    assert torch.allclose(degree_features(path, 3)[:, 0].exp(), torch.tensor([1.0, 2, 2]))
 
 
 def test_nodes_of_tables(tables):
@@ -168,7 +212,6 @@ def test_labels_among_the_features(tables):
         ({"labels": LABELS + "戊,red,test\n"}, "labels", 4, 1, "there is no node '戊' among the features."),
         ({"labels": LABELS + "乙,red,later\n"}, "labels", 4, 7, "the split is 'later'"),
         ({"labels": "id,label\n甲,\n"}, "labels", 1, None, "has no labels."),
-        ({"features": "id\n甲\n乙\n丙\n"}, "features", 1, None, "has no features beside 'id'"),
         ({"labels": "id,label\n甲,a\n乙\n"}, "labels", 3, None, "has 1 column; wanted 2"),
     ],
 )
@@ -204,9 +247,11 @@ def test_graphs_of_edges(write):
     labels = write("labels.csv", "graph,label\nB,no\nA,yes\n")
     reading = read_graphs(write("edges.csv", MANY), labels=labels).strict()
     assert [(one.name, one.label, one.edges.tolist(), one.nodes.shape) for one in reading.examples] == [
-        ("B", "no", [[0], [1]], (2, 1)),
-        ("A", "yes", [[0, 1], [1, 2]], (3, 1)),
+        ("B", "no", [[0], [1]], (2, 4)),
+        ("A", "yes", [[0, 1], [1, 2]], (3, 4)),
     ]
+    incoming = reading.examples[1].nodes[:, 1].exp() - 1
+    assert torch.allclose(incoming, torch.tensor([0.0, 1, 1]))
 
 
 def test_graphs_with_features_and_numbers(write):
@@ -323,3 +368,10 @@ def test_one_word_does_not_make_classes_of_numbers(write):
     reading = read_graphs(write("edges.csv", f"graph,source,target\n{edges}"), labels=labels)
     assert isinstance(reading.examples[0].label, float) and len(reading.examples) == 30
     assert [one.line for one in reading.faults] == [32]
+
+
+def test_graphs_have_numbers_of_edges(write):
+    edges = "graph,source,target,length\nA,0,1,0.5\nA,1,2,2\nB,x,y,3\n"
+    labels = write("labels.csv", "graph,label\nB,no\nA,yes\n")
+    reading = read_graphs(write("edges.csv", edges), labels=labels).strict()
+    assert [one.edge_features.tolist() for one in reading.examples] == [[[3.0]], [[0.5], [2.0]]]

@@ -18,7 +18,7 @@ def noise(height=24, width=32, channels=3, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (height, width, channels), dtype=np.uint8)
 
 
-def encoded(array, form="PNG", **settings):
+def encode_image(array, form="PNG", **settings):
     file = io.BytesIO()
     Image.fromarray(array).save(file, form, **settings)
     return file.getvalue()
@@ -30,13 +30,13 @@ def labels(reading):
 
 @pytest.fixture
 def png():
-    return encoded(noise())
+    return encode_image(noise())
 
 
 def test_a_folder_for_each_class(write, tmp_path, png):
     write("set/猫/1.png", png)
-    write("set/猫/deeper/2.JPG", encoded(noise(), "JPEG"))
-    write("set/dog/1.png", encoded(noise(seed=1)))
+    write("set/猫/deeper/2.JPG", encode_image(noise(), "JPEG"))
+    write("set/dog/1.png", encode_image(noise(seed=1)))
     write("set/dog/notes.txt", "x")
     write("set/dog/.hidden.png", "x")
     reading = read_images(tmp_path / "set").strict()
@@ -57,10 +57,10 @@ def test_folders_of_parts(write, tmp_path, png):
     [
         ("a/bad.png", b"no image", "cannot be read as an image: it is in no format that is known."),
         ("a/empty.jpg", b"", "is empty. Get the image again"),
-        ("a/cut.png", encoded(noise())[:-200], "cannot be read as an image"),
-        ("a/cut.jpg", encoded(noise(), "JPEG")[:-200], "cannot be read as an image"),
-        ("a/cut.gif", encoded(noise(), "GIF")[:-400], "cannot be read as an image"),
-        ("loose.png", encoded(noise()), "lies in no class's folder under set."),
+        ("a/cut.png", encode_image(noise())[:-200], "cannot be read as an image"),
+        ("a/cut.jpg", encode_image(noise(), "JPEG")[:-200], "cannot be read as an image"),
+        ("a/cut.gif", encode_image(noise(), "GIF")[:-400], "cannot be read as an image"),
+        ("loose.png", encode_image(noise()), "lies in no class's folder under set."),
     ],
 )
 def test_what_is_wrong_in_a_folder(write, tmp_path, png, only_fault, name, content, message):
@@ -81,7 +81,7 @@ def test_an_empty_class_and_an_empty_set(write, tmp_path, png, only_fault):
 
 
 def test_a_whole_jpeg_with_bytes_after_it_is_good(write, tmp_path):
-    write("set/a/1.jpg", encoded(noise(), "JPEG") + b"x" * 5000)
+    write("set/a/1.jpg", encode_image(noise(), "JPEG") + b"x" * 5000)
     assert len(read_images(tmp_path / "set").strict()) == 1
 
 
@@ -116,8 +116,8 @@ def test_arrays_from_zero_to_one(tmp_path):
 
 
 @pytest.fixture
-def packed(tmp_path):
-    files = [encoded(noise(seed=n), "JPEG") for n in range(3)]
+def archives(tmp_path):
+    files = [encode_image(noise(seed=n), "JPEG") for n in range(3)]
     arrays = {
         "jpeg": np.frombuffer(b"".join(files), dtype=np.uint8),
         "offsets": np.cumsum([0, *map(len, files)]),
@@ -131,8 +131,8 @@ def packed(tmp_path):
     return save, files
 
 
-def test_encoded_images_with_names_of_classes(packed):
-    save, files = packed
+def test_encoded_images_with_names_of_classes(archives):
+    save, files = archives
     reading = read_images(save(y=np.array([1, 0, 1]), classes=np.array(["cat", "狗"]))).strict()
     assert labels(reading) == ["狗", "cat", "狗"]
     image = reading.examples[1].image
@@ -152,13 +152,13 @@ def test_encoded_images_with_names_of_classes(packed):
         ({"y": np.array([{}, {}, {}])}, "the array 'y' holds Python objects"),
     ],
 )
-def test_what_is_wrong_with_arrays(packed, only_fault, changes, message):
-    path = packed[0](**({"y": np.zeros(3, dtype=np.int64)} | changes))
+def test_what_is_wrong_with_arrays(archives, only_fault, changes, message):
+    path = archives[0](**({"y": np.zeros(3, dtype=np.int64)} | changes))
     assert message in only_fault(read_images(path), path)[2]
 
 
-def test_a_broken_image_among_arrays(packed, only_fault):
-    save, files = packed
+def test_a_broken_image_among_arrays(archives, only_fault):
+    save, files = archives
     data = np.frombuffer(files[0] + b"x" * len(files[1]) + files[2], dtype=np.uint8)
     path = save(jpeg=data, y=np.arange(3))
     reading = read_images(path)
@@ -166,8 +166,8 @@ def test_a_broken_image_among_arrays(packed, only_fault):
     assert labels(reading) == ["0", "2"]
 
 
-def test_falling_offsets(packed, only_fault):
-    save, files = packed
+def test_falling_offsets(archives, only_fault):
+    save, files = archives
     length = sum(map(len, files))
     path = save(offsets=np.array([0, 500, 400, length]), y=np.zeros(3))
     assert "falls from 500 to 400 at 2; it must rise." in only_fault(read_images(path), path)[2]
@@ -193,14 +193,14 @@ def test_what_is_no_npz(write, only_fault):
 def test_a_camera_turned_the_image(write):
     exif = Image.Exif()
     exif[0x0112] = 6
-    path = write("a.jpg", encoded(noise(24, 32), "JPEG", exif=exif))
+    path = write("a.jpg", encode_image(noise(24, 32), "JPEG", exif=exif))
     assert ImageFile(path).load().shape == (3, 32, 24)
 
 
 def test_transparent_becomes_white(write):
     array = np.zeros((2, 2, 4), np.uint8)
     array[0, 0] = (10, 20, 30, 255)
-    image = ImageFile(write("a.png", encoded(array)))
+    image = ImageFile(write("a.png", encode_image(array)))
     assert image.load()[:, 0, 0].tolist() == [10, 20, 30] and image.load()[:, 1, 1].tolist() == [255, 255, 255]
     assert torch.equal(image.load(4), torch.from_numpy(array).permute(2, 0, 1))
     assert torch.equal(load_image(image.load(4), 3), image.load())
@@ -252,9 +252,9 @@ def test_captions_of_arrays(tmp_path, only_fault):
     assert "which array is the image?" in only_fault(read_captions(path))[2]
 
 
-def test_captions_by_name(packed, write):
+def test_captions_by_name(archives, write):
     captions = write("a.tsv.gz", "image_id\tcaption\na.jpg\tone\na.jpg\ttwo\nnone.jpg\tthree\n图.jpg\t四\n")
-    reading = read_captions(packed[0](), captions=captions)
+    reading = read_captions(archives[0](), captions=captions)
     assert [(one.text, one.name) for one in reading.examples] == [("one", "a.jpg"), ("two", "a.jpg"), ("四", "图.jpg")]
     (fault,) = reading.faults
     assert (fault.file, fault.line, fault.column) == (

@@ -1,8 +1,8 @@
 """Data: readers of files that report every malformed line, and batches in a reproducible order."""
 
 from .detection import Boxes, read_boxes
-from .graph_sets import LabelledGraph, read_graphs
-from .graphs import Graph, draw_masks, read_nodes
+from .graphs.graph_sets import LabelledGraph, read_graphs
+from .graphs.node_graphs import Graph, draw_masks, read_nodes
 from .images import Captioned, ImageBytes, ImageFile, LabelledImage, load_image, read_captions, read_images
 from .reading import Fault, Reading, split
 from .sound import LabelledSound, Samples, SoundFile, Spoken, read_sounds, read_spoken

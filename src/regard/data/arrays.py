@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
-import zlib
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ..errors import Missing
+from ..limits import ARCHIVE_MEMBERS, expansion_excess
 from .files import read_bytes
-from .reading import raise_fault
+from .reading import is_foreign, raise_fault
 from .tables import SPLIT_COLUMNS, as_text, parse_split_name
 
 if TYPE_CHECKING:
     import numpy as np
 
-BROKEN = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, MemoryError, OverflowError)
-"""Errors that opening or unpacking a damaged archive raises (`NotImplementedError` is a `RuntimeError`)."""
+
+def check_members(path: Path, source: Path | BytesIO) -> None:
+    """`MalformedData` if the arrays of an archive are too many, or too large for it."""
+    with zipfile.ZipFile(source) as archive:
+        members = archive.infolist()
+    packed, unpacked = sum(member.compress_size for member in members), sum(member.file_size for member in members)
+    if message := ARCHIVE_MEMBERS.excess(len(members)) or expansion_excess(packed, unpacked):
+        raise_fault(path, message)
 
 
 class Arrays:
@@ -34,8 +41,11 @@ class Arrays:
             source = BytesIO(read_bytes(path)) if path.suffix == ".gz" else path
             if not zipfile.is_zipfile(source):
                 raise_fault(path, "is no NPZ file, or is cut. Save it with numpy.savez, or get it again.")
+            check_members(path, source)
             self.file = numpy.load(source, allow_pickle=False)
-        except (ValueError, *BROKEN) as error:
+        except Exception as error:
+            if not is_foreign(error):
+                raise
             raise_fault(path, f"is no NPZ file that can be read: {error}.")
         self.names: list[str] = list(self.file.files)
         if not self.names:
@@ -50,14 +60,30 @@ class Arrays:
             hint = f" Name another with {setting}=." if setting else ""
             raise_fault(self.path, f"has no array {name!r} for the {role}. There are {', '.join(self.names)}.{hint}")
         try:
+            self.check_header(name)
             array = self.file[name]
-        except ValueError as error:
-            if "allow_pickle" not in str(error):
-                self.raise_fault(name, f"cannot be read: {error}.")
-            self.raise_fault(name, "holds Python objects, which could run code when read. Save numbers or text.")
-        except BROKEN as error:
-            self.raise_fault(name, f"is broken ({error}). Get the file again.")
+        except Exception as error:  # numpy parses headers with Python's own parser, which has errors of many kinds
+            if not is_foreign(error):
+                raise
+            if "allow_pickle" in str(error):
+                self.raise_fault(name, "holds Python objects, which could run code when read. Save numbers or text.")
+            self.raise_fault(name, f"is broken ({type(error).__name__}: {str(error)[:200]}). Get the file again.")
         return array
+
+    def check_header(self, name: str) -> None:
+        """`MalformedData` if an array's header counts more bytes than the archive has for it."""
+        from numpy.lib import format as npy
+
+        member = f"{name}.npy" if f"{name}.npy" in self.file.zip.namelist() else name
+        with self.file.zip.open(member) as stream:
+            version = npy.read_magic(stream)
+            if version not in ((1, 0), (2, 0)):
+                self.raise_fault(name, f"is in version {version} of the format; wanted numbers or text as numpy saves.")
+            read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            shape, _, dtype = read_header(stream)
+        size, stored = math.prod(shape) * dtype.itemsize, self.file.zip.getinfo(member).file_size
+        if size > stored or min(shape, default=0) < 0:
+            self.raise_fault(name, f"is {list(shape)}, {size:,} bytes, and {stored:,} are there. Get the file again.")
 
     def find(self, candidates: Sequence[str], role: str, setting: str) -> str:
         """The first of the candidate names that the file has."""
@@ -78,9 +104,11 @@ class Arrays:
             self.raise_fault(name, f"has shape {list(array.shape)}; wanted [{count}], one {role} for each example.")
         if array.dtype.kind not in "USbuif":
             self.raise_fault(name, f"holds {array.dtype}; wanted text or numbers.")
-        if array.dtype.kind == "S":
-            array = array.astype("U")
-        return [as_text(value) or "" for value in array.tolist()]
+        try:
+            values = (array.astype("U") if array.dtype.kind == "S" else array).tolist()
+        except (UnicodeError, SystemError) as error:  # code points that do not exist
+            self.raise_fault(name, f"holds text that cannot be read ({error}). Save it again.")
+        return [as_text(value) or "" for value in values]
 
     def labels(self, name: str, count: int) -> list[str]:
         """The class of each example. Numbers are indices into `classes`, or into the array called `name` + s."""

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+import lzma
 import math
 import tarfile
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import NamedTuple, NoReturn
 from xml.etree import ElementTree
 
 import torch
 from torch import Tensor
 
+from ..limits import ARCHIVE_MEMBERS, JSON_DEPTH, expansion_excess, json_depth
 from .files import Paths, file_format, read_text, resolve_paths
 from .images import ENDINGS, IMAGE_NAMES, ImageBytes, ImageFile, check_size_of
-from .listing import file_extension
-from .reading import Reading, ReadingBuilder, raise_fault
+from .json_values import ParsedObject
+from .listing import file_extension, is_file
+from .reading import FaultCollector, Reading, ReadingBuilder, raise_fault
 from .tables import ColumnSpec, Row, Table, find_columns, find_split_column, read_table, split_in_row
 from .text import LABEL_NAMES
 
@@ -49,7 +53,7 @@ class Box(NamedTuple):
 
     corners: tuple[float, float, float, float]
     label: str
-    raise_fault: Callable[[str], Any]
+    raise_fault: Callable[[str], NoReturn]
 
 
 Images = Callable[[str], ImageFile | ImageBytes | None]
@@ -103,7 +107,7 @@ def make_image_finder(sources: Iterable[Path]) -> Images:
         last = PurePosixPath(name.replace("\\", "/")).name
         for folder in folders:
             for path in (folder / name, folder / last):
-                if path.is_file():
+                if is_file(path):
                     return ImageFile(path)
         return members.get(name) or members.get(last)
 
@@ -113,10 +117,14 @@ def make_image_finder(sources: Iterable[Path]) -> Images:
 def tar_members(path: Path) -> dict[str, ImageFile | ImageBytes]:
     """The images of a tar file by name: as ranges of the file, or in memory if it is compressed."""
     images: dict[str, ImageFile | ImageBytes] = {}
+    packed = path.stat().st_size
     try:
         with tarfile.open(path) as archive:
             plain = is_uncompressed_tar(path)
-            for member in archive:
+            for count, member in enumerate(archive, 1):
+                message = ARCHIVE_MEMBERS.excess(count) or expansion_excess(packed, member.offset_data + member.size)
+                if message and not plain:
+                    raise_fault(path, message)
                 if not member.isfile() or file_extension(Path(member.name)) not in ENDINGS:
                     continue
                 if plain:
@@ -127,7 +135,7 @@ def tar_members(path: Path) -> dict[str, ImageFile | ImageBytes]:
                     content = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
                     image = ImageBytes(content, f"{path}: {member.name}")
                 images[PurePosixPath(member.name).name] = images[member.name.removeprefix("./")] = image
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise_fault(path, f"is no tar file that can be read: {error}.")
     return images
 
@@ -157,7 +165,7 @@ def make_boxes(
     return Boxes(image, torch.tensor(rows).view(-1, 4), tuple(labels), size, name, split)
 
 
-def relative_box(box: Box, size: tuple[int, int], builder: ReadingBuilder[Any]) -> tuple[float, float, float, float]:
+def relative_box(box: Box, size: tuple[int, int], builder: FaultCollector) -> tuple[float, float, float, float]:
     """(centre x, centre y, width, height) relative to the image, clipped to it."""
     height, width = size
     x1, y1, x2, y2 = box.corners
@@ -215,8 +223,8 @@ def find_image(find: Images, name: str, location: tuple[str, int | None, int | N
 def read_coco(path: Path, find: Images, builder: ReadingBuilder[Boxes]) -> None:
     """The images of a COCO file, including those without objects."""
     data = load_coco(path)
-    classes = {category.get("id"): str(category.get("name")) for category in data["categories"]}
-    boxes: dict[Any, list[Box]] = {image.get("id"): [] for image in data["images"]}
+    classes: dict[int | str, str] = {category["id"]: str(category.get("name")) for category in data["categories"]}
+    boxes: dict[int | str, list[Box]] = {image["id"]: [] for image in data["images"]}
     crowds = 0
     for n, annotation in enumerate(data["annotations"]):
         with builder.catching():
@@ -230,15 +238,19 @@ def read_coco(path: Path, find: Images, builder: ReadingBuilder[Boxes]) -> None:
                 boxes[image].append(coco_box(path, n, annotation, classes))
     if crowds:
         builder.note(f"{path.name}: boxes of crowds left out: {crowds:,}")
-    builder.each(data["images"], lambda image: coco_image(path, image, boxes[image.get("id")], find, builder))
+    builder.each(data["images"], lambda image: coco_image(path, image, boxes[image["id"]], find, builder))
 
 
-def load_coco(path: Path) -> dict[str, list[dict[str, Any]]]:
+def load_coco(path: Path) -> dict[str, list[ParsedObject]]:
     """The three lists of a COCO file."""
     try:
         data = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise_fault(path, f"is no JSON: {error.msg}.", error.lineno, error.colno)
+    except (ValueError, RecursionError) as error:
+        raise_fault(path, f"is JSON that cannot be read ({error}). Shorten the number, or nest less.")
+    if message := JSON_DEPTH.excess(json_depth(data)):
+        raise_fault(path, f"is JSON that cannot be read: {message}")
     for name in ("images", "annotations", "categories"):
         rows = data.get(name) if isinstance(data, dict) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -259,14 +271,14 @@ def load_coco(path: Path) -> dict[str, list[dict[str, Any]]]:
     return data
 
 
-def check_ids(path: Path, description: str, item: dict[str, Any], names: tuple[str, ...]) -> None:
+def check_ids(path: Path, description: str, item: ParsedObject, names: tuple[str, ...]) -> None:
     """Raise `MalformedData` if one of these ids is neither a number nor text."""
     for name in names:
         if not isinstance(item.get(name), int | str):
             raise_fault(path, f"{description} has the {name} {item.get(name)!r:.40}; wanted a number.")
 
 
-def coco_box(path: Path, n: int, annotation: dict[str, Any], classes: dict[Any, str]) -> Box:
+def coco_box(path: Path, n: int, annotation: ParsedObject, classes: dict[int | str, str]) -> Box:
     """The box of an annotation, whose `bbox` is [x, y, width, height] in pixels."""
     category = annotation["category_id"]
     if category not in classes:
@@ -281,9 +293,7 @@ def coco_box(path: Path, n: int, annotation: dict[str, Any], classes: dict[Any, 
     return Box((x, y, x + width, y + height), classes[category], lambda text: raise_fault(path, where + text))
 
 
-def coco_image(
-    path: Path, item: dict[str, Any], boxes: list[Box], find: Images, builder: ReadingBuilder[Boxes]
-) -> Boxes:
+def coco_image(path: Path, item: ParsedObject, boxes: list[Box], find: Images, builder: ReadingBuilder[Boxes]) -> Boxes:
     """An image of a COCO file with its boxes."""
     name, location = str(item.get("file_name", "")), (str(path), None, None)
     image = find_image(find, name, location)
@@ -292,7 +302,7 @@ def coco_image(
     return make_boxes(image, size, boxes, name, "", builder)
 
 
-def check_size(path: Path, name: str, expected: tuple[Any, Any], size: tuple[int, int]) -> None:
+def check_size(path: Path, name: str, expected: tuple[object, object], size: tuple[int, int]) -> None:
     """Raise `MalformedData` if the file of boxes expects another (height, width) than the image has."""
     if None not in expected and expected != size:
         message = f"{name!r} has {size[1]} × {size[0]} pixels, but its boxes are for {expected[1]} × {expected[0]}."
@@ -331,7 +341,7 @@ def voc_image(file: Path, find: Images, split: str, builder: ReadingBuilder[Boxe
 def read_side(root: ElementTree.Element, side: str) -> int | None:
     """The height or width of the image in the XML; None if it is missing or 0, which some tools write for unknown."""
     text = root.findtext(f"size/{side}", "").strip()
-    return int(text) or None if text.isdecimal() else None
+    return int(text) or None if text.isdecimal() and len(text) < 10 else None
 
 
 def parse_xml(file: Path) -> ElementTree.Element:

@@ -1,31 +1,57 @@
-"""Files as bytes and as text: gzip is decompressed, text must be UTF-8, lines are numbered as in an editor."""
+"""Files as bytes and as text: gzip is decompressed, the encoding detected, lines are numbered as in an editor."""
 
 from __future__ import annotations
 
 import gzip
-import re
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
 from ..errors import BadInput
-from .reading import raise_fault
+from ..limits import FILE_BYTES, PATH_LENGTH, expansion_excess
+from .dataset_folders import dataset_files, is_dataset_folder
+from .encodings import Encoding, detect_encoding
+from .reading import add_note, raise_fault
 
 Paths = str | Path | Iterable[str | Path]
+CHUNK = 1 << 20
+SHEETS = (".xlsx", ".xlsm")
 
 
 def resolve_paths(paths: Paths, *, folders: bool = False) -> list[Path]:
-    """One path or several as a list; `BadInput` for a path that does not exist, or for a folder unless `folders`."""
+    """One path or several as a list of files; `BadInput` for a path that does not exist.
+
+    A folder of a Hugging Face data set becomes its Parquet or Arrow files; another folder is `BadInput` unless
+    `folders`. A sheet of a workbook is named after a `#`: `prices.xlsx#May`.
+    """
     given = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
     if not given:
         raise BadInput("No file was given. Give one path or several.")
+    files: list[Path] = []
     for path in given:
-        if not path.exists():
+        if message := PATH_LENGTH.excess(len(str(path))):
+            raise BadInput(f"{str(path)[:80]}… is no path that can be read: {message}")
+        file = split_sheet(path)[0]
+        if not file.exists():
             raise BadInput(f"{path} is not there. Give the path of a file that exists.")
-        if path.is_dir() and not folders:
-            raise BadInput(f"{path} is a folder. Give the files in it.")
-    return given
+        if file.is_dir() and is_dataset_folder(file) and (inside := dataset_files(file)):
+            files += inside
+            continue
+        if file.is_dir() and not folders:
+            raise BadInput(f"{path} is a folder without Parquet or Arrow files. Give the files in it.")
+        files.append(path)
+    return files
+
+
+def split_sheet(path: Path) -> tuple[Path, str | None]:
+    """The file of a path, and the sheet that it names after a `#`, if it is a workbook.
+
+    >>> split_sheet(Path("prices.xlsx#May")), split_sheet(Path("c#/prices.csv"))
+    ((PosixPath('prices.xlsx'), 'May'), (PosixPath('c#/prices.csv'), None))
+    """
+    name, mark, sheet = path.name.partition("#")
+    return (path.with_name(name), sheet) if mark and name.lower().endswith(SHEETS) else (path, None)
 
 
 def file_format(path: Path) -> str:
@@ -34,35 +60,59 @@ def file_format(path: Path) -> str:
     >>> file_format(Path("dev.CONLLU.gz")), file_format(Path("train.en.gz")), file_format(Path("README"))
     ('conllu', 'en', '')
     """
-    endings = [ending.lower() for ending in path.suffixes]
+    endings = [ending.lower() for ending in split_sheet(path)[0].suffixes]
     if endings and endings[-1] == ".gz":
         endings.pop()
     return endings[-1][1:] if endings else ""
 
 
 def read_bytes(path: Path) -> bytes:
-    """The bytes of a file, decompressed if it is gzip; `MalformedData` if it is empty or a broken archive."""
+    """The bytes of a file, decompressed if it is gzip; `MalformedData` if it is empty, too large or broken."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(FILE_BYTES.value + 1)
     except OSError as error:
         raise_fault(path, f"cannot be opened: {error.strerror}.")
+    if message := FILE_BYTES.excess(len(data)):
+        raise_fault(path, message)
     if data[:2] == b"\x1f\x8b":
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise_fault(path, f"is a broken gzip file ({error}). Get the whole file again.")
+        data = unpack_gzip(path)
     if not data:
         raise_fault(path, "the file is empty.")
     return data
 
 
-def read_text(path: Path) -> str:
-    """The text of a UTF-8 file with \\n as line ends; `MalformedData` with line and column for invalid bytes."""
-    data = read_bytes(path)
+def unpack_gzip(path: Path) -> bytes:
+    """The contents of a gzip file; `MalformedData` as soon as they are too large for it."""
+    chunks, size = [], 0
     try:
-        text = data.decode("utf-8-sig")
+        with path.open("rb") as packed, gzip.GzipFile(fileobj=packed) as file:
+            while chunk := file.read(CHUNK):
+                size += len(chunk)
+                if message := expansion_excess(packed.tell(), size):
+                    raise_fault(path, message)
+                chunks.append(chunk)
+    except (OSError, EOFError, zlib.error) as error:
+        raise_fault(path, f"is a broken gzip file ({error}). Get the whole file again.")
+    return b"".join(chunks)
+
+
+def read_text(path: Path) -> str:
+    """The text of a file with \\n as line ends; `MalformedData` with line and column for invalid bytes.
+
+    Text is UTF-8, or in another encoding by its byte-order mark or bytes, which a note reports.
+    """
+    data = read_bytes(path)
+    encoding = detect_encoding(data)
+    if encoding is None:
+        raise_encoding_fault(path, data)
+    try:
+        text = data.decode(encoding.codec)
     except UnicodeDecodeError as error:
-        raise_encoding_fault(path, data, error.start + (len(data) - len(error.object)))
+        raise_encoding_fault(path, data, error.start + len(data) - len(error.object), encoding)
+    if encoding.name != "UTF-8":
+        add_note(f"{path.name}: read as {encoding.name}; it is not UTF-8")
+        text = text.removeprefix("\ufeff")
     text = text.replace("\r\n", "\n")
     text = text if "\n" in text else text.replace("\r", "\n")
     if not text.strip():
@@ -70,27 +120,28 @@ def read_text(path: Path) -> str:
     return text
 
 
-def raise_encoding_fault(path: Path, data: bytes, offset: int) -> NoReturn:
-    """Raise `MalformedData` for the byte at `offset`, with the encoding that the file probably has."""
+def locate_byte(data: bytes, offset: int, codec: str) -> tuple[int, int]:
+    """The line and column, from 1, of a byte."""
+    before = data[:offset].decode(codec, "replace")
+    return before.count("\n") + 1, len(before) - before.rfind("\n")
+
+
+def raise_encoding_fault(
+    path: Path, data: bytes, offset: int | None = None, encoding: Encoding | None = None
+) -> NoReturn:
+    """Raise `MalformedData` for a byte, by default the first that is not UTF-8."""
     if data[:2] == b"PK":
-        raise_fault(path, "is a ZIP archive, such as an Excel workbook. Save it as CSV in UTF-8.")
-    start = data.rfind(b"\n", 0, offset) + 1
-    line, column = data.count(b"\n", 0, offset) + 1, len(data[start:offset].decode("utf-8", "replace")) + 1
-    encoding = likely_encoding(data)
-    advice = f"Save the file as UTF-8; if it is {encoding}: iconv -f {encoding} -t UTF-8 {path.name} > new"
-    raise_fault(path, f"byte {offset} (0x{data[offset]:02X}) is not UTF-8. {advice}", line, column)
-
-
-def likely_encoding(data: bytes) -> str:
-    """UTF-16 by its byte-order mark, GB18030 if bytes beyond ASCII come in pairs, otherwise Windows-1252.
-
-    >>> likely_encoding("很好的酒店 ok".encode("gbk")), likely_encoding("déjà vu".encode("latin-1"))
-    ('GB18030', 'WINDOWS-1252')
-    """
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return "UTF-16"
-    runs = re.findall(rb"[\x80-\xff]+", data)
-    return "GB18030" if sum(map(len, runs)) >= 2 * len(runs) else "WINDOWS-1252"
+        raise_fault(path, "is a ZIP archive. If it is an Excel workbook, name it .xlsx; otherwise unpack it.")
+    codec, name = encoding or Encoding("utf-8", "UTF-8")
+    if offset is None:
+        try:
+            offset = data.decode(codec).find("\0")
+        except UnicodeDecodeError as error:
+            offset = error.start
+    line, column = locate_byte(data, offset, codec)
+    wanted = f"no {name}" if data[offset] else "no text"
+    advice = f"Save the file as UTF-8, such as with iconv -f ENCODING -t UTF-8 {path.name} > new"
+    raise_fault(path, f"byte {offset} (0x{data[offset]:02X}) is {wanted}. {advice}", line, column)
 
 
 def split_lines(text: str) -> list[str]:
@@ -100,5 +151,5 @@ def split_lines(text: str) -> list[str]:
 
 
 def read_file_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 file."""
+    """The lines of a text file."""
     return split_lines(read_text(path))

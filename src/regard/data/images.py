@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal, cast
 
 import torch
 from torch import Tensor
 
 from ..errors import BadInput, Missing
+from ..limits import FILE_BYTES, IMAGE_PIXELS
 from .arrays import Arrays
 from .files import Paths, file_format, resolve_paths
 from .listing import PATH_NAMES, ListedFile, class_folders, listed_files
-from .reading import MalformedData, Reading, ReadingBuilder, raise_fault, raise_fault_from
-from .tables import ColumnSpec, find_columns, find_split_column, read_table, split_in_row
+from .reading import FaultCollector, MalformedData, Reading, ReadingBuilder, is_foreign, raise_fault, raise_fault_from
+from .tables import ColumnSpec, Row, find_columns, find_split_column, read_table, split_in_row
+from .tables.label_types import LabelType
 from .text import LABEL_NAMES, TEXT_NAMES
 
 if TYPE_CHECKING:
@@ -46,9 +51,12 @@ class ImageFile:
         return decode_image(self.bytes(), str(self), channels)
 
     def bytes(self) -> bytes:
-        with self.path.open("rb") as file:
-            file.seek(self.start)
-            return file.read() if self.length is None else file.read(self.length)
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.start)
+                return file.read(FILE_BYTES.value if self.length is None else self.length)
+        except (OSError, ValueError, OverflowError) as error:
+            raise BadInput(f"{self} cannot be opened: {error}. Give a file that can be read.") from None
 
     def __str__(self) -> str:
         return f"{self.path}: {self.name}" if self.name else str(self.path)
@@ -118,21 +126,46 @@ def decode_image(data: bytes, name: str, channels: int) -> Tensor:
     pillow = import_pillow()
     from PIL import ImageOps
 
-    try:
-        with pillow.open(io.BytesIO(data)) as image:
-            return as_tensor(ImageOps.exif_transpose(image), channels)
-    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
-        raise image_error(name, error) from None
+    with explain_image_errors(name), pillow.open(io.BytesIO(data)) as image:
+        check_pixels(name, image.size)
+        return as_tensor(ImageOps.exif_transpose(image), channels)
+
+
+@contextmanager
+def explain_image_errors(name: str) -> Iterator[None]:
+    """While open, whatever pillow raises for an image that it cannot decode becomes `BadInput` with its name."""
+    import_pillow()
+    from PIL import Image
+
+    limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None  # sizes have a limit of ours
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of damaged metadata
+        try:
+            yield
+        except Exception as error:
+            if not is_foreign(error):
+                raise
+            raise image_error(name, error) from None
+        finally:
+            Image.MAX_IMAGE_PIXELS = limit
+
+
+def check_pixels(name: str, size: tuple[int, int]) -> None:
+    """`BadInput` for an image that is too large."""
+    if message := IMAGE_PIXELS.excess(size[0] * size[1]):
+        raise BadInput(f"{name} is {size[0]} × {size[1]} large: {message}")
 
 
 def image_error(name: str, error: Exception) -> BadInput:
     """The error for a file that pillow cannot decode."""
-    reason = "it is in no format that is known" if "cannot identify" in str(error) else str(error)
+    reason = "it is in no format that is known" if "cannot identify" in str(error) else f"{error}"[:200].rstrip(".")
     return BadInput(f"{name} cannot be read as an image: {reason}. Give a whole JPEG or PNG file.")
 
 
 def as_tensor(image: Image.Image, channels: int) -> Tensor:
     """The pixels of an image in 1, 3 or 4 channels; with less than 4, transparent pixels become white."""
+    import numpy
+
     if channels not in MODES:
         raise BadInput(f"channels is {channels}; it must be 1 (grey), 3 (RGB) or 4 (with transparency).")
     if channels != 4 and (image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info):
@@ -140,8 +173,8 @@ def as_tensor(image: Image.Image, channels: int) -> Tensor:
         image = import_pillow().new("RGBA", clear.size, "white")
         image.alpha_composite(clear)
     image = to_uint8(image).convert(MODES[channels])
-    flat = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
-    return flat.view(image.height, image.width, channels).permute(2, 0, 1).contiguous()
+    pixels = torch.from_numpy(numpy.array(image)).view(image.height, image.width, channels)
+    return pixels.permute(2, 0, 1).contiguous()
 
 
 def to_uint8(image: Image.Image) -> Image.Image:
@@ -162,7 +195,7 @@ def value_range(image: Image.Image) -> tuple[float, float]:
     return low, high
 
 
-def import_pillow() -> Any:
+def import_pillow() -> ModuleType:
     """pillow's module `Image`; `Missing` if it is not installed."""
     try:
         from PIL import Image
@@ -177,14 +210,13 @@ def check_image(image: ImageFile | ImageBytes) -> tuple[int, int]:
     if not data:
         raise BadInput(f"{image} is empty. Get the image again, or leave it out.")
     pillow = import_pillow()
-    try:
-        with pillow.open(io.BytesIO(data)) as opened:
-            width, height = opened.size
-            rotated = opened.getexif().get(0x0112, 1) >= 5  # EXIF orientations that swap the sides
-            if ENDS.get(data[:2], b"\0no") not in data[-1024:]:
-                opened.load()
-    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
-        raise image_error(str(image), error) from None
+    with explain_image_errors(str(image)), pillow.open(io.BytesIO(data)) as opened:
+        width, height = opened.size
+        check_pixels(str(image), opened.size)
+        orientation = opened.getexif().get(0x0112, 1)
+        rotated = isinstance(orientation, int) and orientation >= 5  # EXIF orientations that swap the sides
+        if ENDS.get(data[:2], b"\0no") not in data[-1024:]:
+            opened.load()
     return (width, height) if rotated else (height, width)
 
 
@@ -197,11 +229,17 @@ def check_size_of(image: ImageFile | ImageBytes, location: tuple[str, int | None
 
 
 def read_images(
-    paths: Paths, *, image: str | int | None = None, label: str | int | None = None, folder: str | Path | None = None
+    paths: Paths,
+    *,
+    image: str | int | None = None,
+    label: str | int | None = None,
+    folder: str | Path | None = None,
+    target: LabelType | Literal["auto"] = "class",
 ) -> Reading[LabelledImage]:
     """Labelled images: a folder with a folder for each class; a table of paths and labels; or NPZ.
 
-    Paths in a table are relative to `folder`, by default the table's own. NPZ: pixels `x [n, height, width]` or with
+    Paths in a table are relative to `folder`, by default the table's own; a label there that is no number is a fault
+    where `target` says that labels are numbers. NPZ: pixels `x [n, height, width]` or with
     channels first or last, or concatenated JPEG files in `jpeg` with `offsets [n + 1]`; labels in `y` unless `label`
     names another array.
     """
@@ -217,7 +255,8 @@ def read_images(
                 )
             else:
                 roles = ColumnSpec("image", image, IMAGE_NAMES), ColumnSpec("label", label, LABEL_NAMES)
-                builder.each(listed_files(path, *roles, Path(folder) if folder else None, builder), labelled_file)
+                files = listed_files(path, *roles, Path(folder) if folder else None, builder, target)
+                builder.each(files, labelled_file)
     return builder.build()
 
 
@@ -244,7 +283,7 @@ def labelled_arrays(
 
 
 def images_in_arrays(
-    arrays: Arrays, image: str | int | None, builder: ReadingBuilder[Any]
+    arrays: Arrays, image: str | int | None, builder: FaultCollector
 ) -> Sequence[Callable[[], Picture]]:
     """A function for each image of an NPZ file that checks and returns it."""
     encoded = next((name for name in ("jpeg", "png", "encoded") if name in arrays), None)
@@ -371,7 +410,7 @@ def captioned_by_name(
     builder.faults.extend(table.faults)
     columns, split_column = find_columns(table, wanted, builder), find_split_column(table)
 
-    def make(row: Any) -> Captioned:
+    def make(row: Row) -> Captioned:
         name = table.cell(row, columns["image"], "image")
         if name not in by_name:
             table.raise_fault(row, columns["image"], f"{arrays.path.name} has no image {name!r} that can be read.")

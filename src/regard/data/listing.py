@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
-from .reading import Fault, ReadingBuilder, raise_fault
-from .tables import SPLITS, ColumnSpec, find_columns, find_split_column, parse_split_name, read_table, split_in_row
+from ..limits import PATH_LENGTH
+from .reading import Fault, FaultCollector, raise_fault
+from .tables import (
+    SPLITS,
+    ColumnSpec,
+    column_label_type,
+    find_columns,
+    find_split_column,
+    label_text,
+    note_empty_labels,
+    parse_split_name,
+    read_table,
+    split_in_row,
+)
+from .tables.label_types import LabelType
 
 PATH_NAMES = ("path", "file", "filename", "file_name", "filepath", "路径", "文件", "文件名")
 
@@ -22,7 +35,7 @@ class ListedFile(NamedTuple):
     location: tuple[str, int | None, int | None]
 
 
-def class_folders(root: Path, endings: Collection[str], builder: ReadingBuilder[Any]) -> Iterator[ListedFile]:
+def class_folders(root: Path, endings: Collection[str], builder: FaultCollector) -> Iterator[ListedFile]:
     """The files of a folder that has a folder for each class, or a train, dev and test folder with these."""
     folders = [path for path in sorted(root.iterdir()) if path.is_dir() and not path.name.startswith(".")]
     loose = [path for path in sorted(root.iterdir()) if path.is_file() and file_extension(path) in endings]
@@ -44,9 +57,7 @@ def class_folders(root: Path, endings: Collection[str], builder: ReadingBuilder[
         yield from class_folder(folder, "", endings, builder)
 
 
-def class_folder(
-    folder: Path, split: str, endings: Collection[str], builder: ReadingBuilder[Any]
-) -> Iterator[ListedFile]:
+def class_folder(folder: Path, split: str, endings: Collection[str], builder: FaultCollector) -> Iterator[ListedFile]:
     """The files of one class, also those in its subfolders."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith(".")]
     listed = [path for path in files if file_extension(path) in endings]
@@ -59,24 +70,50 @@ def class_folder(
         yield ListedFile(path, folder.name, split, (str(path), None, None))
 
 
+def is_file(path: Path) -> bool:
+    """Whether a path is a file; False also for a path that cannot be one."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that is too long, or has a zero byte
+        return False
+
+
 def file_extension(path: Path) -> str:
     return path.suffix[1:].lower()
 
 
 def listed_files(
-    path: Path, file: ColumnSpec, text: ColumnSpec, folder: Path | None, builder: ReadingBuilder[Any]
+    path: Path,
+    file: ColumnSpec,
+    text: ColumnSpec,
+    folder: Path | None,
+    builder: FaultCollector,
+    target: LabelType | Literal["auto"] = "class",
 ) -> Iterator[ListedFile]:
-    """The files that a table lists with a text or label; paths are relative to `folder`, by default the table's own."""
+    """The files that a table lists with a text or label; paths are relative to `folder`, by default the table's own.
+
+    A label that is no number is a fault where `target` says that labels are numbers.
+    """
     table = read_table(path, [file, text])
     builder.faults.extend(table.faults)
     columns = find_columns(table, [file, text], builder)
     split_column, root = find_split_column(table), folder or path.parent
+    label_type = column_label_type(table, columns[text.role], target)
+    if label_type == "labels":
+        note_empty_labels(table, columns[text.role], builder)
     for row in table.rows:
         with builder.catching():
             name = table.cell(row, columns[file.role], file.role)
-            if not (root / name).is_file():
-                message = f"the file {name!r} is not there. Paths are looked up from {root.resolve()}."
+            if message := PATH_LENGTH.excess(len(name)):
+                table.raise_fault(row, columns[file.role], f"the name of a file is too long: {message}")
+            if not is_file(root / name):
+                message = f"the file {name!r:.200} is not there. Paths are looked up from {root.resolve()}."
                 table.raise_fault(row, columns[file.role], message)
             location = (str(path), row.line, table.column(row, columns[file.role]))
-            label = table.cell(row, columns[text.role], text.role)
+            if label_type == "labels":
+                label = label_text(table, row, columns[text.role], empty=True)
+            else:
+                label = table.cell(row, columns[text.role], text.role)
+            if label_type == "number":
+                table.number(row, columns[text.role], text.role)
             yield ListedFile(root / name, label, split_in_row(table, row, split_column), location)

@@ -6,13 +6,16 @@ import random
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
+from .. import errors
 from ..errors import BadInput
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 X = TypeVar("X")
 
 MAX_LISTED = 5
@@ -23,20 +26,27 @@ MAX_LISTED = 5
 class Fault:
     """A place in a file that could not be read, with a message: what was read, and what was expected.
 
-    Lines and columns count from 1, columns in characters; None where a file has none.
+    Lines and columns count from 1, columns in characters; None where a file has none. `place` says in words where a
+    file without lines has it. `cause` is the class of an exception that no reader expected.
 
     >>> print(Fault("train.tsv", 3, 7, "the label is empty."))
     train.tsv:3:7: the label is empty.
     >>> print(Fault("cells.npz", None, None, "there is no array 'y'."))
     cells.npz: there is no array 'y'.
+    >>> print(Fault("book.xlsx", 5, 3, "the label is empty.", "sheet 'May', cell C5"))
+    book.xlsx: sheet 'May', cell C5: the label is empty.
     """
 
     file: str
     line: int | None
     column: int | None
     message: str
+    place: str = ""
+    cause: str = ""
 
     def __str__(self) -> str:
+        if self.place:
+            return f"{self.file}: {self.place}: {self.message}"
         position = ":".join(str(item) for item in (self.file, self.line, self.column) if item is not None)
         return f"{position}: {self.message}"
 
@@ -49,9 +59,34 @@ class MalformedData(Exception):
         self.faults = faults
 
 
-def raise_fault(file: str | Path, message: str, line: int | None = None, column: int | None = None) -> NoReturn:
+def raise_fault(
+    file: str | Path, message: str, line: int | None = None, column: int | None = None, place: str = ""
+) -> NoReturn:
     """Raise `MalformedData` with this fault."""
-    raise MalformedData(Fault(str(file), line, column, message))
+    raise MalformedData(Fault(str(file), line, column, message, place))
+
+
+def is_foreign(error: BaseException) -> bool:
+    """Whether an exception is neither ours nor a request to stop, such as an error of a library or its Rust panic."""
+    return errors.is_foreign(error) and not isinstance(error, MalformedData)
+
+
+def foreign_fault(error: BaseException, file: str, source: object = None) -> Fault:
+    """The fault for an exception that no reader expected; `source` may be a row with its line."""
+    line = getattr(source, "line", None)
+    cause = type(error).__name__
+    reason = f"{cause}: {error}"[:200].rstrip(".")
+    message = f"cannot be read ({reason}). Get the file again, or save it in another format."
+    return Fault(file, line if isinstance(line, int) else None, None, " ".join(message.split()), cause=cause)
+
+
+_collector: ContextVar[FaultCollector | None] = ContextVar("fault_collector", default=None)
+
+
+def add_note(text: str) -> None:
+    """Add a note to the reading that is being built; without one there is nobody to tell."""
+    if (collector := _collector.get()) is not None:
+        collector.note(text)
 
 
 def raise_fault_from(
@@ -62,10 +97,10 @@ def raise_fault_from(
 
 
 @dataclass(frozen=True)
-class Reading(Generic[T]):
+class Reading(Generic[T_co]):
     """Examples in the order of the files, the faults, and what was guessed about the files (`notes`)."""
 
-    examples: tuple[T, ...]
+    examples: tuple[T_co, ...]
     faults: tuple[Fault, ...] = ()
     files: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -79,7 +114,7 @@ class Reading(Generic[T]):
         ]
         return "\n".join(lines + [f"  {note}" for note in self.notes] + format_faults(self.faults))
 
-    def strict(self) -> Reading[T]:
+    def strict(self) -> Reading[T_co]:
         """The reading itself if it has no faults; otherwise `BadInput` with the first faults and their number."""
         if self.faults:
             count = count_noun(len(self.faults), "fault")
@@ -90,14 +125,14 @@ class Reading(Generic[T]):
             )
         return self
 
-    def require_examples(self) -> Reading[T]:
+    def require_examples(self) -> Reading[T_co]:
         """The reading itself if it has examples; otherwise `BadInput` with the first faults."""
         if not self.examples:
             why = " ".join(str(fault) for fault in self.faults[:MAX_LISTED])
             raise BadInput(f"No example was read from {', '.join(self.files)}. {why} `regard check` shows all of it.")
         return self
 
-    def select(self, split: str) -> Reading[T]:
+    def select(self, split: str) -> Reading[T_co]:
         """The examples that the files assign to a split: 'train', 'dev' or 'test'."""
         selected = tuple(example for example in self.examples if split_of(example) == split)
         if not selected:
@@ -107,7 +142,7 @@ class Reading(Generic[T]):
         return replace(self, examples=selected)
 
 
-def split_of(example: Any) -> str:
+def split_of(example: object) -> str:
     """The split that an example's file assigns it to; '' where there is none.
 
     >>> split_of("a text, which has a method split")
@@ -133,10 +168,9 @@ def format_faults(faults: tuple[Fault, ...]) -> list[str]:
 
 
 @dataclass
-class ReadingBuilder(Generic[T]):
-    """Collects examples, faults and notes while files are read; `build` returns the `Reading`."""
+class FaultCollector:
+    """Collects faults and notes while files are read."""
 
-    examples: list[T] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -145,29 +179,49 @@ class ReadingBuilder(Generic[T]):
     def reading(self, path: Path) -> Iterator[None]:
         """While open, reads this file: `MalformedData` becomes faults, and the next file can be read."""
         self.files.append(str(path))
-        with self.catching():
-            yield
+        token = _collector.set(self)
+        try:
+            with self.catching():
+                yield
+        finally:
+            _collector.reset(token)
 
     @contextmanager
-    def catching(self) -> Iterator[None]:
-        """While open, `MalformedData` becomes faults."""
+    def catching(self, source: object = None) -> Iterator[None]:
+        """While open, `MalformedData` and the exceptions of libraries become faults, at the line of `source`."""
         try:
             yield
-        except MalformedData as refused:
-            self.faults.extend(refused.faults)
+        except BaseException as error:
+            self.add_faults(error, source)
 
-    def each(self, sources: Iterable[X], make: Callable[[X], T]) -> None:
-        """Add `make(source)` for each source; where it raises `MalformedData`, add the faults."""
-        for source in sources:
-            try:
-                self.examples.append(make(source))
-            except MalformedData as refused:
-                self.faults.extend(refused.faults)
+    def add_faults(self, error: BaseException, source: object = None) -> None:
+        """The faults of an exception while a file is read; our own errors and requests to stop are raised again."""
+        if isinstance(error, MalformedData):
+            self.faults.extend(error.faults)
+        elif is_foreign(error):
+            self.faults.append(foreign_fault(error, self.files[-1] if self.files else "", source))
+        else:
+            raise error
 
     def note(self, text: str) -> None:
         """Add a note, once."""
         if text not in self.notes:
             self.notes.append(text)
+
+
+@dataclass
+class ReadingBuilder(FaultCollector, Generic[T]):
+    """Collects examples too; `build` returns the `Reading`."""
+
+    examples: list[T] = field(default_factory=list)
+
+    def each(self, sources: Iterable[X], make: Callable[[X], T]) -> None:
+        """Add `make(source)` for each source; where it raises, add the faults."""
+        for source in sources:
+            try:
+                self.examples.append(make(source))
+            except BaseException as error:
+                self.add_faults(error, source)
 
     def build(self) -> Reading[T]:
         """The reading; faults are sorted by file and line."""
@@ -176,7 +230,7 @@ class ReadingBuilder(Generic[T]):
         return Reading(tuple(self.examples), tuple(faults), tuple(self.files), tuple(self.notes))
 
 
-def stratum_quotas(sizes: Counter[Any], count: int) -> Counter[Any]:
+def stratum_quotas(sizes: Counter[Hashable], count: int) -> Counter[Hashable]:
     """How many of `count` held-out examples each stratum gives: by its size, but never all of it.
 
     The rounding gives what is left to the largest remainders.
@@ -215,7 +269,7 @@ def split(
     """
     if not 0 < share < 1:
         raise BadInput(f"share is {share!r}; it must be more than 0 and less than 1.")
-    groups: dict[Any, list[int]] = {}
+    groups: dict[Hashable, list[int]] = {}
     for n, example in enumerate(reading.examples):
         groups.setdefault(n if by is None else by(example), []).append(n)
     if len(groups) < 2:

@@ -5,24 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from ..errors import BadInput, Missing
+from ..limits import SAMPLE_RATE, SOUND_SAMPLES
 from ..nn.embeddings.audio import check_complete, read_sound, resample
 from .arrays import Arrays
 from .files import Paths, file_format, read_file_lines, read_text, resolve_paths
 from .listing import PATH_NAMES, ListedFile, class_folders, file_extension, listed_files
-from .reading import Fault, Reading, ReadingBuilder, raise_fault, raise_fault_from
+from .reading import Fault, FaultCollector, Reading, ReadingBuilder, raise_fault, raise_fault_from
 from .tables import ColumnSpec
+from .tables.label_types import LabelType
 from .text import LABEL_NAMES, TEXT_NAMES
+
+if TYPE_CHECKING:
+    import soundfile
 
 ENDINGS = ("wav", "flac", "ogg", "oga", "opus", "mp3", "aif", "aiff", "au")
 SOUND_NAMES = ("audio", "sound", "wav", "recording", "audio_path", "wav_filename", *PATH_NAMES, "音频", "录音")
 TRANSCRIPT_NAMES = ("transcript", "transcription", *TEXT_NAMES, "转写", "抄本")
 SAMPLES = ("audio", "sound", "samples", "wave")
+LOWEST_RATE = 8000
+"""Samples a second that every recording is resampled to at least."""
 FRAMES = ("mfcc", "frames", "features", "mel", "log_mel")
 
 
@@ -34,6 +42,7 @@ class SoundFile:
 
     def load(self, rate: int | None = None) -> tuple[Tensor, int]:
         """(float32 `[samples]` from −1 to 1, sample rate), resampled if a rate is given."""
+        check_sound_size(self.path, rate)
         return read_sound(self.path, rate)
 
 
@@ -51,6 +60,8 @@ class Samples:
         (tensor([-1.0000,  0.5000]), 8000)
         """
         values = self.values
+        if message := excess_samples(len(values), self.rate, rate):
+            raise BadInput(f"A recording of {len(values)} samples cannot be read: {message}")
         if not values.is_floating_point():
             values = values.float() / (torch.iinfo(values.dtype).max + 1)
         rate = self.rate if rate is None else rate
@@ -76,13 +87,39 @@ class Spoken:
     split: str = ""
 
 
-def check_sound(path: Path) -> None:
-    """Check the header and the last sample of a recording; `BadInput` if it is damaged, truncated or empty."""
+def import_soundfile() -> ModuleType:
+    """The module soundfile; `Missing` if it is not installed."""
     try:
         import soundfile
     except (ImportError, OSError) as error:
         raise Missing(f'Reading sound needs soundfile ({error}): pip install "regard[train]".') from None
+    return soundfile
+
+
+def excess_samples(samples: int, rate: int, new_rate: int | None) -> str:
+    """The message for a recording that is too long, also after resampling, or has an impossible rate; '' if not."""
+    if rate < 1:
+        return f"its rate is {rate} samples a second; wanted 1 at least."
+    new_samples = samples if new_rate is None else samples * new_rate // rate
+    return SAMPLE_RATE.excess(rate) or SOUND_SAMPLES.excess(max(samples, new_samples))
+
+
+def check_sound_size(path: Path, rate: int | None = None) -> None:
+    """`BadInput` for a recording that is too long, also when it is resampled to `rate`, by its header."""
+    soundfile = import_soundfile()
+    try:
+        info = soundfile.info(str(path))
+    except (soundfile.LibsndfileError, RuntimeError, OSError):
+        return  # whoever reads it says what is wrong
+    if message := excess_samples(info.frames * info.channels, info.samplerate, rate):
+        raise BadInput(f"{path} cannot be read as sound: {message}")
+
+
+def check_sound(path: Path) -> None:
+    """Check the header and the last sample of a recording; `BadInput` if it is damaged, truncated or empty."""
+    soundfile = import_soundfile()
     check_complete(path)
+    check_sound_size(path, LOWEST_RATE)
     try:
         with soundfile.SoundFile(path) as file:
             length, complete = file.frames, has_last_sample(file)
@@ -99,7 +136,7 @@ def check_sound(path: Path) -> None:
         read_sound(path)  # only such files can have NaN or infinite samples
 
 
-def has_last_sample(file: Any) -> bool:
+def has_last_sample(file: soundfile.SoundFile) -> bool:
     """Whether an open sound file has the last of the samples that its header counts."""
     try:
         file.seek(max(0, file.frames - 1))
@@ -118,11 +155,17 @@ def check_listed_sound(listed: ListedFile) -> SoundFile:
 
 
 def read_sounds(
-    paths: Paths, *, sound: str | int | None = None, label: str | int | None = None, folder: str | Path | None = None
+    paths: Paths,
+    *,
+    sound: str | int | None = None,
+    label: str | int | None = None,
+    folder: str | Path | None = None,
+    target: LabelType | Literal["auto"] = "class",
 ) -> Reading[LabelledSound]:
     """Labelled recordings: a folder with a folder for each class; a table of paths and labels; or NPZ.
 
-    Paths in a table are relative to `folder`, by default the table's own. NPZ: all samples in `audio`, `offsets
+    Paths in a table are relative to `folder`, by default the table's own; a label there that is no number is a fault
+    where `target` says that labels are numbers. NPZ: all samples in `audio`, `offsets
     [n + 1]`, `rate`, and labels in the array `label`; an array such as is_test assigns examples to splits.
     """
     builder = ReadingBuilder[LabelledSound]()
@@ -134,7 +177,8 @@ def read_sounds(
                 labelled_arrays(Arrays(path), label, builder)
             else:
                 roles = ColumnSpec("sound", sound, SOUND_NAMES), ColumnSpec("label", label, LABEL_NAMES)
-                builder.each(listed_files(path, *roles, Path(folder) if folder else None, builder), labelled_file)
+                files = listed_files(path, *roles, Path(folder) if folder else None, builder, target)
+                builder.each(files, labelled_file)
     return builder.build()
 
 
@@ -163,8 +207,9 @@ def read_samples(arrays: Arrays) -> tuple[Tensor, list[int], int]:
     array, rate = arrays.get(name, "sound"), arrays.get("rate", "samples a second")
     if array.ndim != 1 or str(array.dtype) not in ("int16", "int32", "float16", "float32", "float64"):
         arrays.raise_fault(name, f"is {array.dtype} {list(array.shape)}; wanted int16 or float32 [samples].")
-    if rate.size != 1 or not rate.item() > 0:
-        arrays.raise_fault("rate", f"is {rate!r:.60}; wanted one number of samples a second, such as 16000.")
+    if rate.size != 1 or rate.dtype.kind not in "uif" or not 1 <= rate.item() <= SAMPLE_RATE.value:
+        limit = f"from 1 to {SAMPLE_RATE.value} ({SAMPLE_RATE.variable})"
+        arrays.raise_fault("rate", f"is {rate!r:.60}; wanted one number of samples a second, {limit}.")
     return torch.from_numpy(array), arrays.offsets(len(array), name), int(rate.item())
 
 
@@ -204,7 +249,7 @@ def spoken_file(listed: ListedFile) -> Spoken:
     return Spoken(listed.text, sound=check_listed_sound(listed), split=listed.split)
 
 
-def transcribed_folder(root: Path, builder: ReadingBuilder[Any]) -> Iterator[ListedFile]:
+def transcribed_folder(root: Path, builder: FaultCollector) -> Iterator[ListedFile]:
     """The recordings of a folder and its subfolders, with the texts beside them."""
     files = [path for path in sorted(root.rglob("*")) if path.is_file() and file_extension(path) in ENDINGS]
     if not files:
@@ -218,7 +263,7 @@ def transcribed_folder(root: Path, builder: ReadingBuilder[Any]) -> Iterator[Lis
             yield ListedFile(path, find_transcript(path, lines), "", (str(path), None, None))
 
 
-def transcripts(path: Path, builder: ReadingBuilder[Any]) -> dict[Path, str]:
+def transcripts(path: Path, builder: FaultCollector) -> dict[Path, str]:
     """The texts of a file of lines `name text`, by the paths of the recordings without extension."""
     texts = {}
     for number, line in enumerate(read_file_lines(path), 1):

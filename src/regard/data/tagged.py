@@ -1,4 +1,4 @@
-"""Tagged sentences: CoNLL-U, columns of text, or JSON lines."""
+"""Tagged sentences: CoNLL-U, columns of text, or tables with lists of words and tags."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ FIELDS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "dep
 WORD_NAMES = ("words", "tokens", "forms", "词", "词语")
 TAG_NAMES = ("tags", "labels", "upos", "pos_tags", "ner_tags", "pos", "ner", "标签")
 
+LISTS = ("jsonl", "ndjson", "json", "parquet", "pq", "arrow", "feather", "ipc")
+"""Formats of tables whose cells can be lists."""
+
 Block = list[tuple[int, str]]
 """The lines of a sentence with their numbers."""
 
@@ -35,13 +38,13 @@ def read_tagged(paths: Paths, *, column: str | int | None = None) -> Reading[Tag
 
     CoNLL-U: `column` is upos (the default), xpos, deprel, …; multiword tokens (1-2) and empty nodes (1.1) are skipped.
     Columns of text: a word and its tag on each line, separated by a tab or spaces, and a blank line between sentences;
-    the tag is the last column unless `column` is another number. JSON lines: a list of words and a list of tags. A
-    sentence with a fault is skipped.
+    the tag is the last column unless `column` is another number. JSON, Parquet, Arrow: a list of words and a list of
+    tags. A sentence with a fault is skipped.
     """
     builder = ReadingBuilder[Tagged]()
     for path in resolve_paths(paths):
         with builder.reading(path):
-            if file_format(path) in ("jsonl", "ndjson"):
+            if file_format(path) in LISTS:
                 read_json_lists(path, column, builder)
                 continue
             lines = read_file_lines(path)
@@ -102,7 +105,7 @@ def is_word(path: Path, number: int, cells: list[str], expected: int) -> bool:
         if re.fullmatch(r"\d+[-.]\d+", cells[0]):
             return False
         raise_fault(path, f"the id is {cells[0]!r}; wanted a number, such as 4, 4-5 or 4.1.", number, 1)
-    if int(cells[0]) != expected:
+    if cells[0] != str(expected):
         hint = "Is a blank line missing before it?" if cells[0] == "1" else "Is a line missing or twice there?"
         raise_fault(path, f"the id is {cells[0]}; wanted {expected}. {hint}", number, 1)
     if not cells[1]:
@@ -153,7 +156,7 @@ def tag_column(path: Path, column: str | int | None, columns: int) -> int:
 
 
 def read_json_lists(path: Path, column: str | int | None, builder: ReadingBuilder[Tagged]) -> None:
-    """Sentences from JSON lines."""
+    """Sentences from a table of lists."""
     wanted = [ColumnSpec("words", None, WORD_NAMES), ColumnSpec("tags", column, TAG_NAMES, "column")]
     table = read_table(path, wanted)
     builder.faults.extend(table.faults)

@@ -6,11 +6,25 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from ..errors import BadInput
 from .files import Paths, file_format, read_file_lines, read_text, resolve_paths, split_lines
 from .reading import Fault, Reading, ReadingBuilder, raise_fault
-from .tables import TABLES, ColumnSpec, Row, Table, find_columns, find_split_column, read_table, split_in_row
+from .tables import (
+    TABLES,
+    ColumnSpec,
+    Row,
+    Table,
+    column_label_type,
+    find_columns,
+    find_split_column,
+    label_text,
+    note_empty_labels,
+    read_table,
+    split_in_row,
+)
+from .tables.label_types import LabelType
 
 TEXT_NAMES = (
     *("text", "sentence", "review", "text_a", "content", "comment", "document", "question", "utterance", "tweet"),
@@ -64,12 +78,18 @@ class Document:
 
 
 def read_texts(
-    paths: Paths, *, text: str | int | None = None, label: str | int | None = None, header: bool | None = None
+    paths: Paths,
+    *,
+    text: str | int | None = None,
+    label: str | int | None = None,
+    header: bool | None = None,
+    target: LabelType | Literal["auto"] = "class",
 ) -> Reading[LabelledText]:
-    """Labelled texts from CSV, TSV or JSON lines.
+    """Labelled texts from a table of any format, or from fastText's lines.
 
     A column is given by name or by number from 1, or found by its name, or by its values: the label repeats, the text
-    does not, identifiers are neither. TSV is split at tabs only; quotes belong to the text.
+    does not, identifiers are neither. A list of labels becomes its JSON text. An empty label is a fault
+    unless labels are sets, and so is a label that is no number where `target` says that labels are numbers.
     """
     builder = ReadingBuilder[LabelledText]()
     wanted = [
@@ -81,10 +101,15 @@ def read_texts(
             table = read_table(path, wanted, header)
             builder.faults.extend(table.faults)
             columns = find_columns(table, wanted, builder)
-            split_column = find_split_column(table)
+            split_column, label_type = find_split_column(table), column_label_type(table, columns["label"], target)
+            if label_type == "labels":
+                note_empty_labels(table, columns["label"], builder)
             for row in table.rows:
-                with builder.catching():
-                    content, name = (table.cell(row, columns[role], role) for role in ("text", "label"))
+                with builder.catching(row):
+                    if label_type == "number":
+                        table.number(row, columns["label"], "label")
+                    content = table.cell(row, columns["text"], "text")
+                    name = label_text(table, row, columns["label"], label_type == "labels")
                     builder.examples.append(LabelledText(content, name, split_in_row(table, row, split_column)))
     return builder.build()
 
@@ -92,7 +117,7 @@ def read_texts(
 def read_parallel(
     paths: Paths, *, source: str | int | None = None, target: str | int | None = None, header: bool | None = None
 ) -> Reading[Parallel]:
-    """Pairs of texts: from a table (TSV, CSV, JSON lines), or from two text files that correspond line by line.
+    """Pairs of texts: from a table of any format, or from two text files that correspond line by line.
 
     Two paths without a table's extension are the source lines and the target lines. In a table a column is given by
     name or by number from 1, or found by its name (source, target), or it is one of the first two columns of texts. In
@@ -152,7 +177,7 @@ def read_pair_table(
     columns = find_columns(table, roles, builder)
     split_column = find_split_column(table)
     for row in table.rows:
-        with builder.catching():
+        with builder.catching(row):
             sources, targets = (sentences(table, row, columns[role], role) for role in ("source", "target"))
             split = split_in_row(table, row, split_column)
             builder.examples.append(Parallel(join_sentences(sources), targets[0], tuple(targets), split))
@@ -182,11 +207,24 @@ def join_sentences(parts: Iterable[str]) -> str:
 
 
 def read_lines(paths: Paths) -> Reading[Document]:
-    """The text of each file, with \\n as line ends and otherwise unchanged."""
+    """The text of each file, with \\n as line ends and otherwise unchanged; of a table, its column of texts.
+
+    CSV and TSV are refused: it is more likely that they hold something else than a running text.
+    """
     builder = ReadingBuilder[Document]()
     for path in resolve_paths(paths):
-        if file_format(path) in ("npz", "csv", "jsonl"):
+        if file_format(path) in ("npz", "csv", "tsv"):
             raise BadInput(f"{path} is no plain text by its name. Give a text file, such as {path.stem}.txt.")
         with builder.reading(path):
-            builder.examples.append(Document(read_text(path), str(path)))
+            text = text_column(path, builder) if file_format(path) in TABLES else read_text(path)
+            builder.examples.append(Document(text, str(path)))
     return builder.build()
+
+
+def text_column(path: Path, builder: ReadingBuilder[Document]) -> str:
+    """The texts of a table, one after the other on lines of their own."""
+    wanted = [ColumnSpec("text", None, TEXT_NAMES, content="text")]
+    table = read_table(path, wanted)
+    builder.faults.extend(table.faults)
+    name = find_columns(table, wanted, builder)["text"]
+    return "\n".join(str(table.value(row, name) or "") for row in table.rows) + "\n"

@@ -1,17 +1,16 @@
-"""Tables: CSV, TSV and JSON lines, and which of their columns is what."""
+"""Tables of every format, and which of their columns is what."""
 
-from .columns import find_columns, given_column
+from .columns import column_label_type, find_columns, given_column, label_text, note_empty_labels
+from .read import TABLES, read_table, sample_rows
 from .table import (
     SPLIT_COLUMNS,
     SPLITS,
-    TABLES,
     ColumnSpec,
     Row,
     Table,
     as_text,
     find_split_column,
     parse_split_name,
-    read_table,
     split_in_row,
 )
 
@@ -23,10 +22,14 @@ __all__ = [
     "Row",
     "Table",
     "as_text",
+    "column_label_type",
     "find_columns",
     "find_split_column",
     "given_column",
+    "label_text",
+    "note_empty_labels",
     "parse_split_name",
     "read_table",
+    "sample_rows",
     "split_in_row",
 ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Sequence
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
-from ..reading import ReadingBuilder, raise_fault
+from ..reading import FaultCollector, raise_fault
 from .column_profiles import SAMPLE, ColumnProfile, profile_values
-from .table import ColumnSpec, Table, as_text, find_split_column
+from .label_types import LabelType, infer_label_type
+from .table import ColumnSpec, Row, Table, as_text, find_split_column
 
 
 def profile_column(table: Table, name: str) -> ColumnProfile:
@@ -18,7 +20,34 @@ def profile_column(table: Table, name: str) -> ColumnProfile:
     return profile_values(name, [value for value in values if value])
 
 
-def find_columns(table: Table, wanted: Sequence[ColumnSpec], builder: ReadingBuilder[Any]) -> dict[str, str]:
+def column_label_type(table: Table, name: str, target: LabelType | Literal["auto"]) -> LabelType:
+    """What the labels of a column are: as `target` says, or if it is "auto" by the labels."""
+    if target != "auto":
+        return target
+    values = [table.value(row, name) for row in table.rows]
+    if any(isinstance(value, list) for value in values):
+        return "labels"
+    return infer_label_type([as_text(value) or "" for value in values])
+
+
+def label_text(table: Table, row: Row, name: str, empty: bool) -> str:
+    """The label of a row; a list of labels as JSON text. An empty cell is a fault unless `empty` is allowed."""
+    value = table.value(row, name)
+    if isinstance(value, list) and (value or empty):
+        return json.dumps(value, ensure_ascii=False)
+    if empty and (value is None or value == ""):
+        return ""
+    return table.cell(row, name, "label")
+
+
+def note_empty_labels(table: Table, name: str, builder: FaultCollector) -> None:
+    """A note of the rows of a column of label sets that are empty: these examples have none of the labels."""
+    empty = sum(table.value(row, name) in (None, "", []) for row in table.rows)
+    if empty:
+        builder.note(f"{table.path.name}: {empty:,} rows have no label in {name!r}: none of the labels")
+
+
+def find_columns(table: Table, wanted: Sequence[ColumnSpec], builder: FaultCollector) -> dict[str, str]:
     """The column of each role: the given one, or found by its usual names, or by its values. A note reports guesses.
 
     Roles without a column by name get the columns that are left over: by their values where the roles say what these
@@ -89,9 +118,9 @@ def longest_by_far(profiles: Sequence[ColumnProfile]) -> ColumnProfile | None:
 
 def raise_ambiguous_column(table: Table, spec: ColumnSpec) -> NoReturn:
     """Raise `MalformedData` for a role that several columns, or none, could have."""
-    names = ", ".join(map(repr, table.names))
-    line = next(n for n, text in enumerate(table.lines, 1) if text.strip())
-    first = "" if table.header else f" (line {line} is {table.lines[line - 1]!r:.80})"
+    names = ", ".join(map(repr, table.names[:30])) + ", …" * (len(table.names) > 30)
+    line, text = table.layout.first_line
+    first = "" if table.header or line is None else f" (line {line} is {text!r:.80})"
     setting = spec.setting or spec.role
     message = f"which column is the {spec.role}? There are {names}{first}. Say it with {setting}=, by name or number."
     raise_fault(table.path, message, line)
@@ -102,7 +131,7 @@ def given_column(table: Table, spec: ColumnSpec) -> str:
     given = str(spec.given)
     if given in table.names:
         return given
-    if given.isdecimal() and 1 <= int(given) <= len(table.names):
+    if given.isdecimal() and len(given) < 9 and 1 <= int(given) <= len(table.names):
         return table.names[int(given) - 1]
     near = difflib.get_close_matches(given, table.names, n=1)
     hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(map(repr, table.names))}."

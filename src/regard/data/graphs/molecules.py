@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import BadInput, Missing
+from ...errors import BadInput, Missing
 
 SMILES_NAMES = ("smiles", "canonical_smiles", "smile", "structure")
 ELEMENTS = ("C", "N", "O", "S", "F", "Cl", "Br", "I", "P", "B", "Si", "Se", "Na", "H")
@@ -63,7 +65,7 @@ def murcko_scaffold(smiles: str) -> str:
         return MurckoScaffoldSmiles(smiles=smiles, includeChirality=False)
 
 
-def import_rdkit() -> tuple[Any, Any]:
+def import_rdkit() -> tuple[ModuleType, ModuleType]:
     """rdkit's modules `Chem` and `rdBase`; `Missing` if it is not installed."""
     try:
         from rdkit import Chem, rdBase
@@ -72,7 +74,7 @@ def import_rdkit() -> tuple[Any, Any]:
     return Chem, rdBase
 
 
-def atom_vector(atom: Any, chem: Any) -> list[float]:
+def atom_vector(atom: Any, chem: ModuleType) -> list[float]:
     """The features of an atom (see `read_molecule`)."""
     stereo = atom.GetChiralTag() != chem.ChiralType.CHI_UNSPECIFIED
     flags = (atom.GetNumRadicalElectrons() > 0, atom.GetIsAromatic(), atom.IsInRing(), stereo)
@@ -86,7 +88,7 @@ def atom_vector(atom: Any, chem: Any) -> list[float]:
     ]
 
 
-def one_hot(value: Any, choices: Any) -> list[float]:
+def one_hot(value: str | int, choices: Sequence[str] | Sequence[int]) -> list[float]:
     """The one-hot vector of a value among the choices; the last element is 1 for any other value.
 
     >>> one_hot("N", ("C", "N")), one_hot("Xe", ("C", "N"))

@@ -5,20 +5,36 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..errors import BadInput
-from .files import Paths, resolve_paths
-from .graphs import NODE_NAMES, SOURCE_NAMES, TARGET_NAMES, find_first, read_node
+from ...errors import BadInput
+from ..files import Paths, resolve_paths
+from ..reading import FaultCollector, Reading, ReadingBuilder, count_noun, raise_fault
+from ..tables import (
+    ColumnSpec,
+    Row,
+    Table,
+    column_label_type,
+    find_columns,
+    find_split_column,
+    label_text,
+    note_empty_labels,
+    read_table,
+    split_in_row,
+)
+from ..tables.label_types import LabelType
+from ..text import LABEL_NAMES
+from .edge_tables import find_first, read_edge_table, read_node
 from .molecules import SMILES_NAMES, murcko_scaffold, read_molecule
-from .reading import Reading, ReadingBuilder, count_noun, raise_fault
-from .tables import ColumnSpec, Row, Table, find_columns, find_split_column, read_table, split_in_row
-from .text import LABEL_NAMES
+from .node_graphs import NODE_NAMES
+from .structure import degree_features
 
 GRAPH_NAMES = ("graph", "graph_id", "graph_number", "图")
+NodeTables = dict[str, tuple[dict[str, int], list[list[float]]]]
+"""For each graph: the indices of its nodes by name, and their features."""
 VALUE_NAMES = (*LABEL_NAMES, "value", "measured", "expt", "exp")
 
 
@@ -45,13 +61,15 @@ def read_graphs(
     smiles: str | int | None = None,
     labels: str | Path | None = None,
     nodes: str | Path | None = None,
-    kind: Literal["class", "number"] | None = None,
+    kind: LabelType | None = None,
 ) -> Reading[LabelledGraph]:
     """Graphs with a label or number each: a table of SMILES, or a table of the edges of all graphs.
 
-    Edges: columns graph, source and target in `paths`; graph and label in the table `labels`; optionally graph, node
-    and numbers in the table `nodes` (without it the only feature of a node is 1). `kind` is the type of the labels; by
-    default they are numbers if some are fractions or if there are more than 20 different ones. Molecules may have
+    Edges: columns graph, source and target in `paths`, whose other columns of numbers are features of the edges; graph
+    and label in the table `labels`; optionally graph, node and numbers in the table `nodes` (without it the features of
+    a node are 1 and its degrees). `kind` is the type of the labels; by
+    default they are numbers if some are fractions or if there are more than 20 different ones, and sets if they are
+    JSON lists or recombine parts with "|" or ";" between. Molecules may have
     labels in several columns, whose names in `label` are separated by commas; some of the cells may be empty.
     """
     builder = ReadingBuilder[LabelledGraph]()
@@ -83,7 +101,8 @@ def read_molecules(
     builder.faults.extend(table.faults)
     columns, split_column = find_columns(table, [smiles, *roles], builder), find_split_column(table)
     names = [columns[spec.role] for spec in roles]
-    kind = kind or max(infer_label_type(table, name, builder) for name in names)
+    kinds = {kind or infer_label_type(table, name, builder) for name in names}
+    kind = "number" if "number" in kinds else "class" if several else kinds.pop()
 
     def make(row: Row) -> LabelledGraph:
         value = read_labels(table, row, names, kind)
@@ -130,8 +149,13 @@ def read_labels(table: Table, row: Row, names: list[str], kind: str) -> str | fl
     return tuple(read_label(table, row, name, kind) if has_label else None for name, has_label in pairs)
 
 
-def infer_label_type(table: Table, name: str, builder: ReadingBuilder[Any]) -> Literal["class", "number"]:
-    """'number' if 90 % of the labels are numbers and some are fractions or more than 20 differ; else 'class'."""
+def infer_label_type(table: Table, name: str, builder: FaultCollector) -> LabelType:
+    """'number' if 90 % of the labels are numbers and some are fractions or more than 20 differ, 'labels' for sets of
+    labels, else 'class'."""
+    if column_label_type(table, name, "auto") == "labels":
+        builder.note(f"{table.path.name}: {name!r} holds sets of labels; label_type=class takes each set as one class")
+        note_empty_labels(table, name, builder)
+        return "labels"
     texts = {str(table.value(row, name) or "").strip() for row in table.rows} - {""}
     values = [value for text in texts if (value := parse_finite(text)) is not None]
     if len(values) < 0.9 * len(texts):
@@ -151,6 +175,8 @@ def parse_finite(text: str) -> float | None:
 
 
 def read_label(table: Table, row: Row, name: str, kind: str) -> str | float:
+    if kind == "labels":
+        return label_text(table, row, name, empty=True)
     return table.number(row, name, "label") if kind == "number" else table.cell(row, name, "label")
 
 
@@ -159,7 +185,7 @@ def read_edge_lists(
 ) -> None:
     """Graphs whose edges are in the table `path`, and whose labels and optionally nodes are in `tables`."""
     features = node_tables(tables[1], builder) if tables[1:] else None
-    edges = edges_by_graph(path, features, builder)
+    edges, width = edges_by_graph(path, features, builder)
     wanted = [ColumnSpec("graph", None, GRAPH_NAMES), ColumnSpec("label", label, VALUE_NAMES)]
     table = read_table(tables[0], wanted)
     builder.faults.extend(table.faults)
@@ -176,18 +202,41 @@ def read_edge_lists(
             table.raise_fault(
                 row, columns["graph"], f"the graph {name!r} has no {'edges' if features is None else 'nodes'}."
             )
-        pairs, numbers = edges.get(name, ([], {}))
-        values = torch.ones(len(numbers), 1) if features is None else torch.tensor(features[name][1])
-        indices = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T.contiguous()
-        value = read_label(table, row, columns["label"], kind)
-        return LabelledGraph(values, indices, value, name=name, split=split_in_row(table, row, split_column))
+        graph = make_graph(name, edges.get(name, GraphEdges([], [], {})), features, width)
+        value, split = read_label(table, row, columns["label"], kind), split_in_row(table, row, split_column)
+        return replace(graph, label=value, split=split)
 
     builder.each(table.rows, make)
     if bare := set(edges) - seen:
         builder.note(f"{count_noun(len(bare), 'graph')} without a label left out, such as {min(bare)!r}")
 
 
-def node_tables(path: Path, builder: ReadingBuilder[Any]) -> dict[str, tuple[dict[str, int], list[list[float]]]]:
+def read_unlabelled_graphs(path: Path, nodes: str | Path | None = None) -> Reading[LabelledGraph]:
+    """The graphs of a table of edges, in the order of their names' first occurrence; their labels are unknown."""
+    builder = ReadingBuilder[LabelledGraph]()
+    with builder.reading(path):
+        features = node_tables(Path(nodes), builder) if nodes else None
+        edges, width = edges_by_graph(path, features, builder)
+        for name, graph in edges.items():
+            if features is not None and name not in features:
+                raise_fault(path, f"has edges of the graph {name!r}, which has no nodes in {nodes}.")
+            builder.examples.append(make_graph(name, graph, features, width))
+    return builder.build()
+
+
+def make_graph(name: str, graph: GraphEdges, features: NodeTables | None, width: int) -> LabelledGraph:
+    """A graph without a label; without `features` those of a node are 1 and its degrees. Edges have `width` numbers."""
+    indices = torch.tensor(graph.pairs, dtype=torch.int64).view(-1, 2).T.contiguous()
+    count = len(graph.numbers)
+    if features is None:
+        values = torch.cat([torch.ones(count, 1), degree_features(indices, count)], dim=1)
+    else:
+        values = torch.tensor(features[name][1])
+    edge_features = torch.tensor(graph.features).view(len(graph.pairs), width) if width else None
+    return LabelledGraph(values, indices, (None,), edge_features, name)
+
+
+def node_tables(path: Path, builder: FaultCollector) -> NodeTables:
     """For each graph: the indices of its nodes by name, and their features."""
     table = read_table(path, [ColumnSpec("graph", None, GRAPH_NAMES), ColumnSpec("node", None, NODE_NAMES)])
     builder.faults.extend(table.faults)
@@ -196,7 +245,7 @@ def node_tables(path: Path, builder: ReadingBuilder[Any]) -> dict[str, tuple[dic
     graph = find_first(table.names, GRAPH_NAMES)
     node = find_first([name for name in table.names if name != graph], NODE_NAMES)
     names = [name for name in table.names if name not in (graph, node)]
-    graphs: dict[str, tuple[dict[str, int], list[list[float]]]] = {}
+    graphs: NodeTables = {}
     for row in table.rows:
         with builder.catching():
             numbers, rows = graphs.setdefault(table.cell(row, graph, "graph"), ({}, []))
@@ -208,23 +257,32 @@ def node_tables(path: Path, builder: ReadingBuilder[Any]) -> dict[str, tuple[dic
     return graphs
 
 
+class GraphEdges(NamedTuple):
+    """The edges of a graph, their numbers, and the indices of its nodes by name."""
+
+    pairs: list[list[int]]
+    features: list[list[float]]
+    numbers: dict[str, int]
+
+
 def edges_by_graph(
-    path: Path, features: dict[str, Any] | None, builder: ReadingBuilder[Any]
-) -> dict[str, tuple[list[list[int]], dict[str, int]]]:
-    """For each graph: its edges, and the indices of its nodes by name, from `features` or in order of occurrence."""
-    names = (GRAPH_NAMES, SOURCE_NAMES, TARGET_NAMES)
-    wanted = [ColumnSpec(role, None, usual) for role, usual in zip(("graph", "source", "target"), names, strict=True)]
-    table = read_table(path, wanted)
-    builder.faults.extend(table.faults)
-    columns = find_columns(table, wanted, builder)
-    graphs: dict[str, tuple[list[list[int]], dict[str, int]]] = {}
+    path: Path, features: NodeTables | None, builder: FaultCollector
+) -> tuple[dict[str, GraphEdges], int]:
+    """The edges of each graph, with the indices of its nodes from `features` or in order of occurrence, and how many
+    numbers an edge has."""
+    edges = read_edge_table(path, builder, [ColumnSpec("graph", None, GRAPH_NAMES)])
+    table, key = edges.table, find_first(edges.names, GRAPH_NAMES)
+    graphs: dict[str, GraphEdges] = {}
     for row in table.rows:
-        with builder.catching():
-            graph = table.cell(row, columns["graph"], "graph")
-            indices = features[graph][0] if features is not None and graph in features else {}
-            pairs, numbers = graphs.setdefault(graph, ([], indices))
+        with builder.catching(row):
+            name = table.cell(row, key, "graph")
+            indices = features[name][0] if features is not None and name in features else {}
+            graph = graphs.setdefault(name, GraphEdges([], [], indices))
             if features is None:
-                for role in ("source", "target"):
-                    numbers.setdefault(table.cell(row, columns[role], "node"), len(numbers))
-            pairs.append([read_node(table, row, columns[role], numbers) for role in ("source", "target")])
-    return graphs
+                for column in (edges.source, edges.target):
+                    graph.numbers.setdefault(table.cell(row, column, "node"), len(graph.numbers))
+            pair = [read_node(table, row, column, graph.numbers) for column in (edges.source, edges.target)]
+            values = [table.number(row, edges.names[n], "number of the edge") for n in edges.features]
+            graph.pairs.append(pair)
+            graph.features.append(values)
+    return graphs, len(edges.features)

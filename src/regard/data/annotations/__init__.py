@@ -1,0 +1,1 @@
+"""Annotated texts: spans, pairs, questions with passages."""

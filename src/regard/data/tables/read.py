@@ -1,0 +1,89 @@
+"""Reading a table of any format: delimited text, JSON, fastText's lines, Excel, Parquet, Arrow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..dataset_folders import split_of_file
+from ..files import file_format, read_text, split_lines, split_sheet
+from ..reading import MalformedData, add_note, raise_fault
+from .columnar import MAGIC, columnar_table
+from .delimited import DELIMITERS, LABEL_PREFIX, delimited_table, labelled_lines
+from .json_rows import json_array_table, json_table
+from .spreadsheet import spreadsheet_table
+from .table import ColumnSpec, Table, as_text, find_split_column, parse_split_name
+
+JSON_LINES = ("jsonl", "ndjson")
+SPREADSHEETS = ("xlsx", "xlsm")
+COLUMNAR = ("parquet", "pq", "arrow", "feather", "ipc")
+TABLES = (*DELIMITERS, *JSON_LINES, "json", *COLUMNAR, *SPREADSHEETS)
+"""Extensions of files that are tables."""
+ARRAY = re.compile(r'\s*(\{\s*"[^"\n]*"\s*:\s*)?\[\s*(\{|\[\s*")')
+"""The beginning of an array of objects, or of lists of a text and its annotations; also as an object's first value."""
+
+
+def read_table(path: Path, wanted: Sequence[ColumnSpec], header: bool | None = None, min_matches: int = 1) -> Table:
+    """The table in a file.
+
+    By default the first line is a header if a column is given by name, if at least `min_matches` of its cells are
+    usual names of the columns wanted, or if the values below it differ from it (`looks_like_header`). A file whose
+    path says its split, such as `train-00000-of-00001.parquet`, has a column `split`.
+    """
+    binary = binary_format(path)
+    if binary == "xlsx":
+        table = spreadsheet_table(path, wanted, header, min_matches)
+    else:
+        table = columnar_table(path) if binary else text_table(path, wanted, header, min_matches)
+    if not table.names and table.faults:
+        raise MalformedData(*table.faults)
+    if not table.rows and not table.faults:
+        raise_fault(path, f"has a header ({', '.join(table.names[:20])}) and no rows.", 1)
+    split = split_of_file(path)
+    if not split or find_split_column(table) is not None:
+        return table
+    if parse_split_name("split", split) is None:
+        add_note(f"{path.name}: its split {split!r} is neither train, dev nor test")
+        return table
+    return table.with_column("split", split)
+
+
+def binary_format(path: Path) -> str:
+    """'xlsx', 'parquet', 'arrow' or 'feather' by the extension or by the first bytes; '' for text."""
+    extension = file_format(path)
+    if extension in SPREADSHEETS:
+        return "xlsx"
+    if extension in COLUMNAR:
+        return "arrow"
+    try:
+        with split_sheet(path)[0].open("rb") as file:
+            start = file.read(6)
+    except OSError as error:
+        raise_fault(path, f"cannot be opened: {error.strerror}.")
+    return next((name for magic, name in MAGIC.items() if start.startswith(magic)), "")
+
+
+def text_table(path: Path, wanted: Sequence[ColumnSpec], header: bool | None, min_matches: int) -> Table:
+    """The table of a text file."""
+    text, extension = read_text(path), file_format(path)
+    lines = split_lines(text)
+    first = next(line for line in lines if line.strip()).lstrip()
+    if (array := ARRAY.match(text)) and extension not in (*JSON_LINES, *DELIMITERS):
+        if array[1]:
+            add_note(f"{path.name}: the rows are the objects in {array[1].split(chr(34))[1]!r}")
+        return json_array_table(path, text, lines, text.index("[", array.start()))
+    if extension in (*JSON_LINES, "json") or (extension not in DELIMITERS and first.startswith("{")):
+        return json_table(path, lines)
+    if extension not in DELIMITERS and first.startswith(LABEL_PREFIX):
+        return labelled_lines(path, lines)
+    return delimited_table(path, lines, wanted, header, min_matches)
+
+
+def sample_rows(path: Path, count: int = 20) -> list[list[str]]:
+    """The first rows of a table as texts, the header left out if there is one; none for a file that is no table."""
+    try:
+        table = read_table(path, [])
+    except MalformedData:
+        return []
+    return [[as_text(cell) or "" for cell in row.cells] for row in table.rows[:count]]

@@ -1,0 +1,264 @@
+"""Bombs: small files that ask for much are refused with the limit's name, before memory is filled."""
+
+import gzip
+import io
+import json
+import os
+import struct
+import subprocess
+import sys
+import tarfile
+import textwrap
+import zipfile
+import zlib
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import soundfile
+from pyarrow import parquet
+
+from regard.errors import BadInput
+from regard.limits import IMAGE_PIXELS, Limit
+
+ZEROS = 2**28
+"""Bytes that a bomb unpacks to."""
+
+
+def gzip_of_zeros(size=ZEROS, letter=b"\0"):
+    """A gzip file of so many equal bytes."""
+    packer = zlib.compressobj(6, zlib.DEFLATED, 31)
+    block = letter * (1 << 24)
+    return b"".join([packer.compress(block) for _ in range(size >> 24)]) + packer.flush()
+
+
+def png_of_size(width, height):
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 99)) + chunk(b"IEND", b"")
+    )
+
+
+def wav_of_rate(rate):
+    file = io.BytesIO()
+    soundfile.write(file, np.zeros(900), 8000, format="WAV")
+    data = bytearray(file.getvalue())
+    data[24:28] = struct.pack("<I", rate)
+    return bytes(data)
+
+
+def flac_of_silence(samples=2**26 + 2**22):
+    file = io.BytesIO()
+    with soundfile.SoundFile(file, "w", 8000, 1, "PCM_16", format="FLAC") as stream:
+        block = np.zeros(1 << 22, np.int16)
+        for _ in range(samples >> 22):
+            stream.write(block)
+    return file.getvalue()
+
+
+def zip_of(**members):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            with archive.open(name, "w", force_zip64=True) as stream:
+                for block in data if isinstance(data, list) else [data]:
+                    stream.write(block)
+    return file.getvalue()
+
+
+def npy_header(shape, dtype="<f8"):
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}"
+    text = text.ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode()
+
+
+def npz_of_zeros():
+    edges = npy_header((2, 1), "<i8") + bytes(16)
+    return zip_of(**{"x.npy": [npy_header((ZEROS // 8,)), *[bytes(1 << 24)] * (ZEROS >> 24)], "edge_index.npy": edges})
+
+
+def npz_with_false_shape():
+    arrays = {"x.npy": npy_header((10**6, 10**6)) + bytes(64), "y.npy": npy_header((3,), "<i8") + bytes(24)}
+    return zip_of(**arrays, **{"edge_index.npy": npy_header((2, 1), "<i8") + bytes(16)})
+
+
+def xlsx_of_rows():
+    row = b"<row><c t='inlineStr'><is><t>a</t></is></c></row>" * 4000
+    sheet = [b'<worksheet xmlns="x"><sheetData>', *[row] * 300, b"</sheetData></worksheet>"]
+    return zip_of(**{"xl/worksheets/sheet1.xml": sheet, "[Content_Types].xml": b"<Types/>"})
+
+
+def parquet_of_one_value():
+    file = io.BytesIO()
+    schema = pa.schema([("text", pa.dictionary(pa.int32(), pa.string())), ("label", pa.int64())])
+    with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+        count = 1 << 20
+        indices = pa.array(np.zeros(count, np.int32))
+        text = pa.DictionaryArray.from_arrays(indices, pa.array(["a" * 1000]))
+        batch = pa.table([text, pa.array(np.zeros(count, np.int64))], schema=schema)
+        for _ in range(8):
+            writer.write_table(batch)
+    return file.getvalue()
+
+
+def parquet_with_false_count():
+    file = io.BytesIO()
+    parquet.write_table(pa.table({"text": ["a", "b"], "label": [1, 2]}), file)
+    data = bytearray(file.getvalue())
+    length = int.from_bytes(data[-8:-4], "little")
+    footer = data[-8 - length : -8]
+    place = footer.find(b"\x16\x04")  # num_rows 2 as a zigzag varint in a field of type i64
+    footer[place : place + 2] = b"\x16" + b"\xfe\xff\xff\xff\xff\xff\xff\x7f"
+    return bytes(data[: -8 - length] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+
+
+def tgz_of_zeros():
+    file = io.BytesIO()
+    packer = gzip.GzipFile(fileobj=file, mode="wb", compresslevel=6)
+    member = tarfile.TarInfo("a.png")
+    member.size = ZEROS
+    packer.write(member.tobuf())
+    for _ in range(ZEROS >> 24):
+        packer.write(bytes(1 << 24))
+    packer.write(bytes(1024))
+    packer.close()
+    return file.getvalue()
+
+
+def deep(opening, count=200_000):
+    return b'{"text": ' + opening * count + b"1"
+
+
+BOMBS = {
+    "gz": ("a.csv.gz", gzip_of_zeros, "read_texts(path)", "REGARD_MAX_EXPANSION"),
+    "gz of text": ("a.txt.gz", lambda: gzip_of_zeros(letter=b"a"), "read_lines(path)", "REGARD_MAX_EXPANSION"),
+    "PNG": (
+        "c/one/a.png",
+        lambda: png_of_size(30000, 30000),
+        "read_images(path.parents[1])",
+        "REGARD_MAX_IMAGE_PIXELS",
+    ),
+    "PNG of 2³¹": (
+        "c/one/a.png",
+        lambda: png_of_size(2**31 - 1, 2**31 - 1),
+        "read_images(path.parents[1])",
+        "REGARD_MAX_IMAGE_PIXELS",
+    ),
+    "PNG, decoded": (
+        "a.png",
+        lambda: png_of_size(30000, 30000),
+        "Reading((load_image(ImageFile(path)),))",
+        "REGARD_MAX_IMAGE_PIXELS=900000000",
+    ),
+    "WAV of a false rate": (
+        *("c/one/a.wav", lambda: wav_of_rate(2**31 - 1)),
+        *("read_sounds(path.parents[1])", "REGARD_MAX_SAMPLE_RATE"),
+    ),
+    "WAV of one sample a second": (
+        *("c/one/a.wav", lambda: wav_of_rate(1)),
+        *("Reading((SoundFile(path).load(768000),))", "900 samples|691,200,000 samples"),
+    ),
+    "FLAC of silence": ("c/one/a.flac", flac_of_silence, "read_sounds(path.parents[1])", "REGARD_MAX_SOUND_SAMPLES"),
+    "NPZ": ("a.npz", npz_of_zeros, "read_nodes(path)", "REGARD_MAX_EXPANSION"),
+    "NPZ of a false shape": ("a.npz", npz_with_false_shape, "read_nodes(path)", "bytes, and 192 are there"),
+    "lists in lists": ("a.jsonl", lambda: deep(b"["), "read_texts(path)", "nest less"),
+    "objects in objects": ("a.jsonl", lambda: deep(b'{"a":'), "read_texts(path)", "nest less"),
+    "a deep array": ("a.json", lambda: b"[" * 200_000, "read_texts(path)", "nest less|is no JSON|no rows"),
+    "levels": (
+        *("a.jsonl", lambda: b'{"text": "a", "label": ' + b"[" * 99 + b"]" * 99 + b"}"),
+        *("read_texts(path)", "REGARD_MAX_JSON_DEPTH"),
+    ),
+    "digits": (
+        "a.jsonl",
+        lambda: b'{"text": "a", "label": ' + b"9" * 10**6 + b"}",
+        "read_texts(path)",
+        "Shorten the number",
+    ),
+    "Excel": ("a.xlsx", xlsx_of_rows, "read_texts(path)", "REGARD_MAX_EXPANSION"),
+    "Parquet": ("a.parquet", parquet_of_one_value, "read_texts(path)", "REGARD_MAX_EXPANSION"),
+    "Parquet of a false count": (
+        "a.parquet",
+        parquet_with_false_count,
+        "read_texts(path)",
+        "REGARD_MAX_TABLE_CELLS|Parquet",
+    ),
+    "tgz": ("a.tgz", tgz_of_zeros, "read_boxes([path.with_name('a.csv'), path])", "REGARD_MAX_EXPANSION"),
+    "COCO of levels": (
+        *("a.json", lambda: b'{"images": ' + b"[" * 90 + b"]" * 90 + b', "annotations": [], "categories": []}'),
+        *("read_boxes(path)", "REGARD_MAX_JSON_DEPTH"),
+    ),
+    "a long name": (
+        *("a.csv", lambda: b"image,label\n" + b"a" * 5000 + b".png,x\n"),
+        *("read_images(path)", "REGARD_MAX_PATH_LENGTH"),
+    ),
+    "a billion laughs": (
+        *("boxes/a.xml", lambda: b'<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><annotation>&b;</annotation>'),
+        *("read_boxes(path.parent)", "document type"),
+    ),
+    "columns": ("a.csv", lambda: b"a," * 200_000 + b"b\n1\n", "read_texts(path)", "REGARD_MAX_TABLE_COLUMNS"),
+}
+
+SCRIPT = """
+import json, resource, sys, time
+from pathlib import Path
+from regard.data import *
+from regard.data.reading import Reading
+import regard.data.tables.columnar, scipy.signal, soundfile, PIL.Image, openpyxl, pyarrow.parquet
+for line in sys.stdin:
+    path, call = json.loads(line)
+    path, before, start = Path(path), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    try:
+        message = " ".join(map(str, eval(call).faults))
+    except RegardError as error:
+        message = str(error)
+    seconds = time.process_time() - start
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    print(json.dumps([message, seconds, grown / 1024]), flush=True)
+""".replace("from regard.data import *", "from regard.data import *\nfrom regard.errors import RegardError")
+
+
+@pytest.fixture(scope="module")
+def reader():
+    """A process that reads files and says what came of them, in how much time and memory."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SCRIPT)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+    def read(path, call):
+        process.stdin.write(json.dumps([str(path), call]) + "\n")
+        process.stdin.flush()
+        return json.loads(process.stdout.readline())
+
+    yield read
+    process.stdin.close()
+    process.wait(30)
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs_are_refused(write, tmp_path, reader, name):
+    file, make, call, message = BOMBS[name]
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(make())
+    write("a.csv", "image,label,xmin,ymin,xmax,ymax\na.png,x,1,2,3,4\n") if file == "a.tgz" else None
+    said, seconds, mib = reader(path, call)
+    assert any(part in said for part in message.split("|")), said[:500]
+    assert seconds < 5 and mib < 500, (seconds, mib)
+
+
+def test_limits_are_raised_by_their_variable(monkeypatch):
+    limit = Limit("image_pixels", 100, "pixels")
+    assert limit.excess(100) == ""
+    assert "set REGARD_MAX_IMAGE_PIXELS=101" in limit.excess(101)
+    monkeypatch.setenv("REGARD_MAX_IMAGE_PIXELS", "200")
+    assert limit.excess(101) == "" and IMAGE_PIXELS.value == 200
+    monkeypatch.setenv("REGARD_MAX_IMAGE_PIXELS", "many")
+    with pytest.raises(BadInput, match="must be a whole number of pixels"):
+        limit.excess(1)

@@ -1,0 +1,204 @@
+"""Feeds mutated files to every reader of data and of models: what left it, how long it took, how much memory it needed.
+
+    python tests/fuzz/readers.py --inputs 20000 --out build/fuzz.json          (make fuzz)
+    python tests/fuzz/readers.py --only Parquet --first 1234 --inputs 1        one input again
+
+An input is a function of its family and number. Inputs run in subprocesses, so that a crash of a library is counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import resource
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import samples
+from model_samples import model_families
+from samples import Family
+
+from regard.errors import RegardError
+
+
+def families() -> dict[str, Family]:
+    """Every family of files, of data and of models."""
+    return samples.families() | model_families()
+
+
+SLOW, LARGE = 5.0, 1024.0
+"""Seconds of an input, and MiB of memory that a family may take beyond its start."""
+BATCH = 1000
+
+
+@dataclass
+class Report:
+    """What became of the inputs of a family.
+
+    `foreign` are exceptions that left a reader and are not ours; `guarded` those that only the guard around all readers
+    turned into faults.
+    """
+
+    inputs: int = 0
+    read: int = 0
+    faults: int = 0
+    refused: int = 0
+    foreign: Counter[str] = field(default_factory=Counter)
+    guarded: Counter[str] = field(default_factory=Counter)
+    crashes: int = 0
+    slow: int = 0
+    seconds: float = 0.0
+    max_seconds: float = 0.0
+    max_mib: float = 0.0
+    examples: dict[str, str] = field(default_factory=dict)
+
+    def add(self, other: Report) -> None:
+        for name in ("inputs", "read", "faults", "refused", "crashes", "slow", "seconds"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.foreign += other.foreign
+        self.guarded += other.guarded
+        self.max_seconds, self.max_mib = max(self.max_seconds, other.max_seconds), max(self.max_mib, other.max_mib)
+        self.examples = other.examples | self.examples
+
+
+def run_input(family: Family, name: str, number: int, folder: Path, report: Report) -> None:
+    """Write the mutated files of one input and read them with all readers of the family."""
+    rng = Random(f"{name} {number}")
+    chosen = rng.choice(family.mutated)
+    for file, data in family.files.items():
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(family.mutate(file, data, rng) if file == chosen else data)
+    start = time.perf_counter()
+    for read in family.reads:
+        try:
+            reading = read(folder)
+            report.read += bool(reading.examples)
+            report.faults += bool(reading.faults)
+            for fault in reading.faults:
+                if fault.cause:
+                    report.guarded[fault.cause] += 1
+                    report.examples.setdefault(f"guarded {fault.cause}", f"{number}: {fault}"[:300])
+        except RegardError:
+            report.refused += 1
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            cause = f"{type(error).__module__}.{type(error).__name__}"
+            report.foreign[cause] += 1
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            report.examples.setdefault(f"foreign {cause}", f"{number}: {where.filename}:{where.lineno} {error}"[:300])
+    seconds = time.perf_counter() - start
+    report.inputs += 1
+    report.seconds += seconds
+    if seconds > SLOW:
+        report.slow += 1
+        report.examples.setdefault("slow", f"{number}: {seconds:.1f} s")
+    report.max_seconds = max(report.max_seconds, seconds)
+
+
+def warm_up(family: Family, folder: Path) -> None:
+    """Read the files as they are, so that packages are imported before anything is timed."""
+    for file, data in family.files.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(data)
+    for read in family.reads:
+        with suppress(RegardError):  # not every reader of a family takes each of its samples
+            read(folder)
+
+
+def run_inputs(name: str, first: int, count: int) -> Report:
+    """The report of inputs `first`, `first` + 1, … in this process."""
+    family, report = families()[name], Report()
+    with tempfile.TemporaryDirectory() as folder:
+        warm_up(family, Path(folder))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for number in range(first, first + count):
+            run_input(family, name, number, Path(folder), report)
+    report.max_mib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return report
+
+
+def run_worker(name: str, first: int, count: int, connection: Any, progress: Any) -> None:
+    """`run_inputs` in a subprocess; `progress` is the number of the input that is read."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    family, report = families()[name], Report()
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as silence:
+        warm_up(family, Path(folder))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        os.dup2(silence.fileno(), 2)  # libraries write their warnings there
+        for number in range(first, first + count):
+            progress.value = number
+            run_input(family, name, number, Path(folder), report)
+    report.max_mib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    connection.send(report)
+
+
+def run_family(name: str, first: int, count: int) -> Report:
+    """The report of a family; after a crash the inputs behind the one that crashed follow."""
+    context, report, end = multiprocessing.get_context("fork"), Report(), first + count
+    while first < end:
+        size = min(BATCH, end - first)
+        receiver, sender = context.Pipe(duplex=False)
+        progress = context.Value("q", first)
+        worker = context.Process(target=run_worker, args=(name, first, size, sender, progress))
+        worker.start()
+        sender.close()
+        try:
+            report.add(receiver.recv())
+            first += size
+        except EOFError:
+            number = int(progress.value)
+            report.crashes += 1
+            report.examples.setdefault("crash", f"{number}: the process died")
+            report.add(run_family(name, first, number - first) if number > first else Report())
+            report.inputs += 1
+            first = number + 1
+        worker.join()
+    return report
+
+
+def format_row(name: str, report: Report) -> str:
+    foreign, guarded = report.foreign.total(), report.guarded.total()
+    return (
+        f"{name:24}{report.inputs:9,}{report.read:9,}{report.faults:9,}{foreign:9,}{guarded:9,}{report.crashes:9,}"
+        f"{report.slow:7,}{report.max_seconds:9.2f}{report.max_mib:9.0f}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--inputs", type=int, default=20_000, help="inputs of each family")
+    parser.add_argument("--first", type=int, default=0, help="number of the first input")
+    parser.add_argument("--only", action="append", help="a family; can be repeated")
+    parser.add_argument("--out", type=Path, default=Path("build/fuzz.json"))
+    given = parser.parse_args()
+    names = given.only or list(families())
+    heads = ("inputs", "read", "faults", "foreign", "guarded", "crashes")
+    print(f"{'family':24}" + "".join(f"{head:>9}" for head in heads) + f"{'slow':>7}{'max s':>9}{'MiB':>9}", flush=True)
+    reports: dict[str, Report] = {}
+    for name in names:
+        reports[name] = run_family(name, given.first, given.inputs)
+        print(format_row(name, reports[name]), flush=True)
+        for kind, example in reports[name].examples.items():
+            print(f"    {kind}: input {example}", flush=True)
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.write_text(json.dumps({name: vars(report) for name, report in reports.items()}, indent=1) + "\n")
+    bad = [name for name, r in reports.items() if r.foreign or r.crashes or r.slow or r.max_mib > LARGE]
+    sys.exit(f"over the limits: {', '.join(bad)}" if bad else 0)
+
+
+if __name__ == "__main__":
+    main()
