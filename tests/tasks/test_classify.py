@@ -23,17 +23,11 @@ from regard.data.reading import Reading
 from regard.models.checkpoint.checkpoint import load
 from regard.settings import load_settings
 from regard.tasks.architecture import GRAPHS, HIERARCHICAL, MODELS, TEXTS, Architecture
-from regard.tasks.classify import (
-    NB_WEIGHT,
-    Classify,
-    ClassifySettings,
-    classification_report,
-    detect_modality,
-    sort_labels,
-)
+from regard.tasks.classify import NB_WEIGHT, Classify, ClassifySettings, detect_modality
 from regard.tasks.inputs.augment import cutout, jitter_images, shift_images, spec_augment
 from regard.tasks.inputs.cache import TensorCache
 from regard.tasks.inputs.images import resize
+from regard.tasks.metrics.classification import classification_report, sort_labels
 
 SMALL = Architecture(dim=16, layers=1, heads=2, dropout=0.0, window=8, block_size=4)
 READ = [name for name in MODELS if name not in (*GRAPHS, *TEXTS, HIERARCHICAL)]
@@ -83,7 +77,7 @@ def tones(count: int, seed: int) -> list[LabelledSound]:
 MADE = {"text": sentences, "image": bars, "sound": tones}
 
 
-def trained(task: Classify, examples: list[Any], a: Architecture, steps: int, rate: float = 3e-3) -> Any:
+def train_model(task: Classify, examples: list[Any], a: Architecture, steps: int, rate: float = 3e-3) -> Any:
     """A model after so many steps on batches of 50, each drawn anew."""
     torch.manual_seed(0)
     model = task.config(a).build()
@@ -103,7 +97,7 @@ def test_attention_learns_what_a_glance_does_not_tell(kind: str) -> None:
     examples, dev = MADE[kind](300, 0), MADE[kind](100, 1)
     own = {"text": ClassifySettings(word_dropout=0.0), "image": ClassifySettings(patch_size=2)}
     task = Classify.prepare(examples, own.get(kind, ClassifySettings()))
-    scores = task.evaluate(trained(task, examples, SMALL, 150), dev)
+    scores = task.evaluate(train_model(task, examples, SMALL, 150), dev)
     assert scores.metrics["accuracy"] > 0.9
     assert scores.hypotheses[0] in task.labels
 
@@ -130,7 +124,7 @@ def test_models_of_other_tasks_are_refused(model: str) -> None:
 def test_convolutions_over_images_learn(model: str) -> None:
     examples = bars(300, 0, channels=3)
     task = Classify.prepare(examples, ClassifySettings(patch_size=2, flip=True))
-    found = trained(task, examples, replace(SMALL, model=model), 60)
+    found = train_model(task, examples, replace(SMALL, model=model), 60)
     assert task.evaluate(found, bars(100, 1, channels=3)).metrics["accuracy"] > 0.9
 
 
@@ -161,7 +155,7 @@ def test_saved_and_loaded_says_the_same(tmp_path: Path) -> None:
 def test_words_never_seen_are_read_by_what_they_are_made_of(known_by: Any, features: int, tmp_path: Path) -> None:
     """`un-` turns a word about, and no word of the new texts was seen; padding and saving change nothing."""
 
-    def made(seed: int, stems: str) -> list[LabelledText]:
+    def make_words(seed: int, stems: str) -> list[LabelledText]:
         draw, found = Random(seed), []
         for _ in range(200):
             words = ["".join(draw.choices(stems, k=3)) + "ed" for _ in range(draw.randint(1, 4))]
@@ -169,13 +163,13 @@ def test_words_never_seen_are_read_by_what_they_are_made_of(known_by: Any, featu
             found.append(LabelledText(" ".join([*words, "un" + words[0]] if bad else words), "bad" if bad else "good"))
         return found
 
-    examples, new = made(0, "bdfgklm"), made(1, "prstvwz")
+    examples, new = make_words(0, "bdfgklm"), make_words(1, "prstvwz")
     task = Classify.prepare(examples, ClassifySettings(**known_by, word_dropout=0.0))
-    model = trained(task, examples, SMALL, 60, rate=1e-2)
+    model = train_model(task, examples, SMALL, 60, rate=1e-2)
     assert task.evaluate(model, new).metrics["accuracy"] > 0.9
     alone = torch.cat([task.probabilities(model, [example]) for example in new[:9]])
     torch.testing.assert_close(task.probabilities(model, new[:9]), alone)
-    assert task.predict(model, [""])[0]["label"] in task.labels
+    assert task.predict(model, [""])[0].label in task.labels
     model.tokenizer = task.tokenizer
     model.save(tmp_path)
     stored = json.loads(json.dumps([task.as_dict(), asdict(task.settings)]))
@@ -196,11 +190,11 @@ def test_members_learn_by_themselves_from_every_example() -> None:
     task = Classify.prepare(examples, ClassifySettings(ensemble=3, word_dropout=0.0))
     changing = Classify.prepare(examples, replace(task.settings, word_dropout=0.5))
     batch = changing.batch(examples[:5], Random(0))
-    assert batch["labels"].tolist() == [task.number[one.label] for one in examples[:5] for _ in range(3)]
+    assert batch["labels"].tolist() == [task.target.number[one.label] for one in examples[:5] for _ in range(3)]
     copies = batch["tokens"].view(5, 3, -1)
     assert (copies[:, 0] != copies[:, 1]).any()
     assert len(changing.batch(examples[:5])["tokens"]) == 5
-    model = trained(task, examples, SMALL, 150)
+    model = train_model(task, examples, SMALL, 150)
     alone = [task.probabilities(one, dev) for one in model.members]
     torch.testing.assert_close(task.probabilities(model, dev), torch.stack(alone).mean(0))
     assert task.evaluate(model, dev).metrics["accuracy"] > 0.9
@@ -212,11 +206,11 @@ def test_a_line_beside_learns_what_pairs_say(known_by: dict[str, Any]) -> None:
     examples, dev = sentences(300, 0), sentences(100, 1)
     task = Classify.prepare(examples, ClassifySettings(nb_linear=5000, word_dropout=0.0, vocab_size=300, **known_by))
     assert len(task.batch(examples[:5], Random(0))["labels"]) == 10
-    model = trained(task, examples, SMALL, 150)
+    model = train_model(task, examples, SMALL, 150)
     torch.testing.assert_close(model.beside.ratios, task.ratios)
     line, encoder = task.probabilities(model.beside, dev), task.probabilities(model.members[0], dev)
     torch.testing.assert_close(task.probabilities(model, dev), NB_WEIGHT * line + (1 - NB_WEIGHT) * encoder)
-    gold = torch.tensor([task.number[one.label] for one in dev])
+    gold = torch.tensor([task.target.number[one.label] for one in dev])
     assert float((line.argmax(-1) == gold).float().mean()) > 0.9
     again = Classify.from_dict(task.as_dict(), task.settings, task.tokenizer)
     assert again.config(SMALL) == task.config(SMALL)
@@ -233,7 +227,7 @@ def test_word_vectors_are_what_words_begin_with(tmp_path: Path) -> None:
     settings = ClassifySettings(vectors=str(tmp_path / "v.txt"), frozen=True)
     examples = sentences(100, 0)
     task = Classify.prepare(examples, settings)
-    model = trained(task, examples, SMALL, 3)
+    model = train_model(task, examples, SMALL, 3)
     number = task.tokenizer.backend.token_to_id("splendid")  # never occurred
     assert model.embed.tokens.weight[number].tolist() == [7, 8, 9]
     assert task.config(SMALL).embed.inner == 3
@@ -521,3 +515,24 @@ def test_balanced_weights_make_classes_count_alike() -> None:
     losses = [plain.loss(model, plain.batch(examples[n : n + 1])) for n in (0, 9)]
     torch.testing.assert_close(task.loss(model, batch), 9 * losses[0] * (10 / 18) + losses[1] * 5)
     torch.testing.assert_close(task.loss(model.eval(), batch), plain.loss(model, batch))
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_numbers_of_every_modality(kind: str) -> None:
+    """A number of a text, an image or a recording: standardized for training, predicted in its unit."""
+    examples = [replace(example, label=f"{100 + n / 7:.2f}") for n, example in enumerate(MADE[kind](40, 0))]
+    task = Classify.prepare(examples, ClassifySettings())
+    assert task.target.kind == "number" and task.labels is None and task.settings.target == "number"
+    assert "regression" in task.choices(examples)[0]
+    model = task.config(SMALL).build()
+    task.loss(model, task.batch(examples, Random(0))).backward()
+    metrics = task.evaluate(model.eval(), examples).metrics
+    assert metrics["RMSE"] < 30 and {"MAE", "R2", "Spearman"} <= metrics.keys()  # near the mean, in the labels' unit
+    two = Classify.prepare(examples, ClassifySettings(ensemble=2))
+    pair = two.config(SMALL).build().eval()
+    alone = torch.stack([two.logits(member, examples) for member in pair.members])
+    torch.testing.assert_close(two.logits(pair, examples), alone.mean(0))
+    again = Classify.from_dict(json.loads(json.dumps(task.as_dict())), task.settings, task.tokenizer)
+    torch.testing.assert_close(again.logits(model, examples), task.logits(model, examples))
+    with pytest.raises(BadInput, match="r_drop compares probabilities of classes"):
+        Classify.prepare(examples, ClassifySettings(r_drop=1.0))

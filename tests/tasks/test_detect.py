@@ -24,7 +24,7 @@ HEIGHT, WIDTH = 32, 48
 KINDS = {"green": 1, "red": 0}
 
 
-def painted(draw: Random) -> tuple[torch.Tensor, list[tuple[str, int, int, int, int]]]:
+def paint_image(draw: Random) -> tuple[torch.Tensor, list[tuple[str, int, int, int, int]]]:
     """An image with two boxes, one in either half, and their corners."""
     image, boxes = torch.full((3, HEIGHT, WIDTH), 30, dtype=torch.uint8), []
     for start in (0, WIDTH // 2):
@@ -37,7 +37,7 @@ def painted(draw: Random) -> tuple[torch.Tensor, list[tuple[str, int, int, int, 
 
 
 def example(seed: int) -> Boxes:
-    image, boxes = painted(Random(seed))
+    image, boxes = paint_image(Random(seed))
     shares = [[(a + c) / 2 / WIDTH, (b + d) / 2 / HEIGHT, (c - a) / WIDTH, (d - b) / HEIGHT] for _, a, b, c, d in boxes]
     return Boxes(image, torch.tensor(shares), tuple(box[0] for box in boxes), (HEIGHT, WIDTH), str(seed))  # type: ignore[arg-type]
 
@@ -49,7 +49,7 @@ def write(folder: Path, seeds: range) -> Path:
     folder.mkdir()
     lines = ["image,label,xmin,ymin,xmax,ymax"]
     for seed in seeds:
-        image, boxes = painted(Random(seed))
+        image, boxes = paint_image(Random(seed))
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{seed}.png")
         lines += [f"{seed}.png,{kind},{a},{b},{c},{d}" for kind, a, b, c, d in boxes]
     Image.new("RGB", (WIDTH, HEIGHT), (30, 30, 30)).save(folder / "empty.png")
@@ -81,7 +81,7 @@ def test_commands_from_boxes_to_boxes(tmp_path: Path) -> None:
     told = json.loads(asked.stdout)[0]
     assert {one["label"] for one in told["objects"]} <= set(KINDS) and len(told["objects"]) >= 1
     assert all(0 <= a <= c <= WIDTH and 0 <= b <= d <= HEIGHT for a, b, c, d in (one["box"] for one in told["objects"]))
-    assert not torch.equal(ImageFile(Path(told["drawn"])).load(), painted(Random(100))[0])  # there are frames on it
+    assert not torch.equal(ImageFile(Path(told["drawn"])).load(), paint_image(Random(100))[0])  # there are frames on it
     gone = call(app, ["predict", str(run), str(tmp_path / "none.png")])
     assert gone.exit_code == 1 and "none.png does not exist" in gone.output
 

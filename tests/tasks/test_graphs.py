@@ -19,14 +19,9 @@ from regard.data import LabelledGraph
 from regard.models.checkpoint.checkpoint import load
 from regard.tasks.architecture import MODELS
 from regard.tasks.graphs import Graphs, GraphsSettings
-from regard.tasks.losses.targets import (
-    BinaryTarget,
-    ClassTarget,
-    RegressionTarget,
-    infer_target,
-    roc_auc,
-    target_from_dict,
-)
+from regard.tasks.losses.choose_target import infer_target, target_from_dict
+from regard.tasks.losses.targets import BinaryTarget, ClassTarget, LabelsTarget, RegressionTarget, roc_auc
+from regard.train.run import open_run
 
 SMALL = replace(Graphs.ARCHITECTURE, dim=16, layers=2, heads=2, dropout=0.0)
 
@@ -50,7 +45,7 @@ def rings(count: int, seed: int, number: bool = False) -> list[LabelledGraph]:
     return found
 
 
-def trained(task: Graphs, examples: list[LabelledGraph], model: str, steps: int = 80) -> Any:
+def train_model(task: Graphs, examples: list[LabelledGraph], model: str, steps: int = 80) -> Any:
     torch.manual_seed(0)
     made = task.config(replace(SMALL, model=model)).build()
     optimizer = torch.optim.Adam(made.parameters(), 5e-3)
@@ -65,7 +60,7 @@ def trained(task: Graphs, examples: list[LabelledGraph], model: str, steps: int 
 def test_edges_tell_what_nodes_do_not() -> None:
     examples, dev = rings(300, 0), rings(200, 1)
     task = Graphs.prepare(examples, GraphsSettings())
-    found = {m: task.evaluate(trained(task, examples, m), dev) for m in ("gat", "gatv2", "transformer", "mlp")}
+    found = {m: task.evaluate(train_model(task, examples, m), dev) for m in ("gat", "gatv2", "transformer", "mlp")}
     assert found["mlp"].metrics["ROC-AUC"] < 0.7  # the size alone
     assert min(found[m].metrics["ROC-AUC"] for m in ("gat", "gatv2", "transformer")) > 0.95
 
@@ -73,7 +68,7 @@ def test_edges_tell_what_nodes_do_not() -> None:
 def test_numbers_are_learned_in_their_own_units() -> None:
     examples, dev = rings(300, 0, number=True), rings(100, 1, number=True)
     task = Graphs.prepare(examples, GraphsSettings(pool="attention"))
-    scores = task.evaluate(trained(task, examples, "gatv2"), dev)
+    scores = task.evaluate(train_model(task, examples, "gatv2"), dev)
     assert (scores.main, scores.higher) == ("RMSE", False)
     assert scores.metrics["RMSE"] < 2.5  # 5 for whoever says the mean
 
@@ -155,7 +150,7 @@ def test_missing_labels_count_nothing() -> None:
     assert logits.grad is not None and logits.grad[1].abs().sum() == 0 and logits.grad[0, 1] == 0
     numbers = infer_target([(1.0, 5.0), (3.0, None)])
     assert isinstance(numbers, RegressionTarget) and numbers.mean == [2.0, 5.0]
-    found = numbers.metrics(torch.zeros(2, 2), numbers.tensor([(1.0, None), (5.0, None)]))
+    found = numbers.scores(torch.zeros(2, 2), [(1.0, None), (5.0, None)]).metrics
     assert found["RMSE"] == pytest.approx(math.sqrt((1 + 9) / 2))
 
 
@@ -207,8 +202,30 @@ def test_commands_with_tables(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.stderr
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
     assert scores["metrics"]["ROC-AUC"] > 0.9
+    said = json.loads(call("predict", tmp_path / "run", tmp_path / "train.csv", "--json").stdout)
+    right = [row["label"] == one.label for row, one in zip(said, parts["train"], strict=True)]
+    task, model, _ = open_run(tmp_path / "run")
+    scores = task.evaluate(model, task.read([tmp_path / "train.csv"], task.settings).examples)
+    assert said[7]["input"] == "train7" and sum(right) / 200 == pytest.approx(scores.metrics["accuracy"])
     done = call("predict", tmp_path / "run", "CCO")
     assert done.exit_code == 1 and "tables of edges" in done.stderr
+
+
+def test_sets_of_labels(tmp_path: Path) -> None:
+    examples = rings(60, 0)
+    write(tmp_path, "train", examples)
+    names = [["touch"] * (one.label == "1") + ["big"] * (len(one.nodes) > 7) for one in examples]
+    rows = [f"train{one.name},{'|'.join(own)}" for one, own in zip(examples, names, strict=True)]
+    (tmp_path / "labels.csv").write_text("\n".join(["graph,label", *rows]))
+    reading = Graphs.read([tmp_path / "train.csv"], GraphsSettings(labels=str(tmp_path / "labels.csv"))).strict()
+    assert any("holds sets of labels" in note for note in reading.notes)
+    assert any("none of the labels" in note for note in reading.notes)
+    task = Graphs.prepare(reading.examples, GraphsSettings(labels=""))
+    assert isinstance(task.target, LabelsTarget) and task.labels == ["big", "touch"]
+    made = task.config(SMALL).build().eval()
+    assert task.validate(made, reading.examples).main == "micro F1" and len(task.tuned_values()["thresholds"]) == 2
+    whole = Graphs.prepare(reading.examples, GraphsSettings(label_type="class"))
+    assert isinstance(whole.target, ClassTarget) and whole.target.outputs == 4
 
 
 def test_commands_with_smiles(tmp_path: Path) -> None:

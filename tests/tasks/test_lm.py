@@ -27,7 +27,7 @@ SMALL = Architecture(dim=16, layers=1, heads=2, dropout=0.0)
 TEXT = (Document("to be or not to be\nthat is the question\n", "a.txt"), Document("生存还是毁灭\n", "b.txt"))
 
 
-def made(**settings) -> Lm:
+def make_task(**settings) -> Lm:
     return Lm.prepare(TEXT, LmSettings(**settings))
 
 
@@ -40,7 +40,7 @@ def copies(lines: int, seed: int = 0) -> str:
 
 @pytest.mark.parametrize("unit", ["characters", "words", "bpe"])
 def test_texts_and_numbers(unit):
-    task = made(unit=unit, vocab_size=300)
+    task = make_task(unit=unit, vocab_size=300)
     numbers = task.numbers(TEXT)
     assert (numbers == task.end).sum() == 2 and numbers[-1] == task.end
     assert task.unknown_share(numbers) == 0.0
@@ -59,7 +59,7 @@ def test_texts_and_numbers(unit):
 
 
 def test_every_token_is_predicted_once_an_epoch():
-    task = made(context=7, memory=3)
+    task = make_task(context=7, memory=3)
     numbers = task.numbers(TEXT)
     offsets = set()
     for epoch in range(5):
@@ -73,7 +73,7 @@ def test_every_token_is_predicted_once_an_epoch():
 
 
 def test_a_block_predicts_the_next_token_and_has_what_came_before():
-    task = made(context=4, memory=2)
+    task = make_task(context=4, memory=2)
     batch = task.batch([TextBlocks(torch.arange(10), 4, 2, 3)[1]])
     assert [batch[name].tolist() for name in ("before", "tokens", "labels")] == [
         [[5, 6]],
@@ -94,7 +94,7 @@ def test_windows_predict_every_place_once(context, stride):
 
 @pytest.mark.parametrize("stride", [1, 3, 6])
 def test_losses_are_those_of_each_token_in_its_window(stride):
-    task = made(context=6, stride=stride)
+    task = make_task(context=6, stride=stride)
     model = task.config(SMALL).build().eval()
     tokens = task.numbers(TEXT)[:17]
     found = task.losses(model, tokens)
@@ -105,7 +105,7 @@ def test_losses_are_those_of_each_token_in_its_window(stride):
 
 
 def test_scores_per_token_and_per_character():
-    task = made(context=8)
+    task = make_task(context=8)
     model = NgramModel.from_tokens(task.numbers(TEXT), task.tokenizer.size, 1)
     scores = task.evaluate(model, TEXT)
     total = scores.metrics["loss"] * scores.details["tokens"]
@@ -159,7 +159,7 @@ def test_an_order_that_no_number_holds_is_refused():
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in (*GRAPHS, "ngram", HIERARCHICAL)])
 def test_every_model_learns_and_goes_on_with_a_prompt(name):
-    task = made(context=16, memory=8 if name == "transformer-xl" else 0, max_new=40)
+    task = make_task(context=16, memory=8 if name == "transformer-xl" else 0, max_new=40)
     torch.manual_seed(0)
     a = Architecture(model=name, dim=16, layers=2, heads=2, dropout=0.0, window=4, block_size=8)
     model = task.config(a).build()
@@ -175,11 +175,12 @@ def test_every_model_learns_and_goes_on_with_a_prompt(name):
     model.eval()
     assert task.evaluate(model, TEXT).metrics["loss"] < losses[0] / task.count(batch)
     written = task.predict(model, ["to be", ""])
-    assert written[0].startswith("to be") and len(written[0]) > 20 and written == task.predict(model, ["to be", ""])
+    assert written[0].text.startswith("to be") and len(written[0].text) > 20
+    assert written == task.predict(model, ["to be", ""])
 
 
 def test_what_came_before_a_block_matters_to_transformer_xl():
-    task = made(context=8, memory=8)
+    task = make_task(context=8, memory=8)
     torch.manual_seed(0)
     model = task.config(Architecture(model="transformer-xl", dim=16, layers=1, heads=2, dropout=0.0)).build().eval()
     batch = task.batch([task.epoch_examples(TEXT, Random(0))[1]])
@@ -191,9 +192,9 @@ def test_what_came_before_a_block_matters_to_transformer_xl():
 
 def test_a_memory_goes_with_transformer_xl_alone():
     with pytest.raises(rg.BadInput, match="transformer-xl needs one"):
-        made().config(Architecture(model="transformer-xl"))
+        make_task().config(Architecture(model="transformer-xl"))
     with pytest.raises(rg.BadInput, match="memory is 8 for gru"):
-        made(memory=8).config(Architecture(model="gru"))
+        make_task(memory=8).config(Architecture(model="gru"))
     with pytest.raises(rg.BadInput, match="stride is 300"):
         LmSettings(stride=300)
 
@@ -212,7 +213,7 @@ def test_the_end_of_a_text_is_held_out(tmp_path):
 def test_recipes_name_settings_that_exist(name, weights):
     settings, architecture, _ = update_each((LmSettings(), Lm.ARCHITECTURE, Lm.TRAINING), find_recipe(name).settings)
     with torch.device("meta"):
-        model = Lm(settings, made().tokenizer).config(architecture).build()
+        model = Lm(settings, make_task().tokenizer).config(architecture).build()
     assert sum(p.numel() for p in model.parameters()) == pytest.approx(weights, rel=0.02)
 
 
@@ -221,7 +222,7 @@ def test_a_run_gone_on_with_cuts_the_same_blocks(tmp_path):
     for name, ends in (("whole", [9]), ("parted", [2, 9])):
         for steps in ends:  # two steps an epoch
             how = Training(steps=steps, **settings)
-            train_run(made(context=16), SMALL, how, RunData(TEXT, TEXT[:1]), tmp_path / name, {})
+            train_run(make_task(context=16), SMALL, how, RunData(TEXT, TEXT[:1]), tmp_path / name, {})
     whole, parted = (
         read_tensors(tmp_path / name / "checkpoints/step-00000009/model.safetensors") for name in ("whole", "parted")
     )
@@ -288,7 +289,7 @@ def test_a_continuation_begins_after_and_ends_before_the_stop() -> None:
                 text += following[text[-1]]
             return torch.tensor([list(task.encode(text))])
 
-    assert task.predict(Counting(), ["a"]) == ["abc"]  # type: ignore[arg-type]
+    assert task.predict(Counting(), ["a"])[0].text == "abc"  # type: ignore[arg-type]
     assert prompts == ["\na"]
     unstopped = Lm(LmSettings(max_new=5, context=16, temperature=0), task.tokenizer)
-    assert unstopped.predict(Counting(), ["a"]) == ["abc\nab"]  # type: ignore[arg-type]
+    assert unstopped.predict(Counting(), ["a"])[0].text == "abc\nab"  # type: ignore[arg-type]

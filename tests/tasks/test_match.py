@@ -34,7 +34,7 @@ def picture(colour: str, place: str, draw: Random) -> torch.Tensor:
     return pixels.to(torch.uint8)
 
 
-def captioned(seed: int, count: int = 1) -> list[Captioned]:
+def make_captioned(seed: int, count: int = 1) -> list[Captioned]:
     """`count` images of each of sixteen kinds, two captions an image."""
     draw = Random(seed)
     kinds = [(colour, place) for colour in COLOURS for place in PLACES for _ in range(count)]
@@ -66,7 +66,7 @@ SETTINGS = {"patch_size": 4, "projection_dim": 16, "vocab_size": 80, "shift": 0,
 
 def test_commands_from_images_and_captions_to_neighbours(tmp_path: Path) -> None:
     """Of sixteen kinds the right one is nearest; by chance one in sixteen would be."""
-    train, dev = write(tmp_path / "train", captioned(0, 8)), write(tmp_path / "dev", captioned(1))
+    train, dev = write(tmp_path / "train", make_captioned(0, 8)), write(tmp_path / "dev", make_captioned(1))
     run, call = tmp_path / "run", CliRunner().invoke
     checked = call(
         app, ["check", str(train), "--task", "match", "--set", "patch_size=4", "--set", "vocab_size=80", "--json"]
@@ -98,7 +98,7 @@ def task_of(examples: list[Captioned], **settings) -> Match:
 @pytest.mark.parametrize("model", [model for model in MODELS if model not in (*GRAPHS, *TEXTS, HIERARCHICAL)])
 def test_every_model_learns(model: str) -> None:
     """A step lowers the loss of its own batch, and a saved task reads as before."""
-    examples = captioned(0)
+    examples = make_captioned(0)
     task = task_of(examples)
     torch.manual_seed(0)
     a = Architecture(model=model, dim=16, layers=1, heads=2, window=8, block_size=4, dropout=0.0)
@@ -127,7 +127,7 @@ def test_captions_of_an_image_are_all_right() -> None:
 
 
 def test_a_batch_knows_which_captions_share_an_image() -> None:
-    examples = captioned(0)
+    examples = make_captioned(0)
     batch = task_of(examples).batch([examples[0], examples[2], examples[1]])
     assert batch["alike"].tolist() == [0, 1, 0]
 
@@ -143,12 +143,12 @@ def test_recall_by_hand() -> None:
 
 
 def test_captions_of_an_image_are_held_out_together() -> None:
-    learned, chosen = split_data(Reading(tuple(captioned(0, 2))), None, Match, 0)
+    learned, chosen = split_data(Reading(tuple(make_captioned(0, 2))), None, Match, 0)
     assert chosen.examples and not {one.name for one in learned.examples} & {one.name for one in chosen.examples}
 
 
 def test_images_in_an_array_with_a_table_of_captions(tmp_path: Path) -> None:
-    pixels = torch.stack([one.image for one in captioned(0)[::2]]).numpy()  # type: ignore[arg-type]
+    pixels = torch.stack([one.image for one in make_captioned(0)[::2]]).numpy()  # type: ignore[arg-type]
     names = numpy.array([f"p{n}" for n in range(16)])
     numpy.savez(tmp_path / "x.npz", images=pixels, image_id=names)
     lines = ["image_id\tcaption", *(f"p{n}\t第{n}张图片" for n in range(16)), "p0\t红色的方块"]
@@ -161,7 +161,7 @@ def test_images_in_an_array_with_a_table_of_captions(tmp_path: Path) -> None:
 
 
 def test_an_image_that_is_not_there(tmp_path: Path) -> None:
-    task = task_of(captioned(0))
+    task = task_of(make_captioned(0))
     made = task.config(Architecture(dim=16, layers=1, heads=2)).build().eval()
     with pytest.raises(rg.BadInput, match=r"none\.png does not exist"):
         task.predict(made, [str(tmp_path / "none.png"), "a red square"])

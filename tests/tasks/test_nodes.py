@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -240,3 +241,140 @@ def test_missing_splits_are_reported(tmp_path, masks, message):
     np.savez(tmp_path / "a.npz", x=np.ones((4, 2), "float32"), y=[0, 1, 0, 1], edge_index=[[0, 1], [1, 2]], **arrays)
     with pytest.raises(BadInput, match=message):
         Nodes.read([tmp_path / "a.npz"], NodesSettings())
+
+
+def without_features(path: Path, **more: Any) -> Path:
+    """The graph of `path` without features, and with more arrays."""
+    arrays = {name: value for name, value in np.load(path).items() if name != "x"}
+    np.savez(path.with_name("bare.npz"), **arrays, **more)
+    return path.with_name("bare.npz")
+
+
+@pytest.mark.parametrize("structure", ["auto", "learned", "degree", "walk"])
+def test_nodes_without_features_have_those_of_the_structure(path: Path, tmp_path: Path, structure: str) -> None:
+    """Edges join the same class, which eigenvectors and learned vectors show and degrees do not."""
+    bare, out = without_features(path), tmp_path / "run"
+    settings = ("--set", f"structure={structure}", "--set", "structure_dim=8", "--set", "dim=32")
+    done = call("train", "nodes", "--train", bare, "--out", out, "--steps", "60", *settings, "--json")
+    assert done.exit_code == 0, done.stderr
+    assert "structure= decides otherwise" in done.stderr
+    accuracy = json.loads(done.stdout)["metrics"]["accuracy"]
+    assert accuracy > 0.7 if structure == "auto" else accuracy >= 0.15
+    assert call("predict", out, bare).exit_code == 0
+    if structure == "learned":
+        fewer = {name: value[:200] for name, value in np.load(bare).items() if name != "edge_index"}
+        np.savez(tmp_path / "other.npz", **fewer, edge_index=np.zeros((2, 3), int))
+        assert "learned a vector for each of 240 nodes" in call("predict", out, tmp_path / "other.npz").stderr
+
+
+def test_numbers_of_edges_are_used(path: Path, tmp_path: Path) -> None:
+    """Nodes without a sign of their class; an edge's number says whether it joins the same class."""
+    draw = np.random.default_rng(1)
+    arrays = dict(np.load(path))
+    source, target = draw.integers(0, NODES, (2, 12 * NODES))
+    same = (arrays["y"][source] == arrays["y"][target]).astype(np.float32)
+    arrays["edge_index"] = np.stack([source, target])
+    noisy = np.eye(CLASSES)[np.where(draw.random(NODES) < 0.6, arrays["y"], draw.integers(0, CLASSES, NODES))]
+    np.savez(tmp_path / "edges.npz", **{**arrays, "x": noisy}, edge_attr=same)
+    scores = {}
+    for used in ("true", "false"):
+        out = tmp_path / used
+        changes = {"edge_features": used, "dim": 16, "dropout": 0.0, "attention_dropout": 0.0, "learning_rate": 0.02}
+        words = [
+            "--model",
+            "gatv2",
+            *(word for item in changes.items() for word in ("--set", "=".join(map(str, item)))),
+        ]
+        done = call(
+            "train",
+            "nodes",
+            "--train",
+            tmp_path / "edges.npz",
+            "--out",
+            out,
+            "--steps",
+            "80",
+            "--model",
+            "gatv2",
+            *words,
+            "--json",
+        )
+        assert done.exit_code == 0, done.stderr
+        scores[used] = json.loads(call("evaluate", out, "--data", tmp_path / "edges.npz", "--json").stdout)["metrics"]
+    assert scores["true"]["accuracy"] > scores["false"]["accuracy"] + 0.1
+    assert call("predict", tmp_path / "true", tmp_path / "edges.npz").exit_code == 0
+    assert "edges have 0 numbers each; this model reads 1" in call("predict", tmp_path / "true", path).stderr
+
+
+def run_losses(run: Path) -> list[float]:
+    events = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [event["loss"] for event in events if event["kind"] == "step"]
+
+
+def train_calmly(path: Path, out: Path, steps: int, *settings: str) -> list[float]:
+    """The losses of a run without dropout."""
+    given = ["dropout=0", "attention_dropout=0", "dim=16", "heads=2", *settings]
+    words = [word for setting in given for word in ("--set", setting)]
+    done = call("train", "nodes", "--train", path, "--out", out, "--steps", str(steps), "--device", "cpu", *words)
+    assert done.exit_code == 0, done.output
+    return run_losses(out)
+
+
+def test_all_neighbours_train_like_the_whole_graph(path: Path, tmp_path: Path) -> None:
+    whole = train_calmly(path, tmp_path / "whole", 4)
+    drawn = train_calmly(
+        path, tmp_path / "drawn", 4, "neighbours=-1,-1", "evaluate_neighbours=999,-1", "batch_size=999"
+    )
+    assert drawn == pytest.approx(whole, rel=1e-5)
+    scores = [json.loads((tmp_path / name / "scores.json").read_text())["metrics"] for name in ("whole", "drawn")]
+    assert scores[0] == pytest.approx(scores[1], rel=1e-4)
+    nodes = [json.loads(call("predict", tmp_path / name, path, "--json").stdout) for name in ("whole", "drawn")]
+    assert len(nodes[0]) == NODES
+    for one, other in zip(*nodes, strict=True):
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=2e-4)
+
+
+def test_a_run_with_neighbours_resumes_to_the_same_bits(path: Path, tmp_path: Path) -> None:
+    settings = ("neighbours=3,2", "batch_size=16", "save_every=1")
+    straight = train_calmly(path, tmp_path / "straight", 9, *settings)
+    train_calmly(path, tmp_path / "broken", 5, *settings)  # in the second epoch of four batches
+    assert train_calmly(path, tmp_path / "broken", 9, *settings) == straight
+    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("straight", "broken")]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [("neighbours=3", "Give a number for each layer"), ("neighbours=3,0", "at least 1"), ("neighbours=a", "number")],
+)
+def test_bad_neighbours(path: Path, tmp_path: Path, setting: str, words: str) -> None:
+    done = call("train", "nodes", "--train", path, "--out", tmp_path / "run", "--set", setting)
+    assert done.exit_code != 0 and words in " ".join(done.output.split())
+
+
+def test_names_of_nodes_come_back(tmp_path: Path) -> None:
+    """Two groups of people with edges inside their group only."""
+    people = [f"{group}-{n}" for group in ("ada", "bob") for n in range(12)]
+    edges = [(a, b) for a in people for b in people if a < b and a[0] == b[0]]
+    (tmp_path / "edges.csv").write_text("source,target\n" + "".join(f"{a},{b}\n" for a, b in edges))
+    (tmp_path / "people.csv").write_text("node,label\n" + "".join(f"{name},{name[:3]}\n" for name in people))
+    given = ("--train", tmp_path / "edges.csv", "--set", f"labels={tmp_path / 'people.csv'}", "--device", "cpu")
+    done = call("train", "nodes", *given, "--out", tmp_path / "run", "--steps", "3", "--set", "dim=8")
+    assert done.exit_code == 0, done.output
+    done = call("predict", tmp_path / "run", tmp_path / "edges.csv", "--out", tmp_path / "labels.csv")
+    assert done.exit_code == 0, done.output
+    rows = list(csv.DictReader((tmp_path / "labels.csv").open()))
+    assert sorted(row["node"] for row in rows) == sorted(people) and {row["label"] for row in rows} <= {"ada", "bob"}
+
+
+def test_a_folder_of_arrays_is_a_graph_for_every_command(path: Path, tmp_path: Path) -> None:
+    folder, run = tmp_path / "folder", tmp_path / "run"
+    folder.mkdir()
+    with np.load(path) as arrays:
+        for name in arrays.files:
+            np.save(folder / f"{name}.npy", arrays[name])
+    assert train_calmly(folder, run, 2) == train_calmly(path, tmp_path / "archive", 2)
+    nodes = [json.loads(call("predict", run, data, "--json").stdout) for data in (path, folder)]
+    assert nodes[0] == nodes[1] and len(nodes[0]) == NODES
+    scores = [call("evaluate", run, "--data", data, "--json").stdout for data in (path, folder)]
+    assert "accuracy" in scores[0] and scores[0].replace(str(path), "") == scores[1].replace(str(folder), "")

@@ -20,9 +20,8 @@ from regard.tasks.reference import (
     input_hints,
     mahalanobis,
     precision,
-    training_length,
 )
-from regard.tasks.tag import Tag
+from regard.tasks.texts.tag import Tag
 from regard.train.run import open_run
 
 
@@ -63,7 +62,7 @@ def test_a_reference_is_saved_and_tells_unlike_images(tmp_path: Path) -> None:
 def test_other_tasks_have_no_reference_but_a_length() -> None:
     examples = [Tagged(("a",) * n, ("X",) * n) for n in (3, 7, 5)]
     task = Tag.prepare(examples, Tag.Settings())
-    assert training_length(task, examples) == 7
+    assert task.training_length(examples) == 7
     with pytest.raises(rg.Unsupported, match="images or sounds"):
         fit_reference(task, task.config(Tag.ARCHITECTURE).build(), examples, examples)
 

@@ -45,12 +45,12 @@ def texts(count: int, draw: Random) -> list[str]:
     return [" ".join(draw.choice(words) for _ in range(draw.randint(1, 2))) for _ in range(count)]
 
 
-def spoken(count: int, seed: int) -> list[Spoken]:
+def make_spoken(count: int, seed: int) -> list[Spoken]:
     draw = Random(seed)
     return [Spoken(text, sound=Samples(spell(text, draw), RATE)) for text in texts(count, draw)]
 
 
-def framed(count: int = 4, bins: int = 5) -> list[Spoken]:
+def make_framed(count: int = 4, bins: int = 5) -> list[Spoken]:
     """Frames without sense, of different lengths."""
     torch.manual_seed(0)
     said = ["ab ba", "a", "bab", "b a"]
@@ -64,7 +64,7 @@ def task_of(examples: list[Spoken], **settings) -> Transcribe:
 SMALL = Architecture(dim=16, layers=1, heads=2, window=8, block_size=4, dropout=0.0)
 
 
-def listed(folder: Path, count: int, seed: int) -> Path:
+def write_list(folder: Path, count: int, seed: int) -> Path:
     """WAV files and the table that says what they say."""
     import soundfile
 
@@ -72,7 +72,7 @@ def listed(folder: Path, count: int, seed: int) -> Path:
     with (folder / "list.csv").open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["audio", "transcript"])
-        for n, one in enumerate(spoken(count, seed)):
+        for n, one in enumerate(make_spoken(count, seed)):
             assert one.sound is not None
             soundfile.write(folder / f"{n}.wav", one.sound.load()[0].numpy(), RATE)
             table.writerow([f"{n}.wav", one.text])
@@ -81,7 +81,7 @@ def listed(folder: Path, count: int, seed: int) -> Path:
 
 def test_commands_from_recordings_to_text(tmp_path: Path) -> None:
     """An empty answer has a word error rate of 1; a model that hears the tones makes few errors."""
-    train, dev = listed(tmp_path / "train", 96, 0), listed(tmp_path / "dev", 20, 1)
+    train, dev = write_list(tmp_path / "train", 96, 0), write_list(tmp_path / "dev", 20, 1)
     run, call = tmp_path / "run", CliRunner().invoke
     checked = call(app, ["check", str(train), "--task", "transcribe", "--json"])
     assert json.loads(checked.stdout)["recordings"] == 96, checked.output
@@ -97,7 +97,7 @@ def test_commands_from_recordings_to_text(tmp_path: Path) -> None:
     scored = json.loads(call(app, ["evaluate", str(run), "--data", str(dev), "--json"]).stdout)
     assert scored["metrics"] == json.loads(trained.stdout)["metrics"]
     said = call(app, ["predict", str(run), str(tmp_path / "dev" / "0.wav"), "--json"])
-    right = spoken(20, 1)[0].text
+    right = make_spoken(20, 1)[0].text
     assert edit_distance(json.loads(said.stdout)[0]["text"], right) <= 1
     gone = call(app, ["predict", str(run), str(tmp_path / "none.wav")])
     assert gone.exit_code == 1 and "none.wav does not exist" in gone.output
@@ -105,7 +105,7 @@ def test_commands_from_recordings_to_text(tmp_path: Path) -> None:
 
 def test_what_the_file_has_as_frames(tmp_path: Path) -> None:
     """NPZ of frames is read, checked, trained a little; a recording cannot be written down then."""
-    examples = framed(12)
+    examples = make_framed(12)
     frames = [one.frames for one in examples if one.frames is not None]
     offsets = [0, *itertools.accumulate(len(one) for one in frames)]
     said = numpy.array([one.text for one in examples])
@@ -117,7 +117,7 @@ def test_what_the_file_has_as_frames(tmp_path: Path) -> None:
     numpy.save(tmp_path / "one.npy", frames[0].numpy())
     told = call(app, ["predict", str(run), str(tmp_path / "one.npy"), "--json"])
     assert json.loads(told.stdout)[0]["file"].endswith("one.npy"), told.output
-    wave = listed(tmp_path / "waves", 1, 0).parent / "0.wav"
+    wave = write_list(tmp_path / "waves", 1, 0).parent / "0.wav"
     wrong = call(app, ["predict", str(run), str(wave)])
     assert wrong.exit_code == 1 and "trained on frames of 5 numbers" in wrong.output
 
@@ -126,7 +126,7 @@ def test_what_the_file_has_as_frames(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", [model for model in MODELS if model not in (*GRAPHS, *TEXTS, HIERARCHICAL)])
 def test_every_model_learns_and_writes(model: str, decoder: bool) -> None:
     """A step of each has gradients everywhere (no frame is seen by all), and what it writes is text."""
-    examples = framed()
+    examples = make_framed()
     task = task_of(examples, stack_frames=2, decoder=decoder)
     torch.manual_seed(0)
     made = task.config(Architecture(model=model, dim=16, layers=1, heads=2, window=8, block_size=4)).build()
@@ -140,7 +140,7 @@ def test_every_model_learns_and_writes(model: str, decoder: bool) -> None:
 @pytest.mark.parametrize("decoder", [False, True])
 def test_a_batch_costs_what_its_examples_cost(decoder: bool) -> None:
     """Padding of sound and of text counts nothing; labels are counted once."""
-    examples = framed()
+    examples = make_framed()
     task = task_of(examples, stack_frames=2, decoder=decoder)
     made = task.config(SMALL).build().eval()
     alone = [task.batch([one]) for one in examples]
@@ -152,7 +152,7 @@ def test_a_batch_costs_what_its_examples_cost(decoder: bool) -> None:
 
 def test_a_decoder_learns_two_recordings_by_heart() -> None:
     """Encoder, decoder, start and end fit together: what was learned is written, with and without beams."""
-    examples = framed(2)
+    examples = make_framed(2)
     torch.manual_seed(0)
     for beams in (1, 3):
         task = task_of(examples, stack_frames=2, decoder=True, beams=beams, mask_frames=0, mask_bins=0)
@@ -181,7 +181,7 @@ def test_units_spell_the_text_again(unit: str) -> None:
     assert [task.text_of(task.tokenizer([text]).tokens[0].tolist()) for text in said] == said
 
 
-def enumerated(chances: torch.Tensor) -> dict[tuple[int, ...], float]:
+def enumerate_labels(chances: torch.Tensor) -> dict[tuple[int, ...], float]:
     """The chance of every row of labels, summed over all ways to lay it out."""
     found: dict[tuple[int, ...], float] = {}
     for way in itertools.product(range(chances.shape[1]), repeat=len(chances)):
@@ -193,7 +193,7 @@ def enumerated(chances: torch.Tensor) -> dict[tuple[int, ...], float]:
 @pytest.mark.parametrize("seed", range(6))
 def test_prefix_beam_finds_the_likeliest_of_all(seed: int) -> None:
     logits = torch.randn(1, 5, 3, generator=torch.Generator().manual_seed(seed))
-    every = enumerated(logits[0].double().softmax(-1))
+    every = enumerate_labels(logits[0].double().softmax(-1))
     assert tuple(prefix_beam_search(logits, [5], beams=200)[0]) == max(every, key=lambda labels: every[labels])
 
 
@@ -209,7 +209,7 @@ def test_ctc_loss_is_the_chance_of_all_ways() -> None:
     logits = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     labels, counts, lengths = torch.tensor([[1, 1], [2, 0]]), torch.tensor([2, 1]), torch.tensor([5, 3])
     chances = logits.softmax(-1)
-    wanted = -math.log(enumerated(chances[0])[1, 1]) - math.log(enumerated(chances[1, :3])[2,])
+    wanted = -math.log(enumerate_labels(chances[0])[1, 1]) - math.log(enumerate_labels(chances[1, :3])[2,])
     assert float(ctc_loss(logits, lengths, labels, counts)) == pytest.approx(wanted, rel=1e-5)
     assert float(ctc_loss(logits[:1], torch.tensor([2]), labels[:1], counts[:1])) == 0.0  # three places needed
     assert min_frames([1, 1]) == 3
@@ -251,12 +251,12 @@ def test_loudness_does_not_matter() -> None:
 
 
 def test_refusals_say_what_to_do() -> None:
-    examples = framed()
+    examples = make_framed()
     task = task_of(examples)
     with pytest.raises(rg.BadInput, match="CTC has no label"):
         task.loss(task.config(SMALL).build(), task.batch(examples), smoothing=0.1)
     with pytest.raises(rg.BadInput, match="4 of 5 examples are frames"):
-        task_of([*examples, *spoken(1, 0)])
+        task_of([*examples, *make_spoken(1, 0)])
     with pytest.raises(rg.BadInput, match="No recording was read"):
         task_of([])
     with pytest.raises(rg.BadInput, match=r"frames have shape \[3, 4\]; wanted \[frames, 5\]"):

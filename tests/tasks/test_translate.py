@@ -41,14 +41,14 @@ def sentences(count: int, seed: int = 0) -> list[Parallel]:
     return list(found.values())
 
 
-def made(examples: list[Parallel], **settings) -> Translate:
+def make_task(examples: list[Parallel], **settings) -> Translate:
     return Translate.prepare(examples, TranslateSettings(**{"unit": "words", "tokenize": "zh", **settings}))
 
 
 @pytest.mark.parametrize("how", [{}, {"joint": False}, {"copy_source": True}])
 def test_a_batch_is_the_sum_of_its_examples(how):
     examples = [Parallel("a b c", "x"), Parallel("a", "y z x y"), Parallel("c b", "z y")]
-    task = made(examples, **how)
+    task = make_task(examples, **how)
     torch.manual_seed(0)
     model = task.config(SMALL).build()
     whole, parts = task.batch(examples), [task.batch([example]) for example in examples]
@@ -61,7 +61,7 @@ def test_a_batch_is_the_sum_of_its_examples(how):
 
 def test_the_loss_is_cross_entropy_of_the_next_target():
     examples = sentences(3)
-    task = made(examples)
+    task = make_task(examples)
     model = task.config(SMALL).build()
     batch = task.batch(examples)
     inputs = {name: batch[name] for name in ("tokens", "lengths", "targets", "target_lengths")}
@@ -80,7 +80,7 @@ def test_the_loss_is_cross_entropy_of_the_next_target():
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in (*GRAPHS, *TEXTS, HIERARCHICAL)])
 def test_every_model_learns_and_writes(name):
     examples = sentences(6)
-    task = made(examples, training_beams=2)
+    task = make_task(examples, training_beams=2)
     torch.manual_seed(0)
     model = task.config(Architecture(model=name, dim=16, layers=1, heads=2, dropout=0.0, block_size=8)).build()
     batch = task.batch(examples)
@@ -100,11 +100,11 @@ def test_every_model_learns_and_writes(name):
 def test_recurrent_decoders_learn_from_their_source_as_fast_as_others():
     """All are told the mean of it; an LSTM that only began with it, in states as small as they are, did not hear it."""
     examples = sentences(128)
-    task = made(examples)
+    task = make_task(examples)
     batch = task.batch(examples)
     wrong = {**batch, "tokens": batch["tokens"].roll(1, 0)}  # all sentences are equally long
 
-    def learned(name: str) -> tuple[float, float]:
+    def train_model(name: str) -> tuple[float, float]:
         torch.manual_seed(0)
         model = task.config(Architecture(model=name, dim=32, layers=2, heads=2, dropout=0.0)).build()
         optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
@@ -116,21 +116,21 @@ def test_recurrent_decoders_learn_from_their_source_as_fast_as_others():
             right, other = (float(task.loss(model, one)) / task.count(batch) for one in (batch, wrong))
         return right, other
 
-    wanted = learned("mlp")[0]
+    wanted = train_model("mlp")[0]
     for name in ("rnn", "gru", "lstm", "lstm+attention"):
-        right, other = learned(name)
+        right, other = train_model(name)
         assert right < wanted and other > 1 + right, name
 
 
 @pytest.mark.parametrize("name", [*GRAPHS, *TEXTS, HIERARCHICAL])
 def test_models_of_other_tasks_are_refused(name):
     with pytest.raises(rg.Unsupported, match=name):
-        made(sentences(3)).config(Architecture(model=name))
+        make_task(sentences(3)).config(Architecture(model=name))
 
 
 def test_r_drop_is_two_losses_and_their_divergence():
     """By hand, from two runs of the model with the dropout of the one call over the doubled batch."""
-    task = made(sentences(6), r_drop=3.0)
+    task = make_task(sentences(6), r_drop=3.0)
     torch.manual_seed(0)
     model = task.config(replace(SMALL, dropout=0.3)).build()
     batch = task.batch(sentences(6))
@@ -148,18 +148,18 @@ def test_r_drop_is_two_losses_and_their_divergence():
     torch.manual_seed(1)
     torch.testing.assert_close(task.loss(model, batch, 0.1).double(), apart + 3.0 / 4 * both, rtol=1e-5, atol=1e-4)
     model.eval()
-    plain = made(sentences(6)).loss(model, batch, 0.1)
+    plain = make_task(sentences(6)).loss(model, batch, 0.1)
     torch.testing.assert_close(task.loss(model, batch, 0.1), plain)
 
 
 def test_copies_need_one_vocabulary():
     with pytest.raises(rg.BadInput, match="joint=true"):
-        made(sentences(3), copy_source=True, joint=False).config(SMALL).build()
+        make_task(sentences(3), copy_source=True, joint=False).config(SMALL).build()
 
 
 def test_texts_are_cut_and_keep_their_end():
     examples = [Parallel("a b c d e f", "x y z x y z")]
-    task = made(examples, max_length=4)
+    task = make_task(examples, max_length=4)
     batch = task.batch(examples)
     assert task.tokenizer.pieces(batch["tokens"][0]) == ["<s>", "a", "b", "</s>"]
     assert task.tokenizer.pieces(batch["labels"][0]) == ["x", "y", "</s>"]
@@ -167,7 +167,7 @@ def test_texts_are_cut_and_keep_their_end():
 
 
 def test_no_answer_is_much_longer_than_what_was_learned():
-    task = made([Parallel("a b c d e f g h i j", "x y")])
+    task = make_task([Parallel("a b c d e f g h i j", "x y")])
     model = task.config(SMALL).build()
     written = task.generate(model, task.rows(task.tokenizer, ["a b c d e f g h i j"]))
     assert task.max_target == 4 and written.shape[1] <= 1 + 6  # after the start
@@ -234,7 +234,7 @@ def test_recipes_name_settings_that_exist(name):
     )
     assert recipe.task == "translate" and settings.vocab_size == recipe.settings["vocab_size"]
     with torch.device("meta"):
-        made(sentences(3)).config(architecture).build()
+        make_task(sentences(3)).config(architecture).build()
     assert training.learning_rate == recipe.settings["learning_rate"]
 
 
@@ -249,7 +249,7 @@ def test_two_files_that_do_not_correspond(tmp_path):
 def test_what_is_too_small_or_missing_is_said():
     with pytest.raises(rg.BadInput, match="size is 100, but the 256 bytes"):
         Translate.prepare(sentences(3), TranslateSettings(vocab_size=100))
-    task = made(sentences(3))
+    task = make_task(sentences(3))
     with pytest.raises(rg.BadInput, match="no pair of texts"):
         task.evaluate(task.config(SMALL).build(), [])
 

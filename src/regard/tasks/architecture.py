@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from ..attention.parts.mask import Mask
 from ..attention.parts.masks import Causal, Window, bigbird
@@ -29,7 +29,8 @@ PLUGGED = tuple(f"{name}+attention" for name in (*RECURRENT, "cnn", "mlp"))
 TEXTS = ("transformer-xl", "ngram")
 HIERARCHICAL = "hierarchical"
 LayersConfig = StackConfig | RecurrentConfig | ConvolutionConfig | FullyConnectedConfig
-PARTS = ("score", "position", "mask", "method")
+PARTS = ("score", "position", "mask", "method", "sink")
+LORA_TARGETS = ("q", "k", "v", "out", "up", "gate", "down")
 MODELS = (*ATTENTION, *RECURRENT, "cnn", "mlp", *PLUGGED, *GRAPHS, *TEXTS, HIERARCHICAL)
 
 
@@ -60,9 +61,21 @@ class Architecture(Settings):
     position: str | None = setting(None, "Attention's position, such as Alibi() or Rotary().")
     mask: str | None = setting(None, "Attention's mask, such as Window(before=8, after=8).")
     method: str = setting("Exact()", "Attention's method, such as Performer().")
+    sink: str | None = setting(None, "A sink in attention's softmax, such as LearnedSink() or Sink().")
     window: int = setting(64, "Tokens on either side that Longformer attends to.", ge=0)
     block_size: int = setting(64, "BigBird's block of tokens.", ge=1, former="block")
     kernel_size: int = setting(3, "Width of the convolutions.", ge=1, former="kernel")
+    checkpoint: str | None = setting(
+        None,
+        "Checkpoint to start from (--from): a Hugging Face folder, a run, a shipped model or a Hub id; its sizes hold.",
+    )
+    lora_rank: int = setting(0, "Rank of LoRA's two matrices beside each of lora_targets; 0 trains the weights.", ge=0)
+    lora_alpha: float | None = setting(
+        None, "LoRA's products are scaled by alpha / rank; twice the rank by default.", gt=0
+    )
+    lora_targets: tuple[str, ...] = setting(
+        ("q", "v"), "Linear layers that LoRA is added to: q, k, v, out, up, gate, down, or all of them (all)."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,11 +83,16 @@ class Architecture(Settings):
             near = difflib.get_close_matches(self.model, MODELS, n=1)
             hint = f"Did you mean {near[0]!r}? " if near else ""
             raise BadInput(f"There is no model {self.model!r}. {hint}There are {', '.join(MODELS)}.")
+        for name in self.lora_targets:
+            if name not in (*LORA_TARGETS, "all"):
+                raise BadInput(f"lora_targets has {name!r}; it may have {', '.join(LORA_TARGETS)}, or be all.")
 
     @property
     def parts(self) -> Parts:
         """The parts of attention, from their text."""
-        given = PartArguments(score=self.score, position=self.position, mask=self.mask, method=self.method)
+        given = PartArguments(
+            score=self.score, position=self.position, mask=self.mask, method=self.method, sink=self.sink
+        )
         return update_parts(DEFAULT_PARTS, given, layers=self.layers, dropout=self.attention_dropout)
 
     @property
@@ -86,6 +104,12 @@ class Architecture(Settings):
     def with_attention(self) -> bool:
         """Whether the model is a baseline with attention added."""
         return self.model.endswith("+attention")
+
+    def position_embedding(self, tokens: int) -> int | Literal["sinusoidal"] | None:
+        """The position embedding of texts of so many tokens, as the configuration of their embedding names it."""
+        if self.positions == "none":
+            return None
+        return tokens if self.positions == "learned" else "sinusoidal"
 
 
 def unused_parts(a: Architecture) -> list[str]:
@@ -117,13 +141,16 @@ def stack_of(a: Architecture, *, causal: bool = False, cross: bool = False) -> L
         attention = score if a.with_attention else None
         cell = cast(Literal["rnn", "gru", "lstm"], a.base)
         return RecurrentConfig(a.dim, a.layers, cell, not causal and not cross, a.dropout, attention, 1, cross, a.norm)
-    common: dict[str, Any] = {"attention": a.with_attention, "heads": a.heads, "cross": cross, "causal": causal}
-    if a.with_attention:
-        common["parts"] = a.parts
+    parts, extra = a.parts if a.with_attention else DEFAULT_PARTS, a.with_attention
     if a.base == "cnn":
-        return ConvolutionConfig(a.dim, a.layers, a.kernel_size, **common)
+        return ConvolutionConfig(
+            a.dim, a.layers, a.kernel_size, causal=causal, attention=extra, heads=a.heads, cross=cross, parts=parts
+        )
     if a.base == "mlp":
-        return FullyConnectedConfig(a.dim, a.layers, None, a.hidden, position_wise=True, **common)
+        sizes = (a.dim, a.layers, None, a.hidden)
+        return FullyConnectedConfig(
+            *sizes, position_wise=True, causal=causal, attention=extra, heads=a.heads, cross=cross, parts=parts
+        )
     return attention_stack(a, causal, cross)
 
 

@@ -1,33 +1,32 @@
-"""Classification: a class for a text, an image or a recording."""
+"""Classification and regression: a class, a set of labels or a number for a text, an image or a recording."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Literal
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ..data import images, sound
 from ..data.arrays import Arrays
-from ..data.batching import batch_by_size
-from ..data.files import file_format, read_file_lines, resolve_paths
+from ..data.files import file_format, resolve_paths
 from ..data.images import LabelledImage, Picture
+from ..data.json_values import JsonObject, ParsedObject
 from ..data.listing import file_extension
-from ..data.reading import MalformedData, Reading, split, split_of
+from ..data.reading import MalformedData, Reading, split_of
 from ..data.sound import LabelledSound, Spoken
+from ..data.tables import TABLES, sample_rows
 from ..data.text import LabelledText
 from ..errors import BadInput
 from ..models.baselines.linear import NBLinearConfig
 from ..models.config import SequenceConfig
 from ..models.ensemble import EnsembleConfig, EnsembleModel
-from ..models.heads import IGNORED, ClassificationHeadConfig
+from ..models.heads import ClassificationHeadConfig, PoolerConfig
 from ..models.hierarchical import HierarchicalConfig
 from ..models.tokenizers.tokenizer import Tokenizer
 from ..settings import Settings, setting
@@ -37,14 +36,24 @@ from .inputs.augment import mixup
 from .inputs.images import ImageInputs
 from .inputs.text import TextInputs
 from .inputs.word_features import WordFeatures
+from .losses.choose_target import input_target_from_dict, make_target
 from .losses.r_drop import repeat_batch, symmetric_kl
-from .sentences import hierarchical_config
-from .task import Batch, Scores, Task
+from .losses.targets import ClassTarget, InputTarget, LabelsTarget, RegressionTarget
+from .pretrained.pretrained import Pretrained
+from .target_task import TargetTask, stratified_split
+from .task import Batch, Scores
+from .texts import ngram_linear
+from .texts.sentences import hierarchical_config
 
 INPUTS = {"text": TextInputs, "image": ImageInputs, "sound": AudioInputs}
+LabelledInput = LabelledText | LabelledImage | LabelledSound
 
-RARE = 5
-"""Examples of a class under which it is named before training."""
+MEANS: dict[str, Literal["softmax", "sigmoid", "identity"]] = {
+    "class": "softmax",
+    "labels": "sigmoid",
+    "number": "identity",
+}
+"""What the mean of an ensemble is taken of, by the kind of target."""
 
 NB_WEIGHT = 0.7
 """Weight of the linear classifier beside the encoders. Encoders that are trained on few texts are overconfident, and it
@@ -65,8 +74,14 @@ class ClassifySettings(Settings):
     )
     input: str | None = setting(None, "Column or array of the inputs.")
     label: str | None = setting(None, "Column or array of the labels.")
+    target: Literal["auto", "class", "labels", "number"] = setting(
+        "auto", "What labels are: a class, several labels (a|b, a;b or a JSON list), or a number; auto looks at them."
+    )
+    number_loss: Literal["mse", "huber"] = setting("mse", "Loss of numbers: squared error, or Huber's.")
     folder: str | None = setting(None, "Folder that a table's paths are relative to.")
-    pool: Literal["first", "mean", "last", "attention"] = setting("mean", "How tokens are pooled for the head.")
+    pool: Literal["first", "mean", "last", "attention", "pooler"] = setting(
+        "mean", "How tokens are pooled for the head; pooler: a layer and tanh over the first token, as BERT has it."
+    )
     r_drop: float = setting(0.0, "Weight of R-Drop's consistency loss; 0 is off.", ge=0, former="agreement")
     ensemble: int = setting(1, "Models that are trained side by side and averaged.", ge=1, former="members")
     class_weights: Literal["none", "balanced"] = setting(
@@ -96,11 +111,13 @@ class ClassifySettings(Settings):
         ge=0,
         former="rare",
     )
-    nb_linear: int = setting(
-        0,
-        "Rows of hashed word pairs of a naive-Bayes linear classifier beside the model; 0 is none.",
+    nb_linear: int | None = setting(
+        None,
+        "Rows of hashed word pairs of an n-gram model beside the network, trained with it; 0 is none. By default one "
+        "is fitted to 500 to 50,000 texts, and its weight chosen on the validation data.",
         ge=0,
         former="wide",
+        former_default=0,
     )
     image_size: int | None = setting(
         None,
@@ -128,77 +145,97 @@ class ClassifySettings(Settings):
     mask_bins: int = setting(0, "Widest band of bins that is masked in training, twice a recording.", ge=0)
 
 
-class Classify(Task[ClassifySettings]):
-    """A class for each example: accuracy, and F1 as the mean over classes."""
+class Classify(TargetTask[ClassifySettings, LabelledInput, TextInputs | ImageInputs | AudioInputs]):
+    """A class, a set of labels or a number for each example, as its `target` says."""
 
     name = "classify"
     Settings = ClassifySettings
 
     def __init__(
-        self, settings: ClassifySettings, labels: list[str], inputs: TextInputs | ImageInputs | AudioInputs
+        self, settings: ClassifySettings, target: InputTarget, inputs: TextInputs | ImageInputs | AudioInputs
     ) -> None:
-        self.settings, self.inputs = settings, inputs
-        self._labels = labels
+        self.settings = replace(settings, target=target.kind)
+        self._target, self.inputs = target, inputs
         self.max_length = settings.max_length if isinstance(inputs, TextInputs) else None
         self.input_column = settings.input
         self.frames_per_token = settings.stack_frames if isinstance(inputs, AudioInputs) else None
-        self.number = {label: n for n, label in enumerate(labels)}
         self.ratios: Tensor | None = None
-        self.weights: Tensor | None = None
-
-    @property
-    def labels(self) -> list[str]:
-        return self._labels
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        return self.inputs.tokenizer
+        self.linear_examples: Sequence[LabelledInput] = ()
 
     @property
     def word_features(self) -> WordFeatures | None:
         return self.inputs.word_features if isinstance(self.inputs, TextInputs) else None
 
     @classmethod
-    def read(cls, paths: Sequence[Path], settings: ClassifySettings) -> Reading[Any]:
+    def read(
+        cls, paths: Sequence[Path], settings: ClassifySettings
+    ) -> Reading[LabelledText] | Reading[LabelledImage] | Reading[LabelledSound]:
         modality: str = settings.modality
         if modality == "auto":
             modality = detect_modality(resolve_paths(paths, folders=True)[0])
         return INPUTS[modality].read(paths, settings)
 
     @classmethod
-    def prepare(cls, examples: Sequence[Any], settings: ClassifySettings) -> Classify:
-        """The task for these training examples: its classes, and the vocabulary or statistics of its inputs."""
-        labels = sort_labels({example.label for example in examples})
-        if len(labels) < 2:
-            raise BadInput(f"There is {len(labels)} class in {len(examples)} examples: {labels}. Give at least two.")
+    def suggest_settings(cls, examples: Sequence[LabelledInput], settings: ClassifySettings) -> dict[str, str | float]:
+        """Those for few texts; a network alone (nb_linear=0) keeps the plain defaults."""
+        texts = [example.text for example in examples if isinstance(example, LabelledText)]
+        if len(texts) < len(examples) or settings.nb_linear is not None:
+            return {}
+        return ngram_linear.suggest_settings(texts, words=settings.unit == "words" and settings.vectors is None)
+
+    @classmethod
+    def prepare_from(
+        cls, examples: Sequence[LabelledInput], settings: ClassifySettings, pretrained: Pretrained
+    ) -> Classify:
+        return cls.prepare(examples, settings, pretrained)
+
+    @classmethod
+    def prepare(
+        cls, examples: Sequence[LabelledInput], settings: ClassifySettings, pretrained: Pretrained | None = None
+    ) -> Classify:
+        """The task for these training examples: its target, and the vocabulary or statistics of its inputs."""
+        balanced = settings.class_weights == "balanced"
+        labels = [example.label for example in examples]
+        target = make_target(labels, settings.target, settings.number_loss, balanced)
+        check_target_settings(settings, target)
         modalities = {LabelledImage: "image", LabelledSound: "sound"}
         inputs = INPUTS[modalities.get(type(examples[0]), "text")]
         check_unused_settings(settings, inputs.kind)
-        task = cls(settings, labels, inputs.from_examples(examples, settings))
+        if pretrained is None:
+            task = cls(settings, target, inputs.from_examples(examples, settings))
+        else:
+            task = cls(settings, target, inputs.from_pretrained(pretrained, settings))
         task.ratios = task.naive_bayes_ratios(examples) if settings.nb_linear else None
-        if settings.class_weights == "balanced":
-            counts = Counter(example.label for example in examples)
-            task.weights = balanced_weights([counts[label] for label in labels])
+        by_default = settings.nb_linear is None and inputs is TextInputs and pretrained is None
+        if by_default and ngram_linear.suits(examples, target):
+            task.linear_examples = examples
         return task
 
-    def as_dict(self) -> dict[str, Any]:
-        return {"labels": self.labels, "kind": self.inputs.kind, "inputs": self.inputs.as_dict()}
+    def as_dict(self) -> JsonObject:
+        # that of classes is as runs of earlier versions have it, so that they can be resumed
+        target = {} if isinstance(self.target, ClassTarget) else {"target": self.target.as_dict()}
+        return {"labels": self.labels, **target, "kind": self.inputs.kind, "inputs": self.inputs.as_dict()}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], settings: ClassifySettings, tokenizer: Any = None) -> Classify:
-        return cls(settings, data["labels"], INPUTS[data["kind"]].from_dict(data["inputs"], settings, tokenizer))
+    def from_dict(cls, data: ParsedObject, settings: ClassifySettings, tokenizer: Tokenizer | None = None) -> Classify:
+        target = input_target_from_dict(data["target"]) if "target" in data else ClassTarget(data["labels"])
+        return cls(settings, target, INPUTS[data["kind"]].from_dict(data["inputs"], settings, tokenizer))
 
     def config(self, a: Architecture) -> SequenceConfig | HierarchicalConfig | EnsembleConfig:
-        members = self.settings.ensemble
+        members, outputs = self.settings.ensemble, self.target.outputs
         if a.model == HIERARCHICAL:
-            config = hierarchical_config(self.inputs, a, len(self.labels))
+            config = hierarchical_config(self.inputs, a, outputs)
         else:
             embed, stack = self.inputs.layer_configs(a)
-            head = ClassificationHeadConfig(len(self.labels), a.dim, pool=self.settings.pool, dropout=a.dropout)
-            config = SequenceConfig(embed, stack, head=head)
+            head = ClassificationHeadConfig(outputs, a.dim, pool=self.settings.pool, dropout=a.dropout)
+            pooler = PoolerConfig(a.dim) if self.settings.pool == "pooler" else None
+            config = SequenceConfig(embed, stack, pooler, head)
+        mean = MEANS[self.target.kind]
+        if self.linear_examples:
+            return EnsembleConfig(config, members, self.ngram_config(), mean=mean, fitted=True)
         if self.settings.nb_linear:
-            return EnsembleConfig(config, members, self.nb_linear_config(), NB_WEIGHT)
-        return config if members == 1 else EnsembleConfig(config, members)
+            return EnsembleConfig(config, members, self.nb_linear_config(), NB_WEIGHT, mean=mean)
+        return config if members == 1 else EnsembleConfig(config, members, mean=mean)
 
     @property
     def models_per_example(self) -> int:
@@ -208,9 +245,13 @@ class Classify(Task[ClassifySettings]):
     def nb_linear_config(self) -> NBLinearConfig:
         """The configuration of the linear classifier beside the model."""
         assert isinstance(self.inputs, TextInputs)
-        return self.inputs.nb_linear_config(len(self.labels))
+        return self.inputs.nb_linear_config(self.target.outputs, self.settings.nb_linear or ngram_linear.PAIR_ROWS)
 
-    def naive_bayes_ratios(self, examples: Sequence[Any]) -> Tensor:
+    def ngram_config(self) -> EnsembleConfig:
+        """The configuration of the n-gram model that is fitted to few texts."""
+        return EnsembleConfig(self.nb_linear_config(), 2, mean=MEANS[self.target.kind])
+
+    def naive_bayes_ratios(self, examples: Sequence[LabelledInput]) -> Tensor:
         """The naive Bayes log-count ratios of the linear classifier's features."""
         linear = self.nb_linear_config().build()
         batches = (self.batch(examples[n : n + 256]) for n in range(0, len(examples), 256))
@@ -218,25 +259,28 @@ class Classify(Task[ClassifySettings]):
         return linear.ratios
 
     def initialize(self, model: nn.Module) -> None:
-        """Set word vectors and naive Bayes ratios."""
+        """Set word vectors and naive Bayes ratios; fit the n-gram model."""
         for member in model.members if isinstance(model, EnsembleModel) else [model]:
             self.inputs.initialize(member)
         if self.ratios is not None:
             model.beside.ratios.copy_(self.ratios)  # type: ignore[union-attr, operator]
+        if self.linear_examples and isinstance(model, EnsembleModel) and model.beside is not None:
+            linear = ngram_linear.fit_linear(self.ngram_config(), self.linear_examples, self.batch, self.target)
+            model.beside.load_state_dict(linear.state_dict())
 
-    def sizes(self, examples: Sequence[Any]) -> list[int]:
-        return self.inputs.sizes(examples)
+    def validate(self, model: nn.Module, examples: Sequence[LabelledInput]) -> Scores:
+        """The scores, with the weight of the n-gram model and the thresholds of labels chosen on these examples."""
+        if not isinstance(model, EnsembleModel) or not model.config.fitted:
+            return super().validate(model, examples)
+        logits = self.collect(model.model_logits, examples, model.device)
+        return ngram_linear.choose_weight(model, logits, [example.label for example in examples], self.target)
 
-    def batch(self, examples: Sequence[Any], rng: Random | None = None) -> dict[str, Tensor]:
+    def batch(self, examples: Sequence[LabelledInput], rng: Random | None = None) -> dict[str, Tensor]:
         """Inputs and labels; in training every example once for each model, augmented separately."""
         if rng is not None and self.models_per_example > 1:
             examples = [example for example in examples for _ in range(self.models_per_example)]
-        labels = torch.tensor([self.number.get(example.label, IGNORED) for example in examples])
-        batch = {**self.inputs.batch(examples, rng), "labels": labels}
+        batch = super().batch(examples, rng)
         return mixup(batch, rng, self.settings.mixup) if rng is not None and self.settings.mixup else batch
-
-    def count(self, batch: dict[str, Tensor]) -> int:
-        return int((batch["labels"] != IGNORED).sum())
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
         """The sum of the losses of the examples.
@@ -249,64 +293,51 @@ class Classify(Task[ClassifySettings]):
         batch = repeat_batch(batch) if r_drop else batch
         given = {name: value for name, value in batch.items() if name not in ("labels", "other", "share")}
         logits = model(**given).logits.float()
-        weights = self.weights if model.training else None
-        total = cross_entropy_sum(logits, batch["labels"], smoothing, weights)
+        total = self.target.loss(logits, batch["labels"], smoothing, model.training)
         if "other" in batch:
-            share = batch["share"]
-            total = share * total + (1 - share) * cross_entropy_sum(logits, batch["other"], smoothing, weights)
+            share, other = batch["share"], self.target.loss(logits, batch["other"], smoothing, model.training)
+            total = share * total + (1 - share) * other
         return (total + r_drop / 2 * symmetric_kl(logits.log_softmax(-1))) / 2 if r_drop else total
 
-    @torch.no_grad()
-    def probabilities(self, model: nn.Module, examples: Sequence[Any], tokens: int = 16384) -> Tensor:
-        """The probability of each class, `[examples, classes]`."""
-        device = next(model.parameters()).device
-        probabilities = torch.zeros(len(examples), len(self.labels))
-        for numbers in batch_by_size(self.sizes(examples), tokens):
-            batch = self.inputs.batch([examples[n] for n in numbers], None)
-            logits = model(**{name: value.to(device) for name, value in batch.items()}).logits
-            probabilities[numbers] = logits.float().softmax(-1).cpu()
-        return probabilities
+    def probabilities(self, model: nn.Module, examples: Sequence[LabelledInput]) -> Tensor:
+        """The probability of each class or label, `[examples, classes]`."""
+        logits = self.logits(model, examples)
+        return logits.sigmoid() if isinstance(self.target, LabelsTarget) else logits.softmax(-1)
 
-    def evaluate(self, model: nn.Module, examples: Sequence[Any]) -> Scores:
-        """Accuracy, macro F1 and mean loss; precision, recall and F1 of each class.
+    def training_length(self, examples: Sequence[LabelledInput]) -> int | None:
+        return None if isinstance(self.inputs, ImageInputs) else max(self.sizes(examples), default=None)
 
-        Classes that the training data does not have count as wrong, in the loss with a probability of 1e-12.
-        """
-        probabilities = self.probabilities(model, examples)
-        gold = [example.label for example in examples]
-        predicted = [self.labels[n] for n in probabilities.argmax(-1).tolist()]
-        per_class = classification_report(gold, predicted)
-        known = [n for n, label in enumerate(gold) if label in self.number]
-        of_label = torch.zeros(len(gold))
-        of_label[known] = probabilities[known, [self.number[gold[n]] for n in known]]
-        metrics = {
-            "accuracy": sum(map(str.__eq__, gold, predicted)) / max(1, len(gold)),
-            "macro F1": sum(scores["F1"] for scores in per_class.values()) / max(1, len(per_class)),
-            "loss": float(-of_label.clamp(min=1e-12).log().mean()),
-        }
-        details = {"per class": per_class, "never learned": dict(self.unknown_labels(examples))}
-        return Scores(metrics, "accuracy", hypotheses=predicted, details=details)
-
-    def example_records(self, examples: Sequence[Any]) -> list[dict[str, Any]]:
+    def example_records(self, examples: Sequence[LabelledInput]) -> list[dict[str, str]]:
         return [{"input": input_text(example), "gold": example.label} for example in examples]
 
-    def unknown_labels(self, examples: Sequence[Any]) -> Counter[str]:
-        """Labels of these examples that the training data does not have, with their counts."""
-        return Counter(example.label for example in examples if example.label not in self.number)
-
     @classmethod
-    def split(cls, reading: Reading[Any], share: float, seed: int) -> tuple[Reading[Any], Reading[Any]]:
-        """(training data, validation data), with the same share of every class."""
-        return split(reading, share, seed, stratify=lambda example: example.label)
+    def split(
+        cls, reading: Reading[LabelledInput], share: float, seed: int
+    ) -> tuple[Reading[LabelledInput], Reading[LabelledInput]]:
+        """(training data, validation data), with the same share of every class; texts that repeat stay together."""
+        texts = all(isinstance(example, LabelledText) for example in reading.examples)
+        return stratified_split(reading, share, seed, by=input_text if texts else None)
 
-    def choices(self, examples: Sequence[Any]) -> list[str]:
-        """Texts that are cut off, classes that have few examples."""
-        counts = Counter(example.label for example in examples)
-        rare = [f"{label!r} ({count})" for label, count in counts.most_common()[::-1] if count < RARE][:5]
-        sentences = self.inputs.choices(examples) if isinstance(self.inputs, TextInputs) else []
-        if rare:
-            sentences.append(f"Classes with fewer than {RARE} examples are hardly learned: {', '.join(rare)}.")
+    def choices(self, examples: Sequence[LabelledInput]) -> list[str]:
+        """What labels were taken for, texts that are cut off, classes that have few examples."""
+        cut_off = self.inputs.choices([input_text(e) for e in examples]) if isinstance(self.inputs, TextInputs) else []
+        sentences = cut_off + self.label_choices([example.label for example in examples])
+        if self.linear_examples:
+            sentences.append(
+                f"There are {len(examples):,} texts: an n-gram model is fitted beside the network; the validation data "
+                "decides how much each counts. Give nb_linear=0 for the network alone."
+            )
         return sentences
+
+    @property
+    def token_inputs(self) -> tuple[str, ...]:
+        return ("tokens", "segments") if isinstance(self.inputs, TextInputs) else ()
+
+    def pad_for_cuda_graph(self, batch: Batch) -> Batch:
+        """The batch padded to few shapes, where it has tokens of a checkpoint's tokenizer and a class for each text."""
+        subwords = self.inputs.subwords if isinstance(self.inputs, TextInputs) else None
+        classes = batch["labels"].dim() == 1 and not batch["labels"].is_floating_point()
+        return batch if subwords is None or not classes else subwords.pad_batch(batch)
 
     def text_inputs(self, text: str) -> Batch | None:
         return self.inputs.batch([LabelledText(text, "")], None) if isinstance(self.inputs, TextInputs) else None
@@ -326,33 +357,12 @@ class Classify(Task[ClassifySettings]):
             return ()
         return images.ENDINGS if isinstance(self.inputs, ImageInputs) else sound.ENDINGS
 
-    def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
-        """The class, its probability and those of all classes, for texts or for paths of images or recordings."""
-        probabilities = self.probabilities(model, [self.inputs.example_of(text) for text in inputs])
-        return [
-            {
-                "input": text,
-                "label": self.labels[max(range(len(row)), key=row.__getitem__)],
-                "probability": round(max(row), 4),
-                "probabilities": {label: round(p, 4) for label, p in zip(self.labels, row, strict=True)},
-            }
-            for text, row in zip(inputs, probabilities.tolist(), strict=True)
-        ]
-
-    def describe(self, examples: Sequence[Any]) -> dict[str, Any]:
+    def describe(self, examples: Sequence[LabelledInput]) -> JsonObject:
         """Facts that `check` shows."""
-        counts = Counter(example.label for example in examples)
-        facts = {"kind": self.inputs.kind, "examples read": len(examples), "classes": dict(counts.most_common())}
+        labels = [example.label for example in examples]
+        facts: JsonObject = {"kind": self.inputs.kind, "examples read": len(examples), **self.target.describe(labels)}
         splits = Counter(split_of(example) for example in examples)
-        return facts | ({"parts": dict(splits)} if set(splits) != {""} else {}) | self.inputs.describe(examples)
-
-
-def cross_entropy_sum(logits: Tensor, labels: Tensor, smoothing: float, weights: Tensor | None = None) -> Tensor:
-    """The sum of the losses; `weights [classes]` are factors of the losses of each class."""
-    weights = None if weights is None else weights.to(logits.device)
-    return functional.cross_entropy(
-        logits, labels, weights, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum"
-    )
+        return facts | ({"parts": dict(splits)} if set(splits) != {""} else {}) | self.describe_inputs(examples)
 
 
 def input_text(example: LabelledText | LabelledImage | LabelledSound) -> str:
@@ -363,39 +373,28 @@ def input_text(example: LabelledText | LabelledImage | LabelledSound) -> str:
     return str(getattr(source, "name", "") or getattr(source, "path", ""))
 
 
-def balanced_weights(counts: Sequence[int]) -> Tensor:
-    """A factor for each class, inverse to its number of examples; their mean over the examples is 1.
-
-    >>> balanced_weights([90, 10]).tolist()
-    [0.5555555820465088, 5.0]
-    """
-    return torch.tensor([sum(counts) / (len(counts) * count) for count in counts])
-
-
 def detect_modality(path: Path) -> str:
     """Whether a file or folder holds texts, images or recordings."""
     if path.is_dir():
-        return modality_of_names(file.name for file in path.rglob("*") if file.is_file()) or "image"
+        names = [file.name for file in path.rglob("*") if file.is_file()]
+        tables = any(file_extension(Path(name)) in TABLES for name in names)
+        return modality_of_names(iter(names)) or ("text" if tables else "image")
     if file_format(path) == "npz":
         try:
             return "sound" if "rate" in Arrays(path) else "image"
         except MalformedData as error:
             raise BadInput(str(error)) from None
-    try:
-        lines = read_file_lines(path)[:20]
-    except MalformedData:
-        return "text"  # its reader reports what is wrong with the file
-    return modality_of_rows(lines[1:] or lines)
+    rows = sample_rows(path)  # the first may be a header
+    return modality_of_rows(rows[1:] or rows)
 
 
-def modality_of_rows(lines: Sequence[str]) -> str:
+def modality_of_rows(rows: Sequence[Sequence[str]]) -> str:
     """The modality of a table: image or sound if most rows have the name of such a file, else text.
 
-    >>> modality_of_rows(["a.png,cat", "b.png,dog"]), modality_of_rows(["I sent b.png,spam", "see you,ham"])
+    >>> modality_of_rows([["a.png", "cat"]]), modality_of_rows([["I sent b.png", "spam"], ["see you", "ham"]])
     ('image', 'text')
     """
-    rows = [line for line in lines if line.strip()]
-    counts = Counter(modality_of_names(iter(re.split(r'[\t,;"]', line))) for line in rows)
+    counts = Counter(modality_of_names(name for cell in row for name in re.split(r'[\t,;"]', cell)) for row in rows)
     return next((modality for modality in ("image", "sound") if 2 * counts[modality] > len(rows)), "text")
 
 
@@ -412,31 +411,14 @@ def check_unused_settings(settings: ClassifySettings, modality: str) -> None:
     """Raise `BadInput` for a setting that inputs of this modality do not use."""
     for other, inputs in INPUTS.items():
         for name in inputs.SETTINGS if other != modality else ():
-            if getattr(settings, name) != getattr(ClassifySettings(), name):
+            value, default = getattr(settings, name), getattr(ClassifySettings(), name)
+            if value != default and (name, value) != ("nb_linear", 0):
                 raise BadInput(f"{name} is a setting for {other}, and these files hold {modality}. Leave it out.")
 
 
-def sort_labels(labels: set[str]) -> list[str]:
-    """Labels sorted as numbers, or as text.
-
-    >>> sort_labels({"10", "9"}), sort_labels({"b", "a"})
-    (['9', '10'], ['a', 'b'])
-    """
-    numbers = all(label.isdecimal() for label in labels)
-    return sorted(labels, key=lambda label: (int(label), label)) if numbers else sorted(labels)
-
-
-def classification_report(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Precision, recall, F1 and count of every class among labels and predictions.
-
-    >>> classification_report(["a", "a", "b"], ["a", "b", "b"])["a"]
-    {'precision': 1.0, 'recall': 0.5, 'F1': 0.6666666666666666, 'count': 2}
-    """
-    of_gold, of_predicted = Counter(gold), Counter(predicted)
-    correct = Counter(label for label, other in zip(gold, predicted, strict=True) if label == other)
-    report = {}
-    for label in sort_labels(set(of_gold) | set(of_predicted)):
-        precision, recall = correct[label] / max(1, of_predicted[label]), correct[label] / max(1, of_gold[label])
-        f1 = 2 * correct[label] / (of_gold[label] + of_predicted[label])
-        report[label] = {"precision": precision, "recall": recall, "F1": f1, "count": of_gold[label]}
-    return report
+def check_target_settings(settings: ClassifySettings, target: InputTarget) -> None:
+    """Raise `BadInput` for a setting that goes with another target."""
+    if settings.r_drop and not isinstance(target, ClassTarget):
+        raise BadInput(f"r_drop compares probabilities of classes, and the target is {target.kind!r}. Leave it out.")
+    if settings.nb_linear and isinstance(target, RegressionTarget):
+        raise BadInput("nb_linear is a classifier, and the labels are numbers. Leave it out, or give target=class.")

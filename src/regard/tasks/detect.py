@@ -7,22 +7,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..data.detection import Boxes, read_boxes
-from ..data.images import ENDINGS, ImageFile, Picture, import_pillow, load_image
+from ..data.images import ENDINGS, Picture, import_pillow, load_image
+from ..data.json_values import JsonObject, ParsedObject
 from ..data.reading import Reading
 from ..errors import BadInput
 from ..models.detection import DetectionConfig, FeatureGridConfig
 from ..models.set_loss import SetLoss, corners
+from ..models.tokenizers.tokenizer import Tokenizer
 from ..settings import Settings, Training, setting
 from .architecture import Architecture, attention_stack
 from .inputs.cache import TensorCache
+from .inputs.given import as_picture, name_of
 from .inputs.images import resize
 from .metrics.average_precision import OVERLAPS, Objects, average_precision
+from .results import DetectedObject, Detection
 from .task import Batch, Scores, Task
 
 SAMPLE = 100
@@ -54,7 +57,7 @@ class DetectSettings(Settings):
     label: str | None = setting(None, "Column of the labels.")
 
 
-class Detect(Task[DetectSettings]):
+class Detect(Task[DetectSettings, Boxes, Boxes]):
     """Boxes for images: `Boxes` examples, average precision as COCO computes it."""
 
     name = "detect"
@@ -99,11 +102,11 @@ class Detect(Task[DetectSettings]):
         std = torch.stack([(x - mean[:, None]).square().mean(1) for x in sample]).mean(0).sqrt().clamp(min=1e-3)
         return cls(settings, classes, mean.tolist(), std.tolist())
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         return {"classes": self.labels, "mean": self.mean, "std": self.std}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], settings: DetectSettings, tokenizer: Any = None) -> Detect:
+    def from_dict(cls, data: ParsedObject, settings: DetectSettings, tokenizer: Tokenizer | None = None) -> Detect:
         return cls(settings, data["classes"], data["mean"], data["std"])
 
     def config(self, a: Architecture) -> DetectionConfig:
@@ -177,7 +180,7 @@ class Detect(Task[DetectSettings]):
         table = torch.tensor(list(per_class.values())).view(-1, len(OVERLAPS))
         columns = {"AP": table, "AP50": table[:, :1], "AP75": table[:, 5:6]}
         metrics = {name: float(values.mean()) if len(table) else 0.0 for name, values in columns.items()}
-        details: dict[str, Any] = {
+        details: JsonObject = {
             "per class": {name: {"AP": sum(v) / len(v), "AP50": v[0]} for name, v in per_class.items()}
         }
         unknown = self.unknown_labels(examples)
@@ -192,7 +195,7 @@ class Detect(Task[DetectSettings]):
         return Counter(label for example in examples for label in example.labels if label not in self.class_number)
 
     def line(self, objects: Objects) -> str:
-        rows = self.list_objects(objects, (1, 1))
+        rows = [item.to_dict() for item in self.list_objects(objects, (1, 1))]
         return " ".join(f"{row['label']} {row['score']:.2f} {row['box']}" for row in rows)
 
     @torch.no_grad()
@@ -207,21 +210,15 @@ class Detect(Task[DetectSettings]):
             predictions += [Objects(*row) for row in rows]
         return predictions
 
-    def list_objects(self, objects: Objects, size: tuple[int, int]) -> list[dict[str, Any]]:
+    def list_objects(self, objects: Objects, size: tuple[int, int]) -> tuple[DetectedObject, ...]:
         """The boxes above the threshold, best first, with corners in pixels of an image of this (height, width)."""
         scores = objects.scores if objects.scores is not None else torch.ones(len(objects.classes))
         low, high = corners(objects.boxes)
         scale = torch.tensor([size[1], size[0]] * 2)
         boxes = (torch.cat([low, high], 1).clamp(0, 1) * scale).tolist()
         order = [n for n in scores.argsort(descending=True).tolist() if scores[n] >= self.settings.threshold]
-        return [
-            {
-                "label": self.labels[int(objects.classes[n])],
-                "score": round(float(scores[n]), 4),
-                "box": [round(side, 3) for side in boxes[n]],
-            }
-            for n in order
-        ]
+        names = [self.labels[n] for n in objects.classes.tolist()]
+        return tuple(DetectedObject(names[n], float(scores[n]), tuple(boxes[n])) for n in order)
 
     def image_inputs(self, image: Picture) -> Batch:
         return self.pad_images([self.load(image)])
@@ -230,26 +227,23 @@ class Detect(Task[DetectSettings]):
     def input_files(self) -> tuple[str, ...]:
         return ENDINGS
 
-    def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
-        """The objects of each image, boxes [xmin, ymin, xmax, ymax] in pixels."""
-        for path in inputs:
-            if not Path(path).is_file():
-                raise BadInput(f"{path} does not exist. Give the path of an image.")
-        sizes = [load_image(ImageFile(Path(path)), 3).shape[1:] for path in inputs]
-        predictions = self.detect(model, [ImageFile(Path(path)) for path in inputs])
+    def predict(self, model: nn.Module, inputs: Sequence[object]) -> list[Detection]:
+        """The objects of each image, boxes (xmin, ymin, xmax, ymax) in pixels."""
+        images = [as_picture(given) for given in inputs]
+        sizes = [load_image(image, 3).shape[1:] for image in images]
         return [
-            {"file": path, "objects": self.list_objects(objects, (size[0], size[1]))}
-            for path, size, objects in zip(inputs, sizes, predictions, strict=True)
+            Detection(name_of(given), self.list_objects(objects, (size[0], size[1])))
+            for given, size, objects in zip(inputs, sizes, self.detect(model, images), strict=True)
         ]
 
-    def draw_predictions(self, model: nn.Module, inputs: Sequence[str], out: Path) -> list[dict[str, Any]]:
-        predictions = self.predict(model, inputs)
-        for row in predictions:
-            path = Path(row["file"])
-            row["drawn"] = str(save_boxes(load_image(ImageFile(path), 3), row["objects"], out / f"{path.stem}.png"))
-        return predictions
+    def draw_predictions(self, model: nn.Module, inputs: Sequence[str], out: Path) -> list[Detection]:
+        drawn = []
+        for given, result in zip(inputs, self.predict(model, inputs), strict=True):
+            file = save_boxes(load_image(as_picture(given), 3), result.objects, out / f"{Path(result.file).stem}.png")
+            drawn.append(replace(result, drawn=str(file)))
+        return drawn
 
-    def describe(self, examples: Sequence[Boxes]) -> dict[str, Any]:
+    def describe(self, examples: Sequence[Boxes]) -> JsonObject:
         """Facts that `check` shows: images, boxes of each class, sizes."""
         boxes = torch.cat([example.boxes for example in examples])
         sizes = Counter(example.size for example in examples)
@@ -322,16 +316,16 @@ def pad_rows(rows: Sequence[Tensor], fill: float) -> Tensor:
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 
-def save_boxes(image: Tensor, objects: Sequence[dict[str, Any]], path: Path) -> Path:
+def save_boxes(image: Tensor, objects: Sequence[DetectedObject], path: Path) -> Path:
     """A PNG of the image with a frame and a label around each object."""
     from PIL import ImageDraw
 
     picture = import_pillow().fromarray(image.permute(1, 2, 0).contiguous().numpy())
-    draw, names = ImageDraw.Draw(picture), sorted({item["label"] for item in objects})
+    draw, names = ImageDraw.Draw(picture), sorted({item.label for item in objects})
     for item in objects:
-        colour, (left, top, *_) = COLOURS[names.index(item["label"]) % len(COLOURS)], item["box"]
-        draw.rectangle(item["box"], outline=colour, width=2)
-        draw.text((left + 3, top + 1), f"{item['label']} {item['score']:.2f}", fill=colour)
+        colour, (left, top, *_) = COLOURS[names.index(item.label) % len(COLOURS)], item.box
+        draw.rectangle(item.box, outline=colour, width=2)
+        draw.text((left + 3, top + 1), f"{item.label} {item.score:.2f}", fill=colour)
     path.parent.mkdir(parents=True, exist_ok=True)
     picture.save(path)
     return path

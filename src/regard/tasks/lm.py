@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any, Literal, overload
+from typing import Literal, Protocol, cast, overload
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
+from ..data.json_values import JsonObject, ParsedObject
 from ..data.reading import Reading
 from ..data.text import Document, read_lines
 from ..errors import BadInput
@@ -21,13 +22,17 @@ from ..models.baselines.ngram import NgramModel
 from ..models.config import SequenceConfig
 from ..models.families.transformer_xl import transformer_xl
 from ..models.generation.sampling import GenerationConfig
-from ..models.heads import IGNORED, LMHeadConfig
+from ..models.heads import IGNORED, LMHead, LMHeadConfig
+from ..models.model import Model, SequenceModel
 from ..models.tokenizers.tokenizer import Tokenizer
 from ..models.tokenizers.training import Special
 from ..nn.embeddings.text import TextEmbeddingConfig
 from ..settings import Settings, Training, setting
-from .architecture import Architecture, stack_of
-from .task import Scores, Task
+from .architecture import ATTENTION, Architecture, stack_of
+from .inputs.given import as_text
+from .pretrained.pretrained import Pretrained, describe_model
+from .results import GeneratedText
+from .task import Scores, Task, require_tokenizer
 
 END, UNKNOWN = "<|end|>", "<unk>"
 SPECIAL = Special(END, UNKNOWN, None, None, None)
@@ -50,6 +55,9 @@ class LmSettings(Settings):
     stride: int | None = setting(None, "Tokens between two windows of an evaluation; the context by default.", ge=1)
     memory: int = setting(0, "Tokens before a block that Transformer-XL attends to.", ge=0)
     order: int = setting(5, "Order of the n-gram model.", ge=1)
+    document_mask: bool = setting(
+        False, "Tokens attend to their own text only, where a block has the end of one and the beginning of another."
+    )
     repeats: float = setting(0.0, "Share of training blocks that repeat a passage, which teaches copying.", ge=0, le=1)
     max_new: int = setting(300, "Tokens that predict writes after a prompt.", ge=1, former="new")
     temperature: float = setting(0.8, "Temperature of sampling; 0 takes the likeliest token.", ge=0)
@@ -66,9 +74,11 @@ class LmSettings(Settings):
             raise BadInput(
                 f"stride is {self.stride}; it must be 1 to context ({self.context}), so that no token is left out."
             )
+        if self.document_mask and self.memory:
+            raise BadInput("document_mask hides other texts, and memory reads what came before. Leave one of them out.")
 
 
-class Lm(Task[LmSettings]):
+class Lm(Task[LmSettings, Document, Tensor]):
     """Next-token prediction: `Document` examples, cut into blocks; loss, perplexity and bits per character."""
 
     name = "lm"
@@ -80,6 +90,8 @@ class Lm(Task[LmSettings]):
     def __init__(self, settings: LmSettings, tokenizer: Tokenizer) -> None:
         self.settings = settings
         self._tokenizer = tokenizer
+        self.pretrained: Pretrained | None = None
+        self.by_lines = True
         self.encoded_texts: dict[int, tuple[Sequence[Document], Tensor]] = {}
 
     @property
@@ -112,28 +124,59 @@ class Lm(Task[LmSettings]):
         tokenizer = Tokenizer.train(lines, settings.unit, settings.vocab_size, settings.lowercase, SPECIAL)
         return cls(settings, add_end_token(tokenizer))
 
-    def as_dict(self) -> dict[str, Any]:
-        return {}
+    @classmethod
+    def prepare_from(cls, examples: Sequence[Document], settings: LmSettings, pretrained: Pretrained) -> Lm:
+        """The task with the tokenizer of a language model, all of whose weights are trained further."""
+        model = pretrained.model
+        if not isinstance(model, SequenceModel) or not model.causal or not isinstance(model.head, LMHead):
+            raise BadInput(
+                f"{pretrained.name} ({describe_model(model)}) is no language model that writes from left to right. "
+                "Start from a GPT-2 or a Llama, or from a run of this task."
+            )
+        limit = pretrained.encoder("tokens").max_length
+        if limit is not None and settings.context > limit:
+            raise BadInput(
+                f"context is {settings.context}; this checkpoint reads {limit} tokens. Give context={limit}."
+            )
+        task = cls(settings, pretrained.tokenizer)
+        if task.tokenizer.end is None:
+            raise BadInput(f"The tokenizer of {pretrained.name} names no eos_token, which ends a text. Add it.")
+        task.pretrained, task.by_lines = pretrained, isinstance(pretrained.task, Lm) and pretrained.task.by_lines
+        return task
+
+    def initialize(self, model: nn.Module) -> None:
+        if self.pretrained is not None:
+            self.pretrained.initialize(model)
+
+    def as_dict(self) -> JsonObject:
+        return {} if self.by_lines else {"by_lines": False}
 
     @property
     def end(self) -> int:
         """The token that ends a text."""
-        return self.tokenizer.backend.token_to_id(END)
+        end = self.tokenizer.end
+        return self.tokenizer.backend.token_to_id(END) if end is None else end
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], settings: LmSettings, tokenizer: Any = None) -> Lm:
-        return cls(settings, tokenizer)
+    def from_dict(cls, data: ParsedObject, settings: LmSettings, tokenizer: Tokenizer | None = None) -> Lm:
+        task = cls(settings, require_tokenizer(tokenizer))
+        task.by_lines = data.get("by_lines", True)
+        return task
 
     def config(self, a: Architecture) -> SequenceConfig:
+        if self.pretrained is not None:
+            return cast(SequenceConfig, self.pretrained.model.config)
         memory, size = self.settings.memory, self.tokenizer.size
         if (a.model == "transformer-xl") != bool(memory):
             raise BadInput(
                 f"memory is {memory} for {a.model}; transformer-xl needs one, such as 256, and the others 0."
             )
+        if self.settings.document_mask and a.model not in ATTENTION:
+            raise BadInput(f"document_mask is for attention, and {a.model} has none of its kind. Leave it out.")
         if a.model == "transformer-xl":
             return self.transformer_xl_config(a)
-        positions = {"sinusoidal": "sinusoidal", "learned": self.settings.context, "none": None}[a.positions]
-        embed = TextEmbeddingConfig(size, a.dim, positions, scaled=a.positions == "sinusoidal", dropout=a.dropout)  # type: ignore[arg-type]
+        positions = a.position_embedding(self.settings.context)
+        embed = TextEmbeddingConfig(size, a.dim, positions, scaled=a.positions == "sinusoidal", dropout=a.dropout)
         return SequenceConfig(embed, stack_of(a, causal=True), head=LMHeadConfig(size, a.dim))
 
     def transformer_xl_config(self, a: Architecture) -> SequenceConfig:
@@ -148,6 +191,9 @@ class Lm(Task[LmSettings]):
             dropout=a.dropout,
             attention_dropout=a.attention_dropout,
         )
+
+    def training_length(self, examples: Sequence[Document]) -> int:
+        return self.settings.context
 
     def fit(self, a: Architecture, examples: Sequence[Document]) -> NgramModel | None:
         """The n-gram model of the texts; None for other models."""
@@ -164,10 +210,12 @@ class Lm(Task[LmSettings]):
         return self.encoded_texts[id(examples)][1]
 
     def encode(self, text: str) -> Iterator[int]:
-        """The token numbers of a text."""
+        """The token numbers of a text; a tokenizer of ours reads line by line, that of a checkpoint as it was made."""
         lines = text.splitlines(keepends=True)
         for begin in range(0, len(lines), LINES):
-            for encoding in self.tokenizer.backend.encode_batch_fast(lines[begin : begin + LINES]):
+            some = lines[begin : begin + LINES]
+            given = some if self.by_lines else ["".join(some)]
+            for encoding in self.tokenizer.backend.encode_batch_fast(given, add_special_tokens=self.by_lines):
                 yield from encoding.ids
 
     def epoch_examples(self, examples: Sequence[Document], rng: Random) -> TextBlocks:
@@ -184,7 +232,19 @@ class Lm(Task[LmSettings]):
         labels = pad_sequence([block[memory + 1 :] for block in examples], True, IGNORED)
         whole = pad_sequence(list(examples), True)
         before = {"before": whole[:, :memory]} if memory else {}
-        return {**before, "tokens": whole[:, memory:-1], "labels": labels}
+        tokens = whole[:, memory:-1]
+        return {**before, "tokens": tokens, "labels": labels, **self.documents(tokens)}
+
+    @property
+    def token_inputs(self) -> tuple[str, ...]:
+        return ("tokens", "labels")
+
+    def documents(self, tokens: Tensor) -> dict[str, Tensor]:
+        """The number of each token's text, `[batch, tokens]`, where texts are masked from each other."""
+        if not self.settings.document_mask:
+            return {}
+        ends = (tokens == self.end).long()
+        return {"documents": ends.cumsum(1) - ends}
 
     def count(self, batch: dict[str, Tensor]) -> int:
         return int((batch["labels"] != IGNORED).sum())
@@ -194,7 +254,8 @@ class Lm(Task[LmSettings]):
         if "before" in batch:
             with torch.no_grad():
                 cache = {"cache": model(tokens=batch["before"]).cache}
-        logits = model(tokens=batch["tokens"], **cache).logits
+        packed = {"documents": batch["documents"]} if "documents" in batch else {}
+        logits = model(tokens=batch["tokens"], **packed, **cache).logits
         return functional.cross_entropy(
             logits.flatten(0, 1).float(),
             batch["labels"].flatten(),
@@ -203,7 +264,7 @@ class Lm(Task[LmSettings]):
             reduction="sum",
         )
 
-    def evaluate(self, model: nn.Module, examples: Sequence[Document]) -> Scores:
+    def evaluate(self, model: Model, examples: Sequence[Document]) -> Scores:
         """Loss in nats and perplexity of a token, and bits of a character, over the whole texts."""
         if not examples:
             raise BadInput("There is no text to evaluate on. Look at the file with `regard check`.")
@@ -220,19 +281,25 @@ class Lm(Task[LmSettings]):
 
     def unknown_share(self, numbers: Tensor) -> float:
         """The share of unknown tokens."""
+        if self.tokenizer.unknown is None:
+            return 0.0
         return float((numbers == self.tokenizer.unknown).double().mean())
 
     @torch.no_grad()
-    def losses(self, model: Any, tokens: Tensor) -> Tensor:
+    def losses(self, model: Model, tokens: Tensor) -> Tensor:
         """−ln p of each token of a text but the first, `[tokens − 1]`, on the CPU."""
         if isinstance(model, NgramModel):
             return model.losses(tokens)
         tokens = tokens.to(model.device)
         if self.settings.memory:
             return self.losses_in_order(model, tokens)
-        return windowed_losses(model, tokens, self.settings.context, self.settings.stride or self.settings.context)
 
-    def losses_in_order(self, model: Any, tokens: Tensor) -> Tensor:
+        def predict(*, tokens: Tensor) -> NextTokenOutput:
+            return model(tokens=tokens, **self.documents(tokens))
+
+        return windowed_losses(predict, tokens, self.settings.context, self.settings.stride or self.settings.context)
+
+    def losses_in_order(self, model: Model, tokens: Tensor) -> Tensor:
         """`losses` of a model with memory, segment by segment."""
         cache, losses = None, []
         for begin in range(0, len(tokens) - 1, self.settings.context):
@@ -243,11 +310,11 @@ class Lm(Task[LmSettings]):
         return torch.cat(losses)
 
     @torch.no_grad()
-    def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[str]:
+    def predict(self, model: Model, inputs: Sequence[object]) -> list[GeneratedText]:
         """Each prompt with its continuation."""
-        return [self.continue_prompt(model, prompt) for prompt in inputs]
+        return [GeneratedText(text, self.continue_prompt(model, text)) for text in map(as_text, inputs)]
 
-    def continue_prompt(self, model: Any, prompt: str) -> str:
+    def continue_prompt(self, model: Model, prompt: str) -> str:
         """The prompt and its continuation; each new token sees at most `context` tokens."""
         tokens = list(self.encode((self.settings.stop or "") + prompt)) or [self.end]
         start, generator = len(tokens), torch.Generator(model.device).manual_seed(self.settings.sampling_seed)
@@ -260,7 +327,7 @@ class Lm(Task[LmSettings]):
         space = self.settings.unit == "words" and prompt and not prompt[-1].isspace()
         return prompt + " " * bool(space) + (written.split(stop)[0] if stop else written)
 
-    def sample(self, model: Any, recent: list[int], new: int, generator: torch.Generator) -> list[int]:
+    def sample(self, model: Model, recent: list[int], new: int, generator: torch.Generator) -> list[int]:
         """`new` tokens that continue the recent ones."""
         s = self.settings
         sampling = {"temperature": s.temperature, "top_k": s.top_k if s.temperature else None, "generator": generator}
@@ -273,7 +340,7 @@ class Lm(Task[LmSettings]):
             prompt = torch.cat([prompt, chosen[:, None]], 1)
         return prompt[0, len(recent) :].tolist()
 
-    def describe(self, examples: Sequence[Document]) -> dict[str, Any]:
+    def describe(self, examples: Sequence[Document]) -> JsonObject:
         """Facts that `check` shows: sizes, vocabulary, share of unknown tokens, the first lines."""
         numbers = self.numbers(examples)
         return {
@@ -345,7 +412,20 @@ def windows(tokens: int, context: int, stride: int) -> Iterator[tuple[int, int]]
         done = end
 
 
-def windowed_losses(model: Any, tokens: Tensor, context: int, stride: int, budget: int = 16384) -> Tensor:
+class NextTokenOutput(Protocol):
+    """What a model answers: `logits [batch, tokens, vocabulary]`."""
+
+    @property
+    def logits(self) -> Tensor: ...
+
+
+class NextTokenModel(Protocol):
+    """A model that predicts next tokens, ours or one of another library behind the same call."""
+
+    def __call__(self, *, tokens: Tensor) -> NextTokenOutput: ...
+
+
+def windowed_losses(model: NextTokenModel, tokens: Tensor, context: int, stride: int, budget: int = 16384) -> Tensor:
     """−ln p of each token but the first by a model that sees `context` tokens at once."""
     starts, losses = list(windows(len(tokens) - 1, context, stride)), []
     size = min(context, len(tokens) - 1)

@@ -6,21 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..data.files import file_format
 from ..data.images import ENDINGS, Captioned, ImageFile, LabelledImage, Picture, read_captions
+from ..data.json_values import JsonObject, ParsedObject
 from ..data.reading import Reading, split
 from ..errors import BadInput
-from ..models.dual_encoder import DualEncoderConfig, TowerConfig
+from ..models.dual_encoder import DualEncoderConfig, DualEncoderModel, TowerConfig
 from ..models.tokenizers.tokenizer import Tokenizer
 from ..settings import Settings, Training, setting
 from .architecture import Architecture
+from .inputs.given import name_of
 from .inputs.images import ImageInputs
 from .inputs.text import TextInputs
+from .pretrained.pretrained import Pretrained, describe_model
+from .results import Matches, Similar
 from .task import Batch, Scores, Task
 
 KS = (1, 5, 10)
@@ -68,7 +72,7 @@ class MatchSettings(Settings):
     cutout: int = setting(0, "Side of the square in pixels that is erased from an image in training.", ge=0)
 
 
-class Match(Task[MatchSettings]):
+class Match(Task[MatchSettings, Captioned, Captioned]):
     """Texts for images and images for texts: `Captioned` examples, recall at k in both directions."""
 
     name = "match"
@@ -81,6 +85,7 @@ class Match(Task[MatchSettings]):
         self.settings, self.images, self.texts = settings, pictures, texts
         self._tokenizer = texts.tokenizer
         self.max_length = settings.max_length
+        self.pretrained: Pretrained | None = None
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -89,16 +94,17 @@ class Match(Task[MatchSettings]):
     @classmethod
     def read(cls, paths: Sequence[Path], settings: MatchSettings) -> Reading[Captioned]:
         """Tables, or NPZ; a table beside one NPZ has the captions of its images."""
-        names: dict[str, Any] = {"image": settings.image, "text": settings.text, "folder": settings.folder}
         arrays = [path for path in paths if file_format(path) == "npz"]
         tables = [path for path in paths if path not in arrays]
         if not arrays or not tables:
-            return read_captions(paths, **names)
+            return read_captions(paths, image=settings.image, text=settings.text, folder=settings.folder)
         if len(arrays) > 1 or len(tables) > 1:
             raise BadInput(
                 f"Which of {len(tables)} tables has the captions of which of {len(arrays)} NPZ files? Give one of each."
             )
-        return read_captions(arrays, captions=tables[0], **names)
+        return read_captions(
+            arrays, captions=tables[0], image=settings.image, text=settings.text, folder=settings.folder
+        )
 
     @classmethod
     def split(
@@ -112,20 +118,43 @@ class Match(Task[MatchSettings]):
         """The task for these training examples: the texts' vocabulary, the images' size and brightness."""
         if not examples:
             raise BadInput("No image with a text was read. Look at the files with `regard check --task match`.")
-        images: Any = list({example.name: example for example in examples}.values())
-        texts: Any = examples
-        return cls(settings, ImageInputs.from_examples(images, settings), TextInputs.from_examples(texts, settings))
+        images = list({example.name: example for example in examples}.values())
+        return cls(settings, ImageInputs.from_examples(images, settings), TextInputs.from_examples(examples, settings))
 
-    def as_dict(self) -> dict[str, Any]:
+    @classmethod
+    def prepare_from(cls, examples: Sequence[Captioned], settings: MatchSettings, pretrained: Pretrained) -> Match:
+        """The task with the two encoders, the tokenizer and the image processor of a checkpoint such as CLIP."""
+        if not isinstance(pretrained.model, DualEncoderModel) or pretrained.model.scale is None:
+            raise BadInput(
+                f"{pretrained.name} ({describe_model(pretrained.model)}) has no encoders of texts and of images. Start "
+                "from a CLIP, or from a run of this task."
+            )
+        before = pretrained.task
+        if isinstance(before, Match):
+            task = cls(settings, before.images, before.texts)
+        else:
+            images = ImageInputs.from_pretrained(pretrained, settings)
+            task = cls(settings, images, TextInputs.from_pretrained(pretrained, settings))
+        task.pretrained = pretrained
+        return task
+
+    def initialize(self, model: nn.Module) -> None:
+        """Load the weights of a checkpoint, all of them."""
+        if self.pretrained is not None:
+            self.pretrained.initialize(model)
+
+    def as_dict(self) -> JsonObject:
         return {"pictures": self.images.as_dict(), "texts": self.texts.as_dict()}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], settings: MatchSettings, tokenizer: Any = None) -> Match:
+    def from_dict(cls, data: ParsedObject, settings: MatchSettings, tokenizer: Tokenizer | None = None) -> Match:
         texts = TextInputs.from_dict(data["texts"], settings, tokenizer)
         return cls(settings, ImageInputs.from_dict(data["pictures"], settings, None), texts)
 
     def config(self, a: Architecture) -> DualEncoderConfig:
-        """Two encoders with the same architecture, each pooled by the mean of its tokens."""
+        """Two encoders with the same architecture, each pooled by the mean of its tokens; or those of a checkpoint."""
+        if self.pretrained is not None:
+            return cast(DualEncoderConfig, self.pretrained.model.config)
         text, image = self.texts.layer_configs(a), self.images.layer_configs(a)
         shared = self.settings.projection_dim
         return DualEncoderConfig(
@@ -134,16 +163,14 @@ class Match(Task[MatchSettings]):
 
     def sizes(self, examples: Sequence[Captioned]) -> list[int]:
         """The mean size for every example, so that a pair is contrasted with texts of any length."""
-        captions: Any = examples
-        sizes = self.texts.sizes(captions)
+        sizes = self.texts.sizes(examples)
         return [self.images.tokens + -(-sum(sizes) // len(sizes))] * len(sizes)
 
     def batch(self, examples: Sequence[Captioned], rng: Random | None = None) -> dict[str, Tensor]:
         """Images, texts, and `alike [batch]`: the number of the first example with the same image."""
-        pairs: Any = examples
         first: dict[str, int] = {}
         alike = torch.tensor([first.setdefault(example.name, n) for n, example in enumerate(examples)])
-        return {**self.images.batch(pairs, rng), **self.texts.batch(pairs, rng), "alike": alike}
+        return {**self.images.batch(examples, rng), **self.texts.batch(examples, rng), "alike": alike}
 
     def count(self, batch: dict[str, Tensor]) -> int:
         return len(batch["alike"])
@@ -167,7 +194,7 @@ class Match(Task[MatchSettings]):
         lines = [f"{example.text}\t{images[n].name}" for example, n in zip(examples, best, strict=True)]
         return Scores({"recall": sum(metrics.values()) / len(metrics), **metrics}, "recall", hypotheses=lines)
 
-    def embed_images(self, model: nn.Module, examples: Sequence[Any], size: int = 256) -> Tensor:
+    def embed_images(self, model: nn.Module, examples: Sequence[Captioned], size: int = 256) -> Tensor:
         """The embeddings of the images, `[images, projection_dim]`, on the CPU."""
         device, embeddings = next(model.parameters()).device, []
         for start in range(0, len(examples), size):
@@ -194,10 +221,11 @@ class Match(Task[MatchSettings]):
         return ENDINGS
 
     @torch.no_grad()
-    def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
+    def predict(self, model: nn.Module, inputs: Sequence[object]) -> list[Matches]:
         """The nearest of the given texts for each given image, and of the given images for each text."""
-        paths = [text for text in inputs if is_image_path(text)]
-        texts = [text for text in inputs if not is_image_path(text)]
+        names = [name_of(given) for given in inputs]
+        paths = [name for name in names if is_image_path(name)]
+        texts = [name for name in names if not is_image_path(name)]
         if not paths or not texts:
             raise BadInput(
                 f"Got {len(paths)} images and {len(texts)} texts. Give both, paths of images and texts to choose from: "
@@ -206,13 +234,13 @@ class Match(Task[MatchSettings]):
         images = self.embed_images(model, [Captioned(ImageFile(Path(path)), "", path) for path in paths])
         cosines, k = images @ self.embed_texts(model, texts).t(), self.settings.top_k
         return [
-            *({"image": path, "texts": nearest(texts, cosines[n], k)} for n, path in enumerate(paths)),
-            *({"text": text, "images": nearest(paths, cosines[:, n], k)} for n, text in enumerate(texts)),
+            *(Matches("image", path, nearest(texts, cosines[n], k)) for n, path in enumerate(paths)),
+            *(Matches("text", text, nearest(paths, cosines[:, n], k)) for n, text in enumerate(texts)),
         ]
 
-    def describe(self, examples: Sequence[Captioned]) -> dict[str, Any]:
+    def describe(self, examples: Sequence[Captioned]) -> JsonObject:
         """Facts that `check` shows: pairs, images, vocabulary, examples."""
-        images: Any = list({example.name: example for example in examples}.values())
+        images = list({example.name: example for example in examples}.values())
         lengths = self.texts.encode([example.text for example in examples])["lengths"]
         return {
             "pairs": len(examples),
@@ -260,10 +288,10 @@ def recall_at(ranks: Tensor, k: int) -> float:
     return float((ranks <= k).float().mean())
 
 
-def nearest(names: Sequence[str], cosines: Tensor, count: int) -> list[dict[str, Any]]:
+def nearest(names: Sequence[str], cosines: Tensor, count: int) -> tuple[Similar, ...]:
     """The nearest names with their cosines."""
     values, indices = cosines.topk(min(count, len(names)))
-    return [{"what": names[n], "cosine": round(v, 4)} for n, v in zip(indices.tolist(), values.tolist(), strict=True)]
+    return tuple(Similar(names[int(n)], v) for n, v in zip(indices.tolist(), values.tolist(), strict=True))
 
 
 def is_image_path(text: str) -> bool:

@@ -5,32 +5,53 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..data.graphs import Graph, draw_masks, read_nodes
+from ..data.graphs import Graph, NeighbourSampler, draw_masks, read_nodes
+from ..data.graphs.mapped import row_blocks
+from ..data.graphs.sampling import check_neighbours, make_generator
+from ..data.json_values import JsonObject, ParsedObject
 from ..data.reading import Reading
 from ..errors import BadInput, Unsupported
 from ..models.graph_attention import GATConfig
 from ..models.graph_encoder import GraphEncoderConfig
 from ..models.heads import IGNORED, ClassificationHeadConfig
+from ..models.tokenizers.tokenizer import Tokenizer
 from ..settings import Settings, Training, setting
-from .architecture import GRAPHS, Architecture, stack_of
-from .classify import classification_report
-from .inputs.cache import TensorCache
+from .architecture import GRAPHS, Architecture, LayersConfig, stack_of
+from .inputs.cache import MethodCache, TensorCache
+from .inputs.given import name_of
+from .inputs.graph_batches import GraphShard, Seed, SeedNodes, edge_cache, launched_part, make_shard
+from .inputs.graph_features import (
+    EdgeScale,
+    NodeInputs,
+    Normalization,
+    StructureFeatures,
+    densify_on_gpu,
+    edge_arguments,
+    reads_edge_features,
+)
 from .losses.r_drop import consistency_loss
+from .metrics.classification import classification_report
+from .results import Classification, NodeLabel, NodeLabels
 from .task import Scores, Task
 
-Normalization = Literal["sum", "length", "none"]
+STRUCTURES = {
+    "degree": "their degrees",
+    "spectral": "their degrees and eigenvectors of the graph",
+    "walk": "their degrees and the return probabilities of random walks",
+    "learned": "a vector for each that is learned, which other graphs do not have",
+}
 
-SPARSE = 0.1
-"""Share of nonzero features below which they are stored as a sparse tensor."""
+EVALUATED_NODES = 1024
+"""Nodes of a batch where neighbours are drawn in evaluation."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +68,28 @@ class NodesSettings(Settings):
         "can be negative (vectors, embeddings) are divided by their length.",
         former_default=True,
     )
+    structure: Literal["auto", "none", "degree", "spectral", "walk", "learned"] = setting(
+        "auto",
+        "Features of nodes from the edges: degree, spectral (eigenvectors), walk (return probabilities), learned (a "
+        "vector for each node); auto is spectral where the files have no features, else none.",
+        former_default="none",
+    )
+    structure_dim: int = setting(32, "Eigenvectors or steps of a walk that are features.", ge=1)
+    edge_features: bool = setting(
+        True, "Numbers of the edges in the files add a term to the scores of gat and gatv2.", former_default=False
+    )
     out_heads: int = setting(1, "Heads of a GAT's last layer.", ge=1)
     residual: bool = setting(False, "Residual connections between a GAT's layers.")
     metric: Literal["accuracy", "loss"] = setting(
         "loss", "Score on the validation nodes that selects the best weights.", former="choose"
+    )
+    neighbours: tuple[int, ...] | None = setting(
+        None,
+        "Train on batches of labelled nodes, with so many incoming edges of each node drawn at random: a number for "
+        "each layer, from the labelled nodes outwards; -1 takes all. By default a step uses the whole graph.",
+    )
+    evaluate_neighbours: tuple[int, ...] | None = setting(
+        None, "The same in evaluation and prediction, which use the whole graph by default."
     )
     consistency: float = setting(
         0.0, "Weight of a consistency loss over all nodes (GRAND); 0 is off.", ge=0, former="agreement"
@@ -65,8 +104,11 @@ class GraphSplit:
     split: str
 
 
-class Nodes(Task[NodesSettings]):
-    """A class for each node: a step uses the whole graph; accuracy over the nodes of a split."""
+class Nodes(Task[NodesSettings, GraphSplit, GraphSplit | Seed[GraphSplit]]):
+    """A class for each node; accuracy over the nodes of a split.
+
+    A step uses the whole graph, or labelled nodes and some of their neighbours.
+    """
 
     name = "nodes"
     Settings = NodesSettings
@@ -87,16 +129,32 @@ class Nodes(Task[NodesSettings]):
     )
 
     def __init__(
-        self, settings: NodesSettings, features: int, labels: list[str], normalization: Normalization = "sum"
+        self,
+        settings: NodesSettings,
+        features: int,
+        labels: list[str],
+        normalization: Normalization = "sum",
+        structure: StructureFeatures | None = None,
+        edge_scale: EdgeScale | None = None,
     ) -> None:
-        """`normalization` is used where the setting `normalized` leaves it to the data."""
+        """`normalization` is used where the setting `normalized` leaves it to the data. `features` are the files' own,
+        beside those of `structure`; `edge_scale` standardizes the numbers of edges."""
         self.settings, self.features = settings, features
+        check_neighbours("neighbours", settings.neighbours)
+        check_neighbours("evaluate_neighbours", settings.evaluate_neighbours)
+        self.structure, self.edge_scale = structure or StructureFeatures("none", 0), edge_scale
         self.normalization: Normalization = normalization
         if settings.normalized is not None:
             self.normalization = "sum" if settings.normalized else "none"
         self._labels = labels
         self.number = {label: n for n, label in enumerate(labels)}
-        self.nodes = TensorCache(self.node_features)
+        self.node_inputs = NodeInputs(features, self.normalization, self.structure)
+        self.nodes = TensorCache(self.node_inputs.make)
+        self.shards: dict[Graph, GraphShard] = {}
+        self.training_shard: GraphShard | None = None
+        self.sharded_edges = edge_cache()
+        self.samplers = MethodCache(make_sampler, 2)
+        self.seeds = MethodCache(self.find_seeds, 4)
 
     @property
     def labels(self) -> list[str]:
@@ -113,6 +171,7 @@ class Nodes(Task[NodesSettings]):
             labels=settings.labels,
             label=settings.label,
             undirected=settings.undirected,
+            part=launched_part() if shares_graph(settings) else (0, 1),
         )
         notes, examples = list(reading.notes), []
         for graph in reading.examples:
@@ -129,28 +188,63 @@ class Nodes(Task[NodesSettings]):
         graph = examples[0].graph
         if len(graph.classes) < 2:
             raise BadInput(f"The nodes have {len(graph.classes)} class: {list(graph.classes)}. Give at least two.")
-        normalization = "length" if bool((graph.nodes < 0).any()) else "sum"
-        return cls(settings, graph.nodes.shape[1], list(graph.classes), normalization)
+        negative = any(bool((block < 0).any()) for _, block in row_blocks(graph.nodes))
+        normalization = "length" if negative else "sum"
+        kind = settings.structure
+        if kind == "auto":
+            kind = "none" if graph.nodes.shape[1] else "spectral"
+        structure = StructureFeatures(kind, len(graph.nodes) if kind == "learned" else settings.structure_dim)
+        if not graph.nodes.shape[1] and kind == "none":
+            raise BadInput("The nodes have no features, and structure is 'none'. Take structure=spectral or degree.")
+        scale = None
+        if settings.edge_features and graph.edge_features is not None:
+            scale = EdgeScale.fit(graph.edge_features)
+        return cls(settings, graph.nodes.shape[1], list(graph.classes), normalization, structure, scale)
+
+    @classmethod
+    def suggest_settings(cls, examples: Sequence[GraphSplit], settings: NodesSettings) -> dict[str, str | float]:
+        """With neighbours: an evaluation after each epoch, and no CUDA graphs, as every batch has another shape."""
+        return {} if settings.neighbours is None else {"evaluate_every": "none", "cuda_graph": "false"}
 
     def choices(self, examples: Sequence[GraphSplit]) -> list[str]:
+        notes = []
+        if self.structure.kind != "none":
+            beside = "beside their own" if self.features else "as the files have none"
+            what = STRUCTURES[self.structure.kind]
+            notes.append(f"Features of nodes are {what}, {beside}; structure= decides otherwise.")
+        if self.edge_scale is not None:
+            names = ", ".join(map(repr, examples[0].graph.edge_names))
+            notes.append(f"Numbers of the edges ({names}) are read by gat and gatv2; edge_features=false ignores them.")
         reasons = {"sum": "the sum of each node's features (none is negative)", "length": "the length of each node's"}
-        if self.settings.normalized is not None or self.normalization == "none":
-            return []
+        if self.settings.normalized is not None or self.normalization == "none" or not self.features:
+            return notes
         what = reasons[self.normalization] + (" vector (some are negative)" if self.normalization == "length" else "")
-        return [f"Features are divided by {what}; normalized=true or false decides otherwise."]
+        return [*notes, f"Features are divided by {what}; normalized=true or false decides otherwise."]
 
-    def as_dict(self) -> dict[str, Any]:
-        chosen = {"normalization": self.normalization} if self.settings.normalized is None else {}
+    def as_dict(self) -> JsonObject:
+        chosen: JsonObject = {"normalization": self.normalization} if self.settings.normalized is None else {}
+        if self.structure.kind != "none":
+            chosen["structure"] = asdict(self.structure)
+        if self.edge_scale is not None:
+            chosen["edge_scale"] = asdict(self.edge_scale)
         return {"features": self.features, "labels": self.labels, **chosen}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], settings: NodesSettings, tokenizer: Any = None) -> Nodes:
-        return cls(settings, data["features"], data["labels"], data.get("normalization", "sum"))
+    def from_dict(cls, data: ParsedObject, settings: NodesSettings, tokenizer: Tokenizer | None = None) -> Nodes:
+        structure = StructureFeatures(**data["structure"]) if "structure" in data else None
+        scale = EdgeScale(**data["edge_scale"]) if "edge_scale" in data else None
+        return cls(settings, data["features"], data["labels"], data.get("normalization", "sum"), structure, scale)
 
-    def config(self, a: Architecture) -> Any:
+    def config(self, a: Architecture) -> GATConfig | GraphEncoderConfig:
+        for name in ("neighbours", "evaluate_neighbours"):
+            counts = getattr(self.settings, name)
+            if counts is not None and len(counts) != a.layers and a.model != "mlp":
+                raise BadInput(
+                    f"{name} is {counts}, and the model has {a.layers} layers. Give a number for each layer."
+                )
         if a.model in GRAPHS:
             return GATConfig(
-                self.features,
+                self.features + self.structure.count,
                 len(self.labels),
                 a.dim,
                 a.layers,
@@ -161,39 +255,91 @@ class Nodes(Task[NodesSettings]):
                 dropout=a.dropout,
                 attention_dropout=a.attention_dropout,
                 residual=self.settings.residual,
+                edge_features=0 if self.edge_scale is None else len(self.edge_scale.mean),
             )
         head = ClassificationHeadConfig(len(self.labels), a.dim, per_token=True, dropout=a.dropout)
-        return GraphEncoderConfig(self.features, graph_stack(a), head, a.dropout)
+        return GraphEncoderConfig(self.features + self.structure.count, graph_stack(a), head, a.dropout)
 
-    def sizes(self, examples: Sequence[GraphSplit]) -> list[int]:
-        return [len(example.graph.nodes) for example in examples]
+    def sizes(self, examples: Sequence[GraphSplit | Seed[GraphSplit]]) -> list[int]:
+        return [1 if isinstance(example, Seed) else len(example.graph.nodes) for example in examples]
 
-    def batch(self, examples: Sequence[GraphSplit], rng: Random | None = None) -> dict[str, Tensor]:
-        """Nodes and edges of the graphs as one graph, with the labels of the nodes of the split."""
+    def epoch_examples(self, examples: Sequence[GraphSplit], rng: Random) -> Sequence[GraphSplit | Seed[GraphSplit]]:
+        """The graph, or with `neighbours` its labelled nodes."""
+        return examples if self.settings.neighbours is None else self.seeds(examples[0])
+
+    def find_seeds(self, example: GraphSplit) -> SeedNodes[GraphSplit]:
+        """The labelled nodes of a split."""
+        return SeedNodes(example, (self.node_labels(example) != IGNORED).nonzero()[:, 0])
+
+    def share_batches(self, examples: Sequence[GraphSplit], validation: Sequence[GraphSplit]) -> bool:
+        """Share the graphs out among the processes, each of which computes the nodes that it owns."""
+        whole = [] if self.settings.neighbours else examples  # which others draw from
+        evaluated = [] if self.settings.evaluate_neighbours else validation
+        for graph in dict.fromkeys(example.graph for example in [*whole, *evaluated]):
+            self.shards[graph] = make_shard(graph, None if self.edge_scale is None else self.scale_edges)
+        self.training_shard = self.shards[examples[0].graph] if whole else None
+        return bool(whole)
+
+    def batch(self, examples: Sequence[GraphSplit | Seed[GraphSplit]], rng: Random | None = None) -> dict[str, Tensor]:
+        """Nodes and edges of the graphs as one graph, with the labels of the nodes of the split.
+
+        Of a graph that is shared out only the process's own nodes; their edges are in the shard. Seeds are the first
+        nodes of a graph that is drawn around them.
+        """
+        if isinstance(examples[0], Seed):
+            nodes = torch.tensor([example.node for example in examples if isinstance(example, Seed)])
+            return self.sampled_batch(examples[0].example, nodes, self.settings.neighbours or (), rng or Random(0))
+        return self.whole_batch([example for example in examples if isinstance(example, GraphSplit)])
+
+    def sampled_batch(
+        self, example: GraphSplit, seeds: Tensor, neighbours: Sequence[int], rng: Random
+    ) -> dict[str, Tensor]:
+        """A graph that is drawn around seeds, which have the labels."""
+        graph = example.graph
+        sample = self.samplers(graph).sample(seeds, neighbours, make_generator(rng))
+        labels = torch.full((len(sample.nodes),), IGNORED)
+        labels[: len(seeds)] = self.class_numbers(graph)[graph.labels[seeds]]
+        batch = {"nodes": self.node_inputs.rows(graph, sample.nodes), "edges": sample.edges, "labels": labels}
+        if self.edge_scale is not None:
+            batch["edge_features"] = self.scale_edges(graph, sample.edge_numbers)
+        return batch
+
+    def whole_batch(self, examples: Sequence[GraphSplit]) -> dict[str, Tensor]:
+        """Whole graphs, or the nodes of one that this process owns."""
         graphs = [example.graph for example in examples]
-        return {
+        if len(graphs) == 1 and (shard := self.shards.get(graphs[0])) is not None:
+            labels = self.node_labels(examples[0])
+            labelled = (labels != IGNORED).sum()
+            return {"nodes": self.nodes(shard), "labels": labels[shard.own], "labelled": labelled}
+        batch = {
             "nodes": self.nodes(graphs[0]) if len(graphs) == 1 else torch.cat([self.nodes(graph) for graph in graphs]),
             "edges": merge_edges([graph.edges for graph in graphs], [len(graph.nodes) for graph in graphs]),
             "labels": torch.cat([self.node_labels(example) for example in examples]),
         }
+        if self.edge_scale is not None:
+            batch["edge_features"] = torch.cat([self.scale_edges(graph) for graph in graphs])
+        return batch
+
+    def scale_edges(self, graph: Graph, rows: Tensor | slice | None = None) -> Tensor:
+        """The standardized numbers of the edges, or of these."""
+        count = 0 if graph.edge_features is None else graph.edge_features.shape[1]
+        if self.edge_scale is None or graph.edge_features is None or count != len(self.edge_scale.mean):
+            wanted = 0 if self.edge_scale is None else len(self.edge_scale.mean)
+            raise BadInput(f"The graph's edges have {count} numbers each; this model reads {wanted}.")
+        return self.edge_scale.apply(graph.edge_features if rows is None else graph.edge_features[rows])
 
     def node_features(self, graph: Graph) -> Tensor:
         """float32 `[nodes, features]`, sparse if few are nonzero, normalized as the setting says."""
-        if graph.nodes.shape[1] != self.features:
-            raise BadInput(f"The graph's nodes have {graph.nodes.shape[1]} features; this model reads {self.features}.")
-        total = torch.ones(1)
-        if self.normalization == "sum":
-            total = graph.nodes.sum(1, keepdim=True)
-        elif self.normalization == "length":
-            total = graph.nodes.norm(dim=1, keepdim=True)
-        nodes = graph.nodes / torch.where(total == 0, 1.0, total)
-        return nodes.to_sparse() if int(nodes.count_nonzero()) < SPARSE * nodes.numel() else nodes
+        return self.node_inputs.make(graph)
 
     def node_labels(self, example: GraphSplit) -> Tensor:
         """int64 `[nodes]`: the classes of the nodes of the split; −100 for other nodes and for unknown classes."""
         graph = example.graph
-        numbers = torch.tensor([*(self.number.get(name, IGNORED) for name in graph.classes), IGNORED])
-        return torch.where(graph.masks[example.split], numbers[graph.labels], IGNORED)
+        return torch.where(graph.masks[example.split], self.class_numbers(graph)[graph.labels], IGNORED)
+
+    def class_numbers(self, graph: Graph) -> Tensor:
+        """int64 `[classes of the graph + 1]`: the model's class of each, −100 where it has none and for no label."""
+        return torch.tensor([*(self.number.get(name, IGNORED) for name in graph.classes), IGNORED])
 
     def count(self, batch: dict[str, Tensor]) -> int:
         return int((batch["labels"] != IGNORED).sum())
@@ -206,15 +352,26 @@ class Nodes(Task[NodesSettings]):
 
             ½ (loss(p) + loss(q)) + consistency · labelled · mean of ½ (|p − t|² + |q − t|²)
         """
-        labelled, nodes = batch["labels"] != IGNORED, densify_on_gpu(batch["nodes"])
+        labelled, shard = batch["labels"] != IGNORED, self.training_shard
         passes = 2 if self.settings.consistency and model.training else 1
-        logits = torch.cat([model(nodes=nodes, edges=batch["edges"]).logits.float() for _ in range(passes)])
+        logits = torch.cat([self.logits(model, batch, shard) for _ in range(passes)])
         labels = batch["labels"][labelled].repeat(passes)
         total = functional.cross_entropy(
             logits[labelled.repeat(passes)], labels, label_smoothing=smoothing, reduction="sum"
         )
-        weight = self.settings.consistency * len(labels) / len(logits)
-        return total if passes == 1 else total / 2 + weight * consistency_loss(logits)
+        if passes == 1:
+            return total
+        count = len(labels) / passes if shard is None else batch["labelled"]
+        nodes = len(labelled) if shard is None else len(shard.graph.nodes)
+        return total / 2 + self.settings.consistency * count / nodes * consistency_loss(logits)
+
+    def logits(self, model: nn.Module, batch: dict[str, Tensor], shard: GraphShard | None) -> Tensor:
+        """float32 `[nodes, classes]` of the batch's nodes."""
+        nodes = densify_on_gpu(batch["nodes"])
+        if shard is None:
+            return model(nodes=nodes, edges=batch["edges"], **edge_arguments(model, batch)).logits.float()
+        edges = self.sharded_edges(shard, nodes.device, reads_edge_features(model))
+        return model(nodes=nodes, edges=edges).logits.float()
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, examples: Sequence[GraphSplit]) -> Scores:
@@ -228,7 +385,7 @@ class Nodes(Task[NodesSettings]):
         main, details = self.settings.metric, {"per class": classification_report(gold, predicted)}
         return Scores(metrics, main, main == "accuracy", predicted, details)
 
-    def example_records(self, examples: Sequence[GraphSplit]) -> list[dict[str, Any]]:
+    def example_records(self, examples: Sequence[GraphSplit]) -> list[dict[str, str]]:
         """The nodes of the split by name or index, and their classes."""
         return [
             {"input": example.graph.names[n] if example.graph.names else str(n), "gold": self.labels[label]}
@@ -239,12 +396,28 @@ class Nodes(Task[NodesSettings]):
 
     def split_logits(self, model: nn.Module, examples: Sequence[GraphSplit]) -> tuple[Tensor, Tensor]:
         """(logits, labels) of the nodes of the split."""
-        device = next(model.parameters()).device
-        batch = self.batch(examples)
-        nodes, edges = densify_on_gpu(batch["nodes"].to(device)), batch["edges"].to(device)
-        logits = model(nodes=nodes, edges=edges).logits.float().cpu()
-        labelled = batch["labels"] != IGNORED
-        return logits[labelled], batch["labels"][labelled]
+        if self.settings.evaluate_neighbours is not None:
+            seeds = [(example, self.seeds(example).nodes) for example in examples]
+            labels = [self.node_labels(example)[nodes] for example, nodes in seeds]
+            return torch.cat([self.sampled_logits(model, *seed) for seed in seeds]), torch.cat(labels)
+        shard = self.shards.get(examples[0].graph) if len(examples) == 1 else None
+        batch, device = self.whole_batch(examples), next(model.parameters()).device
+        logits = self.logits(model, {name: value.to(device) for name, value in batch.items()}, shard)
+        if shard is None:
+            labelled = batch["labels"] != IGNORED
+            return logits.cpu()[labelled], batch["labels"][labelled]
+        labels = self.node_labels(examples[0])
+        labelled = (labels != IGNORED).nonzero()[:, 0]
+        return shard.layout.gather(logits, labelled).cpu(), labels[labelled]
+
+    def sampled_logits(self, model: nn.Module, example: GraphSplit, nodes: Tensor) -> Tensor:
+        """float32 `[nodes, classes]` of these nodes, from `evaluate_neighbours` that are always drawn the same."""
+        device, rows = next(model.parameters()).device, []
+        for n, seeds in enumerate(nodes.split(EVALUATED_NODES)):
+            batch = self.sampled_batch(example, seeds, self.settings.evaluate_neighbours or (), Random(f"{n}"))
+            logits = self.logits(model, {name: value.to(device) for name, value in batch.items()}, None)
+            rows.append(logits[: len(seeds)].cpu())
+        return torch.cat(rows) if rows else torch.empty(0, len(self.labels))
 
     def graph_inputs(self, graph: Graph) -> tuple[Tensor, Tensor]:
         return self.node_features(graph), graph.edges
@@ -254,21 +427,33 @@ class Nodes(Task[NodesSettings]):
         return ("npz", "csv", "tsv")
 
     @torch.no_grad()
-    def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
-        """The class of every node of the graphs in these files, and its probability."""
+    def predict(self, model: nn.Module, inputs: Sequence[object]) -> list[NodeLabels]:
+        """The class of every node of the graphs in these files, and the probabilities of all classes."""
         predictions = []
-        for path in inputs:
-            graph = self.read([Path(path)], self.settings).strict().examples[0].graph
-            device = next(model.parameters()).device
-            nodes = densify_on_gpu(self.node_features(graph).to(device))
-            best = model(nodes=nodes, edges=graph.edges.to(device)).logits.float().softmax(-1).cpu().max(-1)
-            predictions += [
-                {"node": graph.names[n] if graph.names else n, "label": self.labels[label], "probability": round(p, 4)}
-                for n, (label, p) in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+        for path in map(name_of, inputs):
+            example = self.read([Path(path)], self.settings).strict().examples[0]
+            graph = example.graph
+            probabilities = self.node_logits(model, example).softmax(-1).tolist()
+            names: Sequence[str | int] = graph.names or range(len(probabilities))
+            rows = [Classification.from_probabilities(path, self.labels, row) for row in probabilities]
+            every = [
+                NodeLabel(name, row.label, row.probability, row.probabilities)
+                for name, row in zip(names, rows, strict=True)
             ]
+            predictions.append(NodeLabels(path, tuple(every)))
         return predictions
 
-    def describe(self, examples: Sequence[GraphSplit]) -> dict[str, Any]:
+    def node_logits(self, model: nn.Module, example: GraphSplit) -> Tensor:
+        """float32 `[nodes, classes]` of all nodes of a graph."""
+        graph, device = example.graph, next(model.parameters()).device
+        if self.settings.evaluate_neighbours is not None:
+            return self.sampled_logits(model, example, torch.arange(len(graph.nodes)))
+        batch = {"nodes": self.node_features(graph), "edges": graph.edges}
+        if self.edge_scale is not None:
+            batch["edge_features"] = self.scale_edges(graph)
+        return self.logits(model, {name: value.to(device) for name, value in batch.items()}, None)
+
+    def describe(self, examples: Sequence[GraphSplit]) -> JsonObject:
         """Facts that `check` shows: sizes, classes, nodes of each split."""
         graph = examples[0].graph
         counts = Counter(graph.classes[n] for n in graph.labels.tolist() if n >= 0)
@@ -276,15 +461,22 @@ class Nodes(Task[NodesSettings]):
             "nodes": len(graph.nodes),
             "edges": graph.edges.shape[1],
             "features": self.features,
+            "features of the structure": self.structure.count,
+            "numbers of edges": list(graph.edge_names),
             "classes": dict(counts.most_common()),
             "parts": {split: int(mask.sum()) for split, mask in graph.masks.items()},
             "without a label": int((graph.labels < 0).sum()),
         }
 
 
-def densify_on_gpu(nodes: Tensor) -> Tensor:
-    """The nodes, dense on a GPU: its sparse matrix products are not deterministic."""
-    return nodes.to_dense() if nodes.is_sparse and nodes.is_cuda else nodes
+def shares_graph(settings: NodesSettings) -> bool:
+    """Whether a process needs a part of the edges only, where several are launched."""
+    sampled = settings.neighbours is not None or settings.evaluate_neighbours is not None
+    return not sampled and settings.structure in ("auto", "none")
+
+
+def make_sampler(graph: Graph) -> NeighbourSampler:
+    return NeighbourSampler.from_edges(graph.edges, len(graph.nodes))
 
 
 def merge_edges(edges: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
@@ -297,7 +489,7 @@ def merge_edges(edges: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     return torch.cat([pairs + start for pairs, start in zip(edges, starts, strict=True)], dim=1)
 
 
-def graph_stack(a: Architecture) -> Any:
+def graph_stack(a: Architecture) -> LayersConfig:
     """The stack for the nodes of a graph, without positions."""
     if a.model not in ("transformer", "mlp"):
         raise Unsupported(

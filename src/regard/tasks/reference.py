@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -23,12 +22,8 @@ from ..data.languages import language_name, script_name, unread_script
 from ..errors import BadInput, Unsupported
 from ..models.heads import ClassificationHead
 from ..models.model import SequenceModel
-from .classify import Classify
-from .lm import Lm
-from .tag import Tag
-from .task import Task
-from .transcribe import Transcribe
-from .translate import Translate
+from .classify import Classify, LabelledInput
+from .task import AnyTask
 
 FILE = "reference.safetensors"
 FEATURES = ("embeddings", "pooled")
@@ -92,7 +87,11 @@ class Reference:
 
 
 def fit_reference(
-    task: Task[Any], model: nn.Module, training: Sequence[Any], held_out: Sequence[Any], rate: float = FALSE_ALARMS
+    task: AnyTask,
+    model: nn.Module,
+    training: Sequence[LabelledInput],
+    held_out: Sequence[LabelledInput],
+    rate: float = FALSE_ALARMS,
 ) -> Reference:
     """The reference of a classifier of images or sounds, from its training examples and examples it was not trained on.
 
@@ -136,7 +135,7 @@ def input_features(model: nn.Module, arguments: dict[str, Tensor]) -> dict[str, 
     return {"embeddings": torch.cat([tokens.mean(1), deviation], -1), "pooled": seen["pooled"].float()}
 
 
-def stack_features(task: Classify, model: nn.Module, examples: Sequence[Any]) -> dict[str, Tensor]:
+def stack_features(task: Classify, model: nn.Module, examples: Sequence[LabelledInput]) -> dict[str, Tensor]:
     """The features of examples, `[examples, dim]`; sounds one at a time, so that padding never matters."""
     size = 64 if task.inputs.kind == "image" else 1
     parts = []
@@ -178,19 +177,7 @@ def measure_false_alarms(distances: dict[str, Tensor], rate: float, repeats: int
     return sum(alarms) / len(alarms)
 
 
-def training_length(task: Task[Any], examples: Sequence[Any]) -> int | None:
-    """Tokens of the longest input that a model of this task is trained on; None where inputs have no length."""
-    if isinstance(task, Lm):
-        return task.settings.context
-    if isinstance(task, Translate):
-        return max((len(source) for source, _ in task.pairs(examples)), default=None)
-    texts = isinstance(task, Classify) and task.inputs.kind != "image"
-    if texts or isinstance(task, Tag | Transcribe):
-        return max(task.sizes(examples), default=None)
-    return None
-
-
-def input_hints(task: Task[Any], model: nn.Module, folder: Path, text: str) -> list[str]:
+def input_hints(task: AnyTask, model: nn.Module, folder: Path, text: str) -> list[str]:
     """What must be said of an input of `regard predict`: a language that the model does not read, or unlike contents.
 
     `text` is the input itself, or the path of an image or a recording.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeVar
 
 from ..data.reading import Reading, split_of
-from .task import Task
+from .task import AnyTask
+
+E = TypeVar("E")
 
 
-def select_split(reading: Reading[Any], *names: str) -> Reading[Any]:
+def select_split(reading: Reading[E], *names: str) -> Reading[E]:
     """The examples of the first of these splits that the files define; all examples if they define none of them."""
     splits = {split_of(example) for example in reading.examples}
     name = next((name for name in names if name in splits), None)
@@ -16,13 +18,14 @@ def select_split(reading: Reading[Any], *names: str) -> Reading[Any]:
 
 
 def split_data(
-    reading: Reading[Any], held: Reading[Any] | None, task: type[Task[Any]], seed: int
-) -> tuple[Reading[Any], Reading[Any]]:
+    reading: Reading[E], held: Reading[E] | None, task: type[AnyTask], seed: int
+) -> tuple[Reading[E], Reading[E]]:
     """(training data, validation data): other files, the split called dev, or a tenth that the task holds out.
 
     >>> from types import SimpleNamespace as Example
+    >>> from regard.tasks.classify import Classify
     >>> whole = Reading(tuple(Example(split=name) for name in ("train", "train", "dev", "test")))
-    >>> [len(reading) for reading in split_data(whole, None, Task, seed=0)]
+    >>> [len(reading) for reading in split_data(whole, None, Classify, seed=0)]
     [2, 1]
     """
     train = select_split(reading, "train")

@@ -4,28 +4,36 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 
 from torch import Tensor, nn
 
+from ..data.json_values import JsonObject, JsonValue, ParsedObject
 from ..data.reading import Reading, split
+from ..errors import BadInput, Unsupported
 from ..models.generation.rules import TokenRules
 from ..models.tokenizers.tokenizer import Tokenizer
 from ..settings import Settings, Training
 from .architecture import Architecture
+from .results import Result
 
 if TYPE_CHECKING:
     from ..data.graphs import Graph
     from ..data.images import Picture
     from ..data.sound import Spoken
+    from ..models.interfaces import ModelConfig
+    from ..models.model import Model
     from .inputs.word_features import WordFeatures
     from .losses.targets import Target
+    from .pretrained.pretrained import Pretrained
 
 S = TypeVar("S", bound=Settings)
+E = TypeVar("E")
+T = TypeVar("T")
 Batch = dict[str, Tensor]
 
 
@@ -37,7 +45,7 @@ class Scores:
     main: str
     higher: bool = True
     hypotheses: list[str] = field(default_factory=list, repr=False)
-    details: dict[str, Any] = field(default_factory=dict, repr=False)
+    details: Mapping[str, JsonValue] = field(default_factory=dict, repr=False)
 
     @property
     def value(self) -> float:
@@ -50,8 +58,11 @@ class Scores:
         return self.metrics.get("loss", self.metrics.get("perplexity", 0.0))
 
 
-class Task(ABC, Generic[S]):
+class Task(ABC, Generic[S, E, T]):
     """A task whose settings, labels and vocabulary are known.
+
+    `S` are its settings and `E` its examples, as `read` gives them. `T` is what batches are made of: the examples
+    themselves, or what `epoch_examples` cuts them into.
 
     `read` and `prepare` make a task from files, `as_dict` and `from_dict` save and load it. `batch` takes what is
     random about a batch (cropping, noise) from `rng`, so that a batch is a function of its position in the order.
@@ -69,33 +80,43 @@ class Task(ABC, Generic[S]):
 
     @classmethod
     @abstractmethod
-    def read(cls, paths: Sequence[Path], settings: S) -> Reading[Any]:
+    def read(cls, paths: Sequence[Path], settings: S) -> Reading[E]:
         """The examples in these files."""
 
     @classmethod
     @abstractmethod
-    def prepare(cls, examples: Sequence[Any], settings: S) -> Task[S]:
+    def prepare(cls, examples: Sequence[E], settings: S) -> Task[S, E, T]:
         """The task for these training examples: its labels, vocabulary and statistics come from them."""
 
+    @classmethod
+    def suggest_settings(cls, examples: Sequence[E], settings: S) -> dict[str, str | float]:
+        """Defaults that suit these training examples, by name: settings of the task, the model or the training."""
+        return {}
+
+    @classmethod
+    def prepare_from(cls, examples: Sequence[E], settings: S, pretrained: Pretrained) -> Task[S, E, T]:
+        """The task for these training examples, whose model starts from a checkpoint and reads inputs as it does."""
+        raise Unsupported(f"The task {cls.name!r} trains new models only; it does not start from a checkpoint.")
+
     @abstractmethod
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """What `from_dict` needs besides settings and tokenizer, as JSON."""
 
     @classmethod
     @abstractmethod
-    def from_dict(cls, data: dict[str, Any], settings: S, tokenizer: Any = None) -> Task[S]:
+    def from_dict(cls, data: ParsedObject, settings: S, tokenizer: Tokenizer | None = None) -> Task[S, E, T]:
         """The task that `as_dict` wrote."""
 
     @abstractmethod
-    def config(self, a: Architecture) -> Any:
+    def config(self, a: Architecture) -> ModelConfig:
         """The configuration of the model; its `build()` makes the model."""
 
     @abstractmethod
-    def sizes(self, examples: Sequence[Any]) -> list[int]:
+    def sizes(self, examples: Sequence[T]) -> list[int]:
         """How many tokens each example counts for in a batch."""
 
     @abstractmethod
-    def batch(self, examples: Sequence[Any], rng: Random | None = None) -> Batch:
+    def batch(self, examples: Sequence[T], rng: Random | None = None) -> Batch:
         """Tensors of a batch, on the CPU; `rng` is None where nothing is to be random."""
 
     @abstractmethod
@@ -107,11 +128,25 @@ class Task(ABC, Generic[S]):
         """The sum of the losses of a batch's labels."""
 
     @abstractmethod
-    def evaluate(self, model: nn.Module, examples: Sequence[Any]) -> Scores:
+    def evaluate(self, model: Model, examples: Sequence[E]) -> Scores:
         """Scores of a model in evaluation mode."""
+
+    def validate(self, model: Model, examples: Sequence[E]) -> Scores:
+        """Scores on the validation data, on which a task may also tune something, such as thresholds."""
+        return self.evaluate(model, examples)
+
+    def tuned_values(self) -> JsonObject:
+        """What `validate` tuned, as JSON; it is saved beside the best model."""
+        return {}
+
+    def restore_tuned(self, values: ParsedObject) -> None:
+        """Set what `tuned_values` gave, when the run is opened."""
 
     compares_inputs: ClassVar[bool] = False
     """Whether `predict` compares its inputs with each other, so that it needs all of them at once."""
+
+    reads_rows: ClassVar[bool] = False
+    """Whether an input of `predict` is a whole row of a table, as a dictionary or as JSON text."""
 
     input_column: str | None = None
     """Column of the inputs of `predict` in a table; None finds it by its name or values."""
@@ -122,15 +157,18 @@ class Task(ABC, Generic[S]):
         return ()
 
     @abstractmethod
-    def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[Any]:
-        """Predictions for texts or for the paths of files, as JSON."""
+    def predict(self, model: Model, inputs: Sequence[object]) -> Sequence[Result]:
+        """A result for each input: a text, the path of a file, or data in memory as `tasks/inputs/given.py` reads it.
 
-    def draw_predictions(self, model: nn.Module, inputs: Sequence[str], out: Path) -> list[Any] | None:
-        """Predictions, with an image of each saved in the folder `out`; None where the task draws no images."""
+        A task that `compares_inputs` may give another number of results.
+        """
+
+    def draw_predictions(self, model: Model, inputs: Sequence[str], out: Path) -> Sequence[Result] | None:
+        """Results, with an image of each saved in the folder `out`; None where the task draws no images."""
         return None
 
     @abstractmethod
-    def describe(self, examples: Sequence[Any]) -> dict[str, Any]:
+    def describe(self, examples: Sequence[E]) -> JsonObject:
         """Facts about examples that `regard check` shows."""
 
     # Data.
@@ -146,25 +184,29 @@ class Task(ABC, Generic[S]):
         return None
 
     @classmethod
-    def split(cls, reading: Reading[Any], share: float, seed: int) -> tuple[Reading[Any], Reading[Any]]:
+    def split(cls, reading: Reading[E], share: float, seed: int) -> tuple[Reading[E], Reading[E]]:
         """(training data, validation data): about that share of the examples is held out at random."""
         return split(reading, share, seed)
 
-    def example_records(self, examples: Sequence[Any]) -> list[dict[str, Any]]:
+    def example_records(self, examples: Sequence[E]) -> list[dict[str, str]]:
         """`input` and `gold` of each prediction that `evaluate` makes, as text; none where the task has no gold."""
         return []
 
-    def unknown_labels(self, examples: Sequence[Any]) -> Counter[str]:
+    def unknown_labels(self, examples: Sequence[E]) -> Counter[str]:
         """Labels of these examples that the training data does not have, with their counts."""
         return Counter()
 
-    def choices(self, examples: Sequence[Any]) -> list[str]:
+    def training_length(self, examples: Sequence[E]) -> int | None:
+        """Tokens of the longest of these inputs, which a model is trained on; None where inputs have no length."""
+        return None
+
+    def choices(self, examples: Sequence[E]) -> list[str]:
         """What the task chose by its training data, and what it does not read of it, a sentence each."""
         return []
 
     # Training.
 
-    def fit(self, a: Architecture, examples: Sequence[Any]) -> nn.Module | None:
+    def fit(self, a: Architecture, examples: Sequence[E]) -> Model | None:
         """A model that is fitted in closed form, such as n-gram counts; None where the model is trained by steps."""
         return None
 
@@ -174,9 +216,24 @@ class Task(ABC, Generic[S]):
     cuts_blocks: ClassVar[bool] = False
     """Whether `epoch_examples` cuts a running text into blocks; a last batch that is not full is then left out."""
 
-    def epoch_examples(self, examples: Sequence[Any], rng: Random) -> Sequence[Any]:
-        """The examples of an epoch, the same number in every epoch."""
-        return examples
+    def epoch_examples(self, examples: Sequence[E], rng: Random) -> Sequence[T]:
+        """The examples of an epoch, or what they are cut into; the same number in every epoch."""
+        return cast(Sequence[T], examples)
+
+    def share_batches(self, examples: Sequence[E], validation: Sequence[E]) -> bool:
+        """Whether the connected processes compute every batch together, each its part, as `batch` then gives it.
+
+        Called once, by all of them. False where each computes batches of its own.
+        """
+        return False
+
+    @property
+    def token_inputs(self) -> tuple[str, ...]:
+        """The tensors of a batch that have a column for each token, which processes can share out; none by default.
+
+        With "labels" among them the loss is a sum over tokens.
+        """
+        return ()
 
     def pad_for_cuda_graph(self, batch: Batch) -> Batch:
         """The batch padded to one of few shapes, so that few CUDA graphs are captured."""
@@ -192,7 +249,7 @@ class Task(ABC, Generic[S]):
     beams: int = 1
     """Beams of the search that writes texts."""
 
-    def generate(self, model: nn.Module, sources: list[list[int]]) -> Tensor | None:
+    def generate(self, model: Model, sources: list[list[int]]) -> Tensor | None:
         """The tokens that the model writes for these source tokens; None where the task has no rule of its own."""
         return None
 
@@ -208,7 +265,7 @@ class Task(ABC, Generic[S]):
 
     @property
     def target(self) -> Target | None:
-        """What is predicted for a whole graph: one class, several yes-or-no labels, or numbers."""
+        """What is predicted for a whole input: one class, labels, or numbers; None where it is something else."""
         return None
 
     threshold: float = 0.5
@@ -239,3 +296,14 @@ class Task(ABC, Generic[S]):
     def molecule_inputs(self, smiles: str) -> tuple[Tensor, Tensor] | None:
         """(node features, edges) of one molecule; None where the task reads no molecules."""
         return None
+
+
+AnyTask: TypeAlias = Task[Any, Any, Any]
+"""A task that was found by its name: the types of its settings and examples are known when the program runs."""
+
+
+def require_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
+    """The tokenizer of a saved run; `BadInput` where its folder has none."""
+    if tokenizer is None:
+        raise BadInput("The model has no tokenizer, which its task needs. Copy the whole folder of the run again.")
+    return tokenizer

@@ -7,19 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from ..data.batching import batch_by_size
+from ..data.json_values import JsonObject, ParsedObject
 from ..data.reading import Reading
 from ..data.sound import ENDINGS, Spoken, read_spoken
 from ..errors import BadInput
 from ..models.config import EncoderDecoderConfig, SequenceConfig
 from ..models.generation.generate import generate
 from ..models.heads import IGNORED, LMHeadConfig
+from ..models.model import Model
 from ..models.tokenizers.tokenizer import Tokenizer
 from ..models.tokenizers.training import Special
 from ..nn.embeddings.sound_embedding import SoundEmbeddingConfig
@@ -29,9 +31,11 @@ from .architecture import Architecture, stack_of
 from .inputs.audio_features import AudioFeatures, choose_features, open_audio
 from .inputs.augment import spec_augment
 from .inputs.cache import TensorCache
+from .inputs.given import name_of
 from .metrics.ctc import ctc_loss, greedy, min_frames, prefix_beam_search
 from .metrics.edit_distance import character_error_rate, word_error_rate
-from .task import Batch, Scores, Task
+from .results import Transcript
+from .task import Batch, Scores, Task, require_tokenizer
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class TranscribeSettings(Settings):
     text: str | None = setting(None, "Column or array of the transcripts.")
 
 
-class Transcribe(Task[TranscribeSettings]):
+class Transcribe(Task[TranscribeSettings, Spoken, Spoken]):
     """Text for recordings: `Spoken` examples, word and character error rate."""
 
     name = "transcribe"
@@ -98,12 +102,15 @@ class Transcribe(Task[TranscribeSettings]):
         tokenizer = Tokenizer.train(texts, settings.unit, size, settings.lowercase, special)
         return cls(settings, tokenizer, features, any(" " in text for text in texts))
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         return {"rate": self.audio_features.rate, "bins": self.audio_features.bins, "spaced": self.spaced}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], settings: TranscribeSettings, tokenizer: Any = None) -> Transcribe:
-        return cls(settings, tokenizer, AudioFeatures(data["rate"], data["bins"], settings.deltas), data["spaced"])
+    def from_dict(
+        cls, data: ParsedObject, settings: TranscribeSettings, tokenizer: Tokenizer | None = None
+    ) -> Transcribe:
+        features = AudioFeatures(data["rate"], data["bins"], settings.deltas)
+        return cls(settings, require_tokenizer(tokenizer), features, data["spaced"])
 
     def config(self, a: Architecture) -> SequenceConfig | EncoderDecoderConfig:
         positions = None if a.positions == "none" else "sinusoidal"
@@ -127,6 +134,9 @@ class Transcribe(Task[TranscribeSettings]):
 
     def tokens_of(self, frames: int) -> int:
         return -(-frames // self.settings.stack_frames)
+
+    def training_length(self, examples: Sequence[Spoken]) -> int | None:
+        return max(self.sizes(examples), default=None)
 
     def batch(self, examples: Sequence[Spoken], rng: Random | None = None) -> dict[str, Tensor]:
         labels = self.tokenizer([normalize_spaces(example.text) for example in examples])
@@ -167,7 +177,7 @@ class Transcribe(Task[TranscribeSettings]):
             logits.flatten(0, 1).float(), labels, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum"
         )
 
-    def evaluate(self, model: nn.Module, examples: Sequence[Spoken]) -> Scores:
+    def evaluate(self, model: Model, examples: Sequence[Spoken]) -> Scores:
         """Word and character error rate; the latter is the main metric for texts without spaces."""
         references = [normalize_spaces(example.text) for example in examples]
         if self.settings.lowercase:
@@ -177,7 +187,7 @@ class Transcribe(Task[TranscribeSettings]):
         return Scores(metrics, "wer" if self.spaced else "cer", higher=False, hypotheses=texts)
 
     @torch.no_grad()
-    def transcribe(self, model: nn.Module, examples: Sequence[Spoken], tokens: int = 8192) -> list[str]:
+    def transcribe(self, model: Model, examples: Sequence[Spoken], tokens: int = 8192) -> list[str]:
         """The transcript of each recording."""
         texts: dict[int, str] = {}
         device = next(model.parameters()).device
@@ -188,19 +198,25 @@ class Transcribe(Task[TranscribeSettings]):
             texts.update(zip(numbers, decode(model, audio), strict=True))
         return [texts[n] for n in range(len(examples))]
 
-    def decode_ctc(self, model: nn.Module, audio: dict[str, Tensor]) -> list[str]:
+    def decode_ctc(self, model: Model, audio: dict[str, Tensor]) -> list[str]:
         """The texts of CTC's labels, by greedy or prefix beam search."""
         logits, beams = model(**audio).logits, self.settings.beams
         lengths = [self.tokens_of(frames) for frames in audio["lengths"].tolist()]
         rows = greedy(logits, lengths) if beams == 1 else prefix_beam_search(logits, lengths, beams)
         return [self.text_of(row) for row in rows]
 
-    def decode_autoregressive(self, model: Any, audio: dict[str, Tensor]) -> list[str]:
+    def decode_autoregressive(self, model: Model, audio: dict[str, Tensor]) -> list[str]:
         """The texts that the decoder writes; at most twice as many tokens as the encoder has."""
         max_new = 2 * self.tokens_of(int(audio["lengths"].max())) + 8
         tokenizer = self.tokenizer
         rows = generate(
-            model, **audio, max_new=max_new, beams=self.settings.beams, end=tokenizer.end, pad=tokenizer.pad
+            model,
+            sound=audio["sound"],
+            lengths=audio["lengths"],
+            max_new=max_new,
+            beams=self.settings.beams,
+            end=tokenizer.end,
+            pad=tokenizer.pad,
         )
         return [self.text_of(row) for row in rows.tolist()]
 
@@ -210,7 +226,7 @@ class Transcribe(Task[TranscribeSettings]):
     def audio_inputs(self, spoken: Spoken) -> Batch:
         return self.encode_audio([spoken])
 
-    def example_records(self, examples: Sequence[Spoken]) -> list[dict[str, Any]]:
+    def example_records(self, examples: Sequence[Spoken]) -> list[dict[str, str]]:
         names = [str(getattr(example.sound, "path", "")) for example in examples]
         return [{"input": name, "gold": example.text} for name, example in zip(names, examples, strict=True)]
 
@@ -218,12 +234,12 @@ class Transcribe(Task[TranscribeSettings]):
     def input_files(self) -> tuple[str, ...]:
         return (*ENDINGS, "npy")
 
-    def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[dict[str, Any]]:
+    def predict(self, model: Model, inputs: Sequence[object]) -> list[Transcript]:
         """The transcript of each recording (or `.npy` file of frames)."""
-        texts = self.transcribe(model, [open_audio(path) for path in inputs])
-        return [{"file": path, "text": text} for path, text in zip(inputs, texts, strict=True)]
+        texts = self.transcribe(model, [open_audio(given) for given in inputs])
+        return [Transcript(name_of(given), text) for given, text in zip(inputs, texts, strict=True)]
 
-    def describe(self, examples: Sequence[Spoken]) -> dict[str, Any]:
+    def describe(self, examples: Sequence[Spoken]) -> JsonObject:
         """Facts that `check` shows: lengths, characters, and how many recordings are too short for their text."""
         texts, tokens = [normalize_spaces(example.text) for example in examples], self.sizes(examples)
         needed = [min_frames(self.tokenizer([text]).tokens[0].tolist()) for text in texts]

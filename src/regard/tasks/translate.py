@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from statistics import median
-from typing import Any, Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,24 +17,29 @@ from torch.nn import functional
 
 from ..attention.tracing import in_cuda_graph
 from ..data.batching import batch_by_size
+from ..data.json_values import JsonObject, ParsedObject
 from ..data.reading import Reading
 from ..data.text import Parallel, read_parallel
 from ..errors import BadInput
 from ..models.config import EncoderDecoderConfig
 from ..models.generation.rules import TokenRules
 from ..models.heads import IGNORED, LMHeadConfig
+from ..models.model import EncoderDecoderModel, Model
 from ..models.tokenizers.tokenizer import Tokenizer, pad_rows
 from ..models.tokenizers.training import Special
 from ..nn.embeddings.text import TextEmbeddingConfig
 from ..nn.packing import packing_positions
 from ..settings import Settings, Training, setting
 from .architecture import Architecture, stack_of
+from .inputs.given import as_text
 from .inputs.padding import pad_to_multiples
 from .inputs.text import truncation_note
 from .losses.r_drop import r_drop_loss, repeat_batch
 from .metrics.bleu import Scoring, bleu
 from .metrics.rouge import rouge
-from .task import Scores, Task
+from .pretrained.pretrained import Pretrained, describe_model, reads_of
+from .results import GeneratedText
+from .task import Scores, Task, require_tokenizer
 
 SPECIAL = Special("<pad>", "<unk>", "<s>", "</s>", None)
 
@@ -79,12 +84,13 @@ class TranslateSettings(Settings):
         former_default="13a",
     )
     r_drop: float = setting(0.0, "Weight of R-Drop's consistency loss; 0 is off.", ge=0, former="agreement")
+    prefix: str = setting("", "Text before every source, such as T5's 'translate English to German: '.")
     copy_source: bool = setting(
         False, "Pointer-generator: the model may copy tokens from the source. Needs joint.", former="copies"
     )
 
 
-class Translate(Task[TranslateSettings]):
+class Translate(Task[TranslateSettings, Parallel, Parallel]):
     """Text to text: `Parallel(source, target)` examples; BLEU and chrF, or ROUGE."""
 
     name = "translate"
@@ -99,18 +105,24 @@ class Translate(Task[TranslateSettings]):
         beams: int,
         max_target: int | None = None,
         scoring: Scoring | None = None,
+        rules: TokenRules | None = None,
     ) -> None:
         """`max_target` is the length in tokens of the longest target in the training data.
 
-        `scoring` is what its texts decide where the settings say auto.
+        `scoring` is what its texts decide where the settings say auto. `rules` are those of a checkpoint, whose
+        tokenizer does not write the start token of a target.
         """
         self.settings, self.beams, self.max_target = settings, beams, max_target or settings.max_length
         self.scoring = (scoring or Scoring()).update(settings.metric, settings.tokenize)
         self._tokenizer = tokenizer
         target = tokenizer.target
-        start, end, unknown = (number for number in (target.start, target.end, target.unknown) if number is not None)
+        self.own_tokens = rules is None
+        self.pretrained: Pretrained | None = None
+        if rules is None:
+            start, end, unknown = (n for n in (target.start, target.end, target.unknown) if n is not None)
+            rules = TokenRules(start=(start,), end=(end,), pad=target.pad, suppressed=(unknown,))
         self.max_length, self.input_column = settings.max_length, settings.source
-        self._rules = TokenRules(start=(start,), end=(end,), pad=target.pad, suppressed=(unknown,))
+        self._rules = rules
         self.encoded_pairs: dict[Parallel, tuple[list[int], list[int]]] = {}
 
     @property
@@ -136,22 +148,58 @@ class Translate(Task[TranslateSettings]):
         task.max_target = max(len(row) for row in task.rows(tokenizer.target, targets))
         return task
 
-    def as_dict(self) -> dict[str, Any]:
-        target = self.tokenizer.target
+    @classmethod
+    def prepare_from(
+        cls, examples: Sequence[Parallel], settings: TranslateSettings, pretrained: Pretrained
+    ) -> Translate:
+        """The task with the tokenizer of an encoder–decoder such as T5 or Marian, whose weights are trained further."""
+        model, rules = pretrained.model, pretrained.model.rules
+        if not isinstance(model, EncoderDecoderModel) or reads_of(model.config.embed) != "tokens":
+            raise BadInput(
+                f"{pretrained.name} ({describe_model(model)}) does not write texts from texts. Start from a T5 or a "
+                "Marian, or from a run of this task."
+            )
+        sources, targets = [e.source for e in examples], [e.target for e in examples]
+        scoring = Scoring.from_texts(sources, targets)
+        if isinstance(pretrained.task, Translate) and pretrained.task.own_tokens:
+            task = cls(settings, pretrained.tokenizer, settings.training_beams, scoring=scoring)
+        else:
+            if rules is None or not rules.start or not rules.end:
+                raise BadInput(f"{pretrained.name} names no decoder_start_token_id or eos_token_id in its config.json.")
+            task = cls(settings, pretrained.tokenizer, settings.training_beams, scoring=scoring, rules=rules)
+        task.pretrained = pretrained
+        task.max_target = max(len(row) for row in task.target_rows(targets))
+        return task
+
+    def initialize(self, model: nn.Module) -> None:
+        if self.pretrained is not None:
+            self.pretrained.initialize(model)
+
+    def as_dict(self) -> JsonObject:
+        target = self.tokenizer.target if self.own_tokens else self.tokenizer  # a checkpoint's files have both
+        rules = {} if self.own_tokens else {"rules": asdict(self.rules)}
         chosen = {"scoring": asdict(self.scoring)} if "auto" in (self.settings.metric, self.settings.tokenize) else {}
         return {
             "target": None if target is self.tokenizer else target.backend.to_str(),
             "most": self.max_target,
             **chosen,
+            **rules,
         }
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], settings: TranslateSettings, tokenizer: Any = None) -> Translate:
+    def from_dict(
+        cls, data: ParsedObject, settings: TranslateSettings, tokenizer: Tokenizer | None = None
+    ) -> Translate:
+        tokenizer = require_tokenizer(tokenizer)
         if data["target"] is not None:
             tokenizer.target = Tokenizer(type(tokenizer.backend).from_str(data["target"]), tokenizer.settings)
-        return cls(settings, tokenizer, settings.beams, data["most"], Scoring(**data.get("scoring", {})))
+        saved = data.get("rules")
+        rules = None if saved is None else rules_from_dict(saved)
+        return cls(settings, tokenizer, settings.beams, data["most"], Scoring(**data.get("scoring", {})), rules)
 
     def config(self, a: Architecture) -> EncoderDecoderConfig:
+        if self.pretrained is not None:
+            return cast(EncoderDecoderConfig, self.pretrained.model.config)
         return EncoderDecoderConfig(
             self.embedding(self.tokenizer, a),
             stack_of(a),
@@ -163,7 +211,7 @@ class Translate(Task[TranslateSettings]):
         )
 
     def embedding(self, tokenizer: Tokenizer, a: Architecture) -> TextEmbeddingConfig:
-        positions: Any = {"sinusoidal": "sinusoidal", "learned": self.settings.max_length, "none": None}[a.positions]
+        positions = a.position_embedding(self.settings.max_length)
         return TextEmbeddingConfig(
             tokenizer.size, a.dim, positions, scaled=True, padding=tokenizer.pad, dropout=a.dropout
         )
@@ -194,13 +242,26 @@ class Translate(Task[TranslateSettings]):
         self.encoded_pairs = dict(zip(examples, pairs, strict=True))
         return [len(source) + len(target) for source, target in pairs]
 
+    def training_length(self, examples: Sequence[Parallel]) -> int | None:
+        return max((len(source) for source, _ in self.pairs(examples)), default=None)
+
     def pairs(self, examples: Sequence[Parallel]) -> list[tuple[list[int], list[int]]]:
         """Token numbers of source and target of each example."""
         if all(example in self.encoded_pairs for example in examples):
             return [self.encoded_pairs[example] for example in examples]
-        sources = self.rows(self.tokenizer, [example.source for example in examples])
-        targets = self.rows(self.tokenizer.target, [example.target for example in examples])
+        sources = self.source_rows([example.source for example in examples])
+        targets = self.target_rows([example.target for example in examples])
         return list(zip(sources, targets, strict=True))
+
+    def source_rows(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token numbers of sources, with the prefix of the settings."""
+        prefix = self.settings.prefix
+        return self.rows(self.tokenizer, [prefix + text for text in texts] if prefix else texts)
+
+    def target_rows(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token numbers of targets, from their start to their end token."""
+        rows = self.rows(self.tokenizer.target, texts)
+        return rows if self.own_tokens else [[*self.rules.start, *row] for row in rows]
 
     def rows(self, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
         """Token numbers of texts between start and end, truncated to max_length."""
@@ -236,7 +297,7 @@ class Translate(Task[TranslateSettings]):
     def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
         return pair_loss(model, batch, smoothing, self.settings.r_drop if model.training else 0.0)
 
-    def evaluate(self, model: nn.Module, examples: Sequence[Parallel]) -> Scores:
+    def evaluate(self, model: Model, examples: Sequence[Parallel]) -> Scores:
         """Scores of the model's translations, and its perplexity on the references."""
         if not examples:
             raise BadInput("There is no pair of texts to evaluate on. Look at the file with `regard check`.")
@@ -250,7 +311,7 @@ class Translate(Task[TranslateSettings]):
         )
         return Scores(metrics | {"perplexity": perplexity}, MAIN[metric], hypotheses=texts, details=details)
 
-    def example_records(self, examples: Sequence[Parallel]) -> list[dict[str, Any]]:
+    def example_records(self, examples: Sequence[Parallel]) -> list[dict[str, str]]:
         return [{"input": example.source, "gold": example.target} for example in examples]
 
     def references_of(self, example: Parallel) -> list[str]:
@@ -270,18 +331,18 @@ class Translate(Task[TranslateSettings]):
         return math.exp(min(total / max(count, 1), 100.0))
 
     @torch.no_grad()
-    def translate(self, model: Any, texts: Sequence[str], tokens: int = 16384) -> list[str]:
+    def translate(self, model: Model, texts: Sequence[str], tokens: int = 16384) -> list[str]:
         """The model's translation of each text; empty for an empty text."""
         translations = [""] * len(texts)
         filled = [n for n, text in enumerate(texts) if text.strip()]
-        rows = self.rows(self.tokenizer, [texts[n] for n in filled]) if filled else []
+        rows = self.source_rows([texts[n] for n in filled]) if filled else []
         for numbers in batch_by_size([len(row) for row in rows], tokens // self.beams):
             generated = self.generate(model, [rows[n] for n in numbers])
             for n, text in zip(numbers, self.tokenizer.target.decode(generated), strict=True):
                 translations[filled[n]] = join_tokens(text)
         return translations
 
-    def generate(self, model: Any, sources: list[list[int]]) -> Tensor:
+    def generate(self, model: Model, sources: list[list[int]]) -> Tensor:
         """The tokens of the translations. Each has at most 1.5 times the tokens of the longest training target, and at
         most twice the tokens of its source and 20."""
         device, rules = next(model.parameters()).device, self.rules
@@ -297,15 +358,20 @@ class Translate(Task[TranslateSettings]):
             pad=rules.pad,
         )
 
-    def predict(self, model: nn.Module, inputs: Sequence[str]) -> list[str]:
+    def predict(self, model: Model, inputs: Sequence[object]) -> list[GeneratedText]:
         """The translation of each text."""
-        return self.translate(model, inputs)
+        texts = [as_text(given) for given in inputs]
+        return [GeneratedText(*pair) for pair in zip(texts, self.translate(model, texts), strict=True)]
 
-    def describe(self, examples: Sequence[Parallel]) -> dict[str, Any]:
+    def describe(self, examples: Sequence[Parallel]) -> JsonObject:
         """Facts that `check` shows: sizes, vocabulary, lengths, how many texts are truncated, examples."""
         pairs = self.pairs(examples)
         sizes = [[len(row) for row in side] for side in zip(*pairs, strict=True)]
-        unknown = sum(row.count(self.rules.suppressed[0]) for pair in pairs for row in pair)
+        unknown = sum(
+            row.count(-1 if self.tokenizer.unknown is None else self.tokenizer.unknown)
+            for pair in pairs
+            for row in pair
+        )
         return {
             "pairs": len(examples),
             "source tokens": sum(sizes[0]),
@@ -362,6 +428,12 @@ def token_positions(lengths: Tensor, tokens: int, multiple: int = 1024) -> Tenso
     """
     real = (torch.arange(tokens) < lengths[:, None]).flatten().nonzero().squeeze(1)
     return functional.pad(real, (0, -len(real) % multiple), value=len(lengths) * tokens)
+
+
+def rules_from_dict(saved: ParsedObject) -> TokenRules:
+    """The rules that a run has saved."""
+    values: ParsedObject = {name: tuple(x) if isinstance(x, list) else x for name, x in saved.items()}
+    return TokenRules(**values)
 
 
 def train_tokenizer(texts: list[str], settings: TranslateSettings) -> Tokenizer:

@@ -36,5 +36,5 @@ def test_data_that_does_not_split_is_not_split():
 def test_the_shipped_tagger_reads_a_sentence_as_people_type_it():
     task, model, _ = open_run("tagger")
     prediction = task.predict(model, ["Where's the cat?"])[0]
-    assert prediction["words"] == ["Where", "'s", "the", "cat", "?"]
-    assert prediction["tags"] == ["ADV", "AUX", "DET", "NOUN", "PUNCT"]
+    assert prediction.words == ("Where", "'s", "the", "cat", "?")
+    assert prediction.tags == ("ADV", "AUX", "DET", "NOUN", "PUNCT")

@@ -19,14 +19,14 @@ from regard.tasks.losses.r_drop import FusedRDrop, r_drop_loss, r_drop_reference
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def drawn(labels: int, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+def draw_logits(labels: int, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
     torch.manual_seed(labels * classes)
     logits = 2 * torch.randn(2 * labels, classes, dtype=torch.float64, device=DEVICE)
     return logits, torch.randint(classes, (labels,), device=DEVICE)
 
 
 def test_the_formula_by_torchs_own_divergence() -> None:
-    logits, labels = drawn(7, 11)
+    logits, labels = draw_logits(7, 11)
     p, q = logits.log_softmax(-1).chunk(2)
     right = sum(functional.nll_loss(one, labels, reduction="sum") for one in (p, q)) / 2
     even = sum(-one.mean(-1).sum() for one in (p, q)) / 2
@@ -38,7 +38,7 @@ def test_the_formula_by_torchs_own_divergence() -> None:
 @pytest.mark.parametrize(("smoothing", "weight"), [(0.0, 1.0), (0.1, 5.0)])
 def test_the_kernel_is_the_formula(labels: int, classes: int, smoothing: float, weight: float) -> None:
     """Loss and gradient beside float64, under a factor as training has one."""
-    exact, gold = drawn(labels, classes)
+    exact, gold = draw_logits(labels, classes)
     single = exact.float().requires_grad_()
     exact.requires_grad_()
     want, found = (
@@ -54,7 +54,7 @@ def test_the_kernel_is_the_formula(labels: int, classes: int, smoothing: float, 
 @pytest.mark.parametrize("way", [r_drop_reference, lambda *given: FusedRDrop.apply(*given)], ids=["formula", "kernel"])
 def test_labels_that_do_not_count_change_nothing(way) -> None:
     """Loss and gradient are those of the other labels alone."""
-    logits, labels = drawn(6, 13)
+    logits, labels = draw_logits(6, 13)
     some = torch.tensor([0, 2, 3, 5], device=DEVICE)
     both = torch.cat([some, some + 6])
     every, few = logits.float().requires_grad_(), logits[both].float().requires_grad_()
@@ -67,7 +67,7 @@ def test_labels_that_do_not_count_change_nothing(way) -> None:
 
 
 def test_too_many_classes_go_without_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    logits, labels = drawn(3, 20)
+    logits, labels = draw_logits(3, 20)
     monkeypatch.setattr(r_drop, "WIDEST", 10)
     logits = logits.float()
     torch.testing.assert_close(r_drop_loss(logits, labels, 0.1, 2.0), r_drop_reference(logits, labels, 0.1, 2.0))
@@ -75,7 +75,7 @@ def test_too_many_classes_go_without_the_kernel(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.gpu
 def test_on_a_gpu_at_a_vocabularys_size() -> None:
-    logits, labels = drawn(300, 9876)
+    logits, labels = draw_logits(300, 9876)
     for dtype, close in ((torch.float32, 1e-5), (torch.bfloat16, 1e-2)):
         rough = logits.detach().to(dtype).requires_grad_()
         exact = rough.detach().double().requires_grad_()

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...data.sound import SoundFile, Spoken
+from ...data.sound import Spoken
 from ...errors import BadInput, Missing
 from ...nn.embeddings.audio import Mel, log_mel
+from .given import as_sound
 
 WINDOW, HOP = 0.025, 0.010
 """Seconds of a frame, and from one frame to the next."""
@@ -106,12 +107,11 @@ def time_differences(frames: Tensor) -> Tensor:
     return sum((n * (x[2 + n : 2 + n + count] - x[2 - n : 2 - n + count]) for n in (1, 2)), torch.zeros(())) / 10
 
 
-def open_audio(path: str) -> Spoken:
+def open_audio(given: object) -> Spoken:
     """The example of a recording, or of a `.npy` file of frames."""
-    if not Path(path).is_file():
-        raise BadInput(f"{path} does not exist. Give the path of a recording.")
-    if not path.endswith(".npy"):
-        return Spoken("", sound=SoundFile(Path(path)))
+    path = str(given) if isinstance(given, str | Path) else ""
+    if not path.endswith(".npy") or not Path(path).is_file():
+        return Spoken("", sound=as_sound(given))
     try:
         import numpy
     except ImportError:

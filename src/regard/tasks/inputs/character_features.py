@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from random import Random
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...data.json_values import JsonObject, ParsedObject
 from ...nn.embeddings.words import WordEmbeddingConfig
 from ..architecture import Architecture
 from .character_vectors import character_vectors
@@ -59,11 +59,11 @@ class CharacterFeatures:
         """Vectors of the characters, `[2 + characters, dim]`; zeros for those that the texts do not have."""
         return character_vectors(self.texts, {c: n for n, c in enumerate(self.characters, 2)}, dim)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         return {"characters": self.characters, "features": self.features}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> CharacterFeatures:
+    def from_dict(cls, data: ParsedObject) -> CharacterFeatures:
         return cls(data["characters"], data["features"])
 
     @property

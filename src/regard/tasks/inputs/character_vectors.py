@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,13 +31,13 @@ def character_vectors(texts: Iterable[str], number: Mapping[str, int], dim: int)
         known = (here > 0) & (there > 0)
         rows.append(here[known])
         columns.append(there[known] + n * size)
-    pairs: Any = coo_matrix(
+    pairs = coo_matrix(
         (np.ones(sum(map(len, rows))), (np.concatenate(rows), np.concatenate(columns))), (size, len(OFFSETS) * size)
     )
     pairs.sum_duplicates()
     total, by_row, by_column = pairs.data.sum(), np.asarray(pairs.sum(1))[:, 0], np.asarray(pairs.sum(0))[0]
     ratio = pairs.data * total / (by_row[pairs.row] * by_column[pairs.col])
-    information: Any = coo_matrix((np.log(ratio).clip(0), (pairs.row, pairs.col)), pairs.shape).tocsr()
+    information = coo_matrix((np.log(ratio).clip(0), (pairs.row, pairs.col)), pairs.shape).tocsr()
     rank = min(dim, size - 1)
     if size <= MAX_DENSE:  # Lanczos iterations restart at random where singular values are equal, as in small texts
         u, s, _ = np.linalg.svd(information.toarray(), full_matrices=False)

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from ...data.files import Paths
-from ...data.images import ImageFile, LabelledImage, Picture, load_image, read_images
+from ...data.images import LabelledImage, Picture, load_image, read_images
+from ...data.json_values import JsonObject, ParsedObject
 from ...data.reading import Reading
 from ...errors import BadInput
+from ...models.interfaces import EmbeddingConfig, LayersConfig
+from ...models.tokenizers.tokenizer import Tokenizer
 from ...nn.baselines.fully_connected import FullyConnectedConfig
 from ...nn.block import StackConfig
 from ...nn.embeddings.patch_embedding import ImageEmbeddingConfig
@@ -24,16 +26,26 @@ from ...nn.embeddings.residual_embedding import ResidualEmbeddingConfig
 from ..architecture import Architecture, stack_of
 from .augment import cutout, jitter_images, rotate_images, shift_images
 from .cache import TensorCache
+from .given import as_picture
 
 if TYPE_CHECKING:
     from ..classify import ClassifySettings
     from ..match import MatchSettings
+    from ..pretrained.pixels import ImageProcessor
+    from ..pretrained.pretrained import Encoder, Pretrained
 
 SAMPLE = 1000
 """Training images from which size, mean and deviation are computed."""
 
 DEFAULT_SIZE = 64
 """Height and width for images of different sizes, unless image_size is set."""
+
+
+class WithImage(Protocol):
+    """An example with an image, such as `LabelledImage` and `Captioned`."""
+
+    @property
+    def image(self) -> Picture: ...
 
 
 class ImageInputs:
@@ -52,15 +64,17 @@ class ImageInputs:
     ) -> None:
         self.settings, self.size, self.mean, self.std = settings, size, tuple(mean), tuple(std)
         self.pixel_cache = TensorCache(self.load)
+        self.patch_size = settings.patch_size
+        self.processor: ImageProcessor | None = None
+        self.encoder: Encoder | None = None
 
     @staticmethod
     def read(paths: Paths, settings: ClassifySettings) -> Reading[LabelledImage]:
-        return read_images(paths, image=settings.input, label=settings.label, folder=settings.folder)
+        s = settings
+        return read_images(paths, image=s.input, label=s.label, folder=s.folder, target=s.target)
 
     @classmethod
-    def from_examples(
-        cls, examples: Sequence[LabelledImage], settings: ClassifySettings | MatchSettings
-    ) -> ImageInputs:
+    def from_examples(cls, examples: Sequence[WithImage], settings: ClassifySettings | MatchSettings) -> ImageInputs:
         """Size, channels, mean and deviation of these images."""
         sample = [load_image(example.image) for example in examples[:: -(-len(examples) // SAMPLE)]]
         channels = Counter(len(image) for image in sample).most_common(1)[0][0]
@@ -69,20 +83,50 @@ class ImageInputs:
         mean, std = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3)).clamp(min=1e-3)
         return cls(settings, size, mean.tolist(), std.tolist())
 
-    def as_dict(self) -> dict[str, Any]:
-        return {"size": self.size, "mean": self.mean, "std": self.std}
+    @classmethod
+    def from_pretrained(cls, pretrained: Pretrained, settings: ClassifySettings | MatchSettings) -> ImageInputs:
+        """Images as a checkpoint reads them: as its preprocessor says, or as the run did that it is."""
+        from ..pretrained.pixels import ImageProcessor
+
+        encoder, before = pretrained.encoder("images"), getattr(pretrained.task, "inputs", None)
+        if isinstance(before, ImageInputs):
+            inputs = cls(settings, before.size, before.mean, before.std)
+            inputs.patch_size, inputs.processor = before.patch_size, before.processor
+        else:
+            embed = encoder.config.embed
+            size = (embed.size, embed.size) if isinstance(embed.size, int) else tuple(embed.size)
+            processor = ImageProcessor.from_config(pretrained.model.preprocessor, size, embed.channels)
+            inputs = cls(settings, size, processor.mean, processor.std)
+            inputs.patch_size, inputs.processor = embed.patch, processor
+        inputs.encoder = encoder
+        return inputs
+
+    def as_dict(self) -> JsonObject:
+        own = {} if self.patch_size == self.settings.patch_size else {"patch_size": self.patch_size}
+        processor = {} if self.processor is None else {"processor": self.processor.as_dict()}
+        return {"size": self.size, "mean": self.mean, "std": self.std, **own, **processor}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], settings: ClassifySettings | MatchSettings, tokenizer: Any) -> ImageInputs:
-        return cls(settings, (data["size"][0], data["size"][1]), data["mean"], data["std"])
+    def from_dict(
+        cls, data: ParsedObject, settings: ClassifySettings | MatchSettings, tokenizer: Tokenizer | None
+    ) -> ImageInputs:
+        inputs = cls(settings, (data["size"][0], data["size"][1]), data["mean"], data["std"])
+        inputs.patch_size = data.get("patch_size", settings.patch_size)
+        if "processor" in data:
+            from ..pretrained.pixels import ImageProcessor
+
+            inputs.processor = ImageProcessor.from_dict(data["processor"])
+        return inputs
 
     @property
     def tokens(self) -> int:
         """How many patches an image has."""
-        return (self.size[0] // self.settings.patch_size) * (self.size[1] // self.settings.patch_size)
+        return (self.size[0] // self.patch_size) * (self.size[1] // self.patch_size)
 
-    def layer_configs(self, a: Architecture) -> tuple[Any, Any]:
+    def layer_configs(self, a: Architecture) -> tuple[EmbeddingConfig, LayersConfig]:
         """(embedding, stack): a token per patch; for cnn the embedding has the layers, and the stack is empty."""
+        if self.encoder is not None:
+            return self.encoder.layer_configs(a)
         channels, patch = len(self.mean), self.settings.patch_size
         if a.base != "cnn":
             embed, stack = ImageEmbeddingConfig(self.size, patch, a.dim, channels, dropout=a.dropout), stack_of(a)
@@ -101,12 +145,14 @@ class ImageInputs:
         return stages, stack if a.with_attention else StackConfig(a.dim, 0, 1, final_norm=False)
 
     def initialize(self, model: nn.Module) -> None:
-        """No weights are known before training."""
+        """Load the weights of a checkpoint."""
+        if self.encoder is not None:
+            self.encoder.initialize(model)
 
-    def sizes(self, examples: Sequence[LabelledImage]) -> list[int]:
+    def sizes(self, examples: Sequence[WithImage]) -> list[int]:
         return [1 + self.tokens] * len(examples)
 
-    def batch(self, examples: Sequence[LabelledImage], rng: Random | None) -> dict[str, Tensor]:
+    def batch(self, examples: Sequence[WithImage], rng: Random | None) -> dict[str, Tensor]:
         pixels = torch.stack([self.pixels(example.image) for example in examples])
         mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
         images = (pixels / 255 - mean) / std
@@ -125,15 +171,15 @@ class ImageInputs:
 
     def load(self, image: Picture) -> Tensor:
         """uint8 `[channels, height, width]` of the size that the model reads."""
+        if self.processor is not None:
+            return self.processor.pixels(image)
         return resize(load_image(image, len(self.mean)), self.size)
 
-    def example_of(self, text: str) -> LabelledImage:
-        """An example for a path that `predict` gets."""
-        if not Path(text).is_file():
-            raise BadInput(f"{text!r:.80} does not exist. This model reads images: give the path of an image.")
-        return LabelledImage(ImageFile(Path(text)), "")
+    def example_of(self, given: object) -> LabelledImage:
+        """An example for an input of `predict`."""
+        return LabelledImage(as_picture(given), "")
 
-    def describe(self, examples: Sequence[LabelledImage]) -> dict[str, Any]:
+    def describe(self, examples: Sequence[WithImage]) -> JsonObject:
         sizes = Counter(tuple(load_image(example.image).shape[1:]) for example in examples[:SAMPLE])
         return {
             "channels": len(self.mean),

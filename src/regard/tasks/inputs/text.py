@@ -4,29 +4,35 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from ...data.arrays import Arrays
 from ...data.files import Paths, file_format
+from ...data.json_values import JsonObject, ParsedObject
 from ...data.reading import MalformedData, Reading
 from ...data.text import LabelledText, read_texts
 from ...errors import BadInput
 from ...models.baselines.linear import NBLinearConfig
+from ...models.interfaces import EmbeddingConfig, LayersConfig
 from ...models.tokenizers.tokenizer import Tokenizer
 from ...nn.embeddings.text import TextEmbeddingConfig
 from ...nn.embeddings.word_vectors import WordVectors, read_vectors
 from ..architecture import Architecture, stack_of
+from ..task import require_tokenizer
+from .cache import MethodCache
+from .given import as_text
 from .word_features import ALL, PAD, UNKNOWN, WordFeatures
 
 if TYPE_CHECKING:
     from ..classify import ClassifySettings
     from ..match import MatchSettings
+    from ..pretrained.pretrained import Encoder, Pretrained
+    from ..pretrained.texts import SubwordTexts
 
 MAX_WORD_LENGTH = 20
 """Letters of a word that are read (see `WordFeatures`)."""
@@ -34,8 +40,18 @@ CACHED_TEXTS = 1 << 17
 """Texts whose words are cached."""
 
 
+class WithText(Protocol):
+    """An example with a text, such as `LabelledText` and `Captioned`."""
+
+    @property
+    def text(self) -> str: ...
+
+
 class TextInputs:
-    """Texts as tokens; with word vectors, the vocabulary also has all words with a vector."""
+    """Texts as tokens; with word vectors, the vocabulary also has all words with a vector.
+
+    With `subwords` they are tokens of a checkpoint's tokenizer.
+    """
 
     kind = "text"
     SETTINGS = (
@@ -59,17 +75,20 @@ class TextInputs:
         vector_dim: int | None = None,
         vectors: WordVectors | None = None,
         word_features: WordFeatures | None = None,
+        subwords: SubwordTexts | None = None,
     ) -> None:
         self.settings, self.tokenizer, self.vector_dim, self.vectors = settings, tokenizer, vector_dim, vectors
-        self.word_features = word_features
-        self.cached_words = lru_cache(CACHED_TEXTS)(self.words)
+        self.word_features, self.subwords = word_features, subwords
+        self.encoder: Encoder | None = None
+        self.cached_words = MethodCache(self.words, CACHED_TEXTS)
 
     @staticmethod
     def read(paths: Paths, settings: ClassifySettings) -> Reading[LabelledText]:
-        return read_texts(paths, text=settings.input, label=settings.label)
+        text, label, target = settings.input, settings.label, settings.target
+        return read_texts(paths, text=text, label=label, target=target)
 
     @classmethod
-    def from_examples(cls, examples: Sequence[LabelledText], settings: ClassifySettings | MatchSettings) -> TextInputs:
+    def from_examples(cls, examples: Sequence[WithText], settings: ClassifySettings | MatchSettings) -> TextInputs:
         """The vocabulary of these texts."""
         texts = [example.text for example in examples]
         max_affix, char_ngrams = settings.max_affix, settings.char_ngrams
@@ -91,25 +110,47 @@ class TextInputs:
         tokenizer = Tokenizer.train([*texts, " ".join(vectors.words)], "words", size, settings.lowercase)
         return cls(settings, tokenizer, vectors.dim, vectors)
 
-    def as_dict(self) -> dict[str, Any]:
+    @classmethod
+    def from_pretrained(cls, pretrained: Pretrained, settings: ClassifySettings | MatchSettings) -> TextInputs:
+        """Texts as a checkpoint reads them: as its tokenizer divides them, or as the run did that it is."""
+        encoder, before = pretrained.encoder("tokens"), getattr(pretrained.task, "inputs", None)
+        if isinstance(before, TextInputs) and before.subwords is None:
+            inputs = cls(settings, before.tokenizer, before.vector_dim, None, before.word_features)
+        else:
+            inputs = cls(settings, pretrained.tokenizer, subwords=pretrained.texts(settings.max_length))
+        inputs.encoder = encoder
+        return inputs
+
+    def as_dict(self) -> JsonObject:
+        if self.subwords is not None:
+            return {"vector_dim": None, "subwords": {"max_length": self.subwords.max_length}}
         features = {} if self.word_features is None else {"spelling": self.word_features.as_dict()}
         return {"vector_dim": self.vector_dim, **features}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], settings: ClassifySettings | MatchSettings, tokenizer: Any) -> TextInputs:
+    def from_dict(
+        cls, data: ParsedObject, settings: ClassifySettings | MatchSettings, tokenizer: Tokenizer | None
+    ) -> TextInputs:
+        tokenizer = require_tokenizer(tokenizer)
+        if "subwords" in data:
+            from ..pretrained.texts import SubwordTexts
+
+            return cls(settings, tokenizer, subwords=SubwordTexts(tokenizer, data["subwords"]["max_length"]))
         saved, sizes = data.get("spelling"), (settings.max_affix, MAX_WORD_LENGTH, settings.char_ngrams)
         features = None if saved is None else WordFeatures.from_dict(saved, *sizes)
         return cls(settings, tokenizer, data["vector_dim"], word_features=features)
 
-    def layer_configs(self, a: Architecture) -> tuple[Any, Any]:
+    def layer_configs(self, a: Architecture) -> tuple[EmbeddingConfig, LayersConfig]:
         """(embedding, stack)."""
+        if self.encoder is not None:
+            return self.encoder.layer_configs(a)
         if self.word_features is not None:
             return self.word_features.embedding(a), stack_of(a)
-        positions = {"sinusoidal": "sinusoidal", "learned": self.settings.max_length, "none": None}[a.positions]
+        positions = a.position_embedding(self.settings.max_length)
         embed = TextEmbeddingConfig(
             self.tokenizer.size,
             a.dim,
-            positions,  # type: ignore[arg-type]
+            positions,
             scaled=self.vector_dim is None,
             inner=self.vector_dim,
             padding=self.tokenizer.pad,
@@ -117,9 +158,8 @@ class TextInputs:
         )
         return embed, stack_of(a)
 
-    def nb_linear_config(self, classes: int) -> NBLinearConfig:
+    def nb_linear_config(self, classes: int, rows: int) -> NBLinearConfig:
         """The linear classifier over the same indices, and over pairs of words and of their longest prefixes."""
-        rows = self.settings.nb_linear
         if self.word_features is None:
             ignored = (self.tokenizer.pad or 0, self.tokenizer.unknown or 0)
             return NBLinearConfig(self.tokenizer.size, rows, classes, ignored=ignored)
@@ -130,7 +170,9 @@ class TextInputs:
         )
 
     def initialize(self, model: nn.Module) -> None:
-        """Load word vectors into the embedding."""
+        """Load the weights of a checkpoint, or word vectors into the embedding."""
+        if self.encoder is not None:
+            self.encoder.initialize(model)
         if self.vectors is None:
             return
         embedding = self.vectors.embedding(self.tokenizer.backend.get_vocab(), torch.Generator().manual_seed(0))
@@ -138,10 +180,12 @@ class TextInputs:
         weight.data.copy_(embedding.weight)
         weight.requires_grad_(not self.settings.frozen)
 
-    def sizes(self, examples: Sequence[LabelledText]) -> list[int]:
+    def sizes(self, examples: Sequence[WithText]) -> list[int]:
+        if self.subwords is not None:
+            return self.subwords.sizes([example.text for example in examples])
         return self.encode([example.text for example in examples])["lengths"].tolist()
 
-    def batch(self, examples: Sequence[LabelledText], rng: Random | None) -> dict[str, Tensor]:
+    def batch(self, examples: Sequence[WithText], rng: Random | None) -> dict[str, Tensor]:
         if self.word_features is not None:
             rows = [self.cached_words(example.text) or [""] for example in examples]
             return self.word_features.batch(rows, self.sample_dropout(self.word_features, rng))
@@ -152,9 +196,12 @@ class TextInputs:
         dropped = torch.tensor([[rng.random() < self.settings.word_dropout for _ in row] for row in tokens.tolist()])
         positions = torch.arange(tokens.shape[1])
         inside = (positions > 0) & (positions < lengths[:, None] - 1)  # the first and last tokens are special
-        return {**inputs, "tokens": tokens.masked_fill(dropped & inside, self.tokenizer.unknown or 0)}
+        unknown = self.tokenizer.mask if self.subwords is not None else self.tokenizer.unknown
+        return {**inputs, "tokens": tokens.masked_fill(dropped & inside, unknown or 0)}
 
     def encode(self, texts: list[str]) -> dict[str, Tensor]:
+        if self.subwords is not None:
+            return self.subwords.batch(texts)
         encoding = self.tokenizer(texts, max_length=self.settings.max_length)
         return {"tokens": encoding.tokens, "lengths": encoding.lengths}
 
@@ -175,21 +222,22 @@ class TextInputs:
             return None
         return lambda word: ALL if rng.random() < share else features.sample_dropout(word, rng, 0.0, rare)
 
-    def choices(self, examples: Sequence[LabelledText]) -> list[str]:
+    def choices(self, texts: list[str]) -> list[str]:
         """How many texts are longer than what is read of them."""
         limit = self.settings.max_length
-        if self.word_features is not None:
-            lengths = [len(self.split_text(example.text)) for example in examples]
+        if self.subwords is not None:
+            lengths, limit = self.subwords.lengths(texts), self.subwords.max_length or limit
+        elif self.word_features is not None:
+            lengths = [len(self.split_text(text)) for text in texts]
         else:
-            texts = [example.text for example in examples]
             lengths = [len(encoding.ids) for encoding in self.tokenizer.backend.encode_batch_fast(texts)]
         return truncation_note(lengths, limit, "texts")
 
-    def example_of(self, text: str) -> LabelledText:
-        """An example for an argument of `predict`."""
-        return LabelledText(text, "")
+    def example_of(self, given: object) -> LabelledText:
+        """An example for an input of `predict`."""
+        return LabelledText(as_text(given, getattr(self.settings, "input", None)), "")
 
-    def describe(self, examples: Sequence[LabelledText]) -> dict[str, Any]:
+    def describe(self, examples: Sequence[LabelledText]) -> JsonObject:
         encoding = self.encode([example.text for example in examples])
         lengths = sorted(encoding["lengths"].tolist())
         counts = Counter(encoding["tokens"].flatten().tolist())

@@ -1,4 +1,4 @@
-"""Word boundaries as labels of characters: B(egin), M(iddle), E(nd) of a word, or S(ingle), with the word's tag."""
+"""Boundaries as labels of tokens: B(egin), M(iddle), E(nd) of a word or span, or S(ingle), with its tag; O outside."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from torch import Tensor
 from ...data.tagged import Tagged
 
 PLACES = "BMES"
-FOLLOWING = {"B": "ME", "M": "ME", "E": "BS", "S": "BS"}
+OUTSIDE = "O"
+FOLLOWING = {"B": "ME", "M": "ME", "E": "BSO", "S": "BSO", OUTSIDE: "BSO"}
 """The places that may follow a place: inside a word the tag stays the same, after it any word may begin."""
 
 
@@ -31,9 +32,17 @@ def split_words(example: Tagged) -> Tagged:
     """
     labels: list[str] = []
     for word, tag in zip(example.words, example.tags, strict=True):
-        places = "S" if len(word) == 1 else "B" + "M" * (len(word) - 2) + "E"
-        labels += [f"{place}-{tag}" for place in places]
+        labels += [f"{place}-{tag}" for place in places_of(len(word))]
     return Tagged(tuple("".join(example.words)), tuple(labels))
+
+
+def places_of(length: int) -> str:
+    """The places of the tokens of a word or span.
+
+    >>> places_of(1), places_of(4)
+    ('S', 'BMME')
+    """
+    return "S" if length == 1 else "B" + "M" * (length - 2) + "E"
 
 
 def join_characters(characters: Sequence[str], labels: Sequence[str], breaks: Collection[int] = ()) -> Tagged:
@@ -57,8 +66,8 @@ def join_characters(characters: Sequence[str], labels: Sequence[str], breaks: Co
 def allowed_transitions(labels: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
     """Which label may come first `[labels]`, after which other `[before, after]`, and last `[labels]`."""
     parts = [(label[0], label[2:]) for label in labels]
-    after = [[b in FOLLOWING[a] and (b in "BS" or tag == other) for b, other in parts] for a, tag in parts]
-    first, last = ([place in wanted for place, _ in parts] for wanted in ("BS", "ES"))
+    after = [[b in FOLLOWING[a] and (b in "BSO" or tag == other) for b, other in parts] for a, tag in parts]
+    first, last = ([place in wanted for place, _ in parts] for wanted in ("BSO", "ESO"))
     return torch.tensor(first), torch.tensor(after), torch.tensor(last)
 
 

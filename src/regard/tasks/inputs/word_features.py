@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from random import Random
 from threading import Lock
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...data.json_values import JsonObject, ParsedObject
 from ...nn.embeddings.words import WordEmbeddingConfig
 from ..architecture import Architecture
 
@@ -65,13 +65,11 @@ class WordFeatures:
         frequent = frequent_items(words, min_count), frequent_items(letters, 1), frequent_items(features, 2)
         return cls(*frequent, **sizes, counts=counts)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         return {"words": self.words, "letters": self.letters, "features": self.features}
 
     @classmethod
-    def from_dict(
-        cls, data: dict[str, Any], max_affix: int, max_word_length: int, char_ngrams: int = 0
-    ) -> WordFeatures:
+    def from_dict(cls, data: ParsedObject, max_affix: int, max_word_length: int, char_ngrams: int = 0) -> WordFeatures:
         vocabularies = data["words"], data["letters"], data.get("features", ())
         return cls(*vocabularies, max_affix=max_affix, char_ngrams=char_ngrams, max_word_length=max_word_length)
 
@@ -160,10 +158,10 @@ class WordTable:
         self.row_number: dict[str, int] = {}
         self.lock = Lock()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in vars(self).items() if name != "lock"}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state, lock=Lock())
 
     def rows(self, words: Sequence[str]) -> Tensor:

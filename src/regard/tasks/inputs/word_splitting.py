@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container
-from functools import lru_cache
+
+from ...data.tables.column_profiles import CHINESE_LETTER
+from .cache import MethodCache
 
 CHUNK = re.compile(r"\S+")
 PIECE = re.compile(r"\d+(?:[.,:]\d+)*(?!\w)|[^\W_]+|[\W_]")
@@ -18,17 +20,20 @@ class WordSplitter:
     """Splits chunks between blanks at punctuation, where the pieces are words of the training data.
 
     Data that has "cat?" or "don't" as one word, or no "?" as a word, is thus not split there. Letters and digits are
-    only separated before "n't", if the data has it as a word.
+    only separated before "n't", if the data has it as a word. Chinese is split into the fewest words of the data, and
+    into characters where there are none.
 
     >>> splitter = WordSplitter({"Where", "'s", "the", "cat", "?", ",", "do", "n't", "U.S."})
     >>> text = "Where's the dog? Don't, U.S."
     >>> [text[start:end] for start, end in splitter.spans(text)]
     ['Where', "'s", 'the', 'dog', '?', 'Do', "n't", ',', 'U.S.']
+    >>> WordSplitter({"我", "喜欢", "。"}).pieces("我喜欢北京。")
+    ['我', '喜欢', '北', '京', '。']
     """
 
     def __init__(self, words: Container[str]) -> None:
         self.words = words
-        self.cached_pieces = lru_cache(1 << 16)(self.pieces)
+        self.cached_pieces = MethodCache(self.pieces, 1 << 16)
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """(start, end) of each word."""
@@ -45,11 +50,14 @@ class WordSplitter:
 
     def pieces(self, chunk: str) -> list[str]:
         """The words of a chunk without blanks: the cheapest way to cut it at the places where it may be cut."""
-        if chunk.isalnum() or self.knows(chunk):
+        chinese = CHINESE_LETTER.search(chunk) is not None
+        if self.knows(chunk) or (chunk.isalnum() and not chinese):
             return [chunk]
         cuts = {0, len(chunk), *(match.start() for match in PIECE.finditer(chunk))}
         if self.knows("n't"):
             cuts |= {match.start() for match in NEGATION.finditer(chunk)}
+        if chinese:
+            cuts |= {place for match in CHINESE_LETTER.finditer(chunk) for place in match.span()}
         cuts = sorted(cuts)
         best: dict[int, tuple[float, list[str]]] = {0: (0.0, [])}
         for n, end in enumerate(cuts[1:], 1):
@@ -64,6 +72,8 @@ class WordSplitter:
     def cost(self, piece: str) -> float:
         if self.knows(piece):
             return PIECE_COST
+        if len(piece) > 1 and CHINESE_LETTER.search(piece):
+            return (PIECE_COST + UNKNOWN_COST) * len(piece)
         # a word or a number may be unknown; punctuation that is no word of the data stays with its neighbours
         plain = piece[0].isalnum() and PIECE.fullmatch(piece) is not None
         return PIECE_COST + UNKNOWN_COST * (0.2 if plain else 1.0)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
+from ...data.json_values import JsonObject
 from ...data.languages import count_scripts
 from ...errors import Missing
 
@@ -51,7 +51,7 @@ class Scoring:
 
 def bleu(
     texts: list[str], references: list[list[str]], tokenize: str = "13a", lowercase: bool = False
-) -> tuple[dict[str, float], dict[str, Any]]:
+) -> tuple[dict[str, float], JsonObject]:
     """sacreBLEU's BLEU, as written and in lower case, and chrF; with their signatures."""
     try:
         from sacrebleu.metrics.bleu import BLEU

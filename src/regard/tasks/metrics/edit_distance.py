@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 
-def edit_distance(a: Sequence[Any], b: Sequence[Any]) -> int:
+def edit_distance(a: Sequence[object], b: Sequence[object]) -> int:
     """The least number of insertions, deletions and replacements that turn a into b (Levenshtein).
 
         d(i, j) = min(d(i−1, j) + 1, d(i, j−1) + 1, d(i−1, j−1) + [a_i ≠ b_j])
@@ -22,7 +21,7 @@ def edit_distance(a: Sequence[Any], b: Sequence[Any]) -> int:
     return row[-1]
 
 
-def error_rate(references: Sequence[Sequence[Any]], hypotheses: Sequence[Sequence[Any]]) -> float:
+def error_rate(references: Sequence[Sequence[object]], hypotheses: Sequence[Sequence[object]]) -> float:
     """The edits of all hypotheses, divided by the length of all references; it can exceed 1.
 
     >>> error_rate(["abcd", "xy"], ["abd", "xyz"])

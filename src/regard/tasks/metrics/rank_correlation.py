@@ -19,6 +19,6 @@ def rank_correlation(x: Tensor, y: Tensor) -> float:
 
 def mean_ranks(x: Tensor) -> Tensor:
     """The rank of each number of a vector; equal numbers get their mean rank."""
-    below = (x[None, :] < x[:, None]).double().sum(-1)
-    same = (x[None, :] == x[:, None]).double().sum(-1)
-    return below + (same + 1) / 2
+    _, inverse, counts = x.unique(return_inverse=True, return_counts=True)
+    last = counts.double().cumsum(0)
+    return (last - (counts - 1) / 2)[inverse]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ...data.tagged import Tagged
+from .classification import f1_score
 
 
 def word_spans(sentence: Tagged) -> set[tuple[int, int, str]]:
@@ -19,11 +20,6 @@ def word_spans(sentence: Tagged) -> set[tuple[int, int, str]]:
         spans.add((start, start + len(word), tag))
         start += len(word)
     return spans
-
-
-def f1(correct: int, predicted: int, gold: int) -> float:
-    """The harmonic mean of precision and recall; 0 where nothing is right."""
-    return 2 * correct / (predicted + gold) if correct else 0.0
 
 
 def segmentation_scores(
@@ -44,8 +40,8 @@ def segmentation_scores(
         right.update(tag for _, _, tag in a & b)
         expected.update(tag for _, _, tag in a)
         given.update(tag for _, _, tag in b)
-    metrics = {"word_f1": f1(correct, *counts), "tagged_f1": f1(right.total(), *counts)}
-    return metrics, {tag: f1(right[tag], given[tag], expected[tag]) for tag in sorted(expected)}
+    metrics = {"word_f1": f1_score(correct, *counts), "tagged_f1": f1_score(right.total(), *counts)}
+    return metrics, {tag: f1_score(right[tag], given[tag], expected[tag]) for tag in sorted(expected)}
 
 
 class LongestMatch:

@@ -15,12 +15,14 @@ from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.data import Tagged
+from regard.data.annotations.spans import LabelledSpan, SpannedText
 from regard.models.checkpoint.checkpoint import load
 from regard.nn.embeddings.words import WordEmbeddingConfig
 from regard.settings import load_settings
 from regard.tasks.architecture import Architecture
 from regard.tasks.inputs.word_features import PAD, UNKNOWN, extract_features, word_shape
-from regard.tasks.tag import Tag, TagSettings
+from regard.tasks.texts.tag import Tag, TagSettings
+from regard.train.run import RunConfig
 
 ENDINGS = {"ing": "VERB", "ness": "NOUN", "ly": "ADV", "ous": "ADJ"}
 SMALL = Architecture(dim=16, layers=1, heads=2, dropout=0.0)
@@ -188,3 +190,18 @@ def test_a_spelling_can_be_copied_and_pickled() -> None:
     wanted = known.batch([Tagged(("The", "dog"), ("DET", "NOUN"))])["tokens"]
     for other in (copy.deepcopy(known.word_features), pickle.loads(pickle.dumps(known.word_features))):
         assert torch.equal(other.batch([("The", "dog")])["tokens"], wanted)
+
+
+def test_few_sentences_have_defaults_of_their_own(tmp_path: Path) -> None:
+    """Convolutions below attention, unless settings of another model are given; a resumed run keeps what it has."""
+    examples = [Tagged(("the", "cat"), ("DET", "NOUN"))] * 40
+    adapted = RunConfig.from_changes("tag", {"dropout": 0.15}).adapt(examples, tmp_path)
+    chosen = (adapted.architecture.model, adapted.architecture.dropout, adapted.training.batch_tokens)
+    assert chosen == ("cnn+attention", 0.15, 512)
+    adapted.prepare(examples).config(adapted.architecture).build()
+    for given in ({"model": "transformer"}, {"heads": 2}, {"position": "Alibi()"}):
+        config = RunConfig.from_changes("tag", given)
+        assert config.adapt(examples, tmp_path) == config
+    names = [SpannedText("Ada sleeps", (LabelledSpan(0, 3, "PER"),))] * 40
+    assert RunConfig.from_changes("spans", {}).adapt(names, tmp_path).architecture.model == "cnn+attention"
+    assert RunConfig.from_changes("tag", {}).adapt(examples * 2000, tmp_path).architecture.model == "transformer"

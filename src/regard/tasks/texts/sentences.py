@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..errors import BadInput
-from ..models.heads import ClassificationHeadConfig
-from ..models.hierarchical import HierarchicalConfig, HierarchicalLayersConfig
-from ..nn.embeddings.text import TextEmbeddingConfig
-from .architecture import Architecture
-from .inputs.text import TextInputs
+from ...errors import BadInput
+from ...models.heads import ClassificationHeadConfig
+from ...models.hierarchical import HierarchicalConfig, HierarchicalLayersConfig
+from ...nn.embeddings.text import TextEmbeddingConfig
+from ..architecture import Architecture
+from ..inputs.text import TextInputs
 
 if TYPE_CHECKING:
-    from .inputs.audio import AudioInputs
-    from .inputs.images import ImageInputs
+    from ..inputs.audio import AudioInputs
+    from ..inputs.images import ImageInputs
 
 SENTENCE_ENDS = (".", "!", "?", "…", "。", "！", "？", "；", "\n")
 

@@ -17,7 +17,7 @@ from regard.tasks.inputs.character_features import COLUMNS, CharacterFeatures
 from regard.tasks.inputs.character_vectors import character_vectors
 from regard.tasks.inputs.word_boundaries import allowed_transitions, best_labels, boundary_labels, join_characters
 from regard.tasks.inputs.word_features import PAD, UNKNOWN
-from regard.tasks.tag import Tag, TagSettings, strip_end
+from regard.tasks.texts.tag import Tag, TagSettings, strip_end
 
 WORDS = {"甲乙": "NOUN", "丙": "VERB", "丁戊己": "ADJ", "庚": "PRON", "辛乙": "NOUN"}
 

@@ -1,0 +1,97 @@
+"""Ranking: the candidates of each query, ordered by a model that reads both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor, nn
+
+from ...data.annotations.pairs import CANDIDATES_NAMES, FIRST_NAMES, LabelledPair, read_rankings
+from ...data.reading import Reading, split
+from ...settings import setting
+from ..losses.targets import ClassTarget, to_number
+from ..metrics.ranking import ranking_scores
+from ..results import RankedText, Ranking
+from ..task import Scores
+from .pair_inputs import parse_object
+from .pairs import PairsSettings, TextPairs
+
+
+@dataclass(frozen=True)
+class RankSettings(PairsSettings):
+    """Settings of the task `rank`: those of `pairs`, whose first text is the query and whose second is a candidate."""
+
+    first: str | None = setting(None, "Column of the queries.")
+    second: str | None = setting(None, "Column of the candidates.")
+    label: str | None = setting(None, "Column of the relevance: numbers, 0 for irrelevant candidates.")
+    target: Literal["auto", "class", "labels", "number"] = setting(
+        "auto", "Whether a level of relevance is a class or a number; auto takes classes for up to 20 whole numbers."
+    )
+    symmetric: bool = setting(False, "The order of query and candidate does not matter.")
+
+
+class Rank(TextPairs):
+    """The order of the candidates of each query: nDCG and MRR.
+
+    A model of pairs is trained; a candidate's score is the number or, of classes, the expected relevance.
+    """
+
+    name = "rank"
+    Settings = RankSettings
+
+    @classmethod
+    def read(cls, paths: Sequence[Path], settings: PairsSettings) -> Reading[LabelledPair]:
+        return read_rankings(paths, query=settings.first, candidate=settings.second, relevance=settings.label)
+
+    @classmethod
+    def split(
+        cls, reading: Reading[LabelledPair], share: float, seed: int
+    ) -> tuple[Reading[LabelledPair], Reading[LabelledPair]]:
+        """(training data, validation data): a query is in one of them with all its candidates."""
+        return split(reading, share, seed, by=lambda example: example.first)
+
+    def relevance(self, logits: Tensor) -> list[float]:
+        """The expected relevance of each candidate."""
+        if isinstance(self.target, ClassTarget):
+            levels = [to_number(label) for label in self.target.labels]
+            return (logits.softmax(-1) @ logits.new_tensor(levels)).tolist()
+        return logits[:, 0].tolist()
+
+    def evaluate(self, model: nn.Module, examples: Sequence[LabelledPair]) -> Scores:
+        """nDCG, MRR and hits@1 over queries, and the scores of the pairs."""
+        logits, labels = self.logits(model, examples), [example.label for example in examples]
+        groups: dict[str, list[tuple[float, float]]] = {}
+        for example, score in zip(examples, self.relevance(logits), strict=True):
+            groups.setdefault(example.first, []).append((score, to_number(example.label)))
+        of_pairs = self.target.scores(logits, labels)
+        metrics = {**ranking_scores(list(groups.values())), **of_pairs.metrics}
+        return Scores(metrics, "nDCG", hypotheses=of_pairs.hypotheses, details={"queries": len(groups)})
+
+    def validate(self, model: nn.Module, examples: Sequence[LabelledPair]) -> Scores:
+        return self.evaluate(model, examples)
+
+    def predict(self, model: nn.Module, inputs: Sequence[object]) -> Sequence[Ranking]:  # type: ignore[override]
+        """The candidates of each query, best first: of {"query": …, "candidates": […]}, or of one candidate."""
+        rankings = []
+        for query, candidates in map(self.query_of, inputs):
+            logits = self.logits(model, [LabelledPair(query, text, "") for text in candidates])
+            ranked = [RankedText(*pair) for pair in zip(candidates, self.relevance(logits), strict=True)]
+            rankings.append(Ranking(query, tuple(sorted(ranked, key=lambda candidate: -candidate.score))))
+        return rankings
+
+    def query_of(self, given: object) -> tuple[str, list[str]]:
+        """The query and the candidates of an input."""
+        given = parse_object(given)
+        if isinstance(given, Mapping):
+            candidates = next((given[name] for name in CANDIDATES_NAMES if name in given), None)
+            if isinstance(candidates, str) and candidates.lstrip().startswith("["):
+                candidates = json.loads(candidates)
+            query = next((given[name] for name in (self.settings.first, *FIRST_NAMES) if name in given), None)
+            if isinstance(candidates, list) and isinstance(query, str):
+                return query, [str(text) for text in candidates]
+        example = self.inputs.example_of(given)
+        return example.first, [example.second]
