@@ -138,7 +138,7 @@ def test_losses_are_those_of_the_step_itself_on_batches_of_other_lengths() -> No
         with cuda_graph_mode():
             wanted = plain({name: x.cuda() for name, x in given.items()})
         torch.testing.assert_close(recorded(given), wanted.detach(), rtol=1e-4, atol=1e-3)
-    assert all(one.graph is not None for one in recorded.graphs.values()) and len(recorded.graphs) == 2
+    assert all(one.captured is not None for one in recorded.graphs.values()) and len(recorded.graphs) == 2
 
 
 @pytest.mark.gpu

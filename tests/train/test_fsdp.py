@@ -21,8 +21,8 @@ import regard as rg
 from regard.cli import app
 from regard.models.model import Output
 from regard.settings import Training
-from regard.train import fsdp
 from regard.train.checkpoints import CheckpointStore, read_tensors
+from regard.train.processes import fsdp
 from regard.train.run import is_main_process
 from regard.train.trainer import Trainer, TrainEvent
 
@@ -63,7 +63,7 @@ def run(folder: Path, how: Training = HOW, dropout: float = 0.0, stop: int | Non
         (folder / "told.json").write_text(json.dumps({"losses": losses, "parted": parted}))
 
 
-def told(folder: Path) -> dict[str, Any]:
+def read_report(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "told.json").read_text())
 
 
@@ -137,8 +137,10 @@ def launch(function: str, folder: Path, processes: int, environment: dict[str, s
 
 
 def test_losses_and_checkpoints_are_those_of_one_process(two: Path) -> None:
-    assert told(two / "two")["parted"] and not told(two / "one")["parted"]
-    torch.testing.assert_close(told(two / "two")["losses"], told(two / "one")["losses"], rtol=1e-5, atol=1e-6)
+    assert read_report(two / "two")["parted"] and not read_report(two / "one")["parted"]
+    torch.testing.assert_close(
+        read_report(two / "two")["losses"], read_report(two / "one")["losses"], rtol=1e-5, atol=1e-6
+    )
     # Adam divides a gradient by its size: the rounding of one that should be zero becomes a part of a step (1e-3).
     assert_alike(two / "one", two / "two", rtol=1e-4, atol=2e-4)
 
@@ -150,11 +152,13 @@ def test_stopped_and_resumed_to_the_same_bits(two: Path) -> None:
     for name, tensors in a.items():
         for key, x in tensors.items():
             assert torch.equal(b[name][key], x), (name, key)
-    assert told(two / "halves")["losses"] == told(two / "whole")["losses"][4:]
+    assert read_report(two / "halves")["losses"] == read_report(two / "whole")["losses"][4:]
 
 
 def test_two_go_on_with_what_one_began(two: Path) -> None:
-    torch.testing.assert_close(told(two / "one-two")["losses"], told(two / "one")["losses"][3:], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        read_report(two / "one-two")["losses"], read_report(two / "one")["losses"][3:], rtol=1e-5, atol=1e-6
+    )
     assert_alike(two / "one", two / "one-two", rtol=1e-4, atol=2e-4)
 
 
@@ -162,7 +166,7 @@ def test_one_goes_on_with_what_two_began(two: Path, tmp_path: Path) -> None:
     half_of(two / "two", tmp_path / "two-one")
     run(tmp_path / "two-one")
     torch.testing.assert_close(
-        told(tmp_path / "two-one")["losses"], told(two / "one")["losses"][3:], rtol=1e-5, atol=1e-6
+        read_report(tmp_path / "two-one")["losses"], read_report(two / "one")["losses"][3:], rtol=1e-5, atol=1e-6
     )
     assert_alike(two / "one", tmp_path / "two-one", rtol=1e-4, atol=2e-4)
 
@@ -226,10 +230,10 @@ def test_on_a_gpu(tmp_path: Path, wrapped: dict[str, str]) -> None:
     half_of(tmp_path / "plain", tmp_path / "begun")
     for function in ("on_gpu", "in_bf16_on_gpu"):  # a process has one precision
         launch(function, tmp_path, 1, PARTED | wrapped)
-    expected = told(tmp_path / "plain")["losses"]
-    assert told(tmp_path / "parted")["parted"]
-    torch.testing.assert_close(told(tmp_path / "parted")["losses"], expected, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(told(tmp_path / "begun")["losses"], expected[3:], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(told(tmp_path / "half")["losses"], expected, rtol=0.05, atol=0.02)
+    expected = read_report(tmp_path / "plain")["losses"]
+    assert read_report(tmp_path / "parted")["parted"]
+    torch.testing.assert_close(read_report(tmp_path / "parted")["losses"], expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(read_report(tmp_path / "begun")["losses"], expected[3:], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(read_report(tmp_path / "half")["losses"], expected, rtol=0.05, atol=0.02)
     assert_alike(tmp_path / "plain", tmp_path / "parted", rtol=1e-3, atol=5e-4)
     assert_alike(tmp_path / "plain", tmp_path / "begun", rtol=1e-3, atol=5e-4)

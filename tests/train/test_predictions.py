@@ -22,7 +22,7 @@ def call(*words: str | Path, **options) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words], **options)
 
 
-def trained(data: Path, out: Path, *more: str) -> Path:
+def train_run(data: Path, out: Path, *more: str) -> Path:
     settings = [word for value in (*SMALL, *more) for word in ("--set", value)]
     given = ("--train", data, "--out", out, "--steps", "60", "--device", "cpu", "--set", "evaluate_every=60")
     done = call("train", "classify", *given, *settings)
@@ -37,7 +37,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [(f"a {word} film number {n}", label) for n in range(40) for word, label in (("fine", "+"), ("dull", "-"))]
     with (folder / "train.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("text", "label"), *rows])
-    return trained(folder / "train.csv", folder / "run")
+    return train_run(folder / "train.csv", folder / "run")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "train" / name).mkdir(parents=True)
         for n in range(10):
             Image.fromarray(np.full((8, 8), value + n, np.uint8)).save(folder / "train" / name / f"{n}.png")
-    return trained(folder / "train", folder / "run", "patch_size=4")
+    return train_run(folder / "train", folder / "run", "patch_size=4")
 
 
 def test_a_table_is_read_and_its_columns_come_back(texts: Path, tmp_path: Path) -> None:
@@ -93,6 +93,13 @@ def test_a_stream_is_answered_line_by_line(texts: Path) -> None:
 def test_a_folder_is_no_text(texts: Path, tmp_path: Path) -> None:
     done = call("predict", texts, tmp_path)
     assert done.exit_code == 1 and "is a folder, and this model reads texts" in done.output
+
+
+@pytest.mark.parametrize("name", ["tets.csv", "no/such/new.txt", "new.jsonl.gz"])
+def test_the_name_of_a_file_that_is_not_there_is_no_text(texts: Path, name: str) -> None:
+    done = call("predict", texts, name)
+    assert done.exit_code == 1 and f"There is no file {name}" in done.output
+    assert call("predict", texts, "-", input=name + "\n").exit_code == 0
 
 
 def test_a_corrupt_picture_does_not_end_the_others(pictures: Path, tmp_path: Path) -> None:

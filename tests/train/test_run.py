@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import shutil
+import signal
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -307,7 +308,7 @@ def test_parts_that_a_model_has_no_place_for_are_named(tmp_path: Path) -> None:
     assert done.exit_code == 0 and "does not use" not in done.output
 
 
-def trained(*given: object, steps: int = 2) -> Result:
+def run_training(*given: object, steps: int = 2) -> Result:
     small = ["--set", "dim=16", "--set", "layers=1", "--set", "heads=2", "--device", "cpu"]
     return CliRunner().invoke(app, ["train", *map(str, given), "--steps", str(steps), *small])
 
@@ -319,9 +320,9 @@ def films(path: Path, count: int = 40) -> Path:
 
 def test_gzipped_files_are_the_same_files(tmp_path: Path) -> None:
     given = "classify", "--out", tmp_path / "out", "--train"
-    assert trained(*given, films(tmp_path / "a.csv")).exit_code == 0
+    assert run_training(*given, films(tmp_path / "a.csv")).exit_code == 0
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
-    assert trained(*given, tmp_path / "b.csv.gz", steps=3).exit_code == 0
+    assert run_training(*given, tmp_path / "b.csv.gz", steps=3).exit_code == 0
 
 
 def test_files_that_settings_name_may_not_change(tmp_path: Path) -> None:
@@ -338,9 +339,9 @@ def test_files_that_settings_name_may_not_change(tmp_path: Path) -> None:
         f"features={tmp_path / 'x.csv'}",
     )
     given = *given, "--set", f"labels={tmp_path / 'y.csv'}"
-    assert trained(*given).exit_code == 0 and trained(*given, steps=3).exit_code == 0
+    assert run_training(*given).exit_code == 0 and run_training(*given, steps=3).exit_code == 0
     (tmp_path / "y.csv").write_text("node,label\n" + "".join(f"{n},{'ba'[n % 2]}\n" for n in range(30)), "utf8")
-    again = trained(*given, steps=4)
+    again = run_training(*given, steps=4)
     assert again.exit_code == 1 and "other data" in again.output
 
 
@@ -350,18 +351,18 @@ def test_folders_of_data(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((8, 8), 20 * n, "uint8")).save(path)
     given = "classify", "--train", tmp_path / "data", "--out"
-    assert trained(*given, tmp_path / "out").exit_code == 0
+    assert run_training(*given, tmp_path / "out").exit_code == 0
     (tmp_path / "data" / "a" / ".DS_Store").write_bytes(b"x")
-    assert trained(*given, tmp_path / "out", steps=3).exit_code == 0
-    inside = trained(*given, tmp_path / "data" / "run")
+    assert run_training(*given, tmp_path / "out", steps=3).exit_code == 0
+    inside = run_training(*given, tmp_path / "data" / "run")
     assert inside.exit_code == 1 and "is inside" in inside.output
 
 
 def test_a_run_killed_before_its_first_checkpoint_has_one_log(tmp_path: Path) -> None:
     given = "classify", "--train", films(tmp_path / "a.csv"), "--out", tmp_path / "out", "--set", "tensorboard=true"
-    assert trained(*given).exit_code == 0
+    assert run_training(*given).exit_code == 0
     shutil.rmtree(tmp_path / "out" / "checkpoints")
-    assert trained(*given).exit_code == 0
+    assert run_training(*given).exit_code == 0
     steps = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text("utf8").splitlines()]
     assert [line["step"] for line in steps if line["kind"] == "step"] == [1, 2]
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -435,3 +436,51 @@ def test_a_model_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(rg.BadInput, match=r"could not be written to .*model: No space left .* Free some disk space"):
         RunFolder(tmp_path).save_best(Full(), Scores({}, "accuracy"))  # type: ignore[arg-type]
+
+
+def test_half_written_files_are_removed_at_the_next_start(tmp_path: Path) -> None:
+    given = "classify", "--train", films(tmp_path / "a.csv"), "--out", tmp_path / "out"
+    assert run_training(*given).exit_code == 0
+    out = tmp_path / "out"
+    (out / "model" / ".writing-0123").mkdir()
+    left = [".run.json.writing", "model/.writing-0123/model.safetensors", "model/.tmpAbC123", "model/.x.json.0f.tmp"]
+    for name in left:
+        (out / name).write_text("half")
+    (out / "notes.tmp").write_text("mine")
+    assert run_training(*given).exit_code == 0
+    assert not list(out.rglob(".writing-*")) and not any((out / name).exists() for name in left)
+    assert (out / "notes.tmp").is_file()
+
+
+def test_a_damaged_description_of_a_run_is_noticed(run: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(run, tmp_path / "out")
+    text = (out / "task.json").read_text("utf8")
+    (out / "task.json").write_text(text.replace("NOUN", "NOUM"), "utf8")
+    with pytest.raises(rg.BadInput, match=r"task\.json is damaged.*remove its entry"):
+        rg.open(out)
+
+
+@pytest.mark.parametrize("name, status", [("SIGINT", 130), ("SIGTERM", 143), ("SIGUSR1", 128 + signal.SIGUSR1)])
+def test_a_stopped_command_exits_with_its_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, status: int
+) -> None:
+    """The run is saved, and a shell or a scheduler sees that it did not end by itself."""
+
+    def stop(self: Progress, event: TrainEvent) -> None:
+        if event.state.step == 2:
+            os.kill(os.getpid(), getattr(signal, name))
+
+    monkeypatch.setattr(Progress, "step", stop)
+    (tmp_path / "a.tsv").write_text("the\tDET\ncat\tNOUN\n\na\tDET\ndog\tNOUN\n\n" * 10)
+    sizes = [word for item in ("dim=16", "layers=1", "heads=2") for word in ("--set", item)]
+    given = ["--train", str(tmp_path / "a.tsv"), "--out", str(tmp_path / "run"), "--steps", "50", "--device", "cpu"]
+    done = CliRunner().invoke(app, ["train", "tag", *given, *sizes])
+    assert done.exit_code == status and "Stopped after step 2, which is saved" in done.output
+
+
+def test_the_time_left_knows_the_minutes(capsys: pytest.CaptureFixture[str]) -> None:
+    """A step takes about no time and 10**6 of them remain: the minutes that are left are shown if they are fewer."""
+    for minutes, shown in ((0.5, "0:10 left"), (None, "? left")):
+        progress = Progress(minutes, every=0.0)
+        progress(TrainEvent("step", TrainState(step=1, seconds=20.0), 10**9, {"loss": 1.0, "labels": 1.0}))
+        assert shown in capsys.readouterr().err

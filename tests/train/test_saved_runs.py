@@ -25,7 +25,7 @@ def call(*arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def expected(name: str) -> dict[str, Any]:
+def read_expected(name: str) -> dict[str, Any]:
     return json.loads((SAVED / name / "expected.json").read_text("utf8"))
 
 
@@ -46,18 +46,18 @@ def assert_same(found: Any, wanted: Any) -> None:
 
 
 def predict(run: str, inputs: list[str]) -> Any:
-    """The predictions, without the probabilities of all classes, which are newer than these runs."""
+    """The predictions, without what is newer than these runs: probabilities of all classes, inputs beside texts."""
     predictions = call("predict", run, *inputs)
     for prediction in predictions:
-        if isinstance(prediction, dict) and "probabilities" in prediction:
+        if "probabilities" in prediction:
             assert sum(prediction.pop("probabilities").values()) == pytest.approx(1.0, abs=1e-3)
-    return predictions
+    return [row["text"] if set(row) == {"input", "text"} else row for row in predictions]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_saved_run_evaluates_and_predicts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(SAVED)
-    wanted = expected(name)
+    wanted = read_expected(name)
     assert_same(call("evaluate", name, "--data", wanted["data"])["metrics"], wanted["evaluated"])
     assert_same(predict(name, wanted["inputs"]), wanted["predictions"])
     assert not rg.load(SAVED / name).training
@@ -67,7 +67,7 @@ def test_saved_run_evaluates_and_predicts(name: str, monkeypatch: pytest.MonkeyP
 def test_saved_run_resumes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the settings' names of that time the run goes on from its checkpoint to the same losses and predictions."""
     monkeypatch.chdir(SAVED)
-    wanted, out = expected(name), tmp_path / name
+    wanted, out = read_expected(name), tmp_path / name
     shutil.copytree(SAVED / name, out)
     settings = [word for text in wanted["settings"] for word in ("--set", text)]
     files = ["--train", wanted["data"], "--dev", wanted["data"]]

@@ -40,7 +40,7 @@ def assert_same_bits(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> 
         assert torch.equal(x, b[name]), name
 
 
-def interrupted(step: int):
+def interrupt_at(step: int):
     """Presses Ctrl-C after that step."""
 
     def tell(event) -> None:
@@ -60,7 +60,7 @@ def test_stopped_and_resumed_to_the_same_bits(tmp_path: Path, more: dict, step: 
     """Weights, the optimizer's memory, averages and generators, whether or not a checkpoint was due."""
     how = replace(HOW, **more)
     expected = run(tmp_path / "whole", how)
-    run(tmp_path / "cut", how, interrupted(step))
+    run(tmp_path / "cut", how, interrupt_at(step))
     found = CheckpointStore(tmp_path / "cut" / "checkpoints").latest()
     assert found is not None and found[0]["step"] == step
     assert_same_bits(expected, run(tmp_path / "cut", how, made=model(seed=7)))
@@ -310,6 +310,6 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(rg.Unsupported, match="no CUDA device"):
-        make_accelerator(Training(device="cuda"))
+        make_accelerator(Training(device="cuda"), model())
     with pytest.raises(rg.Unsupported, match="fp16"):
-        make_accelerator(Training(precision="fp16"))
+        make_accelerator(Training(precision="fp16"), model())

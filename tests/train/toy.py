@@ -26,7 +26,7 @@ class ToySettings(Settings):
     noise: float = setting(0.1, "Share of numbers that are hidden in training.", ge=0, lt=1)
 
 
-class Toy(Task[ToySettings]):
+class Toy(Task[ToySettings, list[int], list[int]]):
     """Rows of numbers below 5; the class is whether there are more 1s than 2s."""
 
     name = "toy"

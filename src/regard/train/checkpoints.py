@@ -8,18 +8,19 @@ checkpoint is detected and skipped.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import shutil
 import warnings
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from torch import Tensor
 
+from ..data.json_values import JsonObject, ParsedObject
 from ..errors import BadInput, Missing
-from ..models.checkpoint.folder import apply_umask
+from ..models.checkpoint.checksums import hash_file
+from ..models.checkpoint.files import apply_umask
 
 
 class CheckpointStore:
@@ -28,7 +29,7 @@ class CheckpointStore:
     def __init__(self, folder: Path, keep: int = 2) -> None:
         self.folder, self.keep = folder, keep
 
-    def save(self, step: int, state: dict[str, Any], tensors: dict[str, dict[str, Tensor]]) -> Path:
+    def save(self, step: int, state: JsonObject, tensors: dict[str, dict[str, Tensor]]) -> Path:
         """Write a checkpoint: `state` as JSON, each of `tensors` as safetensors. Raises `BadInput` on a full disk."""
         target, partial = self.folder / f"step-{step:08d}", self.folder / f".writing-{step:08d}"
         try:
@@ -61,7 +62,7 @@ class CheckpointStore:
         """The folders of checkpoints, oldest first."""
         return sorted(self.folder.glob("step-*"))
 
-    def latest(self) -> tuple[dict[str, Any], Path] | None:
+    def latest(self) -> tuple[ParsedObject, Path] | None:
         """State and folder of the newest complete checkpoint; None when there is none."""
         for folder in reversed(self.folders()):
             state = read_state(folder)
@@ -71,7 +72,7 @@ class CheckpointStore:
         return None
 
 
-def read_state(folder: Path) -> dict[str, Any] | None:
+def read_state(folder: Path) -> ParsedObject | None:
     """The state of a checkpoint; None if a file is missing, truncated, altered or unreadable."""
     try:
         state = json.loads((folder / "state.json").read_text("utf8"))
@@ -82,12 +83,6 @@ def read_state(folder: Path) -> dict[str, Any] | None:
     hashes = state.get("sha256", {})  # checkpoints of earlier versions have none
     intact = complete and all(hash_file(folder / name) == value for name, value in hashes.items())
     return state if intact and all(readable(folder / name) for name in sizes) else None
-
-
-def hash_file(path: Path) -> str:
-    """The SHA-256 of a file's contents."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def readable(path: Path) -> bool:
@@ -138,7 +133,7 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def import_safetensors() -> Any:
+def import_safetensors() -> ModuleType:
     """`safetensors.torch`; `Missing` if it is not installed."""
     try:
         import safetensors.torch

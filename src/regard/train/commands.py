@@ -2,9 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
+from regard.tasks import TASKS
 from regard.terminal import Debug, Json, print_message, print_result, report_errors, typer
+
+if TYPE_CHECKING:
+    from regard.data.json_values import JsonObject, ParsedObject
+    from regard.data.reading import Fault
+    from regard.settings import SettingDescription
+    from regard.tasks.task import AnyTask
+    from regard.train.predictions import InputRow
+    from regard.train.run import RunConfig
 
 DataFiles = Annotated[list[Path], typer.Argument(help="Files of a data set (two parallel files for translation).")]
 TaskName = Annotated[str, typer.Option("--task", help="Task of the data: tag, classify, translate, …")]
@@ -32,7 +41,7 @@ def check(
         reading = task_class.read(paths, settings)
         if strict:
             reading.strict()
-        facts: dict[str, Any] = {}
+        facts: JsonObject = {}
         if reading.examples:
             try:
                 facts = task_class.prepare(reading.examples, settings).describe(reading.examples)
@@ -46,12 +55,14 @@ def check(
 
 
 def train(
-    task: Annotated[
-        str, typer.Argument(help="tag, classify, translate, lm, nodes, graphs, match, detect, transcribe.")
-    ] = "",
+    task: Annotated[str, typer.Argument(help=f"{', '.join(TASKS)}.")] = "",
     training: Annotated[list[Path], typer.Option("--train", help="Training files.")] = [],  # noqa: B006
     dev: Annotated[list[Path], typer.Option("--dev", help="Validation files. Default: a tenth of --train.")] = [],  # noqa: B006
     out: Annotated[Path, typer.Option("--out", help="Folder of the run.")] = Path("run"),
+    checkpoint: Annotated[
+        str | None,
+        typer.Option("--from", help="Checkpoint to start from: a Hugging Face folder, a run, or a Hub id owner/name."),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="transformer, longformer, lstm, cnn, mlp, lstm+attention, …")
     ] = None,
@@ -85,10 +96,18 @@ def train(
         task = task or (known.task if known else "")
         if not task:
             raise BadInput("Give a task: regard train tag --train FILE. regard train --help lists the tasks.")
-        flags = {"model": model, "epochs": epochs, "steps": steps, "minutes": minutes, "seed": seed, "device": device}
+        flags: dict[str, str | float | None] = {
+            "checkpoint": checkpoint,
+            "model": model,
+            "seed": seed,
+            "device": device,
+        }
+        flags |= {"epochs": epochs, "steps": steps, "minutes": minutes}
         given = {name: value for name, value in flags.items() if value is not None}
         sources = known.settings if known else {}, read_config(config), given, parse_assignments(changed)
-        stop_signal = train_from_files(RunConfig.from_changes(task, *sources, train=training, dev=dev), out, strict)
+        stop_signal = train_from_files(
+            RunConfig.from_changes(task, *sources, train=training, dev=dev, adaptive=known is None), out, strict
+        )
         if not is_main_process():
             return
         if not (out / "scores.json").is_file():  # stopped before the first evaluation
@@ -97,6 +116,8 @@ def train(
         scores = RunFolder(out).read("scores.json")
         verdict = known.verdict(scores["metrics"]) if known else None
         print_result({"run": str(out), **scores, "verdict": verdict}, format_scores(out, scores), as_json)
+        for sentence in scores.get("summary", []):
+            print_message(sentence)
         if stop_signal:
             raise typer.Exit(128 + stop_signal)
         if verdict:
@@ -104,7 +125,7 @@ def train(
             raise typer.Exit(1)
 
 
-def train_from_files(config: Any, out: Path, strict: bool = False) -> int:
+def train_from_files(config: "RunConfig", out: Path, strict: bool = False) -> int:
     """Read the files of a `RunConfig`, prepare its task, and train it into the folder `out`.
 
     Returns the number of the signal that stopped the run, 0 if it reached its end.
@@ -123,11 +144,14 @@ def train_from_files(config: Any, out: Path, strict: bool = False) -> int:
     if (unused := unused_parts(config.architecture)) and is_main_process():
         print_message(f"{config.architecture.model} does not use {', '.join(unused)}; ignored.")
     data = read_data(config, lambda faults: report_faults(faults, None if strict else out), strict)
-    task = config.task.prepare(data.train, config.settings)
+    defaults, config = config, config.adapt(data.train, out)
+    task = config.prepare(data.train)
     report_unknown_labels(task, data.validation)
     if is_main_process():
         for text in (*data.notes, *task.choices(data.train)):
             print_message(text)
+        if changed := config.changes_from(defaults):
+            print_message(f"Other defaults for these data: {', '.join(changed)}. --set NAME=VALUE gives others.")
     progress = Progress(config.training.minutes)
     train_run(task, config.architecture, config.training, data, out, config.files, progress)
     return progress.stop_signal
@@ -188,13 +212,7 @@ def predict(
     with report_errors(debug):
         from regard.assets import resolve_folder
         from regard.tasks.reference import input_hints
-        from regard.train.predictions import (
-            OUTPUT_FORMATS,
-            predict_rows,
-            read_inputs,
-            split_chunks,
-            write_predictions,
-        )
+        from regard.train.predictions import OUTPUT_FORMATS, predict_rows, read_inputs, split_chunks, write_predictions
         from regard.train.run import open_run
 
         given = [*inputs, *map(str, data)]
@@ -211,7 +229,7 @@ def predict(
                 raise typer.BadParameter(
                     f"the task {task.name!r} saves no images; give a file named {formats}", param_hint="--out"
                 )
-            print_result(predictions, "\n".join(map(format_prediction, predictions)), as_json)
+            print_result([result.to_dict() for result in predictions], "\n".join(map(str, predictions)), as_json)
             return
         rows = []
         streams = not as_json and out is None
@@ -221,14 +239,14 @@ def predict(
             if row.error:
                 print_message(f"{row.row.input}: {row.error}" if row.row.input not in row.error else row.error)
             elif streams:
-                print(format_prediction(row.prediction), flush=True)
+                print(row.result, flush=True)
             for hint in [] if row.error else input_hints(task, model, resolve_folder(run), str(row.row.input)):
                 print_message(hint)
         if out is not None:
             write_predictions(out, rows)
             print_message(f"{len(rows):,} predictions in {out}")
         if as_json:
-            print_result([row.as_dict() for row in rows], "", True)
+            print_result([row.to_dict() for row in rows], "", True)
         if any(row.error for row in rows):
             raise typer.Exit(1)
 
@@ -261,7 +279,7 @@ def recipes(as_json: Json = False, debug: Debug = False) -> None:
         print_result(document, format_table(rows), as_json)
 
 
-def stdin_chunks() -> Iterator[list[Any]]:
+def stdin_chunks() -> Iterator[list["InputRow"]]:
     """The lines on stdin as inputs, decoded as UTF-8: lists of those that are there, without waiting for more."""
     import io
     import sys
@@ -305,26 +323,29 @@ def parse_assignments(changed: list[str]) -> dict[str, str]:
     return dict(text.split("=", 1) for text in changed)
 
 
-def read_config(path: Path | None) -> dict[str, Any]:
+def read_config(path: Path | None) -> "JsonObject":
     """The settings in a TOML or JSON file."""
     import json
     import tomllib
 
     from regard import BadInput
+    from regard.limits import JSON_BYTES
 
     if path is None:
         return {}
     try:
+        if message := JSON_BYTES.excess(path.stat().st_size):
+            raise BadInput(f"{path}: {message}")
         text = path.read_text("utf8")
         data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"The settings in {path} cannot be read: {error}.") from None
     if not isinstance(data, dict) or any(isinstance(value, dict) for value in data.values()):
         raise BadInput(f"{path} holds {data!s:.60}; give names and values only, such as steps = 100.")
     return data
 
 
-def report_faults(faults: Sequence[Any], out: Path | None = None) -> None:
+def report_faults(faults: Sequence["Fault"], out: Path | None = None) -> None:
     """Print the first lines that were skipped, how many there are, and where a run into `out` lists them."""
     from regard.train.run import is_main_process
 
@@ -336,7 +357,7 @@ def report_faults(faults: Sequence[Any], out: Path | None = None) -> None:
     print_message(f"{len(faults)} malformed lines were skipped{where}.")
 
 
-def report_unknown_labels(task: Any, examples: Sequence[Any]) -> None:
+def report_unknown_labels(task: "AnyTask", examples: Sequence[object]) -> None:
     """Print the labels of an evaluation that the training data does not have."""
     from regard.train.run import is_main_process
 
@@ -347,14 +368,17 @@ def report_unknown_labels(task: Any, examples: Sequence[Any]) -> None:
         print_message(f"Labels that the training data does not have: {labels}{more}. Check their spelling.")
 
 
-def format_scores(run: Path, document: dict[str, Any]) -> str:
+def format_scores(run: Path, document: "ParsedObject") -> str:
     """Scores as a table."""
     from regard.train.progress import format_table
 
-    return format_table([("run", run), *((name, f"{value:.4f}") for name, value in document["metrics"].items())])
+    rows = [("run", run), *((name, f"{value:.4f}") for name, value in document["metrics"].items())]
+    for name, metrics in document.get("baselines", {}).items():
+        rows.append((name, ", ".join(f"{metric} {value:.4f}" for metric, value in metrics.items())))
+    return format_table(rows)
 
 
-def format_settings(document: dict[str, list[dict[str, Any]]]) -> str:
+def format_settings(document: dict[str, list["SettingDescription"]]) -> str:
     """Settings as text: name, default, type and range, help."""
     lines = []
     for group, rows in document.items():
@@ -366,7 +390,7 @@ def format_settings(document: dict[str, list[dict[str, Any]]]) -> str:
     return "\n".join(lines)
 
 
-def format_facts(facts: dict[str, Any]) -> str:
+def format_facts(facts: "JsonObject") -> str:
     """The result of `check` as a table that fits on one screen."""
     from regard.train.progress import format_table
 
@@ -380,12 +404,3 @@ def format_facts(facts: dict[str, Any]) -> str:
         else:
             rows.append((name, f"{value:.4f}" if isinstance(value, float) else value))
     return format_table(rows)
-
-
-def format_prediction(prediction: Any) -> str:
-    """A prediction as a line."""
-    if not isinstance(prediction, dict):
-        return str(prediction)
-    if set(prediction) == {"words", "tags"}:
-        return " ".join(f"{word}/{tag}" for word, tag in zip(prediction["words"], prediction["tags"], strict=True))
-    return " ".join(f"{name}: {value}" for name, value in prediction.items() if name != "probabilities")

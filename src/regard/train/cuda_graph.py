@@ -6,14 +6,17 @@ once as a CUDA graph, a step is a single launch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..attention.tracing import cuda_graph_mode
 from ..errors import Unsupported
+
+if TYPE_CHECKING:
+    from torch.cuda import _POOL_HANDLE
 
 Batch = Mapping[str, Tensor]
 Step = Callable[[dict[str, Tensor]], Tensor]
@@ -35,7 +38,7 @@ class CudaGraphStep:
         if not torch.cuda.is_available():
             raise Unsupported("CUDA graphs need a GPU, and torch finds no CUDA device. Call the step itself.")
         self.step, self.fixed, self.warmup, self.max_graphs = step, tuple(fixed), warmup, max_graphs
-        self.graphs: dict[Any, ShapeGraph] = {}
+        self.graphs: dict[Hashable, ShapeGraph] = {}
         self.pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, batch: Batch) -> Tensor:
@@ -48,7 +51,7 @@ class CudaGraphStep:
                 self.graphs[key] = graph
         return graph(batch)
 
-    def key(self, batch: Batch) -> Any:
+    def key(self, batch: Batch) -> Hashable:
         """Shapes, dtypes and fixed contents, each of which has a graph of its own."""
         sizes = tuple((name, x.shape, x.dtype) for name, x in sorted(batch.items()))
         return sizes, *(batch[name].cpu().numpy().tobytes() for name in self.fixed)
@@ -57,21 +60,21 @@ class CudaGraphStep:
 class ShapeGraph:
     """The step for batches of one shape: their buffers on the GPU, and the graph that reads them."""
 
-    def __init__(self, step: Step, fixed: tuple[str, ...], warmup: int, pool: Any) -> None:
+    def __init__(self, step: Step, fixed: tuple[str, ...], warmup: int, pool: _POOL_HANDLE) -> None:
         self.step, self.fixed, self.eager_calls, self.pool = step, fixed, warmup, pool
         self.inputs: dict[str, Tensor] = {}
-        self.graph: Any = None
-        self.loss: Any = None
+        self.captured: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
 
     def __call__(self, batch: Batch) -> Tensor:
         self.copy_in(batch)
-        if self.graph is None and self.eager_calls > 0:
+        if self.captured is None and self.eager_calls > 0:
             self.eager_calls -= 1
             return self.run_eagerly()
-        if self.graph is None:
-            self.graph, self.loss = self.capture()
-        self.graph.replay()
-        return self.loss.clone()
+        if self.captured is None:
+            self.captured = self.capture()
+        graph, loss = self.captured
+        graph.replay()
+        return loss.clone()
 
     def copy_in(self, batch: Batch) -> None:
         """Copy a batch to the buffers that the step reads; fixed tensors are there already."""
@@ -91,7 +94,7 @@ class ShapeGraph:
         loss.record_stream(torch.cuda.current_stream())
         return loss
 
-    def capture(self) -> tuple[Any, Tensor]:
+    def capture(self) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         """The graph of a step, and the tensor that it writes the loss to."""
         # New tensors, so that nothing cached for the earlier ones is used for later batches.
         self.inputs = {name: x if name in self.fixed else x.clone() for name, x in self.inputs.items()}

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch import Tensor, nn
 
-from .fsdp import full_tensor, local_shard
+from .processes.fsdp import full_tensor, local_shard
 
 
 class ExponentialMovingAverage:

@@ -6,16 +6,17 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
+from ..data.files import split_sheet
+from ..data.json_values import JsonValue
 from ..settings import spec_of
-from ..tasks.task import Task
+from ..tasks.task import AnyTask
 
 
-def fingerprint(task: Task[Any], examples: Sequence[Any], files: dict[str, list[str]]) -> str:
+def fingerprint(task: AnyTask, examples: Sequence[object], files: dict[str, list[str]]) -> str:
     """A hash of the contents of the data files, the labels and vocabulary of the task, and the number of examples.
 
     Files that settings name count too. Of a folder, the names and sizes of its files count, without hidden files.
@@ -23,7 +24,7 @@ def fingerprint(task: Task[Any], examples: Sequence[Any], files: dict[str, list[
     sha = hashlib.sha256()
     named = [getattr(task.settings, item.name) for item in fields(task.settings) if spec_of(item).file]
     for name in [*(name for split in sorted(files) for name in files[split]), *filter(None, named)]:
-        path = Path(name)
+        path = split_sheet(Path(name))[0]
         for file in sorted(path.rglob("*")) if path.is_dir() else ():
             relative = file.relative_to(path)
             if file.is_file() and not is_hidden(relative):
@@ -55,13 +56,13 @@ def digest(path: Path) -> bytes:
         return hashlib.sha256(path.read_bytes()).digest()
 
 
-def mask_floats(data: Any) -> Any:
+def mask_floats(data: JsonValue) -> JsonValue:
     """JSON data with None for floats, such as means, whose last digits can differ between machines.
 
     >>> mask_floats({"labels": ["a"], "mean": [0.5, 1.5], "size": 3})
     {'labels': ['a'], 'mean': [None, None], 'size': 3}
     """
-    if isinstance(data, dict):
+    if isinstance(data, Mapping):
         return {str(name): mask_floats(value) for name, value in data.items()}
     if isinstance(data, list | tuple):
         return [mask_floats(value) for value in data]

@@ -11,21 +11,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
-
-from torch import nn
 
 from ..data.files import file_format, read_file_lines
+from ..data.graphs.mapped import is_graph_folder
+from ..data.json_values import JsonObject
 from ..data.listing import file_extension
-from ..data.reading import MalformedData, ReadingBuilder
-from ..data.tables import TABLES, ColumnSpec, as_text, find_columns, read_table
+from ..data.reading import FaultCollector, MalformedData
+from ..data.tables import TABLES, ColumnSpec, Table, as_text, find_columns, read_table
 from ..data.text import SOURCE_NAMES, TEXT_NAMES
 from ..errors import BadInput, RegardError
-from ..tasks.task import Task
+from ..models.model import Model
+from ..tasks.results import Result
+from ..tasks.task import AnyTask
 
 CHUNK = 256
 """Inputs that are read before they are predicted."""
 OUTPUT_FORMATS = ("csv", "tsv", "jsonl", "json")
+FILE_ENDINGS = (*TABLES, "txt", "conllu", "npz", "gz")
+"""Endings by which a word that names no file is taken for a file's misspelt name."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +41,18 @@ class InputRow:
 
 @dataclass(frozen=True)
 class PredictedRow:
-    """An input with its prediction, as the task's `predict` returns it, or with the reason why there is none."""
+    """An input with its result, or with the reason why there is none."""
 
     row: InputRow
-    prediction: Any = None
+    result: Result | None = None
     error: str = ""
 
-    def as_dict(self) -> Any:
-        """The prediction as JSON has it."""
-        return {"input": self.row.input, "error": self.error} if self.error else self.prediction
+    def to_dict(self) -> JsonObject:
+        """The result as JSON has it."""
+        return {"input": self.row.input, "error": self.error} if self.result is None else self.result.to_dict()
 
 
-def read_inputs(task: Task[Any], given: Iterable[str]) -> Iterator[InputRow]:
+def read_inputs(task: AnyTask, given: Iterable[str]) -> Iterator[InputRow]:
     """The inputs that texts and paths stand for.
 
     A task that reads texts takes every row of a table and every line of another file. A task that reads files takes
@@ -57,14 +60,21 @@ def read_inputs(task: Task[Any], given: Iterable[str]) -> Iterator[InputRow]:
     """
     for text in given:
         path = Path(text) if text.strip("./ ") and len(text) < 4096 and "\n" not in text else None
-        if path is not None and task.input_files and path.is_dir():
+        if path is not None and task.input_files and path.is_dir() and not is_graph_folder(path):
             yield from files_in_folder(path, task.input_files)
         elif path is not None and not task.input_files and path.is_dir():
             raise BadInput(f"{text} is a folder, and this model reads texts. Give a file of texts, or a text.")
         elif path is not None and not task.input_files and path.is_file():
-            yield from rows_of_file(path, task.input_column)
+            yield from rows_of_table(path) if task.reads_rows else rows_of_file(path, task.input_column)
+        elif path is not None and not task.input_files and len(text.split()) == 1 and named_as_file(path):
+            raise BadInput(f"There is no file {text}. Look at its spelling; give such a text on stdin (-).")
         else:
             yield InputRow(text)
+
+
+def named_as_file(path: Path) -> bool:
+    """Whether a text is the name of a file of data rather than a text to predict."""
+    return bool(path.stem) and file_extension(path) in FILE_ENDINGS
 
 
 def files_in_folder(folder: Path, extensions: Sequence[str]) -> list[InputRow]:
@@ -82,13 +92,33 @@ def rows_of_file(path: Path, column: str | None) -> list[InputRow]:
             return [InputRow(line.strip()) for line in read_file_lines(path) if line.strip()]
         spec = ColumnSpec("text", column, (*TEXT_NAMES, *SOURCE_NAMES), "input", "text")
         table = read_table(path, [spec])
-        name = find_columns(table, [spec], ReadingBuilder[Any]())["text"]
+        name = find_columns(table, [spec], FaultCollector())["text"]
     except MalformedData as error:
         raise BadInput(" ".join(map(str, error.faults))) from None
+    return [InputRow(row[name], row) for row in cells_of_table(table)]
+
+
+def cells_of_table(table: Table) -> list[dict[str, str]]:
+    """The cells of each row as text, lists as JSON."""
     if table.faults:
         raise BadInput(" ".join(map(str, table.faults[:5])))
-    cells = [dict(zip(table.names, (as_text(cell) or "" for cell in row.cells), strict=True)) for row in table.rows]
-    return [InputRow(row[name], row) for row in cells]
+    return [dict(zip(table.names, map(cell_text, row.cells), strict=True)) for row in table.rows]
+
+
+def cell_text(cell: object) -> str:
+    text = as_text(cell)
+    return json.dumps(cell, ensure_ascii=False) if text is None else text
+
+
+def rows_of_table(path: Path) -> list[InputRow]:
+    """The rows of a table with a header, each as JSON text; the lines of another file."""
+    try:
+        if file_format(path) not in TABLES:
+            return [InputRow(line.strip()) for line in read_file_lines(path) if line.strip()]
+        cells = cells_of_table(read_table(path, [], header=True))
+    except MalformedData as error:
+        raise BadInput(" ".join(map(str, error.faults))) from None
+    return [InputRow(json.dumps(row, ensure_ascii=False), row) for row in cells]
 
 
 def split_chunks(rows: Iterable[InputRow]) -> Iterator[list[InputRow]]:
@@ -98,28 +128,25 @@ def split_chunks(rows: Iterable[InputRow]) -> Iterator[list[InputRow]]:
         yield chunk
 
 
-def predict_rows(task: Task[Any], model: nn.Module, chunks: Iterable[list[InputRow]]) -> Iterator[PredictedRow]:
+def predict_rows(task: AnyTask, model: Model, chunks: Iterable[list[InputRow]]) -> Iterator[PredictedRow]:
     """The prediction of each input, in order, as soon as its chunk is read."""
     if task.compares_inputs:
         chosen = [row for chunk in chunks for row in chunk]
-        predictions = task.predict(model, [row.input for row in chosen])
-        yield from (PredictedRow(InputRow(""), prediction) for prediction in predictions)
+        yield from (PredictedRow(InputRow(""), result) for result in task.predict(model, [r.input for r in chosen]))
         return
     for chunk in chunks:
         try:
-            predictions = task.predict(model, [row.input for row in chunk])
-            if len(predictions) != len(chunk):  # a graph has a prediction for each of its nodes
-                yield from (PredictedRow(InputRow(""), prediction) for prediction in predictions)
-                continue
-            yield from map(PredictedRow, chunk, predictions)
+            results = task.predict(model, [row.input for row in chunk])
+            for row, result in zip(chunk, results, strict=True):
+                yield from (PredictedRow(row, record) for record in result.records())
         except (RegardError, MalformedData):
             yield from (predicted for row in chunk for predicted in predict_alone(task, model, row))
 
 
-def predict_alone(task: Task[Any], model: nn.Module, row: InputRow) -> list[PredictedRow]:
+def predict_alone(task: AnyTask, model: Model, row: InputRow) -> list[PredictedRow]:
     """The predictions of one input, or its error."""
     try:
-        return [PredictedRow(row, prediction) for prediction in task.predict(model, [row.input])]
+        return [PredictedRow(row, record) for record in task.predict(model, [row.input])[0].records()]
     except (RegardError, MalformedData) as error:
         return [PredictedRow(row, error=" ".join(str(error).split()))]
 
@@ -142,19 +169,17 @@ def write_predictions(path: Path, rows: Sequence[PredictedRow]) -> None:
             table.writerows(flat)
 
 
-def record_of(row: PredictedRow) -> dict[str, Any]:
+def record_of(row: PredictedRow) -> JsonObject:
     """The cells of the input's row and the prediction; a name that both have is the prediction's with `predicted_`."""
-    prediction = row.as_dict()
-    fields = prediction if isinstance(prediction, dict) else {"input": row.row.input, "prediction": prediction}
-    cells = dict(row.row.cells)
+    fields, cells = row.to_dict(), dict(row.row.cells)
     if cells:
         fields = {name: value for name, value in fields.items() if name != "input"}
     return cells | {f"predicted_{name}" if name in cells else name: value for name, value in fields.items()}
 
 
-def flatten(record: dict[str, Any]) -> dict[str, Any]:
+def flatten(record: JsonObject) -> JsonObject:
     """The record with a column for each probability, and lists as JSON."""
-    flat: dict[str, Any] = {}
+    flat: JsonObject = {}
     for name, value in record.items():
         if name.endswith("probabilities") and isinstance(value, dict):
             flat |= {f"p({label})": p for label, p in value.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from collections.abc import Sequence
 
 from .trainer import TrainEvent
 
@@ -68,7 +68,7 @@ def format_seconds(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
 
 
-def format_table(rows: list[tuple[str, Any]]) -> str:
+def format_table(rows: Sequence[tuple[str, object]]) -> str:
     """Rows as two aligned columns of text."""
     width = max((len(name) for name, _ in rows), default=0)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)

@@ -7,8 +7,8 @@ import tomllib
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
+from ..data.json_values import JsonObject
 from ..errors import BadInput
 
 
@@ -18,7 +18,7 @@ class Recipe:
 
     name: str
     task: str
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: JsonObject = field(default_factory=dict)
     about: str = ""
     metric: str | None = None
     low: float | None = None

@@ -1,9 +1,12 @@
 """The command `reference`: what a run was trained on, for hints about inputs that are unlike it."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from regard.terminal import Debug, Json, print_message, print_result, report_errors, typer
+
+if TYPE_CHECKING:
+    from regard.data.json_values import JsonObject
 
 
 def reference(
@@ -23,7 +26,7 @@ def reference(
     with report_errors(debug):
         from regard.assets import resolve_folder
         from regard.tasks.classify import Classify
-        from regard.tasks.reference import fit_reference, training_length
+        from regard.tasks.reference import fit_reference
         from regard.tasks.splits import select_split, split_data
         from regard.train.progress import format_table
         from regard.train.run import open_run
@@ -35,7 +38,7 @@ def reference(
         reading.require_examples()
         others = task.read(held_out, task.settings) if held_out else None
         training, validation = split_data(reading, others, type(task), description["training"]["seed"])
-        document: dict[str, Any] = {"run": str(run), "training_length": training_length(task, training.examples)}
+        document: JsonObject = {"run": str(run), "training_length": task.training_length(training.examples)}
         if document["training_length"] is not None:
             folder.write("run.json", {**folder.read("run.json"), "training_length": document["training_length"]})
         if isinstance(task, Classify) and task.inputs.kind != "text":

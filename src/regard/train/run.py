@@ -6,20 +6,22 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import nn
 
 from ..assets import resolve_folder
+from ..data.json_values import JsonValue, ParsedObject
 from ..data.reading import Fault, Reading
-from ..errors import BadInput, RegardError
+from ..errors import BadInput, explain_damage
+from ..models.checkpoint.adapter import save_adapter
 from ..models.checkpoint.checkpoint import load
 from ..models.checkpoint.folder import CONFIGS
+from ..models.model import Model
+from ..nn.lora import add_lora
 from ..settings import (
     Settings,
     Training,
@@ -27,42 +29,107 @@ from ..settings import (
     load_settings,
     update_each,
     update_settings,
+    use_current_names,
     use_former_defaults,
 )
 from ..tasks import find_task
 from ..tasks.architecture import Architecture
-from ..tasks.reference import training_length
+from ..tasks.pretrained.defaults import check_free, fine_tuning, fine_tuning_architecture, fine_tuning_settings
+from ..tasks.pretrained.pretrained import Pretrained, open_checkpoint, resolve_checkpoint
 from ..tasks.splits import split_data
-from ..tasks.task import Scores, Task
+from ..tasks.task import AnyTask, Scores
 from .fingerprint import fingerprint
 from .run_folder import RunFolder
 from .tensorboard import TensorBoardLogger
 from .trainer import EventCallback, Trainer, TrainEvent, TrainState
 
 RESUMABLE = {"epochs", "steps", "minutes", "patience", "device", "save_every", "save_minutes", "tensorboard"}
+RESUMABLE |= {"sequence_parallel", "hang_minutes"}
 """Settings of training that may differ when a run is resumed."""
+
+
+OWN_MODEL = frozenset(item.name for item in fields(Architecture)) - {"dim", "layers", "dropout", "kernel_size"}
+"""Settings of a model that keep `RunConfig.adapt` from choosing another model."""
 
 
 @dataclass(frozen=True)
 class RunConfig:
     """What a run is made of: the task's class, all settings, and the files of training and validation data."""
 
-    task: type[Task[Any]]
+    task: type[AnyTask]
     settings: Settings
     architecture: Architecture
     training: Training
     train: tuple[Path, ...] = ()
     dev: tuple[Path, ...] = ()
+    pretrained: Pretrained | None = None
+    given: frozenset[str] | None = None
 
     @classmethod
     def from_changes(
-        cls, task: str, *changes: Mapping[str, Any], train: Sequence[Path] = (), dev: Sequence[Path] = ()
+        cls,
+        task: str,
+        *changes: Mapping[str, JsonValue],
+        train: Sequence[Path] = (),
+        dev: Sequence[Path] = (),
+        adaptive: bool = True,
     ) -> RunConfig:
-        """The configuration of a task by name: its defaults with these changes, later ones over earlier ones."""
+        """The configuration of a task by name: its defaults with these changes, later ones over earlier ones.
+
+        If `adaptive`, `adapt` may set what no change sets.
+        """
         task_class = find_task(task)
         defaults = [task_class.Settings(), task_class.ARCHITECTURE, task_class.TRAINING]
         settings, architecture, training = update_each(defaults, *changes)
-        return cls(task_class, settings, architecture, training, tuple(train), tuple(dev))
+        if architecture.checkpoint is None:
+            names = frozenset(name for source in changes for name in use_current_names(defaults, source))
+            given = names if adaptive else None
+            return cls(task_class, settings, architecture, training, tuple(train), tuple(dev), given=given)
+        check_free(changes, defaults)
+        pretrained, lora = open_pretrained(architecture.checkpoint), architecture.lora_rank > 0
+        defaults[0] = fine_tuning_settings(task_class.Settings(), pretrained)
+        defaults[1] = fine_tuning_architecture(task_class.ARCHITECTURE, pretrained)
+        defaults[2] = fine_tuning(task_class.TRAINING, task, pretrained, lora)
+        settings, architecture, training = update_each(defaults, *changes)
+        return cls(task_class, settings, architecture, training, tuple(train), tuple(dev), pretrained)
+
+    def prepare(self, examples: Sequence[object]) -> AnyTask:
+        """The task for these training examples, with the inputs of the checkpoint where there is one."""
+        if self.pretrained is None:
+            return self.task.prepare(examples, self.settings)
+        return self.task.prepare_from(examples, self.settings, self.pretrained)
+
+    def adapt(self, examples: Sequence[object], out: str | Path) -> RunConfig:
+        """The configuration with the defaults that the task has for these training examples, where none was given.
+
+        A run that is resumed keeps those that it began with.
+        """
+        if self.given is None:
+            return self
+        suggested = self.task.suggest_settings(examples, self.settings)
+        given = self.given | ({"batch_size", "batch_tokens"} if self.given & {"batch_size", "batch_tokens"} else set())
+        if "model" in suggested and given & OWN_MODEL:  # what was given may not go with another model and its rates
+            return self
+        suggested = {name: value for name, value in suggested.items() if name not in given}
+        groups, folder = [self.settings, self.architecture, self.training], RunFolder(out)
+        if folder.has_weights:
+            description = folder.read("run.json")
+            sections = [description.get(name, {}) for name in ("settings", "architecture", "training")]
+            current = former_names(*groups)
+            saved = {current.get(name, name): value for section in sections for name, value in section.items()}
+            suggested = {name: saved.get(name, value) for name, value in suggested.items()}
+        settings, architecture, training = update_each(groups, suggested)
+        return replace(self, settings=settings, architecture=architecture, training=training)
+
+    def changes_from(self, other: RunConfig) -> list[str]:
+        """The settings that differ from those of another configuration, as `name=value`."""
+        pairs = (
+            (self.settings, other.settings),
+            (self.architecture, other.architecture),
+            (self.training, other.training),
+        )
+        values = [(asdict(own), asdict(before)) for own, before in pairs]
+        return [f"{name}={value}" for own, before in values for name, value in own.items() if value != before[name]]
 
     def use_former_defaults(self, out: Path) -> RunConfig:
         """The configuration to resume the run in `out` with, if an earlier version began it with other defaults."""
@@ -82,8 +149,8 @@ class RunConfig:
 class RunData:
     """The examples of a run: training and validation data, the lines that could not be read, and what was guessed."""
 
-    train: Sequence[Any]
-    validation: Sequence[Any]
+    train: Sequence[object]
+    validation: Sequence[object]
     faults: Sequence[Fault] = ()
     notes: Sequence[str] = ()
 
@@ -92,7 +159,7 @@ def read_data(config: RunConfig, report_faults: Callable[[list[Fault]], None], s
     """Read the files of a run. If `strict`, lines that cannot be read raise `BadInput`."""
     train = config.task.read(config.train, config.settings)
     dev = config.task.read(config.dev, config.settings) if config.dev else None
-    readings: list[Reading[Any]] = [train] if dev is None else [train, dev]
+    readings: list[Reading[object]] = [train] if dev is None else [train, dev]
     faults = [fault for reading in readings for fault in reading.faults]
     report_faults(faults)
     for reading in readings:
@@ -105,7 +172,7 @@ def read_data(config: RunConfig, report_faults: Callable[[list[Fault]], None], s
 
 
 def train_run(
-    task: Task[Any],
+    task: AnyTask,
     architecture: Architecture,
     training: Training,
     data: RunData,
@@ -114,7 +181,7 @@ def train_run(
     on_event: EventCallback = lambda event: None,
 ) -> TrainState:
     """Train a task into a run folder, or resume the run that is there."""
-    folder = RunFolder(out)
+    folder, began = RunFolder(out), time.monotonic()
     description = {
         "task": task.name,
         "settings": asdict(task.settings),
@@ -122,28 +189,38 @@ def train_run(
         "training": asdict(training),
         "data": files,
         "learned": fingerprint(task, data.train, files),
-        "training_length": training_length(task, data.train),
+        "training_length": task.training_length(data.train),
     }
     with folder.lock() if is_main_process() else nullcontext():
         check_resumable(folder, description, task)
         if is_main_process():
+            folder.remove_unfinished()
             folder.write("run.json", {**description, "versions": versions()})
             folder.write("task.json", task.as_dict())
             folder.write_faults(data.faults)
         torch.manual_seed(training.seed)
         fitted = task.fit(architecture, data.train)
-        model: Any = task.config(architecture).build() if fitted is None else fitted
+        model = task.config(architecture).build() if fitted is None else fitted
         model.tokenizer, model.rules = task.tokenizer, task.rules
         task.initialize(model)
+        if architecture.lora_rank:
+            add_lora(model, architecture.lora_rank, architecture.lora_alpha, architecture.lora_targets)
         records = task.example_records(data.validation)
 
-        def save_best(model: nn.Module, scores: Scores) -> None:
+        def save_best(model: Model, scores: Scores) -> None:
             folder.save_best(model, scores, records)
+            if architecture.lora_rank:
+                family = getattr(model, "base_family", None)
+                save_adapter(model, folder / "adapter", str(architecture.checkpoint), family)
+            if tuned := task.tuned_values():
+                folder.write("tuned.json", tuned)
 
         logger = RunLogger(folder, training.tensorboard and is_main_process(), on_event)
         if fitted is None:
             examples = data.train, data.validation
-            return Trainer(task, model, *examples, training, folder.path, save_best, logger).fit()
+            trainer = Trainer(task, model, *examples, training, folder.path, save_best, logger)
+            trainer.last_time = began  # what is fitted before the first step counts as time of the run
+            return trainer.fit()
         scores = task.evaluate(model, data.validation)
         if is_main_process():
             save_best(model, scores)
@@ -177,7 +254,7 @@ def is_main_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def check_resumable(folder: RunFolder, description: dict[str, Any], task: Task[Any]) -> None:
+def check_resumable(folder: RunFolder, description: ParsedObject, task: AnyTask) -> None:
     """Raise `BadInput` when the folder holds a run with other settings or other training data."""
     if not folder.has_weights:
         return
@@ -205,13 +282,23 @@ def check_resumable(folder: RunFolder, description: dict[str, Any], task: Task[A
         )
 
 
-def open_run(path: str | Path, changes: Mapping[str, Any] | None = None) -> tuple[Task[Any], nn.Module, dict[str, Any]]:
+def open_pretrained(name: str | Path) -> Pretrained:
+    """A checkpoint to start from: a run with its task, a folder with a model, or a Hub id."""
+    folder = resolve_checkpoint(name)
+    if not (folder / "run.json").is_file():
+        return open_checkpoint(name)
+    task, model, _ = open_run(folder)
+    return Pretrained(str(name), folder, model, task)
+
+
+def open_run(path: str | Path, changes: Mapping[str, JsonValue] | None = None) -> tuple[AnyTask, Model, ParsedObject]:
     """Task, model (in evaluation mode) and description of a run; `changes` are other settings of the task.
 
     `path` is the folder of the run, or the name of a run that comes with the package.
     """
-    folder = RunFolder(resolve_folder(path))
-    description = folder.read("run.json")
+    with explain_damage(path):
+        folder = RunFolder(resolve_folder(path))
+        description = folder.read("run.json")
     with explain_damage(folder / "run.json"):
         task_class = find_task(description["task"])
         try:
@@ -229,21 +316,11 @@ def open_run(path: str | Path, changes: Mapping[str, Any] | None = None) -> tupl
     data = folder.read("task.json")
     with explain_damage(folder / "task.json"):
         task = task_class.from_dict(data, settings, model.tokenizer)
+    if (folder / "tuned.json").is_file():
+        tuned = folder.read("tuned.json")
+        with explain_damage(folder / "tuned.json"):
+            task.restore_tuned(tuned)
     return task, model, description
-
-
-@contextmanager
-def explain_damage(file: Path) -> Iterator[None]:
-    """While open, errors about missing or unusable contents of a model's file become `BadInput` with its path."""
-    advice = "It was written by another version, or is damaged. Get it again, or train the model again."
-    try:
-        yield
-    except RegardError:
-        raise
-    except KeyError as error:
-        raise BadInput(f"{file} lacks {error.args[0]!r}. {advice}") from error
-    except (TypeError, ValueError, IndexError, AttributeError) as error:
-        raise BadInput(f"{file} has contents that cannot be used ({error}). {advice}") from error
 
 
 def versions() -> dict[str, str]:

@@ -2,7 +2,9 @@
 
 run.json          task, settings, architecture and training in full, versions, data files and their fingerprint
 task.json         labels, vocabularies and statistics of the training data
+tuned.json        what was tuned on the validation data with the best weights, such as thresholds; not in every run
 model/            the best weights on the validation data, as `regard.load` reads them, with the tokenizer
+adapter/          the best LoRA, in the format of peft, where the run trains one
 checkpoints/      the states to resume from
 log.jsonl         a line for each step and evaluation;  curve.png  the same as a figure;  tensorboard/  if it is set
 scores.json       the best scores;  faults.txt  lines that were skipped
@@ -14,17 +16,24 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
+from ..data.json_values import JsonObject, ParsedObject
+from ..data.reading import Fault
 from ..errors import BadInput
-from ..models.checkpoint.files import read_json
+from ..models.checkpoint.checksums import add_hash, check_json
+from ..models.checkpoint.files import read_json, remove_unfinished
+from ..models.model import Model
+from ..nn.lora import merged_lora
 from ..tasks.task import Scores
 from .checkpoints import write_text
 from .trainer import TrainEvent
+
+SIGNED = ("run.json", "task.json", "tuned.json")
+"""Files with a checksum of their own; `model/regard.json` has those of `model/`."""
 
 
 class RunFolder:
@@ -42,24 +51,33 @@ class RunFolder:
         saved = (self / "model").is_dir() or any((self / "checkpoints").glob("step-*"))
         return saved and (self / "run.json").is_file()
 
-    def read(self, name: str) -> Any:
-        """The JSON of one of the folder's files."""
+    def read(self, name: str) -> ParsedObject:
+        """The JSON of one of the folder's files, checked against the SHA-256 that it has."""
         if not (self / name).is_file():
-            raise BadInput(
-                f"{self.path} has no {name}: it is not the folder of a run. `regard train ... --out` makes one."
-            )
-        return read_json(self / name)
+            advice = "`regard train ... --out` makes one."
+            if (self / "config.json").is_file():
+                advice = "It is a checkpoint: rg.open and `regard serve` predict with it, `train --from` trains it."
+            raise BadInput(f"{self.path} has no {name}: it is not the folder of a run. {advice}")
+        return check_json(read_json(self / name), self / name)
 
-    def write(self, name: str, data: Any) -> None:
+    def write(self, name: str, data: JsonObject) -> None:
+        """Replace one of the folder's files; those that opening the run needs get the SHA-256 of their contents."""
         self.path.mkdir(parents=True, exist_ok=True)
+        data = add_hash(data) if name in SIGNED else data
         write_text(self / name, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
 
-    def save_best(self, model: nn.Module, scores: Scores, records: Sequence[dict[str, Any]] = ()) -> None:
+    def remove_unfinished(self) -> None:
+        """Remove the files that a process that was killed has left half-written."""
+        for folder in (self.path, self / "model", self / "adapter"):
+            remove_unfinished(folder)
+
+    def save_best(self, model: Model, scores: Scores, records: Sequence[dict[str, str]] = ()) -> None:
         """Save the best model so far, its scores and its predictions, with the input and the gold of each record."""
         from safetensors import SafetensorError
 
         try:
-            model.save(self / "model")  # type: ignore[operator]
+            with merged_lora(model) if isinstance(model, nn.Module) else nullcontext():
+                model.save(self / "model")
         except (OSError, SafetensorError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or error
             raise BadInput(
@@ -82,7 +100,7 @@ class RunFolder:
         with (self / "log.jsonl").open("a", encoding="utf8") as file:
             file.write(json.dumps(line) + "\n")
 
-    def read_log(self) -> list[dict[str, Any]]:
+    def read_log(self) -> list[ParsedObject]:
         """The lines of the log, without a last line that was cut off."""
         path, lines = self / "log.jsonl", []
         for line in path.read_text("utf8").splitlines() if path.is_file() else []:
@@ -97,7 +115,7 @@ class RunFolder:
         lines = [line for line in self.read_log() if line["step"] <= step]
         write_text(self / "log.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
 
-    def write_faults(self, faults: Sequence[Any]) -> None:
+    def write_faults(self, faults: Sequence[Fault]) -> None:
         """Write the lines of the data that were skipped."""
         if faults:
             write_text(self / "faults.txt", "".join(f"{fault}\n" for fault in faults))

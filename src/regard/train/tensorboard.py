@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..errors import Missing
 from .trainer import TrainEvent
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 
 class TensorBoardLogger:
@@ -16,7 +19,8 @@ class TensorBoardLogger:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.writer = folder, None
+        self.folder = folder
+        self.writer: SummaryWriter | None = None
         summary_writer()
 
     def __call__(self, event: TrainEvent) -> None:
@@ -32,7 +36,7 @@ class TensorBoardLogger:
             self.writer.close()
 
 
-def summary_writer() -> Any:
+def summary_writer() -> type[SummaryWriter]:
     """torch's `SummaryWriter`."""
     try:
         from torch.utils.tensorboard import SummaryWriter

@@ -16,20 +16,31 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..data.batching import BatchSampler
-from ..errors import BadInput, Missing, Unsupported
-from ..models.model import compile_blocks
+from ..errors import BadInput, Missing, RegardError, Unsupported
+from ..models.model import Model, compile_blocks
+from ..nn.block import Stack
+from ..nn.experts import Experts
+from ..nn.lora import is_head
+from ..nn.sparse.longformer import LocalGlobal
+from ..nn.sparse.shifted_windows import ShiftedWindows
 from ..settings import Training
-from ..tasks.task import Batch, Scores, Task
+from ..tasks.task import AnyTask, Batch, Scores
 from .checkpoints import CheckpointStore, read_tensors
 from .cuda_graph import CudaGraphStep, to_device
 from .ema import CheckpointAverage, ExponentialMovingAverage, float_tensors
-from .fsdp import UnshardedCopy, fsdp_plugin, full_tensor, load_full_weights, shard_like, use_fsdp_on_cpu
+from .processes.fsdp import UnshardedCopy, fsdp_plugin, full_tensor, load_full_weights, shard_like, use_fsdp_on_cpu
+from .processes.liveness import Liveness
+from .processes.rendezvous import restart_handlers
+from .processes.sequence_parallel import SequenceParallel
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 @dataclass
@@ -64,7 +75,7 @@ class TrainEvent:
 
 
 EventCallback = Callable[[TrainEvent], None]
-BestCallback = Callable[[nn.Module, Scores], None]
+BestCallback = Callable[[Model, Scores], None]
 
 
 class Trainer:
@@ -76,10 +87,10 @@ class Trainer:
 
     def __init__(
         self,
-        task: Task[Any],
-        model: nn.Module,
-        examples: Sequence[Any],
-        validation: Sequence[Any],
+        task: AnyTask,
+        model: Model,
+        examples: Sequence[object],
+        validation: Sequence[object],
         training: Training,
         folder: Path,
         on_best: BestCallback,
@@ -87,19 +98,25 @@ class Trainer:
     ) -> None:
         self.task, self.examples, self.validation, self.training = task, examples, validation, training
         self.on_best, self.on_event, self.state = on_best, on_event, TrainState()
-        self.accelerator = make_accelerator(training)
+        self.accelerator = make_accelerator(training, model)
+        shares = training.sequence_parallel > 1
+        self.sequence = SequenceParallel(task, model, training, self.accelerator) if shares else None
         torch.manual_seed(training.seed + self.accelerator.process_index)
         self.module = model
+        freeze_weights(model, training.freeze)
+        for stack in (module for module in model.modules() if isinstance(module, Stack)):
+            stack.checkpointing = training.gradient_checkpointing
         self.unsharded = UnshardedCopy(model) if self.accelerator.is_fsdp2 else None
         captures = captures_updates(training, self.accelerator)
         fused = self.accelerator.device.type == "cuda"
-        self.model: Any
+        self.model: nn.Module
         self.model, self.optimizer = self.accelerator.prepare(model, make_optimizer(model, training, captures, fused))
         self.cuda_graph = CudaGraphStep(lambda batch: self.step([(batch, True)], batch["count"])) if captures else None
         if training.compile and (captures or self.unsharded is not None):
             compile_blocks(model)
         elif training.compile:
-            self.model = torch.compile(self.model)
+            self.model = cast(nn.Module, torch.compile(self.model))
+        self.shares_batches = self.accelerator.num_processes > 1 and task.share_batches(examples, validation)
         sizes = task.sizes(self.epoch_examples(0))
         self.sampler = BatchSampler(
             sizes,
@@ -115,14 +132,36 @@ class Trainer:
         self.evaluation_seconds, self.saved_time = 0.0, time.monotonic()
         self.interrupt = InterruptHandler()
         self.pending: tuple[TrainState, Tensor, float, float] | None = None
+        self.liveness: Liveness | None = None
         self.last_time = time.monotonic()
         self.total = self.count_steps()
 
     def fit(self) -> TrainState:
-        """Train to the end of the run, or until a signal stops it; the state where it ended."""
+        """Train to the end of the run, or until a signal stops it; the state where it ended.
+
+        With several processes one that is gone or hangs ends them all with a message that names it.
+        """
+        processes, minutes = self.accelerator.num_processes, self.training.hang_minutes
+        if processes == 1:
+            with self.interrupt:
+                return self.run()
+        limit = None if minutes is None else 60 * minutes
+        self.liveness = Liveness(self.accelerator.process_index, processes, limit)
+        with self.liveness, self.interrupt:  # a launcher that ends the others leaves them time to say why
+            try:
+                return self.run()
+            except RuntimeError as error:
+                reason = self.liveness.explain(error)
+                if reason is None:
+                    raise
+                raise RegardError(reason) from error
+
+    def run(self) -> TrainState:
+        """The updates, evaluations and checkpoints of the run."""
         self.resume()
         stopped, state, training = False, self.state, self.training
-        with self.interrupt as interrupt, ThreadPoolExecutor(1) as executor:
+        interrupt = self.interrupt
+        with ThreadPoolExecutor(1) as executor:
             if state.evaluation_due:
                 self.evaluate()
                 stopped = interrupt.signal > 0
@@ -145,7 +184,7 @@ class Trainer:
             self.finish(stopped)
         return state
 
-    def epoch_examples(self, epoch: int) -> Sequence[Any]:
+    def epoch_examples(self, epoch: int) -> Sequence[object]:
         """The examples of an epoch, cut again for each where a task trains on running text."""
         return self.task.epoch_examples(self.examples, Random(f"{self.training.seed} {epoch}"))
 
@@ -163,8 +202,11 @@ class Trainer:
 
     def batches(self, groups: list[list[list[int]]], group: int) -> list[tuple[Batch, bool]]:
         """This process's batches of an update, and whether they count: a process without a batch gets a spare one."""
-        every = list(enumerate(groups[group]))
-        mine = every[self.accelerator.process_index :: self.accelerator.num_processes]
+        every, accelerator = list(enumerate(groups[group])), self.accelerator
+        index, count = accelerator.process_index, accelerator.num_processes
+        if self.sequence is not None:
+            index, count = self.sequence.data_index, self.sequence.data_size
+        mine = every if self.shares_batches else every[index::count]
         return [(self.batch(group, k, numbers), bool(mine)) for k, numbers in mine or every[:1]]
 
     def batch(self, group: int, k: int, numbers: list[int]) -> Batch:
@@ -177,11 +219,13 @@ class Trainer:
     def update(self, batches: list[tuple[Batch, bool]]) -> None:
         """One step of the optimizer over the update's batches, the loss a mean over all their labels."""
         self.model.train()
-        count = self.sum_processes(sum(self.task.count(batch) for batch, counts in batches if counts))
+        first = self.sequence is None or self.sequence.rank == 0  # of those that have the same batches
+        count = self.sum_processes(sum(self.task.count(batch) for batch, counts in batches if counts and first))
         elapsed = self.state.seconds / (60 * self.training.minutes) if self.training.minutes else 0.0
         rate = self.training.learning_rate_at(self.state.step, self.total, elapsed)
         for group in self.optimizer.param_groups:
-            group["lr"] = group["lr"].fill_(rate) if isinstance(group["lr"], Tensor) else rate
+            own = rate * group["rate_factor"]
+            group["lr"] = group["lr"].fill_(own) if isinstance(group["lr"], Tensor) else own
         result = self.run_step(batches, torch.tensor(max(count, 1.0)))
         if self.ema is not None:
             self.ema.update(self.module, self.state.step)
@@ -228,9 +272,10 @@ class Trainer:
         total, share = torch.zeros((), device=device), accelerator.num_processes / count.to(device)
         for n, (batch, counts) in enumerate(batches):
             moved = {name: to_device(x, device) for name, x in batch.items() if name != "count"}
-            with nullcontext() if n + 1 == len(batches) else accelerator.no_sync(self.model):
+            sync = nullcontext() if n + 1 == len(batches) else accelerator.no_sync(self.model)
+            with sync, self.shard(moved) as (own, weight):
                 with accelerator.autocast():
-                    loss = self.task.loss(self.model, moved, self.training.label_smoothing) * counts
+                    loss = self.task.loss(self.model, own, self.training.label_smoothing) * (counts * weight)
                 accelerator.backward(loss * share)
             total += loss.detach()
         norm = accelerator.clip_grad_norm_(self.model.parameters(), self.training.max_grad_norm or float("inf"))
@@ -238,12 +283,16 @@ class Trainer:
         self.optimizer.zero_grad()
         return torch.stack([total, torch.as_tensor(0.0 if norm is None else full_tensor(norm), device=device)])
 
+    def shard(self, batch: Batch) -> AbstractContextManager[tuple[Batch, float]]:
+        """This process's tokens of a batch, and the weight of its loss."""
+        return nullcontext((batch, 1.0)) if self.sequence is None else self.sequence.shard(batch)
+
     def sum_processes(self, value: float | Tensor) -> float:
         """The sum of a number over all processes."""
         if self.accelerator.num_processes == 1:
             return float(value)
         value = torch.as_tensor(value, dtype=torch.float32, device=self.accelerator.device)
-        return float(self.accelerator.reduce(value, "sum"))
+        return float(cast(Tensor, self.accelerator.reduce(value, "sum")))
 
     def sum_flags(self, first: bool, second: bool) -> tuple[bool, bool]:
         """Whether any process has each of two flags; one exchange for both."""
@@ -289,7 +338,7 @@ class Trainer:
                 model.eval()
                 try:
                     with self.interrupt.raising() if self.accelerator.num_processes == 1 else nullcontext():
-                        scores = self.task.evaluate(model, self.validation)
+                        scores = self.task.validate(model, self.validation)
                 except EvaluationStopped:
                     return
                 main = self.accelerator.is_main_process
@@ -311,7 +360,7 @@ class Trainer:
         best, best_loss = self.state.best, self.state.best_loss
         return best is None or value > best or (value == best and best_loss is not None and loss < best_loss)
 
-    def plain_model(self) -> AbstractContextManager[nn.Module]:
+    def plain_model(self) -> AbstractContextManager[Model]:
         """While open, the model with full tensors, also where the weights are sharded."""
         if self.unsharded is None:
             return nullcontext(self.module)
@@ -382,6 +431,8 @@ class Trainer:
         state: TrainState | None = None,
     ) -> None:
         """Call `on_event`, in the main process."""
+        if self.liveness is not None:
+            self.liveness.advance()
         if self.accelerator.is_main_process:
             self.on_event(TrainEvent(name, state or self.state, self.total, values or {}, scores))
 
@@ -432,15 +483,18 @@ class InterruptHandler:
         finally:
             self.raises = False
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
 
 
-def make_accelerator(training: Training) -> Any:
-    """The accelerator for the device, the precision and the launched processes."""
+def make_accelerator(training: Training, model: nn.Module) -> Accelerator:
+    """The accelerator for the device, the precision and the launched processes.
+
+    Global projections of Longformer and experts may get no token of an update, for which DDP must look.
+    """
     try:
-        from accelerate import Accelerator
+        from accelerate import Accelerator, DistributedDataParallelKwargs
     except ImportError:
         raise Missing('Training needs accelerate: pip install "regard[train]".') from None
     if training.device == "cuda" and not torch.cuda.is_available():
@@ -448,22 +502,24 @@ def make_accelerator(training: Training) -> Any:
     cpu = training.device == "cpu" or (training.device == "auto" and not torch.cuda.is_available())
     if cpu and training.precision == "fp16":
         raise Unsupported("precision is fp16, which needs a GPU. Give precision=bf16 or precision=no.")
-    plugin = fsdp_plugin()
-    accelerator = Accelerator(mixed_precision=training.precision, cpu=cpu, fsdp_plugin=plugin)
+    plugin, handlers = fsdp_plugin(), restart_handlers()
+    if any(isinstance(module, LocalGlobal | Experts) for module in model.modules()):
+        handlers.append(DistributedDataParallelKwargs(find_unused_parameters=True))
+    accelerator = Accelerator(mixed_precision=training.precision, cpu=cpu, fsdp_plugin=plugin, kwargs_handlers=handlers)
     use_fsdp_on_cpu(accelerator, plugin)
     return accelerator
 
 
-def runs_asynchronously(accelerator: Any) -> bool:
+def runs_asynchronously(accelerator: Accelerator) -> bool:
     """Whether the device computes while the host continues."""
     return accelerator.device.type != "cpu"
 
 
-def captures_updates(training: Training, accelerator: Any) -> bool:
-    """Whether updates are captured as CUDA graphs: if `cuda_graph` is set and one GPU computes a whole update."""
+def captures_updates(training: Training, accelerator: Accelerator) -> bool:
+    """Whether updates are captured as CUDA graphs: if `cuda_graph` is set and one GPU computes a whole update once."""
     wanted = training.cuda_graph and accelerator.device.type == "cuda" and training.precision != "fp16"
     alone = accelerator.num_processes == 1 and not accelerator.is_fsdp2
-    return wanted and alone and training.accumulate == 1
+    return wanted and alone and training.accumulate == 1 and not training.gradient_checkpointing
 
 
 def make_optimizer(
@@ -473,11 +529,22 @@ def make_optimizer(
 
     If `capturable`, its learning rate is a tensor, so that a CUDA graph reads the rate of each update.
     """
-    trained = [p for p in model.parameters() if p.requires_grad]
-    matrices, vectors = [p for p in trained if p.dim() > 1], [p for p in trained if p.dim() <= 1]
+    groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups.setdefault((parameter.dim() <= 1, rate_factor(model, name, training)), []).append(parameter)
+    if not groups:
+        raise BadInput("Every weight is frozen, so there is nothing to train. Freeze fewer layers, or use LoRA.")
     return torch.optim.Adam(
-        [{"params": matrices, "weight_decay": training.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
-        lr=torch.tensor(training.learning_rate, device="cuda") if capturable else training.learning_rate,
+        [
+            {
+                "params": group,
+                "weight_decay": 0.0 if vectors else training.weight_decay,
+                "rate_factor": factor,
+                "lr": torch.tensor(training.learning_rate, device="cuda") if capturable else training.learning_rate,
+            }
+            for (vectors, factor), group in sorted(groups.items(), key=lambda item: item[0])
+        ],
         betas=training.betas,
         decoupled_weight_decay=training.decay == "weights",
         capturable=capturable,
@@ -485,7 +552,39 @@ def make_optimizer(
     )
 
 
-def optimizer_tensors(model: nn.Module, optimizer: Any) -> dict[str, Tensor]:
+def rate_factor(model: nn.Module, name: str, training: Training) -> float:
+    """The share of the learning rate that a parameter is trained with, by its depth and whether it is the head's."""
+    if is_head(name):
+        return (training.head_learning_rate or training.learning_rate) / training.learning_rate
+    if training.layer_decay == 1.0:
+        return 1.0
+    layer, layers = layer_of(model, name)
+    return training.layer_decay ** (layers - layer)
+
+
+def layer_of(model: nn.Module, name: str) -> tuple[int, int]:
+    """(layer of a parameter, layers of its stack): embeddings are layer 0, and what follows the blocks is the last."""
+    before, found, after = name.partition("blocks.")
+    if not found:
+        stacks = [module for module in model.modules() if isinstance(module, Stack | ShiftedWindows)]
+        layers = max((len(stack.blocks) for stack in stacks), default=0)
+        return (0 if ".embed." in f".{name}" or "_embed." in name else layers), layers
+    blocks = model.get_submodule(f"{before}blocks")
+    return 1 + int(after.split(".")[0]), len(list(blocks.children()))
+
+
+def freeze_weights(model: nn.Module, freeze: str) -> None:
+    """Stop the training of embeddings, of the embeddings and a number of layers, or of everything but the head."""
+    if freeze == "none":
+        return
+    for name, parameter in model.named_parameters():
+        layer, layers = layer_of(model, name)
+        last = {"embeddings": 0, "all": layers}.get(freeze, int(freeze) if freeze.isdecimal() else 0)
+        if layer <= last and not is_head(name) and "lora_" not in name:
+            parameter.requires_grad_(False)
+
+
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimizer's state of each parameter, by the parameter's name."""
     states = optimizer.state
     return {
@@ -495,7 +594,7 @@ def optimizer_tensors(model: nn.Module, optimizer: Any) -> dict[str, Tensor]:
     }
 
 
-def load_optimizer(model: nn.Module, optimizer: Any, tensors: dict[str, Tensor]) -> None:
+def load_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     """The reverse of `optimizer_tensors`."""
     parameters = dict(model.named_parameters())
     for path, value in tensors.items():
@@ -508,7 +607,7 @@ def load_optimizer(model: nn.Module, optimizer: Any, tensors: dict[str, Tensor])
             optimizer.state[parameter][key] = shard_like(value, parameter)
 
 
-def random_states(accelerator: Any) -> dict[str, dict[str, Tensor]]:
+def random_states(accelerator: Accelerator) -> dict[str, dict[str, Tensor]]:
     """The states of torch's generators, of every process."""
     own = {"cpu": torch.get_rng_state()}
     if accelerator.device.type == "cuda":
@@ -520,7 +619,7 @@ def random_states(accelerator: Any) -> dict[str, dict[str, Tensor]]:
     return {f"random-{n}": state for n, state in enumerate(gather_object([own]))}
 
 
-def set_random_states(accelerator: Any, folder: Path) -> None:
+def set_random_states(accelerator: Accelerator, folder: Path) -> None:
     """Restore the states that `random_states` saved for this process."""
     path = folder / f"random-{accelerator.process_index}.safetensors"
     if not path.is_file():

@@ -11,13 +11,17 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import BadInput
-from ..models.model import Output
+from ...errors import BadInput
+from ...models.model import Model, Output
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from accelerate.utils import FullyShardedDataParallelPlugin
 
 
 def full_tensor(x: Tensor) -> Tensor:
@@ -57,13 +61,13 @@ class UnshardedCopy:
     Evaluations and checkpoints call and read single modules, which a sharded model does not allow.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Model) -> None:
         """`model`: before it is sharded."""
         self.model = copy.deepcopy(model)
         register_output()
 
     @contextmanager
-    def gather_from(self, sharded: nn.Module, device: torch.device) -> Iterator[nn.Module]:
+    def gather_from(self, sharded: nn.Module, device: torch.device) -> Iterator[Model]:
         """While open, the plain model with the weights of the sharded one; every process must open it."""
         own = self.model.to(device).state_dict()
         for name, x in sharded.state_dict().items():
@@ -86,7 +90,7 @@ def register_output() -> None:
     warnings.filterwarnings("ignore", message=".*returned a view tensor")
 
 
-def fsdp_plugin() -> Any:
+def fsdp_plugin() -> FullyShardedDataParallelPlugin | None:
     """The FSDP plugin that the launch asks for; None where it does not ask for FSDP."""
     if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() != "true":
         return None
@@ -109,7 +113,7 @@ def fsdp_plugin() -> Any:
     return plugin
 
 
-def use_fsdp_on_cpu(accelerator: Any, plugin: Any) -> None:
+def use_fsdp_on_cpu(accelerator: Accelerator, plugin: FullyShardedDataParallelPlugin | None) -> None:
     """Shard weights on CPUs too: torch supports it, but accelerate starts FSDP on accelerators only."""
     from accelerate.utils import DistributedType
 

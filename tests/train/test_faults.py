@@ -1,0 +1,119 @@
+"""A process that is killed or hangs ends the others with a message that names it; signals ask for another start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+from regard.cli import app
+from regard.train.processes.liveness import Sign, describe_frame, is_zombie
+from regard.train.processes.rendezvous import STORES, key_prefix
+from regard.train.progress import Progress
+from regard.train.trainer import Trainer, TrainEvent
+
+from .test_run import conllu
+from .test_trainer import HOW
+from .toy import Toy, examples, model
+
+HERE = Path(__file__).parents[2]
+TRAINING = replace(HOW, steps=40, accumulate=2, evaluate_every=50, save_every=50, hang_minutes=0.05)
+
+
+class FaultyToy(Toy):
+    """In the third update the second process kills itself, or sleeps."""
+
+    calls = 0
+
+    def loss(self, model: nn.Module, batch: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
+        self.calls += 1
+        if self.calls == 3 and os.environ["RANK"] == "1":
+            if os.environ["FAULT"] == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(600)
+        return super().loss(model, batch, smoothing)
+
+
+def train(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    Trainer(FaultyToy(), model(), examples(70), examples(30, 1), TRAINING, folder, lambda m, s: None).fit()
+
+
+@pytest.mark.parametrize(
+    ("fault", "hint"), [("kill", "is gone: it was killed"), ("hang", "which is at loss (test_faults.py")]
+)
+def test_the_process_at_fault_is_named(tmp_path: Path, fault: str, hint: str) -> None:
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path;"
+        "from tests.train.test_faults import train; train(Path(sys.argv[2]))"
+    )
+    (tmp_path / "launched.py").write_text(code)
+    launched = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+    done = subprocess.run(
+        [*launched, str(tmp_path / "launched.py"), str(HERE), str(tmp_path / "run")],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "FAULT": fault},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode != 0
+    assert "process 1 (pid" in done.stderr and hint in done.stderr, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+def test_a_signal_ends_the_command_with_a_status_that_asks_for_another_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    number, report = getattr(signal, name), Progress.__call__
+
+    def signal_once(self: Progress, event: TrainEvent) -> None:
+        report(self, event)
+        if event.name == "step" and event.state.step == 2:
+            os.kill(os.getpid(), number)
+
+    conllu(tmp_path / "train.conllu", 20)
+    monkeypatch.setattr(Progress, "__call__", signal_once)
+    options = ["--train", str(tmp_path / "train.conllu"), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    sizes = ["--set", "dim=8", "--set", "layers=1", "--set", "heads=1", "--set", "batch_tokens=30", "--steps", "5"]
+    done = CliRunner().invoke(app, ["train", "tag", *options, *sizes])
+    assert done.exit_code == 128 + number
+    monkeypatch.setattr(Progress, "__call__", report)
+    assert CliRunner().invoke(app, ["train", "tag", *options, *sizes]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("environment", "prefix"),
+    [
+        ({}, "restart-2-of-4"),
+        ({STORES: "1", "TORCHELASTIC_RUN_ID": "none"}, "restart-2-of-4"),
+        ({STORES: "1", "TORCHELASTIC_RUN_ID": "job"}, "of-4"),
+    ],
+)
+def test_processes_of_one_start_have_the_same_keys(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], prefix: str
+) -> None:
+    for name, value in {"TORCHELASTIC_RESTART_COUNT": "2", **environment}.items():
+        monkeypatch.setenv(name, value)
+    assert key_prefix(4) == prefix
+
+
+def test_a_place_says_function_and_line() -> None:
+    place, waits = describe_frame(sys._getframe())
+    assert place.startswith("test_a_place_says_function_and_line (test_faults.py:") and not waits
+    assert describe_frame(None) == ("its end", False)
+
+
+def test_a_process_that_has_ended_is_a_zombie() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    while not is_zombie(child.pid):
+        time.sleep(0.01)
+    assert not is_zombie(os.getpid()) and child.wait() == 0
+    assert str(Sign(3, "node7", 12)) == "process 3 (pid 12 on node7)"
