@@ -108,6 +108,11 @@ def test_look_draws_one_head_in_the_terminal() -> None:
     assert all(row[-1] == "1.000" and len(row) == 5 for row in rows)
 
 
+def test_look_takes_a_model_that_reads_the_text() -> None:
+    found = json.loads(call("look", "猫追狗", "--json").stdout)
+    assert found["model"] == "tagger-zh" and found["tokens"]["source"] == ["猫", "追", "狗"]
+
+
 def test_look_tells_of_every_head() -> None:
     done = call("look", "The animal was tired", "--model", "meanings")
     assert done.exit_code == 0 and "entropy" in done.stdout and "The → was" in done.stdout

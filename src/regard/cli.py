@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 if TYPE_CHECKING:
     from regard.bench.result import BenchmarkResult
 
+from regard.bench import plan_commands
+from regard.bench.differential.check_kernels import check_kernels
 from regard.experiments import commands as experiment_commands
+from regard.inference import embed_commands
+from regard.serve import commands as serve_commands
 from regard.terminal import Debug, Json, print_message, print_result, report_errors, typer
 from regard.train import commands
 from regard.train.reference_command import reference
@@ -32,10 +36,18 @@ app.command(
 )(commands.train)
 app.command(epilog="Example: regard evaluate runs/pos --data test.conllu")(commands.evaluate)
 app.command(epilog='Example: regard predict runs/pos "The cat sat on the mat"')(commands.predict)
+app.command(epilog="Example: regard embed MODEL --data texts.txt --out vectors.npy")(embed_commands.embed)
+app.command(epilog='Example: regard search MODEL "how do I reset my password" --data questions.csv')(
+    embed_commands.search
+)
+app.command(epilog="Example: regard serve runs/reviews --port 8000")(serve_commands.serve)
+app.command(epilog="Example: regard export runs/reviews --out reviews.onnx")(serve_commands.export)
 app.command(epilog="Example: regard reference runs/digits --data digits.npz")(reference)
 app.command(epilog="Example: regard settings tag")(commands.settings)
 app.command(epilog="Example: regard recipes --json")(commands.recipes)
+app.command("check-kernels", epilog="Example: regard check-kernels --minutes 5")(check_kernels)
 app.add_typer(experiment_commands.app, name="experiment")
+app.add_typer(plan_commands.app, name="plan")
 
 
 @app.command(epilog="Example: regard info --json")
@@ -107,6 +119,15 @@ def bench(
     models: Annotated[
         bool, typer.Option("--models", help="Benchmark whole models instead of single attention calls.")
     ] = False,
+    survey: Annotated[
+        bool, typer.Option("--survey", help="Benchmark random everyday calls beside the best alternative.")
+    ] = False,
+    calls: Annotated[int, typer.Option(min=1, help="Number of calls of the survey.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of the survey's calls.")] = 0,
+    calibrate: Annotated[
+        bool,
+        typer.Option("--calibrate", help="Measure on this GPU what `attend` chooses kernels by."),
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -123,6 +144,12 @@ def bench(
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         if only and device == "cpu":
             raise typer.BadParameter("--only needs --device cuda", param_hint="--only")
+        if calibrate:
+            print_result(*bench_calibrate(out), as_json)
+            return
+        if survey:
+            print_result(*bench_survey(calls, seed, device, threads, out), as_json)
+            return
         if models:
             result = bench_models(device, quick, only, threads, out)
         else:
@@ -159,6 +186,34 @@ def bench_gpu(quick: bool, only: str, out: Path | None) -> "BenchmarkResult":
     if path:
         print_message(f"Writing to {path}")
     return gpu.run(quick, only, report=print_message, save=lambda result: result.write(path) if path else None)
+
+
+def bench_survey(calls: int, seed: int, device: str, threads: int, out: Path | None) -> tuple[dict[str, object], str]:
+    """Run a survey and write it; its data and its text."""
+    import json
+
+    import torch
+
+    from regard.bench.survey import run_survey
+
+    torch.set_num_threads(threads)
+    result = run_survey(calls, seed, device, report=print_message)
+    if path := out or default_result_path(calls < 100, f"survey-{device}.json"):
+        path.write_text(json.dumps(result.as_dict(), indent=1) + "\n")
+        print_message(f"Written to {path}")
+    return result.as_dict(), str(result)
+
+
+def bench_calibrate(out: Path | None) -> tuple[dict[str, object], str]:
+    """Measure the costs that decide between kernels, and write them to where `attend` reads them."""
+    from dataclasses import asdict
+
+    from regard.attention.costs import costs_file
+    from regard.bench.calibrate import calibrate, format_costs
+
+    costs = calibrate(out or costs_file())
+    print_message(f"Written to {out or costs_file()}")
+    return {kind: asdict(values) for kind, values in costs.items()}, format_costs(costs)
 
 
 def bench_models(device: str, quick: bool, only: str, threads: int, out: Path | None) -> "BenchmarkResult":

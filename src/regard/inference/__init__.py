@@ -1,0 +1,1 @@
+"""Trained models in use: `regard.open`, and the tasks of checkpoints from elsewhere."""
