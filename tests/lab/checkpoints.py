@@ -18,7 +18,7 @@ SIDES = {
 }  # fmt: skip
 
 
-def drawn(model: Any) -> Any:
+def draw_weights(model: Any) -> Any:
     """The model with weights that make its heads look at different things; a backbone's stay as they were made."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -45,7 +45,7 @@ def words(kind: str, folder: Path, config: dict[str, Any], unit: str = "wordpiec
 
     held = tokenizer(folder, unit)
     made = getattr(transformers, f"{kind}Config")(vocab_size=held.size, **config)
-    return drawn(getattr(transformers, kind + (name or "Model"))(made))
+    return draw_weights(getattr(transformers, kind + (name or "Model"))(made))
 
 
 def bert(folder: Path) -> Any:
@@ -86,7 +86,7 @@ def t5(folder: Path) -> Any:
     import transformers
 
     made = transformers.T5Config(vocab_size=held.size, **config)  # type: ignore[arg-type]
-    return drawn(transformers.T5ForConditionalGeneration(made))
+    return draw_weights(transformers.T5ForConditionalGeneration(made))
 
 
 def marian(folder: Path) -> Any:
@@ -110,7 +110,7 @@ def marian(folder: Path) -> Any:
     pad = numbers["<pad>"]
     ends = {"pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": 0, "forced_eos_token_id": 0}
     config = transformers.MarianConfig(vocab_size=len(numbers), max_position_embeddings=64, **SIDES, **ends)
-    return drawn(transformers.MarianMTModel(config))
+    return draw_weights(transformers.MarianMTModel(config))
 
 
 def whisper(folder: Path) -> Any:
@@ -126,7 +126,7 @@ def whisper(folder: Path) -> Any:
     config = transformers.WhisperConfig(
         vocab_size=held.size, num_mel_bins=16, max_source_positions=25, max_target_positions=40, **SIDES, **ends
     )
-    return drawn(transformers.WhisperForConditionalGeneration(config))
+    return draw_weights(transformers.WhisperForConditionalGeneration(config))
 
 
 def vit(folder: Path) -> Any:
@@ -134,7 +134,7 @@ def vit(folder: Path) -> Any:
 
     named = {"id2label": {0: "cat", 1: "dog", 2: "mat"}, "label2id": {"cat": 0, "dog": 1, "mat": 2}}
     config = transformers.ViTConfig(**PLAIN, image_size=24, patch_size=8, **named)
-    return drawn(transformers.ViTForImageClassification(config))
+    return draw_weights(transformers.ViTForImageClassification(config))
 
 
 def clip(folder: Path) -> Any:
@@ -146,7 +146,7 @@ def clip(folder: Path) -> Any:
         vision_config={**tower, "image_size": 24, "patch_size": 8},
         projection_dim=12,
     )
-    return drawn(transformers.CLIPModel(config))
+    return draw_weights(transformers.CLIPModel(config))
 
 
 def detr(folder: Path) -> Any:
@@ -164,7 +164,7 @@ def detr(folder: Path) -> Any:
     config = transformers.DetrConfig(
         use_timm_backbone=False, backbone_config=resnet, **SIDES, num_queries=7, num_labels=5
     )
-    return drawn(transformers.DetrForObjectDetection(config))
+    return draw_weights(transformers.DetrForObjectDetection(config))
 
 
 FAMILIES: dict[str, Callable[[Path], Any]] = {

@@ -104,58 +104,70 @@ def browser(chromium: str) -> Iterator[Any]:
     play = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with play.sync_playwright() as started:
         microphone = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
-        found = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", *microphone])
-        yield found
-        found.close()
+        launched = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", *microphone])
+        yield launched
+        launched.close()
 
 
-class Watched:
-    """A browser page whose console errors and requests to elsewhere fail the test."""
+class WatchedPage:
+    """A browser page whose console errors, except `allowed` ones, and requests to elsewhere fail the test."""
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Any, allowed: tuple[str, ...]) -> None:
         self.page = context.new_page()
         self.errors: list[str] = []
         self.outside: list[str] = []
-        self.allowed: list[str] = []
-        self.page.on("console", self.heard)
+        self.allowed = allowed
+        self.page.on("console", self.record_message)
         self.page.on("pageerror", lambda error: self.errors.append(f"{error}\n{error.stack}"))
-        self.page.on("request", self.asked)
+        self.page.on("request", self.record_request)
 
-    def heard(self, message: Any) -> None:
+    def record_message(self, message: Any) -> None:
         if message.type == "error" and not any(words in message.text for words in self.allowed):
             self.errors.append(message.text)
 
-    def asked(self, request: Any) -> None:
+    def record_request(self, request: Any) -> None:
         if not request.url.startswith(("http://127.0.0.1:", "data:", "blob:", "file:", "about:")):
             self.outside.append(request.url)
 
+    def address(self) -> str:
+        """The address as the page itself sees it; `page.url` is told of a change a little later."""
+        return self.page.evaluate("location.href")
+
     def ready(self) -> Any:
-        """Wait until the page is shown and asks nothing more."""
-        self.page.wait_for_selector("#main[data-ready]", timeout=30_000)
-        self.page.wait_for_function("() => document.documentElement.dataset.busy === 'no'", timeout=30_000)
+        """Wait until the page is shown and has nothing to ask, now or soon."""
+        self.page.wait_for_selector("#main[data-ready]", timeout=90_000)
+        self.page.wait_for_function("() => document.documentElement.dataset.busy === 'no'", timeout=90_000)
         return self.page
 
 
 @pytest.fixture
 def open_lab(browser: Any, lab_address: str) -> Iterator[Callable[..., Any]]:
-    """Opens a page of the lab by its address, such as `heads?model=bert&lang=zh`, and waits until it is shown."""
+    """Opens a page of the lab by its address, such as `heads?model=bert&lang=zh`, and waits until it is shown.
+
+    Motion is reduced unless a test asks for it: a style read while it eases would be that of before.
+    """
     context = browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True, locale="en-US")
-    watched: list[Watched] = []
+    tabs: list[WatchedPage] = []
 
-    def opened(
-        place: str, *, width: int = 1280, theme: str = "light", allowed: tuple[str, ...] = (), address: str = ""
+    def open_page(
+        place: str,
+        *,
+        width: int = 1280,
+        theme: str = "light",
+        motion: str = "reduce",
+        allowed: tuple[str, ...] = (),
+        address: str = "",
     ) -> Any:
-        one = Watched(context)
-        one.allowed.extend(allowed)
-        watched.append(one)
-        one.page.set_viewport_size({"width": width, "height": 900})
-        one.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
-        one.page.goto(address or f"{lab_address}#{place}")
-        one.page.ready = one.ready
-        return one.ready()
+        tab = WatchedPage(context, allowed)
+        tabs.append(tab)
+        tab.page.set_viewport_size({"width": width, "height": 900})
+        tab.page.emulate_media(color_scheme=theme, reduced_motion=motion)  # type: ignore[arg-type]
+        tab.page.goto(address or f"{lab_address}#{place}")
+        tab.page.ready, tab.page.address = tab.ready, tab.address
+        return tab.ready()
 
-    yield opened
+    yield open_page
     context.close()
-    for one in watched:
-        assert not one.errors, f"The console says: {one.errors}"
-        assert not one.outside, f"The page asked elsewhere: {one.outside}"
+    for tab in tabs:
+        assert not tab.errors, f"The console says: {tab.errors}"
+        assert not tab.outside, f"The page asked elsewhere: {tab.outside}"

@@ -41,7 +41,9 @@ def save_runs(root: Path) -> None:
         )
 
 
-def learned(task: Any, examples: list[Any], seed: int, steps: int, architecture: Architecture = ARCHITECTURE) -> Any:
+def train_model(
+    task: Any, examples: list[Any], seed: int, steps: int, architecture: Architecture = ARCHITECTURE
+) -> Any:
     """A model that has seen the few examples so often that its answers end and its weights differ."""
     torch.manual_seed(seed)
     model = task.config(architecture).build()
@@ -56,7 +58,7 @@ def learned(task: Any, examples: list[Any], seed: int, steps: int, architecture:
 def save_run(
     path: Path, task: Any, examples: list[Any], seed: int, scores: Scores, architecture: Architecture = ARCHITECTURE
 ) -> None:
-    model = learned(task, examples, seed, 14 if task.name == "translate" else 3, architecture)
+    model = train_model(task, examples, seed, 14 if task.name == "translate" else 3, architecture)
     model.tokenizer, model.rules = getattr(task, "tokenizer", None), getattr(task, "rules", None)
     folder = RunFolder(path)
     folder.write(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from regard.data.detection import Boxes
-from regard.data.graph_sets import LabelledGraph
+from regard.data.graphs.graph_sets import LabelledGraph
 from regard.data.images import Captioned, ImageBytes, LabelledImage
 from regard.data.sound import Samples, Spoken
 from regard.data.text import LabelledText, Parallel
@@ -61,7 +61,7 @@ def as_image(seed: int) -> ImageBytes:
     return ImageBytes(torch.frombuffer(bytearray(picture(seed)), dtype=torch.uint8), f"{seed}.png")
 
 
-def spoken(decoder: bool) -> tuple[Any, list[Any]]:
+def make_transcribe(decoder: bool) -> tuple[Any, list[Any]]:
     examples = [Spoken(word, Samples(tone(300 + 200 * n), RATE)) for n, word in enumerate(WORDS)]
     settings = TranscribeSettings(bins=12, stack_frames=2, decoder=decoder, mask_frames=0, mask_bins=0)
     return Transcribe.prepare(examples, settings), examples
@@ -102,7 +102,7 @@ def captions() -> tuple[Any, list[Any]]:
 
 
 def molecules() -> tuple[Any, list[Any]]:
-    from regard.data.molecules import read_molecule
+    from regard.data.graphs.molecules import read_molecule
 
     found = [(read_molecule(text), label) for text, label in (("CCO", "a"), ("CC(=O)O", "b"), ("c1ccccc1N", "c"))]
     examples = [LabelledGraph(one.atoms, one.edges, label, one.bonds) for one, label in found]
@@ -125,8 +125,8 @@ def pairs() -> tuple[Any, list[Any]]:
 
 
 RUNS = {
-    "letters": (lambda: spoken(False), "transformer"),
-    "dictation": (lambda: spoken(True), "transformer"),
+    "letters": (lambda: make_transcribe(False), "transformer"),
+    "dictation": (lambda: make_transcribe(True), "transformer"),
     "frames": (frames, "transformer"),
     "cells": (lambda: boxes(None), "transformer"),
     "objects": (lambda: boxes(6), "transformer"),

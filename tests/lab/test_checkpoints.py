@@ -30,14 +30,14 @@ CLOSE = {"atol": 2e-5, "rtol": 0.0}
 
 
 @pytest.fixture(scope="module", params=list(FAMILIES))
-def opened(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any, Path, Lab]:
+def checkpoint(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any, Path, Lab]:
     """A family's name, transformers' model, the folder that it was saved into, and a lab over it."""
     root = tmp_path_factory.mktemp("checkpoints")
     theirs = save(root, request.param)
     return request.param, theirs, root / request.param, Lab(ModelLibrary([root], shipped=False))
 
 
-def prepared(lab: Lab, name: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
+def prepare_input(lab: Lab, name: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """The kind of a model, an input for it, and the arguments that the lab makes of that."""
     kind = lab.library.entry(name).modality
     assert kind == KINDS.get(name, "text")
@@ -45,9 +45,9 @@ def prepared(lab: Lab, name: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     return kind, given, lab.prepare({"model": name, "input": given}, Job())[1].arguments
 
 
-def test_every_map_is_what_the_model_watched_shows(opened):
-    name, _, folder, lab = opened
-    kind, given, arguments = prepared(lab, name)
+def test_every_map_is_what_the_model_watched_shows(checkpoint):
+    name, _, folder, lab = checkpoint
+    kind, given, arguments = prepare_input(lab, name)
     model = rg.load(folder)
     with torch.no_grad(), rg.watch(model, weights=True) as seen:
         model(**arguments)
@@ -73,11 +73,13 @@ def theirs_call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"input_ids": arguments["tokens"]}
 
 
-@pytest.mark.parametrize("opened", [name for name in FAMILIES if name not in ("longformer", "bigbird")], indirect=True)
-def test_maps_are_those_of_transformers(opened):
+@pytest.mark.parametrize(
+    "checkpoint", [name for name in FAMILIES if name not in ("longformer", "bigbird")], indirect=True
+)
+def test_maps_are_those_of_transformers(checkpoint):
     """Where they show weights as queries × keys, which Longformer and BigBird do not."""
-    name, theirs, _, lab = opened
-    _, given, arguments = prepared(lab, name)
+    name, theirs, _, lab = checkpoint
+    _, given, arguments = prepare_input(lab, name)
     theirs.set_attn_implementation("eager")
     model = theirs.vision_model if name == "clip" else theirs
     with torch.no_grad():
@@ -94,9 +96,9 @@ def test_maps_are_those_of_transformers(opened):
     assert compared >= 2
 
 
-def test_the_page_that_is_meant_for_it_shows_it(opened):
-    name, _, _, lab = opened
-    kind, given, _ = prepared(lab, name)
+def test_the_page_that_is_meant_for_it_shows_it(checkpoint):
+    name, _, _, lab = checkpoint
+    kind, given, _ = prepare_input(lab, name)
     body = {"model": name, "input": given}
     if kind in ("pair", "sound"):
         assert lab.library.entry(name).generates
@@ -122,10 +124,10 @@ def test_the_page_that_is_meant_for_it_shows_it(opened):
         assert seen["prediction"]["items"][0]["label"] in ("cat", "dog", "mat")
 
 
-def test_it_can_be_read_honestly(opened):
+def test_it_can_be_read_honestly(checkpoint):
     """Five readings over the units of what was read; the raw one is the tensor's own row."""
-    name, _, _, lab = opened
-    _, given, _ = prepared(lab, name)
+    name, _, _, lab = checkpoint
+    _, given, _ = prepare_input(lab, name)
     found = ask(lab, "honest/read", model=name, input=given)
     assert set(found["attributions"]) == {"raw", "value", "rollout", "gradient", "effect"} and not found["reasons"]
     raw, effect = found["attributions"]["raw"], found["attributions"]["effect"]
@@ -140,7 +142,7 @@ def test_it_can_be_read_honestly(opened):
 def test_detr_tells_boxes_and_classes(tmp_path):
     theirs = save(tmp_path, "detr")
     lab = Lab(ModelLibrary([tmp_path], shipped=False))
-    _, given, arguments = prepared(lab, "detr")
+    _, given, arguments = prepare_input(lab, "detr")
     found = ask(lab, "image/run", model="detr", input=given)["prediction"]
     with torch.no_grad():
         output = theirs(pixel_values=arguments["images"])

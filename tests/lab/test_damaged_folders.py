@@ -24,6 +24,7 @@ def without(name: str, *keys: str) -> Callable[[Path], None]:
         for key in keys[:-1]:
             inner = inner[key]
         del inner[keys[-1]]
+        held.pop("sha256", None)  # as another version would have written it
         (folder / name).write_text(json.dumps(held))
 
     return damage
@@ -32,6 +33,7 @@ def without(name: str, *keys: str) -> Callable[[Path], None]:
 def with_value(name: str, key: str, value: object) -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
         held = json.loads((folder / name).read_text("utf8"))
+        held.pop("sha256", None)
         (folder / name).write_text(json.dumps(held | {key: value}))
 
     return damage
@@ -45,7 +47,7 @@ def cut(name: str, size: int) -> Callable[[Path], None]:
     return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:size]) and None
 
 
-def gone(name: str) -> Callable[[Path], None]:
+def remove(name: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).unlink()
 
 
@@ -56,12 +58,12 @@ RUN: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "a part of task.json": (with_value("task.json", "inputs", 3), "task.json", "cannot be used"),
     "task.json as a list": (text("task.json", "[]"), "task.json", "wanted an object"),
     "task.json cut": (cut("task.json", 20), "task.json", "is not JSON"),
-    "no task.json": (gone("task.json"), "task.json", "has no"),
+    "no task.json": (remove("task.json"), "task.json", "has no"),
     "the task's name": (without("run.json", "task"), "run.json", "lacks 'task'"),
     "the task's settings": (without("run.json", "settings"), "run.json", "lacks 'settings'"),
     "a setting of another version": (with_value("run.json", "settings", {"colour": 3}), "run.json", "colour"),
     "run.json cut": (cut("run.json", 40), "run.json", "is not JSON"),
-    "no weights": (gone("model/model.safetensors"), "model", "safetensors"),
+    "no weights": (remove("model/model.safetensors"), "model", "safetensors"),
     "weights cut": (cut("model/model.safetensors", 400), "model.safetensors", ""),
     "no weights in the file": (text("model/model.safetensors", ""), "model.safetensors", ""),
     "the configuration cut": (cut("model/regard.json", 30), "regard.json", "is not JSON"),
@@ -92,7 +94,7 @@ CHECKPOINT: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "a size": (without("config.json", "hidden_size"), "config.json", "hidden_size"),
     "cut": (cut("config.json", 60), "config.json", "is not JSON"),
     "an architecture that is not known": (with_value("config.json", "model_type", "resnet"), "resnet", "not known"),
-    "no weights": (gone("model.safetensors"), "safetensors", ""),
+    "no weights": (remove("model.safetensors"), "safetensors", ""),
     "weights cut": (cut("model.safetensors", 1000), "model.safetensors", ""),
     "weights that lie": (cut("model.safetensors", -40), "model.safetensors", ""),
     "another size": (with_value("config.json", "intermediate_size", 77), "config", "shapes"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 
 import torch
 
-from regard.lab.records import MAX_POINTS, read_curves, summarize_run
+from regard.lab.records import FEW_POINTS, MAX_POINTS, overview_curves, read_curves, summarize_run
 from regard.train.run_folder import RunFolder
 from regard.train.trainer import TrainEvent, TrainState
 
@@ -55,3 +56,28 @@ def test_a_long_log_is_thinned_and_keeps_its_ends(tmp_path):
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     steps = read_curves(folder.path)["step"]["loss"]["steps"]
     assert len(steps) == MAX_POINTS and steps[0] == 0 and steps[-1] == 3 * MAX_POINTS - 1
+
+
+def test_a_run_whose_loss_is_no_number_is_told(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.write("run.json", {"task": "tag"})
+    note(folder, "step", 1, loss=2.0)
+    assert summarize_run(tmp_path)["state"] == "running"
+    with (tmp_path / "log.jsonl").open("a") as file:
+        file.write(json.dumps({"kind": "step", "step": 2, "loss": math.nan, "time": time.time()}) + "\n")
+    assert summarize_run(tmp_path)["state"] == "diverged"
+
+
+def test_the_overview_has_the_loss_and_the_main_score(tmp_path):
+    folder = RunFolder(tmp_path)
+    assert overview_curves(tmp_path, "accuracy") == {}
+    folder.write("run.json", {"task": "tag"})
+    for step in range(1, 1001):
+        note(folder, "step", step, loss=1 / step, rate=0.1)
+    note(folder, "score", 1000, accuracy=0.5, loss=0.3)
+    found = overview_curves(tmp_path, "accuracy")
+    assert set(found) == {"step.loss", "score.accuracy"}
+    steps, values = found["step.loss"]["steps"], found["step.loss"]["values"]
+    assert len(steps) == FEW_POINTS and steps[[0, -1]].tolist() == [1, 1000]
+    assert torch.allclose(values, 1 / steps.float(), atol=1e-6)  # the log has six decimals
+    assert found["score.accuracy"]["values"].tolist() == [0.5]

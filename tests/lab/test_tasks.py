@@ -28,7 +28,7 @@ INPUTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module", params=list(RUNS))
-def opened(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Lab]:
+def task_run(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Lab]:
     """A run's name, its folder, and a lab over it."""
     if request.param == "molecules":
         pytest.importorskip("rdkit")
@@ -43,8 +43,8 @@ def given_to(lab: Lab, name: str) -> dict[str, Any]:
     return INPUTS[lab.library.entry(name).modality]
 
 
-def test_every_map_is_what_the_model_watched_shows(opened):
-    name, folder, lab = opened
+def test_every_map_is_what_the_model_watched_shows(task_run):
+    name, folder, lab = task_run
     given = given_to(lab, name)
     arguments = lab.prepare({"model": name, "input": given}, Job())[1].arguments
     _, model, _ = open_run(folder)
@@ -53,47 +53,47 @@ def test_every_map_is_what_the_model_watched_shows(opened):
     listed = ask(lab, "heads/run", model=name, input=given)["attentions"]
     assert [one["name"] for one in listed] == list(seen)
     for one in listed:
-        found = ask(lab, "heads/map", model=name, input=given, attention=one["name"], head=one["heads"] - 1)
+        answer = ask(lab, "heads/map", model=name, input=given, attention=one["name"], head=one["heads"] - 1)
         wanted = seen[one["name"]].weights[0, -1].float()
-        torch.testing.assert_close(found["weights"], wanted, atol=1e-6, rtol=0)
+        torch.testing.assert_close(answer["weights"], wanted, atol=1e-6, rtol=0)
 
 
-def test_it_can_be_read_honestly(opened):
-    name, _, lab = opened
+def test_it_can_be_read_honestly(task_run):
+    name, _, lab = task_run
     given = given_to(lab, name)
     if name == "committee":
         with pytest.raises(rg.RegardError, match="an ensemble of 3 models"):
             ask(lab, "honest/read", model=name, input=given)
         return
-    found = ask(lab, "honest/read", model=name, input=given)
-    readings = found["attributions"]
+    answer = ask(lab, "honest/read", model=name, input=given)
+    readings = answer["attributions"]
     assert float(readings["raw"].sum()) == pytest.approx(1.0, abs=1e-5)
-    assert all(len(reading) == len(found["tokens"]) for reading in readings.values())
+    assert all(len(reading) == len(answer["tokens"]) for reading in readings.values())
     assert 0 < float(readings["rollout"].sum()) < 1 + 1e-5
     baselines = ask(lab, "honest/baselines", model=name, input=given)
     assert {one["change_kind"] for one in baselines["baselines"]} == {"uniform", "mean", "silent"}
     assert len(baselines["shuffled"]) == 5
     alone = ask(lab, "honest/heads", model=name, input=given, change="uniform")["heads"]
-    assert alone.shape == (len(found["attentions"]), max(one["heads"] for one in found["attentions"]))
+    assert alone.shape == (len(answer["attentions"]), max(one["heads"] for one in answer["attentions"]))
 
 
-@pytest.mark.parametrize("opened", ["objects", "cells"], indirect=True)
-def test_a_detector_tells_what_its_task_tells(opened):
-    name, folder, lab = opened
+@pytest.mark.parametrize("task_run", ["objects", "cells"], indirect=True)
+def test_a_detector_tells_what_its_task_tells(task_run):
+    name, folder, lab = task_run
     seen = ask(lab, "image/run", model=name, input=INPUTS["image"])
     task, model, _ = open_run(folder)
-    (found,) = task.detect(model, [as_image(1)])
-    surest = int(found.scores.argmax())
+    (answer,) = task.detect(model, [as_image(1)])
+    surest = int(answer.scores.argmax())
     first = seen["prediction"]["items"][0]
     assert (first["query"], first["label"]) == (surest, "square")
-    assert first["probability"] == pytest.approx(float(found.scores[surest]), abs=1e-6)
+    assert first["probability"] == pytest.approx(float(answer.scores[surest]), abs=1e-6)
     assert seen["prediction"]["sure"] == task.settings.threshold
     assert len(seen["crossed"]) == (2 if name == "objects" else 0) and seen["grid"] == [4, 5]
 
 
-@pytest.mark.parametrize("opened", ["dictation"], indirect=True)
-def test_dictation_is_aligned_with_seconds(opened):
-    name, folder, lab = opened
+@pytest.mark.parametrize("task_run", ["dictation"], indirect=True)
+def test_dictation_is_aligned_with_seconds(task_run):
+    name, folder, lab = task_run
     read = ask(lab, "alignment/read", model=name, input=INPUTS["sound"], head=1)
     assert read["side"] == "sound" and read["seconds_per_token"] == pytest.approx(0.02)
     assert read["tokens"][3]["text"] == "0.06 s" and not read["outside"].any()
@@ -107,9 +107,9 @@ def test_dictation_is_aligned_with_seconds(opened):
     assert [one["text"] for one in forced["target_tokens"]][:5] == list("maybe") and not forced["generated"]
 
 
-@pytest.mark.parametrize("opened", ["frames"], indirect=True)
-def test_a_run_that_learned_from_frames_reads_frames(opened):
-    name, _, lab = opened
+@pytest.mark.parametrize("task_run", ["frames"], indirect=True)
+def test_a_run_that_learned_from_frames_reads_frames(task_run):
+    name, _, lab = task_run
     heard = ask(lab, "sound/run", model=name, input=given_to(lab, name))
     assert heard["heard"] == 15 and heard["seconds_per_token"] == pytest.approx(0.02)
     for bad in (as_wav(tone(300)), as_npy(torch.zeros(4, 5))):
@@ -117,17 +117,17 @@ def test_a_run_that_learned_from_frames_reads_frames(opened):
             ask(lab, "sound/run", model=name, input={"base64": bad})
 
 
-@pytest.mark.parametrize("opened", ["recurrent"], indirect=True)
-def test_a_recurrent_decoder_is_aligned_too(opened):
-    name, _, lab = opened
+@pytest.mark.parametrize("task_run", ["recurrent"], indirect=True)
+def test_a_recurrent_decoder_is_aligned_too(task_run):
+    name, _, lab = task_run
     read = ask(lab, "alignment/read", model=name, input=INPUTS["pair"])
     assert read["attentions"][0]["role"] == "cross"
     torch.testing.assert_close(read["weights"].sum(-1), torch.ones(len(read["target_tokens"])))
 
 
-@pytest.mark.parametrize("opened", ["molecules"], indirect=True)
-def test_a_molecule_is_a_graph(opened):
-    name, _, lab = opened
+@pytest.mark.parametrize("task_run", ["molecules"], indirect=True)
+def test_a_molecule_is_a_graph(task_run):
+    name, _, lab = task_run
     seen = ask(lab, "graph/run", model=name, input=INPUTS["graph"])
     assert seen["nodes"][:4] == ["C 0", "C 1", "O 2", "O 3"] and seen["class"] is None
     assert seen["prediction"]["items"][0]["label"] in ("a", "b", "c")

@@ -59,7 +59,7 @@ def test_page_holds_masked_cells_by_batch_and_head():
 def test_page_of_a_map_marks_masked_cells(size):
     view = view_of(12, 12, mask=rg.Causal() & rg.Window(3), map=size)
     data = data_of(html_of(view))
-    assert data["kind"] == "map" and torch.equal(decode(data["cells"]), view.map[0])
+    assert data["content"] == "map" and torch.equal(decode(data["cells"]), view.map[0])
     allowed, (rows, columns) = view.mask.dense(12, 12), size
     for r, c in torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).tolist():
         pairs = allowed[r * 12 // rows : (r + 1) * 12 // rows, c * 12 // columns : (c + 1) * 12 // columns]
@@ -84,7 +84,7 @@ def test_statistics_of_a_map_are_bucket_means():
 def test_page_without_weights_holds_curves_and_top_keys():
     view = view_of(mask=rg.Causal(), top=3)
     data = data_of(html_of(view))
-    assert data["kind"] == "curves" and data["cells"] is None
+    assert data["content"] == "curves" and data["cells"] is None
     assert torch.equal(decode(data["top"]["keys"]), view.top_keys[0].int())
     assert torch.equal(decode(data["top"]["weights"]), view.top_weights[0])
 

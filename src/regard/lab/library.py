@@ -6,29 +6,29 @@ in memory while there is room.
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
+
+from torch import nn
 
 from ..data.languages import LANGUAGES
-from ..errors import BadInput
+from ..errors import BadInput, explain_damage
 from ..models.checkpoint.checkpoint import load
 from ..models.checkpoint.folder import CONFIGS
 from ..models.config import OLD_TYPES
 from ..tasks import TASKS
 from ..tasks.reference import Reference
-from ..tasks.task import Task
-from ..train.run import explain_damage, open_run
+from ..tasks.task import AnyTask
+from ..train.run import open_run
+from .folders import MAX_DEPTH, is_file, model_folders, read_json_or_empty, relative_name, walk_folders
+from .loading import BackgroundCall, check_links
+from .protocol import Json, JsonObject, Request, Translated
 from .server.jobs import Job
 
-MAX_DEPTH = 3
-"""How many folders deep models are searched for."""
 MAX_LOADED = 4 << 30
 """Bytes of models that stay loaded."""
 TASK_MODALITIES = {
@@ -49,6 +49,26 @@ class NotFound(BadInput):
     """There is nothing of that name."""
 
 
+class EntryFields(TypedDict):
+    """A `ModelEntry` as pages receive it, with the names of its example files."""
+
+    name: str
+    title: str | JsonObject
+    task: str | None
+    layers: int
+    heads: int
+    source: str
+    card: JsonObject
+    modality: str
+    generates: bool
+    languages: tuple[str, ...]
+    training_length: int | None
+    folder: str
+    hand_made: bool
+    problem: Translated | None
+    examples: list[str]
+
+
 @dataclass(frozen=True)
 class ModelEntry:
     """A model that can be opened, as its files describe it; listing it loads nothing.
@@ -64,7 +84,7 @@ class ModelEntry:
     heads: int
     source: str
     path: Path | None
-    card: dict[str, Any] = field(default_factory=dict)
+    card: JsonObject = field(default_factory=dict)
     modified: float = 0.0
     """When its files were last written; a run that has been written since is loaded again."""
     generates: bool = False
@@ -77,11 +97,30 @@ class ModelEntry:
     """The name of the folder of --models that it is in."""
     hand_made: bool = False
     """Whether it was set by hand instead of trained."""
+    root: Path | None = None
+    """The folder of --models that it is in; its files are not read from outside of it."""
+    problem: Translated | None = None
+    """Why it cannot be opened, by language."""
 
-    def as_dict(self) -> dict[str, Any]:
-        names = ("name", "title", "task", "layers", "heads", "source", "card", "modality", "generates")
-        more = ("languages", "training_length", "folder", "hand_made")
-        return {name: getattr(self, name) for name in (*names, *more)} | {"examples": self.examples()}
+    def as_dict(self) -> EntryFields:
+        title = self.card.get("title")  # of a shipped model in both languages
+        return {
+            "name": self.name,
+            "title": title if isinstance(title, dict) else self.title,
+            "task": self.task,
+            "layers": self.layers,
+            "heads": self.heads,
+            "source": self.source,
+            "card": self.card,
+            "modality": self.modality,
+            "generates": self.generates,
+            "languages": self.languages,
+            "training_length": self.training_length,
+            "folder": self.folder,
+            "hand_made": self.hand_made,
+            "problem": self.problem,
+            "examples": self.examples(),
+        }
 
     def examples(self) -> list[str]:
         """The example files beside the model."""
@@ -101,9 +140,9 @@ class LoadedModel:
     """A model in memory; a caller holds its lock while running it."""
 
     entry: ModelEntry
-    model: Any
-    task: Task[Any] | None = None
-    description: dict[str, Any] = field(default_factory=dict)
+    model: nn.Module
+    task: AnyTask | None = None
+    description: JsonObject = field(default_factory=dict)
     reference: Reference | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -128,6 +167,7 @@ class ModelLibrary:
         self.lock = threading.Lock()
         self.known: dict[str, ModelEntry] = {}
         self.loading: dict[str, threading.Lock] = {}
+        self.pending: dict[tuple[str, float], BackgroundCall[LoadedModel]] = {}
         self.loaded: OrderedDict[str, LoadedModel] = OrderedDict()
 
     def entries(self) -> dict[str, ModelEntry]:
@@ -138,14 +178,21 @@ class ModelLibrary:
                 shipped[path.name] = describe_folder(path, path.name, "shipped")
         entries: dict[str, ModelEntry] = {}
         for root in self.folders:
-            for path in model_folders(root):
+            unreadable: dict[Path, OSError] = {}
+            for path in [*model_folders(root, unreadable), *unreadable]:
                 name = relative_name(path, root)
                 name = name if name not in entries and name not in shipped else f"{root.name}/{name}"
-                entries[name] = replace(describe_folder(path, name, "folder"), folder=root.name)
+                try:
+                    if path in unreadable:
+                        raise unreadable[path]
+                    entry = describe_folder(path, name, "folder")
+                except Exception as error:  # one damaged folder does not keep the others from being listed
+                    entry = unusable_entry(path, name, error)
+                entries[name] = replace(entry, folder=root.name, root=root)
         self.known = entries | shipped | {entry.name: entry for entry in builtin_entries()}
         return self.known
 
-    def entry(self, name: Any) -> ModelEntry:
+    def entry(self, name: Json) -> ModelEntry:
         """The entry of that name, or `NotFound`; the folders are searched again where it is not known."""
         entries = self.known if isinstance(name, str) and name in self.known else self.entries()
         if not isinstance(name, str) or name not in entries:
@@ -155,16 +202,28 @@ class ModelLibrary:
             )
         return entries[name]
 
-    def open(self, name: Any, job: Job) -> LoadedModel:
-        """The model of that name, loaded once."""
+    def open(self, name: Json, job: Job) -> LoadedModel:
+        """The model of that name, loaded once.
+
+        A model is loaded in a thread of its own: a request that is cancelled leaves, and the next one finds the model
+        where it has been loaded meanwhile.
+        """
         entry = self.entry(name)
+        if entry.problem is not None:
+            raise BadInput(f"{entry.name} cannot be used: {entry.problem['en']}")
         with self.lock:
             loading = self.loading.setdefault(entry.name, threading.Lock())
         with job.hold(loading):
             loaded = self.loaded.get(entry.name)
             if loaded is None or (loaded.entry.path, loaded.entry.modified) != (entry.path, entry.modified):
-                job.report(0, 1, {"en": "loading the model", "zh": "正在加载模型"})
-                loaded = load_entry(entry)
+                key = (entry.name, entry.modified)
+                if key not in self.pending:
+                    self.pending[key] = BackgroundCall(lambda: load_entry(entry))
+                job.report(0, 0, {"en": "loading the model", "zh": "正在加载模型"})
+                call = self.pending[key]
+                call.wait(job)
+                del self.pending[key]
+                loaded = call.result()
             with self.lock:
                 self.loaded[entry.name] = loaded
                 self.loaded.move_to_end(entry.name)
@@ -176,54 +235,18 @@ class ModelLibrary:
         """The folders of training runs, by name; also of those that have no model yet."""
         runs = {}
         for root in ([self.shipped] if self.shipped is not None else []) + self.folders:
-            for path in walk_folders(root, MAX_DEPTH):
-                if (path / "run.json").is_file():
+            for path in walk_folders(root, MAX_DEPTH, {}):
+                if is_file(path / "run.json"):
                     runs[relative_name(path, root)] = path
         return runs
 
 
-def relative_name(path: Path, root: Path) -> str:
-    """The path below the root; the root's own name for the root itself."""
-    inside = path.relative_to(root)
-    return root.name if str(inside) == "." else inside.as_posix()
-
-
-def walk_folders(root: Path, depth: int) -> Iterator[Path]:
-    """A folder and those inside it, sorted by name; symbolic links are not followed."""
-    yield root
-    if depth:
-        for child in sorted(os.scandir(root), key=lambda child: child.name):
-            if child.is_dir(follow_symlinks=False) and not child.name.startswith((".", "__")):
-                yield from walk_folders(Path(child.path), depth - 1)
-
-
-def model_folders(root: Path) -> Iterator[Path]:
-    """The folders that hold a model, a run's or a checkpoint; folders inside a run are left out."""
-    runs: list[Path] = []
-    for path in walk_folders(root, MAX_DEPTH):
-        if any(run in path.parents for run in runs):
-            continue
-        if (path / "run.json").is_file():
-            runs.append(path)
-            if (path / "model" / CONFIGS["regard"]).is_file():
-                yield path
-        elif (path / CONFIGS["regard"]).is_file() or is_huggingface(path):
-            yield path
-
-
-def is_huggingface(path: Path) -> bool:
-    """Whether a folder is a Hugging Face checkpoint; one with a broken configuration is refused when it is opened."""
-    file = path / CONFIGS["huggingface"]
-    return "model_type" in read_json_or_empty(file) or (file.is_file() and any(path.glob("*.safetensors")))
-
-
-def read_json_or_empty(path: Path) -> dict[str, Any]:
-    """The file's JSON object, empty where it cannot be read, so that a listing continues."""
-    try:
-        content = json.loads(path.read_text("utf8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+def unusable_entry(path: Path, name: str, error: Exception) -> ModelEntry:
+    """The entry of a folder that cannot be described, with the reason."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
+    zh = f"文件夹无法读取（{reason}）。" if isinstance(error, OSError) else f"配置文件已损坏（{reason}）。"
+    problem = {"en": f"its files cannot be read ({reason:.200}).", "zh": zh}
+    return ModelEntry(name, name, "unusable", None, 0, 0, "folder", path, problem=problem)
 
 
 def describe_folder(path: Path, name: str, source: str) -> ModelEntry:
@@ -242,7 +265,7 @@ def describe_folder(path: Path, name: str, source: str) -> ModelEntry:
     files = [*folder.glob("*.safetensors"), *folder.glob("*.json"), path / "run.json", path / "task.json"]
     return ModelEntry(
         name,
-        str(card.get("title") or name),
+        str(card["title"]) if isinstance(card.get("title"), str) else name,
         modality,
         task,
         layers,
@@ -257,17 +280,19 @@ def describe_folder(path: Path, name: str, source: str) -> ModelEntry:
     )
 
 
-def read_languages(card: dict[str, Any], run: dict[str, Any] | None) -> tuple[str, ...]:
+def read_languages(card: Request, run: Request | None) -> tuple[str, ...]:
     """The languages that a model reads: those of its card, or the source language of a translation."""
     languages = card.get("languages")
-    if isinstance(languages, list) and all(isinstance(language, str) for language in languages):
-        return tuple(languages)
+    if isinstance(languages, list):
+        names = [language for language in languages if isinstance(language, str)]
+        if len(names) == len(languages):
+            return tuple(names)
     settings = (run or {}).get("settings")
     source = settings.get("source") if isinstance(settings, dict) else None
-    return (source,) if source in LANGUAGES else ()
+    return (source,) if isinstance(source, str) and source in LANGUAGES else ()
 
 
-def read_training_length(run: dict[str, Any] | None, config: dict[str, Any]) -> int | None:
+def read_training_length(run: Request | None, config: Request) -> int | None:
     """Tokens of the longest training input: as the run says, the context of a language model, or its positions."""
     settings = (run or {}).get("settings")
     embed = config.get("embed")
@@ -277,16 +302,16 @@ def read_training_length(run: dict[str, Any] | None, config: dict[str, Any]) -> 
         embed.get("positions", embed.get("places")) if isinstance(embed, dict) else None,
         config.get("max_position_embeddings", config.get("n_positions")),
     ]
-    return next((length for length in lengths if type(length) is int and length > 0), None)
+    return next((n for n in lengths if isinstance(n, int) and not isinstance(n, bool) and n > 0), None)
 
 
-def config_type(config: Any) -> str:
+def config_type(config: Json) -> str:
     """The present name of a configuration's type; empty where it has none."""
     name = str(config.get("type", "")) if isinstance(config, dict) else ""
     return OLD_TYPES.get(name, name)
 
 
-def is_seq2seq(config: dict[str, Any]) -> bool:
+def is_seq2seq(config: JsonObject) -> bool:
     theirs = config.get("is_encoder_decoder") or config.get("model_type") in SEQ2SEQ_TYPES
     return config_type(config) == "EncoderDecoderConfig" or bool(theirs)
 
@@ -298,7 +323,7 @@ def task_modality(task: str, path: Path) -> str:
     return TASK_MODALITIES.get(task, "text")
 
 
-def config_modality(config: dict[str, Any]) -> str:
+def config_modality(config: JsonObject) -> str:
     """What a checkpoint reads, from its configuration."""
     model, embedding, theirs = config_type(config), config_type(config.get("embed")), config.get("model_type")
     if model in ("GATConfig", "GraphEncoderConfig"):
@@ -314,12 +339,13 @@ def config_modality(config: dict[str, Any]) -> str:
     return "pair" if is_seq2seq(config) else "text"
 
 
-def count_layers_and_heads(config: dict[str, Any]) -> tuple[int, int]:
+def count_layers_and_heads(config: JsonObject) -> tuple[int, int]:
     """Layers and heads in a configuration; 0 where it does not have them."""
     for inner in ("image", "text", "vision_config", "stack"):  # the image tower of two; the stack of a model
-        config = config[inner] if isinstance(config.get(inner), dict) else config
+        part = config.get(inner)
+        config = part if isinstance(part, dict) else config
     layers, heads = (
-        next((config[name] for name in names if isinstance(config.get(name), int)), 0)
+        next((value for name in names if isinstance(value := config.get(name), int)), 0)
         for names in (
             ("layers", "num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "n_layers"),
             ("heads", "num_attention_heads", "n_head", "num_heads", "encoder_attention_heads", "n_heads"),
@@ -330,18 +356,31 @@ def count_layers_and_heads(config: dict[str, Any]) -> tuple[int, int]:
 
 def builtin_entries() -> list[ModelEntry]:
     """The models that need no file: one for sentences, and one for long texts, which only the page Long opens."""
-    meanings = {
+    meanings: JsonObject = {
         "en": "Words with meanings set by hand, not trained. Head 0 attends to similar words, head 1 to near ones.",
         "zh": "词义由人工设定，未经训练。头 0 关注意思相近的词，头 1 关注其中距离近的词。",
     }
-    recall = {
+    meanings_card: JsonObject = {"title": {"en": "Word meanings", "zh": "词义"}, "summary": meanings}
+    recall: JsonObject = {
         "en": "Finds earlier occurrences of the current characters in any text; set by hand, not trained.",
         "zh": "在任意文本中查找当前字符此前出现的位置；人工设定，未经训练。",
     }
-    made: dict[str, Any] = {"hand_made": True, "languages": ("en", "zh")}
+    recall_card: JsonObject = {"title": {"en": "Recall of earlier characters", "zh": "查找前文"}, "summary": recall}
     return [
-        ModelEntry(MEANINGS, MEANINGS, "text", None, 1, 2, "shipped", None, {"summary": meanings}, **made),
-        ModelEntry(RECALL, RECALL, "long", None, 1, 2, "shipped", None, {"summary": recall}, hand_made=True),
+        ModelEntry(
+            MEANINGS,
+            MEANINGS,
+            "text",
+            None,
+            1,
+            2,
+            "shipped",
+            None,
+            meanings_card,
+            languages=("en", "zh"),
+            hand_made=True,
+        ),
+        ModelEntry(RECALL, RECALL, "long", None, 1, 2, "shipped", None, recall_card, hand_made=True),
     ]
 
 
@@ -353,6 +392,8 @@ def load_entry(entry: ModelEntry) -> LoadedModel:
         from .builtin.meanings import Meanings
 
         return LoadedModel(entry, Meanings().eval())
+    if entry.root is not None:
+        check_links(entry.path, entry.root)
     if (entry.path / "run.json").is_file():
         task, model, description = open_run(entry.path)
         return LoadedModel(entry, model, task, description, Reference.load(entry.path))
@@ -365,7 +406,7 @@ def load_entry(entry: ModelEntry) -> LoadedModel:
     return LoadedModel(entry, model)
 
 
-def read_labels(config: dict[str, Any]) -> list[str] | None:
+def read_labels(config: Request) -> list[str] | None:
     """The labels of the classes in a checkpoint's configuration, by their numbers."""
     labels = config.get("id2label")
     if not isinstance(labels, dict) or not all(str(n) in labels for n in range(len(labels))):

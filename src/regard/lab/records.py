@@ -2,45 +2,105 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 
 from ..train.run_folder import RunFolder
+from .protocol import Json, JsonObject
 
 SILENCE = 120.0
 """Seconds without a log line after which a run counts as abandoned."""
 MAX_POINTS = 4000
 """Points of a curve that are sent; of a longer one, evenly spaced points with the first and the last."""
 
+FEW_POINTS = 300
+"""Points of a curve beside those of other runs."""
 
-def summarize_run(path: Path, now: float | None = None) -> dict[str, Any]:
-    """A run's row in the list: task, model, progress, and its main score."""
+
+class RunSummary(TypedDict):
+    """A run's row in the list: task, model, progress, and its main score; fields of its files as they stand there."""
+
+    task: Json
+    model: Json
+    sizes: JsonObject
+    seed: Json
+    main: Json
+    value: Json
+    step: Json
+    epoch: Json
+    seconds: float
+    updated: float | None
+    state: str
+    lines: int
+
+
+class Curve(TypedDict):
+    """The points of a curve, `[points]` each."""
+
+    steps: Tensor
+    values: Tensor
+
+
+class RunCurves(TypedDict):
+    """Curves by name, of training steps and of validation scores. See `read_curves`."""
+
+    lines: int
+    anew: bool
+    state: str
+    step: dict[str, Curve]
+    score: dict[str, Curve]
+
+
+class RunSamples(TypedDict):
+    """Predictions for validation examples, `total` in all."""
+
+    total: int
+    start: int
+    said: list[str]
+
+
+def summarize_run(path: Path, now: float | None = None) -> RunSummary:
+    """A run's row in the list."""
     folder = RunFolder(path)
     run, scores, lines = read_or_empty(folder, "run.json"), read_or_empty(folder, "scores.json"), folder.read_log()
     main = scores.get("main")
-    last = lines[-1] if lines else {}
-    architecture = run.get("architecture") or {}
+    last: JsonObject = lines[-1] if lines else {}
+    architecture, metrics = read_section(run, "architecture"), read_section(scores, "metrics")
     return {
         "task": run.get("task"),
         "model": architecture.get("model"),
         "sizes": {name: architecture.get(name) for name in ("layers", "heads", "dim") if name in architecture},
-        "seed": (run.get("training") or {}).get("seed"),
+        "seed": read_section(run, "training").get("seed"),
         "main": main,
-        "value": (scores.get("metrics") or {}).get(main),
+        "value": metrics.get(main) if isinstance(main, str) else None,
         "step": last.get("step"),
         "epoch": last.get("epoch"),
-        "seconds": lines[-1].get("time", 0) - lines[0].get("time", 0) if lines else 0,
-        "updated": last.get("time"),
+        "seconds": read_time(last) - read_time(lines[0]) if lines else 0,
+        "updated": read_time(last) if "time" in last else None,
         "state": "finished" if scores and not lines else run_state(lines, time.time() if now is None else now),
         "lines": len(lines),
     }
 
 
-def read_or_empty(folder: RunFolder, name: str) -> dict[str, Any]:
+def read_section(document: JsonObject, name: str) -> JsonObject:
+    """An object inside a document; empty where it is missing or something else."""
+    section = document.get(name)
+    return section if isinstance(section, dict) else {}
+
+
+def read_time(line: JsonObject) -> float:
+    """When a line was logged, in seconds; 0 where it does not say."""
+    time = line.get("time")
+    return time if isinstance(time, int | float) else 0
+
+
+def read_or_empty(folder: RunFolder, name: str) -> JsonObject:
     """A JSON file of the folder; empty where it is missing or not yet complete."""
     try:
         content = folder.read(name)
@@ -49,15 +109,23 @@ def read_or_empty(folder: RunFolder, name: str) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def run_state(lines: list[dict[str, Any]], now: float) -> str:
-    """ "finished", "stopped" (by a user or the clock), "running", or "left": no log line for long and no end."""
-    if lines and lines[-1].get("kind") in ("finished", "stopped"):
-        return lines[-1]["kind"]
-    last = max((line.get("time", 0.0) for line in lines[-1:]), default=0.0)
+def run_state(lines: Sequence[JsonObject], now: float) -> str:
+    """How a run stands.
+
+    "finished", "stopped" (by a user or the clock), "diverged" (its last loss is no number), "running", or "left": no
+    log line for long and no end.
+    """
+    loss = next((line.get("loss") for line in reversed(lines) if line.get("kind") == "step"), None)
+    if isinstance(loss, float) and not math.isfinite(loss):
+        return "diverged"
+    kind = lines[-1].get("kind") if lines else None
+    if kind in ("finished", "stopped"):
+        return str(kind)
+    last = read_time(lines[-1]) if lines else 0.0
     return "running" if now - last < SILENCE else "left"
 
 
-def read_curves(path: Path, after: int = 0) -> dict[str, Any]:
+def read_curves(path: Path, after: int = 0) -> RunCurves:
     """The numbers of the log after its first `after` lines: by kind ("step", "score") and name, steps and values.
 
     `lines` is the length of the log, to be given as `after` next time. When the log is shorter than `after` (a run that
@@ -77,19 +145,33 @@ def read_curves(path: Path, after: int = 0) -> dict[str, Any]:
         "lines": len(lines),
         "anew": anew,
         "state": run_state(lines, time.time()),
-        **{kind: {name: downsample(*points) for name, points in named.items()} for kind, named in curves.items()},
+        "step": {name: downsample(*points) for name, points in curves["step"].items()},
+        "score": {name: downsample(*points) for name, points in curves["score"].items()},
     }
 
 
-def downsample(steps: list[int], values: list[float]) -> dict[str, Tensor]:
-    """At most `MAX_POINTS` of the points."""
+def overview_curves(path: Path, main: str | None) -> dict[str, Curve]:
+    """The training loss and the main validation score of a run, as few points as a chart of many runs needs."""
+    lines = RunFolder(path).read_log()
+    curves: dict[str, Curve] = {}
+    for kind, name in (("step", "loss"), ("score", main)):
+        rows = [line for line in lines if line.get("kind") == kind and isinstance(line.get(name or ""), int | float)]
+        points = [(line["step"], float(line[name or ""])) for line in rows if isinstance(line.get("step"), int)]
+        if points:
+            steps, values = [step for step, _ in points], [value for _, value in points]
+            curves[f"{kind}.{name}"] = downsample(steps, values, FEW_POINTS)
+    return curves
+
+
+def downsample(steps: list[int], values: list[float], most: int = MAX_POINTS) -> Curve:
+    """At most `most` of the points."""
     keep = torch.arange(len(steps))
-    if len(steps) > MAX_POINTS:
-        keep = torch.linspace(0, len(steps) - 1, MAX_POINTS).round().long()
+    if len(steps) > most:
+        keep = torch.linspace(0, len(steps) - 1, most).round().long()
     return {"steps": torch.tensor(steps, dtype=torch.int32)[keep], "values": torch.tensor(values)[keep]}
 
 
-def read_samples(path: Path, start: int = 0, count: int = 20) -> dict[str, Any]:
+def read_samples(path: Path, start: int = 0, count: int = 20) -> RunSamples:
     """The predictions for `count` validation examples from `start` on, and how many there are."""
     file = path / "hypotheses.txt"
     predictions = file.read_text("utf8", errors="replace").splitlines() if file.is_file() else []
@@ -97,11 +179,11 @@ def read_samples(path: Path, start: int = 0, count: int = 20) -> dict[str, Any]:
     return {"total": len(predictions), "start": start, "said": shown}
 
 
-def read_settings(path: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> JsonObject:
     """A run's settings, flat: "training.rate" → 0.001."""
     run = read_or_empty(RunFolder(path), "run.json")
     return {
         f"{section}.{name}": value
         for section in ("settings", "architecture", "training", "data", "versions")
-        for name, value in (run.get(section) or {}).items()
+        for name, value in read_section(run, section).items()
     }

@@ -46,7 +46,7 @@ class HeadArrays:
         return self.shape[3]
 
     @property
-    def kind(self) -> Literal["weights", "map", "curves"]:
+    def content(self) -> Literal["weights", "map", "curves"]:
         """What is drawn: a cell for each pair, pooled cells, or without cells the statistics as curves."""
         return "curves" if self.cells is None else "map" if self.pooled else "weights"
 

@@ -10,7 +10,6 @@ import warnings
 from io import BytesIO
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +26,7 @@ try:
     import numpy
     from matplotlib import rc_context
     from matplotlib.axes import Axes
-    from matplotlib.colors import LinearSegmentedColormap, ListedColormap, PowerNorm
+    from matplotlib.colors import Colormap, LinearSegmentedColormap, ListedColormap, Normalize, PowerNorm
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -80,7 +79,7 @@ def caption(arrays: HeadArrays) -> list[str]:
     if arrays.cells is not None:
         low, high = arrays.row_sums()
         lines.append(f"rows: queries · columns: keys · each row sums to 1 (measured {low:.6f} … {high:.6f})")
-    if arrays.kind == "map":
+    if arrays.content == "map":
         lines.append("pooled: a cell is the mean, over its bucket of queries, of their weight on its bucket of keys")
         if arrays.masked is None:
             lines.append("masked cells are not marked: the map's size does not divide the tokens")
@@ -90,7 +89,7 @@ def caption(arrays: HeadArrays) -> list[str]:
     if batches > 1:
         facts.append(f"batch {arrays.batch} of {batches}")
     offset = arrays.keys - arrays.queries
-    if offset and arrays.kind == "weights":
+    if offset and arrays.content == "weights":
         facts.append(f"row r is position i = r {'+' if offset > 0 else '−'} {abs(offset)} among the keys")
     least, most = int(arrays.dead.min()), int(arrays.dead.max())
     if most:
@@ -157,13 +156,20 @@ def draw_head(axes: Axes, arrays: HeadArrays, cells: Tensor, n: int, size: tuple
     return image
 
 
-def draw_image(axes: Axes, values: Tensor, hidden: Tensor, size: tuple[float, float], **colours: Any) -> AxesImage:
+def draw_image(
+    axes: Axes,
+    values: Tensor,
+    hidden: Tensor,
+    size: tuple[float, float],
+    cmap: Colormap,
+    norm: Normalize,
+) -> AxesImage:
     """The values as an image over a hatched background, which shows where they are hidden."""
     axes.patch.set(facecolor=BACKGROUND, edgecolor=HATCH, hatch="/////", linewidth=0.0)
     pixels = numpy.ma.masked_array(values.numpy(), hidden.numpy())
     # where cells are smaller than a few pixels the nearest alone would hide its neighbours
     interpolation = "nearest" if max(values.shape) <= 256 else "auto"
-    image = axes.imshow(pixels, aspect="auto", interpolation=interpolation, **colours)
+    image = axes.imshow(pixels, aspect="auto", interpolation=interpolation, cmap=cmap, norm=norm)
     axes.set_box_aspect(size[1] / size[0])
     axes.tick_params(length=2, color="#9aa1b3", labelcolor="#3c4254")
     axes.spines[:].set_color("#c9cdd8")
@@ -236,7 +242,7 @@ def draw_mask(tiles: Tensor, queries: list[str], keys: list[str], *, tile: int, 
         size = panel_size(tiles.shape[0], tiles.shape[1], 1)
         figure = new_figure(1, 1, size)
         colours = ListedColormap([BACKGROUND, PARTLY, ALLOWED])
-        draw_image(figure.axes[0], tiles, tiles == 0, size, cmap=colours, vmin=0, vmax=2)
+        draw_image(figure.axes[0], tiles, tiles == 0, size, cmap=colours, norm=Normalize(0, 2))
         rows, columns = (bucket_labels(words, [*range(0, len(words), tile), len(words)]) for words in (queries, keys))
         label_rows(figure.axes[0], rows, size[1], "query i")
         label_columns(figure.axes[0], columns, size[0], "key j")

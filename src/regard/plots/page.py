@@ -12,7 +12,6 @@ import json
 import re
 from html import escape
 from importlib.resources import files
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,13 +53,13 @@ def notebook_html(arrays: HeadArrays | None, summary: str) -> str:
     return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(heads_html(arrays))}"></iframe>'
 
 
-def page_data(arrays: HeadArrays, title: str | None) -> dict[str, Any]:
+def page_data(arrays: HeadArrays, title: str | None) -> dict[str, object]:
     """Everything that the page's script reads."""
     top = None
-    if arrays.kind == "curves" and arrays.top_weights is not None and arrays.top_keys is not None:
+    if arrays.content == "curves" and arrays.top_weights is not None and arrays.top_keys is not None:
         top = {"weights": encode(arrays.top_weights), "keys": encode(arrays.top_keys)}
     return {
-        "kind": arrays.kind,
+        "content": arrays.content,
         "title": title,
         "description": arrays.description,
         "sizes": dict(zip(("batch", "heads", "queries", "keys"), arrays.shape, strict=True)),
@@ -73,13 +72,13 @@ def page_data(arrays: HeadArrays, title: str | None) -> dict[str, Any]:
         "entropy": encode(arrays.entropy),
         "distance": encode(arrays.distance),
         "peak": encode(arrays.peak),
-        "received": encode(arrays.received) if arrays.kind != "map" else None,
+        "received": encode(arrays.received) if arrays.content != "map" else None,
         "dead": arrays.dead.tolist(),
         "top": top,
     }
 
 
-def encode(x: Tensor) -> dict[str, Any]:
+def encode(x: Tensor) -> dict[str, object]:
     """A tensor's shape, type and bytes (base64, little-endian)."""
     x = x.contiguous()
     # numpy, the usual way to the bytes, need not be installed
@@ -88,7 +87,7 @@ def encode(x: Tensor) -> dict[str, Any]:
     return {"shape": list(x.shape), "type": dtype, "bytes": base64.b64encode(data).decode()}
 
 
-def encode_bits(x: Tensor) -> dict[str, Any]:
+def encode_bits(x: Tensor) -> dict[str, object]:
     """A boolean tensor, eight values a byte, the first in the lowest bit."""
     flat = x.flatten()
     eights = pad(flat, (0, -flat.numel() % 8)).view(-1, 8).to(torch.uint8)
@@ -96,7 +95,7 @@ def encode_bits(x: Tensor) -> dict[str, Any]:
     return encode(data) | {"shape": list(x.shape), "type": "bits"}
 
 
-def script_json(value: Any) -> str:
+def script_json(value: object) -> str:
     """JSON that may stand inside a script element, whatever its texts are."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return re.sub("[<>&\u2028\u2029\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text)

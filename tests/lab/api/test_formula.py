@@ -74,3 +74,32 @@ def test_a_region_of_a_map_and_what_lies_outside_it(lab):
     torch.testing.assert_close(pooled["weights"], whole.float(), atol=1e-6, rtol=0)
     with pytest.raises(BadInput, match="rows is"):
         ask(lab, "heads/map", **few, attention=1, head=2, rows=[4, 1])
+
+
+@pytest.mark.parametrize(("model", "text"), [("bert", "one two three four"), ("llama", "one two three four")])
+def test_projections_lead_from_the_input_to_q_k_v_and_on_to_the_output(lab, model, text):
+    given = {"model": model, "input": {"text": text}}
+    attention = lab.capture(given, Job()).attentions[1]
+    head, query = 3, 2
+    answer = ask(lab, "formula/projections", **given, attention=1, head=head, query=query)
+    assert answer["known"] and answer["places"].tolist() == list(range(attention.keys))
+    row = ask(lab, "formula/row", **given, attention=1, head=head, query=query)
+
+    def project(x, name):
+        bias = 0 if answer[f"b_{name}"] is None else answer[f"b_{name}"].double()
+        return x.double() @ answer[f"w_{name}"].double().T + bias
+
+    torch.testing.assert_close(project(answer["x_query"], "q"), answer["q"].double(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(project(answer["x"], "v"), row["v"].double(), atol=1e-5, rtol=1e-5)
+    assert answer["transformed"] == (model == "llama")  # rotary positions turn q and k after the projection
+    if model == "bert":
+        torch.testing.assert_close(answer["q"], row["q"], atol=1e-6, rtol=0)
+        torch.testing.assert_close(project(answer["x"], "k"), row["k"].double(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(project(answer["concat"], "o"), answer["y"].double(), atol=1e-5, rtol=1e-5)
+    width = row["v"].shape[1]
+    torch.testing.assert_close(answer["concat"][head * width : (head + 1) * width], row["output"], atol=1e-6, rtol=0)
+    torch.testing.assert_close(answer["w_head"], answer["w_o"][:, head * width : (head + 1) * width])
+
+
+def test_models_without_projections_say_so(lab):
+    assert ask(lab, "formula/projections", model="meanings", input={"text": "猫追狗"}, query=0) == {"known": False}

@@ -15,29 +15,29 @@ REVIEW = {"model": "reviews-0", "input": {"text": "the cat sat"}}
 
 
 def test_models_from_other_seeds_stand_beside(lab):
-    found = attribution.baselines(lab, REVIEW, Job())
-    assert [(one["model"], one["seed"]) for one in found["others"]] == [("reviews-1", 1)]
-    assert -1 <= found["others"][0]["correlation"] <= 1
-    assert [one["change_kind"] for one in found["baselines"]] == ["uniform", "mean", "silent"]
-    assert len({one["score"] for one in found["shuffled"]}) > 1
+    answer = attribution.baselines(lab, REVIEW, Job())
+    assert [(one["model"], one["seed"]) for one in answer["others"]] == [("reviews-1", 1)]
+    assert -1 <= answer["others"][0]["correlation"] <= 1
+    assert [one["change_kind"] for one in answer["baselines"]] == ["uniform", "mean", "silent"]
+    assert len({one["score"] for one in answer["shuffled"]}) > 1
     other = attribution.read(lab, {**REVIEW, "model": "reviews-1"}, Job())["question"]
-    assert found["others"][0]["question"] == other
+    assert answer["others"][0]["question"] == other
 
 
 def test_honest_reading_of_every_kind_of_text_model(lab):
     for model, kind in (("reviews-0", "class"), ("llama", "next"), ("meanings", "vector"), ("bert", None)):
-        found = unpack(pack(attribution.read(lab, {"model": model, "input": {"text": "one two three"}}, Job())))
-        assert kind in (None, found["question"]["type"])
-        sizes = {values.shape for values in found["attributions"].values()}
-        assert sizes == {(len(found["tokens"]),)} and list(found["attributions"]) == [
+        answer = unpack(pack(attribution.read(lab, {"model": model, "input": {"text": "one two three"}}, Job())))
+        assert kind in (None, answer["question"]["type"])
+        sizes = {values.shape for values in answer["attributions"].values()}
+        assert sizes == {(len(answer["tokens"]),)} and list(answer["attributions"]) == [
             "raw",
             "value",
             "rollout",
             "gradient",
             "effect",
         ]
-        assert math.isclose(float(found["read"].sum()), 1.0, rel_tol=1e-5)
-        assert all(abs(value) <= 1 + 1e-9 for row in found["correlations"]["size"].values() for value in row.values())
+        assert math.isclose(float(answer["read"].sum()), 1.0, rel_tol=1e-5)
+        assert all(abs(value) <= 1 + 1e-9 for row in answer["correlations"]["size"].values() for value in row.values())
 
 
 def test_honest_calls_that_cannot_be(lab):

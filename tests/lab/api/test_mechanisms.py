@@ -73,3 +73,25 @@ def test_fruit_is_apple_and_banana() -> None:
         assert found["answer"] == pytest.approx(8.0, abs=1e-3) and found["hard"]["value"] == 10
     word = mechanisms.dictionary(None, {"asked": "chair"}, Job())  # type: ignore[arg-type]
     assert word["answer"] == pytest.approx(2.0, abs=1e-3)
+
+
+def test_pictures_are_the_masks_and_the_biases() -> None:
+    found = mechanisms.pictures(None, {}, Job())  # type: ignore[arg-type]
+    assert len(found["mask"]) == len(mechanisms.CHOICES["mask"])
+    assert torch.equal(found["mask"][1].bool(), rg.Causal().dense(32, 32).view(32, 32))
+    assert bool(found["mask"][0].all())
+    bias = dict(zip(mechanisms.CHOICES["position"], found["position"], strict=True))
+    assert bias[""] is None and bias["Rotary()"] is None
+    i, j = torch.arange(32)[:, None], torch.arange(32)[None, :]
+    torch.testing.assert_close(bias["Alibi()"], -(2.0**-3) * (i - j).abs().float())
+
+
+def test_the_bias_of_a_head_for_every_pair() -> None:
+    sizes = {"heads": 4, "queries": 6, "keys": 9}
+    found = mechanisms.plan(None, {"position": "Alibi()", "sizes": sizes, "head": 1}, Job())["bias"]  # type: ignore[arg-type]
+    i, j = torch.arange(6)[:, None] + 3, torch.arange(9)[None, :]
+    torch.testing.assert_close(found, -(2.0**-4) * (i - j).abs().float())
+    with pytest.raises(rg.RegardError, match="head is 4"):
+        mechanisms.plan(None, {"position": "Alibi()", "sizes": sizes, "head": 4}, Job())  # type: ignore[arg-type]
+    for line in ("Rotary()", "Shaw(reach=8)", ""):
+        assert mechanisms.plan(None, {"position": line, "sizes": sizes}, Job())["bias"] is None  # type: ignore[arg-type]

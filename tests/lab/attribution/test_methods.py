@@ -30,7 +30,7 @@ TOKENS = torch.tensor([[3, 7, 1, 9, 4, 6, 2]])
 KINDS = ("class", "mean", "attention", "tag", "next", "vector")
 
 
-def made(kind: str, mask: str | None = None):
+def make_model(kind: str, mask: str | None = None):
     """A small model whose answer is of that kind."""
     torch.manual_seed(3)
     heads = {
@@ -61,11 +61,13 @@ def ln(model, tokens, kind, place, label):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_score_is_what_the_model_says(kind):
-    asked = AttributionTarget(made(kind), {"tokens": TOKENS})
+    asked = AttributionTarget(make_model(kind), {"tokens": TOKENS})
     if kind == "vector":
         assert asked.label is None and math.isclose(asked.initial_score, 1.0, rel_tol=1e-6)
         return
-    assert asked.position == {"tag": 0, "next": 6}.get(kind)
+    with torch.no_grad():  # the tag that the model is least certain of, the last token's successor
+        certainty = asked.model(tokens=TOKENS).logits.softmax(-1).amax(-1)[0]
+    assert asked.position == {"tag": int(certainty.argmin()), "next": 6}.get(kind)
     assert asked.label == int(asked.prediction.argmax())
     with torch.no_grad():
         assert math.isclose(
@@ -78,7 +80,7 @@ def test_the_score_is_what_the_model_says(kind):
 def test_weights_of_the_place_that_is_read(kind):
     """Rows of raw weights and rollout sum to one, and are those of the token that the answer is read off."""
     seen = run_pass(
-        AttributionTarget(made(kind), {"tokens": TOKENS}, TargetChoice(position=2 if kind == "tag" else None))
+        AttributionTarget(make_model(kind), {"tokens": TOKENS}, TargetChoice(position=2 if kind == "tag" else None))
     )
     assert math.isclose(float(seen.readout.sum()), 1.0, rel_tol=1e-5)
     wanted = {"class": 0, "tag": 2, "next": 6}.get(kind)
@@ -96,31 +98,31 @@ def test_weights_of_the_place_that_is_read(kind):
 
 def test_gradient_is_the_slope_of_the_score():
     """Σ over keys of weight · slope equals the change of the score when a head's whole output is made a bit larger."""
-    model = made("class")
+    model = make_model("class")
     asked = AttributionTarget(model, {"tokens": TOKENS})
-    found = run_pass(asked)
-    name, head, step = found.names[1], 1, 1e-3
+    run = run_pass(asked)
+    name, head, step = run.names[1], 1, 1e-3
 
-    def scored(factor):
-        def grown(module, args, kwargs, output):
+    def score_at(factor):
+        def scale_output(module, args, kwargs, output):
             output = output.clone()
             output[:, head] *= factor
             return output
 
-        handle = dict(model.named_modules())[name + ".attend"].register_forward_hook(grown, with_kwargs=True)
+        handle = dict(model.named_modules())[name + ".attend"].register_forward_hook(scale_output, with_kwargs=True)
         with torch.no_grad():
             score = asked.score(asked.predict(asked.inputs, None))[0].double()
         handle.remove()
         return float(score)
 
-    slope = (scored(1 + step) - scored(1 - step)) / (2 * step)
-    assert math.isclose(float(found.gradient(name, head).sum()), slope, rel_tol=2e-2, abs_tol=1e-4)
+    slope = (score_at(1 + step) - score_at(1 - step)) / (2 * step)
+    assert math.isclose(float(run.gradient(name, head).sum()), slope, rel_tol=2e-2, abs_tol=1e-4)
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_removal_runs_the_model_without_the_token(kind):
-    model = made(kind)
+    model = make_model(kind)
     place = {"tag": 3, "next": 6}.get(kind)
     asked = AttributionTarget(model, {"tokens": TOKENS}, TargetChoice(position=place))
     effect = ablate(asked, "delete")
@@ -139,7 +141,7 @@ def test_removal_runs_the_model_without_the_token(kind):
 
 def test_a_hidden_token_reaches_nobody():
     """What a token is does not matter while it is hidden from every head, except to itself."""
-    model = made("class")
+    model = make_model("class")
     for gone in (2, 5):
         other = TOKENS.clone()
         other[0, gone] = 8
@@ -150,16 +152,16 @@ def test_a_hidden_token_reaches_nobody():
 
 
 def test_how_tokens_may_be_removed():
-    asked = AttributionTarget(made("class"), {"tokens": TOKENS})
+    asked = AttributionTarget(make_model("class"), {"tokens": TOKENS})
     assert ablation_methods(asked) == ["delete", "hide"]
     with pytest.raises(BadInput, match="delete or hide"):
         ablate(asked, "replace")
     with pytest.raises(BadInput, match="There is no label 9"):
-        AttributionTarget(made("class"), {"tokens": TOKENS}, TargetChoice(label=9))
+        AttributionTarget(make_model("class"), {"tokens": TOKENS}, TargetChoice(label=9))
     with pytest.raises(BadInput, match="There is no position 30"):
-        AttributionTarget(made("tag"), {"tokens": TOKENS}, TargetChoice(position=30))
+        AttributionTarget(make_model("tag"), {"tokens": TOKENS}, TargetChoice(position=30))
     with pytest.raises(BadInput, match="the limit is 256"):
-        AttributionTarget(made("class"), {"tokens": torch.ones(1, 300, dtype=torch.long)})
+        AttributionTarget(make_model("class"), {"tokens": torch.ones(1, 300, dtype=torch.long)})
 
 
 def test_rank_correlation_is_scipys_with_ties_and_gaps():
@@ -169,12 +171,12 @@ def test_rank_correlation_is_scipys_with_ties_and_gaps():
     known = ~x.isnan()
     for signed in (False, True):
         a, b = (z[known] if signed else z[known].abs() for z in (x, y))
-        found = rank_correlations({"x": x, "y": y}, signed)["x"]["y"]
-        assert math.isclose(found, spearmanr(a.numpy(), b.numpy()).statistic, abs_tol=1e-9)
+        run = rank_correlations({"x": x, "y": y}, signed)["x"]["y"]
+        assert math.isclose(run, spearmanr(a.numpy(), b.numpy()).statistic, abs_tol=1e-9)
 
 
 def test_changes_act_on_the_model():
-    model = made("class")
+    model = make_model("class")
     asked = AttributionTarget(model, {"tokens": TOKENS})
     name = next(iter(asked.heads))
     with torch.no_grad(), edit(model, {name: {1: "uniform"}}):
@@ -182,9 +184,9 @@ def test_changes_act_on_the_model():
     assert torch.equal(predict_edited(asked, {name: {1: "uniform"}}), wanted)
     assert compare_prediction(asked, asked.prediction)["distance"] == 0.0
     after = predict_edited(asked, edit_all_heads(asked, "silent"))
-    found = compare_prediction(asked, after)
-    assert math.isclose(found["distance"], float((after.exp() - asked.prediction.exp()).abs().sum() / 2), rel_tol=1e-6)
-    assert math.isclose(found["change"], float(after[asked.label] - asked.prediction[asked.label]), abs_tol=1e-6)
+    run = compare_prediction(asked, after)
+    assert math.isclose(run["distance"], float((after.exp() - asked.prediction.exp()).abs().sum() / 2), rel_tol=1e-6)
+    assert math.isclose(run["change"], float(after[asked.label] - asked.prediction[asked.label]), abs_tol=1e-6)
     same = [predict_edited(asked, edit_all_heads(asked, "shuffle"), seed) for seed in (4, 4, 5)]
     assert torch.equal(same[0], same[1]) and not torch.equal(same[0], same[2])
     with pytest.raises(BadInput, match="silent, uniform, shuffle, mean"):
@@ -192,12 +194,12 @@ def test_changes_act_on_the_model():
 
 
 def test_each_head_alone():
-    asked = AttributionTarget(made("attention"), {"tokens": TOKENS})
-    found = head_effects(asked, "silent")
-    assert found.shape == (3, 2) and found[2, 1].isnan()  # the pooling has one head
+    asked = AttributionTarget(make_model("attention"), {"tokens": TOKENS})
+    run = head_effects(asked, "silent")
+    assert run.shape == (3, 2) and run[2, 1].isnan()  # the pooling has one head
     name = list(asked.heads)[1]
     wanted = compare_prediction(asked, predict_edited(asked, {name: {1: "silent"}}))["change"]
-    assert math.isclose(float(found[1, 1]), wanted, abs_tol=1e-6)
+    assert math.isclose(float(run[1, 1]), wanted, abs_tol=1e-6)
 
 
 def test_the_mean_head_says_the_same_everywhere():

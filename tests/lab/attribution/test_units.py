@@ -14,6 +14,7 @@ from regard.lab.api import attribution
 from regard.lab.attribution.ablation import ablate, ablation_methods
 from regard.lab.attribution.graphs import GraphTarget, ablate_edges, run_graph_pass
 from regard.lab.attribution.methods import run_pass
+from regard.lab.attribution.session import group_cells, group_units
 from regard.lab.attribution.target import AttributionTarget, TargetChoice, Units
 from regard.lab.inputs.model_input import ModelInput, Token
 from regard.lab.server.jobs import Job
@@ -66,7 +67,7 @@ def test_the_score_of_a_translation_is_that_of_the_token_written():
     asked = AttributionTarget(
         model, {"tokens": SOURCE, "targets": TARGETS}, TargetChoice(position=1), generated=WRITTEN
     )
-    assert (asked.kind, asked.label) == ("generated", 2)
+    assert (asked.prediction_type, asked.label) == ("generated", 2)
     assert asked.initial_score == pytest.approx(ln(model, 1, 2, tokens=SOURCE, targets=TARGETS), abs=1e-6)
 
 
@@ -127,19 +128,19 @@ def test_gradient_is_the_slope_of_the_score():
     )
     name, head, step = "stack.blocks.0.attention", 1, 1e-3
 
-    def scored(factor: float) -> float:
-        def grown(module, args, output):
+    def score_at(factor: float) -> float:
+        def scale_output(module, args, output):
             output = output.clone()
             output[:, head] *= factor
             return output
 
-        handle = dict(model.named_modules())[name + ".attend"].register_forward_hook(grown)
+        handle = dict(model.named_modules())[name + ".attend"].register_forward_hook(scale_output)
         with torch.no_grad():
             score = asked.score(asked.predict(asked.inputs, asked.positions(1)))[0].double()
         handle.remove()
         return float(score)
 
-    slope = (scored(1 + step) - scored(1 - step)) / (2 * step)
+    slope = (score_at(1 + step) - score_at(1 - step)) / (2 * step)
     assert float(run_pass(asked).gradient(name, head).sum()) == pytest.approx(slope, rel=2e-2, abs=1e-4)
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -151,7 +152,7 @@ def test_patches_are_blanked_alone_or_in_blocks():
     tokens = [Token("[CLS]", special=True)] + [Token(str(n)) for n in range(36)]
     about = {"grid": [6, 6], "cell": [4, 4], "size": [24, 24], "class_token": True}
     for most, size, count in ((37, 1, 37), (10, 2, 10)):
-        units, shown = attribution.group_cells(tokens, about, most)
+        units, shown = group_cells(tokens, about, most)
         assert units.grid == (6 // size, 6 // size, size) and len(shown) == units.count == count
         asked = AttributionTarget(model, {"images": images}, TargetChoice(), units)
         effect = ablate(asked, "blank")
@@ -199,11 +200,11 @@ def test_objects_are_asked_about_by_their_query_or_cell(queries):
         config = replace(detr(queries=4, **sizes), queries=None, decoder=None)
     model = sharp(config.build())
     images = torch.randn(1, 3, 16, 24)
-    units, _ = attribution.group_cells([Token("")] * 24, {"grid": [4, 6], "cell": [4, 4]}, 64)
+    units, _ = group_cells([Token("")] * 24, {"grid": [4, 6], "cell": [4, 4]}, 64)
     asked = AttributionTarget(model, {"images": images}, TargetChoice(), units)
     with torch.no_grad():
         chances = model(images=images).logits[0].softmax(-1)[:, :-1]
-    assert asked.kind == "object" and asked.position == int(chances.amax(-1).argmax())
+    assert asked.prediction_type == "object" and asked.position == int(chances.amax(-1).argmax())
     assert math.exp(asked.initial_score) == pytest.approx(float(chances.max()), abs=1e-5)
     effect = ablate(asked, "blank")
     blank = images.clone()
@@ -226,7 +227,7 @@ def graph() -> tuple[Any, torch.Tensor, torch.Tensor]:
 def test_a_graph_is_read_along_the_edges_of_a_node():
     model, nodes, edges = graph()
     asked = GraphTarget(model, {"nodes": nodes, "edges": edges}, TargetChoice(position=0))
-    assert (asked.kind, asked.sources.tolist()) == ("node", [0, 1, 2, 3])
+    assert (asked.prediction_type, asked.sources.tolist()) == ("node", [0, 1, 2, 3])
     with torch.no_grad():
         wanted = model(nodes=nodes, edges=edges).logits[0].log_softmax(-1)
     assert asked.initial_score == pytest.approx(float(wanted.max()), abs=1e-6)
@@ -239,16 +240,16 @@ def test_a_graph_is_read_along_the_edges_of_a_node():
         assert float(effect[unit]) == pytest.approx(asked.initial_score - float(after), abs=2e-6)
     with torch.no_grad(), watch(model, weights=True) as seen:
         model(nodes=nodes, edges=edges)
-    found = run_graph_pass(asked)
-    first, last = found.names
-    torch.testing.assert_close(found.raw(last, None).float(), seen[last].weights[0].mean(0)[0, :4])
-    torch.testing.assert_close(found.raw(first, 1).float(), seen[first].weights[0, 1, 0, :4])
+    run = run_graph_pass(asked)
+    first, last = run.names
+    torch.testing.assert_close(run.raw(last, None).float(), seen[last].weights[0].mean(0)[0, :4])
+    torch.testing.assert_close(run.raw(first, 1).float(), seen[first].weights[0, 1, 0, :4])
     flow = torch.eye(6)
     for name in (first, last):
         flow = (0.5 * torch.eye(6) + 0.5 * seen[name].weights[0].mean(0)) @ flow
-    torch.testing.assert_close(found.rollout(last), flow[0, :4])
-    values = found.layer(first).v[1, :4].norm(dim=-1)
-    torch.testing.assert_close(found.value(first, 1).float(), found.raw(first, 1).float() * values)
+    torch.testing.assert_close(run.rollout(last), flow[0, :4])
+    values = run.layer(first).v[1, :4].norm(dim=-1)
+    torch.testing.assert_close(run.value(first, 1).float(), run.raw(first, 1).float() * values)
 
 
 def test_the_gradient_along_an_edge_is_a_slope():
@@ -256,24 +257,24 @@ def test_the_gradient_along_an_edge_is_a_slope():
     model, nodes, edges = graph()
     asked = GraphTarget(model, {"nodes": nodes, "edges": edges}, TargetChoice(position=0))
     name, head, unit, step = "layers.0", 1, 2, 1e-3
-    found = run_graph_pass(asked)
-    weight, value = float(found.raw(name, head)[unit]), found.layer(name).v[head, 2]
+    run = run_graph_pass(asked)
+    weight, value = float(run.raw(name, head)[unit]), run.layer(name).v[head, 2]
 
-    def scored(share: float) -> float:
-        def grown(module, args, kwargs, output):
+    def score_at(share: float) -> float:
+        def scale_output(module, args, kwargs, output):
             output = output.clone()
             output[0, head, 0] += share * weight * value
             return output
 
         attend = dict(model.named_modules())[name + ".attend"]
-        handle = attend.register_forward_hook(grown, with_kwargs=True)
+        handle = attend.register_forward_hook(scale_output, with_kwargs=True)
         with torch.no_grad():
             score = asked.score(asked.predict(asked.inputs, None))[0].double()
         handle.remove()
         return float(score)
 
-    slope = (scored(step) - scored(-step)) / (2 * step)
-    assert float(found.gradient(name, head)[unit]) == pytest.approx(slope, rel=2e-2, abs=1e-5)
+    slope = (score_at(step) - score_at(-step)) / (2 * step)
+    assert float(run.gradient(name, head)[unit]) == pytest.approx(slope, rel=2e-2, abs=1e-5)
 
 
 def test_graphs_that_cannot_be_read():
@@ -287,7 +288,7 @@ def test_graphs_that_cannot_be_read():
 def test_a_recording_has_at_most_sixty_four_stretches():
     tokens = [Token(f"{n}", n, n + 1, special=n >= 130) for n in range(200)]
     about = {"heard": 130, "frames_per_token": 2, "quietest": 399}
-    units, shown = attribution.group_units(ModelInput({}, {"sound": tokens}, "sound", about))
+    units, shown = group_units(ModelInput({}, {"sound": tokens}, "sound", about))
     assert len(shown) == units.count == 44 + 1 and shown[-1].special
     assert units.of[129] == 43 and (units.of[130:] == 44).all() and (units.of[:3] == 0).all()
 
@@ -295,9 +296,9 @@ def test_a_recording_has_at_most_sixty_four_stretches():
 def test_where_weights_mean_nothing_a_sentence_stands(lab):
     ask = {"model": "pair", "input": {"text": "the cat sat"}}
     names = [one["name"] for one in attribution.read(lab, ask, Job())["attentions"]]
-    found = attribution.read(lab, ask | {"attention": names.index("decoder.blocks.0.attention")}, Job())
-    missing = [name for name, values in found["attributions"].items() if values is None]
+    run = attribution.read(lab, ask | {"attention": names.index("decoder.blocks.0.attention")}, Job())
+    missing = [name for name, values in run["attributions"].items() if values is None]
     assert missing == ["raw", "value", "rollout", "gradient"]
-    assert "being written" in found["reasons"]["raw"]["en"] and "正在写" in found["reasons"]["raw"]["zh"]
-    assert found["correlations"]["size"]["raw"]["effect"] is None
-    assert found["correlations"]["size"]["effect"]["effect"] == pytest.approx(1.0)
+    assert "being generated" in run["reasons"]["raw"]["en"] and "正在生成" in run["reasons"]["raw"]["zh"]
+    assert run["correlations"]["size"]["raw"]["effect"] is None
+    assert run["correlations"]["size"]["effect"]["effect"] == pytest.approx(1.0)

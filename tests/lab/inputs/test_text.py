@@ -12,7 +12,7 @@ from regard.lab.inputs.text import check_text, tag_input, tokens_from_offsets
 from regard.lab.lab import Lab
 from regard.lab.server.jobs import Job
 from regard.settings import update_settings
-from regard.tasks.tag import Tag
+from regard.tasks.texts.tag import Tag
 
 from ..conftest import SENTENCE
 
@@ -62,7 +62,7 @@ def test_texts_have_limits_and_advice_that_leads_on() -> None:
         check_text({"text": "a" * (LONG.characters + 1)}, LONG)
     assert "Shorten it." in str(refused.value) and "recall" not in str(refused.value)
     task = make_tagger("words", "a")
-    with pytest.raises(rg.BadInput, match="choose recall"):
+    with pytest.raises(rg.BadInput, match="let it be read by windows"):
         tag_input(task, "a " * (LONG.tokens + 1), LONG)
     assert len(tag_input(task, "a " * (SHORT.tokens + 1), LONG).tokens["source"]) == SHORT.tokens + 1
 

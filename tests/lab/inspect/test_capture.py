@@ -47,24 +47,27 @@ def built() -> dict[str, tuple[Any, dict[str, Any], str]]:
     return {name: (config.build().eval(), given, side) for name, (config, given, side) in models().items()}
 
 
-def passed(model: Any, given: dict[str, Any], side: str, edits: dict[Any, Any] | None = None) -> Capture:
+def run_capture(model: Any, given: dict[str, Any], side: str, edits: dict[Any, Any] | None = None) -> Capture:
     return capture(model, ModelInput(given, {side: [Token(str(n)) for n in range(20)]}, side), edits or {}, Job())
 
 
 @pytest.mark.parametrize("name", list(models()))
 def test_weights_are_those_that_watch_sees(name: str, built: Any) -> None:
     model, given, side = built[name]
-    found = passed(model, given, side)
+    capture = run_capture(model, given, side)
     with torch.no_grad(), rg.watch(model, weights=True) as seen:
         model(**given)
-    assert [one.name for one in found.attentions] == list(seen)
-    for one in found.attentions:
-        wanted = seen[one.name].weights[0]  # type: ignore[index]
-        torch.testing.assert_close(one.weights(None).float(), wanted.float(), atol=TOLERANCE, rtol=0)
-        assert one.difference["largest"] < 1e-4
-        assert one.describe()["heads"] == wanted.shape[0]
-        assert one.query_side == ("target" if one.name.startswith("decoder") else side)
-        for mine, theirs in ((one.view.entropy, seen[one.name].entropy), (one.view.received, seen[one.name].received)):
+    assert [attention.name for attention in capture.attentions] == list(seen)
+    for attention in capture.attentions:
+        wanted = seen[attention.name].weights[0]  # type: ignore[index]
+        torch.testing.assert_close(attention.weights(None).float(), wanted.float(), atol=TOLERANCE, rtol=0)
+        assert attention.difference["largest"] < 1e-4
+        assert attention.describe()["heads"] == wanted.shape[0]
+        assert attention.query_side == ("target" if attention.name.startswith("decoder") else side)
+        for mine, theirs in (
+            (attention.view.entropy, seen[attention.name].entropy),
+            (attention.view.received, seen[attention.name].received),
+        ):
             torch.testing.assert_close(mine.float(), theirs.float(), atol=1e-5, rtol=0)
 
 
@@ -72,19 +75,19 @@ def test_weights_are_those_that_watch_sees(name: str, built: Any) -> None:
 @pytest.mark.parametrize("how", ["silent", "uniform", "shuffle"])
 def test_edited_heads_show_the_weights_in_effect(name: str, how: str, built: Any) -> None:
     model, given, side = built[name]
-    found = passed(model, given, side, {(0, 1): how})
+    capture = run_capture(model, given, side, {(0, 1): how})
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad(), rg.edit(model, {(0, 1): how}, generator=draw), rg.watch(model, weights=True) as seen:
         output = model(**given)
-    for one in found.attentions:
+    for attention in capture.attentions:
         torch.testing.assert_close(
-            one.weights(None).float(),
-            seen[one.name].weights[0].float(),
+            attention.weights(None).float(),
+            seen[attention.name].weights[0].float(),
             atol=TOLERANCE,
             rtol=0,  # type: ignore[index]
         )
-    assert torch.equal(found.logits, output.logits) if output.logits is not None else True  # type: ignore[arg-type]
-    first = found.attentions[0]
+    assert torch.equal(capture.logits, output.logits) if output.logits is not None else True  # type: ignore[arg-type]
+    first = capture.attentions[0]
     assert first.describe()["edited"] == {"1": how if how != "shuffle" else "weights"}
     entropy = seen[first.name].entropy[0].mean(-1)
     torch.testing.assert_close(first.stats([])["entropy"][1].float(), entropy[1].float(), atol=1e-5, rtol=0)
@@ -92,20 +95,20 @@ def test_edited_heads_show_the_weights_in_effect(name: str, how: str, built: Any
 
 def test_norms_are_those_of_explain(built: Any) -> None:
     model, given, side = built["llama"]
-    found = passed(model, given, side)
+    capture = run_capture(model, given, side)
     with torch.no_grad(), rg.watch(model, weights=True) as seen:
         model(**given)
     wanted = value_norms(seen)
-    for one in found.attentions:
-        mine = torch.stack([one.value_norms(head) for head in range(one.heads)])
-        torch.testing.assert_close(mine.float(), wanted[one.name][0].float(), atol=1e-5, rtol=0)
+    for attention in capture.attentions:
+        mine = torch.stack([attention.value_norms(head) for head in range(attention.heads)])
+        torch.testing.assert_close(mine.float(), wanted[attention.name][0].float(), atol=1e-5, rtol=0)
 
 
 def test_edges_carry_their_weights(built: Any) -> None:
     model, given, side = built["gat"]
-    one = passed(model, given, side).attentions[0]
-    edges, weights = one.edge_weights()
-    dense = one.weights(None)
+    attention = run_capture(model, given, side).attentions[0]
+    edges, weights = attention.edge_weights()
+    dense = attention.weights(None)
     torch.testing.assert_close(weights.float(), dense[:, edges[1], edges[0]].float(), atol=TOLERANCE, rtol=0)
     assert int((dense > 0).sum(-1).sum()) == weights.numel()
     assert (edges[0] == edges[1]).sum() == 9  # self-loops included
@@ -113,16 +116,16 @@ def test_edges_carry_their_weights(built: Any) -> None:
 
 def test_a_row_tells_how_its_output_came_about(lab: Lab) -> None:
     for model, head in (("bert", 3), ("llama", 3), ("meanings", 1)):
-        found = formula.row(lab, ask(model, attention=0, head=head, query=4), Job())
-        raw = (found["q"] * found["k"]).sum(-1)
-        torch.testing.assert_close(raw, found["raw"])
-        torch.testing.assert_close(raw * found["scale"], found["scaled"])
-        score = found["scaled"] + (0.0 if found["position"] is None else found["position"])
-        score = score.masked_fill(~found["allowed"], -torch.inf)
-        torch.testing.assert_close(score.softmax(-1), found["weight"])
-        torch.testing.assert_close(found["weight"] @ found["v"], found["mixed"])
-        torch.testing.assert_close(found["mixed"].float(), found["output"], atol=1e-5, rtol=0)
-        assert found["sum"] == pytest.approx(1.0, abs=1e-9)
+        row = formula.row(lab, ask(model, attention=0, head=head, query=4), Job())
+        raw = (row["q"] * row["k"]).sum(-1)
+        torch.testing.assert_close(raw, row["raw"])
+        torch.testing.assert_close(raw * row["scale"], row["scaled"])
+        score = row["scaled"] + (0.0 if row["position"] is None else row["position"])
+        score = score.masked_fill(~row["allowed"], -torch.inf)
+        torch.testing.assert_close(score.softmax(-1), row["weight"])
+        torch.testing.assert_close(row["weight"] @ row["v"], row["mixed"])
+        torch.testing.assert_close(row["mixed"].float(), row["output"], atol=1e-5, rtol=0)
+        assert row["sum"] == pytest.approx(1.0, abs=1e-9)
 
 
 def test_a_cell_is_made_of_its_terms(lab: Lab) -> None:

@@ -23,61 +23,63 @@ def parts(lab):
     return loaded.model, {"tokens": torch.tensor(rows)}
 
 
-def traced(steps, at, place):
+def trace_back(steps, at, place):
     """The tokens of a continuation and the ln p of each, back through those that it continues."""
-    found = []
-    one = steps[at][place]
+    path = []
+    candidate = steps[at][place]
     while True:
-        found.insert(0, (one["token"], one["log_prob"]))
+        path.insert(0, (candidate["token"], candidate["log_prob"]))
         if at == 0:
-            return found
-        at, one = at - 1, next(held for held in steps[at - 1] if held.get("slot") == one["parent"])
+            return path
+        at, candidate = at - 1, next(held for held in steps[at - 1] if held.get("slot") == candidate["parent"])
 
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_the_search_that_is_followed_is_generates(lab, beams):
     model, inputs = parts(lab)
-    found = trace_search(model, inputs, beams=beams, length_penalty=1.0, max_new=12, job=Job())
+    trace = trace_search(model, inputs, beams=beams, length_penalty=1.0, max_new=12, job=Job())
     wanted = model.generate(**inputs, beams=beams, max_new=12)[0].tolist()
-    assert found["start"] + found["finished"][0]["tokens"] == wanted
-    assert found["finished"][0]["ended"]
+    assert trace["start"] + trace["finished"][0]["tokens"] == wanted
+    assert trace["finished"][0]["ended"]
 
 
 def test_every_step_adds_up(lab):
     model, inputs = parts(lab)
-    found = trace_search(model, inputs, beams=3, length_penalty=1.0, max_new=12, job=Job())
-    steps = found["steps"]
+    trace = trace_search(model, inputs, beams=3, length_penalty=1.0, max_new=12, job=Job())
+    steps = trace["steps"]
     for at, step in enumerate(steps):
-        scores = [one["score"] for one in step]
+        scores = [candidate["score"] for candidate in step]
         assert scores == sorted(scores, reverse=True)
-        assert sorted(one["slot"] for one in step if one["status"] == "runs") == list(
-            range(sum(one["status"] == "runs" for one in step))
+        assert sorted(candidate["slot"] for candidate in step if candidate["status"] == "runs") == list(
+            range(sum(candidate["status"] == "runs" for candidate in step))
         )
-        for place, one in enumerate(step):
-            path = traced(steps, at, place)
-            assert math.isclose(sum(chance for _, chance in path), one["score"], abs_tol=1e-4)
+        for place, candidate in enumerate(step):
+            path = trace_back(steps, at, place)
+            assert math.isclose(sum(chance for _, chance in path), candidate["score"], abs_tol=1e-4)
     ended = {
-        tuple(token for token, _ in traced(steps, at, place)): one["score"] / (at + 1)
+        tuple(token for token, _ in trace_back(steps, at, place)): candidate["score"] / (at + 1)
         for at, step in enumerate(steps)
-        for place, one in enumerate(step)
-        if one["status"] == "ends"
+        for place, candidate in enumerate(step)
+        if candidate["status"] == "ends"
     }
-    for one in found["finished"]:
-        assert math.isclose(ended[tuple(one["tokens"])], one["score"], abs_tol=1e-5)
+    for candidate in trace["finished"]:
+        assert math.isclose(ended[tuple(candidate["tokens"])], candidate["score"], abs_tol=1e-5)
 
 
 def test_chances_are_the_models(lab):
     """ln p of each token, from one pass over the whole text."""
     model, inputs = parts(lab)
-    found = trace_search(model, inputs, beams=2, length_penalty=1.0, max_new=12, job=Job())
-    best = found["finished"][0]["tokens"]
-    targets = torch.tensor([found["start"] + best[:-1]])
+    trace = trace_search(model, inputs, beams=2, length_penalty=1.0, max_new=12, job=Job())
+    best = trace["finished"][0]["tokens"]
+    targets = torch.tensor([trace["start"] + best[:-1]])
     with torch.no_grad():
         logits = model(**inputs, targets=targets).logits[0]
     wanted = logits.log_softmax(-1)[torch.arange(len(best)), torch.tensor(best)]
     at = len(best) - 1
-    place = next(n for n, one in enumerate(found["steps"][at]) if [t for t, _ in traced(found["steps"], at, n)] == best)
-    chances = torch.tensor([chance for _, chance in traced(found["steps"], at, place)])
+    place = next(
+        n for n, candidate in enumerate(trace["steps"][at]) if [t for t, _ in trace_back(trace["steps"], at, n)] == best
+    )
+    chances = torch.tensor([chance for _, chance in trace_back(trace["steps"], at, place)])
     assert torch.allclose(chances, wanted, atol=1e-4)
 
 
@@ -106,10 +108,10 @@ def test_a_translation_of_ones_own(lab):
 
 
 def test_the_page_call_names_tokens_and_texts(lab):
-    found = alignment.write(lab, {**ASK, "beams": 3}, Job())
-    assert found["finished"][0]["text"] == "猫坐了"
-    assert [token["text"].strip() for token in found["tokens"]][1:-1] == ["the", "cat", "sat"]
-    assert all(one["piece"] for step in found["steps"] for one in step)
+    trace = alignment.write(lab, {**ASK, "beams": 3}, Job())
+    assert trace["finished"][0]["text"] == "猫坐了"
+    assert [token["text"].strip() for token in trace["tokens"]][1:-1] == ["the", "cat", "sat"]
+    assert all(candidate["piece"] for step in trace["steps"] for candidate in step)
 
 
 @pytest.mark.parametrize(

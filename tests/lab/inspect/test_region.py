@@ -18,22 +18,22 @@ from regard.lab.server.jobs import Cancelled, Job
 TOLERANCE = 1e-10
 
 
-def drawn(*size: int) -> Tensor:
+def draw(*size: int) -> Tensor:
     return torch.randn(*size, generator=torch.Generator().manual_seed(sum(size)), dtype=torch.float64)
 
 
 CALLS: dict[str, dict[str, Any]] = {
     "plain": {},
     "alibi": {"mask": rg.Causal(), "position": rg.Alibi()},
-    "bias": {"mask": rg.Causal() & rg.Window(100) | rg.Global(3), "position": rg.Bias(drawn(4, 50), zero=20)},
-    "shaw": {"mask": rg.Window(40, 3), "position": rg.Shaw(drawn(4, 33, 16), zero=16)},
-    "xl": {"mask": rg.Causal(), "position": rg.TransformerXL(drawn(4, 60, 16), drawn(4, 16), drawn(4, 16), zero=16)},
+    "bias": {"mask": rg.Causal() & rg.Window(100) | rg.Global(3), "position": rg.Bias(draw(4, 50), zero=20)},
+    "shaw": {"mask": rg.Window(40, 3), "position": rg.Shaw(draw(4, 33, 16), zero=16)},
+    "xl": {"mask": rg.Causal(), "position": rg.TransformerXL(draw(4, 60, 16), draw(4, 16), draw(4, 16), zero=16)},
     "rotary": {"position": rg.Rotary(), "score": rg.Dot(scale=0.7)},
-    "cosine": {"score": rg.Cosine(torch.tensor([1.0, 5.0, 2.0, 9.0])), "position": rg.T5Bias(drawn(4, 32))},
-    "bilinear": {"score": rg.Bilinear(drawn(4, 16, 16))},
-    "additive": {"score": rg.Additive(drawn(4, 16)), "mask": rg.Lengths(torch.tensor([77]))},
+    "cosine": {"score": rg.Cosine(torch.tensor([1.0, 5.0, 2.0, 9.0])), "position": rg.T5Bias(draw(4, 32))},
+    "bilinear": {"score": rg.Bilinear(draw(4, 16, 16))},
+    "additive": {"score": rg.Additive(draw(4, 16)), "mask": rg.Lengths(torch.tensor([77]))},
     "graph": {
-        "score": rg.Additive(drawn(4, 16), "leaky_relu"),
+        "score": rg.Additive(draw(4, 16), "leaky_relu"),
         "mask": rg.Edges(torch.randint(0, 90, (2, 400), generator=torch.Generator().manual_seed(0))),
     },
 }
@@ -42,8 +42,8 @@ CALLS: dict[str, dict[str, Any]] = {
 def sizes(name: str) -> tuple[Tensor, Tensor]:
     """More queries than a tile has rows and more keys than it has columns, where that is not slow."""
     if name in ("additive", "graph"):
-        return drawn(1, 4, 90, 16), drawn(1, 4 if name == "graph" else 2, 90, 16)
-    return drawn(1, 4, 301, 16), drawn(1, 4 if name == "bilinear" else 2, 2101, 16)
+        return draw(1, 4, 90, 16), draw(1, 4 if name == "graph" else 2, 90, 16)
+    return draw(1, 4, 301, 16), draw(1, 4 if name == "bilinear" else 2, 2101, 16)
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -54,19 +54,19 @@ def test_survey_and_regions_equal_look(name: str) -> None:
     queries, keys = q.shape[2], k.shape[2]
     head, down = 2, bucket_sizes(queries, 37, q.device)
     weights = view.weights[0, head]  # type: ignore[index]
-    found = regions.summarize(head, (37, 41), (0, queries), (0, keys), Job(), links=10, min_distance=3)
+    summary = regions.summarize(head, (37, 41), (0, queries), (0, keys), Job(), links=10, min_distance=3)
     close = lambda a, b: torch.testing.assert_close(a, b, atol=TOLERANCE, rtol=0)  # noqa: E731
-    close(found.map, view.map[0, head])  # type: ignore[index]
-    close(found.received, view.received[0, head])
+    close(summary.map, view.map[0, head])  # type: ignore[index]
+    close(summary.received, view.received[0, head])
     for curve in ("entropy", "distance"):
         means = torch.zeros(37, dtype=q.dtype).index_add_(
             0, bucket_index(queries, 37, q.device), getattr(view, curve)[0, head]
         )
-        close(getattr(found, curve), means / down)
+        close(getattr(summary, curve), means / down)
     far = (torch.arange(queries)[:, None] + keys - queries - torch.arange(keys)).abs() >= 3
-    close(found.link_weights, (weights * far).flatten().topk(len(found.link_weights)).values)
-    i, j = found.links.unbind(1)
-    close(weights[i, j], found.link_weights)
+    close(summary.link_weights, (weights * far).flatten().topk(len(summary.link_weights)).values)
+    i, j = summary.links.unbind(1)
+    close(weights[i, j], summary.link_weights)
     close(regions.weights(head, (5, queries - 7), (3, keys - 2)), weights[5 : queries - 7, 3 : keys - 2])
     part = regions.summarize(head, (8, 8), (5, queries - 7), (3, keys - 2), Job(), links=0)
     close(part.received, weights[5 : queries - 7, 3 : keys - 2].sum(0))
@@ -87,16 +87,16 @@ def test_stages_add_up_to_the_reference(name: str) -> None:
 
 
 def test_masked_cells_are_those_without_an_allowed_pair() -> None:
-    x = drawn(1, 1, 300, 8)
-    found = HeadScores(make_call(x, x, x, mask=rg.Causal() & rg.Window(50))).summarize(
+    x = draw(1, 1, 300, 8)
+    summary = HeadScores(make_call(x, x, x, mask=rg.Causal() & rg.Window(50))).summarize(
         0, (30, 30), (0, 300), (0, 300), Job()
     )
     allowed = (rg.Causal() & rg.Window(50)).dense(300, 300).view(30, 10, 30, 10).any(3).any(1)
-    assert torch.equal(found.masked, ~allowed)
+    assert torch.equal(summary.masked, ~allowed)
 
 
 def test_some_queries_stand_for_the_others() -> None:
-    x = drawn(1, 1, 1000, 8)
+    x = draw(1, 1, 1000, 8)
     regions = HeadScores(make_call(x, x, x, mask=rg.Causal()))
     every = regions.summarize(0, (10, 10), (0, 1000), (0, 1000), Job())
     some = regions.summarize(0, (10, 10), (0, 1000), (0, 1000), Job(), max_queries=200)
@@ -107,23 +107,23 @@ def test_some_queries_stand_for_the_others() -> None:
 
 
 def test_rows_without_a_key_are_zero() -> None:
-    x = drawn(1, 1, 6, 4)
+    x = draw(1, 1, 6, 4)
     regions = HeadScores(make_call(x, x, x, mask=rg.Lengths(torch.tensor([4]), torch.tensor([4]))))
     assert regions.weights(0, (4, 6), (0, 6)).abs().sum() == 0
-    found = regions.summarize(0, (6, 6), (0, 6), (0, 6), Job())
-    assert torch.isfinite(found.map).all() and torch.isfinite(found.entropy).all()
-    assert found.map[4:].abs().sum() == 0
+    summary = regions.summarize(0, (6, 6), (0, 6), (0, 6), Job())
+    assert torch.isfinite(summary.map).all() and torch.isfinite(summary.entropy).all()
+    assert summary.map[4:].abs().sum() == 0
 
 
 @pytest.mark.parametrize("places", [[7, 6, 5], [5, 6, 7], [2, 9, 4]])
 def test_numbers_by_distance_whatever_the_order(places: list[int]) -> None:
-    table, i, j = drawn(9), torch.tensor(places), torch.arange(3, 8)
+    table, i, j = draw(9), torch.tensor(places), torch.arange(3, 8)
     wanted = table[(i[:, None] - j + 2).clamp(0, 8)]
     assert torch.equal(gather_by_distance(table, 2, i, (3, 8)), wanted)
 
 
 def test_a_survey_that_nobody_wants_ends() -> None:
-    x, job = drawn(1, 1, 600, 4), Job()
+    x, job = draw(1, 1, 600, 4), Job()
     job.cancel()
     with pytest.raises(Cancelled):
         HeadScores(make_call(x, x, x)).summarize(0, (4, 4), (0, 600), (0, 600), job)

@@ -37,7 +37,7 @@ def test_the_map_of_the_answer_equals_the_tensor(open_lab, lab):
     assert all(abs(one["rowSum"] - 1) < 1e-5 for one in cells(page, *wanted["weights"].shape))
     assert page.locator(".legend").first.get_attribute("data-domain") == "0 1"
     assert "the query is at the position before" in page.locator(".orientation").inner_text()
-    chances = [float(one.get_attribute("data-value")) for one in page.locator(".strip .token").all()]
+    chances = [float(one.get_attribute("data-value")) for one in page.locator(".lines .note-text").all()]
     assert chances == pytest.approx([token["probability"] for token in wanted["target_tokens"]], abs=1e-6)
 
 
@@ -47,23 +47,23 @@ def test_beam_by_beam_as_the_decoder_writes(open_lab, lab):
     page.locator(".step-range").focus()
     page.keyboard.press("Home")
     page.ready()
-    assert "step=0" in page.url and "Step 1 of" in page.locator(".step-words").inner_text()
+    assert "step=0" in page.address() and "Step 1 of" in page.locator(".step-words").inner_text()
     rows = page.locator(".steps + .table-scroll tbody tr")
     assert rows.count() == len(steps[0])
-    numbers = [float(row.locator(".number").nth(1).inner_text().replace("−", "-")) for row in rows.all()]
+    numbers = [float(row.locator(".number .digits").nth(1).get_attribute("data-value")) for row in rows.all()]
     assert numbers == pytest.approx([one["score"] for one in steps[0]], abs=1e-6)
     page.keyboard.press("ArrowRight")
     page.ready()
     assert page.evaluate("window.lab.part('map').rows") == 2
     page.locator(".beam-text").nth(1).click()
     page.ready()
-    assert "beam=1" in page.url
+    assert "beam=1" in page.address()
     place = steps[1][1]
     first = next(one for one in steps[0] if one.get("slot") == place["parent"])
     assert_cells(page, read_of(lab, [first["token"], place["token"]])["weights"])
     page.click("text=Finished hypotheses")
     page.ready()
-    assert "step=" not in page.url
+    assert "step=" not in page.address()
 
 
 def test_a_translation_of_ones_own_and_the_norms(open_lab, lab):
@@ -72,8 +72,9 @@ def test_a_translation_of_ones_own_and_the_norms(open_lab, lab):
     assert_cells(page, wanted["norms"])
     assert "Rows do not sum to 1" in page.locator(".orientation").inner_text()
     assert "norm-weighted" in page.locator(".legend").first.inner_text()
-    lines = [float(one) for one in page.locator(".lines .token.number").all_text_contents()]
-    assert max(lines) == pytest.approx(float(wanted["weights"][0].max()), abs=6e-4)
+    query = page.evaluate("window.lab.part('map').row")
+    titles = page.locator(".lines .token.number title").all_text_contents()
+    assert max(map(float, titles)) == pytest.approx(float(wanted["weights"][query].max()), abs=1e-6)
     page.check("input[value=weights]")
     page.ready()
     assert_cells(page, wanted["weights"])
@@ -87,9 +88,26 @@ def test_a_saved_view_has_every_head(open_lab, tmp_path, lab):
     again = open_lab("", address=(tmp_path / "view.html").as_uri())
     best = alignment.write(lab, {**ASK, "beams": 3}, Job())["finished"][0]["tokens"]
     assert_cells(again, read_of(lab, best)["weights"])
-    again.select_option(".card label:has-text('mean of all heads') select", "1")
+    again.click("fieldset:has-text('Head') label:has-text('1')")
     again.ready()
     assert_cells(again, read_of(lab, best, head=1)["weights"])
     again.click("#language")
     again.ready()
     assert again.locator("h1").inner_text() == "对齐" and again.locator("#main .error").count() == 0
+
+
+def test_the_whole_sentence_is_seen_at_once(open_lab, lab):
+    page = open_lab(PLACE + "&attention=0&head=1")
+    best = alignment.write(lab, {**ASK, "beams": 3}, Job())["finished"][0]["tokens"]
+    weights = read_of(lab, best, attention=0, head=1)["weights"]
+    assert page.locator(".lines .all-links .link").count() == int((weights >= 0.03).sum())
+    assert page.locator(".lines .axis").all_text_contents() == ["Output", "Source", "← looks at"]
+    page.locator(".lines .token.pick").nth(0).click()
+    page.ready()
+    assert page.evaluate("window.lab.part('map').row") == 0 and "query=0" in page.address()
+    words = page.inner_text(".look-here")
+    assert f"{100 * float(weights[0].max()):.1f} %" in words and "layer 0, head 1" in words
+    page.locator(".lines .token.key").nth(2).hover()
+    strong = [float(one.get_attribute("stroke-width")) for one in page.locator(".strong-links .link").all()]
+    wanted = [9 * float(x) if x >= 0.005 else 0 for x in weights[:, 2]]
+    assert strong[: len(wanted)] == pytest.approx([max(x, 0.8) if x else 0 for x in wanted], abs=1e-4)

@@ -19,8 +19,10 @@ def test_grid_has_every_claim_with_its_sub_claims(open_lab):
     assert verdict is not None and card.locator(".subclaims li").count() == len(verdict.subclaims)
     for subclaim in verdict.subclaims:
         row = card.locator(f"[data-subclaim={subclaim.name}]")
-        assert row.locator(".finding-sign").inner_text() == ("✓" if subclaim.holds else "✗")
-        assert subclaim.figures.en in row.inner_text()
+        assert row.locator(".finding-sign").text_content() == ("✓" if subclaim.holds else "✗")
+        assert subclaim.figures.en in row.text_content()
+    assert card.locator(".claim-pip.yes").count() == sum(subclaim.holds for subclaim in verdict.subclaims)
+    assert card.locator(".claim-pip").count() == len(verdict.subclaims)
     page.locator("fieldset.choice label").nth(3).click()
     page.ready()
     failing = [name for name in names if (held := published_verdict(name)) and held.kind == "fails"]
@@ -62,9 +64,10 @@ def test_a_toy_run_with_another_value_shows_no_cross(open_lab):
     page = open_lab("experiments?experiment=soft-dictionary&lang=en")
     page.fill("[data-parameter=dim]", "2")
     page.press("[data-parameter=dim]", "Tab")
-    assert "p.dim=2" in page.url
+    page.ready()
+    assert "p.dim=2" in page.address()
     page.click("#run-toy")
-    page.wait_for_selector("#live-result .subclaims")
+    page.wait_for_selector("#live-result .subclaims", timeout=120_000)  # a process of its own starts
     result = page.evaluate("window.lab.part('tried')")
     assert result["settings"] == {"dim": 2} and result["size"] == "toy"
     shown = page.locator("#live-result")
@@ -77,11 +80,14 @@ def test_a_slider_changes_the_value_within_its_range(open_lab):
     page = open_lab("experiments?experiment=grey-ball&lang=en")
     page.locator(".live .slider").first.focus()
     page.keyboard.press("End")
+    page.ready()
     assert page.locator("[data-parameter=grey]").input_value() == "0.5"
     page.keyboard.press("Home")
+    page.ready()
     assert page.locator("[data-parameter=grey]").input_value() == "0.002"
     page.click("text=Reset")
-    assert page.locator("[data-parameter=grey]").input_value() == "0.05" and "p.grey" not in page.url
+    page.ready()
+    assert page.locator("[data-parameter=grey]").input_value() == "0.05" and "p.grey" not in page.address()
 
 
 def test_a_run_can_be_stopped(open_lab):
@@ -96,3 +102,17 @@ def test_a_claim_fits_a_phone(open_lab, theme):
     page = open_lab(f"experiments?experiment=scaling&lang=zh&theme={theme}", width=390)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.locator("#main .error").count() == 0
+
+
+def test_the_first_line_counts_the_claims_and_leads_to_those_that_fail(open_lab):
+    page = open_lab("experiments?lang=en")
+    kinds = [verdict.kind for one in list_experiments() if (verdict := published_verdict(one.CLAIM.name))]
+    words = page.inner_text(".look-here")
+    assert f"{kinds.count('holds')} of {len(list_experiments())} claims hold" in words
+    links = page.locator(".look-here button")
+    assert links.count() == kinds.count("fails") and "*" not in page.inner_text("#main")
+    links.first.click()
+    page.ready()
+    chosen = page.evaluate("window.lab.read().chosen")
+    verdict = published_verdict(chosen)
+    assert verdict is not None and verdict.kind == "fails"

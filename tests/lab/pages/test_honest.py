@@ -9,11 +9,12 @@ from regard.lab.attribution.methods import METHODS
 from regard.lab.server.jobs import Job
 
 pytestmark = pytest.mark.browser
-ASK = {"model": "reviews-0", "input": {"text": "the cat sat"}}
-PLACE = "honest?model=reviews-0&lang=en&text=the cat sat"
+TEXT = "the cat sat on the mat and the dog ran"
+ASK = {"model": "reviews-0", "input": {"text": TEXT}}
+PLACE = f"honest?model=reviews-0&lang=en&text={TEXT}"
 
 
-def shown(page, name):
+def read_strip(page, name):
     """A reading as its strip holds it, None where it is not known."""
     found = [one.get_attribute("data-value") for one in page.locator(f"[data-reading={name}] .token").all()]
     return [None if one is None else float(one) for one in found]
@@ -27,7 +28,7 @@ def test_readings_and_correlations_equal_the_tensors(open_lab, lab, place, more)
     page = open_lab(PLACE + place)
     wanted = attribution.read(lab, ASK | more, Job())
     for name in METHODS:
-        assert shown(page, name) == pytest.approx(wanted["attributions"][name].tolist(), abs=1e-6)
+        assert read_strip(page, name) == pytest.approx(wanted["attributions"][name].tolist(), abs=1e-6)
     for i, a in enumerate(METHODS):
         for j, b in enumerate(METHODS):
             assert page.evaluate(f"window.lab.cell({i}, {j}).value") == pytest.approx(
@@ -35,19 +36,21 @@ def test_readings_and_correlations_equal_the_tensors(open_lab, lab, place, more)
             )
     assert page.locator(".legend").get_attribute("data-domain") == "-1 1"
     page.check("input[value=signed]")
+    page.ready()
     assert page.evaluate("window.lab.cell(0, 4).value") == pytest.approx(
         wanted["correlations"]["signed"]["raw"]["effect"], abs=1e-6
     )
-    assert "sign=signed" in page.url
+    assert "sign=signed" in page.address()
 
 
 def test_files_hold_the_readings(open_lab, lab, tmp_path):
     numpy = pytest.importorskip("numpy")
     page = open_lab(PLACE)
     wanted = attribution.read(lab, ASK, Job())["attributions"]
+    page.click("summary:has-text('files')")
     for kind in ("CSV", "NPZ"):
         with page.expect_download() as download:
-            page.click(f"section:has([data-reading]) .files >> text={kind}")
+            page.click(f"details .files >> text={kind}")
         download.value.save_as(tmp_path / download.value.suggested_filename)
     with numpy.load(tmp_path / "attributions.npz") as held:
         assert numpy.array_equal(held["effect"], wanted["effect"].numpy())
@@ -63,8 +66,8 @@ def test_another_answer_can_be_asked_about(open_lab, lab):
     page.select_option("label:has-text('Prediction') select", str(other))
     page.ready()
     wanted = attribution.read(lab, ASK | {"label": other}, Job())
-    assert f"label={other}" in page.url
-    assert shown(page, "effect") == pytest.approx(wanted["attributions"]["effect"].tolist(), abs=1e-6)
+    assert f"label={other}" in page.address()
+    assert read_strip(page, "effect") == pytest.approx(wanted["attributions"]["effect"].tolist(), abs=1e-6)
 
 
 def test_a_token_is_asked_about_and_followed_through_all_readings(open_lab, lab):
@@ -73,10 +76,11 @@ def test_a_token_is_asked_about_and_followed_through_all_readings(open_lab, lab)
     strip.nth(2).focus()
     page.keyboard.press("Enter")
     page.ready()
-    assert "place=2" in page.url
+    assert "place=2" in page.address()
     wanted = attribution.read(lab, {"model": "llama", "input": {"text": "one two three"}, "place": 2}, Job())
-    assert shown(page, "gradient") == pytest.approx(wanted["attributions"]["gradient"].tolist(), abs=1e-6)
+    assert read_strip(page, "gradient") == pytest.approx(wanted["attributions"]["gradient"].tolist(), abs=1e-6)
     page.locator("[data-reading=raw] .token").nth(1).click()
+    page.ready()
     assert page.locator(".reading .token[aria-pressed=true]").count() == 5
     assert "rank" in page.locator("[role=status]").first.inner_text()
 
@@ -89,11 +93,12 @@ def test_baselines_are_one_click_away(open_lab, lab):
     rows = page.locator("section:has(#baselines) tbody tr").all()
     assert len(rows) == 1 + 3 + len(wanted["shuffled"]) + 1
     numbers = [
-        [float(cell.replace("−", "-")) for cell in row.locator("td.number").all_inner_texts()[:3]] for row in rows[1:-1]
+        row.locator("td.number").evaluate_all("all => all.slice(0, 3).map(one => Number(one.dataset.value))")
+        for row in rows[1:-1]
     ]
     for found, one in zip(numbers, wanted["baselines"] + wanted["shuffled"], strict=True):
         assert found == pytest.approx([one["probability"], one["change"], one["distance"]], abs=1e-6)
-    assert "trained from seed 1" in rows[-1].inner_text() and "baselines=1" in page.url
+    assert "trained from seed 1" in rows[-1].inner_text() and "baselines=1" in page.address()
 
 
 def test_heads_are_changed_and_the_answer_changes(open_lab, lab):
@@ -102,7 +107,10 @@ def test_heads_are_changed_and_the_answer_changes(open_lab, lab):
     page.locator("[data-head='1.0']").focus()
     page.keyboard.press("Enter")
     page.wait_for_function("() => window.lab.part('change')")
-    assert "edits=1.0.uniform" in page.url and page.locator("[data-head='1.0']").get_attribute("aria-pressed") == "true"
+    assert (
+        "edits=1.0.uniform" in page.address()
+        and page.locator("[data-head='1.0']").get_attribute("aria-pressed") == "true"
+    )
     name = attribution.read(lab, ASK, Job())["attentions"][1]["name"]
     wanted = attribution.change(
         lab, ASK | {"edits": [{"attention": name, "head": 0, "change": "uniform"}], "seed": 0}, Job()
@@ -130,3 +138,32 @@ def test_a_saved_view_opens_again(open_lab, tmp_path):
     again.click("#language")
     again.ready()
     assert again.locator("h1").inner_text() == "诚实解读" and again.locator("#main .error").count() == 0
+
+
+def test_agreement_stands_at_the_top_beside_its_noise_floor(open_lab, lab):
+    page = open_lab(PLACE)
+    wanted = attribution.read(lab, ASK, Job())["agreement"]
+    line = page.locator(".look-here [data-agreement]")
+    assert float(line.get_attribute("data-agreement")) == pytest.approx(wanted["mean"], abs=1e-6)
+    assert float(line.get_attribute("data-floor")) == pytest.approx(wanted["floor"], abs=1e-6)
+    trusted = wanted["mean"] > wanted["floor"]
+    assert ("carry information" if trusted else "do not trust") in line.inner_text()
+    bars = page.locator(".agreement-bar [data-r]").evaluate_all("all => all.map(one => Number(one.dataset.r))")
+    assert bars == pytest.approx([wanted["each"][name] for name in METHODS[:4]], abs=1e-6)
+    assert page.locator(".look-here").bounding_box()["y"] < page.locator(".readings").bounding_box()["y"]
+    assert page.locator(".readings").bounding_box()["y"] <= 250
+
+
+def test_few_tokens_are_not_judged(open_lab):
+    page = open_lab("honest?model=reviews-0&lang=en&text=the cat sat")
+    assert "too few to judge" in page.locator(".look-here").inner_text()
+    assert page.locator("#refused").count() == 1 and page.locator(".agreement-bar").count() == 0
+    assert page.locator("[data-reading=effect] .token").count() == 5  # the attributions themselves are there
+
+
+def test_the_page_starts_with_a_question_where_something_happens(open_lab):
+    page = open_lab("honest?lang=en&model=tagger")
+    found = page.evaluate("window.lab.read()")
+    place, effect = found["question"]["place"], found["attributions"]["effect"]
+    assert found["question"]["probability"] < 0.7
+    assert max(abs(x) for n, x in enumerate(effect) if n != place) > 0.5

@@ -68,18 +68,22 @@ def test_the_page_shows_the_weights_of_the_chosen_patch(open_lab, lab):
     found = page.evaluate("window.lab.read()")
     wanted = lab.capture(ASK, Job()).attentions[1].weights(1)[5].double()
     assert torch.allclose(torch.tensor(found["weights"], dtype=torch.float64), wanted, atol=1e-6, rtol=0)
-    assert page.locator(".legend").first.get_attribute("data-domain") == "0 1"
-    assert "1.000000" in page.locator(".row-sum").inner_text()
+    low, high = page.locator(".legend").first.get_attribute("data-domain").split()
+    assert low == "0" and float(high) == pytest.approx(float(wanted[1:].max()), abs=1e-6)
+    assert float(page.locator(".row-sum").get_attribute("title")) == pytest.approx(1.0, abs=1e-6)
     page.locator("figure canvas").focus()
     page.keyboard.press("ArrowRight")
+    page.ready()
     assert page.evaluate("window.lab.read()")["query"] == 6
     page.keyboard.press("Home")
+    page.ready()
     assert page.evaluate("window.lab.read()")["query"] == 0 and "class token" in page.locator("#main").inner_text()
 
 
 @pytest.mark.browser
 def test_a_drawing_is_read_and_stays_in_the_address(open_lab):
     page = open_lab("image?model=digits&example=3.png&lang=en")
+    page.get_by_role("button", name="Draw here").click()
     box = page.locator(".pad").bounding_box()
     page.mouse.move(box["x"] + 84, box["y"] + 25)
     page.mouse.down()
@@ -94,3 +98,48 @@ def test_a_drawing_is_read_and_stays_in_the_address(open_lab):
     drawn = Image.open(io.BytesIO(base64.b64decode(sent))).convert("L")
     assert drawn.size == (32, 32) and drawn.getpixel((16, 16)) == 255 and drawn.getpixel((4, 16)) == 0
     assert page.locator(".prediction .answer").count() >= 1
+
+
+@pytest.mark.browser
+def test_the_patch_under_the_pointer_is_the_query_until_it_leaves(open_lab, lab):
+    page = open_lab("image?model=emoji&example=animal-lion.png&attention=2&head=1&query=40&lang=en")
+    box = page.locator(".overlay").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 3.5 / 16, box["y"] + box["height"] * 5.5 / 16)
+    page.ready()
+    read = page.evaluate("window.lab.read()")
+    ask = {"model": "emoji", "input": {"example": "animal-lion.png"}}
+    wanted = lab.capture(ask, Job()).attentions[2].weights(1)
+    assert read["query"] == 5 * 16 + 3 and read["pinned"] == 40
+    assert read["weights"] == pytest.approx(wanted[83].tolist(), abs=1e-6)
+    page.mouse.move(2, 2)
+    page.ready()
+    assert page.evaluate("window.lab.read().query") == 40 and "query=40" in page.address()
+    page.mouse.click(box["x"] + 5, box["y"] + 5)
+    page.ready()
+    assert page.evaluate("window.lab.read().pinned") == 0 and "query=0" in page.address()
+
+
+@pytest.mark.browser
+def test_small_pictures_show_the_query_in_every_head_and_open_it(open_lab, lab):
+    page = open_lab("image?model=digits&example=3.png&query=5&lang=zh")
+    rows = image.query(lab, {**ASK, "query": 5}, Job())["weights"]
+    capture = lab.capture(ASK, Job())
+    for row, attention in zip(rows, capture.attentions, strict=True):
+        assert torch.allclose(row, attention.weights(None)[:, 5], atol=1e-6)
+    tiles = page.locator(".film button")
+    assert tiles.count() == sum(len(row) for row in rows)
+    assert f"最大权重 {float(rows[0][2, 1:].max()):.3g}"[:8] in tiles.nth(2).get_attribute("title")
+    tiles.nth(2).click()
+    page.wait_for_function("() => location.hash.includes('head=2')")
+    page.ready()
+    assert page.locator(".film button[aria-pressed=true]").count() == 1
+
+
+@pytest.mark.browser
+def test_the_overlay_can_be_faded(open_lab):
+    page = open_lab("image?model=emoji&lang=en")
+    pixel = "() => [...document.querySelector('.overlay').getContext('2d').getImageData(9, 9, 1, 1).data]"
+    before = page.evaluate(pixel)
+    page.locator("input[type=range]").fill("0")
+    page.ready()
+    assert page.evaluate(pixel) != before and "strength=0" in page.address()

@@ -43,20 +43,70 @@ def test_the_python_runs_and_the_plan_is_the_callers(open_lab):
 
 def test_a_wrong_line_is_refused_in_words_and_can_be_mended(open_lab):
     page = open_lab("mechanisms?lang=en", allowed=("status of 400",))
-    own = page.locator(".question input").nth(2)
+    own = page.locator("[data-question=mask] input")
     own.fill("Windrow(before=3)")
     own.press("Enter")
     page.wait_for_selector(".mechanism .error")
     assert "Windrow" in page.locator(".mechanism .error").inner_text()
     own.fill("Window(before=3)")
     own.press("Enter")
+    page.locator(".mechanism .error").wait_for(state="detached")
     page.ready()
-    assert page.locator(".mechanism .error").count() == 0
-    page.locator(".question select").nth(3).select_option("Nystrom(landmarks=16)")
+    page.click("[data-line='Nystrom(landmarks=16)']")
     page.ready()  # the preset starts without position and mask
     assert page.locator("text=This combination is refused").count() == 0
-    page.locator(".question select").nth(2).select_option("Causal()")
+    page.click("[data-line='Causal()']")
     page.wait_for_selector("text=This combination is refused")
+
+
+def read_masked(page, rows: int, columns: int) -> torch.Tensor:
+    read = "([r, c]) => Array.from({length: r * c}, (_, n) => window.lab.cell(Math.floor(n / c), n % c).masked)"
+    return torch.tensor(page.evaluate(read, [rows, columns])).view(rows, columns)
+
+
+def test_presets_are_pictures_and_the_map_follows_them(open_lab):
+    page = open_lab("mechanisms?lang=en&queries=20&keys=20&position=-")
+    assert page.locator("[data-question=mask] .preset canvas").count() == 10
+    assert page.locator(".mechanism-map").bounding_box()["y"] <= 250
+    page.click("[data-line='Dilated(before=4, after=4, step=3)']")
+    page.ready()
+    assert torch.equal(~read_masked(page, 20, 20), rg.Dilated(before=4, after=4, step=3).dense(20, 20).view(20, 20))
+    assert page.locator("[data-question=mask] [aria-pressed=true]").get_attribute("data-line").startswith("Dilated")
+    code = page.locator(".code-line").inner_text()
+    assert code == "rg.attend(q, k, v, score=rg.Dot(), mask=rg.Dilated(before=4, after=4, step=3))"
+    made: dict = {}
+    exec(page.evaluate("window.lab.read().python"), made)
+    assert torch.equal(made["y"], eval(code, made))
+
+
+def test_the_window_is_dragged_by_a_slider_and_in_the_map(open_lab):
+    page = open_lab("mechanisms?lang=en&queries=24&keys=24&position=-&mask=Causal() %26 Window(before=3)")
+    page.locator("[data-slider=before]").evaluate(
+        "node => { node.value = 7; node.dispatchEvent(new Event('input', {bubbles: true})); }"
+    )
+    page.ready()
+    assert torch.equal(~read_masked(page, 24, 24), (rg.Causal() & rg.Window(before=7)).dense(24, 24).view(24, 24))
+    assert "before=7" in page.locator(".code-line").inner_text() and "before%3D7" in page.address()
+    box = page.evaluate("window.lab.part('map')")
+    place = page.locator(".mechanism-map canvas").bounding_box()
+    side = box["cellWidth"]
+    left, top = place["x"] + place["width"] - 24 * side - 6, place["y"] + place["height"] - 24 * side - 6
+    page.mouse.move(left + 15.5 * side, top + 18.5 * side)
+    page.mouse.down()
+    page.mouse.move(left + 8.5 * side, top + 18.5 * side, steps=5)
+    page.mouse.up()
+    page.ready()
+    reach = int(page.evaluate("window.lab.read().lines.mask").split("before=")[1].split(")")[0])
+    assert abs(reach - 10) <= 1
+    assert torch.equal(~read_masked(page, 24, 24), (rg.Causal() & rg.Window(before=reach)).dense(24, 24).view(24, 24))
+
+
+def test_the_bias_of_the_chosen_head_is_in_the_map(open_lab):
+    page = open_lab("mechanisms?lang=en&queries=16&keys=16&position=Alibi()&mask=Causal()&shown=2")
+    read = "() => Array.from({length: 256}, (_, n) => window.lab.cell(Math.floor(n / 16), n % 16).value)"
+    i, j = torch.arange(16)[:, None], torch.arange(16)[None, :]
+    assert torch.allclose(torch.tensor(page.evaluate(read)).view(16, 16), -(2.0**-3) * (i - j).abs(), atol=1e-6)
+    assert "head 2" in page.locator(".mechanism-map h3").inner_text()
 
 
 def test_the_soft_dictionary_answers_with_true_weights(open_lab):
@@ -74,3 +124,17 @@ def test_the_soft_dictionary_answers_with_true_weights(open_lab):
     page.click(".chips >> text=furniture")
     page.ready()
     assert page.evaluate("window.lab.read().dictionary.weights[2]") > 0.9
+
+
+def test_the_soft_dictionary_is_not_written_with_seven_digits(open_lab):
+    page = open_lab("mechanisms?lang=en")
+    shown = page.locator("#dictionary [data-answer]")
+    assert shown.inner_text() == "8.000"
+    exact = float(shown.get_attribute("title"))
+    assert exact != 8 and exact == pytest.approx(page.evaluate("window.lab.read().dictionary.answer"), abs=1e-6)
+
+
+def test_the_formula_is_shown_whole(open_lab):
+    page = open_lab("mechanisms?lang=en", width=1440)  # a causal window with ALiBi: the longest of the presets
+    seen, whole = page.locator(".math").evaluate("one => [one.clientWidth, one.scrollWidth]")
+    assert whole <= seen

@@ -8,6 +8,7 @@ from regard.lab.records import read_curves
 from regard.train.run_folder import RunFolder
 from regard.train.trainer import TrainEvent, TrainState
 
+from ..api_call import ask
 from .test_shell import UNTRANSLATED
 
 pytestmark = pytest.mark.browser
@@ -26,13 +27,38 @@ def test_curves_are_the_logs(open_lab, lab_folder):
     assert "training.seed" in differ and "training.rate" not in differ
     assert "good" in page.locator("section:has(h2:has-text('Predictions')) table").inner_text()
     table = page.locator("table.runs").inner_text()
-    assert "accuracy 0.750" in table and "bleu 12.500" in table and "finished" in table
+    assert "accuracy 75.0 %" in table and "BLEU 12.5" in table and "finished" in table
+
+
+def test_all_runs_stand_in_one_chart_and_are_read_by_step(open_lab, lab_folder):
+    page = open_lab("runs?run=reviews-0&axis=steps&lang=en")
+    logged = page.evaluate("window.lab.read().all")
+    assert {"reviews-0", "reviews-1", "pair"} <= set(logged)
+    chart = page.locator(".stage svg.chart")
+    assert chart.locator("path.curve").count() == sum("step.loss" in kinds for kinds in logged.values())
+    chart.focus()
+    page.keyboard.press("Home")
+    wanted = read_curves(lab_folder / "reviews-0")["step"]["loss"]
+    item = page.locator(".run-item", has_text="reviews-0")
+    assert f"at step {int(wanted['steps'][0])}" in item.inner_text()
+    assert float(item.locator(".at b").get_attribute("title")) == pytest.approx(float(wanted["values"][0]))
+    page.locator(".run-item", has_text="reviews-1").get_by_role("button", name="compare").click()
+    page.wait_for_function("() => location.hash.includes('with=reviews-1')")
+    page.ready()
+    assert page.locator("[data-curve='step.loss'] path.curve").count() == 2
+
+
+def test_tasks_metrics_and_states_are_in_the_pages_language(open_lab):
+    page = open_lab("runs?run=pair&lang=zh")
+    words = page.locator("#main").inner_text()
+    assert all(word in words for word in ("翻译", "分类", "准确率", "已完成", "训练损失")) and "accuracy" not in words
 
 
 def test_a_place_of_a_curve_is_read_by_keyboard(open_lab):
     page = open_lab("runs?run=reviews-0&lang=en")
     page.locator("[data-curve='step.loss'] svg").focus()
     page.keyboard.press("Home")
+    page.ready()
     assert "1 → 3" in page.locator("[data-curve='step.loss'] p").last.inner_text()
     with page.expect_download() as download:
         page.click("[data-curve='step.loss'] .files >> text=CSV")
@@ -71,3 +97,13 @@ def test_every_word_of_further_states_is_translated(open_lab, place):
     assert page.locator("#main .error").count() == 0
     assert page.evaluate(UNTRANSLATED) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_the_first_line_says_when_the_loss_fell(open_lab, lab):
+    page = open_lab("runs?run=karate&lang=en")  # of the two graph models this one has the lower loss, and a log
+    curve = ask(lab, "runs/overview")["curves"]["karate"]["step.loss"]
+    values, steps = curve["values"].tolist(), curve["steps"].tolist()
+    at = next(n for n, value in enumerate(values) if value <= values[0] - 0.9 * (values[0] - min(values)))
+    words = page.inner_text(".look-here")
+    assert words.startswith("Look here: karate has the best loss")
+    assert f"in the first {int(100 * steps[at] / steps[-1] + 0.5)} % of its steps" in words

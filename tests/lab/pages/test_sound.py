@@ -28,16 +28,16 @@ def beep(seconds: float = 0.5, rate: int = 8000, lie: int = 0) -> str:
 
 
 def test_times_are_those_of_the_recording(lab):
-    found = sound.run(lab, {"model": "spoken-digits", "input": {"base64": beep(0.5)}}, Job())
-    assert found["seconds"] == pytest.approx(0.5) and len(found["tokens"]) * found[
+    answer = sound.run(lab, {"model": "spoken-digits", "input": {"base64": beep(0.5)}}, Job())
+    assert answer["seconds"] == pytest.approx(0.5) and len(answer["tokens"]) * answer[
         "seconds_per_token"
-    ] == pytest.approx(0.5, abs=2 * found["seconds_per_token"])
+    ] == pytest.approx(0.5, abs=2 * answer["seconds_per_token"])
     attention = lab.capture({"model": "spoken-digits", "input": {"base64": beep(0.5)}}, Job()).attentions[0]
     weight = attention.weights(0).double()
-    place = torch.arange(len(weight)).double() * found["seconds_per_token"]
+    place = torch.arange(len(weight)).double() * answer["seconds_per_token"]
     wanted = (weight * (place[:, None] - place).abs()).sum(-1).mean()
-    assert float(found["attentions"][0]["distance"][0]) == pytest.approx(float(wanted), rel=1e-4)
-    assert sum(item["probability"] for item in found["prediction"]["items"]) == pytest.approx(1.0, abs=1e-4)
+    assert float(answer["attentions"][0]["distance"][0]) == pytest.approx(float(wanted), rel=1e-4)
+    assert sum(item["probability"] for item in answer["prediction"]["items"]) == pytest.approx(1.0, abs=1e-4)
 
 
 @pytest.mark.parametrize("bad", [base64.b64encode(b"RIFF").decode(), beep(0.0), beep(0.2, lie=10_000_000)])
@@ -66,7 +66,8 @@ def test_the_page_shows_frames_against_frames_in_seconds(open_lab, lab):
     assert read["count"] == len(wanted)
     page.locator(".map-grid").focus()
     page.keyboard.press("ArrowDown")
-    assert page.evaluate("window.lab.read()")["query"] == middle + 1
+    page.ready()
+    assert page.evaluate("window.lab.read()")["query"] == read["query"] + 1
 
 
 @pytest.mark.browser
@@ -89,3 +90,49 @@ def test_what_the_microphone_hears_is_shown(open_lab):
     page.wait_for_function("before => ![null, undefined, before].includes(window.lab.read()?.seconds)", arg=before)
     assert 0.5 < page.evaluate("window.lab.read().seconds") < 20
     assert page.get_by_role("button", name="Record", exact=True).is_visible()
+
+
+@pytest.mark.browser
+def test_the_frame_under_the_pointer_is_the_query_and_the_recording_is_played(open_lab, lab):
+    page = open_lab("sound?model=spoken-digits&example=3_nicolas_0.wav&attention=1&head=2&query=4&lang=en")
+    ask = {"model": "spoken-digits", "input": {"example": "3_nicolas_0.wav"}}
+    wanted = lab.capture(ask, Job()).attentions[1].weights(2)
+    box, count = page.locator(".sound-strip").bounding_box(), len(wanted)
+    page.mouse.move(box["x"] + box["width"] * 2.5 / count, box["y"] + 40)
+    page.ready()
+    read = page.evaluate("window.lab.read()")
+    assert read["query"] == 2 and read["pinned"] == 4
+    assert read["weights"] == pytest.approx(wanted[2].tolist(), abs=1e-6)
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_function("() => window.lab.read().playing")
+    page.wait_for_function("() => !window.lab.read().playing", timeout=10_000)
+    page.wait_for_function("() => window.lab.read().query === 4")
+
+
+def test_the_played_recording_is_the_one_that_was_read(lab):
+    answer = sound.audio(lab, {"model": "spoken-digits", "input": {"base64": beep(0.25)}}, Job())["wav"]
+    with wave.open(io.BytesIO(bytes(answer.tolist()))) as file:
+        assert (file.getframerate(), file.getnchannels(), file.getnframes()) == (8000, 1, 2000)
+        ours = file.readframes(2000)
+    with wave.open(io.BytesIO(base64.b64decode(beep(0.25)))) as file:
+        theirs = file.readframes(2000)
+    both = [torch.frombuffer(bytearray(data), dtype=torch.int16).int() for data in (ours, theirs)]
+    assert (both[0] - both[1]).abs().max() <= 1
+
+
+@pytest.mark.browser
+def test_a_letter_of_the_output_shows_where_the_model_listened(open_lab, lab):
+    page = open_lab("sound?model=dictation&tone=beeps&lang=zh")
+    page.locator(".strip .token").first.click()
+    page.wait_for_function("() => location.hash.includes('query=0')")
+    page.ready()
+    read = page.evaluate("window.lab.read()")
+    sent = page.evaluate("""async () => {
+      const { modelInput } = await import("lab/inputs.js");
+      const lab = { t: () => "", state: { tone: "beeps" }, exported: true };
+      return modelInput(lab, null, { modality: "sound", examples: [] }, () => {}).input.base64;
+    }""")
+    capture = lab.capture({"model": "dictation", "input": {"base64": sent}}, Job())
+    cross = sound.cross_attentions(capture)[-1].weights(0)
+    assert read["weights"] == pytest.approx(cross[0].tolist(), abs=1e-6) and len(read["written"]) == len(cross)
+    assert page.locator(".strip .token[aria-pressed=true]").count() == 1

@@ -53,6 +53,22 @@ def test_without_the_token_nothing_is_told(client: Client, path: str) -> None:
     assert status == 401 and "regard lab" in answer["error"]
 
 
+@pytest.mark.parametrize(("path", "token"), [("/", None), ("/?token=wrong", None), ("/", "old")])
+def test_a_browser_without_the_token_gets_a_page_that_says_what_to_do(
+    client: Client, path: str, token: str | None
+) -> None:
+    status, page, headers = client.send("GET", path, token=token, Accept="text/html,*/*")
+    words = page.decode("utf8")
+    assert status == 401 and headers["content-type"].startswith("text/html")
+    assert "regard lab" in words and f"http://{client.host}/?token=" in words and "打开它打印的完整地址" in words
+    assert "secret" not in words and "default-src 'none'" in headers["content-security-policy"]
+    for call in ("/api/models", "/static/main.js"):  # calls of scripts get JSON
+        status, answer, _ = client.send("GET", call, token=None, Accept="text/html")
+        assert status == 401 and "error" in answer
+    status, page, _ = client.send("GET", "/", Host="evil.example", Accept="text/html")
+    assert status == 403 and client.host in page.decode("utf8")
+
+
 def test_a_wrong_token_or_cookie_is_no_token(client: Client) -> None:
     assert client.send("GET", "/", token="Secret")[0] == 401
     assert client.send("GET", "/", token=None, Cookie=f"regard-lab-{client.host.split(':')[1]}=secret")[0] == 401

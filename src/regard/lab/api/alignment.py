@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -12,18 +12,62 @@ from ...models.model import EncoderDecoderModel
 from ...tasks.translate import join_tokens
 from ..attribution.methods import select_head
 from ..inputs.audio import audio_source
+from ..inputs.model_input import TokenFields, is_sound
+from ..inputs.notices import Notice
 from ..inputs.seq2seq import Source, generation_rules, max_new_tokens, text_source
 from ..inputs.text import check_text, decode_tokens, find_tokenizer
-from ..inspect.capture import Capture, CapturedAttention
-from ..inspect.decoding import trace_search
+from ..inspect.captured_attention import CapturedAttention
+from ..inspect.decoding import Candidate, Hypothesis, trace_search
 from ..lab import Lab
 from ..library import LoadedModel
+from ..protocol import Json, Request
 from ..server.jobs import Job
-from .heads import output_differences
+from .heads import AttentionWithBackend, OutputDifferences, describe_with_backend, output_differences
 from .request import check_index
 
 
-def write(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+class WrittenCandidate(Candidate):
+    piece: str
+
+
+class WrittenText(Hypothesis):
+    text: str
+
+
+class Search(TypedDict):
+    """The beam search step by step. See `decoding.SearchTrace`."""
+
+    tokens: list[TokenFields]
+    steps: list[list[WrittenCandidate]]
+    finished: list[WrittenText]
+    start: list[int]
+
+
+class TargetToken(TokenFields):
+    probability: float | None
+
+
+class CrossWeights(TypedDict):
+    """See `read`."""
+
+    tokens: list[TokenFields]
+    side: str
+    notices: list[Notice]
+    seconds_per_token: float | None
+    text: str | None
+    target_tokens: list[TargetToken]
+    generated: bool
+    attentions: list[AttentionWithBackend]
+    attention: int
+    head: int | None
+    weights: Tensor
+    outside: Tensor
+    norms: Tensor | None
+    masked: Tensor
+    difference: OutputDifferences
+
+
+def write(lab: Lab, request: Request, job: Job) -> Search:
     """The beam search step by step: see `decoding.trace_search`. Tokens come with their text."""
     beams, penalty = request.get("beams", 4), request.get("penalty", 1.0)
     if not isinstance(beams, int) or not isinstance(penalty, int | float) or not 0 <= penalty <= 5:
@@ -48,17 +92,18 @@ def write(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
             rules=rules,
             job=job,
         )
-    return {
-        "tokens": [token.as_dict() for token in source.tokens],
-        "steps": [
-            [one | {"piece": decode_tokens(target, [one["token"]])[0].text} for one in step] for step in trace["steps"]
-        ],
-        "finished": [one | {"text": join_tokens(target.decode(one["tokens"]))} for one in trace["finished"]],
-        "start": trace["start"],
-    }
+    steps: list[list[WrittenCandidate]] = [
+        [{**candidate, "piece": decode_tokens(target, [candidate["token"]])[0].text} for candidate in step]
+        for step in trace["steps"]
+    ]
+    finished: list[WrittenText] = [
+        {**hypothesis, "text": join_tokens(target.decode(hypothesis["tokens"]))} for hypothesis in trace["finished"]
+    ]
+    tokens = [token.as_dict() for token in source.tokens]
+    return {"tokens": tokens, "steps": steps, "finished": finished, "start": trace["start"]}
 
 
-def read_source(lab: Lab, loaded: LoadedModel, model: EncoderDecoderModel, fields: Any) -> Source:
+def read_source(lab: Lab, loaded: LoadedModel, model: EncoderDecoderModel, fields: Json) -> Source:
     """The encoder's input: a text, or a recording."""
     fields = fields if isinstance(fields, dict) else {}
     if loaded.modality == "sound":
@@ -66,7 +111,7 @@ def read_source(lab: Lab, loaded: LoadedModel, model: EncoderDecoderModel, field
     return text_source(model, loaded.task, check_text(fields))
 
 
-def read(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+def read(lab: Lab, request: Request, job: Job) -> CrossWeights:
     """The cross-attention of one head, or the mean of a layer's heads.
 
     Row t is the token that is generated; its query is at the token before it. `weights [targets, sources]` and `outside
@@ -75,25 +120,31 @@ def read(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
     """
     capture = lab.capture(request, job)
     crossed = [layer for layer in capture.attentions if layer.role == "cross" and layer.query_side == "target"]
-    if not crossed or "target_tokens" not in capture.metadata:
+    metadata = capture.metadata
+    written = metadata.get("target_tokens")
+    if not crossed or written is None:
         raise BadInput("This model has no cross-attention. Choose an encoder-decoder model.")
     number = len(crossed) - 1
     if request.get("attention") is not None:
         number = check_index(request["attention"], len(crossed), "attention")
-    attention, head = crossed[number], request.get("head")
-    if head is not None:
-        check_index(head, attention.heads, "head")
-    columns = capture.metadata.get("heard", attention.keys)
+    attention, head = crossed[number], None
+    if request.get("head") is not None:
+        head = check_index(request["head"], attention.heads, "head")
+    columns = metadata["heard"] if is_sound(metadata) else attention.keys
+    target_tokens: list[TargetToken] = [
+        {**token, "probability": item["probability"]}
+        for token, item in zip(written, capture.prediction["items"], strict=True)
+    ]
     weights = select_head(attention.weights(None), head)
     return {
         "tokens": [token.as_dict() for token in capture.tokens[attention.key_side][:columns]],
         "side": attention.key_side,
         "notices": capture.notices,
-        "seconds_per_token": capture.metadata.get("seconds_per_token"),
+        "seconds_per_token": metadata["seconds_per_token"] if is_sound(metadata) else None,
         "text": capture.prediction.get("text"),
-        "target_tokens": target_tokens(capture),
-        "generated": bool(capture.metadata.get("generated")),
-        "attentions": [one.describe() | {"backend": one.backend} for one in crossed],
+        "target_tokens": target_tokens,
+        "generated": bool(metadata.get("generated")),
+        "attentions": [describe_with_backend(layer) for layer in crossed],
         "attention": number,
         "head": head,
         "weights": weights[:, :columns],
@@ -104,21 +155,12 @@ def read(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
     }
 
 
-def target_tokens(capture: Capture) -> list[dict[str, Any]]:
-    """The generated tokens, each with its probability after those before it."""
-    items = capture.prediction["items"]
-    return [
-        token | {"probability": item["probability"]}
-        for token, item in zip(capture.metadata["target_tokens"], items, strict=True)
-    ]
-
-
 def norms(attention: CapturedAttention, head: int | None, columns: int) -> Tensor | None:
     """How long the vector is that each source token adds; None where the projection is not known."""
     if attention.value_lengths is None:
         return None
     return select_head(
-        torch.stack([attention.value_norms(one, None, (0, columns)) for one in range(attention.heads)]), head
+        torch.stack([attention.value_norms(each, None, (0, columns)) for each in range(attention.heads)]), head
     )
 
 

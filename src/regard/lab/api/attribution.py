@@ -2,47 +2,46 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import asdict
+from typing import TypedDict, TypeVar
 
-import torch
 from torch import Tensor
 
 from ...errors import BadInput
-from ...models.model import Model
-from ..attribution.ablation import Ablation, ablate, ablation_methods
-from ..attribution.graphs import GraphPass, GraphTarget, ablate_edges, run_graph_pass
+from ...nn.hooks.edit import HeadEdit
+from ..attribution.ablation import Ablation
+from ..attribution.agreement import MIN_UNITS, count_units, measure_agreement
 from ..attribution.methods import (
     METHODS,
     AttributionPass,
-    compare_prediction,
     edit_all_heads,
     head_effects,
     predict_edited,
     rank_correlations,
-    run_pass,
 )
-from ..attribution.target import MAX_UNITS, MAX_WEIGHTS, AttributionTarget, TargetChoice, Units
-from ..inputs.images import class_labels
-from ..inputs.model_input import ModelInput, Token
+from ..attribution.session import AttributionSession, LabelledChange, TargetFields, UnitFields
+from ..attribution.target import MAX_WEIGHTS, TargetChoice
+from ..inputs.model_input import TokenFields
+from ..inputs.notices import Notice
 from ..inspect.capture import locate_attention
-from ..inspect.predictions import label_name, token_text, top_classes
 from ..lab import Lab, read_seed
 from ..library import LoadedModel, read_json_or_empty
+from ..protocol import Answer, Json, Request, Translated
+from ..records import read_section
 from ..server.jobs import Job
 from .heads import output_differences
 from .request import check_index, read_optional_int
 
 SHUFFLES = 5
 """How often weights are shuffled: one random permutation shows little."""
-MAX_GROUPS = 64
-"""Blocks of a detector's cells, or stretches of a recording, that are ablated one by one."""
+MAX_REPEATED = 64
+"""Units up to which a second ablation is measured too, to see how well the measurement agrees with itself."""
 NO_WEIGHTS = {
-    "en": "The keys of this attention are the text being written, not the input, so it gives no attribution to these "
+    "en": "The keys of this attention are the text being generated, not the input, so it gives no attribution to these "
     "units. Choose a cross-attention or an attention of the encoder.",
-    "zh": "这个注意力的键是正在写的文本，而不是输入，因此无法归因到这些单元。请选择交叉注意力或编码器的注意力。",
+    "zh": "这个注意力的键是正在生成的文本，而不是输入，因此无法归因到这些单元。请选择交叉注意力或编码器的注意力。",
 }
 OTHER_KEYS = {
     "en": "The keys of this attention are blocks or summaries, not input tokens; it has no weight for a single unit.",
@@ -50,139 +49,114 @@ OTHER_KEYS = {
 }
 TOO_MANY = {
     "en": "Shuffled and mean weights need the full weight matrix, which is too large here.",
-    "zh": "打乱和平均权重需要完整的权重矩阵，这里太大。",
+    "zh": "打乱权重和取平均都需要完整的权重矩阵，而这里的矩阵太大。",
 }
 
-
-class AttributionSession:
-    """A model with one input: the target, the units of the input, and the texts of its labels."""
-
-    def __init__(self, lab: Lab, request: dict[str, Any], job: Job) -> None:
-        self.loaded, prepared = lab.prepare(request, job)
-        model, task = self.loaded.model, self.loaded.task
-        choice = TargetChoice(read_optional_int(request, "place"), read_optional_int(request, "label"))
-        self.side, self.metadata = prepared.side, prepared.metadata
-        self.labels = class_labels(model, task) or self.metadata.get("labels")
-        self.tokenizer = None if task is None else task.tokenizer
-        if self.tokenizer is None and isinstance(model, Model):
-            self.tokenizer = model.tokenizer
-        if prepared.side == "nodes":
-            numeric = task is not None and task.target is not None and task.target.kind != "class"
-            self.target: AttributionTarget = GraphTarget(model, prepared.arguments, choice, numeric)
-            self.tokens = [prepared.tokens["nodes"][n] for n in self.target.sources.tolist()]
-        else:
-            units, self.tokens = group_units(prepared)
-            generated = self.metadata.get("numbers", ())[1:]
-            self.target = AttributionTarget(model, prepared.arguments, choice, units, generated)
-        self.positions = self.list_positions(prepared)
-
-    def list_positions(self, prepared: ModelInput) -> list[dict[str, Any]] | int:
-        """The tokens whose prediction can be explained; of a graph or a grid of cells, how many there are."""
-        if self.target.kind == "generated":
-            return prepared.metadata["target_tokens"]
-        if self.target.kind in ("tag", "next", "word"):
-            return [token.as_dict() for token in prepared.tokens[prepared.side]]
-        if prepared.side == "nodes":
-            return self.target.tokens
-        return len(prepared.tokens.get("target", prepared.tokens[prepared.side])) if self.target.kind == "object" else 0
-
-    def run_pass(self) -> AttributionPass | GraphPass:
-        return run_graph_pass(self.target) if isinstance(self.target, GraphTarget) else run_pass(self.target)
-
-    @property
-    def ablations(self) -> list[Ablation]:
-        return ["drop"] if isinstance(self.target, GraphTarget) else ablation_methods(self.target)
-
-    def ablate(self, method: Any, job: Job) -> Tensor:
-        """The measured effect of each unit."""
-        progress = lambda done, total: job.report(done, total, "")  # noqa: E731
-        if isinstance(self.target, GraphTarget):
-            return ablate_edges(self.target, method, progress)
-        return ablate(self.target, method, progress)
-
-    def describe_units(self) -> dict[str, Any]:
-        """The units' tokens and, of an image, its pixels and how the units lie in it."""
-        described: dict[str, Any] = {"side": self.side, "tokens": [token.as_dict() for token in self.tokens]}
-        if self.side == "image":
-            m, units = self.metadata, self.target.units
-            described |= {"pixels": m["pixels"], "grid": units.grid, "first": units.first}
-            described |= {"box": [m["grid"][n] * m["cell"][n] / m["size"][n] for n in (0, 1)]}
-        return described
-
-    def label_text(self, label: int | None) -> str | None:
-        if label is None:
-            return None
-        if self.target.kind in ("next", "word", "generated"):
-            return str(label) if self.tokenizer is None else token_text(self.tokenizer.target, label)
-        if self.target.kind == "object" and label == len(self.target.prediction) - 1:
-            return "∅"
-        return label_name(label, self.labels)
-
-    def describe_target(self) -> dict[str, Any]:
-        """The number that is explained, and the labels to choose from."""
-        target, score = self.target, self.target.initial_score
-        described = {"type": target.kind, "place": target.position, "label": target.label, "score": score}
-        if target.label is None:
-            return described | {"choices": []}
-        choices = [
-            {"label": n, "word": self.label_text(n), "probability": p} for n, p in top_classes(target.prediction)
-        ]
-        own = {"word": self.label_text(target.label), "probability": math.exp(score)}
-        return described | own | {"choices": choices}
-
-    def compare(self, after: Tensor) -> dict[str, Any]:
-        """Another prediction compared with the model's own, with the texts of its labels."""
-        result = compare_prediction(self.target, after)
-        if "top" not in result:
-            return result
-        items = [{"label": n, "word": self.label_text(n), "probability": p} for n, p in top_classes(after, 3)]
-        return result | {"top_word": self.label_text(result["top"]), "items": items}
+AnswerType = TypeVar("AnswerType", bound=Answer)
 
 
-def group_units(prepared: ModelInput) -> tuple[Units, list[Token]]:
-    """The units of an input and how each is drawn: tokens, blocks of an image's cells, stretches of a recording."""
-    tokens, metadata = prepared.tokens[prepared.side], prepared.metadata
-    if prepared.side == "image":
-        return group_cells(tokens, metadata, MAX_GROUPS if metadata["detects"] else MAX_UNITS)
-    if prepared.side != "sound":
-        return Units(torch.arange(len(tokens))), tokens
-    heard, size = metadata["heard"], -(-metadata["heard"] // MAX_GROUPS)
-    of = torch.arange(len(tokens)) // size
-    of[heard:] = -(-heard // size)
-    shown = [Token(tokens[n].text, n, min(n + size, heard)) for n in range(0, heard, size)]
-    shown += [Token("…", heard, len(tokens), special=True)] if heard < len(tokens) else []
-    return Units(of, frames=metadata["frames_per_token"], quietest=metadata["quietest"]), shown
+class NamedAttention(TypedDict):
+    name: str
+    label: Translated
+    heads: int
 
 
-def group_cells(tokens: list[Token], metadata: dict[str, Any], most: int) -> tuple[Units, list[Token]]:
-    """An image's cells in the smallest square blocks that are at most `most`; a class token is a unit by itself."""
-    rows, columns = metadata["grid"]
-    first, size = len(tokens) - rows * columns, 1
-    while -(-rows // size) * -(-columns // size) + first > most:
-        size += 1
-    down, across = -(-rows // size), -(-columns // size)
-    cell = torch.arange(rows * columns)
-    of = torch.cat([torch.arange(first), first + cell // columns // size * across + cell % columns // size])
-    shown = tokens[:first] + [Token(f"{n // across},{n % across}", n, n + 1) for n in range(down * across)]
-    return Units(of, (down, across, size), tuple(metadata["cell"]), columns, first), shown
+class RepeatedAblation(TypedDict):
+    """Another way to ablate, and how well its effects agree with those of the first."""
+
+    ablation: Ablation
+    correlation: float | None
+
+
+class UnitCount(TypedDict):
+    count: int
+    least: int
+
+
+class RankCorrelations(TypedDict):
+    size: dict[str, dict[str, float | None]]
+    signed: dict[str, dict[str, float | None]]
+
+
+class Attributions(UnitFields):
+    """See `read`."""
+
+    notices: list[Notice]
+    places: list[TokenFields] | int
+    question: TargetFields
+    attentions: list[NamedAttention]
+    attention: int
+    head: int | None
+    ablation: str
+    ablations: list[Ablation]
+    read: Tensor
+    attributions: dict[str, Tensor | None]
+    reasons: dict[str, Translated]
+    backend: str
+    difference: float
+    agreement: Answer | None
+    repeated: RepeatedAblation | None
+    units: UnitCount
+    correlations: RankCorrelations
+
+
+class Baseline(LabelledChange):
+    change_kind: str
+
+
+class ShuffledBaseline(LabelledChange):
+    seed: int
+
+
+class OtherSeed(TypedDict):
+    """The prediction of a model that was trained from another seed, and how well its weights agree."""
+
+    model: str
+    seed: Json
+    question: TargetFields
+    correlation: float | None
+
+
+class Baselines(TypedDict):
+    """See `baselines`."""
+
+    question: TargetFields
+    baselines: list[Baseline]
+    shuffled: list[ShuffledBaseline]
+    note: Translated | None
+    others: list[OtherSeed]
+
+
+class HeadChange(TypedDict):
+    before: LabelledChange
+    after: LabelledChange
+    question: TargetFields
+
+
+class HeadEffects(TypedDict):
+    change: str
+    heads: Tensor
 
 
 @contextmanager
-def open_session(lab: Lab, request: dict[str, Any], job: Job) -> Iterator[AttributionSession]:
+def open_session(lab: Lab, request: Request, job: Job) -> Iterator[AttributionSession]:
     """The session of a request; the model is locked while it is open."""
     with job.hold(lab.open(request.get("model"), job).lock):
-        yield AttributionSession(lab, request, job)
+        loaded, prepared = lab.prepare(request, job)
+        choice = TargetChoice(read_optional_int(request, "place"), read_optional_int(request, "label"))
+        yield AttributionSession(loaded, prepared, choice)
 
 
-def read(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
-    """The attributions of one prediction, `[units]` each, and their rank correlations.
+def read(lab: Lab, request: Request, job: Job) -> Attributions:
+    """The attributions of one prediction, `[units]` each, their rank correlations, and their agreement with ablation.
 
+    `agreement` is None of fewer units than `units.least`; `repeated` is how well two ways to ablate agree.
     An attribution that does not apply to the chosen attention is None, and `reasons` says why.
     """
     capture = lab.capture({"model": request.get("model"), "input": request.get("input")}, job)
     with open_session(lab, request, job) as session:
         target, ablations = session.target, session.ablations
-        ablation = request.get("ablation") or ablations[0]
+        ablation = session.read_ablation(request.get("ablation"))
         job.report(0, target.units.count, "")
         run = session.run_pass()
         names, number = run.names, run.default_attention()
@@ -197,9 +171,19 @@ def read(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
             for method, values in zip(METHODS, weights_only, strict=False)
         }
         attributions["effect"] = session.ablate(ablation, job)
+        agreement = measure_agreement(attributions)
+        repeated: RepeatedAblation | None = None
+        if agreement is not None and len(ablations) > 1 and target.units.count <= MAX_REPEATED:
+            other: Ablation = next(method for method in ablations if method != ablation)
+            measured: dict[str, Tensor | None] = {
+                "effect": attributions["effect"],
+                "repeated": session.ablate(other, job),
+            }
+            repeated = {"ablation": other, "correlation": rank_correlations(measured)["effect"]["repeated"]}
         missing = isinstance(run, AttributionPass) and target.sides(name)[1] == "target"
         reason = NO_WEIGHTS if missing else OTHER_KEYS
-        return session.describe_units() | {
+        return {
+            **session.describe_units(),
             "notices": capture.notices,
             "places": session.positions,
             "question": session.describe_target(),
@@ -216,6 +200,9 @@ def read(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
             "reasons": {method: reason for method, values in attributions.items() if values is None},
             "backend": capture.attention(name).backend,
             "difference": output_differences(capture, job)["largest"],
+            "agreement": None if agreement is None else asdict(agreement),
+            "repeated": repeated,
+            "units": {"count": count_units(attributions), "least": MIN_UNITS},
             "correlations": {
                 "size": rank_correlations(attributions),
                 "signed": rank_correlations(attributions, signed=True),
@@ -223,7 +210,7 @@ def read(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
         }
 
 
-def baselines(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+def baselines(lab: Lab, request: Request, job: Job) -> Baselines:
     """The prediction with every head uniform, at its mean, silent, and shuffled by several seeds; and the predictions
     of models that were trained alike from other seeds."""
     seed = read_seed(request)
@@ -232,33 +219,33 @@ def baselines(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
         small = target.weights <= MAX_WEIGHTS
         runs = [(change, seed) for change in (("uniform", "mean", "silent") if small else ("uniform", "silent"))]
         runs += [("shuffle", seed + n) for n in range(SHUFFLES)] if small else []
-        changed: list[dict[str, Any]] = []
-        shuffled: list[dict[str, Any]] = []
+        changed: list[Baseline] = []
+        shuffled: list[ShuffledBaseline] = []
         for done, (change, drawn) in enumerate(runs):
             job.report(done, len(runs), change)
             after = session.compare(predict_edited(target, edit_all_heads(target, change), drawn))
             if change == "shuffle":
-                shuffled.append({"seed": drawn} | after)
+                shuffled.append({"seed": drawn, **after})
             else:
-                changed.append({"change_kind": change} | after)
-        answer = {
-            "question": session.describe_target(),
-            "baselines": changed,
-            "shuffled": shuffled,
-            "note": None if small else TOO_MANY,
-        }
-        raw = default_weights(session)
-    others = []
+                changed.append({"change_kind": change, **after})
+        question, raw = session.describe_target(), default_weights(session)
+    others: list[OtherSeed] = []
     for name, other_seed in other_seed_runs(lab, session.loaded):
         with open_session(lab, {**request, "model": name, "label": None}, job) as other:
             weights, described = default_weights(other), other.describe_target()
         comparable = raw is not None and weights is not None and weights.shape == raw.shape
         correlation = rank_correlations({"a": raw, "b": weights})["a"]["b"] if comparable else None
         others.append({"model": name, "seed": other_seed, "question": described, "correlation": correlation})
-    return answer | {"others": others}
+    return {
+        "question": question,
+        "baselines": changed,
+        "shuffled": shuffled,
+        "note": None if small else TOO_MANY,
+        "others": others,
+    }
 
 
-def other_seed_runs(lab: Lab, loaded: LoadedModel) -> list[tuple[str, int]]:
+def other_seed_runs(lab: Lab, loaded: LoadedModel) -> list[tuple[str, Json]]:
     """Names and seeds of the runs that differ from this one in their seed alone."""
     own = loaded.description
     runs = []
@@ -267,7 +254,7 @@ def other_seed_runs(lab: Lab, loaded: LoadedModel) -> list[tuple[str, int]]:
             continue
         other = read_json_or_empty(entry.path / "run.json")
         if all(other.get(section) == own.get(section) for section in ("settings", "architecture")):
-            first, second = (run.get("training") or {} for run in (other, own))
+            first, second = (read_section(run, "training") for run in (other, own))
             names = {*first, *second} - {"seed", "device"}
             if first.get("seed") != second.get("seed") and all(first.get(n) == second.get(n) for n in names):
                 runs.append((name, first["seed"]))
@@ -281,15 +268,19 @@ def default_weights(session: AttributionSession) -> Tensor | None:
     return None if weights is None else weights.detach()
 
 
-def change(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+def change(lab: Lab, request: Request, job: Job) -> HeadChange:
     """The prediction with the heads of `edits` changed: `[{"attention": name, "head": 2, "change": "silent"}]`."""
     with open_session(lab, request, job) as session:
-        changes: dict[str, dict[int, Any]] = {}
-        for edit in request.get("edits") or []:
-            attention, head = (edit.get("attention"), edit.get("head")) if isinstance(edit, dict) else (None, None)
+        changes: dict[str, dict[int, HeadEdit]] = {}
+        edits = request.get("edits") or []
+        if not isinstance(edits, list):
+            raise BadInput(f"edits is {edits!r:.60}; it must be a list of objects with attention, head and change.")
+        for edit in edits:
+            fields = edit if isinstance(edit, dict) else {}
+            attention, head = fields.get("attention"), fields.get("head")
             if not isinstance(attention, str) or not isinstance(head, int):
                 raise BadInput(f"An edit is {edit!r:.80}; it must have attention (a name), head (a number) and change.")
-            changes.setdefault(attention, {})[head] = str(edit.get("change"))
+            changes.setdefault(attention, {})[head] = str(fields.get("change"))
         return {
             "before": session.compare(session.target.prediction),
             "after": session.compare(predict_edited(session.target, changes, read_seed(request))),
@@ -297,9 +288,9 @@ def change(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
         }
 
 
-def heads(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+def heads(lab: Lab, request: Request, job: Job) -> HeadEffects:
     """The change of the score when each head alone is changed, `[attentions, heads]`."""
-    change = request.get("change", "silent")
+    change = str(request.get("change", "silent"))
     with open_session(lab, request, job) as session:
         progress = lambda done, total: job.report(done, total, change)  # noqa: E731
         effects = head_effects(session.target, change, read_seed(request), progress)
@@ -307,13 +298,15 @@ def heads(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
 
 
 def cache_answers(
-    name: str, call: Callable[[Lab, dict[str, Any], Job], dict[str, Any]]
-) -> Callable[..., dict[str, Any]]:
+    name: str, call: Callable[[Lab, Request, Job], AnswerType]
+) -> Callable[[Lab, Request, Job], AnswerType]:
     """The call with its answer taken from the lab's cache."""
     return lambda lab, request, job: lab.cached_answer(f"honest/{name}", request, lambda: call(lab, request, job))
 
 
 CALLS = {
-    name: cache_answers(name, call)
-    for name, call in {"read": read, "baselines": baselines, "change": change, "heads": heads}.items()
+    "read": cache_answers("read", read),
+    "baselines": cache_answers("baselines", baselines),
+    "change": cache_answers("change", change),
+    "heads": cache_answers("heads", heads),
 }

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple, TypedDict
 
 import torch
 
@@ -18,6 +18,7 @@ from ...experiments import (
     VERDICT_SIGNS,
     Experiment,
     Language,
+    ResultDocument,
     Size,
     figure_path,
     find_experiment,
@@ -31,56 +32,78 @@ from ...experiments.runner import save_experiment_figure
 from ...experiments.sweeps import published_sweep, read_sweep
 from ..lab import Lab, read_seed
 from ..library import NotFound
-from ..server.experiment_process import run_in_subprocess
+from ..protocol import JsonObject, Request, Translated
+from ..server.experiment_process import ExperimentRun, run_in_subprocess
 from ..server.jobs import Job
 
 LIVE_SIZES: tuple[Size, ...] = ("toy", "usual")
 """The sizes that a page may run: seconds, or a minute or two."""
 
 
-def list_claims(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+class SavedResult(NamedTuple):
+    document: ResultDocument
+    folder: Path
+
+
+class ClaimList(TypedDict):
+    """Every claim with its result, the texts and signs of the kinds of verdicts, and the rule of the verdicts."""
+
+    experiments: list[ResultDocument]
+    kinds: dict[str, Translated]
+    rule: Translated
+
+
+class FigureBytes(TypedDict):
+    png: torch.Tensor
+
+
+class SweepAnswer(TypedDict):
+    sweep: ResultDocument | None
+
+
+def list_claims(lab: Lab, request: Request, job: Job) -> ClaimList:
     """Every claim, with the verdict where it was tested and its parameters; texts in both languages."""
     results, full_size = saved_results(lab), read_full_size_results(PUBLISHED_FOLDER)
     rows = [describe_experiment(experiment, results, full_size) for experiment in list_experiments()]
     known = {row["name"] for row in rows}
-    rows += [without_numbers(document) for name, (document, _) in results.items() if name not in known]
+    rows += [without_numbers(result.document) for name, result in results.items() if name not in known]
     kinds = {verdict: asdict(label) | {"sign": VERDICT_SIGNS[verdict]} for verdict, label in VERDICT_LABELS.items()}
     claims = sorted(rows, key=lambda row: row["claim"]["number"])
     return {"experiments": claims, "kinds": kinds, "rule": asdict(RULE)}
 
 
 def describe_experiment(
-    experiment: Experiment, results: Mapping[str, tuple[Mapping[str, Any], Path]], full_size: Mapping[str, Any]
-) -> dict[str, Any]:
+    experiment: Experiment, results: Mapping[str, SavedResult], full_size: Mapping[str, ResultDocument]
+) -> ResultDocument:
     """A claim with its saved result, its parameters, and how it was judged at full size."""
     name = experiment.CLAIM.name
-    row: dict[str, Any] = {"name": name, "claim": asdict(experiment.CLAIM), "verdict": None}
+    row: ResultDocument = {"name": name, "claim": asdict(experiment.CLAIM), "verdict": None}
     if name in results:
-        row = without_numbers(results[name][0])
+        row = without_numbers(results[name].document)
     full = full_size[name]["verdict"]["kind"] if name in full_size else None
     parameters = [asdict(parameter) for parameter in experiment.PARAMETERS]
     return row | {"parameters": parameters, "full": full}
 
 
-def without_numbers(document: Mapping[str, Any]) -> dict[str, Any]:
+def without_numbers(document: ResultDocument) -> ResultDocument:
     """A result without the numbers behind its figure."""
     return {name: value for name, value in document.items() if name not in ("numbers", "versions")}
 
 
-def saved_results(lab: Lab) -> dict[str, tuple[Mapping[str, Any], Path]]:
+def saved_results(lab: Lab) -> dict[str, SavedResult]:
     """The results of the lab's folders, of the default folder and of the package by name, the first of each."""
     folders = [path for folder in lab.library.folders for path in (folder, folder / "experiments")]
     default = find_results_folder()
-    results: dict[str, tuple[Mapping[str, Any], Path]] = {}
+    results: dict[str, SavedResult] = {}
     for folder in [*folders, *([default] if default else []), PUBLISHED_FOLDER]:
         for document in read_results(folder):
-            results.setdefault(document["name"], (document, folder))
+            results.setdefault(document["name"], SavedResult(document, folder))
     return results
 
 
-def figure(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+def figure(lab: Lab, request: Request, job: Job) -> FigureBytes:
     """The figure of a result, as the bytes of a PNG; drawn from the numbers where no file is saved."""
-    name, language = request.get("name"), read_language(request)
+    name, language = str(request.get("name")), read_language(request)
     results = saved_results(lab)
     if name not in results:
         raise NotFound(f"There is no saved result of {name!r:.60}. Run the experiment first.")
@@ -89,34 +112,34 @@ def figure(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
     if path.is_file():
         return {"png": torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)}
     key = {"name": name, "language": language, "date": document["date"]}
-    return lab.cached_answer("experiments/figure", key, lambda: {"png": draw_figure(document, language)})
+    return lab.cached_answer("experiments/figure", key, lambda: draw_figure(document, language))
 
 
-def draw_figure(document: Mapping[str, Any], language: Language) -> torch.Tensor:
+def draw_figure(document: ResultDocument, language: Language) -> FigureBytes:
     """The bytes of the figure of a result that has none saved; raises `NotFound` where it has no numbers either."""
     if not document["numbers"]:
         raise NotFound(f"The result of {document['name']} has no figure and no numbers. Run the experiment first.")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "figure.png"
         save_experiment_figure(find_experiment(document["name"]), document["numbers"], language, path)
-        return torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
+        return {"png": torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)}
 
 
-def read_language(request: dict[str, Any]) -> Language:
+def read_language(request: Request) -> Language:
     for language in LANGUAGES:
         if language == request.get("language"):
             return language
     raise NotFound(f"There are no figures in {request.get('language')!r:.20}; wanted: {', '.join(LANGUAGES)}.")
 
 
-def sweep(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+def sweep(lab: Lab, request: Request, job: Job) -> SweepAnswer:
     """The sub-claims' values over one parameter, from the folder of results or the package; None if not measured."""
     name, default = find_experiment(str(request.get("name"))).CLAIM.name, find_results_folder()
-    found = read_sweep(default, name) if default else None
-    return {"sweep": found or published_sweep(name)}
+    measured = read_sweep(default, name) if default else None
+    return {"sweep": measured or published_sweep(name)}
 
 
-def run(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+def run(lab: Lab, request: Request, job: Job) -> ExperimentRun:
     """A run of an experiment, now, with the given settings: its result, and its figure in both languages."""
     experiment, seed = find_experiment(str(request.get("name"))), read_seed(request)
     size: Size | None = next((known for known in LIVE_SIZES if known == request.get("size", "toy")), None)
@@ -125,10 +148,15 @@ def run(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
     settings = request.get("settings") or {}
     if not isinstance(settings, dict):
         raise BadInput(f"settings is a {type(settings).__name__}; wanted: an object of names and numbers.")
-    resolve_settings(experiment.PARAMETERS, size, settings)
+    values: dict[str, float] = {}
+    for name, value in settings.items():
+        if not isinstance(value, int | float):
+            raise BadInput(f"{name} is {value!r:.40}; wanted: a number.")
+        values[name] = value
+    resolve_settings(experiment.PARAMETERS, size, values)
     name = experiment.CLAIM.name
-    key = {"name": name, "seed": seed, "size": size, "settings": settings}
-    answer = lab.cached_answer("experiments/run", key, lambda: run_in_subprocess(name, seed, job, size, settings))
+    key: JsonObject = {"name": name, "seed": seed, "size": size, "settings": settings}
+    answer = lab.cached_answer("experiments/run", key, lambda: run_in_subprocess(name, seed, job, size, values))
     return {"result": without_numbers(answer["result"]), "figures": answer["figures"]}
 
 

@@ -3,99 +3,200 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import NamedTuple, TypedDict
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from ...errors import BadInput
-from ..inspect.capture import Capture, CapturedAttention
+from ..inputs.model_input import is_graph
+from ..inputs.notices import Notice
+from ..inspect.attention_fields import AttentionFields
+from ..inspect.capture import Capture
+from ..inspect.captured_attention import CapturedAttention
+from ..inspect.predictions import PredictionFields
 from ..lab import Lab
+from ..protocol import Request
 from ..server.jobs import Job
+from .request import check_index
 
 MAX_WHOLE = 150
 """Nodes up to which a whole graph is drawn."""
 MAX_NEIGHBOURHOOD = 80
 """The most nodes of a neighbourhood that are drawn; those with the largest weights stay."""
 
+EDGE_WEIGHTS: WeakKeyDictionary[CapturedAttention, tuple[Tensor, Tensor]] = WeakKeyDictionary()
+MAX_HOPS = 2
+MIN_START, MAX_START = 8, 17
+"""Edges into the node that is shown first, its self-loop included."""
 
-def run(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+
+GraphRun = TypedDict(
+    "GraphRun",
+    {
+        "nodes": list[str] | int,
+        "count": int,
+        "edges": int,
+        "labels": list[str] | None,
+        "notices": list[Notice],
+        "prediction": PredictionFields | None,
+        "class": Tensor | None,
+        "probability": Tensor | None,
+        "attentions": list[AttentionFields],
+        "start": int,
+        "places": Tensor | None,
+        "backend": str | None,
+        "difference": float | None,
+    },
+)
+"""A graph; `nodes` are their names, or their number where there are many."""
+
+
+class Neighbourhood(TypedDict):
+    """See `around`; `shown` are the nodes to draw, with their names, hops and coordinates."""
+
+    node: int
+    sources: Tensor
+    weights: Tensor
+    every: list[Tensor]
+    sums: Tensor
+    self: Tensor
+    entropy: Tensor
+    received: Tensor
+    shown: Tensor
+    names: list[str]
+    hops: Tensor
+    places: Tensor | None
+    edges: Tensor
+    weight: Tensor
+    left_out: int
+
+
+class NodeClasses(NamedTuple):
+    """Each node's class and its probability, `[nodes]`; None where the prediction is of the whole graph."""
+
+    classes: Tensor | None
+    probabilities: Tensor | None
+
+
+def run(lab: Lab, request: Request, job: Job) -> GraphRun:
     """The graph, the predictions for its nodes, and the layers to choose from."""
     capture = lab.capture(request, job)
-    tokens, edges = capture.tokens["nodes"], capture.metadata["edges"]
-    attentions = [attention for attention in capture.attentions if attention.queries == len(tokens)]
+    metadata = capture.metadata
+    if not is_graph(metadata):
+        raise BadInput("This model reads no graphs. Choose one that does.")
+    tokens, edges = capture.tokens["nodes"], metadata["edges"]
+    attentions = graph_attentions(capture)
     differences = [attention.difference["largest"] for attention in attentions]
+    predicted = node_classes(capture)
     return {
         "nodes": [token.text for token in tokens] if len(tokens) <= MAX_WHOLE else len(tokens),
         "count": len(tokens),
         "edges": edges.shape[1],
-        "labels": capture.metadata["labels"],
+        "labels": metadata.get("labels"),
         "notices": capture.notices,
         "prediction": None if capture.prediction["type"] == "nodes" else capture.prediction,
-        **node_classes(capture),
+        "class": predicted.classes,
+        "probability": predicted.probabilities,
         "attentions": [attention.describe() for attention in attentions],
+        "start": first_node(attentions[0], predicted.classes) if attentions else 0,
         "places": spring_layout(len(tokens), edges) if len(tokens) <= MAX_WHOLE else None,
         "backend": attentions[0].backend if attentions else None,
         "difference": max(differences, default=None),
     }
 
 
-def node_classes(capture: Capture) -> dict[str, Any]:
-    """Each node's class and its probability; None where the prediction is of the whole graph."""
+def node_classes(capture: Capture) -> NodeClasses:
     if capture.logits is None or len(capture.logits) != len(capture.tokens["nodes"]):
-        return {"class": None, "probability": None}
+        return NodeClasses(None, None)
     best = capture.logits.float().softmax(-1).max(-1)
-    return {"class": best.indices.to(torch.int32), "probability": best.values}
+    return NodeClasses(best.indices.to(torch.int32), best.values)
 
 
-def around(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+def around(lab: Lab, request: Request, job: Job) -> Neighbourhood:
     """A node's neighbourhood: its weights in every head, and the edges to draw.
 
-    `edges [2, edges]` (sources, then targets: the target attends to the source) with the `weight` of the head;
-    `sources` and `weights [heads, sources]` are the node's own row, which sums to one for every head.
+    `edges [2, edges]` (sources, then targets: the target attends to the source) with their `weight [heads, edges]`;
+    `sources` and `weights [heads, sources]` are the node's own row, which sums to one for every head. `every` has the
+    node's own row in all attentions.
     """
     capture = lab.capture(request, job)
-    attention, head, node = find_node(capture, request)
-    edges, weights = attention.edge_weights()
+    attention, node = find_node(capture, request)
+    edges, weights = edge_weights(attention)
     own = edges[1] == node
-    sources, row = edges[0, own], weights[:, own]
-    order = row[head].argsort(descending=True, stable=True)
+    sources = edges[0, own]
+    order = weights[:, own].mean(0).argsort(descending=True, stable=True)
+    row = weights[:, own][:, order]
     if attention.queries <= MAX_WHOLE:
         shown, hops = torch.arange(attention.queries), count_hops(edges, node, attention.queries, 99)
         drawn = torch.ones(edges.shape[1], dtype=torch.bool)
         places = None
     else:
-        hops = count_hops(edges, node, attention.queries, int(request.get("hops", 1)))
-        shown = choose_neighbourhood(edges, weights[head], hops, node)
+        hops = count_hops(edges, node, attention.queries, check_index(request.get("hops", 1), MAX_HOPS + 1, "hops"))
+        shown = choose_neighbourhood(edges, weights.amax(0), hops, node)
         drawn = torch.isin(edges[0], shown) & torch.isin(edges[1], shown)
-        places = ring_layout(shown, hops[shown], edges[:, drawn], node)
-    received = torch.zeros(attention.keys, dtype=weights.dtype).index_add_(0, edges[0], weights[head])
+        number = torch.full((attention.queries,), -1).scatter_(0, shown, torch.arange(len(shown)))
+        places = spring_layout(len(shown), number[edges[:, drawn]], steps=120)
+    received = torch.zeros(attention.heads, attention.keys, dtype=weights.dtype).index_add_(1, edges[0], weights)
     return {
         "node": node,
         "sources": sources[order].to(torch.int32),
-        "weights": row[:, order],
+        "weights": row,
+        "every": [edge_weights(layer)[1][:, own][:, order] for layer in graph_attentions(capture)],
         "sums": row.sum(-1),
-        "self": row[:, sources == node].sum(-1),
+        "self": row[:, sources[order] == node].sum(-1),
         "entropy": torch.special.entr(row).sum(-1),
-        "received": float(received[node]),
+        "received": received[:, node],
         "shown": shown.to(torch.int32),
         "names": [capture.tokens["nodes"][n].text for n in shown.tolist()],
         "hops": hops[shown].to(torch.int32),
         "places": places,
         "edges": edges[:, drawn].to(torch.int32),
-        "weight": weights[head, drawn],
+        "weight": weights[:, drawn],
         "left_out": int((hops >= 0).sum()) - len(shown),
     }
 
 
-def find_node(capture: Capture, request: dict[str, Any]) -> tuple[CapturedAttention, int, int]:
-    """The attention, head and node of a request."""
+def edge_weights(attention: CapturedAttention) -> tuple[Tensor, Tensor]:
+    """The edges and their weights, `CapturedAttention.edge_weights`, computed once."""
+    found = EDGE_WEIGHTS.get(attention)
+    if found is None:
+        found = EDGE_WEIGHTS[attention] = attention.edge_weights()
+    return found
+
+
+def graph_attentions(capture: Capture) -> list[CapturedAttention]:
+    """The attentions of the graph's nodes."""
+    return [attention for attention in capture.attentions if attention.queries == len(capture.tokens["nodes"])]
+
+
+def first_node(attention: CapturedAttention, classes: Tensor | None) -> int:
+    """The node to start with: of those with 7 to 16 neighbours of several classes, the one with the least even weights.
+
+    `classes [nodes]` are the predicted ones; None where there are none.
+    """
+    edges, weights = edge_weights(attention)
+    count = torch.bincount(edges[1], minlength=attention.queries)
+    entropy = torch.zeros(attention.queries, dtype=weights.dtype)
+    entropy.index_add_(0, edges[1], torch.special.entr(weights).mean(0))
+    share = entropy / count.clamp(min=2).log()
+    fitting = (count >= MIN_START) & (count <= MAX_START)
+    if classes is not None:
+        other = torch.zeros(attention.queries, dtype=torch.int64)
+        other.index_add_(0, edges[1], (classes[edges[0]] != classes[edges[1]]).long())
+        mixed = fitting & (other >= 3)
+        fitting = mixed if bool(mixed.any()) else fitting
+    return int(share.masked_fill(~fitting, torch.inf).argmin()) if bool(fitting.any()) else int(count.argmax())
+
+
+def find_node(capture: Capture, request: Request) -> tuple[CapturedAttention, int]:
+    """The attention and the node of a request."""
     attention = capture.attention(request.get("attention", 0))
-    head, node = request.get("head", 0), request.get("node", 0)
-    attention.check_region(head, None, None)
+    node = request.get("node", 0)
     if not isinstance(node, int) or isinstance(node, bool) or not 0 <= node < attention.queries:
         raise BadInput(f"The graph has nodes 0 … {attention.queries - 1}; got node {node!r}.")
-    return attention, head, node
+    return attention, node
 
 
 def count_hops(edges: Tensor, node: int, count: int, most: int) -> Tensor:
@@ -119,23 +220,6 @@ def choose_neighbourhood(edges: Tensor, weight: Tensor, hops: Tensor, node: int)
     reached = (hops >= 0).nonzero().flatten()
     order = sorted(reached.tolist(), key=lambda n: (int(hops[n]), -float(strength[n]), n))
     return torch.tensor(sorted(order[:MAX_NEIGHBOURHOOD], key=lambda n: (n != node, n)))
-
-
-def ring_layout(shown: Tensor, hops: Tensor, edges: Tensor, node: int) -> Tensor:
-    """Coordinates `[nodes, 2]` in −1 … 1: the node in the middle, a ring a hop, each node near its parent."""
-    angle = {node: 0.0}
-    most = max(1, int(hops.max()))
-    places = torch.zeros(len(shown), 2)
-    parents = {source: target for source, target in edges.t().tolist()}
-    for hop in range(1, most + 1):
-        ring = [n for n, far in zip(shown.tolist(), hops.tolist(), strict=True) if far == hop]
-        ring.sort(key=lambda n: (angle.get(parents.get(n, node), 0.0), n))
-        for k, n in enumerate(ring):
-            angle[n] = 2 * math.pi * (k + 0.5 * (hop % 2)) / max(1, len(ring))
-    for row, (n, far) in enumerate(zip(shown.tolist(), hops.tolist(), strict=True)):
-        turn, radius = angle.get(n, 0.0), far / most
-        places[row] = torch.tensor([radius * math.cos(turn), radius * math.sin(turn)])
-    return places
 
 
 def spring_layout(count: int, edges: Tensor, steps: int = 300) -> Tensor:

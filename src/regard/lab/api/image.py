@@ -2,34 +2,71 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 
-from ...errors import TooLarge
-from ..inspect.capture import Capture, CapturedAttention
+from ...errors import BadInput, TooLarge
+from ..inputs.model_input import ImageMetadata, is_image
+from ..inputs.notices import Notice
+from ..inspect.attention_fields import AttentionFields, DistanceFields
+from ..inspect.capture import Capture
+from ..inspect.captured_attention import CapturedAttention
 from ..inspect.distances import describe_with_distance
+from ..inspect.predictions import PredictionFields
 from ..lab import Lab
+from ..protocol import Request
 from ..server.jobs import Job
+from .request import QueryWeights, weights_of_query
 
 MAX_ROLLOUT = 2048
 """Tokens up to which rollout is computed."""
 
 
-def run(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+class CrossAttention(AttentionFields):
+    """An attention of object queries, and the evenness of each head, `[heads]`."""
+
+    entropy: Tensor
+    entropy_share: Tensor
+    peak: Tensor
+
+
+class ImageRun(TypedDict):
+    pixels: Tensor
+    grid: list[int]
+    size: list[int]
+    cell: list[int]
+    class_token: bool
+    prediction: PredictionFields
+    notices: list[Notice]
+    attentions: list[DistanceFields]
+    crossed: list[CrossAttention]
+    queries: int
+    backend: str | None
+    difference: float | None
+
+
+class Rollout(TypedDict):
+    flow: Tensor
+
+
+def run(lab: Lab, request: Request, job: Job) -> ImageRun:
     """The image as the model reads it, its grid of patches, the prediction, and the distances of each head.
 
     `attentions` are the self-attentions of the image's tokens, `crossed` the cross-attentions of object queries.
     """
     capture = lab.capture(request, job)
-    metadata, layers = capture.metadata, self_attentions(capture)
+    metadata = capture.metadata
+    if not is_image(metadata):
+        raise BadInput("This model reads no images. Choose one that does.")
+    layers = self_attentions(capture)
     centres, real = patch_centres(metadata)
     described = []
     for n, attention in enumerate(layers):
         job.report(n, len(layers), attention.label)
         described.append(describe_with_distance(attention, centres, real))
-    cross = [layer for layer in capture.attentions if layer.role == "cross" and layer.key_side == "image"]
+    cross = cross_attentions(capture)
     return {
         "pixels": metadata["pixels"],
         "grid": metadata["grid"],
@@ -39,17 +76,37 @@ def run(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
         "prediction": capture.prediction,
         "notices": capture.notices,
         "attentions": described,
-        "crossed": [layer.describe() | evenness(layer) for layer in cross],
+        "crossed": [describe_cross(layer) for layer in cross],
         "queries": len(capture.tokens.get("target", ())),
         "backend": next((layer.backend for layer in layers + cross), None),
         "difference": max((layer.difference["largest"] for layer in layers + cross), default=None),
     }
 
 
-def evenness(attention: CapturedAttention) -> dict[str, Any]:
-    """Entropy and largest weight of each head, `[heads]`."""
+def query(lab: Lab, request: Request, job: Job) -> QueryWeights:
+    """The weights of one query on the image's tokens in every head, `[heads, tokens]` for each attention.
+
+    With `crossed` the query is an object query of a detector, else one of the image's tokens.
+    """
+    capture = lab.capture(request, job)
+    layers = cross_attentions(capture) if request.get("crossed") is True else self_attentions(capture)
+    return {"weights": weights_of_query(layers, request)}
+
+
+def cross_attentions(capture: Capture) -> list[CapturedAttention]:
+    """The cross-attentions of object queries to the image's tokens."""
+    return [layer for layer in capture.attentions if layer.role == "cross" and layer.key_side == "image"]
+
+
+def describe_cross(attention: CapturedAttention) -> CrossAttention:
+    """An attention with the entropy and the largest weight of each head."""
     stats = attention.stats([])
-    return {name: stats[name] for name in ("entropy", "entropy_share", "peak")}
+    return {
+        **attention.describe(),
+        "entropy": stats["entropy"],
+        "entropy_share": stats["entropy_share"],
+        "peak": stats["peak"],
+    }
 
 
 def self_attentions(capture: Capture) -> list[CapturedAttention]:
@@ -58,7 +115,7 @@ def self_attentions(capture: Capture) -> list[CapturedAttention]:
     return [a for a in capture.attentions if a.query_side == a.key_side == "image" and a.keys == count]
 
 
-def patch_centres(metadata: dict[str, Any]) -> tuple[Tensor, Tensor]:
+def patch_centres(metadata: ImageMetadata) -> tuple[Tensor, Tensor]:
     """The centre of each token's patch in pixels, `[tokens, 2]`, and which tokens are patches."""
     (rows, columns), (height, width) = metadata["grid"], metadata["cell"]
     y, x = torch.meshgrid(torch.arange(rows) + 0.5, torch.arange(columns) + 0.5, indexing="ij")
@@ -68,7 +125,7 @@ def patch_centres(metadata: dict[str, Any]) -> tuple[Tensor, Tensor]:
     return torch.cat([centres.new_zeros(extra, 2), centres]), real
 
 
-def rollout(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
+def rollout(lab: Lab, request: Request, job: Job) -> Rollout:
     """Attention rollout over all layers, `[tokens, tokens]`; rows sum to one.
 
     A layer keeps half of a token and adds half of the mean of its heads (Abnar and Zuidema, 2020).
@@ -85,4 +142,4 @@ def rollout(lab: Lab, request: dict[str, Any], job: Job) -> dict[str, Any]:
     return {"flow": flow}
 
 
-CALLS = {"run": run, "rollout": rollout}
+CALLS = {"run": run, "query": query, "rollout": rollout}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ def ablation_methods(target: AttributionTarget) -> list[Ablation]:
         return ["quiet", "hide"]
     methods: list[Ablation] = ["delete"] if target.tokens > 1 else []
     if fill_token(target) is not None:
-        methods.insert(0 if target.kind in ("tag", "word") else 1, "replace")
+        methods.insert(0 if target.prediction_type in ("tag", "word") else 1, "replace")
     return [*methods, "hide"]
 
 
@@ -52,7 +52,7 @@ def ablate(target: AttributionTarget, method: Ablation, progress: Progress = lam
         progress(begin, count)
         scores.append(ablated_scores(target, torch.arange(begin, min(begin + step, count)), method))
     effect = target.initial_score - torch.cat(scores)
-    if method == "delete" and target.kind in ("tag", "word"):
+    if method == "delete" and target.prediction_type in ("tag", "word"):
         effect[target.position] = math.nan
     if method == "blank" and target.units.first:
         effect[: target.units.first] = math.nan  # a class token has no pixels
@@ -101,8 +101,8 @@ def silence_frames(target: AttributionTarget, sound: Tensor, removed: Tensor) ->
 
 
 def delete_tokens(
-    target: AttributionTarget, inputs: dict[str, Any], units: Tensor, positions: Tensor | None
-) -> tuple[dict[str, Any], Tensor | None]:
+    target: AttributionTarget, inputs: dict[str, Tensor], units: Tensor, positions: Tensor | None
+) -> tuple[dict[str, Tensor], Tensor | None]:
     """Inputs with one token fewer, and the positions that are explained in them."""
     keep = torch.arange(target.tokens - 1) + (torch.arange(target.tokens - 1) >= units[:, None])  # [rows, tokens − 1]
     rows = torch.arange(len(units))[:, None]
@@ -111,7 +111,7 @@ def delete_tokens(
     if "lengths" in inputs:
         inputs["lengths"] = inputs["lengths"] - 1
     if positions is not None and not target.decodes:
-        before = units <= positions if target.kind == "next" else units < positions
+        before = units <= positions if target.prediction_type == "next" else units < positions
         positions = (positions - before.long()).clamp(0, target.tokens - 2)
     return inputs, positions
 
@@ -121,7 +121,9 @@ def hide_units(target: AttributionTarget, units: Tensor) -> Iterator[None]:
     """While open, each row's unit is masked in every attention to the input."""
     visible = Pairs((target.units.of != units[:, None])[:, None, None])  # [rows, 1, 1, keys]
 
-    def add_mask(attend: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    def add_mask(
+        attend: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[Tensor, ...], dict[str, object]]:
         call = read_call(args, kwargs)
         if call.k.shape[2] == target.tokens:
             kwargs = kwargs | {"mask": intersect(call.parts.mask, visible)}

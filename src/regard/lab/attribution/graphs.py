@@ -5,17 +5,19 @@ The cost is proportional to the edges; nothing is quadratic in the nodes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...attention.parts.edges import Edges
 from ...errors import BadInput, Unsupported
 from ...models.model import Output
+from ...nn.attention import Attend
 from ...nn.hooks.attentions import find_attentions, read_call
-from ..inspect.capture import CapturedAttention, record_call
+from ..inspect.capture import record_call
+from ..inspect.captured_attention import CapturedAttention
 from .ablation import Ablation, Progress
 from .methods import RESIDUAL, capture_outputs, one_hot_row, select_head
 from .target import MAX_UNITS, AttributionTarget, TargetChoice, Units
@@ -30,7 +32,7 @@ class GraphTarget(AttributionTarget):
     """
 
     def __init__(
-        self, model: Any, inputs: dict[str, Any], choice: TargetChoice | None = None, numeric: bool = False
+        self, model: nn.Module, inputs: dict[str, Tensor], choice: TargetChoice | None = None, numeric: bool = False
     ) -> None:
         choice = choice or TargetChoice()
         self.model, self.inputs, self.input_name, self.side, self.generated = model, inputs, "nodes", "nodes", []
@@ -41,7 +43,9 @@ class GraphTarget(AttributionTarget):
         with torch.no_grad():
             output = model(**inputs)
         self.whole = len(output.logits) != self.tokens
-        self.kind = "number" if numeric or output.logits.shape[-1] == 1 else "graph" if self.whole else "node"
+        self.prediction_type = (
+            "number" if numeric or output.logits.shape[-1] == 1 else "graph" if self.whole else "node"
+        )
         self.prediction = self.read_output(output, None)[0]
         self.label = self.resolve_label(choice.label)
         self.layers = capture_edge_layers(self)
@@ -66,15 +70,15 @@ class GraphTarget(AttributionTarget):
         """ln p of every class of the node or the graph, `[1, classes]`; its numbers where these are predicted."""
         assert output.logits is not None
         logits = output.logits[:1] if self.whole else output.logits[self.node : self.node + 1]
-        return logits.float() if self.kind == "number" else logits.float().log_softmax(-1)
+        return logits.float() if self.prediction_type == "number" else logits.float().log_softmax(-1)
 
 
 def capture_edge_layers(target: GraphTarget) -> list[CapturedAttention]:
     """The attentions of a pass whose mask is the graph; raises `Unsupported` where there are none."""
     layers: list[CapturedAttention] = []
 
-    def recorder(name: str) -> Any:
-        def hook(attend: Any, args: tuple, kwargs: dict[str, Any], output: Tensor) -> None:
+    def recorder(name: str) -> Callable[..., None]:
+        def hook(attend: Attend, args: tuple[Tensor, ...], kwargs: dict[str, object], output: Tensor) -> None:
             layers.append(record_call(target.model, name, attend, read_call(args, kwargs), output, "nodes"))
 
         return hook
@@ -184,5 +188,5 @@ def ablate_edges(
         progress(n, len(target.sources))
         keep = (edges.rows != target.node) | (edges.columns != source)
         remaining = Edges(torch.stack([edges.columns[keep], edges.rows[keep]]))
-        scores.append(target.score(target.predict(target.inputs | {"edges": remaining}, None)))
+        scores.append(target.score(target.predict({**target.inputs, "edges": remaining}, None)))
     return target.initial_score - torch.cat(scores)

@@ -9,19 +9,21 @@ attribution that does not apply to an attention is None.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from ...errors import BadInput
 from ...models.dual_encoder import DualEncoderModel, find_end
+from ...models.heads import ClassificationHead
+from ...models.model import SequenceModel
 from ...nn.explain import gradient_times_attention, output_projection, value_norms, weights_of
 from ...nn.hooks.attentions import find_attentions
-from ...nn.hooks.edit import edit
+from ...nn.hooks.edit import HeadEdit, edit
 from ...nn.hooks.watch import Views, watch
 from ...tasks.metrics.rank_correlation import rank_correlation
 from ..inspect.capture import POOL
@@ -33,6 +35,18 @@ CHANGES = ("silent", "uniform", "shuffle", "mean")
 """What can replace a head's weights."""
 RESIDUAL = 0.5
 """The share of a token that the residual connection keeps in each layer of a rollout."""
+
+
+class PredictionChange(TypedDict):
+    """The score of another prediction, how far it is from the model's own, and its most probable label."""
+
+    score: float
+    change: float
+    cosine: NotRequired[float]
+    probability: NotRequired[float]
+    top: NotRequired[int]
+    top_probability: NotRequired[float]
+    distance: float
 
 
 @dataclass(frozen=True)
@@ -163,8 +177,8 @@ def capture_outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """While open, stores the output of each attention's last call, as a tensor that requires a gradient."""
     outputs: dict[str, Tensor] = {}
 
-    def recorder(name: str) -> Any:
-        def hook(attend: nn.Module, args: tuple, output: Tensor) -> None:
+    def recorder(name: str) -> Callable[..., None]:
+        def hook(attend: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
             outputs[name] = output if output.requires_grad else output.requires_grad_()
 
         return hook
@@ -191,8 +205,9 @@ def input_readout(target: AttributionTarget, views: Views, decoder_readout: Tens
     if target.position is not None:
         return one_hot_row(target.position, target.tokens)
     if isinstance(target.model, DualEncoderModel):
-        return tower_readout(target)
-    pool = "mean" if target.kind == "vector" else target.model.head.config.pool
+        return tower_readout(target, target.model)
+    head = target.model.head if isinstance(target.model, SequenceModel) else None
+    pool = head.config.pool if isinstance(head, ClassificationHead) and target.prediction_type != "vector" else "mean"
     if pool == "mean":
         return uniform
     if pool == "attention":
@@ -200,9 +215,10 @@ def input_readout(target: AttributionTarget, views: Views, decoder_readout: Tens
     return one_hot_row(target.tokens - 1 if pool == "last" else 0, target.tokens)
 
 
-def tower_readout(target: AttributionTarget) -> Tensor:
+def tower_readout(target: AttributionTarget, model: DualEncoderModel) -> Tensor:
     """The token that a tower of a dual encoder pools."""
-    tower = target.model.image if target.side == "image" else target.model.text
+    tower = model.image if target.side == "image" else model.text
+    assert tower is not None
     if tower.end == "mean":
         return torch.full((target.tokens,), 1 / target.tokens)
     if tower.end is None:
@@ -234,22 +250,20 @@ def rank_correlations(
     return correlations
 
 
-def edit_all_heads(target: AttributionTarget, change: Any) -> dict[str, dict[int, Any]]:
+def edit_all_heads(target: AttributionTarget, change: HeadEdit) -> dict[str, dict[int, HeadEdit]]:
     """The same change for all heads."""
     return {name: dict.fromkeys(range(heads), change) for name, heads in target.heads.items()}
 
 
 @torch.no_grad()
-def predict_edited(target: AttributionTarget, changes: dict[str, dict[int, Any]], seed: int = 0) -> Tensor:
+def predict_edited(target: AttributionTarget, changes: Mapping[str, Mapping[int, HeadEdit]], seed: int = 0) -> Tensor:
     """The prediction of the model with changed heads: ln p `[labels]` or the vector `[dim]`."""
-    edits: dict[Any, Any] = {
-        name: {h: find_edit(change) for h, change in heads.items()} for name, heads in changes.items()
-    }
+    edits = {name: {h: find_edit(change) for h, change in heads.items()} for name, heads in changes.items()}
     with edit(target.model, edits, generator=torch.Generator().manual_seed(seed)):
         return target.predict(target.inputs, target.positions(1))[0]
 
 
-def find_edit(change: Any) -> Any:
+def find_edit(change: HeadEdit) -> HeadEdit:
     """The change of that name as `regard.edit` takes it."""
     if isinstance(change, str) and change not in CHANGES:
         raise BadInput(f"The change is {change!r}; it must be one of {', '.join(CHANGES)}.")
@@ -273,21 +287,23 @@ def mean_row(weights: Tensor) -> Tensor:
     return weights.mean(1, keepdim=True).expand_as(weights)
 
 
-def compare_prediction(target: AttributionTarget, after: Tensor) -> dict[str, Any]:
+def compare_prediction(target: AttributionTarget, after: Tensor) -> PredictionChange:
     """The score of another prediction, and its distance from the model's own.
 
     `distance` is ½ Σ |p − p'| over all labels (0 equal, 1 disjoint), of vectors 1 − their cosine, of numbers their
     difference.
     """
     score = float(target.score(after[None])[0])
-    result: dict[str, Any] = {"score": score, "change": score - target.initial_score}
-    if target.kind == "number":
-        return result | {"distance": abs(result["change"])}
+    change = score - target.initial_score
+    if target.prediction_type == "number":
+        return {"score": score, "change": change, "distance": abs(change)}
     if target.label is None:
         cosine = float(torch.cosine_similarity(after, target.prediction, dim=0))
-        return result | {"cosine": cosine, "distance": 1 - cosine}
+        return {"score": score, "change": change, "cosine": cosine, "distance": 1 - cosine}
     top = int(after.argmax())
-    return result | {
+    return {
+        "score": score,
+        "change": change,
         "probability": math.exp(score),
         "top": top,
         "top_probability": float(after[top].exp()),

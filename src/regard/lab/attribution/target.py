@@ -5,14 +5,14 @@ Units are the input's tokens or, where these are many, groups of them: blocks of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ...attention.parts.edges import Edges
 from ...attention.view import View
 from ...errors import BadInput, TooLarge, Unsupported
 from ...models.detection import DetectionModel
@@ -80,18 +80,21 @@ class AttributionTarget:
     score = output                   of a model that predicts a number
     score = vector · v0 / ‖v0‖²      of a model without a head: the share of its output v0 that is left, 1 at first
 
-    `kind` is what the model predicts: see `prediction_kind`.
+    `prediction_type` is what the model predicts: see `find_prediction_type`.
     """
 
     def __init__(
         self,
-        model: Any,
-        inputs: dict[str, Any],
+        model: nn.Module,
+        inputs: dict[str, Tensor],
         choice: TargetChoice | None = None,
         units: Units | None = None,
         generated: Sequence[int] = (),
+        unclear: Sequence[int] = (),
     ) -> None:
+        """`unclear` are the tokens whose own prediction is not explained by default, such as unknown ones."""
         choice = choice or TargetChoice()
+        self.unclear = list(unclear)
         self.model, self.inputs, self.generated = model, inputs, list(generated)
         name = next((name for name in INPUT_SIDES if name in inputs), None)
         if name is None:
@@ -104,11 +107,11 @@ class AttributionTarget:
                 f"The text has {self.units.count} tokens; each is ablated once, so the limit is {MAX_UNITS}. Give a "
                 "shorter one."
             )
-        self.kind = prediction_kind(model)
+        self.prediction_type = find_prediction_type(model)
         with torch.no_grad():
             output = self.model(**inputs)
-        if self.kind == "class" and output.logits.shape[-1] == 1:
-            self.kind = "number"
+        if self.prediction_type == "class" and output.logits.shape[-1] == 1:
+            self.prediction_type = "number"
         self.position = self.resolve_position(choice.position, output)
         with torch.no_grad():
             self.prediction = self.read_output(output, self.positions(1))[0]
@@ -153,7 +156,7 @@ class AttributionTarget:
 
     def resolve_position(self, position: int | None, output: Output) -> int | None:
         """The position that is explained; by default the usual one of the kind of prediction."""
-        if self.kind in ("class", "vector", "number"):
+        if self.prediction_type in ("class", "vector", "number"):
             return None
         assert output.logits is not None
         count = output.logits.shape[1]
@@ -163,23 +166,31 @@ class AttributionTarget:
         return position
 
     def default_position(self, logits: Tensor) -> int:
-        """The last token for the next one; the most probable object; the first frame with a CTC label."""
-        if self.kind == "next":
+        """The last token for the next one; the most probable object; the first frame with a CTC label.
+
+        Of a tag or a word for every token, the token that the model is least certain of: there the others matter most.
+        """
+        if self.prediction_type == "next":
             return logits.shape[1] - 1
-        if self.kind == "object":
+        if self.prediction_type == "object":
             return int(logits[0].float().softmax(-1)[:, :-1].amax(-1).argmax())
         head = self.model.head
         if isinstance(head, LMHead) and head.config.blank is not None:
             return int((logits[0].argmax(-1) != head.config.blank).int().argmax())
-        return 0
+        if self.prediction_type not in ("tag", "word"):
+            return 0
+        certainty = logits[0].float().softmax(-1).amax(-1)
+        if len(self.unclear) < len(certainty):
+            certainty[self.unclear] = 2.0
+        return int(certainty.argmin())
 
     def resolve_label(self, label: int | None) -> int | None:
-        if self.kind in ("vector", "number"):
+        if self.prediction_type in ("vector", "number"):
             return None
-        if label is None and self.kind == "generated" and self.position is not None:
+        if label is None and self.prediction_type == "generated" and self.position is not None:
             label = self.generated[self.position] if self.position < len(self.generated) else None
         if label is None:
-            label = int((self.prediction[:-1] if self.kind == "object" else self.prediction).argmax())
+            label = int((self.prediction[:-1] if self.prediction_type == "object" else self.prediction).argmax())
         count = len(self.prediction)
         if not 0 <= label < count:
             raise BadInput(f"There is no label {label}; the model has {count}, 0 … {count - 1}.")
@@ -190,13 +201,13 @@ class AttributionTarget:
         device = self.inputs[self.input_name].device
         return None if self.position is None else torch.full((batch,), self.position, device=device)
 
-    def predict(self, inputs: dict[str, Any], positions: Tensor | None) -> Tensor:
+    def predict(self, inputs: Mapping[str, Tensor | Edges], positions: Tensor | None) -> Tensor:
         """ln p of every label `[batch, labels]`, or the vectors `[batch, dim]`, of inputs of one length."""
         return self.read_output(self.model(**inputs), positions)
 
     def read_output(self, output: Output, positions: Tensor | None) -> Tensor:
         """`predict` for an output."""
-        if self.kind == "vector":
+        if self.prediction_type == "vector":
             if isinstance(self.model, DualEncoderModel):  # before it is normalized, where nothing is lost
                 assert output.pooled is not None
                 return output.pooled.float()
@@ -206,11 +217,11 @@ class AttributionTarget:
         assert logits is not None
         if positions is not None:
             logits = logits[torch.arange(len(positions), device=positions.device), positions]
-        return logits.float() if self.kind == "number" else logits.float().log_softmax(-1)
+        return logits.float() if self.prediction_type == "number" else logits.float().log_softmax(-1)
 
     def score(self, predictions: Tensor) -> Tensor:
         """`[batch]` of predictions `[batch, …]`."""
-        if self.kind == "vector":
+        if self.prediction_type == "vector":
             return predictions @ self.prediction / self.prediction.square().sum()
         return predictions[:, self.label or 0]
 
@@ -228,7 +239,7 @@ class AttributionTarget:
             )
 
 
-def prediction_kind(model: Any) -> str:
+def find_prediction_type(model: nn.Module) -> str:
     """What a model predicts.
 
     "class" of the whole input, "tag" of each token, the "next" token, the "word" at each token, the "generated" token
@@ -238,8 +249,8 @@ def prediction_kind(model: Any) -> str:
         return "vector" if model.classes is None else "object"
     if isinstance(model, EnsembleModel):
         raise Unsupported(
-            f"This is an ensemble of {model.count} models, and attribution follows the attention of a single one. "
-            "Inspect its heads, or train with ensemble=1 and nb_linear=0."
+            f"This is an ensemble of {len(model.models)} models, and attribution follows the attention of a single "
+            "one. Inspect its heads, or train with ensemble=1 and nb_linear=0."
         )
     if not isinstance(model, SequenceModel | EncoderDecoderModel) or model.head is None:
         return "vector"

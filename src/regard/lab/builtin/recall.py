@@ -19,7 +19,8 @@ from ...attention.parts.positions import Alibi
 from ...attention.parts.scores import Dot
 from ...errors import BadInput
 from ..inputs.model_input import Token
-from ..inspect.capture import Capture, CapturedAttention
+from ..inspect.capture import Capture
+from ..inspect.captured_attention import CapturedAttention
 
 RUN_WEIGHTS = (0.6, 0.8, 1.0, 1.2)
 """The weight of a run of 1, 2, … characters."""
@@ -50,7 +51,7 @@ def encode_runs(text: str) -> Tensor:
     total = torch.zeros(len(text), DIM)
     code = torch.zeros_like(letters)
     for length, run_weight in enumerate(RUN_WEIGHTS):
-        earlier = torch.cat([torch.full((length,), -1), letters[: len(letters) - length]])
+        earlier = torch.cat([torch.full((length,), -1), letters])[: len(letters)]
         code = mix_bits(code * 1_000_003 + earlier)
         real = torch.arange(len(text)) >= length
         total += signs(code) * (run_weight * real)[:, None]

@@ -8,12 +8,40 @@ there is left out.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NotRequired, TypedDict
+
+from ..protocol import Translated
 
 POEM = "白日依山尽，黄河入海流。欲穷千里目，更上一层楼。"
 ANIMAL = "The animal didn't cross the street because it was too tired."
 
-EXAMPLES: list[dict[str, Any]] = [
+
+class Place(TypedDict):
+    """Where to look: a cross-attention, its head, and a token of the output."""
+
+    attention: int
+    head: int
+    query: int
+
+
+class Example(TypedDict):
+    """A text with its model and its caption; `other` is a text to compare it with."""
+
+    name: str
+    model: str
+    language: str
+    text: str
+    other: NotRequired[str]
+    attention: NotRequired[int]
+    head: NotRequired[int]
+    query: NotRequired[int]
+    alignment: NotRequired[Place]
+    token: NotRequired[str]
+    key: NotRequired[str]
+    title: Translated
+
+
+EXAMPLES: list[Example] = [
     {
         "name": "animal",
         "model": "tagger",
@@ -67,8 +95,8 @@ EXAMPLES: list[dict[str, Any]] = [
         "token": "it",
         "key": "animal",
         "title": {
-            "en": "with meanings set by hand, “it” attends most to “animal”: both are living things.",
-            "zh": "词义由人工设定：“it” 和 “animal” 都指有生命的东西，所以 “it” 最关注 “animal”。",
+            "en": "with meanings set by hand, “it” attends most to “animal” after itself: both are living things.",
+            "zh": "词义由人工设定：“it” 和 “animal” 都指有生命的东西，所以除自身外 “it” 最关注 “animal”。",
         },
     },
     {
@@ -82,8 +110,8 @@ EXAMPLES: list[dict[str, Any]] = [
         "token": "grey",
         "key": "white",
         "title": {
-            "en": "“grey” attends most to the other colours, “white”, and to each of them equally.",
-            "zh": "“grey” 最关注其他颜色词 “white”，而且对每个 “white” 的权重相同。",
+            "en": "after itself, “grey” attends most to the other colours, “white”, and to each of them equally.",
+            "zh": "除自身外，“grey” 最关注其他颜色词 “white”，而且对每个 “white” 的权重相同。",
         },
     },
     {
@@ -97,8 +125,8 @@ EXAMPLES: list[dict[str, Any]] = [
         "token": "坐在",
         "key": "垫子",
         "title": {
-            "en": "“坐在” (sits on) attends most to “垫子” (the mat), the place.",
-            "zh": "“坐在”最关注“垫子”，也就是坐的地方。",
+            "en": "after itself, “坐在” (sits on) attends most to “垫子” (the mat), the place.",
+            "zh": "除自身外，“坐在”最关注“垫子”，也就是坐的地方。",
         },
     },
     {
@@ -129,8 +157,8 @@ EXAMPLES: list[dict[str, Any]] = [
         "token": "A",
         "key": "B",
         "title": {
-            "en": "A attends most to B, whoever hits whom: without positions the order of the words is lost.",
-            "zh": "无论谁打谁，A 最关注的都是 B：没有位置信息，词序就丢失了。",
+            "en": "A attends to B as much as to itself, whoever hits whom: without positions, word order is lost.",
+            "zh": "无论谁打谁，除自身外 A 最关注的都是 B：没有位置信息，词序就丢失了。",
         },
     },
     {
@@ -144,8 +172,8 @@ EXAMPLES: list[dict[str, Any]] = [
         "token": "灰",
         "key": "白",
         "title": {
-            "en": "“灰” (grey) attends most to “白” (white), and to each of them equally.",
-            "zh": "“灰”最关注“白”，而且对每个“白”的权重相同。",
+            "en": "after itself, “灰” (grey) attends most to “白” (white), and to each of them equally.",
+            "zh": "除自身外，“灰”最关注“白”，而且对每个“白”的权重相同。",
         },
     },
     {
@@ -286,6 +314,6 @@ EXAMPLES: list[dict[str, Any]] = [
 """All examples; the order is that of the lab."""
 
 
-def list_examples(models: set[str]) -> list[dict[str, Any]]:
+def list_examples(models: set[str]) -> list[Example]:
     """The examples of these models."""
     return [example for example in EXAMPLES if example["model"] in models]

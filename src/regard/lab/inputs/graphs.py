@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ...errors import BadInput, Unsupported
 from ...models.graph_encoder import GraphEncoderModel
-from ...models.model import Output
+from ...models.model import Model, Output
 from ...tasks.nodes import Nodes
-from ...tasks.task import Task
-from ..inspect.predictions import class_prediction, node_prediction
-from .model_input import SHORT, ModelInput, Token
+from ...tasks.task import AnyTask
+from ..inspect.predictions import PredictionFields, class_prediction, node_prediction
+from ..protocol import Json, Request
+from .model_input import SHORT, GraphMetadata, ModelInput, Token
+
+if TYPE_CHECKING:
+    from .prepare import FileReader
 
 
-def graph_input(
-    model: Any, task: Task[Any] | None, fields: dict[str, Any], read_file: Callable[[dict[str, Any]], bytes]
-) -> ModelInput:
+def graph_input(model: Model, task: AnyTask | None, fields: Request, read_file: FileReader) -> ModelInput:
     """A graph given by its nodes and edges, by a molecule's SMILES, or as a file."""
     if "edges" in fields:
         features, edges, names = parse_graph(model, fields)
@@ -31,8 +32,8 @@ def graph_input(
         features, edges, names = read_graph_file(task, read_file(fields))
     tokens = [Token(name, n, n + 1) for n, name in enumerate(names)]
     labels = None if task is None else task.labels
-    metadata = {"edges": edges.to(torch.int32), "labels": labels}
-    arguments: dict[str, Any] = {"nodes": features, "edges": edges}
+    metadata: GraphMetadata = {"edges": edges.to(torch.int32), "labels": labels}
+    arguments = {"nodes": features, "edges": edges}
     read_output = lambda output: node_prediction(output.logits, labels)  # noqa: E731
     if isinstance(model, GraphEncoderModel) and not model.config.head.per_token:
         arguments["sizes"] = torch.tensor([len(names)])
@@ -40,18 +41,19 @@ def graph_input(
     return ModelInput(arguments, {"nodes": tokens}, "nodes", metadata, read_output)
 
 
-def graph_prediction(task: Task[Any] | None, output: Output, labels: list[str] | None) -> dict[str, Any]:
+def graph_prediction(task: AnyTask | None, output: Output, labels: list[str] | None) -> PredictionFields:
     """The prediction for a whole graph: classes, or the numbers and yes-or-no labels of its task."""
     assert output.logits is not None
     if task is None or task.target is None or task.target.kind == "class":
         return class_prediction(output.logits[0], labels)
-    values = task.target.predictions(output.logits.float())[0]
-    return {"type": "text", "text": ", ".join(f"{name}: {value}" for name, value in values.items()), "items": []}
+    values = task.target.predictions([""], output.logits.float())[0].to_dict()
+    texts = [f"{name}: {value}" for name, value in values.items() if name not in ("input", "probabilities")]
+    return {"type": "text", "text": ", ".join(texts), "items": []}
 
 
-def read_smiles(task: Task[Any] | None, text: Any) -> tuple[Tensor, Tensor, list[str]]:
+def read_smiles(task: AnyTask | None, text: Json) -> tuple[Tensor, Tensor, list[str]]:
     """(features, edges, names) of a molecule: its atoms, then its bonds where these are nodes."""
-    from ...data.molecules import ELEMENTS, read_molecule
+    from ...data.graphs.molecules import ELEMENTS, read_molecule
 
     smiles = text.strip()[: SHORT.characters] if isinstance(text, str) else None
     inputs = None if task is None or smiles is None else task.molecule_inputs(smiles)
@@ -66,7 +68,7 @@ def read_smiles(task: Task[Any] | None, text: Any) -> tuple[Tensor, Tensor, list
     return features, edges, names + [f"{elements[a]}–{elements[b]} {a},{b}" for a, b in bonds]
 
 
-def parse_graph(model: Any, fields: dict[str, Any]) -> tuple[Tensor, Tensor, list[str]]:
+def parse_graph(model: Model, fields: Request) -> tuple[Tensor, Tensor, list[str]]:
     """(features, edges, names) of `edges` [[source, target], …] and `nodes`, their features or their number."""
     width = int(model.config.features)
     try:
@@ -85,7 +87,7 @@ def parse_graph(model: Any, fields: dict[str, Any]) -> tuple[Tensor, Tensor, lis
     return features, edges, [str(n) for n in range(len(features))]
 
 
-def read_graph_file(task: Task[Any] | None, data: bytes) -> tuple[Tensor, Tensor, list[str]]:
+def read_graph_file(task: AnyTask | None, data: bytes) -> tuple[Tensor, Tensor, list[str]]:
     """(features, edges, names) of an NPZ file, as the task reads it."""
     if not isinstance(task, Nodes):
         raise Unsupported("Only runs of `regard train` read graph files. Give nodes and edges instead.")

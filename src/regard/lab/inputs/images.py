@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...errors import BadInput, Unsupported
 from ...models.detection import DetectionModel, FeatureGridEmbedding
@@ -13,9 +13,13 @@ from ...models.dual_encoder import DualEncoderModel
 from ...models.model import Model, Output
 from ...nn.embeddings.patch_embedding import ImageEmbedding
 from ...nn.embeddings.residual_embedding import ResidualEmbedding
-from ...tasks.task import Task
-from ..inspect.predictions import class_prediction, object_prediction
-from .model_input import ModelInput, Token
+from ...tasks.task import AnyTask
+from ..inspect.predictions import PredictionFields, class_prediction, object_prediction
+from ..protocol import Request
+from .model_input import ImageMetadata, ModelInput, Token
+
+if TYPE_CHECKING:
+    from ...data.images import Picture
 
 IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
@@ -26,7 +30,7 @@ THRESHOLD = 0.5
 """The probability from which an object counts as detected, where there is no run."""
 
 
-def image_input(model: Any, task: Task[Any] | None, data: bytes) -> ModelInput:
+def image_input(model: Model, task: AnyTask | None, data: bytes) -> ModelInput:
     """An image, its tokens and, of a detector, the object queries."""
     from ...data.images import ImageBytes
 
@@ -45,7 +49,7 @@ def image_input(model: Any, task: Task[Any] | None, data: bytes) -> ModelInput:
         cell = [embed.stride, embed.stride]
     else:
         cell = [-(-pixels // cells) for pixels, cells in zip(size, grid, strict=True)]
-    metadata = {
+    metadata: ImageMetadata = {
         "grid": list(grid),
         "size": size,
         "class_token": class_token,
@@ -55,7 +59,7 @@ def image_input(model: Any, task: Task[Any] | None, data: bytes) -> ModelInput:
     }
     labels, threshold = class_labels(model, task), THRESHOLD if task is None else task.threshold
 
-    def read_output(output: Output) -> dict[str, Any]:
+    def read_output(output: Output) -> PredictionFields:
         if output.logits is None:
             return {"type": "none", "items": []}
         if output.boxes is None:
@@ -65,14 +69,14 @@ def image_input(model: Any, task: Task[Any] | None, data: bytes) -> ModelInput:
     return ModelInput(inputs, sides, "image", metadata, read_output)
 
 
-def class_labels(model: Any, task: Task[Any] | None) -> list[str] | None:
+def class_labels(model: nn.Module, task: AnyTask | None) -> list[str] | None:
     """The labels of a model's classes, from its task or its checkpoint."""
     if task is not None and task.labels:
         return task.labels
     return model.labels if isinstance(model, Model) else None
 
 
-def image_arguments(model: Any, task: Task[Any] | None, image: Any) -> dict[str, Tensor]:
+def image_arguments(model: Model, task: AnyTask | None, image: Picture) -> dict[str, Tensor]:
     """The model's arguments: `images [1, channels, height, width]`, of a run's detector also their `sizes`."""
     inputs = None if task is None else task.image_inputs(image)
     if inputs is None:
@@ -80,7 +84,7 @@ def image_arguments(model: Any, task: Task[Any] | None, image: Any) -> dict[str,
     return {name: inputs[name] for name in ("images", "sizes") if name in inputs}
 
 
-def patch_grid(embed: Any, images: Tensor) -> tuple[int, int]:
+def patch_grid(embed: object, images: Tensor) -> tuple[int, int]:
     """Rows and columns of the tokens that an embedding makes of images."""
     if isinstance(embed, ImageEmbedding):
         return embed.patches.grid(*images.shape[2:])
@@ -93,7 +97,7 @@ def patch_grid(embed: Any, images: Tensor) -> tuple[int, int]:
     raise Unsupported("This model does not divide images into patches or cells, so there is no grid to show.")
 
 
-def preprocess(model: Any, image: Any) -> Tensor:
+def preprocess(model: Model, image: Picture) -> Tensor:
     """An image in the size and the range that a checkpoint reads, `[1, channels, height, width]`."""
     from ...data.images import load_image
     from ...tasks.inputs.images import resize
@@ -119,16 +123,17 @@ def preprocess(model: Any, image: Any) -> Tensor:
         ) from None
 
 
-def resize_shape(size: tuple[int, int], preprocessor: dict[str, Any]) -> tuple[int, int]:
+def resize_shape(size: tuple[int, int], preprocessor: Request) -> tuple[int, int]:
     """(height, width) of an image for a detector: the shorter side as configured, the longer one up to its limit.
 
     >>> resize_shape((480, 640), {}), resize_shape((10, 100), {"size": {"shortest_edge": 50, "longest_edge": 100}})
     ((800, 1066), (10, 100))
     """
-    edges: Any = preprocessor.get("size")
+    edges = preprocessor.get("size")
     edges = edges if isinstance(edges, dict) else {"shortest_edge": edges, "longest_edge": preprocessor.get("max_size")}
-    if all(isinstance(edges.get(side), int) and edges[side] > 0 for side in ("height", "width")):
-        return edges["height"], edges["width"]
+    height, width = edges.get("height"), edges.get("width")
+    if isinstance(height, int) and isinstance(width, int) and height > 0 and width > 0:
+        return height, width
     shortest, longest = (
         value if isinstance(value, int) and value > 0 else default
         for value, default in ((edges.get("shortest_edge"), SHORTEST_EDGE), (edges.get("longest_edge"), LONGEST_EDGE))

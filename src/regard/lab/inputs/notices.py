@@ -2,26 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal, TypedDict
 
 from ...data.languages import language_name, script_name, unread_script
 from ...errors import RegardError
 from ..library import LoadedModel, ModelEntry
+from ..protocol import Translated
 from .model_input import ModelInput
 
-Notice = dict[str, Any]
+
+class HandMade(TypedDict):
+    """The model was set by hand, not trained."""
+
+    type: Literal["hand_made"]
+
+
+class OtherLanguage(TypedDict):
+    """Most letters are in a `script` that the model does not read; `offer` is a model that reads the text."""
+
+    type: Literal["language"]
+    script: Translated
+    reads: list[Translated]
+    offer: str | None
+
+
+class UnknownTokens(TypedDict):
+    """The model does not know `count` of the `total` tokens."""
+
+    type: Literal["unknown"]
+    count: int
+    total: int
+
+
+class TooLong(TypedDict):
+    """Tokens from number `training_length` on are beyond the longest training input; there are `total`."""
+
+    type: Literal["length"]
+    training_length: int
+    total: int
+
+
+class Unlike(TypedDict):
+    """The image or sound is unlike the training data: `distance` is above 1, in units of the threshold."""
+
+    type: Literal["unlike"]
+    distance: float
+
+
+Notice = HandMade | OtherLanguage | UnknownTokens | TooLong | Unlike
 
 
 def find_notices(loaded: LoadedModel, entries: dict[str, ModelEntry], text: str, prepared: ModelInput) -> list[Notice]:
-    """What must be said of a model and this input, each with its `type`.
-
-    - `hand_made`: the model was set by hand, not trained.
-    - `language`: most letters are in a `script` that the model does not read; `reads` names its languages, and `offer`
-      a model that reads the text.
-    - `unknown`: the model does not know `count` of the `total` tokens.
-    - `length`: tokens from number `training_length` on are beyond the longest training input; there are `total`.
-    - `unlike`: the image or sound is unlike the training data: `distance` is above 1, in units of the threshold.
-    """
+    """What must be said of a model and this input."""
     entry = loaded.entry
     notices: list[Notice] = [{"type": "hand_made"}] if entry.hand_made else []
     script = unread_script(text, entry.languages)

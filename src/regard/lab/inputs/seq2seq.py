@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,10 +11,12 @@ from ...errors import BadInput
 from ...models.generation.rules import TokenRules
 from ...models.heads import LMHead
 from ...models.model import EncoderDecoderModel, Output
+from ...models.tokenizers.tokenizer import Tokenizer
 from ...nn.embeddings.text import TextEmbeddingConfig
-from ...tasks.task import Task
-from ..inspect.predictions import text_prediction
-from .model_input import SHORT, ModelInput, Token, check_token_count
+from ...tasks.task import AnyTask
+from ..inspect.predictions import PredictionFields, PredictionItem, text_prediction
+from ..protocol import Json
+from .model_input import SHORT, InputMetadata, ModelInput, Token, check_token_count
 from .text import decode_tokens, encode_text, find_tokenizer, truncate
 
 MAX_NEW = 256
@@ -30,10 +31,10 @@ class Source:
     tokens: list[Token]
     side: str
     max_new: int
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: InputMetadata = field(default_factory=InputMetadata)
 
 
-def text_source(model: EncoderDecoderModel, task: Task[Any] | None, text: str) -> Source:
+def text_source(model: EncoderDecoderModel, task: AnyTask | None, text: str) -> Source:
     """A text to be translated, summarized or answered."""
     ids, tokens = encode_text(find_tokenizer(model, task), text)
     if task is not None and task.max_length is not None:
@@ -42,12 +43,12 @@ def text_source(model: EncoderDecoderModel, task: Task[Any] | None, text: str) -
     return Source({"tokens": torch.tensor([ids])}, tokens, "source", 2 * len(ids) + 20)
 
 
-def seq2seq_input(model: EncoderDecoderModel, task: Task[Any] | None, text: str, target: Any) -> ModelInput:
+def seq2seq_input(model: EncoderDecoderModel, task: AnyTask | None, text: str, target: Json) -> ModelInput:
     """A text and its target: the one that is given, or the one that the model generates."""
     return add_target(model, task, text_source(model, task, text), target)
 
 
-def add_target(model: EncoderDecoderModel, task: Task[Any] | None, source: Source, target: Any) -> ModelInput:
+def add_target(model: EncoderDecoderModel, task: AnyTask | None, source: Source, target: Json) -> ModelInput:
     """The source with its target.
 
     The decoder's query for a token is at the token before it, so the decoder is given the target without its last
@@ -59,10 +60,10 @@ def add_target(model: EncoderDecoderModel, task: Task[Any] | None, source: Sourc
     ids = encode_target(rules, tokenizer, target, generates) if target else generate_target(model, task, source, rules)
     shown = [*decode_tokens(tokenizer, ids), *([] if generates else [Token("?", special=True)])]
 
-    def read_output(output: Output) -> dict[str, Any]:
+    def read_output(output: Output) -> PredictionFields:
         if output.logits is not None:
             return text_prediction(output.logits[0], tokenizer, ids[1:])
-        items = [
+        items: list[PredictionItem] = [
             {"place": n, "label": token.text, "class": None, "probability": None} for n, token in enumerate(shown[1:])
         ]
         return {"type": "vector", "items": items}
@@ -77,7 +78,7 @@ def add_target(model: EncoderDecoderModel, task: Task[Any] | None, source: Sourc
     )
 
 
-def generation_rules(model: EncoderDecoderModel, task: Task[Any] | None, tokenizer: Any) -> TokenRules:
+def generation_rules(model: EncoderDecoderModel, task: AnyTask | None, tokenizer: Tokenizer) -> TokenRules:
     """Start and end of generated texts: from the task, the checkpoint, or the tokenizer."""
     rules = (task.rules if task is not None else None) or model.rules or TokenRules()
     end = () if tokenizer.end is None else (tokenizer.end,)
@@ -93,7 +94,7 @@ def max_new_tokens(model: EncoderDecoderModel, most: int, start: int) -> int:
 
 
 @torch.no_grad()
-def generate_target(model: EncoderDecoderModel, task: Task[Any] | None, source: Source, rules: TokenRules) -> list[int]:
+def generate_target(model: EncoderDecoderModel, task: AnyTask | None, source: Source, rules: TokenRules) -> list[int]:
     """The tokens that the model generates, from the start to the first end; the start alone without a head."""
     if not isinstance(model.head, LMHead):
         return list(rules.start)
@@ -104,7 +105,10 @@ def generate_target(model: EncoderDecoderModel, task: Task[Any] | None, source: 
         most = max_new_tokens(model, source.max_new, len(rules.start))
         beams = 1 if task is None else task.beams
         own = model.generate(
-            **source.arguments,
+            tokens=source.arguments.get("tokens"),
+            lengths=source.arguments.get("lengths"),
+            images=source.arguments.get("images"),
+            sound=source.arguments.get("sound"),
             max_new=most,
             start=rules.start,
             end=rules.end or None,
@@ -116,12 +120,13 @@ def generate_target(model: EncoderDecoderModel, task: Task[Any] | None, source: 
     return next((ids[: n + 1] for n in range(first, len(ids)) if ids[n] in rules.end), ids)
 
 
-def encode_target(rules: TokenRules, tokenizer: Any, target: Any, generates: bool) -> list[int]:
+def encode_target(rules: TokenRules, tokenizer: Tokenizer, target: Json, generates: bool) -> list[int]:
     """The decoder's start and the tokens of a given target, which is a text or a list of token ids."""
     if isinstance(target, list):
-        if len(target) > SHORT.tokens or not all(type(n) is int and 0 <= n < tokenizer.size for n in target):
+        given = [n for n in target if isinstance(n, int) and not isinstance(n, bool) and 0 <= n < tokenizer.size]
+        if len(target) > SHORT.tokens or len(given) < len(target):
             raise BadInput(f"target is {target!r:.60}; it must be a text, or token ids below {tokenizer.size}.")
-        return [*rules.start, *target]
+        return [*rules.start, *given]
     ids, tokens = encode_text(tokenizer, str(target))
     plain = [n for n, token in zip(ids, tokens, strict=True) if not token.special]
     return [*rules.start, *plain, *(rules.end[:1] if generates else ())]

@@ -7,24 +7,26 @@ group.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from ...errors import BadInput, Unsupported
 from ...models.heads import LMHead
 from ...models.model import Model, Output, SequenceModel
+from ...models.tokenizers.tokenizer import Tokenizer
 from ...tasks.inputs.word_features import WordFeatures, extract_features
-from ...tasks.tag import Tag
-from ...tasks.task import Task
-from ..inspect.predictions import class_prediction, tag_prediction, token_prediction
+from ...tasks.pretrained.texts import SubwordTexts
+from ...tasks.task import AnyTask
+from ...tasks.texts.token_tagger import AnyTagger
+from ..inspect.predictions import PredictionFields, PredictionItem, class_prediction, tag_prediction, token_prediction
+from ..protocol import Request
 from .images import class_labels
 from .model_input import SHORT, Limits, ModelInput, Token, check_token_count, limit_hint
 
 SPECIAL_ROLES = ("pad_token", "cls_token", "bos_token", "sep_token", "eos_token")
 
 
-def check_text(fields: dict[str, Any], limits: Limits = SHORT) -> str:
+def check_text(fields: Request, limits: Limits = SHORT) -> str:
     """The text of an input; raises `BadInput` where it is missing, empty or too long."""
     text = fields.get("text")
     if not isinstance(text, str):
@@ -54,11 +56,11 @@ def tokens_from_offsets(
     return tokens
 
 
-def special_ids(tokenizer: Any) -> set[int | None]:
+def special_ids(tokenizer: Tokenizer) -> set[int | None]:
     return {tokenizer.number(role) for role in SPECIAL_ROLES}
 
 
-def encode_text(tokenizer: Any, text: str) -> tuple[list[int], list[Token]]:
+def encode_text(tokenizer: Tokenizer, text: str) -> tuple[list[int], list[Token]]:
     """A text's token ids, and the tokens as they are drawn."""
     (row,) = tokenizer.backend.encode_batch([text])
     ends = special_ids(tokenizer)
@@ -67,7 +69,7 @@ def encode_text(tokenizer: Any, text: str) -> tuple[list[int], list[Token]]:
     return row.ids, tokens_from_offsets(text, row.offsets, tokenizer.pieces(row.ids), special, unknown)
 
 
-def decode_tokens(tokenizer: Any, ids: list[int]) -> list[Token]:
+def decode_tokens(tokenizer: Tokenizer, ids: list[int]) -> list[Token]:
     """The tokens of these ids, with their characters' offsets in the decoded text."""
     ends, pieces = special_ids(tokenizer), tokenizer.pieces(ids)
     tokens, text = [], ""
@@ -83,7 +85,7 @@ def decode_tokens(tokenizer: Any, ids: list[int]) -> list[Token]:
     return tokens
 
 
-def text_input(model: Model, task: Task[Any] | None, text: str, limits: Limits) -> ModelInput:
+def text_input(model: Model, task: AnyTask | None, text: str, limits: Limits) -> ModelInput:
     """A text for an encoder or a decoder."""
     if task is not None and task.word_features is not None:
         return word_input(task, text, limits)
@@ -92,7 +94,8 @@ def text_input(model: Model, task: Task[Any] | None, text: str, limits: Limits) 
     ids, tokens = encode_lines(tokenizer, text) if lm else encode_text(tokenizer, text)
     inputs = None
     if task is not None:
-        ids, tokens = (ids, tokens) if task.max_length is None else truncate(ids, tokens, task.max_length)
+        if task.max_length is not None and not limits.whole:
+            ids, tokens = truncate(ids, tokens, task.max_length)
         inputs = task.text_inputs(text)
     check_token_count(len(ids), limits=limits)
     arguments = {"tokens": torch.tensor([ids])}
@@ -100,7 +103,7 @@ def text_input(model: Model, task: Task[Any] | None, text: str, limits: Limits) 
         arguments["lengths"] = torch.tensor([len(ids)])
     labels = class_labels(model, task)
 
-    def read_output(output: Output) -> dict[str, Any]:
+    def read_output(output: Output) -> PredictionFields:
         if output.logits is None:
             return {"type": "vector", "items": []}
         if output.logits.dim() == 2:
@@ -125,7 +128,7 @@ def is_unknown_word(features: WordFeatures, word: str) -> bool:
     return not any(feature in features.feature_number for feature in others if not feature.startswith("#"))
 
 
-def word_input(task: Task[Any], text: str, limits: Limits) -> ModelInput:
+def word_input(task: AnyTask, text: str, limits: Limits) -> ModelInput:
     """A text for a classifier that reads words by their features: the words as its tokenizer splits them."""
     arguments = task.text_inputs(text)
     if task.tokenizer is None or arguments is None:
@@ -140,18 +143,22 @@ def word_input(task: Task[Any], text: str, limits: Limits) -> ModelInput:
     features = task.word_features
     assert features is not None
     tokens = [Token(shown[a:b], a, b, unknown=is_unknown_word(features, word)) for word, (a, b) in words]
-    read_output = lambda output: class_prediction(output.logits[0], task.labels)  # noqa: E731
+
+    def read_output(output: Output) -> PredictionFields:
+        assert output.logits is not None
+        return class_prediction(output.logits[0], task.labels)
+
     return ModelInput(arguments, {"source": tokens}, "source", {}, read_output)
 
 
-def find_tokenizer(model: Model, task: Task[Any] | None) -> Any:
+def find_tokenizer(model: Model, task: AnyTask | None) -> Tokenizer:
     tokenizer = (task.tokenizer if task is not None else None) or model.tokenizer
     if tokenizer is None:
         raise Unsupported("The folder of this model has no tokenizer. Add the tokenizer files.")
     return tokenizer
 
 
-def encode_lines(tokenizer: Any, text: str) -> tuple[list[int], list[Token]]:
+def encode_lines(tokenizer: Tokenizer, text: str) -> tuple[list[int], list[Token]]:
     """The token ids and tokens of a running text, encoded line by line as a language model reads it."""
     ids: list[int] = []
     tokens: list[Token] = []
@@ -177,22 +184,49 @@ def truncate(ids: list[int], tokens: list[Token], max_length: int) -> tuple[list
     return ids[:keep] + ids[-1:] * ended, tokens[:keep] + tokens[-1:] * ended
 
 
-def tag_input(task: Tag, text: str, limits: Limits) -> ModelInput:
+def subword_input(
+    task: AnyTagger, subwords: SubwordTexts, words: list[str], spans: list[tuple[int, int]]
+) -> ModelInput:
+    """A sentence for a tagger that starts from a checkpoint: subwords, and a tag at the first one of each word."""
+    arguments, tokenizer = task.inputs([words]), subwords.tokenizer
+    owners = arguments["words"][0].tolist()  # the word of each token, −1 for special ones
+    pieces = tokenizer.pieces(arguments["tokens"][0])
+    unknown = [number == tokenizer.unknown for number in arguments["tokens"][0].tolist()]
+    tokens = [
+        Token(piece or "", 0, 0, True) if owner < 0 else Token(piece or "", *spans[owner], unknown=new)
+        for piece, owner, new in zip(pieces, owners, unknown, strict=True)
+    ]
+    first = {owner: place for place, owner in reversed(list(enumerate(owners))) if owner >= 0}
+
+    def read_output(output: Output) -> PredictionFields:
+        assert output.logits is not None
+        prediction = tag_prediction(output.logits[0], task.labels)
+        items: list[PredictionItem] = [
+            {**item, "token": first[word]} for word, item in enumerate(prediction["items"]) if word in first
+        ]
+        return {**prediction, "items": items}
+
+    return ModelInput(arguments, {"source": tokens}, "source", {"labels": task.labels}, read_output)
+
+
+def tag_input(task: AnyTagger, text: str, limits: Limits) -> ModelInput:
     """A sentence for a tagger: words as its training data splits them, or the characters of unsegmented text."""
     spans, features = task.token_spans(text), task.features
     words = [text[start:end] for start, end in spans]
     if not words:
         raise BadInput("The text contains no words. Enter a sentence.")
     check_token_count(len(words), "The sentence", limits)
+    if task.subwords is not None:
+        return subword_input(task, task.subwords, words, spans)
     if isinstance(features, WordFeatures):
         unknown = [is_unknown_word(features, word) for word in words]
     else:
         unknown = [character not in features.number for character in words]
     tokens = [Token(text[a:b], a, b, unknown=new) for (a, b), new in zip(spans, unknown, strict=True)]
-    return ModelInput(
-        {"tokens": task.inputs([words])["tokens"]},
-        {"source": tokens},
-        "source",
-        {"labels": task.labels},
-        lambda output: tag_prediction(output.logits[0], task.labels),
-    )
+
+    def read_output(output: Output) -> PredictionFields:
+        assert output.logits is not None
+        return tag_prediction(output.logits[0], task.labels)
+
+    arguments = {"tokens": task.inputs([words])["tokens"]}
+    return ModelInput(arguments, {"source": tokens}, "source", {"labels": task.labels}, read_output)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
@@ -11,14 +11,42 @@ from ...errors import BadInput
 from ...models.generation.beam import Beams, BeamStep, beam_search
 from ...models.generation.generate import Decoding, evaluation_mode, prepare_decoding
 from ...models.generation.rules import TokenRules
+from ...models.model import Model
 from ..server.jobs import Job
 
 MAX_BEAMS = 8
 
 
+class Candidate(TypedDict):
+    """A token that a beam may continue with: `score` is Σ ln p, `log_prob` ln p of the token alone."""
+
+    token: int
+    parent: int
+    score: float
+    log_prob: float
+    status: Literal["runs", "ends", "dropped"]
+    slot: NotRequired[int]
+
+
+class Hypothesis(TypedDict):
+    """A finished text; `ended` is False where it was cut at the most tokens."""
+
+    tokens: list[int]
+    score: float
+    ended: bool
+
+
+class SearchTrace(TypedDict):
+    """A beam search: the tokens that it starts with, the candidates of each step, and the hypotheses, best first."""
+
+    start: list[int]
+    steps: list[list[Candidate]]
+    finished: list[Hypothesis]
+
+
 @torch.no_grad()
 def trace_search(
-    model: Any,
+    model: Model,
     inputs: dict[str, Tensor],
     *,
     beams: int,
@@ -26,7 +54,7 @@ def trace_search(
     max_new: int,
     job: Job,
     rules: TokenRules | None = None,
-) -> dict[str, Any]:
+) -> SearchTrace:
     """The beam search for one input, step by step; `rules` replace the model's own start, end and padding tokens.
 
     `steps[t]` lists the candidates for token t, best first: `token`, `parent` (the beam after step t − 1 that it
@@ -41,7 +69,7 @@ def trace_search(
         model, **inputs, max_new=max_new, beams=beams, length_penalty=length_penalty, early=beams == 1, **ends
     )  # a single beam that has ended is the result
     running = [0.0]
-    steps: list[list[dict[str, Any]]] = []
+    steps: list[list[Candidate]] = []
 
     def record_step(step: BeamStep) -> None:
         nonlocal running
@@ -57,21 +85,29 @@ def trace_search(
     return {"start": decoding.prompt[0].tolist(), "steps": steps, "finished": finished}
 
 
-def list_candidates(step: BeamStep, running: list[float], beams: int) -> list[dict[str, Any]]:
+def list_candidates(step: BeamStep, running: list[float], beams: int) -> list[Candidate]:
     """The candidates of one step and the status of each."""
     slots = {int(place): slot for slot, place in enumerate(step.chosen[0])}
     columns = (step.grown.tokens[0, :, step.new], step.parents[0], step.grown.scores[0], step.ended[0])
-    listed = []
+    listed: list[Candidate] = []
     for place, (token, parent, score, ended) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         if score == -torch.inf:
             continue
         status = ("ends" if place < beams else "dropped") if ended else "runs" if place in slots else "dropped"
-        one = {"token": token, "parent": parent, "score": score, "log_prob": score - running[parent], "status": status}
-        listed.append(one | ({"slot": slots[place]} if status == "runs" else {}))
+        candidate: Candidate = {
+            "token": token,
+            "parent": parent,
+            "score": score,
+            "log_prob": score - running[parent],
+            "status": status,
+        }
+        if status == "runs":
+            candidate["slot"] = slots[place]
+        listed.append(candidate)
     return listed
 
 
-def list_hypotheses(beams: Beams, decoding: Decoding) -> list[dict[str, Any]]:
+def list_hypotheses(beams: Beams, decoding: Decoding) -> list[Hypothesis]:
     """The finished hypotheses, best first."""
     return [
         {"tokens": tokens[:length], "score": score, "ended": tokens[length - 1] in decoding.rules.end}

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from .capture import CapturedAttention
+from .attention_fields import DistanceFields
+from .captured_attention import CapturedAttention
 from .region import ROWS, split_span
 
 
-def describe_with_distance(attention: CapturedAttention, coordinates: Tensor, real: Tensor) -> dict[str, Any]:
+def describe_with_distance(attention: CapturedAttention, coordinates: Tensor, real: Tensor) -> DistanceFields:
     """The description of an attention, with the distance, entropy and largest weight of each head, `[heads]`."""
     distance, special = head_distances(attention, coordinates, real)
     stats = attention.stats([])
-    evenness = {name: stats[name] for name in ("entropy", "entropy_share", "peak")}
-    return {**attention.describe(), "distance": distance, "special": special, **evenness}
+    return {
+        **attention.describe(),
+        "distance": distance,
+        "special": special,
+        "entropy": stats["entropy"],
+        "entropy_share": stats["entropy_share"],
+        "peak": stats["peak"],
+    }
 
 
 def head_distances(attention: CapturedAttention, coordinates: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:

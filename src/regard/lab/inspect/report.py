@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 from torch import Tensor
@@ -18,8 +18,16 @@ from ...plots.labels import visible
 from ...plots.page import PALETTE
 from ..lab import Lab
 from ..library import MEANINGS, ModelEntry, ModelLibrary
+from ..protocol import Answer, JsonObject
 from ..server.jobs import Job
-from .capture import Capture, CapturedAttention
+from .capture import Capture
+from .captured_attention import CapturedAttention
+from .predictions import PredictionFields
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..inputs.notices import Notice
 
 DEFAULT_MODELS = ("tagger", "tagger-zh", MEANINGS)
 """Shipped models of which the first that reads the text is used when none is named."""
@@ -29,6 +37,25 @@ MAX_NUMBERED = 12
 """Keys up to which the cells of a map show their numbers."""
 MAX_LABEL = 14
 """Characters of a token in the margin."""
+
+
+class LargestWeight(TypedDict):
+    query: str
+    key: str
+    weight: float
+
+
+class HeadSummary(TypedDict):
+    """The statistics of one head, and its largest weight between two known tokens."""
+
+    layer: int
+    head: int
+    entropy: float
+    entropy_share: float
+    distance: float
+    peak: float
+    special: float
+    strongest: LargestWeight | None
 
 
 @dataclass(frozen=True)
@@ -58,7 +85,7 @@ class AttentionReport:
         return any(notice["type"] == "unknown" and notice["count"] == notice["total"] for notice in self.notices)
 
     @property
-    def notices(self) -> list[dict[str, Any]]:
+    def notices(self) -> list[Notice]:
         return self.capture.notices
 
     def view(self) -> View:
@@ -75,9 +102,9 @@ class AttentionReport:
         queries, keys = self.labels(attention.query_side), self.labels(attention.key_side)
         return self.view().save(path, head=self.head, title=title, queries=queries, keys=keys)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Answer:
         """The report as JSON: the weights of one head, or the statistics of all."""
-        document: dict[str, Any] = {
+        document = {
             "model": self.entry.name,
             "tokens": {side: [token.text for token in tokens] for side, tokens in self.capture.tokens.items()},
             "unknown": {
@@ -98,27 +125,28 @@ class AttentionReport:
             "weights": self.attention.weights(self.head).tolist(),
         }
 
-    def rows(self, layer: int) -> list[dict[str, Any]]:
+    def rows(self, layer: int) -> list[HeadSummary]:
         """The statistics of each head of an attention, and its largest weight between two known tokens."""
         attention = self.capture.attentions[layer]
         stats = attention.stats(self.capture.special(attention.key_side))
         queries, keys = self.labels(attention.query_side), self.labels(attention.key_side)
-        rows = []
+        rows: list[HeadSummary] = []
         for head in range(attention.heads):
             largest = find_largest(
                 attention, head, self.known_tokens(attention.query_side), self.known_tokens(attention.key_side)
             )
-            strongest = None
+            strongest: LargestWeight | None = None
             if largest is not None:
                 strongest = {"query": queries[largest[0]], "key": keys[largest[1]], "weight": largest[2]}
             rows.append(
                 {
                     "layer": layer,
                     "head": head,
-                    **{
-                        name: float(stats[name][head])
-                        for name in ("entropy", "entropy_share", "distance", "peak", "special")
-                    },
+                    "entropy": float(stats["entropy"][head]),
+                    "entropy_share": float(stats["entropy_share"][head]),
+                    "distance": float(stats["distance"][head]),
+                    "peak": float(stats["peak"][head]),
+                    "special": float(stats["special"][head]),
                     "strongest": strongest,
                 }
             )
@@ -179,7 +207,7 @@ def open_model(model: str, text: str) -> tuple[Lab, str]:
     return Lab(library), root
 
 
-def read_input(text: str, entry: ModelEntry) -> dict[str, Any]:
+def read_input(text: str, entry: ModelEntry) -> JsonObject:
     """The input: the text, or for models of images, sound and graphs the content of that file."""
     if entry.modality in ("text", "pair") or entry.task == "graphs":
         return {"text": text}
@@ -191,7 +219,7 @@ def read_input(text: str, entry: ModelEntry) -> dict[str, Any]:
     return {"base64": base64.b64encode(Path(text).read_bytes()).decode()}
 
 
-def print_report(report: AttentionReport, console: Any) -> None:
+def print_report(report: AttentionReport, console: Console) -> None:
     """Print one head as a map of coloured blocks, or a line for each head."""
     from rich.text import Text
 
@@ -211,7 +239,7 @@ def print_report(report: AttentionReport, console: Any) -> None:
     print_map(report, report.head, console)
 
 
-def format_prediction(prediction: dict[str, Any]) -> list[str]:
+def format_prediction(prediction: PredictionFields) -> list[str]:
     """The prediction in one line; empty where there is none."""
     if "text" in prediction:
         return [prediction["text"]]
@@ -222,7 +250,7 @@ def format_prediction(prediction: dict[str, Any]) -> list[str]:
     return [", ".join(f"{visible(item['label'])} {item['probability']:.2f}" for item in items)] if items else []
 
 
-def format_notice(notice: dict[str, Any]) -> str:
+def format_notice(notice: Notice) -> str:
     """A notice about the input as a sentence."""
     match notice["type"]:
         case "hand_made":
@@ -247,7 +275,7 @@ def format_notice(notice: dict[str, Any]) -> str:
             return f"This input is unlike the training data (distance {notice['distance']:.1f} × the threshold)."
 
 
-def print_heads(rows: list[dict[str, Any]], report: AttentionReport, console: Any) -> None:
+def print_heads(rows: list[HeadSummary], report: AttentionReport, console: Console) -> None:
     """Print a line for each head."""
     from rich.table import Table
     from rich.text import Text
@@ -265,7 +293,7 @@ def print_heads(rows: list[dict[str, Any]], report: AttentionReport, console: An
     console.print(table)
 
 
-def print_map(report: AttentionReport, head: int, console: Any) -> None:
+def print_map(report: AttentionReport, head: int, console: Console) -> None:
     """Print a row for each query and a block for each key, darker for more; with numbers where there are few keys."""
     from rich.cells import cell_len, set_cell_size
     from rich.text import Text

@@ -13,20 +13,20 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 try:
     from starlette.applications import Starlette
     from starlette.datastructures import Headers
     from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect, Request
-    from starlette.responses import JSONResponse, RedirectResponse, Response
+    from starlette.responses import RedirectResponse, Response
     from starlette.routing import Route
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 except ImportError:
     from ...errors import Missing
 
@@ -35,16 +35,22 @@ except ImportError:
 from ...errors import RegardError
 from ..lab import MAX_UPLOAD, Lab
 from ..library import NotFound
+from ..protocol import Answer, Json, JsonObject
+from ..protocol import Request as CallRequest
+from .access_page import access_page
+from .error_texts import translate
 from .jobs import Cancelled, Job, QueueFull
 from .wire import has_tensors, pack, to_json
 
-Call = Callable[[Lab, dict[str, Any], Job], Any]
+Call = Callable[[Lab, CallRequest, Job], Answer]
+ErrorHandler = Callable[[Request, Exception], Awaitable[Response]]
 PAGES = {
     "course": "course",
     "experiments": "experiments",
     "formula": "formula",
     "heads": "heads",
     "alignment": "alignment",
+    "compare": "compare",
     "honest": "attribution",
     "image": "image",
     "sound": "sound",
@@ -65,6 +71,8 @@ MEDIA_TYPES = {
     ".json": "application/json",
 }
 COOKIE = "regard-lab"
+FORWARD = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=/"><title>Regard</title>'
+"""The answer to a link on another page: browsers withhold a strict cookie from the redirects of such a click."""
 
 
 class RequestError(Exception):
@@ -95,22 +103,26 @@ def make_app(lab: Lab, token: str, hosts: tuple[str, ...] = ("127.0.0.1", "local
         yield
         lab.jobs.close()
 
-    errors: dict[Any, Any] = {404: handlers.not_found, 405: handlers.not_found, Exception: handlers.server_error}
+    errors: dict[int | type[Exception], ErrorHandler] = {
+        404: handlers.not_found,
+        405: handlers.not_found,
+        Exception: handlers.server_error,
+    }
     return AccessControl(Starlette(routes=routes, exception_handlers=errors, lifespan=lifespan), handlers)
 
 
 class AccessControl:
     """Middleware: passes requests to this host, from this origin, with the token; adds the security headers."""
 
-    def __init__(self, app: Any, handlers: Handlers) -> None:
+    def __init__(self, app: ASGIApp, handlers: Handlers) -> None:
         self.app, self.handlers = app, handlers
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
 
-        async def send_secured(message: Any) -> None:
+        async def send_secured(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = [(name, value) for name, value in message["headers"] if name.lower() != b"server"]
                 added = [(name.encode(), value.encode()) for name, value in self.handlers.security_headers.items()]
@@ -120,7 +132,7 @@ class AccessControl:
         try:
             response = self.handlers.authorize(scope)
         except RequestError as error:
-            response = error_response(error.status, error.message)
+            response = self.handlers.refuse(scope, error)
         await (self.app if response is None else response)(scope, receive, send_secured)
 
 
@@ -151,7 +163,7 @@ class Handlers:
             "cache-control": "no-store",
         }
 
-    def authorize(self, scope: Any) -> Response | None:
+    def authorize(self, scope: Scope) -> Response | None:
         """None for a request that may pass, a redirect that sets the cookie, or `RequestError`."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
@@ -163,13 +175,20 @@ class Handlers:
         request = Request(scope)
         token = request.query_params.get("token")
         if scope["path"] == "/" and token is not None and same_secret(token, self.token):
-            response = RedirectResponse("/", 303)
-            response.set_cookie(self.cookie_name, self.cookie, httponly=True, samesite="lax", path="/")
+            elsewhere = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+            response = Response(FORWARD, media_type="text/html") if elsewhere else RedirectResponse("/", 303)
+            response.set_cookie(self.cookie_name, self.cookie, httponly=True, samesite="strict", path="/")
             return response
         cookie, header = request.cookies.get(self.cookie_name, ""), headers.get("x-token", "")
         if same_secret(cookie, self.cookie) or same_secret(header, self.token):
             return None
         raise RequestError(401, "The token is missing or wrong. Open the URL that `regard lab` printed.")
+
+    def refuse(self, scope: Scope, error: RequestError) -> Response:
+        """The error as JSON, or as a page that says what to do where a person opened the lab in a browser."""
+        if scope["path"] == "/" and "text/html" in Headers(scope=scope).get("accept", ""):
+            return Response(access_page(error.status, self.hosts[0]), error.status, media_type="text/html")
+        return error_response(error.status, error.message)
 
     async def index(self, request: Request) -> Response:
         return self.file("index.html", request)
@@ -229,7 +248,7 @@ class Handlers:
             return error_response(404, str(error))
         return await self.run_job(request, call)
 
-    async def run_job(self, request: Request, call: Call) -> Response:
+    async def run_job(self, request: Request, call: Callable[[Lab, CallRequest, Job], Answer | str]) -> Response:
         """The answer of a call, which runs in the background and is cancelled when the client disconnects."""
         try:
             body = parse_body(await read_body(request, MAX_BODY))
@@ -267,7 +286,7 @@ def response_of(done: asyncio.Future) -> Response:
     except (Cancelled, asyncio.CancelledError):
         return error_response(499, "The job was cancelled.")
     except RegardError as error:
-        return error_response(404 if isinstance(error, NotFound) else 400, " ".join(str(error).split()))
+        return error_response(404 if isinstance(error, NotFound) else 400, " ".join(str(error).split()), type(error))
     except MemoryError:
         return error_response(400, "There is not enough memory. Give a shorter text, or use a pooled map.")
     return Response(data, media_type=media_type)
@@ -283,7 +302,7 @@ def find_call(page: str, name: str) -> Call:
     return calls[name]
 
 
-def encode_answer(answer: Any) -> tuple[bytes, str]:
+def encode_answer(answer: Answer | str) -> tuple[bytes, str]:
     """An answer's bytes and their media type."""
     if isinstance(answer, str):
         return answer.encode("utf-8", "replace"), "text/html; charset=utf-8"
@@ -307,9 +326,9 @@ async def read_body(request: Request, limit: int) -> bytes:
     return b"".join(chunks)
 
 
-def parse_body(data: bytes) -> dict[str, Any]:
+def parse_body(data: bytes) -> JsonObject:
     try:
-        body = json.loads(data or b"{}")
+        body: Json = json.loads(data or b"{}")
     except (ValueError, RecursionError):
         raise RequestError(400, "The body is not JSON. Send one JSON object.") from None
     if not isinstance(body, dict):
@@ -322,11 +341,12 @@ def same_secret(given: str, wanted: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
 
 
-def error_response(status: int, message: str) -> Response:
-    return JSONResponse({"error": message}, status)
+def error_response(status: int, message: str, error: type[BaseException] = RegardError) -> Response:
+    """An error as JSON: the English message, and `texts` of both languages."""
+    return Response(to_json({"error": message, "texts": translate(message, error)}), status, None, "application/json")
 
 
-def json_response(value: Any) -> Response:
+def json_response(value: object) -> Response:
     return Response(to_json(value), media_type="application/json")
 
 

@@ -7,22 +7,30 @@ import time
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
 
 from ...errors import BadInput, RegardError
 from ...experiments.parameters import NO_SETTINGS, Settings, Size
+from ...experiments.results import ResultDocument
 from .jobs import Job
 
 INTERVAL = 0.1
 """Seconds between two reports of progress."""
 
 
+class ExperimentRun(TypedDict):
+    """The result of a run, and its figures as the bytes of PNG files by language."""
+
+    result: ResultDocument
+    figures: dict[str, torch.Tensor]
+
+
 def run_in_subprocess(
     name: str, seed: int, job: Job, size: Size = "toy", settings: Settings = NO_SETTINGS
-) -> dict[str, Any]:
-    """The `result` of a run of the experiment, and its `figures` as PNG bytes by language."""
+) -> ExperimentRun:
+    """The result of a run of the experiment, and its figures."""
     context = get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     with tempfile.TemporaryDirectory() as folder:
@@ -37,29 +45,29 @@ def run_in_subprocess(
             ours.close()
 
 
-def receive_result(pipe: Connection, job: Job, name: str) -> dict[str, Any]:
+def receive_result(pipe: Connection, job: Job, name: str) -> ExperimentRun:
     """The result; progress is passed on to the job."""
     while True:
         job.check_cancelled()
         if not pipe.poll(INTERVAL):
             continue
         try:
-            kind, content = pipe.recv()
+            event, content = pipe.recv()
         except EOFError:
             raise BadInput(
                 f"The experiment {name} ended without a result. `regard experiment run {name}` shows why."
             ) from None
-        if kind == "progress":
+        if event == "progress":
             fraction, text = content
             job.report(round(1000 * fraction), 1000, text)
-        elif kind == "error":
+        elif event == "error":
             raise BadInput(content)
         else:
             figures = {
                 language: torch.frombuffer(bytearray(png), dtype=torch.uint8)
                 for language, png in content["figures"].items()
             }
-            return content | {"figures": figures}
+            return {"result": content["result"], "figures": figures}
 
 
 def run_and_send(name: str, seed: int, size: Size, settings: Settings, folder: str, pipe: Connection) -> None:

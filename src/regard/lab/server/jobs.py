@@ -7,14 +7,27 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import TypedDict, TypeVar
+
+from ..protocol import Translated
 
 RUNNING, WAITING = 2, 32
 MAX_JOBS = 256
 """Jobs whose progress can be read; those that have ended are dropped first."""
 
-Message = str | dict[str, str]
+Message = str | Translated
 """A text by language, or one that needs no translation."""
+Result = TypeVar("Result")
+
+
+class JobFields(TypedDict):
+    """The progress of a job as pages receive it."""
+
+    id: str
+    state: str
+    done: int
+    total: int
+    words: Message
 
 
 class Cancelled(Exception):
@@ -59,7 +72,7 @@ class Job:
         finally:
             lock.release()
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JobFields:
         return {"id": self.name, "state": self.state, "done": self.done, "total": self.total, "words": self.message}
 
 
@@ -73,7 +86,7 @@ class JobQueue:
         self.jobs: OrderedDict[str, Job] = OrderedDict()
         self.pending = 0
 
-    def submit(self, job: Job, call: Callable[[Job], Any]) -> Future:
+    def submit(self, job: Job, call: Callable[[Job], Result]) -> Future[Result]:
         """The future result of `call(job)`."""
         with self.lock:
             if self.pending >= self.capacity:
@@ -91,7 +104,7 @@ class JobQueue:
         future.add_done_callback(self.count_down)
         return future
 
-    def run(self, job: Job, call: Callable[[Job], Any]) -> Any:
+    def run(self, job: Job, call: Callable[[Job], Result]) -> Result:
         """The result of the call; sets the job's state on the way."""
         try:
             job.check_cancelled()

@@ -11,23 +11,35 @@ import ctypes
 import json
 import math
 import struct
-from typing import Any
+from typing import TypeAlias, TypedDict, TypeGuard
 
 import torch
 from torch import Tensor
 
+from ..protocol import Answer, Json
+
 ALIGNMENT = 8
 TYPES = {torch.uint8: "uint8", torch.int32: "int32", torch.bool: "bool8"}
+Unpacked: TypeAlias = "Tensor | bool | int | float | str | list[Unpacked] | dict[str, Unpacked] | None"
 
 
-def has_tensors(answer: Any) -> bool:
+class TensorEntry(TypedDict):
+    """Stands in the header for a tensor, whose bytes begin `at` this offset."""
+
+    tensor: int
+    shape: list[int]
+    type: str
+    at: int
+
+
+def has_tensors(answer: object) -> bool:
     """Whether a tensor is anywhere in the answer."""
     if isinstance(answer, dict):
         return any(map(has_tensors, answer.values()))
     return any(map(has_tensors, answer)) if isinstance(answer, list | tuple) else isinstance(answer, Tensor)
 
 
-def pack(answer: dict[str, Any]) -> bytes:
+def pack(answer: Answer) -> bytes:
     """The answer and its tensors as bytes.
 
     >>> unpack(pack({"weights": torch.tensor([[0.25, 0.75]]), "head": 3}))
@@ -36,12 +48,16 @@ def pack(answer: dict[str, Any]) -> bytes:
     arrays: list[Tensor] = []
     size = 0
 
-    def collect(value: Any) -> Any:
+    def collect(value: object) -> object:
         nonlocal size
         if isinstance(value, Tensor):
             array = to_wire_type(value)
-            entry = {"tensor": len(arrays), "shape": list(array.shape), "type": TYPES.get(array.dtype, "float32")}
-            entry["at"] = size
+            entry: TensorEntry = {
+                "tensor": len(arrays),
+                "shape": list(array.shape),
+                "type": TYPES.get(array.dtype, "float32"),
+                "at": size,
+            }
             arrays.append(array)
             size += align(array.numel() * array.element_size())
             return entry
@@ -58,14 +74,14 @@ def pack(answer: dict[str, Any]) -> bytes:
     return b"".join(parts)
 
 
-def unpack(data: bytes) -> Any:
+def unpack(data: bytes) -> Unpacked:
     """The packed answer; its tensors are float32, uint8, int32 or bool."""
     (length,) = struct.unpack_from("<I", data)
     start = align(4 + length)
     dtypes = {name: dtype for dtype, name in TYPES.items()} | {"float32": torch.float32}
 
-    def restore(value: Any) -> Any:
-        if isinstance(value, dict) and "tensor" in value and "at" in value:
+    def restore(value: Json) -> Unpacked:
+        if is_tensor_entry(value):
             dtype, count = dtypes[value["type"]], math.prod(value["shape"])
             if not count:
                 return torch.empty(value["shape"], dtype=dtype)
@@ -76,6 +92,10 @@ def unpack(data: bytes) -> Any:
         return [restore(inner) for inner in value] if isinstance(value, list) else value
 
     return restore(json.loads(data[4 : 4 + length]))
+
+
+def is_tensor_entry(value: Json | TensorEntry) -> TypeGuard[TensorEntry]:
+    return isinstance(value, dict) and "tensor" in value and "at" in value
 
 
 def to_wire_type(x: Tensor) -> Tensor:
@@ -92,7 +112,7 @@ def align(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def replace_nonfinite(value: Any) -> Any:
+def replace_nonfinite(value: object) -> object:
     """The value with None in place of every infinite number and NaN, which JSON does not have."""
     if isinstance(value, dict):
         return {key: replace_nonfinite(inner) for key, inner in value.items()}
@@ -101,7 +121,7 @@ def replace_nonfinite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def to_json(value: Any) -> bytes:
+def to_json(value: object) -> bytes:
     """Compact JSON in UTF-8; lone surrogates are replaced."""
     value = replace_nonfinite(value)
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")

@@ -1,9 +1,9 @@
 // Tables of numbers, scatter plots and line charts.
-import { formatExact, h, newId, s } from "lab/dom.js";
+import { formatExact, formatShort, h, newId, s } from "lab/dom.js";
 
-// A table: `columns` [text, …], `rows` [[cell, …], …]; numbers are exact, texts of a model are not translated.
-export function numbersTable(lab, { caption, columns, rows, onRow, folded = false, quiet = false }) {
-  const cell = value => typeof value === "number" ? h("td", { class: "number" }, formatExact(value)) : h("td", { translate: typeof value === "string" ? "no" : null }, value);
+// A table: `columns` [text, …], `rows` [[cell, …], …]; numbers are exact, or `short` and exact on hover; texts of a model are not translated.
+export function numbersTable(lab, { caption, columns, rows, onRow, folded = false, quiet = false, short = false }) {
+  const cell = value => typeof value === "number" ? h("td", { class: "number", "data-value": value, ...(short ? { title: formatExact(value) } : {}) }, short ? formatShort(value) : formatExact(value)) : h("td", { translate: typeof value === "string" ? "no" : null }, value);
   const table = h("table", { class: "numbers" }, caption && !folded && !quiet ? h("caption", {}, caption) : null,
     h("thead", {}, h("tr", {}, columns.map(words => h("th", { scope: "col" }, words)))),
     h("tbody", {}, rows.map((row, n) => h("tr", onRow ? { onclick: () => onRow(n), class: "pick" } : {}, row.map(cell)))));

@@ -26,8 +26,13 @@ function revive(value, buffer, start) {
   return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, revive(item, buffer, start)]));
 }
 
+// `texts`: the message in both languages.
 export class RequestError extends Error {
-  constructor(message, status) { super(message); this.status = status; }
+  constructor(message, status, texts = null) { super(message); this.status = status, this.texts = texts; }
+}
+export async function errorOf(response) {
+  const { error, texts } = await response.json().catch(() => ({}));
+  return new RequestError(error ?? response.statusText, response.status, texts);
 }
 
 export class Client {
@@ -35,7 +40,7 @@ export class Client {
   constructor(recorded = null) {
     this.exported = recorded !== null;
     this.received = 0, this.answered = 0;
-    for (const held of recorded?.answers ?? []) this.#cache.set(`${held.path} ${stableStringify(held.body)}`, { ...held, answer: read(held), size: 0 });
+    for (const held of recorded?.answers ?? []) { const body = { ...recorded.bases?.[held.base], ...held.body }; this.#cache.set(`${held.path} ${stableStringify(body)}`, { ...held, body, size: 0 }); }
   }
   // The requests made after `since` (a value of `answered`), for saving a view.
   requests(since = 0) {
@@ -44,6 +49,7 @@ export class Client {
   // `keep: false` skips the cache, for responses that change, such as a training run in progress.
   async request(path, body = {}, { signal, onProgress, keep = true } = {}) {
     const key = `${path} ${stableStringify(body)}`, kept = this.#cache.get(key);
+    if (kept && !("answer" in kept)) kept.answer = await read(kept), delete kept.pack, delete kept.zip;
     if (kept && keep) return this.#use(key, kept).answer;
     if (this.exported) throw new RequestError("", 410);
     const found = await this.#send(path, body, signal, onProgress);
@@ -74,14 +80,16 @@ export class Client {
     this.received += buffer.byteLength;
     const words = () => new TextDecoder().decode(buffer);
     if (response.status === 499) throw new DOMException("cancelled", "AbortError");
-    if (!response.ok) throw new RequestError(json ? JSON.parse(words()).error : words(), response.status);
+    if (!response.ok) throw await errorOf(new Response(buffer, response));
     return { answer: json ? JSON.parse(words()) : unpack(buffer), size: buffer.byteLength };
   }
 }
 
-function read(held) {
-  if (!("pack" in held)) return held.json;
-  return unpack(Uint8Array.from(atob(held.pack), letter => letter.charCodeAt(0)).buffer);
+// A stored answer of a saved view.
+async function read(held) {
+  if ("json" in held) return held.json;
+  const bytes = Uint8Array.from(atob(held.pack ?? held.zip), letter => letter.charCodeAt(0));
+  return unpack(held.zip ? await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer() : bytes.buffer);
 }
 
 async function progress(job, tell) {

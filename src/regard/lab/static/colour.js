@@ -41,7 +41,7 @@ export const signedColour = (x, most) => cssColour(shader("scores", [-most, most
 export function textColourOn([red, green, blue]) {
   const channel = x => (x /= 255) <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4;
   const light = 0.2126 * channel(red) + 0.7152 * channel(green) + 0.0722 * channel(blue);
-  return light > 0.2 ? "#14161f" : "#ffffff";
+  return light > 0.179 ? "#000000" : "#ffffff"; // the larger contrast of the two, at least 4.58
 }
 export const signedTextColour = (x, most) => textColourOn(shader("scores", [-most, most])(x));
 

@@ -39,12 +39,19 @@ export function formatExact(x) {
   }
   return sign(Number(x.toPrecision(9)));
 }
-// A rounded number.
+// A rounded number, with `digits` decimals.
 export function formatBrief(x, digits = 3) {
   if (!Number.isFinite(x)) return formatExact(x);
   if (x === 0) return "0";
   return Math.abs(x) < 1e-3 || Math.abs(x) >= 1e5 ? sign(x.toExponential(Math.max(0, digits - 2))) : sign(Math.abs(x) >= 100 ? x.toFixed(1) : x.toFixed(digits));
 }
+// Three significant digits, four from 1000 on: what pages show. `numeral` shows the exact number on hover.
+export function formatShort(x, digits = 3) {
+  if (!Number.isFinite(x) || x === 0) return formatExact(x);
+  const size = Math.abs(x);
+  return size < 1e-3 || size >= 1e6 ? sign(x.toExponential(digits - 2)) : size >= 1000 ? sign(Math.round(x)) : sign(x.toPrecision(digits));
+}
+export const numeral = (x, attributes = {}) => h("span", { class: "digits", title: formatExact(x), "data-value": x, translate: "no", ...attributes }, formatShort(x));
 export const formatPercent = (x, digits = 1) => `${(100 * x).toFixed(digits)} %`;
 const sign = x => String(x).replace("-", "−");
 export const formatBytes = n => n < 1000 ? `${n} B` : n < 1e6 ? `${(n / 1e3).toFixed(1)} kB` : `${(n / 1e6).toFixed(1)} MB`;

@@ -1,7 +1,9 @@
 // Downloads: the view as one HTML page, a figure as PNG or SVG, its numbers as CSV or NPZ.
+import { errorOf, stableStringify } from "lab/client.js";
 import { cssColour, dark, shader } from "lab/colour.js";
 import { s, cssVariable } from "lab/dom.js";
 
+const MAX_REQUESTS = 4000;
 export function saveFile(name, parts, type) {
   const address = URL.createObjectURL(parts instanceof Blob ? parts : new Blob([parts].flat(), { type }));
   const link = document.createElement("a");
@@ -9,11 +11,20 @@ export function saveFile(name, parts, type) {
   setTimeout(() => URL.revokeObjectURL(address), 10000);
 }
 
-// Saves the view: the server writes the modules, the state and the responses to these requests into one page.
-export async function saveView(state, requests) {
-  const response = await fetch("/api/page", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ state, asks: requests }) });
-  if (!response.ok) throw new Error((await response.json().catch(() => ({}))).error ?? response.statusText);
-  saveFile(`regard-${state.page}.html`, await response.blob());
+// Saves the view: the server writes the modules, the state and the responses to these requests into one page. `shown` requests must be in it, `more` are added while there is room.
+// Fields that many requests share, such as a long text, are sent and stored once.
+export async function saveView(state, shown, more = []) {
+  const bases = new Map(), all = [...new Map([...shown, ...more].map(one => [`${one.path} ${stableStringify(one.body)}`, one])).values()];
+  const asks = all.slice(0, MAX_REQUESTS).map(({ path, body: { model, input, ...body } }) => {
+    const common = Object.fromEntries(Object.entries({ model, input }).filter(([, value]) => value !== undefined)), key = stableStringify(common);
+    if (key === "{}") return { path, body };
+    if (!bases.has(key)) bases.set(key, { common, n: bases.size });
+    return { path, body, base: bases.get(key).n };
+  });
+  const response = await fetch("/api/page", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ state, asks, bases: [...bases.values()].map(({ common }) => common), shown: shown.length }) });
+  if (!response.ok) throw await errorOf(response);
+  const page = await response.blob();
+  saveFile(`regard-${state.page}.html`, page);
 }
 
 // The four files of a map.

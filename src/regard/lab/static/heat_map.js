@@ -1,7 +1,7 @@
 // A heat map: rows are queries, columns are keys. A canvas, an ARIA grid for keyboard and screen readers, the legend, the row sum,
-// a table of the largest weights, and downloads.
+// a table of the largest weights, and downloads. The colours ease when the values change.
 import { cssColour, dark, hatch, legend, shader } from "lab/colour.js";
-import { clamp, formatBrief, formatExact, fill, fontFamily, untranslated, h, topEntries, newId, scaleCanvas, truncate, cssVariable, textWidth } from "lab/dom.js";
+import { clamp, formatExact, formatShort, fill, fontFamily, untranslated, h, numeral, topEntries, newId, prefersReducedMotion, scaleCanvas, truncate, cssVariable, textWidth } from "lab/dom.js";
 import { mapFiles } from "lab/export.js";
 import { fileButtons, select } from "lab/controls.js";
 
@@ -10,8 +10,10 @@ const STEPS = [1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000, 2000, 5000];
 
 // `options`: title, values (row after row), masked (1 = masked) or null, shape [rows, columns], rowNames, columnNames (lists, or functions
 // of the index), kind "weights" | "scores", domain, scale "root" | "linear" | "row", selected [i, j], pinned, onCell(i, j), onPin(i or null, j),
-// facts(i, j) → [[name, value], …], sums, top (rows of the table, 0 for none), orientation, maskedWords, name (of files), largestCell (pixels), digits (of scores, in cells),
-// words(i, j) (text instead of a number), rowBoundary, columnBoundary (the first row and column beyond the training length), legend (a node instead of the default), onRegion (a rectangle was drawn), onKey(event) → handled.
+// facts(i, j) → [[name, number or words], …], sums, top (rows of the table, 0 for none), orientation, maskedWords, name (of files), largestCell (pixels), digits (of scores, in cells),
+// words(i, j) (text instead of a number), rowBoundary, columnBoundary (the first row and column beyond the training length), legend (a node instead of the default), onRegion (a rectangle was drawn), onKey(event) → handled,
+// rowToken(i), columnToken(j) → "side:index" for the highlight, aside (the readout is placed elsewhere: `map.readout`).
+const EASE = 180;
 export function heatMap(lab, options) {
   const map = new HeatMap(lab, options);
   if (options.main !== false) lab.expose({ cell: (i, j) => map.cell(i, j), map: () => map.read() });
@@ -41,6 +43,8 @@ class HeatMap {
         onfocus: () => this.paint(), onblur: () => this.paint() },
       this.canvas, h("div", { class: "unseen" }, this.line));
     this.canvas.addEventListener("pointermove", event => this.point(event, false));
+    this.canvas.addEventListener("pointerleave", () => lab.highlight(null));
+    lab.onHighlight(token => { const before = this.lit; this.lit = token; if (this.litLines(before) || this.litLines(token)) this.paint(); });
     this.canvas.addEventListener("click", event => { if (!this.dragged) this.point(event, true); });
     if (this.set.onRegion) this.watchDrag();
     this.scroll = h("div", { class: "map-scroll" }, this.grid);
@@ -52,13 +56,15 @@ class HeatMap {
       h("button", { type: "button", class: "small", title: t("larger"), "aria-label": t("larger"), onclick: () => this.enlarge(1.5) }, "+"),
       fileButtons(lab, () => mapFiles(this)));
     this.title = h("h3", {});
-    this.element = h("figure", { class: "map" }, h("div", { class: "map-head" }, this.title, tools), this.caption,
-      h("div", { class: "map-body" }, this.scroll, this.readout), h("p", { class: "soft help" }, t("cellHelp")));
+    this.element = h("figure", { class: "map" }, h("div", { class: "map-head" }, this.title, tools),
+      this.set.aside ? this.scroll : h("div", { class: "map-body" }, this.scroll, this.readout), this.caption, h("p", { class: "soft help" }, t("cellHelp")));
   }
   // Changes some options; the others stay.
   update(changes) {
+    const before = this.image, { rows, columns } = this;
     Object.assign(this.set, changes);
     const { shape, title, kind, values } = this.set, { t } = this.lab;
+    if (before && changes.values && shape[0] === rows && shape[1] === columns && !prefersReducedMotion()) this.ease(before);
     [this.rows, this.columns] = shape;
     this.row = clamp(this.row, 0, Math.max(0, this.rows - 1)), this.column = clamp(this.column, 0, Math.max(0, this.columns - 1));
     this.domain = this.set.domain ?? (kind === "weights" ? [0, 1] : zeroCentred(values));
@@ -70,10 +76,27 @@ class HeatMap {
     this.fit();
     this.show(false);
   }
+  // Draws the image that was shown before under the new one until that is opaque.
+  ease(before) {
+    const started = performance.now(), frame = now => {
+      if (this.before !== before || this.lab.signal.aborted) return;
+      this.shown = Math.min(1, Math.max(0, now - started) / EASE);
+      if (this.shown === 1) this.before = null;
+      this.paint();
+      if (this.before) requestAnimationFrame(frame);
+    };
+    this.before = before, this.shown = 0, requestAnimationFrame(frame);
+  }
+  // The rows and columns of the highlighted token.
+  litLines(token) {
+    const { rowToken, columnToken } = this.set, of = (name, count) => name && token !== null && token !== undefined ? Array.from({ length: count }, (_, n) => n).filter(n => name(n) === token) : [];
+    const found = { rows: of(rowToken, this.rows), columns: of(columnToken, this.columns) };
+    return found.rows.length + found.columns.length ? found : null;
+  }
   showCaption() {
     const { kind, sums, orientation, masked } = this.set, { t } = this.lab, what = this.set.what ?? t(kind === "weights" ? "weight" : "score");
     const choice = kind === "weights" && select(t("scale"), ["root", "linear", "log", "row"].map(name => [name, t(`scale_${name}`)]), this.set.scale,
-      scale => { this.set.scale = scale, this.image = null, this.showCaption(), this.paint(); });
+      scale => { this.set.scale = scale, this.image = null, this.showCaption(), this.paint(); }, { title: t("scaleTip") });
     fill(this.caption, this.set.legend ?? legend(this.lab, { kind, domain: this.domain, scale: this.set.scale, what, masked: masked !== null }),
       this.set.legend ? null : choice,
       h("p", { class: "orientation" }, orientation ?? t(kind === "weights" ? "orientation" : "orientationScores"), " ", sums ? this.sum : null));
@@ -154,12 +177,16 @@ class HeatMap {
     pen.translate(box.left, box.top);
     pen.fillStyle = hatch(pen), pen.fillRect(0, 0, width, height);
     pen.imageSmoothingEnabled = Math.min(box.w, box.h) < 1;
-    pen.drawImage(this.tint(), 0, 0, this.columns, this.rows, 0, 0, width, height);
+    if (this.before) pen.drawImage(this.before, 0, 0, this.columns, this.rows, 0, 0, width, height), pen.globalAlpha = this.shown;
+    pen.drawImage(this.tint(), 0, 0, this.columns, this.rows, 0, 0, width, height), pen.globalAlpha = 1;
     if (Math.min(box.w, box.h) >= 8) this.rules(pen, box, width, height);
     if (box.w >= 30 && box.h >= 16 && !this.set.words) this.numbers(pen, box);
     pen.strokeStyle = cssVariable("--line"), pen.lineWidth = 1, pen.strokeRect(-0.5, -0.5, width + 1, height + 1);
     this.boundaries(pen, box, width, height);
     this.cursor(pen, box, width, height);
+    const lit = this.litLines(this.lit);
+    pen.strokeStyle = cssVariable("--accent"), pen.lineWidth = 1.5;
+    lit?.rows.forEach(n => pen.strokeRect(-1, n * box.h, width + 2, box.h)), lit?.columns.forEach(n => pen.strokeRect(n * box.w, -1, box.w, height + 2));
     pen.restore();
     this.write(pen, box);
   }
@@ -186,7 +213,7 @@ class HeatMap {
       if (this.hidden(i, j) || (this.set.kind === "weights" && value < 0.005)) continue;
       const [red, green, blue] = this.set.scale === "row" ? [128, 128, 128] : shade(value);
       pen.fillStyle = red * 0.3 + green * 0.59 + blue * 0.11 > 140 ? "#14161f" : "#fff";
-      pen.fillText(this.set.kind === "weights" ? value.toFixed(2).replace(/^0/, "") : value.toFixed(this.set.digits ?? 1).replace("-", "−"), (j + 0.5) * box.w,
+      pen.fillText(this.set.kind === "weights" ? value.toFixed(2).replace(/^0/, "") : value.toFixed(this.set.digits ?? 1).replace(/^-(0\.?0*)$/, "$1").replace("-", "−"), (j + 0.5) * box.w,
         (i + 0.5) * box.h + 0.5);
     }
   }
@@ -224,6 +251,8 @@ class HeatMap {
     const edge = this.canvas.getBoundingClientRect(), { box } = this;
     if (!box) return;
     const j = Math.floor((event.clientX - edge.left - box.left) / box.w), i = Math.floor((event.clientY - edge.top - box.top) / box.h);
+    const { rowToken, columnToken } = this.set;
+    if (!click && j < this.columns && i < this.rows) this.lab.highlight((j >= 0 ? columnToken?.(j) : i >= 0 ? rowToken?.(i) : null) ?? null);
     if (!click && (i < 0 || j < 0 || i >= this.rows || j >= this.columns)) return;
     const row = clamp(i, 0, this.rows - 1), column = clamp(j, 0, this.columns - 1);
     if (click) return this.pin(this.pinned === row && column === this.column ? null : row, column);
@@ -283,21 +312,21 @@ class HeatMap {
   show(spoken) {
     const { lab, row, column } = this, { t } = lab, { kind, sums, facts, top } = this.set;
     if (!this.rows || !this.columns) return;
-    const hidden = this.hidden(row, column), sum = sums ? this.rowSum(row).toFixed(6) : "", from = this.names("row", row), to = this.names("column", column);
+    const hidden = this.hidden(row, column), from = this.names("row", row), to = this.names("column", column);
     const words = this.set.words ? this.set.words(row,
       column) : hidden ? this.set.maskedWords ?? t("maskedCell") : `${this.set.what ?? t(kind === "weights" ? "weight" : "score")} ${formatExact(this.value(row, column))}`;
     this.line.setAttribute("aria-rowindex", row + 1), this.active.setAttribute("aria-colindex", column + 1);
     this.active.textContent = `${from} → ${to}: ${words}`;
-    if (sums) this.sum.textContent = t("rowSum", sum);
+    if (sums) this.sum.textContent = t("rowSum", this.rowSum(row).toFixed(3)), this.sum.title = formatExact(this.rowSum(row));
     if (spoken) lab.announce(`${from} → ${to}: ${words}`);
-    const list = [...(this.set.words ? [] : [[this.set.what ?? t(kind === "weights" ? "weight" : "score"), hidden ? t("masked") : formatExact(this.value(row, column))]]),
+    const list = [...(this.set.words ? [] : [[this.set.what ?? t(kind === "weights" ? "weight" : "score"), hidden ? t("masked") : this.value(row, column)]]),
       ...(facts?.(row, column) ?? [])];
     fill(this.readout,
       h("p", { class: "pair" }, untranslated(from, { class: "query" }), h("span", { class: "at" }, this.set.rowNumber?.(row) ?? row), h("span", { class: "to" }, "→"),
         untranslated(to, { class: "key" }), h("span", { class: "at" }, this.set.columnNumber?.(column) ?? column),
         this.pinned !== null && h("span", { class: "chip" }, t("pin"))),
       this.set.words ? h("p", {}, words) : null,
-      h("dl", {}, list.map(([name, value]) => [h("dt", {}, name), h("dd", { translate: "no" }, value)])),
+      h("dl", {}, list.map(([name, value]) => [h("dt", {}, name), typeof value === "number" ? h("dd", { translate: "no", title: formatExact(value), "data-value": value }, formatShort(value)) : h("dd", { translate: "no" }, value)])),
       top ? this.ranking(top) : null);
   }
   ranking(count) {
@@ -310,7 +339,7 @@ class HeatMap {
       h("tbody", {}, found.map(({ index, value }) => h("tr", { class: index === this.column && "here" },
       h("th", { scope: "row", translate: "no" }, this.names("column", index), h("span", { class: "at" }, this.set.columnNumber?.(index) ?? index)),
       h("td", { class: "bar" }, h("span", { style: { width: `${100 * Math.abs(value) / most}%`, background: cssColour(shade(value)) } })),
-        h("td", { class: "number", title: formatExact(value) }, formatBrief(value, 4))))));
+        h("td", { class: "number" }, numeral(value))))));
   }
 }
 

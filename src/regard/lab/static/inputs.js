@@ -1,5 +1,5 @@
 // Input controls by type of input: image (drawn or dropped), audio, graph. Nothing leaves this machine.
-import { button, fileBox, inputBox, select, upload } from "lab/controls.js";
+import { button, fileBox, inputBox, popover, select, upload } from "lab/controls.js";
 import { clamp, fill, h } from "lab/dom.js";
 
 const PAD = 168, RATE = 8000, LONGEST = 20;
@@ -10,18 +10,18 @@ export function modelInput(lab, root, model, onOpen) {
   const open = changes => onOpen({ ...NONE, ...changes });
   return { image: pictureInput, sound: soundInput, graph: graphInput }[model.modality](lab, root, model, open);
 }
-const chips = (lab, open, files, ...more) => files.length || more.length ? h("div", { class: "chips" }, h("span", { class: "soft" }, lab.t("examples")), more, files.map(file => button(file, () => open({ example: file }), { class: "chip", translate: "no" }))) : null;
+const chips = (lab, open, files, more = []) => files.length || more.length ? popover(lab.t("examples"), [lab.t("examples"), " ▾"], close => h("div", { class: "chips" }, [...more, ...files.map(file => [file.replace(/\.\w+$/, ""), { example: file }])].map(([name, changes]) => button(name, () => (close(), open(changes)), { class: "chip", translate: changes.example ? "no" : null }))), { class: "quiet" }) : null;
+const shownName = name => h("span", { class: "shown-input", translate: "no" }, name);
 
 function pictureInput(lab, root, model, open) {
   const { t, state } = lab, files = model.examples ?? [], example = state.upload || state.drawing ? null : state.example ?? files[0];
   const opened = file => lab.attempt(async () => open({ upload: (await upload(file)).upload }), root);
-  const element = lab.exported ? null : h("div", { class: "row" }, drawingPad(lab, state.drawing, image => open({ drawing: image })), fileBox(lab, "image/png,image/jpeg", t("dropPicture"), opened), chips(lab, open, files));
+  const element = lab.exported ? null : h("div", { class: "input" }, shownName(example ?? ""), chips(lab, open, files), popover(t("draw"), t("draw"), close => drawingPad(lab, state.drawing, image => (close(), open({ drawing: image }))), { class: "quiet" }), fileBox(lab, "image/png,image/jpeg", t("dropPicture"), opened));
   return { element, input: state.upload ? { upload: state.upload } : state.drawing ? { base64: state.drawing } : example ? { example } : null };
 }
 function soundInput(lab, root, model, open) {
   const { t, state } = lab, files = model.examples ?? [], send = blob => lab.attempt(async () => open({ upload: (await upload(blob)).upload }), root);
-  const element = lab.exported ? null : h("div", { class: "row" }, recorder(lab, root, send), fileBox(lab, "audio/*,.wav,.flac,.ogg,.mp3,.npy", t("dropSound"), file => lab.attempt(async () => send(await readable(file, t)), root)),
-    chips(lab, open, files, Object.keys(TONES).map(tone => button(t(tone), () => open({ tone }), { class: "chip" }))));
+  const element = lab.exported ? null : h("div", { class: "input" }, shownName(state.upload || state.tone ? "" : state.example ?? files[0] ?? ""), chips(lab, open, files, Object.keys(TONES).map(tone => [t(tone), { tone }])), recorder(lab, root, send), fileBox(lab, "audio/*,.wav,.flac,.ogg,.mp3,.npy", t("dropSound"), file => lab.attempt(async () => send(await readable(file, t)), root)));
   const { upload: sent, example } = state, tone = state.tone ?? (sent || example || files.length ? null : "beeps");
   return { element, input: sent ? { upload: sent } : tone ? { base64: base64(wav(TONES[tone](), RATE)) } : { example: example ?? files[0] } };
 }
@@ -30,9 +30,9 @@ function graphInput(lab, root, model, open) {
   const opened = file => lab.attempt(async () => open({ upload: (await upload(file)).upload }), root);
   if (model.task === "graphs") {
     const molecule = state.molecule ?? "CC(=O)Oc1ccccc1C(=O)O";
-    return { element: inputBox(lab, { value: molecule, model, label: t("molecule"), rows: 1, examples: ["CCO", "c1ccccc1", "CC(=O)Oc1ccccc1C(=O)O"].map(text => ({ text })), onRun: ({ text }) => open({ molecule: text }) }), input: { text: molecule } };
+    return { element: inputBox(lab, { value: molecule, model, label: t("molecule"), examples: ["CCO", "c1ccccc1", "CC(=O)Oc1ccccc1C(=O)O"].map(text => ({ text })), onRun: ({ text }) => open({ molecule: text }) }), input: { text: molecule } };
   }
-  const element = h("div", { class: "row" }, files.length ? select(t("graph"), files.map(file => [file, file]), example, chosen => open({ example: chosen }), { plain: true }) : null, lab.exported ? null : fileBox(lab, ".npz", t("openGraph"), opened));
+  const element = h("div", { class: "input" }, files.length ? select(t("graph"), files.map(file => [file, file]), example, chosen => open({ example: chosen }), { plain: true }) : null, lab.exported ? null : fileBox(lab, ".npz", t("openGraph"), opened));
   return { element, input: state.upload ? { upload: state.upload } : example ? { example } : null };
 }
 

@@ -1,12 +1,13 @@
 // The shell: routing, state in the URL, language and theme, and the `lab` object that every page receives.
-import { Client, RequestError, stableStringify } from "lab/client.js";
+import { Client, RequestError, errorOf } from "lab/client.js";
 import { fill, untranslated, h, s } from "lab/dom.js";
+import { popover } from "lab/controls.js";
 import { saveView } from "lab/export.js";
 import { text as shared } from "lab/translations.js";
 
 const GROUPS = {
   learn: ["course", "experiments"],
-  inside: ["formula", "heads", "alignment", "honest"],
+  inside: ["formula", "heads", "compare", "alignment", "honest"],
   inputs: ["image", "sound", "graph"],
   build: ["mechanisms", "long", "runs"],
 };
@@ -36,7 +37,7 @@ function writeAddress(page, state, replace) {
   try { history[replace ? "replaceState" : "pushState"](null, "", address); } catch { /* srcdoc */ }
 }
 
-const current = { page: "", state: {}, controller: new AbortController(), turn: 0, busy: 0, mark: 0, exposed: {} };
+const current = { page: "", state: {}, controller: new AbortController(), turn: 0, busy: 0, mark: 0, exposed: {}, lit: null, listeners: [], focused: null };
 const lists = { models: recorded?.models ?? null, examples: recorded?.examples ?? null };
 
 const language = () => current.state.lang ?? storage.get("regard.lang") ?? (/^zh/i.test(navigator.language) ? "zh" : "en");
@@ -55,8 +56,10 @@ function translator(own) {
 // A text of the server, which sends both languages.
 const localize = words => {
   if (words === null || typeof words !== "object") return String(words ?? "");
-  return language() === "xx" ? `⟦${words.en}⟧` : words[language()] ?? words.en;
+  return quoted(language() === "xx" ? `⟦${words.en}⟧` : words[language()] ?? words.en);
 };
+// Words that a text mentions, *it*, stand in quotation marks.
+const quoted = words => String(words).replace(/(?<![\w*])\*([^\s*][^*]*)\*(?![\w*])/g, "“$1”");
 
 function makeLab(own, turn, mark) {
   const t = translator(own), { signal } = current.controller;
@@ -79,16 +82,35 @@ function makeLab(own, turn, mark) {
       return (path, body, options = {}) => {
         last?.abort();
         last = new AbortController();
-        return this.request(path, body, { ...options, signal: last.signal });
+        return this.request(path, body, { ...options, signal: options.signal ? AbortSignal.any([last.signal, options.signal]) : last.signal });
       };
     },
-    // The heading of the page: a page of many views names the one that is shown.
-    setHeading(title, lead) { fill(document.querySelector("#top h1"), title), fill(document.querySelector("#top .lead"), lead); },
+    // `work` as a function that runs once its calls have paused for so many milliseconds; until then the page is busy.
+    debounce(work, pause) {
+      let timer = 0;
+      const cancel = () => { if (timer) clearTimeout(timer), timer = 0, busy(-1); };
+      signal.addEventListener("abort", cancel);
+      return Object.assign((...given) => { cancel(), busy(1), timer = setTimeout(() => { timer = 0, work(...given), busy(-1); }, pause); }, { cancel });
+    },
+    // The heading of the page: a page of many views names the one that is shown, with its lead under it.
+    setHeading(title, lead) { fill(document.querySelector("#top h1"), title), fill(at("claim"), lead); },
+    // The thin bar above the page: the model, its input, and what else decides what is computed.
+    bar(...nodes) {
+      const bar = at("bar"), focused = (bar.contains(document.activeElement) && document.activeElement.dataset.focus) || current.focused;
+      fill(bar, ...nodes);
+      const found = focused && bar.querySelector(`[data-focus="${focused}"]`);
+      current.focused = found ? null : focused, found?.focus({ preventScroll: true });
+    },
+    // The name of a task, a metric or a modality in the page's language; names that the dictionary lacks stay as they are.
+    term(group, name) { const key = `${group}_${name}`; return name && key in shared.en ? t(key) : untranslated(name ?? ""); },
+    // A token under the pointer, "side:index" or null: every picture of it lights it up.
+    highlight(token) { if (token !== current.lit) { current.lit = token; for (const listener of current.listeners) listener(token); } },
+    onHighlight(listener) { current.listeners.push(listener); },
     expose(hooks) { Object.assign(current.exposed, hooks); },
     announce(words) { at("spoken").textContent = words; },
     requests: () => client.requests(mark), received: () => client.received,
     // Runs `work` and shows its error on the page instead of the console.
-    async attempt(work, place = at("main")) {
+    async attempt(work, place = document.querySelector("#main > .view:last-child")) {
       try { return await work(); } catch (error) { if (turn === current.turn) showError(error, place, t); }
       return undefined;
     },
@@ -102,9 +124,14 @@ function busy(step) {
 
 function errorBox(error, t) {
   const lines = error instanceof RequestError
-    ? error.status === 410 ? [t("notKept")] : [t("serverSays"), untranslated(error.message, { class: "said" })]
+    ? error.status === 410 ? [t("notKept")] : serverError(error, t)
     : error instanceof TypeError && /fetch/i.test(error.message) ? [t("gone")] : [t("failed"), untranslated(error.message, { class: "said" })];
-  return h("div", { class: "error", role: "alert" }, lines.map(line => h("p", {}, line)));
+  return h("div", { class: "error", role: "alert" }, lines.filter(Boolean).map(line => h("div", {}, line)));
+}
+// The server's text in the page's language; the original stands folded below a translation.
+function serverError({ message, texts }, t) {
+  if (!texts) return [t("serverSays"), untranslated(message, { class: "said" })];
+  return [h("span", { class: "said" }, localize(texts)), language() === "zh" ? h("details", {}, h("summary", {}, t("original")), untranslated(message)) : null];
 }
 function showError(error, place, t) {
   if (error?.name === "AbortError") return;
@@ -115,7 +142,7 @@ function showError(error, place, t) {
 
 async function getJson(path) {
   const response = await fetch(path);
-  if (!response.ok) throw new RequestError((await response.json().catch(() => ({ error: response.statusText }))).error, response.status);
+  if (!response.ok) throw await errorOf(response);
   return response.json();
 }
 
@@ -128,15 +155,19 @@ async function loadLists() {
 async function open() {
   const { page, state } = readAddress();
   if (location.hash || !current.page || recorded === null) current.page = page, current.state = state;
-  const turn = ++current.turn, main = at("main");
-  current.controller.abort(), current.controller = new AbortController(), current.exposed = {};
+  const turn = ++current.turn, main = at("main"), old = main.querySelector(":scope > .view:not(.leaving)"), view = h("div", { class: "view" });
+  current.controller.abort(), current.controller = new AbortController(), current.exposed = {}, current.lit = null, current.listeners = [];
   if (current.state.lang) storage.set("regard.lang", current.state.lang);
   if (current.state.theme) storage.set("regard.theme", current.state.theme);
   root.lang = language() === "zh" ? "zh-CN" : "en", root.dataset.theme = theme();
   delete main.dataset.ready;
   let t = translator(null);
-  showShell(t, null);
-  fill(main, h("p", { class: "soft loading" }, t("loading")));
+  // The view that was shown stays until the next one of the same page has something to show.
+  const leaving = old && root.dataset.page === current.page ? old : null, leave = () => { if (view.firstElementChild) leaving?.remove(), watch.disconnect(); };
+  const watch = new MutationObserver(leave);
+  root.dataset.page = current.page;
+  if (leaving) leaving.classList.add("leaving"), leaving.inert = true, watch.observe(view, { childList: true }), fill(main, leaving, view);
+  else current.focused = null, showShell(t, null), fill(at("bar")), fill(main, h("p", { class: "soft loading" }, t("loading")), view);
   busy(1);
   try {
     if (!PAGES.includes(current.page)) throw new RequestError(t("pageMissing", current.page), 404);
@@ -146,20 +177,20 @@ async function open() {
     showShell(t, module);
     const lab = makeLab(module.text, turn, client.answered), started = performance.now();
     current.lab = lab, current.module = module;
-    fill(main);
-    if (recorded) main.append(h("p", { class: "note" }, t("exportedNote")));
-    await module.show(main, lab);
+    main.querySelector(".loading")?.remove();
+    if (recorded) view.append(h("p", { class: "note" }, t("exportedNote", recorded.answers.length, recorded.left_out ?? 0)));
+    await module.show(view, lab);
     current.took = performance.now() - started;
   } catch (error) {
-    if (turn === current.turn && error?.name !== "AbortError") { if (!main.querySelector("*:not(.loading)")) fill(main); showError(error, main, t); }
+    if (turn === current.turn && error?.name !== "AbortError") main.querySelector(".loading")?.remove(), showError(error, view, t);
   } finally {
     busy(-1);
-    if (turn === current.turn) main.dataset.ready = current.page;
+    if (turn === current.turn) leaving?.remove(), watch.disconnect(), main.dataset.ready = current.page;
   }
 }
 
 // Pages for sentences share the model and the text.
-const SENTENCES = ["formula", "heads", "honest"];
+const SENTENCES = ["formula", "heads", "compare", "honest"];
 function link(page, t) {
   const { lang, theme, model, text } = current.state, both = [page, current.page].every(one => SENTENCES.includes(one));
   const kept = Object.entries({ lang, theme, ...(both ? { model, text } : {}) }).filter(([, value]) => value);
@@ -169,7 +200,7 @@ function link(page, t) {
 function showShell(own, module) {
   const t = translator(null);
   document.title = `${t("page_" + (PAGES.includes(current.page) ? current.page : "course"))} · Regard`;
-  at("skip").textContent = t("skip");
+  at("skip").textContent = t("skip"), at("bar").setAttribute("aria-label", t("barLabel"));
   const list = Object.entries(GROUPS).map(([group, pages]) => h("div", { class: "group" },
     h("p", { class: "group-name" }, t(`group_${group}`)), h("ul", {}, pages.map(page => h("li", {}, link(page, t))))));
   const nav = at("nav"), scrolled = nav.querySelector(".groups")?.scrollLeft ?? 0;
@@ -179,12 +210,12 @@ function showShell(own, module) {
   const groups = nav.querySelector(".groups"), here = nav.querySelector("[aria-current]");
   if (groups && here) groups.scrollLeft = here.offsetLeft < scrolled || here.offsetLeft + here.offsetWidth > scrolled + groups.clientWidth ? here.offsetLeft - 40 : scrolled;
   const title = module ? own("title") : t(`page_${PAGES.includes(current.page) ? current.page : "course"}`);
-  fill(at("top"), h("div", { class: "titles" }, h("h1", {}, title), module && h("p", { class: "lead" }, own("lead"))),
+  fill(at("top"), h("h1", {}, title), module && popover(t("about"), "?", h("p", { class: "lead" }, own("lead")), { class: "about" }), h("p", { id: "claim", class: "lead" }),
     h("div", { class: "actions" },
       h("button", { type: "button", id: "language", onclick: () => change({ lang: language() === "zh" ? "en" : "zh" }) }, t("other")),
       h("button", { type: "button", id: "theme", "aria-label": t("theme"), title: t("theme"), onclick: () => change({ theme: theme() === "dark" ? "light" : "dark" }) },
         themeSign()),
-      recorded ? null : h("button", { type: "button", id: "save", class: "strong", title: t("saveTip"), onclick: () => save(t) }, t("save"))));
+      recorded ? null : h("button", { type: "button", id: "save", title: t("saveTip"), onclick: () => save(t) }, t("save"))));
   fill(at("foot"), h("p", {}, t("foot")));
 }
 const themeSign = () => s("svg", { viewBox: "0 0 16 16", width: 15, height: 15, "aria-hidden": "true" },
@@ -208,10 +239,8 @@ async function save(t) {
   const button = at("save");
   button.disabled = true, at("spoken").textContent = t("saving");
   try {
-    const extra = (await current.module?.keep?.(current.lab)) ?? [];
-    // each request once, the latest ones if there are too many
-    const requests = [...new Map([...extra, ...current.lab.requests()].map(one => [`${one.path} ${stableStringify(one.body)}`, one])).values()].slice(-MAX_REQUESTS);
-    await saveView({ page: current.page, ...current.state, lang: language(), theme: theme() }, requests);
+    const extra = (await (current.exposed.keep?.() ?? current.module?.keep?.(current.lab))) ?? [];
+    await saveView({ page: current.page, ...current.state, lang: language(), theme: theme() }, current.lab.requests().slice(-MAX_REQUESTS), extra);
     at("spoken").textContent = t("saved");
   } catch (error) { showError(error, at("main"), t); }
   button.disabled = false;

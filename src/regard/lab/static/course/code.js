@@ -52,11 +52,11 @@ function maskEntry(control, i, j, x, step, set, shows) {
 }
 
 export function codeBlock(lab, step, change) {
-  const shows = [], results = h("pre", { class: "code-results", translate: "no" }), regard = h("pre", { class: "code-results", translate: "no" });
+  const shows = [], results = h("pre", { tabindex: 0, class: "code-results", translate: "no" }), regard = h("pre", { tabindex: 0, class: "code-results", translate: "no" });
   const values = step.controls.map(control => assignment(control, step.values[control.name], lab, step, change, shows));
   const numpy = h("section", { class: "code-part" }, h("div", { class: "code-head" }, h("h3", {}, lab.t("inNumpy")), copyButton(lab, () => sourceOf(step))),
-    h("pre", { class: "code", translate: "no" }, values, values.length ? "\n" : "", highlight(step.code)), results);
-  const same = step.attend ? h("section", { class: "code-part" }, h("div", { class: "code-head" }, h("h3", {}, lab.t("inRegard"))), h("pre", { class: "code", translate: "no" }, highlight(step.attend)), regard) : null;
+    h("pre", { tabindex: 0, class: "code", translate: "no" }, values, values.length ? "\n" : "", highlight(step.code)), results);
+  const same = step.attend ? h("section", { class: "code-part" }, h("div", { class: "code-head" }, h("h3", {}, lab.t("inRegard"))), h("pre", { tabindex: 0, class: "code", translate: "no" }, highlight(step.attend)), regard) : null;
   function update(answer) {
     for (const show of shows) show(step.values);
     fill(results, Object.entries(answer.result).flatMap(([name, value]) => [h("span", { class: "code-name", "data-result": name }, name), ` = ${describe(value)}\n`]));

@@ -72,11 +72,11 @@ async function showStep(root, lab, step, kinds) {
     } while (again && !lab.signal.aborted);
     busy = false;
   }
-  let writing = 0;
+  const writeValues = lab.debounce(() => lab.set({ values: Object.keys(changed()).length ? JSON.stringify(changed()) : null }), 250);
   const change = changes => {
     Object.assign(step.values, changes);
     for (const { name, show } of controls) if (name in changes) show(step.values[name]);
-    clearTimeout(writing), writing = setTimeout(() => lab.set({ values: Object.keys(changed()).length ? JSON.stringify(changed()) : null }), 250);
+    writeValues();
     reset.disabled = !Object.keys(changed()).length;
     follow();
   };

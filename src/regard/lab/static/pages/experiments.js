@@ -1,5 +1,6 @@
 // Experiments: a grid of claims with a verdict per sub-claim; for one claim its figure, live parameters, and where the verdict turns.
 import { bar, button, number, withProgress } from "lab/controls.js";
+import { fold, stage } from "lab/stage.js";
 import { fill, formatBrief, h, newId, s, untranslated } from "lab/dom.js";
 
 export const name = "experiments";
@@ -8,17 +9,17 @@ const TOY = "toy", USUAL = "usual", FILTERS = ["all", "holds", "limited", "fails
 export const text = {
   en: {
     title: "Experiments", lead: "Claims that textbooks make about attention, divided into sub-claims and measured. Open one, change its parameters and run it.",
-    filter: "Show", all: "all", none: "No claim has this verdict.", back: "All claims", previous: "Previous claim", next: "Next claim",
+    filter: "Show", pipsHow: "One field per sub-claim: tall ones are core, hatched ones do not hold.", look: (holds, all, fails) => `${holds} of ${all} claims hold as they are stated; ${fails ? `${fails} do not hold:` : "none fails."}`, all: "all", none: "No claim has this verdict.", back: "All claims", previous: "Previous claim", next: "Next claim",
     core: "core", coreTip: "If this sub-claim fails, the claim fails.", holdsWord: "holds", failsWord: "does not hold", unjudged: "measured, not judged",
     heldOf: (held, all) => `${held} of ${all} sub-claims hold`, notRun: "not measured yet", subclaims: "Sub-claims", claim: "Claim", setup: "Set-up", numbers: "All numbers",
     figure: name => `Figure of ${name}`, facts: (size, seed, took, date) => `Size ${size}, seed ${seed}, ${took} s, ${date}.`, fullSame: words => `At full size the verdict is: ${words}.`, devices: "Measured on", size_toy: "toy", size_usual: "usual", size_full: "full",
     live: "Change it and run it", reset: "Reset", seed: "Seed", runToy: "Run at toy size", runUsual: "Run at usual size", toyHow: "A few seconds; too small to judge the claim.", usualHow: seconds => `About ${seconds} s on one core; judged as above.`, usualUnknown: "A minute or two on one core; judged as above.",
     result: "Your run", tooSmall: "This size is too small to judge the claim: the values are shown without a verdict.", turned: "other verdict than published", changed: "Changed",
-    turns: "Where the verdict turns", turnsHow: parameter => `Each picture is one sub-claim over “${parameter}”, with one seed. The dashed line is the threshold; the sub-claim holds in the shaded part.`, noSweep: "No sweep of this experiment is stored: it is too heavy, or has not been measured yet. This command measures one:", holdsAt: "holds", failsAt: "does not hold", point: (x, y, words) => `${x}: ${y}, ${words}`,
+    turns: "Where the verdict changes", turnsHow: parameter => `Each picture is one sub-claim over “${parameter}”, with one seed. The dashed line is the threshold; the sub-claim holds in the shaded part.`, noSweep: "No sweep of this experiment is stored: it is too heavy, or has not been measured yet. This command measures one:", holdsAt: "holds", failsAt: "does not hold", point: (x, y, words) => `${x}: ${y}, ${words}`,
   },
   zh: {
     title: "实验", lead: "教科书中关于注意力的说法，分成若干分项，逐一测量。打开一个，改变它的参数，再运行。",
-    filter: "显示", all: "全部", none: "没有这种结论的说法。", back: "全部说法", previous: "上一个说法", next: "下一个说法",
+    filter: "显示", pipsHow: "每个分项一格：高的是核心分项，带斜纹的不成立。", look: (holds, all, fails) => `${all} 个说法中有 ${holds} 个完全成立，${fails ? `${fails} 个不成立：` : "没有不成立的。"}`, all: "全部", none: "没有这种结论的说法。", back: "全部说法", previous: "上一个说法", next: "下一个说法",
     core: "核心", coreTip: "这一分项不成立，则整个说法不成立。", holdsWord: "成立", failsWord: "不成立", unjudged: "已测量，不作判断",
     heldOf: (held, all) => `${all} 个分项中有 ${held} 个成立`, notRun: "尚未测量", subclaims: "分项", claim: "说法", setup: "实验设置", numbers: "全部数字",
     figure: name => `${name}的图`, facts: (size, seed, took, date) => `规模：${size}，种子 ${seed}，${took} 秒，${date}。`, fullSame: words => `完整规模下的结论：${words}。`, devices: "测量设备", size_toy: "最小", size_usual: "通常", size_full: "完整",
@@ -37,19 +38,25 @@ const badge = (lab, kinds, kind) => h("span", { class: `verdict ${kind}` }, `${k
 const open = (lab, experiment) => lab.set({ experiment, size: null, seed: null }, { show: true, replace: false });
 
 function showGrid(root, lab, { experiments, kinds, rule }) {
-  const { t } = lab, filter = FILTERS.includes(lab.state.verdict) ? lab.state.verdict : "all";
-  const shown = experiments.filter(one => filter === "all" || one.verdict?.kind === filter);
-  const count = kind => experiments.filter(one => kind === "all" || one.verdict?.kind === kind).length;
-  root.append(h("div", { class: "row" }, bar(t("filter"), FILTERS.map(kind => [kind, kind === "all" ? `${t("all")} ${count(kind)}` : `${kinds[kind].sign} ${lab.localize(kinds[kind])} ${count(kind)}`]), filter, verdict => lab.set({ verdict: verdict === "all" ? null : verdict }, { show: true }))),
-    h("p", { class: "soft" }, lab.localize(rule)),
-    shown.length ? h("div", { class: "claims" }, shown.map(one => card(lab, kinds, one))) : h("p", { class: "note" }, t("none")));
+  lab.bar();
+  const { t } = lab, filter = FILTERS.includes(lab.state.verdict) ? lab.state.verdict : "all", fits = (one, kind) => kind === "all" || one.verdict?.kind === kind;
+  const count = kind => experiments.filter(one => fits(one, kind)).length, board = h("div", { class: "claims" }), cards = experiments.map(one => card(lab, kinds, one));
+  const show = kind => fill(board, count(kind) ? cards.filter((_, n) => fits(experiments[n], kind)) : h("p", { class: "note" }, t("none")));
+  const failing = experiments.filter(one => fits(one, "fails")), mark = lab.language === "zh" ? "；" : "; ";
+  const links = failing.flatMap((one, n) => [n ? mark : " ", h("button", { type: "button", class: "link-button", onclick: () => open(lab, one.name) }, lab.localize(one.claim.title))]);
+  root.append(stage(lab, { look: [t("look", count("holds"), experiments.length, failing.length), links],
+    tools: [bar(t("filter"), FILTERS.map(kind => [kind, kind === "all" ? `${t("all")} ${count(kind)}` : `${kinds[kind].sign} ${lab.localize(kinds[kind])} ${count(kind)}`]), filter, verdict => { lab.set({ verdict: verdict === "all" ? null : verdict }), show(verdict); })],
+    picture: [board, h("p", { class: "soft" }, lab.localize(rule), " ", t("pipsHow"))] }).element);
+  show(filter);
 }
+// A claim: one field per sub-claim, green where it holds; the texts are folded.
 function card(lab, kinds, one) {
   const { t } = lab, parts = one.verdict?.subclaims ?? [];
-  return h("article", { class: "card claim-card", "data-experiment": one.name },
+  return h("article", { class: `card claim-card ${one.verdict?.kind ?? ""}`, "data-experiment": one.name },
     h("h2", { class: "first" }, h("button", { type: "button", class: "claim-title", onclick: () => open(lab, one.name) }, h("span", { class: "soft" }, `${one.claim.number} `), lab.localize(one.claim.title))),
-    h("p", { class: "claim-verdict" }, one.verdict ? [badge(lab, kinds, one.verdict.kind), " ", parts.length ? h("span", { class: "soft" }, t("heldOf", parts.filter(part => part.holds).length, parts.length)) : null] : h("span", { class: "soft" }, t("notRun"))),
-    parts.length ? subclaimList(lab, parts) : h("p", {}, lab.localize(one.claim.claim)));
+    h("div", { class: "pips-line", role: "img", "data-picture": true, "aria-label": t("heldOf", parts.filter(part => part.holds).length, parts.length) }, parts.map(part => h("span", { class: `claim-pip ${part.holds ? "yes" : "no"} ${part.core ? "is-core" : ""}`, title: `${lab.localize(part.text)} · ${lab.localize(part.figures)}` }))),
+    one.verdict ? h("p", { class: "claim-verdict" }, badge(lab, kinds, one.verdict.kind)) : h("p", { class: "soft" }, t("notRun")),
+    parts.length ? fold(t("heldOf", parts.filter(part => part.holds).length, parts.length), subclaimList(lab, parts)) : h("p", {}, lab.localize(one.claim.claim)));
 }
 // The sub-claims with their figures; `judged: false` shows the values without ✓ and ✗, `before` marks those that turned.
 function subclaimList(lab, parts, { judged = true, before = null } = {}) {
@@ -65,12 +72,12 @@ function subclaimList(lab, parts, { judged = true, before = null } = {}) {
 async function showClaim(root, lab, data, one) {
   const { t } = lab, { experiments, kinds } = data, at = experiments.indexOf(one), step = to => experiments[(at + to + experiments.length) % experiments.length].name;
   const picture = h("div", { class: "claim-figure" }), turning = h("section", { class: "card", id: "turning" }), language = lab.language === "zh" ? "zh" : "en";
-  root.append(lab.exported ? "" : h("div", { class: "row claim-bar" }, button(`← ${t("back")}`, () => open(lab, null), { id: "back" }), button("‹", () => open(lab, step(-1)), { "aria-label": t("previous"), title: t("previous") }), button("›", () => open(lab, step(1)), { "aria-label": t("next"), title: t("next") })),
-    h("div", { class: "columns wide-left" },
+  lab.bar(...(lab.exported ? [] : [button(`← ${t("back")}`, () => open(lab, null), { id: "back" }), button("‹", () => open(lab, step(-1)), { "aria-label": t("previous"), title: t("previous") }), button("›", () => open(lab, step(1)), { "aria-label": t("next"), title: t("next") }), h("span", { class: "shown-input" }, `${one.claim.number} · `, lab.localize(one.claim.title))]));
+  root.append(h("div", { class: "columns wide-left" },
       h("section", { class: "card" }, h("h2", { class: "first" }, `${one.claim.number} · `, lab.localize(one.claim.title), " ", one.verdict ? badge(lab, kinds, one.verdict.kind) : h("span", { class: "soft" }, t("notRun"))),
-        h("blockquote", { class: "claim-text" }, lab.localize(one.claim.claim)),
+        picture, h("blockquote", { class: "claim-text" }, lab.localize(one.claim.claim)),
         one.verdict ? subclaimList(lab, one.verdict.subclaims ?? []) : h("ul", { class: "subclaims" }, one.claim.criteria.map(part => h("li", {}, "·", h("p", {}, lab.localize(part.text))))),
-        picture, one.verdict ? provenance(lab, kinds, one) : null,
+        one.verdict ? provenance(lab, kinds, one) : null,
         one.verdict ? h("details", { class: "fold" }, h("summary", {}, t("numbers")), h("p", {}, lab.localize(one.verdict.why))) : null,
         h("details", { class: "fold" }, h("summary", {}, t("setup")), h("p", {}, lab.localize(one.claim.setup)))),
       one.parameters ? livePanel(lab, data, one, language) : null),

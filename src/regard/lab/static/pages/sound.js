@@ -1,71 +1,162 @@
-// Audio: weights between frames, with seconds on the axes. Recordings never leave this machine.
-import { cssColour, legend, shader } from "lab/colour.js";
-import { chosenModel, headPicker, cautionLine, modelPicker, noticeBox, predictionLine, backendLine } from "lab/controls.js";
-import { clamp, formatExact, fill, h, scaleCanvas, cssVariable } from "lab/dom.js";
+// Audio: the waveform and the spectrogram with the weights of a frame, or of a letter of the output, painted over them. Recordings never leave this machine.
+import { button, chosenModel, headPicker, cautionLine, modelPicker, noticeBox, predictionLine, backendLine } from "lab/controls.js";
+import { clamp, formatExact, formatShort, numeral, fill, h, s, scaleCanvas, topEntries, visibleText, cssVariable } from "lab/dom.js";
 import { modelInput } from "lab/inputs.js";
 import { heatMap } from "lab/heat_map.js";
+import { keysForHalf, largest, lightImage, lightLegend, lightTable, strengthSlider } from "lab/overlay.js";
 import { dots, numbersTable } from "lab/charts.js";
+import { fold, stage } from "lab/stage.js";
 
 export const name = "sound";
 export const text = {
   en: {
-    title: "Audio", lead: "Audio is divided into short frames, and each frame attends to all frames. Record a word or drop an audio file; both axes of the map are seconds.",
-    heard: (seconds, count, each) => `${seconds} s, ${count} tokens of ${each} s each.`, wave: "The recording", frames: "Model input: spectrogram, low frequencies at the bottom", energy: "energy, normalised (mean 0, deviation 1)", stripWords: "From top to bottom: loudness, the spectrogram, and the weights of the outlined frame in the colours of the map below. Click to choose a frame.",
+    title: "Audio", lead: "Audio is divided into short frames, and each frame attends to all frames. Move over the recording: what the frame under the pointer does not attend to becomes dark. Click to keep a frame, play the recording to follow it. Record a word or drop an audio file of your own.",
+    look: (time, part, total, layer, head, best) => `in layer ${layer}, head ${head}, the frame at ${time} attends mostly to ${best}; half of its weight is on ${part} s of ${total} s.`, lookLetter: (letter, part, total, layer, head, best) => `for “${letter}” layer ${layer}, head ${head} attends mostly to ${best}; half of the weight is on ${part} s of ${total} s.`,
+    strip: "Waveform and spectrogram with the weights of the chosen frame", film: "This query in every head (layer.head)", filmHead: (layer, head, most) => `layer ${layer}, head ${head}, largest weight ${most}`, strength: "overlay", more: "More about this recording: distances, every head", help: "Top: waveform. Below: spectrogram, low frequencies at the bottom. Space plays, the arrow keys move.", sum: x => `This row sums to ${x}.`,
+    written: "The output: choose a letter to see what the model attended to", chosenLetter: letter => `Largest weights of “${letter}”`, mapWordsLetters: "Rows = tokens of the output, columns = seconds of the recording; each row sums to 1.", noAudio: "This model reads frames; there is no recording to play.",
+    heard: (seconds, count, each) => `${seconds} s, ${count} tokens of ${each} s each.`,
     map: "Weights between frames", mapWords: "Rows = queries, columns = keys, both in seconds; each row sums to 1.", seconds: "seconds", apart: "distance", aside: x => `${x} s`,
-    reachTitle: "Mean attention distance per head", reachX: "layer", reachY: "mean distance (seconds)", point: (layer, head, s) => `layer ${layer}, head ${head}: ${s} s`, allHeads: "Statistics of every head", distance: "distance (s)", entropyShare: "entropy ÷ log(keys)", chosen: s => `Largest weights of the frame at ${s}:`, distanceHow: "Mean over the frames of the recording of the distance to the frames they attend to. The weight on the padding is listed separately.", special: "on the padding",
+    reachTitle: "Mean attention distance per head", reachX: "layer", reachY: "mean distance (seconds)", point: (layer, head, s) => `layer ${layer}, head ${head}: ${s} s`, allHeads: "Statistics of every head", distance: "distance (s)", entropyShare: "entropy ÷ log(keys)", chosen: s => `Largest weights of the frame at ${s}`, distanceHow: "Mean over the frames of the recording of the distance to the frames they attend to. The weight on the padding is listed separately.", special: "on the padding",
     silence: seconds => `This model expects a fixed length: ${seconds} s of silence follow the recording as padding and are not drawn. The weight on the padding is listed for each frame.`, toAlignment: "See the seconds behind each output token on the page Alignment", outside: "weight on the padding", mapWordsSilence: "Rows = queries, columns = keys, both in seconds; each row sums to 1 together with its weight on the padding after the recording.", pooledWords: "There are too many frames to draw: each cell is the mean weight between groups of neighbouring frames.",
   },
   zh: {
-    title: "音频", lead: "音频被切成短帧，每一帧关注所有帧。录一个词或拖入音频文件；权重图的两个轴都是秒。",
-    heard: (seconds, count, each) => `共 ${seconds} 秒，${count} 个词元，每个 ${each} 秒。`, wave: "录音", frames: "模型输入：频谱图，低频在下", energy: "归一化的能量（均值 0，标准差 1）", stripWords: "从上到下：响度、频谱图、加框帧的权重（颜色同下图）。点击可选择一帧。",
+    title: "音频", lead: "音频被切成短帧，每一帧关注所有帧。在录音上移动鼠标：鼠标所指的帧不关注的部分会变暗。点击固定一帧，播放时会跟着走。也可以录一个词或拖入音频文件。",
+    look: (time, part, total, layer, head, best) => `在第 ${layer} 层的头 ${head} 里，${time} 处的帧主要关注 ${best}；一半的权重集中在 ${total} 秒中的 ${part} 秒上。`, lookLetter: (letter, part, total, layer, head, best) => `写“${letter}”时，第 ${layer} 层的头 ${head} 主要关注 ${best}；一半的权重集中在 ${total} 秒中的 ${part} 秒上。`,
+    strip: "波形和频谱图，叠加所选帧的权重", film: "同一查询在各个头里（层.头）", filmHead: (layer, head, most) => `第 ${layer} 层，头 ${head}，最大权重 ${most}`, strength: "叠加强度", more: "更多：距离、每个头的统计", help: "上：波形；下：频谱图，低频在下。空格播放，方向键移动。", sum: x => `本行之和为 ${x}。`,
+    written: "输出：选择一个字母，看模型关注录音的哪一段", chosenLetter: letter => `“${letter}”权重最大的是`, mapWordsLetters: "行 = 输出的词元，列 = 录音的时间（秒）；每行之和为 1。", noAudio: "这个模型读取的是帧，没有可播放的录音。",
+    heard: (seconds, count, each) => `共 ${seconds} 秒，${count} 个词元，每个 ${each} 秒。`,
     map: "帧与帧之间的权重", mapWords: "行 = 查询，列 = 键，都以秒计；每行之和为 1。", seconds: "秒", apart: "距离", aside: x => `${x} 秒`,
-    reachTitle: "每个头的平均注意力距离", reachX: "层", reachY: "平均距离（秒）", point: (layer, head, s) => `第 ${layer} 层，头 ${head}：${s} 秒`, allHeads: "每个头的统计", distance: "距离（秒）", entropyShare: "熵 ÷ log(键数)", chosen: s => `${s} 处的帧，权重最大的是：`, distanceHow: "录音各帧到其关注帧的平均距离；填充部分的权重另列。", special: "填充部分",
+    reachTitle: "每个头的平均注意力距离", reachX: "层", reachY: "平均距离（秒）", point: (layer, head, s) => `第 ${layer} 层，头 ${head}：${s} 秒`, allHeads: "每个头的统计", distance: "距离（秒）", entropyShare: "熵 ÷ log(键数)", chosen: s => `${s} 处的帧，权重最大的是`, distanceHow: "录音各帧到其关注帧的平均距离；填充部分的权重另列。", special: "填充部分",
     silence: seconds => `此模型要求固定长度：录音之后用 ${seconds} 秒静音填充，图中未画出。每帧在填充部分的权重单独列出。`, toAlignment: "到“对齐”页查看每个输出词元对应哪几秒", outside: "填充部分的权重", mapWordsSilence: "行 = 查询，列 = 键，都以秒计；每行加上录音之后填充部分的权重，和为 1。", pooledWords: "帧太多，无法逐一画出：每格是相邻若干帧之间的平均权重。",
   },
 };
-const WIDE = 900;
+const WAVE = 84, SPECTRUM = 250, AXIS = 22, SMALL = [120, 22];
 
 export async function show(root, lab) {
   const { t } = lab, model = chosenModel(lab, ["sound"]);
   if (!model) return void root.append(h("p", { class: "note" }, t("noModels")));
   const { element, input } = modelInput(lab, root, model, changes => lab.set({ ...changes, query: null }, { show: true, replace: false }));
-  root.append(h("div", { class: "input" }, h("div", { class: "row" }, modelPicker(lab, { modalities: ["sound"], onChange: name => lab.set({ model: name, attention: null, head: null, query: null }, { show: true }) })), element ?? ""));
+  lab.bar(modelPicker(lab, { modalities: ["sound"], onChange: name => lab.set({ model: name, attention: null, head: null, query: null }, { show: true }) }), element ?? "");
   const asked = { model: model.name, input }, heard = await lab.request("sound/run", asked), count = heard.heard, each = heard.seconds_per_token, after = heard.tokens.length - count;
-  const attention = clamp(Number(lab.state.attention ?? 0), 0, heard.attentions.length - 1), seen = heard.attentions[attention], head = clamp(Number(lab.state.head ?? 0), 0, seen.heads - 1);
-  const region = after ? { rows: [0, count], keys: [0, count] } : {}, { weights, masked, outside, pooled } = await lab.request("heads/map", { ...asked, attention: seen.name, head, ...region });
-  const cells = weights.shape[0], wide = count / cells * each, at = n => `${(n * wide).toFixed(2)} s`;
-  let query = clamp(Number(lab.state.query ?? Math.floor(cells / 2)), 0, cells - 1);
-  const strip = h("canvas", { "aria-hidden": "true", class: "sound-strip" }), words = h("p", { class: "soft" });
-  const map = heatMap(lab, { title: t("map"), values: weights.data, masked: masked?.data ?? null, shape: weights.shape, rowNames: at, columnNames: at, selected: [query, query], orientation: t(after ? "mapWordsSilence" : "mapWords"), name: "sound", height: 460,
-    facts: (i, j) => [[t("apart"), t("aside", (Math.abs(i - j) * wide).toFixed(3))], ...(after && outside ? [[t("outside"), formatExact(outside.data[i])]] : [])], onCell: (i, j, moved) => { if (moved) query = i, lab.set({ query }), paint(); } });
+  // Self-attentions of the frames first, then the cross-attentions of a decoder's tokens.
+  const all = [...heard.attentions, ...heard.crossed], attention = clamp(Number(lab.state.attention ?? 0), 0, all.length - 1), seen = all[attention], head = clamp(Number(lab.state.head ?? 0), 0, seen.heads - 1), across = attention >= heard.attentions.length;
+  const { weights, masked, outside, pooled } = await lab.request("heads/map", mapRequest(asked, heard, seen, head, across));
+  const [queries, cells] = weights.shape, wide = count / cells * each, at = n => `${(n * wide).toFixed(2)} s`, letter = n => visibleText(heard.written[n] ?? "?"), named = n => across ? letter(n) : at(n);
+  let pinned = clamp(Number(lab.state.query ?? (across ? 0 : loudest(heard.wave.data, cells))), 0, queries - 1), query = pinned, strength = Number(lab.state.strength ?? 0.75), heardAt = null;
+  const row = i => weights.data.subarray(i * cells, (i + 1) * cells);
+  const canvas = h("canvas", { class: "overlay sound-strip", role: "application", tabindex: 0, "aria-label": t("strip"), onkeydown: press, onpointermove: event => { if (event.pointerType === "mouse" && !across) look(under(event)); }, onpointerleave: () => look(pinned), onclick: event => { seek(event), across || choose(under(event)); } });
+  const foot = h("div", { class: "row overlay-foot" }), film = h("div", { class: "film sound-film", role: "group", "aria-label": t("film") }), side = h("div", { class: "readout" }), letters = h("div", { class: "strip", role: "group", "aria-label": t("written") });
+  const chosenHead = (a, b) => lab.set({ attention: a, head: b, ...((a >= heard.attentions.length) === across ? {} : { query: null }) }, { show: true });
+  const playButton = button([playSign(), h("span", {}, t("play"))], () => lab.attempt(play, root), { class: "strong" });
+  const map = heatMap(lab, { title: t("map"), values: weights.data, masked: masked?.data ?? null, shape: weights.shape, rowNames: named, columnNames: at, selected: [query, topEntries(row(query), 1)[0].index], aside: true, top: 0, orientation: t(across ? "mapWordsLetters" : after ? "mapWordsSilence" : "mapWords"), name: "sound", height: 460,
+    facts: (i, j) => [...(across ? [] : [[t("apart"), t("aside", (Math.abs(i - j) * wide).toFixed(3))]]), ...(after && outside ? [[t("outside"), formatShort(outside.data[i])]] : [])], onCell: (i, j, moved) => { if (moved) choose(i, true); } });
   const points = heard.attentions.flatMap((one, layer) => Array.from(one.distance.data, (distance, n) => ({ x: layer, y: distance, layer, head: n, label: t("point", layer, n, distance.toFixed(3)) })));
-  root.append(noticeBox(lab, heard.notices, ["sound"]) ?? "", predictionLine(lab, heard.prediction) ?? "", heard.prediction.type === "text" && !heard.prediction.items.length ? h("p", { translate: "no" }, heard.prediction.text) : "", model.generates ? h("p", {}, h("a", { href: `#alignment?${new URLSearchParams(Object.fromEntries(["upload", "example", "tone", "lang"].map(key => [key, lab.state[key]]).filter(([, value]) => value !== undefined).concat([["model", model.name]])))}` }, t("toAlignment"))) : "", h("p", { class: "soft" }, t("heard", heard.seconds.toFixed(2), count, each.toFixed(3)), after ? [" ", t("silence", (after * each).toFixed(1))] : null, pooled ? [" ", t("pooledWords")] : null),
-    h("figure", { class: "card" }, h("h3", {}, t("frames")), legend(lab, { kind: "scores", domain: [-3, 3], scale: "linear", what: t("energy"), masked: false }), strip, words, h("p", { class: "soft" }, t("stripWords"))), h("div", { class: "row pickers" }, headPicker(lab, heard.attentions, attention, head, (a, b) => lab.set({ attention: a, head: b }, { show: true }))), map.element,
-    h("div", { class: "columns" }, h("div", { class: "card" }, dots(lab, { title: t("reachTitle"), xWords: t("reachX"), yWords: t("reachY"), points, xTicks: heard.attentions.map((_, n) => n), xDomain: [-0.5, heard.attentions.length - 0.5], here: points.findIndex(one => one.layer === attention && one.head === head), onPick: n => lab.set({ attention: points[n].layer, head: points[n].head }, { show: true }) })),
-      h("div", { class: "card" }, numbersTable(lab, { caption: t("allHeads"), columns: [t("layer"), t("head"), t("distance"), ...(after ? [t("special")] : []), t("entropyShare")], rows: heard.attentions.flatMap((one, layer) => Array.from(one.distance.data, (distance, n) => [layer, n, distance, ...(after ? [one.special.data[n]] : []), one.entropy_share.data[n]])) }), after ? h("p", { class: "soft" }, t("distanceHow")) : null)),
-    cautionLine(lab), backendLine(lab, heard));
+  const reach = dots(lab, { title: t("reachTitle"), xWords: t("reachX"), yWords: t("reachY"), points, xTicks: heard.attentions.map((_, n) => n), xDomain: [-0.5, heard.attentions.length - 0.5], here: points.findIndex(one => one.layer === attention && one.head === head), onPick: n => chosenHead(points[n].layer, points[n].head) });
+  const page = stage(lab, {
+    notices: noticeBox(lab, heard.notices, ["sound"]),
+    tools: [playButton, headPicker(lab, all, attention, head, chosenHead)],
+    picture: h("figure", { class: "overlay-box" }, canvas, foot, heard.written.length ? h("div", {}, h("p", { class: "soft" }, t("written")), letters) : null, predictionLine(lab, heard.prediction) ?? (heard.prediction.text && !heard.written.length ? h("p", { translate: "no" }, heard.prediction.text) : null)),
+    side: [h("div", {}, h("h3", {}, t("film")), film), side],
+  });
+  page.element.classList.add("sound-stage");
+  root.append(page.element, h("div", { class: "columns wide-left sound-map" }, map.element, h("div", { class: "sound-map-side" }, map.readout, reach)),
+    fold(t("more"), h("p", { class: "soft" }, t("heard", heard.seconds.toFixed(2), count, each.toFixed(3)), after ? [" ", t("silence", (after * each).toFixed(1))] : null, pooled ? [" ", t("pooledWords")] : null),
+      model.generates ? h("p", {}, h("a", { href: `#alignment?${new URLSearchParams(Object.fromEntries(["upload", "example", "tone", "lang"].map(key => [key, lab.state[key]]).filter(([, value]) => value !== undefined).concat([["model", model.name]])))}` }, t("toAlignment"))) : null,
+      h("div", {}, numbersTable(lab, { caption: t("allHeads"), columns: [t("layer"), t("head"), t("distance"), ...(after ? [t("special")] : []), t("entropyShare")], rows: heard.attentions.flatMap((one, layer) => Array.from(one.distance.data, (distance, n) => [layer, n, distance, ...(after ? [one.special.data[n]] : []), one.entropy_share.data[n]])) }), after ? h("p", { class: "soft" }, t("distanceHow")) : null),
+      cautionLine(lab), backendLine(lab, heard)));
 
-  // Loudness, the spectrogram and the weights of the chosen frame, on one time axis.
+  // The waveform over the spectrogram on one time axis; what is not attended to is dark.
+  const spectrum = spectrumOf(heard.frames), high = WAVE + SPECTRUM + AXIS, x = seconds => seconds / heard.seconds * room;
+  let room = 900;
   function paint() {
-    const pen = scaleCanvas(strip, WIDE, 208), [frames, bins] = heard.frames.shape, wave = heard.wave.data, most = Math.max(...wave, 1e-6), across = WIDE / cells;
-    pen.fillStyle = cssVariable("--soft");
-    for (let n = 0; n < wave.length; n++) { const tall = 26 * wave[n] / most; pen.fillRect(n * WIDE / wave.length, 28 - tall, Math.max(1, WIDE / wave.length), Math.max(0.5, 2 * tall)); }
-    pen.imageSmoothingEnabled = false, pen.drawImage(spectrum(heard.frames), 0, 60, WIDE, 100);
-    const shade = shader("weights", [0, 1], "root"), row = weights.data.subarray(query * cells, (query + 1) * cells);
-    for (let n = 0; n < cells; n++) pen.fillStyle = cssColour(shade(row[n])), pen.fillRect(n * across, 164, across + 0.5, 18);
-    pen.strokeStyle = cssVariable("--accent"), pen.lineWidth = 2, pen.strokeRect(query * across, 60, Math.max(2, across), 122);
-    pen.fillStyle = cssVariable("--soft"), pen.font = "11px sans-serif", pen.textAlign = "center";
-    for (let n = 0, step = Math.max(1, Math.ceil(heard.seconds * 10 / 8)); n <= heard.seconds * 10; n += step) pen.fillText(`${(n / 10).toFixed(1)} s`, clamp(n / 10 / heard.seconds * WIDE, 14, WIDE - 14), 200);
-    fill(words, t("chosen", at(query)), " ", top(row));
+    room = Math.max(280, canvas.parentElement.clientWidth);
+    const pen = scaleCanvas(canvas, room, high), wave = heard.wave.data, loud = largest(wave) || 1e-6, weight = row(query), most = largest(weight), light = lightTable(), middle = WAVE / 2, column = room / cells;
+    canvas.style.width = "100%", canvas.style.height = "auto";
+    pen.fillStyle = "#0b0d16", pen.fillRect(0, 0, room, WAVE + SPECTRUM);
+    pen.imageSmoothingEnabled = false, pen.drawImage(spectrum, 0, WAVE, room, SPECTRUM);
+    pen.fillStyle = "#d9dfec";
+    for (let n = 0; n < wave.length; n++) { const tall = (middle - 6) * wave[n] / loud; pen.fillRect(n * room / wave.length, middle - tall, Math.max(1, room / wave.length), Math.max(0.6, 2 * tall)); }
+    for (let n = 0; n < cells; n++) pen.fillStyle = `rgb(11 13 22 / ${strength * (1 - weight[n] / (most || 1))})`, pen.fillRect(n * column, 0, column + 0.3, WAVE + SPECTRUM);
+    for (let n = 0; n < cells; n++) pen.fillStyle = `rgb(${light(weight[n] / (most || 1)).join(" ")})`, pen.fillRect(n * column, WAVE - 3, column + 0.3, 7);
+    if (!across) pen.strokeStyle = "#ff9d4d", pen.lineWidth = 2.5, pen.strokeRect(query * column + 1, 1.5, Math.max(3, column - 2), WAVE + SPECTRUM - 3);
+    if (heardAt !== null) pen.fillStyle = "#fff", pen.fillRect(x(heardAt) - 1, 0, 2.5, WAVE + SPECTRUM);
+    pen.fillStyle = cssVariable("--soft"), pen.font = "12px sans-serif", pen.textAlign = "center";
+    const step = [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10].find(n => heard.seconds / n <= room / 80) ?? 30;
+    for (let s = 0; s <= heard.seconds + 1e-6; s += step) pen.fillText(`${Number(s.toFixed(2))} s`, clamp(x(s), 14, room - 16), high - 5);
+    fill(foot, lightLegend(lab, most, t("weight")), strengthSlider(t("strength"), strength, value => { strength = value, lab.set({ strength: value === 0.75 ? null : value }), paint(); }), h("span", { class: "soft" }, t("help")));
   }
-  const top = row => Array.from(row, (x, n) => [x, n]).sort((a, b) => b[0] - a[0]).slice(0, 4).map(([x, n]) => `${at(n)} (${x.toFixed(3)})`).join(", ");
-  strip.addEventListener("click", event => { const edge = strip.getBoundingClientRect(); map.pin(clamp(Math.floor((event.clientX - edge.left) / edge.width * cells), 0, cells - 1)); });
-  paint(), strip.style.width = "100%", strip.style.height = "auto";
-  lab.expose({ read: () => ({ query, count, seconds: heard.seconds, each, outside: outside && Array.from(outside.data) }) });
+  function tell(spoken) {
+    const weight = row(query), best = topEntries(weight, 5), half = keysForHalf(weight), sum = weight.reduce((total, one) => total + one, 0) + (outside ? outside.data[query] : 0);
+    page.look(t(across ? "lookLetter" : "look", named(query), (half * wide).toFixed(2), heard.seconds.toFixed(2), seen.layer, head, at(best[0].index)));
+    fill(side, numbersTable(lab, { caption: across ? t("chosenLetter", named(query)) : t("chosen", at(query)), columns: [t("seconds"), t("weight")], rows: best.map(({ index, value }) => [h("span", { translate: "no" }, at(index)), numeral(value)]), ...(across ? {} : { onRow: n => choose(best[n].index) }) }), after && outside ? h("p", { class: "soft" }, t("outside"), " ", numeral(outside.data[query])) : null, h("p", { class: "soft row-sum", title: formatExact(sum) }, t("sum", sum.toFixed(3))));
+    [...letters.children].forEach((node, n) => node.setAttribute("aria-pressed", across && n === query));
+    if (spoken) lab.announce(`${named(query)}: ${at(best[0].index)} ${formatExact(best[0].value)}`);
+  }
+  // A letter of the output shows where the decoder listened when it wrote it.
+  const lastCross = all.length - 1, toLetter = n => across ? choose(n) : lab.set({ attention: lastCross, head: 0, query: n }, { show: true });
+  fill(letters, heard.crossed.length ? heard.written.map((_, n) => h("button", { type: "button", class: "token", translate: "no", onclick: () => toLetter(n), onpointerenter: () => across && look(n), onpointerleave: () => across && look(pinned) }, letter(n))) : []);
+
+  // Every head at the same query, as small strips of weights.
+  const askFilm = lab.latestRequest();
+  const showFilmSoon = lab.debounce(() => showFilm(), 90);
+  async function showFilm() {
+    const real = across ? query : Math.round((query + 0.5) * count / cells - 0.5), answer = await askFilm("sound/query", { ...asked, query: clamp(real, 0, (across ? heard.written.length : count) - 1), crossed: across }).catch(() => null), layers = across ? heard.crossed : heard.attentions, offset = across ? heard.attentions.length : 0;
+    if (!answer) return;
+    film.style.setProperty("--heads", 1);
+    fill(film, layers.flatMap((one, n) => Array.from({ length: one.heads }, (_, m) => {
+      const size = one.keys, weight = answer.weights[n].data.subarray(m * size, m * size + count), small = h("canvas", { "aria-hidden": "true" }), pen = scaleCanvas(small, ...SMALL), words = t("filmHead", one.layer, m, formatShort(largest(weight)));
+      pen.fillStyle = "#0b0d16", pen.fillRect(0, 0, ...SMALL), pen.imageSmoothingEnabled = false, pen.drawImage(lightImage(weight, 1, count, largest(weight)), 0, 0, count, 1, 0, 0, ...SMALL), small.style.width = "100%", small.style.height = `${SMALL[1]}px`;
+      return h("button", { type: "button", "aria-pressed": n + offset === attention && m === head, "aria-label": words, title: words, onclick: () => chosenHead(n + offset, m) }, h("span", { class: "at" }, `${one.layer}.${m}`), small);
+    })));
+  }
+  function look(n) { if (n === query) return; query = n, paint(), tell(false), showFilmSoon(); }
+  function choose(n, fromMap = false) { pinned = query = clamp(n, 0, queries - 1), lab.set({ query }), paint(), tell(!fromMap), showFilmSoon.cancel(), showFilm(); if (!fromMap) map.select(query, map.column); }
+  function press(event) {
+    const to = { ArrowLeft: query - 1, ArrowRight: query + 1, ArrowUp: query - 1, ArrowDown: query + 1, Home: 0, End: queries - 1 }[event.key];
+    if (event.key === " ") event.preventDefault(), lab.attempt(play, root);
+    if (to !== undefined) event.preventDefault(), choose(to);
+  }
+  const share = event => { const edge = canvas.getBoundingClientRect(); return clamp((event.clientX - edge.left) / edge.width, 0, 0.9999); }, under = event => Math.floor(share(event) * cells);
+  // Plays the recording; the query follows the cursor.
+  let player = null;
+  function seek(event) { if (player) player.currentTime = share(event) * heard.seconds; }
+  async function play() {
+    if (player && !player.paused) return player.pause();
+    if (!player) {
+      const { wav } = await lab.request("sound/audio", asked);
+      if (!wav) throw new Error(t("noAudio"));
+      player = new Audio(URL.createObjectURL(new Blob([wav.data], { type: "audio/wav" })));
+      player.onplay = () => { label("pause"), follow(); }, player.onpause = () => { label("play"), heardAt = null, look(pinned), paint(); };
+      lab.signal.addEventListener("abort", () => { player.pause(), URL.revokeObjectURL(player.src); });
+    }
+    await player.play();
+  }
+  const label = key => fill(playButton, key === "pause" ? pauseSign() : playSign(), h("span", {}, t(key)));
+  function follow() {
+    if (player.paused) return;
+    heardAt = player.currentTime;
+    const now = clamp(Math.floor(heardAt / heard.seconds * cells), 0, cells - 1);
+    if (!across && now !== query) look(now); else paint();
+    requestAnimationFrame(follow);
+  }
+  const sized = new ResizeObserver(() => paint());
+  sized.observe(canvas.parentElement), lab.signal.addEventListener("abort", () => sized.disconnect());
+  paint(), tell(false), await showFilm();
+  lab.expose({ read: () => ({ query, pinned, count, seconds: heard.seconds, each, playing: player ? !player.paused : false, weights: Array.from(row(query)), written: heard.written, outside: outside && Array.from(outside.data) }), keep: () => toKeep(asked, heard, all, count) });
 }
-function spectrum({ shape: [frames, bins], data }) {
-  const canvas = h("canvas", { width: frames, height: bins }), image = new ImageData(frames, bins), shade = shader("scores", [-3, 3]);
-  for (let f = 0; f < frames; f++) for (let b = 0; b < bins; b++) image.data.set([...shade(data[f * bins + b]), 255], 4 * ((bins - 1 - b) * frames + f));
+const mapRequest = (asked, heard, attention, head, across) => ({ ...asked, attention: attention.name, head, ...(heard.tokens.length > heard.heard ? { ...(across ? {} : { rows: [0, heard.heard] }), keys: [0, heard.heard] } : {}) });
+// What a saved view holds besides what was shown: every head, every query, and the recording.
+function toKeep(asked, heard, all, count) {
+  const own = heard.attentions.length, maps = all.flatMap((one, n) => Array.from({ length: one.heads }, (_, head) => ({ path: "heads/map", body: mapRequest(asked, heard, one, head, n >= own) })));
+  const films = (length, crossed) => Array.from({ length }, (_, query) => ({ path: "sound/query", body: { ...asked, query, crossed } }));
+  return [{ path: "sound/audio", body: asked }, ...maps, ...films(heard.crossed.length ? heard.written.length : 0, true), ...films(count, false)];
+}
+// The cell where the recording is loudest.
+const loudest = (wave, cells) => { let best = 0; for (let n = 0; n < wave.length; n++) if (wave[n] > wave[best]) best = n; return Math.min(cells - 1, Math.floor(best / wave.length * cells)); };
+const playSign = () => s("svg", { viewBox: "0 0 12 12", width: 11, height: 11, "aria-hidden": "true", class: "sign" }, s("path", { d: "M2 1l9 5-9 5z", fill: "currentColor" })), pauseSign = () => s("svg", { viewBox: "0 0 12 12", width: 11, height: 11, "aria-hidden": "true", class: "sign" }, s("path", { d: "M2 1h3v10H2zM7 1h3v10H7z", fill: "currentColor" }));
+function spectrumOf({ shape: [frames, bins], data }) {
+  const canvas = h("canvas", { width: frames, height: bins }), image = new ImageData(frames, bins), light = lightTable();
+  for (let f = 0; f < frames; f++) for (let b = 0; b < bins; b++) image.data.set([...light(clamp((data[f * bins + b] + 1.6) / 4, 0, 1)), 255], 4 * ((bins - 1 - b) * frames + f));
   canvas.getContext("2d").putImageData(image, 0, 0);
   return canvas;
 }
